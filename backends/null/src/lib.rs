@@ -1,0 +1,1 @@
+//! The device of nothing: does nothing, counts everything.

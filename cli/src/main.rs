@@ -1,0 +1,2 @@
+//! The `crossweave` binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The safe face of a plugin: devices, streams, buffers, kernels, communicators.
