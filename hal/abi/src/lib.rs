@@ -1,1 +1,19 @@
-//! Mirror of the C header: layouts, ids and the op table; no logic.
+//! The Rust mirror of `hal/include/crossweave_plugin.h`: layouts, ids and the op table, and no logic beyond rule R1's reading of sized structs.
+//!
+//! The header is the contract; this crate says the same in Rust. Sizes and offsets are asserted at compile time here, and
+//! `abi/v1.lock` freezes every field, signature and constant (see `tests/lock.rs` in `crossweave-hal`). Function pointers are
+//! `Option`: NULL means "not provided".
+#![no_std]
+
+pub mod api;
+pub mod consts;
+pub mod dtype;
+pub mod op;
+pub mod read;
+pub mod types;
+
+pub use api::*;
+pub use consts::*;
+pub use dtype::DType;
+pub use read::{read_desc, read_prefix};
+pub use types::*;

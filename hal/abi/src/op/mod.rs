@@ -1,0 +1,241 @@
+//! The op table: one row per op with id, operands, parameters, error class. This is the only place an op is declared.
+//!
+//! Ids are never reused; a change of meaning is a new revision. Operand strings read `name:mode[?][*] dtypes`: mode `out`, `in`,
+//! `inout`; `?` may be absent (a layout of rank 0 and dtype 0, a NULL span); `*` the group repeats to the end of the list. Operand order is
+//! the order in `OpDesc::operands` and in the spans of `op_launch`. Layouts are strided; unless a row says otherwise outputs are
+//! dense row-major and inputs may have any non-negative strides with broadcasting as stride 0. `f` = f32, bf16, f16.
+//! Arithmetic is in f32 whatever the storage. The C header `crossweave_ops.h` is generated from this table.
+
+pub mod params;
+pub use params::*;
+
+/// Adds to the output instead of overwriting it.
+pub const FLAG_ACCUM: u32 = 1;
+/// `IndexParams::ignore` / `XentParams::ignore` is meant.
+pub const FLAG_HAS_IGNORE: u32 = 2;
+/// Causal mask: query i sees keys j <= i + (Tk - Tq).
+pub const FLAG_CAUSAL: u32 = 4;
+/// Rope backward.
+pub const FLAG_INVERSE: u32 = 8;
+/// Rope over neighbouring pairs.
+pub const FLAG_INTERLEAVED: u32 = 16;
+/// Sort or top-k: largest first.
+pub const FLAG_DESCENDING: u32 = 32;
+/// AdamW: every tensor group carries a master copy.
+pub const FLAG_MASTER: u32 = 64;
+
+/// Error classes (02 §5): which bound the conformance kit holds a plan to.
+pub mod class {
+    #![allow(missing_docs)]
+    pub const EXACT: u64 = 1;
+    pub const CAST: u64 = 2;
+    pub const ROUNDED: u64 = 3;
+    pub const TRANSCENDENTAL: u64 = 4;
+    pub const SUM_SEQUENTIAL: u64 = 5;
+    pub const SUM_PAIRWISE: u64 = 6;
+    pub const MATMUL: u64 = 7;
+    pub const FUSED: u64 = 8;
+}
+/// Functions of `unary`.
+pub mod unary {
+    #![allow(missing_docs)]
+    pub const NEG: u32 = 1;
+    pub const ABS: u32 = 2;
+    pub const EXP: u32 = 3;
+    pub const LOG: u32 = 4;
+    pub const SQRT: u32 = 5;
+    pub const RSQRT: u32 = 6;
+    pub const TANH: u32 = 7;
+    pub const ERF: u32 = 8;
+    pub const SIGMOID: u32 = 9;
+    pub const SIN: u32 = 10;
+    pub const COS: u32 = 11;
+    pub const FLOOR: u32 = 12;
+}
+/// Functions of `binary`.
+pub mod binary {
+    #![allow(missing_docs)]
+    pub const ADD: u32 = 1;
+    pub const SUB: u32 = 2;
+    pub const MUL: u32 = 3;
+    pub const DIV: u32 = 4;
+    pub const MAX: u32 = 5;
+    pub const MIN: u32 = 6;
+    pub const POW: u32 = 7;
+}
+/// Relations of `compare` (NaN compares false, except `NE`).
+pub mod compare {
+    #![allow(missing_docs)]
+    pub const EQ: u32 = 1;
+    pub const NE: u32 = 2;
+    pub const LT: u32 = 3;
+    pub const LE: u32 = 4;
+    pub const GT: u32 = 5;
+    pub const GE: u32 = 6;
+}
+/// Kinds of `reduce`.
+pub mod reduce {
+    #![allow(missing_docs)]
+    pub const SUM: u32 = 1;
+    pub const SUMSQ: u32 = 2;
+    pub const MAX: u32 = 3;
+    pub const MIN: u32 = 4;
+    pub const PROD: u32 = 5;
+}
+/// Kinds of `philox`.
+pub mod philox {
+    #![allow(missing_docs)]
+    /// Raw 32-bit words (output u32).
+    pub const BITS: u32 = 1;
+    /// `lo + (hi - lo) * (word >> 8) * 2^-24`.
+    pub const UNIFORM: u32 = 2;
+    /// Box–Muller over word pairs, see the philox op's doc.
+    pub const NORMAL: u32 = 3;
+}
+/// Functions of `activation_*`.
+pub mod activation {
+    #![allow(missing_docs)]
+    /// HF `gelu_new`, `gelu_pytorch_tanh`.
+    pub const GELU_TANH: u32 = 1;
+    /// HF `gelu` (erf).
+    pub const GELU_ERF: u32 = 2;
+    pub const SILU: u32 = 3;
+    pub const RELU: u32 = 4;
+}
+/// Instructions of `elementwise_program`.
+pub mod inst {
+    #![allow(missing_docs)]
+    /// `dst = imm`.
+    pub const CONST: u32 = 1;
+    /// `dst = dyn.scalars[imm]`.
+    pub const SCALAR: u32 = 2;
+    pub const MOV: u32 = 3;
+    pub const ADD: u32 = 4;
+    pub const SUB: u32 = 5;
+    pub const MUL: u32 = 6;
+    pub const DIV: u32 = 7;
+    pub const MAX: u32 = 8;
+    pub const MIN: u32 = 9;
+    /// `a * b + c`, rounded once.
+    pub const FMA: u32 = 10;
+    pub const NEG: u32 = 11;
+    pub const ABS: u32 = 12;
+    pub const SQRT: u32 = 13;
+    pub const RSQRT: u32 = 14;
+    pub const EXP: u32 = 15;
+    pub const LOG: u32 = 16;
+    pub const TANH: u32 = 17;
+    pub const ERF: u32 = 18;
+    pub const SIGMOID: u32 = 19;
+    pub const FLOOR: u32 = 20;
+    /// `a < b ? 1 : 0`.
+    pub const LT: u32 = 21;
+    /// `a != 0 ? b : c`.
+    pub const SELECT: u32 = 22;
+}
+
+/// Is the op one every device must have?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Mandatory.
+    Primitive,
+    /// Optional; the core has exactly one decomposition.
+    Fused,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct OpSpec {
+    /// Id on the wire.
+    pub id: u32,
+    /// Name in messages, the header and `explain`.
+    pub name: &'static str,
+    /// Revision of its meaning.
+    pub revision: u32,
+    /// Mandatory or fused.
+    pub class: Class,
+    /// Operands, in order.
+    pub operands: &'static [&'static str],
+    /// Name of the params struct.
+    pub params: &'static str,
+    /// Name of the dyn struct, or "".
+    pub dynamic: &'static str,
+    /// Error class of a correct implementation.
+    pub error: u64,
+    /// What it computes.
+    pub doc: &'static str,
+}
+
+macro_rules! ops {
+    ($( $id:literal $NAME:ident $name:literal $class:ident [$($opd:literal),*] $params:literal $dyn:literal $err:ident $doc:literal; )*) => {
+        $( #[doc = $doc] pub const $NAME: u32 = $id; )*
+        /// Every op, by id.
+        pub const OPS: &[OpSpec] = &[ $( OpSpec { id: $id, name: $name, revision: 1, class: Class::$class, operands: &[$($opd),*],
+            params: $params, dynamic: $dyn, error: class::$err, doc: $doc } ),* ];
+    };
+}
+
+ops! {
+    // ---- move
+    0x0001 COPY_STRIDED "copy_strided" Primitive ["dst:out any", "src:in any"] "NoParams" "" EXACT "dst = src; same shape and dtype, both with any strides (permute, slice, broadcast).";
+    0x0002 CAST "cast" Primitive ["dst:out any", "src:in any"] "NoParams" "" CAST "dst = src converted, round to nearest even; float to int truncates and saturates, NaN to 0.";
+    0x0003 FILL_STRIDED "fill_strided" Primitive ["dst:out any"] "FillParams" "" EXACT "dst = value; any strides.";
+    0x0004 IOTA "iota" Primitive ["dst:out any"] "IotaParams" "" EXACT "dst[i] = start + step * i.";
+    // ---- pointwise
+    0x0005 UNARY "unary" Primitive ["dst:out f", "src:in f"] "KindParams" "" TRANSCENDENTAL "dst = f(src).";
+    0x0006 BINARY "binary" Primitive ["dst:out any", "a:in any", "b:in any"] "KindParams" "" ROUNDED "dst = a op b; one dtype, broadcasting by stride 0; dst may alias a or b.";
+    0x0007 COMPARE "compare" Primitive ["dst:out u8", "a:in any", "b:in any"] "KindParams" "" EXACT "dst = a rel b ? 1 : 0.";
+    0x0008 SELECT "select" Primitive ["dst:out any", "cond:in u8", "a:in any", "b:in any"] "NoParams" "" EXACT "dst = cond != 0 ? a : b.";
+    0x0009 AXPBY "axpby" Primitive ["y:inout f", "x:in f"] "AxpbyParams" "" ROUNDED "y = alpha x + beta y; beta 0 does not read y. x may be of another float dtype than y.";
+    0x000A CLAMP "clamp" Primitive ["dst:out f", "src:in f"] "ClampParams" "" EXACT "dst = min(max(src, lo), hi); NaN stays.";
+    // ---- reduce
+    0x000B REDUCE "reduce" Primitive ["dst:out f", "src:in f"] "ReduceParams" "" SUM_PAIRWISE "dst has src's rank with reduced dims of size 1; f32 dst over 16-bit src allowed; FLAG_ACCUM adds.";
+    0x000C ARG_REDUCE "arg_reduce" Primitive ["dst:out i32|i64", "src:in f"] "DimParams" "" EXACT "index of the largest (kind 0) or smallest (1) along dim, which becomes 1 in dst; the first wins; NaN counts as largest.";
+    0x000D CUMSUM "cumsum" Primitive ["dst:out f|i32|i64", "src:in f|i32|i64"] "DimParams" "" SUM_SEQUENTIAL "inclusive running sum along dim.";
+    0x000E NONFINITE_COUNT "nonfinite_count" Primitive ["dst:inout u32", "src:in f*"] "NoParams" "" EXACT "dst[0] += number of NaN and infinite elements over all sources.";
+    // ---- linear
+    0x000F MATMUL "matmul" Primitive ["c:inout f", "a:in f", "b:in f", "bias:in? f"] "MatmulParams" "" MATMUL "C[..,M,N] = alpha A[..,M,K] B[..,K,N] (+ bias[N]) (+ C with FLAG_ACCUM), f32 accumulation. Rank 2 or 3 (batch). A, B: any strides with one of the last two equal to 1 (so a transpose is a stride); C: unit last stride. C f32 with 16-bit A, B allowed.";
+    // ---- index
+    0x0010 GATHER_ROWS "gather_rows" Primitive ["dst:out any", "table:in any", "index:in i32|i64"] "IndexParams" "" EXACT "dst[i,:] = table[index[i],:]; an index out of range (or ignored) gives zeros.";
+    0x0011 SCATTER_ADD_ROWS "scatter_add_rows" Primitive ["table:inout f", "src:in f", "index:in i32|i64"] "IndexParams" "" SUM_SEQUENTIAL "table[index[i],:] += src[i,:] in order of i (deterministic); f32 table over 16-bit src allowed.";
+    0x0012 SORT_PAIRS "sort_pairs" Primitive ["keys_out:out f|i32|i64", "values_out:out i32|i64", "keys:in f|i32|i64", "values:in i32|i64"] "DimParams" "" EXACT "stable sort along the last dim; NaN last ascending, first descending.";
+    0x0013 TOPK "topk" Primitive ["values:out f", "index:out i32|i64", "src:in f"] "DimParams" "" EXACT "k = values' last dim; largest first; ties by lower index.";
+    0x0014 HISTOGRAM "histogram" Primitive ["dst:out i32|u32", "index:in i32|i64"] "NoParams" "" EXACT "dst[b] = number of indices equal to b; others are ignored.";
+    // ---- random
+    0x0015 PHILOX "philox" Primitive ["dst:out u32|f"] "PhiloxParams" "PhiloxDyn" EXACT "Philox4x32-10. Element e (row-major): c = offset + e/4; block(counter = [lo32(c), hi32(c), lo32(stream), hi32(stream)], key = [lo32(seed), hi32(seed)]), word e%4. uniform = lo + (hi-lo) * ((word >> 8) * 2^-24) in f32. normal: words (w0,w1) give lanes 0,1 and (w2,w3) lanes 2,3: u1 = ((w>>8)+1) * 2^-24, u2 = (w'>>8) * 2^-24, r = sqrt(-2 ln u1); lanes r cos(2 pi u2), r sin(2 pi u2), evaluated in f64 and rounded to f32 once; result lo + hi * z.";
+
+    // ---- fused
+    0x0100 ELEMENTWISE_PROGRAM "elementwise_program" Fused ["x:inout* f|u32"] "ProgramParams" "ProgramDyn" FUSED "See `ProgramParams`.";
+    0x0101 ADAMW "adamw" Fused ["coef:in? f32", "skip:in? u32", "p:inout f", "g:in f", "m:inout f32", "v:inout f32", "master:inout f32 (with FLAG_MASTER)*"] "AdamwParams" "AdamwDyn" FUSED "For each group of (p, g, m, v[, master]): torch AdamW (03 §4.8) on master (or p when f32): g' = g*grad_scale*coef; p -= lr*wd*p; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps); bc computed in f64. skip[0] != 0: nothing is written.";
+    0x0110 LAYER_NORM_FWD "layer_norm_fwd" Fused ["y:out f", "mean:out f32", "rstd:out f32", "x:in f", "w:in f", "b:in? f"] "NormParams" "" FUSED "Over the last dim of x[n,d].";
+    0x0111 LAYER_NORM_BWD "layer_norm_bwd" Fused ["dx:out f", "dw:inout f32", "db:inout? f32", "dy:in f", "x:in f", "w:in f", "mean:in f32", "rstd:in f32", "dres:in? f"] "NormParams" "" FUSED "dx = grad through the norm (+ dres); dw, db accumulate. dx may alias dy or dres.";
+    0x0112 RMS_NORM_FWD "rms_norm_fwd" Fused ["y:out f", "rstd:out f32", "x:in f", "w:in f"] "NormParams" "" FUSED "y = x * rstd * w; rstd = 1/sqrt(mean(x^2) + eps).";
+    0x0113 RMS_NORM_BWD "rms_norm_bwd" Fused ["dx:out f", "dw:inout f32", "dy:in f", "x:in f", "w:in f", "rstd:in f32", "dres:in? f"] "NormParams" "" FUSED "As layer_norm_bwd.";
+    0x0120 SOFTMAX_FWD "softmax_fwd" Fused ["y:out f", "x:in f"] "NoParams" "" FUSED "Over the last dim.";
+    0x0121 SOFTMAX_BWD "softmax_bwd" Fused ["dx:out f", "dy:in f", "y:in f"] "NoParams" "" FUSED "dx = y * (dy - sum(dy*y)).";
+    0x0122 CROSS_ENTROPY_FWD "cross_entropy_fwd" Fused ["loss:out f32", "lse:out f32", "logits:in f", "target:in i32|i64"] "XentParams" "" FUSED "Per row of logits[n,V]: lse = log sum exp, loss = lse - logits[target]. A target outside [0,V) that is not ignored gives NaN.";
+    0x0123 CROSS_ENTROPY_BWD "cross_entropy_bwd" Fused ["dlogits:out f", "logits:in f", "lse:in f32", "target:in i32|i64", "dloss:in f32"] "XentParams" "" FUSED "dlogits = (exp(logits - lse) - onehot) * dloss[row] (dloss [n] or broadcast by stride 0); dlogits may be logits.";
+    0x0130 ATTENTION_FWD "attention_fwd" Fused ["o:out f", "lse:out f32", "q:in f", "k:in f", "v:in f"] "AttentionParams" "" FUSED "q,o [B,Tq,H,D], k,v [B,Tk,Hkv,D] with any strides but unit in D; head h reads kv head h/(H/Hkv); lse [B,H,Tq] dense. Online softmax, O(T) memory.";
+    0x0131 ATTENTION_BWD "attention_bwd" Fused ["dq:out f", "dk:out f", "dv:out f", "do:in f", "o:in f", "q:in f", "k:in f", "v:in f", "lse:in f32"] "AttentionParams" "" FUSED "Gradients in the layouts given (strided outputs allowed, so that they may be slices of one fused dqkv).";
+    0x0140 ACTIVATION_FWD "activation_fwd" Fused ["y:out f", "x:in f"] "KindParams" "" FUSED "y = act(x).";
+    0x0141 ACTIVATION_BWD "activation_bwd" Fused ["dx:out f", "dy:in f", "x:in f"] "KindParams" "" FUSED "dx = dy * act'(x); dx may alias dy.";
+    0x0142 SWIGLU_FWD "swiglu_fwd" Fused ["y:out f", "gate:in f", "up:in f"] "NoParams" "" FUSED "y = silu(gate) * up; gate and up may be strided halves of one matrix.";
+    0x0143 SWIGLU_BWD "swiglu_bwd" Fused ["dgate:out f", "dup:out f", "dy:in f", "gate:in f", "up:in f"] "NoParams" "" FUSED "Strided outputs allowed.";
+    0x0150 ROPE "rope" Fused ["y:out f", "x:in f", "cos:in f32", "sin:in f32"] "RopeParams" "" FUSED "x,y [B,T,H,D] strided, unit in D; cos,sin [T, R/2] rotate the first R <= D elements of a head; y may be x.";
+    0x0160 EMBEDDING_FWD "embedding_fwd" Fused ["y:out f", "table:in f", "index:in i32|i64", "pos:in? f"] "IndexParams" "" EXACT "y[b,t,:] = table[index[b,t],:] (+ pos[t,:]).";
+    0x0161 EMBEDDING_BWD "embedding_bwd" Fused ["dtable:inout f32", "dpos:inout? f32", "dy:in f", "index:in i32|i64"] "IndexParams" "" SUM_SEQUENTIAL "Accumulates in order of position (deterministic).";
+    0x0170 MULTI_SUMSQ "multi_sumsq" Fused ["out:inout f32", "x:in* f"] "NoParams" "" SUM_PAIRWISE "out[0] += sum over all tensors of x^2, in a fixed order that does not depend on the thread count.";
+    0x0171 MULTI_SCALE "multi_scale" Fused ["coef:in? f32", "x:inout* f"] "NoParams" "ScaleDyn" ROUNDED "x *= scale * coef[0].";
+    0x0180 DROPOUT "dropout" Fused ["y:out f", "x:in f", "residual:in? f"] "DropoutParams" "PhiloxDyn" FUSED "y = keep(e) ? x/(1-p) : 0 (+ residual); keep(e) = uniform[0,1) of philox element e >= p; y may alias x. Its backward is itself on dy.";
+    0x0181 ADD "add" Fused ["y:out f", "a:in f", "b:in f"] "NoParams" "" ROUNDED "y = a + b, dense; y may alias a or b (residual adds, gradient sums).";
+}
+
+/// The row of an id.
+pub fn spec(id: u32) -> Option<&'static OpSpec> {
+    OPS.iter().find(|o| o.id == id)
+}
+
+/// The row of a name.
+pub fn by_name(name: &str) -> Option<&'static OpSpec> {
+    OPS.iter().find(|o| o.name == name)
+}
