@@ -1,0 +1,78 @@
+"""What each oracle case is: the model's config, how its weights are stored, and how it is trained.
+
+A case names the transformers major version (`form`) whose `config.json` it must carry: the two
+majors write rotary settings, dtypes and tied names differently, and both are found in the wild.
+"""
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Case:
+    """One oracle directory."""
+
+    name: str
+    family: str                       # gpt2 | llama
+    form: int                         # transformers major that writes config.json and the tensors
+    config: dict = field(default_factory=dict)
+    dtype: str = "float32"            # storage type of the weights
+    shard: str = "5GB"                # max_shard_size given to save_pretrained
+    bare: bool = False                # save the base model: names without `transformer.` / `model.`
+    edit_config: dict = field(default_factory=dict)   # keys set in config.json afterwards (None: removed)
+    mask_buffers: str = ""            # "", "f32" or "u8": add the old `attn.bias` causal masks
+    copy_head: bool = False           # also store the tied head, as some old checkpoints do
+    decay_all: bool = False           # weight decay on every parameter, not on matrices only
+    note: str = ""
+
+
+GPT2 = dict(vocab_size=96, n_positions=24, n_embd=32, n_layer=2, n_head=4, n_inner=48,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+LLAMA = dict(vocab_size=96, hidden_size=32, intermediate_size=36, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=128,
+             tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
+ROPE = LLAMA | dict(num_hidden_layers=1, intermediate_size=32)
+
+# With head_dim 8 and theta 10000 the wavelengths are 6, 63, 628 and 6283 positions; these bounds
+# (16 and 96) put one frequency in each of Llama 3's bands: kept, interpolated, divided by factor.
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=6.0,
+              original_max_position_embeddings=96)
+
+CASES = [
+    Case("gpt2-tied", "gpt2", 5, GPT2 | dict(n_inner=None), note="gelu_new, tied head, feed-forward width by default"),
+    Case("gpt2-untied", "gpt2", 4, GPT2 | dict(tie_word_embeddings=False), decay_all=True,
+         note="own lm_head.weight; weight decay on every parameter"),
+    Case("gpt2-bare-buffers", "gpt2", 4, GPT2 | dict(resid_pdrop=0.1, embd_pdrop=0.1, attn_pdrop=0.1),
+         bare=True, mask_buffers="f32",
+         edit_config=dict(architectures=["GPT2LMHeadModel"], n_ctx=24, dtype=None, torch_dtype=None,
+                          transformers_version=None),
+         note="the naming of the first GPT-2 files (h.0..., mask buffers stored); the config's dropouts are off here"),
+    Case("gpt2-prefixed-buffers", "gpt2", 4,
+         GPT2 | dict(activation_function="gelu", layer_norm_epsilon=1e-6, n_inner=32),
+         mask_buffers="u8", copy_head=True,
+         note="exact gelu; mask buffers and a copy of the tied head stored beside the transformer.* names"),
+    Case("gpt2-gelu-tanh", "gpt2", 5, GPT2 | dict(activation_function="gelu_pytorch_tanh", n_inner=40), bare=True,
+         note="a GPT2Model's own save: no prefix, no head"),
+    Case("gpt2-bf16-sharded", "gpt2", 5, GPT2, dtype="bfloat16", shard="20KB", note="bf16 weights in shards"),
+    Case("llama-mha-tied", "llama", 5, LLAMA | dict(tie_word_embeddings=True), note="tied head"),
+    Case("llama-gqa-sharded", "llama", 4, LLAMA | dict(num_key_value_heads=2), shard="24KB",
+         note="two key-value heads, own head, model.safetensors.index.json"),
+    Case("llama-mqa", "llama", 5, LLAMA | dict(num_key_value_heads=1, rms_norm_eps=1e-5), note="one key-value head"),
+    Case("llama-head-dim", "llama", 5, LLAMA | dict(num_key_value_heads=2, head_dim=12),
+         note="explicit head_dim: heads x head_dim is 48, hidden is 32"),
+    Case("llama-bare", "llama", 4, LLAMA | dict(tie_word_embeddings=True, num_key_value_heads=2), bare=True,
+         edit_config=dict(head_dim=None),
+         note="a LlamaModel's own save: no `model.` prefix, no head; a config without head_dim, as older 4.x wrote"),
+    Case("llama-rope3-v4", "llama", 4, ROPE | dict(rope_theta=10000.0, rope_scaling=LLAMA3),
+         note="Llama-3 scaling as rope_scaling + rope_theta"),
+    Case("llama-rope3-v5", "llama", 5, ROPE | dict(rope_parameters=dict(LLAMA3, rope_theta=5000.0)),
+         note="Llama-3 scaling as rope_parameters, another theta"),
+    Case("llama-linear-v4", "llama", 4, ROPE | dict(rope_theta=10000.0, rope_scaling=dict(type="linear", factor=2.5)),
+         edit_config=dict(rope_scaling=dict(type="linear", factor=2.5)),
+         note="linear scaling with the old key `type`"),
+    Case("llama-linear-v5", "llama", 5,
+         ROPE | dict(rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=500000.0)),
+         note="linear scaling as rope_parameters, theta 500000"),
+    Case("llama-bias", "llama", 5, LLAMA | dict(num_key_value_heads=2, attention_bias=True, mlp_bias=True),
+         note="biases on every projection"),
+    Case("llama-bf16", "llama", 4, LLAMA | dict(num_key_value_heads=2), dtype="bfloat16",
+         edit_config=dict(dtype=None, torch_dtype="bfloat16"), note="bf16 weights, 4.x `torch_dtype`"),
+]

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""Make, or check, the oracle directories beside this file with transformers and PyTorch in float64.
+
+  python make.py make              write the cases of the running transformers' major version (4 or 5)
+  python make.py make --case NAME  write only these
+  python make.py check             load every committed case with the running transformers, whichever
+                                   wrote it, and with reference.py, and compare all committed figures
+
+Weights and batches are drawn from generators seeded by names, so a rerun gives the same files.
+See README.md for what each file holds.
+"""
+import argparse
+import json
+import os
+import shutil
+import sys
+import warnings
+import zlib
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch.overrides import TorchFunctionMode
+
+from cases import CASES
+from reference import Reference, adamw, is_buffer
+
+warnings.filterwarnings("ignore")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+HERE = os.path.dirname(os.path.abspath(__file__))
+MAJOR = int(transformers.__version__.split(".")[0])
+BATCH, SEQ, STEPS = 2, 16, 20
+ADAMW = dict(lr=1e-3, betas=[0.9, 0.95], eps=1e-8, weight_decay=0.1)
+
+
+class KeepF64(TorchFunctionMode):
+    """Refuses the downcasts to float32 that transformers' code asks for (RMS norm, softmax, rotary angles, loss).
+
+    Without it `model.double()` still runs those four in float32."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func in (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__) and args[0].dtype != args[1].dtype:
+            args = tuple(a.double() for a in args)  # rotary frequencies times positions
+        x = args[0] if args else None
+        if isinstance(x, torch.Tensor) and x.dtype == torch.float64:
+            if func is torch.Tensor.float:
+                return x
+            if func is torch.Tensor.to and torch.float32 in (*args[1:], kwargs.get("dtype")):
+                return x
+            if kwargs.get("dtype") == torch.float32:
+                kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
+def seeded(name):
+    return torch.Generator().manual_seed(zlib.crc32(name.encode()))
+
+
+def draw(name, shape):
+    """The weights of one parameter: large enough that attention and norms matter."""
+    x = torch.randn(shape, generator=seeded(name), dtype=torch.float64)
+    if len(shape) == 1:
+        return (0.1 * x + (0.0 if name.endswith("bias") else 1.0)).float()
+    return (0.2 * x).float()
+
+
+def batches(name, count, vocab):
+    """[count, BATCH, SEQ] tokens that mostly follow a rule, so that training has something to learn."""
+    g = seeded("batch " + name)
+    rows = torch.randint(0, vocab, (count, BATCH, SEQ), generator=g)
+    noise = torch.rand(count, BATCH, SEQ, generator=g) < 0.25
+    for t in range(1, SEQ):
+        rows[..., t] = torch.where(noise[..., t], rows[..., t], (5 * rows[..., t - 1] + 3) % vocab)
+    return rows
+
+
+def write_model(case, directory):
+    """Saves the case's model as transformers does, then the oddities of real files that the case asks for."""
+    config = transformers.AutoConfig.for_model(case.family, **case.config)
+    config._attn_implementation = "eager"
+    cls = transformers.AutoModel if case.bare else transformers.AutoModelForCausalLM
+    model = cls.from_config(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(draw(name.removeprefix("transformer.").removeprefix("model."), p.shape))
+    model.to(getattr(torch, case.dtype)).save_pretrained(directory, max_shard_size=case.shard)
+    generation = os.path.join(directory, "generation_config.json")
+    if os.path.exists(generation):
+        os.remove(generation)  # says nothing about the model
+    path = os.path.join(directory, "config.json")
+    cfg = json.load(open(path))
+    for k, v in case.edit_config.items():
+        cfg.pop(k, None) if v is None else cfg.__setitem__(k, v)
+    with open(path, "w") as f:
+        json.dump(cfg, f, indent=2, sort_keys=True)
+        f.write("\n")
+    if case.mask_buffers or case.copy_head:
+        path = os.path.join(directory, "model.safetensors")
+        tensors = load_file(path)
+        prefix = "" if case.bare else "transformer."
+        n = case.config["n_positions"]
+        kind = torch.float32 if case.mask_buffers == "f32" else torch.uint8
+        for i in range(case.config["n_layer"]):
+            tensors[f"{prefix}h.{i}.attn.bias"] = torch.tril(torch.ones(1, 1, n, n)).to(kind)
+            if not case.bare:
+                tensors[f"{prefix}h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+        if case.copy_head:
+            tensors["lm_head.weight"] = tensors[prefix + "wte.weight"].clone()
+        save_file(tensors, path, metadata={"format": "pt"})
+
+
+def load_model(directory):
+    """The directory as transformers reads it, in float64; refuses a load that left anything out."""
+    kw = {"dtype" if MAJOR >= 5 else "torch_dtype": "auto"}
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        directory, attn_implementation="eager", output_loading_info=True, **kw)
+    assert not info["missing_keys"] and not info["mismatched_keys"], info
+    assert all(is_buffer(k) for k in info["unexpected_keys"]), info
+    return model.eval().double()
+
+
+def run(model, ids):
+    out = model(input_ids=ids, labels=ids, use_cache=False)
+    return out.logits, out.loss
+
+
+def evaluate(loss_of, params, ids):
+    """logits [B, T, V], loss [] and grad.<name> of `params`, all float64."""
+    for p in params.values():
+        p.grad = None
+    logits, loss = loss_of(ids)
+    loss.backward()
+    out = {"grad." + k: p.grad.detach().clone() for k, p in params.items()}
+    return out | {"logits": logits.detach(), "loss": loss.detach()}
+
+
+def stored_names(model, directory):
+    """The model's parameters by the name each has in the files."""
+    names = set(Reference(directory).params)
+    out = {}
+    for k, p in model.named_parameters():  # a tied head appears once, under the embedding
+        if k not in names:
+            k = k.removeprefix("transformer.").removeprefix("model.")
+        out[k] = p
+    assert set(out) == names, set(out) ^ names
+    return out
+
+
+def undetermined(case, name):
+    """GPT-2's key bias shifts all scores of a query alike, so its gradient is rounding noise, which Adam
+    scales up to full steps: the bias after training is no property of the model."""
+    return case.family == "gpt2" and name.endswith("attn.c_attn.bias")
+
+
+def train(model, data, decay_all):
+    """torch.optim.AdamW from the model's present weights: the loss before each of the updates."""
+    params = list(model.parameters())
+    groups = [dict(params=[p for p in params if decay_all or p.ndim >= 2], weight_decay=ADAMW["weight_decay"]),
+              dict(params=[p for p in params if not (decay_all or p.ndim >= 2)], weight_decay=0.0)]
+    opt = torch.optim.AdamW([g for g in groups if g["params"]], lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]),
+                            eps=ADAMW["eps"])
+    losses = []
+    for ids in data:
+        opt.zero_grad()
+        loss = run(model, ids)[1]
+        loss.backward()
+        losses.append(loss.item())
+        opt.step()
+    return losses
+
+
+def error(a, b):
+    """Largest difference over the largest value of the reference `b`."""
+    return ((a.double() - b.double()).abs().max() / b.double().abs().max().clamp_min(1e-30)).item()
+
+
+def worst(got, want):
+    assert set(got) == set(want), set(got) ^ set(want)
+    return max(error(got[k], want[k]) for k in want)
+
+
+def make(case):
+    top = os.path.join(HERE, case.name)
+    shutil.rmtree(top, ignore_errors=True)
+    directory = os.path.join(top, "model")
+    os.makedirs(directory)
+    write_model(case, directory)
+    model = load_model(directory)
+    vocab = case.config["vocab_size"]
+    ids = batches(case.name, 1, vocab)[0]
+    data = batches("train " + case.name, STEPS, vocab)
+    params = stored_names(model, directory)
+    plain = evaluate(lambda x: run(model, x), params, ids)
+    with KeepF64():
+        want = evaluate(lambda x: run(model, x), params, ids)
+        losses = train(model, data, case.decay_all)
+    norms = {"norm." + k: p.detach().norm() for k, p in params.items() if not undetermined(case, k)}
+    ref = Reference(directory)
+    mine = evaluate(ref.loss, ref.params, ids)
+    small = {k: v if k == "loss" else v.float() for k, v in want.items()}
+    save_file({k: v.contiguous() for k, v in small.items()}, os.path.join(top, "expected.safetensors"))
+    save_file({"input_ids": ids}, os.path.join(top, "inputs.safetensors"))
+    save_file({"input_ids": data, "losses": torch.tensor(losses, dtype=torch.float64)} | norms,
+              os.path.join(top, "train.safetensors"))
+    meta = dict(case=case.name, family=case.family, note=case.note, transformers=transformers.__version__,
+                torch=torch.__version__.split("+")[0], weights=case.dtype, batch=BATCH, seq=SEQ,
+                train=dict(steps=STEPS, **ADAMW, weight_decay_on="all" if case.decay_all else "ndim>=2",
+                           loss="before each update, dropout off"),
+                largest_relative_difference=dict(transformers_double_without_keeping_f64=worst(plain, want),
+                                                 float64_rope_reference=worst(mine, want)))
+    with open(os.path.join(top, "meta.json"), "w") as f:
+        json.dump(meta, f, indent=2)
+        f.write("\n")
+    report(case.name, meta["largest_relative_difference"], losses)
+
+
+def report(name, differences, losses):
+    figures = "  ".join(f"{k} {v:.1e}" for k, v in differences.items())
+    print(f"{name:24} {figures}  loss {losses[0]:.4f} -> {losses[-1]:.4f}", flush=True)
+
+
+def check(case):
+    """Both readers against the committed figures; the bound leaves room for float32 rotary angles."""
+    top = os.path.join(HERE, case.name)
+    directory = os.path.join(top, "model")
+    want = load_file(os.path.join(top, "expected.safetensors"))
+    ids = load_file(os.path.join(top, "inputs.safetensors"))["input_ids"]
+    curve = load_file(os.path.join(top, "train.safetensors"))
+    model, ref = load_model(directory), Reference(directory)
+    params = stored_names(model, directory)
+    with KeepF64():
+        theirs = worst(evaluate(lambda x: run(model, x), params, ids), want)
+        their_curve = torch.tensor(train(model, curve["input_ids"], case.decay_all), dtype=torch.float64)
+    mine = worst(evaluate(ref.loss, ref.params, ids), want)
+    my_curve = torch.tensor(adamw(ref.params, lambda x: ref.loss(x)[1], curve["input_ids"], ADAMW["lr"], ADAMW["betas"],
+                                  ADAMW["eps"], ADAMW["weight_decay"], case.decay_all), dtype=torch.float64)
+    norms = [k for k in curve if k.startswith("norm.")]
+    found = dict(transformers=theirs, transformers_train=error(their_curve, curve["losses"]),
+                 reference=mine, reference_train=error(my_curve, curve["losses"]),
+                 norms=max(error(p[k.removeprefix("norm.")].detach().norm(), curve[k])
+                           for p in (params, ref.params) for k in norms))
+    report(case.name, found, my_curve.tolist())
+    return max(found.values()) < 1e-5
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("what", choices=("make", "check"))
+    ap.add_argument("--case", action="append", help="only this case (may be repeated)")
+    args = ap.parse_args()
+    torch.set_num_threads(1)
+    unknown = set(args.case or []) - {c.name for c in CASES}
+    if unknown:
+        sys.exit(f"no such case: {', '.join(sorted(unknown))}")
+    chosen = [c for c in CASES if not args.case or c.name in args.case]
+    if args.what == "make":
+        for case in chosen:
+            if case.form == MAJOR:
+                make(case)
+            else:
+                print(f"{case.name:24} left alone: written by {case.form}.x, this is {transformers.__version__}")
+    else:
+        # 4.x drops `rope_parameters` without a word and would compute another model
+        readable = [c for c in chosen if MAJOR >= 5 or "rope_parameters" not in c.config]
+        for case in (c for c in chosen if c not in readable):
+            print(f"{case.name:24} skipped: transformers 4.x does not know rope_parameters")
+        failed = [c.name for c in readable if not check(c)]
+        if failed:
+            sys.exit(f"differ by more than 1e-5: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
