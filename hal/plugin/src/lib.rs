@@ -9,6 +9,7 @@
 
 mod backend;
 mod error;
+pub mod export;
 mod host;
 
 pub use backend::*;
