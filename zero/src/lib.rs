@@ -1,1 +1,12 @@
-//! crossweave-zero.
+//! ZeRO as passes over a plan: `Place` puts gathers, releases and reductions where a stage wants them, `Bucket` merges
+//! reductions, `Coalesce` and `Prefetch` make gathers fewer and earlier, `Updates` puts the optimizer steps. Pure data:
+//! nothing here knows a device.
+#![forbid(unsafe_code)]
+
+mod gather;
+mod place;
+mod update;
+
+pub use gather::{Coalesce, Prefetch};
+pub use place::{Bucket, Place, ZeroStage};
+pub use update::Updates;

@@ -1,0 +1,102 @@
+//! Schedules: the first list of a plan, forwards and backwards only. Everything else is a pass.
+
+use crossweave_plan::{Keep, MicroBatch, Op, Plan, Rank, UnitId};
+use std::ops::Range;
+
+/// Gradient accumulation on one rank: for each micro-batch all units forward, then all backward.
+pub fn accumulate(units: u32, micro_batches: u32) -> Plan {
+    one_f_one_b(&Stages::single(units), 0, micro_batches)
+}
+
+/// Validation: every unit forward on every micro-batch, nothing kept.
+pub fn evaluate(units: u32, micro_batches: u32) -> Plan {
+    let forward = |mb| {
+        (0..units).map(move |unit| Op::Forward {
+            unit,
+            mb,
+            keep: Keep::Nothing,
+        })
+    };
+    Plan::from_ops((0..micro_batches).flat_map(forward))
+}
+
+/// How the units of a model are cut over pipeline stages, and which rank runs each stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stages {
+    /// For each stage in order, its units and the rank that is its neighbours' peer.
+    pub stages: Vec<(Range<UnitId>, Rank)>,
+}
+
+impl Stages {
+    /// One stage of all units.
+    pub fn single(units: u32) -> Stages {
+        Stages {
+            stages: vec![(0..units, 0)],
+        }
+    }
+
+    /// `units` units over the given ranks as evenly as they go, the longer stages first.
+    pub fn even(units: u32, ranks: &[Rank]) -> Stages {
+        let count = ranks.len().max(1) as u32;
+        let (each, more) = (units / count, units % count);
+        let mut start = 0;
+        let stages = ranks.iter().enumerate().map(|(k, &rank)| {
+            let end = start + each + u32::from((k as u32) < more);
+            let range = start..end;
+            start = end;
+            (range, rank)
+        });
+        Stages {
+            stages: stages.collect(),
+        }
+    }
+}
+
+/// One forward, one backward: a stage runs forwards until its first gradient can arrive, then alternates, then drains.
+/// With one stage this is gradient accumulation. A `stage` that does not exist gives an empty plan.
+pub fn one_f_one_b(stages: &Stages, stage: usize, micro_batches: u32) -> Plan {
+    let Some((units, _)) = stages.stages.get(stage).cloned() else {
+        return Plan::default();
+    };
+    let next = stages.stages.get(stage + 1).map(|s| s.1);
+    let previous = stage.checked_sub(1).map(|s| stages.stages[s].1);
+    let mut ops = Vec::new();
+    let forward = |ops: &mut Vec<Op>, mb: MicroBatch| {
+        ops.extend(previous.map(|from| Op::RecvAct {
+            unit: units.start - 1,
+            mb,
+            from,
+        }));
+        ops.extend(units.clone().map(|unit| Op::Forward {
+            unit,
+            mb,
+            keep: Keep::All,
+        }));
+        ops.extend(next.map(|to| Op::SendAct {
+            unit: units.end - 1,
+            mb,
+            to,
+        }));
+    };
+    let backward = |ops: &mut Vec<Op>, mb: MicroBatch| {
+        ops.extend(next.map(|from| Op::RecvGrad {
+            unit: units.end - 1,
+            mb,
+            from,
+        }));
+        ops.extend(units.clone().rev().map(|unit| Op::Backward { unit, mb }));
+        ops.extend(previous.map(|to| Op::SendGrad {
+            unit: units.start - 1,
+            mb,
+            to,
+        }));
+    };
+    let warm = ((stages.stages.len() - stage - 1) as u32).min(micro_batches);
+    (0..warm).for_each(|mb| forward(&mut ops, mb));
+    for mb in warm..micro_batches {
+        forward(&mut ops, mb);
+        backward(&mut ops, mb - warm);
+    }
+    (micro_batches - warm..micro_batches).for_each(|mb| backward(&mut ops, mb));
+    Plan::from_ops(ops)
+}

@@ -1,0 +1,105 @@
+//! What a planner knows before the first step: sizes from the dry run, costs from a measurement, the budget.
+
+use crate::op::{Keep, UnitId};
+use serde::{Deserialize, Serialize};
+
+/// Sizes and costs of one unit on this rank. Bytes are per micro-batch where a micro-batch is involved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnitFacts {
+    /// The unit's prefix, as in checkpoint names (`model.layers.3`).
+    pub name: String,
+    /// Parameter elements of the whole unit. Zero: nothing to gather.
+    pub params: u64,
+    /// Bytes of the whole unit's parameters in the type the forward reads.
+    pub param_bytes: u64,
+    /// Bytes of the whole unit's gradient. Zero: nothing to reduce or update (no parameters, or all frozen).
+    pub grad_bytes: u64,
+    /// Bytes of master copy and optimizer moments of the whole unit.
+    pub state_bytes: u64,
+    /// Bytes left by a forward that keeps all, its input included.
+    pub saved_all: u64,
+    /// Bytes left by a forward that keeps selectively, its input included.
+    pub saved_selective: u64,
+    /// Bytes left by a forward that keeps its input only: the input.
+    pub saved_input: u64,
+    /// Bytes of the unit's output, which flows to the next unit.
+    pub flow_bytes: u64,
+    /// Most bytes any one step of this unit needs beyond what it leaves behind.
+    pub workspace_bytes: u64,
+    /// Estimated time of a forward, in nanoseconds.
+    pub forward_ns: u64,
+    /// Estimated time of a backward, in nanoseconds.
+    pub backward_ns: u64,
+    /// Other units whose parameters this one reads too, and into whose gradients it sums (a tied output head).
+    #[serde(default)]
+    pub ties: Vec<UnitId>,
+}
+
+impl UnitFacts {
+    /// Bytes a forward with this `keep` leaves behind.
+    pub fn saved(&self, keep: Keep) -> u64 {
+        match keep {
+            Keep::All => self.saved_all,
+            Keep::Selective => self.saved_selective,
+            Keep::Input => self.saved_input,
+            Keep::Nothing => 0,
+        }
+    }
+}
+
+/// What the passes and `check` are told about the model, the batch and the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Units of the whole model in run order.
+    pub units: Vec<UnitFacts>,
+    /// Micro-batches of one optimizer step on this rank.
+    pub micro_batches: u32,
+    /// Ranks of the data-parallel group: sharded things are 1/ranks each. At least 1.
+    pub ranks: u32,
+    /// Bytes the device may hold; none: not limited.
+    pub budget: Option<u64>,
+    /// Units that may be gathered at once; none: not limited.
+    pub slots: Option<u32>,
+}
+
+impl Facts {
+    /// Facts of `units` equal units, for tests, examples and first estimates.
+    pub fn uniform(units: u32, micro_batches: u32, ranks: u32, unit: UnitFacts) -> Facts {
+        let units = (0..units)
+            .map(|k| UnitFacts {
+                name: format!("unit.{k}"),
+                ..unit.clone()
+            })
+            .collect();
+        Facts {
+            units,
+            micro_batches,
+            ranks,
+            budget: None,
+            slots: None,
+        }
+    }
+
+    /// The unit and those it is tied to: every unit whose parameters `unit` reads.
+    pub fn touched(&self, unit: UnitId) -> impl Iterator<Item = UnitId> + '_ {
+        let ties = self.units.get(unit as usize).map(|u| u.ties.as_slice());
+        std::iter::once(unit).chain(ties.unwrap_or_default().iter().copied())
+    }
+
+    /// Whether the unit has parameters to gather.
+    pub fn has_params(&self, unit: UnitId) -> bool {
+        self.units.get(unit as usize).is_some_and(|u| u.params > 0)
+    }
+
+    /// Whether the unit has a gradient to reduce and a state to update.
+    pub fn has_grads(&self, unit: UnitId) -> bool {
+        self.units
+            .get(unit as usize)
+            .is_some_and(|u| u.grad_bytes > 0)
+    }
+
+    /// One rank's part of `bytes` sharded over the data-parallel group, rounded up.
+    pub fn shard(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(u64::from(self.ranks.max(1)))
+    }
+}

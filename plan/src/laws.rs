@@ -1,0 +1,749 @@
+//! The laws as a state machine: the state of every unit, every (unit, micro-batch) pair and every micro-batch, and for
+//! each operation the transition that is allowed, or the law it breaks.
+
+use crate::check::Parts;
+use crate::error::{Law, PlanError};
+use crate::facts::Facts;
+use crate::op::{Keep, Lane, MicroBatch, Op, Reduction, UnitId};
+use crate::plan::{Home, Plan};
+
+/// Saved activations of one unit for one micro-batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// No forward yet.
+    Before,
+    /// The forward left this.
+    Kept(Keep),
+    /// All are live again after a recompute.
+    Rebuilt,
+    /// The input gradient is done, the weight gradient owed.
+    Owed,
+    /// The backward is done.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Saved {
+    act: Act,
+    /// Bytes it holds, on the device or spilled.
+    bytes: u64,
+    spilled: bool,
+}
+
+/// Where a unit stands in the step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    run: bool,
+    gathered: bool,
+    zeroed: bool,
+    written: bool,
+    reduced: Option<Reduction>,
+    updated: bool,
+    /// The state is offloaded: the plan moves it in and out.
+    offloaded: bool,
+    on_device: bool,
+}
+
+/// Where a plan stands between two of its steps.
+pub(crate) struct State<'a> {
+    plan: &'a Plan,
+    facts: &'a Facts,
+    units: Vec<Standing>,
+    saved: Vec<Saved>,
+    flow: Vec<Option<UnitId>>,
+    flow_grad: Vec<Option<UnitId>>,
+    gathered: u32,
+    clears: bool,
+    has_reduce: bool,
+    has_update: bool,
+    has_norm: bool,
+    has_finite: bool,
+    norm_done: bool,
+    finite_done: bool,
+    update_done: bool,
+    sharded: bool,
+    /// Bytes live between steps.
+    pub(crate) live: Parts,
+    /// Workspace of the step being run.
+    pub(crate) transient: u64,
+    /// Bytes of flow while the step runs, where they exceed those before and after.
+    pub(crate) flow_during: u64,
+}
+
+impl<'a> State<'a> {
+    pub(crate) fn new(plan: &'a Plan, facts: &'a Facts) -> Result<State<'a>, PlanError> {
+        let (n, m) = (facts.units.len(), facts.micro_batches as usize);
+        let mut units = vec![Standing::default(); n];
+        for (index, step) in plan.steps.iter().enumerate() {
+            let range = |message: String| Err(PlanError::at(plan, index, Law::Range, message));
+            if let Some(unit) = step.op.units().iter().find(|&&u| u as usize >= n) {
+                return range(format!(
+                    "unit {unit} does not exist; the model has {n} units, counted from 0"
+                ));
+            }
+            if let Some(mb) = step.op.micro_batch().filter(|&mb| mb as usize >= m) {
+                return range(format!(
+                    "micro-batch {mb} does not exist; a step has {m}, counted from 0"
+                ));
+            }
+            if let Op::StateIn { unit } | Op::StateOut { unit } = step.op {
+                units[unit as usize].offloaded = true;
+            }
+            if let Some(unit) = step.op.reads_params() {
+                for u in facts.touched(unit) {
+                    match units.get_mut(u as usize) {
+                        Some(standing) => standing.run = true,
+                        None => {
+                            return range(format!("it is tied to unit {u}, which does not exist"));
+                        }
+                    }
+                }
+            }
+        }
+        let any = |pick: fn(&Op) -> bool| plan.steps.iter().any(|s| pick(&s.op));
+        let sharded =
+            any(|op| matches!(op, Op::ReduceGrad { how, .. } if *how == Reduction::Scatter));
+        let mut state = State {
+            plan,
+            facts,
+            units,
+            saved: vec![
+                Saved {
+                    act: Act::Before,
+                    bytes: 0,
+                    spilled: false
+                };
+                n * m
+            ],
+            flow: vec![None; m],
+            flow_grad: vec![None; m],
+            gathered: 0,
+            clears: any(|op| matches!(op, Op::ZeroGrad { .. })),
+            has_reduce: any(|op| matches!(op, Op::ReduceGrad { .. })),
+            has_update: any(|op| matches!(op, Op::Update { .. })),
+            has_norm: any(|op| matches!(op, Op::GradNorm)),
+            has_finite: any(|op| matches!(op, Op::Finite)),
+            norm_done: false,
+            finite_done: false,
+            update_done: false,
+            sharded,
+            live: Parts::default(),
+            transient: 0,
+            flow_during: 0,
+        };
+        let has_backward = any(|op| op.writes_grad().is_some());
+        for (fact, standing) in facts.units.iter().zip(&state.units) {
+            if !standing.run {
+                continue;
+            }
+            if plan.params == Home::Resident {
+                state.live.params += fact.param_bytes;
+            }
+            if plan.grads == Home::Resident && has_backward {
+                state.live.grads += fact.grad_bytes;
+            }
+            if state.has_update && !standing.offloaded {
+                state.live.state += state.state_bytes(fact.state_bytes);
+            }
+        }
+        Ok(state)
+    }
+
+    fn state_bytes(&self, whole: u64) -> u64 {
+        if self.sharded {
+            self.facts.shard(whole)
+        } else {
+            whole
+        }
+    }
+
+    fn fault<T>(&self, index: usize, law: Law, message: impl Into<String>) -> Result<T, PlanError> {
+        Err(PlanError::at(self.plan, index, law, message))
+    }
+
+    fn pair(&self, unit: UnitId, mb: MicroBatch) -> usize {
+        unit as usize * self.facts.micro_batches as usize + mb as usize
+    }
+
+    fn last_unit(&self) -> UnitId {
+        self.facts.units.len() as UnitId - 1
+    }
+
+    fn flow_bytes(&self, unit: Option<UnitId>) -> u64 {
+        unit.map_or(0, |u| self.facts.units[u as usize].flow_bytes)
+    }
+
+    /// Replace the hidden state of a micro-batch, or its gradient, in the count.
+    fn set_flow(&mut self, mb: MicroBatch, unit: Option<UnitId>) {
+        let old = std::mem::replace(&mut self.flow[mb as usize], unit);
+        self.live.flow = self.live.flow - self.flow_bytes(old) + self.flow_bytes(unit);
+    }
+
+    fn set_flow_grad(&mut self, mb: MicroBatch, unit: Option<UnitId>) {
+        let old = std::mem::replace(&mut self.flow_grad[mb as usize], unit);
+        self.live.flow = self.live.flow - self.flow_bytes(old) + self.flow_bytes(unit);
+    }
+
+    /// Run one step's transition.
+    pub(crate) fn step(&mut self, index: usize) -> Result<(), PlanError> {
+        self.flow_during = 0;
+        self.transient = 0;
+        let plan = self.plan;
+        if let Some(unit) = plan.steps[index].op.reads_params() {
+            self.uses(index, unit)?;
+        }
+        match plan.steps[index].op {
+            Op::Gather { unit } => self.gather(index, unit),
+            Op::Release { unit } => self.release(index, unit),
+            Op::Forward { unit, mb, keep } => self.forward(index, unit, mb, keep),
+            Op::Recompute { unit, mb } => self.recompute(index, unit, mb),
+            Op::Backward { unit, mb } => {
+                self.input_grad(index, unit, mb)?;
+                self.weight_grad(index, unit, mb)
+            }
+            Op::InputGrad { unit, mb } => self.input_grad(index, unit, mb),
+            Op::WeightGrad { unit, mb } => self.weight_grad(index, unit, mb),
+            Op::ReduceGrad { ref units, how } => self.reduce(index, units, how),
+            Op::GradNorm => self.norm(index, false),
+            Op::Finite => self.norm(index, true),
+            Op::Update { unit } => self.update(index, unit),
+            Op::ZeroGrad { unit } => self.zero_grad(index, unit),
+            Op::SendAct { unit, mb, .. } => self.send_act(index, unit, mb),
+            Op::RecvAct { unit, mb, .. } => self.recv_act(index, unit, mb),
+            Op::SendGrad { unit, mb, .. } => self.send_grad(index, unit, mb),
+            Op::RecvGrad { unit, mb, .. } => self.recv_grad(index, unit, mb),
+            Op::Spill { unit, mb } => self.spill(index, unit, mb),
+            Op::Fetch { unit, mb } => self.fetch(index, unit, mb),
+            Op::StateIn { unit } => self.state_in(index, unit),
+            Op::StateOut { unit } => self.state_out(index, unit),
+        }
+    }
+
+    /// A step reads the full parameters of `unit` and of those it is tied to.
+    fn uses(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        self.transient = self.facts.units[unit as usize].workspace_bytes;
+        for u in self.facts.touched(unit) {
+            let standing = self.units[u as usize];
+            if standing.updated {
+                return self.fault(index, Law::Stale, format!("the parameters of unit {u} have been updated already in this step; move the update behind this use"));
+            }
+            if self.plan.params == Home::Slots && self.facts.has_params(u) && !standing.gathered {
+                return self.fault(
+                    index,
+                    Law::Gathered,
+                    format!("the parameters of unit {u} are not gathered; put +{u} before it"),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        let standing = self.units[unit as usize];
+        if self.plan.params == Home::Resident {
+            return self.fault(
+                index,
+                Law::GatherOnce,
+                "this plan's parameters are resident, there is nothing to gather",
+            );
+        }
+        if standing.gathered {
+            return self.fault(
+                index,
+                Law::GatherOnce,
+                format!("unit {unit} is gathered twice; drop this gather or release it first"),
+            );
+        }
+        if standing.updated {
+            return self.fault(
+                index,
+                Law::Stale,
+                format!("unit {unit} has been updated already in this step"),
+            );
+        }
+        self.gathered += 1;
+        if self.facts.slots.is_some_and(|slots| self.gathered > slots) {
+            return self.fault(
+                index,
+                Law::Slots,
+                format!(
+                    "no slot is left: {} units are gathered and there are {} slots",
+                    self.gathered,
+                    self.gathered - 1
+                ),
+            );
+        }
+        self.units[unit as usize].gathered = true;
+        self.live.params += self.facts.units[unit as usize].param_bytes;
+        Ok(())
+    }
+
+    fn release(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        if !self.units[unit as usize].gathered {
+            return self.fault(
+                index,
+                Law::GatherOnce,
+                format!("unit {unit} is released but not gathered"),
+            );
+        }
+        self.units[unit as usize].gathered = false;
+        self.gathered -= 1;
+        self.live.params -= self.facts.units[unit as usize].param_bytes;
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        index: usize,
+        unit: UnitId,
+        mb: MicroBatch,
+        keep: Keep,
+    ) -> Result<(), PlanError> {
+        let pair = self.pair(unit, mb);
+        if self.saved[pair].act != Act::Before {
+            return self.fault(
+                index,
+                Law::ForwardOnce,
+                format!("unit {unit} has run forward on micro-batch {mb} already"),
+            );
+        }
+        let wanted = unit.checked_sub(1);
+        let found = self.flow[mb as usize];
+        if found != wanted {
+            let message = match (wanted, found) {
+                (Some(w), None) => format!(
+                    "the output of unit {w} for micro-batch {mb} is not there; run or receive it first"
+                ),
+                (Some(w), Some(f)) => format!(
+                    "the hidden state of micro-batch {mb} is the output of unit {f}, and this needs that of unit {w}"
+                ),
+                (None, _) => {
+                    format!("micro-batch {mb} has a hidden state already; unit 0 begins it")
+                }
+            };
+            return self.fault(index, Law::Flow, message);
+        }
+        self.saved[pair].act = Act::Kept(keep);
+        self.saved[pair].bytes = self.facts.units[unit as usize].saved(keep);
+        self.live.activations += self.saved[pair].bytes;
+        self.set_flow(mb, Some(unit));
+        if keep == Keep::Nothing {
+            // The input is not handed over to the saved activations, so both ends of the unit are held at once.
+            self.flow_during = self.live.flow + self.flow_bytes(wanted);
+        }
+        Ok(())
+    }
+
+    fn recompute(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        let pair = self.pair(unit, mb);
+        self.not_spilled(index, pair)?;
+        if self.saved[pair].act != Act::Kept(Keep::Input) {
+            return self.fault(index, Law::RecomputeInput, format!("unit {unit} has no kept input of micro-batch {mb} to start from; its forward must keep the input only, and come before"));
+        }
+        self.saved[pair].act = Act::Rebuilt;
+        let all = self.facts.units[unit as usize].saved_all;
+        self.live.activations = self.live.activations - self.saved[pair].bytes + all;
+        self.saved[pair].bytes = all;
+        Ok(())
+    }
+
+    /// The part of a backward that turns the gradient of the output into that of the input.
+    fn input_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        let pair = self.pair(unit, mb);
+        self.not_spilled(index, pair)?;
+        match self.saved[pair].act {
+            Act::Rebuilt | Act::Kept(Keep::All) => {}
+            Act::Kept(Keep::Selective) => {
+                let fact = &self.facts.units[unit as usize];
+                self.transient += fact.saved_all.saturating_sub(fact.saved_selective);
+            }
+            act => {
+                let why = match act {
+                    Act::Before => "its forward has not run",
+                    Act::Kept(Keep::Input) => "only the input was kept; recompute first",
+                    Act::Kept(_) => "its forward kept nothing",
+                    _ => "its backward has run already",
+                };
+                return self.fault(
+                    index,
+                    Law::Activations,
+                    format!(
+                        "the activations of unit {unit} for micro-batch {mb} are not live: {why}"
+                    ),
+                );
+            }
+        }
+        if unit == self.last_unit() {
+            if self.flow[mb as usize] != Some(unit) {
+                return self.fault(
+                    index,
+                    Law::Flow,
+                    format!("the last unit's output for micro-batch {mb} is gone"),
+                );
+            }
+            self.set_flow(mb, None);
+        } else if self.flow_grad[mb as usize] != Some(unit) {
+            return self.fault(index, Law::Flow, format!("the gradient of the output of unit {unit} for micro-batch {mb} is not there; run the backward of unit {} or receive it first", unit + 1));
+        }
+        let held = self.live.flow;
+        self.set_flow_grad(mb, unit.checked_sub(1));
+        self.flow_during = held + self.flow_bytes(unit.checked_sub(1));
+        self.saved[pair].act = Act::Owed;
+        Ok(())
+    }
+
+    /// The part of a backward that sums into the weight gradient, after which the activations are free.
+    fn weight_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        let pair = self.pair(unit, mb);
+        self.not_spilled(index, pair)?;
+        if self.saved[pair].act != Act::Owed {
+            return self.fault(index, Law::Activations, format!("no weight gradient of unit {unit} is owed for micro-batch {mb}; its input gradient comes first, and once"));
+        }
+        self.saved[pair].act = Act::Done;
+        self.live.activations -= self.saved[pair].bytes;
+        self.saved[pair].bytes = 0;
+        for u in self.facts.touched(unit) {
+            if !self.facts.has_grads(u) {
+                continue;
+            }
+            let standing = self.units[u as usize];
+            if standing.reduced.is_some() {
+                return self.fault(index, Law::ReduceOnce, format!("the gradient of unit {u} has been reduced already; reduce it after its last backward"));
+            }
+            if self.clears && !standing.zeroed {
+                return self.fault(index, Law::ZeroGrad, format!("the gradient of unit {u} was not cleared, though this plan clears others; put zg{u} before its first backward"));
+            }
+            self.hold_grad(u);
+            self.units[u as usize].written = true;
+        }
+        Ok(())
+    }
+
+    /// A gradient in slots comes into being.
+    fn hold_grad(&mut self, unit: UnitId) {
+        let standing = self.units[unit as usize];
+        if self.plan.grads == Home::Slots && !standing.written && !standing.zeroed {
+            self.live.grads += self.facts.units[unit as usize].grad_bytes;
+        }
+    }
+
+    fn not_spilled(&self, index: usize, pair: usize) -> Result<(), PlanError> {
+        if self.saved[pair].spilled {
+            return self.fault(
+                index,
+                Law::Spill,
+                "the activations are spilled; fetch them first",
+            );
+        }
+        Ok(())
+    }
+
+    fn zero_grad(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        let standing = self.units[unit as usize];
+        if standing.written || standing.zeroed {
+            return self.fault(
+                index,
+                Law::ZeroGrad,
+                format!("the gradient of unit {unit} is cleared twice, or after it was written"),
+            );
+        }
+        self.hold_grad(unit);
+        self.units[unit as usize].zeroed = true;
+        Ok(())
+    }
+
+    fn reduce(&mut self, index: usize, units: &[UnitId], how: Reduction) -> Result<(), PlanError> {
+        if units.is_empty() {
+            return self.fault(index, Law::ReduceOnce, "the bucket is empty");
+        }
+        for &unit in units {
+            let standing = self.units[unit as usize];
+            if standing.reduced.is_some() {
+                return self.fault(
+                    index,
+                    Law::ReduceOnce,
+                    format!("the gradient of unit {unit} is reduced twice"),
+                );
+            }
+            if !standing.written {
+                return self.fault(
+                    index,
+                    Law::ReduceOnce,
+                    format!("unit {unit} has no gradient yet; reduce it after its last backward"),
+                );
+            }
+            if self.norm_done || self.finite_done {
+                return self.fault(
+                    index,
+                    Law::Norm,
+                    "a gradient is reduced after the norm or the finite check that must see it",
+                );
+            }
+            self.units[unit as usize].reduced = Some(how);
+            if self.plan.grads == Home::Slots && how == Reduction::Scatter {
+                let whole = self.facts.units[unit as usize].grad_bytes;
+                self.live.grads = self.live.grads - whole + self.facts.shard(whole);
+            }
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self, index: usize, finite: bool) -> Result<(), PlanError> {
+        let done = if finite {
+            &mut self.finite_done
+        } else {
+            &mut self.norm_done
+        };
+        if std::mem::replace(done, true) {
+            return self.fault(index, Law::Norm, "it runs twice in one step");
+        }
+        if self.update_done {
+            return self.fault(
+                index,
+                Law::Norm,
+                "an update came before it, with gradients it has not judged",
+            );
+        }
+        let waits = |s: &Standing, k: usize| {
+            s.run && s.reduced.is_none() && self.facts.has_grads(k as UnitId)
+        };
+        if let Some(unit) = self.units.iter().enumerate().position(|(k, s)| waits(s, k)) {
+            return self.fault(index, Law::Norm, format!("the gradient of unit {unit} is not reduced yet; reduce every unit before the norm"));
+        }
+        Ok(())
+    }
+
+    fn update(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        let standing = self.units[unit as usize];
+        if standing.updated {
+            return self.fault(
+                index,
+                Law::UpdateOnce,
+                format!("unit {unit} is updated twice"),
+            );
+        }
+        let Some(how) = standing.reduced else {
+            return self.fault(
+                index,
+                Law::UpdateOnce,
+                format!("the gradient of unit {unit} is not reduced yet"),
+            );
+        };
+        if (self.has_norm && !self.norm_done) || (self.has_finite && !self.finite_done) {
+            return self.fault(index, Law::Norm, "it comes before the norm or the finite check, which decide how far and whether to go");
+        }
+        let host = self.plan.steps[index].lane == Lane::Host;
+        if standing.offloaded && !standing.on_device && !host {
+            return self.fault(index, Law::State, format!("the optimizer state of unit {unit} is not on the device; put sin{unit} before it"));
+        }
+        self.update_done = true;
+        self.units[unit as usize].updated = true;
+        if self.plan.grads == Home::Slots {
+            let whole = self.facts.units[unit as usize].grad_bytes;
+            let held = if how == Reduction::Scatter {
+                self.facts.shard(whole)
+            } else {
+                whole
+            };
+            self.live.grads -= held;
+        }
+        Ok(())
+    }
+
+    fn send_act(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        if self.flow[mb as usize] != Some(unit) {
+            return self.fault(
+                index,
+                Law::Flow,
+                format!("the output of unit {unit} for micro-batch {mb} is not there to send"),
+            );
+        }
+        self.set_flow(mb, None);
+        Ok(())
+    }
+
+    fn recv_act(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        if self.flow[mb as usize].is_some() {
+            return self.fault(
+                index,
+                Law::Flow,
+                format!("micro-batch {mb} has a hidden state here already"),
+            );
+        }
+        self.set_flow(mb, Some(unit));
+        Ok(())
+    }
+
+    fn send_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        if self.flow_grad[mb as usize] != Some(unit) {
+            return self.fault(index, Law::Flow, format!("the gradient of the output of unit {unit} for micro-batch {mb} is not there to send"));
+        }
+        self.set_flow_grad(mb, None);
+        Ok(())
+    }
+
+    fn recv_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        if self.flow_grad[mb as usize].is_some() {
+            return self.fault(
+                index,
+                Law::Flow,
+                format!("micro-batch {mb} has a gradient here already"),
+            );
+        }
+        self.set_flow_grad(mb, Some(unit));
+        Ok(())
+    }
+
+    /// Bytes of what a pair holds now; nothing if it holds nothing that could be spilled.
+    fn held(&self, unit: UnitId, mb: MicroBatch) -> Option<u64> {
+        let saved = self.saved[self.pair(unit, mb)];
+        match saved.act {
+            Act::Kept(Keep::Nothing) | Act::Before | Act::Owed | Act::Done => None,
+            Act::Kept(_) | Act::Rebuilt => Some(saved.bytes),
+        }
+    }
+
+    fn spill(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        let pair = self.pair(unit, mb);
+        match self.held(unit, mb).filter(|_| !self.saved[pair].spilled) {
+            Some(bytes) => {
+                self.saved[pair].spilled = true;
+                self.live.activations -= bytes;
+                Ok(())
+            }
+            None => self.fault(
+                index,
+                Law::Spill,
+                format!(
+                    "unit {unit} has no activations of micro-batch {mb} on the device to spill"
+                ),
+            ),
+        }
+    }
+
+    fn fetch(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
+        let pair = self.pair(unit, mb);
+        match self.held(unit, mb).filter(|_| self.saved[pair].spilled) {
+            Some(bytes) => {
+                self.saved[pair].spilled = false;
+                self.live.activations += bytes;
+                Ok(())
+            }
+            None => self.fault(
+                index,
+                Law::Spill,
+                format!("no activations of unit {unit} for micro-batch {mb} are spilled"),
+            ),
+        }
+    }
+
+    fn state_in(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        if self.units[unit as usize].on_device {
+            return self.fault(
+                index,
+                Law::State,
+                format!("the optimizer state of unit {unit} is on the device already"),
+            );
+        }
+        self.units[unit as usize].on_device = true;
+        self.live.state += self.state_bytes(self.facts.units[unit as usize].state_bytes);
+        Ok(())
+    }
+
+    fn state_out(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        if !self.units[unit as usize].on_device {
+            return self.fault(
+                index,
+                Law::State,
+                format!("the optimizer state of unit {unit} is not on the device"),
+            );
+        }
+        self.units[unit as usize].on_device = false;
+        self.live.state -= self.state_bytes(self.facts.units[unit as usize].state_bytes);
+        Ok(())
+    }
+
+    /// What must be true when the last step is done.
+    pub(crate) fn finish(&self) -> Result<(), PlanError> {
+        let fault = |law, message: String| Err(PlanError::whole(law, message));
+        let run_here = self.plan.units();
+        for &unit in &run_here {
+            for mb in 0..self.facts.micro_batches {
+                let saved = self.saved[self.pair(unit, mb)];
+                match saved.act {
+                    Act::Before => {
+                        return fault(
+                            Law::ForwardOnce,
+                            format!("unit {unit} never runs forward on micro-batch {mb}"),
+                        );
+                    }
+                    Act::Done | Act::Kept(Keep::Nothing) => {}
+                    _ => {
+                        return fault(
+                            Law::Leftover,
+                            format!(
+                                "the activations of unit {unit} for micro-batch {mb} are left over; its backward is missing"
+                            ),
+                        );
+                    }
+                }
+            }
+        }
+        for (unit, standing) in self.units.iter().enumerate() {
+            if standing.gathered {
+                return fault(
+                    Law::Leftover,
+                    format!("unit {unit} is still gathered at the end; release it"),
+                );
+            }
+            if standing.on_device {
+                return fault(
+                    Law::State,
+                    format!(
+                        "the optimizer state of unit {unit} is left on the device; put sout{unit} behind its update"
+                    ),
+                );
+            }
+            if standing.zeroed && !standing.written {
+                return fault(
+                    Law::ZeroGrad,
+                    format!("the gradient of unit {unit} is cleared and never written"),
+                );
+            }
+            if standing.written
+                && standing.reduced.is_none()
+                && (self.has_reduce || self.has_update)
+            {
+                return fault(
+                    Law::ReduceOnce,
+                    format!("the gradient of unit {unit} is never reduced, though others are"),
+                );
+            }
+            if standing.written && !standing.updated && self.has_update {
+                return fault(
+                    Law::UpdateOnce,
+                    format!("unit {unit} is never updated, though others are"),
+                );
+            }
+        }
+        for (mb, (flow, grad)) in self.flow.iter().zip(&self.flow_grad).enumerate() {
+            if let Some(unit) = flow.filter(|&u| u != self.last_unit()) {
+                return fault(
+                    Law::Leftover,
+                    format!(
+                        "the output of unit {unit} for micro-batch {mb} is left over; run the next unit or send it"
+                    ),
+                );
+            }
+            if let Some(unit) = grad {
+                return fault(
+                    Law::Leftover,
+                    format!(
+                        "the gradient of the output of unit {unit} for micro-batch {mb} is left over; run its backward or send it"
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! The vocabulary of a training step: what one entry of a plan may ask for, and the lane it runs on.
+
+use serde::{Deserialize, Serialize};
+
+/// Index of a unit in the model's run order. The numbering is the model's, not the rank's, so that the plans of two
+/// pipeline stages can be held against each other.
+pub type UnitId = u32;
+
+/// Index of a micro-batch within one optimizer step.
+pub type MicroBatch = u32;
+
+/// Index of a rank in the world.
+pub type Rank = u32;
+
+/// What a forward leaves behind for its backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Keep {
+    /// Every saved activation: the backward runs straight away.
+    All,
+    /// Only the unit's input: a `Recompute` must come before the backward.
+    Input,
+    /// The input and the activations that are dear to rebuild: the tape re-runs the cheap ones inside the backward.
+    Selective,
+    /// Nothing: the forward is run for its output alone (validation), and no backward may follow.
+    Nothing,
+}
+
+/// How the gradients of a bucket are summed over the data-parallel group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reduction {
+    /// All-reduce: every rank ends with the whole sum.
+    All,
+    /// Reduce-scatter: every rank ends with its own slice of the sum.
+    Scatter,
+}
+
+/// What one step does. The first engine runs everything except the four peer transfers, `InputGrad`, `WeightGrad`,
+/// `Spill`, `Fetch`, `StateIn` and `StateOut`; those are data like the others, and `check` knows their laws.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Gather the unit's parameters from the slices of the ranks into a slot.
+    Gather {
+        /// Unit gathered.
+        unit: UnitId,
+    },
+    /// Give the unit's slot back.
+    Release {
+        /// Unit released.
+        unit: UnitId,
+    },
+    /// Run a unit's forward on one micro-batch.
+    Forward {
+        /// Unit run.
+        unit: UnitId,
+        /// Micro-batch run.
+        mb: MicroBatch,
+        /// What is left for the backward.
+        keep: Keep,
+    },
+    /// Rebuild, from the kept input, what the forward threw away.
+    Recompute {
+        /// Unit run again.
+        unit: UnitId,
+        /// Micro-batch run again.
+        mb: MicroBatch,
+    },
+    /// Run a unit's backward: the gradient of its input, and the sum into its weight gradient.
+    Backward {
+        /// Unit run.
+        unit: UnitId,
+        /// Micro-batch run.
+        mb: MicroBatch,
+    },
+    /// The first half of a split backward: the gradient of the input only. A `WeightGrad` is then owed.
+    InputGrad {
+        /// Unit run.
+        unit: UnitId,
+        /// Micro-batch run.
+        mb: MicroBatch,
+    },
+    /// The second half of a split backward: the sum into the weight gradient.
+    WeightGrad {
+        /// Unit run.
+        unit: UnitId,
+        /// Micro-batch run.
+        mb: MicroBatch,
+    },
+    /// Sum the finished gradients of one bucket of units over the data-parallel group, as one collective.
+    ReduceGrad {
+        /// Units of the bucket, in the order in which their gradients are laid out in it.
+        units: Vec<UnitId>,
+        /// Whether each rank ends with the whole sum or with its slice.
+        how: Reduction,
+    },
+    /// The global norm of all gradients and the clipping coefficient, left on the device.
+    GradNorm,
+    /// Whether all gradients are finite (loss scaling); the flag is left on the device.
+    Finite,
+    /// Optimizer step of one unit.
+    Update {
+        /// Unit updated.
+        unit: UnitId,
+    },
+    /// Set a unit's gradient to zero. A plan without these asks that the first gradient written in a step overwrites.
+    ZeroGrad {
+        /// Unit whose gradient is cleared.
+        unit: UnitId,
+    },
+    /// Send the output of `unit` to the rank that runs the next unit.
+    SendAct {
+        /// Unit whose output travels.
+        unit: UnitId,
+        /// Micro-batch it belongs to.
+        mb: MicroBatch,
+        /// Receiving rank.
+        to: Rank,
+    },
+    /// Receive the output of `unit` from the rank that ran it.
+    RecvAct {
+        /// Unit whose output travels.
+        unit: UnitId,
+        /// Micro-batch it belongs to.
+        mb: MicroBatch,
+        /// Sending rank.
+        from: Rank,
+    },
+    /// Send the gradient of the output of `unit` back to the rank that ran it.
+    SendGrad {
+        /// Unit whose output's gradient travels.
+        unit: UnitId,
+        /// Micro-batch it belongs to.
+        mb: MicroBatch,
+        /// Receiving rank.
+        to: Rank,
+    },
+    /// Receive the gradient of the output of `unit`, which this rank ran.
+    RecvGrad {
+        /// Unit whose output's gradient travels.
+        unit: UnitId,
+        /// Micro-batch it belongs to.
+        mb: MicroBatch,
+        /// Sending rank.
+        from: Rank,
+    },
+    /// Copy saved activations off the device and free them there.
+    Spill {
+        /// Unit whose activations leave.
+        unit: UnitId,
+        /// Micro-batch they belong to.
+        mb: MicroBatch,
+    },
+    /// Bring spilled activations back.
+    Fetch {
+        /// Unit whose activations return.
+        unit: UnitId,
+        /// Micro-batch they belong to.
+        mb: MicroBatch,
+    },
+    /// Bring a unit's optimizer state onto the device.
+    StateIn {
+        /// Unit whose state arrives.
+        unit: UnitId,
+    },
+    /// Put a unit's optimizer state back where it lives.
+    StateOut {
+        /// Unit whose state leaves.
+        unit: UnitId,
+    },
+}
+
+/// An in-order queue of work. The engine maps lanes to streams; two lanes run side by side unless `after` says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lane {
+    /// Forward, backward, update.
+    Compute,
+    /// Parameter gathers.
+    Gather,
+    /// Gradient reductions.
+    Reduce,
+    /// Transfers between pipeline stages.
+    Peer,
+    /// Copies onto the device.
+    CopyIn,
+    /// Copies off the device.
+    CopyOut,
+    /// Work done by the host's processor.
+    Host,
+}
+
+impl Lane {
+    /// Every lane, in the order of the columns of a printed plan.
+    pub const ALL: [Lane; 7] = [
+        Lane::Compute,
+        Lane::Gather,
+        Lane::Reduce,
+        Lane::Peer,
+        Lane::CopyIn,
+        Lane::CopyOut,
+        Lane::Host,
+    ];
+
+    /// Position in [`Lane::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The lane's name as it is printed and as a lane override in text spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lane::Compute => "compute",
+            Lane::Gather => "gather",
+            Lane::Reduce => "reduce",
+            Lane::Peer => "peer",
+            Lane::CopyIn => "copy_in",
+            Lane::CopyOut => "copy_out",
+            Lane::Host => "host",
+        }
+    }
+}
+
+impl Op {
+    /// The lane this operation runs on unless a pass moves it. `Release` sits on the compute lane: a slot comes free when
+    /// the last computation that read it is done.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Op::Gather { .. } => Lane::Gather,
+            Op::ReduceGrad { .. } => Lane::Reduce,
+            Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
+                Lane::Peer
+            }
+            Op::Fetch { .. } | Op::StateIn { .. } => Lane::CopyIn,
+            Op::Spill { .. } | Op::StateOut { .. } => Lane::CopyOut,
+            _ => Lane::Compute,
+        }
+    }
+
+    /// The unit whose full parameters this operation reads, if it reads any.
+    pub fn reads_params(&self) -> Option<UnitId> {
+        match *self {
+            Op::Forward { unit, .. }
+            | Op::Recompute { unit, .. }
+            | Op::Backward { unit, .. }
+            | Op::InputGrad { unit, .. } => Some(unit),
+            _ => None,
+        }
+    }
+
+    /// The unit into whose weight gradient this operation sums, if it does.
+    pub fn writes_grad(&self) -> Option<UnitId> {
+        match *self {
+            Op::Backward { unit, .. } | Op::WeightGrad { unit, .. } => Some(unit),
+            _ => None,
+        }
+    }
+
+    /// Whether this is a computation of a unit: what `prefetch` counts as one step of depth.
+    pub fn computes(&self) -> bool {
+        self.reads_params().is_some() || matches!(self, Op::WeightGrad { .. })
+    }
+
+    /// The units this operation names, in order; none for operations over the whole model.
+    pub fn units(&self) -> &[UnitId] {
+        match self {
+            Op::ReduceGrad { units, .. } => units,
+            Op::GradNorm | Op::Finite => &[],
+            Op::Gather { unit }
+            | Op::Release { unit }
+            | Op::Forward { unit, .. }
+            | Op::Recompute { unit, .. }
+            | Op::Backward { unit, .. }
+            | Op::InputGrad { unit, .. }
+            | Op::WeightGrad { unit, .. }
+            | Op::Update { unit }
+            | Op::ZeroGrad { unit }
+            | Op::SendAct { unit, .. }
+            | Op::RecvAct { unit, .. }
+            | Op::SendGrad { unit, .. }
+            | Op::RecvGrad { unit, .. }
+            | Op::Spill { unit, .. }
+            | Op::Fetch { unit, .. }
+            | Op::StateIn { unit }
+            | Op::StateOut { unit } => std::slice::from_ref(unit),
+        }
+    }
+
+    /// The micro-batch this operation belongs to, if it belongs to one.
+    pub fn micro_batch(&self) -> Option<MicroBatch> {
+        match *self {
+            Op::Forward { mb, .. }
+            | Op::Recompute { mb, .. }
+            | Op::Backward { mb, .. }
+            | Op::InputGrad { mb, .. }
+            | Op::WeightGrad { mb, .. }
+            | Op::SendAct { mb, .. }
+            | Op::RecvAct { mb, .. }
+            | Op::SendGrad { mb, .. }
+            | Op::RecvGrad { mb, .. }
+            | Op::Spill { mb, .. }
+            | Op::Fetch { mb, .. } => Some(mb),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Laws between ranks: the same collectives in the same order, every send with its receive, nobody waiting for ever.
+
+use crate::error::{Law, PlanError};
+use crate::op::{Op, Rank, UnitId};
+use crate::plan::Plan;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+/// Hold the plans of all ranks, in rank order, against each other. Each must have passed [`crate::check`] on its own.
+///
+/// Ranks that run the same units form a group: they must issue the same gathers in the same order, and the same
+/// reductions. The norm and the finite check are issued by all ranks alike. Sends are taken to be buffered (a send never
+/// waits for its receive), receives and collectives wait; with that, every rank must come to its end.
+pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
+    let mut groups: BTreeMap<BTreeSet<UnitId>, Vec<Rank>> = BTreeMap::new();
+    for (rank, plan) in plans.iter().enumerate() {
+        groups.entry(plan.units()).or_default().push(rank as Rank);
+    }
+    let all: Vec<Rank> = (0..plans.len() as Rank).collect();
+    for members in groups.values() {
+        same_order(
+            plans,
+            members,
+            |op| matches!(op, Op::Gather { .. }),
+            "gathers",
+        )?;
+        same_order(
+            plans,
+            members,
+            |op| matches!(op, Op::ReduceGrad { .. }),
+            "reductions",
+        )?;
+    }
+    same_order(
+        plans,
+        &all,
+        |op| matches!(op, Op::GradNorm | Op::Finite),
+        "collectives",
+    )?;
+    check_peers(plans)?;
+    check_ends(plans, groups.values(), &all)
+}
+
+/// Every member issues the same sequence of the operations `pick` picks.
+fn same_order(
+    plans: &[Plan],
+    members: &[Rank],
+    pick: fn(&Op) -> bool,
+    what: &str,
+) -> Result<(), PlanError> {
+    let list = |rank: Rank| -> Vec<(usize, &Op)> {
+        let steps = plans[rank as usize].steps.iter().enumerate();
+        steps
+            .filter(|(_, s)| pick(&s.op))
+            .map(|(k, s)| (k, &s.op))
+            .collect()
+    };
+    let Some((&first, rest)) = members.split_first() else {
+        return Ok(());
+    };
+    let wanted = list(first);
+    for &rank in rest {
+        let found = list(rank);
+        let plan = &plans[rank as usize];
+        for (k, (step, op)) in found.iter().enumerate() {
+            let twin = wanted.get(k).map(|(_, op)| *op);
+            if twin != Some(*op) {
+                let other = twin.map_or("nothing".to_string(), Op::to_string);
+                let message = format!(
+                    "number {k} of its group's {what}, where rank {first} issues {other}; the group would hang or mix data"
+                );
+                return Err(PlanError::at(plan, *step, Law::CollectiveOrder, message).of_rank(rank));
+            }
+        }
+        if let Some((_, op)) = wanted.get(found.len()) {
+            let message = format!(
+                "it ends after {} {what}, where rank {first} goes on with {op}; the group would hang",
+                found.len()
+            );
+            return Err(PlanError::whole(Law::CollectiveOrder, message).of_rank(rank));
+        }
+    }
+    Ok(())
+}
+
+/// What travels between two ranks: whether it is a gradient, whose, of which micro-batch.
+type Parcel = (bool, UnitId, u32);
+
+/// The parcel of a peer operation, the other rank, and whether it is a send.
+fn parcel(op: &Op) -> Option<(Parcel, Rank, bool)> {
+    match *op {
+        Op::SendAct { unit, mb, to } => Some(((false, unit, mb), to, true)),
+        Op::RecvAct { unit, mb, from } => Some(((false, unit, mb), from, false)),
+        Op::SendGrad { unit, mb, to } => Some(((true, unit, mb), to, true)),
+        Op::RecvGrad { unit, mb, from } => Some(((true, unit, mb), from, false)),
+        _ => None,
+    }
+}
+
+/// Between each two ranks, the sends of one are the receives of the other, in the same order.
+fn check_peers(plans: &[Plan]) -> Result<(), PlanError> {
+    let mut sent: HashMap<(Rank, Rank), VecDeque<(usize, Parcel)>> = HashMap::new();
+    let each = || {
+        plans.iter().enumerate().flat_map(|(rank, plan)| {
+            let steps = plan.steps.iter().enumerate();
+            steps.filter_map(move |(k, s)| parcel(&s.op).map(|p| (rank as Rank, k, p)))
+        })
+    };
+    for (rank, step, (what, peer, sends)) in each() {
+        if peer as usize >= plans.len() || peer == rank {
+            let message = format!(
+                "rank {peer} is not another rank of this world of {}",
+                plans.len()
+            );
+            return Err(
+                PlanError::at(&plans[rank as usize], step, Law::Peer, message).of_rank(rank),
+            );
+        }
+        if sends {
+            sent.entry((rank, peer))
+                .or_default()
+                .push_back((step, what));
+        }
+    }
+    for (rank, step, (what, peer, sends)) in each() {
+        if sends {
+            continue;
+        }
+        let next = sent.get_mut(&(peer, rank)).and_then(VecDeque::pop_front);
+        if next.map(|(_, w)| w) != Some(what) {
+            let found = next.map_or("nothing more".to_string(), |(k, _)| {
+                plans[peer as usize].steps[k].to_string()
+            });
+            let message = format!("the next thing rank {peer} sends here is {found}");
+            return Err(
+                PlanError::at(&plans[rank as usize], step, Law::Peer, message).of_rank(rank),
+            );
+        }
+    }
+    let mut unread: Vec<_> = sent
+        .iter()
+        .filter_map(|(pair, q)| Some((*pair, q.front()?.0)))
+        .collect();
+    unread.sort_unstable();
+    match unread.first() {
+        Some(&((rank, peer), step)) => {
+            let message = format!("rank {peer} never receives it");
+            Err(PlanError::at(&plans[rank as usize], step, Law::Peer, message).of_rank(rank))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Walk all plans side by side, each in step order, and see that all come to their end.
+fn check_ends<'a>(
+    plans: &[Plan],
+    groups: impl Iterator<Item = &'a Vec<Rank>>,
+    all: &[Rank],
+) -> Result<(), PlanError> {
+    let mut group_of: Vec<&[Rank]> = vec![all; plans.len()];
+    for members in groups {
+        for &rank in members {
+            group_of[rank as usize] = members;
+        }
+    }
+    let mut at = vec![0usize; plans.len()];
+    let mut mail: HashMap<(Rank, Rank), usize> = HashMap::new();
+    let head = |at: &[usize], rank: Rank| {
+        plans[rank as usize]
+            .steps
+            .get(at[rank as usize])
+            .map(|s| &s.op)
+    };
+    loop {
+        let mut moved = false;
+        for rank in 0..plans.len() as Rank {
+            while let Some(op) = head(&at, rank) {
+                let members = match op {
+                    Op::GradNorm | Op::Finite => all,
+                    Op::Gather { .. } | Op::ReduceGrad { .. } => group_of[rank as usize],
+                    _ => &[],
+                };
+                if members.iter().any(|&m| head(&at, m) != Some(op)) {
+                    break;
+                }
+                match parcel(op) {
+                    Some((_, peer, true)) => *mail.entry((rank, peer)).or_default() += 1,
+                    Some((_, peer, false)) => match mail.get_mut(&(peer, rank)) {
+                        Some(waiting) if *waiting > 0 => *waiting -= 1,
+                        _ => break,
+                    },
+                    None => {}
+                }
+                moved = true;
+                if members.is_empty() {
+                    at[rank as usize] += 1;
+                } else {
+                    members.iter().for_each(|&m| at[m as usize] += 1);
+                }
+            }
+        }
+        if !moved {
+            break;
+        }
+    }
+    let stuck = (0..plans.len()).find(|&r| at[r] < plans[r].steps.len());
+    match stuck {
+        Some(rank) => {
+            let message = "this rank waits here for ever: what it waits for comes later in another rank's plan";
+            Err(PlanError::at(&plans[rank], at[rank], Law::Deadlock, message).of_rank(rank as Rank))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,118 @@
+//! Making gathers fewer and earlier: `coalesce` drops those that a kept slot saves, `prefetch` moves the rest up.
+
+use crossweave_plan::{Facts, Op, Pass, Plan, PlanError, Step, UnitId, trace, words};
+use std::collections::BTreeMap;
+
+/// A release followed by a gather of the same unit, with no other unit gathered between, is no release at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Coalesce;
+
+impl Pass for Coalesce {
+    fn name(&self) -> String {
+        "coalesce".to_string()
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn run(&self, mut plan: Plan, _facts: &Facts) -> Result<Plan, PlanError> {
+        let steps = std::mem::take(&mut plan.steps);
+        // Releases since the last gather that stayed: a gather of one of these units meets its release. Units of one step
+        // (tied ones) are released and gathered together, so a met pair leaves the others waiting.
+        let mut waiting: BTreeMap<UnitId, usize> = BTreeMap::new();
+        let mut dropped = vec![false; steps.len()];
+        for (index, step) in steps.iter().enumerate() {
+            match step.op {
+                Op::Release { unit } => {
+                    waiting.insert(unit, index);
+                }
+                Op::Gather { unit } => match waiting.remove(&unit) {
+                    Some(release) => {
+                        dropped[release] = true;
+                        dropped[index] = true;
+                    }
+                    None => waiting.clear(),
+                },
+                _ => {}
+            }
+        }
+        let kept = steps.into_iter().zip(dropped).filter(|(_, d)| !d);
+        let kept = kept.map(|(s, _)| s).collect();
+        Ok(plan.rebuild(kept))
+    }
+}
+
+/// Each gather moves up past `depth` computations, so that it runs beside them: never above its own unit's release or
+/// update, never past another gather, never where more than `slots` units or more than the budget would be live.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefetch {
+    /// Computations a gather may be ahead of its use.
+    pub depth: u32,
+    /// Units that may be gathered at once.
+    pub slots: u32,
+}
+
+impl Pass for Prefetch {
+    fn name(&self) -> String {
+        format!("prefetch({},{})", self.depth, self.slots)
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
+        let mut bytes = trace(&plan, facts)?;
+        let slots = facts.slots.map_or(self.slots, |s| s.min(self.slots));
+        let budget = facts.budget.unwrap_or(u64::MAX);
+        let mut steps: Vec<Step> = std::mem::take(&mut plan.steps);
+        // Units gathered once each step is done.
+        let mut live: Vec<u32> = Vec::with_capacity(steps.len());
+        for step in &steps {
+            let before = live.last().copied().unwrap_or(0);
+            live.push(match step.op {
+                Op::Gather { .. } => before + 1,
+                Op::Release { .. } => before - 1,
+                _ => before,
+            });
+        }
+        for index in 0..steps.len() {
+            let Op::Gather { unit } = steps[index].op else {
+                continue;
+            };
+            let size = facts.units[unit as usize].param_bytes;
+            let mut to = index;
+            let mut passed = 0;
+            while to > 0 && passed < self.depth {
+                let above = &steps[to - 1].op;
+                let blocked = match *above {
+                    Op::Gather { .. } => true,
+                    Op::Release { unit: u } | Op::Update { unit: u } => u == unit,
+                    _ => false,
+                };
+                let full = live[to - 1].max(if to > 1 { live[to - 2] } else { 0 }) + 1 > slots;
+                let heavy = bytes[to - 1].saturating_add(size) > budget;
+                if blocked || full || heavy {
+                    break;
+                }
+                passed += u32::from(above.computes());
+                to -= 1;
+            }
+            if to == index {
+                continue;
+            }
+            steps[to..=index].rotate_right(1);
+            // The steps jumped over now run with one more unit live; the gather itself sees what the first of them saw.
+            bytes[to..=index].rotate_right(1);
+            live[to..=index].rotate_right(1);
+            for k in to + 1..=index {
+                bytes[k] += size;
+                live[k] += 1;
+            }
+            bytes[to] = bytes[to + 1];
+            live[to] = if to > 0 { live[to - 1] } else { 0 } + 1;
+        }
+        Ok(plan.rebuild(steps))
+    }
+}

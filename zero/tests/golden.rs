@@ -1,0 +1,130 @@
+//! Printed plans, pass by pass, held against files. `UPDATE_EXPECT=1` rewrites the files.
+#![forbid(unsafe_code)]
+
+use crossweave_plan::{Depend, Facts, Pipeline, Plan, UnitFacts, check, print_stages};
+use crossweave_zero::{Bucket, Coalesce, Place, Prefetch, Updates, ZeroStage};
+use std::path::PathBuf;
+
+/// Holds `found` against `tests/golden/NAME.txt`.
+fn expect(name: &str, found: &str) {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/{name}.txt"));
+    if std::env::var_os("UPDATE_EXPECT").is_some_and(|v| v == "1") {
+        std::fs::write(&file, found).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(
+        wanted, found,
+        "{name}: run with UPDATE_EXPECT=1 if the new plan is meant"
+    );
+}
+
+fn facts(units: u32, micro_batches: u32) -> Facts {
+    let unit = UnitFacts {
+        params: 100,
+        param_bytes: 200,
+        grad_bytes: 400,
+        state_bytes: 1200,
+        saved_all: 90,
+        saved_selective: 50,
+        saved_input: 10,
+        flow_bytes: 10,
+        workspace_bytes: 5,
+        ..UnitFacts::default()
+    };
+    Facts::uniform(units, micro_batches, 4, unit)
+}
+
+fn golden(name: &str, schedule: &str, facts: &Facts, pipeline: Pipeline) -> Plan {
+    let start: Plan = schedule.parse().unwrap();
+    let (plan, stages) = pipeline.with(Depend).stages(start, facts).unwrap();
+    let peak = check(&plan, facts).unwrap();
+    let found = format!(
+        "{}\npeak {} bytes at step {} ({})\n\n{}",
+        print_stages(&stages),
+        peak.bytes,
+        peak.step.0,
+        peak.text,
+        plan.table(Some(facts))
+    );
+    expect(name, &found);
+    plan
+}
+
+const RECOMPUTED: &str = "F0.0' F1.0' F2.0' R2.0 B2.0 R1.0 B1.0 R0.0 B0.0";
+const TWO_MICRO_BATCHES: &str = "F0.0 F1.0 F2.0 B2.0 B1.0 B0.0 F0.1 F1.1 F2.1 B2.1 B1.1 B0.1";
+
+/// The three lines that the architecture prints, to the letter.
+#[test]
+fn the_printed_example_of_the_architecture() {
+    let facts = facts(3, 1);
+    let raw = Pipeline::new()
+        .with(Place(ZeroStage::Three))
+        .with(Updates::default())
+        .run(RECOMPUTED.parse().unwrap(), &facts)
+        .unwrap();
+    assert_eq!(
+        raw.to_string(),
+        "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' -2 +2 R2.0 -2 +2 B2.0 -2 rs2 +1 R1.0 -1 +1 B1.0 -1 rs1 +0 R0.0 -0 +0 B0.0 -0 rs0 opt0 opt1 opt2"
+    );
+    let coalesced = Pipeline::new().with(Coalesce).run(raw, &facts).unwrap();
+    assert_eq!(
+        coalesced.to_string(),
+        "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' R2.0 B2.0 -2 rs2 +1 R1.0 B1.0 -1 rs1 +0 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
+    );
+    let ahead = Prefetch { depth: 1, slots: 2 };
+    let prefetched = Pipeline::new().with(ahead).run(coalesced, &facts).unwrap();
+    assert_eq!(
+        prefetched.to_string(),
+        "+0 +1 F0.0' -0 +2 F1.0' -1 F2.0' R2.0 +1 B2.0 -2 rs2 R1.0 +0 B1.0 -1 rs1 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
+    );
+}
+
+#[test]
+fn stage_0_all_reduces_in_buckets_beside_the_backward() {
+    let facts = facts(3, 2);
+    let pipeline = Pipeline::new()
+        .with(Place(ZeroStage::Zero))
+        .with(Bucket { bytes: 800 })
+        .with(Updates {
+            norm: true,
+            ..Updates::default()
+        });
+    golden("stage0_buckets_norm", TWO_MICRO_BATCHES, &facts, pipeline);
+}
+
+#[test]
+fn stages_1_2_and_3() {
+    let facts = facts(3, 2);
+    for (name, stage) in [("stage1", ZeroStage::One), ("stage2", ZeroStage::Two)] {
+        let pipeline = Pipeline::new().with(Place(stage)).with(Updates::default());
+        golden(name, TWO_MICRO_BATCHES, &facts, pipeline);
+    }
+    let pipeline = Pipeline::new()
+        .with(Place(ZeroStage::Three))
+        .with(Updates {
+            early: true,
+            ..Updates::default()
+        })
+        .with(Coalesce)
+        .with(Prefetch { depth: 1, slots: 2 });
+    golden("stage3_prefetch_early", TWO_MICRO_BATCHES, &facts, pipeline);
+}
+
+/// The head reads and sums into unit 0: both are gathered for it, and unit 0 is reduced and updated once, last.
+#[test]
+fn a_tied_head() {
+    let mut facts = facts(3, 1);
+    facts.units[2].ties = vec![0];
+    facts.units[2].params = 0;
+    facts.units[2].param_bytes = 0;
+    facts.units[2].grad_bytes = 0;
+    let pipeline = Pipeline::new()
+        .with(Place(ZeroStage::Three))
+        .with(Updates {
+            early: true,
+            ..Updates::default()
+        })
+        .with(Coalesce)
+        .with(Prefetch { depth: 2, slots: 3 });
+    golden("tied_head", RECOMPUTED, &facts, pipeline);
+}
