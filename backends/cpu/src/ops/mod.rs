@@ -1,11 +1,13 @@
 //! One file per op (or family): what is supported, and the kernel.
 
+mod matmul;
+
 use crate::kernel::{Kernel, Prepare};
 use crossweave_abi::op;
 use crossweave_plugin::{Op, Plan, Result, unsupported};
 
 /// Which file serves which id; the only list of ops in this backend.
-const TABLE: &[(u32, Prepare)] = &[];
+const TABLE: &[(u32, Prepare)] = &[(op::MATMUL, matmul::prepare)];
 
 /// Finds the op's file and asks it.
 pub fn prepare(o: &Op<'_>, team_threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
