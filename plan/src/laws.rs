@@ -381,6 +381,15 @@ impl<'a> State<'a> {
                     format!("the last unit's output for micro-batch {mb} is gone"),
                 );
             }
+            if self.flow_grad[mb as usize].is_some() {
+                return self.fault(
+                    index,
+                    Law::Flow,
+                    format!(
+                        "micro-batch {mb} has a gradient here already; the last unit begins it"
+                    ),
+                );
+            }
             self.set_flow(mb, None);
         } else if self.flow_grad[mb as usize] != Some(unit) {
             return self.fault(index, Law::Flow, format!("the gradient of the output of unit {unit} for micro-batch {mb} is not there; run the backward of unit {} or receive it first", unit + 1));

@@ -1,0 +1,550 @@
+//! Every law has a broken plan that must be refused, beside the lawful plan it was made from.
+#![forbid(unsafe_code)]
+
+use crossweave_plan::{
+    Depend, Facts, Law, Pass, Pipeline, Plan, PlanError, StepId, UnitFacts, check, check_world,
+    words,
+};
+
+fn facts(units: u32, micro_batches: u32) -> Facts {
+    let unit = UnitFacts {
+        params: 8,
+        param_bytes: 16,
+        grad_bytes: 32,
+        state_bytes: 96,
+        saved_all: 50,
+        saved_selective: 20,
+        saved_input: 10,
+        flow_bytes: 10,
+        workspace_bytes: 1,
+        ..UnitFacts::default()
+    };
+    Facts::uniform(units, micro_batches, 2, unit)
+}
+
+fn plan(text: &str) -> Plan {
+    text.parse().unwrap()
+}
+
+/// The mutant keeps the homes of the plan it was made from: dropping every gather does not make parameters resident.
+fn refused(law: Law, good: &str, bad: &str, facts: &Facts, says: &str) {
+    let good = plan(good);
+    check(&good, facts).unwrap_or_else(|e| panic!("the lawful plan is refused: {e}"));
+    let mut bad = plan(bad);
+    (bad.params, bad.grads) = (good.params, good.grads);
+    let fault = check(&bad, facts).expect_err(&format!("{law:?} lets {bad} pass"));
+    assert_eq!(fault.law, law, "{fault}");
+    let text = fault.to_string();
+    assert!(text.contains(says), "'{text}' does not say '{says}'");
+    assert!(text.starts_with("plan"), "{text}");
+}
+
+const ONE: &str = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 norm opt0 opt1";
+const CHECKPOINTED: &str = "F0.0' F1.0 B1.0 ar1 R0.0 B0.0 ar0 opt0 opt1";
+const SHARDED: &str = "+0 F0.0 -0 +1 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1";
+const SPLIT: &str = "F0.0 F1.0 I1.0 I0.0 W1.0 ar1 W0.0 ar0 opt0 opt1";
+
+#[test]
+fn each_law_refuses_its_mutants() {
+    let f = &facts(2, 1);
+    let two = &facts(2, 2);
+    let both = "F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 ar1 B0.1 ar0 opt0 opt1";
+    let mutants: &[(Law, &Facts, &str, &str, &str)] = &[
+        (Law::Range, f, ONE, "F0.0 F7.0", "unit 7 does not exist"),
+        (Law::Range, f, ONE, "F0.3", "micro-batch 3 does not exist"),
+        (
+            Law::Flow,
+            f,
+            ONE,
+            "F1.0 F0.0 B1.0 B0.0",
+            "the output of unit 0 for micro-batch 0 is not there",
+        ),
+        (
+            Law::Flow,
+            f,
+            ONE,
+            "F0.0 F1.0 B0.0 B1.0",
+            "step 2 (B0.0): the gradient of the output of unit 0",
+        ),
+        (
+            Law::Flow,
+            f,
+            ONE,
+            "F0.0 F1.0 a0.0<1 B1.0 B0.0",
+            "has a hidden state here already",
+        ),
+        (Law::Flow, f, ONE, "F0.0 a1.0>1", "is not there to send"),
+        (
+            Law::Flow,
+            f,
+            ONE,
+            "F0.0 F1.0 g0.0<1 B1.0 B0.0",
+            "has a gradient here already",
+        ),
+        (
+            Law::Flow,
+            f,
+            ONE,
+            "F0.0 F1.0 g0.0>1 B1.0 B0.0",
+            "is not there to send",
+        ),
+        (
+            Law::ForwardOnce,
+            f,
+            ONE,
+            "F0.0 F0.0 F1.0 B1.0 B0.0",
+            "has run forward on micro-batch 0 already",
+        ),
+        (
+            Law::ForwardOnce,
+            two,
+            both,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1",
+            "never runs forward on micro-batch 1",
+        ),
+        (
+            Law::Activations,
+            f,
+            ONE,
+            "B1.0 F0.0 F1.0 B0.0",
+            "its forward has not run",
+        ),
+        (
+            Law::Activations,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 B0.0 B0.0",
+            "its backward has run already",
+        ),
+        (
+            Law::Activations,
+            f,
+            CHECKPOINTED,
+            "F0.0' F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1",
+            "recompute first",
+        ),
+        (
+            Law::Activations,
+            f,
+            ONE,
+            "F0.0_ F1.0 B1.0 B0.0",
+            "kept nothing",
+        ),
+        (
+            Law::Activations,
+            f,
+            SPLIT,
+            "F0.0 F1.0 I1.0 W1.0 W1.0",
+            "no weight gradient of unit 1 is owed",
+        ),
+        (
+            Law::Activations,
+            f,
+            SPLIT,
+            "F0.0 F1.0 W1.0 I1.0",
+            "no weight gradient of unit 1 is owed",
+        ),
+        (
+            Law::RecomputeInput,
+            f,
+            CHECKPOINTED,
+            "F0.0 F1.0 B1.0 R0.0 B0.0",
+            "its forward must keep the input only",
+        ),
+        (
+            Law::RecomputeInput,
+            f,
+            CHECKPOINTED,
+            "F0.0' F1.0 B1.0 R0.0 R0.0 B0.0",
+            "no kept input",
+        ),
+        (
+            Law::Leftover,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0",
+            "its backward is missing",
+        ),
+        (
+            Law::Leftover,
+            f,
+            SPLIT,
+            "F0.0 F1.0 I1.0 I0.0 W1.0",
+            "left over",
+        ),
+        (
+            Law::Leftover,
+            f,
+            SHARDED,
+            "+0 F0.0 +1 F1.0 B1.0 rs1 B0.0 -0 rs0 opt0 opt1",
+            "unit 1 is still gathered",
+        ),
+        (
+            Law::Leftover,
+            f,
+            ONE,
+            "F0.0_",
+            "left over; run the next unit or send it",
+        ),
+        (
+            Law::Gathered,
+            f,
+            SHARDED,
+            "+0 F0.0 -0 F1.0 B1.0 rs1 +0 B0.0 -0 rs0 opt0 opt1",
+            "put +1 before it",
+        ),
+        (
+            Law::Gathered,
+            f,
+            SHARDED,
+            "+0 F0.0 -0 +1 F1.0 -1 B1.0 rs1 +0 B0.0 -0 rs0 opt0 opt1",
+            "put +1 before it",
+        ),
+        (
+            Law::GatherOnce,
+            f,
+            SHARDED,
+            "+0 +0 F0.0 -0",
+            "gathered twice",
+        ),
+        (
+            Law::GatherOnce,
+            f,
+            SHARDED,
+            "+0 F0.0 -0 -0",
+            "released but not gathered",
+        ),
+        (Law::GatherOnce, f, ONE, "+0 F0.0 -0", "nothing to gather"),
+        (
+            Law::ZeroGrad,
+            f,
+            ONE,
+            "zg1 F0.0 F1.0 B1.0 B0.0",
+            "put zg0 before its first backward",
+        ),
+        (
+            Law::ZeroGrad,
+            f,
+            ONE,
+            "zg1 zg0 F0.0 F1.0 B1.0 B0.0 zg1",
+            "after it was written",
+        ),
+        (Law::ZeroGrad, f, ONE, "zg0 zg0", "cleared twice"),
+        (
+            Law::ReduceOnce,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 ar1 B0.0 ar0",
+            "reduced twice",
+        ),
+        (
+            Law::ReduceOnce,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 opt1",
+            "unit 0 is never reduced",
+        ),
+        (
+            Law::ReduceOnce,
+            f,
+            ONE,
+            "F0.0 F1.0 ar1 B1.0 B0.0",
+            "after its last backward",
+        ),
+        (
+            Law::ReduceOnce,
+            two,
+            both,
+            "F0.0 F1.0 B1.0 ar1 B0.0 F0.1 F1.1 B1.1 B0.1 ar0",
+            "step 7 (B1.1): the gradient of unit 1 has been reduced already",
+        ),
+        (
+            Law::ReduceOnce,
+            f,
+            SPLIT,
+            "F0.0 F1.0 I1.0 I0.0 ar1 W1.0 W0.0",
+            "unit 1 has no gradient yet",
+        ),
+        (
+            Law::Norm,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 norm B0.0 ar0 opt0 opt1",
+            "the gradient of unit 0 is not reduced yet",
+        ),
+        (
+            Law::Norm,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 norm opt1",
+            "before the norm",
+        ),
+        (
+            Law::Norm,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 norm norm opt0 opt1",
+            "twice",
+        ),
+        (
+            Law::Norm,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 norm opt0 finite opt1",
+            "before the norm or the finite check",
+        ),
+        (
+            Law::UpdateOnce,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 opt1 ar1 B0.0 ar0 opt0",
+            "is not reduced yet",
+        ),
+        (
+            Law::UpdateOnce,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt0",
+            "updated twice",
+        ),
+        (
+            Law::UpdateOnce,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0",
+            "unit 1 is never updated",
+        ),
+        (
+            Law::Spill,
+            f,
+            "F0.0 out0.0 F1.0 B1.0 ar1 in0.0 B0.0 ar0",
+            "F0.0 out0.0 F1.0 B1.0 ar1 B0.0 ar0",
+            "fetch them first",
+        ),
+        (Law::Spill, f, ONE, "F0.0 out0.0 out0.0", "to spill"),
+        (Law::Spill, f, ONE, "F0.0 in0.0", "are spilled"),
+        (
+            Law::State,
+            f,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 sin0 opt0 sout0 opt1",
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 sin0 sout0 opt1",
+            "put sin0 before it",
+        ),
+        (Law::State, f, ONE, "sin0 sin0", "on the device already"),
+        (Law::State, f, ONE, "sout0", "is not on the device"),
+        (
+            Law::State,
+            f,
+            ONE,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 sin0 opt0 opt1",
+            "left on the device",
+        ),
+    ];
+    for (law, facts, good, bad, says) in mutants {
+        refused(*law, good, bad, facts, says);
+    }
+}
+
+/// Unit 0 reads unit 1's parameters too: an update of unit 1 before unit 0's backward would change what that reads.
+#[test]
+fn parameters_are_not_updated_while_still_needed() {
+    let mut tied = facts(2, 1);
+    tied.units[0].ties = vec![1];
+    let good = "F0.0 F1.0 B1.0 B0.0 ar1 ar0 opt1 opt0";
+    let early = "F0.0 F1.0 B1.0 ar1 opt1 B0.0 ar0 opt0";
+    refused(Law::Stale, good, early, &tied, "the parameters of unit 1");
+    check(&plan(early), &facts(2, 1)).unwrap();
+    let regathered = "+0 F0.0 -0 +1 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1 +1 -1";
+    refused(
+        Law::Stale,
+        SHARDED,
+        regathered,
+        &facts(2, 1),
+        "updated already",
+    );
+}
+
+#[test]
+fn slots_and_budget_are_limits() {
+    let mut f = facts(2, 1);
+    let ahead = "+0 +1 F0.0 -0 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1";
+    let peak = check(&plan(ahead), &f).unwrap();
+    f.budget = Some(peak.bytes);
+    assert_eq!(check(&plan(ahead), &f).unwrap(), peak);
+    f.budget = Some(peak.bytes - 1);
+    let fault = check(&plan(ahead), &f).unwrap_err();
+    assert_eq!(fault.law, Law::Budget);
+    assert_eq!(fault.step, Some((peak.step, peak.text)));
+    f.budget = None;
+    f.slots = Some(1);
+    let fault = check(&plan(ahead), &f).unwrap_err();
+    assert_eq!((fault.law, fault.step.unwrap().0), (Law::Slots, StepId(1)));
+    assert!(check(&plan(SHARDED), &f).is_ok());
+}
+
+#[test]
+fn edges_point_backward_and_order_every_hazard() {
+    let f = facts(2, 1);
+    let ordered = Depend.run(plan(SHARDED), &f).unwrap();
+    check(&ordered, &f).unwrap();
+    assert!(ordered.has(words::ORDERED));
+    let mut edges = 0;
+    for step in 0..ordered.steps.len() {
+        for edge in 0..ordered.steps[step].after.len() {
+            let mut cut = ordered.clone();
+            cut.steps[step].after.remove(edge);
+            let fault = check(&cut, &f).expect_err("an edge is not needed");
+            assert_eq!(fault.law, Law::Hazard, "{fault}");
+            edges += 1;
+        }
+    }
+    assert!(edges >= 6, "{edges}");
+    let mut forward = ordered.clone();
+    forward.steps[2].after = vec![StepId(5)];
+    assert_eq!(check(&forward, &f).unwrap_err().law, Law::Edges);
+    let mut itself = ordered.clone();
+    itself.steps[2].after = vec![StepId(2)];
+    assert_eq!(check(&itself, &f).unwrap_err().law, Law::Edges);
+    let mut misnumbered = ordered.clone();
+    misnumbered.steps.remove(0);
+    assert_eq!(check(&misnumbered, &f).unwrap_err().law, Law::Edges);
+    // A release moved to another lane, in use there: the hazard law sees that nothing orders it behind the forward.
+    let mut released = ordered;
+    released.steps[2].lane = crossweave_plan::Lane::Gather;
+    assert_eq!(check(&released, &f).unwrap_err().law, Law::Hazard);
+}
+
+fn world(texts: &[&str]) -> Result<(), PlanError> {
+    check_world(&texts.iter().map(|t| plan(t)).collect::<Vec<_>>())
+}
+
+#[test]
+fn ranks_agree_on_collectives() {
+    world(&[SHARDED, SHARDED]).unwrap();
+    world(&[ONE, ONE, ONE]).unwrap();
+    let late = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 B0.0 -0 rs0 rs1 opt0 opt1";
+    let fault = world(&[SHARDED, late]).unwrap_err();
+    assert_eq!((fault.law, fault.rank), (Law::CollectiveOrder, Some(1)));
+    assert!(
+        fault.to_string().contains("plan of rank 1, step 10 (rs0)"),
+        "{fault}"
+    );
+    let short = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1";
+    assert_eq!(world(&[ONE, short]).unwrap_err().law, Law::CollectiveOrder);
+    assert_eq!(world(&[short, ONE]).unwrap_err().law, Law::CollectiveOrder);
+    // Each lane agrees, but the two interleave otherwise: rank 0 reduces before it gathers, rank 1 after.
+    let crossed = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 rs1 B0.0 -0 rs0 opt0 opt1";
+    assert_eq!(world(&[SHARDED, crossed]).unwrap_err().law, Law::Deadlock);
+}
+
+#[test]
+fn every_send_meets_its_receive() {
+    let first = "F0.0 a0.0>1 F0.1 a0.1>1 g0.0<1 B0.0 g0.1<1 B0.1";
+    let second = "a0.0<0 F1.0 B1.0 g0.0>0 a0.1<0 F1.1 B1.1 g0.1>0";
+    world(&[first, second]).unwrap();
+    let swapped = "a0.1<0 F1.1 B1.1 g0.1>0 a0.0<0 F1.0 B1.0 g0.0>0";
+    let fault = world(&[first, swapped]).unwrap_err();
+    assert_eq!((fault.law, fault.rank), (Law::Peer, Some(0)));
+    let deaf = "a0.0<0 F1.0 B1.0 g0.0>0 F1.1 B1.1 g0.1>0";
+    assert!(
+        world(&[first, deaf])
+            .unwrap_err()
+            .to_string()
+            .contains("never receives it")
+    );
+    assert_eq!(world(&["F0.0 a0.0>5 B0.0"]).unwrap_err().law, Law::Peer);
+    // Each waits for what the other sends only later.
+    let fault = world(&["g0.0<1 F0.0 a0.0>1 B0.0", "a0.0<0 F1.0 B1.0 g0.0>0"]).unwrap_err();
+    assert_eq!(fault.law, Law::Deadlock);
+}
+
+#[test]
+fn text_round_trips_and_nonsense_is_refused() {
+    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 norm finite opt3 zg3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host";
+    assert_eq!(plan(all).to_string(), all);
+    let json = serde_json::to_string(&plan(all)).unwrap();
+    assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan(all));
+    for bad in [
+        "",
+        "X0",
+        "F0",
+        "F.0",
+        "F0.",
+        "+",
+        "+x",
+        "ar",
+        "rs1,",
+        "a0.1",
+        "a0.1=2",
+        "opt",
+        "F0.0é",
+        "opt0@moon",
+        "99999999999",
+    ] {
+        if bad.is_empty() {
+            assert!(plan(bad).steps.is_empty());
+            continue;
+        }
+        let fault = bad.parse::<Plan>().expect_err(bad);
+        assert_eq!(fault.law, Law::Text);
+    }
+}
+
+struct Needy(
+    &'static [&'static str],
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+impl Pass for Needy {
+    fn name(&self) -> String {
+        "needy".to_string()
+    }
+    fn needs(&self) -> &'static [&'static str] {
+        self.0
+    }
+    fn provides(&self) -> &'static [&'static str] {
+        self.1
+    }
+    fn conflicts(&self) -> &'static [&'static str] {
+        self.2
+    }
+    fn run(&self, _: Plan, _: &Facts) -> Result<Plan, PlanError> {
+        Err(PlanError::whole(
+            Law::Text,
+            "a pass ran although the order is wrong",
+        ))
+    }
+}
+
+#[test]
+fn the_order_of_passes_is_verified_before_any_runs() {
+    let start = plan("F0.0 F1.0 B1.0 B0.0");
+    let f = facts(2, 1);
+    let wrong = [
+        Pipeline::new()
+            .with(Needy(&[], &[], &[]))
+            .with(Needy(&[words::PLACED], &[], &[])),
+        Pipeline::new()
+            .with(Needy(&[], &["a"], &[]))
+            .with(Needy(&[], &[], &["a"])),
+    ];
+    for pipeline in wrong {
+        assert_eq!(
+            pipeline.run(start.clone(), &f).unwrap_err().law,
+            Law::PassOrder
+        );
+    }
+    let right = Pipeline::new()
+        .with(Needy(&["schedule"], &["a"], &[]))
+        .with(Needy(&["a"], &[], &["b"]));
+    right.verify(&start).unwrap();
+    assert_eq!(
+        Pipeline::new()
+            .with(Depend)
+            .run(Plan::default(), &f)
+            .unwrap_err()
+            .law,
+        Law::PassOrder
+    );
+}

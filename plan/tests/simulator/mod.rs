@@ -1,0 +1,433 @@
+//! The laws once more, slowly and by another road: every question is answered by looking back over the whole plan, and
+//! the life of an activation is a word that must match a grammar. `check` is held against this by property tests.
+
+use crossweave_plan::{Facts, Home, Keep, Lane, Op, Plan, Reduction};
+
+/// The bytes at each step if the plan is lawful, or some sentence. Edges, budget and slots are not simulated.
+pub fn simulate(plan: &Plan, facts: &Facts) -> Result<Vec<u64>, String> {
+    let ops: Vec<Op> = plan.steps.iter().map(|s| s.op.clone()).collect();
+    let sim = Simulator { plan, facts, ops };
+    sim.in_range()?;
+    sim.activations()?;
+    for at in 0..sim.ops.len() {
+        sim.step(at)
+            .map_err(|e| format!("step {at} ({}): {e}", sim.ops[at]))?;
+    }
+    sim.end()?;
+    Ok((0..sim.ops.len()).map(|at| sim.bytes(at)).collect())
+}
+
+struct Simulator<'a> {
+    plan: &'a Plan,
+    facts: &'a Facts,
+    ops: Vec<Op>,
+}
+
+fn need(holds: bool, else_say: &str) -> Result<(), String> {
+    if holds {
+        Ok(())
+    } else {
+        Err(else_say.to_string())
+    }
+}
+
+impl Simulator<'_> {
+    fn count(&self, end: usize, pick: impl Fn(&Op) -> bool) -> usize {
+        self.ops[..end].iter().filter(|op| pick(op)).count()
+    }
+
+    fn any(&self, pick: impl Fn(&Op) -> bool) -> bool {
+        self.count(self.ops.len(), pick) > 0
+    }
+
+    fn last(&self) -> u32 {
+        self.facts.units.len() as u32 - 1
+    }
+
+    fn in_range(&self) -> Result<(), String> {
+        let units = self.facts.units.len() as u32;
+        for op in &self.ops {
+            need(op.units().iter().all(|&u| u < units), "unit")?;
+            need(
+                op.micro_batch()
+                    .is_none_or(|m| m < self.facts.micro_batches),
+                "micro-batch",
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The life of each (unit, micro-batch) as a word.
+    fn activations(&self) -> Result<(), String> {
+        for unit in 0..=self.last() {
+            for mb in 0..self.facts.micro_batches {
+                let word = self.word(self.ops.len(), unit, mb);
+                if word.is_empty() && !self.plan.units().contains(&unit) {
+                    continue;
+                }
+                let mut short = word.clone();
+                while short.contains("oi") {
+                    let at = short.find("oi").unwrap();
+                    let before = short[..at].chars().last();
+                    need(
+                        matches!(before, Some('a' | 's' | 'n' | 'R')),
+                        &format!("spill in {word}"),
+                    )?;
+                    short.replace_range(at..at + 2, "");
+                }
+                let lawful = ["aB", "aIW", "sB", "sIW", "nRB", "nRIW", "_"];
+                need(
+                    lawful.contains(&short.as_str()),
+                    &format!("unit {unit} mb {mb}: {word}"),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn word(&self, end: usize, unit: u32, mb: u32) -> String {
+        let letter = |op: &Op| match *op {
+            Op::Forward {
+                keep: Keep::All, ..
+            } => Some('a'),
+            Op::Forward {
+                keep: Keep::Selective,
+                ..
+            } => Some('s'),
+            Op::Forward {
+                keep: Keep::Input, ..
+            } => Some('n'),
+            Op::Forward {
+                keep: Keep::Nothing,
+                ..
+            } => Some('_'),
+            Op::Recompute { .. } => Some('R'),
+            Op::Backward { .. } => Some('B'),
+            Op::InputGrad { .. } => Some('I'),
+            Op::WeightGrad { .. } => Some('W'),
+            Op::Spill { .. } => Some('o'),
+            Op::Fetch { .. } => Some('i'),
+            _ => None,
+        };
+        let mine = |op: &&Op| op.units() == [unit] && op.micro_batch() == Some(mb);
+        self.ops[..end]
+            .iter()
+            .filter(mine)
+            .filter_map(letter)
+            .collect()
+    }
+
+    /// Whose output the hidden state of `mb` is after `end` steps.
+    fn flow(&self, end: usize, mb: u32) -> Option<u32> {
+        let last = self.last();
+        let event = |op: &Op| match *op {
+            Op::Forward { unit, mb: m, .. } | Op::RecvAct { unit, mb: m, .. } if m == mb => {
+                Some(Some(unit))
+            }
+            Op::SendAct { mb: m, .. } if m == mb => Some(None),
+            Op::Backward { unit, mb: m } | Op::InputGrad { unit, mb: m }
+                if m == mb && unit == last =>
+            {
+                Some(None)
+            }
+            _ => None,
+        };
+        self.ops[..end].iter().rev().find_map(event).flatten()
+    }
+
+    /// Of whose output the gradient is held for `mb` after `end` steps.
+    fn flow_grad(&self, end: usize, mb: u32) -> Option<u32> {
+        let event = |op: &Op| match *op {
+            Op::Backward { unit, mb: m } | Op::InputGrad { unit, mb: m } if m == mb => {
+                Some(unit.checked_sub(1))
+            }
+            Op::RecvGrad { unit, mb: m, .. } if m == mb => Some(Some(unit)),
+            Op::SendGrad { mb: m, .. } if m == mb => Some(None),
+            _ => None,
+        };
+        self.ops[..end].iter().rev().find_map(event).flatten()
+    }
+
+    fn gathered(&self, end: usize, unit: u32) -> bool {
+        let gathers = self.count(end, |op| *op == Op::Gather { unit });
+        gathers > self.count(end, |op| *op == Op::Release { unit })
+    }
+
+    fn writes(&self, op: &Op, unit: u32) -> bool {
+        let writer = op.writes_grad();
+        writer.is_some_and(|w| self.facts.touched(w).any(|u| u == unit))
+            && self.facts.has_grads(unit)
+    }
+
+    fn written(&self, end: usize, unit: u32) -> bool {
+        self.count(end, |op| self.writes(op, unit)) > 0
+    }
+
+    fn reduces(op: &Op, unit: u32) -> usize {
+        match op {
+            Op::ReduceGrad { units, .. } => units.iter().filter(|&&u| u == unit).count(),
+            _ => 0,
+        }
+    }
+
+    fn reduced(&self, end: usize, unit: u32) -> usize {
+        self.ops[..end]
+            .iter()
+            .map(|op| Self::reduces(op, unit))
+            .sum()
+    }
+
+    fn updated(&self, end: usize, unit: u32) -> bool {
+        self.count(end, |op| *op == Op::Update { unit }) > 0
+    }
+
+    fn runs(&self, unit: u32) -> bool {
+        self.plan
+            .units()
+            .iter()
+            .any(|&w| self.facts.touched(w).any(|u| u == unit))
+    }
+
+    fn step(&self, at: usize) -> Result<(), String> {
+        let op = &self.ops[at];
+        if let Some(reader) = op.reads_params() {
+            for unit in self.facts.touched(reader) {
+                need(!self.updated(at, unit), "stale")?;
+                let slots = self.plan.params == Home::Slots && self.facts.has_params(unit);
+                need(!slots || self.gathered(at, unit), "not gathered")?;
+            }
+        }
+        for unit in 0..=self.last() {
+            if self.writes(op, unit) {
+                need(self.reduced(at, unit) == 0, "written after its reduction")?;
+                let clears = self.any(|op| matches!(op, Op::ZeroGrad { .. }));
+                need(
+                    !clears || self.count(at, |op| *op == Op::ZeroGrad { unit }) == 1,
+                    "not cleared",
+                )?;
+            }
+        }
+        match *op {
+            Op::Gather { unit } => {
+                need(
+                    self.plan.params == Home::Slots && !self.gathered(at, unit),
+                    "gather",
+                )?;
+                need(!self.updated(at, unit), "stale")
+            }
+            Op::Release { unit } => need(self.gathered(at, unit), "release"),
+            Op::Forward { unit, mb, .. } => need(self.flow(at, mb) == unit.checked_sub(1), "flow"),
+            Op::Backward { unit, mb } | Op::InputGrad { unit, mb } => {
+                if unit == self.last() {
+                    need(
+                        self.flow(at, mb) == Some(unit) && self.flow_grad(at, mb).is_none(),
+                        "loss",
+                    )
+                } else {
+                    need(self.flow_grad(at, mb) == Some(unit), "gradient")
+                }
+            }
+            Op::ReduceGrad { ref units, .. } => {
+                need(!units.is_empty(), "empty")?;
+                need(
+                    self.count(at, |op| matches!(op, Op::GradNorm | Op::Finite)) == 0,
+                    "norm",
+                )?;
+                let once = |&u: &u32| self.reduced(at + 1, u) == 1 && self.written(at, u);
+                need(units.iter().all(once), "reduce")
+            }
+            Op::GradNorm | Op::Finite => {
+                need(self.count(at, |other| other == op) == 0, "twice")?;
+                need(
+                    self.count(at, |op| matches!(op, Op::Update { .. })) == 0,
+                    "after an update",
+                )?;
+                let ready =
+                    |u| !self.runs(u) || !self.facts.has_grads(u) || self.reduced(at, u) == 1;
+                need((0..=self.last()).all(ready), "not all reduced")
+            }
+            Op::Update { unit } => {
+                need(
+                    !self.updated(at, unit) && self.reduced(at, unit) == 1,
+                    "update",
+                )?;
+                for global in [Op::GradNorm, Op::Finite] {
+                    need(
+                        !self.any(|op| *op == global) || self.count(at, |op| *op == global) == 1,
+                        "norm",
+                    )?;
+                }
+                let moved =
+                    self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
+                let host = self.plan.steps[at].lane == Lane::Host;
+                need(!moved || host || self.state_here(at, unit), "state")
+            }
+            Op::ZeroGrad { unit } => need(
+                !self.written(at, unit) && self.count(at, |op| *op == Op::ZeroGrad { unit }) == 0,
+                "clear",
+            ),
+            Op::SendAct { unit, mb, .. } => need(self.flow(at, mb) == Some(unit), "send"),
+            Op::RecvAct { mb, .. } => need(self.flow(at, mb).is_none(), "receive"),
+            Op::SendGrad { unit, mb, .. } => need(self.flow_grad(at, mb) == Some(unit), "send"),
+            Op::RecvGrad { mb, .. } => need(self.flow_grad(at, mb).is_none(), "receive"),
+            Op::StateIn { unit } => need(!self.state_here(at, unit), "state in"),
+            Op::StateOut { unit } => need(self.state_here(at, unit), "state out"),
+            // Their whole law is the grammar of activations.
+            Op::Recompute { .. } | Op::WeightGrad { .. } | Op::Spill { .. } | Op::Fetch { .. } => {
+                Ok(())
+            }
+        }
+    }
+
+    fn state_here(&self, end: usize, unit: u32) -> bool {
+        let came = self.count(end, |op| *op == Op::StateIn { unit });
+        came > self.count(end, |op| *op == Op::StateOut { unit })
+    }
+
+    fn end(&self) -> Result<(), String> {
+        let end = self.ops.len();
+        let reduces = self.any(|op| matches!(op, Op::ReduceGrad { .. }));
+        let updates = self.any(|op| matches!(op, Op::Update { .. }));
+        for unit in 0..=self.last() {
+            need(
+                !self.gathered(end, unit) && !self.state_here(end, unit),
+                "left here",
+            )?;
+            let cleared = self.any(|op| *op == Op::ZeroGrad { unit });
+            need(!cleared || self.written(end, unit), "cleared for nothing")?;
+            if self.written(end, unit) {
+                need(
+                    !(reduces || updates) || self.reduced(end, unit) == 1,
+                    "never reduced",
+                )?;
+                need(!updates || self.updated(end, unit), "never updated")?;
+            }
+        }
+        for mb in 0..self.facts.micro_batches {
+            need(
+                self.flow(end, mb).is_none_or(|u| u == self.last()),
+                "flow left",
+            )?;
+            need(self.flow_grad(end, mb).is_none(), "gradient left")?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that live between steps, after `end` of them: parameters, gradients, state, activations, flow.
+    fn held(&self, end: usize) -> [u64; 5] {
+        let mut held = [0; 5];
+        let sharded = self.any(|op| {
+            matches!(
+                op,
+                Op::ReduceGrad {
+                    how: Reduction::Scatter,
+                    ..
+                }
+            )
+        });
+        let backward = self.any(|op| op.writes_grad().is_some());
+        let updates = self.any(|op| matches!(op, Op::Update { .. }));
+        for (unit, fact) in self.facts.units.iter().enumerate() {
+            let unit = unit as u32;
+            let resident = self.plan.params == Home::Resident && self.runs(unit);
+            if resident || self.gathered(end, unit) {
+                held[0] += fact.param_bytes;
+            }
+            let begun =
+                self.written(end, unit) || self.count(end, |op| *op == Op::ZeroGrad { unit }) > 0;
+            if self.plan.grads == Home::Resident {
+                held[1] += if self.runs(unit) && backward {
+                    fact.grad_bytes
+                } else {
+                    0
+                };
+            } else if begun && !self.updated(end, unit) {
+                let sliced = self.ops[..end].iter().any(|op| {
+                    Self::reduces(op, unit) > 0
+                        && matches!(
+                            op,
+                            Op::ReduceGrad {
+                                how: Reduction::Scatter,
+                                ..
+                            }
+                        )
+                });
+                held[1] += if sliced {
+                    self.facts.shard(fact.grad_bytes)
+                } else {
+                    fact.grad_bytes
+                };
+            }
+            let moved = self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
+            if self.state_here(end, unit) || (!moved && updates && self.runs(unit)) {
+                held[2] += if sharded {
+                    self.facts.shard(fact.state_bytes)
+                } else {
+                    fact.state_bytes
+                };
+            }
+            for mb in 0..self.facts.micro_batches {
+                let word = self.word(end, unit, mb);
+                let away = word.ends_with('o');
+                let done = word.contains('B') || word.contains('W');
+                held[3] += match word.chars().next() {
+                    _ if away || done => 0,
+                    Some('a') => fact.saved_all,
+                    Some('n') if word.contains('R') => fact.saved_all,
+                    Some('n') => fact.saved_input,
+                    Some('s') => fact.saved_selective,
+                    _ => 0,
+                };
+            }
+        }
+        for mb in 0..self.facts.micro_batches {
+            for unit in [self.flow(end, mb), self.flow_grad(end, mb)]
+                .into_iter()
+                .flatten()
+            {
+                held[4] += self.facts.units[unit as usize].flow_bytes;
+            }
+        }
+        held
+    }
+
+    /// Bytes while step `at` runs.
+    fn bytes(&self, at: usize) -> u64 {
+        let (before, after) = (self.held(at), self.held(at + 1));
+        let mut most: u64 = (0..4).map(|k| before[k].max(after[k])).sum();
+        let op = &self.ops[at];
+        let out_of = |unit: u32| {
+            unit.checked_sub(1)
+                .map_or(0, |u| self.facts.units[u as usize].flow_bytes)
+        };
+        most += match *op {
+            // Output and input at once: the input stays flow, since nothing saved took it over.
+            Op::Forward {
+                unit,
+                keep: Keep::Nothing,
+                ..
+            } => after[4] + out_of(unit),
+            // The gradients of output and input at once; the loss itself is spent when its backward starts.
+            Op::Backward { unit, .. } | Op::InputGrad { unit, .. } => {
+                before[4].max(if unit == self.last() {
+                    before[4] - self.facts.units[unit as usize].flow_bytes + out_of(unit)
+                } else {
+                    before[4] + out_of(unit)
+                })
+            }
+            _ => before[4].max(after[4]),
+        };
+        if let Some(unit) = op.reads_params() {
+            let fact = &self.facts.units[unit as usize];
+            most += fact.workspace_bytes;
+            let backward = matches!(op, Op::Backward { .. } | Op::InputGrad { .. });
+            let selective = self
+                .word(at, unit, op.micro_batch().unwrap())
+                .starts_with('s');
+            if backward && selective {
+                most += fact.saved_all.saturating_sub(fact.saved_selective);
+            }
+        }
+        most
+    }
+}

@@ -1,0 +1,340 @@
+//! Random models and hostile pass settings: what the passes make is lawful by `check` and by the slow simulator, to the
+//! byte; and whatever a random mutation makes of it, the two agree on whether it may run.
+#![forbid(unsafe_code)]
+
+#[path = "../../plan/tests/simulator/mod.rs"]
+mod simulator;
+
+use crossweave_plan::{
+    Depend, Facts, Home, Keep, Lane, Law, Op, Order, Pass, Pipeline, Plan, Step, StepId, UnitFacts,
+    accesses, check, trace,
+};
+use crossweave_zero::{Bucket, Coalesce, Place, Prefetch, Updates, ZeroStage};
+use proptest::prelude::*;
+use simulator::simulate;
+
+fn unit() -> impl Strategy<Value = UnitFacts> {
+    (0u64..4, 1u64..50, 0u64..40, 0u64..40, 0u64..20, 0u64..9).prop_map(
+        |(params, saved, dear, input, flow, work)| UnitFacts {
+            params,
+            param_bytes: params * 2,
+            grad_bytes: params * 4,
+            state_bytes: params * 12,
+            saved_all: saved + dear + input,
+            saved_selective: dear + input,
+            saved_input: input,
+            flow_bytes: flow,
+            workspace_bytes: work,
+            ..UnitFacts::default()
+        },
+    )
+}
+
+fn facts() -> impl Strategy<Value = Facts> {
+    (
+        prop::collection::vec(unit(), 1..5),
+        1u32..4,
+        1u32..5,
+        any::<bool>(),
+    )
+        .prop_map(|(mut units, micro_batches, ranks, tied)| {
+            // At least one gradient, or there is nothing to update.
+            units[0].params = 3;
+            units[0].param_bytes = 6;
+            units[0].grad_bytes = 12;
+            if tied && units.len() > 1 {
+                units.last_mut().unwrap().ties = vec![0];
+            }
+            Facts {
+                units,
+                micro_batches,
+                ranks,
+                budget: None,
+                slots: None,
+            }
+        })
+}
+
+/// How the schedule is written and what the passes are told.
+#[derive(Clone, Debug)]
+struct Settings {
+    keeps: Vec<Keep>,
+    split: bool,
+    breadth_first: bool,
+    spill: bool,
+    stage: u32,
+    bucket: Option<u64>,
+    updates: Updates,
+    coalesce: bool,
+    prefetch: Option<(u32, u32)>,
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let keep = prop::sample::select(vec![Keep::All, Keep::Input, Keep::Selective]);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let updates = (any::<bool>(), any::<bool>(), any::<bool>());
+    let bucket = prop::option::of(prop::sample::select(vec![0, 1, 12, 30, u64::MAX]));
+    let prefetch = prop::option::of((0u32..10, 0u32..10));
+    (
+        prop::collection::vec(keep, 5),
+        flags,
+        0u32..4,
+        bucket,
+        updates,
+        prefetch,
+    )
+        .prop_map(
+            |(
+                keeps,
+                (split, breadth_first, spill, coalesce),
+                stage,
+                bucket,
+                (norm, finite, early),
+                prefetch,
+            )| Settings {
+                keeps,
+                split,
+                breadth_first,
+                spill,
+                stage,
+                bucket,
+                updates: Updates {
+                    norm,
+                    finite,
+                    early,
+                },
+                coalesce,
+                prefetch,
+            },
+        )
+}
+
+/// Forwards and backwards, micro-batch by micro-batch or all forwards first.
+fn schedule(facts: &Facts, set: &Settings) -> Plan {
+    let units = facts.units.len() as u32;
+    let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
+    for mb in 0..facts.micro_batches {
+        let (mut f, mut b) = (Vec::new(), Vec::new());
+        for unit in 0..units {
+            f.push(Op::Forward {
+                unit,
+                mb,
+                keep: set.keeps[unit as usize],
+            });
+            f.extend(set.spill.then_some(Op::Spill { unit, mb }));
+        }
+        for unit in (0..units).rev() {
+            b.extend(set.spill.then_some(Op::Fetch { unit, mb }));
+            if set.keeps[unit as usize] == Keep::Input {
+                b.push(Op::Recompute { unit, mb });
+            }
+            b.push(if set.split {
+                Op::InputGrad { unit, mb }
+            } else {
+                Op::Backward { unit, mb }
+            });
+        }
+        if set.split {
+            b.extend((0..units).map(|unit| Op::WeightGrad { unit, mb }));
+        }
+        forwards.push(f);
+        backwards.push(b);
+    }
+    if set.breadth_first {
+        Plan::from_ops(forwards.into_iter().chain(backwards).flatten())
+    } else {
+        Plan::from_ops(
+            forwards
+                .into_iter()
+                .zip(backwards)
+                .flat_map(|(f, b)| f.into_iter().chain(b)),
+        )
+    }
+}
+
+fn build(facts: &Facts, set: &Settings) -> Plan {
+    let mut line = Pipeline::new().with(Place(ZeroStage::from_number(set.stage).unwrap()));
+    if let Some(bytes) = set.bucket {
+        line = line.with(Bucket { bytes });
+    }
+    line = line.with(set.updates);
+    if set.coalesce {
+        line = line.with(Coalesce);
+    }
+    if let Some((depth, slots)) = set.prefetch {
+        line = line.with(Prefetch { depth, slots });
+    }
+    line.run(schedule(facts, set), facts).unwrap()
+}
+
+/// Most units gathered at once.
+fn width(plan: &Plan) -> i64 {
+    let (mut live, mut most) = (0, 0);
+    for step in &plan.steps {
+        live += match step.op {
+            Op::Gather { .. } => 1,
+            Op::Release { .. } => -1,
+            _ => 0,
+        };
+        most = most.max(live);
+    }
+    most
+}
+
+#[derive(Clone, Debug)]
+enum Mutation {
+    Drop(usize),
+    Double(usize, usize),
+    Swap(usize, usize),
+    Move(usize, usize),
+    Unit(usize, u32),
+    Keep(usize, Keep),
+    Host(usize),
+    Params(Home),
+    Grads(Home),
+    Insert(usize, Op),
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let at = 0usize..400;
+    let keep = prop::sample::select(vec![Keep::All, Keep::Input, Keep::Selective, Keep::Nothing]);
+    let home = prop::sample::select(vec![Home::Resident, Home::Slots]);
+    let stray = (0u32..4, 0u32..3).prop_flat_map(|(unit, mb)| {
+        prop::sample::select(vec![
+            Op::StateIn { unit },
+            Op::StateOut { unit },
+            Op::Spill { unit, mb },
+            Op::Fetch { unit, mb },
+            Op::ZeroGrad { unit },
+            Op::SendAct { unit, mb, to: 1 },
+            Op::RecvAct { unit, mb, from: 1 },
+            Op::SendGrad { unit, mb, to: 1 },
+            Op::RecvGrad { unit, mb, from: 1 },
+            Op::Gather { unit },
+            Op::Release { unit },
+            Op::GradNorm,
+            Op::Update { unit },
+        ])
+    });
+    prop_oneof![
+        at.clone().prop_map(Mutation::Drop),
+        (at.clone(), at.clone()).prop_map(|(a, b)| Mutation::Double(a, b)),
+        (at.clone(), at.clone()).prop_map(|(a, b)| Mutation::Swap(a, b)),
+        at.clone().prop_map(|a| Mutation::Swap(a, a + 1)),
+        (at.clone(), at.clone()).prop_map(|(a, b)| Mutation::Move(a, b)),
+        (at.clone(), 0u32..5).prop_map(|(a, u)| Mutation::Unit(a, u)),
+        (at.clone(), keep).prop_map(|(a, k)| Mutation::Keep(a, k)),
+        at.clone().prop_map(Mutation::Host),
+        home.clone().prop_map(Mutation::Params),
+        home.prop_map(Mutation::Grads),
+        (at, stray).prop_map(|(a, op)| Mutation::Insert(a, op)),
+    ]
+}
+
+fn mutate(mut plan: Plan, mutation: &Mutation) -> Plan {
+    let mut steps = std::mem::take(&mut plan.steps);
+    let n = steps.len();
+    match mutation.clone() {
+        Mutation::Drop(a) => drop(steps.remove(a % n)),
+        Mutation::Double(a, b) => {
+            let twin = steps[a % n].clone();
+            steps.insert(b % n, twin);
+        }
+        Mutation::Swap(a, b) => steps.swap(a % n, b % n),
+        Mutation::Move(a, b) => {
+            let step = steps.remove(a % n);
+            steps.insert(b % n, step);
+        }
+        Mutation::Unit(a, u) => match &mut steps[a % n].op {
+            Op::Gather { unit }
+            | Op::Release { unit }
+            | Op::Forward { unit, .. }
+            | Op::Recompute { unit, .. }
+            | Op::Backward { unit, .. }
+            | Op::Update { unit } => *unit = u,
+            Op::ReduceGrad { units, .. } => units.push(u),
+            _ => {}
+        },
+        Mutation::Keep(a, k) => {
+            let found = (0..n)
+                .map(|k| (a + k) % n)
+                .find(|&k| matches!(steps[k].op, Op::Forward { .. }));
+            if let Some(Op::Forward { keep, .. }) = found.map(|f| &mut steps[f].op) {
+                *keep = k;
+            }
+        }
+        Mutation::Host(a) => steps[a % n].lane = Lane::Host,
+        Mutation::Params(home) => plan.params = home,
+        Mutation::Grads(home) => plan.grads = home,
+        Mutation::Insert(a, op) => steps.insert(a % n, Step::new(op)),
+    }
+    plan.rebuild(steps)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 160, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hostile_settings_give_lawful_plans(facts in facts(), set in settings()) {
+        let plan = build(&facts, &set);
+        let fast = trace(&plan, &facts).unwrap();
+        prop_assert_eq!(&fast, &simulate(&plan, &facts).unwrap());
+        let peak = check(&plan, &facts).unwrap();
+        prop_assert_eq!(peak.bytes, fast.iter().copied().max().unwrap());
+        prop_assert_eq!(peak.bytes, peak.parts.total());
+        prop_assert_eq!(plan.to_string().parse::<Plan>().unwrap().to_string(), plan.to_string());
+    }
+
+    #[test]
+    fn prefetch_keeps_to_its_slots_and_the_budget(mut facts in facts(), mut set in settings()) {
+        set.stage = 3;
+        let ahead = set.prefetch.take();
+        let before = build(&facts, &set);
+        set.prefetch = ahead;
+        if let Some((_, slots)) = ahead {
+            facts.budget = Some(check(&before, &facts).unwrap().bytes + u64::from(slots));
+            let after = build(&facts, &set);
+            check(&after, &facts).unwrap();
+            prop_assert!(width(&after) <= width(&before).max(i64::from(slots)));
+        }
+    }
+
+    #[test]
+    fn check_and_the_simulator_agree_on_mutants(
+        facts in facts(),
+        set in settings(),
+        mutations in prop::collection::vec(mutation(), 1..4),
+    ) {
+        let plan = mutations.iter().fold(build(&facts, &set), |p, m| {
+            if p.steps.len() > 1 { mutate(p, m) } else { p }
+        });
+        match (trace(&plan, &facts), simulate(&plan, &facts)) {
+            (Ok(fast), Ok(slow)) => prop_assert_eq!(fast, slow, "{}", plan),
+            (Err(_), Err(_)) => {}
+            (Ok(_), Err(slow)) => prop_assert!(false, "check lets pass what breaks a law: {}\n{}", slow, plan),
+            (Err(fast), Ok(_)) => prop_assert!(false, "check refuses a lawful plan: {}\n{}", fast, plan),
+        }
+    }
+
+    #[test]
+    fn edges_order_every_conflict_and_none_is_idle(facts in facts(), set in settings()) {
+        let plan = Depend.run(build(&facts, &set), &facts).unwrap();
+        check(&plan, &facts).unwrap();
+        let order = Order::new(&plan);
+        let touched = accesses(&plan, &facts);
+        for b in 0..touched.len() {
+            for a in 0..b {
+                let conflict = touched[a].iter().any(|x| touched[b].iter().any(|y| x.resource == y.resource && (x.write || y.write)));
+                let same = plan.steps[a].lane == plan.steps[b].lane;
+                prop_assert!(!conflict || same || order.before(StepId(a as u32), StepId(b as u32)), "{} {}", a, b);
+            }
+        }
+        for step in 0..plan.steps.len() {
+            for edge in 0..plan.steps[step].after.len() {
+                let mut cut = plan.clone();
+                cut.steps[step].after.remove(edge);
+                prop_assert_eq!(check(&cut, &facts).unwrap_err().law, Law::Hazard);
+            }
+        }
+    }
+}
