@@ -66,10 +66,10 @@ impl Pass for Recompute {
                 Op::Forward { unit, keep, .. } if *keep != Keep::Nothing => {
                     *keep = self.0.keep(*unit);
                 }
-                &mut Op::Backward { unit, mb } | &mut Op::InputGrad { unit, mb } => {
-                    if self.0.keep(unit) == Keep::Input {
-                        out.push(Step::new(Op::Recompute { unit, mb }));
-                    }
+                &mut Op::Backward { unit, mb } | &mut Op::InputGrad { unit, mb }
+                    if self.0.keep(unit) == Keep::Input =>
+                {
+                    out.push(Step::new(Op::Recompute { unit, mb }));
                 }
                 _ => {}
             }
