@@ -1,1 +1,298 @@
-//! crossweave-config.
+//! The run's config: DeepSpeed's JSON plus `model`, `data`, `mesh` and `run`, read strictly.
+//!
+//! DeepSpeed accepts `{"zero_optimisation": {"stage": 3}}` and trains without ZeRO. Here every key
+//! that is not known is an error with file, line, column and the nearest valid key, at every
+//! level, and a key of DeepSpeed's that has no meaning here is an error or a warning with the
+//! reason, never silence. One set of tables ([`schema`]) is the source of parsing, defaults, docs,
+//! `config schema` and `config explain`.
+//!
+//! The crate is pure: text in, structs out. Reading files, `--set` and printing are the caller's.
+//!
+//! ```
+//! use crossweave_config::Config;
+//! let text = r#"{"model": {"family": "gpt2", "preset": "tiny"},
+//!                "data": {"train": "corpus/*.txt"}, "run": {"steps": 10},
+//!                "train_batch_size": 8}"#;
+//! let config = Config::load("train.json", text, &[]).unwrap();
+//! let run = config.resolve(2).unwrap();
+//! assert_eq!(run.batch.micro, 4);
+//!
+//! let typo = Config::load("train.json", r#"{"zero_optimisation": {"stage": 3}}"#, &[]);
+//! assert_eq!(
+//!     typo.unwrap_err().to_string(),
+//!     "train.json:1:2: zero_optimisation: unknown key \"zero_optimisation\"; \
+//!      fix: did you mean \"zero_optimization\"?"
+//! );
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+mod check;
+mod error;
+pub mod json;
+mod render;
+mod resolve;
+mod scaler;
+mod schedule;
+pub mod schema;
+mod settings;
+mod suggest;
+mod table_model;
+mod table_optim;
+mod table_run;
+mod table_zero;
+
+use std::collections::BTreeMap;
+
+pub use batch::{Batch, Unsolved, solve};
+pub use check::Row;
+pub use error::{At, Errors, Problem};
+pub use render::{reference, schema as json_schema};
+pub use resolve::{DEFAULT_SEED, Given, Resolved};
+pub use scaler::{AtFloor, LossScaler, ScaleRule};
+pub use schedule::{Anneal, Schedule, Warmup, WsdStyle};
+pub use settings::*;
+pub use suggest::{distance, nearest};
+pub use table_run::ROOT;
+
+use json::{Json, Member, Node};
+
+/// A config that has passed the tables; not yet resolved for a number of ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The settings, defaults filled in.
+    pub settings: Settings,
+    file: String,
+    root: Node,
+    rows: Vec<Row>,
+    warnings: Vec<Problem>,
+    places: BTreeMap<String, At>,
+}
+
+impl Config {
+    /// Reads the text (UTF-8 bytes) of a config, with `--set` pairs `(path, value)` laid over it.
+    /// `file` is used in messages only.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the file, each with its place.
+    pub fn load(
+        file: &str,
+        text: impl AsRef<[u8]>,
+        sets: &[(String, String)],
+    ) -> Result<Config, Errors> {
+        let problem = |at, what, fix| {
+            Errors(vec![Problem {
+                file: file.to_string(),
+                at,
+                path: String::new(),
+                what,
+                fix,
+            }])
+        };
+        let text = match std::str::from_utf8(text.as_ref()) {
+            Ok(text) => text,
+            Err(e) => {
+                let before = &text.as_ref()[..e.valid_up_to()];
+                let last = before.rsplit(|b| *b == b'\n').next().unwrap_or_default();
+                let at = At::File {
+                    line: before.iter().filter(|b| **b == b'\n').count() as u32 + 1,
+                    col: String::from_utf8_lossy(last).chars().count() as u32 + 1,
+                };
+                let fix = "save the file as UTF-8; is it a config at all?";
+                return Err(problem(at, "not UTF-8 text".into(), fix.into()));
+            }
+        };
+        let mut root = json::parse(text).map_err(|e| problem(e.at, e.what, e.fix))?;
+        for (path, value) in sets {
+            lay(&mut root, file, path, value)?;
+        }
+        Config::of(file, root)
+    }
+
+    /// Lays one `--set` over the config and checks all of it again. The value is read as JSON and,
+    /// if it is none, as a string.
+    ///
+    /// # Errors
+    /// As [`Config::load`]; the config is unchanged then.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Errors> {
+        let mut root = self.root.clone();
+        lay(&mut root, &self.file, path, value)?;
+        *self = Config::of(&self.file, root)?;
+        Ok(())
+    }
+
+    fn of(file: &str, root: Node) -> Result<Config, Errors> {
+        let checked = check::check(file, &root);
+        if !checked.errors.is_empty() {
+            return Err(Errors(checked.errors));
+        }
+        // The tables have accepted the value; a disagreement with the structs is our own mistake
+        // and is reported as such rather than hidden.
+        let settings = serde_json::from_value(checked.value).map_err(|e| {
+            Errors(vec![Problem {
+                file: file.to_string(),
+                at: At::Whole,
+                path: String::new(),
+                what: format!("the tables and the settings disagree: {e}"),
+                fix: "this is a bug of crossweave-config; please report it".into(),
+            }])
+        })?;
+        Ok(Config {
+            settings,
+            file: file.to_string(),
+            root,
+            rows: checked.rows,
+            warnings: checked.warnings,
+            places: checked.places,
+        })
+    }
+
+    /// The name of the file, as given.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Keys that were given but have no effect here, and why.
+    pub fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
+    /// Every known key with its value, origin and doc, in the order of the tables.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Where a given key's value stands; `None` when it is not given.
+    pub fn place(&self, path: &str) -> Option<At> {
+        self.places.get(path).cloned()
+    }
+
+    /// The number of ranks to start: the command's `--ranks`, else `mesh`, else 1.
+    pub fn ranks(&self, flag: Option<u64>) -> u64 {
+        let m = &self.settings.mesh;
+        let rest = [m.tp, m.pp, m.cp, m.ep];
+        let product = rest
+            .iter()
+            .fold(m.dp.unwrap_or(1), |a, b| a.saturating_mul(*b));
+        flag.unwrap_or(product).max(1)
+    }
+
+    /// Solves what is open for `ranks` ranks and refuses what this build cannot do.
+    ///
+    /// # Errors
+    /// All contradictions found, each with its place.
+    pub fn resolve(&self, ranks: u64) -> Result<Resolved, Errors> {
+        resolve::resolve(self, ranks, Given::default())
+    }
+
+    /// As [`Config::resolve`], for given batches (`data.tokens`), whose file knows the batch size
+    /// and the number of steps.
+    ///
+    /// # Errors
+    /// As [`Config::resolve`].
+    pub fn resolve_given(&self, ranks: u64, given: Given) -> Result<Resolved, Errors> {
+        resolve::resolve(self, ranks, given)
+    }
+
+    /// `config explain`: a table of every key, its value, where it came from and what it means.
+    pub fn explain(&self) -> String {
+        render::explain(self)
+    }
+
+    /// `config check`: what the file amounts to on `ranks` ranks, and its warnings.
+    ///
+    /// # Errors
+    /// As [`Config::resolve`].
+    pub fn check(&self, ranks: u64) -> Result<String, Errors> {
+        Ok(render::summary(self, &self.resolve(ranks)?))
+    }
+}
+
+/// Splits `key.path=value` of `--set`.
+///
+/// # Errors
+/// When there is no `=` or no key.
+pub fn split_set(text: &str) -> Result<(String, String), Errors> {
+    match text.split_once('=') {
+        Some((path, value)) if !path.trim().is_empty() => {
+            Ok((path.trim().to_string(), value.to_string()))
+        }
+        _ => Err(Errors(vec![Problem {
+            file: String::new(),
+            at: At::Set(text.to_string()),
+            path: String::new(),
+            what: "wanted key.path=value".into(),
+            fix: "write e.g. --set run.steps=10".into(),
+        }])),
+    }
+}
+
+/// Puts `value` at the dotted `path`, making sections on the way.
+fn lay(root: &mut Node, file: &str, path: &str, value: &str) -> Result<(), Errors> {
+    let at = At::Set(format!("{path}={value}"));
+    let value = match json::parse(value) {
+        Ok(node) => placed(node.value, &at),
+        Err(_) => Json::Text(value.to_string()),
+    };
+    let mut node = root;
+    let mut walked = String::new();
+    let mut keys = path.split('.').peekable();
+    while let Some(key) = keys.next() {
+        if keys.peek().is_some() && node.value == Json::Null {
+            node.value = Json::Object(Vec::new());
+        }
+        let described = node.value.describe();
+        let Json::Object(members) = &mut node.value else {
+            return Err(Errors(vec![Problem {
+                file: file.to_string(),
+                at,
+                path: walked,
+                what: format!("has no key {key:?}: it is {described}"),
+                fix: "set the whole value instead, as JSON".into(),
+            }]));
+        };
+        if !walked.is_empty() {
+            walked.push('.');
+        }
+        walked.push_str(key);
+        let i = match members.iter().position(|m| m.key == key) {
+            Some(i) => i,
+            None => {
+                members.push(Member {
+                    key: key.to_string(),
+                    at: at.clone(),
+                    node: Node {
+                        value: Json::Object(Vec::new()),
+                        at: at.clone(),
+                    },
+                });
+                members.len() - 1
+            }
+        };
+        node = &mut members[i].node;
+    }
+    *node = Node { value, at };
+    Ok(())
+}
+
+/// The value with every place inside it set to `at`.
+fn placed(mut value: Json, at: &At) -> Json {
+    match &mut value {
+        Json::List(items) => {
+            for item in items {
+                item.value = placed(std::mem::replace(&mut item.value, Json::Null), at);
+                item.at = at.clone();
+            }
+        }
+        Json::Object(members) => {
+            for member in members {
+                let inner = std::mem::replace(&mut member.node.value, Json::Null);
+                member.node.value = placed(inner, at);
+                member.at = at.clone();
+                member.node.at = at.clone();
+            }
+        }
+        _ => {}
+    }
+    value
+}

@@ -1,0 +1,594 @@
+//! Holds a parsed file against the tables: every key known, every value of its type and range,
+//! every default filled in; all problems collected.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Number, Value};
+
+use crate::error::{At, Problem};
+use crate::json::{Json, Member, Node};
+use crate::schema::{Default, Field, Form, Forms, Kind, Range, Source, Table, Typed};
+use crate::suggest::{distance, nearest};
+use crate::table_run::ROOT;
+
+/// One resolved key, for `config explain`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Dotted path.
+    pub path: String,
+    /// The value as JSON; "—" when absent.
+    pub value: String,
+    /// Where the value came from: `line 3`, `--set`, `default`, `preset tiny`.
+    pub origin: String,
+    /// One line from the table.
+    pub doc: &'static str,
+    /// Whose name the key is.
+    pub source: &'static str,
+}
+
+/// The outcome of a walk.
+pub struct Checked {
+    /// The file with all defaults filled in and numbers normalised.
+    pub value: Value,
+    /// One row per known key.
+    pub rows: Vec<Row>,
+    /// Keys that were given but have no effect, and why.
+    pub warnings: Vec<Problem>,
+    /// What is wrong; empty when all is well.
+    pub errors: Vec<Problem>,
+    /// Where each given key stands, by dotted path.
+    pub places: BTreeMap<String, At>,
+}
+
+/// Checks `root` against the whole schema.
+pub fn check(file: &str, root: &Node) -> Checked {
+    let mut walk = Walk {
+        file,
+        out: Checked {
+            value: Value::Null,
+            rows: Vec::new(),
+            warnings: Vec::new(),
+            errors: Vec::new(),
+            places: BTreeMap::new(),
+        },
+    };
+    if let Some(map) = walk.section(&ROOT, Some(root), "", "default") {
+        walk.out.value = Value::Object(map);
+    }
+    walk.out
+}
+
+struct Walk<'a> {
+    file: &'a str,
+    out: Checked,
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        key.to_string()
+    } else {
+        format!("{path}.{key}")
+    }
+}
+
+impl Walk<'_> {
+    fn problem(&self, at: &At, path: &str, what: String, fix: String) -> Problem {
+        Problem {
+            file: self.file.to_string(),
+            at: at.clone(),
+            path: path.to_string(),
+            what,
+            fix,
+        }
+    }
+
+    fn error(&mut self, at: &At, path: &str, what: impl Into<String>, fix: impl Into<String>) {
+        let problem = self.problem(at, path, what.into(), fix.into());
+        self.out.errors.push(problem);
+    }
+
+    /// Checks an object; `None` node means "nothing given": defaults only.
+    fn section(
+        &mut self,
+        table: &'static Table,
+        node: Option<&Node>,
+        path: &str,
+        origin: &str,
+    ) -> Option<Map<String, Value>> {
+        let (members, at): (&[Member], At) = match node {
+            None => (&[], At::Whole),
+            Some(Node {
+                value: Json::Object(members),
+                at,
+            }) => (members, at.clone()),
+            Some(Node { value, at }) => {
+                let what = format!("wanted an object, got {}", value.describe());
+                let keys: Vec<_> = table.fields.iter().map(|f| f.key).take(4).collect();
+                let fix = format!("write {{...}} with keys such as {}", keys.join(", "));
+                self.error(at, path, what, fix);
+                return None;
+            }
+        };
+        for member in members {
+            if !table.fields.iter().any(|f| f.key == member.key) {
+                self.unknown(table, member, path);
+            }
+        }
+        let overlay = table.overlay.and_then(|overlay| overlay(members));
+        let mut map = Map::new();
+        for field in table.fields {
+            let given = members.iter().find(|m| m.key == field.key);
+            let path = join(path, field.key);
+            if let Some(member) = given {
+                self.out.places.insert(path.clone(), member.node.at.clone());
+            }
+            if let Some(value) = self.field(field, given, &path, overlay.as_ref(), origin, &at) {
+                map.insert(field.key.to_string(), value);
+            }
+        }
+        Some(map)
+    }
+
+    fn unknown(&mut self, table: &'static Table, member: &Member, path: &str) {
+        let key = &member.key;
+        let here = || table.fields.iter().map(|f| f.key);
+        let near = nearest(key, here());
+        // The very name in another section is likelier than a distant one in this.
+        let place = match near {
+            Some(near) if distance(key, near) <= 2 => None,
+            _ => elsewhere(key, path),
+        };
+        let fix = if let Some(place) = place {
+            format!("it belongs at {place}")
+        } else if let Some(near) = near {
+            format!("did you mean {near:?}?")
+        } else {
+            let mut keys: Vec<_> = table
+                .fields
+                .iter()
+                .filter(|f| !matches!(f.kind, Kind::Ignored(_) | Kind::Refused(_)))
+                .map(|f| f.key)
+                .collect();
+            keys.sort_unstable();
+            format!("remove it; valid keys here: {}", keys.join(", "))
+        };
+        let path = join(path, key);
+        self.error(&member.at, &path, format!("unknown key {key:?}"), fix);
+    }
+
+    fn field(
+        &mut self,
+        field: &'static Field,
+        given: Option<&Member>,
+        path: &str,
+        overlay: Option<&(String, Vec<(&'static str, String)>)>,
+        origin: &str,
+        parent: &At,
+    ) -> Option<Value> {
+        if let Kind::Ignored(reason) | Kind::Refused(reason) = field.kind {
+            if let Some(member) = given {
+                self.foreign(field, member, path, reason);
+            }
+            return None;
+        }
+        let auto = given.is_some_and(|m| matches!(&m.node.value, Json::Text(t) if t == "auto"))
+            && !matches!(field.kind, Kind::Text { .. } | Kind::Texts | Kind::Forms(_));
+        let null = given.is_some_and(|m| m.node.value == Json::Null);
+        if let Some(member) = given.filter(|_| !auto && !null) {
+            let from = match &member.node.at {
+                At::File { line, .. } => format!("line {line}"),
+                At::Set(_) => "--set".into(),
+                At::Whole => origin.to_string(),
+            };
+            let value = self.value(&field.kind, &member.node, path, &from)?;
+            self.row(field, path, Some(&value), &from);
+            return Some(value);
+        }
+        if null && !matches!(field.default, Default::Absent) {
+            let at = given.map_or(At::Whole, |m| m.node.at.clone());
+            let fix = "remove the key to get the default";
+            self.error(
+                &at,
+                path,
+                format!("wanted {}, got null", want(&field.kind)),
+                fix,
+            );
+            return None;
+        }
+        let laid = overlay
+            .filter(|_| !(auto && field.auto_absent))
+            .and_then(|(label, values)| {
+                let value = values.iter().find(|(key, _)| *key == field.key)?;
+                Some((label.clone(), value.1.clone()))
+            });
+        let (from, text) = match (laid, &field.default) {
+            (Some((label, text)), _) => (label, text),
+            _ if auto && field.auto_absent => {
+                self.row(field, path, None, "auto");
+                return None;
+            }
+            (None, Default::Json(text)) => (origin.to_string(), (*text).to_string()),
+            (None, Default::Absent) => {
+                self.row(field, path, None, origin);
+                return None;
+            }
+            (None, Default::Required) => {
+                let what = format!("missing; it must be given ({})", field.doc);
+                let fix = format!("add {:?}: {}", field.key, example(&field.kind));
+                self.error(parent, path, what, fix);
+                return None;
+            }
+        };
+        // A default goes through the same checks as what a user writes.
+        let node = crate::json::parse(&text).ok()?;
+        let node = without_places(node);
+        let value = self.value(&field.kind, &node, path, &from)?;
+        self.row(field, path, Some(&value), &from);
+        Some(value)
+    }
+
+    fn row(&mut self, field: &'static Field, path: &str, value: Option<&Value>, origin: &str) {
+        // Sections have no value of their own; their keys follow as rows.
+        if matches!(value, Some(Value::Object(_))) || (value.is_none() && is_section(&field.kind)) {
+            return;
+        }
+        self.out.rows.push(Row {
+            path: path.to_string(),
+            value: value.map_or_else(|| "—".to_string(), Value::to_string),
+            origin: origin.to_string(),
+            doc: field.doc,
+            source: field.source.name(),
+        });
+    }
+
+    fn foreign(&mut self, field: &'static Field, member: &Member, path: &str, reason: &str) {
+        let off = match &member.node.value {
+            Json::Null | Json::Bool(false) => true,
+            Json::Object(members) => {
+                members.is_empty()
+                    || members
+                        .iter()
+                        .any(|m| m.key == "enabled" && m.node.value == Json::Bool(false))
+            }
+            Json::Number(n) => n.parse::<f64>().is_ok_and(|x| x <= 1.0),
+            _ => false,
+        };
+        if off {
+            return;
+        }
+        let refused = matches!(field.kind, Kind::Refused(_));
+        if refused {
+            let what = format!("known to DeepSpeed but not available: {reason}");
+            self.error(&member.at, path, what, "remove the key or switch it off");
+        } else {
+            let what = format!("has no effect here: {reason}");
+            let warning = self.problem(&member.at, path, what, "remove the key".into());
+            self.out.warnings.push(warning);
+        }
+    }
+
+    fn value(&mut self, kind: &'static Kind, node: &Node, path: &str, from: &str) -> Option<Value> {
+        let at = &node.at;
+        match (kind, &node.value) {
+            (Kind::Bool, Json::Bool(b)) => Some(Value::Bool(*b)),
+            (Kind::Int { min, max }, Json::Number(text)) => match whole(text) {
+                Some(n) if n >= *min && n <= *max => Some(Value::from(n)),
+                Some(n) => {
+                    let bound = if n < *min {
+                        format!("at least {min}")
+                    } else {
+                        format!("at most {max}")
+                    };
+                    self.error(
+                        at,
+                        path,
+                        format!("wanted {}, got {text}", want(kind)),
+                        format!("write a number that is {bound}"),
+                    );
+                    None
+                }
+                None => {
+                    self.error(
+                        at,
+                        path,
+                        format!("wanted {}, got {text}", want(kind)),
+                        "write a whole number that is not negative",
+                    );
+                    None
+                }
+            },
+            (Kind::Float(range), Json::Number(text)) => self.float(range, text, at, path),
+            (Kind::Pair(range), Json::List(items)) if items.len() == 2 => {
+                let mut out = Vec::new();
+                for (i, item) in items.iter().enumerate() {
+                    let path = format!("{path}[{i}]");
+                    let Json::Number(text) = &item.value else {
+                        let what = format!("wanted a number, got {}", item.value.describe());
+                        self.error(&item.at, &path, what, "write e.g. [0.9, 0.999]");
+                        return None;
+                    };
+                    out.push(self.float(range, text, &item.at, &path)?);
+                }
+                Some(Value::Array(out))
+            }
+            (Kind::Text { empty }, Json::Text(text)) if *empty || !text.is_empty() => {
+                Some(Value::String(text.clone()))
+            }
+            (Kind::Text { .. }, Json::Text(_)) => {
+                self.error(
+                    at,
+                    path,
+                    "wanted a string, got an empty one",
+                    "write a value",
+                );
+                None
+            }
+            (Kind::Word(words), Json::Text(text)) => {
+                match words.iter().find(|w| w.eq_ignore_ascii_case(text)) {
+                    Some(word) => Some(Value::String((*word).to_string())),
+                    None => {
+                        let list = words.join(", ");
+                        let fix = match nearest(text, words.iter().copied()) {
+                            Some(near) => format!("did you mean {near:?}?"),
+                            None => format!("use one of {list}"),
+                        };
+                        self.error(at, path, format!("wanted one of {list}, got {text:?}"), fix);
+                        None
+                    }
+                }
+            }
+            (Kind::Texts, Json::Text(text)) if !text.is_empty() => {
+                Some(Value::Array(vec![Value::String(text.clone())]))
+            }
+            (Kind::Texts, Json::List(items)) if !items.is_empty() => {
+                let mut out = Vec::new();
+                for (i, item) in items.iter().enumerate() {
+                    match &item.value {
+                        Json::Text(text) if !text.is_empty() => {
+                            out.push(Value::String(text.clone()))
+                        }
+                        other => {
+                            let what =
+                                format!("wanted a non-empty string, got {}", other.describe());
+                            self.error(&item.at, &format!("{path}[{i}]"), what, "write a string");
+                            return None;
+                        }
+                    }
+                }
+                Some(Value::Array(out))
+            }
+            (Kind::Section(table), _) => self
+                .section(table, Some(node), path, from)
+                .map(Value::Object),
+            (Kind::Typed(typed), Json::Object(members)) => {
+                self.typed(typed, members, at, path, from)
+            }
+            (Kind::Forms(forms), value) => match (forms.pick)(value) {
+                Ok(i) => {
+                    let form: &'static Form = forms.forms.get(i)?;
+                    self.value(&form.kind, node, path, from)
+                }
+                Err((what, fix)) => {
+                    self.error(at, path, what, fix);
+                    None
+                }
+            },
+            (kind, got) => {
+                let what = format!("wanted {}, got {}", want(kind), got.describe());
+                let fix = match got {
+                    Json::Text(t)
+                        if !matches!(kind, Kind::Typed(_))
+                            && (t.parse::<f64>().is_ok() || t == "true" || t == "false") =>
+                    {
+                        format!("drop the quotes: {t}")
+                    }
+                    _ => format!("write e.g. {}", example(kind)),
+                };
+                self.error(at, path, what, fix);
+                None
+            }
+        }
+    }
+
+    fn float(&mut self, range: &Range, text: &str, at: &At, path: &str) -> Option<Value> {
+        let x: f64 = text.parse().ok()?;
+        if !range.holds(x) {
+            let want = range.describe();
+            let what = format!("wanted a number {want}, got {text}");
+            self.error(at, path, what, format!("write a number {want}"));
+            return None;
+        }
+        Some(Value::Number(Number::from_f64(x)?))
+    }
+
+    fn typed(
+        &mut self,
+        typed: &'static Typed,
+        members: &[Member],
+        at: &At,
+        path: &str,
+        from: &str,
+    ) -> Option<Value> {
+        for member in members {
+            self.out
+                .places
+                .insert(join(path, &member.key), member.node.at.clone());
+            if member.key != "type" && member.key != "params" {
+                let fix = match nearest(&member.key, ["type", "params"]) {
+                    Some(near) => format!("did you mean {near:?}?"),
+                    None if typed
+                        .cases
+                        .iter()
+                        .any(|(_, t)| t.fields.iter().any(|f| f.key == member.key)) =>
+                    {
+                        format!("it belongs at {path}.params.{}", member.key)
+                    }
+                    None => "valid keys here: type, params".into(),
+                };
+                let what = format!("unknown key {:?}", member.key);
+                self.error(&member.at, &join(path, &member.key), what, fix);
+            }
+        }
+        let names = || typed.cases.iter().map(|(name, _)| *name);
+        let list = names().collect::<Vec<_>>().join(", ");
+        let type_path = join(path, "type");
+        let Some(name) = members.iter().find(|m| m.key == "type") else {
+            let fix = format!("add \"type\": one of {list}");
+            self.error(at, &type_path, "missing; it must be given", fix);
+            return None;
+        };
+        let Json::Text(word) = &name.node.value else {
+            let what = format!("wanted one of {list}, got {}", name.node.value.describe());
+            self.error(&name.node.at, &type_path, what, "write a name in quotes");
+            return None;
+        };
+        let Some((name, table)) = typed
+            .cases
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(word))
+        else {
+            let missing = typed.missing.iter().find(|n| n.eq_ignore_ascii_case(word));
+            let what = match missing {
+                Some(known) => format!("{known} is not yet available; available: {list}"),
+                None => format!("wanted one of {list}, got {word:?}"),
+            };
+            let fix = match nearest(word, names()).filter(|_| missing.is_none()) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("use one of {list}"),
+            };
+            self.error(&name.node.at, &type_path, what, fix);
+            return None;
+        };
+        self.out.rows.push(Row {
+            path: type_path,
+            value: Value::from(*name).to_string(),
+            origin: from.to_string(),
+            doc: typed.doc,
+            source: Source::DeepSpeed.name(),
+        });
+        let params = members.iter().find(|m| m.key == "params").map(|m| &m.node);
+        let params = self.section(table, params, &join(path, "params"), "default")?;
+        let mut map = Map::new();
+        map.insert("type".into(), Value::from(*name));
+        map.insert("params".into(), Value::Object(params));
+        Some(Value::Object(map))
+    }
+}
+
+fn is_section(kind: &Kind) -> bool {
+    matches!(kind, Kind::Section(_))
+}
+
+fn without_places(mut node: Node) -> Node {
+    node.at = At::Whole;
+    match &mut node.value {
+        Json::List(items) => {
+            for item in items {
+                *item = without_places(item.clone());
+            }
+        }
+        Json::Object(members) => {
+            for member in members {
+                member.at = At::Whole;
+                member.node = without_places(member.node.clone());
+            }
+        }
+        _ => {}
+    }
+    node
+}
+
+/// A whole number, also when written as `5e8` or `4.0`.
+fn whole(text: &str) -> Option<u64> {
+    if let Ok(n) = text.parse::<u64>() {
+        return Some(n);
+    }
+    let x: f64 = text.parse().ok()?;
+    let exact = x >= 0.0 && x.fract() == 0.0 && x <= 9_007_199_254_740_992.0;
+    exact.then_some(x as u64)
+}
+
+/// The kind in words, after "wanted".
+pub fn want(kind: &Kind) -> String {
+    match kind {
+        Kind::Bool => "true or false".into(),
+        Kind::Int { min: 0, max } if *max >= 1 << 53 => "a whole number >= 0".into(),
+        Kind::Int { min, max } if *max >= 1 << 53 => format!("a whole number >= {min}"),
+        Kind::Int { min, max } => format!("a whole number from {min} to {max}"),
+        Kind::Float(range) => format!("a number {}", range.describe()),
+        Kind::Pair(range) => format!("two numbers {}", range.describe()),
+        Kind::Text { .. } => "a string".into(),
+        Kind::Word(words) => format!("one of {}", words.join(", ")),
+        Kind::Texts => "a string or a list of strings".into(),
+        Kind::Section(_) => "an object".into(),
+        Kind::Typed(_) => "an object with type and params".into(),
+        Kind::Forms(forms) => names(forms),
+        Kind::Ignored(_) | Kind::Refused(_) => "nothing".into(),
+    }
+}
+
+fn names(forms: &Forms) -> String {
+    let names: Vec<_> = forms.forms.iter().map(|f| f.name).collect();
+    format!("one of the forms {}", names.join(", "))
+}
+
+/// A value of the kind, for "write e.g.".
+fn example(kind: &Kind) -> String {
+    match kind {
+        Kind::Bool => "true".into(),
+        Kind::Int { min, .. } => (*min).max(8).to_string(),
+        Kind::Float(_) => "0.1".into(),
+        Kind::Pair(_) => "[0.9, 0.999]".into(),
+        Kind::Text { .. } => "\"text\"".into(),
+        Kind::Word(words) => format!("{:?}", words.first().unwrap_or(&"")),
+        Kind::Texts => "[\"a\", \"b\"]".into(),
+        Kind::Section(table) => match table.fields.first() {
+            Some(f) => format!("{{{:?}: {}}}", f.key, example(&f.kind)),
+            None => "{}".into(),
+        },
+        Kind::Typed(typed) => match typed.cases.first() {
+            Some((name, _)) => format!("{{\"type\": {name:?}, \"params\": {{}}}}"),
+            None => "{}".into(),
+        },
+        Kind::Forms(forms) => forms
+            .forms
+            .first()
+            .map_or_else(String::new, |f| example(&f.kind)),
+        Kind::Ignored(_) | Kind::Refused(_) => "null".into(),
+    }
+}
+
+/// Dotted path of a key that exists somewhere else in the schema than under `here`.
+fn elsewhere(key: &str, here: &str) -> Option<String> {
+    fn search(table: &'static Table, key: &str, path: &str, found: &mut Vec<String>) {
+        for field in table.fields {
+            let path = join(path, field.key);
+            if field.key == key {
+                found.push(path.clone());
+            }
+            into(&field.kind, key, &path, found);
+        }
+    }
+    fn into(kind: &'static Kind, key: &str, path: &str, found: &mut Vec<String>) {
+        match kind {
+            Kind::Section(table) => search(table, key, path, found),
+            Kind::Typed(typed) => {
+                for (_, table) in typed.cases {
+                    search(table, key, &join(path, "params"), found);
+                }
+            }
+            Kind::Forms(forms) => {
+                for form in forms.forms {
+                    into(&form.kind, key, path, found);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    search(&ROOT, key, "", &mut found);
+    found.retain(|path| *path != join(here, key));
+    found
+        .into_iter()
+        .min_by_key(|path| path.matches('.').count())
+}

@@ -1,0 +1,272 @@
+//! The tables and a config as text: JSON Schema, `explain`, `check`.
+
+use serde_json::{Map, Value, json};
+
+use crate::Config;
+use crate::check::want;
+use crate::resolve::Resolved;
+use crate::schema::{Default, Field, Kind, Table};
+use crate::settings::{Data, Model, NewModel, TextSource};
+use crate::table_run::ROOT;
+
+/// The JSON Schema (2020-12) of a config, pretty-printed; editors complete and check by it.
+pub fn schema() -> String {
+    let mut root = table(&ROOT);
+    if let Value::Object(map) = &mut root {
+        map.insert(
+            "$schema".into(),
+            json!("https://json-schema.org/draft/2020-12/schema"),
+        );
+        map.insert("title".into(), json!("Crossweave training run"));
+    }
+    let mut text = serde_json::to_string_pretty(&root).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn table(t: &'static Table) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for field in t.fields {
+        properties.insert(field.key.to_string(), property(field));
+        // A preset may supply what is otherwise required.
+        if matches!(field.default, Default::Required) && t.overlay.is_none() {
+            required.push(Value::from(field.key));
+        }
+    }
+    let mut map = Map::new();
+    map.insert("type".into(), json!("object"));
+    map.insert("description".into(), json!(t.doc));
+    map.insert("properties".into(), Value::Object(properties));
+    map.insert("additionalProperties".into(), json!(false));
+    if !required.is_empty() {
+        map.insert("required".into(), Value::Array(required));
+    }
+    Value::Object(map)
+}
+
+fn property(field: &'static Field) -> Value {
+    let mut value = kind(&field.kind);
+    let auto = matches!(
+        field.kind,
+        Kind::Bool | Kind::Int { .. } | Kind::Float(_) | Kind::Pair(_) | Kind::Word(_)
+    ) && !matches!(field.default, Default::Required);
+    if auto {
+        value = json!({ "anyOf": [value, { "const": "auto" }] });
+    }
+    if let Value::Object(map) = &mut value {
+        map.insert(
+            "description".into(),
+            json!(format!("{} [{}]", field.doc, field.source.name())),
+        );
+        if let Default::Json(text) = field.default
+            && let Ok(default) = serde_json::from_str::<Value>(text)
+            && default != json!({})
+        {
+            map.insert("default".into(), default);
+        }
+    }
+    value
+}
+
+fn number(range: &crate::schema::Range) -> Value {
+    let mut map = Map::new();
+    map.insert("type".into(), json!("number"));
+    let low = if range.min_in {
+        "minimum"
+    } else {
+        "exclusiveMinimum"
+    };
+    let high = if range.max_in {
+        "maximum"
+    } else {
+        "exclusiveMaximum"
+    };
+    if range.min.is_finite() {
+        map.insert(low.into(), json!(range.min));
+    }
+    if range.max.is_finite() {
+        map.insert(high.into(), json!(range.max));
+    }
+    Value::Object(map)
+}
+
+fn kind(k: &'static Kind) -> Value {
+    match k {
+        Kind::Bool => json!({ "type": "boolean" }),
+        Kind::Int { min, max } if *max < 1 << 53 => {
+            json!({ "type": "integer", "minimum": min, "maximum": max })
+        }
+        Kind::Int { min, .. } => json!({ "type": "integer", "minimum": min }),
+        Kind::Float(range) => number(range),
+        Kind::Pair(range) => {
+            json!({ "type": "array", "items": number(range), "minItems": 2, "maxItems": 2 })
+        }
+        Kind::Text { empty } => json!({ "type": "string", "minLength": u8::from(!empty) }),
+        Kind::Word(words) => json!({ "enum": words }),
+        Kind::Texts => json!({ "anyOf": [
+            { "type": "string", "minLength": 1 },
+            { "type": "array", "items": { "type": "string", "minLength": 1 }, "minItems": 1 },
+        ]}),
+        Kind::Section(t) => table(t),
+        Kind::Typed(typed) => {
+            let cases: Vec<Value> = typed
+                .cases
+                .iter()
+                .map(|(name, t)| {
+                    json!({
+                        "type": "object",
+                        "properties": { "type": { "const": name }, "params": table(t) },
+                        "required": ["type"],
+                        "additionalProperties": false,
+                    })
+                })
+                .collect();
+            json!({ "oneOf": cases })
+        }
+        Kind::Forms(forms) => {
+            let forms: Vec<Value> = forms.forms.iter().map(|f| kind(&f.kind)).collect();
+            json!({ "anyOf": forms })
+        }
+        Kind::Ignored(_) => json!({ "deprecated": true }),
+        Kind::Refused(_) => {
+            json!({ "deprecated": true, "enum": [null, false, { "enabled": false }] })
+        }
+    }
+}
+
+/// `config explain`.
+pub fn explain(config: &Config) -> String {
+    let cells: Vec<[String; 4]> = config
+        .rows()
+        .iter()
+        .map(|row| {
+            let mut value = row.value.clone();
+            if value.chars().count() > 40 {
+                value = value.chars().take(37).collect::<String>() + "...";
+            }
+            let doc = format!("{} [{}]", row.doc, row.source);
+            [row.path.clone(), value, row.origin.clone(), doc]
+        })
+        .collect();
+    let width = |i: usize, head: &str| {
+        let cell = |c: &[String; 4]| c[i].chars().count();
+        cells.iter().map(cell).max().unwrap_or(0).max(head.len())
+    };
+    let (a, b, c) = (width(0, "key"), width(1, "value"), width(2, "from"));
+    let mut out = format!(
+        "{:a$}  {:b$}  {:c$}  {}\n",
+        "key", "value", "from", "meaning"
+    );
+    for [key, value, from, doc] in &cells {
+        out += &format!("{key:a$}  {value:b$}  {from:c$}  {doc}\n");
+    }
+    out
+}
+
+/// `config check`.
+pub fn summary(config: &Config, run: &Resolved) -> String {
+    let b = &run.batch;
+    let model = match &run.model {
+        Model::Hf(m) => format!("Hugging Face folder {}", m.hf),
+        Model::New(NewModel::Gpt2(m)) => format!(
+            "gpt2, {} blocks of {} with {} heads, {} positions",
+            m.n_layer, m.n_embd, m.n_head, m.n_positions
+        ),
+        Model::New(NewModel::Llama(m)) => format!(
+            "llama, {} blocks of {} with {}/{} heads, {} positions",
+            m.num_hidden_layers,
+            m.hidden_size,
+            m.num_attention_heads,
+            m.num_key_value_heads.unwrap_or(m.num_attention_heads),
+            m.max_position_embeddings
+        ),
+    };
+    let data = match &run.data {
+        Data::Tokens(d) => format!("given batches, {:?} of {}", d.key, d.tokens),
+        Data::Text(d) => match &d.train {
+            TextSource::Globs(globs) => format!("text, {}", globs.join(", ")),
+            TextSource::Indexed(i) => format!("tokenised, {}.bin", i.indexed),
+            TextSource::Cargo(c) => {
+                format!(
+                    "sources of {} locked packages",
+                    c.cargo_sources.packages.len()
+                )
+            }
+        },
+    };
+    let steps = run
+        .settings
+        .run
+        .steps
+        .map_or_else(|| "all in the file".to_string(), |n| n.to_string());
+    let scheduler = match &run.settings.scheduler {
+        Some(s) => s.kind.clone(),
+        None => "constant rate".into(),
+    };
+    let mut out = format!(
+        "{}: ok\n  model      {model}\n  data       {data}\n  \
+         batch      {} sequences = {} x {} accumulated x {} ranks\n  \
+         optimizer  {}, lr {}, {scheduler}\n  steps      {steps}, {:?}, seed {}\n",
+        config.file(),
+        b.global,
+        b.micro,
+        b.accumulation,
+        b.ranks,
+        run.settings.optimizer.kind,
+        run.settings.optimizer.params.lr,
+        run.dtype,
+        run.seed,
+    );
+    for warning in &run.warnings {
+        out += &format!("warning: {warning}\n");
+    }
+    out
+}
+
+/// Every key of the tables with its kind, default and doc as Markdown, for the docs.
+pub fn reference() -> String {
+    let mut out =
+        String::from("| key | value | default | meaning | name from |\n|---|---|---|---|---|\n");
+    rows(&ROOT, "", &mut out);
+    out
+}
+
+fn rows(t: &'static Table, path: &str, out: &mut String) {
+    for field in t.fields {
+        let path = if path.is_empty() {
+            field.key.to_string()
+        } else {
+            format!("{path}.{}", field.key)
+        };
+        let default = match field.default {
+            Default::Required => "**required**".to_string(),
+            Default::Absent => "—".to_string(),
+            Default::Json(text) => format!("`{text}`"),
+        };
+        let name = field.source.name();
+        *out += &format!(
+            "| `{path}` | {} | {default} | {} | {name} |\n",
+            want(&field.kind),
+            field.doc
+        );
+        descend(&field.kind, &path, out);
+    }
+}
+
+fn descend(k: &'static Kind, path: &str, out: &mut String) {
+    match k {
+        Kind::Section(t) => rows(t, path, out),
+        Kind::Typed(typed) => {
+            for (name, t) in typed.cases {
+                rows(t, &format!("{path}({name}).params"), out);
+            }
+        }
+        Kind::Forms(forms) => {
+            for form in forms.forms {
+                descend(&form.kind, path, out);
+            }
+        }
+        _ => {}
+    }
+}

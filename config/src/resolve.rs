@@ -1,0 +1,564 @@
+//! From settings to a run: batch sizes solved, types chosen, derived dimensions filled in, the
+//! schedule built, and everything that this build cannot do refused by name.
+
+use crate::batch::{Batch, solve};
+use crate::error::{At, Errors, Problem};
+use crate::settings::*;
+use crate::{Anneal, Config, LossScaler, ScaleRule, Schedule, Warmup, WsdStyle};
+
+/// Seed of a run that gives none.
+pub const DEFAULT_SEED: u64 = 1234;
+
+/// What only the caller knows when the data are given batches: the sizes in the file's header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Sequences of one step over all ranks: dim 1 of the tensor.
+    pub batch: Option<u64>,
+    /// Steps the file holds: dim 0 of the tensor.
+    pub steps: Option<u64>,
+}
+
+/// A run with nothing left open.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// The settings with every solvable `None` filled in; this is `DIR/config.json`.
+    pub settings: Settings,
+    /// The model (the same as in `settings`).
+    pub model: Model,
+    /// The data (the same as in `settings`).
+    pub data: Data,
+    /// Batch sizes.
+    pub batch: Batch,
+    /// Compute type.
+    pub dtype: Dtype,
+    /// Learning rates.
+    pub schedule: Schedule,
+    /// Seed of the run.
+    pub seed: u64,
+    /// What was noticed but does not stop the run.
+    pub warnings: Vec<Problem>,
+}
+
+impl Resolved {
+    /// The resolved config as pretty JSON; loading it again and resolving it for the same number
+    /// of ranks gives the same settings.
+    pub fn to_json(&self) -> String {
+        // Settings hold only maps with string keys and finite numbers, so this cannot fail.
+        let mut text = serde_json::to_string_pretty(&self.settings).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// The loss scaler of a float16 run; `None` for the other types.
+    pub fn loss_scaler(&self) -> Option<LossScaler> {
+        let fp16 = &self.settings.fp16;
+        (self.dtype == Dtype::F16).then(|| {
+            if fp16.loss_scale > 0.0 {
+                return LossScaler::new(ScaleRule::Static, fp16.loss_scale, 1, 1, 1.0);
+            }
+            LossScaler::new(
+                ScaleRule::DeepSpeed {
+                    consecutive: fp16.consecutive_hysteresis,
+                },
+                2.0_f64.powi(fp16.initial_scale_power.min(60) as i32),
+                fp16.loss_scale_window,
+                fp16.hysteresis,
+                fp16.min_loss_scale,
+            )
+        })
+    }
+}
+
+/// Keys that are understood but that this build cannot do: `(path, what, fix)`.
+///
+/// This is the one place to edit when a feature arrives.
+fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
+    let mut out = Vec::new();
+    let mut no = |path: &'static str, what: String, fix: &str| {
+        out.push((
+            path,
+            format!("{what} not available in this build yet"),
+            fix.to_string(),
+        ));
+    };
+    let zero = &s.zero_optimization;
+    if zero.stage > 0 {
+        let what = format!("ZeRO stage {} is", zero.stage);
+        no("zero_optimization.stage", what, "set it to 0");
+    }
+    if zero
+        .offload_param
+        .as_ref()
+        .is_some_and(|o| o.device != "none")
+    {
+        no(
+            "zero_optimization.offload_param",
+            "offloading parameters is".into(),
+            "set device to \"none\"",
+        );
+    }
+    if zero
+        .offload_optimizer
+        .as_ref()
+        .is_some_and(|o| o.device != "none")
+    {
+        no(
+            "zero_optimization.offload_optimizer",
+            "offloading optimizer states is".into(),
+            "set device to \"none\"",
+        );
+    }
+    for (path, n, what) in [
+        ("mesh.tp", s.mesh.tp, "tensor parallelism is"),
+        ("mesh.pp", s.mesh.pp, "pipeline parallelism is"),
+        ("mesh.cp", s.mesh.cp, "context parallelism is"),
+        ("mesh.ep", s.mesh.ep, "expert parallelism is"),
+    ] {
+        if n > 1 {
+            no(path, what.into(), "set it to 1");
+        }
+    }
+    let activation = &s.activation_checkpointing;
+    if activation.partition_activations {
+        no(
+            "activation_checkpointing.partition_activations",
+            "partitioned activations are".into(),
+            "set it to false",
+        );
+    }
+    if activation.cpu_checkpointing {
+        no(
+            "activation_checkpointing.cpu_checkpointing",
+            "offloading activations is".into(),
+            "set it to false",
+        );
+    }
+    if s.prescale_gradients || s.gradient_predivide_factor != 1.0 {
+        let path = if s.prescale_gradients {
+            "prescale_gradients"
+        } else {
+            "gradient_predivide_factor"
+        };
+        no(
+            path,
+            "dividing gradients before the reduction is".into(),
+            "remove it; gradients are reduced in float32",
+        );
+    }
+    if s.communication_data_type
+        .as_deref()
+        .is_some_and(|t| t != "fp32")
+    {
+        no(
+            "communication_data_type",
+            "a 16-bit wire is".into(),
+            "set it to \"fp32\"",
+        );
+    }
+    out
+}
+
+struct Resolver<'a> {
+    config: &'a Config,
+    errors: Vec<Problem>,
+    warnings: Vec<Problem>,
+}
+
+impl Resolver<'_> {
+    fn problem(&self, path: &str, what: String, fix: String) -> Problem {
+        // The key itself may not be given; then the nearest section around it is the place.
+        let mut key = path;
+        let at = loop {
+            if let Some(at) = self.config.place(key) {
+                break at;
+            }
+            match key.rsplit_once('.') {
+                Some((parent, _)) => key = parent,
+                None => break At::Whole,
+            }
+        };
+        Problem {
+            file: self.config.file().to_string(),
+            at,
+            path: path.to_string(),
+            what,
+            fix,
+        }
+    }
+
+    fn error(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
+        let problem = self.problem(path, what.into(), fix.into());
+        self.errors.push(problem);
+    }
+
+    fn warn(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
+        let problem = self.problem(path, what.into(), fix.into());
+        self.warnings.push(problem);
+    }
+
+    fn dtype(&mut self, s: &mut Settings) -> Dtype {
+        if s.bf16.enabled && s.fp16.enabled {
+            self.error(
+                "fp16.enabled",
+                "bf16 and fp16 are both enabled",
+                "switch one of them off",
+            );
+        }
+        let flags = match (s.bf16.enabled, s.fp16.enabled) {
+            (true, _) => Some(Dtype::Bf16),
+            (_, true) => Some(Dtype::F16),
+            _ => None,
+        };
+        let dtype = s.run.dtype.or(flags).unwrap_or(Dtype::F32);
+        if flags.is_some_and(|f| f != dtype) {
+            let what = "run.dtype contradicts bf16.enabled / fp16.enabled";
+            self.error("run.dtype", what, "remove one of them");
+        }
+        s.run.dtype = Some(dtype);
+        s.bf16.enabled = dtype == Dtype::Bf16;
+        s.fp16.enabled = dtype == Dtype::F16;
+        dtype
+    }
+
+    /// Fills derived dimensions in; returns the longest sequence, if known.
+    fn model(&mut self, model: &mut Model) -> Option<u64> {
+        match model {
+            Model::Hf(_) => None,
+            Model::New(NewModel::Gpt2(m)) => {
+                m.preset = None;
+                m.n_inner = Some(m.n_inner.unwrap_or(m.n_embd.saturating_mul(4)));
+                if m.n_embd % m.n_head != 0 {
+                    self.error(
+                        "model.n_head",
+                        format!(
+                            "n_embd {} is not divisible by n_head {}",
+                            m.n_embd, m.n_head
+                        ),
+                        "choose a number of heads that divides the width",
+                    );
+                }
+                Some(m.n_positions)
+            }
+            Model::New(NewModel::Llama(m)) => {
+                m.preset = None;
+                let (width, heads) = (m.hidden_size, m.num_attention_heads);
+                let kv = m.num_key_value_heads.unwrap_or(heads);
+                let ffn = (width.saturating_mul(8) / 3).saturating_add(63) / 64 * 64;
+                m.num_key_value_heads = Some(kv);
+                m.intermediate_size = Some(m.intermediate_size.unwrap_or(ffn));
+                if heads % kv != 0 {
+                    self.error(
+                        "model.num_key_value_heads",
+                        format!("num_attention_heads {heads} is not divisible by num_key_value_heads {kv}"),
+                        "choose a number that divides the query heads",
+                    );
+                }
+                if m.head_dim.is_none() && width % heads != 0 {
+                    self.error(
+                        "model.num_attention_heads",
+                        format!(
+                            "hidden_size {width} is not divisible by num_attention_heads {heads}"
+                        ),
+                        "choose a number of heads that divides the width, or give head_dim",
+                    );
+                }
+                let dim = m.head_dim.unwrap_or(width / heads);
+                if dim % 2 != 0 || dim == 0 {
+                    self.error(
+                        "model.head_dim",
+                        format!("rotary positions need an even head_dim, and it is {dim}"),
+                        "choose other heads, or give head_dim",
+                    );
+                }
+                m.head_dim = Some(dim);
+                if let Some(r) = &m.rope_scaling
+                    && r.rope_type == "llama3"
+                    && r.high_freq_factor <= r.low_freq_factor
+                {
+                    self.error(
+                        "model.rope_scaling.high_freq_factor",
+                        format!(
+                            "must be above low_freq_factor {}, and it is {}",
+                            r.low_freq_factor, r.high_freq_factor
+                        ),
+                        "Llama 3 uses 4 and 1",
+                    );
+                }
+                Some(m.max_position_embeddings)
+            }
+        }
+    }
+
+    fn text(&mut self, data: &mut TextData, longest: Option<u64>, seed: u64) {
+        data.seed = Some(data.seed.unwrap_or(seed));
+        data.seq_len = data.seq_len.or(longest);
+        if let (Some(seq), Some(longest)) = (data.seq_len, longest)
+            && seq > longest
+        {
+            self.error(
+                "data.seq_len",
+                format!("samples of {seq} tokens do not fit a model of {longest} positions"),
+                format!(
+                    "set it to {longest} or less, or raise n_positions / max_position_embeddings"
+                ),
+            );
+        }
+        let ways = usize::from(data.validation.is_some())
+            + usize::from(data.validation_fraction.is_some())
+            + usize::from(data.split.is_some());
+        if ways > 1 {
+            let path = if data.split.is_some() {
+                "data.split"
+            } else {
+                "data.validation_fraction"
+            };
+            self.error(
+                path,
+                "more than one of validation, validation_fraction and split is given",
+                "keep one of them",
+            );
+        }
+        if let Some(split) = &data.split {
+            let weights: Option<Vec<f64>> = split
+                .split(',')
+                .map(|w| {
+                    w.trim()
+                        .parse()
+                        .ok()
+                        .filter(|x: &f64| *x >= 0.0 && x.is_finite())
+                })
+                .collect();
+            let good = weights.is_some_and(|w| w.len() <= 3 && w.first().is_some_and(|x| *x > 0.0));
+            if !good {
+                self.error(
+                    "data.split",
+                    format!("wanted up to three weights, the first above 0, got {split:?}"),
+                    "write e.g. \"969,30,1\"",
+                );
+            }
+        }
+    }
+
+    fn schedule(&mut self, s: &mut Settings) -> Schedule {
+        let lr = s.optimizer.params.lr;
+        let steps = s.run.steps;
+        let Some(scheduler) = &mut s.scheduler else {
+            return Schedule::Constant { lr };
+        };
+        let kind = scheduler.kind.clone();
+        let p = &mut scheduler.params;
+        let (warm_key, warmup) = match p.warmup_num_steps {
+            Some(n) => ("warmup_num_steps", n),
+            None => ("warmup_steps", p.warmup_steps.unwrap_or(0)),
+        };
+        let total = p.total_num_steps.or(p.total_steps).or(steps);
+        let ends = !matches!(kind.as_str(), "WarmupLR" | "constant");
+        if ends && total.is_none() {
+            let key = if kind.starts_with("Warmup") {
+                "total_num_steps"
+            } else {
+                "total_steps"
+            };
+            let path = format!("scheduler.params.{key}");
+            self.error(&path, "neither it nor run.steps is given", "give run.steps");
+        }
+        let total = total.unwrap_or(1);
+        if ends && warmup >= total {
+            let path = format!("scheduler.params.{warm_key}");
+            let what = format!(
+                "warm-up takes {warmup} steps, but the schedule ends after {total}: the full rate is hardly reached"
+            );
+            self.warn(&path, what, "shorten the warm-up");
+        }
+        let shape = match p.warmup_type.as_deref() {
+            Some("linear") => Warmup::Linear,
+            _ => Warmup::Log,
+        };
+        if kind.starts_with("Warmup") {
+            if kind == "WarmupCosineLR" {
+                p.total_num_steps = Some(total);
+                return Schedule::WarmupCosine {
+                    base: lr,
+                    warmup_min: p.warmup_min_ratio.unwrap_or(0.0),
+                    cos_min: p.cos_min_ratio.unwrap_or(1e-4),
+                    warmup,
+                    shape,
+                    total,
+                };
+            }
+            let max = *p.warmup_max_lr.get_or_insert(lr);
+            let min = p.warmup_min_lr.unwrap_or(0.0);
+            let decays = kind == "WarmupDecayLR";
+            if decays {
+                p.total_num_steps = Some(total);
+            }
+            if min > max {
+                let what = format!("warmup_min_lr {min} is above warmup_max_lr {max}");
+                self.error("scheduler.params.warmup_min_lr", what, "lower it");
+            }
+            return Schedule::WarmupLr {
+                min,
+                max,
+                warmup,
+                shape,
+                total: decays.then_some(total),
+            };
+        }
+        let max = *p.max_lr.get_or_insert(lr);
+        let min = p.min_lr.unwrap_or(0.0);
+        if ends {
+            p.total_steps = Some(total);
+            if min > max {
+                let what = format!("min_lr {min} is above the maximum {max}");
+                self.error("scheduler.params.min_lr", what, "lower it");
+            }
+        }
+        let anneal = match kind.as_str() {
+            "constant" => Anneal::Constant,
+            "linear" => Anneal::Linear,
+            "inverse_sqrt" => Anneal::InverseSqrt,
+            "WSD" => Anneal::Wsd {
+                decay: *p.decay_steps.get_or_insert(total.div_ceil(10)),
+                style: match p.decay_style.as_deref() {
+                    Some("linear") => WsdStyle::Linear,
+                    Some("cosine") => WsdStyle::Cosine,
+                    Some("minus_sqrt") => WsdStyle::MinusSqrt,
+                    _ => WsdStyle::Exponential,
+                },
+            },
+            _ => Anneal::Cosine,
+        };
+        Schedule::Megatron {
+            init: p.init_lr.unwrap_or(0.0),
+            max,
+            min,
+            warmup,
+            total,
+            anneal,
+        }
+    }
+}
+
+/// See [`Config::resolve_given`].
+pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resolved, Errors> {
+    let mut r = Resolver {
+        config,
+        errors: Vec::new(),
+        warnings: config.warnings().to_vec(),
+    };
+    let mut s = config.settings.clone();
+    for (path, what, fix) in unavailable(&s) {
+        r.error(path, what, fix);
+    }
+    let dtype = r.dtype(&mut s);
+    if let (Some(top), Some(run)) = (s.seed, s.run.seed)
+        && top != run
+    {
+        let what = format!("seed is {top} and run.seed is {run}");
+        r.error("seed", what, "keep one of them");
+    }
+    let seed = s.run.seed.or(s.seed).unwrap_or(DEFAULT_SEED);
+    (s.seed, s.run.seed) = (None, Some(seed));
+    s.run.generate.seed = Some(s.run.generate.seed.unwrap_or(seed));
+
+    let longest = s.model.as_mut().and_then(|m| r.model(m));
+    if s.model.is_none() {
+        let fix = "add \"model\": {\"family\": \"gpt2\", \"preset\": \"tiny\"} or {\"hf\": FOLDER}";
+        r.error("model", "missing; there is nothing to train", fix);
+    }
+    match &mut s.data {
+        Some(Data::Text(data)) => {
+            r.text(data, longest, seed);
+            if s.run.steps.is_none() {
+                let fix = "add \"run\": {\"steps\": 200}, or give --steps";
+                r.error("run.steps", "missing; text has no end", fix);
+            }
+        }
+        Some(Data::Tokens(_)) => {
+            if let (Some(wanted), Some(held)) = (s.run.steps, given.steps)
+                && wanted > held
+            {
+                let what =
+                    format!("{wanted} steps are asked, and the file holds batches for {held}");
+                r.error(
+                    "run.steps",
+                    what,
+                    format!("set it to {held} or less, or remove it"),
+                );
+            }
+            s.run.steps = s.run.steps.or(given.steps);
+        }
+        None => {
+            let fix = "add \"data\": {\"train\": \"corpus/*.txt\"}";
+            r.error("data", "missing; there is nothing to train on", fix);
+        }
+    }
+
+    let ranks = ranks.max(1);
+    if s.mesh.tp.max(s.mesh.pp).max(s.mesh.cp).max(s.mesh.ep) == 1 {
+        let dp = s.mesh.dp.unwrap_or(ranks);
+        if dp != ranks {
+            let what = format!("mesh.dp {dp} is not the number of ranks, {ranks}");
+            r.error(
+                "mesh.dp",
+                what,
+                format!("set it to \"auto\", or run with --ranks {dp}"),
+            );
+        }
+        s.mesh.dp = Some(ranks);
+    }
+    let (global, micro, accumulation) = (
+        s.train_batch_size,
+        s.train_micro_batch_size_per_gpu,
+        s.gradient_accumulation_steps,
+    );
+    // Batches of a file have their size; the keys may only repeat it.
+    let tokens = matches!(s.data, Some(Data::Tokens(_)));
+    let global = match given.batch.filter(|_| tokens) {
+        Some(held) if global.is_some_and(|g| g != held) => {
+            let what = format!(
+                "the file holds batches of {held} sequences, and train_batch_size is {}",
+                global.unwrap_or(0)
+            );
+            r.error(
+                "train_batch_size",
+                what,
+                format!("set it to {held}, or remove it"),
+            );
+            global
+        }
+        Some(held) => Some(held),
+        None => global,
+    };
+    let micro = if tokens && global.is_none() && micro.is_none() {
+        Some(1)
+    } else {
+        micro
+    };
+    let batch = match solve(global, micro, accumulation, ranks) {
+        Ok(batch) => {
+            s.train_batch_size = Some(batch.global);
+            s.train_micro_batch_size_per_gpu = Some(batch.micro);
+            s.gradient_accumulation_steps = Some(batch.accumulation);
+            Some(batch)
+        }
+        Err(e) => {
+            r.error(e.key, e.what, e.fix);
+            None
+        }
+    };
+    let schedule = r.schedule(&mut s);
+    match (batch, s.model.clone(), s.data.clone()) {
+        (Some(batch), Some(model), Some(data)) if r.errors.is_empty() => Ok(Resolved {
+            settings: s,
+            model,
+            data,
+            batch,
+            dtype,
+            schedule,
+            seed,
+            warnings: r.warnings,
+        }),
+        _ => Err(Errors(r.errors)),
+    }
+}

@@ -1,0 +1,346 @@
+//! What a table of keys is made of. One table serves parsing, defaults, docs, `config schema`
+//! and `config explain`; the tables themselves are data in the modules next to this one.
+
+use crate::json::Member;
+
+/// A JSON object with known keys.
+pub struct Table {
+    /// The keys, in the order they are documented.
+    pub fields: &'static [Field],
+    /// What the section is for, in one line.
+    pub doc: &'static str,
+    /// Values that replace the defaults, computed from what was given (model presets).
+    pub overlay: Option<Overlay>,
+}
+
+/// Given the members of an object, a label ("preset tiny") and `(key, JSON text)` defaults.
+pub type Overlay = fn(&[Member]) -> Option<(String, Vec<(&'static str, String)>)>;
+
+/// One key.
+pub struct Field {
+    /// Its name in the file.
+    pub key: &'static str,
+    /// What value it takes.
+    pub kind: Kind,
+    /// What it is when not given.
+    pub default: Default,
+    /// One line: meaning, unit, and how it relates to the system the key comes from.
+    pub doc: &'static str,
+    /// Where the name comes from.
+    pub source: Source,
+    /// `"auto"` means "absent" (solved later) instead of "the default".
+    pub auto_absent: bool,
+}
+
+/// What a key is when not given.
+pub enum Default {
+    /// It must be given.
+    Required,
+    /// Nothing: solved later, or the feature is off.
+    Absent,
+    /// This JSON text.
+    Json(&'static str),
+}
+
+/// Where the name of a key comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// DeepSpeed's JSON.
+    DeepSpeed,
+    /// A Hugging Face `config.json`.
+    HuggingFace,
+    /// Megatron's options.
+    Megatron,
+    /// This project.
+    Own,
+}
+
+impl Source {
+    /// The name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::DeepSpeed => "DeepSpeed",
+            Source::HuggingFace => "Hugging Face",
+            Source::Megatron => "Megatron",
+            Source::Own => "Crossweave",
+        }
+    }
+}
+
+/// What value a key takes.
+pub enum Kind {
+    /// true or false
+    Bool,
+    /// A whole number in `min..=max`; `5e8` is one too.
+    Int {
+        /// Smallest.
+        min: u64,
+        /// Largest.
+        max: u64,
+    },
+    /// A number.
+    Float(Range),
+    /// Exactly two numbers.
+    Pair(Range),
+    /// A string; empty is allowed only where `empty` says so.
+    Text {
+        /// Whether "" is a value.
+        empty: bool,
+    },
+    /// One of these words, in any case.
+    Word(&'static [&'static str]),
+    /// A string or a non-empty list of strings.
+    Texts,
+    /// An object of this table.
+    Section(&'static Table),
+    /// An object whose keys depend on its `type` key; its `params` follow the chosen table.
+    Typed(&'static Typed),
+    /// One of several forms of value, picked by looking at it.
+    Forms(&'static Forms),
+    /// A key of DeepSpeed that has no effect here; given, it is a warning with this reason.
+    Ignored(&'static str),
+    /// A key of DeepSpeed for something not here: an error unless it is switched off.
+    Refused(&'static str),
+}
+
+/// Bounds of a number.
+#[derive(Clone, Copy)]
+pub struct Range {
+    /// Lower bound.
+    pub min: f64,
+    /// Upper bound.
+    pub max: f64,
+    /// Whether the lower bound itself is allowed.
+    pub min_in: bool,
+    /// Whether the upper bound itself is allowed.
+    pub max_in: bool,
+}
+
+impl Range {
+    /// Whether `x` lies inside.
+    pub fn holds(&self, x: f64) -> bool {
+        (x > self.min || (self.min_in && x == self.min))
+            && (x < self.max || (self.max_in && x == self.max))
+    }
+
+    /// In words: `in [0, 1)`.
+    pub fn describe(&self) -> String {
+        let open = if self.min_in { '[' } else { '(' };
+        let close = if self.max_in { ']' } else { ')' };
+        if self.max == f64::INFINITY {
+            let sign = if self.min_in { ">=" } else { ">" };
+            if self.min == f64::NEG_INFINITY {
+                return "any".into();
+            }
+            return format!("{sign} {}", self.min);
+        }
+        format!("in {open}{}, {}{close}", self.min, self.max)
+    }
+}
+
+/// A section of the form `{"type": NAME, "params": {...}}`.
+pub struct Typed {
+    /// What the section is for.
+    pub doc: &'static str,
+    /// Names and the table of their parameters.
+    pub cases: &'static [(&'static str, &'static Table)],
+    /// Names known elsewhere that are not built yet, to be named as such.
+    pub missing: &'static [&'static str],
+}
+
+/// Alternatives, picked by `pick`.
+pub struct Forms {
+    /// What the value is, in one line.
+    pub doc: &'static str,
+    /// The alternatives.
+    pub forms: &'static [Form],
+    /// Index of the form a value means, or what is wrong with it.
+    pub pick: fn(&crate::json::Json) -> Result<usize, (String, String)>,
+}
+
+/// One alternative of [`Forms`].
+pub struct Form {
+    /// Name for messages.
+    pub name: &'static str,
+    /// The kind of value.
+    pub kind: Kind,
+}
+
+// Short constructors, so that a table reads as a table.
+
+const fn field(key: &'static str, kind: Kind, default: Default, doc: &'static str) -> Field {
+    Field {
+        key,
+        kind,
+        default,
+        doc,
+        source: Source::Own,
+        auto_absent: false,
+    }
+}
+
+const fn text_or_absent(default: &'static str) -> Default {
+    if default.is_empty() {
+        Default::Absent
+    } else {
+        Default::Json(default)
+    }
+}
+
+/// A switch.
+pub const fn flag(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    field(key, Kind::Bool, text_or_absent(default), doc)
+}
+
+/// A whole number of at least `min`; an empty default means absent.
+pub const fn int(key: &'static str, min: u64, default: &'static str, doc: &'static str) -> Field {
+    let max = 1 << 53;
+    field(key, Kind::Int { min, max }, text_or_absent(default), doc)
+}
+
+/// A number >= 0.
+pub const fn non_negative(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    let range = Range {
+        min: 0.0,
+        max: f64::INFINITY,
+        min_in: true,
+        max_in: false,
+    };
+    field(key, Kind::Float(range), text_or_absent(default), doc)
+}
+
+/// A number > 0.
+pub const fn positive(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    let range = Range {
+        min: 0.0,
+        max: f64::INFINITY,
+        min_in: false,
+        max_in: false,
+    };
+    field(key, Kind::Float(range), text_or_absent(default), doc)
+}
+
+/// A probability in [0, 1).
+pub const fn probability(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    field(key, Kind::Float(UNIT), text_or_absent(default), doc)
+}
+
+/// A fraction in [0, 1].
+pub const fn fraction(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    let range = Range {
+        min: 0.0,
+        max: 1.0,
+        min_in: true,
+        max_in: true,
+    };
+    field(key, Kind::Float(range), text_or_absent(default), doc)
+}
+
+const UNIT: Range = Range {
+    min: 0.0,
+    max: 1.0,
+    min_in: true,
+    max_in: false,
+};
+
+/// Two numbers in [0, 1).
+pub const fn pair(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    field(key, Kind::Pair(UNIT), text_or_absent(default), doc)
+}
+
+/// A non-empty string.
+pub const fn text(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    field(
+        key,
+        Kind::Text { empty: false },
+        text_or_absent(default),
+        doc,
+    )
+}
+
+/// A string that may be empty.
+pub const fn any_text(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    field(
+        key,
+        Kind::Text { empty: true },
+        text_or_absent(default),
+        doc,
+    )
+}
+
+/// One word of a list.
+pub const fn word(
+    key: &'static str,
+    words: &'static [&'static str],
+    default: &'static str,
+    doc: &'static str,
+) -> Field {
+    field(key, Kind::Word(words), text_or_absent(default), doc)
+}
+
+/// A string or a list of strings.
+pub const fn texts(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    field(key, Kind::Texts, text_or_absent(default), doc)
+}
+
+/// A section that is always there: `{}` when not given.
+pub const fn section(key: &'static str, table: &'static Table) -> Field {
+    field(key, Kind::Section(table), Default::Json("{}"), table.doc)
+}
+
+/// A section that is absent when not given.
+pub const fn optional_section(key: &'static str, table: &'static Table) -> Field {
+    field(key, Kind::Section(table), Default::Absent, table.doc)
+}
+
+/// A `{"type", "params"}` section; an empty default means absent.
+pub const fn typed(key: &'static str, typed: &'static Typed, default: &'static str) -> Field {
+    field(key, Kind::Typed(typed), text_or_absent(default), typed.doc)
+}
+
+/// A value of several forms; an empty default means absent.
+pub const fn forms(key: &'static str, forms: &'static Forms, default: &'static str) -> Field {
+    field(key, Kind::Forms(forms), text_or_absent(default), forms.doc)
+}
+
+/// A DeepSpeed key without effect here.
+pub const fn ignored(key: &'static str, reason: &'static str) -> Field {
+    field(key, Kind::Ignored(reason), Default::Absent, reason).deepspeed()
+}
+
+/// A DeepSpeed key for something that is not here.
+pub const fn refused(key: &'static str, reason: &'static str) -> Field {
+    field(key, Kind::Refused(reason), Default::Absent, reason).deepspeed()
+}
+
+impl Field {
+    /// The name is DeepSpeed's.
+    pub const fn deepspeed(mut self) -> Field {
+        self.source = Source::DeepSpeed;
+        self
+    }
+
+    /// The name is Hugging Face's.
+    pub const fn hf(mut self) -> Field {
+        self.source = Source::HuggingFace;
+        self
+    }
+
+    /// The name is Megatron's.
+    pub const fn megatron(mut self) -> Field {
+        self.source = Source::Megatron;
+        self
+    }
+
+    /// It must be given.
+    pub const fn required(mut self) -> Field {
+        self.default = Default::Required;
+        self
+    }
+
+    /// `"auto"` means "solve it".
+    pub const fn auto(mut self) -> Field {
+        self.auto_absent = true;
+        self
+    }
+}

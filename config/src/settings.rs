@@ -1,0 +1,680 @@
+//! The config as plain structs: one field per key of the tables, named as in the file.
+//!
+//! The tables decide what is valid; these structs only carry the result. A test walks the tables
+//! and fails when a key has no field here.
+
+use serde::{Deserialize, Serialize};
+
+/// The whole file with defaults filled in. `None` = not given and solved later.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The model; needed to train.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<Model>,
+    /// The data; needed to train.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Data>,
+    /// Layout of the ranks.
+    pub mesh: Mesh,
+    /// Length, output and execution.
+    pub run: Run,
+    /// Sequences of one optimizer step, over all ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_batch_size: Option<u64>,
+    /// Sequences of one forward pass on one rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_micro_batch_size_per_gpu: Option<u64>,
+    /// Forward passes per optimizer step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_accumulation_steps: Option<u64>,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// The learning-rate schedule; `None` = constant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<Scheduler>,
+    /// Largest global gradient norm; 0 = no clipping.
+    pub gradient_clipping: f64,
+    /// Steps between printed lines.
+    pub steps_per_print: u64,
+    /// Sharding over data-parallel ranks.
+    pub zero_optimization: Zero,
+    /// bfloat16 compute.
+    pub bf16: Bf16,
+    /// float16 compute.
+    pub fp16: Fp16,
+    /// How recomputed activations are kept.
+    pub activation_checkpointing: Activation,
+    /// Types of what is accumulated.
+    pub data_types: DataTypes,
+    /// Type of gradients on the wire: `fp32`, `fp16`, `bf16` or `bfp16`; `None` = float32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub communication_data_type: Option<String>,
+    /// Divide gradients before the reduction.
+    pub prescale_gradients: bool,
+    /// Divisor before the reduction when `prescale_gradients`.
+    pub gradient_predivide_factor: f64,
+    /// Print where the time of a step goes.
+    pub wall_clock_breakdown: bool,
+    /// The same as `run.seed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// `model`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Model {
+    /// Load a folder in Hugging Face layout.
+    Hf(HfModel),
+    /// Start a new model.
+    New(NewModel),
+}
+
+/// A new model of one of the families.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "family", rename_all = "lowercase")]
+pub enum NewModel {
+    /// GPT-2.
+    Gpt2(Gpt2),
+    /// Llama.
+    Llama(Llama),
+}
+
+/// Activations recomputed in the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Keep everything.
+    None,
+    /// Keep the input of each block only.
+    Full,
+    /// Keep what is dear, recompute what is cheap.
+    Selective,
+}
+
+/// `{"hf": FOLDER}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HfModel {
+    /// Folder with `config.json` and safetensors.
+    pub hf: String,
+    /// Activations recomputed.
+    pub recompute: Recompute,
+    /// Dropout of residual branches; `None` = the folder's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resid_pdrop: Option<f64>,
+    /// Dropout of embeddings; `None` = the folder's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embd_pdrop: Option<f64>,
+    /// Dropout of attention weights; `None` = the folder's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attn_pdrop: Option<f64>,
+}
+
+/// Initial weights.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Init {
+    /// Standard deviation of matrices and embeddings.
+    pub std: f64,
+    /// Divide by sqrt(2 × layers) for projections into the residual stream.
+    pub scale_residual: bool,
+}
+
+/// A new GPT-2; names as in Hugging Face's `config.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpt2 {
+    /// The preset the dimensions came from; `None` once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// Rows of the embedding; `None` = the tokenizer's vocabulary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<u64>,
+    /// Longest sequence.
+    pub n_positions: u64,
+    /// Width of the residual stream.
+    pub n_embd: u64,
+    /// Blocks.
+    pub n_layer: u64,
+    /// Attention heads.
+    pub n_head: u64,
+    /// Width of the MLP; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n_inner: Option<u64>,
+    /// Activation of the MLP.
+    pub activation_function: String,
+    /// Dropout of residual branches.
+    pub resid_pdrop: f64,
+    /// Dropout of embeddings.
+    pub embd_pdrop: f64,
+    /// Dropout of attention weights.
+    pub attn_pdrop: f64,
+    /// Added to the variance.
+    pub layer_norm_epsilon: f64,
+    /// The head is the embedding transposed.
+    pub tie_word_embeddings: bool,
+    /// Initial weights.
+    pub init: Init,
+    /// Activations recomputed.
+    pub recompute: Recompute,
+}
+
+/// Scaling of rotary frequencies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RopeScaling {
+    /// `default`, `linear` or `llama3`.
+    pub rope_type: String,
+    /// How much longer sequences may get.
+    pub factor: f64,
+    /// llama3: see the table.
+    pub low_freq_factor: f64,
+    /// llama3: see the table.
+    pub high_freq_factor: f64,
+    /// llama3: length the model was first trained for.
+    pub original_max_position_embeddings: u64,
+}
+
+/// A new Llama; names as in Hugging Face's `config.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Llama {
+    /// The preset the dimensions came from; `None` once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// Rows of the embedding; `None` = the tokenizer's vocabulary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocab_size: Option<u64>,
+    /// Width of the residual stream.
+    pub hidden_size: u64,
+    /// Width of the MLP; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub intermediate_size: Option<u64>,
+    /// Blocks.
+    pub num_hidden_layers: u64,
+    /// Query heads.
+    pub num_attention_heads: u64,
+    /// Key/value heads; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub num_key_value_heads: Option<u64>,
+    /// Width of a head; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_dim: Option<u64>,
+    /// Longest sequence.
+    pub max_position_embeddings: u64,
+    /// Added to the mean square.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Scaling of rotary frequencies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// Biases in attention projections.
+    pub attention_bias: bool,
+    /// Biases in the MLP.
+    pub mlp_bias: bool,
+    /// The head is the embedding transposed.
+    pub tie_word_embeddings: bool,
+    /// Activation of the gate.
+    pub hidden_act: String,
+    /// Dropout of attention weights.
+    pub attention_dropout: f64,
+    /// Initial weights.
+    pub init: Init,
+    /// Activations recomputed.
+    pub recompute: Recompute,
+}
+
+/// `data`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+// There is one of these in a process, so the larger variant costs nothing.
+#[allow(clippy::large_enum_variant)]
+pub enum Data {
+    /// Given batches, one a step.
+    Tokens(TokenData),
+    /// Text.
+    Text(TextData),
+}
+
+/// Given batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenData {
+    /// safetensors file.
+    pub tokens: String,
+    /// Name of its tensor [steps, batch, tokens].
+    pub key: String,
+}
+
+/// Text, tokenised once and cached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextData {
+    /// Text to train on.
+    pub train: TextSource,
+    /// Text to validate on; `None` = split off `train`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<TextSource>,
+    /// Fraction of the documents held out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_fraction: Option<f64>,
+    /// Megatron's weights of train, validation, test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// The tokenizer; `None` = the model folder's, else bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<Tokenizer>,
+    /// Tokens a sample; filled in once resolved unless the model is a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq_len: Option<u64>,
+    /// Field of a `.jsonl` line that holds the document.
+    pub jsonl_field: String,
+    /// End every document with the end-of-document token.
+    pub append_eod: bool,
+    /// Seed of the shuffle; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Folder of tokenised data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<String>,
+}
+
+/// Where text comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TextSource {
+    /// File globs; `.jsonl` files hold one document a line.
+    Globs(Vec<String>),
+    /// `PREFIX.bin` and `PREFIX.idx`.
+    Indexed(Indexed),
+    /// Sources of locked packages.
+    Cargo(CargoSource),
+}
+
+/// A tokenised dataset.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Indexed {
+    /// Path prefix.
+    pub indexed: String,
+}
+
+/// `{"cargo_sources": {...}}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CargoSource {
+    /// Which packages.
+    pub cargo_sources: CargoSources,
+}
+
+/// Sources of locked packages as cargo unpacked them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CargoSources {
+    /// Package names.
+    pub packages: Vec<String>,
+    /// Path of the lock file, relative to the working directory.
+    pub lock: String,
+    /// File name extensions, without the dot.
+    pub extensions: Vec<String>,
+}
+
+/// `data.tokenizer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Tokenizer {
+    /// `bytes` or `gpt2`.
+    BuiltIn(BuiltIn),
+    /// A `tokenizer.json`.
+    File(TokenizerFile),
+}
+
+/// Tokenizers that need no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BuiltIn {
+    /// One token per byte.
+    Bytes,
+    /// GPT-2's byte-pair encoding.
+    Gpt2,
+}
+
+/// `{"file": PATH}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerFile {
+    /// Path of `tokenizer.json`.
+    pub file: String,
+}
+
+/// `mesh`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mesh {
+    /// Data-parallel ranks; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dp: Option<u64>,
+    /// Tensor-parallel ranks.
+    pub tp: u64,
+    /// Pipeline stages.
+    pub pp: u64,
+    /// Context-parallel ranks.
+    pub cp: u64,
+    /// Expert-parallel ranks.
+    pub ep: u64,
+}
+
+/// `run`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// Optimizer steps; `None` is possible for given batches only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u64>,
+    /// Seed of weights, dropout and shuffles; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Compute type; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<Dtype>,
+    /// Steps between validations; 0 = at the end only.
+    pub validate_every: u64,
+    /// Micro-batches per rank of one validation.
+    pub validate_batches: u64,
+    /// Output folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out: Option<String>,
+    /// Host threads of a rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads_per_rank: Option<u64>,
+    /// Steps between lines of the log.
+    pub log_every: u64,
+    /// Steps between checkpoints; 0 = none but the final model.
+    pub checkpoint_every: u64,
+    /// Checkpoints kept.
+    pub keep_last: u64,
+    /// Back end.
+    pub backend: String,
+    /// The sample after training.
+    pub generate: Generate,
+    /// Write TensorBoard event files.
+    pub tensorboard: bool,
+    /// MiB of gradients reduced at once.
+    pub bucket_mb: f64,
+    /// Reduce during the backward pass.
+    pub overlap: bool,
+    /// The same run twice is bitwise the same.
+    pub deterministic: bool,
+}
+
+/// Compute types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// float32
+    F32,
+    /// bfloat16
+    Bf16,
+    /// float16
+    F16,
+}
+
+/// `run.generate`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generate {
+    /// Text to continue.
+    pub prompt: String,
+    /// Tokens to generate; 0 = no sample.
+    pub tokens: u64,
+    /// 0 = greedy.
+    pub temperature: f64,
+    /// Draw from the k likeliest; 0 = from all.
+    pub top_k: u64,
+    /// Seed of the draw; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// `optimizer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Optimizer {
+    /// `AdamW` or `Adam`, which differ in nothing but the name (DeepSpeed's rule).
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Parameters.
+    pub params: Adam,
+}
+
+/// Parameters of Adam.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adam {
+    /// Learning rate.
+    pub lr: f64,
+    /// Decay of the moments.
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// What decays.
+    pub decay_on: DecayOn,
+    /// Decoupled decay; false = L2.
+    pub adam_w_mode: bool,
+    /// Divide moments by 1 − β^step.
+    pub bias_correction: bool,
+}
+
+/// Which parameters decay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecayOn {
+    /// Every parameter, as torch and DeepSpeed do for a plain parameter list.
+    All,
+    /// Only those with two or more dims.
+    Matrices,
+}
+
+/// `scheduler`, params by type; see [`crate::Schedule`] for the function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scheduler {
+    /// Type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Parameters of all types together; a type uses its own.
+    pub params: SchedulerParams,
+}
+
+/// Parameters of all schedules; the tables say which type takes which.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SchedulerParams {
+    /// DeepSpeed: rate before warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_min_lr: Option<f64>,
+    /// DeepSpeed: rate after warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_max_lr: Option<f64>,
+    /// DeepSpeed: steps of warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_num_steps: Option<u64>,
+    /// DeepSpeed: `log` or `linear`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_type: Option<String>,
+    /// DeepSpeed: end of the decay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_num_steps: Option<u64>,
+    /// DeepSpeed: ratio before warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_min_ratio: Option<f64>,
+    /// DeepSpeed: ratio at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cos_min_ratio: Option<f64>,
+    /// Megatron: rate after warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lr: Option<f64>,
+    /// Megatron: rate of the first update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub init_lr: Option<f64>,
+    /// Megatron: rate at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_lr: Option<f64>,
+    /// Megatron: steps of warm-up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_steps: Option<u64>,
+    /// Megatron: end of the decay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_steps: Option<u64>,
+    /// Megatron WSD: falling steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_steps: Option<u64>,
+    /// Megatron WSD: shape of the fall.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decay_style: Option<String>,
+}
+
+/// `zero_optimization`; meanings are in the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Zero {
+    /// 0 replicas, 1 optimizer states, 2 + gradients, 3 + parameters.
+    pub stage: u64,
+    /// Gradients of a unit lie in one buffer; always so here.
+    pub contiguous_gradients: bool,
+    /// Reduce-scatter gradients to their owners.
+    pub reduce_scatter: bool,
+    /// Elements reduced at once.
+    pub reduce_bucket_size: u64,
+    /// Gather parameters with one all-gather.
+    pub allgather_partitions: bool,
+    /// Elements gathered at once.
+    pub allgather_bucket_size: u64,
+    /// Reduce while the backward pass goes on; default true (run.overlap).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlap_comm: Option<bool>,
+    /// Where parameter shards rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload_param: Option<OffloadParam>,
+    /// Where optimizer states rest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload_optimizer: Option<OffloadOptimizer>,
+    /// Elements updated at once when offloading.
+    pub sub_group_size: u64,
+    /// Elements gathered ahead of use.
+    pub stage3_prefetch_bucket_size: u64,
+    /// Parameters smaller than this stay gathered.
+    pub stage3_param_persistence_threshold: u64,
+    /// Upper bound of all persistent parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stage3_model_persistence_threshold: Option<u64>,
+    /// Gathered elements alive at once.
+    pub stage3_max_live_parameters: u64,
+    /// Keep a parameter that is reused within so many elements.
+    pub stage3_max_reuse_distance: u64,
+    /// Save whole 16-bit weights.
+    pub stage3_gather_16bit_weights_on_model_save: bool,
+    /// Spread gradient ownership over ranks.
+    pub round_robin_gradients: bool,
+    /// Ranks of a secondary parameter shard.
+    pub zero_hpz_partition_size: u64,
+    /// Int8 all-gather of weights.
+    pub zero_quantized_weights: bool,
+    /// Int4 all-to-all reduction of gradients.
+    pub zero_quantized_gradients: bool,
+}
+
+/// `offload_param`; meanings are in the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OffloadParam {
+    /// `none`, `cpu` or `nvme`.
+    pub device: String,
+    /// Folder on the NVMe disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_path: Option<String>,
+    /// Staging buffers.
+    pub buffer_count: u64,
+    /// Elements of a staging buffer.
+    pub buffer_size: u64,
+    /// Elements kept in host memory when device is nvme.
+    pub max_in_cpu: u64,
+    /// Page-locked staging.
+    pub pin_memory: bool,
+}
+
+/// `offload_optimizer`; meanings are in the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OffloadOptimizer {
+    /// `none`, `cpu` or `nvme`.
+    pub device: String,
+    /// Folder on the NVMe disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_path: Option<String>,
+    /// Staging buffers.
+    pub buffer_count: u64,
+    /// Page-locked staging.
+    pub pin_memory: bool,
+    /// Overlap reads and writes with the update.
+    pub pipeline: bool,
+    /// Overlap reads with the update.
+    pub pipeline_read: bool,
+    /// Overlap writes with the update.
+    pub pipeline_write: bool,
+    /// Skip the first write of the states.
+    pub fast_init: bool,
+    /// Fraction of the states that is offloaded.
+    pub ratio: f64,
+}
+
+/// `bf16`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bf16 {
+    /// Switched on.
+    pub enabled: bool,
+}
+
+/// `fp16`; see [`crate::LossScaler`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fp16 {
+    /// Switched on.
+    pub enabled: bool,
+    /// Fixed scale; 0 = dynamic.
+    pub loss_scale: f64,
+    /// The dynamic scale starts at 2^this.
+    pub initial_scale_power: u64,
+    /// Clean steps before the scale doubles.
+    pub loss_scale_window: u64,
+    /// Overflows before the scale halves.
+    pub hysteresis: u64,
+    /// A clean step refills the hysteresis.
+    pub consecutive_hysteresis: bool,
+    /// Floor of the scale.
+    pub min_loss_scale: f64,
+}
+
+/// `activation_checkpointing`; meanings are in the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Activation {
+    /// Split saved inputs over tensor-parallel ranks.
+    pub partition_activations: bool,
+    /// Keep saved inputs in host memory.
+    pub cpu_checkpointing: bool,
+}
+
+/// `data_types`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataTypes {
+    /// Type in which gradients are accumulated: `fp32`.
+    pub grad_accum_dtype: String,
+}

@@ -1,0 +1,391 @@
+//! The root table, and `data`, `mesh` and `run`.
+
+use crate::json::Json;
+use crate::schema::*;
+use crate::table_model::MODEL;
+use crate::table_optim::{OPTIMIZER, SCHEDULER};
+use crate::table_zero::{ACTIVATION, BF16, FP16, ZERO};
+
+const CARGO: Table = Table {
+    doc: "sources of locked packages as cargo unpacked them: the same text on every machine, nothing downloaded",
+    overlay: None,
+    fields: &[
+        texts("packages", "", "names of packages in the lock file").required(),
+        text(
+            "lock",
+            "\"Cargo.lock\"",
+            "the lock file; relative to the working directory",
+        ),
+        texts("extensions", "[\"rs\"]", "file name extensions to read"),
+    ],
+};
+const CARGO_SOURCE: Table = Table {
+    doc: "sources of locked packages",
+    overlay: None,
+    fields: &[Field {
+        default: Default::Required,
+        ..optional_section("cargo_sources", &CARGO)
+    }],
+};
+const INDEXED: Table = Table {
+    doc: "a Megatron dataset that is already tokenised",
+    overlay: None,
+    fields: &[text("indexed", "", "path prefix of PREFIX.bin and PREFIX.idx").required()],
+};
+const SOURCE_FORMS: &[Form] = &[
+    Form {
+        name: "globs",
+        kind: Kind::Texts,
+    },
+    Form {
+        name: "indexed",
+        kind: Kind::Section(&INDEXED),
+    },
+    Form {
+        name: "cargo_sources",
+        kind: Kind::Section(&CARGO_SOURCE),
+    },
+];
+const TRAIN: Forms = Forms {
+    doc: "text to train on: a glob, a list of globs (.jsonl files: one document a line), {\"indexed\": PREFIX} or {\"cargo_sources\": {...}}",
+    forms: SOURCE_FORMS,
+    pick: pick_source,
+};
+const VALIDATION: Forms = Forms {
+    doc: "text to validate on, in the forms of data.train; absent = split off by validation_fraction or split",
+    forms: SOURCE_FORMS,
+    pick: pick_source,
+};
+
+fn pick_source(value: &Json) -> Result<usize, (String, String)> {
+    let how = "write a glob, a list of globs, {\"indexed\": PREFIX} or {\"cargo_sources\": {\"packages\": [...]}}";
+    match value {
+        Json::Object(members) => {
+            let has = |key: &str| members.iter().any(|m| m.key == key);
+            match (has("indexed"), has("cargo_sources")) {
+                (true, false) => Ok(1),
+                (false, true) => Ok(2),
+                _ => Err((
+                    "wanted exactly one of indexed, cargo_sources".into(),
+                    how.into(),
+                )),
+            }
+        }
+        Json::Text(_) | Json::List(_) => Ok(0),
+        other => Err((
+            format!("wanted text sources, got {}", other.describe()),
+            how.into(),
+        )),
+    }
+}
+
+const TOKENIZER_FILE: Table = Table {
+    doc: "a tokenizer in Hugging Face's format",
+    overlay: None,
+    fields: &[text("file", "", "path of tokenizer.json").required()],
+};
+const TOKENIZER: Forms = Forms {
+    doc: "\"bytes\", \"gpt2\" (byte-pair encoding, built in) or {\"file\": \"tokenizer.json\"}; absent = the model folder's, else bytes",
+    forms: &[
+        Form {
+            name: "built in",
+            kind: Kind::Word(&["bytes", "gpt2"]),
+        },
+        Form {
+            name: "file",
+            kind: Kind::Section(&TOKENIZER_FILE),
+        },
+    ],
+    pick: |value| match value {
+        Json::Object(_) => Ok(1),
+        Json::Text(_) => Ok(0),
+        other => Err((
+            format!("wanted a tokenizer, got {}", other.describe()),
+            "write \"bytes\", \"gpt2\" or {\"file\": \"tokenizer.json\"}".into(),
+        )),
+    },
+};
+
+const TEXT_DATA: Table = Table {
+    doc: "text, tokenised once and cached",
+    overlay: None,
+    fields: &[
+        forms("train", &TRAIN, "").required(),
+        forms("validation", &VALIDATION, ""),
+        probability(
+            "validation_fraction",
+            "",
+            "fraction of the documents held out",
+        ),
+        text(
+            "split",
+            "",
+            "Megatron's form of the same: weights of train, validation, test, e.g. \"969,30,1\"",
+        )
+        .megatron(),
+        forms("tokenizer", &TOKENIZER, ""),
+        int(
+            "seq_len",
+            1,
+            "",
+            "tokens a sample; \"auto\" or absent = the model's longest sequence",
+        )
+        .auto(),
+        text(
+            "jsonl_field",
+            "\"text\"",
+            "field of a .jsonl line that holds the document",
+        ),
+        flag(
+            "append_eod",
+            "true",
+            "end every document with the tokenizer's end-of-document token",
+        ),
+        int("seed", 0, "", "seed of the shuffle; absent = run.seed").auto(),
+        text(
+            "cache_dir",
+            "",
+            "folder of tokenised data; absent = chosen by the command",
+        ),
+    ],
+};
+const TOKEN_DATA: Table = Table {
+    doc: "given batches, one a step",
+    overlay: None,
+    fields: &[
+        text("tokens", "", "safetensors file").required(),
+        text(
+            "key",
+            "\"tokens\"",
+            "name of its tensor [steps, batch, tokens]",
+        ),
+    ],
+};
+const DATA: Forms = Forms {
+    doc: "what to train on: {\"train\": ...} for text, {\"tokens\": FILE, \"key\": K} for given batches",
+    forms: &[
+        Form {
+            name: "text",
+            kind: Kind::Section(&TEXT_DATA),
+        },
+        Form {
+            name: "given batches",
+            kind: Kind::Section(&TOKEN_DATA),
+        },
+    ],
+    pick: |value| match value {
+        Json::Object(members) => {
+            let has = |key: &str| members.iter().any(|m| m.key == key);
+            if has("tokens") && has("train") {
+                return Err((
+                    "both train and tokens are given".into(),
+                    "keep train for text, or tokens for given batches".into(),
+                ));
+            }
+            Ok(usize::from(has("tokens")))
+        }
+        other => Err((
+            format!("wanted an object, got {}", other.describe()),
+            "write {\"train\": \"corpus/*.txt\"}".into(),
+        )),
+    },
+};
+
+const MESH: Table = Table {
+    doc: "how the ranks are laid out; the product of the axes is the number of ranks",
+    overlay: None,
+    fields: &[
+        int(
+            "dp",
+            1,
+            "",
+            "data-parallel ranks; \"auto\" or absent = all ranks the other axes leave",
+        )
+        .auto(),
+        int("tp", 1, "1", "tensor-parallel ranks"),
+        int("pp", 1, "1", "pipeline stages"),
+        int("cp", 1, "1", "context-parallel ranks"),
+        int("ep", 1, "1", "expert-parallel ranks"),
+    ],
+};
+
+const GENERATE: Table = Table {
+    doc: "the sample printed after training",
+    overlay: None,
+    fields: &[
+        any_text(
+            "prompt",
+            "\"\"",
+            "text to continue; empty = start of a document",
+        ),
+        int("tokens", 0, "64", "tokens to generate; 0 = no sample"),
+        non_negative("temperature", "0.8", "0 = always the likeliest token"),
+        int(
+            "top_k",
+            0,
+            "40",
+            "draw from the k likeliest tokens; 0 = from all",
+        ),
+        int("seed", 0, "", "seed of the draw; absent = run.seed").auto(),
+    ],
+};
+
+const RUN: Table = Table {
+    doc: "length, output and execution of the run",
+    overlay: None,
+    fields: &[
+        int(
+            "steps",
+            1,
+            "",
+            "optimizer steps (needed for text; given batches: all of them)",
+        )
+        .auto(),
+        int(
+            "seed",
+            0,
+            "",
+            "seed of initial weights, dropout and shuffles; absent = 1234",
+        )
+        .auto(),
+        word(
+            "dtype",
+            &["f32", "bf16", "f16"],
+            "",
+            "compute type; absent = from bf16.enabled / fp16.enabled, else f32",
+        )
+        .auto(),
+        int(
+            "validate_every",
+            0,
+            "0",
+            "steps between validations; 0 = only at the end, if there is validation data",
+        ),
+        int(
+            "validate_batches",
+            1,
+            "8",
+            "micro-batches per rank of one validation",
+        ),
+        text(
+            "out",
+            "",
+            "output folder; absent = chosen by the command (--out)",
+        ),
+        int(
+            "threads_per_rank",
+            1,
+            "",
+            "host threads of a rank; absent = the cores divided by the ranks",
+        )
+        .auto(),
+        int(
+            "log_every",
+            1,
+            "1",
+            "steps between lines of the log on a plain terminal",
+        ),
+        int(
+            "checkpoint_every",
+            0,
+            "0",
+            "steps between checkpoints; 0 = only the final model",
+        ),
+        int("keep_last", 1, "2", "checkpoints kept"),
+        text(
+            "backend",
+            "\"cpu\"",
+            "back end that computes (see `crossweave backends`)",
+        ),
+        section("generate", &GENERATE),
+        flag("tensorboard", "false", "write TensorBoard event files too"),
+        positive("bucket_mb", "25.0", "MiB of gradients reduced at once"),
+        flag(
+            "overlap",
+            "true",
+            "reduce gradients while the backward pass goes on",
+        ),
+        flag(
+            "deterministic",
+            "true",
+            "the same run twice is bitwise the same",
+        ),
+    ],
+};
+
+const DATA_TYPES: Table = Table {
+    doc: "types of what is accumulated",
+    overlay: None,
+    fields: &[word(
+        "grad_accum_dtype",
+        &["fp32"],
+        "\"fp32\"",
+        "type in which gradients are accumulated",
+    )
+    .deepspeed()],
+};
+
+/// The whole file.
+pub const ROOT: Table = Table {
+    doc: "a training run; keys follow DeepSpeed's JSON where it has them, plus model, data, mesh and run",
+    overlay: None,
+    fields: &[
+        forms("model", &MODEL, ""),
+        forms("data", &DATA, ""),
+        section("mesh", &MESH),
+        section("run", &RUN),
+        int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto(),
+        int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto(),
+        int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto(),
+        typed("optimizer", &OPTIMIZER, "{\"type\": \"AdamW\"}").deepspeed(),
+        typed("scheduler", &SCHEDULER, "").deepspeed(),
+        non_negative("gradient_clipping", "0.0", "largest global gradient norm; 0 = no clipping").deepspeed(),
+        int("steps_per_print", 1, "10", "steps between printed lines, as run.log_every, which wins").deepspeed(),
+        section("zero_optimization", &ZERO).deepspeed(),
+        section("bf16", &BF16).deepspeed(),
+        section("fp16", &FP16).deepspeed(),
+        section("activation_checkpointing", &ACTIVATION).deepspeed(),
+        section("data_types", &DATA_TYPES).deepspeed(),
+        word("communication_data_type", &["fp32", "fp16", "bfp16", "bf16"], "", "type of gradients on the wire; absent = float32").deepspeed().auto(),
+        flag("prescale_gradients", "false", "divide gradients before the reduction instead of after").deepspeed(),
+        positive("gradient_predivide_factor", "1.0", "with prescale_gradients: divide by this before, by the rest after").deepspeed(),
+        flag("wall_clock_breakdown", "false", "print where the time of a step goes").deepspeed(),
+        int("seed", 0, "", "the same as run.seed").auto(),
+        ignored("memory_breakdown", "DIR/ledger.json always holds the memory of every tag"),
+        ignored("dump_state", "DIR/config.json always holds the resolved config"),
+        ignored("dataloader_drop_last", "samples are counted in advance; no batch is ever short"),
+        ignored("disable_allgather", "there is nothing to disable"),
+        ignored("zero_allow_untested_optimizer", "every optimizer here works with every stage"),
+        ignored("zero_force_ds_cpu_optimizer", "the optimizer of the back end is used"),
+        ignored("use_node_local_storage", "the output folder is run.out"),
+        ignored("tensorboard", "use run.tensorboard; the event files lie in DIR/tensorboard"),
+        ignored("wandb", "metrics are in DIR/metrics.jsonl"),
+        ignored("comet", "metrics are in DIR/metrics.jsonl"),
+        ignored("csv_monitor", "metrics are in DIR/metrics.jsonl"),
+        ignored("comms_logger", "DIR/ledger.json always counts every collective"),
+        ignored("flops_profiler", "the cost of a step is in the run's closing table"),
+        ignored("checkpoint", "checkpoints are written as run.checkpoint_every says and load on any number of ranks"),
+        ignored("aio", "file access is tuned by itself"),
+        refused("sparse_gradients", "sparse embedding gradients are not available"),
+        refused("amp", "Apex AMP was removed from DeepSpeed itself; use bf16 or fp16"),
+        refused("sparse_attention", "block-sparse attention is not available in this build yet"),
+        refused("elasticity", "elastic training is not available in this build yet"),
+        refused("autotuning", "there is no autotuner in this build yet"),
+        refused("compression_training", "compression was removed from DeepSpeed itself"),
+        refused("curriculum_learning", "curricula are not available"),
+        refused("data_efficiency", "data sampling by difficulty is not available"),
+        refused("progressive_layer_drop", "layer drop was removed from DeepSpeed itself"),
+        refused("eigenvalue", "it served quantised training, which DeepSpeed removed"),
+        refused("quantize_training", "MoQ was removed from DeepSpeed itself"),
+        refused("hybrid_engine", "there is no inference engine to switch to"),
+        refused("pipeline", "pipeline parallelism is not available in this build yet"),
+        refused("tensor_parallel", "use mesh.tp"),
+        refused("sequence_parallel_size", "use mesh.cp"),
+        refused("seq_parallel_communication_data_type", "sequence parallelism is not available in this build yet"),
+        refused("torch_autocast", "there is no torch here; use bf16 or fp16"),
+        refused("compile", "there is no graph compiler to switch on"),
+        refused("nebula", "the Nebula service is not available"),
+        refused("checkpoint_engine", "there is one checkpoint writer"),
+        refused("use_data_before_expert_parallelism", "expert parallelism is not available in this build yet"),
+    ],
+};

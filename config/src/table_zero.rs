@@ -1,0 +1,367 @@
+//! DeepSpeed's `zero_optimization`, precision and activation-checkpointing sections, key by key.
+
+use crate::schema::*;
+
+const OFFLOAD_PARAM: Table = Table {
+    doc: "where parameter shards rest between uses",
+    overlay: None,
+    fields: &[
+        word(
+            "device",
+            &["none", "cpu", "nvme"],
+            "\"none\"",
+            "device that holds the shards",
+        )
+        .deepspeed(),
+        text("nvme_path", "", "folder on the NVMe disk").deepspeed(),
+        int("buffer_count", 1, "5", "staging buffers").deepspeed(),
+        int(
+            "buffer_size",
+            1,
+            "100000000",
+            "elements of a staging buffer",
+        )
+        .deepspeed(),
+        int(
+            "max_in_cpu",
+            0,
+            "1000000000",
+            "elements kept in host memory when device is nvme",
+        )
+        .deepspeed(),
+        flag("pin_memory", "false", "page-locked staging").deepspeed(),
+    ],
+};
+
+const OFFLOAD_OPTIMIZER: Table = Table {
+    doc: "where optimizer states rest, and where the update runs",
+    overlay: None,
+    fields: &[
+        word(
+            "device",
+            &["none", "cpu", "nvme"],
+            "\"none\"",
+            "device that holds the states",
+        )
+        .deepspeed(),
+        text("nvme_path", "", "folder on the NVMe disk").deepspeed(),
+        int("buffer_count", 1, "4", "staging buffers").deepspeed(),
+        flag("pin_memory", "false", "page-locked staging").deepspeed(),
+        flag(
+            "pipeline",
+            "false",
+            "overlap reads and writes with the update",
+        )
+        .deepspeed(),
+        flag("pipeline_read", "false", "overlap reads with the update").deepspeed(),
+        flag("pipeline_write", "false", "overlap writes with the update").deepspeed(),
+        flag("fast_init", "false", "skip the first write of the states").deepspeed(),
+        fraction("ratio", "1.0", "fraction of the states that is offloaded").deepspeed(),
+    ],
+};
+
+/// `zero_optimization`.
+pub const ZERO: Table = Table {
+    doc: "sharding of optimizer states, gradients and parameters over data-parallel ranks (stage 0: none)",
+    overlay: None,
+    fields: &[
+        Field {
+            kind: Kind::Int { min: 0, max: 3 },
+            ..int(
+                "stage",
+                0,
+                "0",
+                "0 replicas, 1 optimizer states, 2 + gradients, 3 + parameters",
+            )
+            .deepspeed()
+        },
+        flag(
+            "contiguous_gradients",
+            "true",
+            "gradients of a unit lie in one buffer; always so here",
+        )
+        .deepspeed(),
+        flag(
+            "reduce_scatter",
+            "true",
+            "reduce-scatter gradients to their owners",
+        )
+        .deepspeed(),
+        int(
+            "reduce_bucket_size",
+            1,
+            "500000000",
+            "elements reduced at once",
+        )
+        .deepspeed(),
+        flag(
+            "allgather_partitions",
+            "true",
+            "gather parameters with one all-gather",
+        )
+        .deepspeed(),
+        int(
+            "allgather_bucket_size",
+            1,
+            "500000000",
+            "elements gathered at once",
+        )
+        .deepspeed(),
+        flag(
+            "overlap_comm",
+            "",
+            "reduce while the backward pass goes on; default true (run.overlap)",
+        )
+        .deepspeed()
+        .auto(),
+        optional_section("offload_param", &OFFLOAD_PARAM).deepspeed(),
+        optional_section("offload_optimizer", &OFFLOAD_OPTIMIZER).deepspeed(),
+        int(
+            "sub_group_size",
+            1,
+            "1000000000",
+            "elements updated at once when offloading",
+        )
+        .deepspeed(),
+        int(
+            "stage3_prefetch_bucket_size",
+            0,
+            "50000000",
+            "elements gathered ahead of use",
+        )
+        .deepspeed(),
+        int(
+            "stage3_param_persistence_threshold",
+            0,
+            "100000",
+            "parameters smaller than this stay gathered",
+        )
+        .deepspeed(),
+        int(
+            "stage3_model_persistence_threshold",
+            0,
+            "",
+            "upper bound of all persistent parameters",
+        )
+        .deepspeed()
+        .auto(),
+        int(
+            "stage3_max_live_parameters",
+            0,
+            "1000000000",
+            "gathered elements alive at once",
+        )
+        .deepspeed(),
+        int(
+            "stage3_max_reuse_distance",
+            0,
+            "1000000000",
+            "keep a parameter that is reused within so many elements",
+        )
+        .deepspeed(),
+        flag(
+            "stage3_gather_16bit_weights_on_model_save",
+            "false",
+            "save whole 16-bit weights",
+        )
+        .deepspeed(),
+        flag(
+            "round_robin_gradients",
+            "false",
+            "spread gradient ownership over ranks",
+        )
+        .deepspeed(),
+        int(
+            "zero_hpz_partition_size",
+            1,
+            "1",
+            "ranks of a secondary parameter shard",
+        )
+        .deepspeed(),
+        flag(
+            "zero_quantized_weights",
+            "false",
+            "int8 all-gather of weights",
+        )
+        .deepspeed(),
+        flag(
+            "zero_quantized_gradients",
+            "false",
+            "int4 all-to-all reduction of gradients",
+        )
+        .deepspeed(),
+        ignored(
+            "use_multi_rank_bucket_allreduce",
+            "stage 1 and 2 always reduce-scatter here, at 1.0x of plain data parallelism",
+        ),
+        ignored(
+            "load_from_fp32_weights",
+            "master weights are stored in every checkpoint",
+        ),
+        ignored(
+            "elastic_checkpoint",
+            "every checkpoint can be loaded on any number of ranks",
+        ),
+        ignored(
+            "ignore_unused_parameters",
+            "gradients of unused parameters are zero here",
+        ),
+        ignored(
+            "stage3_use_all_reduce_for_fetch_params",
+            "parameters are always gathered with an all-gather",
+        ),
+        ignored(
+            "stage3_module_granularity_threshold",
+            "the unit of gather is the model's block",
+        ),
+        ignored(
+            "memory_efficient_linear",
+            "blocks keep no second copy of weights here",
+        ),
+        ignored(
+            "pipeline_loading_checkpoint",
+            "checkpoints are read through a file map",
+        ),
+        ignored("override_module_apply", "there are no modules to override"),
+        ignored(
+            "log_trace_cache_warnings",
+            "the order of units is planned, not traced",
+        ),
+        ignored("enable_sanity_checks", "the plan is always checked"),
+        refused(
+            "zero_quantized_nontrainable_weights",
+            "quantised frozen weights are not available",
+        ),
+        refused(
+            "mics_shard_size",
+            "MiCS was removed from DeepSpeed itself; use zero_hpz_partition_size",
+        ),
+        refused(
+            "mics_hierarchical_params_gather",
+            "MiCS was removed from DeepSpeed itself",
+        ),
+        refused("legacy_stage1", "there is one implementation of stage 1"),
+        refused(
+            "cpu_offload",
+            "deprecated in DeepSpeed; write \"offload_optimizer\": {\"device\": \"cpu\"}",
+        ),
+        refused(
+            "cpu_offload_params",
+            "deprecated in DeepSpeed; write \"offload_param\": {\"device\": \"cpu\"}",
+        ),
+        refused(
+            "cpu_offload_use_pin_memory",
+            "deprecated in DeepSpeed; use pin_memory of the offload section",
+        ),
+        refused(
+            "stage3_gather_fp16_weights_on_model_save",
+            "deprecated in DeepSpeed; write stage3_gather_16bit_weights_on_model_save",
+        ),
+        refused(
+            "zeropp_loco_param",
+            "LoCo was removed from DeepSpeed itself",
+        ),
+        refused("zenflow", "ZenFlow is not available"),
+        refused("leaf_module", "the unit of gather is the model's block"),
+    ],
+};
+
+/// `bf16`.
+pub const BF16: Table = Table {
+    doc: "compute in bfloat16 with float32 master weights",
+    overlay: None,
+    fields: &[
+        flag("enabled", "false", "switch it on").deepspeed(),
+        ignored(
+            "immediate_grad_update",
+            "gradients are always added to their float32 buffer at once",
+        ),
+        ignored(
+            "check_grad_overflow",
+            "the gradient norm is checked every step",
+        ),
+        refused(
+            "bf16_master_weights_and_grads",
+            "master weights are float32",
+        ),
+        refused("bf16_optimizer_states", "optimizer states are float32"),
+    ],
+};
+
+/// `fp16`.
+pub const FP16: Table = Table {
+    doc: "compute in float16 with float32 master weights and loss scaling",
+    overlay: None,
+    fields: &[
+        flag("enabled", "false", "switch it on").deepspeed(),
+        non_negative("loss_scale", "0.0", "fixed loss scale; 0 = dynamic").deepspeed(),
+        Field {
+            kind: Kind::Int { min: 0, max: 60 },
+            ..int(
+                "initial_scale_power",
+                0,
+                "16",
+                "the dynamic scale starts at 2^this",
+            )
+            .deepspeed()
+        },
+        int(
+            "loss_scale_window",
+            1,
+            "1000",
+            "clean steps before the scale doubles",
+        )
+        .deepspeed(),
+        int("hysteresis", 1, "2", "overflows before the scale halves").deepspeed(),
+        flag(
+            "consecutive_hysteresis",
+            "false",
+            "a clean step refills the hysteresis",
+        )
+        .deepspeed(),
+        positive(
+            "min_loss_scale",
+            "1.0",
+            "floor of the scale; an overflow there stops the run",
+        )
+        .deepspeed(),
+        refused(
+            "auto_cast",
+            "inputs are token ids, there is nothing to cast",
+        ),
+        refused(
+            "fp16_master_weights_and_grads",
+            "master weights are float32",
+        ),
+    ],
+};
+
+/// `activation_checkpointing`.
+pub const ACTIVATION: Table = Table {
+    doc: "how recomputed activations are kept; whether to recompute is model.recompute",
+    overlay: None,
+    fields: &[
+        flag(
+            "partition_activations",
+            "false",
+            "split saved inputs over tensor-parallel ranks",
+        )
+        .deepspeed(),
+        flag(
+            "cpu_checkpointing",
+            "false",
+            "keep saved inputs in host memory",
+        )
+        .deepspeed(),
+        ignored(
+            "contiguous_memory_optimization",
+            "saved inputs always lie in one planned arena",
+        ),
+        ignored("number_checkpoints", "the plan knows their number"),
+        ignored(
+            "synchronize_checkpoint_boundary",
+            "boundaries are ordered by events, not by waiting",
+        ),
+        ignored("profile", "step times are in DIR/metrics.jsonl"),
+    ],
+};
