@@ -1,0 +1,127 @@
+//! An open CPU device: a team of threads, an account of memory, and what the configuration allows.
+
+use crate::memory::{Account, machine_bytes};
+use crate::pace::Pace;
+use crate::team::Team;
+use crossweave_abi as abi;
+use crossweave_plugin::{Code, Error, Host, Info, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the configuration says; read when a device is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settings {
+    /// `cpu.devices`: devices this machine is divided into.
+    pub(crate) devices: u32,
+    /// `cpu.threads`: threads of each device, the stream's own included.
+    pub(crate) threads: usize,
+    /// `cpu.fused`: `off` refuses every fused op, so that decompositions can be tested.
+    pub(crate) fused: bool,
+    /// `cpu.memory_bytes`: what each device may give out.
+    pub(crate) memory: u64,
+    /// `cpu.comm_timeout_s`: for communicators that state none.
+    pub(crate) comm_timeout_s: u64,
+}
+
+impl Settings {
+    pub(crate) fn read(host: &Host, cores: usize) -> Result<Settings> {
+        let devices = number(host, "cpu.devices", 1, 1)? as u32;
+        let threads = number(
+            host,
+            "cpu.threads",
+            (cores / devices as usize).max(1) as u64,
+            1,
+        )? as usize;
+        let fused = match host.config("cpu.fused").as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(x) => return Err(bad("cpu.fused", x, "`on` or `off`")),
+        };
+        Ok(Settings {
+            devices,
+            threads,
+            fused,
+            memory: number(host, "cpu.memory_bytes", machine_bytes(), 1)?,
+            comm_timeout_s: number(host, "cpu.comm_timeout_s", 300, 1)?,
+        })
+    }
+}
+
+fn bad(key: &str, got: &str, want: &str) -> Error {
+    Error::new(Code::Invalid, format!("{key} = `{got}`: must be {want}"))
+}
+
+fn number(host: &Host, key: &str, default: u64, least: u64) -> Result<u64> {
+    match host.config(key) {
+        None => Ok(default),
+        Some(text) => text
+            .trim()
+            .parse::<u64>()
+            .ok()
+            .filter(|n| *n >= least)
+            .ok_or_else(|| bad(key, &text, &format!("a whole number of at least {least}"))),
+    }
+}
+
+/// An open CPU device. Opening one index twice gives two devices with threads of their own (ranks as threads).
+pub struct Device {
+    pub(crate) index: u32,
+    pub(crate) team: Arc<Team>,
+    pub(crate) account: Arc<Account>,
+    pub(crate) fused: bool,
+}
+
+impl Device {
+    pub(crate) fn new(index: u32, settings: &Settings, host: &Host, pace: &Arc<Pace>) -> Device {
+        Device {
+            index,
+            team: Arc::new(Team::paced(settings.threads, host, pace.clone())),
+            account: Arc::new(Account {
+                total: settings.memory,
+                bytes: AtomicU64::new(0),
+                live: AtomicU64::new(0),
+            }),
+            fused: settings.fused,
+        }
+    }
+
+    pub(crate) fn info(&self) -> Info {
+        let mut uuid = *b"crossweave-cpu\0\0";
+        uuid[15] = self.index as u8;
+        let given = self.account.bytes.load(Ordering::Relaxed);
+        Info {
+            kind: 1,
+            mem_total: self.account.total,
+            mem_free: self.account.total.saturating_sub(given),
+            caps: abi::CAP_HOST_PROGRESS | abi::CAP_DETERMINISTIC,
+            numa_node: u32::MAX,
+            align: crate::memory::ALIGN as u32,
+            uuid,
+            name: processor_name(),
+            pci_bus_id: String::new(),
+            arch: std::env::consts::ARCH.into(),
+        }
+    }
+
+    /// `threads`, `fused`, `mem.live` (allocations alive), `mem.bytes` (given out): numbers as text.
+    pub(crate) fn attr(&self, key: &str) -> Option<Vec<u8>> {
+        let text = match key {
+            "threads" => self.team.threads().to_string(),
+            "fused" => u8::from(self.fused).to_string(),
+            "mem.live" => self.account.live.load(Ordering::Relaxed).to_string(),
+            "mem.bytes" => self.account.bytes.load(Ordering::Relaxed).to_string(),
+            _ => return None,
+        };
+        Some(text.into_bytes())
+    }
+}
+
+fn processor_name() -> String {
+    std::fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|l| l.starts_with("model name"))?;
+            Some(line.split_once(':')?.1.trim().to_string())
+        })
+        .unwrap_or_else(|| "CPU".into())
+}
