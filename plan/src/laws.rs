@@ -481,13 +481,6 @@ impl<'a> State<'a> {
                     format!("unit {unit} has no gradient yet; reduce it after its last backward"),
                 );
             }
-            if self.norm_done || self.finite_done {
-                return self.fault(
-                    index,
-                    Law::Norm,
-                    "a gradient is reduced after the norm or the finite check that must see it",
-                );
-            }
             self.units[unit as usize].reduced = Some(how);
             if self.plan.grads == Home::Slots && how == Reduction::Scatter {
                 let whole = self.facts.units[unit as usize].grad_bytes;

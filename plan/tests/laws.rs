@@ -294,6 +294,13 @@ fn each_law_refuses_its_mutants() {
             "before the norm or the finite check",
         ),
         (
+            Law::ReduceOnce,
+            f,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 finite norm opt0 opt1",
+            "F0.0 F1.0 B1.0 ar1 ar0 B0.0 finite",
+            "unit 0 has no gradient yet",
+        ),
+        (
             Law::UpdateOnce,
             f,
             ONE,
@@ -361,6 +368,28 @@ fn parameters_are_not_updated_while_still_needed() {
         regathered,
         &facts(2, 1),
         "updated already",
+    );
+}
+
+/// The norm and the finite check wait for every gradient, so what is reduced behind them is reduced twice.
+#[test]
+fn nothing_is_reduced_behind_the_norm_or_the_finite_check() {
+    let mut f = facts(2, 1);
+    f.units[1].grad_bytes = 0;
+    for global in ["norm", "finite"] {
+        let good = format!("F0.0 F1.0 B1.0 B0.0 ar0 {global} opt0");
+        let bad = format!("F0.0 F1.0 B1.0 B0.0 ar0 {global} ar0 opt0");
+        let fault = plan(&bad);
+        check(&plan(&good), &f).unwrap();
+        assert_eq!(check(&fault, &f).unwrap_err().law, Law::ReduceOnce);
+    }
+    let cleared = "zg0 zg1 F0.0 F1.0 B1.0 B0.0 ar0 opt0";
+    refused(
+        Law::ZeroGrad,
+        "zg0 F0.0 F1.0 B1.0 B0.0 ar0 opt0",
+        cleared,
+        &f,
+        "never written",
     );
 }
 
