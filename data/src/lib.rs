@@ -1,1 +1,37 @@
-//! crossweave-data.
+//! Text to tokens to batches: a corpus is tokenised once into a Megatron-compatible dataset, shuffled by a seed alone,
+//! and handed out by position, so that neither the number of ranks nor a restart changes what a step trains on.
+#![forbid(unsafe_code)]
+
+mod atomic;
+mod batches;
+mod build;
+mod cache;
+mod corpus;
+mod error;
+mod given;
+mod gpt;
+mod index_file;
+mod indexed;
+mod order;
+mod order_store;
+mod progress;
+mod rng;
+mod source;
+mod spec;
+mod split;
+mod tokenizer;
+
+pub use batches::{BatchShape, Batches, SequenceSource, TokenBatch};
+pub use build::BuildReport;
+pub use corpus::{Corpus, open};
+pub use error::{DataError, Result};
+pub use given::GivenTokens;
+pub use gpt::GptDataset;
+pub use index_file::TokenType;
+pub use indexed::IndexedDataset;
+pub use order::Order;
+pub use progress::{NoProgress, Phase, Progress};
+pub use spec::{
+    CargoSource, DataSpec, FilesSource, Source, TokenizerKind, TokenizerSpec, Validation,
+};
+pub use tokenizer::{Encoded, Tokenizer};

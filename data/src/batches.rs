@@ -1,0 +1,349 @@
+//! Batches by position: which sequences a step trains on is arithmetic on the number of sequences consumed so far.
+//!
+//! The global batch that follows `c` consumed sequences is sequences `c .. c + G`, whatever the number of ranks. Rank
+//! `r` of `N` takes the contiguous share `c + r*G/N ..`, and its micro-batches follow each other in it; so micro-batch
+//! `m` of one rank is what rank `m` of several would hold. A run resumes exactly from `c` alone.
+
+use crate::error::{DataError, Result};
+use std::sync::Arc;
+
+/// Rows of tokens by number. Shared by the ranks.
+pub trait SequenceSource: Send + Sync {
+    /// Tokens of a row. A row trains on `row_len() - 1` predictions: inputs lack its last token, labels its first.
+    fn row_len(&self) -> usize;
+    /// Different rows: of one pass over a corpus, or in all of a file of given batches.
+    fn sequences(&self) -> u64;
+    /// Rows of a global batch when the source prescribes them.
+    fn fixed_batch(&self) -> Option<u64> {
+        None
+    }
+    /// Fills `out`, of [`SequenceSource::row_len`] tokens, with a row.
+    fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()>;
+}
+
+/// How a global batch is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchShape {
+    /// Sequences of a step over all ranks, `G`.
+    pub global_batch: u64,
+    /// Data-parallel ranks, `N`.
+    pub ranks: u64,
+    /// Micro-batches of a rank in a step.
+    pub accumulation: u64,
+}
+
+/// A micro-batch of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenBatch {
+    /// Sequences.
+    pub rows: usize,
+    /// Tokens of each, one more than there are predictions.
+    pub columns: usize,
+    /// `rows * columns` ids, row by row.
+    pub tokens: Vec<u32>,
+}
+
+impl TokenBatch {
+    fn cut(&self, from: usize) -> Vec<u32> {
+        self.tokens
+            .chunks_exact(self.columns)
+            .flat_map(|row| &row[from..from + self.columns - 1])
+            .copied()
+            .collect()
+    }
+
+    /// Every row without its last token: `[rows, columns - 1]`.
+    pub fn inputs(&self) -> Vec<u32> {
+        self.cut(0)
+    }
+
+    /// Every row without its first token: `[rows, columns - 1]`.
+    pub fn labels(&self) -> Vec<u32> {
+        self.cut(1)
+    }
+}
+
+/// Hands out a source's rows as micro-batches.
+#[derive(Clone)]
+pub struct Batches {
+    source: Arc<dyn SequenceSource>,
+    shape: BatchShape,
+    micro: u64,
+    wrap: Option<u64>,
+}
+
+impl Batches {
+    /// Batches to train on. `key` names the source in errors.
+    ///
+    /// # Errors
+    /// More ranks than sequences; a global batch that does not divide; one that is not the given batches'.
+    pub fn training(source: Arc<dyn SequenceSource>, shape: BatchShape, key: &str) -> Result<Self> {
+        let BatchShape {
+            global_batch,
+            ranks,
+            ..
+        } = shape;
+        let few = |sequences, of_what| {
+            Err(DataError::MoreRanksThanSequences {
+                key: key.into(),
+                ranks,
+                sequences,
+                of_what,
+            })
+        };
+        match source.fixed_batch() {
+            Some(rows) if rows < ranks => return few(rows, "in each given batch"),
+            Some(rows) if rows != global_batch => {
+                let reason = format!(
+                    "each given batch has {rows} rows, the configuration asks for {global_batch} a step"
+                );
+                let fix = format!("make micro-batch x accumulation x ranks equal to {rows}");
+                return Err(DataError::setting(key, reason, fix));
+            }
+            _ => {}
+        }
+        if source.sequences() < ranks {
+            return few(source.sequences(), "in the corpus");
+        }
+        if global_batch < ranks {
+            return few(global_batch, "in a global batch");
+        }
+        Self::new(source, shape, None)
+    }
+
+    /// Batches to evaluate on: past the last row they begin again, so a small set fills any global batch, alike on any
+    /// number of ranks.
+    ///
+    /// # Errors
+    /// A global batch that does not divide.
+    pub fn evaluation(source: Arc<dyn SequenceSource>, shape: BatchShape) -> Result<Self> {
+        let rows = source.sequences().max(1);
+        Self::new(source, shape, Some(rows))
+    }
+
+    fn new(source: Arc<dyn SequenceSource>, shape: BatchShape, wrap: Option<u64>) -> Result<Self> {
+        let BatchShape {
+            global_batch,
+            ranks,
+            accumulation,
+        } = shape;
+        let unit = ranks.saturating_mul(accumulation);
+        if unit == 0 || global_batch == 0 || !global_batch.is_multiple_of(unit) {
+            return Err(DataError::Uneven {
+                global_batch,
+                ranks,
+                accumulation,
+                unit,
+            });
+        }
+        Ok(Self {
+            source,
+            shape,
+            micro: global_batch / unit,
+            wrap,
+        })
+    }
+
+    /// How the global batch is divided.
+    pub fn shape(&self) -> BatchShape {
+        self.shape
+    }
+
+    /// Sequences of a micro-batch.
+    pub fn micro_batch(&self) -> usize {
+        self.micro as usize
+    }
+
+    /// Tokens of a row; predictions are one fewer.
+    pub fn row_len(&self) -> usize {
+        self.source.row_len()
+    }
+
+    /// Steps that see every row of the source at least once.
+    pub fn full_pass(&self) -> u64 {
+        self.source
+            .sequences()
+            .div_ceil(self.shape.global_batch)
+            .max(1)
+    }
+
+    /// Micro-batch `micro` of `rank` in the global batch that follows `consumed` sequences.
+    ///
+    /// # Errors
+    /// A rank or micro-batch outside the shape, the end of given batches, a token outside the vocabulary, a failed read.
+    pub fn after(&self, consumed: u64, rank: u64, micro: u64) -> Result<TokenBatch> {
+        let BatchShape {
+            global_batch,
+            ranks,
+            accumulation,
+        } = self.shape;
+        if rank >= ranks || micro >= accumulation {
+            let reason = format!(
+                "rank {rank}, micro-batch {micro} is outside {ranks} ranks x {accumulation} micro-batches"
+            );
+            return Err(DataError::setting(
+                "train_batch_size",
+                reason,
+                "ask within the shape",
+            ));
+        }
+        let first = consumed.saturating_add(rank * (global_batch / ranks) + micro * self.micro);
+        let columns = self.source.row_len();
+        let mut tokens = vec![0; self.micro_batch() * columns];
+        for (i, row) in tokens.chunks_exact_mut(columns).enumerate() {
+            let sequence = first.saturating_add(i as u64);
+            self.source
+                .read(self.wrap.map_or(sequence, |n| sequence % n), row)?;
+        }
+        Ok(TokenBatch {
+            rows: self.micro_batch(),
+            columns,
+            tokens,
+        })
+    }
+
+    /// [`Batches::after`] for a run that had this global batch from its first step: `step` counts from 0.
+    ///
+    /// # Errors
+    /// As [`Batches::after`].
+    pub fn at_step(&self, step: u64, rank: u64, micro: u64) -> Result<TokenBatch> {
+        self.after(step.saturating_mul(self.shape.global_batch), rank, micro)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row `i` is `[i, i, i]`.
+    struct Count(u64);
+    impl SequenceSource for Count {
+        fn row_len(&self) -> usize {
+            3
+        }
+        fn sequences(&self) -> u64 {
+            self.0
+        }
+        fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
+            out.fill(sequence as u32);
+            Ok(())
+        }
+    }
+
+    fn step(batches: &Batches, step: u64) -> Vec<u32> {
+        let BatchShape {
+            ranks,
+            accumulation,
+            ..
+        } = batches.shape();
+        let micro =
+            |r| (0..accumulation).flat_map(move |m| batches.at_step(step, r, m).unwrap().tokens);
+        (0..ranks).flat_map(micro).collect()
+    }
+
+    #[test]
+    fn every_division_gives_the_same_global_batch() {
+        let global_batch = 72;
+        let whole = Batches::training(
+            Arc::new(Count(99)),
+            BatchShape {
+                global_batch,
+                ranks: 1,
+                accumulation: 1,
+            },
+            "k",
+        )
+        .unwrap();
+        for ranks in [1, 2, 3, 4, 8] {
+            for accumulation in [1, 3] {
+                let shape = BatchShape {
+                    global_batch,
+                    ranks,
+                    accumulation,
+                };
+                let batches = Batches::training(Arc::new(Count(99)), shape, "k").unwrap();
+                for s in 0..5 {
+                    assert_eq!(step(&batches, s), step(&whole, s));
+                }
+            }
+        }
+        assert_eq!(step(&whole, 2)[..4], [144, 144, 144, 145]);
+    }
+
+    #[test]
+    fn micro_batches_of_one_rank_are_the_shares_of_several() {
+        let make = |ranks, accumulation| {
+            Batches::training(
+                Arc::new(Count(99)),
+                BatchShape {
+                    global_batch: 8,
+                    ranks,
+                    accumulation,
+                },
+                "k",
+            )
+            .unwrap()
+        };
+        for m in 0..4 {
+            assert_eq!(
+                make(1, 4).at_step(3, 0, m).unwrap(),
+                make(4, 1).at_step(3, m, 0).unwrap()
+            );
+        }
+        // Resuming with half the batch goes on where the run stopped.
+        assert_eq!(make(1, 1).after(5, 0, 0).unwrap().tokens[0], 5);
+    }
+
+    #[test]
+    fn impossible_divisions_are_errors_with_numbers() {
+        let error = |sequences, global_batch, ranks, accumulation| {
+            let shape = BatchShape {
+                global_batch,
+                ranks,
+                accumulation,
+            };
+            Batches::training(Arc::new(Count(sequences)), shape, "data.train")
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        let few = error(3, 8, 4, 1);
+        for part in [
+            "data.train",
+            "4 ranks",
+            "3 sequences",
+            "in the corpus",
+            "fix:",
+        ] {
+            assert!(few.contains(part), "{few}");
+        }
+        assert!(error(99, 2, 4, 1).contains("in a global batch"));
+        assert!(error(99, 8, 3, 1).contains("multiple of 3"));
+        assert!(error(99, 8, 2, 0).contains("does not divide"));
+        let shape = BatchShape {
+            global_batch: 4,
+            ranks: 2,
+            accumulation: 1,
+        };
+        let batches = Batches::training(Arc::new(Count(9)), shape, "k").unwrap();
+        assert!(batches.at_step(0, 2, 0).is_err() && batches.at_step(0, 0, 1).is_err());
+    }
+
+    #[test]
+    fn evaluation_begins_again() {
+        let shape = BatchShape {
+            global_batch: 4,
+            ranks: 4,
+            accumulation: 1,
+        };
+        let batches = Batches::evaluation(Arc::new(Count(3)), shape).unwrap();
+        assert_eq!(batches.full_pass(), 1);
+        assert_eq!(step(&batches, 0), [0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 0, 0]);
+        assert_eq!(
+            Batches::evaluation(Arc::new(Count(9)), shape)
+                .unwrap()
+                .full_pass(),
+            3
+        );
+    }
+}

@@ -1,0 +1,612 @@
+//! Documents to a `.bin/.idx` pair: tokenised in parallel, written in order, once for each content.
+//!
+//! Work goes in portions of about 32 MiB of text, so a corpus of any size needs memory for one portion (and for the
+//! largest single document). The `.idx` gets its name last: where it exists, the `.bin` beside it is whole.
+
+use crate::atomic::{AtomicFile, write_file};
+use crate::cache::{Hash, corpus_hash, hash_files, hex};
+use crate::error::{DataError, Result};
+use crate::index_file::{Index, TokenType};
+use crate::indexed::{IndexedDataset, pair};
+use crate::progress::{Phase, Progress};
+use crate::source::{Form, SourceFile, list_cargo, list_files, read_file, text_of_line};
+use crate::spec::Source;
+use crate::tokenizer::Tokenizer;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+/// Bytes of text tokenised between two writes.
+const PORTION: u64 = 32 << 20;
+
+/// What making a dataset took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildReport {
+    /// Whether text was tokenised; false when the cache or the user already had the tokens.
+    pub built: bool,
+    /// Documents of the dataset.
+    pub documents: u64,
+    /// Tokens of the dataset, end-of-document ids included.
+    pub tokens: u64,
+    /// Bytes of the source files; for a ready-made dataset, of its `.bin`.
+    pub bytes: u64,
+    /// Source files.
+    pub files: u64,
+    /// Documents in which bytes that are not UTF-8 were replaced; known only when `built`.
+    pub lossy_documents: u64,
+    /// The dataset, without `.bin`/`.idx`.
+    pub prefix: PathBuf,
+}
+
+/// A dataset ready to read, and the hash that names its content.
+pub(crate) struct Built {
+    pub(crate) set: IndexedDataset,
+    pub(crate) hash: Hash,
+    pub(crate) report: BuildReport,
+}
+
+/// Finds the dataset of a text source in `cache`, or builds it there.
+pub(crate) fn build(
+    source: &Source,
+    key: &str,
+    tokenizer: &Tokenizer,
+    cache: &Path,
+    progress: &dyn Progress,
+) -> Result<Built> {
+    let (files, text_key) = match source {
+        Source::Files(files) => (list_files(files, key)?, files.text_key.as_str()),
+        Source::Cargo(cargo) => (list_cargo(cargo, key)?, "text"),
+        Source::Indexed(prefix) => return ready_made(prefix),
+        Source::Given { .. } => {
+            return Err(DataError::setting(
+                key,
+                "given batches have no documents",
+                "use them as a source of their own",
+            ));
+        }
+    };
+    let total = total_bytes(&files)?;
+    progress.begin(Phase::Hash, total);
+    let hashes = hash_files(&files, |n| progress.advance(n))?;
+    progress.end();
+    let hash = corpus_hash(&files, &hashes, source, tokenizer);
+    let prefix = cache.join(format!("corpus-{}", &hex(&hash)[..32]));
+    let bytes = hashes.iter().map(|(len, _)| len).sum();
+    let built = !pair(&prefix).1.exists();
+    let mut lossy_documents = 0;
+    if built {
+        progress.begin(Phase::Tokenize, bytes);
+        let mut writer = Writer::create(&prefix, tokenizer)?;
+        for (file, (_, hash)) in files.iter().zip(&hashes) {
+            writer.file(file, hash, text_key, tokenizer, progress)?;
+        }
+        writer.flush(text_key, tokenizer, progress)?;
+        lossy_documents = writer.finish()?;
+        progress.end();
+    }
+    let set = IndexedDataset::open(&prefix)?;
+    let (documents, tokens) = (set.documents() as u64, set.tokens());
+    let files = files.len() as u64;
+    Ok(Built {
+        hash,
+        report: BuildReport {
+            built,
+            documents,
+            tokens,
+            bytes,
+            files,
+            lossy_documents,
+            prefix,
+        },
+        set,
+    })
+}
+
+/// Opens a dataset made elsewhere. Its name in the cache follows from its index and length: reading all of a dataset
+/// of terabytes at each start is not worth what it would find, since ids are held to the vocabulary when they are read.
+pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
+    let set = IndexedDataset::open(prefix)?;
+    let hash = Sha256::digest(read_file(set.idx_path())?).into();
+    let report = BuildReport {
+        built: false,
+        documents: set.documents() as u64,
+        tokens: set.tokens(),
+        bytes: set.tokens() * set.token_type().size(),
+        files: 1,
+        lossy_documents: 0,
+        prefix: prefix.into(),
+    };
+    Ok(Built { set, hash, report })
+}
+
+fn total_bytes(files: &[SourceFile]) -> Result<u64> {
+    files
+        .iter()
+        .map(|f| {
+            std::fs::metadata(&f.path)
+                .map(|m| m.len())
+                .map_err(DataError::io("read", &f.path))
+        })
+        .sum()
+}
+
+/// A document on its way to tokens.
+enum Task {
+    /// A whole file, read when its turn comes so that reading is parallel too.
+    File { path: PathBuf, hash: Hash },
+    /// A line of a JSON-lines file.
+    Line {
+        path: PathBuf,
+        number: u64,
+        bytes: Vec<u8>,
+    },
+}
+
+struct Writer {
+    bin: AtomicFile,
+    idx: PathBuf,
+    token_type: TokenType,
+    lengths: Vec<u32>,
+    lossy: u64,
+    tasks: Vec<Task>,
+    weight: u64,
+}
+
+impl Writer {
+    fn create(prefix: &Path, tokenizer: &Tokenizer) -> Result<Self> {
+        let (bin, idx) = pair(prefix);
+        Ok(Self {
+            bin: AtomicFile::create(&bin)?,
+            idx,
+            token_type: TokenType::for_vocab(tokenizer.vocab_size()),
+            lengths: Vec::new(),
+            lossy: 0,
+            tasks: Vec::new(),
+            weight: 0,
+        })
+    }
+
+    /// Takes the documents of a file whose bytes must still have the digest the cache entry was named after.
+    fn file(
+        &mut self,
+        file: &SourceFile,
+        hash: &Hash,
+        text_key: &str,
+        tokenizer: &Tokenizer,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        match file.form {
+            Form::Text => {
+                let len = std::fs::metadata(&file.path)
+                    .map_err(DataError::io("read", &file.path))?
+                    .len();
+                self.push(
+                    Task::File {
+                        path: file.path.clone(),
+                        hash: *hash,
+                    },
+                    len,
+                    text_key,
+                    tokenizer,
+                    progress,
+                )
+            }
+            Form::JsonLines => self.lines(&file.path, hash, text_key, tokenizer, progress),
+        }
+    }
+
+    fn lines(
+        &mut self,
+        path: &Path,
+        hash: &Hash,
+        text_key: &str,
+        tokenizer: &Tokenizer,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mut reader = BufReader::with_capacity(
+            1 << 20,
+            File::open(path).map_err(DataError::io("open", path))?,
+        );
+        let mut hasher = Sha256::new();
+        for number in 1.. {
+            let mut bytes = Vec::new();
+            if reader
+                .read_until(b'\n', &mut bytes)
+                .map_err(DataError::io("read", path))?
+                == 0
+            {
+                break;
+            }
+            hasher.update(&bytes);
+            if number == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
+                bytes.drain(..3);
+            }
+            let weight = bytes.len() as u64;
+            self.push(
+                Task::Line {
+                    path: path.into(),
+                    number,
+                    bytes,
+                },
+                weight,
+                text_key,
+                tokenizer,
+                progress,
+            )?;
+        }
+        check_unchanged(path, hasher, hash)
+    }
+
+    fn push(
+        &mut self,
+        task: Task,
+        weight: u64,
+        text_key: &str,
+        tokenizer: &Tokenizer,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.tasks.push(task);
+        self.weight += weight;
+        if self.weight >= PORTION {
+            self.flush(text_key, tokenizer, progress)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Tokenises what is waiting and appends it in order.
+    fn flush(
+        &mut self,
+        text_key: &str,
+        tokenizer: &Tokenizer,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        self.weight = 0;
+        let (token_type, tasks) = (self.token_type, std::mem::take(&mut self.tasks));
+        let documents: Vec<Document> = tasks
+            .into_par_iter()
+            .map(|task| task.run(text_key, tokenizer, token_type, progress))
+            .collect::<Result<_>>()?;
+        for document in documents.iter().filter(|d| d.tokens > 0) {
+            self.bin.write(&document.bytes)?;
+            self.lengths.push(document.tokens);
+            self.lossy += u64::from(document.lossy);
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<u64> {
+        self.bin.commit()?;
+        write_file(
+            &self.idx,
+            &Index::of_documents(self.token_type, self.lengths).to_bytes(),
+        )?;
+        Ok(self.lossy)
+    }
+}
+
+/// A document as it goes into the `.bin`.
+struct Document {
+    bytes: Vec<u8>,
+    tokens: u32,
+    lossy: bool,
+}
+
+impl Task {
+    fn run(
+        self,
+        text_key: &str,
+        tokenizer: &Tokenizer,
+        token_type: TokenType,
+        progress: &dyn Progress,
+    ) -> Result<Document> {
+        let (path, text, size) = match self {
+            Task::File { path, hash } => {
+                let bytes = read_file(&path)?;
+                let mut hasher = Sha256::new();
+                hasher.update(&bytes);
+                check_unchanged(&path, hasher, &hash)?;
+                let size = bytes.len() as u64;
+                (path, bytes, size)
+            }
+            Task::Line {
+                path,
+                number,
+                bytes,
+            } => {
+                let text = text_of_line(&bytes, text_key, &path, number)?.unwrap_or_default();
+                (path, text.into_bytes(), bytes.len() as u64)
+            }
+        };
+        let encoded = tokenizer.encode(&text)?;
+        let mut ids = encoded.tokens;
+        // A document of nothing would train the model to end at once.
+        if !ids.is_empty() {
+            ids.extend(tokenizer.eod().filter(|_| tokenizer.appends_eod()));
+        }
+        let tokens = u32::try_from(ids.len())
+            .ok()
+            .filter(|&n| n <= i32::MAX as u32)
+            .ok_or_else(|| {
+                let reason = format!(
+                    "{} holds a document of {} tokens, more than the format can",
+                    path.display(),
+                    ids.len()
+                );
+                DataError::setting(
+                    "data.train",
+                    reason,
+                    "split the document into files below 2 GiB",
+                )
+            })?;
+        let mut bytes = Vec::with_capacity(ids.len() * token_type.size() as usize);
+        for id in ids {
+            match token_type {
+                TokenType::U16 => bytes.extend_from_slice(&(id as u16).to_le_bytes()),
+                _ => bytes.extend_from_slice(&id.to_le_bytes()),
+            }
+        }
+        progress.advance(size);
+        Ok(Document {
+            bytes,
+            tokens,
+            lossy: encoded.lossy,
+        })
+    }
+}
+
+fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {
+    let now: Hash = hasher.finalize().into();
+    if now == *hash {
+        Ok(())
+    } else {
+        Err(DataError::Changed { path: path.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::NoProgress;
+    use crate::spec::{CargoSource, FilesSource, TokenizerKind, TokenizerSpec};
+    use std::sync::Mutex;
+
+    fn bytes_tokenizer(append: bool) -> Tokenizer {
+        let spec = TokenizerSpec {
+            append_eod: Some(append),
+            ..TokenizerSpec::new(TokenizerKind::Bytes)
+        };
+        Tokenizer::open(&spec, None).unwrap()
+    }
+
+    fn files(dir: &Path, globs: &[&str]) -> Source {
+        Source::Files(FilesSource::new(dir, globs.iter().copied()))
+    }
+
+    fn run(source: &Source, tokenizer: &Tokenizer, cache: &Path) -> Result<Built> {
+        build(source, "data.train", tokenizer, cache, &NoProgress)
+    }
+
+    #[test]
+    fn the_golden_dataset_is_byte_equal() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, bytes) in [
+            ("a", &[1u8, 2, 3][..]),
+            ("b", &[4, 5]),
+            ("c", &[6]),
+            ("d", &[]),
+        ] {
+            std::fs::write(dir.path().join(name), bytes).unwrap();
+        }
+        let cache = tempfile::tempdir().unwrap();
+        let built = run(
+            &files(dir.path(), &["*"]),
+            &bytes_tokenizer(false),
+            cache.path(),
+        )
+        .unwrap();
+        let bin = std::fs::read(built.set.bin_path()).unwrap();
+        assert_eq!(bin, [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0]);
+        let idx = std::fs::read(built.set.idx_path()).unwrap();
+        assert_eq!(idx.len(), 102);
+        assert_eq!(
+            idx,
+            Index::of_documents(TokenType::U16, vec![3, 2, 1]).to_bytes()
+        );
+        let report = BuildReport {
+            built: true,
+            documents: 3,
+            tokens: 6,
+            bytes: 6,
+            files: 4,
+            lossy_documents: 0,
+            prefix: built.report.prefix.clone(),
+        };
+        assert_eq!(built.report, report);
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn the_second_start_builds_nothing_and_content_decides() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.txt"), "one").unwrap();
+        std::fs::write(
+            dir.path().join("b.jsonl"),
+            "{\"text\":\"two\"}\n\n{\"text\":\"\"}\r\n{\"text\":\"x\"}",
+        )
+        .unwrap();
+        let source = files(dir.path(), &["*"]);
+        let first = run(&source, &bytes_tokenizer(true), cache.path()).unwrap();
+        assert!(first.report.built);
+        assert_eq!(
+            (first.report.documents, first.report.tokens),
+            (3, 3 + 3 + 1 + 3)
+        );
+        let mut tokens = [0; 4];
+        first.set.read(1, 0, None, &mut tokens).unwrap();
+        assert_eq!(tokens, [116, 119, 111, 256]);
+        let stamp = std::fs::metadata(first.set.bin_path())
+            .unwrap()
+            .modified()
+            .unwrap();
+        let second = run(&source, &bytes_tokenizer(true), cache.path()).unwrap();
+        assert!(!second.report.built && second.hash == first.hash);
+        assert_eq!(second.report.tokens, first.report.tokens);
+        assert_eq!(
+            std::fs::metadata(second.set.bin_path())
+                .unwrap()
+                .modified()
+                .unwrap(),
+            stamp
+        );
+        // Another place with the same content is the same corpus; another tokenizer or content is not.
+        let moved = tempfile::tempdir().unwrap();
+        for name in ["a.txt", "b.jsonl"] {
+            std::fs::copy(dir.path().join(name), moved.path().join(name)).unwrap();
+        }
+        assert!(
+            !run(
+                &files(moved.path(), &["*"]),
+                &bytes_tokenizer(true),
+                cache.path()
+            )
+            .unwrap()
+            .report
+            .built
+        );
+        assert!(
+            run(&source, &bytes_tokenizer(false), cache.path())
+                .unwrap()
+                .report
+                .built
+        );
+        std::fs::write(dir.path().join("a.txt"), "onE").unwrap();
+        assert!(
+            run(&source, &bytes_tokenizer(true), cache.path())
+                .unwrap()
+                .report
+                .built
+        );
+    }
+
+    #[test]
+    fn a_failed_build_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        std::fs::write(
+            dir.path().join("b.jsonl"),
+            "{\"text\":\"two\"}\n{\"text\":2}\n",
+        )
+        .unwrap();
+        let error = run(
+            &files(dir.path(), &["*.jsonl"]),
+            &bytes_tokenizer(true),
+            cache.path(),
+        )
+        .err()
+        .unwrap()
+        .to_string();
+        assert!(error.contains("b.jsonl:2:"), "{error}");
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_kept_or_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.txt"), b"a\xff\xfeb").unwrap();
+        let source = files(dir.path(), &["a.txt"]);
+        assert_eq!(
+            run(&source, &bytes_tokenizer(false), cache.path())
+                .unwrap()
+                .report
+                .lossy_documents,
+            0
+        );
+        let gpt2 = Tokenizer::open(&TokenizerSpec::new(TokenizerKind::Gpt2), None).unwrap();
+        let built = run(&source, &gpt2, cache.path()).unwrap();
+        assert_eq!(built.report.lossy_documents, 1);
+        assert_eq!(built.set.token_type(), TokenType::U16);
+    }
+
+    #[test]
+    fn portions_keep_the_order_and_progress_adds_up() {
+        struct Seen(Mutex<Vec<(Option<Phase>, u64)>>);
+        impl Progress for Seen {
+            fn begin(&self, phase: Phase, total: u64) {
+                self.0.lock().unwrap().push((Some(phase), total));
+            }
+            fn advance(&self, bytes: u64) {
+                self.0.lock().unwrap().last_mut().unwrap().1 -= bytes;
+            }
+            fn end(&self) {
+                self.0.lock().unwrap().push((None, 0));
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let sizes = [PORTION as usize - 10, 20, 5, 7];
+        for (i, size) in sizes.iter().enumerate() {
+            std::fs::write(
+                dir.path().join(format!("{i}.txt")),
+                vec![b'0' + i as u8; *size],
+            )
+            .unwrap();
+        }
+        let seen = Seen(Mutex::new(Vec::new()));
+        let built = build(
+            &files(dir.path(), &["*.txt"]),
+            "k",
+            &bytes_tokenizer(false),
+            cache.path(),
+            &seen,
+        )
+        .unwrap();
+        for (i, size) in sizes.iter().enumerate() {
+            assert_eq!(built.set.length(i), Some(*size as u32));
+            let mut one = [0];
+            built.set.read(i, 3, None, &mut one).unwrap();
+            assert_eq!(one[0], u32::from(b'0') + i as u32);
+        }
+        let expected = [
+            (Some(Phase::Hash), 0),
+            (None, 0),
+            (Some(Phase::Tokenize), 0),
+            (None, 0),
+        ];
+        assert_eq!(*seen.0.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn a_cargo_corpus_and_a_ready_made_dataset_are_sources() {
+        let home = tempfile::tempdir().unwrap();
+        let lock = home.path().join("Cargo.lock");
+        std::fs::write(
+            &lock,
+            "[[package]]\nname = \"p\"\nversion = \"1.0.0\"\nsource = \"registry+x\"\n",
+        )
+        .unwrap();
+        let root = home.path().join("registry/src/r/p-1.0.0");
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("lib.rs"), "fn main() {}").unwrap();
+        let source = Source::Cargo(CargoSource {
+            lock,
+            cargo_home: home.path().into(),
+            packages: vec![],
+            extensions: vec!["rs".into()],
+        });
+        let cache = tempfile::tempdir().unwrap();
+        let built = run(&source, &bytes_tokenizer(true), cache.path()).unwrap();
+        assert_eq!(built.report.tokens, 13);
+        let ready = run(
+            &Source::Indexed(built.report.prefix.clone()),
+            &bytes_tokenizer(true),
+            cache.path(),
+        )
+        .unwrap();
+        assert_eq!((ready.report.built, ready.report.tokens), (false, 13));
+    }
+}

@@ -1,0 +1,67 @@
+//! Names of cached files: a hash over everything their bytes follow from, and nothing else.
+//!
+//! The place of a corpus takes no part, so moving it, or cloning onto another machine, rebuilds nothing.
+
+use crate::error::Result;
+use crate::source::{Form, SourceFile, stream_file};
+use crate::spec::Source;
+use crate::tokenizer::Tokenizer;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+/// Changes whenever this crate would write other bytes for the same input.
+const FORMAT: &str = "crossweave corpus 1";
+
+/// A SHA-256 digest.
+pub(crate) type Hash = [u8; 32];
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|b| [b >> 4, b & 15])
+        .filter_map(|n| char::from_digit(n.into(), 16))
+        .collect()
+}
+
+/// Length and digest of a file's bytes.
+pub(crate) fn hash_file(file: &SourceFile) -> Result<(u64, Hash)> {
+    let (mut hasher, mut len) = (Sha256::new(), 0);
+    stream_file(&file.path, |piece| {
+        hasher.update(piece);
+        len += piece.len() as u64;
+    })?;
+    Ok((len, hasher.finalize().into()))
+}
+
+/// Digests of all files in order; `seen` is told each file's length as it is done.
+pub(crate) fn hash_files(
+    files: &[SourceFile],
+    seen: impl Fn(u64) + Sync,
+) -> Result<Vec<(u64, Hash)>> {
+    let hash = |file| hash_file(file).inspect(|(len, _)| seen(*len));
+    files.par_iter().map(hash).collect()
+}
+
+/// Name of the dataset that `tokenizer` makes of these files.
+pub(crate) fn corpus_hash(
+    files: &[SourceFile],
+    hashes: &[(u64, Hash)],
+    source: &Source,
+    tokenizer: &Tokenizer,
+) -> Hash {
+    let mut all = Sha256::new();
+    all.update(FORMAT);
+    all.update([0]);
+    all.update(tokenizer.identity());
+    all.update([0]);
+    if let Source::Files(source) = source {
+        all.update(&source.text_key);
+    }
+    for (file, (len, hash)) in files.iter().zip(hashes) {
+        all.update([if file.form == Form::Text { 1 } else { 2 }]);
+        all.update(len.to_le_bytes());
+        all.update(hash);
+    }
+    all.finalize().into()
+}

@@ -1,0 +1,374 @@
+//! Batches given as they are: an integer tensor `[steps, B, T]` of a safetensors file, one batch a step.
+
+use crate::atomic::read_at;
+use crate::batches::SequenceSource;
+use crate::error::{DataError, Result};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// The header is parsed in memory, so a damaged length must not ask for more than any real file has.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// Token batches in a safetensors file. Row `s * B + b` is batch `b` of step `s`; inputs are a row without its last
+/// token, labels a row without its first.
+#[derive(Debug)]
+pub struct GivenTokens {
+    path: PathBuf,
+    key: String,
+    file: File,
+    data: u64,
+    dtype: Dtype,
+    steps: u64,
+    batch: u64,
+    row: u64,
+    vocab: Option<usize>,
+}
+
+impl GivenTokens {
+    /// Opens tensor `key` of `path` and checks every token against `vocab`.
+    ///
+    /// # Errors
+    /// A damaged file, a tensor that is missing or not `[steps, B, T]` of integers, a token outside the vocabulary.
+    pub fn open(path: &Path, key: &str, vocab: Option<usize>) -> Result<Self> {
+        let corrupt = |offset: u64, reason: String| DataError::Corrupt {
+            path: path.into(),
+            offset,
+            reason,
+            fix: "write the safetensors file again".into(),
+        };
+        let file = File::open(path).map_err(DataError::io("open", path))?;
+        let len = file.metadata().map_err(DataError::io("read", path))?.len();
+        if len < 8 {
+            return Err(corrupt(
+                len,
+                format!("{len} bytes, too short for a safetensors header"),
+            ));
+        }
+        let mut size = [0; 8];
+        read_at(&file, path, 0, &mut size)?;
+        let size = u64::from_le_bytes(size);
+        if size > MAX_HEADER || size > len - 8 {
+            return Err(corrupt(
+                0,
+                format!("the header claims {size} bytes, the file has {len}"),
+            ));
+        }
+        let mut header = vec![0; size as usize];
+        read_at(&file, path, 8, &mut header)?;
+        let header: Metadata =
+            serde_json::from_slice(&header).map_err(|e| corrupt(8, format!("bad header: {e}")))?;
+        let data = 8 + size;
+        let end = data + header.data_len() as u64;
+        if end != len {
+            return Err(corrupt(
+                end.min(len),
+                format!("the header describes {end} bytes, the file has {len}"),
+            ));
+        }
+        let Some(info) = header.info(key) else {
+            let mut names: Vec<String> = header.tensors().into_keys().collect();
+            names.sort();
+            names.truncate(20);
+            let reason = format!("{} has no tensor \"{key}\"", path.display());
+            return Err(DataError::setting(
+                "data.key",
+                reason,
+                format!("name one of: {}", names.join(", ")),
+            ));
+        };
+        let [steps, batch, row] = info.shape[..] else {
+            let reason = format!(
+                "tensor \"{key}\" of {} has shape {:?}, not [steps, B, T]",
+                path.display(),
+                info.shape
+            );
+            return Err(DataError::setting(
+                "data.tokens",
+                reason,
+                "give it three dimensions",
+            ));
+        };
+        if width(info.dtype).is_none() {
+            let reason = format!(
+                "tensor \"{key}\" of {} is {:?}, not integers",
+                path.display(),
+                info.dtype
+            );
+            return Err(DataError::setting(
+                "data.tokens",
+                reason,
+                "write it as I64, I32 or U16",
+            ));
+        }
+        if steps == 0 || batch == 0 || row < 2 {
+            let reason = format!(
+                "tensor \"{key}\" of {} has shape [{steps}, {batch}, {row}]",
+                path.display()
+            );
+            return Err(DataError::setting(
+                "data.tokens",
+                reason,
+                "give at least one step, one row and two tokens a row",
+            ));
+        }
+        let this = Self {
+            path: path.into(),
+            key: key.into(),
+            file,
+            data: data + info.data_offsets.0 as u64,
+            dtype: info.dtype,
+            steps: steps as u64,
+            batch: batch as u64,
+            row: row as u64,
+            vocab,
+        };
+        // Found now, a bad token costs nothing; found at its step, it would cost the steps before it.
+        let mut out = vec![0; row];
+        for sequence in 0..this.sequences() {
+            this.read(sequence, &mut out)?;
+        }
+        Ok(this)
+    }
+
+    /// Steps in the file.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Rows of each step, `B`.
+    pub fn batch(&self) -> u64 {
+        self.batch
+    }
+}
+
+/// Bytes of an integer type.
+fn width(dtype: Dtype) -> Option<usize> {
+    match dtype {
+        Dtype::U8 | Dtype::I8 => Some(1),
+        Dtype::U16 | Dtype::I16 => Some(2),
+        Dtype::U32 | Dtype::I32 => Some(4),
+        Dtype::U64 | Dtype::I64 => Some(8),
+        _ => None,
+    }
+}
+
+/// The value of little-endian `bytes`. A `u64` beyond `i64` saturates: it is no token id either way.
+fn value(dtype: Dtype, bytes: &[u8]) -> i64 {
+    let mut wide = [0; 8];
+    wide[..bytes.len()].copy_from_slice(bytes);
+    let unsigned = u64::from_le_bytes(wide);
+    match dtype {
+        Dtype::I8 => i64::from(unsigned as i8),
+        Dtype::I16 => i64::from(unsigned as i16),
+        Dtype::I32 => i64::from(unsigned as i32),
+        Dtype::I64 => unsigned as i64,
+        _ => i64::try_from(unsigned).unwrap_or(i64::MAX),
+    }
+}
+
+impl SequenceSource for GivenTokens {
+    fn row_len(&self) -> usize {
+        self.row as usize
+    }
+
+    fn sequences(&self) -> u64 {
+        self.steps * self.batch
+    }
+
+    fn fixed_batch(&self) -> Option<u64> {
+        Some(self.batch)
+    }
+
+    fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
+        let (step, row) = (sequence / self.batch, sequence % self.batch);
+        if step >= self.steps {
+            return Err(DataError::PastEnd {
+                path: self.path.clone(),
+                tensor: self.key.clone(),
+                step,
+                steps: self.steps,
+            });
+        }
+        let width = width(self.dtype).unwrap_or(1);
+        let mut bytes = vec![0; self.row_len() * width];
+        read_at(
+            &self.file,
+            &self.path,
+            self.data + sequence * bytes.len() as u64,
+            &mut bytes,
+        )?;
+        for (column, (token, raw)) in out.iter_mut().zip(bytes.chunks_exact(width)).enumerate() {
+            let id = value(self.dtype, raw);
+            *token = u32::try_from(id)
+                .ok()
+                .filter(|&t| self.vocab.is_none_or(|v| (t as usize) < v))
+                .ok_or_else(|| DataError::TokenOutOfRange {
+                    path: self.path.clone(),
+                    place: format!(
+                        "step {step}, row {row}, column {column} of \"{}\"",
+                        self.key
+                    ),
+                    token: id,
+                    vocab: self.vocab.map_or(1 << 32, |v| v as u64),
+                })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batches::{BatchShape, Batches};
+    use proptest::prelude::*;
+    use safetensors::tensor::TensorView;
+    use std::sync::Arc;
+
+    fn bytes(dtype: Dtype, shape: &[usize], values: &[i64]) -> Vec<u8> {
+        let width = dtype.bitsize() / 8;
+        let raw: Vec<u8> = values
+            .iter()
+            .flat_map(|v| v.to_le_bytes()[..width].to_vec())
+            .collect();
+        let other = [0u8; 4];
+        let views = [
+            (
+                "input_ids",
+                TensorView::new(dtype, shape.to_vec(), &raw).unwrap(),
+            ),
+            (
+                "other",
+                TensorView::new(Dtype::F32, vec![1], &other).unwrap(),
+            ),
+        ];
+        safetensors::serialize(views, None).unwrap()
+    }
+
+    fn open(bytes: &[u8], key: &str, vocab: Option<usize>) -> Result<GivenTokens> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.safetensors");
+        std::fs::write(&path, bytes).unwrap();
+        GivenTokens::open(&path, key, vocab)
+    }
+
+    #[test]
+    fn one_batch_a_step_split_over_ranks() {
+        let values: Vec<i64> = (0..2 * 4 * 3).collect();
+        for dtype in [Dtype::I64, Dtype::I32, Dtype::U16, Dtype::U8] {
+            let given =
+                Arc::new(open(&bytes(dtype, &[2, 4, 3], &values), "input_ids", Some(24)).unwrap());
+            assert_eq!((given.steps(), given.batch(), given.row_len()), (2, 4, 3));
+            let shape = BatchShape {
+                global_batch: 4,
+                ranks: 2,
+                accumulation: 2,
+            };
+            let batches = Batches::training(given, shape, "data.tokens").unwrap();
+            let batch = batches.at_step(1, 1, 0).unwrap();
+            assert_eq!(
+                (batch.rows, batch.columns, &batch.tokens[..]),
+                (1, 3, &[18, 19, 20][..])
+            );
+            assert_eq!(
+                (batch.inputs(), batch.labels()),
+                (vec![18, 19], vec![19, 20])
+            );
+            let error = batches.at_step(2, 0, 0).unwrap_err().to_string();
+            assert!(
+                error.contains("step 2")
+                    && error.contains("2 steps")
+                    && error.contains("input_ids"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_batch_must_be_the_files() {
+        let given =
+            Arc::new(open(&bytes(Dtype::I64, &[1, 4, 2], &[0; 8]), "input_ids", None).unwrap());
+        let error = |global_batch, ranks| {
+            let shape = BatchShape {
+                global_batch,
+                ranks,
+                accumulation: 1,
+            };
+            Batches::training(given.clone(), shape, "data.tokens")
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        assert!(
+            error(8, 1).contains("4 rows") && error(8, 1).contains("8"),
+            "{}",
+            error(8, 1)
+        );
+        assert!(
+            error(8, 8).contains("8 ranks") && error(8, 8).contains("4 sequences"),
+            "{}",
+            error(8, 8)
+        );
+    }
+
+    #[test]
+    fn bad_tokens_and_tensors_are_placed() {
+        let file = bytes(Dtype::I64, &[2, 2, 2], &[0, 1, 2, 3, 4, 5, 6, 7]);
+        let error = open(&file, "input_ids", Some(7)).unwrap_err().to_string();
+        for part in [
+            "t.safetensors",
+            "token 7",
+            "step 1, row 1, column 1",
+            "vocabulary of 7",
+            "fix:",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        let negative = bytes(Dtype::I32, &[1, 1, 2], &[0, -100]);
+        assert!(
+            open(&negative, "input_ids", None)
+                .unwrap_err()
+                .to_string()
+                .contains("token -100")
+        );
+        let error = open(&file, "tokens", None).unwrap_err().to_string();
+        assert!(
+            error.contains("\"tokens\"") && error.contains("input_ids, other"),
+            "{error}"
+        );
+        assert!(
+            open(&file, "other", None)
+                .unwrap_err()
+                .to_string()
+                .contains("shape [1]")
+        );
+        assert!(open(&bytes(Dtype::I64, &[4, 2], &[0; 8]), "input_ids", None).is_err());
+        assert!(open(&bytes(Dtype::I64, &[4, 2, 1], &[0; 8]), "input_ids", None).is_err());
+        assert!(open(&bytes(Dtype::I64, &[0, 2, 4], &[]), "input_ids", None).is_err());
+        let floats = bytes(Dtype::F32, &[1, 1, 2], &[0, 0]);
+        assert!(
+            open(&floats, "input_ids", None)
+                .unwrap_err()
+                .to_string()
+                .contains("F32")
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn damage_is_an_error_and_never_a_panic(cut in 1usize..300, at in 0usize..300, byte: u8) {
+            let good = bytes(Dtype::I64, &[2, 2, 3], &[1; 12]);
+            let short = &good[..good.len() - 1 - cut % (good.len() - 1)];
+            let error = open(short, "input_ids", Some(10)).unwrap_err().to_string();
+            prop_assert!(error.contains("t.safetensors") && error.contains("corrupt at byte"), "{}", error);
+            let mut flipped = good.clone();
+            let at = at % flipped.len();
+            flipped[at] = byte;
+            if let Ok(given) = open(&flipped, "input_ids", Some(10)) {
+                prop_assert_eq!(given.steps() * given.batch() * given.row_len() as u64, 12);
+            }
+        }
+    }
+}

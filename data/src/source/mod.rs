@@ -1,0 +1,58 @@
+//! A source is a sorted list of files, each one document or one document a line.
+
+mod cargo;
+mod files;
+mod jsonl;
+
+pub(crate) use jsonl::text_of_line;
+
+use crate::error::{DataError, Result};
+use crate::spec::{CargoSource, FilesSource};
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// How a file splits into documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// The whole file is one document.
+    Text,
+    /// Every non-blank line is a JSON object with one document.
+    JsonLines,
+}
+
+/// A file of the corpus. The list's order is the documents' order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SourceFile {
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    /// How it splits.
+    pub(crate) form: Form,
+}
+
+/// Files of a text source, in an order that depends on relative names only.
+pub(crate) fn list_files(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
+    files::list(source, key)
+}
+
+/// Files of a cargo source, sorted by package name, version and path within the package.
+pub(crate) fn list_cargo(source: &CargoSource, key: &str) -> Result<Vec<SourceFile>> {
+    cargo::list(source, key)
+}
+
+/// Reads a whole file.
+pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(DataError::io("read", path))
+}
+
+/// Feeds a file to `eat` in pieces.
+pub(crate) fn stream_file(path: &Path, mut eat: impl FnMut(&[u8])) -> Result<()> {
+    let mut file = File::open(path).map_err(DataError::io("open", path))?;
+    let mut piece = vec![0; 1 << 17];
+    loop {
+        match file.read(&mut piece).map_err(DataError::io("read", path))? {
+            0 => return Ok(()),
+            n => eat(&piece[..n]),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a user can ask of the data layer, as plain values; the configuration crate owns the JSON form.
+
+use std::path::PathBuf;
+
+/// A corpus: where its tokens come from, how they are made, and which of them are held back for validation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataSpec {
+    /// Training text or tokens (`data.train`, `data.tokens`).
+    pub train: Source,
+    /// What is held back.
+    pub validation: Validation,
+    /// How text becomes tokens. Sources that already are tokens need none; one that is given decodes their samples.
+    pub tokenizer: Option<TokenizerSpec>,
+    /// `model.vocab_size` when the user fixed it; token ids are held to it, and the end-of-document id of the bytes
+    /// tokenizer is left out by default when it would not fit.
+    pub model_vocab: Option<usize>,
+}
+
+/// Where documents or tokens come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Source {
+    /// Text and JSON-lines files picked by globs.
+    Files(FilesSource),
+    /// The Rust sources of locked packages as cargo unpacked them.
+    Cargo(CargoSource),
+    /// A ready-made Megatron dataset: the path without `.bin`/`.idx`.
+    Indexed(PathBuf),
+    /// Batches given as they are: a `[steps, B, T]` integer tensor in a safetensors file.
+    Given {
+        /// The safetensors file.
+        file: PathBuf,
+        /// Name of the tensor.
+        key: String,
+    },
+}
+
+/// Files picked by globs. `.jsonl` and `.ndjson` hold one document a line; any other file is one document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FilesSource {
+    /// Globs (`*`, `**`, `?`, `[..]`); each must match at least one file.
+    pub globs: Vec<String>,
+    /// Files matching one of these are left out.
+    pub exclude: Vec<String>,
+    /// Field of a JSON-lines object that holds the text, usually `text`.
+    pub text_key: String,
+    /// Folder that relative globs start from.
+    pub base: PathBuf,
+}
+
+impl FilesSource {
+    /// Globs relative to `base`, the field named `text`, nothing excluded.
+    pub fn new(
+        base: impl Into<PathBuf>,
+        globs: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        Self {
+            globs: globs.into_iter().map(Into::into).collect(),
+            exclude: Vec::new(),
+            text_key: "text".into(),
+            base: base.into(),
+        }
+    }
+}
+
+/// The sources of packages named in a `Cargo.lock`, read from cargo's registry folder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CargoSource {
+    /// The lock file.
+    pub lock: PathBuf,
+    /// Cargo's home folder (`CARGO_HOME`, usually `~/.cargo`), resolved by the caller.
+    pub cargo_home: PathBuf,
+    /// `name` or `name@version` of the packages to take; all registry packages of the lock when empty. Cargo unpacks
+    /// only what a platform builds, so a corpus that shall be the same everywhere names its packages.
+    pub packages: Vec<String>,
+    /// File name extensions to take, usually `rs`.
+    pub extensions: Vec<String>,
+}
+
+/// What is held back from training.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Validation {
+    /// Nothing.
+    None,
+    /// A source of its own.
+    Source(Source),
+    /// This share of the tokens, `0 < f < 1`: whole documents chosen at random by a fixed seed, the last one cut so that
+    /// the share is exact.
+    Fraction(f64),
+    /// Megatron's `split`, for example `969,30,1`: contiguous ranges of documents for train, validation and test.
+    Split(String),
+}
+
+/// A tokenizer and what it puts between documents.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenizerSpec {
+    /// Which tokenizer.
+    pub kind: TokenizerKind,
+    /// Whether each document ends in the end-of-document id. Unset means: when the tokenizer has one and it fits the
+    /// model's vocabulary.
+    pub append_eod: Option<bool>,
+    /// The end-of-document token of a `tokenizer.json`, when it is none of the usual names.
+    pub eod_token: Option<String>,
+}
+
+impl TokenizerSpec {
+    /// A tokenizer with the defaults for everything else.
+    pub fn new(kind: TokenizerKind) -> Self {
+        Self {
+            kind,
+            append_eod: None,
+            eod_token: None,
+        }
+    }
+}
+
+/// Which tokenizer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TokenizerKind {
+    /// One token a byte; id 256 ends a document.
+    Bytes,
+    /// GPT-2's byte-pair encoding with its vocabulary built in; id 50256 ends a document.
+    Gpt2,
+    /// A Hugging Face `tokenizer.json`.
+    HfFile(PathBuf),
+}

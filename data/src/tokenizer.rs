@@ -1,0 +1,435 @@
+//! Text to token ids and back: bytes, GPT-2's byte pairs from memory, or any `tokenizer.json`.
+//!
+//! Decoding never fails: ids that name nothing are skipped, the end-of-document id is no text, and bytes that are not
+//! UTF-8 become U+FFFD, since a model may stop in the middle of a character.
+
+use crate::cache::hex;
+use crate::error::{DataError, Result};
+use crate::spec::{TokenizerKind, TokenizerSpec};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// Names under which published tokenizers keep their end-of-document token, in the order they are tried.
+const EOD_NAMES: [&str; 7] = [
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|eos|>",
+    "[EOS]",
+    "<|im_end|>",
+];
+const GPT2_EOD: u32 = 50_256;
+const BYTES_EOD: u32 = 256;
+
+enum Kind {
+    Bytes,
+    Gpt2(Box<tiktoken_rs::CoreBPE>),
+    Hf(Box<tokenizers::Tokenizer>),
+}
+
+/// A loaded tokenizer. Shared by threads.
+pub struct Tokenizer {
+    kind: Kind,
+    path: PathBuf,
+    identity: String,
+    vocab: usize,
+    eod: Option<u32>,
+    append_eod: bool,
+}
+
+/// The tokens of one document.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Token ids, without the end-of-document id.
+    pub tokens: Vec<u32>,
+    /// Whether bytes that are not UTF-8 had to be replaced; never so for the bytes tokenizer.
+    pub lossy: bool,
+}
+
+impl Tokenizer {
+    /// Loads the tokenizer of `spec`. `model_vocab` is the model's vocabulary when it is fixed: a tokenizer that does not
+    /// fit is an error.
+    pub fn open(spec: &TokenizerSpec, model_vocab: Option<usize>) -> Result<Self> {
+        let mut this = match &spec.kind {
+            TokenizerKind::Bytes => Self::bytes(),
+            TokenizerKind::Gpt2 => Self::gpt2()?,
+            TokenizerKind::HfFile(path) => Self::hf(path, spec.eod_token.as_deref())?,
+        };
+        // The bytes tokenizer without its end-of-document id needs 256 ids only, so it follows the model when it may.
+        let bytes = matches!(this.kind, Kind::Bytes);
+        let fits = !bytes || model_vocab.is_none_or(|v| v > BYTES_EOD as usize);
+        this.append_eod = match spec.append_eod {
+            Some(true) if this.eod.is_none() => {
+                return Err(this.bad(
+                    "`data.append_eod` is true but no token is known to end a document",
+                    "name it with `data.eod_token`, or set `data.append_eod` to false",
+                ));
+            }
+            Some(wish) => wish,
+            None => this.eod.is_some() && fits,
+        };
+        if bytes && !this.append_eod {
+            (this.eod, this.vocab) = (None, 256);
+        }
+        if let Some(vocab) = model_vocab.filter(|&v| v < this.vocab) {
+            return Err(DataError::setting(
+                "model.vocab_size",
+                format!(
+                    "{vocab} is smaller than the {} ids of tokenizer {}",
+                    this.vocab,
+                    this.path.display()
+                ),
+                format!("set it to at least {}", this.vocab),
+            ));
+        }
+        this.identity = format!(
+            "{} eod={:?} append={}",
+            this.identity, this.eod, this.append_eod
+        );
+        Ok(this)
+    }
+
+    fn bytes() -> Self {
+        Self {
+            kind: Kind::Bytes,
+            path: "bytes".into(),
+            identity: "bytes".into(),
+            vocab: 257,
+            eod: Some(BYTES_EOD),
+            append_eod: true,
+        }
+    }
+
+    fn gpt2() -> Result<Self> {
+        let bpe = tiktoken_rs::r50k_base().map_err(|e| DataError::Tokenizer {
+            path: "gpt2".into(),
+            reason: e.to_string(),
+            fix: "rebuild: the vocabulary is part of the program".into(),
+        })?;
+        Ok(Self {
+            kind: Kind::Gpt2(Box::new(bpe)),
+            path: "gpt2".into(),
+            identity: "gpt2".into(),
+            vocab: GPT2_EOD as usize + 1,
+            eod: Some(GPT2_EOD),
+            append_eod: true,
+        })
+    }
+
+    fn hf(path: &Path, eod_token: Option<&str>) -> Result<Self> {
+        let bad = |reason: String, fix: &str| DataError::Tokenizer {
+            path: path.into(),
+            reason,
+            fix: fix.into(),
+        };
+        let bytes = std::fs::read(path).map_err(DataError::io("read the tokenizer", path))?;
+        let damaged = |reason: String| {
+            bad(
+                format!("not a valid tokenizer.json: {reason}"),
+                "copy the file again from its model",
+            )
+        };
+        // The library panics on some damaged files. Malformed JSON is the common cause and is refused first; the rest is
+        // caught, which is sound because nothing but the value being built is touched.
+        serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|e| damaged(e.to_string()))?;
+        let parse = std::panic::AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(&bytes));
+        let mut hf = std::panic::catch_unwind(parse)
+            .map_err(|_| damaged("the parser gave up on a part of it".into()))?
+            .map_err(|e| damaged(e.to_string()))?;
+        // Documents are whole here; what a model's input pipeline cuts or fills up must not reach the corpus.
+        hf.with_padding(None);
+        hf.with_truncation(None)
+            .map_err(|e| bad(e.to_string(), "remove `truncation` from the file"))?;
+        let eod = match eod_token {
+            Some(name) => Some(hf.token_to_id(name).ok_or_else(|| {
+                bad(
+                    format!("`data.eod_token` {name:?} is not in the vocabulary"),
+                    "name a token of the file",
+                )
+            })?),
+            None => EOD_NAMES.iter().find_map(|name| hf.token_to_id(name)),
+        };
+        // Ids may have holes, so the count of tokens is not the bound of the ids.
+        let vocab = hf
+            .get_vocab(true)
+            .into_values()
+            .max()
+            .map_or(0, |id| id as usize + 1);
+        if vocab == 0 {
+            return Err(bad(
+                "the vocabulary is empty".into(),
+                "copy the file again from its model",
+            ));
+        }
+        let digest: [u8; 32] = Sha256::digest(&bytes).into();
+        Ok(Self {
+            kind: Kind::Hf(Box::new(hf)),
+            path: path.into(),
+            identity: format!("hf {}", hex(&digest)),
+            vocab,
+            eod,
+            append_eod: true,
+        })
+    }
+
+    fn bad(&self, reason: impl Into<String>, fix: &str) -> DataError {
+        DataError::Tokenizer {
+            path: self.path.clone(),
+            reason: reason.into(),
+            fix: fix.into(),
+        }
+    }
+
+    /// Number of ids: every id this tokenizer gives is below it.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab
+    }
+
+    /// The end-of-document id.
+    pub fn eod(&self) -> Option<u32> {
+        self.eod
+    }
+
+    /// Whether documents of a corpus end in [`Tokenizer::eod`].
+    pub fn appends_eod(&self) -> bool {
+        self.append_eod
+    }
+
+    /// `bytes`, `gpt2`, or the path of the `tokenizer.json`.
+    pub fn name(&self) -> &Path {
+        &self.path
+    }
+
+    /// Text that differs whenever the same text could become other tokens.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Tokens of a document's bytes, without special tokens.
+    ///
+    /// # Errors
+    /// A `tokenizer.json` whose model cannot represent the text.
+    pub fn encode(&self, document: &[u8]) -> Result<Encoded> {
+        if let Kind::Bytes = self.kind {
+            return Ok(Encoded {
+                tokens: document.iter().map(|&b| u32::from(b)).collect(),
+                lossy: false,
+            });
+        }
+        let text = String::from_utf8_lossy(document);
+        let lossy = matches!(text, Cow::Owned(_));
+        let tokens = match &self.kind {
+            Kind::Bytes => Vec::new(),
+            Kind::Gpt2(bpe) => {
+                bpe.encode(&text, &HashSet::new())
+                    .map_err(|e| self.bad(e.message, "split the document into smaller ones"))?
+                    .0
+            }
+            Kind::Hf(hf) => hf
+                .encode_fast(text.as_ref(), false)
+                .map_err(|e| {
+                    self.bad(
+                        format!("cannot encode a document: {e}"),
+                        "use a tokenizer with an unknown token",
+                    )
+                })?
+                .get_ids()
+                .to_vec(),
+        };
+        Ok(Encoded { tokens, lossy })
+    }
+
+    /// Text of `tokens`.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let tokens: Vec<u32> = tokens
+            .iter()
+            .copied()
+            .filter(|&t| Some(t) != self.eod)
+            .collect();
+        let bytes = match &self.kind {
+            Kind::Bytes => tokens
+                .iter()
+                .filter_map(|&t| u8::try_from(t).ok())
+                .collect(),
+            Kind::Gpt2(bpe) => tokens
+                .iter()
+                .filter_map(|&t| bpe.decode_bytes(&[t]).ok())
+                .flatten()
+                .collect(),
+            Kind::Hf(hf) => return hf.decode(&tokens, false).unwrap_or_default(),
+        };
+        String::from_utf8(bytes)
+            .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A byte-level tokenizer.json of 256 bytes, one merge, and an end-of-document token.
+    pub(crate) fn tiny_json() -> String {
+        let mut vocab = serde_json::Map::new();
+        let mut extra = 0;
+        for b in 0u32..256 {
+            let printable =
+                (33..127).contains(&b) || (161..173).contains(&b) || (174..256).contains(&b);
+            let c = if printable {
+                char::from_u32(b).unwrap()
+            } else {
+                extra += 1;
+                char::from_u32(255 + extra).unwrap()
+            };
+            vocab.insert(c.to_string(), b.into());
+        }
+        vocab.insert("he".into(), 256.into());
+        serde_json::json!({
+            "version": "1.0", "truncation": {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0},
+            "padding": null,
+            "added_tokens": [{"id": 257, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+                              "normalized": false, "special": true}],
+            "normalizer": null,
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "post_processor": null,
+            "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+            "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                      "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                      "vocab": vocab, "merges": ["h e"]}
+        })
+        .to_string()
+    }
+
+    fn spec(kind: TokenizerKind, append_eod: Option<bool>) -> TokenizerSpec {
+        TokenizerSpec {
+            append_eod,
+            ..TokenizerSpec::new(kind)
+        }
+    }
+
+    #[test]
+    fn bytes_with_and_without_an_end() {
+        let t = Tokenizer::open(&spec(TokenizerKind::Bytes, None), None).unwrap();
+        assert_eq!(
+            (t.vocab_size(), t.eod(), t.appends_eod()),
+            (257, Some(256), true)
+        );
+        assert_eq!(
+            t.encode(b"a\xff").unwrap(),
+            Encoded {
+                tokens: vec![97, 255],
+                lossy: false
+            }
+        );
+        assert_eq!(t.decode(&[104, 105, 256, 0xe4, 9999]), "hi\u{fffd}");
+        for (append, vocab) in [(Some(false), None), (None, Some(256))] {
+            let t = Tokenizer::open(&spec(TokenizerKind::Bytes, append), vocab).unwrap();
+            assert_eq!(
+                (t.vocab_size(), t.eod(), t.appends_eod()),
+                (256, None, false)
+            );
+        }
+        let error = Tokenizer::open(&spec(TokenizerKind::Bytes, Some(true)), Some(256))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("model.vocab_size") && error.contains("257"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn gpt2_is_gpt2() {
+        let t = Tokenizer::open(&spec(TokenizerKind::Gpt2, None), Some(50_304)).unwrap();
+        assert_eq!((t.vocab_size(), t.eod()), (50_257, Some(50_256)));
+        assert_eq!(t.encode(b"hello world").unwrap().tokens, [31_373, 995]);
+        assert_eq!(t.decode(&[31_373, 995, 50_256, 1_000_000]), "hello world");
+        assert!(t.encode(b"\xffx").unwrap().lossy);
+        // Text that spells the special token is text: it must not end a document.
+        assert!(
+            !t.encode(b"a<|endoftext|>b")
+                .unwrap()
+                .tokens
+                .contains(&50_256)
+        );
+        assert!(Tokenizer::open(&spec(TokenizerKind::Gpt2, None), Some(1000)).is_err());
+    }
+
+    #[test]
+    fn gpt2_survives_runs_of_one_character() {
+        let t = Tokenizer::open(&spec(TokenizerKind::Gpt2, None), None).unwrap();
+        for run in [" ", "a", "\n", "=", "\u{4e2d}"] {
+            let text = run.repeat(200_000) + "x";
+            let tokens = t.encode(text.as_bytes()).unwrap().tokens;
+            assert_eq!(t.decode(&tokens), text);
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_json_is_used_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        std::fs::write(&path, tiny_json()).unwrap();
+        let t = Tokenizer::open(&spec(TokenizerKind::HfFile(path.clone()), None), None).unwrap();
+        assert_eq!((t.vocab_size(), t.eod()), (258, Some(257)));
+        // The file truncates to two tokens; a corpus must not.
+        assert_eq!(t.encode(b"hehex").unwrap().tokens, [256, 256, 120]);
+        assert_eq!(t.decode(&[256, 120, 257, 188, 299]), "hex\u{fffd}");
+        let named = TokenizerSpec {
+            eod_token: Some("he".into()),
+            ..spec(TokenizerKind::HfFile(path.clone()), None)
+        };
+        assert_eq!(Tokenizer::open(&named, None).unwrap().eod(), Some(256));
+        let absent = TokenizerSpec {
+            eod_token: Some("<nope>".into()),
+            ..named
+        };
+        let error = Tokenizer::open(&absent, None).err().unwrap().to_string();
+        assert!(
+            error.contains("<nope>") && error.contains("tokenizer.json"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_missing_or_damaged_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let open = || {
+            Tokenizer::open(&spec(TokenizerKind::HfFile(path.clone()), None), None)
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        assert!(open().contains("tokenizer.json"));
+        for text in ["", "{", "[]", "{\"version\":\"1.0\"}", &tiny_json()[..500]] {
+            std::fs::write(&path, text).unwrap();
+            let error = open();
+            assert!(
+                error.contains("tokenizer.json") && error.contains("fix:"),
+                "{error}"
+            );
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+        #[test]
+        fn a_damaged_tokenizer_never_panics(cut in 0usize..6000, at in 0usize..6000, byte: u8) {
+            let mut bytes = tiny_json().into_bytes();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            bytes.truncate(bytes.len().saturating_sub(cut % 3));
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("t.json");
+            std::fs::write(&path, bytes).unwrap();
+            if let Ok(t) = Tokenizer::open(&spec(TokenizerKind::HfFile(path), None), None) {
+                let _ = t.encode(b"hello\xff world").map(|e| t.decode(&e.tokens));
+            }
+        }
+    }
+}

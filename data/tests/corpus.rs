@@ -1,0 +1,327 @@
+//! A corpus from its description to its batches: what a training run sees, and what it must never see change.
+
+use crossweave_data::*;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// A folder of documents, each counting up from its own letter so that a row tells where it came from.
+struct Fixture {
+    dir: tempfile::TempDir,
+}
+
+const SEQ: usize = 16;
+
+impl Fixture {
+    fn new(documents: usize, len: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for d in 0..documents {
+            let text: Vec<u8> = (0..len).map(|i| ((d * 31 + i) % 251) as u8).collect();
+            std::fs::write(dir.path().join(format!("{d:03}.txt")), text).unwrap();
+        }
+        Self { dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.path().join("cache")
+    }
+
+    fn spec(&self) -> DataSpec {
+        DataSpec {
+            train: Source::Files(FilesSource::new(self.path(), ["*.txt"])),
+            validation: Validation::None,
+            tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
+            model_vocab: None,
+        }
+    }
+
+    fn open(&self, change: impl FnOnce(&mut DataSpec)) -> Result<Corpus> {
+        let mut spec = self.spec();
+        change(&mut spec);
+        open(&spec, &self.cache(), &NoProgress)
+    }
+}
+
+fn rows(batches: &Batches, consumed: u64) -> Vec<u32> {
+    let BatchShape {
+        ranks,
+        accumulation,
+        ..
+    } = batches.shape();
+    (0..ranks)
+        .flat_map(|r| (0..accumulation).map(move |m| (r, m)))
+        .flat_map(|(r, m)| batches.after(consumed, r, m).unwrap().tokens)
+        .collect()
+}
+
+fn shape(global_batch: u64, ranks: u64, accumulation: u64) -> BatchShape {
+    BatchShape {
+        global_batch,
+        ranks,
+        accumulation,
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_batches_on_any_number_of_ranks_and_after_any_restart() {
+    let f = Fixture::new(20, 333);
+    let source = || f.open(|_| ()).unwrap().train(SEQ, 24 * 40, 5).unwrap();
+    let one = Batches::training(source(), shape(24, 1, 1), "data.train").unwrap();
+    let steps: Vec<Vec<u32>> = (0..40).map(|s| rows(&one, s * 24)).collect();
+    for (ranks, accumulation) in [(1, 4), (2, 1), (2, 3), (3, 2), (4, 1), (8, 3)] {
+        // Each division opens the corpus again, as a restarted process would, and begins in the middle.
+        let batches =
+            Batches::training(source(), shape(24, ranks, accumulation), "data.train").unwrap();
+        for s in (17..40).chain(0..17) {
+            assert_eq!(
+                rows(&batches, s * 24),
+                steps[s as usize],
+                "{ranks} x {accumulation}"
+            );
+        }
+    }
+    let other = f.open(|_| ()).unwrap().train(SEQ, 24 * 40, 6).unwrap();
+    assert_ne!(
+        rows(&Batches::training(other, shape(24, 1, 1), "k").unwrap(), 0),
+        steps[0]
+    );
+    // A longer run begins with the same batches.
+    let longer = f.open(|_| ()).unwrap().train(SEQ, 24 * 400, 5).unwrap();
+    let longer = Batches::training(longer, shape(24, 2, 1), "k").unwrap();
+    for s in 0..40 {
+        assert_eq!(rows(&longer, s * 24), steps[s as usize]);
+    }
+}
+
+#[test]
+fn an_epoch_trains_on_every_token_once() {
+    let f = Fixture::new(12, 100);
+    let corpus = f.open(|s| s.model_vocab = Some(300)).unwrap();
+    let tokens = 12 * 101;
+    assert_eq!(
+        (corpus.train_tokens(), corpus.vocab_size()),
+        (tokens, Some(257))
+    );
+    let source = corpus.train(SEQ, 3 * tokens / SEQ as u64, 1).unwrap();
+    let per_epoch = tokens.div_ceil(SEQ as u64);
+    let mut row = vec![0; SEQ + 1];
+    let (mut counts, mut orders) = (HashMap::new(), Vec::new());
+    for i in 0..2 * per_epoch {
+        source.read(i, &mut row).unwrap();
+        orders.push(row.clone());
+        // Within a document, ids rise by one; a break is the end of a document and the start of any other.
+        for pair in row.windows(2) {
+            assert!(
+                pair[1] == (pair[0] + 1) % 251 || pair[1] == 256 || pair[0] == 256,
+                "{row:?}"
+            );
+        }
+        if i < per_epoch {
+            row[..SEQ]
+                .iter()
+                .for_each(|t| *counts.entry(*t).or_insert(0u32) += 1);
+        }
+    }
+    // The last sample of the epoch may run up to SEQ - 1 tokens into the next.
+    assert!((12..=13).contains(&counts[&256]), "{}", counts[&256]);
+    assert_ne!(orders[..10], orders[per_epoch as usize..][..10]);
+}
+
+#[test]
+fn the_second_start_makes_nothing() {
+    let f = Fixture::new(5, 200);
+    let first = f
+        .open(|s| s.validation = Validation::Fraction(0.2))
+        .unwrap();
+    assert!(first.reports()[0].built);
+    first.train(SEQ, 100, 1).unwrap();
+    first.validation(SEQ).unwrap().unwrap();
+    let list = |dir: &Path| {
+        let entry = |e: std::io::Result<std::fs::DirEntry>| {
+            let e = e.unwrap();
+            (e.file_name(), e.metadata().unwrap().modified().unwrap())
+        };
+        let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(entry).collect();
+        names.sort();
+        names
+    };
+    let before = list(&f.cache());
+    assert_eq!(before.len(), 2 + 4 + 4);
+    let second = f
+        .open(|s| s.validation = Validation::Fraction(0.2))
+        .unwrap();
+    assert!(!second.reports()[0].built);
+    assert_eq!(second.fingerprint(), first.fingerprint());
+    second.train(SEQ, 100, 1).unwrap();
+    second.validation(SEQ).unwrap().unwrap();
+    assert_eq!(list(&f.cache()), before);
+}
+
+#[test]
+fn validation_is_held_back_whichever_way_it_is_asked_for() {
+    let f = Fixture::new(10, 99);
+    let parts = |validation| {
+        let corpus = f.open(|s| s.validation = validation).unwrap();
+        (corpus.train_tokens(), corpus.validation_tokens())
+    };
+    assert_eq!(parts(Validation::None), (1000, 0));
+    assert_eq!(parts(Validation::Fraction(0.05)), (950, 50));
+    assert_eq!(parts(Validation::Split("8,2".into())), (800, 200));
+    let own = Validation::Source(Source::Files(FilesSource::new(f.path(), ["00[01].txt"])));
+    assert_eq!(parts(own.clone()), (1000, 200));
+
+    let corpus = f.open(|s| s.validation = own).unwrap();
+    assert_eq!(corpus.reports().len(), 2);
+    let valid = corpus.validation(SEQ).unwrap().unwrap();
+    assert_eq!(valid.sequences(), 199 / SEQ as u64);
+    // Validation reads its documents from the first on, and four ranks evaluate what one does.
+    let one = Batches::evaluation(valid.clone(), shape(8, 1, 1)).unwrap();
+    let four = Batches::evaluation(valid, shape(8, 4, 2)).unwrap();
+    assert_eq!(
+        one.after(0, 0, 0).unwrap().tokens[..SEQ],
+        (0..SEQ as u32).collect::<Vec<_>>()
+    );
+    for s in 0..one.full_pass() {
+        assert_eq!(rows(&one, s * 8), rows(&four, s * 8));
+    }
+    let short = f
+        .open(|s| s.validation = Validation::Fraction(0.01))
+        .unwrap();
+    let error = short.validation(SEQ).err().unwrap().to_string();
+    assert!(
+        error.contains("data.validation_fraction") && error.contains("10 tokens"),
+        "{error}"
+    );
+}
+
+#[test]
+fn ready_made_and_given_tokens_are_corpora_without_a_tokenizer() {
+    let f = Fixture::new(4, 100);
+    let made = f.open(|_| ()).unwrap();
+    let prefix = made.reports()[0].prefix.clone();
+    let ready = |vocab| {
+        f.open(|s| {
+            s.train = Source::Indexed(prefix.clone());
+            s.tokenizer = None;
+            s.model_vocab = vocab;
+        })
+        .unwrap()
+    };
+    let (a, b) = (
+        made.train(SEQ, 9, 1).unwrap(),
+        ready(Some(257)).train(SEQ, 9, 1).unwrap(),
+    );
+    assert_eq!(
+        (ready(None).vocab_size(), ready(None).train_tokens()),
+        (None, 404)
+    );
+    let batch = |s| Batches::training(s, shape(4, 1, 1), "data.train").unwrap();
+    // The order follows from the seed and the lengths, not from how the dataset was named.
+    assert_eq!(rows(&batch(a), 0), rows(&batch(b), 0));
+    let small = batch(ready(Some(100)).train(SEQ, 40, 1).unwrap());
+    let error = (0..10)
+        .find_map(|s| small.at_step(s, 0, 0).err())
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains(".bin") && error.contains("vocabulary of 100"),
+        "{error}"
+    );
+
+    let given = f.path().join("t.safetensors");
+    let ids: Vec<u8> = (0..2 * 4 * 5i64).flat_map(i64::to_le_bytes).collect();
+    let view = safetensors::tensor::TensorView::new(safetensors::Dtype::I64, vec![2, 4, 5], &ids);
+    std::fs::write(
+        &given,
+        safetensors::serialize([("ids", view.unwrap())], None).unwrap(),
+    )
+    .unwrap();
+    let source = Source::Given {
+        file: given,
+        key: "ids".into(),
+    };
+    let corpus = f
+        .open(|s| {
+            s.train = source.clone();
+            s.model_vocab = Some(40);
+        })
+        .unwrap();
+    assert_eq!(
+        (
+            corpus.sequence_len(),
+            corpus.fixed_batch(),
+            corpus.fixed_steps()
+        ),
+        (Some(4), Some(4), Some(2))
+    );
+    let batches = Batches::training(
+        corpus.train(4, 8, 1).unwrap(),
+        shape(4, 2, 1),
+        "data.tokens",
+    );
+    assert_eq!(batches.unwrap().at_step(1, 0, 0).unwrap().tokens[0], 20);
+    let error = f
+        .open(|s| {
+            s.train = source;
+            s.validation = Validation::Fraction(0.1);
+        })
+        .err()
+        .unwrap();
+    assert!(error.to_string().contains("cannot be split"), "{error}");
+}
+
+#[test]
+fn impossible_corpora_are_refused_in_words() {
+    let f = Fixture::new(1, 10);
+    let says = |error: DataError, parts: &[&str]| {
+        let text = error.to_string();
+        parts
+            .iter()
+            .for_each(|p| assert!(text.contains(p), "{text}"));
+    };
+    let corpus = f.open(|_| ()).unwrap();
+    says(
+        corpus.train(SEQ, 1, 0).err().unwrap(),
+        &["data.train", "11 tokens", "needs 17", "fix:"],
+    );
+    let two = Batches::training(corpus.train(5, 8, 0).unwrap(), shape(8, 4, 1), "data.train");
+    says(
+        two.err().unwrap(),
+        &["data.train", "4 ranks", "2 sequences", "fix:"],
+    );
+    says(
+        f.open(|s| s.tokenizer = None).err().unwrap(),
+        &["data.tokenizer", "gpt2"],
+    );
+    says(
+        f.open(|s| s.model_vocab = Some(200)).err().unwrap(),
+        &["model.vocab_size", "200", "256"],
+    );
+    let nothing = Validation::Source(Source::Files(FilesSource::new(f.path(), ["*.md"])));
+    says(
+        f.open(|s| s.validation = nothing).err().unwrap(),
+        &["data.validation", "*.md", "fix:"],
+    );
+}
+
+#[test]
+fn a_damaged_cache_is_named_and_not_trained_on() {
+    let f = Fixture::new(3, 100);
+    f.open(|_| ()).unwrap();
+    for (extension, cut) in [("idx", 7), ("bin", 1)] {
+        let file = f.open(|_| ()).unwrap().reports()[0]
+            .prefix
+            .with_extension(extension);
+        let good = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &good[..good.len() - cut]).unwrap();
+        let error = f.open(|_| ()).err().unwrap().to_string();
+        assert!(
+            error.contains(&format!(".{extension}")) && error.contains("delete it"),
+            "{error}"
+        );
+        std::fs::write(&file, good).unwrap();
+    }
+}
