@@ -8,17 +8,17 @@ use crossweave_backend_cpu::team::Team;
 use crossweave_plugin::{DType, Op};
 use std::time::Instant;
 
-fn layout(d: DType, shape: &[i64], stride: &[i64]) -> Layout {
+fn layout<const R: usize>(d: DType, shape: [i64; R], stride: [i64; R]) -> Layout {
     let mut l = Layout {
         size: size_of::<Layout>() as u32,
         dtype: d.id(),
-        rank: shape.len() as u32,
+        rank: R as u32,
         flags: 0,
         shape: [0; 8],
         stride: [0; 8],
     };
-    l.shape[..shape.len()].copy_from_slice(shape);
-    l.stride[..shape.len()].copy_from_slice(stride);
+    l.shape[..R].copy_from_slice(&shape);
+    l.stride[..R].copy_from_slice(&stride);
     l
 }
 
@@ -83,16 +83,15 @@ fn main() {
         for &(name, m, n, k, ta, tb, acc) in shapes {
             let od = if acc { DType::F32 } else { d };
             let layouts = [
-                layout(od, &[m, n], &[n, 1]),
-                layout(d, &[m, k], if ta { &[1, m] } else { &[k, 1] }),
-                layout(d, &[k, n], if tb { &[1, k] } else { &[n, 1] }),
-                layout(d, &[], &[]),
+                layout(od, [m, n], [n, 1]),
+                layout(d, [m, k], if ta { [1, m] } else { [k, 1] }),
+                layout(d, [k, n], if tb { [1, k] } else { [n, 1] }),
             ];
             let params = MatmulParams {
                 flags: if acc { FLAG_ACCUM } else { 0 },
                 ..MatmulParams::default()
             };
-            let o = Op::new(op::MATMUL, &layouts[..3], params.as_bytes(), 0);
+            let o = Op::new(op::MATMUL, &layouts, params.as_bytes(), 0);
             let (kernel, plan) = ops::prepare(&o, team.threads()).expect("supported");
             let sizes = [m * n, m * k, k * n];
             let mut bufs: Vec<Vec<u32>> = sizes

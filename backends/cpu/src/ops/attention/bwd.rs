@@ -1,0 +1,155 @@
+//! Backward: blocks of queries (outside) against blocks of keys (inside); the probabilities come again from `lse`.
+//!
+//! With P = exp(scale q.k - lse), dP = do.v, delta = sum(do * o) and dS = P * (dP - delta):
+//! dv = P^T do, dk = scale dS^T q, dq = scale dS k.
+
+use super::fwd::exp_of;
+use super::math::{load_rows, mask, product, product_strips, store_rows, strips};
+use super::{BK, BQ, Shape, View, up};
+use crate::gemm::lane::Lane;
+
+/// What the backward adds to the shape.
+pub struct Bwd {
+    pub s: Shape,
+    pub dq: View,
+    pub dk: View,
+    pub dv: View,
+    pub dout: View,
+    /// dk, dv and dq in two passes, each cut by blocks, instead of one per key head.
+    pub split: bool,
+}
+
+/// The heads of one key head against blocks of queries and of keys (`first, end`), and what is written.
+#[derive(Clone, Copy)]
+pub struct Item {
+    pub b: usize,
+    pub g: usize,
+    pub heads: (usize, usize),
+    pub q: (usize, usize),
+    pub k: (usize, usize),
+    pub dq: bool,
+    pub dkv: bool,
+}
+
+impl Bwd {
+    /// f32 of scratch an item needs: k, v, dk, dv of all its keys, and one block of everything else.
+    pub fn floats(&self) -> usize {
+        let s = &self.s;
+        up(4 * s.k_blocks() * BK * s.dp + 2 * BQ * s.d + 4 * BQ * s.dp + 2 * BK * BQ + 2 * BQ, 16)
+    }
+}
+
+/// Operands dq, dk, dv, do, o, q, k, v, lse.
+///
+/// # Safety
+/// Operands fit the shape, `scratch` has [`Bwd::floats`], the lane's instruction set is there.
+#[inline(always)]
+pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(t: &Bwd, p: &[*mut u8], it: Item, scratch: *mut f32) {
+    let s = &t.s;
+    let nr = NV * L::N;
+    let base = it.k.0 * BK;
+    let keys = s.tk.min(it.k.1 * BK) - base;
+    let padded = up(keys, BK);
+    // SAFETY: the areas below add up to `floats`; rows stay inside the shape.
+    unsafe {
+        let k = scratch;
+        let v = k.add(padded * s.dp);
+        let dk = v.add(padded * s.dp);
+        let dv = dk.add(padded * s.dp);
+        let qt = dv.add(padded * s.dp);
+        let dot = qt.add(BQ * s.d);
+        let q = dot.add(BQ * s.d);
+        let dout = q.add(BQ * s.dp);
+        let o = dout.add(BQ * s.dp);
+        let dq = o.add(BQ * s.dp);
+        let st = dq.add(BQ * s.dp);
+        let ds = st.add(BK * BQ);
+        let lse = std::slice::from_raw_parts_mut(ds.add(BK * BQ), BQ);
+        let delta = std::slice::from_raw_parts_mut(ds.add(BK * BQ + BQ), BQ);
+        load_rows(s, &s.k, p[6], it.b, base, keys, it.g, padded, k);
+        load_rows(s, &s.v, p[7], it.b, base, keys, it.g, padded, v);
+        if it.dkv {
+            dk.write_bytes(0, 2 * padded * s.dp);
+        }
+        for h in it.heads.0..it.heads.1 {
+            for block in it.q.0..it.q.1 {
+                let i0 = block * BQ;
+                let nq = BQ.min(s.tq - i0);
+                let w = up(up(nq, MR), nr);
+                let (lo, hi) = s.keys(i0, nq);
+                // Blocks of keys keep their places whatever the mask, so that both passes cut alike.
+                let first = (lo / BK).max(it.k.0);
+                let end = hi.div_ceil(BK).min(it.k.1);
+                if first >= end && !it.dq {
+                    continue;
+                }
+                load_rows(s, &s.q, p[5], it.b, i0, nq, h, w, q);
+                load_rows(s, &t.dout, p[3], it.b, i0, nq, h, w, dout);
+                load_rows(s, &s.o, p[4], it.b, i0, nq, h, nq, o);
+                for x in std::slice::from_raw_parts_mut(q, nq * s.dp) {
+                    *x *= s.scale;
+                }
+                strips(s, q, w, nr, qt);
+                strips(s, dout, w, nr, dot);
+                for i in 0..w {
+                    (lse[i], delta[i]) = (f32::INFINITY, 0.0);
+                    if i < nq {
+                        let at = it.b as isize * s.lse[0] + h as isize * s.lse[1] + (i0 + i) as isize * s.lse[2];
+                        let x = p[8].cast::<f32>().offset(at).read();
+                        // A row that saw no key: exp(anything - infinity) = 0.
+                        lse[i] = if x == f32::NEG_INFINITY { f32::INFINITY } else { x };
+                        let row = |x: *mut f32| std::slice::from_raw_parts(x.add(i * s.dp), s.dp);
+                        delta[i] = dot_product(row(dout), row(o));
+                    }
+                }
+                dq.write_bytes(0, w * s.dp);
+                for j in first..end {
+                    let j0 = j * BK;
+                    let nk = BK.min(s.tk - j0);
+                    let at = (j0 - base) * s.dp;
+                    let (kj, vj) = (k.add(at), v.add(at));
+                    product_strips::<L, MR, NV>(nk, w, s.d, kj, s.dp, qt, st, BQ);
+                    mask(s, i0, w, j0, nk, st);
+                    product_strips::<L, MR, NV>(nk, w, s.d, vj, s.dp, dot, ds, BQ);
+                    for r in 0..nk {
+                        let row = std::slice::from_raw_parts_mut(st.add(r * BQ), w);
+                        let drow = std::slice::from_raw_parts_mut(ds.add(r * BQ), w);
+                        for (((x, d), &l), &e) in row.iter_mut().zip(drow).zip(&*lse).zip(&*delta) {
+                            *x = exp_of::<L>(*x - l);
+                            *d = *x * (*d - e);
+                        }
+                    }
+                    if it.dkv {
+                        product::<L, MR, NV>(nk, s.dp, nq, st, BQ, 1, dout, s.dp, dv.add(at), s.dp, true);
+                        product::<L, MR, NV>(nk, s.dp, nq, ds, BQ, 1, q, s.dp, dk.add(at), s.dp, true);
+                    }
+                    if it.dq {
+                        product::<L, MR, NV>(nq, s.dp, nk, ds, 1, BQ, kj, s.dp, dq, s.dp, true);
+                    }
+                }
+                if it.dq {
+                    for x in std::slice::from_raw_parts_mut(dq, nq * s.dp) {
+                        *x *= s.scale;
+                    }
+                    store_rows(s, &t.dq, p[0], it.b, i0, nq, h, dq);
+                }
+            }
+        }
+        if it.dkv {
+            store_rows(s, &t.dk, p[1], it.b, base, keys, it.g, dk);
+            store_rows(s, &t.dv, p[2], it.b, base, keys, it.g, dv);
+        }
+    }
+}
+
+/// Sum of products in eight fixed lanes.
+#[inline(always)]
+fn dot_product(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; 8];
+    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        for i in 0..8 {
+            lanes[i] += x[i] * y[i];
+        }
+    }
+    lanes.iter().sum()
+}

@@ -1,0 +1,108 @@
+//! Forward: one block of queries of one head walks over its keys with a running maximum and sum.
+
+use super::math::{exp, load_rows, mask, product, product_strips, store_rows, strips};
+use super::{BK, BQ, Shape, up};
+use crate::gemm::lane::Lane;
+
+/// A block of queries.
+#[derive(Clone, Copy)]
+pub struct Item {
+    pub b: usize,
+    pub h: usize,
+    pub block: usize,
+}
+
+/// f32 of scratch an item needs.
+pub fn floats(s: &Shape) -> usize {
+    up(BQ * s.d + 2 * BK * s.dp + BK * BQ + 2 * BQ * s.dp + 4 * BQ, 16)
+}
+
+/// Computes `o` and `lse` of a block; operands o, lse, q, k, v.
+///
+/// # Safety
+/// Operands fit the shape, `scratch` has [`floats`], the lane's instruction set is there.
+#[inline(always)]
+pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(s: &Shape, p: &[*mut u8], it: Item, scratch: *mut f32) {
+    let nr = NV * L::N;
+    let (i0, g) = (it.block * BQ, it.h / (s.h / s.hkv));
+    let nq = BQ.min(s.tq - i0);
+    // Columns computed: whole tiles, as rows and as columns (BQ is a multiple of both).
+    let w = up(up(nq, MR), nr);
+    // SAFETY: the areas below add up to `floats`; rows stay inside the shape.
+    unsafe {
+        let qt = scratch;
+        let k = qt.add(BQ * s.d);
+        let v = k.add(BK * s.dp);
+        let st = v.add(BK * s.dp);
+        let q = st.add(BK * BQ);
+        let o = q.add(BQ * s.dp);
+        let stats = o.add(BQ * s.dp);
+        let stat = |i: usize| std::slice::from_raw_parts_mut(stats.add(i * BQ), w);
+        let (top, sum, new, fade) = (stat(0), stat(1), stat(2), stat(3));
+        load_rows(s, &s.q, p[2], it.b, i0, nq, it.h, w, q);
+        for x in std::slice::from_raw_parts_mut(q, nq * s.dp) {
+            *x *= s.scale;
+        }
+        strips(s, q, w, nr, qt);
+        top.fill(f32::NEG_INFINITY);
+        sum.fill(0.0);
+        o.write_bytes(0, w * s.dp);
+        let (lo, hi) = s.keys(i0, nq);
+        for j0 in (lo..hi).step_by(BK) {
+            let nk = BK.min(hi - j0);
+            let rows = up(nk, MR);
+            load_rows(s, &s.k, p[3], it.b, j0, nk, g, rows, k);
+            load_rows(s, &s.v, p[4], it.b, j0, nk, g, nk, v);
+            product_strips::<L, MR, NV>(nk, w, s.d, k, s.dp, qt, st, BQ);
+            mask(s, i0, w, j0, nk, st);
+            new.copy_from_slice(top);
+            for r in 0..nk {
+                let row = std::slice::from_raw_parts(st.add(r * BQ), w);
+                for (m, &x) in new.iter_mut().zip(row) {
+                    *m = if x > *m { x } else { *m };
+                }
+            }
+            for q in 0..w {
+                // A row that has seen no key yet subtracts 0, not minus infinity from itself.
+                let m = if new[q] == f32::NEG_INFINITY { 0.0 } else { new[q] };
+                let f = if top[q] == f32::NEG_INFINITY { 0.0 } else { exp_of::<L>(top[q] - m) };
+                top[q] = new[q];
+                new[q] = m;
+                fade[q] = f;
+                sum[q] *= f;
+            }
+            for r in 0..nk {
+                let row = std::slice::from_raw_parts_mut(st.add(r * BQ), w);
+                for ((x, &m), l) in row.iter_mut().zip(&*new).zip(&mut *sum) {
+                    *x = exp_of::<L>(*x - m);
+                    *l += *x;
+                }
+            }
+            if j0 > lo {
+                for (i, &f) in fade[..nq].iter().enumerate() {
+                    for x in std::slice::from_raw_parts_mut(o.add(i * s.dp), s.dp) {
+                        *x *= f;
+                    }
+                }
+            }
+            product::<L, MR, NV>(nq, s.dp, nk, st, 1, BQ, v, s.dp, o, s.dp, j0 > lo);
+        }
+        for i in 0..nq {
+            // No key seen: the output is 0 and the log of the sum minus infinity.
+            let f = if sum[i] == 0.0 { 0.0 } else { 1.0 / sum[i] };
+            for x in std::slice::from_raw_parts_mut(o.add(i * s.dp), s.dp) {
+                *x *= f;
+            }
+            let lse = if sum[i] == 0.0 { f32::NEG_INFINITY } else { top[i] + sum[i].ln() };
+            let at = it.b as isize * s.lse[0] + it.h as isize * s.lse[1] + (i0 + i) as isize * s.lse[2];
+            p[1].cast::<f32>().offset(at).write(lse);
+        }
+        store_rows(s, &s.o, p[0], it.b, i0, nq, it.h, o);
+    }
+}
+
+/// The exp of a lane's instruction set.
+#[inline(always)]
+pub fn exp_of<L: Lane>(x: f32) -> f32 {
+    if L::FMA { exp::<true>(x) } else { exp::<false>(x) }
+}
