@@ -1,11 +1,11 @@
-//! Measures matrix products against the machine's multiply-add peak: `cargo run --release -p crossweave-backend-cpu --example gemm_bench`.
+//! Measures matrix products and attention against the machine's multiply-add peak: `cargo run --release -p crossweave-backend-cpu --example gemm_bench`.
 
 use crossweave_abi::Layout;
-use crossweave_abi::op::{self, FLAG_ACCUM, MatmulParams};
+use crossweave_abi::op::{self, AttentionParams, FLAG_ACCUM, FLAG_CAUSAL, MatmulParams};
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::ops;
 use crossweave_backend_cpu::team::Team;
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, Host, Op};
 use std::time::Instant;
 
 fn layout<const R: usize>(d: DType, shape: [i64; R], stride: [i64; R]) -> Layout {
@@ -62,14 +62,32 @@ fn peak() -> f64 {
     f64::NAN
 }
 
-fn main() {
-    let peak = peak();
-    println!("peak of one thread (AVX2 FMA): {peak:.1} GFLOP/s");
-    let team = Team::solo();
+/// Seconds of one launch, best of `reps`, over buffers of the layouts.
+fn measure(team: &Team, reps: usize, id: u32, layouts: &[Layout], params: &[u8]) -> f64 {
+    let o = Op::new(id, layouts, params, 0);
+    let (kernel, plan) = ops::prepare(&o, team.threads()).expect("supported");
+    let mut bufs: Vec<Vec<u32>> = layouts
+        .iter()
+        .map(|l| vec![0x3d00_3d00; l.shape[..l.rank as usize].iter().product::<i64>() as usize])
+        .collect();
+    let mut work = vec![0u64; plan.workspace_bytes as usize / 8 + 8];
+    let operands: Vec<*mut u8> = bufs.iter_mut().map(|b| b.as_mut_ptr().cast()).collect();
+    let w = work.as_mut_ptr().cast::<u8>();
+    let launch = Launch {
+        operands: &operands,
+        workspace: w.wrapping_add(w.align_offset(64)),
+        dynamic: &[],
+        team,
+    };
+    // SAFETY: four bytes per element of every layout.
+    best(reps, || unsafe { kernel.run(&launch) })
+}
+
+fn matmuls(team: &Team, peak: f64) {
     let shapes: &[(&str, i64, i64, i64, bool, bool, bool)] = &[
-        ("qkv fwd  A.W^T", 2048, 2304, 768, false, true, false),
-        ("mlp fwd  A.W^T", 2048, 3072, 768, false, true, false),
-        ("mlp fwd  A.W", 2048, 3072, 768, false, false, false),
+        ("qkv fwd A.W^T", 2048, 2304, 768, false, true, false),
+        ("mlp fwd A.W^T", 2048, 3072, 768, false, true, false),
+        ("mlp fwd A.W", 2048, 3072, 768, false, false, false),
         ("mlp down A.W", 2048, 768, 3072, false, false, false),
         ("dW dY^T.X +=", 768, 3072, 2048, true, false, true),
         ("small 256", 2048, 256, 256, false, true, false),
@@ -81,9 +99,8 @@ fn main() {
     ];
     for d in [DType::F32, DType::Bf16, DType::F16] {
         for &(name, m, n, k, ta, tb, acc) in shapes {
-            let od = if acc { DType::F32 } else { d };
             let layouts = [
-                layout(od, [m, n], [n, 1]),
+                layout(if acc { DType::F32 } else { d }, [m, n], [n, 1]),
                 layout(d, [m, k], if ta { [1, m] } else { [k, 1] }),
                 layout(d, [k, n], if tb { [1, k] } else { [n, 1] }),
             ];
@@ -91,32 +108,73 @@ fn main() {
                 flags: if acc { FLAG_ACCUM } else { 0 },
                 ..MatmulParams::default()
             };
-            let o = Op::new(op::MATMUL, &layouts, params.as_bytes(), 0);
-            let (kernel, plan) = ops::prepare(&o, team.threads()).expect("supported");
-            let sizes = [m * n, m * k, k * n];
-            let mut bufs: Vec<Vec<u32>> = sizes
-                .iter()
-                .map(|&s| vec![0x3d00_3d00; s as usize])
-                .collect();
-            let mut work = vec![0u64; plan.workspace_bytes as usize / 8 + 8];
-            let ptrs: Vec<*mut u8> = bufs.iter_mut().map(|b| b.as_mut_ptr().cast()).collect();
-            let w = work.as_mut_ptr().cast::<u8>();
-            let launch = Launch {
-                operands: &ptrs,
-                workspace: w.wrapping_add(w.align_offset(64)),
-                dynamic: &[],
-                team: &team,
-            };
-            let reps = if m * n * k > 1 << 34 { 2 } else { 5 };
-            // SAFETY: buffers of the sizes the layouts name.
-            let s = best(reps, || unsafe { kernel.run(&launch) });
-            let g = 2.0 * (m * n * k) as f64 / s / 1e9;
-            println!(
-                "{:5} {name:16} {m:5}x{n:5}x{k:5} {:9.3} ms {g:7.1} GFLOP/s {:5.1}%",
-                d.name(),
-                s * 1e3,
-                100.0 * g / peak / team.threads() as f64
-            );
+            let reps = if m * n * k > 1 << 34 { 2 } else { 6 };
+            let s = measure(team, reps, op::MATMUL, &layouts, params.as_bytes());
+            let what = format!("{:4} {name:14} {m}x{n}x{k}", d.name());
+            report(&what, s, 2.0 * (m * n * k) as f64, team, peak);
         }
+    }
+}
+
+fn attentions(team: &Team, peak: f64) {
+    for (b, t, h, hkv, d, causal) in [
+        (4, 512, 12, 12, 64, false),
+        (4, 512, 12, 12, 64, true),
+        (2, 1024, 12, 12, 64, true),
+        (1, 2048, 16, 4, 128, true),
+    ] {
+        for dtype in [DType::F32, DType::Bf16] {
+            let q = layout(dtype, [b, t, h, d], [t * h * d, h * d, d, 1]);
+            let k = layout(dtype, [b, t, hkv, d], [t * hkv * d, hkv * d, d, 1]);
+            let lse = layout(DType::F32, [b, h, t], [h * t, t, 1]);
+            let flags = if causal { FLAG_CAUSAL } else { 0 };
+            let params = AttentionParams {
+                flags,
+                ..AttentionParams::default()
+            };
+            let p = params.as_bytes();
+            // Two products forward, five backward; a causal mask needs half of them (plus the diagonal).
+            let seen = if causal {
+                (t * (t + 1) / 2) as f64
+            } else {
+                (t * t) as f64
+            };
+            let flop = 4.0 * (b * h * d) as f64 * seen;
+            let what = format!(
+                "{:4} B{b} T{t} H{h}/{hkv} D{d}{}",
+                dtype.name(),
+                if causal { " causal" } else { "" }
+            );
+            let s = measure(team, 5, op::ATTENTION_FWD, &[q, lse, q, k, k], p);
+            report(&format!("fwd {what}"), s, flop, team, peak);
+            let s = measure(
+                team,
+                5,
+                op::ATTENTION_BWD,
+                &[q, k, k, q, q, q, k, k, lse],
+                p,
+            );
+            report(&format!("bwd {what}"), s, 2.5 * flop, team, peak);
+        }
+    }
+}
+
+fn report(what: &str, s: f64, flop: f64, team: &Team, peak: f64) {
+    let g = flop / s / 1e9;
+    let share = 100.0 * g / peak / team.threads() as f64;
+    println!(
+        "{} threads  {what:40} {:9.3} ms {g:7.1} GFLOP/s {share:5.1}%",
+        team.threads(),
+        s * 1e3
+    );
+}
+
+fn main() {
+    let peak = peak();
+    println!("peak of one thread (AVX2 FMA): {peak:.1} GFLOP/s");
+    for threads in [1, 2] {
+        let team = Team::new(threads, &Host::none());
+        matmuls(&team, peak);
+        attentions(&team, peak);
     }
 }

@@ -4,6 +4,7 @@ use super::elem::Elem;
 use super::tile::{self, Isa};
 use super::{Gemm, Operands};
 use crate::team::Team;
+use crossweave_plugin::Host;
 
 /// A buffer of one storage type.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +116,7 @@ impl Case {
             workspace: work.as_mut_ptr().cast(),
         };
         // SAFETY: dense operands of the planned shapes; `isas` names only what is there.
-        unsafe { g.run(o, &Team::solo()) };
+        unsafe { g.run(o, &Team::new(self.threads, &Host::none())) };
         c
     }
     fn check(&self, isa: Isa) {
@@ -263,15 +264,17 @@ fn bits_do_not_depend_on_the_cut() {
 }
 
 #[test]
-fn batches_alone_or_shared_are_the_same_bits() {
-    let mut c = Case::new([7, 20, 30, 500], Elem::Bf16);
-    c.bias = Some(Elem::Bf16);
-    let bufs = c.operands();
-    let isa = Isa::detect(Elem::Bf16);
-    let want = c.run(isa, &bufs);
-    for threads in [2, 3, 16] {
-        c.threads = threads;
-        assert_eq!(c.run(isa, &bufs), want);
+fn any_team_gives_the_same_bits() {
+    for dims in [[7, 20, 30, 500], [2, 300, 700, 410]] {
+        let mut c = Case::new(dims, Elem::Bf16);
+        c.bias = Some(Elem::Bf16);
+        let bufs = c.operands();
+        let isa = Isa::detect(Elem::Bf16);
+        let want = c.run(isa, &bufs);
+        for threads in [2, 3, 16] {
+            c.threads = threads;
+            assert!(c.run(isa, &bufs) == want, "{dims:?}, {threads} threads");
+        }
     }
 }
 

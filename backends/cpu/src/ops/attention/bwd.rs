@@ -35,7 +35,10 @@ impl Bwd {
     /// f32 of scratch an item needs: k, v, dk, dv of all its keys, and one block of everything else.
     pub fn floats(&self) -> usize {
         let s = &self.s;
-        up(4 * s.k_blocks() * BK * s.dp + 2 * BQ * s.d + 4 * BQ * s.dp + 2 * BK * BQ + 2 * BQ, 16)
+        up(
+            4 * s.k_blocks() * BK * s.dp + 2 * BQ * s.d + 4 * BQ * s.dp + 2 * BK * BQ + 2 * BQ,
+            16,
+        )
     }
 }
 
@@ -44,7 +47,12 @@ impl Bwd {
 /// # Safety
 /// Operands fit the shape, `scratch` has [`Bwd::floats`], the lane's instruction set is there.
 #[inline(always)]
-pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(t: &Bwd, p: &[*mut u8], it: Item, scratch: *mut f32) {
+pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
+    t: &Bwd,
+    p: &[*mut u8],
+    it: Item,
+    scratch: *mut f32,
+) {
     let s = &t.s;
     let nr = NV * L::N;
     let base = it.k.0 * BK;
@@ -94,10 +102,16 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(t: &Bwd, p: &[*mut
                 for i in 0..w {
                     (lse[i], delta[i]) = (f32::INFINITY, 0.0);
                     if i < nq {
-                        let at = it.b as isize * s.lse[0] + h as isize * s.lse[1] + (i0 + i) as isize * s.lse[2];
+                        let at = it.b as isize * s.lse[0]
+                            + h as isize * s.lse[1]
+                            + (i0 + i) as isize * s.lse[2];
                         let x = p[8].cast::<f32>().offset(at).read();
                         // A row that saw no key: exp(anything - infinity) = 0.
-                        lse[i] = if x == f32::NEG_INFINITY { f32::INFINITY } else { x };
+                        lse[i] = if x == f32::NEG_INFINITY {
+                            f32::INFINITY
+                        } else {
+                            x
+                        };
                         let row = |x: *mut f32| std::slice::from_raw_parts(x.add(i * s.dp), s.dp);
                         delta[i] = dot_product(row(dout), row(o));
                     }
@@ -120,8 +134,32 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(t: &Bwd, p: &[*mut
                         }
                     }
                     if it.dkv {
-                        product::<L, MR, NV>(nk, s.dp, nq, st, BQ, 1, dout, s.dp, dv.add(at), s.dp, true);
-                        product::<L, MR, NV>(nk, s.dp, nq, ds, BQ, 1, q, s.dp, dk.add(at), s.dp, true);
+                        product::<L, MR, NV>(
+                            nk,
+                            s.dp,
+                            nq,
+                            st,
+                            BQ,
+                            1,
+                            dout,
+                            s.dp,
+                            dv.add(at),
+                            s.dp,
+                            true,
+                        );
+                        product::<L, MR, NV>(
+                            nk,
+                            s.dp,
+                            nq,
+                            ds,
+                            BQ,
+                            1,
+                            q,
+                            s.dp,
+                            dk.add(at),
+                            s.dp,
+                            true,
+                        );
                     }
                     if it.dq {
                         product::<L, MR, NV>(nq, s.dp, nk, ds, 1, BQ, kj, s.dp, dq, s.dp, true);

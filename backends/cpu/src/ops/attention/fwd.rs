@@ -14,7 +14,10 @@ pub struct Item {
 
 /// f32 of scratch an item needs.
 pub fn floats(s: &Shape) -> usize {
-    up(BQ * s.d + 2 * BK * s.dp + BK * BQ + 2 * BQ * s.dp + 4 * BQ, 16)
+    up(
+        BQ * s.d + 2 * BK * s.dp + BK * BQ + 2 * BQ * s.dp + 4 * BQ,
+        16,
+    )
 }
 
 /// Computes `o` and `lse` of a block; operands o, lse, q, k, v.
@@ -22,7 +25,12 @@ pub fn floats(s: &Shape) -> usize {
 /// # Safety
 /// Operands fit the shape, `scratch` has [`floats`], the lane's instruction set is there.
 #[inline(always)]
-pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(s: &Shape, p: &[*mut u8], it: Item, scratch: *mut f32) {
+pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
+    s: &Shape,
+    p: &[*mut u8],
+    it: Item,
+    scratch: *mut f32,
+) {
     let nr = NV * L::N;
     let (i0, g) = (it.block * BQ, it.h / (s.h / s.hkv));
     let nq = BQ.min(s.tq - i0);
@@ -64,8 +72,16 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(s: &Shape, p: &[*m
             }
             for q in 0..w {
                 // A row that has seen no key yet subtracts 0, not minus infinity from itself.
-                let m = if new[q] == f32::NEG_INFINITY { 0.0 } else { new[q] };
-                let f = if top[q] == f32::NEG_INFINITY { 0.0 } else { exp_of::<L>(top[q] - m) };
+                let m = if new[q] == f32::NEG_INFINITY {
+                    0.0
+                } else {
+                    new[q]
+                };
+                let f = if top[q] == f32::NEG_INFINITY {
+                    0.0
+                } else {
+                    exp_of::<L>(top[q] - m)
+                };
                 top[q] = new[q];
                 new[q] = m;
                 fade[q] = f;
@@ -93,8 +109,13 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(s: &Shape, p: &[*m
             for x in std::slice::from_raw_parts_mut(o.add(i * s.dp), s.dp) {
                 *x *= f;
             }
-            let lse = if sum[i] == 0.0 { f32::NEG_INFINITY } else { top[i] + sum[i].ln() };
-            let at = it.b as isize * s.lse[0] + it.h as isize * s.lse[1] + (i0 + i) as isize * s.lse[2];
+            let lse = if sum[i] == 0.0 {
+                f32::NEG_INFINITY
+            } else {
+                top[i] + sum[i].ln()
+            };
+            let at =
+                it.b as isize * s.lse[0] + it.h as isize * s.lse[1] + (i0 + i) as isize * s.lse[2];
             p[1].cast::<f32>().offset(at).write(lse);
         }
         store_rows(s, &s.o, p[0], it.b, i0, nq, it.h, o);
@@ -104,5 +125,9 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(s: &Shape, p: &[*m
 /// The exp of a lane's instruction set.
 #[inline(always)]
 pub fn exp_of<L: Lane>(x: f32) -> f32 {
-    if L::FMA { exp::<true>(x) } else { exp::<false>(x) }
+    if L::FMA {
+        exp::<true>(x)
+    } else {
+        exp::<false>(x)
+    }
 }

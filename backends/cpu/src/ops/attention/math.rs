@@ -47,7 +47,17 @@ pub unsafe fn product<L: Lane, const MR: usize, const NV: usize>(
         for i in (0..m).step_by(MR) {
             // SAFETY: by contract.
             unsafe {
-                tile::<L, MR, NV>(k, a.add(i * rs).cast(), rs, ks, b.add(j).cast(), bs, c.add(i * cs + j), cs, add)
+                tile::<L, MR, NV>(
+                    k,
+                    a.add(i * rs).cast(),
+                    rs,
+                    ks,
+                    b.add(j).cast(),
+                    bs,
+                    c.add(i * cs + j),
+                    cs,
+                    add,
+                )
             }
         }
     }
@@ -74,7 +84,17 @@ pub unsafe fn product_strips<L: Lane, const MR: usize, const NV: usize>(
         for i in (0..m).step_by(MR) {
             // SAFETY: by contract.
             unsafe {
-                tile::<L, MR, NV>(k, a.add(i * rs).cast(), rs, 1, b.add(j * k).cast(), nr, c.add(i * cs + j), cs, false)
+                tile::<L, MR, NV>(
+                    k,
+                    a.add(i * rs).cast(),
+                    rs,
+                    1,
+                    b.add(j * k).cast(),
+                    nr,
+                    c.add(i * cs + j),
+                    cs,
+                    false,
+                )
             }
         }
     }
@@ -86,7 +106,17 @@ pub unsafe fn product_strips<L: Lane, const MR: usize, const NV: usize>(
 /// The rows exist; `out` is writable for `rows * s.dp`.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn load_rows(s: &Shape, v: &View, p: *mut u8, b: usize, t0: usize, n: usize, h: usize, rows: usize, out: *mut f32) {
+pub unsafe fn load_rows(
+    s: &Shape,
+    v: &View,
+    p: *mut u8,
+    b: usize,
+    t0: usize,
+    n: usize,
+    h: usize,
+    rows: usize,
+    out: *mut f32,
+) {
     // SAFETY: by contract.
     unsafe {
         for r in 0..n {
@@ -104,10 +134,22 @@ pub unsafe fn load_rows(s: &Shape, v: &View, p: *mut u8, b: usize, t0: usize, n:
 /// The rows exist and are the caller's.
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn store_rows(s: &Shape, v: &View, p: *mut u8, b: usize, t0: usize, n: usize, h: usize, from: *const f32) {
+pub unsafe fn store_rows(
+    s: &Shape,
+    v: &View,
+    p: *mut u8,
+    b: usize,
+    t0: usize,
+    n: usize,
+    h: usize,
+    from: *const f32,
+) {
     for r in 0..n {
         // SAFETY: by contract.
-        unsafe { v.elem.narrow(from.add(r * s.dp), s.d, v.at(p, b, t0 + r, h)) }
+        unsafe {
+            v.elem
+                .narrow(from.add(r * s.dp), s.d, v.at(p, b, t0 + r, h))
+        }
     }
 }
 

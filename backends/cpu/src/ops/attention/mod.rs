@@ -39,7 +39,8 @@ impl View {
     #[inline(always)]
     fn at(&self, p: *mut u8, b: usize, t: usize, h: usize) -> *mut u8 {
         let [sb, st, sh] = self.stride;
-        self.elem.at_mut(p, b as isize * sb + t as isize * st + h as isize * sh)
+        self.elem
+            .at_mut(p, b as isize * sb + t as isize * st + h as isize * sh)
     }
 }
 
@@ -76,8 +77,16 @@ impl Shape {
         let tk = self.tk as i64;
         let first = i0 as i64 + self.offset();
         let last = first + n as i64 - 1;
-        let hi = if self.causal { (last + 1).clamp(0, tk) } else { tk };
-        let lo = if self.window > 0 { (first - self.window + 1).clamp(0, hi) } else { 0 };
+        let hi = if self.causal {
+            (last + 1).clamp(0, tk)
+        } else {
+            tk
+        };
+        let lo = if self.window > 0 {
+            (first - self.window + 1).clamp(0, hi)
+        } else {
+            0
+        };
         (lo as usize, hi as usize)
     }
     /// Of the block's queries (the first is `i0`), those that see key `j`: `lo..hi` within `0..w`.
@@ -86,8 +95,16 @@ impl Shape {
         // Query i (counted from i0) stands at position i + here; it sees j when j <= position and j > position - window.
         let here = i0 as i64 + self.offset();
         let w = w as i64;
-        let lo = if self.causal { (j as i64 - here).clamp(0, w) } else { 0 };
-        let hi = if self.window > 0 { (j as i64 + self.window - here).clamp(lo, w) } else { w };
+        let lo = if self.causal {
+            (j as i64 - here).clamp(0, w)
+        } else {
+            0
+        };
+        let hi = if self.window > 0 {
+            (j as i64 + self.window - here).clamp(lo, w)
+        } else {
+            w
+        };
         (lo as usize, hi as usize)
     }
     fn q_blocks(&self) -> usize {
@@ -107,9 +124,6 @@ struct Ptrs<'a> {
 unsafe impl Sync for Ptrs<'_> {}
 
 impl Ptrs<'_> {
-    fn op(&self, i: usize) -> *mut u8 {
-        self.operands[i]
-    }
     fn slot(&self, i: usize, floats: usize) -> *mut f32 {
         self.scratch.wrapping_add(i * floats)
     }
@@ -149,7 +163,14 @@ isa!(portable, crate::gemm::lane::Portable<8>, 6, 2, true);
 #[cfg(target_arch = "x86_64")]
 isa!(avx2, crate::gemm::lane::Avx2, 6, 2, false, "avx2,fma,f16c");
 #[cfg(target_arch = "x86_64")]
-isa!(avx512, crate::gemm::lane::Avx512, 12, 2, false, "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c");
+isa!(
+    avx512,
+    crate::gemm::lane::Avx512,
+    12,
+    2,
+    false,
+    "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"
+);
 // The control flow of the 512-bit tiles over emulated vectors.
 #[cfg(test)]
 isa!(model512, crate::gemm::lane::Portable<16>, 12, 2, true);
@@ -169,7 +190,10 @@ impl Isa {
 /// The view of operand `i`, which must be `want` (`[B, T, H, D]`).
 fn view(op: &Op<'_>, i: usize, name: &str, want: [usize; 4]) -> Result<View> {
     let Some(l) = op.layout(i) else {
-        return fail(Code::Invalid, format!("attention: operand {name} is absent"));
+        return fail(
+            Code::Invalid,
+            format!("attention: operand {name} is absent"),
+        );
     };
     let Some(elem) = op.dtype(i).and_then(Elem::of) else {
         return unsupported(format!(
@@ -180,13 +204,23 @@ fn view(op: &Op<'_>, i: usize, name: &str, want: [usize; 4]) -> Result<View> {
     if l.rank != 4 || (0..4).any(|x| l.shape[x] != want[x] as i64) {
         return fail(
             Code::Invalid,
-            format!("attention: {name} is {:?}, want {want:?}", &l.shape[..l.rank.min(8) as usize]),
+            format!(
+                "attention: {name} is {:?}, want {want:?}",
+                &l.shape[..l.rank.min(8) as usize]
+            ),
         );
     }
     if l.stride[3] != 1 && want[3] > 1 {
         return unsupported(format!("attention: {name} must have unit stride in D"));
     }
-    Ok(View { elem, stride: [l.stride[0] as isize, l.stride[1] as isize, l.stride[2] as isize] })
+    Ok(View {
+        elem,
+        stride: [
+            l.stride[0] as isize,
+            l.stride[1] as isize,
+            l.stride[2] as isize,
+        ],
+    })
 }
 
 fn dims(l: Option<&Layout>) -> Result<[usize; 4]> {
@@ -205,7 +239,10 @@ fn shape(op: &Op<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shap
         return unsupported(format!("attention: flags {:#x}", p.flags));
     }
     if p.window < 0 {
-        return fail(Code::Invalid, format!("attention: window {} is negative", p.window));
+        return fail(
+            Code::Invalid,
+            format!("attention: window {} is negative", p.window),
+        );
     }
     let [b, tq, h, d] = dims(op.layout(at))?;
     let [_, tk, hkv, _] = dims(op.layout(at + 1))?;
@@ -222,9 +259,18 @@ fn shape(op: &Op<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shap
                 && l.dtype == DType::F32.id()
                 && [b, h, tq].iter().zip(l.shape).all(|(&x, y)| x as i64 == y) =>
         {
-            [l.stride[0] as isize, l.stride[1] as isize, l.stride[2] as isize]
+            [
+                l.stride[0] as isize,
+                l.stride[1] as isize,
+                l.stride[2] as isize,
+            ]
         }
-        _ => return fail(Code::Invalid, format!("attention: lse must be f32 [{b}, {h}, {tq}]")),
+        _ => {
+            return fail(
+                Code::Invalid,
+                format!("attention: lse must be f32 [{b}, {h}, {tq}]"),
+            );
+        }
     };
     Ok(Shape {
         b,
@@ -234,7 +280,11 @@ fn shape(op: &Op<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shap
         hkv,
         d,
         dp: up(d, nr),
-        scale: if p.scale == 0.0 { 1.0 / (d as f64).sqrt() } else { p.scale } as f32,
+        scale: if p.scale == 0.0 {
+            1.0 / (d as f64).sqrt()
+        } else {
+            p.scale
+        } as f32,
         causal: p.flags & FLAG_CAUSAL != 0,
         window: p.window,
         q: view(op, at, "q", qs)?,
@@ -254,28 +304,53 @@ struct Forward {
 impl Kernel for Forward {
     unsafe fn run(&self, l: &Launch<'_>) {
         let blocks = self.s.q_blocks();
-        let p = Ptrs { operands: l.operands, scratch: l.workspace.cast() };
-        each(l.team, self.slots, self.s.b * self.s.h * blocks, &|slot, i| {
-            let head = i / blocks;
-            let item = fwd::Item {
-                b: head / self.s.h,
-                h: head % self.s.h,
-                // Late blocks see most keys: they go first, so that the last items to run are short.
-                block: blocks - 1 - i % blocks,
-            };
-            let p = &p;
-            // SAFETY: the caller's contract; the slot is this thread's, the item's outputs are its own.
-            unsafe { (self.isa.fwd)(&self.s, p.operands, item, p.slot(slot, fwd::floats(&self.s))) }
-        });
+        let p = Ptrs {
+            operands: l.operands,
+            scratch: l.workspace.cast(),
+        };
+        each(
+            l.team,
+            self.slots,
+            self.s.b * self.s.h * blocks,
+            &|slot, i| {
+                let head = i / blocks;
+                let item = fwd::Item {
+                    b: head / self.s.h,
+                    h: head % self.s.h,
+                    // Late blocks see most keys: they go first, so that the last items to run are short.
+                    block: blocks - 1 - i % blocks,
+                };
+                let p = &p;
+                // SAFETY: the caller's contract; the slot is this thread's, the item's outputs are its own.
+                unsafe {
+                    (self.isa.fwd)(
+                        &self.s,
+                        p.operands,
+                        item,
+                        p.slot(slot, fwd::floats(&self.s)),
+                    )
+                }
+            },
+        );
     }
 }
 
 /// Prepares `attention_fwd`: operands o, lse, q, k, v.
 pub fn prepare_fwd(op: &Op<'_>, threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
-    let isa = Isa::detect();
+    prepare_fwd_on(op, threads, Isa::detect())
+}
+
+fn prepare_fwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
     let s = shape(op, 2, 0, 1, isa.nr)?;
     let floats = fwd::floats(&s) * threads;
-    Ok((Box::new(Forward { s, isa, slots: threads }), plan(isa, floats)))
+    Ok((
+        Box::new(Forward {
+            s,
+            isa,
+            slots: threads,
+        }),
+        plan(isa, floats),
+    ))
 }
 
 fn plan(isa: Isa, floats: usize) -> Plan {
@@ -298,7 +373,10 @@ impl Kernel for Backward {
         let s = &self.s.s;
         let (nq, nk) = (s.q_blocks(), s.k_blocks());
         let group = s.h / s.hkv;
-        let p = Ptrs { operands: l.operands, scratch: l.workspace.cast() };
+        let p = Ptrs {
+            operands: l.operands,
+            scratch: l.workspace.cast(),
+        };
         let go = |slot: usize, item: bwd::Item| {
             // SAFETY: the caller's contract; the slot is this thread's, the item's outputs are its own.
             unsafe { (self.isa.bwd)(&self.s, p.operands, item, p.slot(slot, self.s.floats())) }
@@ -307,7 +385,18 @@ impl Kernel for Backward {
         if !self.s.split {
             each(l.team, self.slots, s.b * s.hkv, &|slot, i| {
                 let (b, g) = (i / s.hkv, i % s.hkv);
-                go(slot, bwd::Item { b, g, heads: heads(g), q: (0, nq), k: (0, nk), dq: true, dkv: true });
+                go(
+                    slot,
+                    bwd::Item {
+                        b,
+                        g,
+                        heads: heads(g),
+                        q: (0, nq),
+                        k: (0, nk),
+                        dq: true,
+                        dkv: true,
+                    },
+                );
             });
             return;
         }
@@ -315,7 +404,18 @@ impl Kernel for Backward {
         // still sees the same terms in the same order, so the bits are those of the single pass.
         each(l.team, self.slots, s.b * s.hkv * nk, &|slot, i| {
             let (b, g, j) = (i / nk / s.hkv, i / nk % s.hkv, i % nk);
-            go(slot, bwd::Item { b, g, heads: heads(g), q: (0, nq), k: (j, j + 1), dq: false, dkv: true });
+            go(
+                slot,
+                bwd::Item {
+                    b,
+                    g,
+                    heads: heads(g),
+                    q: (0, nq),
+                    k: (j, j + 1),
+                    dq: false,
+                    dkv: true,
+                },
+            );
         });
         each(l.team, self.slots, s.b * s.h * nq, &|slot, i| {
             let (b, h, j) = (i / nq / s.h, i / nq % s.h, nq - 1 - i % nq);
@@ -351,5 +451,12 @@ fn prepare_bwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kern
         split,
     };
     let floats = s.floats() * threads;
-    Ok((Box::new(Backward { s, isa, slots: threads }), plan(isa, floats)))
+    Ok((
+        Box::new(Backward {
+            s,
+            isa,
+            slots: threads,
+        }),
+        plan(isa, floats),
+    ))
 }
