@@ -1,0 +1,118 @@
+//! `crossweave report DIR`: the files a run leaves behind, as one HTML page that needs no network,
+//! and as TensorBoard event files on request.
+//!
+//! The page is read years later and sent around by mail, so everything is inside it: plots are
+//! SVG drawn here, style and script are inlined, fonts are the reader's own.
+
+mod charts;
+mod page;
+mod read;
+mod tfevents;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use read::Run;
+pub use tfevents::EventWriter;
+
+/// Why no report can be made: which file, where in it, what is wrong and what to do.
+#[derive(Debug)]
+pub struct ReportError {
+    /// The file that cannot be used.
+    pub file: PathBuf,
+    /// Line in it, from 1; 0 when the whole file is meant.
+    pub line: usize,
+    /// What is wrong.
+    pub what: String,
+    /// What to do about it.
+    pub fix: String,
+}
+
+impl fmt::Display for ReportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if self.line > 0 {
+            write!(f, ":{}", self.line)?;
+        }
+        write!(f, ": {}; fix: {}", self.what, self.fix)
+    }
+}
+
+impl std::error::Error for ReportError {}
+
+/// Writes `DIR/report.html` from `metrics.jsonl`, `ledger.json` and `config.json` of `dir`;
+/// returns its path. A ledger or config that is missing (a run that was killed) leaves its part
+/// out with a note.
+///
+/// # Errors
+/// When there are no metrics, or a file is there but cannot be understood.
+pub fn write_page(dir: &Path) -> Result<PathBuf, ReportError> {
+    let run = Run::read(dir)?;
+    let path = dir.join("report.html");
+    // Written beside its place and moved there, so that a full disk leaves no half page.
+    let partial = dir.join("report.html.partial");
+    let done = std::fs::write(&partial, page::render(&run))
+        .and_then(|()| std::fs::rename(&partial, &path));
+    if let Err(e) = done {
+        let _ = std::fs::remove_file(&partial);
+        return Err(cannot_write(&path, &e));
+    }
+    Ok(path)
+}
+
+/// Writes TensorBoard event files of `dir`'s metrics into `DIR/tensorboard`; returns the file's
+/// path. `start` is the wall-clock time, in seconds since 1970, the first step is dated at; later
+/// steps follow by their `step_ms`.
+///
+/// # Errors
+/// As [`write_page`].
+pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
+    let run = Run::read(dir)?;
+    let folder = dir.join("tensorboard");
+    let path = folder.join(tfevents::file_name(start));
+    let write = || -> std::io::Result<()> {
+        std::fs::create_dir_all(&folder)?;
+        let mut events = EventWriter::new(
+            std::io::BufWriter::new(std::fs::File::create(&path)?),
+            start,
+        )?;
+        let mut clock = start;
+        let mut validations = run.validations.iter().peekable();
+        for s in &run.steps {
+            clock += s.step_ms.unwrap_or(0.0) / 1000.0;
+            let scalars = [
+                ("train/loss", s.loss),
+                ("train/lr", s.lr),
+                ("train/grad_norm", s.grad_norm),
+                ("speed/tokens_per_s", s.tokens_per_s),
+                ("speed/step_ms", s.step_ms),
+            ];
+            for (tag, value) in scalars {
+                if let Some(value) = value {
+                    events.scalar(s.step, clock, tag, value as f32)?;
+                }
+            }
+            while let Some(v) = validations.next_if(|v| v.step <= s.step) {
+                events.scalar(v.step, clock, "validation/loss", v.loss as f32)?;
+            }
+        }
+        for v in validations {
+            events.scalar(v.step, clock, "validation/loss", v.loss as f32)?;
+        }
+        events.finish()
+    };
+    write().map_err(|e| cannot_write(&path, &e))?;
+    Ok(path)
+}
+
+fn cannot_write(path: &Path, e: &std::io::Error) -> ReportError {
+    ReportError {
+        file: path.to_path_buf(),
+        line: 0,
+        what: format!("cannot be written: {e}"),
+        fix: "check the folder's permissions and the free space of the disk".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! Reads what a run left behind: metrics (one object a line), ledgers, config.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::ReportError;
+
+/// One optimizer step. A number that was not finite is `None` (JSON has no NaN).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Step {
+    /// Step number.
+    pub step: u64,
+    /// Mean training loss in nats per token.
+    pub loss: Option<f64>,
+    /// Learning rate.
+    pub lr: Option<f64>,
+    /// Global gradient norm before clipping.
+    pub grad_norm: Option<f64>,
+    /// Tokens seen, as the run counts them.
+    pub tokens: Option<f64>,
+    /// Tokens per second.
+    pub tokens_per_s: Option<f64>,
+    /// Milliseconds of the step.
+    pub step_ms: Option<f64>,
+}
+
+/// One validation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Validation {
+    /// Step after which it ran.
+    pub step: u64,
+    /// Mean loss.
+    pub loss: f64,
+}
+
+/// Bytes of one tag.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Bytes {
+    /// At the end of the run.
+    pub now: u64,
+    /// At the worst moment.
+    pub peak: u64,
+}
+
+/// Memory of one home (`device`, `host`) of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Memory {
+    /// The rank.
+    pub rank: u64,
+    /// Name of the home.
+    pub home: String,
+    /// Bytes per tag, in the ledger's order.
+    pub tags: Vec<(String, Bytes)>,
+    /// All tags together; peaks of tags need not fall together.
+    pub total: Option<Bytes>,
+    /// 1 − largest free block / free bytes.
+    pub fragmentation: Option<f64>,
+}
+
+/// Traffic of one kind of collective on one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traffic {
+    /// The rank.
+    pub rank: u64,
+    /// `all_reduce` and so on.
+    pub kind: String,
+    /// Axes of the group.
+    pub group: String,
+    /// What was moved.
+    pub tag: String,
+    /// Number of calls.
+    pub calls: u64,
+    /// Elements moved.
+    pub elements: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+/// Everything the report is made of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// Name of the folder.
+    pub name: String,
+    /// Steps in order, one each.
+    pub steps: Vec<Step>,
+    /// Validations in order.
+    pub validations: Vec<Validation>,
+    /// Memory ledgers.
+    pub memory: Vec<Memory>,
+    /// Collective ledgers.
+    pub traffic: Vec<Traffic>,
+    /// Number of ranks in the ledger.
+    pub ranks: usize,
+    /// The resolved config, flattened: dotted key, value.
+    pub config: Vec<(String, String)>,
+    /// What the reader should know about the input.
+    pub notes: Vec<String>,
+}
+
+impl Run {
+    /// Reads the folder.
+    ///
+    /// # Errors
+    /// When `metrics.jsonl` is missing or empty, or any file is there but not understood.
+    pub fn read(dir: &Path) -> Result<Run, ReportError> {
+        let name = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+        let mut run = Run {
+            name: name
+                .file_name()
+                .map_or_else(|| "run".into(), |n| n.to_string_lossy().into_owned()),
+            ..Run::default()
+        };
+        let path = dir.join("metrics.jsonl");
+        let fail = |line, what: String, fix: &str| ReportError {
+            file: path.clone(),
+            line,
+            what,
+            fix: fix.into(),
+        };
+        let bytes = std::fs::read(&path).map_err(|e| {
+            fail(
+                0,
+                format!("cannot be read: {e}"),
+                "give the output folder of `crossweave train`",
+            )
+        })?;
+        run.metrics(&String::from_utf8_lossy(&bytes))
+            .map_err(|(line, what)| {
+                fail(
+                    line,
+                    what,
+                    "the file is damaged; restore it or remove that line",
+                )
+            })?;
+        if run.steps.is_empty() && run.validations.is_empty() {
+            let what = "holds no step".to_string();
+            return Err(fail(0, what, "let the run finish its first step"));
+        }
+        if let Some(ledger) = read_json(&dir.join("ledger.json"), &mut run.notes)? {
+            run.ledger(&ledger).map_err(|what| ReportError {
+                file: dir.join("ledger.json"),
+                line: 0,
+                what,
+                fix: "the file was not written by `crossweave train`; remove it".into(),
+            })?;
+        }
+        if let Some(config) = read_json(&dir.join("config.json"), &mut run.notes)? {
+            flatten("", &config, &mut run.config);
+        }
+        Ok(run)
+    }
+
+    /// Takes the lines of `metrics.jsonl`; an error is (line, what).
+    pub fn metrics(&mut self, text: &str) -> Result<(), (usize, String)> {
+        let mut steps = BTreeMap::new();
+        let mut validations = BTreeMap::new();
+        let (mut again, count) = (0, text.lines().count());
+        for (i, line) in text.lines().enumerate() {
+            if line.trim().is_empty() {
+                continue;
+            }
+            let record: Value = match serde_json::from_str(line) {
+                Ok(record) => record,
+                // A run that is being written, or was killed while writing, ends mid-line.
+                Err(_) if i + 1 == count && !text.ends_with('\n') => {
+                    self.notes.push(format!(
+                        "The last line of metrics.jsonl (line {}) is cut short and was left out.",
+                        i + 1
+                    ));
+                    continue;
+                }
+                Err(e) => return Err((i + 1, format!("is not a JSON object ({e})"))),
+            };
+            let Some(step) = record.get("step").and_then(Value::as_u64) else {
+                return Err((i + 1, "has no whole number \"step\"".into()));
+            };
+            let number = |key: &str| match record.get(key) {
+                None | Some(Value::Null) => Ok(None),
+                Some(Value::Number(n)) => Ok(n.as_f64()),
+                Some(other) => Err((i + 1, format!("{key:?} is {other}, not a number"))),
+            };
+            if record.get("val_loss").is_some() {
+                if let Some(loss) = number("val_loss")? {
+                    validations.insert(step, Validation { step, loss });
+                }
+                if record.get("loss").is_none() {
+                    continue;
+                }
+            }
+            let read = Step {
+                step,
+                loss: number("loss")?,
+                lr: number("lr")?,
+                grad_norm: number("grad_norm")?,
+                tokens: number("tokens")?,
+                tokens_per_s: number("tokens_per_s")?,
+                step_ms: number("step_ms")?,
+            };
+            again += usize::from(steps.insert(step, read).is_some());
+        }
+        if again > 0 {
+            self.notes.push(format!(
+                "{again} steps were recorded more than once (a resumed run); the last record counts."
+            ));
+        }
+        let lost = steps.values().filter(|s| s.loss.is_none()).count();
+        if lost > 0 {
+            self.notes
+                .push(format!("{lost} steps have no finite loss."));
+        }
+        self.steps = steps.into_values().collect();
+        self.validations = validations.into_values().collect();
+        Ok(())
+    }
+
+    fn ledger(&mut self, ledger: &Value) -> Result<(), String> {
+        let ranks = ledger
+            .get("ranks")
+            .and_then(Value::as_array)
+            .ok_or("has no list \"ranks\"")?;
+        self.ranks = ranks.len();
+        for (i, entry) in ranks.iter().enumerate() {
+            let rank = entry
+                .get("rank")
+                .and_then(Value::as_u64)
+                .unwrap_or(i as u64);
+            if let Some(memory) = entry.get("memory") {
+                let memory = memory
+                    .as_object()
+                    .ok_or_else(|| format!("ranks[{i}].memory is not an object"))?;
+                for (home, tags) in memory {
+                    let Some(tags) = tags.as_object() else {
+                        continue;
+                    };
+                    // `total` is a pair of numbers beside the homes, not a home itself.
+                    if tags.contains_key("peak") || home == "total" {
+                        continue;
+                    }
+                    let pairs = tags
+                        .iter()
+                        .filter_map(|(tag, v)| Some((tag.clone(), bytes(v)?)));
+                    let (total, tags): (Vec<_>, Vec<_>) =
+                        pairs.partition(|(tag, _)| tag == "total");
+                    let beside = (home == "device" || memory.len() == 1)
+                        .then(|| memory.get("total").and_then(bytes))
+                        .flatten();
+                    let loose = entry["memory"][home].get("fragmentation");
+                    self.memory.push(Memory {
+                        rank,
+                        home: home.clone(),
+                        tags,
+                        total: total.first().map(|t| t.1).or(beside),
+                        fragmentation: loose
+                            .or_else(|| memory.get("fragmentation"))
+                            .and_then(Value::as_f64),
+                    });
+                }
+            }
+            let calls = entry.get("collectives").and_then(Value::as_array);
+            for call in calls.into_iter().flatten() {
+                let word = |key: &str| match call.get(key) {
+                    Some(Value::String(s)) => s.clone(),
+                    None | Some(Value::Null) => "—".into(),
+                    Some(other) => other.to_string(),
+                };
+                let count = |key: &str| call.get(key).and_then(Value::as_u64).unwrap_or(0);
+                self.traffic.push(Traffic {
+                    rank,
+                    kind: word("kind"),
+                    group: word("group"),
+                    tag: word("tag"),
+                    calls: count("calls"),
+                    elements: count("elements"),
+                    bytes: count("bytes"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bytes(v: &Value) -> Option<Bytes> {
+    Some(Bytes {
+        now: v.get("now").and_then(Value::as_u64).unwrap_or(0),
+        peak: v.get("peak")?.as_u64()?,
+    })
+}
+
+/// The JSON of a file that may be missing.
+fn read_json(path: &Path, notes: &mut Vec<String>) -> Result<Option<Value>, ReportError> {
+    let fail = |what: String, line| ReportError {
+        file: path.to_path_buf(),
+        line,
+        what,
+        fix: "the file is damaged; restore or remove it".into(),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match std::fs::read(path) {
+        Ok(bytes) => match serde_json::from_slice(&bytes) {
+            Ok(value) => Ok(Some(value)),
+            Err(e) => Err(fail(format!("is not JSON ({e})"), e.line())),
+        },
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            notes.push(format!("There is no {name}; its part is left out."));
+            Ok(None)
+        }
+        Err(e) => Err(fail(format!("cannot be read: {e}"), 0)),
+    }
+}
+
+fn flatten(path: &str, value: &Value, out: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            for (key, value) in map {
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
+                flatten(&path, value, out);
+            }
+        }
+        Value::String(s) => out.push((path.into(), s.clone())),
+        other => out.push((path.into(), other.to_string())),
+    }
+}
