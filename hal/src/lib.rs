@@ -1,6 +1,7 @@
 //! The safe face of a plugin: devices, streams, buffers, kernels, communicators.
 
 pub mod error;
+pub mod header;
 pub mod host;
 pub mod loader;
 pub mod manifest;

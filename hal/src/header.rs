@@ -1,0 +1,161 @@
+//! Writes `crossweave_ops.h` from the op table: ids, constants, parameter structs, and what each op does to which operands.
+
+use crossweave_abi::op::{self, Class, OpSpec};
+use std::fmt::Write;
+
+/// `MatmulParams` → `cw_matmul_params`.
+fn c_struct(rust: &str) -> String {
+    let mut out = String::from("cw");
+    for c in rust.chars() {
+        if c.is_uppercase() {
+            out.push('_');
+        }
+        out.extend(c.to_lowercase());
+    }
+    out
+}
+
+fn c_type(rust: &str) -> &str {
+    match rust {
+        "u32" => "uint32_t",
+        "i32" => "int32_t",
+        "u64" => "uint64_t",
+        "i64" => "int64_t",
+        "f32" => "float",
+        "f64" => "double",
+        other => other,
+    }
+}
+
+/// Names and values of a module's constants.
+macro_rules! consts {
+    ($($module:ident)::* $prefix:literal: $($name:ident)*) => {{
+        use $($module)::* as from;
+        [$((concat!($prefix, stringify!($name)), from::$name as u64)),*].to_vec()
+    }};
+}
+
+/// Every constant of the table that is not an op id: `(name without CW_, value)`.
+pub fn op_constants() -> Vec<(&'static str, u64)> {
+    [
+        consts!(op "": FLAG_ACCUM FLAG_HAS_IGNORE FLAG_CAUSAL FLAG_INVERSE FLAG_INTERLEAVED FLAG_DESCENDING FLAG_MASTER),
+        consts!(op::class "CLASS_": EXACT CAST ROUNDED TRANSCENDENTAL SUM_SEQUENTIAL SUM_PAIRWISE MATMUL FUSED),
+        consts!(op::unary "UNARY_": NEG ABS EXP LOG SQRT RSQRT TANH ERF SIGMOID SIN COS FLOOR),
+        consts!(op::binary "BINARY_": ADD SUB MUL DIV MAX MIN POW),
+        consts!(op::compare "COMPARE_": EQ NE LT LE GT GE),
+        consts!(op::reduce "REDUCE_": SUM SUMSQ MAX MIN PROD),
+        consts!(op::philox "PHILOX_": BITS UNIFORM NORMAL),
+        consts!(op::activation "ACTIVATION_": GELU_TANH GELU_ERF SILU RELU),
+        consts!(op::inst "INST_": CONST SCALAR MOV ADD SUB MUL DIV MAX MIN FMA NEG ABS SQRT RSQRT EXP LOG TANH ERF SIGMOID FLOOR LT SELECT),
+        consts!(op "": PROGRAM_MAX_INSTS PROGRAM_MAX_OPERANDS PROGRAM_MAX_REGS),
+    ]
+    .concat()
+}
+
+/// A parameter struct: C name and `(field, Rust type, offset)`.
+pub type ParamStruct = (String, Vec<(&'static str, String, usize)>);
+
+/// Every parameter struct, in the order the header declares them.
+pub fn param_structs() -> Vec<ParamStruct> {
+    macro_rules! regular {
+        ($($name:ident)*) => {
+            vec![$((
+                c_struct(stringify!($name)),
+                op::$name::FIELDS.iter().map(|(f, t, at)| (*f, t.to_string(), *at)).collect(),
+            )),*]
+        };
+    }
+    let mut all: Vec<ParamStruct> = regular!(NoParams FillParams IotaParams KindParams AxpbyParams ClampParams ReduceParams
+        DimParams MatmulParams IndexParams PhiloxParams PhiloxDyn NormParams XentParams AttentionParams RopeParams AdamwParams
+        AdamwDyn DropoutParams ScaleDyn ProgramInst);
+    // These two hold arrays, so they are written by hand in the table too.
+    macro_rules! by_hand {
+        ($name:ident { $($field:ident: $ty:expr),* }) => {
+            all.push((c_struct(stringify!($name)), vec![
+                $((stringify!($field), $ty.to_string(), std::mem::offset_of!(op::$name, $field))),*
+            ]))
+        };
+    }
+    let insts = format!("cw_program_inst[{}]", op::PROGRAM_MAX_INSTS);
+    by_hand!(ProgramParams {
+        size: "u32",
+        n_insts: "u32",
+        writes: "u32",
+        flags: "u32",
+        insts: insts
+    });
+    by_hand!(ProgramDyn {
+        size: "u32",
+        flags: "u32",
+        scalars: "f32[8]"
+    });
+    all
+}
+
+/// Text broken into comment lines of at most 118 characters.
+fn comment(out: &mut String, text: &str) {
+    let mut line = String::from("/*");
+    for word in text.split_whitespace() {
+        if line.len() + word.len() > 115 {
+            let _ = writeln!(out, "{line}");
+            line = " *".into();
+        }
+        let _ = write!(line, " {}", word.replace("*/", "* /").replace("/*", "/ *"));
+    }
+    let _ = writeln!(out, "{line} */");
+}
+
+fn op_entry(out: &mut String, o: &OpSpec) {
+    let class = match o.class {
+        Class::Primitive => "primitive, mandatory",
+        Class::Fused => "fused, the core can decompose it",
+    };
+    let dynamic = match o.dynamic {
+        "" => String::new(),
+        d => format!("; at launch {}", c_struct(d)),
+    };
+    comment(
+        out,
+        &format!(
+            "{}: {} Operands: {}. Params: {}{dynamic}. Revision {}; {class}; error class {}.",
+            o.name,
+            o.doc,
+            o.operands.join(", "),
+            c_struct(o.params),
+            o.revision,
+            o.error
+        ),
+    );
+    let name = o.name.to_uppercase();
+    let _ = writeln!(out, "#define CW_OP_{name} 0x{:04X}u", o.id);
+}
+
+/// The text of `hal/include/crossweave_ops.h`.
+pub fn ops_header() -> String {
+    let mut out = String::from(
+        "/* crossweave_ops.h - ids, constants and parameter structs of crossweave.ops/1. Generated from the op table; do not edit.\n \
+         * Operands read name:mode types, mode in, out or inout; `?` may be absent; `*` the group repeats to the end of the list;\n \
+         * f = f32, bf16, f16. Outputs are dense row-major unless said otherwise, inputs have any non-negative strides.\n \
+         * Arithmetic is in f32 whatever the storage. Structs follow R1 and R2 of crossweave_plugin.h; all zero = default. */\n\
+         #ifndef CROSSWEAVE_OPS_H\n#define CROSSWEAVE_OPS_H\n#include \"crossweave_plugin.h\"\n\n",
+    );
+    for (name, value) in op_constants() {
+        let _ = writeln!(out, "#define CW_{name} {value}u");
+    }
+    out.push('\n');
+    for (name, fields) in param_structs() {
+        let _ = writeln!(out, "typedef struct {name} {{");
+        for (field, ty, _) in fields {
+            let (base, dims) = ty.split_once('[').map_or((&*ty, ""), |(b, d)| (b, d));
+            let open = if dims.is_empty() { "" } else { "[" };
+            let _ = writeln!(out, "  {} {field}{open}{dims};", c_type(base));
+        }
+        let _ = writeln!(out, "}} {name};");
+    }
+    out.push('\n');
+    for o in op::OPS {
+        op_entry(&mut out, o);
+    }
+    out.push_str("#endif\n");
+    out
+}
