@@ -1,11 +1,42 @@
-//! The safe face of a plugin: devices, streams, buffers, kernels, communicators.
+//! The safe face of a plugin: devices, streams, buffers, kernels, communicators. Algorithms depend on this crate and on no backend.
+//!
+//! | question | answer |
+//! |---|---|
+//! | Who orders streams? | The stream: each buffer knows its last uses ([`track`]), a use on another stream inserts the wait. |
+//! | How do operands outlive queued work? | Freed pool blocks keep their track; own memory is freed after its last use. Dropping right after a launch is sound. |
+//! | Who allocates? | A caching pool here ([`Device::alloc`]); the plugin hands out slabs. |
+//! | Who counts? | Two ledgers ([`ledger`]) in the only places where memory and collectives pass. |
+//! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; same type, and it can be asked. |
+//!
+//! Contract: this layer validates bounds, lengths and overlap; a plugin validates what only it knows; `Unsupported` has no side effects.
 
+#[macro_use]
+mod call;
+mod buffer;
+mod comm;
+mod device;
 pub mod error;
-pub mod header;
 pub mod host;
+mod kernel;
+pub mod ledger;
 pub mod loader;
 pub mod manifest;
+mod pool;
+mod recipe;
+mod stream;
+mod track;
 
+pub use buffer::{Buffer, HostBuffer, Region};
+pub use comm::{
+    AbortHandle, Bootstrap, Collective, CommOptions, CommTag, Communicator, Counts, Reduce,
+};
+pub use crossweave_abi as abi;
+pub use crossweave_abi::DType;
+pub use device::{Device, DeviceInfo, Plugin, Raw};
 pub use error::{Code, Error, Result};
 pub use host::{HostServices, KvStore, LocalKv};
+pub use kernel::{Kernel, OpRequest};
+pub use ledger::{CollectiveLine, MemoryReport, Tag};
 pub use loader::{LoadError, RawPlugin};
+pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};
+pub use stream::{Event, Operand, Stream};

@@ -1,0 +1,195 @@
+//! Memory with an owner: device buffers that order streams by themselves, and pinned host buffers that know when the host may look.
+
+use crate::device::{Device, Raw};
+use crate::error::{Code, Error, Result};
+use crate::ledger::Tag;
+use crate::pool::Block;
+use crate::track::Track;
+use crossweave_abi as abi;
+use std::sync::{Mutex, MutexGuard};
+
+/// Where a buffer's bytes come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// Memory of its own.
+    State,
+    /// A block of the caching pool.
+    Pool(Block),
+}
+
+/// Device memory. Dropping it while work is queued is sound: pooled blocks keep their track, own memory is freed after its last use.
+pub struct Buffer {
+    device: Device,
+    mem: Raw,
+    offset: u64,
+    bytes: u64,
+    tag: Tag,
+    home: Home,
+    track: Mutex<Track>,
+}
+
+impl Buffer {
+    pub(crate) fn new(
+        device: Device,
+        mem: Raw,
+        offset: u64,
+        bytes: u64,
+        tag: Tag,
+        home: Home,
+        track: Track,
+    ) -> Buffer {
+        device.0.memory.alloc(tag, bytes);
+        Buffer {
+            device,
+            mem,
+            offset,
+            bytes,
+            tag,
+            home,
+            track: Mutex::new(track),
+        }
+    }
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+    /// What it is for.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+    pub(crate) fn track(&self) -> MutexGuard<'_, Track> {
+        self.track.lock().unwrap_or_else(|e| e.into_inner())
+    }
+    /// The span of a region, bounds checked.
+    #[inline]
+    pub(crate) fn span(&self, offset: u64, bytes: u64) -> Result<abi::Span> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(abi::Span {
+                mem: self.mem.0,
+                offset: self.offset + offset,
+                bytes,
+            }),
+            _ => Err(Error::new(
+                Code::Invalid,
+                "span",
+                format!(
+                    "bytes {offset}..{} of a buffer of {} ({})",
+                    offset.saturating_add(bytes),
+                    self.bytes,
+                    self.tag.name()
+                ),
+            )),
+        }
+    }
+    /// The whole buffer as an operand.
+    pub fn all(&self) -> Region<'_> {
+        Region {
+            buffer: self,
+            offset: 0,
+            bytes: self.bytes,
+        }
+    }
+    /// A part of it.
+    pub fn region(&self, offset: u64, bytes: u64) -> Region<'_> {
+        Region {
+            buffer: self,
+            offset,
+            bytes,
+        }
+    }
+    /// Waits until the device has finished with these bytes (`writes`: also its reads).
+    pub fn host_wait(&self, writes: bool) -> Result<()> {
+        let uses: Vec<_> = {
+            let t = self.track();
+            if writes {
+                t.uses().collect()
+            } else {
+                t.last_write().into_iter().collect()
+            }
+        };
+        for u in uses {
+            let core = self
+                .device
+                .0
+                .streams
+                .read()
+                .unwrap_or_else(|e| e.into_inner())
+                .get(u.stream as usize)
+                .cloned();
+            if let Some(core) = core {
+                core.wait_passed(u.seq)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.device.0.memory.free(self.tag, self.bytes);
+        match self.home {
+            Home::Pool(b) => {
+                let track = std::mem::take(&mut *self.track());
+                self.device.give_back(b, track);
+            }
+            Home::State => {
+                // Own memory goes back to the plugin, which must not happen under queued work. A failed stream runs nothing more.
+                let _ = self.host_wait(true);
+                self.device.raw_free(self.mem, self.bytes);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes, {})", self.bytes, self.tag.name())
+    }
+}
+
+/// A part of a buffer, as an operand.
+#[derive(Clone, Copy)]
+pub struct Region<'a> {
+    /// The buffer.
+    pub buffer: &'a Buffer,
+    /// Bytes from its start.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Pinned host memory. The host looks only through [`HostBuffer::read`] and [`HostBuffer::write`], which wait for the device first.
+pub struct HostBuffer {
+    buffer: Buffer,
+    ptr: *mut u8,
+}
+// SAFETY: the pointer belongs to `buffer`; access goes through `&self`/`&mut self` methods below.
+unsafe impl Send for HostBuffer {}
+// SAFETY: `read` only shares; `write` wants `&mut`.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    pub(crate) fn new(buffer: Buffer, ptr: *mut u8) -> HostBuffer {
+        HostBuffer { buffer, ptr }
+    }
+    /// The memory as an operand of copies.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+    /// Waits for the device's writes, then gives the bytes.
+    pub fn read(&self) -> Result<&[u8]> {
+        self.buffer.host_wait(false)?;
+        // SAFETY: mapped for `bytes`, initialised by the plugin (pinned memory is zeroed), and no write is in flight.
+        Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.buffer.bytes as usize) })
+    }
+    /// Waits for the device's reads and writes, then gives the bytes.
+    pub fn write(&mut self) -> Result<&mut [u8]> {
+        self.buffer.host_wait(true)?;
+        // SAFETY: as in `read`; `&mut self` keeps others away.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.ptr, self.buffer.bytes as usize) })
+    }
+}

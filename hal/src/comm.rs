@@ -1,0 +1,644 @@
+//! Communicators: collectives in stream order, counted in the ledger, abortable from any thread.
+
+use crate::buffer::{Buffer, Region};
+use crate::call::check;
+use crate::device::{Device, Raw};
+use crate::error::{Code, Error, Result};
+use crate::ledger::CollectiveLedger;
+use crate::stream::Stream;
+use crossweave_abi as abi;
+use crossweave_abi::DType;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How ranks find each other: a key-value store all of them reach.
+pub trait Bootstrap {
+    /// Publishes `value` under `key`.
+    fn set(&self, key: &str, value: &[u8]) -> Result<()>;
+    /// Waits for `key`.
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>>;
+}
+
+/// How a reduction combines.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub enum Reduce {
+    Sum,
+    Prod,
+    Min,
+    Max,
+    /// Sum / ranks; floats only.
+    Avg,
+    /// `x * factor` before the sum.
+    PremulSum(f64),
+}
+
+/// Options of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommOptions {
+    /// Name of the group, for messages and the ledger (mesh axes: `dp`, `dp.tp`, …).
+    pub name: String,
+    /// For connecting and for each collective.
+    pub timeout: Option<Duration>,
+}
+
+/// What a collective moves, for the ledger.
+pub type CommTag = &'static str;
+
+/// One member of a group launch.
+#[derive(Clone, Copy)]
+#[allow(missing_docs)]
+pub enum Collective<'a> {
+    /// In place over `count` elements.
+    AllReduce {
+        buf: Region<'a>,
+        dtype: DType,
+        op: Reduce,
+    },
+    /// `send` holds ranks x `recv`. In place when `recv` is this rank's slice of `send`.
+    ReduceScatter {
+        send: Region<'a>,
+        recv: Region<'a>,
+        dtype: DType,
+        op: Reduce,
+    },
+    /// `recv` holds ranks x `send`. In place when `send` is this rank's slice of `recv`.
+    AllGather {
+        send: Region<'a>,
+        recv: Region<'a>,
+        dtype: DType,
+    },
+    Broadcast {
+        buf: Region<'a>,
+        dtype: DType,
+        root: u32,
+    },
+    /// `buf` on every rank; the result lands in the root's.
+    Reduce {
+        buf: Region<'a>,
+        dtype: DType,
+        op: Reduce,
+        root: u32,
+    },
+    /// Equal pieces; `send` and `recv` of one length, divisible by the ranks.
+    AllToAll {
+        send: Region<'a>,
+        recv: Region<'a>,
+        dtype: DType,
+    },
+    /// Pieces by counts and offsets in elements, one per rank.
+    AllToAllV {
+        send: Region<'a>,
+        recv: Region<'a>,
+        dtype: DType,
+        counts: &'a Counts,
+    },
+    /// `send` of any length per rank; `counts.recv*` say where each lands.
+    AllGatherV {
+        send: Region<'a>,
+        recv: Region<'a>,
+        dtype: DType,
+        counts: &'a Counts,
+    },
+    Send {
+        buf: Region<'a>,
+        dtype: DType,
+        peer: u32,
+    },
+    Recv {
+        buf: Region<'a>,
+        dtype: DType,
+        peer: u32,
+    },
+    Barrier,
+}
+
+/// Elements per rank, and where each piece starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counts {
+    pub send: Vec<u64>,
+    pub send_at: Vec<u64>,
+    pub recv: Vec<u64>,
+    pub recv_at: Vec<u64>,
+}
+
+struct CommInner {
+    /// Keeps the device open while the communicator lives.
+    _device: Device,
+    handle: Raw,
+    api: abi::CollectiveApi,
+    name: String,
+    rank: u32,
+    size: u32,
+    aborted: AtomicBool,
+}
+
+impl Drop for CommInner {
+    fn drop(&mut self) {
+        if let Some(f) = self.api.comm_destroy {
+            // SAFETY: created by us, destroyed once; after abort the plugin must not wait for peers.
+            unsafe { f(self.handle.0) };
+        }
+    }
+}
+
+/// A group of ranks. `&mut self` makes the order of collectives on it total; only [`AbortHandle`] is shareable.
+pub struct Communicator {
+    inner: Arc<CommInner>,
+    ledger: Arc<CollectiveLedger>,
+    seq: u64,
+}
+
+/// Aborts a communicator from any thread.
+#[derive(Clone)]
+pub struct AbortHandle(Arc<CommInner>);
+
+impl AbortHandle {
+    /// Marks the communicator failed and releases whoever waits in it; returns at once.
+    pub fn abort(&self) -> Result<()> {
+        self.0.aborted.store(true, Relaxed);
+        match self.0.api.comm_abort {
+            // SAFETY: the handle is live while `self` is; abort may race with anything (R7).
+            Some(f) => check("comm_abort", |e| unsafe { f(self.0.handle.0, e) }),
+            None => Ok(()),
+        }
+    }
+    /// `Ok(true)` when connected, `Ok(false)` while connecting, or the failure.
+    pub fn health(&self) -> Result<bool> {
+        // SAFETY: as above.
+        crate::call::state("comm_async_error", |e| unsafe {
+            call!(self.0.api, comm_async_error)(self.0.handle.0, e)
+        })
+    }
+}
+
+impl Communicator {
+    /// Joins rank `rank` of `size` to the group `options.name`. Every rank of the group calls this; the id travels through `boot`.
+    pub fn new(
+        device: &Device,
+        boot: &dyn Bootstrap,
+        rank: u32,
+        size: u32,
+        options: &CommOptions,
+    ) -> Result<Communicator> {
+        let at = || format!("communicator {} rank {rank} of {size}", options.name);
+        let Some(api) = device.0.plugin.0.coll else {
+            return Err(Error::new(
+                Code::Unsupported,
+                "comm_init",
+                format!("plugin {} provides no collectives", device.plugin().name()),
+            ));
+        };
+        let timeout = options.timeout.unwrap_or(Duration::from_secs(300));
+        let key = format!("comm/{}/id", options.name);
+        let id = if rank == 0 {
+            let id = unique_id(device, &api).map_err(|e| e.context(at()))?;
+            boot.set(&key, &id)?;
+            id
+        } else {
+            boot.get(&key, timeout)
+                .map_err(|e| e.context(format!("{} waiting for rank 0's id", at())))?
+        };
+        let prefix = format!("comm/{}/", options.name);
+        let cfg = abi::CommConfig {
+            size: size_of::<abi::CommConfig>() as u32,
+            rank: rank as i32,
+            nranks: size as i32,
+            flags: 0,
+            timeout_ns: options
+                .timeout
+                .map_or(0, |t| t.as_nanos().min(i64::MAX as u128) as i64),
+            kv_prefix: abi::Str::new(&prefix),
+            name: abi::Str::new(&options.name),
+        };
+        let mut h = std::ptr::null_mut();
+        // SAFETY: id and config live for the call.
+        check("comm_init", |e| unsafe {
+            call!(api, comm_init)(
+                device.0.handle.0,
+                id.as_ptr().cast(),
+                id.len() as u64,
+                &cfg,
+                &mut h,
+                e,
+            )
+        })
+        .map_err(|e| e.context(at()))?;
+        let inner = CommInner {
+            _device: device.clone(),
+            handle: Raw(h),
+            api,
+            name: options.name.clone(),
+            rank,
+            size,
+            aborted: AtomicBool::new(false),
+        };
+        Ok(Communicator {
+            inner: Arc::new(inner),
+            ledger: device.0.collectives.clone(),
+            seq: 0,
+        })
+    }
+
+    /// My rank in the group.
+    pub fn rank(&self) -> u32 {
+        self.inner.rank
+    }
+    /// Ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.inner.size
+    }
+    /// Name of the group.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+    /// For a watchdog.
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(self.inner.clone())
+    }
+
+    /// In-place all-reduce.
+    pub fn all_reduce(
+        &mut self,
+        s: &Stream,
+        buf: Region<'_>,
+        dtype: DType,
+        op: Reduce,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::AllReduce { buf, dtype, op }], tag)
+    }
+    /// Reduce-scatter.
+    pub fn reduce_scatter(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        op: Reduce,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(
+            s,
+            &[Collective::ReduceScatter {
+                send,
+                recv,
+                dtype,
+                op,
+            }],
+            tag,
+        )
+    }
+    /// All-gather.
+    pub fn all_gather(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::AllGather { send, recv, dtype }], tag)
+    }
+    /// Broadcast from `root`.
+    pub fn broadcast(
+        &mut self,
+        s: &Stream,
+        buf: Region<'_>,
+        dtype: DType,
+        root: u32,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::Broadcast { buf, dtype, root }], tag)
+    }
+    /// Barrier in stream order.
+    pub fn barrier(&mut self, s: &Stream) -> Result<()> {
+        self.group(s, &[Collective::Barrier], "barrier")
+    }
+
+    /// Can the plugin do it natively? No side effects.
+    pub fn supports(&self, c: &Collective<'_>) -> Result<bool> {
+        let (desc, _) = self.desc(c, 0)?;
+        // SAFETY: a zeroed answer is valid; the descriptor lives for the call.
+        let mut out: abi::CollSupport = unsafe { std::mem::zeroed() };
+        out.size = size_of::<abi::CollSupport>() as u32;
+        // SAFETY: as above.
+        match check("comm_query", |e| unsafe {
+            call!(self.inner.api, comm_query)(self.inner.handle.0, &desc, &mut out, e)
+        }) {
+            Ok(()) => Ok(true),
+            Err(e) if e.code == Code::Unsupported => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Launches a group: all or nothing, no order between members.
+    pub fn group(
+        &mut self,
+        stream: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+    ) -> Result<()> {
+        if self.inner.aborted.load(Relaxed) {
+            return Err(Error::new(
+                Code::Aborted,
+                "launch",
+                format!("communicator {} was aborted", self.inner.name),
+            ));
+        }
+        let mut small = [NULL_DESC; 4];
+        let mut large = vec![];
+        let descs: &mut [abi::CollDesc] = if members.len() <= small.len() {
+            &mut small[..members.len()]
+        } else {
+            large.resize(members.len(), NULL_DESC);
+            &mut large
+        };
+        for (d, m) in descs.iter_mut().zip(members) {
+            self.seq += 1;
+            *d = self.desc(m, self.seq)?.0;
+        }
+        let uses = members.iter().flat_map(|m| uses(m).into_iter().flatten());
+        let name = &self.inner.name;
+        stream.submit(uses, |h| {
+            // SAFETY: spans are bounds checked and tracked; count arrays live for the call and are copied by the plugin (R8).
+            check("launch", |e| unsafe {
+                call!(self.inner.api, launch)(
+                    self.inner.handle.0,
+                    h,
+                    descs.as_ptr(),
+                    descs.len() as u32,
+                    e,
+                )
+            })
+            .map_err(|e| {
+                e.context(format!(
+                    "{} on {name}",
+                    members.first().map_or("group", kind_name)
+                ))
+            })
+        })?;
+        for m in members {
+            let (elements, bytes) = self.logical(m);
+            self.ledger
+                .add(kind_name(m), name, tag, self.inner.size, elements, bytes);
+        }
+        Ok(())
+    }
+
+    fn desc(&self, c: &Collective<'_>, seq: u64) -> Result<(abi::CollDesc, ())> {
+        let mut d = abi::CollDesc { seq, ..NULL_DESC };
+        let span = |r: &Region<'_>| r.buffer.span(r.offset, r.bytes);
+        let count = |r: &Region<'_>, t: DType| r.bytes * 8 / t.bits();
+        match c {
+            Collective::AllReduce { buf, dtype, op } => {
+                (d.kind, d.dtype, d.count) = (abi::COLL_ALL_REDUCE, dtype.id(), count(buf, *dtype));
+                (d.send, d.recv) = (span(buf)?, span(buf)?);
+                set_reduce(&mut d, *op);
+            }
+            Collective::ReduceScatter {
+                send,
+                recv,
+                dtype,
+                op,
+            } => {
+                (d.kind, d.dtype, d.count) =
+                    (abi::COLL_REDUCE_SCATTER, dtype.id(), count(recv, *dtype));
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                self.lengths(
+                    "reduce_scatter",
+                    send.bytes,
+                    recv.bytes * self.inner.size as u64,
+                )?;
+                set_reduce(&mut d, *op);
+            }
+            Collective::AllGather { send, recv, dtype } => {
+                (d.kind, d.dtype, d.count) =
+                    (abi::COLL_ALL_GATHER, dtype.id(), count(send, *dtype));
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                self.lengths(
+                    "all_gather",
+                    recv.bytes,
+                    send.bytes * self.inner.size as u64,
+                )?;
+            }
+            Collective::Broadcast { buf, dtype, root } => {
+                (d.kind, d.dtype, d.count, d.root) = (
+                    abi::COLL_BROADCAST,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *root as i32,
+                );
+                (d.send, d.recv) = (span(buf)?, span(buf)?);
+            }
+            Collective::Reduce {
+                buf,
+                dtype,
+                op,
+                root,
+            } => {
+                (d.kind, d.dtype, d.count, d.root) = (
+                    abi::COLL_REDUCE,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *root as i32,
+                );
+                (d.send, d.recv) = (span(buf)?, span(buf)?);
+                set_reduce(&mut d, *op);
+            }
+            Collective::AllToAll { send, recv, dtype } => {
+                (d.kind, d.dtype) = (abi::COLL_ALL_TO_ALL, dtype.id());
+                d.count = count(send, *dtype) / self.inner.size as u64;
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                self.lengths("all_to_all", send.bytes, recv.bytes)?;
+            }
+            Collective::AllToAllV {
+                send,
+                recv,
+                dtype,
+                counts,
+            }
+            | Collective::AllGatherV {
+                send,
+                recv,
+                dtype,
+                counts,
+            } => {
+                let a2a = matches!(c, Collective::AllToAllV { .. });
+                d.kind = if a2a {
+                    abi::COLL_ALL_TO_ALL_V
+                } else {
+                    abi::COLL_ALL_GATHER_V
+                };
+                (d.dtype, d.count) = (dtype.id(), count(send, *dtype));
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                let n = self.inner.size as usize;
+                let ok = counts.recv.len() == n
+                    && counts.recv_at.len() == n
+                    && (!a2a || (counts.send.len() == n && counts.send_at.len() == n));
+                if !ok {
+                    return Err(Error::new(
+                        Code::Invalid,
+                        "launch",
+                        format!(
+                            "counts and offsets must have {n} entries, one per rank of {}",
+                            self.inner.name
+                        ),
+                    ));
+                }
+                if a2a {
+                    (d.send_counts, d.send_offsets) =
+                        (counts.send.as_ptr(), counts.send_at.as_ptr());
+                }
+                (d.recv_counts, d.recv_offsets) = (counts.recv.as_ptr(), counts.recv_at.as_ptr());
+            }
+            Collective::Send { buf, dtype, peer } => {
+                (d.kind, d.dtype, d.count, d.peer, d.send) = (
+                    abi::COLL_SEND,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *peer as i32,
+                    span(buf)?,
+                );
+            }
+            Collective::Recv { buf, dtype, peer } => {
+                (d.kind, d.dtype, d.count, d.peer, d.recv) = (
+                    abi::COLL_RECV,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *peer as i32,
+                    span(buf)?,
+                );
+            }
+            Collective::Barrier => (d.kind, d.dtype) = (abi::COLL_BARRIER, DType::U8.id()),
+        }
+        Ok((d, ()))
+    }
+
+    fn lengths(&self, what: &str, have: u64, want: u64) -> Result<()> {
+        if have == want {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::Invalid,
+            "launch",
+            format!(
+                "{what} on {} of {} ranks: the full vector has {have} bytes, {want} expected",
+                self.inner.name, self.inner.size
+            ),
+        ))
+    }
+
+    /// Elements and bytes of the full logical vector (the `n` of 03 §4.2).
+    fn logical(&self, c: &Collective<'_>) -> (u64, u64) {
+        let (bytes, dtype) = match c {
+            Collective::AllReduce { buf, dtype, .. }
+            | Collective::Broadcast { buf, dtype, .. }
+            | Collective::Reduce { buf, dtype, .. }
+            | Collective::Send { buf, dtype, .. }
+            | Collective::Recv { buf, dtype, .. } => (buf.bytes, *dtype),
+            Collective::ReduceScatter { send, dtype, .. }
+            | Collective::AllToAll { send, dtype, .. } => (send.bytes, *dtype),
+            Collective::AllGather { recv, dtype, .. }
+            | Collective::AllGatherV { recv, dtype, .. } => (recv.bytes, *dtype),
+            Collective::AllToAllV { dtype, counts, .. } => {
+                (dtype.bytes(counts.send.iter().sum()), *dtype)
+            }
+            Collective::Barrier => (0, DType::U8),
+        };
+        (bytes * 8 / dtype.bits(), bytes)
+    }
+}
+
+fn unique_id(device: &Device, api: &abi::CollectiveApi) -> Result<Vec<u8>> {
+    let mut len = 0u64;
+    // SAFETY: cap 0 asks for the length; then the buffer has that length.
+    check("unique_id", |e| unsafe {
+        call!(api, unique_id)(device.0.handle.0, std::ptr::null_mut(), 0, &mut len, e)
+    })?;
+    let mut id = vec![0u8; len as usize];
+    // SAFETY: as above.
+    check("unique_id", |e| unsafe {
+        call!(api, unique_id)(
+            device.0.handle.0,
+            id.as_mut_ptr().cast(),
+            id.len() as u64,
+            &mut len,
+            e,
+        )
+    })?;
+    id.truncate(len as usize);
+    Ok(id)
+}
+
+const NULL_DESC: abi::CollDesc = abi::CollDesc {
+    size: size_of::<abi::CollDesc>() as u32,
+    kind: 0,
+    dtype: 0,
+    reduce: 0,
+    root: 0,
+    peer: 0,
+    count: 0,
+    send: abi::Span::NULL,
+    recv: abi::Span::NULL,
+    send_counts: std::ptr::null(),
+    send_offsets: std::ptr::null(),
+    recv_counts: std::ptr::null(),
+    recv_offsets: std::ptr::null(),
+    scale: 0.0,
+    scale_dev: abi::Span::NULL,
+    flags: 0,
+    reserved: 0,
+    seq: 0,
+};
+
+fn set_reduce(d: &mut abi::CollDesc, op: Reduce) {
+    d.flags = abi::COLLF_ACC_F32;
+    d.reduce = match op {
+        Reduce::Sum => abi::RED_SUM,
+        Reduce::Prod => abi::RED_PROD,
+        Reduce::Min => abi::RED_MIN,
+        Reduce::Max => abi::RED_MAX,
+        Reduce::Avg => abi::RED_AVG,
+        Reduce::PremulSum(x) => {
+            d.scale = x;
+            abi::RED_PREMUL_SUM
+        }
+    };
+}
+
+fn kind_name(c: &Collective<'_>) -> &'static str {
+    match c {
+        Collective::AllReduce { .. } => "all_reduce",
+        Collective::ReduceScatter { .. } => "reduce_scatter",
+        Collective::AllGather { .. } => "all_gather",
+        Collective::Broadcast { .. } => "broadcast",
+        Collective::Reduce { .. } => "reduce",
+        Collective::AllToAll { .. } => "all_to_all",
+        Collective::AllToAllV { .. } => "all_to_all_v",
+        Collective::AllGatherV { .. } => "all_gather_v",
+        Collective::Send { .. } => "send",
+        Collective::Recv { .. } => "recv",
+        Collective::Barrier => "barrier",
+    }
+}
+
+fn uses<'a>(c: &Collective<'a>) -> [Option<(&'a Buffer, bool)>; 2] {
+    match c {
+        Collective::AllReduce { buf, .. }
+        | Collective::Broadcast { buf, .. }
+        | Collective::Reduce { buf, .. }
+        | Collective::Recv { buf, .. } => [Some((buf.buffer, true)), None],
+        Collective::Send { buf, .. } => [Some((buf.buffer, false)), None],
+        Collective::ReduceScatter { send, recv, .. }
+        | Collective::AllGather { send, recv, .. }
+        | Collective::AllToAll { send, recv, .. }
+        | Collective::AllToAllV { send, recv, .. }
+        | Collective::AllGatherV { send, recv, .. } => {
+            [Some((send.buffer, false)), Some((recv.buffer, true))]
+        }
+        Collective::Barrier => [None, None],
+    }
+}

@@ -1,0 +1,458 @@
+//! An open device: memory with its four homes, streams, prepared ops, and the two ledgers.
+
+use crate::buffer::{Buffer, Home, HostBuffer};
+use crate::call::check;
+use crate::error::{Code, Error, Result};
+use crate::kernel::{Kernel, KernelInner, OpRequest};
+use crate::ledger::{CollectiveLedger, CollectiveLine, MemoryLedger, MemoryReport, Tag};
+use crate::loader::RawPlugin;
+use crate::pool::{Block, Pool};
+use crate::recipe::Decompose;
+use crate::stream::{Stream, StreamCore};
+use crate::track::Track;
+use crossweave_abi as abi;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+/// A loaded or linked plugin. Cheap to clone; never unloaded.
+#[derive(Clone)]
+pub struct Plugin(pub(crate) Arc<RawPlugin>);
+
+impl Plugin {
+    /// Wraps what the loader or a static entry gave.
+    pub fn new(raw: RawPlugin) -> Plugin {
+        Plugin(Arc::new(raw))
+    }
+    /// Name the plugin gives itself.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+    /// Its version.
+    pub fn version(&self) -> &str {
+        &self.0.version
+    }
+    /// Its vendor.
+    pub fn vendor(&self) -> &str {
+        &self.0.vendor
+    }
+    /// File it was loaded from; `None` when linked in.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        self.0.path.as_deref()
+    }
+    /// Which of device, ops and collectives it provides.
+    pub fn interfaces(&self) -> Vec<&'static str> {
+        let mut v = vec![];
+        v.extend(self.0.device.as_ref().map(|_| abi::IFACE_DEVICE));
+        v.extend(self.0.ops.as_ref().map(|_| abi::IFACE_OPS));
+        v.extend(self.0.coll.as_ref().map(|_| abi::IFACE_COLLECTIVE));
+        v
+    }
+    fn api(&self) -> Result<&abi::DeviceApi> {
+        self.0.device.as_ref().ok_or_else(|| {
+            Error::new(
+                Code::Unsupported,
+                "device",
+                format!("plugin {} provides no devices", self.name()),
+            )
+        })
+    }
+    /// Devices present.
+    pub fn device_count(&self) -> Result<u32> {
+        let api = self.api()?;
+        let mut n = 0;
+        // SAFETY: `self_` belongs to this table; the out pointer lives for the call.
+        check("device_count", |e| unsafe {
+            call!(api, device_count)(self.0.self_, &mut n, e)
+        })?;
+        Ok(n)
+    }
+    /// Opens device `index`. Ranks as threads may open one index several times; each gets its own pools and ledgers.
+    pub fn open(&self, index: u32) -> Result<Device> {
+        let api = *self.api()?;
+        let mut h = std::ptr::null_mut();
+        // SAFETY: as above.
+        check("device_open", |e| unsafe {
+            call!(api, device_open)(self.0.self_, index, &mut h, e)
+        })?;
+        Ok(Device(Arc::new(DeviceInner {
+            plugin: self.clone(),
+            handle: Raw(h),
+            api,
+            index,
+            memory: MemoryLedger::default(),
+            collectives: Arc::new(CollectiveLedger::default()),
+            pool: Mutex::new(PoolState::default()),
+            slabs: RwLock::new(HashMap::new()),
+            streams: RwLock::new(vec![]),
+            kernels: Mutex::new(HashMap::new()),
+        })))
+    }
+    /// Quiesces the plugin's threads; every device must be dropped first. The library stays mapped.
+    pub fn shutdown(&self) -> Result<()> {
+        match self.0.shutdown {
+            // SAFETY: `self_` belongs to this plugin.
+            Some(f) => check("shutdown", |e| unsafe { f(self.0.self_, e) }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A raw handle that may cross threads (R7 says which calls may share it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raw(pub(crate) abi::Handle);
+// SAFETY: handles are opaque tokens; the safe layer serialises what R7 wants serialised.
+unsafe impl Send for Raw {}
+// SAFETY: as above.
+unsafe impl Sync for Raw {}
+
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)]
+pub struct DeviceInfo {
+    pub name: String,
+    pub arch: String,
+    /// 1 cpu, 2 gpu, 3 npu, 0 other.
+    pub kind: u32,
+    pub mem_total: u64,
+    pub mem_free: u64,
+    /// `abi::CAP_*`.
+    pub caps: u64,
+    pub align: u32,
+}
+
+#[derive(Default)]
+struct PoolState {
+    pool: Pool,
+    next_slab: u32,
+}
+
+pub(crate) struct Slab {
+    pub mem: Raw,
+    pub bytes: u64,
+}
+
+pub(crate) struct DeviceInner {
+    pub plugin: Plugin,
+    pub handle: Raw,
+    pub api: abi::DeviceApi,
+    pub index: u32,
+    pub memory: MemoryLedger,
+    pub collectives: Arc<CollectiveLedger>,
+    pool: Mutex<PoolState>,
+    slabs: RwLock<HashMap<u32, Slab>>,
+    pub streams: RwLock<Vec<Arc<StreamCore>>>,
+    kernels: Mutex<HashMap<OpRequest, Arc<KernelInner>>>,
+}
+
+/// An open device. Clone shares it.
+#[derive(Clone)]
+pub struct Device(pub(crate) Arc<DeviceInner>);
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Device {
+    /// The plugin it came from.
+    pub fn plugin(&self) -> &Plugin {
+        &self.0.plugin
+    }
+    /// Index it was opened with.
+    pub fn index(&self) -> u32 {
+        self.0.index
+    }
+    /// Asks the device.
+    pub fn info(&self) -> Result<DeviceInfo> {
+        // SAFETY: a zeroed record is valid; the size tells the plugin how much it may write.
+        let mut r: abi::DeviceInfo = unsafe { std::mem::zeroed() };
+        r.size = size_of::<abi::DeviceInfo>() as u32;
+        // SAFETY: the handle is live while `self` is.
+        check("device_info", |e| unsafe {
+            call!(self.0.api, device_info)(self.0.handle.0, &mut r, e)
+        })?;
+        let text = |b: &[u8]| {
+            String::from_utf8_lossy(b.split(|c| *c == 0).next().unwrap_or(b)).into_owned()
+        };
+        Ok(DeviceInfo {
+            name: text(&r.name),
+            arch: text(&r.arch),
+            kind: r.kind,
+            mem_total: r.mem_total,
+            mem_free: r.mem_free,
+            caps: r.caps,
+            align: r.align,
+        })
+    }
+    /// An attribute by key, as bytes; `Unsupported` where the plugin has none.
+    pub fn attr(&self, key: &str) -> Result<Vec<u8>> {
+        let Some(f) = self.0.api.device_attr else {
+            return Err(Error::new(
+                Code::Unsupported,
+                "device_attr",
+                "the plugin has no attributes",
+            ));
+        };
+        let mut buf = vec![0u8; 256];
+        loop {
+            let mut len = 0u64;
+            // SAFETY: `buf` has the stated capacity.
+            check("device_attr", |e| unsafe {
+                f(
+                    self.0.handle.0,
+                    abi::Str::new(key),
+                    buf.as_mut_ptr().cast(),
+                    buf.len() as u64,
+                    &mut len,
+                    e,
+                )
+            })?;
+            let fits = len as usize <= buf.len();
+            buf.resize(len as usize, 0);
+            if fits {
+                return Ok(buf);
+            }
+        }
+    }
+
+    /// Creates a stream; larger priority is more urgent. `name` is for messages and traces.
+    pub fn stream(&self, name: &str, priority: i32) -> Result<Stream> {
+        let mut h = std::ptr::null_mut();
+        // SAFETY: the device handle is live; the out pointer lives for the call.
+        check("stream_create", |e| unsafe {
+            call!(self.0.api, stream_create)(self.0.handle.0, priority, 0, &mut h, e)
+        })?;
+        let mut streams = self.0.streams.write().unwrap_or_else(|e| e.into_inner());
+        let core = Arc::new(StreamCore::new(
+            Raw(h),
+            streams.len() as u32,
+            name,
+            &self.0.api,
+        ));
+        streams.push(core.clone());
+        Ok(Stream::new(self.clone(), core))
+    }
+
+    /// State home (01 §9): memory of its own, allocated once, kept until dropped.
+    pub fn alloc_state(&self, bytes: u64, tag: Tag) -> Result<Buffer> {
+        let mem = self.raw_alloc(abi::MEM_DEVICE, bytes)?;
+        Ok(Buffer::new(
+            self.clone(),
+            mem,
+            0,
+            bytes,
+            tag,
+            Home::State,
+            Track::default(),
+        ))
+    }
+
+    /// Slot home: memory of its own like [`Device::alloc_state`], registered with communicators where the plugin can.
+    pub fn alloc_slot(&self, bytes: u64, tag: Tag) -> Result<Buffer> {
+        let mem = match self.raw_alloc(abi::MEM_SYMMETRIC, bytes) {
+            Err(e) if e.code == Code::Unsupported => self.raw_alloc(abi::MEM_DEVICE, bytes)?,
+            r => r?,
+        };
+        Ok(Buffer::new(
+            self.clone(),
+            mem,
+            0,
+            bytes,
+            tag,
+            Home::State,
+            Track::default(),
+        ))
+    }
+
+    /// Activation home: from the caching pool, for use on `stream` first. Blocks freed by another stream's work are handed out too; the
+    /// first write then waits for that work.
+    pub fn alloc(&self, stream: &Stream, bytes: u64, tag: Tag) -> Result<Buffer> {
+        let rounded = Pool::round(bytes);
+        let id = stream.core.id;
+        if let Some((b, track)) = lock(&self.0.pool).pool.take(rounded, id) {
+            return self.pooled(b, track, bytes, tag);
+        }
+        let slab_bytes = Pool::slab_bytes(rounded);
+        let (mem, slab_bytes) = match self.raw_alloc(abi::MEM_DEVICE, slab_bytes) {
+            Ok(m) => (m, slab_bytes),
+            Err(e) if e.code == Code::Oom => {
+                // One more try after giving idle slabs back, then with the exact size.
+                self.trim()?;
+                match self.raw_alloc(abi::MEM_DEVICE, rounded) {
+                    Ok(m) => (m, rounded),
+                    Err(e) => return Err(self.oom(e, bytes, tag)),
+                }
+            }
+            Err(e) => return Err(e),
+        };
+        let mut state = lock(&self.0.pool);
+        let slab = state.next_slab;
+        state.next_slab += 1;
+        self.0
+            .slabs
+            .write()
+            .unwrap_or_else(|e| e.into_inner())
+            .insert(
+                slab,
+                Slab {
+                    mem,
+                    bytes: slab_bytes,
+                },
+            );
+        state.pool.add_slab(slab, slab_bytes);
+        let Some((b, track)) = state.pool.take(rounded, id) else {
+            return Err(Error::new(
+                Code::Internal,
+                "alloc",
+                "a fresh slab could not serve the request it was made for",
+            ));
+        };
+        drop(state);
+        self.pooled(b, track, bytes, tag)
+    }
+
+    fn pooled(&self, b: Block, track: Track, bytes: u64, tag: Tag) -> Result<Buffer> {
+        let slabs = self.0.slabs.read().unwrap_or_else(|e| e.into_inner());
+        let Some(slab) = slabs.get(&b.slab) else {
+            return Err(Error::new(
+                Code::Internal,
+                "alloc",
+                format!("slab {} is not known", b.slab),
+            ));
+        };
+        Ok(Buffer::new(
+            self.clone(),
+            slab.mem,
+            b.offset,
+            bytes,
+            tag,
+            Home::Pool(b),
+            track,
+        ))
+    }
+
+    fn oom(&self, mut e: Error, bytes: u64, tag: Tag) -> Error {
+        let m = self.memory();
+        e.message = format!(
+            "out of memory: {} wanted for {}, {} live, {} reserved ({}); use a smaller micro-batch, recompute, or more ranks",
+            bytes,
+            tag.name(),
+            m.total.now,
+            m.reserved.now,
+            e.message
+        );
+        e
+    }
+
+    fn raw_alloc(&self, kind: u32, bytes: u64) -> Result<Raw> {
+        let mut h = std::ptr::null_mut();
+        // SAFETY: the device handle is live; the out pointer lives for the call.
+        check("mem_alloc", |e| unsafe {
+            call!(self.0.api, mem_alloc)(self.0.handle.0, kind, bytes.max(1), 256, &mut h, e)
+        })?;
+        self.0.memory.reserve(bytes);
+        Ok(Raw(h))
+    }
+
+    pub(crate) fn raw_free(&self, mem: Raw, bytes: u64) {
+        // SAFETY: `mem` came from `raw_alloc`, is freed once, and the caller has waited for its last use.
+        unsafe { call!(self.0.api, mem_free)(mem.0) };
+        self.0.memory.release(bytes);
+    }
+
+    pub(crate) fn give_back(&self, block: Block, track: Track) {
+        lock(&self.0.pool).pool.give(block, track);
+    }
+
+    /// Pinned host memory for transfers; mapped.
+    pub fn alloc_host(&self, bytes: u64, tag: Tag) -> Result<HostBuffer> {
+        let mem = self.raw_alloc(abi::MEM_HOST_PINNED, bytes)?;
+        let mut p = std::ptr::null_mut();
+        // SAFETY: `mem` is live and of a host-visible kind.
+        check("mem_map", |e| unsafe {
+            call!(self.0.api, mem_map)(mem.0, &mut p, e)
+        })
+        .inspect_err(|_| self.raw_free(mem, bytes))?;
+        let b = Buffer::new(
+            self.clone(),
+            mem,
+            0,
+            bytes,
+            tag,
+            Home::State,
+            Track::default(),
+        );
+        Ok(HostBuffer::new(b, p.cast()))
+    }
+
+    /// Gives slabs that are entirely free back to the plugin.
+    pub fn trim(&self) -> Result<()> {
+        self.sync()?;
+        let mut slabs = self.0.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let sizes = slabs.iter().map(|(k, s)| (*k, s.bytes)).collect();
+        for s in lock(&self.0.pool).pool.drain_idle(&sizes) {
+            if let Some(s) = slabs.remove(&s) {
+                self.raw_free(s.mem, s.bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for every stream.
+    pub fn sync(&self) -> Result<()> {
+        let streams: Vec<_> = self
+            .0
+            .streams
+            .read()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
+        streams.iter().try_for_each(|s| s.sync(None))
+    }
+
+    /// Prepares an op; the same request gives the same kernel. `decompose` answers for fused ops the device lacks.
+    pub fn prepare(&self, op: &OpRequest, decompose: &dyn Decompose) -> Result<Kernel> {
+        let known = lock(&self.0.kernels).get(op).cloned();
+        let inner = match known {
+            Some(k) => k,
+            None => {
+                let k = Kernel::prepare(self, op, decompose)?;
+                lock(&self.0.kernels).insert(op.clone(), k.clone());
+                k
+            }
+        };
+        Ok(Kernel::wrap(inner, self))
+    }
+
+    /// The memory ledger.
+    pub fn memory(&self) -> MemoryReport {
+        let f = lock(&self.0.pool).pool.fragmentation();
+        self.0.memory.report(f)
+    }
+    /// `mem_alloc` calls so far.
+    pub fn device_allocs(&self) -> u64 {
+        self.0.memory.device_allocs()
+    }
+    /// The collective ledger: all communicators made on this device.
+    pub fn collectives(&self) -> Vec<CollectiveLine> {
+        self.0.collectives.report()
+    }
+}
+
+impl Drop for DeviceInner {
+    fn drop(&mut self) {
+        // Nothing can be queued any more (streams and buffers hold the device), so destroying is safe in this order.
+        let streams = std::mem::take(&mut *self.streams.write().unwrap_or_else(|e| e.into_inner()));
+        for s in &streams {
+            // A failed stream has nothing left to wait for; its error was reported when it happened.
+            let _ = s.sync(None);
+        }
+        lock(&self.kernels).clear();
+        drop(streams);
+        let slabs = std::mem::take(&mut *self.slabs.write().unwrap_or_else(|e| e.into_inner()));
+        for s in slabs.into_values() {
+            // SAFETY: every stream has been waited for and no buffer is left.
+            unsafe { call!(self.api, mem_free)(s.mem.0) };
+        }
+        // SAFETY: the last owner closes the handle once.
+        unsafe { call!(self.api, device_close)(self.handle.0) };
+    }
+}

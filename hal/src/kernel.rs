@@ -1,0 +1,364 @@
+//! Prepared ops: native where the device has the op, the core's one decomposition where it has not; the same type either way.
+
+use crate::buffer::Buffer;
+use crate::call::check;
+use crate::device::{Device, Raw};
+use crate::error::{Code, Error, Result};
+use crate::ledger::Tag;
+use crate::recipe::{Decompose, Prepared, Recipe};
+use crate::stream::{Operand, Stream};
+use crossweave_abi as abi;
+use crossweave_abi::op;
+use std::sync::Arc;
+
+/// What to prepare: the key of the kernel cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OpRequest {
+    /// Id of the op table.
+    pub id: u32,
+    /// Layouts in the table's order; `Layout::ABSENT` for an absent operand.
+    pub operands: Vec<abi::Layout>,
+    /// The op's params struct as bytes.
+    pub params: Vec<u8>,
+    /// `abi::MATH_*`.
+    pub math_flags: u32,
+}
+
+impl OpRequest {
+    /// A request with deterministic math.
+    pub fn new(id: u32, operands: &[abi::Layout], params: &[u8]) -> OpRequest {
+        OpRequest {
+            id,
+            operands: operands.to_vec(),
+            params: params.to_vec(),
+            math_flags: abi::MATH_DETERMINISTIC,
+        }
+    }
+    /// Name in the op table.
+    pub fn name(&self) -> &'static str {
+        op::spec(self.id).map_or("unknown op", |s| s.name)
+    }
+    /// Does the op write operand `i`?
+    pub fn writes(&self, i: usize) -> bool {
+        writes(self.id, i, &self.params)
+    }
+    /// Name, dtypes and shapes, for messages.
+    pub fn describe(&self) -> String {
+        let show = |l: &abi::Layout| match abi::DType::from_id(l.dtype) {
+            Some(d) => format!("{}{:?}", d.name(), &l.shape[..l.rank as usize]),
+            None => "-".into(),
+        };
+        format!(
+            "{}({})",
+            self.name(),
+            self.operands
+                .iter()
+                .map(show)
+                .collect::<Vec<_>>()
+                .join(", ")
+        )
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    bytes
+        .get(at..at + 4)
+        .map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+/// Does op `id` write operand `i`? Read off the op table; repeated groups and programs state it in their params.
+fn writes(id: u32, i: usize, params: &[u8]) -> bool {
+    match id {
+        op::ELEMENTWISE_PROGRAM => u32_at(params, 8) >> i & 1 == 1,
+        op::ADAMW => {
+            let group = if u32_at(params, 4) & op::FLAG_MASTER != 0 {
+                5
+            } else {
+                4
+            };
+            i >= 2 && (i - 2) % group != 1
+        }
+        _ => op::spec(id).is_none_or(|s| {
+            let row = s.operands.get(i).or(s.operands.last());
+            row.is_none_or(|o| {
+                o.split(':')
+                    .nth(1)
+                    .is_none_or(|m| m.starts_with("out") || m.starts_with("inout"))
+            })
+        }),
+    }
+}
+
+pub(crate) enum Route {
+    Native {
+        handle: Raw,
+        release: Option<unsafe extern "C" fn(abi::Handle)>,
+    },
+    Recipe(Prepared),
+}
+
+pub(crate) struct KernelInner {
+    route: Route,
+    request: OpRequest,
+    /// Bit i: operand i is written (operands past 63 repeat the last group, see `writes`).
+    write_bits: u64,
+    workspace: u64,
+    tier: u32,
+}
+
+impl KernelInner {
+    /// Launches one call costs.
+    pub fn launches(&self) -> usize {
+        match &self.route {
+            Route::Native { .. } => 1,
+            Route::Recipe(p) => p.explain().1,
+        }
+    }
+}
+
+impl Drop for KernelInner {
+    fn drop(&mut self) {
+        if let Route::Native {
+            handle,
+            release: Some(f),
+        } = self.route
+        {
+            // SAFETY: prepared by us, released once; the device is still open (its cache or a `Kernel` held it).
+            unsafe { f(handle.0) };
+        }
+    }
+}
+
+/// A prepared op. Clone shares it.
+#[derive(Clone)]
+pub struct Kernel {
+    pub(crate) inner: Arc<KernelInner>,
+    _device: Device,
+}
+
+const STACK: usize = 24;
+
+impl Kernel {
+    pub(crate) fn wrap(inner: Arc<KernelInner>, device: &Device) -> Kernel {
+        Kernel {
+            inner,
+            _device: device.clone(),
+        }
+    }
+
+    pub(crate) fn prepare(
+        device: &Device,
+        request: &OpRequest,
+        decompose: &dyn Decompose,
+    ) -> Result<Arc<KernelInner>> {
+        let mut write_bits = 0u64;
+        for i in 0..request.operands.len().min(64) {
+            write_bits |= (request.writes(i) as u64) << i;
+        }
+        let (route, workspace, tier) = match native(device, request) {
+            Ok((handle, release, plan)) => (
+                Route::Native { handle, release },
+                plan.workspace_bytes,
+                plan.tier,
+            ),
+            Err(e) if e.code == Code::Unsupported => match decompose.recipe(request) {
+                Some(r) => {
+                    let p = Recipe::prepare(r, device, decompose).map_err(|e| {
+                        e.context(format!("decomposition of {}", request.describe()))
+                    })?;
+                    (Route::Recipe(p), 0, 0)
+                }
+                None => {
+                    return Err(e.context(format!(
+                        "{} on {}",
+                        request.describe(),
+                        device.plugin().name()
+                    )));
+                }
+            },
+            Err(e) => {
+                return Err(e.context(format!(
+                    "{} on {}",
+                    request.describe(),
+                    device.plugin().name()
+                )));
+            }
+        };
+        Ok(Arc::new(KernelInner {
+            route,
+            request: request.clone(),
+            write_bits,
+            workspace,
+            tier,
+        }))
+    }
+
+    /// What was prepared.
+    pub fn request(&self) -> &OpRequest {
+        &self.inner.request
+    }
+    /// Did the device take the op as it is?
+    pub fn is_native(&self) -> bool {
+        matches!(self.inner.route, Route::Native { .. })
+    }
+    /// Route in one word, and launches a call costs.
+    pub fn explain(&self) -> (&'static str, usize) {
+        match &self.inner.route {
+            Route::Native { .. } => (
+                ["native", "native", "tuned"][self.inner.tier.min(2) as usize],
+                1,
+            ),
+            Route::Recipe(p) => p.explain(),
+        }
+    }
+
+    pub(crate) fn launch(
+        &self,
+        stream: &Stream,
+        operands: &[Operand<'_>],
+        dynamic: &[u8],
+    ) -> Result<()> {
+        let k = &*self.inner;
+        if operands.len() != k.request.operands.len() {
+            return Err(Error::new(
+                Code::Invalid,
+                "launch",
+                format!("{} operands for {}", operands.len(), k.request.describe()),
+            ));
+        }
+        match &k.route {
+            Route::Recipe(p) => p.launch(stream, operands, dynamic),
+            Route::Native { handle, .. } => {
+                let mut small = [abi::Span::NULL; STACK];
+                let mut large = vec![];
+                let spans: &mut [abi::Span] = if operands.len() <= STACK {
+                    &mut small[..operands.len()]
+                } else {
+                    large.resize(operands.len(), abi::Span::NULL);
+                    &mut large
+                };
+                for (s, o) in spans.iter_mut().zip(operands) {
+                    if let Some(r) = o {
+                        *s = r.buffer.span(r.offset, r.bytes)?;
+                    }
+                }
+                let ws = if k.workspace > 0 {
+                    Some(stream.workspace(k.workspace)?)
+                } else {
+                    None
+                };
+                let ws_span = ws
+                    .as_ref()
+                    .map_or(Ok(abi::Span::NULL), |w| w.span(0, k.workspace))?;
+                let f = op_launch(stream.device())?;
+                let uses = operands
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(i, o)| {
+                        o.as_ref().map(|r| {
+                            (
+                                r.buffer,
+                                if i < 64 {
+                                    k.write_bits >> i & 1 == 1
+                                } else {
+                                    k.request.writes(i)
+                                },
+                            )
+                        })
+                    })
+                    .chain(ws.iter().map(|w| (&**w, true)));
+                stream.submit(uses, |h| {
+                    // SAFETY: spans are inside live buffers whose tracks order every other use; `dynamic` lives for the call.
+                    check("op_launch", |e| unsafe {
+                        f(
+                            handle.0,
+                            h,
+                            spans.as_ptr(),
+                            spans.len() as u32,
+                            ws_span,
+                            dynamic.as_ptr().cast(),
+                            dynamic.len() as u64,
+                            e,
+                        )
+                    })
+                    .map_err(|e| e.context(k.request.describe()))
+                })
+            }
+        }
+    }
+}
+
+type LaunchFn = unsafe extern "C" fn(
+    abi::Handle,
+    abi::Handle,
+    *const abi::Span,
+    u32,
+    abi::Span,
+    *const std::ffi::c_void,
+    u64,
+    *mut abi::Error,
+) -> abi::Status;
+
+fn op_launch(device: &Device) -> Result<LaunchFn> {
+    let ops = device.0.plugin.0.ops.as_ref();
+    ops.and_then(|o| o.op_launch)
+        .ok_or_else(|| Error::new(Code::Unsupported, "op_launch", "the plugin provides no ops"))
+}
+
+type Native = (Raw, Option<unsafe extern "C" fn(abi::Handle)>, abi::OpPlan);
+
+fn native(device: &Device, r: &OpRequest) -> Result<Native> {
+    let Some((prepare, ops)) = device
+        .0
+        .plugin
+        .0
+        .ops
+        .as_ref()
+        .and_then(|o| o.op_prepare.map(|p| (p, o)))
+    else {
+        return Err(Error::new(
+            Code::Unsupported,
+            "op_prepare",
+            "the plugin provides no ops",
+        ));
+    };
+    let desc = abi::OpDesc {
+        size: size_of::<abi::OpDesc>() as u32,
+        op: r.id,
+        op_revision: op::spec(r.id).map_or(1, |s| s.revision),
+        n_operands: r.operands.len() as u32,
+        operands: r.operands.as_ptr(),
+        params: r.params.as_ptr().cast(),
+        params_bytes: r.params.len() as u64,
+        math_flags: r.math_flags,
+        reserved: 0,
+    };
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: a zeroed plan is valid; its size tells the plugin how much it may write.
+    let mut plan: abi::OpPlan = unsafe { std::mem::zeroed() };
+    plan.size = size_of::<abi::OpPlan>() as u32;
+    // SAFETY: every pointer in the descriptor lives for the call.
+    check("op_prepare", |e| unsafe {
+        prepare(device.0.handle.0, &desc, &mut handle, &mut plan, e)
+    })?;
+    Ok((Raw(handle), ops.op_release, plan))
+}
+
+impl Stream {
+    /// The stream's scratch (01 §9: one workspace per lane), grown to `bytes`.
+    pub(crate) fn workspace(&self, bytes: u64) -> Result<std::cell::Ref<'_, Buffer>> {
+        if self
+            .scratch
+            .borrow()
+            .as_ref()
+            .is_none_or(|b| b.bytes() < bytes)
+        {
+            // Old scratch goes first: two generations need not be live together.
+            self.scratch.replace(None);
+            let grown = self.device.alloc(self, bytes, Tag::Workspace)?;
+            self.scratch.replace(Some(grown));
+        }
+        std::cell::Ref::filter_map(self.scratch.borrow(), Option::as_ref)
+            .map_err(|_| Error::new(Code::Internal, "workspace", "scratch vanished"))
+    }
+}

@@ -1,0 +1,261 @@
+//! The two ledgers every algorithm is judged by: bytes of memory by tag, and calls, elements and bytes of collectives by kind, group and tag.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What a piece of memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(usize)]
+pub enum Tag {
+    /// Parameters in their compute dtype.
+    Param,
+    /// Gradients.
+    Grad,
+    /// Master copies of parameters.
+    Master,
+    /// Optimizer moments.
+    Moment,
+    /// Values kept for or produced by a block.
+    Activation,
+    /// Buckets and receive buffers of collectives.
+    Comm,
+    /// Scratch of one op.
+    Workspace,
+    /// Pinned host memory for transfers, and small device scalars.
+    Staging,
+}
+
+impl Tag {
+    /// All tags, in order.
+    pub const ALL: [Tag; 8] = [
+        Tag::Param,
+        Tag::Grad,
+        Tag::Master,
+        Tag::Moment,
+        Tag::Activation,
+        Tag::Comm,
+        Tag::Workspace,
+        Tag::Staging,
+    ];
+
+    /// Lower-case name, as in `ledger.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tag::Param => "param",
+            Tag::Grad => "grad",
+            Tag::Master => "master",
+            Tag::Moment => "moment",
+            Tag::Activation => "activation",
+            Tag::Comm => "comm",
+            Tag::Workspace => "workspace",
+            Tag::Staging => "staging",
+        }
+    }
+}
+
+/// Bytes now and at their peak.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NowPeak {
+    /// Bytes live now.
+    pub now: u64,
+    /// Most bytes ever live at once.
+    pub peak: u64,
+}
+
+#[derive(Default)]
+struct Counter {
+    now: AtomicU64,
+    peak: AtomicU64,
+}
+impl Counter {
+    fn add(&self, n: u64) {
+        let now = self.now.fetch_add(n, Relaxed) + n;
+        self.peak.fetch_max(now, Relaxed);
+    }
+    fn sub(&self, n: u64) {
+        self.now.fetch_sub(n, Relaxed);
+    }
+    fn read(&self) -> NowPeak {
+        NowPeak {
+            now: self.now.load(Relaxed),
+            peak: self.peak.load(Relaxed),
+        }
+    }
+}
+
+/// Memory of one device, counted where it is handed out: requested bytes by tag, and what was taken from the plugin.
+#[derive(Default)]
+pub struct MemoryLedger {
+    tags: [Counter; 8],
+    live: Counter,
+    reserved: Counter,
+    device_allocs: AtomicU64,
+    device_frees: AtomicU64,
+}
+
+/// A reading of [`MemoryLedger`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Requested bytes by tag.
+    pub tags: BTreeMap<String, NowPeak>,
+    /// Requested bytes over all tags.
+    pub total: NowPeak,
+    /// Bytes taken from the plugin, free blocks of the pools included.
+    pub reserved: NowPeak,
+    /// 1 - largest free block / free bytes of the caching pool; 0 when nothing is free.
+    pub fragmentation: f64,
+    /// `mem_alloc` calls so far.
+    pub device_allocs: u64,
+    /// `mem_free` calls so far.
+    pub device_frees: u64,
+}
+
+impl MemoryLedger {
+    pub(crate) fn alloc(&self, tag: Tag, bytes: u64) {
+        self.tags[tag as usize].add(bytes);
+        self.live.add(bytes);
+    }
+    pub(crate) fn free(&self, tag: Tag, bytes: u64) {
+        self.tags[tag as usize].sub(bytes);
+        self.live.sub(bytes);
+    }
+    pub(crate) fn reserve(&self, bytes: u64) {
+        self.reserved.add(bytes);
+        self.device_allocs.fetch_add(1, Relaxed);
+    }
+    pub(crate) fn release(&self, bytes: u64) {
+        self.reserved.sub(bytes);
+        self.device_frees.fetch_add(1, Relaxed);
+    }
+    /// `mem_alloc` calls so far: constant from the second training step on.
+    pub fn device_allocs(&self) -> u64 {
+        self.device_allocs.load(Relaxed)
+    }
+    pub(crate) fn report(&self, fragmentation: f64) -> MemoryReport {
+        MemoryReport {
+            tags: Tag::ALL
+                .iter()
+                .map(|t| (t.name().to_string(), self.tags[*t as usize].read()))
+                .collect(),
+            total: self.live.read(),
+            reserved: self.reserved.read(),
+            fragmentation,
+            device_allocs: self.device_allocs.load(Relaxed),
+            device_frees: self.device_frees.load(Relaxed),
+        }
+    }
+}
+
+/// One line of the collective ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectiveLine {
+    /// `all_reduce`, `reduce_scatter`, …
+    pub kind: String,
+    /// Name of the group (mesh axes).
+    pub group: String,
+    /// What was moved: `param`, `grad`, `scalar`, …
+    pub tag: String,
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Launches.
+    pub calls: u64,
+    /// Elements of the full logical vector (`n` of 03 §4.2), summed over calls.
+    pub elements: u64,
+    /// The same in bytes.
+    pub bytes: u64,
+    /// Elements this rank puts on the wire by the ring convention of 03 §4.2, rounded down per call.
+    pub wire_elements: u64,
+}
+
+type Key = (&'static str, String, &'static str, u32);
+
+/// Collectives of one rank.
+#[derive(Default)]
+pub struct CollectiveLedger {
+    lines: Mutex<BTreeMap<Key, [u64; 4]>>,
+}
+
+impl CollectiveLedger {
+    pub(crate) fn add(
+        &self,
+        kind: &'static str,
+        group: &str,
+        tag: &'static str,
+        ranks: u32,
+        elements: u64,
+        bytes: u64,
+    ) {
+        let n = ranks as u64;
+        let wire = match kind {
+            "all_reduce" => 2 * elements * (n - 1) / n,
+            "reduce_scatter" | "all_gather" | "all_to_all" => elements * (n - 1) / n,
+            "barrier" => 0,
+            _ if n == 1 => 0,
+            _ => elements,
+        };
+        let mut lines = self.lines.lock().unwrap_or_else(|e| e.into_inner());
+        // Looked up by reference first: the steady state must not allocate a key per call.
+        if let Some((_, v)) = lines
+            .iter_mut()
+            .find(|(k, _)| k.0 == kind && k.2 == tag && k.3 == ranks && k.1 == group)
+        {
+            add4(v, [1, elements, bytes, wire]);
+        } else {
+            lines.insert(
+                (kind, group.to_string(), tag, ranks),
+                [1, elements, bytes, wire],
+            );
+        }
+    }
+
+    /// All lines, sorted.
+    pub fn report(&self) -> Vec<CollectiveLine> {
+        let lines = self.lines.lock().unwrap_or_else(|e| e.into_inner());
+        lines
+            .iter()
+            .map(|((kind, group, tag, ranks), v)| CollectiveLine {
+                kind: kind.to_string(),
+                group: group.clone(),
+                tag: tag.to_string(),
+                ranks: *ranks,
+                calls: v[0],
+                elements: v[1],
+                bytes: v[2],
+                wire_elements: v[3],
+            })
+            .collect()
+    }
+}
+
+fn add4(v: &mut [u64; 4], d: [u64; 4]) {
+    for (a, b) in v.iter_mut().zip(d) {
+        *a += b;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peaks_outlive_frees_and_wire_follows_the_ring_formula() {
+        let m = MemoryLedger::default();
+        m.alloc(Tag::Grad, 100);
+        m.alloc(Tag::Param, 50);
+        m.free(Tag::Grad, 100);
+        let r = m.report(0.0);
+        assert_eq!(r.tags["grad"], NowPeak { now: 0, peak: 100 });
+        assert_eq!(r.total, NowPeak { now: 50, peak: 150 });
+        let c = CollectiveLedger::default();
+        c.add("all_reduce", "dp", "grad", 4, 1000, 4000);
+        c.add("all_reduce", "dp", "grad", 4, 1000, 4000);
+        let l = &c.report()[0];
+        assert_eq!(
+            (l.calls, l.elements, l.bytes, l.wire_elements),
+            (2, 2000, 8000, 3000)
+        );
+    }
+}

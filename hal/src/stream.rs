@@ -1,0 +1,421 @@
+//! Streams and events. A launch on a stream orders itself behind every earlier use of its operands on other streams; a program with one
+//! stream never creates an event.
+
+use crate::buffer::{Buffer, HostBuffer, Region};
+use crate::call::{check, state};
+use crate::device::{Device, Raw};
+use crate::error::{Code, Error, Result};
+use crate::kernel::Kernel;
+use crate::track::{StreamId, Use};
+use crossweave_abi as abi;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// What other streams may do with a stream: record its event, wait for it.
+pub(crate) struct StreamCore {
+    pub handle: Raw,
+    pub id: StreamId,
+    pub name: String,
+    api: abi::DeviceApi,
+    state: Mutex<State>,
+    waits: AtomicU64,
+}
+
+struct State {
+    /// Calls submitted so far.
+    seq: u64,
+    /// Calls known to have finished.
+    passed: u64,
+    /// The event other streams wait on, once there was need of one, and the call it covers.
+    event: Option<(Raw, u64)>,
+    /// For each other stream: the call this stream is already ordered behind.
+    behind: Vec<u64>,
+}
+
+impl StreamCore {
+    pub fn new(handle: Raw, id: StreamId, name: &str, api: &abi::DeviceApi) -> StreamCore {
+        let state = State {
+            seq: 0,
+            passed: 0,
+            event: None,
+            behind: vec![],
+        };
+        StreamCore {
+            handle,
+            id,
+            name: name.to_string(),
+            api: *api,
+            state: Mutex::new(state),
+            waits: AtomicU64::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// An event recorded at or after call `seq`, and the call it covers. Recording later than needed is conservative, hence right.
+    fn event_behind(&self, device: &Device, seq: u64) -> Result<(Raw, u64)> {
+        let mut st = self.lock();
+        if let Some((e, covers)) = st.event
+            && covers >= seq
+        {
+            return Ok((e, covers));
+        }
+        let event = match st.event {
+            Some((e, _)) => e,
+            None => {
+                let mut h = std::ptr::null_mut();
+                // SAFETY: the device is open; the out pointer lives for the call.
+                check("event_create", |e| unsafe {
+                    call!(self.api, event_create)(device.0.handle.0, 0, &mut h, e)
+                })?;
+                Raw(h)
+            }
+        };
+        st.event = Some((event, 0));
+        // SAFETY: both handles are live; calls on this stream are serialised by its lock.
+        check("event_record", |e| unsafe {
+            call!(self.api, event_record)(event.0, self.handle.0, e)
+        })?;
+        st.event = Some((event, st.seq));
+        Ok((event, st.seq))
+    }
+
+    /// Waits for everything submitted; `None` = for ever.
+    pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
+        let target = self.lock().seq;
+        let ns = timeout.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
+        // SAFETY: the stream is live. The state lock is not held, so others may submit meanwhile.
+        check("stream_sync", |e| unsafe {
+            call!(self.api, stream_sync)(self.handle.0, ns, e)
+        })
+        .map_err(|e| e.context(format!("stream {}", self.name)))?;
+        let mut st = self.lock();
+        st.passed = st.passed.max(target);
+        Ok(())
+    }
+
+    /// Waits until call `seq` has finished.
+    pub fn wait_passed(&self, seq: u64) -> Result<()> {
+        if self.lock().passed >= seq {
+            Ok(())
+        } else {
+            self.sync(None)
+        }
+    }
+}
+
+impl Drop for StreamCore {
+    fn drop(&mut self) {
+        if let Some((e, _)) = self.lock().event {
+            // SAFETY: created by us, destroyed once.
+            unsafe { call!(self.api, event_destroy)(e.0) };
+        }
+        // SAFETY: the device outlives its stream cores and has synced them.
+        unsafe { call!(self.api, stream_destroy)(self.handle.0) };
+    }
+}
+
+/// An in-order queue. Calls return after enqueue; operands are ordered and kept alive automatically.
+pub struct Stream {
+    pub(crate) device: Device,
+    pub(crate) core: Arc<StreamCore>,
+    /// Scratch of the ops on this stream. The cell also makes streams `!Sync`: they are handed from thread to thread, never shared (R7).
+    pub(crate) scratch: std::cell::RefCell<Option<Buffer>>,
+}
+
+/// An operand of a launch, `None` when absent.
+pub type Operand<'a> = Option<Region<'a>>;
+
+impl Stream {
+    pub(crate) fn new(device: Device, core: Arc<StreamCore>) -> Stream {
+        Stream {
+            device,
+            core,
+            scratch: Default::default(),
+        }
+    }
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+    /// Cross-stream waits inserted so far: the plan's `after` edges must imply each of them.
+    pub fn waits(&self) -> u64 {
+        self.core.waits.load(Relaxed)
+    }
+
+    /// Orders this stream behind the uses of `operands`, then runs `submit` and notes the uses. `operands`: (region, does the call write it).
+    pub(crate) fn submit<'a, I>(
+        &self,
+        operands: I,
+        submit: impl FnOnce(abi::Handle) -> Result<()>,
+    ) -> Result<()>
+    where
+        I: Iterator<Item = (&'a Buffer, bool)> + Clone,
+    {
+        loop {
+            let mut st = self.core.lock();
+            let mut wait: Option<Use> = None;
+            for (b, writes) in operands.clone() {
+                b.track().hazards(self.core.id, writes, |u| {
+                    if st.behind.get(u.stream as usize).is_none_or(|s| *s < u.seq) {
+                        wait = Some(u);
+                    }
+                });
+            }
+            let Some(u) = wait else {
+                submit(self.core.handle.0)?;
+                st.seq += 1;
+                let mine = Use {
+                    stream: self.core.id,
+                    seq: st.seq,
+                };
+                for (b, writes) in operands {
+                    b.track().note(mine, writes);
+                }
+                return Ok(());
+            };
+            // The other stream's lock is taken without holding ours, so that two streams waiting for each other's past cannot deadlock.
+            drop(st);
+            self.wait_use(u)?;
+        }
+    }
+
+    fn wait_use(&self, u: Use) -> Result<()> {
+        let other = self
+            .device
+            .0
+            .streams
+            .read()
+            .unwrap_or_else(|e| e.into_inner())
+            .get(u.stream as usize)
+            .cloned();
+        let Some(other) = other else {
+            return Err(Error::new(
+                Code::Internal,
+                "wait",
+                format!("stream {} is not known", u.stream),
+            ));
+        };
+        let (event, covers) = other.event_behind(&self.device, u.seq)?;
+        let mut st = self.core.lock();
+        // SAFETY: both handles are live; our lock serialises calls on this stream.
+        check("stream_wait_event", |e| unsafe {
+            call!(self.device.0.api, stream_wait_event)(self.core.handle.0, event.0, e)
+        })?;
+        self.core.waits.fetch_add(1, Relaxed);
+        if st.behind.len() <= u.stream as usize {
+            st.behind.resize(u.stream as usize + 1, 0);
+        }
+        let slot = &mut st.behind[u.stream as usize];
+        *slot = (*slot).max(covers);
+        Ok(())
+    }
+
+    /// Launches a prepared op. Operands in the op table's order; `dynamic` is the op's dyn struct as bytes.
+    pub fn launch(&self, kernel: &Kernel, operands: &[Operand<'_>], dynamic: &[u8]) -> Result<()> {
+        kernel.launch(self, operands, dynamic)
+    }
+
+    /// Copies between two regions of equal length.
+    pub fn copy(&self, dst: Region<'_>, src: Region<'_>) -> Result<()> {
+        let (d, s) = (
+            dst.buffer.span(dst.offset, dst.bytes)?,
+            src.buffer.span(src.offset, src.bytes)?,
+        );
+        if d.bytes != s.bytes {
+            return Err(Error::new(
+                Code::Invalid,
+                "copy",
+                format!("{} bytes into {}", s.bytes, d.bytes),
+            ));
+        }
+        if d.mem == s.mem
+            && d.offset < s.offset + s.bytes
+            && s.offset < d.offset + d.bytes
+            && d.bytes > 0
+        {
+            return Err(Error::new(
+                Code::Invalid,
+                "copy",
+                "source and destination overlap",
+            ));
+        }
+        self.submit([(dst.buffer, true), (src.buffer, false)].into_iter(), |h| {
+            // SAFETY: bounds checked; the buffers outlive the queued work by their tracks.
+            check("copy", |e| unsafe {
+                call!(self.device.0.api, copy)(h, d, s, e)
+            })
+        })
+    }
+
+    /// Fills with the low `pattern_bytes` (1, 2, 4 or 8) of `pattern`.
+    pub fn fill(&self, dst: Region<'_>, pattern: u64, pattern_bytes: u32) -> Result<()> {
+        let d = dst.buffer.span(dst.offset, dst.bytes)?;
+        self.submit([(dst.buffer, true)].into_iter(), |h| {
+            // SAFETY: as in `copy`.
+            check("fill", |e| unsafe {
+                call!(self.device.0.api, fill)(h, d, pattern, pattern_bytes, e)
+            })
+        })
+    }
+
+    /// Writes host bytes through `staging`, which must be at least as long; waits only for the staging's last transfer.
+    pub fn upload(&self, dst: Region<'_>, bytes: &[u8], staging: &mut HostBuffer) -> Result<()> {
+        if bytes.len() as u64 > staging.buffer().bytes() || bytes.len() as u64 != dst.bytes {
+            return Err(Error::new(
+                Code::Invalid,
+                "upload",
+                format!(
+                    "{} bytes through {} into {}",
+                    bytes.len(),
+                    staging.buffer().bytes(),
+                    dst.bytes
+                ),
+            ));
+        }
+        staging.write()?[..bytes.len()].copy_from_slice(bytes);
+        self.copy(dst, staging.buffer().region(0, bytes.len() as u64))
+    }
+
+    /// Writes host bytes through a staging buffer of its own: for set-up, not for the steady state.
+    pub fn write(&self, dst: Region<'_>, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut staging = self
+            .device
+            .alloc_host((bytes.len() as u64).min(8 << 20), crate::Tag::Staging)?;
+        let chunk = staging.buffer().bytes() as usize;
+        for (i, part) in bytes.chunks(chunk).enumerate() {
+            let at = dst.offset + (i * chunk) as u64;
+            self.upload(dst.buffer.region(at, part.len() as u64), part, &mut staging)?;
+        }
+        Ok(())
+    }
+
+    /// Reads device bytes to the host; blocks until they are there.
+    pub fn read(&self, src: Region<'_>, out: &mut [u8]) -> Result<()> {
+        if out.len() as u64 != src.bytes {
+            return Err(Error::new(
+                Code::Invalid,
+                "read",
+                format!("{} bytes into {}", src.bytes, out.len()),
+            ));
+        }
+        if out.is_empty() {
+            return Ok(());
+        }
+        let staging = self
+            .device
+            .alloc_host((out.len() as u64).min(8 << 20), crate::Tag::Staging)?;
+        let chunk = staging.buffer().bytes() as usize;
+        for (i, part) in out.chunks_mut(chunk).enumerate() {
+            let at = src.offset + (i * chunk) as u64;
+            self.copy(
+                staging.buffer().region(0, part.len() as u64),
+                src.buffer.region(at, part.len() as u64),
+            )?;
+            part.copy_from_slice(&staging.read()?[..part.len()]);
+        }
+        Ok(())
+    }
+
+    /// Waits for everything submitted. `Timeout` when it takes longer; `None` = for ever.
+    pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
+        self.core.sync(timeout)
+    }
+
+    /// Has everything submitted finished?
+    pub fn query(&self) -> Result<bool> {
+        let _st = self.core.lock();
+        // SAFETY: the stream is live.
+        state("stream_query", |e| unsafe {
+            call!(self.device.0.api, stream_query)(self.core.handle.0, e)
+        })
+    }
+
+    /// Records a new event after everything submitted so far.
+    pub fn record(&self) -> Result<Event> {
+        let mut h = std::ptr::null_mut();
+        // SAFETY: the device is open; the out pointer lives for the call.
+        check("event_create", |e| unsafe {
+            call!(self.device.0.api, event_create)(self.device.0.handle.0, 0, &mut h, e)
+        })?;
+        let event = Event(Arc::new(EventInner {
+            device: self.device.clone(),
+            handle: Raw(h),
+        }));
+        self.record_again(&event)?;
+        Ok(event)
+    }
+
+    /// Records an existing event anew; earlier waits do not move.
+    pub fn record_again(&self, event: &Event) -> Result<()> {
+        let _st = self.core.lock();
+        // SAFETY: both handles are live; our lock serialises calls on this stream.
+        check("event_record", |e| unsafe {
+            call!(self.device.0.api, event_record)(event.0.handle.0, self.core.handle.0, e)
+        })
+    }
+
+    /// Later work of this stream waits for the event's latest record before this call.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        let _st = self.core.lock();
+        // SAFETY: as above.
+        check("stream_wait_event", |e| unsafe {
+            call!(self.device.0.api, stream_wait_event)(self.core.handle.0, event.0.handle.0, e)
+        })
+    }
+}
+
+struct EventInner {
+    device: Device,
+    handle: Raw,
+}
+impl Drop for EventInner {
+    fn drop(&mut self) {
+        // SAFETY: created by us, destroyed once.
+        unsafe { call!(self.device.0.api, event_destroy)(self.handle.0) };
+    }
+}
+
+/// A point in a stream. Clone shares it.
+#[derive(Clone)]
+pub struct Event(Arc<EventInner>);
+
+impl Event {
+    /// Has the latest record been passed?
+    pub fn query(&self) -> Result<bool> {
+        // SAFETY: the event is live.
+        state("event_query", |e| unsafe {
+            call!(self.0.device.0.api, event_query)(self.0.handle.0, e)
+        })
+    }
+    /// Waits for the latest record.
+    pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
+        let ns = timeout.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
+        // SAFETY: the event is live.
+        check("event_sync", |e| unsafe {
+            call!(self.0.device.0.api, event_sync)(self.0.handle.0, ns, e)
+        })
+    }
+    /// Time from `self` to `later`, both passed. `None` where the device cannot tell.
+    pub fn elapsed(&self, later: &Event) -> Result<Option<Duration>> {
+        let Some(f) = self.0.device.0.api.event_elapsed else {
+            return Ok(None);
+        };
+        let mut ns = 0;
+        // SAFETY: both events are live.
+        check("event_elapsed", |e| unsafe {
+            f(self.0.handle.0, later.0.handle.0, &mut ns, e)
+        })?;
+        Ok(Some(Duration::from_nanos(ns)))
+    }
+}
