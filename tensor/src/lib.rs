@@ -1,1 +1,29 @@
-//! crossweave-tensor.
+//! Tensors, the tape inside a block, and the ops: forward, backward, sharding type and decomposition of each in one file under [`ops`].
+//!
+//! A block's author writes an ordinary forward on [`Cx`]. Ops are recorded on a flat [`Tape`] that lives for one block and one
+//! micro-batch: no hooks, no shared graph, no lock. Between blocks there is no autograd; the plan orders blocks.
+
+mod block;
+mod cx;
+mod env;
+mod error;
+pub mod ops;
+mod param;
+mod run;
+mod shape;
+pub mod spmd;
+mod tape;
+mod tensor;
+
+pub use block::{Block, Flow, Function, Keep};
+pub use cx::Cx;
+pub use env::{Batch, Env, GradSink, Groups, NoGroups, RngKey};
+pub use error::{Error, Result, shape_error};
+pub use ops::activation::Activation;
+pub use ops::attention::AttentionSpec;
+pub use param::{Builder, Group, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl};
+pub use run::{KernelCache, Run};
+pub use shape::Shape;
+pub use spmd::{Spmd, Ty};
+pub use tape::{Tape, Var};
+pub use tensor::Tensor;

@@ -1,0 +1,210 @@
+//! What a block's author writes on: each method runs an op, records it, and hands back a [`Var`]. The ops themselves are under [`crate::ops`].
+
+use crate::block::{Function, Keep};
+use crate::env::Env;
+use crate::error::{Result, shape_error};
+use crate::ops::activation::Activation;
+use crate::ops::attention::AttentionSpec;
+use crate::ops::{self, OpNode};
+use crate::spmd::Check;
+use crate::tape::{Origin, Tape, Val, Var};
+use crate::{Param, Tensor};
+use crossweave_mesh::Axis;
+
+/// Records the forward of one block on one micro-batch.
+pub struct Cx<'a> {
+    /// What the block may touch.
+    pub env: &'a Env<'a>,
+    pub(crate) tape: Tape,
+    pub(crate) check: Option<Check>,
+}
+
+impl<'a> Cx<'a> {
+    /// A fresh tape.
+    pub fn new(env: &'a Env<'a>) -> Cx<'a> {
+        Cx {
+            env,
+            tape: Tape::default(),
+            check: None,
+        }
+    }
+    /// A fresh tape that also checks sharding types (dry run).
+    pub fn checked(env: &'a Env<'a>, check: Check) -> Cx<'a> {
+        Cx {
+            env,
+            tape: Tape::default(),
+            check: Some(check),
+        }
+    }
+    /// Ends the forward; see [`Tape`].
+    pub fn finish(self, keep: Keep) -> Tape {
+        let mut t = self.tape;
+        t.seal(keep);
+        t
+    }
+    /// What the dry run found, in sentences.
+    pub fn faults(&self) -> &[String] {
+        self.check.as_ref().map_or(&[], |c| c.faults())
+    }
+    /// Brings a tensor into the block (its gradient is returned by the backward).
+    pub fn input(&mut self, t: Tensor) -> Var {
+        self.push_val(t, u32::MAX, Origin::Own, false)
+    }
+    /// The tensor of a value.
+    pub fn val(&self, v: Var) -> Result<&Tensor> {
+        match self.tape.tensor(v) {
+            Some(t) => Ok(t),
+            None => shape_error(format!("value {} does not belong to this block", v.0)),
+        }
+    }
+    /// A parameter of the unit.
+    pub fn param(&self, p: Param) -> Result<&'a Tensor> {
+        let env = self.env;
+        match env.params.get(p.0 as usize) {
+            Some(t) => Ok(t),
+            None => shape_error(format!(
+                "parameter {} is not of this unit, which has {}",
+                p.0,
+                env.params.len()
+            )),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push_val(
+        &mut self,
+        t: Tensor,
+        producer: u32,
+        origin: Origin,
+        cheap: bool,
+    ) -> Var {
+        let (shape, dtype) = (*t.shape(), t.dtype());
+        self.tape.vals.push(Val {
+            tensor: Some(t),
+            shape,
+            dtype,
+            origin,
+            producer,
+            saved: false,
+            cheap,
+        });
+        if let Some(c) = &mut self.check
+            && c.vals.len() < self.tape.vals.len()
+        {
+            c.vals.resize(self.tape.vals.len(), Default::default());
+        }
+        Var(self.tape.vals.len() as u32 - 1)
+    }
+    /// The index the next node gets.
+    #[inline]
+    pub(crate) fn next_node(&self) -> u32 {
+        self.tape.nodes.len() as u32
+    }
+    #[inline]
+    pub(crate) fn push_node(&mut self, n: OpNode) {
+        self.tape.nodes.push(n);
+    }
+    /// Marks what the node's backward reads.
+    #[inline]
+    pub(crate) fn save(&mut self, v: Var) {
+        self.tape.vals[v.0 as usize].saved = true;
+    }
+    /// Notes the sharding type of `out` in a dry run.
+    #[inline]
+    pub(crate) fn typed(&mut self, out: Var, f: impl FnOnce(&mut Check) -> crate::Spmd) {
+        if let Some(c) = &mut self.check {
+            let ty = f(c);
+            c.vals[out.0 as usize] = ty;
+        }
+    }
+    /// Number of the op being recorded: part of the key of its randomness.
+    pub(crate) fn op_index(&self) -> u32 {
+        self.tape.nodes.len() as u32
+    }
+
+    // ---- the ops, one line each; see the file of the same name under `ops`
+
+    /// `[B, T]` token ids of the batch to `[B, T, d]`: rows of `table` (+ rows of `pos` by position).
+    pub fn embedding(&mut self, table: Param, pos: Option<Param>) -> Result<Var> {
+        ops::embedding::forward(self, table, pos)
+    }
+    /// `y = x W^T (+ b)`, `W [out, in]`.
+    pub fn linear(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {
+        ops::linear::forward(self, x, &[w], b.as_slice(), false)
+    }
+    /// `y = x W (+ b)`, `W [in, out]` (GPT-2's Conv1D).
+    pub fn conv1d(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {
+        ops::linear::forward(self, x, &[w], b.as_slice(), true)
+    }
+    /// Several `[out_i, in]` weights declared one after another, as one product; the outputs lie side by side. See [`Cx::split`].
+    pub fn linear_fused(&mut self, x: Var, ws: &[Param], bs: &[Param]) -> Result<Var> {
+        ops::linear::forward(self, x, ws, bs, false)
+    }
+    /// Cuts the last dim into pieces, without a copy.
+    pub fn split(&mut self, x: Var, sizes: &[u64]) -> Result<Vec<Var>> {
+        ops::split::forward(self, x, sizes)
+    }
+    /// Layer norm over the last dim.
+    pub fn layer_norm(&mut self, x: Var, w: Param, b: Option<Param>, eps: f64) -> Result<Var> {
+        ops::norm::layer_norm(self, x, w, b, eps)
+    }
+    /// RMS norm over the last dim.
+    pub fn rms_norm(&mut self, x: Var, w: Param, eps: f64) -> Result<Var> {
+        ops::norm::rms_norm(self, x, w, eps)
+    }
+    /// Pointwise activation.
+    pub fn activation(&mut self, x: Var, kind: Activation) -> Result<Var> {
+        ops::activation::forward(self, x, kind)
+    }
+    /// SiLU, the activation of SwiGLU alone.
+    pub fn silu(&mut self, x: Var) -> Result<Var> {
+        ops::activation::forward(self, x, Activation::Silu)
+    }
+    /// `silu(gate) * up`.
+    pub fn swiglu(&mut self, gate: Var, up: Var) -> Result<Var> {
+        ops::activation::swiglu(self, gate, up)
+    }
+    /// Rotates `[B, T, heads * D]` in place by `cos, sin [T, R/2]`. `x` must not be used afterwards.
+    pub fn rope(
+        &mut self,
+        x: Var,
+        heads: u64,
+        cos: &Tensor,
+        sin: &Tensor,
+        interleaved: bool,
+    ) -> Result<Var> {
+        ops::rope::forward(self, x, heads, cos, sin, interleaved)
+    }
+    /// Attention of `q [B, Tq, H D]` over `k, v [B, Tk, Hkv D]` to `[B, Tq, H D]`.
+    pub fn attention(&mut self, q: Var, k: Var, v: Var, spec: AttentionSpec) -> Result<Var> {
+        ops::attention::forward(self, q, k, v, spec)
+    }
+    /// Zeroes a fraction `p`, scales the rest; nothing outside training.
+    pub fn dropout(&mut self, x: Var, p: f64) -> Result<Var> {
+        ops::dropout::forward(self, x, p)
+    }
+    /// `a + b`.
+    pub fn add(&mut self, a: Var, b: Var) -> Result<Var> {
+        ops::add::forward(self, a, b)
+    }
+    /// Mean cross-entropy of `logits [B, T, V]` against the batch's targets, a scalar in f32.
+    pub fn cross_entropy(&mut self, logits: Var) -> Result<Var> {
+        ops::xent::forward(self, logits)
+    }
+    /// Does the batch carry targets (training, validation) or not (generation)?
+    pub fn has_targets(&self) -> bool {
+        self.env.batch.targets.is_some()
+    }
+    /// I -> R; backward all-reduces.
+    pub fn enter(&mut self, x: Var, on: Axis) -> Result<Var> {
+        ops::comm::enter(self, x, on)
+    }
+    /// P -> I by an all-reduce; backward is the identity.
+    pub fn reduce(&mut self, x: Var, on: Axis) -> Result<Var> {
+        ops::comm::reduce(self, x, on)
+    }
+    /// A user's function.
+    pub fn apply<F: Function>(&mut self, f: F, ins: &[Var]) -> Result<Var> {
+        ops::custom::forward(self, Box::new(f), ins)
+    }
+}

@@ -1,0 +1,121 @@
+//! What a block may touch while it runs: the launcher, its parameters and gradients, its batch, its random key, its groups.
+
+use crate::error::Result;
+use crate::{Run, Tensor, shape_error};
+use crossweave_hal::DType;
+use crossweave_mesh::Axis;
+use std::cell::Cell;
+
+/// Key of counter-based randomness (01 §6): recompute and any mesh give the same numbers, and no state is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RngKey {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Optimizer step.
+    pub step: u64,
+    /// Unit of the model.
+    pub unit: u32,
+    /// Index of this micro-batch's first sequence in the step's global batch.
+    pub first_sequence: u64,
+}
+
+impl RngKey {
+    /// The philox stream of op number `op` of the block: step, unit and op must not collide.
+    pub fn stream(&self, op: u32) -> u64 {
+        (self.step << 28) ^ ((self.unit as u64) << 12) ^ op as u64
+    }
+}
+
+/// Data of one micro-batch on the device.
+#[derive(Clone, Default)]
+pub struct Batch {
+    /// Token ids `[B, T]`.
+    pub tokens: Option<Tensor>,
+    /// Next-token targets `[B, T]`.
+    pub targets: Option<Tensor>,
+    /// First position (generation with a prefix); 0 in training.
+    pub position: u64,
+}
+
+/// Communication inside a block, by mesh axis. A group of one is a real group.
+pub trait Groups {
+    /// Ranks along `axis`.
+    fn size(&self, axis: Axis) -> u32;
+    /// Sums `t` over `axis` in place, in stream order.
+    fn all_reduce(&self, run: &Run<'_>, axis: Axis, t: &Tensor) -> Result<()>;
+}
+
+/// Every axis has one rank: nothing to exchange.
+pub struct NoGroups;
+impl Groups for NoGroups {
+    fn size(&self, _: Axis) -> u32 {
+        1
+    }
+    fn all_reduce(&self, _: &Run<'_>, _: Axis, _: &Tensor) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Where weight gradients go: views of the units' flat gradients, in the dtype of the gradient (f32 by default).
+///
+/// The first write of a step overwrites, later ones add, so that no step begins by clearing gigabytes.
+pub struct GradSink<'a> {
+    views: &'a [Tensor],
+    written: &'a [Cell<bool>],
+}
+
+impl<'a> GradSink<'a> {
+    /// `views[p]` and `written[p]` belong to parameter `p`.
+    pub fn new(views: &'a [Tensor], written: &'a [Cell<bool>]) -> GradSink<'a> {
+        GradSink { views, written }
+    }
+    /// No gradients (inference, dry runs).
+    pub fn none() -> GradSink<'static> {
+        GradSink {
+            views: &[],
+            written: &[],
+        }
+    }
+    /// Gradient of parameter `p`, and whether the writer must add (`true`) or overwrite; marks it written.
+    pub fn slot(&self, p: usize) -> Result<(&'a Tensor, bool)> {
+        match (self.views.get(p), self.written.get(p)) {
+            (Some(t), Some(w)) => Ok((t, w.replace(true))),
+            _ => shape_error(format!(
+                "backward: parameter {p} has no gradient; run with gradients"
+            )),
+        }
+    }
+    /// The same for ops that can only add: clears it on the first write.
+    pub fn adding(&self, run: &Run<'_>, p: usize) -> Result<&'a Tensor> {
+        let (t, add) = self.slot(p)?;
+        if !add {
+            run.stream().fill(t.region(), 0, 1)?;
+        }
+        Ok(t)
+    }
+}
+
+/// What a block may touch while it runs.
+pub struct Env<'a> {
+    /// Launcher.
+    pub run: &'a Run<'a>,
+    /// Groups by mesh axis.
+    pub groups: &'a dyn Groups,
+    /// Parameters of the unit, own and borrowed, in compute dtype.
+    pub params: &'a [Tensor],
+    /// Their gradients.
+    pub grads: &'a GradSink<'a>,
+    /// Data.
+    pub batch: &'a Batch,
+    /// Randomness.
+    pub key: RngKey,
+    /// Will a backward follow? Dropout acts only then.
+    pub training: bool,
+}
+
+impl Env<'_> {
+    /// Dtype activations are computed in: that of the parameters.
+    pub fn compute(&self) -> DType {
+        self.params.first().map_or(DType::F32, Tensor::dtype)
+    }
+}

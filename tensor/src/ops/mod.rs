@@ -1,0 +1,109 @@
+//! One file per op: shape rule, forward, backward, sharding type. Builtin ops are plain enum variants; only [`custom`] boxes.
+
+pub mod activation;
+pub mod add;
+pub mod attention;
+pub mod comm;
+pub mod custom;
+pub mod dropout;
+pub mod embedding;
+pub mod linear;
+pub mod norm;
+pub mod rope;
+pub mod split;
+pub mod xent;
+
+use crate::Tensor;
+use crate::env::Env;
+use crate::error::{Result, shape_error};
+use crate::tape::{Back, Var};
+
+/// A recorded op.
+pub(crate) enum OpNode {
+    Embedding(embedding::Node),
+    Linear(linear::Node),
+    Split(split::Node),
+    Norm(norm::Node),
+    Activation(activation::Node),
+    Swiglu(activation::SwigluNode),
+    Rope(rope::Node),
+    Attention(attention::Node),
+    Dropout(dropout::Node),
+    Add(add::Node),
+    Xent(xent::Node),
+    Enter(comm::Node),
+    Reduce(comm::Node),
+    Custom(custom::Node),
+}
+
+impl OpNode {
+    /// Adds the gradients of the inputs, given those of the outputs. `nodes` are the earlier ones, for rebuilding values.
+    pub fn backward(&self, b: &mut Back<'_, '_>, nodes: &[OpNode]) -> Result<()> {
+        match self {
+            OpNode::Embedding(n) => n.backward(b),
+            OpNode::Linear(n) => n.backward(b, nodes),
+            OpNode::Split(n) => n.backward(b),
+            OpNode::Norm(n) => n.backward(b, nodes),
+            OpNode::Activation(n) => n.backward(b, nodes),
+            OpNode::Swiglu(n) => n.backward(b, nodes),
+            OpNode::Rope(n) => n.backward(b),
+            OpNode::Attention(n) => n.backward(b, nodes),
+            OpNode::Dropout(n) => n.backward(b),
+            OpNode::Add(n) => n.backward(b),
+            OpNode::Xent(n) => n.backward(b, nodes),
+            OpNode::Enter(n) => n.enter_backward(b),
+            OpNode::Reduce(n) => n.reduce_backward(b),
+            OpNode::Custom(n) => n.backward(b, nodes),
+        }
+    }
+
+    /// Values read.
+    pub fn inputs(&self) -> Vec<Var> {
+        match self {
+            OpNode::Embedding(_) => vec![],
+            OpNode::Linear(n) => vec![n.x],
+            OpNode::Split(n) => vec![n.x],
+            OpNode::Norm(n) => vec![n.x],
+            OpNode::Activation(n) => vec![n.x],
+            OpNode::Swiglu(n) => vec![n.gate, n.up],
+            OpNode::Rope(n) => vec![n.x],
+            OpNode::Attention(n) => vec![n.q, n.k, n.v],
+            OpNode::Dropout(n) => vec![n.x],
+            OpNode::Add(n) => vec![n.a, n.b],
+            OpNode::Xent(n) => vec![n.logits],
+            OpNode::Enter(n) | OpNode::Reduce(n) => vec![n.x],
+            OpNode::Custom(n) => n.ins.clone(),
+        }
+    }
+
+    /// Values made: their memory is given up once the node's backward is past. A split's pieces are in its own list.
+    pub fn outputs(&self) -> [Option<Var>; 1] {
+        [match self {
+            OpNode::Embedding(n) => Some(n.out),
+            OpNode::Linear(n) => Some(n.out),
+            OpNode::Split(_) => None,
+            OpNode::Norm(n) => Some(n.out),
+            OpNode::Activation(n) => Some(n.out),
+            OpNode::Swiglu(n) => Some(n.out),
+            OpNode::Rope(n) => Some(n.out),
+            OpNode::Attention(n) => Some(n.out),
+            OpNode::Dropout(n) => Some(n.out),
+            OpNode::Add(n) => Some(n.out),
+            OpNode::Xent(n) => Some(n.out),
+            OpNode::Enter(n) | OpNode::Reduce(n) => Some(n.out),
+            OpNode::Custom(n) => Some(n.out),
+        }]
+    }
+
+    /// Makes the output anew from the inputs; only for ops whose outputs are marked cheap.
+    pub fn rerun(&self, env: &Env<'_>, ins: &[Tensor]) -> Result<Tensor> {
+        match self {
+            OpNode::Norm(n) => n.rerun(env, &ins[0]),
+            OpNode::Activation(n) => activation::run(env, &ins[0], n.kind),
+            OpNode::Swiglu(_) => activation::run_swiglu(env, &ins[0], &ins[1]),
+            _ => shape_error(
+                "backward: a dropped value belongs to an op that is not cheap to re-run",
+            ),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Mean next-token cross-entropy. The backward overwrites the logits with their gradient: one buffer of `[n, V]`, not three.
+
+use super::OpNode;
+use crate::error::{Error, Result, shape_error};
+use crate::tape::{Back, Origin, Var};
+use crate::{Cx, Tensor};
+use crossweave_hal::DType;
+use crossweave_hal::abi::op;
+
+pub(crate) struct Node {
+    pub logits: Var,
+    pub out: Var,
+    lse: Tensor,
+    targets: Tensor,
+}
+
+pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
+    let Some(targets) = &cx.env.batch.targets else {
+        return Err(Error::Shape(
+            "cross_entropy: the batch carries no targets".into(),
+        ));
+    };
+    let lv = cx.val(logits)?;
+    let n = lv.shape().rows();
+    if targets.numel() != n || n == 0 {
+        return shape_error(format!(
+            "cross_entropy: logits {lv:?} with targets {targets:?}"
+        ));
+    }
+    let targets = targets.view([n]);
+    let run = cx.env.run;
+    let losses = run.empty([n], DType::F32)?;
+    let lse = run.empty([n], DType::F32)?;
+    let p = op::XentParams::default();
+    run.launch(
+        op::CROSS_ENTROPY_FWD,
+        &[Some(&losses), Some(&lse), Some(&lv.rows()), Some(&targets)],
+        p.as_bytes(),
+        &[],
+    )?;
+    let loss = run.empty([1], DType::F32)?;
+    let p = op::ReduceParams {
+        kind: op::reduce::SUM,
+        axes: 1,
+        ..Default::default()
+    };
+    run.launch(op::REDUCE, &[Some(&loss), Some(&losses)], p.as_bytes(), &[])?;
+    scale(run, &loss, 1.0 / n as f64)?;
+    let node = cx.next_node();
+    let out = cx.push_val(loss, node, Origin::Own, false);
+    cx.save(logits);
+    cx.typed(out, |c| {
+        c.same("cross_entropy", &[c.vals[logits.0 as usize]], false)
+    });
+    cx.push_node(OpNode::Xent(Node {
+        logits,
+        out,
+        lse,
+        targets,
+    }));
+    Ok(out)
+}
+
+fn scale(run: &crate::Run<'_>, t: &Tensor, by: f64) -> Result<()> {
+    let d = op::ScaleDyn {
+        scale: by,
+        ..Default::default()
+    };
+    run.launch(
+        op::MULTI_SCALE,
+        &[None, Some(t)],
+        op::NoParams::default().as_bytes(),
+        d.as_bytes(),
+    )
+}
+
+impl Node {
+    pub fn backward(&self, b: &mut Back<'_, '_>, nodes: &[OpNode]) -> Result<()> {
+        let Some(dy) = b.take(self.out) else {
+            return Ok(());
+        };
+        let logits = b.val(self.logits, nodes)?;
+        let n = logits.shape().rows();
+        let run = b.env.run;
+        let dloss = run.empty([1], DType::F32)?;
+        super::add::copy(b.env, &dloss, &dy)?;
+        scale(run, &dloss, 1.0 / n as f64)?;
+        let l2 = logits.rows();
+        let p = op::XentParams::default();
+        let ops = [
+            Some(&l2),
+            Some(&l2),
+            Some(&self.lse),
+            Some(&self.targets),
+            Some(&dloss.broadcast_scalar(n)),
+        ];
+        run.launch(op::CROSS_ENTROPY_BWD, &ops, p.as_bytes(), &[])?;
+        drop(l2);
+        b.give(self.logits, logits)
+    }
+}

@@ -1,0 +1,179 @@
+//! Parameters as an author declares them: name, shape, init, split, optimizer group. Declaring allocates nothing.
+
+use crate::block::Block;
+use crate::shape::Shape;
+use crossweave_mesh::Axis;
+
+/// Index into the parameters of the unit being run (own ones first, then borrowed ones).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Param(pub u16);
+
+/// Starting values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// Normal with mean 0 and this deviation, from philox keyed by seed and name: the same on any mesh.
+    Normal(f32),
+    /// All zero.
+    Zeros,
+    /// All one.
+    Ones,
+}
+
+/// How pieces of a fused matrix divide along the split dim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pieces {
+    /// One matrix.
+    One,
+    /// Several laid end to end, each split on its own (fused q, k, v; gate and up): their sizes.
+    Fused(Vec<u32>),
+    /// One expert each.
+    Each,
+}
+
+/// The shard spec an author states.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// Every rank of the axis holds all of it.
+    Whole,
+    /// Split along a tensor dim over a mesh axis.
+    Along {
+        /// Mesh axis.
+        axis: Axis,
+        /// Tensor dim.
+        dim: u8,
+        /// Fused parts.
+        pieces: Pieces,
+    },
+}
+
+/// Optimizer group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Weight decay applies (matrices).
+    Decay,
+    /// No weight decay (norms, biases).
+    NoDecay,
+    /// An expert's parameter.
+    Expert,
+    /// Never updated.
+    Frozen,
+}
+
+/// One declared parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParamDecl {
+    /// Full name, as in the checkpoint.
+    pub name: String,
+    /// Full (unsplit) shape.
+    pub shape: Shape,
+    /// Starting values.
+    pub init: Init,
+    /// Shard spec.
+    pub split: Split,
+    /// Optimizer group.
+    pub group: Group,
+}
+
+/// One declared unit with its block.
+pub struct UnitDecl {
+    /// Prefix of its names.
+    pub name: String,
+    /// Own parameters, in the order of its flat buffer.
+    pub params: Vec<ParamDecl>,
+    /// Parameters of other units it also uses (tied weights): (unit index, parameter index).
+    pub borrowed: Vec<(usize, usize)>,
+    /// The code.
+    pub block: Box<dyn Block>,
+}
+
+/// Collects the units of a model in run order.
+#[derive(Default)]
+pub struct Builder {
+    units: Vec<UnitDecl>,
+}
+
+impl Builder {
+    /// Declares the next unit: `make` declares its parameters and returns its block.
+    pub fn unit<B: Block + 'static>(
+        &mut self,
+        prefix: &str,
+        make: impl FnOnce(&mut Unit<'_>) -> B,
+    ) {
+        let mut u = Unit {
+            prefix: prefix.to_string(),
+            params: vec![],
+            borrowed: vec![],
+            earlier: &self.units,
+        };
+        let block = make(&mut u);
+        let (params, borrowed) = (u.params, u.borrowed);
+        self.units.push(UnitDecl {
+            name: prefix.to_string(),
+            params,
+            borrowed,
+            block: Box::new(block),
+        });
+    }
+
+    /// The units, in run order.
+    pub fn finish(self) -> Vec<UnitDecl> {
+        self.units
+    }
+}
+
+/// The unit being declared.
+pub struct Unit<'a> {
+    prefix: String,
+    params: Vec<ParamDecl>,
+    borrowed: Vec<(usize, usize)>,
+    earlier: &'a [UnitDecl],
+}
+
+impl Unit<'_> {
+    /// Declares a parameter; its full name is `prefix.local`. Matrices decay, vectors do not; see [`Unit::group`].
+    pub fn param(&mut self, local: &str, shape: &[u64], init: Init) -> Param {
+        let name = if self.prefix.is_empty() {
+            local.to_string()
+        } else {
+            format!("{}.{local}", self.prefix)
+        };
+        let group = if shape.len() >= 2 {
+            Group::Decay
+        } else {
+            Group::NoDecay
+        };
+        assert!(
+            self.borrowed.is_empty(),
+            "declare own parameters of {name} before borrowing others"
+        );
+        self.params.push(ParamDecl {
+            name,
+            shape: Shape::new(shape),
+            init,
+            split: Split::Whole,
+            group,
+        });
+        Param(self.params.len() as u16 - 1)
+    }
+    /// Sets the optimizer group.
+    pub fn group(&mut self, p: Param, group: Group) -> Param {
+        self.params[p.0 as usize].group = group;
+        p
+    }
+    /// States that `p` is split along `dim` over `axis`.
+    pub fn split(&mut self, p: Param, axis: Axis, dim: u8, pieces: Pieces) -> Param {
+        self.params[p.0 as usize].split = Split::Along { axis, dim, pieces };
+        p
+    }
+    /// Uses a parameter of an earlier unit too (tied weights). `None` when no unit declared that name.
+    pub fn borrow(&mut self, full_name: &str) -> Option<Param> {
+        let at = self.earlier.iter().enumerate().find_map(|(u, d)| {
+            d.params
+                .iter()
+                .position(|p| p.name == full_name)
+                .map(|p| (u, p))
+        })?;
+        self.borrowed.push(at);
+        Some(Param((self.params.len() + self.borrowed.len()) as u16 - 1))
+    }
+}

@@ -1,0 +1,226 @@
+//! The inside of a block: a flat tape of nodes and values, alive for one block and one micro-batch.
+//!
+//! Forward pushes nodes; `seal` drops every value no backward reads (and, under [`Keep::Cheap`], those cheap to rebuild); backward pops nodes and
+//! drops each value as soon as its last reader is past. A value may be a *slice* of another: its gradient is then written straight
+//! into the slice of the parent's gradient.
+
+use crate::Tensor;
+use crate::block::Keep;
+use crate::env::Env;
+use crate::error::{Result, shape_error};
+use crate::ops::{OpNode, add};
+use crossweave_hal::abi::op;
+
+/// A value of the block being run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Var(pub(crate) u32);
+
+/// Where a value comes from, as far as gradients care.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    /// Made by a node (or an input of the block).
+    Own,
+    /// Columns `[start, start + len)` of another value's last dim.
+    Slice { parent: Var, start: u64, len: u64 },
+    /// The same memory as another value, overwritten in place by a linear op that needs no input for its backward.
+    Alias { of: Var },
+}
+
+pub(crate) struct Val {
+    pub tensor: Option<Tensor>,
+    pub shape: crate::Shape,
+    pub dtype: crossweave_hal::DType,
+    pub origin: Origin,
+    /// Node that made it; `u32::MAX` for inputs.
+    pub producer: u32,
+    /// Some backward reads it.
+    pub saved: bool,
+    /// Cheap to rebuild from its node's inputs.
+    pub cheap: bool,
+}
+
+/// Nodes and values of one block and one micro-batch.
+#[derive(Default)]
+pub struct Tape {
+    pub(crate) nodes: Vec<OpNode>,
+    pub(crate) vals: Vec<Val>,
+}
+
+impl Tape {
+    /// Ops recorded.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+    /// No op recorded?
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+    /// The tensor of a value, if it is held.
+    pub fn tensor(&self, v: Var) -> Option<&Tensor> {
+        self.vals.get(v.0 as usize).and_then(|v| v.tensor.as_ref())
+    }
+    /// Bytes of the values still held (shared buffers counted once per value).
+    pub fn held_bytes(&self) -> u64 {
+        self.vals
+            .iter()
+            .filter_map(|v| v.tensor.as_ref())
+            .map(|t| t.dtype().bytes(t.numel()))
+            .sum()
+    }
+
+    /// Ends the forward: what no backward reads is dropped, and what is cheap to rebuild too when `keep` says so. `outputs` stay with the caller.
+    pub(crate) fn seal(&mut self, keep: Keep) {
+        let mut needed = vec![false; self.vals.len()];
+        for (i, v) in self.vals.iter().enumerate() {
+            if v.saved && !(keep == Keep::Cheap && v.cheap) {
+                needed[i] = true;
+            }
+        }
+        if keep == Keep::Cheap {
+            // What a dropped value is rebuilt from must stay.
+            for i in (0..self.vals.len()).rev() {
+                if self.vals[i].saved && self.vals[i].cheap && !needed[i] {
+                    let producer = self.vals[i].producer as usize;
+                    if let Some(n) = self.nodes.get(producer) {
+                        for v in n.inputs() {
+                            needed[v.0 as usize] |= !self.vals[v.0 as usize].cheap
+                                || self.vals[v.0 as usize].producer == u32::MAX;
+                            // A cheap input is rebuilt in turn: mark it so that the walk reaches its inputs.
+                            self.vals[v.0 as usize].saved = true;
+                        }
+                    }
+                }
+            }
+        }
+        for (v, n) in self.vals.iter_mut().zip(needed) {
+            if !n {
+                v.tensor = None;
+            }
+        }
+    }
+
+    /// Runs the tape backwards from gradients of `outs`; returns the gradients of `ins`, `None` where nothing flowed.
+    pub fn backward(
+        self,
+        env: &Env<'_>,
+        outs: &[Var],
+        douts: Vec<Option<Tensor>>,
+        ins: &[Var],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let n = self.vals.len();
+        let mut b = Back {
+            env,
+            vals: self.vals,
+            grads: (0..n).map(|_| None).collect(),
+        };
+        for (v, d) in outs.iter().zip(douts) {
+            if let Some(d) = d {
+                b.give(*v, d)?;
+            }
+        }
+        let mut nodes = self.nodes;
+        while let Some(node) = nodes.pop() {
+            node.backward(&mut b, &nodes)?;
+            for v in node.outputs().into_iter().flatten() {
+                b.vals[v.0 as usize].tensor = None;
+                b.grads[v.0 as usize] = None;
+            }
+        }
+        Ok(ins.iter().map(|v| b.grads[v.0 as usize].take()).collect())
+    }
+}
+
+/// A backward under way.
+pub(crate) struct Back<'a, 'e> {
+    pub env: &'a Env<'e>,
+    vals: Vec<Val>,
+    grads: Vec<Option<Tensor>>,
+}
+
+impl Back<'_, '_> {
+    /// A saved value; rebuilt from its node when it was dropped as cheap.
+    pub fn val(&mut self, v: Var, nodes: &[OpNode]) -> Result<Tensor> {
+        if let Some(t) = &self.vals[v.0 as usize].tensor {
+            return Ok(t.clone());
+        }
+        let producer = self.vals[v.0 as usize].producer as usize;
+        let Some(node) = nodes.get(producer) else {
+            return shape_error(format!(
+                "backward: value {} is gone and nothing can rebuild it",
+                v.0
+            ));
+        };
+        let ins = node
+            .inputs()
+            .into_iter()
+            .map(|i| self.val(i, nodes))
+            .collect::<Result<Vec<_>>>()?;
+        let t = node.rerun(self.env, &ins)?;
+        self.vals[v.0 as usize].tensor = Some(t.clone());
+        Ok(t)
+    }
+
+    /// The gradient of a value, taken for good; `None` when nothing flowed into it.
+    pub fn take(&mut self, v: Var) -> Option<Tensor> {
+        self.grads[v.0 as usize].take()
+    }
+
+    /// Shape and dtype of a value, whether or not it is held.
+    pub fn meta(&self, v: Var) -> (crate::Shape, crossweave_hal::DType) {
+        (self.vals[v.0 as usize].shape, self.vals[v.0 as usize].dtype)
+    }
+
+    /// Where the gradient of `v` should be written: the slice of its parent's gradient, or new memory. Only while `v` has none.
+    pub fn dest(&mut self, v: Var) -> Result<Tensor> {
+        let (shape, dtype) = self.meta(v);
+        match self.vals[v.0 as usize].origin {
+            Origin::Own => self.env.run.empty(shape, dtype),
+            Origin::Alias { of } => self.dest(of),
+            Origin::Slice { parent, start, len } => {
+                let whole = match &self.grads[parent.0 as usize] {
+                    Some(t) => t.clone(),
+                    None => {
+                        let t = self.dest(parent)?;
+                        self.grads[parent.0 as usize] = Some(t.clone());
+                        t
+                    }
+                };
+                let dim = whole.shape().rank() - 1;
+                Ok(whole.narrow(dim, start, len))
+            }
+        }
+    }
+
+    /// Is there a gradient already?
+    pub fn has(&self, v: Var) -> bool {
+        self.grads[v.0 as usize].is_some()
+    }
+
+    /// Adds `t` to the gradient of `v`.
+    pub fn give(&mut self, v: Var, t: Tensor) -> Result<()> {
+        match self.grads[v.0 as usize].take() {
+            None => self.grads[v.0 as usize] = Some(t),
+            Some(old) => {
+                // In place only where nobody else looks at the bytes.
+                let y = if old.is_unique() && old.is_dense() {
+                    old.clone()
+                } else if t.is_unique() && t.is_dense() {
+                    t.clone()
+                } else {
+                    self.env.run.empty(*old.shape(), old.dtype())?
+                };
+                add::sum(self.env, &y, &old, &t)?;
+                self.grads[v.0 as usize] = Some(y);
+            }
+        }
+        Ok(())
+    }
+
+    /// A zeroed gradient for a slice nobody used.
+    pub fn clear(&self, t: &Tensor) -> Result<()> {
+        let p = op::FillParams::default();
+        self.env
+            .run
+            .launch(op::FILL_STRIDED, &[Some(t)], p.as_bytes(), &[])
+    }
+}
