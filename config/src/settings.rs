@@ -272,8 +272,15 @@ pub struct TextData {
     pub seq_len: Option<u64>,
     /// Field of a `.jsonl` line that holds the document.
     pub jsonl_field: String,
-    /// End every document with the end-of-document token.
-    pub append_eod: bool,
+    /// End every document with the end-of-document token; `None` = if there is one that fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub append_eod: Option<bool>,
+    /// The end-of-document token of a `tokenizer.json` that names it unusually.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eod_token: Option<String>,
+    /// Globs of files to leave out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<Vec<String>>,
     /// Seed of the shuffle; filled in once resolved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,

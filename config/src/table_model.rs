@@ -209,7 +209,12 @@ const LLAMA: Table = Table {
         .hf()
         .auto(),
         int("max_position_embeddings", 1, "2048", "longest sequence").hf(),
-        positive("rms_norm_eps", "1e-5", "added to the mean square").hf(),
+        positive(
+            "rms_norm_eps",
+            "1e-6",
+            "added to the mean square (presets: 1e-5)",
+        )
+        .hf(),
         positive("rope_theta", "10000.0", "base of the rotary frequencies").hf(),
         optional_section("rope_scaling", &ROPE_SCALING).hf(),
         flag(
@@ -336,6 +341,7 @@ fn preset(members: &[Member]) -> Option<(String, Vec<(&'static str, String)>)> {
         out.push(("num_attention_heads", number(heads)));
         out.push(("num_key_value_heads", number((heads_given / 2).max(1))));
         out.push(("max_position_embeddings", number(seq)));
+        out.push(("rms_norm_eps", "1e-5".into()));
         out.push(("tie_word_embeddings", "true".into()));
     } else {
         out.push(("n_embd", number(width)));

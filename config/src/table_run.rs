@@ -136,11 +136,9 @@ const TEXT_DATA: Table = Table {
             "\"text\"",
             "field of a .jsonl line that holds the document",
         ),
-        flag(
-            "append_eod",
-            "true",
-            "end every document with the tokenizer's end-of-document token",
-        ),
+        flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
+        text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
+        texts("exclude", "", "globs of files to leave out"),
         int("seed", 0, "", "seed of the shuffle; absent = run.seed").auto(),
         text(
             "cache_dir",

@@ -309,7 +309,7 @@ impl Lines {
         for s in self.series.iter().filter(|s| s.style != Style::Raw) {
             let mut known = s.points.iter().filter_map(|(x, y)| Some((*x, (*y)?)));
             if let Some((x, y)) = known.next() {
-                let (last_x, last_y) = known.last().unwrap_or((x, y));
+                let (last_x, last_y) = known.next_back().unwrap_or((x, y));
                 let _ = write!(
                     out,
                     "{}: {} at step {x}, {} at step {last_x}. ",

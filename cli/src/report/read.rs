@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::ReportError;
 
@@ -230,33 +230,7 @@ impl Run {
                 let memory = memory
                     .as_object()
                     .ok_or_else(|| format!("ranks[{i}].memory is not an object"))?;
-                for (home, tags) in memory {
-                    let Some(tags) = tags.as_object() else {
-                        continue;
-                    };
-                    // `total` is a pair of numbers beside the homes, not a home itself.
-                    if tags.contains_key("peak") || home == "total" {
-                        continue;
-                    }
-                    let pairs = tags
-                        .iter()
-                        .filter_map(|(tag, v)| Some((tag.clone(), bytes(v)?)));
-                    let (total, tags): (Vec<_>, Vec<_>) =
-                        pairs.partition(|(tag, _)| tag == "total");
-                    let beside = (home == "device" || memory.len() == 1)
-                        .then(|| memory.get("total").and_then(bytes))
-                        .flatten();
-                    let loose = entry["memory"][home].get("fragmentation");
-                    self.memory.push(Memory {
-                        rank,
-                        home: home.clone(),
-                        tags,
-                        total: total.first().map(|t| t.1).or(beside),
-                        fragmentation: loose
-                            .or_else(|| memory.get("fragmentation"))
-                            .and_then(Value::as_f64),
-                    });
-                }
+                self.homes(rank, memory);
             }
             let calls = entry.get("collectives").and_then(Value::as_array);
             for call in calls.into_iter().flatten() {
@@ -278,6 +252,40 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Takes one rank's memory: tags by home (`{"device": {"param": …}, "total": …}`), or the
+    /// report of a single home (`{"tags": {"param": …}, "total": …}`), or reports by home.
+    fn homes(&mut self, rank: u64, memory: &Map<String, Value>) {
+        let mut home = |name: &str, tags: &Map<String, Value>, around: &Map<String, Value>| {
+            let beside = |key: &str| tags.get(key).or_else(|| around.get(key));
+            self.memory.push(Memory {
+                rank,
+                home: name.to_string(),
+                tags: tags
+                    .iter()
+                    .filter(|(tag, _)| !matches!(tag.as_str(), "total" | "reserved"))
+                    .filter_map(|(tag, v)| Some((tag.clone(), bytes(v)?)))
+                    .collect(),
+                total: beside("total").and_then(bytes),
+                fragmentation: beside("fragmentation").and_then(Value::as_f64),
+            });
+        };
+        let none = Map::new();
+        if let Some(tags) = memory.get("tags").and_then(Value::as_object) {
+            return home("device", tags, memory);
+        }
+        for (name, value) in memory {
+            // A pair of numbers such as `total` is no home.
+            let Some(value) = value.as_object().filter(|v| !v.contains_key("peak")) else {
+                continue;
+            };
+            match value.get("tags").and_then(Value::as_object) {
+                Some(tags) => home(name, tags, value),
+                None if name == "device" => home(name, value, memory),
+                None => home(name, value, &none),
+            }
+        }
     }
 }
 

@@ -92,6 +92,24 @@ fn the_page_holds_everything_and_calls_nowhere() {
 }
 
 #[test]
+fn both_forms_of_the_memory_ledger_are_read() {
+    let dir = Folder::new("forms");
+    dir.put("metrics.jsonl", &metrics(3));
+    dir.put("ledger.json", LEDGER);
+    let by_home = Run::read(&dir.0).unwrap().memory;
+    assert_eq!((by_home.len(), by_home[0].tags.len()), (1, 3));
+    let report = r#"{"tags": {"param": {"now": 1000, "peak": 2000}, "grad": {"now": 0, "peak": 1000}, "odd<tag>": {"now": 1, "peak": 5000}},
+        "total": {"now": 1000, "peak": 7500}, "reserved": {"now": 8000, "peak": 8000}, "fragmentation": 0.125}"#;
+    for memory in [report.to_string(), format!("{{\"device\": {report}}}")] {
+        dir.put(
+            "ledger.json",
+            &format!("{{\"ranks\": [{{\"rank\": 0, \"memory\": {memory}}}]}}"),
+        );
+        assert_eq!(Run::read(&dir.0).unwrap().memory, by_home);
+    }
+}
+
+#[test]
 fn only_a_cut_last_line_is_forgiven() {
     let dir = Folder::new("cut");
     let whole = metrics(5);
