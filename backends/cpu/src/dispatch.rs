@@ -160,6 +160,7 @@ impl Ops<CpuBackend> for CpuOps {
                 _ => std::ptr::null_mut(),
             }
         });
+        p.kernel.check(dynamic.0)?;
         s.kernel(p, addresses, scratch, dynamic.0)
     }
 }

@@ -17,6 +17,11 @@ pub struct Launch<'a> {
 
 /// A prepared op: everything known before launch. Runs on a stream's thread.
 pub trait Kernel: Send + Sync {
+    /// Answers for the launch's dyn struct on the caller's thread, before anything is queued.
+    fn check(&self, _dynamic: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
     /// Computes.
     ///
     /// # Safety

@@ -11,6 +11,7 @@ pub mod kernel;
 mod memory;
 pub mod ops;
 mod pace;
+mod simd;
 mod stream;
 pub mod team;
 

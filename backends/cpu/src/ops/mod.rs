@@ -1,7 +1,25 @@
 //! One file per op (or family): what is supported, and the kernel.
 
+mod activation;
+mod adamw;
 mod attention;
+mod cast;
+mod copy;
+mod index;
 mod matmul;
+mod multi;
+mod norm;
+mod pointwise;
+mod program;
+mod random;
+mod reduce;
+mod rope;
+mod scan;
+mod softmax;
+mod sort;
+#[cfg(test)]
+mod testing;
+mod view;
 
 use crate::kernel::{Kernel, Prepare};
 use crossweave_abi::op;
@@ -9,9 +27,50 @@ use crossweave_plugin::{Op, Plan, Result, unsupported};
 
 /// Which file serves which id; the only list of ops in this backend.
 const TABLE: &[(u32, Prepare)] = &[
+    (op::COPY_STRIDED, copy::copy_strided),
+    (op::CAST, cast::cast),
+    (op::FILL_STRIDED, copy::fill_strided),
+    (op::IOTA, cast::iota),
+    (op::UNARY, pointwise::unary),
+    (op::BINARY, pointwise::binary),
+    (op::COMPARE, pointwise::compare),
+    (op::SELECT, pointwise::select),
+    (op::AXPBY, pointwise::axpby),
+    (op::CLAMP, pointwise::clamp),
+    (op::REDUCE, reduce::reduce),
+    (op::ARG_REDUCE, scan::arg_reduce),
+    (op::CUMSUM, scan::cumsum),
+    (op::NONFINITE_COUNT, multi::nonfinite_count),
     (op::MATMUL, matmul::prepare),
+    (op::GATHER_ROWS, index::gather_rows),
+    (op::SCATTER_ADD_ROWS, index::scatter_add_rows),
+    (op::SORT_PAIRS, sort::sort_pairs),
+    (op::TOPK, sort::topk),
+    (op::HISTOGRAM, index::histogram),
+    (op::PHILOX, random::philox),
+    (op::ELEMENTWISE_PROGRAM, program::program),
+    (op::ADAMW, adamw::adamw),
+    (op::LAYER_NORM_FWD, norm::layer_forward),
+    (op::LAYER_NORM_BWD, norm::layer_backward),
+    (op::RMS_NORM_FWD, norm::rms_forward),
+    (op::RMS_NORM_BWD, norm::rms_backward),
+    (op::SOFTMAX_FWD, softmax::softmax),
+    (op::SOFTMAX_BWD, softmax::softmax_backward),
+    (op::CROSS_ENTROPY_FWD, softmax::cross_entropy),
+    (op::CROSS_ENTROPY_BWD, softmax::cross_entropy_backward),
     (op::ATTENTION_FWD, attention::prepare_fwd),
     (op::ATTENTION_BWD, attention::prepare_bwd),
+    (op::ACTIVATION_FWD, activation::forward),
+    (op::ACTIVATION_BWD, activation::backward),
+    (op::SWIGLU_FWD, activation::swiglu),
+    (op::SWIGLU_BWD, activation::swiglu_backward),
+    (op::ROPE, rope::rope),
+    (op::EMBEDDING_FWD, index::embedding),
+    (op::EMBEDDING_BWD, index::embedding_backward),
+    (op::MULTI_SUMSQ, multi::sumsq),
+    (op::MULTI_SCALE, multi::scale_all),
+    (op::DROPOUT, random::dropout),
+    (op::ADD, pointwise::add),
 ];
 
 /// Finds the op's file and asks it.

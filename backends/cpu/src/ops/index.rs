@@ -1,0 +1,375 @@
+//! gather_rows, scatter_add_rows, embedding_*, histogram: sums run in order of position, parallel over columns, so they never depend on the team.
+
+use super::view::*;
+use crate::kernel::{Kernel, Launch};
+use crate::simd::clones;
+use crossweave_abi::op;
+use crossweave_plugin::{DType, Op, Plan, Result};
+
+type Prepared = Result<(Box<dyn Kernel>, Plan)>;
+
+clones! {
+    fn grow(x: &[f32], y: &mut [f32]) { for (y, x) in y.iter_mut().zip(x) { *y += *x; } }
+}
+
+/// Columns of a task of the scatter ops.
+const COLUMNS: usize = 128;
+
+/// An index operand and which of its values mean a row.
+struct Rows {
+    view: View,
+    ignore: Option<i64>,
+    limit: usize,
+}
+
+impl Rows {
+    fn new(o: &Op<'_>, i: usize, limit: usize) -> Result<Rows> {
+        let p = o.params::<op::IndexParams>()?;
+        flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
+        Ok(Rows {
+            view: input(o, i, INDEX)?,
+            ignore: (p.flags & op::FLAG_HAS_IGNORE != 0).then_some(p.ignore),
+            limit,
+        })
+    }
+
+    /// # Safety
+    /// `p` is the live operand, `i` in range.
+    unsafe fn at(&self, p: Ptr, i: usize) -> Option<usize> {
+        // SAFETY: forwarded.
+        let v = unsafe { index_at(self.view.dtype, p, self.view.offset(i)) };
+        if self.ignore == Some(v) {
+            return None;
+        }
+        usize::try_from(v).ok().filter(|r| *r < self.limit)
+    }
+}
+
+/// `[rows, ..]` split into the row count and the width of a row.
+fn table_of(o: &Op<'_>, i: usize, v: &View) -> Result<(usize, usize)> {
+    match v.shape.split_first() {
+        Some((&n, rest)) => Ok((n, rest.iter().product())),
+        None => invalid(o, format!("operand {i}: rank 0, rows wanted")),
+    }
+}
+
+/// The shape `index's shape + row's shape`.
+fn joined(index: &View, row: &[usize]) -> Vec<usize> {
+    index.shape.iter().chain(row).copied().collect()
+}
+
+struct Gather {
+    dst: View,
+    table: View,
+    rows: Rows,
+    width: usize,
+}
+
+/// `gather_rows`.
+pub fn gather_rows(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 3..=3)?;
+    let any = super::copy::WHOLE_BYTES;
+    let (dst, table) = (output(o, 0, any)?, input(o, 1, any)?);
+    same_dtype(o, 1, &table, &dst)?;
+    let (n, width) = table_of(o, 1, &table)?;
+    let rows = Rows::new(o, 2, n)?;
+    shape(o, 0, &dst, &joined(&rows.view, &table.shape[1..]))?;
+    let k = Gather {
+        dst,
+        table,
+        rows,
+        width,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+impl Kernel for Gather {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [y, x, ix] = [0, 1, 2].map(|i| Ptr(l.operands[i]));
+        let (w, e) = (self.width, self.dst.elem());
+        if self.dst.total == 0 {
+            return;
+        }
+        let group = (CHUNK / w).max(1);
+        chunks(l.team, self.rows.view.total, group, &|start, len| {
+            for i in start..start + len {
+                // SAFETY: the index was checked against the table; output rows are distinct. Bytes move, so any dtype does.
+                unsafe {
+                    let out = y.at::<u8>(i * w * e);
+                    let Some(r) = self.rows.at(ix, i) else {
+                        std::ptr::write_bytes(out, 0, w * e);
+                        continue;
+                    };
+                    let mut done = 0;
+                    self.table.rows(r * w, w, |off, stride, n| {
+                        if stride == 1 {
+                            std::ptr::copy_nonoverlapping(
+                                x.at::<u8>(off * e),
+                                out.add(done * e),
+                                n * e,
+                            );
+                        } else {
+                            for j in 0..n {
+                                let s = x.at::<u8>((off + j * stride) * e);
+                                std::ptr::copy_nonoverlapping(s, out.add((done + j) * e), e);
+                            }
+                        }
+                        done += n;
+                    });
+                }
+            }
+        });
+    }
+}
+
+struct ScatterAdd {
+    table: View,
+    src: View,
+    rows: Rows,
+    width: usize,
+}
+
+/// `scatter_add_rows`.
+pub fn scatter_add_rows(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 3..=3)?;
+    let (table, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
+    if table.dtype != DType::F32 {
+        same_dtype(o, 1, &src, &table)?;
+    }
+    let (n, width) = table_of(o, 0, &table)?;
+    let rows = Rows::new(o, 2, n)?;
+    shape(o, 1, &src, &joined(&rows.view, &table.shape[1..]))?;
+    let k = ScatterAdd {
+        table,
+        src,
+        rows,
+        width,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+/// Positions in order of `(row, position)`, with their rows.
+///
+/// # Safety
+/// `ix` is the live index operand.
+unsafe fn by_row(rows: &Rows, ix: Ptr) -> Vec<(usize, usize)> {
+    let mut v: Vec<(usize, usize)> = (0..rows.view.total)
+        // SAFETY: forwarded.
+        .filter_map(|i| unsafe { rows.at(ix, i) }.map(|r| (r, i)))
+        .collect();
+    v.sort_unstable();
+    v
+}
+
+/// `table[r, :] += sum of src[i, :]` over the sorted pairs, in f32, one rounding to the storage per row.
+///
+/// # Safety
+/// The operands are live; the pairs are inside both.
+unsafe fn add_rows(
+    l: &Launch<'_>,
+    table: (&View, Ptr),
+    src: (&View, Ptr),
+    width: usize,
+    pairs: &[(usize, usize)],
+) {
+    chunks(l.team, width, COLUMNS, &|c, n| {
+        let (mut acc, mut buf) = ([0f32; COLUMNS], [0f32; BLOCK]);
+        for group in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let at = group[0].0 * width + c;
+            // SAFETY: forwarded; tasks own disjoint columns.
+            unsafe {
+                table.0.load(table.1, at, &mut acc[..n]);
+                for (_, i) in group {
+                    grow(src.0.get(src.1, i * width + c, n, &mut buf), &mut acc[..n]);
+                }
+                table.0.store(table.1, at, &acc[..n]);
+            }
+        }
+    });
+}
+
+impl Kernel for ScatterAdd {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [t, s, ix] = [0, 1, 2].map(|i| Ptr(l.operands[i]));
+        // SAFETY: forwarded from the launch's contract.
+        unsafe {
+            let pairs = by_row(&self.rows, ix);
+            add_rows(l, (&self.table, t), (&self.src, s), self.width, &pairs);
+        }
+    }
+}
+
+struct Embedding {
+    y: View,
+    table: View,
+    rows: Rows,
+    pos: Option<View>,
+    d: usize,
+    /// Positions of a sequence.
+    t: usize,
+}
+
+/// The sequence length of an index `[.., t]`.
+fn seq_of(index: &View) -> usize {
+    index.shape.last().copied().unwrap_or(1)
+}
+
+fn check_pos(o: &Op<'_>, pos: &View, t: usize, d: usize) -> Result<()> {
+    if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
+        return invalid(
+            o,
+            format!("pos has shape {:?}, [>= {t}, {d}] wanted", pos.shape),
+        );
+    }
+    Ok(())
+}
+
+/// `embedding_fwd`.
+pub fn embedding(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 3..=4)?;
+    let (y, table) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
+    let [n, d] = table.shape[..] else {
+        return invalid(
+            o,
+            format!("table has rank {}, [V, d] wanted", table.shape.len()),
+        );
+    };
+    let rows = Rows::new(o, 2, n)?;
+    shape(o, 0, &y, &joined(&rows.view, &[d]))?;
+    let t = seq_of(&rows.view);
+    let pos = optional(o, 3, FLOATS)?;
+    if let Some(p) = &pos {
+        check_pos(o, p, t, d)?;
+    }
+    let k = Embedding {
+        y,
+        table,
+        rows,
+        pos,
+        d,
+        t,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+impl Kernel for Embedding {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [y, x, ix] = [0, 1, 2].map(|i| Ptr(l.operands[i]));
+        if self.y.total == 0 {
+            return;
+        }
+        let (d, args) = (self.d, Args::of(l));
+        chunks(
+            l.team,
+            self.rows.view.total,
+            (CHUNK / d).max(1),
+            &|start, len| {
+                let (mut a, mut b) = ([0f32; BLOCK], [0f32; BLOCK]);
+                for i in start..start + len {
+                    // SAFETY: the index was checked against the table; output rows are distinct.
+                    unsafe {
+                        let row = self.rows.at(ix, i);
+                        blocks(0, d, |c, n| {
+                            match row {
+                                Some(r) => self.table.load(x, r * d + c, &mut a[..n]),
+                                None => a[..n].fill(0.0),
+                            }
+                            if let Some(p) = &self.pos {
+                                let at = i % self.t * d + c;
+                                grow(p.get(args.at(3), at, n, &mut b), &mut a[..n]);
+                            }
+                            self.y.store(y, i * d + c, &a[..n]);
+                        });
+                    }
+                }
+            },
+        );
+    }
+}
+
+struct EmbeddingBackward {
+    dtable: View,
+    dpos: Option<View>,
+    dy: View,
+    rows: Rows,
+    d: usize,
+    t: usize,
+}
+
+/// `embedding_bwd`.
+pub fn embedding_backward(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 4..=4)?;
+    let dtable = output(o, 0, F32)?;
+    let [n, d] = dtable.shape[..] else {
+        return invalid(
+            o,
+            format!("dtable has rank {}, [V, d] wanted", dtable.shape.len()),
+        );
+    };
+    let rows = Rows::new(o, 3, n)?;
+    let dy = input(o, 2, FLOATS)?;
+    shape(o, 2, &dy, &joined(&rows.view, &[d]))?;
+    let t = seq_of(&rows.view);
+    let dpos = optional(o, 1, F32)?.map(|p| dense(o, 1, p)).transpose()?;
+    if let Some(p) = &dpos {
+        check_pos(o, p, t, d)?;
+    }
+    let k = EmbeddingBackward {
+        dtable,
+        dpos,
+        dy,
+        rows,
+        d,
+        t,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+impl Kernel for EmbeddingBackward {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [dt, dp, dy, ix] = [0, 1, 2, 3].map(|i| Ptr(l.operands[i]));
+        // SAFETY: forwarded from the launch's contract; positions are inside dpos by its shape check.
+        unsafe {
+            let pairs = by_row(&self.rows, ix);
+            add_rows(l, (&self.dtable, dt), (&self.dy, dy), self.d, &pairs);
+            if let Some(p) = &self.dpos {
+                let n = self.rows.view.total;
+                let mut pairs: Vec<_> = (0..n).map(|i| (i % self.t, i)).collect();
+                pairs.sort_unstable();
+                add_rows(l, (p, dp), (&self.dy, dy), self.d, &pairs);
+            }
+        }
+    }
+}
+
+struct Histogram {
+    bins: usize,
+    index: View,
+}
+
+/// `histogram`.
+pub fn histogram(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 2..=2)?;
+    flags(o, o.params::<op::NoParams>()?.flags, 0)?;
+    let bins = output(o, 0, &[DType::I32, DType::U32])?.total;
+    let index = input(o, 1, INDEX)?;
+    Ok((Box::new(Histogram { bins, index }), plan(o, 0)))
+}
+
+impl Kernel for Histogram {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let ix = Ptr(l.operands[1]);
+        // SAFETY: both counter types are 32 bits of the same range of interest.
+        let out = unsafe { Ptr(l.operands[0]).slice_mut::<u32>(0, self.bins) };
+        out.fill(0);
+        self.index.rows(0, self.index.total, |off, stride, n| {
+            for i in 0..n {
+                // SAFETY: the walk stays inside the layout.
+                let v = unsafe { index_at(self.index.dtype, ix, off + i * stride) };
+                if let Some(c) = usize::try_from(v).ok().and_then(|v| out.get_mut(v)) {
+                    *c += 1;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,331 @@
+//! layer_norm_* and rms_norm_*: a row is read once from memory, statistics in f64, weight gradients as partial sums in fixed order.
+
+use super::view::*;
+use crate::kernel::{Kernel, Launch};
+use crate::simd::{clones, sum};
+use crossweave_abi::op;
+use crossweave_plugin::{Op, Plan, Result};
+
+type Prepared = Result<(Box<dyn Kernel>, Plan)>;
+
+clones! {
+    fn affine(x: &[f32], mean: f32, rstd: f32, w: &[f32], b: &[f32], y: &mut [f32]) {
+        for (((y, x), w), b) in y.iter_mut().zip(x).zip(w).zip(b) { *y = (x - mean) * rstd * w + b; }
+    }
+    fn scaled(x: &[f32], mean: f32, rstd: f32, w: &[f32], y: &mut [f32]) {
+        for ((y, x), w) in y.iter_mut().zip(x).zip(w) { *y = (x - mean) * rstd * w; }
+    }
+    // xhat in place of x, w * dy into g; dw and db grow.
+    fn accumulate(x: &mut [f32], mean: f32, rstd: f32, dy: &[f32], w: &[f32], g: &mut [f32], dw: &mut [f32]) {
+        for ((((x, dy), w), g), dw) in x.iter_mut().zip(dy).zip(w).zip(g).zip(dw) {
+            let h = (*x - mean) * rstd;
+            *x = h;
+            *g = w * dy;
+            *dw += dy * h;
+        }
+    }
+    fn grow(dy: &[f32], db: &mut [f32]) { for (b, d) in db.iter_mut().zip(dy) { *b += *d; } }
+    fn input_grad(x: &[f32], mean: f32, rstd: f32, dy: &[f32], w: &[f32], c1: f32, c2: f32, dx: &mut [f32]) {
+        for (((x, dy), w), dx) in x.iter().zip(dy).zip(w).zip(dx) {
+            let h = (*x - mean) * rstd;
+            *dx = rstd * (w * dy - c1 - h * c2);
+        }
+    }
+}
+
+/// Rows of a task: about [`CHUNK`] elements.
+fn rows_per_task(d: usize) -> usize {
+    (CHUNK / d.max(1)).max(1)
+}
+
+struct Forward {
+    y: View,
+    x: View,
+    w: View,
+    b: Option<View>,
+    centred: bool,
+    eps: f64,
+    n: usize,
+    d: usize,
+}
+
+/// The row count and width of `[.., d]`.
+fn rows_of(o: &Op<'_>, x: &View) -> Result<(usize, usize)> {
+    match x.shape.split_last() {
+        Some((&d, outer)) => Ok((outer.iter().product(), d)),
+        None => invalid(o, "x has rank 0, [n, d] wanted"),
+    }
+}
+
+/// A dense f32 statistic with one element a row.
+fn stat(o: &Op<'_>, i: usize, n: usize) -> Result<()> {
+    let v = output(o, i, F32)?;
+    if v.total != n {
+        return invalid(
+            o,
+            format!(
+                "operand {i}: {} elements, one for each of {n} rows wanted",
+                v.total
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn forward(o: &Op<'_>, centred: bool) -> Prepared {
+    // layer: y mean rstd x w b?; rms: y rstd x w.
+    let at = if centred { 3 } else { 2 };
+    if centred {
+        arity(o, 5..=6)?
+    } else {
+        arity(o, 4..=4)?
+    }
+    let p = o.params::<op::NormParams>()?;
+    flags(o, p.flags, 0)?;
+    let (y, x) = (output(o, 0, FLOATS)?, input(o, at, FLOATS)?);
+    shape(o, at, &x, &y.shape)?;
+    let (n, d) = rows_of(o, &x)?;
+    for i in 1..at {
+        stat(o, i, n)?;
+    }
+    let w = input(o, at + 1, FLOATS)?;
+    shape(o, at + 1, &w, &[d])?;
+    let b = if centred {
+        optional(o, 5, FLOATS)?
+    } else {
+        None
+    };
+    if let Some(b) = &b {
+        shape(o, 5, b, &[d])?;
+    }
+    let k = Forward {
+        y,
+        x,
+        w,
+        b,
+        centred,
+        eps: p.eps,
+        n,
+        d,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+/// `layer_norm_fwd`.
+pub fn layer_forward(o: &Op<'_>, _: usize) -> Prepared {
+    forward(o, true)
+}
+/// `rms_norm_fwd`.
+pub fn rms_forward(o: &Op<'_>, _: usize) -> Prepared {
+    forward(o, false)
+}
+
+impl Kernel for Forward {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let args = Args::of(l);
+        let y = args.at(0);
+        let at = if self.centred { 3 } else { 2 };
+        let (x, w) = (args.at(at), args.at(at + 1));
+        let (mean_out, rstd_out) = (args.at(1), args.at(at - 1));
+        let d = self.d;
+        chunks(l.team, self.n, rows_per_task(d), &|start, len| {
+            let (mut bx, mut bw, mut bb, mut by) =
+                ([0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK]);
+            for r in start..start + len {
+                let (mut s, mut q) = (0f64, 0f64);
+                blocks(0, d, |c, n| {
+                    // SAFETY: row `r` is inside the layout; this task alone writes row `r`.
+                    let v = unsafe { self.x.get(x, r * d + c, n, &mut bx) };
+                    if self.centred {
+                        s += sum::sum(v);
+                    }
+                    q += sum::sumsq(v);
+                });
+                let mean = s / d as f64;
+                // f64 sums make the difference of squares as good as a second pass.
+                let var = (q / d as f64 - mean * mean).max(0.0);
+                // `max` would swallow a NaN.
+                let var = if q.is_nan() { q } else { var };
+                let rstd = (1.0 / (var + self.eps).sqrt()) as f32;
+                let mean = mean as f32;
+                // SAFETY: as above.
+                unsafe {
+                    if self.centred {
+                        *mean_out.at(r) = mean;
+                    }
+                    *rstd_out.at(r) = rstd;
+                }
+                blocks(0, d, |c, n| {
+                    // SAFETY: as above.
+                    unsafe {
+                        let v = self.x.get(x, r * d + c, n, &mut bx);
+                        let w = self.w.get(w, c, n, &mut bw);
+                        match &self.b {
+                            Some(b) => {
+                                let b = b.get(args.at(5), c, n, &mut bb);
+                                affine(v, mean, rstd, w, b, &mut by[..n]);
+                            }
+                            None => scaled(v, mean, rstd, w, &mut by[..n]),
+                        }
+                        self.y.store(y, r * d + c, &by[..n]);
+                    }
+                });
+            }
+        });
+    }
+}
+
+struct Backward {
+    dx: View,
+    dy: View,
+    x: View,
+    w: View,
+    dres: Option<View>,
+    centred: bool,
+    has_db: bool,
+    n: usize,
+    d: usize,
+    /// Rows of a partial sum of dw and db.
+    rows: usize,
+}
+
+/// Partial sums of the weight gradients: at most so many, by shape alone.
+const PARTS: usize = 64;
+
+fn backward(o: &Op<'_>, centred: bool) -> Prepared {
+    // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
+    let at = if centred { 3 } else { 2 };
+    let last = if centred { 8 } else { 6 };
+    arity(o, last..=last + 1)?;
+    let p = o.params::<op::NormParams>()?;
+    flags(o, p.flags, 0)?;
+    let dx = output(o, 0, FLOATS)?;
+    let (dy, x) = (input(o, at, FLOATS)?, input(o, at + 1, FLOATS)?);
+    let (n, d) = rows_of(o, &x)?;
+    shape(o, at, &dy, &x.shape)?;
+    shape(o, 0, &dx, &x.shape)?;
+    let w = input(o, at + 2, FLOATS)?;
+    shape(o, at + 2, &w, &[d])?;
+    shape(o, 1, &output(o, 1, F32)?, &[d])?;
+    let has_db = centred && o.layout(2).is_some();
+    if has_db {
+        shape(o, 2, &output(o, 2, F32)?, &[d])?;
+    }
+    for i in at + 3..last {
+        stat(o, i, n)?;
+    }
+    let dres = optional(o, last, FLOATS)?;
+    if let Some(r) = &dres {
+        shape(o, last, r, &x.shape)?;
+    }
+    let rows = n.div_ceil(PARTS).max(rows_per_task(d).min(64)).max(1);
+    let parts = n.div_ceil(rows);
+    let k = Backward {
+        dx,
+        dy,
+        x,
+        w,
+        dres,
+        centred,
+        has_db,
+        n,
+        d,
+        rows,
+    };
+    Ok((Box::new(k), plan(o, parts * d * 8)))
+}
+
+/// `layer_norm_bwd`.
+pub fn layer_backward(o: &Op<'_>, _: usize) -> Prepared {
+    backward(o, true)
+}
+/// `rms_norm_bwd`.
+pub fn rms_backward(o: &Op<'_>, _: usize) -> Prepared {
+    backward(o, false)
+}
+
+impl Kernel for Backward {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let at = if self.centred { 3 } else { 2 };
+        let args = Args::of(l);
+        let dx = args.at(0);
+        let [dy, x, w] = [0, 1, 2].map(|i| args.at(at + i));
+        let mean = self.centred.then(|| args.at(6));
+        let (rstd, dres) = if self.centred { (7, 8) } else { (5, 6) };
+        let rstd = args.at(rstd);
+        let dres = self.dres.as_ref().map(|v| (v, args.at(dres)));
+        let (d, part) = (self.d, Ptr(l.workspace));
+        chunks(l.team, self.n, self.rows, &|start, len| {
+            let p = start / self.rows;
+            let (mut bx, mut bd, mut bw, mut g) =
+                ([0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK]);
+            // SAFETY: each task has its own part of the workspace.
+            let (dw, db) = unsafe {
+                (
+                    part.slice_mut::<f32>(p * 2 * d, d),
+                    part.slice_mut::<f32>((p * 2 + 1) * d, d),
+                )
+            };
+            dw.fill(0.0);
+            db.fill(0.0);
+            for r in start..start + len {
+                // SAFETY: row `r` is inside the layouts and belongs to this task.
+                let (m, rs) =
+                    unsafe { (mean.map_or(0.0, |m| *m.at::<f32>(r)), *rstd.at::<f32>(r)) };
+                let (mut s1, mut s2) = (0f64, 0f64);
+                blocks(0, d, |c, n| {
+                    // SAFETY: as above.
+                    unsafe {
+                        self.x.load(x, r * d + c, &mut bx[..n]);
+                        let vy = self.dy.get(dy, r * d + c, n, &mut bd);
+                        let vw = self.w.get(w, c, n, &mut bw);
+                        accumulate(&mut bx[..n], m, rs, vy, vw, &mut g[..n], &mut dw[c..c + n]);
+                        if self.has_db {
+                            grow(vy, &mut db[c..c + n]);
+                        }
+                    }
+                    if self.centred {
+                        s1 += sum::sum(&g[..n]);
+                    }
+                    s2 += sum::dot(&g[..n], &bx[..n]);
+                });
+                let (c1, c2) = ((s1 / d as f64) as f32, (s2 / d as f64) as f32);
+                blocks(0, d, |c, n| {
+                    // SAFETY: as above; dy and dres are read before dx, which may be either of them, is written.
+                    unsafe {
+                        let vx = self.x.get(x, r * d + c, n, &mut bx);
+                        let vy = self.dy.get(dy, r * d + c, n, &mut bd);
+                        let vw = self.w.get(w, c, n, &mut bw);
+                        input_grad(vx, m, rs, vy, vw, c1, c2, &mut g[..n]);
+                        if let Some((v, p)) = dres {
+                            grow(v.get(p, r * d + c, n, &mut bx), &mut g[..n]);
+                        }
+                        self.dx.store(dx, r * d + c, &g[..n]);
+                    }
+                });
+            }
+        });
+        let parts = self.n.div_ceil(self.rows);
+        chunks(l.team, d, BLOCK, &|start, len| {
+            for (which, operand) in [(0, 1), (1, 2)] {
+                if which == 1 && !self.has_db {
+                    continue;
+                }
+                let mut acc = [0f64; BLOCK];
+                // SAFETY: the partial sums are finished; columns belong to this task.
+                unsafe {
+                    for p in 0..parts {
+                        let v = part.slice::<f32>((2 * p + which) * d + start, len);
+                        for (a, v) in acc.iter_mut().zip(v) {
+                            *a += *v as f64;
+                        }
+                    }
+                    let out = args.at(operand).slice_mut::<f32>(start, len);
+                    for (o, a) in out.iter_mut().zip(&acc) {
+                        *o = (*o as f64 + a) as f32;
+                    }
+                }
+            }
+        });
+    }
+}

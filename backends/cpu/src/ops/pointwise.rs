@@ -1,0 +1,449 @@
+//! unary, binary, compare, select, axpby, clamp, add: blocks in, one vector loop, a block out.
+
+use super::view::*;
+use crate::kernel::{Kernel, Launch};
+use crate::simd::{clones, math};
+use crossweave_abi::op;
+use crossweave_plugin::{DType, Op, Plan, Result};
+
+type Prepared = Result<(Box<dyn Kernel>, Plan)>;
+
+/// Dtypes of `any` that arithmetic is defined for.
+const NUMBERS: &[DType] = &[
+    DType::F32,
+    DType::Bf16,
+    DType::F16,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U8,
+];
+
+struct Unary {
+    dst: View,
+    src: View,
+    f: fn(&mut [f32]),
+}
+
+/// `unary`.
+pub fn unary(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 2..=2)?;
+    let f = match o.params::<op::KindParams>()?.kind {
+        op::unary::NEG => math::neg_block,
+        op::unary::ABS => math::abs_block,
+        op::unary::EXP => math::exp_block,
+        op::unary::LOG => math::log_block,
+        op::unary::SQRT => math::sqrt_block,
+        op::unary::RSQRT => math::rsqrt_block,
+        op::unary::TANH => math::tanh_block,
+        op::unary::ERF => math::erf_block,
+        op::unary::SIGMOID => math::sigmoid_block,
+        op::unary::SIN => math::sin_block as fn(&mut [f32]),
+        op::unary::COS => math::cos_block,
+        op::unary::FLOOR => math::floor_block,
+        k => return refuse(o, format!("kind {k} is unknown")),
+    };
+    let (dst, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
+    shape(o, 1, &src, &dst.shape)?;
+    Ok((Box::new(Unary { dst, src, f }), plan(o, 0)))
+}
+
+impl Kernel for Unary {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let (y, x) = (Ptr(l.operands[0]), Ptr(l.operands[1]));
+        chunks(l.team, self.dst.total, CHUNK, &|start, len| {
+            let mut buf = [0f32; BLOCK];
+            blocks(start, len, |at, n| {
+                // SAFETY: in range by the chunking; tasks write disjoint elements.
+                unsafe {
+                    self.src.load(x, at, &mut buf[..n]);
+                    (self.f)(&mut buf[..n]);
+                    self.dst.store(y, at, &buf[..n]);
+                }
+            });
+        });
+    }
+}
+
+clones! {
+    fn vadd(a: &[f32], b: &[f32], y: &mut [f32]) { for ((y, a), b) in y.iter_mut().zip(a).zip(b) { *y = a + b; } }
+    fn vsub(a: &[f32], b: &[f32], y: &mut [f32]) { for ((y, a), b) in y.iter_mut().zip(a).zip(b) { *y = a - b; } }
+    fn vmul(a: &[f32], b: &[f32], y: &mut [f32]) { for ((y, a), b) in y.iter_mut().zip(a).zip(b) { *y = a * b; } }
+    fn vdiv(a: &[f32], b: &[f32], y: &mut [f32]) { for ((y, a), b) in y.iter_mut().zip(a).zip(b) { *y = a / b; } }
+    // NaN of either side comes through: `a` when it is NaN, else `b` unless `a` is strictly better.
+    fn vmax(a: &[f32], b: &[f32], y: &mut [f32]) {
+        for ((y, a), b) in y.iter_mut().zip(a).zip(b) { *y = if *a > *b || a.is_nan() { *a } else { *b }; }
+    }
+    fn vmin(a: &[f32], b: &[f32], y: &mut [f32]) {
+        for ((y, a), b) in y.iter_mut().zip(a).zip(b) { *y = if *a < *b || a.is_nan() { *a } else { *b }; }
+    }
+    fn vaxpby(x: &[f32], alpha: f32, beta: f32, y: &mut [f32]) {
+        for (y, x) in y.iter_mut().zip(x) { *y = alpha * x + beta * *y; }
+    }
+    fn vscale(x: &[f32], alpha: f32, y: &mut [f32]) { for (y, x) in y.iter_mut().zip(x) { *y = alpha * x; } }
+    // Comparisons with NaN are false, so NaN stays.
+    fn vclamp(x: &mut [f32], lo: f32, hi: f32) {
+        for v in x {
+            let m = if *v < lo { lo } else { *v };
+            *v = if m > hi { hi } else { m };
+        }
+    }
+}
+fn vpow(a: &[f32], b: &[f32], y: &mut [f32]) {
+    for ((y, a), b) in y.iter_mut().zip(a).zip(b) {
+        *y = a.powf(*b);
+    }
+}
+
+struct Binary {
+    dst: View,
+    a: View,
+    b: View,
+    f: fn(&[f32], &[f32], &mut [f32]),
+}
+
+/// `add`.
+pub fn add(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 3..=3)?;
+    flags(o, o.params::<op::NoParams>()?.flags, 0)?;
+    let (dst, a, b) = (
+        output(o, 0, FLOATS)?,
+        output(o, 1, FLOATS)?,
+        output(o, 2, FLOATS)?,
+    );
+    shape(o, 1, &a, &dst.shape)?;
+    shape(o, 2, &b, &dst.shape)?;
+    Ok((Box::new(Binary { dst, a, b, f: vadd }), plan(o, 0)))
+}
+
+/// `binary`.
+pub fn binary(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 3..=3)?;
+    let kind = o.params::<op::KindParams>()?.kind;
+    let (dst, a, b) = (
+        output(o, 0, NUMBERS)?,
+        input(o, 1, NUMBERS)?,
+        input(o, 2, NUMBERS)?,
+    );
+    for (i, v) in [(1, &a), (2, &b)] {
+        shape(o, i, v, &dst.shape)?;
+        same_dtype(o, i, v, &dst)?;
+    }
+    if !(op::binary::ADD..=op::binary::POW).contains(&kind) {
+        return refuse(o, format!("kind {kind} is unknown"));
+    }
+    if !dst.dtype.is_float() {
+        return Ok((Box::new(IntBinary { dst, a, b, kind }), plan(o, 0)));
+    }
+    let f = match kind {
+        op::binary::ADD => vadd as fn(&[f32], &[f32], &mut [f32]),
+        op::binary::SUB => vsub,
+        op::binary::MUL => vmul,
+        op::binary::DIV => vdiv,
+        op::binary::MAX => vmax,
+        op::binary::MIN => vmin,
+        _ => vpow,
+    };
+    Ok((Box::new(Binary { dst, a, b, f }), plan(o, 0)))
+}
+
+impl Kernel for Binary {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [y, a, b] = [0, 1, 2].map(|i| Ptr(l.operands[i]));
+        chunks(l.team, self.dst.total, CHUNK, &|start, len| {
+            let (mut ba, mut bb, mut by) = ([0f32; BLOCK], [0f32; BLOCK], [0f32; BLOCK]);
+            blocks(start, len, |at, n| {
+                // SAFETY: in range by the chunking; the inputs are read before the block is written, and tasks write disjoint elements.
+                unsafe {
+                    let va = self.a.get(a, at, n, &mut ba);
+                    let vb = self.b.get(b, at, n, &mut bb);
+                    (self.f)(va, vb, &mut by[..n]);
+                    self.dst.store(y, at, &by[..n]);
+                }
+            });
+        });
+    }
+}
+
+struct IntBinary {
+    dst: View,
+    a: View,
+    b: View,
+    kind: u32,
+}
+
+/// Reads any integer storage as i64 (u64 does not occur here).
+unsafe fn int_at(t: DType, p: Ptr, off: usize) -> i64 {
+    // SAFETY: forwarded from the caller's walk.
+    unsafe {
+        match t {
+            DType::U8 => *p.at::<u8>(off) as i64,
+            DType::I32 => *p.at::<i32>(off) as i64,
+            DType::U32 => *p.at::<u32>(off) as i64,
+            _ => *p.at::<i64>(off),
+        }
+    }
+}
+
+impl Kernel for IntBinary {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [y, a, b] = [0, 1, 2].map(|i| Ptr(l.operands[i]));
+        let t = self.dst.dtype;
+        chunks(l.team, self.dst.total, CHUNK, &|start, len| {
+            for i in start..start + len {
+                // SAFETY: in range by the chunking; element `i` is read before it is written, by one task.
+                unsafe {
+                    let (a, b) = (
+                        int_at(t, a, self.a.offset(i)),
+                        int_at(t, b, self.b.offset(i)),
+                    );
+                    // Wraps in the storage width: the low bits of the i64 result are the result. Division by zero gives zero.
+                    let v = match self.kind {
+                        op::binary::ADD => a.wrapping_add(b),
+                        op::binary::SUB => a.wrapping_sub(b),
+                        op::binary::MUL => a.wrapping_mul(b),
+                        op::binary::DIV => {
+                            if b == 0 {
+                                0
+                            } else {
+                                a.wrapping_div(b)
+                            }
+                        }
+                        op::binary::MAX => a.max(b),
+                        op::binary::MIN => a.min(b),
+                        _ => int_pow(a, b),
+                    };
+                    match t {
+                        DType::U8 => *y.at(i) = v as u8,
+                        DType::I32 => *y.at(i) = v as i32,
+                        DType::U32 => *y.at(i) = v as u32,
+                        _ => *y.at(i) = v,
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Wrapping power; a negative exponent truncates the fraction (0 unless the base is 1 or -1).
+fn int_pow(a: i64, b: i64) -> i64 {
+    match (a, b) {
+        (1, _) => 1,
+        (-1, _) => {
+            if b & 1 == 0 {
+                1
+            } else {
+                -1
+            }
+        }
+        (_, b) if b < 0 => 0,
+        _ => {
+            let (mut r, mut s, mut e) = (1i64, a, b as u64);
+            while e > 0 {
+                if e & 1 == 1 {
+                    r = r.wrapping_mul(s);
+                }
+                s = s.wrapping_mul(s);
+                e >>= 1;
+            }
+            r
+        }
+    }
+}
+
+struct Compare {
+    dst: View,
+    a: View,
+    b: View,
+    kind: u32,
+}
+
+/// `compare`.
+pub fn compare(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 3..=3)?;
+    let kind = o.params::<op::KindParams>()?.kind;
+    if !(op::compare::EQ..=op::compare::GE).contains(&kind) {
+        return refuse(o, format!("kind {kind} is unknown"));
+    }
+    let (dst, a, b) = (
+        output(o, 0, &[DType::U8])?,
+        input(o, 1, NUMBERS)?,
+        input(o, 2, NUMBERS)?,
+    );
+    shape(o, 1, &a, &dst.shape)?;
+    shape(o, 2, &b, &dst.shape)?;
+    same_dtype(o, 2, &b, &a)?;
+    Ok((Box::new(Compare { dst, a, b, kind }), plan(o, 0)))
+}
+
+fn relation<T: PartialOrd>(kind: u32, a: T, b: T) -> bool {
+    match kind {
+        op::compare::EQ => a == b,
+        op::compare::NE => a != b,
+        op::compare::LT => a < b,
+        op::compare::LE => a <= b,
+        op::compare::GT => a > b,
+        _ => a >= b,
+    }
+}
+
+impl Kernel for Compare {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let [y, a, b] = [0, 1, 2].map(|i| Ptr(l.operands[i]));
+        let t = self.a.dtype;
+        chunks(l.team, self.dst.total, CHUNK, &|start, len| {
+            let (mut ba, mut bb) = ([0f32; BLOCK], [0f32; BLOCK]);
+            blocks(start, len, |at, n| {
+                // SAFETY: in range by the chunking; tasks write disjoint elements.
+                unsafe {
+                    let out: &mut [u8] = y.slice_mut(at, n);
+                    if t.is_float() {
+                        let va = self.a.get(a, at, n, &mut ba);
+                        let vb = self.b.get(b, at, n, &mut bb);
+                        for (i, o) in out.iter_mut().enumerate() {
+                            *o = relation(self.kind, va[i], vb[i]) as u8;
+                        }
+                    } else {
+                        for (i, o) in out.iter_mut().enumerate() {
+                            let va = int_at(t, a, self.a.offset(at + i));
+                            let vb = int_at(t, b, self.b.offset(at + i));
+                            *o = relation(self.kind, va, vb) as u8;
+                        }
+                    }
+                }
+            });
+        });
+    }
+}
+
+struct Select {
+    dst: View,
+    cond: View,
+    a: View,
+    b: View,
+}
+
+/// `select`: moves bits, so any dtype of 1, 2, 4 or 8 bytes.
+pub fn select(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 4..=4)?;
+    flags(o, o.params::<op::NoParams>()?.flags, 0)?;
+    let any = super::copy::WHOLE_BYTES;
+    let (dst, cond) = (output(o, 0, any)?, input(o, 1, &[DType::U8])?);
+    let (a, b) = (input(o, 2, any)?, input(o, 3, any)?);
+    for (i, v) in [(1, &cond), (2, &a), (3, &b)] {
+        shape(o, i, v, &dst.shape)?;
+    }
+    same_dtype(o, 2, &a, &dst)?;
+    same_dtype(o, 3, &b, &dst)?;
+    Ok((Box::new(Select { dst, cond, a, b }), plan(o, 0)))
+}
+
+impl Select {
+    /// # Safety
+    /// As `Kernel::run`, with `T` of the dtype's size.
+    unsafe fn of<T: Copy>(&self, l: &Launch<'_>) {
+        let [y, c, a, b] = [0, 1, 2, 3].map(|i| Ptr(l.operands[i]));
+        chunks(l.team, self.dst.total, CHUNK, &|start, len| {
+            for i in start..start + len {
+                // SAFETY: in range by the chunking; tasks write disjoint elements.
+                unsafe {
+                    let v = if *c.at::<u8>(self.cond.offset(i)) != 0 {
+                        *a.at::<T>(self.a.offset(i))
+                    } else {
+                        *b.at::<T>(self.b.offset(i))
+                    };
+                    *y.at(i) = v;
+                }
+            }
+        });
+    }
+}
+
+impl Kernel for Select {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        // SAFETY: forwarded; the type only carries the size.
+        unsafe {
+            match self.dst.elem() {
+                1 => self.of::<u8>(l),
+                2 => self.of::<u16>(l),
+                4 => self.of::<u32>(l),
+                _ => self.of::<u64>(l),
+            }
+        }
+    }
+}
+
+struct Axpby {
+    y: View,
+    x: View,
+    alpha: f32,
+    beta: f32,
+}
+
+/// `axpby`.
+pub fn axpby(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 2..=2)?;
+    let p = o.params::<op::AxpbyParams>()?;
+    flags(o, p.flags, 0)?;
+    let (y, x) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
+    shape(o, 1, &x, &y.shape)?;
+    let (alpha, beta) = (p.alpha as f32, p.beta as f32);
+    Ok((Box::new(Axpby { y, x, alpha, beta }), plan(o, 0)))
+}
+
+impl Kernel for Axpby {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let (y, x) = (Ptr(l.operands[0]), Ptr(l.operands[1]));
+        chunks(l.team, self.y.total, CHUNK, &|start, len| {
+            let (mut bx, mut by) = ([0f32; BLOCK], [0f32; BLOCK]);
+            blocks(start, len, |at, n| {
+                // SAFETY: in range by the chunking; tasks write disjoint elements.
+                unsafe {
+                    let vx = self.x.get(x, at, n, &mut bx);
+                    if self.beta == 0.0 {
+                        vscale(vx, self.alpha, &mut by[..n]);
+                    } else {
+                        self.y.load(y, at, &mut by[..n]);
+                        vaxpby(vx, self.alpha, self.beta, &mut by[..n]);
+                    }
+                    self.y.store(y, at, &by[..n]);
+                }
+            });
+        });
+    }
+}
+
+struct Clamp {
+    dst: View,
+    src: View,
+    lo: f32,
+    hi: f32,
+}
+
+/// `clamp`.
+pub fn clamp(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 2..=2)?;
+    let p = o.params::<op::ClampParams>()?;
+    flags(o, p.flags, 0)?;
+    let (dst, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
+    shape(o, 1, &src, &dst.shape)?;
+    let (lo, hi) = (p.lo as f32, p.hi as f32);
+    Ok((Box::new(Clamp { dst, src, lo, hi }), plan(o, 0)))
+}
+
+impl Kernel for Clamp {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let (y, x) = (Ptr(l.operands[0]), Ptr(l.operands[1]));
+        chunks(l.team, self.dst.total, CHUNK, &|start, len| {
+            let mut buf = [0f32; BLOCK];
+            blocks(start, len, |at, n| {
+                // SAFETY: in range by the chunking; tasks write disjoint elements.
+                unsafe {
+                    self.src.load(x, at, &mut buf[..n]);
+                    vclamp(&mut buf[..n], self.lo, self.hi);
+                    self.dst.store(y, at, &buf[..n]);
+                }
+            });
+        });
+    }
+}

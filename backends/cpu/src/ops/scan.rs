@@ -1,0 +1,168 @@
+//! arg_reduce and cumsum: one dim walked in order, lines in parallel.
+
+use super::view::*;
+use crate::kernel::{Kernel, Launch};
+use crossweave_abi::op;
+use crossweave_plugin::{DType, Op, Plan, Result};
+
+type Prepared = Result<(Box<dyn Kernel>, Plan)>;
+
+/// Dtypes of running sums and sort keys.
+const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
+
+/// The other dims as a view, and the length and stride of `dim`.
+fn split(v: &View, dim: usize) -> (View, usize, usize) {
+    let others: Vec<usize> = (0..v.shape.len()).filter(|d| *d != dim).collect();
+    (v.pick(&others), v.shape[dim], v.stride[dim])
+}
+
+struct ArgReduce {
+    dtype: DType,
+    dst: View,
+    lines: View,
+    n: usize,
+    step: usize,
+    smallest: bool,
+}
+
+/// `arg_reduce`.
+pub fn arg_reduce(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 2..=2)?;
+    let p = o.params::<op::DimParams>()?;
+    flags(o, p.flags, 0)?;
+    if p.kind > 1 {
+        return refuse(o, format!("kind {} (0 = largest, 1 = smallest)", p.kind));
+    }
+    let (dst, src) = (output(o, 0, INDEX)?, input(o, 1, FLOATS)?);
+    let dim = p.dim as usize;
+    let Some(&n) = src.shape.get(dim) else {
+        return invalid(o, format!("dim {dim} of rank {}", src.shape.len()));
+    };
+    let mut want = src.shape.clone();
+    want[dim] = 1;
+    shape(o, 0, &dst, &want)?;
+    if n == 0 && dst.total > 0 {
+        return invalid(o, format!("dim {dim} is empty: it has no largest element"));
+    }
+    let (lines, n, step) = split(&src, dim);
+    let k = ArgReduce {
+        dtype: src.dtype,
+        dst,
+        lines,
+        n,
+        step,
+        smallest: p.kind == 1,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+impl Kernel for ArgReduce {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let (y, x) = (Ptr(l.operands[0]), Ptr(l.operands[1]));
+        let group = (CHUNK / self.n.max(1)).max(1);
+        chunks(l.team, self.dst.total, group, &|start, len| {
+            let mut line = start;
+            self.lines.rows(start, len, |off, stride, n| {
+                for j in 0..n {
+                    let base = off + j * stride;
+                    let (mut best, mut at) = (f32::NAN, 0);
+                    for i in 0..self.n {
+                        // SAFETY: inside the layout.
+                        let v = unsafe { load_one(self.dtype, x, base + i * self.step) };
+                        let wins = if v.is_nan() {
+                            // The first NaN beats every number as the largest and loses to every number as the smallest.
+                            !self.smallest && !best.is_nan()
+                        } else if best.is_nan() {
+                            self.smallest
+                        } else if self.smallest {
+                            v < best
+                        } else {
+                            v > best
+                        };
+                        if i == 0 || wins {
+                            (best, at) = (v, i);
+                        }
+                    }
+                    // SAFETY: one output a line, written by one task.
+                    unsafe {
+                        match self.dst.dtype {
+                            DType::I64 => *y.at(line) = at as i64,
+                            _ => *y.at(line) = at as i32,
+                        }
+                    }
+                    line += 1;
+                }
+            });
+        });
+    }
+}
+
+struct Cumsum {
+    dtype: DType,
+    from: View,
+    to: View,
+    n: usize,
+    step_in: usize,
+    step_out: usize,
+}
+
+/// `cumsum`.
+pub fn cumsum(o: &Op<'_>, _: usize) -> Prepared {
+    arity(o, 2..=2)?;
+    let p = o.params::<op::DimParams>()?;
+    flags(o, p.flags, 0)?;
+    let (dst, src) = (output(o, 0, NUMBERS)?, input(o, 1, NUMBERS)?);
+    shape(o, 1, &src, &dst.shape)?;
+    same_dtype(o, 1, &src, &dst)?;
+    let dim = p.dim as usize;
+    if p.kind != 0 || dim >= src.shape.len() {
+        return invalid(
+            o,
+            format!("kind {}, dim {dim} of rank {}", p.kind, src.shape.len()),
+        );
+    }
+    let (from, n, step_in) = split(&src, dim);
+    let (to, _, step_out) = split(&dst, dim);
+    let k = Cumsum {
+        dtype: src.dtype,
+        from,
+        to,
+        n,
+        step_in,
+        step_out,
+    };
+    Ok((Box::new(k), plan(o, 0)))
+}
+
+impl Kernel for Cumsum {
+    unsafe fn run(&self, l: &Launch<'_>) {
+        let (y, x) = (Ptr(l.operands[0]), Ptr(l.operands[1]));
+        let group = (CHUNK / self.n.max(1)).max(1);
+        chunks(l.team, self.from.total, group, &|start, len| {
+            for line in start..start + len {
+                let (a, b) = (self.from.offset(line), self.to.offset(line));
+                let (mut f, mut i64s) = (0f64, 0i64);
+                for i in 0..self.n {
+                    let (s, d) = (a + i * self.step_in, b + i * self.step_out);
+                    // SAFETY: inside the layouts; lines are disjoint, and an element is read before it is written.
+                    unsafe {
+                        match self.dtype {
+                            DType::I32 => {
+                                i64s = i64s.wrapping_add(*x.at::<i32>(s) as i64);
+                                *y.at(d) = i64s as i32;
+                            }
+                            DType::I64 => {
+                                i64s = i64s.wrapping_add(*x.at::<i64>(s));
+                                *y.at(d) = i64s;
+                            }
+                            t => {
+                                f += load_one(t, x, s) as f64;
+                                store_row(t, y, d, 1, &[f as f32]);
+                            }
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
