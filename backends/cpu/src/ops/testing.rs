@@ -8,14 +8,17 @@ use crossweave_plugin::{Code, DType, Host, Op};
 /// Sizes that hit empty, one element, tails of every loop, and several tasks.
 pub const SIZES: [usize; 7] = [0, 1, 7, 33, 1000, 4099, 40_003];
 /// The float storages.
-pub const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+pub const STORAGES: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
 
 /// A repeatable stream of numbers.
 pub struct Rng(pub u64);
 impl Rng {
     /// The next 32 bits.
     pub fn bits(&mut self) -> u32 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) as u32
     }
     /// Uniform in [-1, 1).
@@ -191,12 +194,18 @@ pub fn run_aliased(
         };
         // SAFETY: every address is a live buffer of its layout.
         unsafe { k.run(&l) };
-        assert!(scratch[words..].iter().all(|w| *w == u64::MAX), "workspace overrun");
+        assert!(
+            scratch[words..].iter().all(|w| *w == u64::MAX),
+            "workspace overrun"
+        );
         match &first {
             None => first = Some(operands.to_vec()),
             Some(f) => {
                 for (i, (a, b)) in f.iter().zip(operands.iter()).enumerate() {
-                    assert!(a.data == b.data, "op {id:#x}: operand {i} depends on the team");
+                    assert!(
+                        a.data == b.data,
+                        "op {id:#x}: operand {i} depends on the team"
+                    );
                 }
             }
         }

@@ -84,8 +84,8 @@ pub fn tanh(x: f32) -> f32 {
     p = p * z + 1.333_144_2e-1;
     p = p * z - 3.333_328_2e-1;
     let small = p * z * x + x;
-    let big = (1.0 - 2.0 / (exp(a + a) + 1.0)).copysign(x);
-    pick(a < 0.625, small, big)
+    let big = 1.0 - 2.0 / (exp(a + a) + 1.0);
+    pick(a < 0.625, small, big).copysign(x)
 }
 
 /// 1 / (1 + e^-x), accurate in both tails.
@@ -118,8 +118,7 @@ pub fn erf(x: f32) -> f32 {
     q = q * c - 6.318_260_6e-1;
     q = q * c - 1.130_233_4;
     q = q * c + 3.201_380_6e-4;
-    let big = (1.0 - exp(q)).copysign(x);
-    pick(a < 1.0, p * x, big)
+    pick(a < 1.0, p * x, 1.0 - exp(q)).copysign(x)
 }
 
 /// Sine and cosine of an argument already in [-pi/4, pi/4].
@@ -130,6 +129,8 @@ fn sin_cos_reduced(r: f32) -> (f32, f32) {
     s = s * z + 8.332_161e-3;
     s = s * z - 1.666_665_5e-1;
     let s = s * z * r + r;
+    // -0 keeps its sign.
+    let s = pick(r == 0.0, r, s);
     let mut c = 2.443_315_7e-5;
     c = c * z - 1.388_731_6e-3;
     c = c * z + 4.166_664_6e-2;
@@ -303,7 +304,9 @@ mod tests {
         ] {
             assert_eq!(one(f, x), y);
         }
-        assert_eq!(one(tanh_block, -0.0).to_bits(), (-0.0f32).to_bits());
+        for f in [tanh_block, erf_block, sin_block as fn(&mut [f32])] {
+            assert_eq!(one(f, -0.0).to_bits(), (-0.0f32).to_bits());
+        }
         for f in [
             exp_block,
             log_block,
