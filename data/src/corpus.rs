@@ -115,7 +115,7 @@ impl Opening<'_> {
             (_, Some(tokenizer)) => build(source, key, tokenizer, self.cache, self.progress)?,
             (_, None) => {
                 let fix =
-                    "set `data.tokenizer` to \"bytes\", \"gpt2\" or the path of a tokenizer.json";
+                    "set `data.tokenizer` to \"bytes\", \"gpt2\" or {\"file\": \"tokenizer.json\"}";
                 return Err(DataError::setting(
                     "data.tokenizer",
                     "text needs a tokenizer",

@@ -44,7 +44,7 @@ pub enum DataError {
     /// A line of a JSON-lines file is not an object with the wanted text field.
     #[error(
         "{path}:{line}:{column}: {reason}; fix: make every line one JSON object whose \"{field}\" is a string, \
-         or name another field with `data.text_key`"
+         or name another field with `data.jsonl_field`"
     )]
     Json {
         /// The `.jsonl` file.

@@ -56,7 +56,7 @@ pub(crate) fn extent(
     let tokens = view.tokens;
     if seq_len == 0 {
         return Err(DataError::setting(
-            "data.sequence_length",
+            "data.seq_len",
             "0 tokens are no sequence",
             "choose at least 1",
         ));

@@ -96,7 +96,8 @@ pub struct TokenizerSpec {
     /// Which tokenizer.
     pub kind: TokenizerKind,
     /// Whether each document ends in the end-of-document id. Unset means: when the tokenizer has one and it fits the
-    /// model's vocabulary.
+    /// model's vocabulary, so that a model of 256 ids trains on plain bytes; a default that the user did not write
+    /// belongs here as unset.
     pub append_eod: Option<bool>,
     /// The end-of-document token of a `tokenizer.json`, when it is none of the usual names.
     pub eod_token: Option<String>,

@@ -65,7 +65,7 @@ impl Tokenizer {
             Some(true) if this.eod.is_none() => {
                 return Err(this.bad(
                     "`data.append_eod` is true but no token is known to end a document",
-                    "name it with `data.eod_token`, or set `data.append_eod` to false",
+                    "set `data.append_eod` to false",
                 ));
             }
             Some(wish) => wish,
@@ -146,7 +146,7 @@ impl Tokenizer {
         let eod = match eod_token {
             Some(name) => Some(hf.token_to_id(name).ok_or_else(|| {
                 bad(
-                    format!("`data.eod_token` {name:?} is not in the vocabulary"),
+                    format!("the end-of-document token {name:?} is not in the vocabulary"),
                     "name a token of the file",
                 )
             })?),
