@@ -33,8 +33,6 @@ pub struct Batch {
     pub tokens: Option<Tensor>,
     /// Next-token targets `[B, T]`.
     pub targets: Option<Tensor>,
-    /// First position (generation with a prefix); 0 in training.
-    pub position: u64,
 }
 
 /// Communication inside a block, by mesh axis. A group of one is a real group.
@@ -103,7 +101,9 @@ pub struct Env<'a> {
     pub groups: &'a dyn Groups,
     /// Parameters of the unit, own and borrowed, in compute dtype.
     pub params: &'a [Tensor],
-    /// Their gradients.
+    /// Constant tables of the unit (rotary angles), in the order they were declared.
+    pub consts: &'a [Tensor],
+    /// Gradients of the parameters.
     pub grads: &'a GradSink<'a>,
     /// Data.
     pub batch: &'a Batch,

@@ -3,6 +3,7 @@
 use crate::block::Block;
 use crate::shape::Shape;
 use crossweave_mesh::Axis;
+use std::sync::Arc;
 
 /// Index into the parameters of the unit being run (own ones first, then borrowed ones).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,6 +83,8 @@ pub struct UnitDecl {
     pub params: Vec<ParamDecl>,
     /// Parameters of other units it also uses (tied weights): (unit index, parameter index).
     pub borrowed: Vec<(usize, usize)>,
+    /// Constant tables: shape and values. Units that share a table share the `Arc`, and the engine uploads it once.
+    pub consts: Vec<(Shape, Arc<[f32]>)>,
     /// The code.
     pub block: Box<dyn Block>,
 }
@@ -93,9 +96,19 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Declares the next unit: `make` declares its parameters and returns its block.
+    /// Declares the next unit, named by the prefix of its parameters: `make` declares them and returns the block.
     pub fn unit<B: Block + 'static>(
         &mut self,
+        prefix: &str,
+        make: impl FnOnce(&mut Unit<'_>) -> B,
+    ) {
+        self.unit_named(prefix, prefix, make);
+    }
+
+    /// The same for units whose parameters share no prefix.
+    pub fn unit_named<B: Block + 'static>(
+        &mut self,
+        name: &str,
         prefix: &str,
         make: impl FnOnce(&mut Unit<'_>) -> B,
     ) {
@@ -103,14 +116,16 @@ impl Builder {
             prefix: prefix.to_string(),
             params: vec![],
             borrowed: vec![],
+            consts: vec![],
             earlier: &self.units,
         };
         let block = make(&mut u);
-        let (params, borrowed) = (u.params, u.borrowed);
+        let (params, borrowed, consts) = (u.params, u.borrowed, u.consts);
         self.units.push(UnitDecl {
-            name: prefix.to_string(),
+            name: name.to_string(),
             params,
             borrowed,
+            consts,
             block: Box::new(block),
         });
     }
@@ -126,6 +141,7 @@ pub struct Unit<'a> {
     prefix: String,
     params: Vec<ParamDecl>,
     borrowed: Vec<(usize, usize)>,
+    consts: Vec<(Shape, Arc<[f32]>)>,
     earlier: &'a [UnitDecl],
 }
 
@@ -164,6 +180,11 @@ impl Unit<'_> {
     pub fn split(&mut self, p: Param, axis: Axis, dim: u8, pieces: Pieces) -> Param {
         self.params[p.0 as usize].split = Split::Along { axis, dim, pieces };
         p
+    }
+    /// Brings a constant table; read it as `cx.env.consts[i]`, `i` being what this returns.
+    pub fn constant(&mut self, shape: &[u64], values: Arc<[f32]>) -> usize {
+        self.consts.push((Shape::new(shape), values));
+        self.consts.len() - 1
     }
     /// Uses a parameter of an earlier unit too (tied weights). `None` when no unit declared that name.
     pub fn borrow(&mut self, full_name: &str) -> Option<Param> {

@@ -19,24 +19,21 @@ fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
         .ok_or_else(|| Error::Shape("embedding: the batch carries no tokens".into()))
 }
 
-/// Rows of the position table this batch reads.
-fn positions(table: &Tensor, from: u64, t: u64) -> Result<Tensor> {
-    if from + t > table.shape().dims()[0] {
+/// Rows of the position table a sequence of length `t` reads.
+fn positions(table: &Tensor, t: u64) -> Result<Tensor> {
+    if t > table.shape().dims()[0] {
         return shape_error(format!(
-            "embedding: positions {from}..{} but the table has {}; shorten the sequence",
-            from + t,
+            "embedding: {t} positions but the table has {}; shorten the sequence",
             table.shape().dims()[0]
         ));
     }
-    Ok(table.narrow(0, from, t))
+    Ok(table.narrow(0, 0, t))
 }
 
 pub(crate) fn forward(cx: &mut Cx<'_>, table: Param, pos: Option<Param>) -> Result<Var> {
     let (tv, ids) = (cx.param(table)?, tokens(cx.env.batch)?);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
-    let rows = pos
-        .map(|p| positions(cx.param(p)?, cx.env.batch.position, t))
-        .transpose()?;
+    let rows = pos.map(|p| positions(cx.param(p)?, t)).transpose()?;
     let y = cx.env.run.empty([b, t, tv.shape().last()], tv.dtype())?;
     let p = op::IndexParams::default();
     cx.env.run.launch(
@@ -62,7 +59,6 @@ impl Node {
         let dpos = match self.pos {
             Some(p) => Some(positions(
                 env.grads.adding(env.run, p.0 as usize)?,
-                env.batch.position,
                 ids.shape().dims()[1],
             )?),
             None => None,
