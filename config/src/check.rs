@@ -40,6 +40,9 @@ pub struct Checked {
     pub places: BTreeMap<String, At>,
 }
 
+/// Origin of what nobody gave.
+const DEFAULT: &str = "default";
+
 /// Checks `root` against the whole schema.
 pub fn check(file: &str, root: &Node) -> Checked {
     let mut walk = Walk {
@@ -52,7 +55,7 @@ pub fn check(file: &str, root: &Node) -> Checked {
             places: BTreeMap::new(),
         },
     };
-    if let Some(map) = walk.section(&ROOT, Some(root), "", "default") {
+    if let Some(map) = walk.section(&ROOT, Some(root), "") {
         walk.out.value = Value::Object(map);
     }
     walk.out
@@ -93,7 +96,6 @@ impl Walk<'_> {
         table: &'static Table,
         node: Option<&Node>,
         path: &str,
-        origin: &str,
     ) -> Option<Map<String, Value>> {
         let (members, at): (&[Member], At) = match node {
             None => (&[], At::Whole),
@@ -122,7 +124,7 @@ impl Walk<'_> {
             if let Some(member) = given {
                 self.out.places.insert(path.clone(), member.node.at.clone());
             }
-            if let Some(value) = self.field(field, given, &path, overlay.as_ref(), origin, &at) {
+            if let Some(value) = self.field(field, given, &path, overlay.as_ref(), &at) {
                 map.insert(field.key.to_string(), value);
             }
         }
@@ -162,7 +164,6 @@ impl Walk<'_> {
         given: Option<&Member>,
         path: &str,
         overlay: Option<&(String, Vec<(&'static str, String)>)>,
-        origin: &str,
         parent: &At,
     ) -> Option<Value> {
         if let Kind::Ignored(reason) | Kind::Refused(reason) = field.kind {
@@ -178,7 +179,7 @@ impl Walk<'_> {
             let from = match &member.node.at {
                 At::File { line, .. } => format!("line {line}"),
                 At::Set(_) => "--set".into(),
-                At::Whole => origin.to_string(),
+                At::Whole => DEFAULT.into(),
             };
             let value = self.value(&field.kind, &member.node, path, &from)?;
             self.row(field, path, Some(&value), &from);
@@ -207,9 +208,9 @@ impl Walk<'_> {
                 self.row(field, path, None, "auto");
                 return None;
             }
-            (None, Default::Json(text)) => (origin.to_string(), (*text).to_string()),
+            (None, Default::Json(text)) => (DEFAULT.into(), (*text).to_string()),
             (None, Default::Absent) => {
-                self.row(field, path, None, origin);
+                self.row(field, path, None, DEFAULT);
                 return None;
             }
             (None, Default::Required) => {
@@ -228,8 +229,8 @@ impl Walk<'_> {
     }
 
     fn row(&mut self, field: &'static Field, path: &str, value: Option<&Value>, origin: &str) {
-        // Sections have no value of their own; their keys follow as rows.
-        if matches!(value, Some(Value::Object(_))) || (value.is_none() && is_section(&field.kind)) {
+        // A section that is there has no value of its own; its keys follow as rows.
+        if matches!(value, Some(Value::Object(_))) {
             return;
         }
         self.out.rows.push(Row {
@@ -357,9 +358,7 @@ impl Walk<'_> {
                 }
                 Some(Value::Array(out))
             }
-            (Kind::Section(table), _) => self
-                .section(table, Some(node), path, from)
-                .map(Value::Object),
+            (Kind::Section(table), _) => self.section(table, Some(node), path).map(Value::Object),
             (Kind::Typed(typed), Json::Object(members)) => {
                 self.typed(typed, members, at, path, from)
             }
@@ -467,16 +466,12 @@ impl Walk<'_> {
             source: Source::DeepSpeed.name(),
         });
         let params = members.iter().find(|m| m.key == "params").map(|m| &m.node);
-        let params = self.section(table, params, &join(path, "params"), "default")?;
+        let params = self.section(table, params, &join(path, "params"))?;
         let mut map = Map::new();
         map.insert("type".into(), Value::from(*name));
         map.insert("params".into(), Value::Object(params));
         Some(Value::Object(map))
     }
-}
-
-fn is_section(kind: &Kind) -> bool {
-    matches!(kind, Kind::Section(_))
 }
 
 fn without_places(mut node: Node) -> Node {

@@ -108,6 +108,24 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "set device to \"none\"",
         );
     }
+    for (path, on) in [
+        (
+            "zero_optimization.zero_quantized_weights",
+            zero.zero_quantized_weights,
+        ),
+        (
+            "zero_optimization.zero_quantized_gradients",
+            zero.zero_quantized_gradients,
+        ),
+        (
+            "zero_optimization.zero_hpz_partition_size",
+            zero.zero_hpz_partition_size > 1,
+        ),
+    ] {
+        if on {
+            no(path, "ZeRO++ is".into(), "remove it");
+        }
+    }
     for (path, n, what) in [
         ("mesh.tp", s.mesh.tp, "tensor parallelism is"),
         ("mesh.pp", s.mesh.pp, "pipeline parallelism is"),

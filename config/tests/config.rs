@@ -618,6 +618,8 @@ fn check_and_explain_say_what_counts() {
     );
     assert!(line("model.n_layer").contains("preset tiny"));
     assert!(line("gradient_clipping").contains("default"));
+    assert!(line("run.overlap").contains("  default  "));
+    assert!(line("zero_optimization.offload_param").contains("—"));
     assert!(line("optimizer.type").contains("AdamW"));
 }
 
