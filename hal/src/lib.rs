@@ -16,6 +16,7 @@ mod buffer;
 mod comm;
 mod device;
 pub mod error;
+pub mod header;
 pub mod host;
 mod kernel;
 pub mod ledger;
