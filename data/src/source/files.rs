@@ -59,7 +59,11 @@ pub(super) fn list(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
             return Err(DataError::NoMatch {
                 key: key.into(),
                 glob: pattern.clone(),
-                base: source.base.clone(),
+                // An empty base is the working directory, which an empty text would not say.
+                base: match source.base.as_os_str().is_empty() {
+                    true => PathBuf::from("."),
+                    false => source.base.clone(),
+                },
                 fix,
             });
         }
@@ -180,7 +184,7 @@ mod tests {
             list(&source, "data.train").unwrap_err().to_string()
         };
         let missing = error(&["c.txt", "*.md"], &[]);
-        for part in ["data.train", "`*.md`", "fix:"] {
+        for part in ["data.train", "`*.md`", "looked under /", "fix:"] {
             assert!(missing.contains(part), "{missing}");
         }
         assert!(error(&["a"], &[]).contains("a/**/*.txt"));
