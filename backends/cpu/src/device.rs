@@ -7,6 +7,7 @@ use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Host, Info, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What the configuration says; read when a device is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +70,7 @@ pub struct Device {
     pub(crate) team: Arc<Team>,
     pub(crate) account: Arc<Account>,
     pub(crate) fused: bool,
+    pub(crate) comm_timeout: Duration,
 }
 
 impl Device {
@@ -82,6 +84,7 @@ impl Device {
                 live: AtomicU64::new(0),
             }),
             fused: settings.fused,
+            comm_timeout: Duration::from_secs(settings.comm_timeout_s),
         }
     }
 

@@ -3,6 +3,7 @@
 //! It keeps device semantics from the first day: streams are queues served by their own threads, memory handles are opaque, events have
 //! capture semantics. A kernel is a [`kernel::Kernel`] run on the stream's thread over the device's [`team::Team`].
 
+mod collective;
 mod device;
 mod dispatch;
 mod event;
@@ -15,6 +16,7 @@ mod simd;
 mod stream;
 pub mod team;
 
+pub use collective::{Comm, CpuCollectives};
 pub use device::Device;
 pub use dispatch::{CpuOps, Prepared};
 pub use event::Event;
@@ -22,8 +24,7 @@ pub use memory::Mem;
 pub use stream::Stream;
 
 use crossweave_plugin::{
-    Backend, Code, Host, HostCall, Info, MemKind, NoCollectives, Optional, Result, Span, fail,
-    unsupported,
+    Backend, Code, Host, HostCall, Info, MemKind, Optional, Result, Span, fail, unsupported,
 };
 use device::Settings;
 use memory::address;
@@ -37,6 +38,7 @@ use stream::Cmd;
 pub struct CpuBackend {
     host: Host,
     pace: Arc<Pace>,
+    registry: collective::Registry,
 }
 
 crossweave_plugin::declare_backend!(CpuBackend, name = "cpu", vendor = "Crossweave");
@@ -54,7 +56,7 @@ impl Backend for CpuBackend {
     type Stream = Stream;
     type Event = Event;
     type Ops = CpuOps;
-    type Collectives = NoCollectives;
+    type Collectives = CpuCollectives;
     const OPTIONAL: Optional = Optional {
         attr: true,
         import: false,
@@ -71,7 +73,11 @@ impl Backend for CpuBackend {
         let pace = Arc::new(Pace::new());
         // A wrong value is reported at once, not at the first device.
         Settings::read(&host, pace.cores())?;
-        Ok(CpuBackend { host, pace })
+        Ok(CpuBackend {
+            host,
+            pace,
+            registry: Default::default(),
+        })
     }
 
     fn device_count(&self) -> Result<u32> {

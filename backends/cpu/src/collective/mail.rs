@@ -1,0 +1,166 @@
+//! Send and receive: the sender posts an address, the receiver copies, the sender leaves when told. One queue per pair, in order.
+
+use super::check::Planned;
+use super::world::{Cause, Patience, World};
+use crate::stream::lock;
+use crossweave_plugin::{Code, DType, Result};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex};
+
+struct Post {
+    at: *const u8,
+    bytes: usize,
+    dtype: DType,
+    count: u64,
+    /// The receiver has taken what it wants and the sender's memory is free.
+    done: Arc<AtomicBool>,
+}
+// SAFETY: the sender does not pass its command before `done`, or before it has taken the post back, so the address stays valid.
+unsafe impl Send for Post {}
+
+/// The queues of all pairs.
+pub(super) struct Mail {
+    n: usize,
+    boxes: Vec<Mutex<VecDeque<Post>>>,
+}
+
+/// A send on its way.
+pub(super) struct Sent<'a> {
+    op: &'a Planned,
+    done: Arc<AtomicBool>,
+}
+
+impl Mail {
+    pub(super) fn new(n: usize) -> Mail {
+        Mail {
+            n,
+            boxes: (0..n * n).map(|_| Mutex::new(VecDeque::new())).collect(),
+        }
+    }
+
+    fn from_to(&self, from: usize, to: usize) -> &Mutex<VecDeque<Post>> {
+        &self.boxes[from * self.n + to]
+    }
+}
+
+impl World {
+    /// Posts a send without waiting.
+    pub(super) fn post<'a>(&self, rank: usize, op: &'a Planned) -> Result<Sent<'a>> {
+        self.health()?;
+        let done = Arc::new(AtomicBool::new(false));
+        lock(self.mail.from_to(rank, op.peer)).push_back(Post {
+            at: op.send,
+            bytes: op.bytes(op.count),
+            dtype: op.dtype,
+            count: op.count,
+            done: done.clone(),
+        });
+        self.notify();
+        Ok(Sent { op, done })
+    }
+
+    /// Receives what the peer posted, waiting for it.
+    pub(super) fn receive(&self, rank: usize, op: &Planned, patience: &Patience<'_>) -> Result<()> {
+        let from = self.mail.from_to(op.peer, rank);
+        let ready = || !lock(from).is_empty();
+        let gone = || self.slots[op.peer].gone.load(SeqCst).then_some(op.peer);
+        if let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) {
+            return self.give_up(cause, rank, op, "receives from", patience);
+        }
+        // Only this rank takes from its queues, one launch at a time; an emptied queue means the sender failed and took its post back.
+        let Some(post) = lock(from).pop_front() else {
+            return self.health();
+        };
+        let same = post.dtype == op.dtype && post.count == op.count;
+        if same && post.bytes > 0 {
+            // SAFETY: both spans were checked for `count` elements; the sender stays until `done`.
+            unsafe { std::ptr::copy(post.at, op.recv, post.bytes) };
+        } else if !same {
+            self.fail(
+                self.error(
+                    Code::Comm,
+                    format!(
+                        "rank {} sends {} x {} to rank {rank}, which receives {} x {}",
+                        op.peer,
+                        post.count,
+                        post.dtype.name(),
+                        op.count,
+                        op.dtype.name()
+                    ),
+                )
+                .peer(op.peer as u32),
+            );
+        }
+        post.done.store(true, SeqCst);
+        self.notify();
+        if same { Ok(()) } else { self.health() }
+    }
+
+    /// Waits until the receiver has the data.
+    pub(super) fn sent(&self, rank: usize, sent: &Sent<'_>, patience: &Patience<'_>) -> Result<()> {
+        let op = sent.op;
+        let ready = || sent.done.load(SeqCst);
+        let gone = || self.slots[op.peer].gone.load(SeqCst).then_some(op.peer);
+        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) else {
+            return self.health();
+        };
+        let result = self.give_up(cause, rank, op, "sends to", patience);
+        self.withdraw(rank, sent);
+        result
+    }
+
+    /// Takes a post back; when the receiver has it already, waits the copy out.
+    pub(super) fn withdraw(&self, rank: usize, sent: &Sent<'_>) {
+        let mut queue = lock(self.mail.from_to(rank, sent.op.peer));
+        let before = queue.len();
+        queue.retain(|p| !Arc::ptr_eq(&p.done, &sent.done));
+        let taken = queue.len() == before;
+        drop(queue);
+        if taken {
+            self.wait(&|| sent.done.load(SeqCst));
+        }
+    }
+
+    fn give_up(
+        &self,
+        cause: Cause,
+        rank: usize,
+        op: &Planned,
+        verb: &str,
+        patience: &Patience<'_>,
+    ) -> Result<()> {
+        let what = format!(
+            "rank {rank} {verb} rank {}: {} x {}",
+            op.peer,
+            op.count,
+            op.dtype.name()
+        );
+        let e = match cause {
+            Cause::Failed => return self.health(),
+            Cause::Gone(r) => self
+                .error(
+                    Code::Comm,
+                    format!("{what}, but rank {r} destroyed its communicator"),
+                )
+                .peer(r as u32),
+            Cause::Abandoned => self
+                .error(
+                    Code::Aborted,
+                    format!("{what}, but rank {rank} destroyed its stream"),
+                )
+                .peer(rank as u32),
+            Cause::Late => self
+                .error(
+                    Code::Timeout,
+                    format!(
+                        "{what}, but rank {} did not come within {:?}",
+                        op.peer, patience.timeout
+                    ),
+                )
+                .peer(op.peer as u32),
+        };
+        self.fail(e);
+        self.health()
+    }
+}

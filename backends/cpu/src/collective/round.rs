@@ -1,0 +1,491 @@
+//! One collective of one rank: publish, arrive, compare what everyone published, do the own share, and leave together.
+//!
+//! Every rank does 1/n of the work (the *owner computes*): it reads its part of every input in rank order and writes the result into every
+//! output, so all ranks hold identical bits. Inputs of at most [`SMALL`] bytes are copied into double-buffered slots instead; then every
+//! rank computes its own output and the closing barrier falls away: a slot is reused two rounds later, when everyone has long read it.
+
+use super::check::{Counts, Planned, kind_name, reduce_name};
+use super::reduce::{self, Sum};
+use super::transfer::{BLOCK, Stores, push};
+use super::world::{Cause, Patience, World, ranks_text};
+use crossweave_abi::*;
+use crossweave_plugin::{Code, Error, Result};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Bytes of input up to which copying in is cheaper than a second barrier.
+pub(super) const SMALL: usize = 1024;
+
+/// What must be equal on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Print {
+    kind: u32,
+    dtype: DType,
+    reduce: u32,
+    root: usize,
+    count: u64,
+}
+
+impl std::fmt::Display for Print {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} of {} x {}",
+            kind_name(self.kind),
+            self.count,
+            self.dtype.name()
+        )?;
+        if self.reduce != 0 {
+            write!(f, " {}", reduce_name(self.reduce))?;
+        }
+        if matches!(self.kind, COLL_BROADCAST | COLL_REDUCE) {
+            write!(f, " root {}", self.root)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a rank shows the others.
+#[derive(Clone, Copy)]
+struct Posted {
+    print: Print,
+    send: *const u8,
+    recv: *mut u8,
+    scale: f64,
+    /// Alive until the closing barrier; small rounds have none.
+    counts: *const Counts,
+}
+
+#[repr(align(64))]
+struct Inbox([u8; SMALL]);
+
+/// A rank's place in the world, on cache lines of its own.
+#[repr(align(128))]
+pub(super) struct Slot {
+    pub(super) joined: AtomicBool,
+    pub(super) gone: AtomicBool,
+    /// Rounds this rank has arrived at.
+    arrived: AtomicU64,
+    posted: UnsafeCell<[Option<Posted>; 2]>,
+    inbox: UnsafeCell<[Inbox; 2]>,
+}
+// SAFETY: the cells of parity p are written by their rank before it arrives at a round of that parity and read by others after all have
+// arrived; the next write of that parity comes two rounds later, when all have arrived once more and so are done reading.
+unsafe impl Sync for Slot {}
+// SAFETY: as above; the addresses in it are used only between the two barriers of their round.
+unsafe impl Send for Slot {}
+
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot {
+            joined: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            arrived: AtomicU64::new(0),
+            posted: UnsafeCell::new([None; 2]),
+            inbox: UnsafeCell::new([Inbox([0; SMALL]), Inbox([0; SMALL])]),
+        }
+    }
+}
+
+/// Where one rank stands: rounds begun, and those of them that end with a barrier.
+#[derive(Default)]
+pub(super) struct Place {
+    round: u64,
+    closed: u64,
+}
+
+/// Says "through" also when the work panics: the others wait for it unconditionally.
+struct Through<'a>(&'a World);
+impl Drop for Through<'_> {
+    fn drop(&mut self) {
+        self.0.done.fetch_add(1, SeqCst);
+        self.0.notify();
+    }
+}
+
+impl World {
+    /// Takes part in the next collective.
+    pub(super) fn round(
+        &self,
+        rank: usize,
+        place: &mut Place,
+        op: &Planned,
+        patience: &Patience<'_>,
+    ) -> Result<()> {
+        let n = self.ranks();
+        let (round, parity) = (place.round, (place.round & 1) as usize);
+        let mine = &self.slots[rank];
+        let print = Print {
+            kind: op.kind,
+            dtype: op.dtype,
+            reduce: op.reduce,
+            root: op.root,
+            count: op.count,
+        };
+        let input = op.bytes(match op.kind {
+            COLL_REDUCE_SCATTER => op.count * n as u64,
+            _ => op.count,
+        });
+        let small = input <= SMALL
+            && matches!(
+                op.kind,
+                COLL_ALL_REDUCE
+                    | COLL_REDUCE_SCATTER
+                    | COLL_ALL_GATHER
+                    | COLL_BROADCAST
+                    | COLL_REDUCE
+                    | COLL_BARRIER
+            );
+        let mut send = op.send;
+        // SAFETY: see `Slot`: between our passing the last round and our arriving at this one, nobody else touches this parity.
+        unsafe {
+            if small && input > 0 && !send.is_null() {
+                let inbox = (*mine.inbox.get())[parity].0.as_mut_ptr();
+                // A broadcast is read at the root only; elsewhere `send` may be an output.
+                if op.kind != COLL_BROADCAST || rank == op.root {
+                    std::ptr::copy_nonoverlapping(send, inbox, input);
+                }
+                send = inbox;
+            }
+            (*mine.posted.get())[parity] = Some(Posted {
+                print,
+                send,
+                recv: op.recv,
+                scale: op.factor(),
+                counts: &op.counts,
+            });
+        }
+        let target = (round + 1) * n as u64;
+        mine.arrived.store(round + 1, SeqCst);
+        self.arrive(target)?;
+        place.round += 1;
+        self.gather(rank, round, target, &print, patience)?;
+
+        // All are in: from here on everyone goes through, whatever happens elsewhere.
+        let all: Vec<Posted> = self
+            .slots
+            .iter()
+            // SAFETY: see `Slot`: every rank has written this parity before it arrived.
+            .filter_map(|s| unsafe { (*s.posted.get())[parity] })
+            .collect();
+        if let Err(e) = self.agree(&all, round) {
+            self.fail(e);
+            return self.health();
+        }
+        if small {
+            // SAFETY: every input lies in an inbox that stays unchanged until two rounds later; we write our own output only.
+            unsafe { small_share(rank, op, &all) };
+            return Ok(());
+        }
+        place.closed += 1;
+        let through = Through(self);
+        // SAFETY: all ranks stay until all are through, and the shares are disjoint.
+        unsafe { share(rank, op, &all) };
+        drop(through);
+        let target = place.closed * n as u64;
+        self.wait(&|| self.done.load(SeqCst) >= target);
+        Ok(())
+    }
+
+    /// Waits until all ranks have arrived.
+    fn gather(
+        &self,
+        rank: usize,
+        round: u64,
+        target: u64,
+        print: &Print,
+        patience: &Patience<'_>,
+    ) -> Result<()> {
+        let ready = || self.all_in(target);
+        let absent = |s: &Slot| s.arrived.load(SeqCst) <= round;
+        let gone = || {
+            let away = |s: &Slot| s.gone.load(SeqCst) && absent(s);
+            self.slots.iter().position(away)
+        };
+        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) else {
+            return Ok(());
+        };
+        let what = format!("{print} (collective {round})");
+        let e = match cause {
+            Cause::Failed => None,
+            Cause::Gone(r) => Some(
+                self.error(
+                    Code::Comm,
+                    format!(
+                        "rank {r} destroyed its communicator while rank {rank} waited in {what}"
+                    ),
+                )
+                .peer(r as u32),
+            ),
+            Cause::Abandoned => Some(
+                self.error(
+                    Code::Aborted,
+                    format!("rank {rank} destroyed its stream while it waited in {what}"),
+                )
+                .peer(rank as u32),
+            ),
+            Cause::Late => {
+                let missing = self.listed(absent);
+                let never = self.listed(|s| !s.joined.load(SeqCst));
+                let joined = if never.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({} never joined)", ranks_text(&never))
+                };
+                Some(
+                    self.error(
+                        Code::Timeout,
+                        format!(
+                            "{} did not come to {what} within {:?}{joined}",
+                            ranks_text(&missing),
+                            patience.timeout
+                        ),
+                    )
+                    .peer(missing.first().map_or(0, |r| *r as u32)),
+                )
+            }
+        };
+        if let Some(e) = e {
+            self.fail(e);
+        }
+        // The last rank may have come just before the failure froze the count: then the round was decided, and holds.
+        if ready() { Ok(()) } else { self.health() }
+    }
+
+    /// Every rank makes the same comparison and so finds the same sentence.
+    fn agree(&self, all: &[Posted], round: u64) -> Result<()> {
+        let sentence = |a: usize, da: String, b: usize, db: String| -> Error {
+            self.error(
+                Code::Comm,
+                format!("collective {round} differs: rank {a} calls {da}, rank {b} calls {db}"),
+            )
+            .peer(b as u32)
+        };
+        if let Some(r) = all.iter().position(|p| p.print != all[0].print) {
+            let text = |p: &Posted| p.print.to_string();
+            return Err(sentence(0, text(&all[0]), r, text(&all[r])));
+        }
+        let kind = all[0].print.kind;
+        if !matches!(kind, COLL_ALL_TO_ALL_V | COLL_ALL_GATHER_V) {
+            return Ok(());
+        }
+        let text = |what: &str, c: u64, other: usize| {
+            format!("{} {what} {c} for rank {other}", kind_name(kind))
+        };
+        for from in 0..all.len() {
+            for to in 0..all.len() {
+                // SAFETY: `*_v` rounds end with a barrier, so the counts of every rank live until we are through.
+                let (f, t) = unsafe { (&*all[from].counts, &*all[to].counts) };
+                let sends = match kind {
+                    COLL_ALL_GATHER_V => f.recv[from],
+                    _ => f.send[to],
+                };
+                if sends != t.recv[from] {
+                    return Err(sentence(
+                        from,
+                        text("sending", sends, to),
+                        to,
+                        text("receiving", t.recv[from], from),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Planned {
+    /// The factor of `premul_sum`, read now, in stream order.
+    fn factor(&self) -> f64 {
+        let Some((at, bytes)) = self.scale_dev else {
+            return self.scale;
+        };
+        // SAFETY: `plan` checked the span; the host orders its writer before us.
+        unsafe {
+            match (bytes, self.dtype) {
+                (8, _) => at.cast::<f64>().read_unaligned(),
+                (4, _) => at.cast::<f32>().read_unaligned().into(),
+                (_, DType::F16) => half::f16::from_bits(at.cast::<u16>().read_unaligned()).into(),
+                _ => half::bf16::from_bits(at.cast::<u16>().read_unaligned()).into(),
+            }
+        }
+    }
+}
+
+/// Rank `r`'s part of `count` elements, cut at cache lines.
+fn part(count: u64, r: usize, n: usize) -> (u64, u64) {
+    let each = count.div_ceil(n as u64).next_multiple_of(64);
+    let cut = |i: u64| (i * each).min(count);
+    (cut(r as u64), cut(r as u64 + 1))
+}
+
+/// # Safety
+/// All inputs are in inboxes; `op`'s output is this rank's.
+unsafe fn small_share(rank: usize, op: &Planned, all: &[Posted]) {
+    let n = all.len();
+    let size = op.bytes(1).max(1);
+    // SAFETY: `plan` checked the output for what is written here, and an inbox holds every input.
+    unsafe {
+        match op.kind {
+            COLL_ALL_REDUCE => total(op, all, 0, &[op.recv], 0, op.count, Stores::Plain),
+            COLL_REDUCE if rank == op.root => {
+                total(op, all, 0, &[op.recv], 0, op.count, Stores::Plain)
+            }
+            COLL_REDUCE_SCATTER => {
+                let skip = rank * op.count as usize * size;
+                total(op, all, skip, &[op.recv], 0, op.count, Stores::Plain)
+            }
+            COLL_ALL_GATHER => {
+                let bytes = op.bytes(op.count);
+                for (j, p) in all.iter().enumerate().take(n).filter(|_| bytes > 0) {
+                    push(p.send, &[op.recv.add(j * bytes)], bytes, Stores::Plain);
+                }
+            }
+            COLL_BROADCAST if op.count > 0 => push(
+                all[op.root].send,
+                &[op.recv],
+                op.bytes(op.count),
+                Stores::Plain,
+            ),
+            _ => {}
+        }
+    }
+}
+
+/// Sums elements `from..to` of all inputs (each `skip` bytes in) into all `outputs`, at the same element positions.
+///
+/// # Safety
+/// The inputs hold `skip` bytes and `to` elements, the outputs `to` elements.
+unsafe fn total(
+    op: &Planned,
+    all: &[Posted],
+    skip: usize,
+    outputs: &[*mut u8],
+    from: u64,
+    to: u64,
+    stores: Stores,
+) {
+    if from >= to {
+        return;
+    }
+    // SAFETY: forwarded.
+    let sources: Vec<(*const u8, f64)> = all
+        .iter()
+        .map(|p| (unsafe { p.send.add(skip) }, p.scale))
+        .collect();
+    let sum = Sum {
+        dtype: op.dtype,
+        reduce: op.reduce,
+        sources: &sources,
+        outputs,
+        stores,
+    };
+    // SAFETY: forwarded.
+    unsafe { reduce::run(&sum, from as usize, to as usize) };
+}
+
+/// This rank's share of a large round.
+///
+/// # Safety
+/// All ranks are between the barriers of the round, with spans checked by `plan` for equal prints.
+unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
+    let n = all.len();
+    let bytes = |count: u64| op.bytes(count);
+    let stores = Stores::for_traffic(2 * n * bytes(op.count));
+    let outputs = || -> Vec<*mut u8> { all.iter().map(|p| p.recv).collect() };
+    // SAFETY: forwarded; each arm writes only what this rank owns in this round.
+    unsafe {
+        match op.kind {
+            COLL_ALL_REDUCE | COLL_REDUCE => {
+                let (from, to) = part(op.count, rank, n);
+                let to_all = match op.kind {
+                    COLL_REDUCE => vec![all[op.root].recv],
+                    _ => outputs(),
+                };
+                total(op, all, 0, &to_all, from, to, stores);
+            }
+            COLL_REDUCE_SCATTER => {
+                let skip = rank * bytes(op.count);
+                let stores = Stores::for_traffic(2 * n * n * bytes(op.count));
+                total(op, all, skip, &[op.recv], 0, op.count, stores);
+            }
+            COLL_ALL_GATHER => {
+                let each = bytes(op.count);
+                let to: Vec<*mut u8> = all.iter().map(|p| p.recv.add(rank * each)).collect();
+                push(op.send, &to, each, Stores::for_traffic(2 * n * n * each));
+            }
+            COLL_ALL_GATHER_V => {
+                let to: Vec<*mut u8> = all
+                    .iter()
+                    .map(|p| p.recv.wrapping_add(bytes((&*p.counts).recv_at[rank])))
+                    .collect();
+                push(op.send, &to, bytes(op.counts.recv[rank]), Stores::Plain);
+            }
+            COLL_BROADCAST => {
+                let (from, to) = part(op.count, rank, n);
+                // 4-bit elements: `part` cuts at multiples of 64, so at bytes.
+                let at = bytes(from);
+                let to_all: Vec<*mut u8> = all.iter().map(|p| p.recv.wrapping_add(at)).collect();
+                let source = all[op.root].send.wrapping_add(at);
+                push(source, &to_all, bytes(to) - at, stores);
+            }
+            COLL_ALL_TO_ALL => {
+                let each = bytes(op.count);
+                for other in 0..n {
+                    exchange(rank, other, each, all);
+                }
+            }
+            COLL_ALL_TO_ALL_V => {
+                for (from, p) in all.iter().enumerate() {
+                    let len = bytes(op.counts.recv[from]);
+                    if len > 0 {
+                        let source = p.send.add(bytes((&*p.counts).send_at[rank]));
+                        let to = op.recv.add(bytes(op.counts.recv_at[from]));
+                        push(source, &[to], len, Stores::Plain);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// This rank's half of the two-way exchange with `other`, through a buffer, so that it also works in place.
+///
+/// # Safety
+/// As [`share`].
+unsafe fn exchange(rank: usize, other: usize, each: usize, all: &[Posted]) {
+    let (a, b) = (rank.min(other), rank.max(other));
+    // The pair's bytes are cut in two; the lower rank takes the first half, both directions of it.
+    let middle = (each / 2).next_multiple_of(64).min(each);
+    let (mut from, to) = match (a == b, rank == a) {
+        (true, _) => (0, each),
+        (_, true) => (0, middle),
+        (_, false) => (middle, each),
+    };
+    let mut buffers = [[0u8; BLOCK]; 2];
+    // SAFETY: forwarded; this half of these two blocks is touched by this rank only.
+    unsafe {
+        while from < to {
+            let len = BLOCK.min(to - from);
+            let [ab, ba] = &mut buffers;
+            all[a]
+                .send
+                .add(b * each + from)
+                .copy_to_nonoverlapping(ab.as_mut_ptr(), len);
+            all[b]
+                .send
+                .add(a * each + from)
+                .copy_to_nonoverlapping(ba.as_mut_ptr(), len);
+            all[b]
+                .recv
+                .add(a * each + from)
+                .copy_from_nonoverlapping(ab.as_ptr(), len);
+            all[a]
+                .recv
+                .add(b * each + from)
+                .copy_from_nonoverlapping(ba.as_ptr(), len);
+            from += len;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Moving blocks: one read, many writes, and stores past the caches once the traffic would only flush them.
+
+/// Bytes handled at a time: inputs and outputs of a block stay in the first-level cache.
+pub(super) const BLOCK: usize = 8 << 10;
+
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stores {
+    /// Through the caches.
+    Plain,
+    /// Past the caches.
+    Streaming,
+}
+
+impl Stores {
+    /// Streaming when all ranks together touch more than the last cache holds. The size is a usual one, asked from no-one: the crossover
+    /// is flat within a factor of two.
+    pub(super) fn for_traffic(bytes: usize) -> Stores {
+        const LAST_CACHE: usize = 32 << 20;
+        if bytes > LAST_CACHE && streaming_available() {
+            Stores::Streaming
+        } else {
+            Stores::Plain
+        }
+    }
+}
+
+fn streaming_available() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("avx");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Copies `bytes` from `src` to every destination, block by block; a destination that is `src` itself is left alone.
+///
+/// # Safety
+/// `src` and every destination hold `bytes` bytes; a destination is `src` or does not overlap it. Null is allowed when `bytes` is 0.
+pub(super) unsafe fn push(src: *const u8, dsts: &[*mut u8], bytes: usize, stores: Stores) {
+    let mut at = 0;
+    while at < bytes {
+        let len = BLOCK.min(bytes - at);
+        for dst in dsts {
+            if dst.cast_const() != src {
+                // SAFETY: forwarded; the block lies inside both.
+                unsafe { put(src.add(at), dst.add(at), len, stores) };
+            }
+        }
+        at += len;
+    }
+    fence(stores);
+}
+
+/// Makes streamed stores visible before whatever publishes them.
+pub(super) fn fence(stores: Stores) {
+    #[cfg(target_arch = "x86_64")]
+    if stores == Stores::Streaming {
+        // SAFETY: an instruction without operands; part of the x86_64 baseline.
+        unsafe { std::arch::x86_64::_mm_sfence() };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = stores;
+}
+
+/// Writes one block.
+///
+/// # Safety
+/// Both hold `len` bytes and do not overlap.
+pub(super) unsafe fn put(src: *const u8, dst: *mut u8, len: usize, stores: Stores) {
+    #[cfg(target_arch = "x86_64")]
+    if stores == Stores::Streaming {
+        // SAFETY: forwarded; `Streaming` is only chosen where AVX was found.
+        unsafe { put_streaming(src, dst, len) };
+        return;
+    }
+    let _ = stores;
+    // SAFETY: forwarded.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
+}
+
+/// # Safety
+/// As [`put`], on a processor with AVX.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+unsafe fn put_streaming(src: *const u8, dst: *mut u8, len: usize) {
+    use std::arch::x86_64::*;
+    let head = dst.align_offset(32).min(len);
+    // SAFETY: `head + 128 * k <= len` throughout, and `dst + head` is 32-byte aligned as the streaming store demands.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, head);
+        let mut i = head;
+        while i + 128 <= len {
+            let s = src.add(i).cast::<__m256i>();
+            let d = dst.add(i).cast::<__m256i>();
+            let x = [
+                _mm256_loadu_si256(s),
+                _mm256_loadu_si256(s.add(1)),
+                _mm256_loadu_si256(s.add(2)),
+                _mm256_loadu_si256(s.add(3)),
+            ];
+            _mm256_stream_si256(d, x[0]);
+            _mm256_stream_si256(d.add(1), x[1]);
+            _mm256_stream_si256(d.add(2), x[2]);
+            _mm256_stream_si256(d.add(3), x[3]);
+            i += 128;
+        }
+        std::ptr::copy_nonoverlapping(src.add(i), dst.add(i), len - i);
+    }
+}

@@ -1,0 +1,346 @@
+//! What the ranks of one communicator share: who is there, where everyone is, what went wrong, and how to wait for each other.
+//!
+//! Rounds are decided by one counter. A rank *arrives* by adding one; a round goes ahead exactly when all have arrived. Failing sets a bit
+//! in the same word and freezes the count, so "go" and "fail" exclude each other and every rank sees the same decision. That is what makes
+//! it safe to leave a failed round at once: no peer can be touching our buffers. In a round that went ahead nobody leaves before all are
+//! through, and that wait is unconditional because the work between is finite.
+
+use super::mail::Mail;
+use super::round::Slot;
+use crate::pace::{Pace, deadline};
+use crate::stream::lock;
+use crossweave_plugin::{Code, Error, Result, fail};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+const FAILED: u64 = 1 << 63;
+const SPIN: Duration = Duration::from_micros(2);
+const YIELD: Duration = Duration::from_micros(100);
+const POLL: Duration = Duration::from_millis(20);
+
+/// Why a wait ended without what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The communicator has failed already.
+    Failed,
+    /// This rank destroyed its communicator and will never come.
+    Gone(usize),
+    /// The timeout passed.
+    Late,
+    /// Our own stream is being destroyed.
+    Abandoned,
+}
+
+/// How long one launch may wait, and for what it should stop early.
+pub(super) struct Patience<'a> {
+    pub(super) timeout: Duration,
+    pub(super) abandoned: &'a dyn Fn() -> bool,
+}
+
+type Split = Vec<Option<(Option<i32>, i32)>>;
+
+pub(super) struct World {
+    pub(super) name: String,
+    pub(super) slots: Vec<Slot>,
+    pub(super) mail: Mail,
+    pub(super) pace: Arc<Pace>,
+    pub(super) timeout: Duration,
+    born: Instant,
+    joined: AtomicU32,
+    /// Arrivals of all rounds so far, and [`FAILED`].
+    arrivals: AtomicU64,
+    /// Ranks that are through, over all rounds that end with a barrier.
+    pub(super) done: AtomicU64,
+    failure: Mutex<Option<Error>>,
+    parked: AtomicU32,
+    lock: Mutex<()>,
+    wake: Condvar,
+    splits: Mutex<HashMap<u64, (Split, HashMap<i32, Arc<World>>, usize)>>,
+}
+
+impl World {
+    pub(super) fn new(n: usize, name: String, timeout: Duration, pace: Arc<Pace>) -> World {
+        World {
+            name,
+            slots: (0..n).map(|_| Slot::default()).collect(),
+            mail: Mail::new(n),
+            pace,
+            timeout,
+            born: Instant::now(),
+            joined: AtomicU32::new(0),
+            arrivals: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            failure: Mutex::new(None),
+            parked: AtomicU32::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            splits: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(super) fn ranks(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes a seat.
+    pub(super) fn join(&self, rank: usize) -> Result<()> {
+        if self.slots[rank].joined.swap(true, SeqCst) {
+            return fail(
+                Code::Invalid,
+                format!("communicator {}: rank {rank} has joined already", self.name),
+            );
+        }
+        self.joined.fetch_add(1, SeqCst);
+        self.notify();
+        Ok(())
+    }
+
+    /// The last trace of a rank (its handle and its queued work) is gone.
+    pub(super) fn leave(&self, rank: usize) {
+        self.slots[rank].gone.store(true, SeqCst);
+        self.notify();
+    }
+
+    pub(super) fn connected(&self) -> bool {
+        self.joined.load(SeqCst) as usize == self.ranks()
+    }
+
+    /// Fails once the time for connecting is over.
+    pub(super) fn check_connecting(&self) {
+        if !self.connected() && self.born.elapsed() > self.timeout {
+            let missing = self.listed(|s| !s.joined.load(SeqCst));
+            self.fail(
+                self.error(
+                    Code::Timeout,
+                    format!(
+                        "{} did not join within {:?}",
+                        ranks_text(&missing),
+                        self.timeout
+                    ),
+                )
+                .peer(missing.first().map_or(0, |r| *r as u32)),
+            );
+        }
+    }
+
+    pub(super) fn listed(&self, pick: impl Fn(&Slot) -> bool) -> Vec<usize> {
+        let which = self.slots.iter().enumerate().filter(|(_, s)| pick(s));
+        which.map(|(r, _)| r).collect()
+    }
+
+    pub(super) fn error(&self, code: Code, what: String) -> Error {
+        Error::new(code, format!("communicator {}: {what}", self.name)).sticky()
+    }
+
+    pub(super) fn failed(&self) -> bool {
+        self.arrivals.load(SeqCst) & FAILED != 0
+    }
+
+    /// The failure, if there is one.
+    pub(super) fn health(&self) -> Result<()> {
+        if !self.failed() {
+            return Ok(());
+        }
+        match lock(&self.failure).clone() {
+            Some(e) => Err(e),
+            None => fail(Code::Internal, "a communicator failed without a reason"),
+        }
+    }
+
+    /// Marks and releases; the first reason stays.
+    pub(super) fn fail(&self, e: Error) {
+        lock(&self.failure).get_or_insert(e);
+        self.arrivals.fetch_or(FAILED, SeqCst);
+        self.notify();
+    }
+
+    /// Counts the caller in; an error when the communicator has failed (then the caller does not count).
+    pub(super) fn arrive(&self, target: u64) -> Result<()> {
+        let mut a = self.arrivals.load(SeqCst);
+        loop {
+            if a & FAILED != 0 {
+                return self.health();
+            }
+            match self
+                .arrivals
+                .compare_exchange_weak(a, a + 1, SeqCst, SeqCst)
+            {
+                Ok(_) => break,
+                Err(now) => a = now,
+            }
+        }
+        if a + 1 == target {
+            self.notify();
+        }
+        Ok(())
+    }
+
+    /// Have all arrived?
+    pub(super) fn all_in(&self, target: u64) -> bool {
+        self.arrivals.load(SeqCst) & !FAILED >= target
+    }
+
+    /// Wakes whoever sleeps here; a load when nobody does.
+    pub(super) fn notify(&self) {
+        if self.parked.load(SeqCst) > 0 {
+            drop(lock(&self.lock));
+            self.wake.notify_all();
+        }
+    }
+
+    /// Waits for something that is certain to come.
+    pub(super) fn wait(&self, ready: &dyn Fn() -> bool) {
+        let never = || None;
+        self.wait_or(ready, &never);
+    }
+
+    /// Waits for `ready`, or for a reason to stop.
+    pub(super) fn wait_or(
+        &self,
+        ready: &dyn Fn() -> bool,
+        stop: &dyn Fn() -> Option<Cause>,
+    ) -> Option<Cause> {
+        if self.pace.spin(SPIN, ready) {
+            return None;
+        }
+        let start = Instant::now();
+        while start.elapsed() < YIELD {
+            for _ in 0..8 {
+                std::thread::yield_now();
+                if ready() {
+                    return None;
+                }
+            }
+        }
+        self.parked.fetch_add(1, SeqCst);
+        self.pace.park();
+        let mut guard = lock(&self.lock);
+        let cause = loop {
+            if ready() {
+                break None;
+            }
+            if let Some(c) = stop() {
+                break Some(c);
+            }
+            guard = self
+                .wake
+                .wait_timeout(guard, POLL)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        };
+        drop(guard);
+        self.pace.wake();
+        self.parked.fetch_sub(1, SeqCst);
+        cause
+    }
+
+    /// A reason to stop waiting for `awaited` ranks; `here` says which of them have done their part.
+    pub(super) fn reason<'a>(
+        &'a self,
+        patience: &'a Patience<'_>,
+        gone: impl Fn() -> Option<usize> + 'a,
+    ) -> impl Fn() -> Option<Cause> + 'a {
+        let end = deadline(Some(patience.timeout));
+        move || {
+            if self.failed() {
+                Some(Cause::Failed)
+            } else if let Some(r) = gone() {
+                Some(Cause::Gone(r))
+            } else if (patience.abandoned)() {
+                Some(Cause::Abandoned)
+            } else {
+                end.is_some_and(|e| Instant::now() >= e)
+                    .then_some(Cause::Late)
+            }
+        }
+    }
+
+    /// Splits by colour, ordered by (key, old rank): the child world and our rank in it. Every rank must call it, in the same order of splits.
+    pub(super) fn split(
+        &self,
+        rank: usize,
+        number: u64,
+        color: Option<i32>,
+        key: i32,
+        timeout: Duration,
+        name: &str,
+    ) -> Result<Option<(Arc<World>, usize)>> {
+        self.health()?;
+        let n = self.ranks();
+        {
+            let mut splits = lock(&self.splits);
+            let s = splits
+                .entry(number)
+                .or_insert_with(|| (vec![None; n], HashMap::new(), 0));
+            s.0[rank] = Some((color, key));
+        }
+        self.notify();
+        let present = |r: usize| {
+            lock(&self.splits)
+                .get(&number)
+                .is_some_and(|s| s.0[r].is_some())
+        };
+        let ready = || (0..n).all(present);
+        let patience = Patience {
+            timeout,
+            abandoned: &|| false,
+        };
+        let gone = || (0..n).find(|r| self.slots[*r].gone.load(SeqCst) && !present(*r));
+        if let Some(cause) = self.wait_or(&ready, &self.reason(&patience, gone)) {
+            let missing: Vec<usize> = (0..n).filter(|r| !present(*r)).collect();
+            return Err(match cause {
+                Cause::Failed => return self.health().map(|_| None),
+                Cause::Gone(r) => self
+                    .error(
+                        Code::Comm,
+                        format!("rank {r} destroyed its communicator while rank {rank} split it"),
+                    )
+                    .peer(r as u32),
+                _ => self
+                    .error(
+                        Code::Timeout,
+                        format!(
+                            "{} did not take part in split {number} within {timeout:?}",
+                            ranks_text(&missing)
+                        ),
+                    )
+                    .peer(missing.first().map_or(0, |r| *r as u32)),
+            });
+        }
+        let mut splits = lock(&self.splits);
+        let Some((entries, children, taken)) = splits.get_mut(&number) else {
+            return fail(Code::Internal, "a split ended before everyone took part");
+        };
+        let answer = color.map(|color| {
+            let mut members: Vec<(i32, usize)> = entries
+                .iter()
+                .enumerate()
+                .filter_map(|(r, e)| e.and_then(|(c, k)| (c == Some(color)).then_some((k, r))))
+                .collect();
+            members.sort_unstable();
+            let child = children.entry(color).or_insert_with(|| {
+                let name = match name {
+                    "" => format!("{}/{color}", self.name),
+                    given => given.to_string(),
+                };
+                Arc::new(World::new(members.len(), name, timeout, self.pace.clone()))
+            });
+            let mine = members.iter().position(|(_, r)| *r == rank).unwrap_or(0);
+            (child.clone(), mine)
+        });
+        *taken += 1;
+        if *taken == n {
+            splits.remove(&number);
+        }
+        Ok(answer)
+    }
+}
+
+/// "rank 2" or "ranks 1, 3".
+pub(super) fn ranks_text(ranks: &[usize]) -> String {
+    let list: Vec<String> = ranks.iter().map(|r| r.to_string()).collect();
+    let s = if ranks.len() == 1 { "" } else { "s" };
+    format!("rank{s} {}", list.join(", "))
+}
