@@ -4,7 +4,7 @@
 //! dv = P^T do, dk = scale dS^T q, dq = scale dS k.
 
 use super::fwd::exp_of;
-use super::math::{load_rows, mask, product, product_strips, store_rows, strips};
+use super::math::{Sum, load_rows, mask, product, scores, store_rows, strips};
 use super::{BK, BQ, Shape, View, up};
 use crate::gemm::lane::Lane;
 
@@ -122,15 +122,17 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                     let nk = BK.min(s.tk - j0);
                     let at = (j0 - base) * s.dp;
                     let (kj, vj) = (k.add(at), v.add(at));
-                    product_strips::<L, MR, NV>(nk, w, s.d, kj, s.dp, qt, st, BQ);
+                    let reach = s.reach(i0, j0);
+                    scores::<L, MR, NV>(nk, w, s.d, kj, s.dp, qt, reach, st);
                     mask(s, i0, w, j0, nk, st);
-                    product_strips::<L, MR, NV>(nk, w, s.d, vj, s.dp, dot, ds, BQ);
+                    scores::<L, MR, NV>(nk, w, s.d, vj, s.dp, dot, reach, ds);
                     for r in 0..nk {
                         let row = std::slice::from_raw_parts_mut(st.add(r * BQ), w);
                         let drow = std::slice::from_raw_parts_mut(ds.add(r * BQ), w);
                         for (((x, d), &l), &e) in row.iter_mut().zip(drow).zip(&*lse).zip(&*delta) {
                             *x = exp_of::<L>(*x - l);
-                            *d = *x * (*d - e);
+                            // Where the mask made P zero, dP may never have been computed.
+                            *d = if *x == 0.0 { 0.0 } else { *x * (*d - e) };
                         }
                     }
                     if it.dkv {
@@ -144,8 +146,8 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                             dout,
                             s.dp,
                             dv.add(at),
-                            s.dp,
                             true,
+                            Sum::Queries(reach),
                         );
                         product::<L, MR, NV>(
                             nk,
@@ -157,12 +159,24 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                             q,
                             s.dp,
                             dk.add(at),
-                            s.dp,
                             true,
+                            Sum::Queries(reach),
                         );
                     }
                     if it.dq {
-                        product::<L, MR, NV>(nq, s.dp, nk, ds, 1, BQ, kj, s.dp, dq, s.dp, true);
+                        product::<L, MR, NV>(
+                            nq,
+                            s.dp,
+                            nk,
+                            ds,
+                            1,
+                            BQ,
+                            kj,
+                            s.dp,
+                            dq,
+                            true,
+                            Sum::Keys(reach),
+                        );
                     }
                 }
                 if it.dq {

@@ -1,6 +1,6 @@
 //! Forward: one block of queries of one head walks over its keys with a running maximum and sum.
 
-use super::math::{exp, load_rows, mask, product, product_strips, store_rows, strips};
+use super::math::{Sum, exp, load_rows, mask, product, scores, store_rows, strips};
 use super::{BK, BQ, Shape, up};
 use crate::gemm::lane::Lane;
 
@@ -61,7 +61,8 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
             let rows = up(nk, MR);
             load_rows(s, &s.k, p[3], it.b, j0, nk, g, rows, k);
             load_rows(s, &s.v, p[4], it.b, j0, nk, g, nk, v);
-            product_strips::<L, MR, NV>(nk, w, s.d, k, s.dp, qt, st, BQ);
+            let reach = s.reach(i0, j0);
+            scores::<L, MR, NV>(nk, w, s.d, k, s.dp, qt, reach, st);
             mask(s, i0, w, j0, nk, st);
             new.copy_from_slice(top);
             for r in 0..nk {
@@ -101,7 +102,19 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                     }
                 }
             }
-            product::<L, MR, NV>(nq, s.dp, nk, st, 1, BQ, v, s.dp, o, s.dp, j0 > lo);
+            product::<L, MR, NV>(
+                nq,
+                s.dp,
+                nk,
+                st,
+                1,
+                BQ,
+                v,
+                s.dp,
+                o,
+                j0 > lo,
+                Sum::Keys(reach),
+            );
         }
         for i in 0..nq {
             // No key seen: the output is 0 and the log of the sum minus infinity.

@@ -24,7 +24,16 @@ pub fn exp<const FMA: bool>(x: f32) -> f32 {
     if x > 88.0 { f32::INFINITY } else { y }
 }
 
-/// `C[m, n] (+)= A B` over f32 scratch: A at `a[i*rs + k*ks]`, rows of B and C `bs` and `cs` apart. `m` and `n` are rounded up to tiles.
+/// Which part of a sum along k a tile's rows need; what the causal mask has made zero is left out.
+#[derive(Clone, Copy)]
+pub enum Sum {
+    /// Rows are queries, k runs over keys: row i needs those up to `i + t`.
+    Keys(i64),
+    /// Rows are keys, k runs over queries: row i needs those from `i - t`.
+    Queries(i64),
+}
+
+/// `C[m, n] (+)= A B` over f32 scratch: A at `a[i*rs + k*ks]`, rows of B and C `bs` apart. `m` and `n` are rounded up to tiles.
 ///
 /// # Safety
 /// The rounded-up areas are valid; the lane's instruction set is there.
@@ -40,61 +49,52 @@ pub unsafe fn product<L: Lane, const MR: usize, const NV: usize>(
     b: *const f32,
     bs: usize,
     c: *mut f32,
-    cs: usize,
     add: bool,
+    sum: Sum,
 ) {
     for j in (0..n).step_by(NV * L::N) {
         for i in (0..m).step_by(MR) {
+            let (first, end) = match sum {
+                Sum::Keys(t) => (0, ((i + MR) as i64 + t).clamp(0, k as i64) as usize),
+                Sum::Queries(t) => ((i as i64 - t).clamp(0, k as i64) as usize, k),
+            };
             // SAFETY: by contract.
             unsafe {
-                tile::<L, MR, NV>(
-                    k,
-                    a.add(i * rs).cast(),
-                    rs,
-                    ks,
-                    b.add(j).cast(),
-                    bs,
-                    c.add(i * cs + j),
-                    cs,
-                    add,
-                )
+                let a = a.add(i * rs + first * ks).cast();
+                let b = b.add(j + first * bs).cast();
+                tile::<L, MR, NV>(end - first, a, rs, ks, b, bs, c.add(i * bs + j), bs, add)
             }
         }
     }
 }
 
-/// As [`product`], B in packed strips `[strip][k][NR]`.
+/// `S^T[m keys, n queries]` (rows `BQ` apart) from rows of keys, `ks` apart, and packed strips `[strip][d][NR]` of queries. Tiles in
+/// which no query sees a key (query c sees keys up to `c + t`) are left as they were.
 ///
 /// # Safety
 /// As [`product`].
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn product_strips<L: Lane, const MR: usize, const NV: usize>(
+pub unsafe fn scores<L: Lane, const MR: usize, const NV: usize>(
     m: usize,
     n: usize,
-    k: usize,
-    a: *const f32,
-    rs: usize,
-    b: *const f32,
-    c: *mut f32,
-    cs: usize,
+    d: usize,
+    keys: *const f32,
+    ks: usize,
+    queries: *const f32,
+    t: i64,
+    st: *mut f32,
 ) {
     let nr = NV * L::N;
     for j in (0..n).step_by(nr) {
         for i in (0..m).step_by(MR) {
+            if i as i64 >= (j + nr) as i64 + t {
+                break;
+            }
             // SAFETY: by contract.
             unsafe {
-                tile::<L, MR, NV>(
-                    k,
-                    a.add(i * rs).cast(),
-                    rs,
-                    1,
-                    b.add(j * k).cast(),
-                    nr,
-                    c.add(i * cs + j),
-                    cs,
-                    false,
-                )
+                let (a, b) = (keys.add(i * ks).cast(), queries.add(j * d).cast());
+                tile::<L, MR, NV>(d, a, ks, 1, b, nr, st.add(i * BQ + j), BQ, false)
             }
         }
     }

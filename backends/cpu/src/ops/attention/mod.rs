@@ -107,6 +107,14 @@ impl Shape {
         };
         (lo as usize, hi as usize)
     }
+    /// Query c of a block that starts at `i0` sees keys up to `c + reach` of a block that starts at `j0`.
+    fn reach(&self, i0: usize, j0: usize) -> i64 {
+        if self.causal {
+            i0 as i64 + self.offset() - j0 as i64
+        } else {
+            BK as i64
+        }
+    }
     fn q_blocks(&self) -> usize {
         self.tq.div_ceil(BQ)
     }
