@@ -29,9 +29,10 @@ clones! {
             let q = 1.0 / (1.0 + e);
             let s = if u < 0.0 { e * q } else { q };
             // s (1 - s) from e, without cancellation.
-            let ds = e * q * q * (2.0 * K * (1.0 + 3.0 * C * *v * *v));
-            // Far out ds is 0 and v may be infinite.
-            let t = if ds == 0.0 { 0.0 } else { *v * ds };
+            let ds = e * q * q;
+            // Far out ds is 0 and the rest may be infinite.
+            let t = *v * ds * (2.0 * K * (1.0 + 3.0 * C * *v * *v));
+            let t = if ds == 0.0 { 0.0 } else { t };
             *d *= s + t;
         }
     }
@@ -249,5 +250,118 @@ impl Kernel for SwigluBackward {
                 }
             });
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::DType;
+
+    fn phi(x: f64) -> f64 {
+        // Simpson over the density: slow and plain.
+        let n = 4000;
+        let h = x / n as f64;
+        let f = |t: f64| (-0.5 * t * t).exp() / (2.0 * std::f64::consts::PI).sqrt();
+        let s: f64 = (1..n)
+            .map(|i| f(i as f64 * h) * if i % 2 == 1 { 4.0 } else { 2.0 })
+            .sum();
+        0.5 + h / 3.0 * (f(0.0) + s + f(x))
+    }
+    fn sig(x: f64) -> f64 {
+        1.0 / (1.0 + (-x).exp())
+    }
+    fn act(kind: u32, x: f64) -> f64 {
+        let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+        match kind {
+            op::activation::GELU_TANH => 0.5 * x * (1.0 + u.tanh()),
+            op::activation::GELU_ERF => x * phi(x),
+            op::activation::SILU => x * sig(x),
+            _ => x.max(0.0),
+        }
+    }
+    fn act_grad(kind: u32, x: f64) -> f64 {
+        if kind == op::activation::RELU {
+            return (x > 0.0) as u8 as f64;
+        }
+        // A central difference of a smooth function in f64 is good to about 1e-9.
+        let h = 1e-5;
+        (act(kind, x + h) - act(kind, x - h)) / (2.0 * h)
+    }
+
+    #[test]
+    fn functions_and_gradients() {
+        let mut rng = Rng(7);
+        for kind in 1..=4 {
+            let p = op::KindParams {
+                kind,
+                ..Default::default()
+            };
+            for t in STORAGES {
+                for n in [0, 1, 7, 33, 1000] {
+                    let x = Tensor::strided(t, &[n], &[1 + n % 2], &rng.floats(n, 6.0));
+                    let dy = Tensor::new(t, &[n], &rng.floats(n, 1.0));
+                    let (xv, dv) = (x.values(), dy.values());
+                    let mut ops = [Tensor::poison(t, &[n]), x.clone()];
+                    run(op::ACTIVATION_FWD, p.as_bytes(), &[], &mut ops);
+                    let want: Vec<f64> = xv.iter().map(|x| act(kind, *x)).collect();
+                    close("act", &ops[0].values(), &want, |i| {
+                        rounding(t, want[i], 8.0) + 4e-7 * xv[i].abs()
+                    });
+                    // dx is dy.
+                    let mut ops = [dy.clone(), dy, x];
+                    run_aliased(op::ACTIVATION_BWD, p.as_bytes(), &[], &mut ops, &[(1, 0)]);
+                    let want: Vec<f64> = (0..n).map(|i| dv[i] * act_grad(kind, xv[i])).collect();
+                    close("act bwd", &ops[0].values(), &want, |i| {
+                        rounding(t, want[i], 16.0) + 1e-6
+                    });
+                }
+            }
+            let inf = f64::INFINITY;
+            let mut ops = [
+                Tensor::new(DType::F32, &[3], &[1.0; 3]),
+                Tensor::new(DType::F32, &[3], &[1.0; 3]),
+                Tensor::new(DType::F32, &[3], &[inf, -inf, 60.0]),
+            ];
+            run(op::ACTIVATION_BWD, p.as_bytes(), &[], &mut ops);
+            close("limits", &ops[0].values(), &[1.0, 0.0, 1.0], |_| 0.0);
+        }
+    }
+
+    #[test]
+    fn swiglu_over_halves_of_one_matrix() {
+        let none = op::NoParams::default();
+        let mut rng = Rng(8);
+        for t in STORAGES {
+            for (n, d) in [(0, 3), (1, 1), (5, 33), (7, 1000), (40, 513)] {
+                // gate and up are the halves of rows of 2 d.
+                let half = |v: &[f64]| Tensor::strided(t, &[n, d], &[2 * d, 1], v);
+                let (gate, up) = (half(&rng.floats(n * d, 4.0)), half(&rng.floats(n * d, 2.0)));
+                let dy = Tensor::new(t, &[n, d], &rng.floats(n * d, 1.0));
+                let (g, u, dv) = (gate.values(), up.values(), dy.values());
+                let mut ops = [Tensor::poison(t, &[n, d]), gate.clone(), up.clone()];
+                run(op::SWIGLU_FWD, none.as_bytes(), &[], &mut ops);
+                let want: Vec<f64> = (0..n * d).map(|i| g[i] * sig(g[i]) * u[i]).collect();
+                close("swiglu", &ops[0].values(), &want, |i| {
+                    rounding(t, want[i], 16.0)
+                });
+                let mut ops = [
+                    half(&vec![0.0; n * d]),
+                    half(&vec![0.0; n * d]),
+                    dy,
+                    gate,
+                    up,
+                ];
+                run(op::SWIGLU_BWD, none.as_bytes(), &[], &mut ops);
+                let silu_grad = |x: f64| sig(x) * (1.0 + x * (1.0 - sig(x)));
+                let dg: Vec<f64> = (0..n * d).map(|i| dv[i] * u[i] * silu_grad(g[i])).collect();
+                let du: Vec<f64> = (0..n * d).map(|i| dv[i] * g[i] * sig(g[i])).collect();
+                close("dgate", &ops[0].values(), &dg, |i| {
+                    rounding(t, dg[i], 16.0) + 1e-6
+                });
+                close("dup", &ops[1].values(), &du, |i| rounding(t, du[i], 16.0));
+            }
+        }
     }
 }

@@ -263,3 +263,109 @@ impl Kernel for Fill {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::Code;
+
+    /// Copies between every pair of layouts of one shape; what lies in the gaps of the destination must not change.
+    #[test]
+    fn every_permutation_slice_and_broadcast() {
+        let none = op::NoParams::default();
+        let mut rng = Rng(4);
+        for t in [DType::U8, DType::Bf16, DType::F32, DType::I64] {
+            for shape in [
+                [0, 3, 4],
+                [1, 1, 1],
+                [2, 3, 4],
+                [5, 33, 40],
+                [3, 129, 65],
+                [40, 3, 170],
+            ] {
+                let n: usize = shape.iter().product();
+                let v: Vec<f64> = (0..n).map(|_| rng.below(200) as f64).collect();
+                let [a, b, c] = shape;
+                let layouts = [
+                    [b * c, c, 1],
+                    [b * c, 1, b],
+                    [1, a * c, a],
+                    [c, a * c, 1],
+                    [1, a, a * b],
+                    [4 * b * c + 7, 2 * c + 1, 2],
+                ];
+                for from in layouts {
+                    for to in layouts {
+                        let src = Tensor::strided(t, &shape, &from, &v);
+                        let mut ops = [Tensor::strided(t, &shape, &to, &vec![1.0; n]), src];
+                        let want = Tensor::strided(t, &shape, &to, &v);
+                        run(op::COPY_STRIDED, none.as_bytes(), &[], &mut ops);
+                        assert!(
+                            ops[0].data == want.data,
+                            "{t:?} {shape:?} {from:?} to {to:?}"
+                        );
+                    }
+                }
+                let row: Vec<f64> = (0..n).map(|i| (i % c.max(1)) as f64).collect();
+                for (stride, v) in [([0, 0, 1], row), ([0, 0, 0], vec![9.0; n])] {
+                    let mut ops = [
+                        Tensor::poison(t, &shape),
+                        Tensor::strided(t, &shape, &stride, &v),
+                    ];
+                    run(op::COPY_STRIDED, none.as_bytes(), &[], &mut ops);
+                    close("broadcast", &ops[0].values(), &v, |_| 0.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fill_reaches_every_element_and_no_gap() {
+        for (t, value) in [
+            (DType::F32, 0.1),
+            (DType::Bf16, -2.5),
+            (DType::F16, f64::INFINITY),
+            (DType::I32, -7.0),
+            (DType::U8, 255.0),
+            (DType::I64, -1e15),
+            (DType::U64, 3.0),
+        ] {
+            for shape in [[0, 2], [1, 1], [33, 7], [130, 300]] {
+                for stride in strides(shape[0], shape[1]) {
+                    let n = shape[0] * shape[1];
+                    let p = op::FillParams {
+                        value,
+                        ..Default::default()
+                    };
+                    let mut ops = [Tensor::strided(t, &shape, &stride, &vec![1.0; n])];
+                    run(op::FILL_STRIDED, p.as_bytes(), &[], &mut ops);
+                    assert!(
+                        ops[0].data == Tensor::strided(t, &shape, &stride, &vec![value; n]).data
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let fill = |t: DType, value: f64| {
+            let p = op::FillParams {
+                value,
+                ..Default::default()
+            };
+            refusal(op::FILL_STRIDED, p.as_bytes(), &[Tensor::poison(t, &[2])])
+        };
+        assert_eq!(fill(DType::I32, 0.5), Some(Code::Invalid));
+        assert_eq!(fill(DType::U8, 256.0), Some(Code::Invalid));
+        assert_eq!(fill(DType::F8E4M3, 1.0), Some(Code::Unsupported));
+        let none = op::NoParams::default();
+        let overlap = Tensor::strided(DType::F32, &[4, 4], &[2, 1], &[0.0; 16]);
+        let src = Tensor::poison(DType::F32, &[4, 4]);
+        assert_eq!(
+            refusal(op::COPY_STRIDED, none.as_bytes(), &[overlap, src]),
+            Some(Code::Invalid)
+        );
+    }
+}

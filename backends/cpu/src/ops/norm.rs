@@ -329,3 +329,222 @@ impl Kernel for Backward {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::{Code, DType};
+
+    const SHAPES: [(usize, usize); 8] = [
+        (0, 5),
+        (1, 1),
+        (3, 7),
+        (5, 33),
+        (2, 1000),
+        (3, 4099),
+        (150, 64),
+        (700, 130),
+    ];
+
+    fn params(eps: f64) -> op::NormParams {
+        op::NormParams {
+            eps,
+            ..Default::default()
+        }
+    }
+
+    /// Mean (0 for rms) and 1/deviation of each row.
+    fn stats(x: &[f64], n: usize, d: usize, eps: f64, layer: bool) -> (Vec<f64>, Vec<f64>) {
+        (0..n)
+            .map(|r| {
+                let row = &x[r * d..(r + 1) * d];
+                let m = if layer {
+                    row.iter().sum::<f64>() / d as f64
+                } else {
+                    0.0
+                };
+                let v = row.iter().map(|v| (v - m) * (v - m)).sum::<f64>() / d as f64;
+                (m, 1.0 / (v + eps).sqrt())
+            })
+            .unzip()
+    }
+
+    #[test]
+    fn forward_and_backward_against_f64() {
+        let mut rng = Rng(10);
+        for layer in [true, false] {
+            for t in STORAGES {
+                for (n, d) in SHAPES {
+                    // An offset far from zero is what breaks one-pass variances.
+                    let v: Vec<f64> = rng.floats(n * d, 1.0).iter().map(|v| v + 3.0).collect();
+                    let x = Tensor::new(t, &[n, d], &v);
+                    let w = Tensor::new(t, &[d], &rng.floats(d, 2.0));
+                    let b = Tensor::new(t, &[d], &rng.floats(d, 2.0));
+                    let (xv, wv, bv) = (x.values(), w.values(), b.values());
+                    let eps = 1e-5;
+                    let (mean, rstd) = stats(&xv, n, d, eps, layer);
+                    let s = || Tensor::poison(DType::F32, &[n]);
+                    let y = Tensor::poison(t, &[n, d]);
+                    let hat = |i: usize| (xv[i] - mean[i / d]) * rstd[i / d];
+                    for bias in [true, false] {
+                        let mut ops = if layer {
+                            let b = if bias { b.clone() } else { Tensor::absent() };
+                            vec![y.clone(), s(), s(), x.clone(), w.clone(), b]
+                        } else {
+                            vec![y.clone(), s(), x.clone(), w.clone()]
+                        };
+                        let id = if layer {
+                            op::LAYER_NORM_FWD
+                        } else {
+                            op::RMS_NORM_FWD
+                        };
+                        run(id, params(eps).as_bytes(), &[], &mut ops);
+                        let want: Vec<f64> = (0..n * d)
+                            .map(|i| {
+                                hat(i) * wv[i % d] + if layer && bias { bv[i % d] } else { 0.0 }
+                            })
+                            .collect();
+                        let slack = if d == 1 { 1e-3 } else { 8e-6 };
+                        close("y", &ops[0].values(), &want, |i| {
+                            rounding(t, want[i], 8.0) + slack
+                        });
+                        if layer {
+                            close("mean", &ops[1].values(), &mean, |i| {
+                                rounding(DType::F32, mean[i], 2.0)
+                            });
+                        }
+                        let at = if layer { 2 } else { 1 };
+                        close("rstd", &ops[at].values(), &rstd, |i| 1e-6 * rstd[i]);
+                    }
+                    // Backward.
+                    let dy = Tensor::new(t, &[n, d], &rng.floats(n * d, 1.0));
+                    let res = Tensor::new(t, &[n, d], &rng.floats(n * d, 1.0));
+                    let (dv, rv) = (dy.values(), res.values());
+                    let st = |v: &[f64]| Tensor::new(DType::F32, &[n], v);
+                    for with_res in [0, 1, 2] {
+                        let dw = Tensor::new(DType::F32, &[d], &vec![0.5; d]);
+                        let r = if with_res == 0 {
+                            Tensor::absent()
+                        } else {
+                            res.clone()
+                        };
+                        let id;
+                        let (mut ops, res_at) = if layer {
+                            id = op::LAYER_NORM_BWD;
+                            (
+                                vec![
+                                    y.clone(),
+                                    dw.clone(),
+                                    dw.clone(),
+                                    dy.clone(),
+                                    x.clone(),
+                                    w.clone(),
+                                    st(&mean),
+                                    st(&rstd),
+                                    r,
+                                ],
+                                8,
+                            )
+                        } else {
+                            id = op::RMS_NORM_BWD;
+                            (
+                                vec![
+                                    y.clone(),
+                                    dw.clone(),
+                                    dy.clone(),
+                                    x.clone(),
+                                    w.clone(),
+                                    st(&rstd),
+                                    r,
+                                ],
+                                6,
+                            )
+                        };
+                        let dy_at = if layer { 3 } else { 2 };
+                        // dx over dy, apart, over dres.
+                        match with_res {
+                            0 => {
+                                ops[0] = dy.clone();
+                                run_aliased(
+                                    id,
+                                    params(eps).as_bytes(),
+                                    &[],
+                                    &mut ops,
+                                    &[(dy_at, 0)],
+                                );
+                            }
+                            1 => run(id, params(eps).as_bytes(), &[], &mut ops),
+                            _ => {
+                                ops[0] = res.clone();
+                                run_aliased(
+                                    id,
+                                    params(eps).as_bytes(),
+                                    &[],
+                                    &mut ops,
+                                    &[(res_at, 0)],
+                                );
+                            }
+                        }
+                        let mut want = vec![0.0; n * d];
+                        let (mut dw, mut db) = (vec![0.5; d], vec![0.5; d]);
+                        let mut mag = vec![0.5; d];
+                        for row in 0..n {
+                            let at = row * d;
+                            let mean_of = |f: &dyn Fn(usize) -> f64| {
+                                (0..d).map(|c| f(at + c)).sum::<f64>() / d as f64
+                            };
+                            let c1 = if layer {
+                                mean_of(&|i| wv[i % d] * dv[i])
+                            } else {
+                                0.0
+                            };
+                            let c2 = mean_of(&|i| wv[i % d] * dv[i] * hat(i));
+                            for c in 0..d {
+                                let i = at + c;
+                                want[i] = rstd[row] * (wv[c] * dv[i] - c1 - hat(i) * c2);
+                                if with_res > 0 {
+                                    want[i] += rv[i];
+                                }
+                                dw[c] += dv[i] * hat(i);
+                                db[c] += dv[i];
+                                mag[c] += (dv[i] * hat(i)).abs() + dv[i].abs();
+                            }
+                        }
+                        let slack = if d == 1 { 0.5 } else { 2e-5 };
+                        close("dx", &ops[0].values(), &want, |i| {
+                            rounding(t, want[i], 8.0) + slack
+                        });
+                        let bound = |c: usize| 4e-6 * mag[c] + if d == 1 { 1.0 } else { 0.0 };
+                        close("dw", &ops[1].values(), &dw, bound);
+                        if layer {
+                            close("db", &ops[2].values(), &db, bound);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nan_stays_in_its_row_and_shapes_are_checked() {
+        let x = Tensor::new(DType::F32, &[2, 3], &[1.0, f64::NAN, 2.0, 1.0, 2.0, 3.0]);
+        let w = Tensor::new(DType::F32, &[3], &[1.0; 3]);
+        let y = || Tensor::new(DType::F32, &[2, 3], &[0.0; 6]);
+        let s = || Tensor::new(DType::F32, &[2], &[0.0; 2]);
+        let mut ops = vec![y(), s(), x.clone(), w.clone()];
+        run(op::RMS_NORM_FWD, params(0.0).as_bytes(), &[], &mut ops);
+        let v = ops[0].values();
+        assert!(v[..3].iter().all(|v| v.is_nan()) && v[3..].iter().all(|v| v.is_finite()));
+        let bad = Tensor::new(DType::F32, &[2], &[1.0; 2]);
+        let p = params(1e-5);
+        assert_eq!(
+            refusal(op::RMS_NORM_FWD, p.as_bytes(), &[y(), s(), x.clone(), bad]),
+            Some(Code::Invalid)
+        );
+        assert_eq!(
+            refusal(op::RMS_NORM_FWD, p.as_bytes(), &[y(), w.clone(), x, w]),
+            Some(Code::Invalid)
+        );
+    }
+}

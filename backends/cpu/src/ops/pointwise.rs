@@ -447,3 +447,293 @@ impl Kernel for Clamp {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::Code;
+
+    fn kind(kind: u32) -> op::KindParams {
+        op::KindParams {
+            kind,
+            ..Default::default()
+        }
+    }
+
+    fn erf(x: f64) -> f64 {
+        let (mut t, mut s, mut n) = (x, x, 0.0);
+        while t.abs() > 1e-18 {
+            n += 1.0;
+            t *= -x * x / n;
+            s += t / (2.0 * n + 1.0);
+        }
+        s * 2.0 / std::f64::consts::PI.sqrt()
+    }
+
+    #[test]
+    fn unary_over_storages_sizes_and_strides() {
+        let all: [(u32, fn(f64) -> f64); 12] = [
+            (op::unary::NEG, |x| -x),
+            (op::unary::ABS, f64::abs),
+            (op::unary::EXP, f64::exp),
+            (op::unary::LOG, f64::ln),
+            (op::unary::SQRT, f64::sqrt),
+            (op::unary::RSQRT, |x| 1.0 / x.sqrt()),
+            (op::unary::TANH, f64::tanh),
+            (op::unary::ERF, erf),
+            (op::unary::SIGMOID, |x| 1.0 / (1.0 + (-x).exp())),
+            (op::unary::SIN, f64::sin),
+            (op::unary::COS, f64::cos),
+            (op::unary::FLOOR, f64::floor),
+        ];
+        let mut rng = Rng(1);
+        for (k, f) in all {
+            for t in STORAGES {
+                for n in SIZES {
+                    let x = Tensor::strided(
+                        t,
+                        &[n],
+                        &[if n % 2 == 0 { 1 } else { 3 }],
+                        &rng.floats(n, 3.0),
+                    );
+                    let want: Vec<f64> = x.values().into_iter().map(f).collect();
+                    for out in STORAGES {
+                        let mut ops = [Tensor::poison(out, &[n]), x.clone()];
+                        run(op::UNARY, kind(k).as_bytes(), &[], &mut ops);
+                        close(&format!("unary {k} {t:?}"), &ops[0].values(), &want, |i| {
+                            rounding(out, want[i], 4.0)
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn binary_broadcasts_aliases_and_keeps_nan() {
+        let all: [(u32, fn(f64, f64) -> f64); 7] = [
+            (op::binary::ADD, |a, b| a + b),
+            (op::binary::SUB, |a, b| a - b),
+            (op::binary::MUL, |a, b| a * b),
+            (op::binary::DIV, |a, b| a / b),
+            (op::binary::MAX, f64::max),
+            (op::binary::MIN, f64::min),
+            (op::binary::POW, f64::powf),
+        ];
+        let mut rng = Rng(2);
+        for (k, f) in all {
+            for t in STORAGES {
+                for (a, b) in [(1, 1), (3, 5), (33, 130), (700, 57), (0, 4)] {
+                    let full = |rng: &mut Rng| {
+                        rng.floats(a * b, 2.0)
+                            .iter()
+                            .map(|v| v.abs() + 0.1)
+                            .collect::<Vec<_>>()
+                    };
+                    let row: Vec<f64> = (0..a * b)
+                        .map(|i| 0.5 + (i % b.max(1)) as f64 / 64.0)
+                        .collect();
+                    let col: Vec<f64> = (0..a * b)
+                        .map(|i| 0.5 + (i / b.max(1)) as f64 / 64.0)
+                        .collect();
+                    for (rhs, stride) in [
+                        (full(&mut rng), strides(a, b)[0]),
+                        (full(&mut rng), strides(a, b)[1]),
+                        (full(&mut rng), strides(a, b)[2]),
+                        (row, [0, 1]),
+                        (col, [1, 0]),
+                        (vec![1.5; a * b], [0, 0]),
+                    ] {
+                        let y = Tensor::strided(t, &[a, b], &stride, &rhs);
+                        let x = Tensor::new(t, &[a, b], &full(&mut rng));
+                        let want: Vec<f64> = x
+                            .values()
+                            .iter()
+                            .zip(y.values())
+                            .map(|(a, b)| f(*a, b))
+                            .collect();
+                        let mut ops = [Tensor::poison(t, &[a, b]), x.clone(), y.clone()];
+                        run(op::BINARY, kind(k).as_bytes(), &[], &mut ops);
+                        close("binary", &ops[0].values(), &want, |i| {
+                            rounding(t, want[i], 1.0)
+                        });
+                        // dst is a.
+                        let mut ops = [x.clone(), x.clone(), y];
+                        run_aliased(op::BINARY, kind(k).as_bytes(), &[], &mut ops, &[(1, 0)]);
+                        close("binary in place", &ops[0].values(), &want, |i| {
+                            rounding(t, want[i], 1.0)
+                        });
+                    }
+                }
+            }
+        }
+        for k in [op::binary::MAX, op::binary::MIN] {
+            let (nan, inf) = (f64::NAN, f64::INFINITY);
+            let mut ops = [
+                Tensor::poison(DType::F32, &[4]),
+                Tensor::new(DType::F32, &[4], &[nan, 1.0, inf, -inf]),
+                Tensor::new(DType::F32, &[4], &[1.0, nan, 1.0, 1.0]),
+            ];
+            run(op::BINARY, kind(k).as_bytes(), &[], &mut ops);
+            let (c, d) = if k == op::binary::MAX {
+                (inf, 1.0)
+            } else {
+                (1.0, -inf)
+            };
+            close("nan", &ops[0].values(), &[nan, nan, c, d], |_| 0.0);
+        }
+    }
+
+    #[test]
+    fn integers_wrap_and_never_trap() {
+        let a = [7.0, -7.0, 2147483647.0, -2147483648.0, 5.0, 2.0];
+        let b = [2.0, 2.0, 1.0, -1.0, 0.0, 10.0];
+        for (k, want) in [
+            (
+                op::binary::ADD,
+                [9.0, -5.0, -2147483648.0, 2147483647.0, 5.0, 12.0],
+            ),
+            (
+                op::binary::DIV,
+                [3.0, -3.0, 2147483647.0, -2147483648.0, 0.0, 0.0],
+            ),
+            (
+                op::binary::POW,
+                [49.0, 49.0, 2147483647.0, 0.0, 1.0, 1024.0],
+            ),
+            (op::binary::MAX, [7.0, 2.0, 2147483647.0, -1.0, 5.0, 10.0]),
+        ] {
+            let mut ops = [
+                Tensor::poison(DType::I32, &[6]),
+                Tensor::new(DType::I32, &[6], &a),
+                Tensor::new(DType::I32, &[6], &b),
+            ];
+            run(op::BINARY, kind(k).as_bytes(), &[], &mut ops);
+            close("i32", &ops[0].values(), &want, |_| 0.0);
+        }
+    }
+
+    #[test]
+    fn compare_select_axpby_clamp_add() {
+        let mut rng = Rng(3);
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        for t in STORAGES {
+            for n in SIZES {
+                let mut v = rng.floats(n, 2.0);
+                if n > 5 {
+                    v[3] = nan;
+                    v[5] = -inf;
+                }
+                let x = Tensor::strided(t, &[n], &[2], &v);
+                let y = Tensor::new(t, &[n], &rng.floats(n, 2.0));
+                let (xv, yv) = (x.values(), y.values());
+                for (k, f) in [
+                    (op::compare::EQ, (|a, b| a == b) as fn(f64, f64) -> bool),
+                    (op::compare::NE, |a, b| a != b),
+                    (op::compare::LT, |a, b| a < b),
+                    (op::compare::LE, |a, b| a <= b),
+                    (op::compare::GT, |a, b| a > b),
+                    (op::compare::GE, |a, b| a >= b),
+                ] {
+                    let mut ops = [Tensor::poison(DType::U8, &[n]), x.clone(), y.clone()];
+                    run(op::COMPARE, kind(k).as_bytes(), &[], &mut ops);
+                    let want: Vec<f64> = (0..n).map(|i| f(xv[i], yv[i]) as u8 as f64).collect();
+                    close("compare", &ops[0].values(), &want, |_| 0.0);
+                    let mut ops = [
+                        Tensor::poison(t, &[n]),
+                        ops[0].clone(),
+                        x.clone(),
+                        y.clone(),
+                    ];
+                    run(
+                        op::SELECT,
+                        op::NoParams::default().as_bytes(),
+                        &[],
+                        &mut ops,
+                    );
+                    let want: Vec<f64> = (0..n)
+                        .map(|i| if f(xv[i], yv[i]) { xv[i] } else { yv[i] })
+                        .collect();
+                    close("select", &ops[0].values(), &want, |_| 0.0);
+                }
+                for (alpha, beta) in [(0.5, 2.0), (3.0, 0.0), (-1.0, 1.0)] {
+                    let p = op::AxpbyParams {
+                        alpha,
+                        beta,
+                        ..Default::default()
+                    };
+                    let y0 = if beta == 0.0 {
+                        Tensor::poison(t, &[n])
+                    } else {
+                        y.clone()
+                    };
+                    let mut ops = [y0, x.clone()];
+                    run(op::AXPBY, p.as_bytes(), &[], &mut ops);
+                    let want: Vec<f64> = (0..n)
+                        .map(|i| alpha * xv[i] + if beta == 0.0 { 0.0 } else { beta * yv[i] })
+                        .collect();
+                    close("axpby", &ops[0].values(), &want, |i| {
+                        rounding(t, want[i], 1.0) + 1e-6
+                    });
+                }
+                let p = op::ClampParams {
+                    lo: -0.5,
+                    hi: 0.75,
+                    ..Default::default()
+                };
+                let mut ops = [Tensor::poison(t, &[n]), x.clone()];
+                run(op::CLAMP, p.as_bytes(), &[], &mut ops);
+                let want: Vec<f64> = xv
+                    .iter()
+                    .map(|v| if v.is_nan() { nan } else { v.clamp(-0.5, 0.75) })
+                    .collect();
+                close("clamp", &ops[0].values(), &want, |_| 0.0);
+                let xd = Tensor::new(t, &[n], &xv);
+                let mut ops = [Tensor::poison(t, &[n]), xd, y.clone()];
+                run(op::ADD, op::NoParams::default().as_bytes(), &[], &mut ops);
+                let want: Vec<f64> = (0..n).map(|i| xv[i] + yv[i]).collect();
+                close("add", &ops[0].values(), &want, |i| {
+                    rounding(t, want[i], 1.0)
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let f = |t, s: &[usize]| Tensor::poison(t, s);
+        let k = kind(op::binary::ADD);
+        let two =
+            |a: Tensor, b: Tensor| refusal(op::BINARY, k.as_bytes(), &[f(DType::F32, &[3]), a, b]);
+        assert_eq!(two(f(DType::F32, &[3]), f(DType::F32, &[3])), None);
+        assert_eq!(
+            two(f(DType::F32, &[4]), f(DType::F32, &[3])),
+            Some(Code::Invalid)
+        );
+        assert_eq!(
+            two(f(DType::F32, &[3]), f(DType::Bf16, &[3])),
+            Some(Code::Unsupported)
+        );
+        assert_eq!(
+            two(f(DType::F32, &[3]), Tensor::absent()),
+            Some(Code::Invalid)
+        );
+        let bad = kind(99);
+        assert_eq!(
+            refusal(
+                op::BINARY,
+                bad.as_bytes(),
+                &[
+                    f(DType::F32, &[1]),
+                    f(DType::F32, &[1]),
+                    f(DType::F32, &[1])
+                ]
+            ),
+            Some(Code::Unsupported)
+        );
+        let mut neg = f(DType::F32, &[3]);
+        neg.layout.stride[0] = -1;
+        assert_eq!(two(neg, f(DType::F32, &[3])), Some(Code::Unsupported));
+    }
+}

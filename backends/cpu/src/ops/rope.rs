@@ -120,3 +120,81 @@ impl Kernel for Rope {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::DType;
+
+    #[test]
+    fn rotations_partial_strided_in_place_and_back() {
+        let mut rng = Rng(9);
+        for t in STORAGES {
+            for ([b, s, h, d], r) in [
+                ([1, 1, 1, 2], 2),
+                ([2, 5, 3, 8], 8),
+                ([2, 33, 2, 64], 64),
+                ([1, 7, 2, 33], 16),
+                ([0, 3, 1, 4], 4),
+            ] {
+                for interleaved in [false, true] {
+                    let f = if interleaved { op::FLAG_INTERLEAVED } else { 0 };
+                    let n = b * s * h * d;
+                    let v = rng.floats(n, 1.0);
+                    // [B, T, H, D] as a slice of a fused projection of three times the width.
+                    let stride = [s * 3 * h * d, 3 * h * d, d, 1];
+                    let x = Tensor::strided(t, &[b, s, h, d], &stride, &v);
+                    let xv = x.values();
+                    let angle: Vec<f64> = rng.floats(s * r / 2, 3.0);
+                    let cos = Tensor::new(
+                        DType::F32,
+                        &[s, r / 2],
+                        &angle.iter().map(|a| a.cos()).collect::<Vec<_>>(),
+                    );
+                    let sin = Tensor::new(
+                        DType::F32,
+                        &[s, r / 2],
+                        &angle.iter().map(|a| a.sin()).collect::<Vec<_>>(),
+                    );
+                    let mut want = xv.clone();
+                    for row in 0..b * s * h {
+                        let it = row / h % s;
+                        for i in 0..r / 2 {
+                            let (p, q) = if interleaved {
+                                (2 * i, 2 * i + 1)
+                            } else {
+                                (i, i + r / 2)
+                            };
+                            let (c, sn) =
+                                (angle[it * r / 2 + i].cos(), angle[it * r / 2 + i].sin());
+                            let (a, bb) = (xv[row * d + p], xv[row * d + q]);
+                            want[row * d + p] = a * c - bb * sn;
+                            want[row * d + q] = bb * c + a * sn;
+                        }
+                    }
+                    let p = op::RopeParams {
+                        flags: f,
+                        ..Default::default()
+                    };
+                    let mut ops = [x.clone(), x.clone(), cos.clone(), sin.clone()];
+                    run_aliased(op::ROPE, p.as_bytes(), &[], &mut ops, &[(1, 0)]);
+                    close("rope", &ops[0].values(), &want, |i| {
+                        rounding(t, want[i], 4.0) + 4e-7
+                    });
+                    // Backward undoes it.
+                    let p = op::RopeParams {
+                        flags: f | op::FLAG_INVERSE,
+                        ..Default::default()
+                    };
+                    let y = ops[0].clone();
+                    let mut ops = [Tensor::poison(t, &[b, s, h, d]), y, cos, sin];
+                    run(op::ROPE, p.as_bytes(), &[], &mut ops);
+                    close("inverse", &ops[0].values(), &xv, |_| {
+                        3.0 * unit_of(t) + 1e-6
+                    });
+                }
+            }
+        }
+    }
+}

@@ -318,3 +318,187 @@ impl Kernel for CrossEntropyBackward {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::{Code, DType};
+
+    const SHAPES: [(usize, usize); 7] = [
+        (0, 3),
+        (1, 1),
+        (5, 7),
+        (33, 33),
+        (3, 1000),
+        (5, 4099),
+        (2, 50257),
+    ];
+
+    fn softmax64(x: &[f64]) -> (Vec<f64>, f64) {
+        let m = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let s: f64 = x.iter().map(|v| (v - m).exp()).sum();
+        (x.iter().map(|v| (v - m).exp() / s).collect(), m + s.ln())
+    }
+
+    #[test]
+    fn softmax_forward_and_backward() {
+        let none = op::NoParams::default();
+        let mut rng = Rng(11);
+        for t in STORAGES {
+            for (n, d) in SHAPES {
+                let x = Tensor::strided(t, &[n, d], &[d + 3, 1], &rng.floats(n * d, 20.0));
+                let xv = x.values();
+                let mut ops = [Tensor::poison(t, &[n, d]), x];
+                run(op::SOFTMAX_FWD, none.as_bytes(), &[], &mut ops);
+                let want: Vec<f64> = xv.chunks(d).flat_map(|r| softmax64(r).0).collect();
+                close("softmax", &ops[0].values(), &want, |i| {
+                    rounding(t, want[i], 80.0)
+                });
+                let y = ops[0].clone();
+                let dy = Tensor::new(t, &[n, d], &rng.floats(n * d, 1.0));
+                let (yv, dv) = (y.values(), dy.values());
+                let mut ops = [Tensor::poison(t, &[n, d]), dy, y];
+                run(op::SOFTMAX_BWD, none.as_bytes(), &[], &mut ops);
+                let mut want = Vec::new();
+                for (y, g) in yv.chunks(d).zip(dv.chunks(d)) {
+                    let s: f64 = y.iter().zip(g).map(|(a, b)| a * b).sum();
+                    want.extend(y.iter().zip(g).map(|(y, g)| y * (g - s)));
+                }
+                close("softmax bwd", &ops[0].values(), &want, |i| {
+                    rounding(t, want[i], 8.0) + 4e-7 * yv[i]
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn cross_entropy_forward_and_backward_in_place() {
+        let mut rng = Rng(12);
+        let p = op::XentParams {
+            flags: op::FLAG_HAS_IGNORE,
+            ignore: -100,
+            ..Default::default()
+        };
+        for t in STORAGES {
+            for index in [DType::I32, DType::I64] {
+                for (n, d) in SHAPES {
+                    let x = Tensor::new(t, &[n, d], &rng.floats(n * d, 10.0));
+                    let xv = x.values();
+                    let target: Vec<f64> = (0..n)
+                        .map(|r| match r {
+                            1 => -100.0,
+                            2 => d as f64,
+                            3 => -1.0,
+                            _ => rng.below(d) as f64,
+                        })
+                        .collect();
+                    let tt = Tensor::new(index, &[n], &target);
+                    let s = || Tensor::poison(DType::F32, &[n]);
+                    let mut ops = [s(), s(), x.clone(), tt.clone()];
+                    run(op::CROSS_ENTROPY_FWD, p.as_bytes(), &[], &mut ops);
+                    let lse: Vec<f64> = xv.chunks(d).map(|r| softmax64(r).1).collect();
+                    let loss: Vec<f64> = (0..n)
+                        .map(|r| match target[r] {
+                            -100.0 => 0.0,
+                            c if c < 0.0 || c >= d as f64 => f64::NAN,
+                            c => lse[r] - xv[r * d + c as usize],
+                        })
+                        .collect();
+                    close("lse", &ops[1].values(), &lse, |i| {
+                        1e-6 * (1.0 + lse[i].abs())
+                    });
+                    close("loss", &ops[0].values(), &loss, |i| {
+                        1e-6 * (1.0 + lse[i].abs())
+                    });
+                    let lse_t = ops[1].clone();
+                    for broadcast in [false, true] {
+                        let g: Vec<f64> = (0..n)
+                            .map(|i| if broadcast { 0.125 } else { 0.5 + i as f64 })
+                            .collect();
+                        let dloss = Tensor::strided(DType::F32, &[n], &[!broadcast as usize], &g);
+                        let mut ops = [x.clone(), x.clone(), lse_t.clone(), tt.clone(), dloss];
+                        run_aliased(
+                            op::CROSS_ENTROPY_BWD,
+                            p.as_bytes(),
+                            &[],
+                            &mut ops,
+                            &[(1, 0)],
+                        );
+                        let mut want = Vec::new();
+                        for r in 0..n {
+                            let y = softmax64(&xv[r * d..(r + 1) * d]).0;
+                            for (c, y) in y.iter().enumerate() {
+                                let hot = (c as f64 == target[r]) as u8 as f64;
+                                want.push(match target[r] {
+                                    -100.0 => 0.0,
+                                    v if v < 0.0 || v >= d as f64 => f64::NAN,
+                                    _ => (y - hot) * g[r],
+                                });
+                            }
+                        }
+                        close("dlogits", &ops[0].values(), &want, |i| {
+                            rounding(t, want[i], 80.0) + 3e-7 * g[i / d]
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nan() {
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        let rows = [
+            [-inf, 1.0, 1.0],
+            [-inf, -inf, -inf],
+            [nan, 1.0, 2.0],
+            [300.0, -300.0, 0.0],
+        ];
+        let x = Tensor::new(DType::F32, &[4, 3], &rows.concat());
+        let mut ops = [Tensor::poison(DType::F32, &[4, 3]), x.clone()];
+        run(
+            op::SOFTMAX_FWD,
+            op::NoParams::default().as_bytes(),
+            &[],
+            &mut ops,
+        );
+        let want = [0.0, 0.5, 0.5, nan, nan, nan, nan, nan, nan, 1.0, 0.0, 0.0];
+        close("softmax", &ops[0].values(), &want, |_| 1e-7);
+        let s = || Tensor::poison(DType::F32, &[4]);
+        let mut ops = [s(), s(), x, Tensor::new(DType::I64, &[4], &[1.0; 4])];
+        run(
+            op::CROSS_ENTROPY_FWD,
+            op::XentParams::default().as_bytes(),
+            &[],
+            &mut ops,
+        );
+        close(
+            "lse",
+            &ops[1].values(),
+            &[1.0 + 2f64.ln(), -inf, nan, 300.0],
+            |_| 1e-5,
+        );
+    }
+
+    #[test]
+    fn refusals() {
+        let s = |n: usize| Tensor::new(DType::F32, &[n], &vec![0.0; n]);
+        let x = Tensor::poison(DType::F32, &[4, 3]);
+        let p = op::XentParams::default();
+        let t = Tensor::poison(DType::I64, &[4]);
+        let ask = |a: Tensor, t: Tensor| {
+            refusal(
+                op::CROSS_ENTROPY_FWD,
+                p.as_bytes(),
+                &[a, s(4), x.clone(), t],
+            )
+        };
+        assert_eq!(ask(s(4), t.clone()), None);
+        assert_eq!(ask(s(3), t), Some(Code::Invalid));
+        assert_eq!(
+            ask(s(4), Tensor::poison(DType::F32, &[4])),
+            Some(Code::Unsupported)
+        );
+    }
+}
