@@ -100,7 +100,7 @@ impl Ops<CpuBackend> for CpuOps {
                             ),
                         );
                     }
-                    if at as u64 % align != 0 {
+                    if !(at as u64).is_multiple_of(*align) {
                         return fail(
                             Code::Invalid,
                             format!(
@@ -134,7 +134,7 @@ impl Ops<CpuBackend> for CpuOps {
             (0, _) => std::ptr::null_mut(),
             (need, Some(w)) if w.bytes >= need => {
                 let at = address(&w, p.name)?;
-                if at as u64 % ALIGN != 0 {
+                if !(at as u64).is_multiple_of(ALIGN) {
                     return fail(
                         Code::Invalid,
                         format!("{}: the workspace must be {ALIGN}-byte aligned", p.name),

@@ -125,7 +125,7 @@ impl Team {
         s.next.store(0, Relaxed);
         s.exited.store(0, Relaxed);
         let epoch = s.gate.load(Relaxed) / EPOCH + 1;
-        s.gate.store(epoch * EPOCH | OPEN, SeqCst);
+        s.gate.store((epoch * EPOCH) | OPEN, SeqCst);
         let asleep = s.sleepers.load(SeqCst);
         if asleep > 0 {
             let _guard = lock(&s.lock);

@@ -92,7 +92,7 @@ pub(super) fn supported(s: &CollShape) -> Result<()> {
     if s.flags & !COLLF_ACC_F32 != 0 {
         return unsupported(format!("{}: flags {:#x}", what(), s.flags));
     }
-    if s.dtype.bits() < 8 && s.count * s.dtype.bits() % 8 != 0 {
+    if s.dtype.bits() < 8 && !s.count.is_multiple_of(2) {
         return unsupported(format!(
             "{}: {} elements end inside a byte",
             what(),

@@ -39,7 +39,7 @@ impl Mail {
         }
     }
 
-    fn from_to(&self, from: usize, to: usize) -> &Mutex<VecDeque<Post>> {
+    fn queue(&self, from: usize, to: usize) -> &Mutex<VecDeque<Post>> {
         &self.boxes[from * self.n + to]
     }
 }
@@ -49,7 +49,7 @@ impl World {
     pub(super) fn post<'a>(&self, rank: usize, op: &'a Planned) -> Result<Sent<'a>> {
         self.health()?;
         let done = Arc::new(AtomicBool::new(false));
-        lock(self.mail.from_to(rank, op.peer)).push_back(Post {
+        lock(self.mail.queue(rank, op.peer)).push_back(Post {
             at: op.send,
             bytes: op.bytes(op.count),
             dtype: op.dtype,
@@ -62,7 +62,7 @@ impl World {
 
     /// Receives what the peer posted, waiting for it.
     pub(super) fn receive(&self, rank: usize, op: &Planned, patience: &Patience<'_>) -> Result<()> {
-        let from = self.mail.from_to(op.peer, rank);
+        let from = self.mail.queue(op.peer, rank);
         let ready = || !lock(from).is_empty();
         let gone = || self.slots[op.peer].gone.load(SeqCst).then_some(op.peer);
         if let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) {
@@ -112,7 +112,7 @@ impl World {
 
     /// Takes a post back; when the receiver has it already, waits the copy out.
     pub(super) fn withdraw(&self, rank: usize, sent: &Sent<'_>) {
-        let mut queue = lock(self.mail.from_to(rank, sent.op.peer));
+        let mut queue = lock(self.mail.queue(rank, sent.op.peer));
         let before = queue.len();
         queue.retain(|p| !Arc::ptr_eq(&p.done, &sent.done));
         let taken = queue.len() == before;

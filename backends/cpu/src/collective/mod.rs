@@ -61,7 +61,7 @@ impl Drop for Member {
 }
 
 impl Member {
-    fn new(world: Arc<World>, rank: usize, timeout: Duration) -> Result<Comm> {
+    fn join(world: Arc<World>, rank: usize, timeout: Duration) -> Result<Comm> {
         world.join(rank)?;
         Ok(Comm {
             member: Arc::new(Member {
@@ -213,7 +213,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
                 ),
             );
         }
-        Member::new(world, rank, timeout)
+        Member::join(world, rank, timeout)
     }
 
     /// Waits for all ranks of the parent, at most its timeout.
@@ -248,7 +248,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
             world.fail(e.clone());
             return Err(e);
         }
-        Member::new(world, rank, timeout).map(Some)
+        Member::join(world, rank, timeout).map(Some)
     }
 
     fn supports(_: &CpuBackend, _: &Comm, shape: &CollShape) -> Result<Support> {

@@ -22,6 +22,8 @@ pub(super) struct Sum<'a> {
 trait Elem: Copy + Default {
     /// What sums are kept in.
     type Acc: Copy + Default;
+    /// Sums are kept in the type itself, so there is nothing to round.
+    const DIRECT: bool;
     fn up(self) -> Self::Acc;
     fn down(a: Self::Acc) -> Self;
     fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
@@ -68,6 +70,7 @@ macro_rules! plain_float {
     ($($t:ty),*) => {$(
         impl Elem for $t {
             type Acc = $t;
+            const DIRECT: bool = true;
             #[inline(always)]
             fn up(self) -> $t {
                 self
@@ -84,6 +87,7 @@ plain_float!(f32, f64);
 
 impl Elem for bf16 {
     type Acc = f32;
+    const DIRECT: bool = false;
     #[inline(always)]
     fn up(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
@@ -101,6 +105,7 @@ impl Elem for bf16 {
 
 impl Elem for f16 {
     type Acc = f32;
+    const DIRECT: bool = false;
     #[inline(always)]
     fn up(self) -> f32 {
         self.to_f32()
@@ -116,6 +121,7 @@ macro_rules! integer {
     ($($t:ty),*) => {$(
         impl Elem for $t {
             type Acc = $t;
+            const DIRECT: bool = true;
             #[inline(always)]
             fn up(self) -> $t {
                 self
@@ -232,20 +238,17 @@ unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
         if s.reduce == RED_AVG {
             acc.iter_mut().for_each(|a| *a = T::share(*a, n));
         }
-        let out = &mut out[..len];
-        for (o, a) in out.iter_mut().zip(acc.iter()) {
-            *o = T::down(*a);
-        }
+        let result: *const u8 = if T::DIRECT {
+            acc.as_ptr().cast()
+        } else {
+            for (o, a) in out.iter_mut().zip(acc.iter()) {
+                *o = T::down(*a);
+            }
+            out.as_ptr().cast()
+        };
         for dst in s.outputs {
-            // SAFETY: the block lies inside every output; `out` is ours.
-            unsafe {
-                put(
-                    out.as_ptr().cast(),
-                    dst.add(at * size),
-                    len * size,
-                    s.stores,
-                )
-            };
+            // SAFETY: the block lies inside every output; the result is ours.
+            unsafe { put(result, dst.add(at * size), len * size, s.stores) };
         }
         at += len;
     }

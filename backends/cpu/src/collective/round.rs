@@ -431,8 +431,15 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
             }
             COLL_ALL_TO_ALL => {
                 let each = bytes(op.count);
-                for other in 0..n {
-                    exchange(rank, other, each, all);
+                let in_place = all.iter().any(|p| p.send == p.recv.cast_const());
+                let stores = Stores::for_traffic(2 * n * n * each);
+                for (other, p) in all.iter().enumerate() {
+                    if in_place {
+                        exchange(rank, other, each, all);
+                    } else if each > 0 {
+                        let (source, to) = (p.send.add(rank * each), op.recv.add(other * each));
+                        push(source, &[to], each, stores);
+                    }
                 }
             }
             COLL_ALL_TO_ALL_V => {

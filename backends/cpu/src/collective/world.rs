@@ -39,7 +39,14 @@ pub(super) struct Patience<'a> {
     pub(super) abandoned: &'a dyn Fn() -> bool,
 }
 
-type Split = Vec<Option<(Option<i32>, i32)>>;
+/// A split under way.
+struct Split {
+    /// Colour and key of the ranks that have come.
+    entries: Vec<Option<(Option<i32>, i32)>>,
+    children: HashMap<i32, Arc<World>>,
+    /// Ranks that have their answer.
+    taken: usize,
+}
 
 pub(super) struct World {
     pub(super) name: String,
@@ -57,7 +64,7 @@ pub(super) struct World {
     parked: AtomicU32,
     lock: Mutex<()>,
     wake: Condvar,
-    splits: Mutex<HashMap<u64, (Split, HashMap<i32, Arc<World>>, usize)>>,
+    splits: Mutex<HashMap<u64, Split>>,
 }
 
 impl World {
@@ -271,16 +278,18 @@ impl World {
         let n = self.ranks();
         {
             let mut splits = lock(&self.splits);
-            let s = splits
-                .entry(number)
-                .or_insert_with(|| (vec![None; n], HashMap::new(), 0));
-            s.0[rank] = Some((color, key));
+            let s = splits.entry(number).or_insert_with(|| Split {
+                entries: vec![None; n],
+                children: HashMap::new(),
+                taken: 0,
+            });
+            s.entries[rank] = Some((color, key));
         }
         self.notify();
         let present = |r: usize| {
             lock(&self.splits)
                 .get(&number)
-                .is_some_and(|s| s.0[r].is_some())
+                .is_some_and(|s| s.entries[r].is_some())
         };
         let ready = || (0..n).all(present);
         let patience = Patience {
@@ -310,17 +319,18 @@ impl World {
             });
         }
         let mut splits = lock(&self.splits);
-        let Some((entries, children, taken)) = splits.get_mut(&number) else {
+        let Some(split) = splits.get_mut(&number) else {
             return fail(Code::Internal, "a split ended before everyone took part");
         };
         let answer = color.map(|color| {
-            let mut members: Vec<(i32, usize)> = entries
+            let mut members: Vec<(i32, usize)> = split
+                .entries
                 .iter()
                 .enumerate()
                 .filter_map(|(r, e)| e.and_then(|(c, k)| (c == Some(color)).then_some((k, r))))
                 .collect();
             members.sort_unstable();
-            let child = children.entry(color).or_insert_with(|| {
+            let child = split.children.entry(color).or_insert_with(|| {
                 let name = match name {
                     "" => format!("{}/{color}", self.name),
                     given => given.to_string(),
@@ -330,8 +340,8 @@ impl World {
             let mine = members.iter().position(|(_, r)| *r == rank).unwrap_or(0);
             (child.clone(), mine)
         });
-        *taken += 1;
-        if *taken == n {
+        split.taken += 1;
+        if split.taken == n {
             splits.remove(&number);
         }
         Ok(answer)
