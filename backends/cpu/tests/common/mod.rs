@@ -1,5 +1,7 @@
 //! Ranks as threads over the backend's traits, and small helpers to move values in and out of pinned memory.
 
+#![allow(dead_code)]
+
 use crossweave_backend_cpu::{Comm, CpuBackend, CpuCollectives, Device, Mem, Stream};
 use crossweave_plugin::abi::DType;
 use crossweave_plugin::{Backend, Coll, Collectives, CommConfig, Host, MemKind, Result, Span};
@@ -81,7 +83,6 @@ pub fn coll<'a>(kind: u32, dtype: DType, count: u64) -> Coll<'a, Mem> {
 }
 
 /// The same collective once more.
-#[allow(dead_code)]
 pub fn c_like<'a>(c: &Coll<'a, Mem>) -> Coll<'a, Mem> {
     Coll {
         send: c.send,
