@@ -1,1 +1,18 @@
-//! crossweave-engine.
+//! The only place where plan meets device: one rank's [`Trainer`] walks a plan over streams, and knows no model and no algorithm.
+//!
+//! The host only enqueues. What it wants to know of a step (loss, gradient norm) is copied to pinned memory by the device and read
+//! one step later, so the steady state has no host sync.
+#![forbid(unsafe_code)]
+
+mod dry;
+mod error;
+mod infer;
+mod init;
+mod state;
+mod trainer;
+mod walk;
+
+pub use dry::{DryRun, dry_run};
+pub use error::{Error, Result};
+pub use state::StateKind;
+pub use trainer::{AdamW, MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer};

@@ -351,6 +351,7 @@ impl Stream {
         let event = Event(Arc::new(EventInner {
             device: self.device.clone(),
             handle: Raw(h),
+            covers: Mutex::new(None),
         }));
         self.record_again(&event)?;
         Ok(event)
@@ -358,11 +359,13 @@ impl Stream {
 
     /// Records an existing event anew; earlier waits do not move.
     pub fn record_again(&self, event: &Event) -> Result<()> {
-        let _st = self.core.lock();
+        let st = self.core.lock();
         // SAFETY: both handles are live; our lock serialises calls on this stream.
         check("event_record", |e| unsafe {
             call!(self.device.0.api, event_record)(event.0.handle.0, self.core.handle.0, e)
-        })
+        })?;
+        *event.0.covers.lock().unwrap_or_else(|e| e.into_inner()) = Some((self.core.clone(), st.seq));
+        Ok(())
     }
 
     /// Later work of this stream waits for the event's latest record before this call.
@@ -378,6 +381,8 @@ impl Stream {
 struct EventInner {
     device: Device,
     handle: Raw,
+    /// The stream and the call of the latest record: who has waited for the event knows that the stream has come this far.
+    covers: Mutex<Option<(Arc<StreamCore>, u64)>>,
 }
 impl Drop for EventInner {
     fn drop(&mut self) {
@@ -401,10 +406,16 @@ impl Event {
     /// Waits for the latest record.
     pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
         let ns = timeout.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
+        let covers = self.0.covers.lock().unwrap_or_else(|e| e.into_inner()).clone();
         // SAFETY: the event is live.
         check("event_sync", |e| unsafe {
             call!(self.0.device.0.api, event_sync)(self.0.handle.0, ns, e)
-        })
+        })?;
+        if let Some((core, seq)) = covers {
+            let mut st = core.lock();
+            st.passed = st.passed.max(seq);
+        }
+        Ok(())
     }
     /// Time from `self` to `later`, both passed. `None` where the device cannot tell.
     pub fn elapsed(&self, later: &Event) -> Result<Option<Duration>> {

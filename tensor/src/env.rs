@@ -5,6 +5,7 @@ use crate::{Run, Tensor, shape_error};
 use crossweave_hal::DType;
 use crossweave_mesh::Axis;
 use std::cell::Cell;
+use std::rc::Rc;
 
 /// Key of counter-based randomness (01 §6): recompute and any mesh give the same numbers, and no state is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,12 +60,12 @@ impl Groups for NoGroups {
 /// The first write of a step overwrites, later ones add, so that no step begins by clearing gigabytes.
 pub struct GradSink<'a> {
     views: &'a [Tensor],
-    written: &'a [Cell<bool>],
+    written: &'a [Rc<Cell<bool>>],
 }
 
 impl<'a> GradSink<'a> {
-    /// `views[p]` and `written[p]` belong to parameter `p`.
-    pub fn new(views: &'a [Tensor], written: &'a [Cell<bool>]) -> GradSink<'a> {
+    /// `views[p]` and `written[p]` belong to parameter `p`; the flags of tied parameters are shared with their owner.
+    pub fn new(views: &'a [Tensor], written: &'a [Rc<Cell<bool>>]) -> GradSink<'a> {
         GradSink { views, written }
     }
     /// No gradients (inference, dry runs).

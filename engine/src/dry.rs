@@ -1,0 +1,138 @@
+//! The dry run: every block once on the device of nothing. Gives sizes to the planner, and checks sharding types and shapes before any memory is taken.
+
+use crate::error::{Error, Result};
+use crossweave_hal::{DType, Device, NoDecompose, Tag};
+use crossweave_plan::UnitFacts;
+use crossweave_tensor::{
+    Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor, Ty,
+    UnitDecl, spmd,
+};
+use std::cell::RefCell;
+
+/// What a dry run found.
+#[derive(Clone, Debug)]
+pub struct DryRun {
+    /// Sizes of each unit, for one micro-batch.
+    pub units: Vec<UnitFacts>,
+    /// Parameters over all units (tied ones once).
+    pub params: u64,
+    /// Batch and sequence length it was made for.
+    pub shape: (u64, u64),
+}
+
+/// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens.
+pub fn dry_run(
+    null: &Device,
+    units: &[UnitDecl],
+    compute: DType,
+    batch: u64,
+    seq: u64,
+) -> Result<DryRun> {
+    let fail = |at: &str, e: crossweave_tensor::Error| Error::Run {
+        rank: 0,
+        step: 0,
+        at: format!("dry run of {at}"),
+        source: e,
+    };
+    let stream = null
+        .stream("dry", 0)
+        .map_err(|e| fail("set-up", e.into()))?;
+    let cache = RefCell::new(KernelCache::default());
+    let run = Run::new(&stream, &NoDecompose, &cache);
+    let ids = run
+        .empty([batch, seq], DType::I32)
+        .map_err(|e| fail("set-up", e))?;
+    let data = Batch {
+        tokens: Some(ids.clone()),
+        targets: Some(ids),
+    };
+    let mut params: Vec<Vec<Tensor>> = vec![];
+    let mut facts = vec![];
+    let mut flow: Vec<Tensor> = vec![];
+    for (u, unit) in units.iter().enumerate() {
+        let at = |e| fail(&unit.name, e);
+        let own = |t: &crossweave_tensor::ParamDecl| run.empty_for(t.shape, compute, Tag::Param);
+        let mine: Vec<Tensor> = unit
+            .params
+            .iter()
+            .map(own)
+            .collect::<std::result::Result<_, _>>()
+            .map_err(at)?;
+        params.push(mine);
+        let mut views = params[u].clone();
+        views.extend(unit.borrowed.iter().map(|(u, p)| params[*u][*p].clone()));
+        let consts: Vec<Tensor> = unit
+            .consts
+            .iter()
+            .map(|(s, _)| run.empty_for(*s, DType::F32, Tag::Staging))
+            .collect::<std::result::Result<_, _>>()
+            .map_err(at)?;
+        let decls = unit
+            .params
+            .iter()
+            .chain(unit.borrowed.iter().map(|(u, p)| &units[*u].params[*p]));
+        let types = decls.map(|p| param_types(&p.split)).collect();
+        let sink = GradSink::none();
+        let env = Env {
+            run: &run,
+            groups: &NoGroups,
+            params: &views,
+            consts: &consts,
+            grads: &sink,
+            batch: &data,
+            key: RngKey::default(),
+            training: true,
+        };
+        let mut saved = [0u64; 2];
+        let mut outs = vec![];
+        for (i, keep) in [Keep::All, Keep::Cheap].into_iter().enumerate() {
+            let mut cx = Cx::checked(&env, spmd::Check::new(Vec::clone(&types)));
+            let ins = flow.iter().map(|t| cx.input(t.clone())).collect();
+            let out = unit.block.forward(&mut cx, Flow(ins)).map_err(at)?;
+            if !cx.faults().is_empty() {
+                return Err(at(crossweave_tensor::Error::Spmd(cx.faults().to_vec())));
+            }
+            outs = out
+                .0
+                .iter()
+                .map(|v| cx.val(*v).cloned())
+                .collect::<std::result::Result<Vec<_>, _>>()
+                .map_err(at)?;
+            saved[i] = cx.finish(keep).held_bytes();
+        }
+        let size = |t: &[Tensor]| t.iter().map(|t| t.dtype().bytes(t.numel())).sum::<u64>();
+        let n: u64 = unit.params.iter().map(|p| p.shape.numel()).sum();
+        facts.push(UnitFacts {
+            name: unit.name.clone(),
+            params: n,
+            param_bytes: compute.bytes(n),
+            grad_bytes: 4 * n,
+            state_bytes: (8 + if compute == DType::F32 { 0 } else { 4 }) * n,
+            saved_all: saved[0].max(size(&flow)),
+            saved_selective: saved[1].max(size(&flow)),
+            saved_input: size(&flow),
+            flow_bytes: size(&outs),
+            workspace_bytes: 0,
+            forward_ns: 0,
+            backward_ns: 0,
+            ties: unit.borrowed.iter().map(|(u, _)| *u as u32).collect(),
+        });
+        flow = outs;
+    }
+    let params = facts.iter().map(|f| f.params).sum();
+    Ok(DryRun {
+        units: facts,
+        params,
+        shape: (batch, seq),
+    })
+}
+
+fn param_types(split: &Split) -> [(Ty, u8); 3] {
+    let mut t: [(Ty, u8); 3] = Default::default();
+    if let Split::Along { axis, dim, .. } = split
+        && let Some(i) = spmd::AXES.iter().position(|a| a == axis)
+    {
+        t[i] = (Ty::V, *dim);
+    }
+    t
+}

@@ -1,0 +1,62 @@
+//! A failure names its rank, its optimizer step and the plan step it fell on.
+
+use crossweave_hal as hal;
+use crossweave_plan::PlanError;
+use crossweave_tensor as tensor;
+
+/// What failed.
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// A block, an op or the device under it.
+    Run {
+        /// Rank of the mesh.
+        rank: u32,
+        /// Optimizer step, from 1.
+        step: u64,
+        /// The plan step, as printed by `plan --print`, or what was being done.
+        at: String,
+        /// The failure.
+        source: tensor::Error,
+    },
+    /// The plan breaks a law.
+    Plan(PlanError),
+    /// A request that does not fit this model or batch.
+    Invalid(String),
+}
+
+/// Result of the engine.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::Run {
+                rank,
+                step: 0,
+                at,
+                source,
+            } => write!(f, "rank {rank}: {at}: {source}"),
+            Error::Run {
+                rank,
+                step,
+                at,
+                source,
+            } => write!(f, "rank {rank}, step {step}, {at}: {source}"),
+            Error::Plan(e) => write!(f, "{e}"),
+            Error::Invalid(s) => f.write_str(s),
+        }
+    }
+}
+impl std::error::Error for Error {}
+impl From<PlanError> for Error {
+    fn from(e: PlanError) -> Error {
+        Error::Plan(e)
+    }
+}
+
+impl Error {
+    /// Did another rank's failure (or an abort) cause this one? The first cause is the one to show.
+    pub fn is_secondary(&self) -> bool {
+        matches!(self, Error::Run { source: tensor::Error::Hal(e), .. } if matches!(e.code, hal::Code::Aborted))
+    }
+}

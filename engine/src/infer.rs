@@ -1,0 +1,183 @@
+//! Outside the step: validation loss, logits, and gradients of one batch for `probe`. These block the host; they are not the steady state.
+
+use crate::error::{Error, Result};
+use crate::trainer::{Act, MicroBatch, Trainer};
+use crossweave_hal::{DType, NoDecompose, Reduce, Tag};
+use crossweave_tensor::{Batch, Env, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+impl Trainer {
+    /// Mean loss of this rank's batch, dropout off.
+    pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
+        let seqs = self.spec.batch;
+        let data = self.ids(b.tokens, Some(b.targets), seqs, self.spec.seq_len)?;
+        let out = self
+            .run_all(&data)
+            .map_err(|e| self.error("validation", e))?;
+        let loss = self
+            .host_values(&out)
+            .map_err(|e| self.error("validation", e))?;
+        loss.first()
+            .map(|l| *l as f64)
+            .ok_or_else(|| Error::Invalid("the model returned no loss".into()))
+    }
+
+    /// Logits `[batch, seq, vocab]` in f32, dropout off.
+    pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
+        let data = self.ids(tokens, None, batch, seq)?;
+        let out = self.run_all(&data).map_err(|e| self.error("logits", e))?;
+        self.host_values(&out).map_err(|e| self.error("logits", e))
+    }
+
+    /// Loss and the gradient of every parameter for one batch, dropout off; parameters are left as they are.
+    pub fn loss_and_grads(&mut self, b: &MicroBatch<'_>) -> Result<(f64, Vec<(String, Vec<f32>)>)> {
+        let t = b.tokens.len() as u64;
+        let (seqs, seq) = if t == self.spec.batch * self.spec.seq_len {
+            (self.spec.batch, self.spec.seq_len)
+        } else {
+            (1, t)
+        };
+        let data = self.ids(b.tokens, Some(b.targets), seqs, seq)?;
+        self.grads_of(&data).map_err(|e| self.error("gradients", e))
+    }
+
+    /// Mean of `x` over the ranks.
+    pub fn mean(&mut self, x: f64) -> Result<f64> {
+        let Some(comm) = &self.comm else { return Ok(x) };
+        let go = || -> Tensors<f64> {
+            let d = self.device();
+            let b = d.alloc(&self.reduce, 8, Tag::Staging)?;
+            self.reduce.write(b.all(), &x.to_le_bytes())?;
+            comm.borrow_mut().all_reduce(
+                &self.reduce,
+                b.all(),
+                DType::F64,
+                Reduce::Sum,
+                "scalar",
+            )?;
+            let mut out = [0u8; 8];
+            self.reduce.read(b.all(), &mut out)?;
+            Ok(f64::from_le_bytes(out) / self.spec.world as f64)
+        };
+        go().map_err(|e| self.error("mean over ranks", e))
+    }
+
+    fn ids(&self, tokens: &[i32], targets: Option<&[i32]>, batch: u64, seq: u64) -> Result<Batch> {
+        if tokens.len() as u64 != batch * seq || targets.is_some_and(|t| t.len() != tokens.len()) {
+            return Err(Error::Invalid(format!(
+                "{} token ids for {batch} x {seq}",
+                tokens.len()
+            )));
+        }
+        let up = |ids: &[i32]| -> Tensors<Tensor> {
+            let bytes: Vec<u8> = ids.iter().flat_map(|i| i.to_le_bytes()).collect();
+            let b = self
+                .device()
+                .alloc(&self.compute, bytes.len() as u64, Tag::Activation)?;
+            self.compute.write(b.all(), &bytes)?;
+            Ok(Tensor::dense(Arc::new(b), 0, [batch, seq], DType::I32))
+        };
+        let go = || {
+            Ok(Batch {
+                tokens: Some(up(tokens)?),
+                targets: targets.map(up).transpose()?,
+            })
+        };
+        go().map_err(|e| self.error("uploading the batch", e))
+    }
+
+    fn run_all(&self, data: &Batch) -> Tensors<Tensor> {
+        let mut flow = vec![];
+        for u in 0..self.units.len() {
+            let cache = RefCell::new(KernelCache::default());
+            let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
+            flow = outs;
+        }
+        match <[Tensor; 1]>::try_from(flow) {
+            Ok([t]) => Ok(t),
+            Err(v) => crossweave_tensor::shape_error(format!(
+                "the last unit returned {} values, expected 1",
+                v.len()
+            )),
+        }
+    }
+
+    fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
+        let cache = RefCell::new(KernelCache::default());
+        Run::new(&self.compute, &NoDecompose, &cache).to_f32(t)
+    }
+
+    fn grads_of(&mut self, data: &Batch) -> Tensors<(f64, Vec<(String, Vec<f32>)>)> {
+        let mut flow = vec![];
+        let mut acts = vec![];
+        for u in 0..self.units.len() {
+            let cache = RefCell::new(KernelCache::default());
+            let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
+            acts.push(act);
+            flow = outs;
+        }
+        let loss = match flow.first() {
+            Some(l) => self.host_values(l)?.first().copied().unwrap_or(f32::NAN) as f64,
+            None => f64::NAN,
+        };
+        for s in &mut self.state {
+            s.close_grad();
+            s.open_grad(&self.compute)?;
+        }
+        let one = self.device().alloc(&self.compute, 4, Tag::Activation)?;
+        self.compute.fill(one.all(), 1.0f32.to_bits() as u64, 4)?;
+        let mut douts = vec![Some(Tensor::dense(Arc::new(one), 0, [1], DType::F32))];
+        for (u, act) in acts.into_iter().enumerate().rev() {
+            let Act::Saved(tape, ins, outs) = act else {
+                continue;
+            };
+            let cache = RefCell::new(KernelCache::default());
+            let run = Run::new(&self.compute, &NoDecompose, &cache);
+            let (mut grads, mut written) = (
+                self.state[u].grad_views.clone(),
+                self.state[u].written.clone(),
+            );
+            for (o, p) in &self.units[u].borrowed {
+                grads.push(self.state[*o].grad_views[*p].clone());
+                written.push(self.state[*o].written[*p].clone());
+            }
+            let params = self.views(u);
+            let sink = GradSink::new(&grads, &written);
+            let key = RngKey {
+                seed: self.spec.seed,
+                step: self.step,
+                unit: u as u32,
+                first_sequence: 0,
+            };
+            let env = Env {
+                run: &run,
+                groups: &NoGroups,
+                params: &params,
+                consts: &self.consts[u],
+                grads: &sink,
+                batch: data,
+                key,
+                training: false,
+            };
+            douts = tape.backward(&env, &outs, douts, &ins)?;
+        }
+        let mut named = vec![];
+        for u in 0..self.state.len() {
+            self.state[u].complete_grad(&self.compute)?;
+            let views: Vec<(String, Tensor)> = self.state[u]
+                .decls
+                .iter()
+                .map(|d| d.name.clone())
+                .zip(self.state[u].grad_views.iter().cloned())
+                .collect();
+            for (name, t) in views {
+                named.push((name, self.host_values(&t)?));
+            }
+            self.state[u].close_grad();
+        }
+        Ok((loss, named))
+    }
+}

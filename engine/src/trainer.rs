@@ -1,0 +1,510 @@
+//! One rank of a training job: state, streams, plan; enqueues steps and reads their figures one step late.
+
+use crate::dry::DryRun;
+use crate::error::{Error, Result};
+use crate::init;
+use crate::state::{StateKind, UnitState};
+use crossweave_hal::{
+    AbortHandle, Bootstrap, Buffer, CollectiveLine, CommOptions, Communicator, DType, Device,
+    Event, HostBuffer, MemoryReport, NoDecompose, Stream, Tag,
+};
+use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
+use crossweave_plan::{Depend, Facts, Pipeline, Plan};
+use crossweave_tensor::{KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
+use crossweave_zero::{Bucket, Place, Updates, ZeroStage};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the backward recomputes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Recompute {
+    /// Nothing: everything is kept.
+    #[default]
+    None,
+    /// Whole units, from their inputs.
+    Full,
+    /// What is cheap: norms and activations.
+    Selective,
+}
+
+/// The optimizer's fixed numbers (03 §4.8).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamW {
+    /// Decay rates of the moments.
+    pub betas: [f64; 2],
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Weight decay.
+    pub weight_decay: f64,
+    /// Decay vectors (norms, biases) too, as torch and DeepSpeed do by default.
+    pub decay_all: bool,
+    /// L2 penalty in the gradient instead of decoupled decay (plain Adam).
+    pub l2: bool,
+}
+
+/// What one rank is to do.
+#[derive(Clone, Debug)]
+pub struct RankSpec {
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the data-parallel group.
+    pub world: u32,
+    /// Seed of starting values and dropout.
+    pub seed: u64,
+    /// Dtype of parameters and activations; masters and gradients are f32.
+    pub compute: DType,
+    /// Micro-batches a step on this rank.
+    pub micro_batches: u32,
+    /// Sequences a micro-batch on this rank.
+    pub batch: u64,
+    /// Tokens a sequence.
+    pub seq_len: u64,
+    /// Largest global gradient norm; 0 = no clipping.
+    pub clip: f64,
+    /// Optimizer.
+    pub adamw: AdamW,
+    /// What is recomputed.
+    pub recompute: Recompute,
+    /// Gradients of neighbouring units are reduced together up to this many bytes.
+    pub bucket_bytes: u64,
+    /// Reduce on a stream of its own, beside the backward.
+    pub overlap: bool,
+    /// Of each collective.
+    pub timeout: Option<Duration>,
+}
+
+/// One micro-batch on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct MicroBatch<'a> {
+    /// Token ids `[B * T]`.
+    pub tokens: &'a [i32],
+    /// Next tokens `[B * T]`.
+    pub targets: &'a [i32],
+    /// Index of its first sequence in the step's global batch: the key of dropout.
+    pub first_sequence: u64,
+}
+
+/// Figures of one step, the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepMetrics {
+    /// Optimizer step, from 1.
+    pub step: u64,
+    /// Mean over the global batch.
+    pub loss: f64,
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+}
+
+/// Both ledgers of a rank.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankLedger {
+    /// Rank.
+    pub rank: u32,
+    /// Bytes by tag.
+    pub memory: MemoryReport,
+    /// Collectives by kind, group and tag.
+    pub collectives: Vec<CollectiveLine>,
+    /// Device allocations made after the second step: 0 in a healthy run.
+    pub device_allocs_after_step_2: u64,
+}
+
+/// Activations of one unit and micro-batch, between forward and backward.
+pub(crate) enum Act {
+    /// The tape with its inputs and outputs.
+    Saved(Tape, Vec<Var>, Vec<Var>),
+    /// Only the inputs.
+    Inputs(Vec<Tensor>),
+}
+
+/// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient]`.
+pub(crate) struct Figures {
+    pub words: Arc<Buffer>,
+    pub host: HostBuffer,
+}
+
+impl Figures {
+    /// Word `i` as a tensor of one element.
+    pub fn word(&self, i: u64) -> Tensor {
+        Tensor::dense(self.words.clone(), 4 * i, [1], DType::F32)
+    }
+}
+
+/// Steps in flight whose figures have not been read.
+const IN_FLIGHT: usize = 3;
+
+/// One rank of a training job.
+pub struct Trainer {
+    pub(crate) spec: RankSpec,
+    pub(crate) units: Vec<UnitDecl>,
+    pub(crate) state: Vec<UnitState>,
+    pub(crate) consts: Vec<Vec<Tensor>>,
+    pub(crate) compute: Stream,
+    pub(crate) reduce: Stream,
+    pub(crate) comm: Option<RefCell<Communicator>>,
+    plan: Plan,
+    facts: Facts,
+    pub(crate) caches: HashMap<(u32, u8), RefCell<KernelCache>>,
+    pub(crate) acts: Vec<Vec<Option<Act>>>,
+    pub(crate) flow: Vec<Vec<Tensor>>,
+    pub(crate) flow_grad: Vec<Option<Vec<Option<Tensor>>>>,
+    /// `1 / (micro-batches * ranks)`: the gradient of each micro-batch's mean loss.
+    pub(crate) seed: Tensor,
+    pub(crate) figures: VecDeque<Figures>,
+    pub(crate) pending: VecDeque<(u64, Figures, Event)>,
+    pub(crate) inputs: VecDeque<HostBuffer>,
+    pub(crate) step: u64,
+    pub(crate) lr: f64,
+    allocs_after_2: Option<u64>,
+    // Last, so that the device outlives every handle above.
+    device: Device,
+}
+
+impl Trainer {
+    /// Plans the step, checks the plan, allocates state and joins the data-parallel group.
+    pub fn new(
+        device: &Device,
+        units: Vec<UnitDecl>,
+        spec: RankSpec,
+        dry: &DryRun,
+        boot: &dyn Bootstrap,
+    ) -> Result<Trainer> {
+        let at = |what: &str| {
+            let (rank, what) = (spec.rank, what.to_string());
+            move |e: crossweave_tensor::Error| Error::Run {
+                rank,
+                step: 0,
+                at: what.clone(),
+                source: e,
+            }
+        };
+        if spec.micro_batches == 0 || spec.world == 0 || spec.rank >= spec.world {
+            return Err(Error::Invalid(format!(
+                "rank {} of {} with {} micro-batches",
+                spec.rank, spec.world, spec.micro_batches
+            )));
+        }
+        let facts = Facts {
+            units: dry.units.clone(),
+            micro_batches: spec.micro_batches,
+            ranks: spec.world,
+            budget: None,
+            slots: None,
+        };
+        let plan = plan_step(&facts, &spec)?;
+        crossweave_plan::check(&plan, &facts)?;
+        let hal = at("set-up");
+        let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
+        let reduce = device.stream("reduce", 1).map_err(|e| hal(e.into()))?;
+        let state = units
+            .iter()
+            .map(|u| UnitState::new(device, u, spec.compute, spec.adamw.decay_all, true))
+            .collect::<std::result::Result<Vec<_>, _>>()
+            .map_err(at("allocating parameters and moments"))?;
+        let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
+        let comm = if spec.world > 1 {
+            let o = CommOptions {
+                name: "dp".into(),
+                timeout: spec.timeout,
+            };
+            Some(RefCell::new(
+                Communicator::new(device, boot, spec.rank, spec.world, &o)
+                    .map_err(|e| at("joining the group dp")(e.into()))?,
+            ))
+        } else {
+            None
+        };
+        let mut figures = VecDeque::new();
+        for _ in 0..IN_FLIGHT {
+            let words = Arc::new(
+                device
+                    .alloc_state(16, Tag::Staging)
+                    .map_err(|e| hal(e.into()))?,
+            );
+            figures.push_back(Figures {
+                words,
+                host: device
+                    .alloc_host(16, Tag::Staging)
+                    .map_err(|e| hal(e.into()))?,
+            });
+        }
+        let input_bytes = 8 * spec.batch * spec.seq_len * spec.micro_batches as u64;
+        let mut inputs = VecDeque::new();
+        for _ in 0..IN_FLIGHT {
+            inputs.push_back(
+                device
+                    .alloc_host(input_bytes, Tag::Staging)
+                    .map_err(|e| hal(e.into()))?,
+            );
+        }
+        let seed = Arc::new(
+            device
+                .alloc_state(4, Tag::Staging)
+                .map_err(|e| hal(e.into()))?,
+        );
+        let value = 1.0f32 / (spec.micro_batches * spec.world) as f32;
+        compute
+            .fill(seed.all(), value.to_bits() as u64, 4)
+            .map_err(|e| hal(e.into()))?;
+        let mbs = spec.micro_batches as usize;
+        Ok(Trainer {
+            acts: units
+                .iter()
+                .map(|_| (0..mbs).map(|_| None).collect())
+                .collect(),
+            flow: vec![vec![]; mbs],
+            flow_grad: (0..mbs).map(|_| None).collect(),
+            seed: Tensor::dense(seed, 0, [1], DType::F32),
+            spec,
+            units,
+            state,
+            consts,
+            compute,
+            reduce,
+            comm,
+            plan,
+            facts,
+            caches: HashMap::new(),
+            figures,
+            pending: VecDeque::new(),
+            inputs,
+            step: 0,
+            lr: 0.0,
+            allocs_after_2: None,
+            device: device.clone(),
+        })
+    }
+
+    /// The step's plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+    /// What it was planned from.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+    /// Optimizer steps taken.
+    pub fn steps_taken(&self) -> u64 {
+        self.step
+    }
+    /// Continues as if `step` steps had been taken (resume).
+    pub fn set_step(&mut self, step: u64) {
+        self.step = step;
+    }
+    /// Every parameter, in run order.
+    pub fn params(&self) -> Vec<ParamDecl> {
+        self.state
+            .iter()
+            .flat_map(|s| s.decls.iter().cloned())
+            .collect()
+    }
+    /// For a watchdog; `None` in a job of one rank.
+    pub fn abort_handle(&self) -> Option<AbortHandle> {
+        self.comm.as_ref().map(|c| c.borrow().abort_handle())
+    }
+    /// Cross-stream waits the HAL has inserted: (on compute, on reduce). The plan's edges must imply each of them.
+    pub fn waits(&self) -> (u64, u64) {
+        (self.compute.waits(), self.reduce.waits())
+    }
+
+    /// Starting values by seed and name; moments at zero.
+    pub fn init(&mut self) -> Result<()> {
+        let cache = RefCell::new(KernelCache::default());
+        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        self.state
+            .iter()
+            .try_for_each(|u| init::fill(&run, u, self.spec.seed))
+            .map_err(|e| self.error("starting values", e))
+    }
+
+    /// Sets a parameter's value or moment from f32 (row-major, whole parameter). Call [`Trainer::publish`] after the last.
+    pub fn load(&mut self, name: &str, kind: StateKind, values: &[f32]) -> Result<()> {
+        let (u, i) = self.find(name)?;
+        let s = &self.state[u];
+        let r = &s.ranges[i];
+        if r.end - r.start != values.len() as u64 {
+            return Err(Error::Invalid(format!(
+                "{name}: {} values for a parameter of shape {:?}",
+                values.len(),
+                s.decls[i].shape
+            )));
+        }
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.compute
+            .write(s.state(kind, r).region(), &bytes)
+            .map_err(|e| self.error(name, e.into()))
+    }
+
+    /// Casts loaded values into the compute dtype.
+    pub fn publish(&mut self) -> Result<()> {
+        let cache = RefCell::new(KernelCache::default());
+        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        self.state
+            .iter()
+            .try_for_each(|u| init::publish(&run, u))
+            .map_err(|e| self.error("publishing values", e))
+    }
+
+    /// A parameter's value or moment in f32; waits for the device.
+    pub fn read(&self, name: &str, kind: StateKind) -> Result<Vec<f32>> {
+        let (u, i) = self.find(name)?;
+        let t = self.state[u].state(kind, &self.state[u].ranges[i]);
+        let mut bytes = vec![0u8; t.extent() as usize];
+        self.compute
+            .read(t.region(), &mut bytes)
+            .map_err(|e| self.error(name, e.into()))?;
+        Ok(bytes
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect())
+    }
+
+    fn find(&self, name: &str) -> Result<(usize, usize)> {
+        let hit = |(u, s): (usize, &UnitState)| {
+            s.decls.iter().position(|d| d.name == name).map(|i| (u, i))
+        };
+        self.state
+            .iter()
+            .enumerate()
+            .find_map(hit)
+            .ok_or_else(|| Error::Invalid(format!("the model has no parameter {name}")))
+    }
+
+    /// The figures of the oldest step not yet reported; waits for that step only. `None` when every step was reported.
+    pub fn metrics(&mut self) -> Result<Option<StepMetrics>> {
+        let Some((step, f, event)) = self.pending.pop_front() else {
+            return Ok(None);
+        };
+        let wait = event.sync(None).map_err(|e| Error::Run {
+            rank: self.spec.rank,
+            step,
+            at: "waiting for the step".into(),
+            source: e.into(),
+        });
+        let word =
+            |b: &[u8], i: usize| f32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]) as f64;
+        let read = wait.and_then(|()| {
+            f.host
+                .read()
+                .map(|b| (word(b, 0), word(b, 8)))
+                .map_err(|e| self.error("reading figures", e.into()))
+        });
+        self.figures.push_back(f);
+        let (loss, grad_norm) = read?;
+        Ok(Some(StepMetrics {
+            step,
+            loss,
+            grad_norm,
+        }))
+    }
+
+    /// Both ledgers.
+    pub fn ledger(&self) -> RankLedger {
+        RankLedger {
+            rank: self.spec.rank,
+            memory: self.device.memory(),
+            collectives: self.device.collectives(),
+            device_allocs_after_step_2: self
+                .allocs_after_2
+                .map_or(0, |n| self.device.device_allocs() - n),
+        }
+    }
+
+    /// Runs one optimizer step: one micro-batch per entry of `batches`. Enqueues only; [`Trainer::metrics`] tells how it went.
+    pub fn step(&mut self, batches: &[MicroBatch<'_>], lr: f64) -> Result<()> {
+        if batches.len() != self.spec.micro_batches as usize {
+            return Err(Error::Invalid(format!(
+                "{} micro-batches given, the plan has {}",
+                batches.len(),
+                self.spec.micro_batches
+            )));
+        }
+        if self.figures.is_empty() {
+            return Err(Error::Invalid(format!(
+                "{IN_FLIGHT} steps are in flight: read their metrics before the next step"
+            )));
+        }
+        if self.step == 2 {
+            self.allocs_after_2 = Some(self.device.device_allocs());
+        }
+        self.step += 1;
+        self.lr = lr;
+        self.walk(batches)
+    }
+
+    pub(crate) fn error(&self, at: &str, source: crossweave_tensor::Error) -> Error {
+        Error::Run {
+            rank: self.spec.rank,
+            step: self.step,
+            at: at.to_string(),
+            source,
+        }
+    }
+
+    pub(crate) fn take_plan(&mut self) -> Plan {
+        std::mem::replace(&mut self.plan, Plan::from_ops([]))
+    }
+    pub(crate) fn put_plan(&mut self, plan: Plan) {
+        self.plan = plan;
+    }
+}
+
+/// The plan of one optimizer step.
+fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
+    let n = facts.units.len() as u32;
+    let mut p = Pipeline::new();
+    match spec.recompute {
+        Recompute::None => {}
+        Recompute::Full => p = p.with(RecomputePass(Pick::Full)),
+        Recompute::Selective => p = p.with(RecomputePass(Pick::Selective)),
+    }
+    // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
+    let clip = spec.clip > 0.0;
+    let p = p
+        .with(Place(ZeroStage::Zero))
+        .with(Bucket {
+            bytes: spec.bucket_bytes,
+        })
+        .with(Updates {
+            norm: clip,
+            finite: false,
+            early: !clip,
+        })
+        .with(Depend);
+    Ok(p.run(schedule::accumulate(n, spec.micro_batches), facts)?)
+}
+
+fn upload_consts(
+    stream: &Stream,
+    units: &[UnitDecl],
+) -> std::result::Result<Vec<Vec<Tensor>>, crossweave_tensor::Error> {
+    let mut seen: Vec<(*const f32, Tensor)> = vec![];
+    let mut all = vec![];
+    for u in units {
+        let mut mine = vec![];
+        for (shape, values) in &u.consts {
+            let t = match seen.iter().find(|(p, _)| *p == values.as_ptr()) {
+                Some((_, t)) => t.clone(),
+                None => {
+                    let b = stream
+                        .device()
+                        .alloc_state(4 * values.len() as u64, Tag::Staging)?;
+                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    stream.write(b.all(), &bytes)?;
+                    let t = Tensor::dense(Arc::new(b), 0, *shape, DType::F32);
+                    seen.push((values.as_ptr(), t.clone()));
+                    t
+                }
+            };
+            mine.push(t);
+        }
+        all.push(mine);
+    }
+    Ok(all)
+}
