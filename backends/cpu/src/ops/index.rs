@@ -373,3 +373,218 @@ impl Kernel for Histogram {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::Code;
+
+    fn ignore(v: i64) -> op::IndexParams {
+        op::IndexParams {
+            flags: op::FLAG_HAS_IGNORE,
+            ignore: v,
+            ..Default::default()
+        }
+    }
+
+    /// Indices with repeats, some ignored (2), some out of range.
+    fn indices(rng: &mut Rng, n: usize, v: usize) -> Vec<f64> {
+        (0..n)
+            .map(|_| match rng.below(12) {
+                0 => -1.0,
+                1 => v as f64,
+                _ => rng.below(v) as f64,
+            })
+            .collect()
+    }
+
+    fn row(ix: f64, v: usize) -> Option<usize> {
+        (ix >= 0.0 && ix < v as f64 && ix != 2.0).then_some(ix as usize)
+    }
+
+    #[test]
+    fn gather_and_scatter() {
+        let mut rng = Rng(18);
+        for it in [DType::I32, DType::I64] {
+            for (v, d, n) in [
+                (5, 3, 0),
+                (1, 1, 1),
+                (9, 33, 40),
+                (50, 1000, 77),
+                (7, 4099, 5),
+            ] {
+                for t in [DType::U8, DType::I64, DType::F32, DType::Bf16, DType::F16] {
+                    let table: Vec<f64> = (0..v * d).map(|_| rng.below(100) as f64).collect();
+                    for stride in strides(v, d) {
+                        let ix = indices(&mut rng, n, v);
+                        let mut ops = [
+                            Tensor::poison(t, &[n, d]),
+                            Tensor::strided(t, &[v, d], &stride, &table),
+                            Tensor::strided(it, &[n], &[2], &ix),
+                        ];
+                        run(op::GATHER_ROWS, ignore(2).as_bytes(), &[], &mut ops);
+                        let want: Vec<f64> = (0..n * d)
+                            .map(|i| row(ix[i / d], v).map_or(0.0, |r| table[r * d + i % d]))
+                            .collect();
+                        close("gather", &ops[0].values(), &want, |_| 0.0);
+                    }
+                    if !t.is_float() {
+                        continue;
+                    }
+                    for table_t in [t, DType::F32] {
+                        let ix = indices(&mut rng, n, v);
+                        let src = Tensor::strided(t, &[n, d], &[d + 1, 1], &rng.floats(n * d, 1.0));
+                        let sv = src.values();
+                        let tab = Tensor::new(table_t, &[v, d], &rng.floats(v * d, 1.0));
+                        let mut want = tab.values();
+                        let mut mag: Vec<f64> = want.iter().map(|w| w.abs()).collect();
+                        for i in 0..n * d {
+                            if let Some(r) = row(ix[i / d], v) {
+                                want[r * d + i % d] += sv[i];
+                                mag[r * d + i % d] += sv[i].abs();
+                            }
+                        }
+                        let mut ops = [tab, src, Tensor::new(it, &[n], &ix)];
+                        run(op::SCATTER_ADD_ROWS, ignore(2).as_bytes(), &[], &mut ops);
+                        close("scatter", &ops[0].values(), &want, |i| {
+                            rounding(table_t, want[i], 0.0) + n as f64 * 6e-8 * mag[i]
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scatter_adds_in_order_of_position() {
+        // In f32, (1e8 + 1) - 1e8 is 0 in this order and 1 in the other.
+        let mut ops = [
+            Tensor::new(DType::F32, &[2, 1], &[0.0, 0.0]),
+            Tensor::new(DType::F32, &[6, 1], &[1e8, 1e8, 1.0, -1e8, -1e8, 1.0]),
+            Tensor::new(DType::I32, &[6], &[0.0, 1.0, 0.0, 0.0, 1.0, 1.0]),
+        ];
+        run(
+            op::SCATTER_ADD_ROWS,
+            op::IndexParams::default().as_bytes(),
+            &[],
+            &mut ops,
+        );
+        assert_eq!(ops[0].values(), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn embedding_forward_and_backward() {
+        let mut rng = Rng(19);
+        for t in STORAGES {
+            for (b, s, v, d) in [(0, 3, 4, 5), (1, 1, 1, 1), (3, 7, 11, 33), (2, 40, 5, 600)] {
+                let ix = indices(&mut rng, b * s, v);
+                let n = b * s * d;
+                let index = Tensor::new(DType::I32, &[b, s], &ix);
+                let table = Tensor::new(t, &[v, d], &rng.floats(v * d, 1.0));
+                let pos = Tensor::new(t, &[s + 2, d], &rng.floats((s + 2) * d, 1.0));
+                let (tv, pv) = (table.values(), pos.values());
+                for with_pos in [false, true] {
+                    let p = if with_pos {
+                        pos.clone()
+                    } else {
+                        Tensor::absent()
+                    };
+                    let mut ops = [
+                        Tensor::poison(t, &[b, s, d]),
+                        table.clone(),
+                        index.clone(),
+                        p,
+                    ];
+                    run(op::EMBEDDING_FWD, ignore(2).as_bytes(), &[], &mut ops);
+                    let want: Vec<f64> = (0..n)
+                        .map(|i| {
+                            let e = row(ix[i / d], v).map_or(0.0, |r| tv[r * d + i % d]);
+                            e + if with_pos {
+                                pv[i / d % s * d + i % d]
+                            } else {
+                                0.0
+                            }
+                        })
+                        .collect();
+                    close("embedding", &ops[0].values(), &want, |i| {
+                        if with_pos {
+                            rounding(t, want[i], 0.0)
+                        } else {
+                            0.0
+                        }
+                    });
+
+                    let dy = Tensor::new(t, &[b, s, d], &rng.floats(n, 1.0));
+                    let dv = dy.values();
+                    let (mut wt, mut wp) = (vec![0.5; v * d], vec![0.25; (s + 2) * d]);
+                    for i in 0..n {
+                        if let Some(r) = row(ix[i / d], v) {
+                            wt[r * d + i % d] += dv[i];
+                        }
+                        wp[i / d % s * d + i % d] += dv[i];
+                    }
+                    let dp = Tensor::new(DType::F32, &[s + 2, d], &vec![0.25; (s + 2) * d]);
+                    let dp = if with_pos { dp } else { Tensor::absent() };
+                    let mut ops = [
+                        Tensor::new(DType::F32, &[v, d], &vec![0.5; v * d]),
+                        dp,
+                        dy,
+                        index.clone(),
+                    ];
+                    run(op::EMBEDDING_BWD, ignore(2).as_bytes(), &[], &mut ops);
+                    close("dtable", &ops[0].values(), &wt, |_| (b * s) as f64 * 1e-6);
+                    if with_pos {
+                        close("dpos", &ops[1].values(), &wp, |_| b as f64 * 1e-6);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn histogram_counts_and_ignores_the_rest() {
+        let mut rng = Rng(20);
+        for n in SIZES {
+            let ix = indices(&mut rng, n, 9);
+            let mut ops = [
+                Tensor::poison(DType::U32, &[9]),
+                Tensor::strided(DType::I64, &[n], &[3], &ix),
+            ];
+            run(
+                op::HISTOGRAM,
+                op::NoParams::default().as_bytes(),
+                &[],
+                &mut ops,
+            );
+            let want: Vec<f64> = (0..9)
+                .map(|b| ix.iter().filter(|i| **i == b as f64).count() as f64)
+                .collect();
+            close("histogram", &ops[0].values(), &want, |_| 0.0);
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let p = op::IndexParams::default();
+        let t = Tensor::poison(DType::F32, &[5, 3]);
+        let ix = Tensor::poison(DType::I32, &[2]);
+        let ask = |y: Tensor, i: Tensor| refusal(op::GATHER_ROWS, p.as_bytes(), &[y, t.clone(), i]);
+        assert_eq!(ask(Tensor::poison(DType::F32, &[2, 3]), ix.clone()), None);
+        assert_eq!(
+            ask(Tensor::poison(DType::F32, &[2, 4]), ix.clone()),
+            Some(Code::Invalid)
+        );
+        assert_eq!(
+            ask(Tensor::poison(DType::Bf16, &[2, 3]), ix),
+            Some(Code::Unsupported)
+        );
+        assert_eq!(
+            ask(
+                Tensor::poison(DType::F32, &[2, 3]),
+                Tensor::poison(DType::F32, &[2])
+            ),
+            Some(Code::Unsupported)
+        );
+    }
+}

@@ -182,3 +182,79 @@ impl Kernel for Nonfinite {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn sums_scales_and_counts_over_many_tensors() {
+        let none = op::NoParams::default();
+        let mut rng = Rng(21);
+        let list: Vec<Tensor> = SIZES
+            .iter()
+            .flat_map(|n| STORAGES.map(|t| Tensor::new(t, &[*n], &rng.floats(*n, 2.0))))
+            .collect();
+        let mut ops = vec![Tensor::new(DType::F32, &[1], &[3.0])];
+        ops.extend(list.clone());
+        run(op::MULTI_SUMSQ, none.as_bytes(), &[], &mut ops);
+        let want = 3.0
+            + list
+                .iter()
+                .flat_map(|t| t.values())
+                .map(|v| v * v)
+                .sum::<f64>();
+        close("sumsq", &ops[0].values(), &[want], |_| 1e-7 * want);
+
+        for coef in [Some(0.5), None] {
+            let c = coef.map_or(Tensor::absent(), |c| Tensor::new(DType::F32, &[1], &[c]));
+            let mut ops = vec![c];
+            ops.extend(list.clone());
+            let d = op::ScaleDyn {
+                scale: 0.3,
+                ..Default::default()
+            };
+            run(op::MULTI_SCALE, none.as_bytes(), d.as_bytes(), &mut ops);
+            for (a, b) in ops[1..].iter().zip(&list) {
+                let want: Vec<f64> = b
+                    .values()
+                    .iter()
+                    .map(|v| v * 0.3 * coef.unwrap_or(1.0))
+                    .collect();
+                close("scale", &a.values(), &want, |i| {
+                    rounding(a.dtype, want[i], 1.0)
+                });
+            }
+        }
+
+        let mut bad = list.clone();
+        let mut planted = 0;
+        for t in &mut bad {
+            let mut v = t.values();
+            for (i, x) in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY]
+                .iter()
+                .enumerate()
+            {
+                if v.len() > 6 {
+                    let at = v.len() - 1 - i;
+                    v[at] = *x;
+                    planted += 1;
+                }
+            }
+            *t = Tensor::new(t.dtype, &[v.len()], &v);
+        }
+        let mut ops = vec![Tensor::new(DType::U32, &[1], &[2.0])];
+        ops.extend(bad);
+        run(op::NONFINITE_COUNT, none.as_bytes(), &[], &mut ops);
+        assert_eq!(ops[0].values(), [2.0 + planted as f64]);
+    }
+
+    #[test]
+    fn no_tensors_at_all() {
+        let none = op::NoParams::default();
+        let mut ops = [Tensor::new(DType::F32, &[1], &[3.0])];
+        run(op::MULTI_SUMSQ, none.as_bytes(), &[], &mut ops);
+        assert_eq!(ops[0].values(), [3.0]);
+    }
+}

@@ -233,3 +233,152 @@ impl Default for Scalars {
 }
 // SAFETY: transparent over a `Sized32` struct.
 unsafe impl crossweave_abi::read::Sized32 for Scalars {}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::Code;
+
+    fn code(writes: u32, list: &[(u32, u32, u32, u32, u32, f32)]) -> op::ProgramParams {
+        let mut p = op::ProgramParams {
+            n_insts: list.len() as u32,
+            writes,
+            ..Default::default()
+        };
+        for (i, &(op, dst, a, b, c, imm)) in list.iter().enumerate() {
+            p.insts[i].op = op;
+            (p.insts[i].dst, p.insts[i].a, p.insts[i].b, p.insts[i].c) = (dst, a, b, c);
+            p.insts[i].imm = imm;
+        }
+        p
+    }
+
+    #[test]
+    fn arithmetic_is_f32_in_the_order_written() {
+        // Operands: 0 = y (written), 1 = x, 2 = row vector, 3 = one u32. y = select(u != 0, fma(x, row, s0) * x + x, y).
+        let p = code(
+            1,
+            &[
+                (inst::SCALAR, 10, 0, 0, 0, 1.0),
+                (inst::FMA, 11, 1, 2, 10, 0.0),
+                (inst::MUL, 11, 11, 1, 0, 0.0),
+                (inst::ADD, 12, 11, 1, 0, 0.0),
+                (inst::SELECT, 0, 3, 12, 0, 0.0),
+            ],
+        );
+        let d = op::ProgramDyn::new(&[9.0, 0.7]);
+        let mut rng = Rng(23);
+        for t in STORAGES {
+            for (n, m) in [(0, 4), (1, 1), (3, 11), (33, 130), (5, 8009)] {
+                for skip in [0.0, 1.0] {
+                    let x = Tensor::strided(t, &[n, m], &[1, n.max(1)], &rng.floats(n * m, 2.0));
+                    let row: Vec<f64> = (0..n * m).map(|i| (i % m) as f64 * 0.37).collect();
+                    let row = Tensor::strided(DType::F32, &[n, m], &[0, 1], &row);
+                    let y = Tensor::new(t, &[n, m], &rng.floats(n * m, 1.0));
+                    let flag = Tensor::strided(DType::U32, &[n, m], &[0, 0], &vec![skip; n * m]);
+                    let (xv, rv, yv) = (x.values(), row.values(), y.values());
+                    let want: Vec<f64> = (0..n * m)
+                        .map(|i| {
+                            let (x, r) = (xv[i] as f32, rv[i] as f32);
+                            if skip == 0.0 {
+                                yv[i]
+                            } else {
+                                (x.mul_add(r, 0.7) * x + x) as f64
+                            }
+                        })
+                        .collect();
+                    let want = Tensor::new(t, &[n, m], &want);
+                    let mut ops = [y, x, row, flag];
+                    run(
+                        op::ELEMENTWISE_PROGRAM,
+                        p.as_bytes(),
+                        d.as_bytes(),
+                        &mut ops,
+                    );
+                    assert!(ops[0].data == want.data, "{t:?} {n} {m}: exact bits");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_instruction() {
+        let two: [(u32, fn(f64, f64) -> f64); 7] = [
+            (inst::ADD, |a, b| a + b),
+            (inst::SUB, |a, b| a - b),
+            (inst::MUL, |a, b| a * b),
+            (inst::DIV, |a, b| a / b),
+            (inst::MAX, f64::max),
+            (inst::MIN, f64::min),
+            (inst::LT, |a, b| (a < b) as u8 as f64),
+        ];
+        let one: [(u32, fn(f64) -> f64); 10] = [
+            (inst::MOV, |a| a),
+            (inst::NEG, |a| -a),
+            (inst::ABS, f64::abs),
+            (inst::SQRT, f64::sqrt),
+            (inst::RSQRT, |a| 1.0 / a.sqrt()),
+            (inst::EXP, f64::exp),
+            (inst::LOG, f64::ln),
+            (inst::TANH, f64::tanh),
+            (inst::SIGMOID, |a| 1.0 / (1.0 + (-a).exp())),
+            (inst::FLOOR, f64::floor),
+        ];
+        let mut rng = Rng(24);
+        let n = 1000;
+        let a = Tensor::new(DType::F32, &[n], &rng.floats(n, 3.0));
+        let b = Tensor::new(DType::F32, &[n], &rng.floats(n, 3.0));
+        let (av, bv) = (a.values(), b.values());
+        let mut check = |op: u32, want: Vec<f64>| {
+            let p = code(1, &[(op, 0, 1, 2, 0, 0.0)]);
+            let mut ops = [Tensor::poison(DType::F32, &[n]), a.clone(), b.clone()];
+            run(op::ELEMENTWISE_PROGRAM, p.as_bytes(), &[], &mut ops);
+            close(&format!("inst {op}"), &ops[0].values(), &want, |i| {
+                rounding(DType::F32, want[i], 4.0)
+            });
+        };
+        for (op, f) in two {
+            check(op, (0..n).map(|i| f(av[i], bv[i])).collect());
+        }
+        for (op, f) in one {
+            check(op, av.iter().map(|a| f(*a)).collect());
+        }
+        check(inst::CONST, vec![0.0; n]);
+    }
+
+    #[test]
+    fn refusals() {
+        let ops = [
+            Tensor::poison(DType::F32, &[4]),
+            Tensor::poison(DType::F32, &[4]),
+        ];
+        let ask = |p: op::ProgramParams| refusal(op::ELEMENTWISE_PROGRAM, p.as_bytes(), &ops);
+        assert_eq!(ask(code(1, &[(inst::MOV, 0, 1, 0, 0, 0.0)])), None);
+        assert_eq!(
+            ask(code(1, &[(99, 0, 1, 0, 0, 0.0)])),
+            Some(Code::Unsupported),
+            "unknown op"
+        );
+        assert_eq!(
+            ask(code(1, &[(inst::MOV, 1, 0, 0, 0, 0.0)])),
+            Some(Code::Invalid),
+            "writes a read-only operand"
+        );
+        assert_eq!(
+            ask(code(1, &[(inst::MOV, 0, 9, 0, 0, 0.0)])),
+            Some(Code::Invalid),
+            "reads an empty register"
+        );
+        assert_eq!(
+            ask(code(4, &[])),
+            Some(Code::Invalid),
+            "writes beyond the operands"
+        );
+        assert_eq!(
+            ask(code(1, &[(inst::MOV, 64, 1, 0, 0, 0.0)])),
+            Some(Code::Invalid),
+            "register 64"
+        );
+    }
+}

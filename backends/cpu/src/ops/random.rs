@@ -197,7 +197,153 @@ impl Kernel for Dropout {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::*;
     use super::*;
+    use crossweave_plugin::Code;
+
+    /// The op table's text, one block at a time.
+    fn block(c: u64, stream: u64, seed: u64) -> [u32; 4] {
+        let mut x = [
+            c as u32,
+            (c >> 32) as u32,
+            stream as u32,
+            (stream >> 32) as u32,
+        ];
+        let mut k = [seed as u32, (seed >> 32) as u32];
+        for _ in 0..10 {
+            let p = x[0] as u64 * 0xD2511F53;
+            let q = x[2] as u64 * 0xCD9E8D57;
+            x = [
+                (q >> 32) as u32 ^ x[1] ^ k[0],
+                q as u32,
+                (p >> 32) as u32 ^ x[3] ^ k[1],
+                p as u32,
+            ];
+            k = [k[0].wrapping_add(0x9E3779B9), k[1].wrapping_add(0xBB67AE85)];
+        }
+        x
+    }
+
+    const DYN: op::PhiloxDyn = op::PhiloxDyn {
+        size: 32,
+        flags: 0,
+        seed: 0x1234_5678_9abc_def0,
+        // The counter's low half overflows inside the test's range.
+        offset: 0xffff_fff0,
+        stream: 0x0fed_cba9_8765_4321,
+    };
+
+    fn word(e: usize) -> u32 {
+        block(DYN.offset.wrapping_add(e as u64 / 4), DYN.stream, DYN.seed)[e % 4]
+    }
+
+    #[test]
+    fn bits_uniform_normal_by_the_text() {
+        for n in SIZES {
+            let p = |kind, lo, hi| op::PhiloxParams {
+                kind,
+                lo,
+                hi,
+                ..Default::default()
+            };
+            let mut ops = [Tensor::poison(DType::U32, &[n])];
+            run(
+                op::PHILOX,
+                p(op::philox::BITS, 0.0, 0.0).as_bytes(),
+                DYN.as_bytes(),
+                &mut ops,
+            );
+            assert!((0..n).all(|e| ops[0].words()[e] == word(e)));
+            for t in STORAGES {
+                let mut ops = [Tensor::poison(t, &[n])];
+                run(
+                    op::PHILOX,
+                    p(op::philox::UNIFORM, -0.5, 1.5).as_bytes(),
+                    DYN.as_bytes(),
+                    &mut ops,
+                );
+                let want: Vec<f32> = (0..n)
+                    .map(|e| -0.5 + 2.0 * ((word(e) >> 8) as f32 * 2f32.powi(-24)))
+                    .collect();
+                let want =
+                    Tensor::new(t, &[n], &want.iter().map(|v| *v as f64).collect::<Vec<_>>());
+                assert!(ops[0].data == want.data, "uniform {t:?} {n}");
+                let mut ops = [Tensor::poison(t, &[n])];
+                run(
+                    op::PHILOX,
+                    p(op::philox::NORMAL, 0.25, 0.02).as_bytes(),
+                    DYN.as_bytes(),
+                    &mut ops,
+                );
+                let want: Vec<f64> = (0..n)
+                    .map(|e| {
+                        let u1 = ((word(e & !1) >> 8) as f64 + 1.0) * 2f64.powi(-24);
+                        let u2 = (word(e | 1) >> 8) as f64 * 2f64.powi(-24);
+                        let r = (-2.0 * u1.ln()).sqrt();
+                        let a = 2.0 * std::f64::consts::PI * u2;
+                        let z = if e % 2 == 0 { r * a.cos() } else { r * a.sin() };
+                        (0.25f32 + 0.02f32 * z as f32) as f64
+                    })
+                    .collect();
+                assert!(
+                    ops[0].data == Tensor::new(t, &[n], &want).data,
+                    "normal {t:?} {n}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn dropout_keeps_by_the_same_words_and_adds_the_residual() {
+        let mut rng = Rng(22);
+        for p in [0.0, 0.1, 0.5, 1.0] {
+            let params = op::DropoutParams {
+                p,
+                ..Default::default()
+            };
+            for t in STORAGES {
+                for n in SIZES {
+                    let x = Tensor::new(t, &[n], &rng.floats(n, 1.0));
+                    let r = Tensor::new(t, &[n], &rng.floats(n, 1.0));
+                    let (xv, rv) = (x.values(), r.values());
+                    for residual in [false, true] {
+                        let want: Vec<f64> = (0..n)
+                            .map(|e| {
+                                let keep = (word(e) >> 8) as f64 * 2f64.powi(-24) >= p;
+                                let v = if keep { xv[e] / (1.0 - p) } else { 0.0 };
+                                v + if residual { rv[e] } else { 0.0 }
+                            })
+                            .collect();
+                        let third = if residual {
+                            r.clone()
+                        } else {
+                            Tensor::absent()
+                        };
+                        let mut ops = [x.clone(), x.clone(), third];
+                        run_aliased(
+                            op::DROPOUT,
+                            params.as_bytes(),
+                            DYN.as_bytes(),
+                            &mut ops,
+                            &[(1, 0)],
+                        );
+                        close("dropout", &ops[0].values(), &want, |i| {
+                            rounding(t, want[i], 1.0) + 2e-7
+                        });
+                    }
+                }
+            }
+        }
+        let bad = op::DropoutParams {
+            p: 1.5,
+            ..Default::default()
+        };
+        let x = || Tensor::poison(DType::F32, &[3]);
+        assert_eq!(
+            refusal(op::DROPOUT, bad.as_bytes(), &[x(), x()]),
+            Some(Code::Invalid)
+        );
+    }
 
     #[test]
     fn known_answers_of_philox4x32_10() {

@@ -253,3 +253,147 @@ impl Kernel for Reduce {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::{Code, DType};
+
+    #[test]
+    fn every_choice_of_dims_kinds_and_strides() {
+        let mut rng = Rng(13);
+        for t in STORAGES {
+            for shape in [
+                [0, 2, 3],
+                [1, 1, 1],
+                [3, 5, 7],
+                [33, 4, 65],
+                [2, 3, 1000],
+                [700, 1, 33],
+                [1, 1, 150_000],
+                [3000, 2, 3],
+            ] {
+                let [a, b, c] = shape;
+                let n = a * b * c;
+                let v = rng.floats(n, 1.0);
+                for stride in [[b * c, c, 1], [1, a * c, a], [2 * b * c + 3, c, 1]] {
+                    let x = Tensor::strided(t, &shape, &stride, &v);
+                    let xv = x.values();
+                    for axes in 0..8u32 {
+                        let out: Vec<usize> = (0..3)
+                            .map(|d| if axes >> d & 1 == 1 { 1 } else { shape[d] })
+                            .collect();
+                        let m: usize = out.iter().product();
+                        for kind in 1..=5 {
+                            let accum = kind == op::reduce::SUM && axes % 2 == 1;
+                            let (mut want, mut mag) = (vec![identity(kind); m], vec![0.0; m]);
+                            for (i, v) in xv.iter().enumerate() {
+                                let ix = [i / (b * c), i / c % b, i % c];
+                                let at = (0..3).fold(0, |at, d| {
+                                    at * out[d] + if out[d] == 1 { 0 } else { ix[d] }
+                                });
+                                let v = if kind == op::reduce::SUMSQ { v * v } else { *v };
+                                want[at] = join(kind, want[at], v);
+                                mag[at] += v.abs();
+                            }
+                            let old = if accum {
+                                Tensor::new(DType::F32, &out, &vec![0.5; m])
+                            } else {
+                                Tensor::poison(DType::F32, &out)
+                            };
+                            if accum {
+                                want.iter_mut().for_each(|w| *w += 0.5);
+                            }
+                            let p = op::ReduceParams {
+                                kind,
+                                axes,
+                                flags: if accum { op::FLAG_ACCUM } else { 0 },
+                                ..Default::default()
+                            };
+                            let mut ops = [old, x.clone()];
+                            run(op::REDUCE, p.as_bytes(), &[], &mut ops);
+                            let what =
+                                format!("reduce {kind} of {shape:?} {stride:?} axes {axes:#b}");
+                            // Products of many numbers below one vanish; f32 shows them as zero.
+                            close(&what, &ops[0].values(), &want, |i| match kind {
+                                op::reduce::MAX | op::reduce::MIN => 0.0,
+                                op::reduce::PROD => 2e-7 * want[i].abs() + 1e-37,
+                                _ => 2e-7 * mag[i] + 1e-7,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nan_comes_through_and_cancelling_pairs_cancel() {
+        let n = 100_001;
+        let mut v = vec![0.0; n];
+        for i in 0..n / 2 {
+            v[i] = 1e7 + i as f64;
+            v[n - 1 - i] = -(1e7 + i as f64);
+        }
+        v[n / 2] = 0.25;
+        let p = |kind| op::ReduceParams {
+            kind,
+            axes: 1,
+            ..Default::default()
+        };
+        let mut ops = [
+            Tensor::poison(DType::F32, &[1]),
+            Tensor::new(DType::F32, &[n], &v),
+        ];
+        run(op::REDUCE, p(op::reduce::SUM).as_bytes(), &[], &mut ops);
+        assert_eq!(ops[0].values(), [0.25]);
+        v[77] = f64::NAN;
+        for kind in 1..=5 {
+            let mut ops = [
+                Tensor::poison(DType::F32, &[1]),
+                Tensor::new(DType::F32, &[n], &v),
+            ];
+            run(op::REDUCE, p(kind).as_bytes(), &[], &mut ops);
+            assert!(ops[0].values()[0].is_nan(), "kind {kind}");
+            let (dst, row) = (
+                Tensor::poison(DType::F32, &[1, 2]),
+                [1.0, f64::NAN, 2.0, 3.0, 4.0, 5.0],
+            );
+            let mut ops = [dst, Tensor::new(DType::F32, &[3, 2], &row)];
+            run(op::REDUCE, p(kind).as_bytes(), &[], &mut ops);
+            let v = ops[0].values();
+            assert!(v[1].is_nan() && !v[0].is_nan());
+        }
+    }
+
+    #[test]
+    fn refusals() {
+        let x = Tensor::poison(DType::F32, &[3, 4]);
+        let ask = |dst: Tensor, kind, axes| {
+            let p = op::ReduceParams {
+                kind,
+                axes,
+                ..Default::default()
+            };
+            refusal(op::REDUCE, p.as_bytes(), &[dst, x.clone()])
+        };
+        assert_eq!(ask(Tensor::poison(DType::F32, &[3, 1]), 1, 2), None);
+        assert_eq!(
+            ask(Tensor::poison(DType::F32, &[3]), 1, 2),
+            Some(Code::Invalid)
+        );
+        assert_eq!(
+            ask(Tensor::poison(DType::F32, &[3, 1]), 9, 2),
+            Some(Code::Unsupported)
+        );
+        assert_eq!(
+            ask(Tensor::poison(DType::F32, &[3, 4]), 1, 4),
+            Some(Code::Invalid)
+        );
+        assert_eq!(
+            ask(Tensor::poison(DType::Bf16, &[3, 1]), 1, 2),
+            Some(Code::Unsupported)
+        );
+    }
+}

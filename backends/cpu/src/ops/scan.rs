@@ -166,3 +166,113 @@ impl Kernel for Cumsum {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::Code;
+
+    const SHAPES: [[usize; 3]; 5] = [
+        [1, 1, 1],
+        [3, 5, 7],
+        [2, 33, 40],
+        [1, 4099, 3],
+        [40, 3, 170],
+    ];
+
+    /// `(outer, n, inner)` of a dim.
+    fn around(shape: &[usize; 3], dim: usize) -> (usize, usize, usize) {
+        (
+            shape[..dim].iter().product(),
+            shape[dim],
+            shape[dim + 1..].iter().product(),
+        )
+    }
+
+    fn dim(dim: usize, kind: u32) -> op::DimParams {
+        op::DimParams {
+            kind,
+            dim: dim as u32,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn first_of_equals_wins_and_nan_is_largest() {
+        let mut rng = Rng(14);
+        for t in STORAGES {
+            for shape in SHAPES {
+                let n: usize = shape.iter().product();
+                // Small integers: many ties.
+                let mut v: Vec<f64> = (0..n).map(|_| rng.below(5) as f64).collect();
+                if n > 100 {
+                    for _ in 0..n / 50 {
+                        v[rng.below(n)] = f64::NAN;
+                    }
+                }
+                let x = Tensor::strided(t, &shape, &[1, shape[0] * shape[2], shape[0]], &v);
+                for d in 0..3 {
+                    let (outer, len, inner) = around(&shape, d);
+                    let mut out = shape;
+                    out[d] = 1;
+                    for kind in [0, 1] {
+                        for index in [DType::I32, DType::I64] {
+                            let mut ops = [Tensor::poison(index, &out), x.clone()];
+                            run(op::ARG_REDUCE, dim(d, kind).as_bytes(), &[], &mut ops);
+                            let mut want = Vec::new();
+                            for o in 0..outer {
+                                for i in 0..inner {
+                                    let key = |k: usize| {
+                                        let v = v[(o * len + k) * inner + i];
+                                        let v = if v.is_nan() { f64::INFINITY } else { v };
+                                        if kind == 0 { -v } else { v }
+                                    };
+                                    let best = (0..len).min_by(|a, b| key(*a).total_cmp(&key(*b)));
+                                    want.push(best.unwrap() as f64);
+                                }
+                            }
+                            close("arg", &ops[0].values(), &want, |_| 0.0);
+                        }
+                    }
+                }
+            }
+        }
+        let x = Tensor::poison(DType::F32, &[2, 0]);
+        let y = Tensor::poison(DType::I32, &[2, 1]);
+        assert_eq!(
+            refusal(op::ARG_REDUCE, dim(1, 0).as_bytes(), &[y, x]),
+            Some(Code::Invalid)
+        );
+    }
+
+    #[test]
+    fn running_sums() {
+        let mut rng = Rng(15);
+        for t in NUMBERS {
+            for shape in SHAPES {
+                let n: usize = shape.iter().product();
+                let v: Vec<f64> = (0..n).map(|_| (rng.unit() * 8.0).floor()).collect();
+                let x = Tensor::new(*t, &shape, &v);
+                for d in 0..3 {
+                    let (_, len, inner) = around(&shape, d);
+                    let (mut want, mut mag) = (v.clone(), vec![0.0; n]);
+                    for i in 0..n {
+                        mag[i] = v[i].abs();
+                        if i / inner % len > 0 {
+                            want[i] += want[i - inner];
+                            mag[i] += mag[i - inner];
+                        }
+                    }
+                    // In place.
+                    let mut ops = [x.clone(), x.clone()];
+                    run_aliased(op::CUMSUM, dim(d, 0).as_bytes(), &[], &mut ops, &[(1, 0)]);
+                    let u = if t.is_float() { unit_of(*t) } else { 0.0 };
+                    close("cumsum", &ops[0].values(), &want, |i| {
+                        u * want[i].abs() + 1e-7 * u * mag[i]
+                    });
+                }
+            }
+        }
+    }
+}

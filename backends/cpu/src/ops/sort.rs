@@ -206,3 +206,110 @@ impl Kernel for TopK {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::*;
+    use super::*;
+    use crossweave_plugin::Code;
+
+    fn flags_of(flags: u32) -> op::DimParams {
+        op::DimParams {
+            dim: 1,
+            flags,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn stable_with_nan_at_the_upper_end() {
+        let mut rng = Rng(16);
+        for t in KEYS {
+            for (n, d) in [(0, 3), (1, 1), (3, 7), (5, 33), (2, 1000), (3, 4099)] {
+                let mut v: Vec<f64> = (0..n * d).map(|_| rng.below(9) as f64 - 4.0).collect();
+                if t.is_float() && d > 10 {
+                    v[4] = f64::NAN;
+                    v[9] = f64::NAN;
+                    v[6] = f64::INFINITY;
+                    v[2] = -f64::INFINITY;
+                }
+                for down in [false, true] {
+                    let keys = Tensor::strided(*t, &[n, d], &[1, n.max(1)], &v);
+                    let tag: Vec<f64> = (0..n * d).map(|i| (i % d.max(1)) as f64).collect();
+                    let mut ops = [
+                        Tensor::poison(*t, &[n, d]),
+                        Tensor::poison(DType::I64, &[n, d]),
+                        keys,
+                        Tensor::new(DType::I64, &[n, d], &tag),
+                    ];
+                    let f = if down { op::FLAG_DESCENDING } else { 0 };
+                    run(op::SORT_PAIRS, flags_of(f).as_bytes(), &[], &mut ops);
+                    // Insertion order decides ties in both directions.
+                    let rank = |x: f64| {
+                        if x.is_nan() {
+                            f64::MAX
+                        } else {
+                            x.clamp(-1e30, 1e30)
+                        }
+                    };
+                    let (mut wk, mut wv) = (Vec::new(), Vec::new());
+                    for r in 0..n {
+                        let mut ix: Vec<usize> = (0..d).collect();
+                        let key = |i: usize| rank(v[r * d + i]) * if down { -1.0 } else { 1.0 };
+                        ix.sort_by(|a, b| key(*a).total_cmp(&key(*b)).then(a.cmp(b)));
+                        wk.extend(ix.iter().map(|i| v[r * d + i]));
+                        wv.extend(ix.iter().map(|i| *i as f64));
+                    }
+                    close("keys", &ops[0].values(), &wk, |_| 0.0);
+                    close("values", &ops[1].values(), &wv, |_| 0.0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn topk_ties_by_lower_index() {
+        let mut rng = Rng(17);
+        for t in STORAGES {
+            for (n, d, k) in [(1, 1, 1), (3, 7, 0), (3, 7, 7), (5, 33, 4), (2, 4099, 40)] {
+                let mut v: Vec<f64> = (0..n * d).map(|_| rng.below(20) as f64).collect();
+                if d > 10 {
+                    v[8] = f64::NAN;
+                    v[3] = f64::INFINITY;
+                }
+                let mut ops = [
+                    Tensor::poison(t, &[n, k]),
+                    Tensor::poison(DType::I32, &[n, k]),
+                    Tensor::strided(t, &[n, d], &[d + 5, 1], &v),
+                ];
+                run(op::TOPK, flags_of(0).as_bytes(), &[], &mut ops);
+                let (mut wv, mut wi) = (Vec::new(), Vec::new());
+                for r in 0..n {
+                    let key = |i: usize| {
+                        let x = v[r * d + i];
+                        if x.is_nan() {
+                            f64::NEG_INFINITY
+                        } else {
+                            -x.min(1e30)
+                        }
+                    };
+                    let mut ix: Vec<usize> = (0..d).collect();
+                    ix.sort_by(|a, b| key(*a).total_cmp(&key(*b)).then(a.cmp(b)));
+                    wv.extend(ix[..k].iter().map(|i| v[r * d + i]));
+                    wi.extend(ix[..k].iter().map(|i| *i as f64));
+                }
+                close("top values", &ops[0].values(), &wv, |_| 0.0);
+                close("top index", &ops[1].values(), &wi, |_| 0.0);
+            }
+        }
+        let ops = [
+            Tensor::poison(DType::F32, &[2, 4]),
+            Tensor::poison(DType::I32, &[2, 4]),
+            Tensor::poison(DType::F32, &[2, 3]),
+        ];
+        assert_eq!(
+            refusal(op::TOPK, flags_of(0).as_bytes(), &ops),
+            Some(Code::Invalid)
+        );
+    }
+}

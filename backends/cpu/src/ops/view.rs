@@ -174,10 +174,11 @@ impl View {
     /// Calls `f(offset, stride, len)` for the rows of `start..start + len`, in order.
     #[inline(always)]
     pub fn rows(&self, start: usize, len: usize, mut f: impl FnMut(usize, usize, usize)) {
+        if len == 0 {
+            return;
+        }
         let Some((&(inner, stride), outer)) = self.dims.split_last() else {
-            if len > 0 {
-                f(0, 1, len);
-            }
+            f(0, 1, len);
             return;
         };
         if outer.is_empty() {
