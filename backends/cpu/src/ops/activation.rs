@@ -14,18 +14,25 @@ const C: f32 = 0.044_715;
 /// 1 / sqrt(2 pi).
 const PDF: f32 = 0.398_942_3;
 
+/// As `simd::math::sigmoid`, but tails below 2^-125 are 0.
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    let e = math::exp_neg(-x.abs());
+    (if x < 0.0 { e } else { 1.0 }) / (1.0 + e)
+}
+
 clones! {
     fn gelu_tanh(x: &mut [f32]) {
         for v in x {
             // 0.5 (1 + tanh u) is sigmoid(2 u), which keeps its accuracy in the lower tail.
             let u = 2.0 * K * (*v + C * *v * *v * *v);
-            *v *= math::sigmoid(u);
+            *v *= sigmoid(u);
         }
     }
     fn gelu_tanh_bwd(x: &[f32], dy: &mut [f32]) {
         for (d, v) in dy.iter_mut().zip(x) {
             let u = 2.0 * K * (*v + C * *v * *v * *v);
-            let e = math::exp(-u.abs());
+            let e = math::exp_neg(-u.abs());
             let q = 1.0 / (1.0 + e);
             let s = if u < 0.0 { e * q } else { q };
             // s (1 - s) from e, without cancellation.
@@ -44,15 +51,15 @@ clones! {
     fn gelu_erf_bwd(x: &[f32], dy: &mut [f32]) {
         for (d, v) in dy.iter_mut().zip(x) {
             let phi = 0.5 + 0.5 * math::erf(*v * std::f32::consts::FRAC_1_SQRT_2);
-            let pdf = PDF * math::exp(-0.5 * *v * *v);
+            let pdf = PDF * math::exp_neg(-0.5 * *v * *v);
             let t = if pdf == 0.0 { 0.0 } else { *v * pdf };
             *d *= phi + t;
         }
     }
-    fn silu(x: &mut [f32]) { for v in x { *v *= math::sigmoid(*v); } }
+    fn silu(x: &mut [f32]) { for v in x { *v *= sigmoid(*v); } }
     fn silu_bwd(x: &[f32], dy: &mut [f32]) {
         for (d, v) in dy.iter_mut().zip(x) {
-            let e = math::exp(-v.abs());
+            let e = math::exp_neg(-v.abs());
             let q = 1.0 / (1.0 + e);
             let s = if *v < 0.0 { e * q } else { q };
             let ds = e * q * q;
@@ -68,7 +75,7 @@ clones! {
     // In: dgate holds dy. Out: dgate and dup.
     fn swiglu_grad(gate: &[f32], up: &[f32], dgate: &mut [f32], dup: &mut [f32]) {
         for (((g, u), a), b) in gate.iter().zip(up).zip(dgate).zip(dup) {
-            let e = math::exp(-g.abs());
+            let e = math::exp_neg(-g.abs());
             let q = 1.0 / (1.0 + e);
             let s = if *g < 0.0 { e * q } else { q };
             let ds = e * q * q;

@@ -89,7 +89,7 @@ fn offsets(loops: &[Loop], skip: [usize; 2], mut i: usize) -> (usize, usize) {
 }
 
 /// Side of a transpose tile.
-const TILE: usize = 32;
+const TILE: usize = 64;
 
 impl Copy {
     /// # Safety
@@ -112,13 +112,18 @@ impl Copy {
                 let wj = TILE.min(nj - j0);
                 for i0 in (0..n).step_by(TILE) {
                     let wi = TILE.min(n - i0);
-                    for jj in j0..j0 + wj {
-                        // SAFETY: indices stay below the loops' sizes; the destination's elements are distinct.
-                        unsafe {
-                            let d = y.at::<T>(d0 + jj * dj + i0);
-                            let s = x.at::<T>(s0 + jj + i0 * ss);
-                            for ii in 0..wi {
-                                *d.add(ii) = *s.add(ii * ss);
+                    // Through a small buffer: source and destination lines are touched once each, however their strides collide in the cache.
+                    let mut tile = [[std::mem::MaybeUninit::<T>::uninit(); TILE]; TILE];
+                    // SAFETY: indices stay below the loops' sizes; the destination's elements are distinct; the tile is read where written.
+                    unsafe {
+                        for (ii, row) in tile.iter_mut().enumerate().take(wi) {
+                            let s = x.at::<T>(s0 + j0 + (i0 + ii) * ss);
+                            std::ptr::copy_nonoverlapping(s, row.as_mut_ptr().cast(), wj);
+                        }
+                        for jj in 0..wj {
+                            let d = y.at::<T>(d0 + (j0 + jj) * dj + i0);
+                            for (ii, row) in tile.iter().enumerate().take(wi) {
+                                *d.add(ii) = row[jj].assume_init();
                             }
                         }
                     }

@@ -13,10 +13,10 @@ clones! {
     fn sum_exp(x: &[f32], m: f32) -> f64 {
         let mut e = [0f32; BLOCK];
         let e = &mut e[..x.len()];
-        for (e, x) in e.iter_mut().zip(x) { *e = math::exp(*x - m); }
+        for (e, x) in e.iter_mut().zip(x) { *e = math::exp_neg(*x - m); }
         sum::sum(e)
     }
-    fn exp_scale(x: &mut [f32], m: f32, k: f32) { for v in x { *v = math::exp(*v - m) * k; } }
+    fn exp_scale(x: &mut [f32], m: f32, k: f32) { for v in x { *v = math::exp_neg(*v - m) * k; } }
     fn grad(dy: &[f32], y: &[f32], s: f32, dx: &mut [f32]) {
         for ((d, y), dx) in dy.iter().zip(y).zip(dx) { *dx = y * (d - s); }
     }
