@@ -51,13 +51,20 @@ pub fn dry_run(
     let mut flow: Vec<Tensor> = vec![];
     for (u, unit) in units.iter().enumerate() {
         let at = |e| fail(&unit.name, e);
-        let own = |t: &crossweave_tensor::ParamDecl| run.empty_for(t.shape, compute, Tag::Param);
-        let mine: Vec<Tensor> = unit
-            .params
-            .iter()
-            .map(own)
-            .collect::<std::result::Result<_, _>>()
-            .map_err(at)?;
+        let n: u64 = unit.params.iter().map(|p| p.shape.numel()).sum();
+        // One flat buffer, as the engine lays it out: fused products need their parts end to end.
+        let flat = run.empty_for([n], compute, Tag::Param).map_err(at)?;
+        let mut from = 0;
+        let mut mine = vec![];
+        for p in &unit.params {
+            mine.push(Tensor::dense(
+                flat.buffer().clone(),
+                compute.bytes(from),
+                p.shape,
+                compute,
+            ));
+            from += p.shape.numel();
+        }
         params.push(mine);
         let mut views = params[u].clone();
         views.extend(unit.borrowed.iter().map(|(u, p)| params[*u][*p].clone()));
@@ -101,7 +108,6 @@ pub fn dry_run(
             saved[i] = cx.finish(keep).held_bytes();
         }
         let size = |t: &[Tensor]| t.iter().map(|t| t.dtype().bytes(t.numel())).sum::<u64>();
-        let n: u64 = unit.params.iter().map(|p| p.shape.numel()).sum();
         facts.push(UnitFacts {
             name: unit.name.clone(),
             params: n,

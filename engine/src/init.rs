@@ -37,11 +37,8 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
         }
     }
     publish(run, unit)?;
-    for kind in [StateKind::Moment1, StateKind::Moment2] {
-        let t = unit.state(kind, &(0..unit.numel));
-        if t.buffer().bytes() > 0 {
-            run.stream().fill(t.region(), 0, 1)?;
-        }
+    for m in unit.moments() {
+        run.stream().fill(m.all(), 0, 1)?;
     }
     Ok(())
 }

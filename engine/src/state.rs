@@ -118,6 +118,13 @@ impl UnitState {
         })
     }
 
+    /// The moments' buffers that hold anything.
+    pub fn moments(&self) -> impl Iterator<Item = &Buffer> {
+        [&self.moment1, &self.moment2]
+            .into_iter()
+            .map(|b| b.as_ref())
+            .filter(|b| b.bytes() > 0)
+    }
     fn flat(&self, kind: StateKind) -> &Arc<Buffer> {
         match kind {
             StateKind::Value => &self.master,

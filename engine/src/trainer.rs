@@ -203,6 +203,9 @@ impl Trainer {
             .map(|u| UnitState::new(device, u, spec.compute, spec.adamw.decay_all, true))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(at("allocating parameters and moments"))?;
+        for m in state.iter().flat_map(UnitState::moments) {
+            compute.fill(m.all(), 0, 1).map_err(|e| hal(e.into()))?;
+        }
         let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
         let comm = if spec.world > 1 {
             let o = CommOptions {
