@@ -1,1 +1,41 @@
-//! crossweave-checkpoint.
+//! Files in and out: Hugging Face model directories, and checkpoints that a run resumes from exactly.
+//!
+//! Two halves over one safetensors reader and writer. [`HfDir`] opens what transformers wrote, [`Resolver`] says which
+//! tensor is which parameter, [`export_hf`] writes a directory that transformers loads. [`Writer`] lets the ranks of a run
+//! write their shards at once, [`Checkpoint`] finds, proves and reads them back, [`prune`] keeps the newest.
+//!
+//! The contract of the crate: pure host code over bytes, no devices. Nothing read from a file is believed before it was
+//! compared with the file's length; damage is a typed error that names file, tensor and fix, never a panic. Whatever is
+//! written becomes visible by one rename after it was synced, so a process killed at any moment leaves the previous state.
+#![forbid(unsafe_code)]
+
+mod dtype;
+mod error;
+mod export;
+mod files;
+mod hf;
+mod layout;
+mod load;
+mod manifest;
+mod nearest;
+mod render;
+mod resolve;
+mod safefile;
+mod safewrite;
+mod save;
+
+pub use dtype::{
+    Dtype, abi_dtype, file_dtype, is_readable_float, num_bytes, num_elements, parse_dtype,
+    widen_to_f32,
+};
+pub use error::{CheckpointError, Result};
+pub use export::{DEFAULT_SHARD_BYTES, check_target, export_hf};
+pub use hf::HfDir;
+pub use layout::{Logical, Piece};
+pub use load::Checkpoint;
+pub use manifest::{FORMAT_VERSION, FileRecord, Found, MANIFEST, Manifest, list, step_dir};
+pub use render::{inspect, verify};
+pub use resolve::{NameReport, Resolved, Resolver, WrongShape, is_buffer};
+pub use safefile::{MAX_HEADER_BYTES, SafeFile, TensorInfo};
+pub use safewrite::{TensorOut, Written, write_safetensors};
+pub use save::{RankWriter, Writer, prune};
