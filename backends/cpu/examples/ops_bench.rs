@@ -1,4 +1,4 @@
-//! Bandwidth of the memory-bound ops beside memcpy: `cargo run --release -p crossweave-backend-cpu --example ops_bench -- [threads]`.
+//! Bandwidth of the memory-bound ops beside memcpy: `cargo run --release -p crossweave-backend-cpu --example ops_bench`.
 
 use crossweave_abi::{Layout, op};
 use crossweave_backend_cpu::kernel::Launch;
@@ -77,12 +77,13 @@ fn bench(
 }
 
 fn main() {
-    let threads = std::env::args()
-        .nth(1)
-        .and_then(|a| a.parse().ok())
-        .unwrap_or(1);
-    let team = Team::new(threads, &Host::none());
-    println!("threads {threads}");
+    for threads in [1, 2] {
+        println!("threads {threads}");
+        all(&Team::new(threads, &Host::none()));
+    }
+}
+
+fn all(team: &Team) {
     let none = op::NoParams::default();
     for t in [DType::F32, DType::Bf16] {
         let big = Layout::contiguous(t, &[16 << 20]);
@@ -94,7 +95,7 @@ fn main() {
             none.as_bytes(),
             &[],
             &[(big, 1), (big, 1)],
-            &team,
+            team,
         );
         let tr = Layout::strided(t, &[4096, 4096], &[1, 4096]);
         let sq = Layout::contiguous(t, &[4096, 4096]);
@@ -104,7 +105,7 @@ fn main() {
             none.as_bytes(),
             &[],
             &[(sq, 1), (tr, 1)],
-            &team,
+            team,
         );
         bench(
             &a("add"),
@@ -112,7 +113,7 @@ fn main() {
             none.as_bytes(),
             &[],
             &[(big, 1), (big, 1), (big, 1)],
-            &team,
+            team,
         );
         let p = op::AdamwParams {
             beta1: 0.9,
@@ -147,7 +148,7 @@ fn main() {
             p.as_bytes(),
             d.as_bytes(),
             &group,
-            &team,
+            team,
         );
         let x = Layout::contiguous(t, &[8192, 768]);
         let (w, r) = (
@@ -165,7 +166,7 @@ fn main() {
             p.as_bytes(),
             &[],
             &[(x, 1), (r, 1), (r, 1), (x, 1), (w, 0), (w, 0)],
-            &team,
+            team,
         );
         bench(
             &a("layer_norm_bwd + dres"),
@@ -183,7 +184,7 @@ fn main() {
                 (r, 1),
                 (x, 1),
             ],
-            &team,
+            team,
         );
         bench(
             &a("rms_norm_fwd"),
@@ -191,7 +192,7 @@ fn main() {
             p.as_bytes(),
             &[],
             &[(x, 1), (r, 1), (x, 1), (w, 0)],
-            &team,
+            team,
         );
         for (n, kind) in [
             ("gelu_tanh", op::activation::GELU_TANH),
@@ -208,7 +209,7 @@ fn main() {
                 p.as_bytes(),
                 &[],
                 &[(big, 1), (big, 1)],
-                &team,
+                team,
             );
             bench(
                 &a(&format!("{n} bwd")),
@@ -216,7 +217,7 @@ fn main() {
                 p.as_bytes(),
                 &[],
                 &[(big, 1), (big, 1), (big, 1)],
-                &team,
+                team,
             );
         }
         let logits = Layout::contiguous(t, &[256, 50257]);
@@ -231,7 +232,7 @@ fn main() {
             p.as_bytes(),
             &[],
             &[(row, 1), (row, 1), (logits, 1), (tg, 1)],
-            &team,
+            team,
         );
         bench(
             &a("cross_entropy_bwd"),
@@ -239,7 +240,7 @@ fn main() {
             p.as_bytes(),
             &[],
             &[(logits, 1), (logits, 1), (row, 1), (tg, 1), (row, 1)],
-            &team,
+            team,
         );
         let one = Layout::contiguous(DType::F32, &[1]);
         bench(
@@ -248,7 +249,7 @@ fn main() {
             none.as_bytes(),
             &[],
             &[(one, 0), (big, 1)],
-            &team,
+            team,
         );
         let cols = Layout::contiguous(DType::F32, &[1, 768]);
         let p = op::ReduceParams {
@@ -262,7 +263,7 @@ fn main() {
             p.as_bytes(),
             &[],
             &[(cols, 0), (x, 1)],
-            &team,
+            team,
         );
         let p = op::DropoutParams {
             p: 0.1,
@@ -274,7 +275,7 @@ fn main() {
             p.as_bytes(),
             &[],
             &[(big, 1), (big, 1)],
-            &team,
+            team,
         );
     }
 }

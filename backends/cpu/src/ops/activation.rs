@@ -9,7 +9,7 @@ use crossweave_plugin::{Op, Plan, Result};
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
 /// sqrt(2 / pi) and the cubic coefficient of the tanh form of GELU.
-const K: f32 = 0.797_884_56;
+const K: f32 = 0.797_884_6;
 const C: f32 = 0.044_715;
 /// 1 / sqrt(2 pi).
 const PDF: f32 = 0.398_942_3;

@@ -62,7 +62,7 @@ pub fn adamw(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
     let master = params.flags & op::FLAG_MASTER != 0;
     let each = if master { 5 } else { 4 };
     arity(o, 2..=usize::MAX)?;
-    if (o.operands.len() - 2) % each != 0 {
+    if !(o.operands.len() - 2).is_multiple_of(each) {
         return invalid(
             o,
             format!(

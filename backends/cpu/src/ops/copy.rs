@@ -212,7 +212,7 @@ fn bits_of(o: &Op<'_>, dtype: DType, value: f64) -> Result<u64> {
         }
         DType::I64 => {
             // The largest f64 below 2^63.
-            int(-9.223_372_036_854_775_8e18, 9.223_372_036_854_774_8e18)?;
+            int(-9.223_372_036_854_776e18, 9.223_372_036_854_775e18)?;
             value as i64 as u64
         }
         DType::U64 => {

@@ -166,7 +166,7 @@ impl View {
             if s < reach {
                 return true;
             }
-            reach = s * (n - 1) + reach;
+            reach += s * (n - 1);
         }
         false
     }

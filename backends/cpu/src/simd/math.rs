@@ -36,7 +36,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 8.333_452e-3;
     p = p * r + 4.166_579_6e-2;
     p = p * r + 1.666_666_5e-1;
-    p = p * r + 5.000_000_1e-1;
+    p = p * r + 5e-1;
     let y = p * (r * r) + r + 1.0;
     // Two factors keep each in range while the product may be subnormal or infinite. NaN makes k arbitrary, hence the mask.
     let k = k.clamp(-160, 160);
@@ -58,7 +58,7 @@ pub fn exp_neg(x: f32) -> f32 {
     p = p * r + 8.333_452e-3;
     p = p * r + 4.166_579_6e-2;
     p = p * r + 1.666_666_5e-1;
-    p = p * r + 5.000_000_1e-1;
+    p = p * r + 5e-1;
     let y = p * (r * r) + r + 1.0;
     let scale = f32::from_bits((t.to_bits() << 23).wrapping_add(0x3f80_0000));
     pick(x < LEAST, 0.0, y * scale)
@@ -84,7 +84,7 @@ pub fn log(x: f32) -> f32 {
     p = p * z - 1.666_805_8e-1;
     p = p * z + 2.000_071_5e-1;
     p = p * z - 2.499_999_4e-1;
-    p = p * z + 3.333_333_1e-1;
+    p = p * z + 3.333_333e-1;
     let y = p * z * z2 + e * LN2_LO - 0.5 * z2;
     let y = z + y + e * LN2_HI;
     let y = pick(x == 0.0, f32::NEG_INFINITY, y);
@@ -99,10 +99,10 @@ pub fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
     let mut p = -5.704_988_7e-3;
-    p = p * z + 2.063_908_9e-2;
+    p = p * z + 2.063_909e-2;
     p = p * z - 5.373_971_6e-2;
     p = p * z + 1.333_144_2e-1;
-    p = p * z - 3.333_328_2e-1;
+    p = p * z - 3.333_328e-1;
     let small = p * z * x + x;
     let e = exp_neg(-2.0 * a);
     let big = 1.0 - 2.0 * e / (1.0 + e);
@@ -131,9 +131,9 @@ pub fn erf(x: f32) -> f32 {
     p = p * z + 1.128_379_2;
     let c = pick(a > 4.0, 4.0, a);
     let mut q = 1.637_151_4e-6;
-    q = q * c - 4.605_804_3e-5;
+    q = q * c - 4.605_804e-5;
     q = q * c + 5.968_056_3e-4;
-    q = q * c - 4.759_596_3e-3;
+    q = q * c - 4.759_596e-3;
     q = q * c + 2.642_113_6e-2;
     q = q * c - 1.100_800_83e-1;
     q = q * c - 6.318_260_6e-1;
