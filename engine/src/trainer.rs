@@ -381,7 +381,7 @@ impl Trainer {
 
     /// The figures of the oldest step not yet reported; waits for that step only. `None` when every step was reported.
     pub fn metrics(&mut self) -> Result<Option<StepMetrics>> {
-        let Some((step, f, event)) = self.pending.pop_front() else {
+        let Some((step, mut f, event)) = self.pending.pop_front() else {
             return Ok(None);
         };
         let wait = event.sync(None).map_err(|e| Error::Run {

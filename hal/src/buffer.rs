@@ -169,7 +169,7 @@ pub struct HostBuffer {
 }
 // SAFETY: the pointer belongs to `buffer`; access goes through `&self`/`&mut self` methods below.
 unsafe impl Send for HostBuffer {}
-// SAFETY: `read` only shares; `write` wants `&mut`.
+// SAFETY: both accessors want `&mut`; a shared reference only names the memory.
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
@@ -180,8 +180,8 @@ impl HostBuffer {
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
-    /// Waits for the device's writes, then gives the bytes.
-    pub fn read(&self) -> Result<&[u8]> {
+    /// Waits for the device's writes, then gives the bytes. `&mut`, so that no transfer into them can be queued while they are borrowed.
+    pub fn read(&mut self) -> Result<&[u8]> {
         self.buffer.host_wait(false)?;
         // SAFETY: mapped for `bytes`, initialised by the plugin (pinned memory is zeroed), and no write is in flight.
         Ok(unsafe { std::slice::from_raw_parts(self.ptr, self.buffer.bytes as usize) })

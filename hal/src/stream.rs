@@ -163,6 +163,14 @@ impl Stream {
             let mut st = self.core.lock();
             let mut wait: Option<Use> = None;
             for (b, writes) in operands.clone() {
+                if !Arc::ptr_eq(&b.device().0, &self.device.0) {
+                    let why = format!(
+                        "a buffer of device {} on a stream of device {}",
+                        b.device().index(),
+                        self.device.index()
+                    );
+                    return Err(Error::new(Code::Invalid, "submit", why));
+                }
                 b.track().hazards(self.core.id, writes, |u| {
                     if st.behind.get(u.stream as usize).is_none_or(|s| *s < u.seq) {
                         wait = Some(u);
@@ -312,7 +320,7 @@ impl Stream {
         if out.is_empty() {
             return Ok(());
         }
-        let staging = self
+        let mut staging = self
             .device
             .alloc_host((out.len() as u64).min(8 << 20), crate::Tag::Staging)?;
         let chunk = staging.buffer().bytes() as usize;
@@ -364,7 +372,8 @@ impl Stream {
         check("event_record", |e| unsafe {
             call!(self.device.0.api, event_record)(event.0.handle.0, self.core.handle.0, e)
         })?;
-        *event.0.covers.lock().unwrap_or_else(|e| e.into_inner()) = Some((self.core.clone(), st.seq));
+        *event.0.covers.lock().unwrap_or_else(|e| e.into_inner()) =
+            Some((self.core.clone(), st.seq));
         Ok(())
     }
 
@@ -406,7 +415,12 @@ impl Event {
     /// Waits for the latest record.
     pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
         let ns = timeout.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
-        let covers = self.0.covers.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let covers = self
+            .0
+            .covers
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone();
         // SAFETY: the event is live.
         check("event_sync", |e| unsafe {
             call!(self.0.device.0.api, event_sync)(self.0.handle.0, ns, e)
