@@ -1,0 +1,248 @@
+//! Words and calls that may stand in some places only.
+
+use super::{Finding, at, within};
+use crate::source::{line_of, words};
+use crate::tables::*;
+use crate::tree::Tree;
+
+/// Extensions of files in which a vendor's name is looked for.
+const TEXTS: &[&str] = &[".rs", ".h", ".toml", ".json", ".md"];
+
+/// No vendor is named above the back ends, in code or in words.
+pub fn vendor_words(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for f in &tree.files {
+        let looked_at = TEXTS.iter().any(|e| f.path.ends_with(e)) && f.path != "Cargo.lock";
+        if !looked_at || within(&f.path, VENDOR_PLACES) {
+            continue;
+        }
+        for (offset, word) in words(&f.text) {
+            // `cuda_stream`, `CudaStream` and `CUDA` all name the vendor.
+            let Some(vendor) = parts(word).find_map(|p| VENDOR_WORDS.iter().find(|v| **v == p))
+            else {
+                continue;
+            };
+            let excepted = |e: &&(&str, &str, &str)| e.0 == f.path && e.1 == *vendor;
+            if !VENDOR_EXCEPTIONS.iter().any(|e| excepted(&e)) {
+                let line = line_of(&f.text, offset);
+                found.push(at(
+                    &f.path,
+                    line,
+                    format!("`{word}` names a vendor; only back ends know one"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// The parts of a name, in lower case: at underscores, and where a capital follows a small letter.
+fn parts(word: &str) -> impl Iterator<Item = String> + '_ {
+    word.split('_').flat_map(|w| {
+        let mut cut = vec![0];
+        let chars: Vec<(usize, char)> = w.char_indices().collect();
+        cut.extend(
+            chars
+                .windows(2)
+                .filter(|p| p[0].1.is_lowercase() && p[1].1.is_uppercase())
+                .map(|p| p[1].0),
+        );
+        cut.push(w.len());
+        cut.windows(2)
+            .map(|c| w[c[0]..c[1]].to_lowercase())
+            .collect::<Vec<_>>()
+    })
+}
+
+/// No value of the whole process, but in the places that say why.
+pub fn globals(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (f, split) in tree.rust() {
+        if f.path.starts_with("xtask/src/tables.rs")
+            || GLOBAL_PLACES.iter().any(|p| f.path.starts_with(p.0))
+        {
+            continue;
+        }
+        let all: Vec<(usize, &str)> = words(&split.code).collect();
+        for (i, &(offset, word)) in all.iter().enumerate() {
+            let next = all.get(i + 1).map_or("", |w| w.1);
+            let lifetime = split.code[..offset].ends_with('\'');
+            let hit = GLOBALS.contains(&word) || (word == "static" && next == "mut" && !lifetime);
+            if hit {
+                let text =
+                    "a value of the whole process; pass it, or keep it in the object it belongs to";
+                found.push(at(
+                    &f.path,
+                    line_of(&split.code, offset),
+                    format!("`{word}`: {text}"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// Pure crates name no clock, no file, no thread.
+pub fn purity(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (f, split) in tree.rust().filter(|(f, _)| within(&f.path, PURE_PLACES)) {
+        let all: Vec<(usize, &str)> = words(&split.code).collect();
+        for (i, &(offset, word)) in all.iter().enumerate() {
+            if word != "std" {
+                continue;
+            }
+            // `std::fs` names one module, `std::{fs, mem}` several up to the brace that closes.
+            let rest = &split.code[offset..];
+            let end = match rest[3..].trim_start().starts_with("::{") || rest.starts_with("std::{")
+            {
+                true => offset + rest.find('}').unwrap_or(rest.len()),
+                false => all.get(i + 1).map_or(offset, |w| w.0 + w.1.len()),
+            };
+            for &(o, module) in all[i..].iter().take_while(|w| w.0 < end) {
+                if IMPURE.contains(&module) {
+                    let text =
+                        format!("`std::{module}` in a crate without device, clock and files");
+                    found.push(at(&f.path, line_of(&split.code, o), text));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Only a program reads its environment and arguments or ends itself.
+pub fn process_calls(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (f, split) in tree.rust() {
+        // Integration tests, benches and examples of a crate are programs too.
+        let program = ["/tests/", "/benches/", "/examples/"]
+            .iter()
+            .any(|d| f.path.contains(d));
+        if program || within(&f.path, PROCESS_PLACES) {
+            continue;
+        }
+        for call in PROCESS_CALLS {
+            for (offset, _) in split.code.match_indices(call) {
+                let after = split.code[offset + call.len()..]
+                    .chars()
+                    .next()
+                    .unwrap_or(' ');
+                if !(after.is_alphanumeric() || after == '_') {
+                    let text = format!(
+                        "`{call}`: only cli reads the environment and arguments or exits; take the value as an argument"
+                    );
+                    found.push(at(&f.path, line_of(&split.code, offset), text));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// No path of a developer's machine, in any text.
+pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for f in tree
+        .files
+        .iter()
+        .filter(|f| !within(&f.path, MACHINE_PLACES))
+    {
+        for start in MACHINE_PATHS {
+            for (offset, _) in f.text.match_indices(start) {
+                // `docs/work/` is a path of ours; only one from the machine's root counts.
+                let before = f.text[..offset].chars().next_back().unwrap_or(' ');
+                let inside = before.is_alphanumeric() || "._-}/~*".contains(before);
+                if !inside {
+                    let text = format!("`{start}…` is a path of one machine");
+                    found.push(at(&f.path, line_of(&f.text, offset), text));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines;
+    use super::*;
+
+    #[test]
+    fn a_vendor_above_the_back_ends_is_found() {
+        let tree = Tree::of(&[
+            (
+                "zero/src/a.rs",
+                "//! a\n// on CUDA\nfn f(x: NcclComm, y: hip_stream) {}\nlet ship = chip;",
+            ),
+            ("backends/cpu/src/a.rs", "// cuda"),
+            ("hal/src/device.rs", "/// 3 npu"),
+            ("hal/src/other.rs", "/// 3 npu"),
+            ("plan/Cargo.toml", "wgpu = \"30\""),
+        ]);
+        let found = vendor_words(&tree);
+        let want = [
+            ("zero/src/a.rs", 2),
+            ("zero/src/a.rs", 3),
+            ("zero/src/a.rs", 3),
+            ("hal/src/other.rs", 1),
+            ("plan/Cargo.toml", 1),
+        ];
+        assert_eq!(lines(&found), want);
+    }
+
+    #[test]
+    fn a_global_is_found_and_a_lifetime_is_not() {
+        let tree = Tree::of(&[
+            (
+                "nn/src/a.rs",
+                "static mut N: u8 = 0;\nfn f(x: &'static mut u8) {}\n// OnceLock\nuse std::sync::OnceLock;\nthread_local! {}",
+            ),
+            ("cli/src/a.rs", "use std::sync::OnceLock;"),
+        ]);
+        assert_eq!(
+            lines(&globals(&tree)),
+            [("nn/src/a.rs", 1), ("nn/src/a.rs", 4), ("nn/src/a.rs", 5)]
+        );
+    }
+
+    #[test]
+    fn a_clock_in_plan_is_found() {
+        let tree = Tree::of(&[
+            (
+                "plan/src/a.rs",
+                "use std::time::Instant;\nuse std::{mem,\n fs};\nuse std::fmt; // std::env\nlet time = 3;",
+            ),
+            ("engine/src/a.rs", "use std::time::Instant;"),
+        ]);
+        assert_eq!(
+            lines(&purity(&tree)),
+            [("plan/src/a.rs", 1), ("plan/src/a.rs", 3)]
+        );
+    }
+
+    #[test]
+    fn a_read_of_the_environment_below_cli_is_found() {
+        let tree = Tree::of(&[
+            (
+                "data/src/a.rs",
+                "let h = std::env::var_os(\"HOME\");\nstd::process::exit(1);\nenv::consts::ARCH",
+            ),
+            ("data/tests/a.rs", "std::env::var(\"X\")"),
+            ("cli/src/a.rs", "std::env::args()"),
+        ]);
+        assert_eq!(
+            lines(&process_calls(&tree)),
+            [("data/src/a.rs", 1), ("data/src/a.rs", 2)]
+        );
+    }
+
+    #[test]
+    fn a_path_of_a_machine_is_found() {
+        let tree = Tree::of(&[(
+            "a.md",
+            "see /home/me/x\nand docs/work/x and $OUT/work/y\nor `/work/y`",
+        )]);
+        let found = machine_paths(&tree);
+        assert!(lines(&found).contains(&("a.md", 1)) && lines(&found).contains(&("a.md", 3)));
+    }
+}

@@ -1,0 +1,82 @@
+//! The shape of a source: how long it is, how it opens, that it is finished.
+
+use super::{Finding, at};
+use crate::source::{line_of, words};
+use crate::tables::{BANNED_MACROS, LONG_FILES, MAX_LINES};
+use crate::tree::Tree;
+
+/// No source is longer than the budget.
+pub fn size(tree: &Tree) -> Vec<Finding> {
+    let long = |path: &str| LONG_FILES.iter().any(|l| l.0 == path);
+    tree.rust()
+        .map(|(f, _)| (f, f.text.lines().count()))
+        .filter(|(f, n)| *n > MAX_LINES && !long(&f.path))
+        .map(|(f, n)| {
+            at(
+                &f.path,
+                0,
+                format!("{n} lines of at most {MAX_LINES}; split it by its ideas"),
+            )
+        })
+        .collect()
+}
+
+/// Every source opens with the one idea it holds.
+pub fn heads(tree: &Tree) -> Vec<Finding> {
+    tree.rust()
+        .filter(|(f, _)| !f.text.starts_with("//! "))
+        .map(|(f, _)| {
+            at(
+                &f.path,
+                1,
+                "does not open with `//!` and the one idea of the file",
+            )
+        })
+        .collect()
+}
+
+/// Nothing is left to do, and nothing prints for its author only.
+pub fn unfinished(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (f, split) in tree.rust() {
+        for (offset, word) in words(&split.code).filter(|w| BANNED_MACROS.contains(&w.1)) {
+            if split.code[offset + word.len()..].starts_with('!') {
+                found.push(at(
+                    &f.path,
+                    line_of(&split.code, offset),
+                    format!("`{word}!` is not for a commit"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines;
+    use super::*;
+
+    #[test]
+    fn a_long_file_is_found() {
+        let text = "//! x\n".repeat(MAX_LINES);
+        let tree = Tree::of(&[("a.rs", &text), ("b.rs", &(text.clone() + "\n"))]);
+        assert_eq!(lines(&size(&tree)), [("b.rs", 0)]);
+    }
+
+    #[test]
+    fn a_file_without_its_idea_is_found() {
+        let tree = Tree::of(&[
+            ("a.rs", "//! An idea.\n"),
+            ("b.rs", "use a;\n"),
+            ("c.rs", "//!\n"),
+        ]);
+        assert_eq!(lines(&heads(&tree)), [("b.rs", 1), ("c.rs", 1)]);
+    }
+
+    #[test]
+    fn unfinished_code_is_found() {
+        let tree = Tree::of(&[("a.rs", "fn f() {\n todo!()\n}\n// dbg!\nlet todo = 1;")]);
+        assert_eq!(lines(&unfinished(&tree)), [("a.rs", 2)]);
+    }
+}

@@ -1,0 +1,171 @@
+//! The rules' data. A new edge, a new exception or a new word is a diff of this file, and nothing else.
+
+/// What one crate may depend on.
+pub struct Crate {
+    /// Package name.
+    pub name: &'static str,
+    /// Height: a crate depends only on crates of lower floors.
+    pub floor: u32,
+    /// Crates of this workspace.
+    pub ours: &'static [&'static str],
+    /// Crates of others.
+    pub theirs: &'static [&'static str],
+    /// Further crates for its own tests, examples and benches.
+    pub dev: &'static [&'static str],
+}
+
+const ABI: &str = "crossweave-abi";
+const PLUGIN: &str = "crossweave-plugin";
+const HAL: &str = "crossweave-hal";
+const NULL: &str = "crossweave-backend-null";
+const CPU: &str = "crossweave-backend-cpu";
+const COLLECTIVES: &str = "crossweave-collectives";
+const MESH: &str = "crossweave-mesh";
+const PLAN: &str = "crossweave-plan";
+const TENSOR: &str = "crossweave-tensor";
+const ZERO: &str = "crossweave-zero";
+const PARALLEL: &str = "crossweave-parallel";
+const NN: &str = "crossweave-nn";
+const DATA: &str = "crossweave-data";
+const CHECKPOINT: &str = "crossweave-checkpoint";
+const CONFIG: &str = "crossweave-config";
+const ENGINE: &str = "crossweave-engine";
+
+/// Every package of the workspace. `tests`, `benches`, `examples`, `xtask` and `cli` are floors on which nothing stands.
+#[rustfmt::skip]
+pub const CRATES: &[Crate] = &[
+    Crate { name: ABI, floor: 0, ours: &[], theirs: &[], dev: &[] },
+    Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
+    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
+    Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
+    Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json"], dev: &["proptest", "tempfile"] },
+    Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
+    // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
+    Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
+    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon"], dev: &[HAL, "proptest"] },
+    Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
+    Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
+    Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "proptest"] },
+    Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &["serde_json", "proptest"] },
+    Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, "proptest"] },
+    Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
+    Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
+    // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
+    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH], theirs: &["half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "thiserror"], dev: &["proptest", "tempfile"] },
+    Crate { name: NN, floor: 7, ours: &[TENSOR, PARALLEL, MESH], theirs: &["serde", "serde_json"], dev: &[] },
+    Crate { name: ENGINE, floor: 7, ours: &[HAL, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "serde_json", "tempfile", "proptest"] },
+    Crate {
+        name: "crossweave", floor: 8,
+        ours: &[ABI, HAL, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],
+        theirs: &["clap", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
+        dev: &["tempfile"],
+    },
+    Crate { name: "crossweave-tests", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-benches", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-examples", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "xtask", floor: 0, ours: &[], theirs: &["serde_json"], dev: &[] },
+];
+
+/// Everything: for the packages on which nothing stands.
+pub const ANY: &[&str] = &["*"];
+
+/// Words of vendors, banned above the back ends: an algorithm that names one has learnt something it must not know.
+pub const VENDOR_WORDS: &[&str] = &[
+    "cuda", "nccl", "hip", "rocm", "rccl", "ascend", "hccl", "npu", "cann", "wgpu", "vulkan",
+    "metal",
+];
+
+/// Where they may stand.
+pub const VENDOR_PLACES: &[&str] = &[
+    "backends/",
+    "ci/",
+    ".ci/",
+    "docs/",
+    "tests/",
+    "xtask/",
+    "README.md",
+];
+
+/// A vendor's word with a meaning of its own in one file.
+pub const VENDOR_EXCEPTIONS: &[(&str, &str, &str)] = &[
+    (
+        "hal/include/crossweave_plugin.h",
+        "npu",
+        "a kind of device in the frozen ABI, beside cpu and gpu",
+    ),
+    ("hal/abi/src/types.rs", "npu", "the same kind, mirrored"),
+    (
+        "hal/plugin/src/backend.rs",
+        "npu",
+        "the same kind, for vendors",
+    ),
+    ("hal/src/device.rs", "npu", "the same kind, for hosts"),
+];
+
+/// Lines a Rust source may have.
+pub const MAX_LINES: usize = 800;
+
+/// Sources that are tables or generated, and may be longer.
+pub const LONG_FILES: &[(&str, &str)] = &[];
+
+/// Words that make a value of the whole process.
+pub const GLOBALS: &[&str] = &[
+    "OnceLock",
+    "LazyLock",
+    "OnceCell",
+    "LazyCell",
+    "thread_local",
+    "lazy_static",
+    "once_cell",
+];
+
+/// Where one may be.
+pub const GLOBAL_PLACES: &[(&str, &str)] = &[
+    ("cli/src/", "the process is its own"),
+    (
+        "hal/src/loader.rs",
+        "libraries stay open until the process ends",
+    ),
+    (
+        "hal/plugin/src/export.rs",
+        "the slot of a backend's one instance, which only declare_backend! makes",
+    ),
+];
+
+/// Folders whose crates may write `unsafe`. Every other crate forbids it at its root.
+pub const UNSAFE_PLACES: &[&str] = &["hal/", "backends/", "tensor/", "tests/"];
+
+/// Functions and macros nobody commits.
+pub const BANNED_MACROS: &[&str] = &["todo", "unimplemented", "dbg"];
+
+/// Modules of std that a pure crate does not name.
+pub const IMPURE: &[&str] = &["env", "fs", "time", "thread", "net", "process"];
+
+/// Folders of pure crates: no device, no clock, no files.
+pub const PURE_PLACES: &[&str] = &["plan/src/"];
+
+/// Calls by which a process learns of or ends itself; only `cli` makes them, and what nothing stands on.
+pub const PROCESS_CALLS: &[&str] = &[
+    "env::var",
+    "env::var_os",
+    "env::vars",
+    "env::vars_os",
+    "env::args",
+    "env::args_os",
+    "env::set_var",
+    "env::current_dir",
+    "process::exit",
+    "process::abort",
+];
+
+/// Where they may stand: programs, and tests.
+pub const PROCESS_PLACES: &[&str] = &["cli/", "tests/", "benches/", "examples/", "xtask/"];
+
+/// Beginnings of paths that exist on one developer's machine only.
+pub const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "/work/", "C:\\Users\\"];
+
+/// Where they may stand: the rule itself.
+pub const MACHINE_PLACES: &[&str] = &["xtask/"];
+
+/// Documents whose named tests must exist.
+pub const DOCUMENTS: &[&str] = &["docs/ARCHITECTURE.md"];
