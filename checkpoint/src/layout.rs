@@ -213,7 +213,7 @@ mod tests {
             let slice: Vec<[u64; 2]> = dims.iter().map(|&(n, a, b)| {
                 let first = (a * n as f64) as u64;
                 [first, 1 + (b * (n as u64 - first) as f64) as u64]
-            }).map(|[f, c]| [f, c]).zip(&shape).map(|([f, c], &n)| [f, c.min(n as u64 - f)]).collect();
+            }).zip(&shape).map(|([f, c], &n)| [f, c.min(n as u64 - f)]).collect();
             let inside: u64 = slice.iter().map(|s| s[1]).product();
             let start = (from * inside as f64) as u64;
             let len = (to * (inside - start) as f64) as u64;
