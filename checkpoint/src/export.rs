@@ -133,6 +133,12 @@ pub fn check_target(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The model that a killed export had moved aside before its own could take the place, if there is one.
+pub(crate) fn left_aside(dir: &Path) -> Option<PathBuf> {
+    let aside = beside(parent_of(dir), dir.file_name()?, ".replaced");
+    aside.join("config.json").is_file().then_some(aside)
+}
+
 fn target_error(dir: &Path, reason: &str, fix: &str) -> CheckpointError {
     CheckpointError::Target {
         path: dir.to_path_buf(),

@@ -1,6 +1,7 @@
 //! A Hugging Face model directory: `config.json` and one `model.safetensors` or an index with its shards.
 
 use crate::error::{CheckpointError, Result};
+use crate::export::left_aside;
 use crate::files::read_json_bytes;
 use crate::nearest::nearest;
 use crate::safefile::{SafeFile, TensorInfo};
@@ -36,7 +37,13 @@ impl HfDir {
             return Err(CheckpointError::NotFound {
                 path: path.to_path_buf(),
                 reason: "no such model directory".into(),
-                fix: "name a directory with config.json and model.safetensors".into(),
+                fix: match left_aside(path) {
+                    Some(old) => format!(
+                        "an export was killed while it replaced the model; rename {} back",
+                        old.display()
+                    ),
+                    None => "name a directory with config.json and model.safetensors".into(),
+                },
             });
         }
         let config = read_config(&path.join("config.json"))?;

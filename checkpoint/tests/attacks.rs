@@ -300,6 +300,12 @@ fn an_export_refuses_what_it_would_destroy_and_leaves_nothing_on_failure() {
             .contains("device lost")
     );
     assert!(export(vec![w(), w()]).is_err());
+    // Killed between the two renames: the error says where the old model is.
+    let aside = temp.path().join(".thesis.replaced");
+    std::fs::rename(&dir, &aside).unwrap();
+    let text = HfDir::open(&dir).unwrap_err().to_string();
+    assert!(text.contains(".thesis.replaced"), "{text}");
+    std::fs::rename(&aside, &dir).unwrap();
     // What stood there stands, and no temporary folder is left.
     assert_eq!(HfDir::open(&dir).unwrap().read_f32("w").unwrap(), [1.0]);
     assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 1);
