@@ -5,6 +5,7 @@
 
 mod block;
 mod cx;
+mod decompose;
 mod env;
 mod error;
 pub mod ops;
@@ -17,6 +18,7 @@ mod tensor;
 
 pub use block::{Block, Flow, Function, Keep};
 pub use cx::Cx;
+pub use decompose::Decompositions;
 pub use env::{Batch, Env, GradSink, Groups, NoGroups, RngKey};
 pub use error::{Error, Result, shape_error};
 pub use ops::activation::Activation;

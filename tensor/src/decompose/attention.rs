@@ -1,0 +1,174 @@
+//! Attention in plain products: one batch per query head, scores kept whole. O(T²) memory: for devices without the fused op, not for speed.
+
+use super::build::{Build, Given, View};
+use super::math::Ex;
+use crossweave_hal::abi::op::{self, reduce::MAX, reduce::SUM};
+use crossweave_hal::{DType, OpRequest, Recipe};
+
+/// Sizes and masks of one attention.
+struct Shape {
+    b: u64,
+    tq: u64,
+    tk: u64,
+    h: u64,
+    hkv: u64,
+    d: u64,
+    scale: f64,
+    causal: bool,
+    window: i64,
+}
+
+impl Shape {
+    fn new(g: &Given<'_>, q: &View, k: &View) -> Option<Shape> {
+        let p: op::AttentionParams = g.params()?;
+        let ([b, tq, h, d], [_, tk, hkv, _]) = (q.dims()?, k.dims()?);
+        if hkv == 0 || h % hkv != 0 || p.window < 0 || k.shape != [b, tk, hkv, d] {
+            return None;
+        }
+        let scale = if p.scale == 0.0 {
+            1.0 / (d as f64).sqrt()
+        } else {
+            p.scale
+        };
+        let causal = p.flags & op::FLAG_CAUSAL != 0;
+        Some(Shape {
+            b,
+            tq,
+            tk,
+            h,
+            hkv,
+            d,
+            scale,
+            causal,
+            window: p.window,
+        })
+    }
+    /// `[B, T, H, D]` as dense f32 `[B H, T, D]`.
+    fn query(&self, b: &mut Build, q: &View) -> View {
+        let q = b.f32(&q.permute(&[0, 2, 1, 3]));
+        q.reshape(&[self.b * self.h, self.tq, self.d])
+    }
+    /// The same for keys and values, each head repeated for the query heads that read it.
+    fn key(&self, b: &mut Build, k: &View) -> View {
+        let k = k.permute(&[0, 2, 1, 3]).repeat(2, self.h / self.hkv);
+        b.f32(&k).reshape(&[self.b * self.h, self.tk, self.d])
+    }
+    fn scores(&self) -> [u64; 3] {
+        [self.b * self.h, self.tq, self.tk]
+    }
+    /// Numbers of queries (as a column, counted so that the last query stands at the last key) and of keys.
+    fn positions(&self, b: &mut Build) -> (View, View) {
+        let i = b.count(DType::F32, self.tq);
+        let shift = self.tk as f32 - self.tq as f32;
+        let at = b.new_map(&[self.tq], &[&i], |v| v[0] + shift);
+        (at.reshape(&[self.tq, 1]), b.count(DType::F32, self.tk))
+    }
+    /// 1 where the query at `i` may not see key `j`; `None` without a mask.
+    fn hidden<'p>(&self, i: Ex<'p>, j: Ex<'p>) -> Option<Ex<'p>> {
+        let later = self.causal.then(|| i.less(j));
+        // j <= i - window
+        let gone = (self.window > 0).then(|| (j + self.window as f32).less(i + 1.0));
+        match (later, gone) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// `dst = src [B H, T, D]` in the layout `[B, T, H, D]`.
+fn by_heads(b: &mut Build, s: &Shape, dst: &View, src: &View) {
+    let t = src.shape[1];
+    let src = src.reshape(&[s.b, s.h, t, s.d]).permute(&[0, 2, 1, 3]);
+    b.copy(dst, &src);
+}
+
+fn transposed(v: &View) -> View {
+    v.permute(&[0, 2, 1])
+}
+
+pub(super) fn fwd(o: &OpRequest) -> Option<Recipe> {
+    let g = Given(o);
+    let (out, lse) = (g.view(0)?, g.view(1)?);
+    let (q, k, v) = (g.view(2)?, g.view(3)?, g.view(4)?);
+    let s = Shape::new(&g, &q, &k)?;
+    if v.shape != k.shape || out.shape != q.shape {
+        return None;
+    }
+    let mut b = Build::default();
+    let (q, k, v) = (s.query(&mut b, &q), s.key(&mut b, &k), s.key(&mut b, &v));
+    let raw = b.matmul(&q, &transposed(&k), s.scale);
+    let (i, j) = s.positions(&mut b);
+    let x = b.new_map(&s.scores(), &[&raw, &i, &j], |v| {
+        match s.hidden(v[1], v[2]) {
+            Some(h) => h.choose(v[0].lit(f32::NEG_INFINITY), v[0]),
+            None => v[0],
+        }
+    });
+    let top = b.along(MAX, &x);
+    // A query that sees nothing has maximum -inf; 0 in its place gives it weights 0 instead of NaN.
+    let m = b.new_map(&top.shape.clone(), &[&top], |v| {
+        v[0].less(v[0].lit(f32::MIN)).choose(v[0].lit(0.0), v[0])
+    });
+    let e = b.new_map(&s.scores(), &[&x, &m], |v| (v[0] - v[1]).exp());
+    let sum = b.along(SUM, &e);
+    let flat = [s.b, s.h, s.tq];
+    b.map(&[&lse], &[&sum.reshape(&flat), &m.reshape(&flat)], |v| {
+        vec![v[0].log() + v[1]]
+    });
+    let y = b.matmul(&e, &v, 1.0);
+    let y = b.new_map(&y.shape.clone(), &[&y, &sum], |v| {
+        v[0].lit(0.0).less(v[1]).choose(v[0] / v[1], v[0].lit(0.0))
+    });
+    by_heads(&mut b, &s, &out, &y);
+    Some(b.finish())
+}
+
+/// With `P = exp(S - lse)`: `dV = Pᵀ dO`, `dS = P (dO Vᵀ - rowsum(dO O))`, `dQ = scale dS K`, `dK = scale dSᵀ Q`.
+pub(super) fn bwd(o: &OpRequest) -> Option<Recipe> {
+    let g = Given(o);
+    let (dq, dk, dv) = (g.view(0)?, g.view(1)?, g.view(2)?);
+    let (d_out, out) = (g.view(3)?, g.view(4)?);
+    let (q, k, v) = (g.view(5)?, g.view(6)?, g.view(7)?);
+    let s = Shape::new(&g, &q, &k)?;
+    let fits = [&d_out, &out, &dq].iter().all(|t| t.shape == q.shape)
+        && [&v, &dk, &dv].iter().all(|t| t.shape == k.shape);
+    if !fits {
+        return None;
+    }
+    let mut b = Build::default();
+    let lse = b.packed(&g.view(8)?);
+    let lse = lse.reshape(&[s.b * s.h, s.tq, 1]);
+    let (q, k, v) = (s.query(&mut b, &q), s.key(&mut b, &k), s.key(&mut b, &v));
+    let (d_out, out) = (s.query(&mut b, &d_out), s.query(&mut b, &out));
+    let raw = b.matmul(&q, &transposed(&k), s.scale);
+    let (i, j) = s.positions(&mut b);
+    let p = b.new_map(&s.scores(), &[&raw, &lse, &i, &j], |v| {
+        let p = (v[0] - v[1]).exp();
+        match s.hidden(v[2], v[3]) {
+            Some(h) => h.choose(v[0].lit(0.0), p),
+            None => p,
+        }
+    });
+    let dv_all = b.matmul(&transposed(&p), &d_out, 1.0);
+    let dp = b.matmul(&d_out, &transposed(&v), 1.0);
+    let t = b.new_map(&d_out.shape.clone(), &[&d_out, &out], |v| v[0] * v[1]);
+    let delta = b.along(SUM, &t);
+    let ds = b.new_map(&s.scores(), &[&p, &dp, &delta], |v| v[0] * (v[1] - v[2]));
+    let dq_all = b.matmul(&ds, &k, s.scale);
+    let dk_all = b.matmul(&transposed(&ds), &q, s.scale);
+    by_heads(&mut b, &s, &dq, &dq_all);
+    for (dst, all) in [(&dk, &dk_all), (&dv, &dv_all)] {
+        // The query heads of one key head give their gradients to it.
+        let group = s.h / s.hkv;
+        let sum = if group == 1 {
+            all.reshape(&[s.b, s.hkv, s.tk, s.d])
+        } else {
+            let sum = b.temp(DType::F32, &[s.b, s.hkv, 1, s.tk, s.d]);
+            let all = all.reshape(&[s.b, s.hkv, group, s.tk, s.d]);
+            b.reduce(SUM, 0b100, &sum, &all, false);
+            sum.reshape(&[s.b, s.hkv, s.tk, s.d])
+        };
+        b.copy(dst, &sum.permute(&[0, 2, 1, 3]));
+    }
+    Some(b.finish())
+}

@@ -1,0 +1,139 @@
+//! Expressions that write an `elementwise_program`: recipes read like the formulas they are.
+
+use crossweave_hal::abi::op::{self, ProgramInst, inst};
+use std::cell::{Cell, RefCell};
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+/// A program being written.
+pub(super) struct Prog {
+    insts: RefCell<Vec<ProgramInst>>,
+    next: Cell<u32>,
+}
+
+impl Prog {
+    /// Over so many operands; temporaries follow them.
+    pub fn new(operands: u32) -> Prog {
+        Prog {
+            insts: RefCell::default(),
+            next: Cell::new(operands),
+        }
+    }
+    /// The value of an operand.
+    pub fn operand(&self, reg: u32) -> Ex<'_> {
+        Ex { prog: self, reg }
+    }
+    fn push(&self, op: u32, src: [u32; 3], imm: f32) -> Ex<'_> {
+        let dst = self.next.replace(self.next.get() + 1);
+        let [a, b, c] = src;
+        self.insts.borrow_mut().push(ProgramInst {
+            op,
+            dst,
+            a,
+            b,
+            c,
+            imm,
+            ..Default::default()
+        });
+        self.operand(dst)
+    }
+    /// The params: result `i` goes to operand `i`. Moves come last, so that operands are read before any is written.
+    pub fn finish(&self, results: &[u32]) -> op::ProgramParams {
+        for (i, r) in results.iter().enumerate() {
+            self.insts.borrow_mut().push(ProgramInst {
+                op: inst::MOV,
+                dst: i as u32,
+                a: *r,
+                ..Default::default()
+            });
+        }
+        let insts = self.insts.borrow();
+        let mut p = op::ProgramParams {
+            n_insts: insts.len() as u32,
+            writes: (1 << results.len()) - 1,
+            ..Default::default()
+        };
+        // A program too long is stated as such and refused at prepare.
+        for (to, from) in p.insts.iter_mut().zip(insts.iter()) {
+            *to = *from;
+        }
+        p
+    }
+}
+
+/// A value of the program.
+#[derive(Clone, Copy)]
+pub(super) struct Ex<'p> {
+    prog: &'p Prog,
+    reg: u32,
+}
+
+impl<'p> Ex<'p> {
+    pub fn reg(self) -> u32 {
+        self.reg
+    }
+    fn one(self, op: u32) -> Ex<'p> {
+        self.prog.push(op, [self.reg, 0, 0], 0.0)
+    }
+    fn two(self, op: u32, b: Ex<'p>) -> Ex<'p> {
+        self.prog.push(op, [self.reg, b.reg, 0], 0.0)
+    }
+    /// A constant of the same program.
+    pub fn lit(self, v: f32) -> Ex<'p> {
+        self.prog.push(inst::CONST, [0; 3], v)
+    }
+    /// Launch-time scalar `i`.
+    pub fn scalar(self, i: usize) -> Ex<'p> {
+        self.prog.push(inst::SCALAR, [0; 3], i as f32)
+    }
+    pub fn exp(self) -> Ex<'p> {
+        self.one(inst::EXP)
+    }
+    pub fn log(self) -> Ex<'p> {
+        self.one(inst::LOG)
+    }
+    pub fn sqrt(self) -> Ex<'p> {
+        self.one(inst::SQRT)
+    }
+    pub fn erf(self) -> Ex<'p> {
+        self.one(inst::ERF)
+    }
+    pub fn sigmoid(self) -> Ex<'p> {
+        self.one(inst::SIGMOID)
+    }
+    pub fn max(self, b: Ex<'p>) -> Ex<'p> {
+        self.two(inst::MAX, b)
+    }
+    /// 1 where `self < b`, else 0.
+    pub fn less(self, b: Ex<'p>) -> Ex<'p> {
+        self.two(inst::LT, b)
+    }
+    /// `a` where `self` is not zero, else `b`.
+    pub fn choose(self, a: Ex<'p>, b: Ex<'p>) -> Ex<'p> {
+        self.prog.push(inst::SELECT, [self.reg, a.reg, b.reg], 0.0)
+    }
+}
+
+impl Neg for Ex<'_> {
+    type Output = Self;
+    fn neg(self) -> Self {
+        self.one(inst::NEG)
+    }
+}
+
+macro_rules! operator {
+    ($($Trait:ident $f:ident $inst:ident),*) => { $(
+        impl $Trait for Ex<'_> {
+            type Output = Self;
+            fn $f(self, b: Self) -> Self {
+                self.two(inst::$inst, b)
+            }
+        }
+        impl $Trait<f32> for Ex<'_> {
+            type Output = Self;
+            fn $f(self, b: f32) -> Self {
+                self.two(inst::$inst, self.lit(b))
+            }
+        }
+    )* };
+}
+operator!(Add add ADD, Sub sub SUB, Mul mul MUL, Div div DIV);
