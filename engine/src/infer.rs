@@ -2,8 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::trainer::{Act, MicroBatch, Trainer};
-use crossweave_hal::{DType, NoDecompose, Reduce, Tag};
-use crossweave_tensor::{Batch, Env, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor};
+use crossweave_hal::{DType, Reduce, Tag};
+use crossweave_tensor::{
+    Batch, Decompositions, Env, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor,
+};
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -107,7 +109,7 @@ impl Trainer {
 
     fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let cache = RefCell::new(KernelCache::default());
-        Run::new(&self.compute, &NoDecompose, &cache).to_f32(t)
+        Run::new(&self.compute, &Decompositions, &cache).to_f32(t)
     }
 
     fn grads_of(&mut self, data: &Batch) -> Tensors<(f64, Vec<(String, Vec<f32>)>)> {
@@ -135,7 +137,7 @@ impl Trainer {
                 continue;
             };
             let cache = RefCell::new(KernelCache::default());
-            let run = Run::new(&self.compute, &NoDecompose, &cache);
+            let run = Run::new(&self.compute, &Decompositions, &cache);
             let (mut grads, mut written) = (
                 self.state[u].grad_views.clone(),
                 self.state[u].written.clone(),

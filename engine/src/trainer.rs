@@ -6,11 +6,11 @@ use crate::init;
 use crate::state::{StateKind, UnitState};
 use crossweave_hal::{
     AbortHandle, Bootstrap, Buffer, CollectiveLine, CommOptions, Communicator, DType, Device,
-    Event, HostBuffer, MemoryReport, NoDecompose, Stream, Tag,
+    Event, HostBuffer, MemoryReport, Stream, Tag,
 };
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Pipeline, Plan};
-use crossweave_tensor::{KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
+use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
 use crossweave_zero::{Bucket, Place, Updates, ZeroStage};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -319,7 +319,7 @@ impl Trainer {
     /// Starting values by seed and name; moments at zero.
     pub fn init(&mut self) -> Result<()> {
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
         self.state
             .iter()
             .try_for_each(|u| init::fill(&run, u, self.spec.seed))
@@ -347,7 +347,7 @@ impl Trainer {
     /// Casts loaded values into the compute dtype.
     pub fn publish(&mut self) -> Result<()> {
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
         self.state
             .iter()
             .try_for_each(|u| init::publish(&run, u))

@@ -4,10 +4,11 @@ use crate::error::{Error, Result};
 use crate::state::StateKind;
 use crate::trainer::{Act, Figures, MicroBatch, Trainer};
 use crossweave_hal::abi::op;
-use crossweave_hal::{Buffer, Collective, DType, NoDecompose, Reduce, Stream, Tag};
+use crossweave_hal::{Buffer, Collective, DType, Reduce, Stream, Tag};
 use crossweave_plan::{Keep as PlanKeep, Op};
 use crossweave_tensor::{
-    Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor,
+    Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run,
+    Tensor,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -181,7 +182,7 @@ impl Trainer {
         training: bool,
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
-        let run = Run::new(&self.compute, &NoDecompose, cache);
+        let run = Run::new(&self.compute, &Decompositions, cache);
         let params = self.views(u);
         let sink = GradSink::none();
         let key = RngKey {
@@ -223,7 +224,7 @@ impl Trainer {
             self.state[o].open_grad(&self.compute)?;
         }
         let cache = self.cache(u, BACKWARD);
-        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
         let (mut grads, mut written) = (
             self.state[u].grad_views.clone(),
             self.state[u].written.clone(),
@@ -263,7 +264,7 @@ impl Trainer {
             );
         };
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
         let share = 1.0 / (self.spec.micro_batches * self.spec.world) as f64;
         let p = op::AxpbyParams {
             alpha: share,
@@ -307,7 +308,7 @@ impl Trainer {
 
     fn sum_squares(&mut self, units: Range<usize>, f: &Figures) -> Tensors<()> {
         let cache = self.cache(units.start, UPDATE + 1);
-        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
         for u in units.clone() {
             if let Some(g) = self.state[u].grad(&(0..self.state[u].numel)) {
                 run.launch(
@@ -326,7 +327,7 @@ impl Trainer {
     fn clip(&mut self, f: &Figures) -> Tensors<()> {
         let cache = self.cache(0, UPDATE + 2);
         norm(
-            &Run::new(&self.compute, &NoDecompose, &cache),
+            &Run::new(&self.compute, &Decompositions, &cache),
             f,
             Some(self.spec.clip),
         )?;
@@ -340,7 +341,7 @@ impl Trainer {
             self.sum_squares(u..u + 1, f)?;
         }
         let cache = self.cache(u, UPDATE);
-        let run = Run::new(&self.compute, &NoDecompose, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
         let (a, s) = (&self.spec.adamw, &self.state[u]);
         let coef = clip.then(|| f.word(3));
         let dynamic = op::AdamwDyn {
@@ -413,7 +414,7 @@ impl Trainer {
     fn publish_figures(&mut self, f: &Figures) -> Tensors<crossweave_hal::Event> {
         if self.spec.clip <= 0.0 {
             let cache = self.cache(0, UPDATE + 2);
-            norm(&Run::new(&self.compute, &NoDecompose, &cache), f, None)?;
+            norm(&Run::new(&self.compute, &Decompositions, &cache), f, None)?;
             self.keep_cache(0, UPDATE + 2, cache);
         }
         let stream: &Stream = &self.reduce;
