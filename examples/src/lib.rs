@@ -1,1 +1,78 @@
-//! crossweave-examples.
+//! Numbered lessons: each a short program under `src/bin/`, run by this package's tests. Here is what they share: a training loop.
+#![forbid(unsafe_code)]
+
+use crossweave_backend_cpu::CpuBackend;
+use crossweave_backend_null::Null;
+use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
+use crossweave_tensor::Builder;
+use std::error::Error;
+use std::time::Duration;
+
+/// A job of one rank meets nobody.
+struct Alone;
+
+impl Bootstrap for Alone {
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
+        Ok(vec![])
+    }
+}
+
+/// Trains a model on one batch of 4 sequences of 32 `tokens` (their successors are `targets`) on the CPU back end that is linked in,
+/// with AdamW at learning rate `lr`, and prints the loss every tenth step.
+pub fn train(
+    model: Builder,
+    tokens: &[i32],
+    targets: &[i32],
+    steps: u64,
+    lr: f64,
+) -> std::result::Result<(), Box<dyn Error>> {
+    let (batch, seq_len) = (4, 32);
+    let units = model.finish();
+    let host = HostServices::default();
+    let cpu = Plugin::new(RawPlugin::from_static::<CpuBackend>(&host)?);
+    let null = Plugin::new(RawPlugin::from_static::<Null>(&host)?);
+
+    // Every block once on the device of nothing: shapes, sizes and sharding types are known, or wrong, before memory is taken.
+    let dry = dry_run(&null.open(0)?, &units, DType::F32, batch, seq_len)?;
+    let spec = RankSpec {
+        rank: 0,
+        world: 1,
+        seed: 1,
+        compute: DType::F32,
+        micro_batches: 1,
+        batch,
+        seq_len,
+        clip: 1.0,
+        adamw: AdamW {
+            betas: [0.9, 0.99],
+            eps: 1e-8,
+            weight_decay: 0.0,
+            decay_all: false,
+            l2: false,
+        },
+        recompute: Recompute::None,
+        bucket_bytes: 1 << 20,
+        overlap: true,
+        timeout: None,
+    };
+    let mut trainer = Trainer::new(&cpu.open(0)?, units, spec, &dry, &Alone)?;
+    trainer.init()?;
+    let micro = MicroBatch {
+        tokens,
+        targets,
+        first_sequence: 0,
+    };
+    for _ in 0..steps {
+        trainer.step(&[micro], lr)?;
+        if let Some(m) = trainer.metrics()?
+            && m.step.is_multiple_of(10)
+        {
+            println!("step {:3}  loss {:.4}", m.step, m.loss);
+        }
+    }
+    Ok(())
+}

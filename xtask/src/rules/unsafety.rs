@@ -115,8 +115,9 @@ fn marked(code: &[&str], comments: &[&str], line: usize, mark: &str) -> bool {
         let c = code[i].trim();
         let comment = c.is_empty() && !comments[i].trim().is_empty();
         let attribute = c.starts_with("#[");
-        // The claim of a `let` or call may lie in a later line of it.
-        let ended = c.ends_with([';', '}', '{']) || c.is_empty();
+        // The claim may lie in a later line of its statement, inside braces that the statement opened.
+        let opens = c.ends_with('{') && !words(c).any(|w| ["fn", "impl", "mod"].contains(&w.1));
+        let ended = c.ends_with([';', '}']) || c.ends_with('{') && !opens || c.is_empty();
         if !comment && !attribute && ended {
             return false;
         }
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_block_without_a_reason_is_found() {
-        let text = "fn f() {\n    // SAFETY: p is live.\n    let a =\n        unsafe { *p };\n    let b = unsafe { *p };\n}\nunsafe impl Send for A {}\n// SAFETY: no state.\nunsafe impl Sync for A {}\n";
+        let text = "fn f() {\n    // SAFETY: p is live.\n    let a =\n        unsafe { *p };\n    let b = unsafe { *p };\n    // SAFETY: q is live.\n    let c = f(|| {\n        unsafe { *q }\n    });\n}\nunsafe impl Send for A {}\n// SAFETY: no state.\nunsafe impl Sync for A {}\n";
         let tree = Tree::of(&[("hal/src/a.rs", text)]);
         assert_eq!(
             lines(&explained(&tree)),

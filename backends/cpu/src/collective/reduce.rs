@@ -182,6 +182,10 @@ pub(super) unsafe fn run(s: &Sum<'_>, from: usize, to: usize) {
     fence(s.stores);
 }
 
+/// Picks the instruction set.
+///
+/// # Safety
+/// As [`run`]; `T` is the dtype of the sum.
 unsafe fn typed<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
@@ -193,6 +197,10 @@ unsafe fn typed<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
     unsafe { body::<T>(s, from, to) };
 }
 
+/// [`body`] compiled for AVX2.
+///
+/// # Safety
+/// As [`typed`]; the processor has both features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn typed_avx2<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
@@ -200,6 +208,10 @@ unsafe fn typed_avx2<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
     unsafe { body::<T>(s, from, to) };
 }
 
+/// The loop, once per instruction set.
+///
+/// # Safety
+/// As [`typed`].
 #[inline(always)]
 unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
     let mut acc = [T::Acc::default(); ELEMS];

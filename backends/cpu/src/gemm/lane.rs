@@ -198,11 +198,19 @@ mod x86 {
             }
         };
     }
+    /// One value in every lane.
+    ///
+    /// # Safety
+    /// `p` is readable; the processor has AVX.
     #[inline(always)]
     unsafe fn splat256(p: *const f32) -> __m256 {
         // SAFETY: the caller's `p` is readable and AVX is there.
         unsafe { _mm256_broadcast_ss(&*p) }
     }
+    /// One value in every lane.
+    ///
+    /// # Safety
+    /// `p` is readable; the processor has AVX-512.
     #[inline(always)]
     unsafe fn splat512(p: *const f32) -> __m512 {
         // SAFETY: the caller's `p` is readable and AVX-512 is there.

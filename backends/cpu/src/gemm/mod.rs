@@ -230,6 +230,9 @@ impl Gemm {
     }
 
     /// One product of the batch; `deal(items, body)` runs the items of a phase.
+    ///
+    /// # Safety
+    /// The operands hold what the layouts of this product say, the workspace what it asked for; nobody else touches them.
     unsafe fn product(&self, o: Operands, deal: &Deal<'_>) {
         let (mr, nr, per) = (self.isa.mr, self.isa.nr, self.isa.per_word);
         let areas = self.areas();

@@ -207,11 +207,15 @@ macro_rules! isa {
     ($fn:ident, $name:literal, $lane:ty, $mr:literal, $nv:literal $(, $feature:literal)?) => {
         /// The entry points compiled for this instruction set.
         pub fn $fn() -> Isa {
+            /// # Safety
+            /// As `block`; the processor has the feature.
             $(#[target_feature(enable = $feature)])?
             unsafe fn run(t: &Block) {
                 // SAFETY: the caller's contract; the features are enabled.
                 unsafe { block::<$lane, $mr, $nv>(t) }
             }
+            /// # Safety
+            /// As `pack`; the processor has the feature.
             $(#[target_feature(enable = $feature)])?
             #[allow(clippy::too_many_arguments)]
             unsafe fn strip(s: &Source, i0: usize, n: usize, r: usize, k0: usize, kc: usize, out: *mut u32) {

@@ -173,6 +173,9 @@ struct IntBinary {
 }
 
 /// Reads any integer storage as i64 (u64 does not occur here).
+///
+/// # Safety
+/// `p` holds an element of `t` at `off`.
 unsafe fn int_at(t: DType, p: Ptr, off: usize) -> i64 {
     // SAFETY: forwarded from the caller's walk.
     unsafe {

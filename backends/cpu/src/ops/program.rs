@@ -330,7 +330,7 @@ mod tests {
         let a = Tensor::new(DType::F32, &[n], &rng.floats(n, 3.0));
         let b = Tensor::new(DType::F32, &[n], &rng.floats(n, 3.0));
         let (av, bv) = (a.values(), b.values());
-        let mut check = |op: u32, want: Vec<f64>| {
+        let check = |op: u32, want: Vec<f64>| {
             let p = code(1, &[(op, 0, 1, 2, 0, 0.0)]);
             let mut ops = [Tensor::poison(DType::F32, &[n]), a.clone(), b.clone()];
             run(op::ELEMENTWISE_PROGRAM, p.as_bytes(), &[], &mut ops);

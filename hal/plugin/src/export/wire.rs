@@ -83,6 +83,9 @@ pub(crate) fn fill_text(dst: &mut [u8], s: &str) {
 }
 
 /// Writes the record, as much of it as the caller owns.
+///
+/// # Safety
+/// R1: `e` is NULL or a record of as many bytes as its `size` says, which nobody else touches during the call.
 unsafe fn report(e: ErrPtr, at: &str, x: &Error) -> Status {
     let status = x.code.status();
     if e.is_null() || status >= 0 {

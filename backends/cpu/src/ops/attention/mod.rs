@@ -151,11 +151,15 @@ macro_rules! isa {
     ($fn:ident, $lane:ty, $mr:literal, $nv:literal, $portable:literal $(, $feature:literal)?) => {
         fn $fn() -> Isa {
             use crate::gemm::lane::Lane;
+            /// # Safety
+            /// As `fwd::item`; the processor has the feature.
             $(#[target_feature(enable = $feature)])?
             unsafe fn forward(s: &Shape, p: &[*mut u8], item: fwd::Item, w: *mut f32) {
                 // SAFETY: the caller's contract; the features are enabled.
                 unsafe { fwd::item::<$lane, $mr, $nv>(s, p, item, w) }
             }
+            /// # Safety
+            /// As `bwd::item`; the processor has the feature.
             $(#[target_feature(enable = $feature)])?
             unsafe fn backward(s: &bwd::Bwd, p: &[*mut u8], item: bwd::Item, w: *mut f32) {
                 // SAFETY: the caller's contract; the features are enabled.
