@@ -152,7 +152,7 @@ mod tests {
         let tree = Tree::of(&[("hal/src/a.rs", text)]);
         assert_eq!(
             lines(&explained(&tree)),
-            [("hal/src/a.rs", 5), ("hal/src/a.rs", 7)]
+            [("hal/src/a.rs", 5), ("hal/src/a.rs", 11)]
         );
     }
 
