@@ -1,2 +1,55 @@
-//! The `crossweave` binary.
-fn main() {}
+//! The `crossweave` binary: the only crate that reads the environment and the command line, prints, and decides exit codes.
+//!
+//! Exit codes: 0 done, 1 an error that is printed, 2 a wrong command line, 101 a bug, 130 stopped by a signal.
+#![forbid(unsafe_code)]
+
+mod args;
+mod backend;
+mod backends;
+mod checkpoints;
+mod configs;
+mod error;
+mod generate;
+mod infer;
+mod model;
+mod plan;
+mod probe;
+mod report;
+mod reports;
+mod source;
+mod tokens;
+mod train;
+
+use args::{Cli, Command};
+use clap::Parser;
+use error::Result;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(|info| {
+        eprintln!("error: this is a bug of crossweave: {info}");
+        eprintln!("       please report it with the command line and the config");
+    }));
+    let cli = Cli::parse();
+    match std::panic::catch_unwind(|| run(cli.command)) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(e)) => {
+            eprintln!("error: {e}");
+            ExitCode::from(e.exit_code())
+        }
+        Err(_) => ExitCode::from(101),
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Train(a) => train::run(a),
+        Command::Probe(a) => probe::run(&a),
+        Command::Generate(a) => generate::run(&a),
+        Command::Backends(a) => backends::run(&a),
+        Command::Config { action } => configs::run(action),
+        Command::Plan(a) => plan::run(&a),
+        Command::Report(a) => reports::run(&a),
+        Command::Checkpoint { action } => checkpoints::run(action),
+    }
+}

@@ -1,0 +1,127 @@
+//! Choosing the back end: linked ones by name, others from a plugin file or the plugin path.
+
+use crate::args::BackendArgs;
+use crate::error::{CliError, Result};
+use crossweave_backend_cpu::CpuBackend;
+use crossweave_backend_null::Null;
+use crossweave_hal::loader::{discover, file_name, find, load, search_dirs};
+use crossweave_hal::{Device, HostServices, LoadError, Plugin, RawPlugin};
+use std::path::PathBuf;
+
+/// Names of the back ends that are part of this program.
+pub const LINKED: [&str; 2] = ["cpu", "null"];
+
+/// Where plugins are looked for: `CROSSWEAVE_PLUGIN_PATH`, then beside this program.
+pub fn plugin_dirs() -> Vec<PathBuf> {
+    let program = std::env::current_exe().ok();
+    search_dirs(
+        std::env::var_os("CROSSWEAVE_PLUGIN_PATH").as_deref(),
+        program.as_deref(),
+    )
+}
+
+/// Cores this process may use.
+pub fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
+}
+
+/// Host services for `ranks` ranks of `threads` threads each (`None`: the cores divided by the ranks).
+pub fn host(ranks: u32, threads: Option<u64>) -> HostServices {
+    let threads = threads.unwrap_or_else(|| (cores() / u64::from(ranks)).max(1));
+    let mut host = HostServices::builder().log(|level, target, message| {
+        // Errors and warnings; the rest is for a debugger of plugins.
+        if level <= 2 {
+            eprintln!("{target}: {message}");
+        }
+    });
+    for name in LINKED {
+        host = host.config(format!("{name}.devices"), ranks.to_string());
+    }
+    host.config("cpu.threads", threads.to_string()).build()
+}
+
+/// A linked back end.
+fn linked(name: &str, host: &HostServices) -> Option<Result<RawPlugin>> {
+    let raw = match name {
+        "cpu" => RawPlugin::from_static::<CpuBackend>(host),
+        "null" => RawPlugin::from_static::<Null>(host),
+        _ => return None,
+    };
+    Some(raw.map_err(CliError::from))
+}
+
+/// The linked back end `name` as a plugin.
+///
+/// # Errors
+/// When it refuses its configuration.
+pub fn open_linked(name: &str, host: &HostServices) -> Result<Plugin> {
+    match linked(name, host) {
+        Some(raw) => Ok(Plugin::new(raw?)),
+        None => Err(CliError::refused(
+            format!("{name} is not linked into this program"),
+            format!("use one of {}", LINKED.join(", ")),
+        )),
+    }
+}
+
+/// The back end that flags and config ask for: the plugin file if one is given, a linked one by name, else a plugin of that name on
+/// the plugin path.
+///
+/// # Errors
+/// A name that is nowhere, with what is there; a plugin that cannot be used; a file whose name is not the one asked for.
+pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plugin> {
+    if let Some(path) = &args.plugin {
+        let plugin = Plugin::new(load(path, host)?);
+        if let Some(name) = args.backend.as_deref().filter(|n| *n != plugin.name()) {
+            return Err(CliError::refused(
+                format!(
+                    "--plugin {} is the back end \"{}\", and --backend asks for \"{name}\"",
+                    path.display(),
+                    plugin.name()
+                ),
+                "drop one of the two flags",
+            ));
+        }
+        return Ok(plugin);
+    }
+    let name = args.backend.as_deref().unwrap_or(configured);
+    if let Some(raw) = linked(name, host) {
+        return Ok(Plugin::new(raw?));
+    }
+    let dirs = plugin_dirs();
+    let path = find(name, &dirs).map_err(|e| match e {
+        LoadError::NotFound { .. } => {
+            let mut names: Vec<String> = LINKED.iter().map(|n| n.to_string()).collect();
+            names.extend(discover(&dirs).into_iter().map(|f| f.name));
+            names.sort();
+            names.dedup();
+            let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
+            CliError::refused(
+                format!(
+                    "no back end named {name:?}: available are {}; looked for {} in {}",
+                    names.join(", "),
+                    file_name(name),
+                    dirs.join(", ")
+                ),
+                "name one that is available, give --plugin PATH, or set CROSSWEAVE_PLUGIN_PATH to the plugin's folder",
+            )
+        }
+        other => CliError::from(other),
+    })?;
+    Ok(Plugin::new(load(&path, host)?))
+}
+
+/// Opens the device of `rank`: ranks go around the devices there are.
+///
+/// # Errors
+/// When there is no device, or it cannot be opened.
+pub fn open_device(plugin: &Plugin, rank: u32) -> Result<Device> {
+    let count = plugin.device_count()?;
+    if count == 0 {
+        return Err(CliError::refused(
+            format!("back end {} finds no device on this machine", plugin.name()),
+            "use --backend cpu, or check the driver",
+        ));
+    }
+    Ok(plugin.open(rank % count)?)
+}

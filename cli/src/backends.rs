@@ -1,0 +1,103 @@
+//! `crossweave backends`: what is linked and what lies on the plugin path, without running any plugin's code unless asked to.
+
+use crate::args::BackendsArgs;
+use crate::backend::{LINKED, host, open_linked, plugin_dirs};
+use crate::error::Result;
+use crossweave_hal::loader::{discover, load};
+use crossweave_hal::loader::ABI_MAJOR;
+use crossweave_hal::{Plugin, abi};
+use serde_json::{Value, json};
+
+/// Runs the command.
+///
+/// # Errors
+/// A plugin given by `--plugin` that cannot be used; one that is merely found and cannot be used is listed with the reason.
+pub fn run(args: &BackendsArgs) -> Result<()> {
+    let host = host(1, None);
+    let dirs = plugin_dirs();
+    let mut list = vec![];
+    for name in LINKED {
+        list.push(opened(&open_linked(name, &host)?)?);
+    }
+    if let Some(path) = &args.plugin {
+        list.push(opened(&Plugin::new(load(path, &host)?))?);
+    }
+    for found in discover(&dirs) {
+        let path = found.path.display().to_string();
+        list.push(match found.manifest {
+            Ok(m) => json!({
+                "name": m.name, "linked": false, "path": path, "vendor": m.vendor, "version": m.other.get("version"),
+                "abi": format!("{}.{}", m.abi_major, m.abi_minor), "interfaces": m.interfaces, "needs": m.needs,
+                "usable": true, "error": null, "devices": null,
+            }),
+            Err(e) => json!({
+                "name": found.name, "linked": false, "path": path, "usable": false, "error": e.to_string(), "devices": null,
+            }),
+        });
+    }
+    if args.json {
+        let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
+        println!("{:#}", json!({"backends": list, "searched": dirs}));
+        return Ok(());
+    }
+    list.iter().for_each(print);
+    let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
+    println!(
+        "plugins are looked for in: {} (CROSSWEAVE_PLUGIN_PATH, then beside the program)",
+        dirs.join(", ")
+    );
+    Ok(())
+}
+
+/// What an opened back end says of itself and its devices.
+fn opened(plugin: &Plugin) -> Result<Value> {
+    let mut devices = vec![];
+    for i in 0..plugin.device_count()? {
+        let d = plugin.open(i)?.info()?;
+        let kind = match d.kind {
+            1 => "cpu",
+            2 => "gpu",
+            3 => "npu",
+            _ => "other",
+        };
+        devices.push(json!({
+            "index": i, "name": d.name, "arch": d.arch, "kind": kind, "mem_total": d.mem_total, "mem_free": d.mem_free,
+        }));
+    }
+    Ok(json!({
+        "name": plugin.name(), "linked": plugin.path().is_none(),
+        "path": plugin.path().map(|p| p.display().to_string()), "vendor": plugin.vendor(), "version": plugin.version(),
+        "abi": format!("{}.{}", ABI_MAJOR, abi::ABI_MINOR), "interfaces": plugin.interfaces(), "needs": [],
+        "usable": true, "error": null, "devices": devices,
+    }))
+}
+
+fn print(b: &Value) {
+    let text = |key: &str| b[key].as_str().unwrap_or("-").to_string();
+    let place = b["path"].as_str().unwrap_or("linked in");
+    println!("{:<8} {place}", text("name"));
+    if let Some(e) = b["error"].as_str() {
+        println!("         cannot be used: {e}");
+        return;
+    }
+    let interfaces: Vec<&str> = b["interfaces"]
+        .as_array()
+        .map(|v| v.iter().filter_map(Value::as_str).collect())
+        .unwrap_or_default();
+    println!(
+        "         by {}, ABI {}: {}",
+        text("vendor"),
+        text("abi"),
+        interfaces.join(", ")
+    );
+    for d in b["devices"].as_array().into_iter().flatten() {
+        println!(
+            "         device {}: {} ({}, {}), {:.1} GiB",
+            d["index"],
+            d["name"].as_str().unwrap_or("-"),
+            d["kind"].as_str().unwrap_or("-"),
+            d["arch"].as_str().unwrap_or("-"),
+            d["mem_total"].as_u64().unwrap_or(0) as f64 / (1u64 << 30) as f64
+        );
+    }
+}

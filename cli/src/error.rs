@@ -1,0 +1,98 @@
+//! Everything a command can fail with, as one type: the crates' own errors keep their words, this adds only what the command line knows.
+
+use crate::report::ReportError;
+use crossweave_checkpoint::CheckpointError;
+use crossweave_config::Errors;
+use crossweave_data::DataError;
+use crossweave_hal::LoadError;
+use std::path::{Path, PathBuf};
+
+/// Result of every command.
+pub type Result<T> = std::result::Result<T, CliError>;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The config is wrong.
+    #[error(transparent)]
+    Config(#[from] Errors),
+    /// The corpus, the tokenizer or the batches.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// A model folder or a checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A plugin cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The device layer.
+    #[error("{0}")]
+    Hal(#[from] crossweave_hal::Error),
+    /// Training or inference.
+    #[error("{0}")]
+    Engine(#[from] crossweave_engine::Error),
+    /// A report.
+    #[error("{0}")]
+    Report(#[from] ReportError),
+    /// A file.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was being done, as a verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Something the command line itself refuses.
+    #[error("{what}; fix: {fix}")]
+    Refused {
+        /// What is wrong: the key, file or flag, and the value.
+        what: String,
+        /// What to do.
+        fix: String,
+    },
+    /// The user stopped the run; everything is saved.
+    #[error("stopped at step {step} by a signal; continue with `--resume {}`", out.display())]
+    Stopped {
+        /// Steps done.
+        step: u64,
+        /// The run's folder.
+        out: PathBuf,
+    },
+}
+
+impl CliError {
+    /// Wraps a system error with the file and the verb.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CliError {
+        let path = path.to_path_buf();
+        move |source| CliError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+
+    /// A refusal of the command line.
+    pub fn refused(what: impl Into<String>, fix: impl Into<String>) -> CliError {
+        CliError::Refused {
+            what: what.into(),
+            fix: fix.into(),
+        }
+    }
+
+    /// Was this caused by another rank's failure? The first cause is the one to show.
+    pub fn is_secondary(&self) -> bool {
+        matches!(self, CliError::Engine(e) if e.is_secondary())
+            || matches!(self, CliError::Hal(e) if e.code == crossweave_hal::Code::Aborted)
+    }
+
+    /// The exit status of the process.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            // What shells report for a process that ended on an interrupt.
+            CliError::Stopped { .. } => 130,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `crossweave generate`: a prompt and its continuation, the same for the same seed.
+
+use crate::args::GenerateArgs;
+use crate::backend::{choose, host};
+use crate::error::{CliError, Result};
+use crate::infer::{self, Draw};
+use crate::{model, tokens};
+use crossweave_hal::DType;
+
+/// Runs the command.
+///
+/// # Errors
+/// Arguments out of range; a folder that is no model; no tokenizer; the device.
+pub fn run(args: &GenerateArgs) -> Result<()> {
+    if !args.temperature.is_finite() || args.temperature < 0.0 {
+        return Err(CliError::refused(
+            format!("--temperature {}: must be 0 or more", args.temperature),
+            "0 always takes the likeliest token; 0.8 is usual",
+        ));
+    }
+    let host = host(1, None);
+    let plugin = choose(&args.backend, "cpu", &host)?;
+    let source = model::open_folder(&args.model)?;
+    let tokenizer = tokens::open_for(&args.model, source.spec.model().vocab())?;
+    let mut trainer = infer::open(&source, &plugin, &host, DType::F32, 1, 1)?;
+    let draw = Draw {
+        tokens: args.tokens,
+        temperature: args.temperature,
+        top_k: args.top_k,
+        seed: args.seed,
+    };
+    let text = infer::continue_text(&mut trainer, &source, &tokenizer, &args.prompt, draw)?;
+    println!("{}{text}", args.prompt);
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! `crossweave plan`: the steps of one training step as the engine would walk them, planned on the device of nothing.
+
+use crate::args::PlanArgs;
+use crate::backend::{host, open_linked};
+use crate::error::{CliError, Result};
+use crate::train::rank_spec;
+use crate::{configs, model, source};
+use crossweave_config::{Data, Given, Model};
+use crossweave_data::Tokenizer;
+use crossweave_engine::{Trainer, dry_run};
+use crossweave_hal::{Bootstrap, Error};
+use serde_json::json;
+use std::time::Duration;
+
+/// The device of nothing meets nobody: any id will do.
+struct Nobody;
+
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
+        Ok(())
+    }
+    fn get(&self, key: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        Err(Error::invalid("bootstrap", format!("nobody sets {key}")))
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A config that is wrong; a plan that breaks a law.
+pub fn run(args: &PlanArgs) -> Result<()> {
+    let config = configs::load(&args.config, &args.sets)?;
+    let ranks = config.ranks(args.ranks.map(u64::from));
+    let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
+        config.resolve(ranks)?;
+        return Err(CliError::refused("the config has no model or no data", "add it"));
+    };
+    // No text is read: a plan needs sizes only.
+    let spec = source::spec(data, Some(model))?;
+    let mut vocab = None;
+    let mut given = Given::default();
+    let mut length = None;
+    match data {
+        Data::Tokens(d) => {
+            let file = crossweave_data::GivenTokens::open(d.tokens.as_ref(), &d.key, None)?;
+            given = Given {
+                batch: Some(file.batch()),
+                steps: Some(file.steps()),
+            };
+            length = Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1);
+        }
+        Data::Text(d) => {
+            length = d.seq_len;
+            if let (Some(t), Model::New(_)) = (&spec.tokenizer, model) {
+                vocab = Some(Tokenizer::open(t, spec.model_vocab)?.vocab_size() as u64);
+            }
+        }
+    }
+    let resolved = config.resolve_given(ranks, given)?;
+    let source = model::of_config(&resolved.model, vocab)?;
+    let seq = length.unwrap_or_else(|| source.spec.model().max_positions());
+    let host = host(ranks as u32, None);
+    let null = open_linked("null", &host)?.open(0)?;
+    let rank = rank_spec(&resolved, 0, ranks as u32, seq);
+    let dry = dry_run(&null, &source.units(), rank.compute, rank.batch, seq)?;
+    let trainer = Trainer::new(&null, source.units(), rank, &dry, &Nobody)?;
+    let (plan, facts) = (trainer.plan(), trainer.facts());
+    let peak = crossweave_plan::check(plan, facts).map_err(crossweave_engine::Error::from)?;
+    if args.json {
+        println!("{:#}", json!({"plan": plan, "facts": facts, "peak_bytes": peak.parts.total()}));
+        return Ok(());
+    }
+    println!("{plan}\n\n{}", plan.table(Some(facts)));
+    println!(
+        "{} steps of the plan, {} ranks, {} micro-batches of {} x {seq} tokens, {} parameters",
+        plan.walk().count(),
+        ranks,
+        facts.micro_batches,
+        resolved.batch.micro,
+        dry.params
+    );
+    for (u, unit) in facts.units.iter().enumerate() {
+        println!("  {u:>3} {}: {} parameters", unit.name, unit.params);
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! From `data` of a config to an open corpus, with a progress bar while text becomes tokens.
+
+use crate::error::{CliError, Result};
+use crate::tokens;
+use crossweave_config::{self as config, Data, TextSource};
+use crossweave_data::{
+    CargoSource, Corpus, DataSpec, FilesSource, Phase, Progress, Source, TokenizerSpec, Validation,
+};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// What the data layer is asked for.
+///
+/// # Errors
+/// A working directory or cargo home that cannot be found; a tokenizer note that cannot be read.
+pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
+    let hf = match model {
+        Some(config::Model::Hf(m)) => Some(Path::new(&m.hf)),
+        _ => None,
+    };
+    let model_vocab = match model {
+        Some(config::Model::New(config::NewModel::Gpt2(m))) => m.vocab_size,
+        Some(config::Model::New(config::NewModel::Llama(m))) => m.vocab_size,
+        _ => None,
+    };
+    let mut out = DataSpec {
+        train: Source::Indexed(PathBuf::new()),
+        validation: Validation::None,
+        tokenizer: None,
+        model_vocab: model_vocab.map(|v| v as usize),
+    };
+    match data {
+        Data::Tokens(d) => {
+            out.train = Source::Given {
+                file: d.tokens.clone().into(),
+                key: d.key.clone(),
+            };
+            out.tokenizer = hf.map(tokens::of_folder).transpose()?.flatten();
+        }
+        Data::Text(d) => {
+            out.train = text(&d.train, d)?;
+            out.tokenizer = tokenizer(d, hf)?;
+            out.validation = match (&d.validation, d.validation_fraction, &d.split) {
+                (Some(source), _, _) => Validation::Source(text(source, d)?),
+                (None, Some(f), _) if f > 0.0 => Validation::Fraction(f),
+                (None, None, Some(split)) => Validation::Split(split.clone()),
+                _ => Validation::None,
+            };
+        }
+    }
+    Ok(out)
+}
+
+/// Tokens that are given need a tokenizer only to show samples, so one is opened only where something names it.
+fn tokenizer(d: &config::TextData, hf: Option<&Path>) -> Result<Option<TokenizerSpec>> {
+    let indexed = matches!(d.train, TextSource::Indexed(_));
+    let named = d.tokenizer.is_some()
+        || match hf {
+            Some(dir) => tokens::of_folder(dir)?.is_some(),
+            None => false,
+        };
+    if indexed && !named {
+        return Ok(None);
+    }
+    Ok(Some(tokens::of_config(d, hf)?))
+}
+
+fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
+    Ok(match source {
+        TextSource::Globs(globs) => {
+            let here = Path::new(".");
+            let base = std::env::current_dir().map_err(CliError::io("find", here))?;
+            Source::Files(FilesSource {
+                globs: globs.clone(),
+                exclude: d.exclude.clone().unwrap_or_default(),
+                text_key: d.jsonl_field.clone(),
+                base,
+            })
+        }
+        TextSource::Indexed(i) => Source::Indexed(i.indexed.clone().into()),
+        TextSource::Cargo(c) => Source::Cargo(CargoSource {
+            lock: c.cargo_sources.lock.clone().into(),
+            cargo_home: cargo_home()?,
+            packages: c.cargo_sources.packages.clone(),
+            extensions: c.cargo_sources.extensions.clone(),
+        }),
+    })
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME")
+        .or_else(|| std::env::var_os("USERPROFILE"))
+        .filter(|h| !h.is_empty())
+        .map(PathBuf::from)
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    match std::env::var_os("CARGO_HOME").filter(|h| !h.is_empty()) {
+        Some(dir) => Ok(dir.into()),
+        None => home().map(|h| h.join(".cargo")).ok_or_else(|| {
+            CliError::refused(
+                "data.train.cargo_sources: neither CARGO_HOME nor HOME is set",
+                "set CARGO_HOME to cargo's folder",
+            )
+        }),
+    }
+}
+
+/// Folder of tokenised data: `data.cache_dir`, else `CROSSWEAVE_CACHE`, else the user's cache folder, else one beside the run.
+pub fn cache_dir(data: &Data, out: &Path) -> PathBuf {
+    let given = match data {
+        Data::Text(d) => d.cache_dir.as_ref().map(PathBuf::from),
+        Data::Tokens(_) => None,
+    };
+    let var = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    given
+        .or_else(|| var("CROSSWEAVE_CACHE"))
+        .or_else(|| var("XDG_CACHE_HOME").map(|d| d.join("crossweave")))
+        .or_else(|| home().map(|h| h.join(".cache/crossweave")))
+        .unwrap_or_else(|| out.join("cache"))
+}
+
+/// Opens the corpus, with a bar on a terminal while it is built.
+///
+/// # Errors
+/// Any of the data layer.
+pub fn open(spec: &DataSpec, cache: &Path) -> Result<Corpus> {
+    Ok(crossweave_data::open(spec, cache, &Bar::default())?)
+}
+
+/// A bar per phase; silent where nobody watches.
+#[derive(Default)]
+struct Bar(Mutex<Option<ProgressBar>>);
+
+impl Bar {
+    fn with(&self, f: impl FnOnce(&mut Option<ProgressBar>)) {
+        // The bar is only drawn, so one that a panicking thread held is as good as any.
+        f(&mut self.0.lock().unwrap_or_else(|e| e.into_inner()));
+    }
+}
+
+impl Progress for Bar {
+    fn begin(&self, phase: Phase, total: u64) {
+        let what = match phase {
+            Phase::Hash => "reading the corpus",
+            Phase::Tokenize => "tokenising",
+        };
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
+        if let Ok(style) = ProgressStyle::with_template(
+            "{msg:<20} {wide_bar:.cyan/blue} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}",
+        ) {
+            bar.set_style(style);
+        }
+        self.with(|slot| *slot = Some(bar));
+    }
+    fn advance(&self, bytes: u64) {
+        self.with(|slot| slot.iter().for_each(|b| b.inc(bytes)));
+    }
+    fn end(&self) {
+        self.with(|slot| {
+            if let Some(bar) = slot.take() {
+                bar.finish_and_clear();
+            }
+        });
+    }
+}

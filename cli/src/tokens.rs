@@ -1,0 +1,152 @@
+//! The tokenizer that travels with a model: `tokenizer.json` where there is one, else a note that names a built-in one.
+
+use crate::error::{CliError, Result};
+use crossweave_config as config;
+use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// File that names a built-in tokenizer beside a model.
+pub const NOTE: &str = "crossweave_tokenizer.json";
+const HF_FILE: &str = "tokenizer.json";
+
+/// Content of [`NOTE`].
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    /// `bytes`, `gpt2`, or `file` for the `tokenizer.json` beside the note.
+    tokenizer: String,
+    /// As `data.append_eod`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    append_eod: Option<bool>,
+    /// As `data.eod_token`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    eod_token: Option<String>,
+}
+
+/// What a config asks for; `hf` is the model's folder, whose tokenizer is taken when the config names none.
+///
+/// # Errors
+/// A note in the folder that cannot be read.
+pub fn of_config(data: &config::TextData, hf: Option<&Path>) -> Result<TokenizerSpec> {
+    let kind = match &data.tokenizer {
+        Some(config::Tokenizer::BuiltIn(config::BuiltIn::Bytes)) => TokenizerKind::Bytes,
+        Some(config::Tokenizer::BuiltIn(config::BuiltIn::Gpt2)) => TokenizerKind::Gpt2,
+        Some(config::Tokenizer::File(f)) => TokenizerKind::HfFile(f.file.clone().into()),
+        None => match hf.map(of_folder).transpose()?.flatten() {
+            Some(spec) => {
+                return Ok(TokenizerSpec {
+                    append_eod: data.append_eod.or(spec.append_eod),
+                    eod_token: data.eod_token.clone().or(spec.eod_token),
+                    ..spec
+                });
+            }
+            None => TokenizerKind::Bytes,
+        },
+    };
+    Ok(TokenizerSpec {
+        kind,
+        append_eod: data.append_eod,
+        eod_token: data.eod_token.clone(),
+    })
+}
+
+/// The tokenizer beside a model; `None` when there is none.
+///
+/// # Errors
+/// A note that cannot be read.
+pub fn of_folder(dir: &Path) -> Result<Option<TokenizerSpec>> {
+    let (note, file) = (dir.join(NOTE), dir.join(HF_FILE));
+    if !note.is_file() {
+        return Ok(file
+            .is_file()
+            .then(|| TokenizerSpec::new(TokenizerKind::HfFile(file))));
+    }
+    let bytes = std::fs::read(&note).map_err(CliError::io("read", &note))?;
+    let bad = |why: String| {
+        let fix =
+            "write {\"tokenizer\": \"bytes\"}, {\"tokenizer\": \"gpt2\"} or remove the file";
+        CliError::refused(format!("{}: {why}", note.display()), fix)
+    };
+    let read: Note = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
+    let kind = match read.tokenizer.as_str() {
+        "bytes" => TokenizerKind::Bytes,
+        "gpt2" => TokenizerKind::Gpt2,
+        "file" => TokenizerKind::HfFile(file),
+        other => return Err(bad(format!("no tokenizer {other:?}"))),
+    };
+    Ok(Some(TokenizerSpec {
+        kind,
+        append_eod: read.append_eod,
+        eod_token: read.eod_token,
+    }))
+}
+
+/// The files that let `generate` decode with the tokenizer of `spec`.
+///
+/// # Errors
+/// A `tokenizer.json` that cannot be read any more.
+pub fn files(spec: &TokenizerSpec) -> Result<Vec<(String, Vec<u8>)>> {
+    let (name, mut out) = match &spec.kind {
+        TokenizerKind::Bytes => ("bytes", vec![]),
+        TokenizerKind::Gpt2 => ("gpt2", vec![]),
+        TokenizerKind::HfFile(path) => {
+            let bytes = std::fs::read(path).map_err(CliError::io("read", path))?;
+            ("file", vec![(HF_FILE.to_string(), bytes)])
+        }
+    };
+    let note = Note {
+        tokenizer: name.into(),
+        append_eod: spec.append_eod,
+        eod_token: spec.eod_token.clone(),
+    };
+    let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
+    out.push((NOTE.to_string(), text.into_bytes()));
+    Ok(out)
+}
+
+/// Opens the tokenizer beside a model, or `bytes` for a folder that has none and whose vocabulary is 256 or 257.
+///
+/// # Errors
+/// No tokenizer; a damaged one; one larger than the model's vocabulary.
+pub fn open_for(dir: &Path, vocab: u64) -> Result<Tokenizer> {
+    let spec = match of_folder(dir)? {
+        Some(spec) => spec,
+        None if (256..=257).contains(&vocab) => TokenizerSpec::new(TokenizerKind::Bytes),
+        None if (50257..=50304).contains(&vocab) => TokenizerSpec::new(TokenizerKind::Gpt2),
+        None => {
+            return Err(CliError::refused(
+                format!("{} has no tokenizer.json", dir.display()),
+                format!(
+                    "copy the model's tokenizer.json there, or write {{\"tokenizer\": \"gpt2\"}} into {NOTE}"
+                ),
+            ));
+        }
+    };
+    Ok(Tokenizer::open(&spec, Some(vocab as usize))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_names_the_tokenizer_it_was_written_for() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(of_folder(dir.path()).unwrap(), None);
+        for kind in [TokenizerKind::Bytes, TokenizerKind::Gpt2] {
+            let spec = TokenizerSpec {
+                kind,
+                append_eod: Some(false),
+                eod_token: None,
+            };
+            for (name, bytes) in files(&spec).unwrap() {
+                std::fs::write(dir.path().join(name), bytes).unwrap();
+            }
+            assert_eq!(of_folder(dir.path()).unwrap(), Some(spec));
+        }
+        std::fs::write(dir.path().join(NOTE), r#"{"tokenizer": "morse"}"#).unwrap();
+        let e = of_folder(dir.path()).unwrap_err().to_string();
+        assert!(e.contains(NOTE) && e.contains("morse") && e.contains("fix:"), "{e}");
+    }
+}

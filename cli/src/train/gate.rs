@@ -1,0 +1,183 @@
+//! What the ranks of one process share: permission to begin a step, so that all stop at the same one, and the first failure.
+
+use crate::error::CliError;
+use crossweave_hal::{AbortHandle, Bootstrap, Code, Error, HostServices};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct State {
+    /// Steps rank 0 has permitted so far.
+    permitted: u64,
+    /// No step after this many may begin.
+    end: Option<u64>,
+    failed: bool,
+    first: Option<CliError>,
+    aborts: Vec<AbortHandle>,
+}
+
+/// Shared by the ranks of a job.
+pub struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    stop: Arc<AtomicBool>,
+}
+
+impl Shared {
+    /// `stop` is set by a signal.
+    pub fn new(stop: Arc<AtomicBool>) -> Shared {
+        Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            stop,
+        }
+    }
+
+    // Values are replaced whole, so what a panicking thread held is usable.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// May the step that follows `done` steps begin? Rank 0 decides for all; the others wait for its word. Everybody gets the same
+    /// answer for the same `done`, which a signal alone could not give.
+    pub fn may_step(&self, rank: u32, done: u64) -> bool {
+        let mut state = self.lock();
+        if rank == 0 {
+            if self.stop.load(Ordering::SeqCst) && state.end.is_none() {
+                state.end = Some(done);
+            }
+            state.permitted = done + 1;
+            self.changed.notify_all();
+        }
+        loop {
+            if state.failed || state.end.is_some_and(|e| done >= e) {
+                return false;
+            }
+            if state.permitted > done {
+                return true;
+            }
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Has a rank failed?
+    pub fn has_failed(&self) -> bool {
+        self.lock().failed
+    }
+
+    /// Makes a rank's communicator known, so that others can abort it.
+    pub fn register(&self, handle: Option<AbortHandle>) {
+        let mut state = self.lock();
+        if state.failed {
+            let _ = handle.iter().try_for_each(AbortHandle::abort);
+        }
+        state.aborts.extend(handle);
+    }
+
+    /// Records a failure and stops everybody. A failure that follows from another one does not replace it.
+    pub fn fail(&self, e: CliError) {
+        let mut state = self.lock();
+        state.failed = true;
+        let replaces = match &state.first {
+            None => true,
+            Some(first) => first.is_secondary() && !e.is_secondary(),
+        };
+        if replaces {
+            state.first = Some(e);
+        }
+        let aborts = std::mem::take(&mut state.aborts);
+        drop(state);
+        self.changed.notify_all();
+        // Each is tried; one that cannot be aborted has failed itself.
+        for handle in aborts {
+            let _ = handle.abort();
+        }
+    }
+
+    /// The failure to show, if any.
+    pub fn first_error(&self) -> Option<CliError> {
+        self.lock().first.take()
+    }
+}
+
+/// Ranks find each other through the host's store; a rank that fails before the group exists does not leave the others waiting.
+pub struct StoreBoot<'a> {
+    host: &'a HostServices,
+    shared: &'a Shared,
+}
+
+impl<'a> StoreBoot<'a> {
+    /// Over the store of `host`.
+    pub fn new(host: &'a HostServices, shared: &'a Shared) -> StoreBoot<'a> {
+        StoreBoot { host, shared }
+    }
+}
+
+impl Bootstrap for StoreBoot<'_> {
+    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
+        self.host.kv().set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        let began = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(began.elapsed());
+            let slice = left.min(Duration::from_millis(50));
+            match self.host.kv().get(key, Some(slice)) {
+                Err(e) if e.code == Code::Timeout && !left.is_zero() => {
+                    if self.shared.has_failed() {
+                        let why = format!("another rank failed before it set {key:?}");
+                        return Err(Error::new(Code::Aborted, "bootstrap", why));
+                    }
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rank_stops_at_the_step_rank_0_stopped_at() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let shared = Shared::new(stop.clone());
+        let walk = |rank: u32| {
+            let mut done = 0;
+            while shared.may_step(rank, done) {
+                done += 1;
+                if rank == 0 && done == 50 {
+                    stop.store(true, Ordering::SeqCst);
+                }
+            }
+            done
+        };
+        std::thread::scope(|s| {
+            let walk = &walk;
+            let all: Vec<_> = (0..3).map(|r| s.spawn(move || walk(r))).collect();
+            for t in all {
+                assert_eq!(t.join().unwrap(), 50);
+            }
+        });
+    }
+
+    #[test]
+    fn the_first_cause_is_shown_and_waiting_ranks_wake() {
+        let shared = Shared::new(Arc::default());
+        let aborted = crossweave_hal::Error::new(crossweave_hal::Code::Aborted, "x", "y");
+        std::thread::scope(|s| {
+            let other = s.spawn(|| shared.may_step(1, 0));
+            shared.fail(CliError::Hal(aborted));
+            shared.fail(CliError::refused("the cause", "the fix"));
+            assert!(!other.join().unwrap());
+        });
+        assert!(shared.has_failed());
+        let shown = shared.first_error().unwrap().to_string();
+        assert!(shown.contains("the cause"), "{shown}");
+    }
+}

@@ -1,0 +1,119 @@
+//! `DIR/metrics.jsonl`: one object a step, and one a validation, each written whole as soon as it is known.
+
+use crate::error::{CliError, Result};
+use serde::Serialize;
+use serde_json::Value;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Name of the file.
+pub const FILE: &str = "metrics.jsonl";
+
+/// Record of one optimizer step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepRecord {
+    /// Optimizer step, from 1.
+    pub step: u64,
+    /// Mean cross-entropy over the global batch, before the update; nats per token.
+    pub loss: f64,
+    /// Learning rate of the update.
+    pub lr: f64,
+    /// Global gradient norm before clipping.
+    pub grad_norm: f64,
+    /// Tokens trained on so far, this step included.
+    pub tokens: u64,
+    /// Tokens of this step over its time.
+    pub tokens_per_s: f64,
+    /// Time from the end of the step before to the end of this one, in milliseconds.
+    pub step_ms: f64,
+}
+
+/// Record of one validation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ValRecord {
+    /// Step it ran after.
+    pub step: u64,
+    /// Mean cross-entropy of the held-out batches.
+    pub val_loss: f64,
+}
+
+/// The open file.
+pub struct Metrics {
+    file: File,
+    path: PathBuf,
+}
+
+impl Metrics {
+    /// Opens `out/metrics.jsonl` with the records of `from` up to `step`: what a killed run wrote beyond its checkpoint is dropped,
+    /// since it is computed again.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written.
+    pub fn open(out: &Path, from: Option<&Path>, step: u64) -> Result<Metrics> {
+        let path = out.join(FILE);
+        let mut kept = String::new();
+        if let Some(from) = from.map(|f| f.join(FILE)).filter(|f| f.is_file()) {
+            let bytes = std::fs::read(&from).map_err(CliError::io("read", &from))?;
+            kept = keep(&String::from_utf8_lossy(&bytes), step);
+        }
+        let partial = out.join(format!(".{FILE}.partial"));
+        std::fs::write(&partial, kept).map_err(CliError::io("write", &partial))?;
+        std::fs::rename(&partial, &path).map_err(CliError::io("write", &path))?;
+        let file = OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .map_err(CliError::io("open", &path))?;
+        Ok(Metrics { file, path })
+    }
+
+    /// Appends a record.
+    ///
+    /// # Errors
+    /// A disk that is full.
+    pub fn write(&mut self, record: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_vec(record)
+            .map_err(|e| CliError::io("write", &self.path)(e.into()))?;
+        line.push(b'\n');
+        // One write a line, so that a killed run leaves at most one line unfinished.
+        self.file
+            .write_all(&line)
+            .map_err(CliError::io("write", &self.path))
+    }
+
+    /// Makes what was written last through a loss of power.
+    ///
+    /// # Errors
+    /// A disk that fails.
+    pub fn sync(&self) -> Result<()> {
+        self.file
+            .sync_data()
+            .map_err(CliError::io("write", &self.path))
+    }
+}
+
+/// The complete lines of records up to `step`.
+fn keep(text: &str, step: u64) -> String {
+    let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
+    complete
+        .split_inclusive('\n')
+        .filter(|line| {
+            let record: Option<Value> = serde_json::from_str(line).ok();
+            record.is_some_and(|r| r["step"].as_u64().is_some_and(|s| s <= step))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_beyond_the_checkpoint_and_torn_lines_are_dropped() {
+        let text = "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"val_loss\":1.0}\n{\"step\":3}\n{\"st";
+        let want = "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"val_loss\":1.0}\n";
+        assert_eq!(keep(text, 2), want);
+        assert_eq!(keep(text, 0), "");
+        assert_eq!(keep("", 5), "");
+    }
+}

@@ -1,0 +1,112 @@
+//! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else.
+
+use super::metrics::StepRecord;
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::IsTerminal;
+use std::time::Duration;
+
+/// A bar, or lines.
+pub struct Live {
+    bar: Option<ProgressBar>,
+    every: u64,
+    steps: u64,
+    /// Seconds a step takes, smoothed, for the lines' ETA.
+    pace: Option<f64>,
+}
+
+impl Live {
+    /// For `steps` steps of which `done` are done; lines come every `every` steps.
+    pub fn new(steps: u64, done: u64, every: u64) -> Live {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
+            if let Ok(style) = ProgressStyle::with_template(
+                "{pos}/{len} {wide_bar:.cyan/blue} {msg}  eta {eta}",
+            ) {
+                bar.set_style(style);
+            }
+            bar.set_position(done);
+            bar.reset_eta();
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Live {
+            bar,
+            every: every.max(1),
+            steps,
+            pace: None,
+        }
+    }
+
+    /// A step is done.
+    pub fn step(&mut self, r: &StepRecord) {
+        let seconds = r.step_ms / 1000.0;
+        let pace = self.pace.map_or(seconds, |p| 0.9 * p + 0.1 * seconds);
+        self.pace = Some(pace);
+        let speed = HumanCount(r.tokens_per_s as u64);
+        if let Some(bar) = &self.bar {
+            bar.set_position(r.step);
+            bar.set_message(format!("loss {:.4}  {speed} tok/s", r.loss));
+            return;
+        }
+        if r.step % self.every == 0 || r.step == self.steps || r.step == 1 {
+            let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
+            println!(
+                "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {speed} tok/s  eta {}",
+                r.step,
+                self.steps,
+                r.loss,
+                r.lr,
+                r.grad_norm,
+                clock(eta)
+            );
+        }
+    }
+
+    /// A validation is done.
+    pub fn validation(&self, step: u64, loss: f64) {
+        self.say(&format!("step {step:>6}/{}  validation loss {loss:.4}", self.steps));
+    }
+
+    /// A line that stays.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| println!("{line}")),
+            None => println!("{line}"),
+        }
+    }
+
+    /// Takes the bar away.
+    pub fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// `1h02m`, `3m05s`, `12s`.
+pub fn clock(seconds: f64) -> String {
+    let s = seconds.max(0.0).round() as u64;
+    match (s / 3600, s / 60 % 60, s % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s:02}s"),
+        (h, m, _) => format!("{h}h{m:02}m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_read_well() {
+        assert_eq!(clock(11.6), "12s");
+        assert_eq!(clock(185.0), "3m05s");
+        assert_eq!(clock(3725.0), "1h02m");
+    }
+}

@@ -1,0 +1,294 @@
+//! One rank of a run: builds its trainer, walks the steps, and reads each step's figures one step late so that the device never waits.
+
+use super::gate::{Shared, StoreBoot};
+use super::metrics::{Metrics, StepRecord, ValRecord};
+use super::progress::Live;
+use super::setup::Job;
+use super::table::Summary;
+use super::{resume, save};
+use crate::backend::open_device;
+use crate::error::{CliError, Result};
+use crate::infer::{self, Draw};
+use crossweave_data::TokenBatch;
+use crossweave_engine::{MicroBatch, RankLedger, Trainer};
+use std::time::Instant;
+
+/// What a rank leaves.
+pub struct Ended {
+    /// Its ledgers.
+    pub ledger: RankLedger,
+    /// Rank 0's account of the run.
+    pub summary: Option<Summary>,
+}
+
+/// What only rank 0 does.
+struct Writer {
+    metrics: Metrics,
+    live: Live,
+    summary: Summary,
+    /// When the step before ended; `None` behind work that is no step.
+    mark: Instant,
+}
+
+/// Walks all steps.
+///
+/// # Errors
+/// The device, the data, a loss that is not finite, files that cannot be written; and whatever follows from another rank's failure.
+pub fn run(job: &Job, shared: &Shared, rank: u32) -> Result<Ended> {
+    let device = open_device(&job.plugin, rank)?;
+    let boot = StoreBoot::new(&job.host, shared);
+    let mut trainer = Trainer::new(
+        &device,
+        job.source.units(),
+        job.rank_spec(rank),
+        &job.dry,
+        &boot,
+    )?;
+    shared.register(trainer.abort_handle());
+    match &job.resume.checkpoint {
+        Some(c) => resume::restore(&mut trainer, c)?,
+        None => job.source.start(&mut trainer)?,
+    }
+    // The devices have taken everything they were asked for; only now does the run leave traces.
+    trainer.mean(0.0)?;
+    let mut walk = Walk {
+        job,
+        shared,
+        rank,
+        trainer,
+        writer: None,
+        in_flight: 0,
+    };
+    if rank == 0 {
+        save::begin(job)?;
+        let run = &job.resolved.settings.run;
+        walk.writer = Some(Writer {
+            metrics: Metrics::open(&job.out, job.resume.from.as_deref(), job.resume.step)?,
+            live: Live::new(job.steps, job.resume.step, run.log_every),
+            summary: Summary::new(job.resume.step),
+            mark: Instant::now(),
+        });
+    }
+    walk.steps()?;
+    let summary = walk.finish()?;
+    Ok(Ended {
+        ledger: walk.trainer.ledger(),
+        summary,
+    })
+}
+
+struct Walk<'a> {
+    job: &'a Job,
+    shared: &'a Shared,
+    rank: u32,
+    trainer: Trainer,
+    writer: Option<Writer>,
+    /// Steps enqueued whose figures have not been read.
+    in_flight: u32,
+}
+
+impl Walk<'_> {
+    fn steps(&mut self) -> Result<()> {
+        let run = &self.job.resolved.settings.run;
+        let due = |every: u64, step: u64| every > 0 && step.is_multiple_of(every);
+        let mut done = self.job.resume.step;
+        while done < self.job.steps && self.shared.may_step(self.rank, done) {
+            self.enqueue(done)?;
+            done += 1;
+            let last = done == self.job.steps;
+            let validate = self.job.validation.is_some() && (last || due(run.validate_every, done));
+            let checkpoint = last || due(run.checkpoint_every, done);
+            self.settle(if validate || checkpoint { 0 } else { 1 })?;
+            if validate {
+                self.validate(done)?;
+            }
+            if checkpoint {
+                self.checkpoint(done)?;
+            }
+        }
+        self.settle(0)?;
+        if self.shared.has_failed() {
+            return Err(CliError::Hal(crossweave_hal::Error::new(
+                crossweave_hal::Code::Aborted,
+                format!("rank {}", self.rank),
+                "stopped because another rank failed",
+            )));
+        }
+        let stopped = done < self.job.steps;
+        if stopped && done > self.job.resume.step {
+            self.checkpoint(done)?;
+        }
+        if let Some(w) = &mut self.writer {
+            w.summary.steps = done;
+            w.summary.stopped = stopped;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the step that follows `done` steps.
+    fn enqueue(&mut self, done: u64) -> Result<()> {
+        let shape = self.job.batches.shape();
+        let (rank, micro) = (u64::from(self.rank), self.job.batches.micro_batch() as u64);
+        let first = rank * (shape.global_batch / shape.ranks);
+        let read = |m: u64| -> Result<Ids> {
+            Ok(Ids::new(&self.job.batches.at_step(done, rank, m)?, first + m * micro))
+        };
+        let ids = (0..shape.accumulation).map(read).collect::<Result<Vec<_>>>()?;
+        let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
+        self.trainer.step(&batches, self.job.resolved.schedule.lr(done))?;
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Reads figures until at most `left` steps are in flight.
+    fn settle(&mut self, left: u32) -> Result<()> {
+        while self.in_flight > left {
+            let Some(m) = self.trainer.metrics()? else {
+                break;
+            };
+            self.in_flight -= 1;
+            for (what, key, value) in [
+                ("loss", "optimizer.params.lr", m.loss),
+                ("gradient norm", "gradient_clipping", m.grad_norm),
+            ] {
+                if !value.is_finite() {
+                    return Err(self.diverged(m.step, what, key, value));
+                }
+            }
+            let lr = self.job.resolved.schedule.lr(m.step - 1);
+            let per_step = self.job.tokens_per_step();
+            if let Some(w) = &mut self.writer {
+                let now = Instant::now();
+                let seconds = now.duration_since(w.mark).as_secs_f64().max(1e-9);
+                w.mark = now;
+                let record = StepRecord {
+                    step: m.step,
+                    loss: m.loss,
+                    lr,
+                    grad_norm: m.grad_norm,
+                    tokens: m.step * per_step,
+                    tokens_per_s: per_step as f64 / seconds,
+                    step_ms: seconds * 1e3,
+                };
+                w.metrics.write(&record)?;
+                w.live.step(&record);
+                w.summary.step(&record);
+            }
+        }
+        Ok(())
+    }
+
+    fn diverged(&self, step: u64, what: &str, key: &str, value: f64) -> CliError {
+        let s = &self.job.resolved.settings;
+        let lr = self.job.resolved.schedule.lr(step - 1);
+        let clip = match s.gradient_clipping {
+            c if c > 0.0 => format!("gradient_clipping is {c}"),
+            _ => "gradient_clipping is off".to_string(),
+        };
+        let saved = match crossweave_checkpoint::list(&self.job.out) {
+            Ok(all) if !all.is_empty() => {
+                let last = all.last().map_or(0, |f| f.step);
+                format!("; the checkpoint of step {last} is from before it")
+            }
+            _ => String::new(),
+        };
+        CliError::refused(
+            format!(
+                "rank {}, step {step}: the {what} is {value} ({key}: learning rate {lr:e}, {clip}){saved}",
+                self.rank
+            ),
+            "lower optimizer.params.lr, set gradient_clipping to 1.0, or add a warm-up under scheduler; no model was written",
+        )
+    }
+
+    /// Mean loss of the held-out batches, the same on any number of ranks. Every step has been settled.
+    fn validate(&mut self, done: u64) -> Result<()> {
+        let Some((batches, count)) = &self.job.validation else {
+            return Ok(());
+        };
+        let shape = batches.shape();
+        let mut sum = 0.0;
+        for step in 0..*count {
+            for m in 0..shape.accumulation {
+                let ids = Ids::new(&batches.at_step(step, u64::from(self.rank), m)?, 0);
+                sum += self.trainer.evaluate(&ids.micro_batch())?;
+            }
+        }
+        let local = sum / (count * shape.accumulation) as f64;
+        let val_loss = self.trainer.mean(local)?;
+        if let Some(w) = &mut self.writer {
+            w.metrics.write(&ValRecord {
+                step: done,
+                val_loss,
+            })?;
+            w.live.validation(done, val_loss);
+            w.summary.val_loss = Some(val_loss);
+            w.mark = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, done: u64) -> Result<()> {
+        if let Some(w) = &mut self.writer {
+            // The records a checkpoint answers for must outlive what it outlives.
+            w.metrics.sync()?;
+            save::checkpoint(self.job, &self.trainer, done)?;
+            w.mark = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Rank 0 saves the model of a finished run and draws the sample.
+    fn finish(&mut self) -> Result<Option<Summary>> {
+        let Some(w) = self.writer.take() else {
+            return Ok(None);
+        };
+        w.live.end();
+        let mut summary = w.summary;
+        // The device of nothing has no values to save.
+        if summary.stopped || self.job.plugin.name() == "null" {
+            return Ok(Some(summary));
+        }
+        save::model(self.job, &self.trainer)?;
+        let g = &self.job.resolved.settings.run.generate;
+        if let Some(tokenizer) = self.job.corpus.tokenizer().filter(|_| g.tokens > 0) {
+            let draw = Draw {
+                tokens: g.tokens,
+                temperature: g.temperature,
+                top_k: g.top_k,
+                seed: g.seed.unwrap_or(self.job.resolved.seed),
+            };
+            let (trainer, source) = (&mut self.trainer, &self.job.source);
+            let text = infer::continue_text(trainer, source, tokenizer, &g.prompt, draw)?;
+            summary.sample = Some(format!("{}{text}", g.prompt));
+        }
+        Ok(Some(summary))
+    }
+}
+
+/// A micro-batch as the engine takes it.
+struct Ids {
+    tokens: Vec<i32>,
+    targets: Vec<i32>,
+    first: u64,
+}
+
+impl Ids {
+    fn new(b: &TokenBatch, first: u64) -> Ids {
+        // Ids were held to a vocabulary far below 2^31 when they were read.
+        let cast = |ids: Vec<u32>| ids.into_iter().map(|i| i as i32).collect();
+        Ids {
+            tokens: cast(b.inputs()),
+            targets: cast(b.labels()),
+            first,
+        }
+    }
+
+    fn micro_batch(&self) -> MicroBatch<'_> {
+        MicroBatch {
+            tokens: &self.tokens,
+            targets: &self.targets,
+            first_sequence: self.first,
+        }
+    }
+}

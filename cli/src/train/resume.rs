@@ -1,0 +1,271 @@
+//! Continuing a run: which checkpoint, whether it is the same run, and giving its state back to a rank.
+
+use crate::error::{CliError, Result};
+use crossweave_checkpoint::{Checkpoint, list};
+use crossweave_config::{Config, Resolved};
+use crossweave_engine::{StateKind, Trainer};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Where a run begins.
+pub struct Resume {
+    /// Optimizer steps done before.
+    pub step: u64,
+    /// State to begin from; `None` = starting values.
+    pub checkpoint: Option<Checkpoint>,
+    /// Folder whose metrics are continued.
+    pub from: Option<PathBuf>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+impl Resume {
+    /// A run from its beginning.
+    pub fn fresh() -> Resume {
+        Resume {
+            step: 0,
+            checkpoint: None,
+            from: None,
+            notes: vec![],
+        }
+    }
+}
+
+/// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
+const FREE: [&str; 24] = [
+    "run.steps",
+    "run.out",
+    "run.log_every",
+    "run.checkpoint_every",
+    "run.keep_last",
+    "run.validate_every",
+    "run.validate_batches",
+    "run.generate",
+    "run.tensorboard",
+    "run.threads_per_rank",
+    "run.backend",
+    "run.bucket_mb",
+    "run.overlap",
+    "mesh.dp",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "data.cache_dir",
+    "model.recompute",
+    "zero_optimization",
+    "activation_checkpointing",
+    "run.deterministic",
+    "scheduler.params",
+];
+
+/// What a checkpoint remembers besides tensors.
+pub fn state(resolved: &Resolved, fingerprint: Option<&str>, step: u64) -> Value {
+    json!({
+        "config": resolved.settings,
+        "corpus": fingerprint,
+        "sequences_consumed": step * resolved.batch.global,
+    })
+}
+
+/// Finds the newest good checkpoint of the run in `dir` and makes sure that it is the run of this config.
+///
+/// # Errors
+/// No such folder, or one without a run; another model, optimizer, schedule or corpus, by key; more steps done than asked for.
+pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -> Result<Resume> {
+    let record = dir.join("config.json");
+    if !dir.is_dir() || (!record.is_file() && list(dir)?.is_empty()) {
+        return Err(CliError::refused(
+            format!("--resume {}: holds no run (no config.json)", dir.display()),
+            "name the output folder of `crossweave train`",
+        ));
+    }
+    let mut notes = vec![];
+    let mut found = None;
+    for candidate in list(dir)?.into_iter().rev() {
+        match Checkpoint::open(&candidate.path) {
+            Ok(c) => {
+                found = Some(c);
+                break;
+            }
+            Err(e) => notes.push(format!("checkpoint of step {} is passed over: {e}", candidate.step)),
+        }
+    }
+    let Some(checkpoint) = found else {
+        if !notes.is_empty() {
+            return Err(CliError::refused(
+                format!("--resume {}: {}", dir.display(), notes.join("; ")),
+                "restore a checkpoint from a copy, or start the run again in another folder",
+            ));
+        }
+        let bytes = std::fs::read(&record).map_err(CliError::io("read", &record))?;
+        if let Ok(before) = serde_json::from_slice::<Value>(&bytes) {
+            same_run(&before, now, steps, dir)?;
+        }
+        notes.push(format!(
+            "{} holds no checkpoint yet: the run starts again from step 0, with the same result",
+            dir.display()
+        ));
+        return Ok(Resume {
+            from: Some(dir.to_path_buf()),
+            notes,
+            ..Resume::fresh()
+        });
+    };
+    let before = checkpoint.state();
+    same_run(&before["config"], now, steps, dir)?;
+    if let (Some(then), Some(today)) = (before["corpus"].as_str(), fingerprint)
+        && then != today
+    {
+        return Err(CliError::refused(
+            format!(
+                "--resume {}: data.train: the corpus is not the one the run was trained on ({} now, {} then)",
+                dir.display(),
+                short(today),
+                short(then)
+            ),
+            "restore the text and tokenizer, or start a new run",
+        ));
+    }
+    let step = checkpoint.step();
+    if step > steps {
+        return Err(CliError::refused(
+            format!(
+                "run.steps: {steps} steps are asked, and {} has done {step} already",
+                dir.display()
+            ),
+            format!("give --steps {step} or more"),
+        ));
+    }
+    notes.push(format!("continuing {} from step {step}", dir.display()));
+    Ok(Resume {
+        step,
+        checkpoint: Some(checkpoint),
+        from: Some(dir.to_path_buf()),
+        notes,
+    })
+}
+
+fn short(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+/// Refuses a config that would not continue the run of `before` (resolved settings).
+fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()> {
+    let after = serde_json::to_value(&now.settings).unwrap_or(Value::Null);
+    let mut differences = vec![];
+    compare("", before, &after, &mut differences);
+    if let Some((key, then, today)) = differences.first() {
+        return Err(CliError::refused(
+            format!(
+                "--resume {}: {key} is {today}, and the run was trained with {then}",
+                dir.display()
+            ),
+            format!("set it back with --set {key}={then}, or start a new run in another folder"),
+        ));
+    }
+    // Rates are compared themselves: many schedules take their length from run.steps.
+    let then = Config::load("config.json", before.to_string(), &[])
+        .and_then(|c| c.resolve(now.batch.ranks_of(before)));
+    let Ok(then) = then else { return Ok(()) };
+    let differs = (0..steps).find(|n| then.schedule.lr(*n) != now.schedule.lr(*n));
+    if let Some(n) = differs {
+        let before_steps = then.settings.run.steps.unwrap_or(0);
+        return Err(CliError::refused(
+            format!(
+                "--resume {}: the learning rate of step {} would be {:e} and was to be {:e}: the schedule depends on run.steps \
+                 ({before_steps} then, {steps} now) or its parameters changed",
+                dir.display(),
+                n + 1,
+                now.schedule.lr(n),
+                then.schedule.lr(n)
+            ),
+            format!("keep --steps {before_steps}, or state the schedule's length in scheduler.params from the start"),
+        ));
+    }
+    Ok(())
+}
+
+/// Ranks a resolved config was made for.
+trait RanksOf {
+    fn ranks_of(&self, settings: &Value) -> u64;
+}
+
+impl RanksOf for crossweave_config::Batch {
+    fn ranks_of(&self, settings: &Value) -> u64 {
+        settings["mesh"]["dp"].as_u64().unwrap_or(self.ranks)
+    }
+}
+
+/// Keys whose values differ, free ones left out: `(key, then, now)`.
+fn compare(path: &str, then: &Value, now: &Value, out: &mut Vec<(String, String, String)>) {
+    if FREE.contains(&path) || then == now {
+        return;
+    }
+    let (Value::Object(a), Value::Object(b)) = (then, now) else {
+        let show = |v: &Value| match v {
+            Value::Null => "absent".to_string(),
+            v => v.to_string(),
+        };
+        out.push((path.to_string(), show(then), show(now)));
+        return;
+    };
+    let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    for key in keys {
+        let inner = match path {
+            "" => key.clone(),
+            path => format!("{path}.{key}"),
+        };
+        let at = |m: &serde_json::Map<String, Value>| m.get(key).cloned().unwrap_or(Value::Null);
+        compare(&inner, &at(a), &at(b), out);
+    }
+}
+
+/// Name of a parameter's state in a checkpoint.
+pub fn blob(kind: StateKind, name: &str) -> String {
+    format!("{}/{name}", kind.name())
+}
+
+/// Gives a rank the state of a checkpoint.
+///
+/// # Errors
+/// A tensor that is missing or damaged; the device.
+pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
+    for p in trainer.params() {
+        for kind in StateKind::ALL {
+            let bytes = checkpoint.logical(&blob(kind, &p.name))?;
+            let values: Vec<f32> = bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|b| f32::from_le_bytes(*b))
+                .collect();
+            trainer.load(&p.name, kind, &values)?;
+        }
+    }
+    trainer.publish()?;
+    trainer.set_step(checkpoint.step());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(then: Value, now: Value) -> Vec<String> {
+        let mut out = vec![];
+        compare("", &then, &now, &mut out);
+        out.into_iter().map(|(k, _, _)| k).collect()
+    }
+
+    #[test]
+    fn only_what_changes_the_result_is_a_difference() {
+        let then = json!({"run": {"steps": 10, "seed": 1, "generate": {"tokens": 3}}, "mesh": {"dp": 1, "tp": 1}});
+        let now = json!({"run": {"steps": 20, "seed": 1, "generate": {"tokens": 0}}, "mesh": {"dp": 4, "tp": 1}});
+        assert!(keys(then.clone(), now).is_empty());
+        let now = json!({"run": {"steps": 10, "seed": 2}, "mesh": {"dp": 1, "tp": 1}, "model": {"n_embd": 8}});
+        assert_eq!(keys(then, now), ["model", "run.seed"]);
+    }
+}

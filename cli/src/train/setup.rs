@@ -1,0 +1,303 @@
+//! From a command line to a job: everything is checked here, before the first rank starts and before anything is written.
+
+use super::resume::{self, Resume};
+use crate::args::TrainArgs;
+use crate::backend;
+use crate::error::{CliError, Result};
+use crate::model::{self, Source};
+use crate::{configs, source};
+use crossweave_config::{self as config, Config, Data, DecayOn, Dtype, Given, Model, Resolved};
+use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
+use crossweave_engine::{AdamW, DryRun, RankSpec, Recompute, dry_run};
+use crossweave_hal::{DType, HostServices, Plugin};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Everything the ranks need; shared by reference.
+pub struct Job {
+    /// The config with nothing left open.
+    pub resolved: Resolved,
+    /// Ranks.
+    pub ranks: u32,
+    /// Optimizer steps of the whole run.
+    pub steps: u64,
+    /// Predictions in a sequence.
+    pub seq_len: u64,
+    /// The model.
+    pub source: Source,
+    /// The data.
+    pub corpus: Corpus,
+    /// What the corpus was opened with.
+    pub data: DataSpec,
+    /// Training batches.
+    pub batches: Batches,
+    /// Validation batches and how many a validation takes.
+    pub validation: Option<(Batches, u64)>,
+    /// The back end.
+    pub plugin: Plugin,
+    /// Its host services.
+    pub host: HostServices,
+    /// Sizes found in the dry run.
+    pub dry: DryRun,
+    /// Output folder.
+    pub out: PathBuf,
+    /// Where the run continues.
+    pub resume: Resume,
+}
+
+/// Prepares the job of a command line.
+///
+/// # Errors
+/// Whatever is wrong with config, data, model, back end or output folder.
+pub fn prepare(args: &TrainArgs) -> Result<Job> {
+    let mut config = configs::load(&args.config, &args.sets)?;
+    if let Some(steps) = args.steps {
+        config.set("run.steps", &steps.to_string())?;
+    }
+    if let Some(name) = &args.backend.backend {
+        let text = serde_json::Value::from(name.as_str()).to_string();
+        config.set("run.backend", &text)?;
+    }
+    let count = config.ranks(args.ranks.map(u64::from));
+    let ranks = u32::try_from(count).map_err(|_| {
+        CliError::refused(format!("{count} ranks are too many"), "give --ranks N")
+    })?;
+    // Contradictions are told before text is turned into tokens; given batches bring sizes of their own, so they come first.
+    if !matches!(config.settings.data, Some(Data::Tokens(_))) {
+        config.resolve(count)?;
+    }
+    let (Some(data), Some(model)) = (config.settings.data.clone(), config.settings.model.clone())
+    else {
+        // One of the two is missing, and this says which.
+        config.resolve(count)?;
+        return Err(CliError::refused("the config has no model or no data", "add it"));
+    };
+    refuse_unavailable(&config)?;
+    let out = out_dir(args, &config)?;
+    let resume_from = args.resume.as_deref();
+    let host = backend::host(ranks, config.settings.run.threads_per_rank);
+    let plugin = backend::choose(&args.backend, &config.settings.run.backend, &host)?;
+    plugin.device_count()?;
+
+    let hf = matches!(model, Model::Hf(_));
+    let mut spec = source::spec(&data, Some(&model))?;
+    let opened = match hf {
+        true => Some(model::of_config(&model, None)?),
+        false => None,
+    };
+    if let Some(s) = &opened {
+        spec.model_vocab = Some(s.spec.model().vocab() as usize);
+    }
+    let corpus = source::open(&spec, &source::cache_dir(&data, &out))?;
+    if let (None, false, Some(vocab)) = (spec.model_vocab, hf, corpus.vocab_size()) {
+        config.set("model.vocab_size", &vocab.to_string())?;
+    }
+    let given = Given {
+        batch: corpus.fixed_batch(),
+        steps: corpus.fixed_steps(),
+    };
+    let resolved = config.resolve_given(count, given)?;
+    let source = match opened {
+        Some(s) => s,
+        None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
+    };
+    let steps = resolved.settings.run.steps.ok_or_else(|| {
+        CliError::refused("run.steps: not given", "add \"run\": {\"steps\": 200}, or --steps")
+    })?;
+    let seq_len = sequence(&corpus, &resolved.data, &source)?;
+    let shape = BatchShape {
+        global_batch: resolved.batch.global,
+        ranks: count,
+        accumulation: resolved.batch.accumulation,
+    };
+    let key = match &resolved.data {
+        Data::Text(_) => "data.train",
+        Data::Tokens(_) => "data.tokens",
+    };
+    let shuffle = match &resolved.data {
+        Data::Text(d) => d.seed.unwrap_or(resolved.seed),
+        Data::Tokens(_) => resolved.seed,
+    };
+    let samples = steps.saturating_mul(resolved.batch.global);
+    let rows = corpus.train(seq_len as usize, samples, shuffle)?;
+    let batches = Batches::training(rows, shape, key)?;
+    let validation = match corpus.validation(seq_len as usize)? {
+        Some(rows) => {
+            let b = Batches::evaluation(rows, shape)?;
+            let count = resolved.settings.run.validate_batches.min(b.full_pass());
+            Some((b, count))
+        }
+        None => None,
+    };
+    let resume = match resume_from {
+        Some(dir) => resume::find(dir, &resolved, corpus.fingerprint().as_deref(), steps)?,
+        None => Resume::fresh(),
+    };
+    let null = backend::open_linked("null", &host)?.open(0)?;
+    let compute = compute_type(resolved.dtype);
+    let dry = dry_run(&null, &source.units(), compute, resolved.batch.micro, seq_len)?;
+    for w in &resolved.warnings {
+        eprintln!("warning: {w}");
+    }
+    resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
+    Ok(Job {
+        resolved,
+        ranks,
+        steps,
+        seq_len,
+        source,
+        corpus,
+        data: spec,
+        batches,
+        validation,
+        plugin,
+        host,
+        dry,
+        out,
+        resume,
+    })
+}
+
+/// Features the config knows and the engine does not have yet.
+fn refuse_unavailable(config: &Config) -> Result<()> {
+    let s = &config.settings;
+    if s.fp16.enabled || s.run.dtype == Some(Dtype::F16) {
+        return Err(CliError::refused(
+            format!(
+                "{}: fp16.enabled: float16 training (loss scaling) is not available in this build yet",
+                config.file()
+            ),
+            "use bf16.enabled, which needs no loss scaling",
+        ));
+    }
+    if !s.optimizer.params.bias_correction {
+        return Err(CliError::refused(
+            format!(
+                "{}: optimizer.params.bias_correction: switching it off is not available in this build yet",
+                config.file()
+            ),
+            "remove it",
+        ));
+    }
+    Ok(())
+}
+
+/// The engine's name of a compute type.
+pub fn compute_type(dtype: Dtype) -> DType {
+    match dtype {
+        Dtype::F32 => DType::F32,
+        Dtype::Bf16 => DType::Bf16,
+        Dtype::F16 => DType::F16,
+    }
+}
+
+/// Predictions in a sequence: the file's, the config's, or the model's longest.
+fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
+    let longest = source.spec.model().max_positions();
+    let (seq, key) = match (corpus.sequence_len(), data) {
+        (Some(n), _) => (n as u64, "data.tokens"),
+        (None, Data::Text(d)) => (d.seq_len.unwrap_or(longest), "data.seq_len"),
+        (None, Data::Tokens(_)) => (longest, "data.tokens"),
+    };
+    if seq > longest {
+        return Err(CliError::refused(
+            format!("{key}: sequences of {seq} tokens do not fit a model of {longest} positions"),
+            "shorten the sequences, or raise n_positions / max_position_embeddings",
+        ));
+    }
+    Ok(seq)
+}
+
+/// Where the run's files go. A folder that holds a run is never written over: only `--resume` continues it.
+fn out_dir(args: &TrainArgs, config: &Config) -> Result<PathBuf> {
+    let given = args
+        .out
+        .clone()
+        .or_else(|| args.resume.clone())
+        .or_else(|| config.settings.run.out.as_ref().map(PathBuf::from));
+    let Some(dir) = given else {
+        let stem = args.config.file_stem().unwrap_or("run".as_ref());
+        let first = Path::new("runs").join(stem);
+        // Nobody chose this name, so another run just takes the next one.
+        let mut dir = first.clone();
+        for n in 2.. {
+            if !holds_run(&dir) {
+                break;
+            }
+            let mut name = first.clone().into_os_string();
+            name.push(format!("-{n}"));
+            dir = name.into();
+        }
+        return Ok(dir);
+    };
+    if dir.exists() && !dir.is_dir() {
+        return Err(CliError::refused(
+            format!("--out {}: is a file", dir.display()),
+            "name a folder",
+        ));
+    }
+    if args.resume.as_deref() != Some(dir.as_path()) && holds_run(&dir) {
+        return Err(CliError::refused(
+            format!("{} already holds a run", dir.display()),
+            format!(
+                "continue it with `--resume {}`, or choose another --out",
+                dir.display()
+            ),
+        ));
+    }
+    crossweave_checkpoint::check_target(&dir.join("model"))?;
+    Ok(dir)
+}
+
+fn holds_run(dir: &Path) -> bool {
+    let filled = |name: &str| std::fs::metadata(dir.join(name)).is_ok_and(|m| m.len() > 0);
+    filled(super::metrics::FILE) || dir.join("checkpoints").is_dir()
+}
+
+impl Job {
+    /// What rank `rank` is to do.
+    pub fn rank_spec(&self, rank: u32) -> RankSpec {
+        rank_spec(&self.resolved, rank, self.ranks, self.seq_len)
+    }
+
+    /// Predictions of one step over all ranks.
+    pub fn tokens_per_step(&self) -> u64 {
+        self.resolved.batch.global * self.seq_len
+    }
+}
+
+/// The engine's form of a resolved config, for one rank.
+pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec {
+    let adam = &r.settings.optimizer.params;
+    let recompute = match &r.model {
+        Model::Hf(m) => m.recompute,
+        Model::New(config::NewModel::Gpt2(m)) => m.recompute,
+        Model::New(config::NewModel::Llama(m)) => m.recompute,
+    };
+    RankSpec {
+        rank,
+        world,
+        seed: r.seed,
+        compute: compute_type(r.dtype),
+        micro_batches: r.batch.accumulation as u32,
+        batch: r.batch.micro,
+        seq_len,
+        clip: r.settings.gradient_clipping,
+        adamw: AdamW {
+            betas: adam.betas,
+            eps: adam.eps,
+            weight_decay: adam.weight_decay,
+            decay_all: adam.decay_on == DecayOn::All,
+            l2: !adam.adam_w_mode,
+        },
+        recompute: match recompute {
+            config::Recompute::None => Recompute::None,
+            config::Recompute::Full => Recompute::Full,
+            config::Recompute::Selective => Recompute::Selective,
+        },
+        bucket_bytes: (r.settings.run.bucket_mb * (1u64 << 20) as f64) as u64,
+        overlap: r.settings.zero_optimization.overlap_comm.unwrap_or(r.settings.run.overlap),
+        // Long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
+        timeout: Some(Duration::from_secs(1800)),
+    }
+}

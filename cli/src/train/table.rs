@@ -1,0 +1,113 @@
+//! The closing table of a run.
+
+use super::metrics::StepRecord;
+use super::progress::clock;
+use super::setup::Job;
+use crossweave_engine::RankLedger;
+use indicatif::{BinaryBytes, HumanCount};
+
+/// What rank 0 knows of a run at its end.
+pub struct Summary {
+    /// Steps done, those before a resume included.
+    pub steps: u64,
+    /// A signal ended it early.
+    pub stopped: bool,
+    /// Step and loss of the first record.
+    pub first: Option<(u64, f64)>,
+    /// Loss of the last record.
+    pub last: Option<f64>,
+    /// Last validation loss.
+    pub val_loss: Option<f64>,
+    /// Text drawn from the trained model.
+    pub sample: Option<String>,
+    tokens: f64,
+    seconds: f64,
+    begun: u64,
+}
+
+impl Summary {
+    /// Of a run that begins after `step` steps.
+    pub fn new(step: u64) -> Summary {
+        Summary {
+            steps: step,
+            stopped: false,
+            first: None,
+            last: None,
+            val_loss: None,
+            sample: None,
+            tokens: 0.0,
+            seconds: 0.0,
+            begun: step,
+        }
+    }
+
+    /// Takes a step into account.
+    pub fn step(&mut self, r: &StepRecord) {
+        self.first = self.first.or(Some((r.step, r.loss)));
+        self.last = Some(r.loss);
+        self.tokens += r.tokens_per_s * r.step_ms / 1e3;
+        self.seconds += r.step_ms / 1e3;
+    }
+}
+
+/// Prints the table and the sample.
+pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
+    let mut rows: Vec<(&str, String)> = vec![];
+    let trained = s.steps.saturating_sub(s.begun);
+    let mut steps = format!(
+        "{} of {}, {} tokens in {}",
+        s.steps,
+        job.steps,
+        HumanCount(s.tokens.round() as u64),
+        clock(s.seconds)
+    );
+    if s.begun > 0 {
+        steps += &format!(" ({trained} since the resume)");
+    }
+    rows.push(("steps", steps));
+    if let (Some((at, first)), Some(last)) = (s.first, s.last) {
+        rows.push(("loss", format!("{first:.4} (step {at}) -> {last:.4}")));
+    }
+    if let Some(v) = s.val_loss {
+        rows.push(("validation loss", format!("{v:.4}")));
+    }
+    if s.seconds > 0.0 {
+        let speed = s.tokens / s.seconds;
+        let flops = job.source.spec.model().flops_per_token(job.seq_len) * speed;
+        rows.push((
+            "speed",
+            format!("{} tokens/s, {:.1} GFLOP/s", HumanCount(speed as u64), flops / 1e9),
+        ));
+    }
+    let peak = |l: &RankLedger| l.memory.total.peak;
+    if let Some(most) = ledgers.iter().map(peak).max() {
+        let (ranks, threads) = match job.ranks {
+            1 => ("1 rank".to_string(), ""),
+            n => (format!("{n} ranks"), " each at most"),
+        };
+        let line = format!("{}{threads} at the peak, {ranks} on {}", BinaryBytes(most), job.plugin.name());
+        rows.push(("device memory", line));
+    }
+    let params: u64 = job.dry.params;
+    rows.push(("parameters", HumanCount(params).to_string()));
+    rows.push(("files", files(job, s)));
+    let width = rows.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
+    println!();
+    for (key, value) in rows {
+        println!("  {key:<width$}  {value}");
+    }
+    if let Some(sample) = &s.sample {
+        println!("\nsample:\n{sample}");
+    }
+}
+
+fn files(job: &Job, s: &Summary) -> String {
+    let model = match s.stopped || job.plugin.name() == "null" {
+        true => "",
+        false => "model/ ",
+    };
+    format!(
+        "{}: {model}metrics.jsonl ledger.json config.json checkpoints/",
+        job.out.display()
+    )
+}
