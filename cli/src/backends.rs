@@ -3,8 +3,8 @@
 use crate::args::BackendsArgs;
 use crate::backend::{LINKED, host, open_linked, plugin_dirs};
 use crate::error::Result;
-use crossweave_hal::loader::{discover, load};
 use crossweave_hal::loader::ABI_MAJOR;
+use crossweave_hal::loader::{discover, load};
 use crossweave_hal::{Plugin, abi};
 use serde_json::{Value, json};
 

@@ -100,7 +100,11 @@ pub fn continue_text(
         // A document begins behind the end of another one; without such a token, behind a line break.
         let first = match tokenizer.eod().filter(|e| (*e as usize) < vocab) {
             Some(eod) => eod as i32,
-            None => tokenizer.encode(b"\n")?.tokens.first().map_or(0, |t| *t as i32),
+            None => tokenizer
+                .encode(b"\n")?
+                .tokens
+                .first()
+                .map_or(0, |t| *t as i32),
         };
         text.push(first);
     }
@@ -131,7 +135,11 @@ fn choose(logits: &[f32], draw: Draw, random: &mut SplitMix) -> Result<u32> {
     }
     // Equal logits keep the order of their ids, so that a draw does not depend on the sort.
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+    order.sort_by(|a, b| {
+        logits[*b as usize]
+            .total_cmp(&logits[*a as usize])
+            .then(a.cmp(b))
+    });
     if draw.temperature <= 0.0 {
         return Ok(order[0]);
     }
@@ -183,7 +191,10 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_the_likeliest() {
         let mut r = SplitMix(1);
-        assert_eq!(choose(&[0.0, 2.0, 2.0, -1.0], draw(0.0, 0), &mut r).unwrap(), 1);
+        assert_eq!(
+            choose(&[0.0, 2.0, 2.0, -1.0], draw(0.0, 0), &mut r).unwrap(),
+            1
+        );
         assert_eq!(choose(&[0.0, 2.0, 3.0], draw(0.7, 1), &mut r).unwrap(), 2);
         assert!(choose(&[0.0, f32::NAN], draw(0.0, 0), &mut r).is_err());
     }

@@ -134,7 +134,10 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             no_attention_dropout("model.attention_dropout", m.attention_dropout)?;
             if m.hidden_act != "silu" {
                 return Err(CliError::refused(
-                    format!("model.hidden_act: {:?} is not available for llama", m.hidden_act),
+                    format!(
+                        "model.hidden_act: {:?} is not available for llama",
+                        m.hidden_act
+                    ),
                     "set it to \"silu\"",
                 ));
             }
@@ -164,7 +167,10 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
 
 fn finish(spec: ModelSpec, init: &config::Init) -> Result<Source> {
     spec.validate().map_err(|e| {
-        CliError::refused(format!("model.{}: {}", e.key, e.what), "change one of the two")
+        CliError::refused(
+            format!("model.{}: {}", e.key, e.what),
+            "change one of the two",
+        )
     })?;
     Ok(Source {
         spec,

@@ -33,7 +33,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let ranks = config.ranks(args.ranks.map(u64::from));
     let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
         config.resolve(ranks)?;
-        return Err(CliError::refused("the config has no model or no data", "add it"));
+        return Err(CliError::refused(
+            "the config has no model or no data",
+            "add it",
+        ));
     };
     // No text is read: a plan needs sizes only.
     let spec = source::spec(data, Some(model))?;
@@ -67,7 +70,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let (plan, facts) = (trainer.plan(), trainer.facts());
     let peak = crossweave_plan::check(plan, facts).map_err(crossweave_engine::Error::from)?;
     if args.json {
-        println!("{:#}", json!({"plan": plan, "facts": facts, "peak_bytes": peak.parts.total()}));
+        println!(
+            "{:#}",
+            json!({"plan": plan, "facts": facts, "peak_bytes": peak.parts.total()})
+        );
         return Ok(());
     }
     println!("{plan}\n\n{}", plan.table(Some(facts)));

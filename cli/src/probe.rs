@@ -43,7 +43,9 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     let mut trainer = infer::open(&source, &plugin, &host, compute, b, t - 1)?;
     let cut = |from: usize| -> Vec<i32> {
         let rows = inputs.ids.chunks_exact(t as usize);
-        rows.flat_map(|r| &r[from..from + t as usize - 1]).copied().collect()
+        rows.flat_map(|r| &r[from..from + t as usize - 1])
+            .copied()
+            .collect()
     };
     let logits = trainer.logits(&inputs.ids, b, t)?;
     let (loss, grads) = trainer.loss_and_grads(&MicroBatch {

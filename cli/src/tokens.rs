@@ -64,8 +64,7 @@ pub fn of_folder(dir: &Path) -> Result<Option<TokenizerSpec>> {
     }
     let bytes = std::fs::read(&note).map_err(CliError::io("read", &note))?;
     let bad = |why: String| {
-        let fix =
-            "write {\"tokenizer\": \"bytes\"}, {\"tokenizer\": \"gpt2\"} or remove the file";
+        let fix = "write {\"tokenizer\": \"bytes\"}, {\"tokenizer\": \"gpt2\"} or remove the file";
         CliError::refused(format!("{}: {why}", note.display()), fix)
     };
     let read: Note = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
@@ -147,6 +146,9 @@ mod tests {
         }
         std::fs::write(dir.path().join(NOTE), r#"{"tokenizer": "morse"}"#).unwrap();
         let e = of_folder(dir.path()).unwrap_err().to_string();
-        assert!(e.contains(NOTE) && e.contains("morse") && e.contains("fix:"), "{e}");
+        assert!(
+            e.contains(NOTE) && e.contains("morse") && e.contains("fix:"),
+            "{e}"
+        );
     }
 }

@@ -72,8 +72,8 @@ impl Metrics {
     /// # Errors
     /// A disk that is full.
     pub fn write(&mut self, record: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_vec(record)
-            .map_err(|e| CliError::io("write", &self.path)(e.into()))?;
+        let mut line =
+            serde_json::to_vec(record).map_err(|e| CliError::io("write", &self.path)(e.into()))?;
         line.push(b'\n');
         // One write a line, so that a killed run leaves at most one line unfinished.
         self.file

@@ -19,9 +19,9 @@ impl Live {
     pub fn new(steps: u64, done: u64, every: u64) -> Live {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template(
-                "{pos}/{len} {wide_bar:.cyan/blue} {msg}  eta {eta}",
-            ) {
+            if let Ok(style) =
+                ProgressStyle::with_template("{pos}/{len} {wide_bar:.cyan/blue} {msg}  eta {eta}")
+            {
                 bar.set_style(style);
             }
             bar.set_position(done);
@@ -64,7 +64,10 @@ impl Live {
 
     /// A validation is done.
     pub fn validation(&self, step: u64, loss: f64) {
-        self.say(&format!("step {step:>6}/{}  validation loss {loss:.4}", self.steps));
+        self.say(&format!(
+            "step {step:>6}/{}  validation loss {loss:.4}",
+            self.steps
+        ));
     }
 
     /// A line that stays.

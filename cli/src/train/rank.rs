@@ -131,11 +131,17 @@ impl Walk<'_> {
         let (rank, micro) = (u64::from(self.rank), self.job.batches.micro_batch() as u64);
         let first = rank * (shape.global_batch / shape.ranks);
         let read = |m: u64| -> Result<Ids> {
-            Ok(Ids::new(&self.job.batches.at_step(done, rank, m)?, first + m * micro))
+            Ok(Ids::new(
+                &self.job.batches.at_step(done, rank, m)?,
+                first + m * micro,
+            ))
         };
-        let ids = (0..shape.accumulation).map(read).collect::<Result<Vec<_>>>()?;
+        let ids = (0..shape.accumulation)
+            .map(read)
+            .collect::<Result<Vec<_>>>()?;
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
-        self.trainer.step(&batches, self.job.resolved.schedule.lr(done))?;
+        self.trainer
+            .step(&batches, self.job.resolved.schedule.lr(done))?;
         self.in_flight += 1;
         Ok(())
     }

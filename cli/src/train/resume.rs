@@ -88,7 +88,10 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
                 found = Some(c);
                 break;
             }
-            Err(e) => notes.push(format!("checkpoint of step {} is passed over: {e}", candidate.step)),
+            Err(e) => notes.push(format!(
+                "checkpoint of step {} is passed over: {e}",
+                candidate.step
+            )),
         }
     }
     let Some(checkpoint) = found else {
@@ -180,7 +183,9 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
                 now.schedule.lr(n),
                 then.schedule.lr(n)
             ),
-            format!("keep --steps {before_steps}, or state the schedule's length in scheduler.params from the start"),
+            format!(
+                "keep --steps {before_steps}, or state the schedule's length in scheduler.params from the start"
+            ),
         ));
     }
     Ok(())

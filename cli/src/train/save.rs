@@ -96,7 +96,12 @@ pub fn model(job: &Job, trainer: &Trainer) -> Result<()> {
     let mut tensors = vec![];
     for p in trainer.params() {
         let values = trainer.read(&p.name, StateKind::Value)?;
-        tensors.push(TensorOut::from_f32(&p.name, Dtype::F32, &shape_of(&p), values));
+        tensors.push(TensorOut::from_f32(
+            &p.name,
+            Dtype::F32,
+            &shape_of(&p),
+            values,
+        ));
     }
     let config = job.source.hf_config(eod);
     Ok(export_hf(

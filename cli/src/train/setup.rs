@@ -59,9 +59,8 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
         config.set("run.backend", &text)?;
     }
     let count = config.ranks(args.ranks.map(u64::from));
-    let ranks = u32::try_from(count).map_err(|_| {
-        CliError::refused(format!("{count} ranks are too many"), "give --ranks N")
-    })?;
+    let ranks = u32::try_from(count)
+        .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
     // Contradictions are told before text is turned into tokens; given batches bring sizes of their own, so they come first.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
@@ -70,7 +69,10 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
     else {
         // One of the two is missing, and this says which.
         config.resolve(count)?;
-        return Err(CliError::refused("the config has no model or no data", "add it"));
+        return Err(CliError::refused(
+            "the config has no model or no data",
+            "add it",
+        ));
     };
     refuse_unavailable(&config)?;
     let out = out_dir(args, &config)?;
@@ -102,7 +104,10 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
         None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
     };
     let steps = resolved.settings.run.steps.ok_or_else(|| {
-        CliError::refused("run.steps: not given", "add \"run\": {\"steps\": 200}, or --steps")
+        CliError::refused(
+            "run.steps: not given",
+            "add \"run\": {\"steps\": 200}, or --steps",
+        )
     })?;
     let seq_len = sequence(&corpus, &resolved.data, &source)?;
     let shape = BatchShape {
@@ -135,7 +140,13 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
     };
     let null = backend::open_linked("null", &host)?.open(0)?;
     let compute = compute_type(resolved.dtype);
-    let dry = dry_run(&null, &source.units(), compute, resolved.batch.micro, seq_len)?;
+    let dry = dry_run(
+        &null,
+        &source.units(),
+        compute,
+        resolved.batch.micro,
+        seq_len,
+    )?;
     for w in &resolved.warnings {
         eprintln!("warning: {w}");
     }
@@ -296,7 +307,11 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
             config::Recompute::Selective => Recompute::Selective,
         },
         bucket_bytes: (r.settings.run.bucket_mb * (1u64 << 20) as f64) as u64,
-        overlap: r.settings.zero_optimization.overlap_comm.unwrap_or(r.settings.run.overlap),
+        overlap: r
+            .settings
+            .zero_optimization
+            .overlap_comm
+            .unwrap_or(r.settings.run.overlap),
         // Long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
         timeout: Some(Duration::from_secs(1800)),
     }

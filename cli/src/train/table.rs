@@ -76,7 +76,11 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         let flops = job.source.spec.model().flops_per_token(job.seq_len) * speed;
         rows.push((
             "speed",
-            format!("{} tokens/s, {:.1} GFLOP/s", HumanCount(speed as u64), flops / 1e9),
+            format!(
+                "{} tokens/s, {:.1} GFLOP/s",
+                HumanCount(speed as u64),
+                flops / 1e9
+            ),
         ));
     }
     let peak = |l: &RankLedger| l.memory.total.peak;
@@ -85,7 +89,11 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
             1 => ("1 rank".to_string(), ""),
             n => (format!("{n} ranks"), " each at most"),
         };
-        let line = format!("{}{threads} at the peak, {ranks} on {}", BinaryBytes(most), job.plugin.name());
+        let line = format!(
+            "{}{threads} at the peak, {ranks} on {}",
+            BinaryBytes(most),
+            job.plugin.name()
+        );
         rows.push(("device memory", line));
     }
     let params: u64 = job.dry.params;
