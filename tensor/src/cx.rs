@@ -53,6 +53,11 @@ impl<'a> Cx<'a> {
     /// The tensor of a value.
     pub fn val(&self, v: Var) -> Result<&Tensor> {
         match self.tape.tensor(v) {
+            Some(_) if self.tape.vals[v.0 as usize].spoiled.is_some() => shape_error(format!(
+                "value {} was overwritten in place by {}; use what that op returned",
+                v.0,
+                self.tape.vals[v.0 as usize].spoiled.unwrap_or_default()
+            )),
             Some(t) => Ok(t),
             None => shape_error(format!("value {} does not belong to this block", v.0)),
         }
@@ -87,6 +92,7 @@ impl<'a> Cx<'a> {
             producer,
             saved: false,
             cheap,
+            spoiled: None,
         });
         if let Some(c) = &mut self.check
             && c.vals.len() < self.tape.vals.len()
@@ -94,6 +100,30 @@ impl<'a> Cx<'a> {
             c.vals.resize(self.tape.vals.len(), Default::default());
         }
         Var(self.tape.vals.len() as u32 - 1)
+    }
+    /// May an op overwrite `v`? Not when it is an input of the block, or when a backward reads the same bytes. When it may, every value
+    /// that shows those bytes is marked, and reading it from now on is an error.
+    pub(crate) fn spoil(&mut self, v: Var, op: &'static str) -> bool {
+        let Some(t) = self.tape.tensor(v).cloned() else {
+            return false;
+        };
+        let overlaps: Vec<usize> = (0..self.tape.vals.len())
+            .filter(|i| {
+                let other = self.tape.vals[*i].tensor.as_ref();
+                other.is_some_and(|o| o.shares(&t))
+            })
+            .collect();
+        let vals = &mut self.tape.vals;
+        if overlaps
+            .iter()
+            .any(|i| vals[*i].saved || vals[*i].producer == u32::MAX)
+        {
+            return false;
+        }
+        for i in overlaps {
+            vals[i].spoiled = Some(op);
+        }
+        true
     }
     /// The index the next node gets.
     #[inline]

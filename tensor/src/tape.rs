@@ -37,6 +37,8 @@ pub(crate) struct Val {
     pub saved: bool,
     /// Cheap to rebuild from its node's inputs.
     pub cheap: bool,
+    /// Overwritten in place by the op of this name: nobody may read it any more.
+    pub spoiled: Option<&'static str>,
 }
 
 /// Nodes and values of one block and one micro-batch.
@@ -112,6 +114,7 @@ impl Tape {
             env,
             vals: self.vals,
             grads: (0..n).map(|_| None).collect(),
+            parts: (0..n).map(|_| None).collect(),
         };
         for (v, d) in outs.iter().zip(douts) {
             if let Some(d) = d {
@@ -135,6 +138,9 @@ pub(crate) struct Back<'a, 'e> {
     pub env: &'a Env<'e>,
     vals: Vec<Val>,
     grads: Vec<Option<Tensor>>,
+    /// For values that were split: the memory their slices' gradients are written into. Apart from `grads`, because a value may also be
+    /// used whole, and that gradient must be added to, not overwritten.
+    parts: Vec<Option<Tensor>>,
 }
 
 impl Back<'_, '_> {
@@ -177,11 +183,11 @@ impl Back<'_, '_> {
             Origin::Own => self.env.run.empty(shape, dtype),
             Origin::Alias { of } => self.dest(of),
             Origin::Slice { parent, start, len } => {
-                let whole = match &self.grads[parent.0 as usize] {
+                let whole = match &self.parts[parent.0 as usize] {
                     Some(t) => t.clone(),
                     None => {
                         let t = self.dest(parent)?;
-                        self.grads[parent.0 as usize] = Some(t.clone());
+                        self.parts[parent.0 as usize] = Some(t.clone());
                         t
                     }
                 };
@@ -189,6 +195,45 @@ impl Back<'_, '_> {
                 Ok(whole.narrow(dim, start, len))
             }
         }
+    }
+
+    /// The same for several values of one op: a value that has a gradient, or stands twice in the list, gets memory of its own.
+    pub fn dests<const N: usize>(&mut self, vs: [Var; N]) -> Result<[Tensor; N]> {
+        let mut out = Vec::with_capacity(N);
+        for (i, v) in vs.iter().enumerate() {
+            let (shape, dtype) = self.meta(*v);
+            out.push(if self.has(*v) || vs[..i].contains(v) {
+                self.env.run.empty(shape, dtype)?
+            } else {
+                self.dest(*v)?
+            });
+        }
+        out.try_into()
+            .or_else(|_| shape_error("backward: destinations went missing"))
+    }
+
+    /// Is `t` the slice that was set aside for the gradient of `v`?
+    pub fn is_home(&self, v: Var, t: &Tensor) -> bool {
+        let Origin::Slice { parent, .. } = self.vals[v.0 as usize].origin else {
+            return false;
+        };
+        self.parts[parent.0 as usize]
+            .as_ref()
+            .is_some_and(|whole| std::ptr::eq(whole.buffer().as_ref(), t.buffer().as_ref()))
+    }
+
+    /// The memory the slices of `v` were written into, taken for good.
+    pub fn take_parts(&mut self, v: Var) -> Option<Tensor> {
+        self.parts[v.0 as usize].take()
+    }
+
+    /// Does nothing else look at the bytes of `v`, so that its backward may overwrite them? `nodes` are the earlier ones.
+    pub fn may_spoil(&self, v: Var, nodes: &[OpNode]) -> bool {
+        let val = &self.vals[v.0 as usize];
+        // The producer itself may read its output (attention does); inputs of the block belong to the caller.
+        let alone = val.tensor.as_ref().is_some_and(Tensor::is_unique);
+        let linear = matches!(nodes.get(val.producer as usize), Some(OpNode::Linear(_)));
+        alone && linear && nodes.iter().all(|n| !n.inputs().contains(&v))
     }
 
     /// Is there a gradient already?

@@ -66,6 +66,33 @@ impl Tensor {
     pub fn is_unique(&self) -> bool {
         Arc::strong_count(&self.buffer) == 1
     }
+    /// Do the two show a common element? Columns of one matrix do not when they are apart; everything else in one buffer whose bytes
+    /// interleave is taken to.
+    pub fn shares(&self, other: &Tensor) -> bool {
+        if !std::ptr::eq(self.buffer.as_ref(), other.buffer.as_ref()) {
+            return false;
+        }
+        let (a, b) = (self.at, other.at);
+        if a + self.extent() <= b || b + other.extent() <= a {
+            return false;
+        }
+        let n = self.shape.rank();
+        if n < 2 || n != other.shape.rank() || self.stride[..n] != other.stride[..n] {
+            return true;
+        }
+        // Two slices of the last dim of one matrix: compare columns.
+        let row = self.dtype.bytes(self.stride[n - 2] as u64).max(1);
+        let columns = |at: u64, t: &Tensor| {
+            let from = at % row;
+            (from, from + t.dtype.bytes(t.shape.last()))
+        };
+        let base = a.min(b) % row;
+        let (a, b) = (
+            columns(a - a.min(b) + base, self),
+            columns(b - a.min(b) + base, other),
+        );
+        a.0 < b.1 && b.0 < a.1 || a.1 > row || b.1 > row
+    }
     /// The layout as it crosses the boundary.
     #[inline]
     pub fn layout(&self) -> Layout {

@@ -47,7 +47,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "proptest"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &["serde_json", "proptest"] },
-    Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, "proptest"] },
+    Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, "half", "proptest", "serde_json"] },
     Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.

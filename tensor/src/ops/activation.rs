@@ -130,15 +130,7 @@ impl SwigluNode {
             return Ok(());
         };
         let (gate, up) = (b.val(self.gate, nodes)?, b.val(self.up, nodes)?);
-        let fresh = !b.has(self.gate) && !b.has(self.up);
-        let (dg, du) = if fresh {
-            (b.dest(self.gate)?, b.dest(self.up)?)
-        } else {
-            (
-                b.env.run.empty(*gate.shape(), gate.dtype())?,
-                b.env.run.empty(*up.shape(), up.dtype())?,
-            )
-        };
+        let [dg, du] = b.dests([self.gate, self.up])?;
         let o = [
             Some(&dg.rows()),
             Some(&du.rows()),

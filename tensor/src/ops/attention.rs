@@ -105,18 +105,7 @@ impl Node {
             b.val(self.v, nodes)?,
             b.val(self.out, nodes)?,
         );
-        let place = |var: Var, like: &Tensor, b: &mut Back<'_, '_>| {
-            if b.has(var) {
-                b.env.run.empty(*like.shape(), like.dtype())
-            } else {
-                b.dest(var)
-            }
-        };
-        let (dq, dk, dv) = (
-            place(self.q, &q, b)?,
-            place(self.k, &k, b)?,
-            place(self.v, &v, b)?,
-        );
+        let [dq, dk, dv] = b.dests([self.q, self.k, self.v])?;
         let (h, g) = (self.spec.heads, self.spec.kv_heads);
         let wide = [&dq, &dy, &o, &q].map(|t| t.heads(h));
         let narrow = [&dk, &dv, &k, &v].map(|t| t.heads(g));

@@ -1,4 +1,5 @@
-//! Rotary positions, in place: the rotation needs no input for its backward (the inverse rotation), so the memory of `x` becomes that of `y`.
+//! Rotary positions, in place where nobody else reads the input: the rotation needs none for its backward (the inverse rotation), so the
+//! memory of `x` becomes that of `y`.
 
 use super::OpNode;
 use crate::error::{Result, shape_error};
@@ -17,20 +18,21 @@ pub(crate) struct Node {
 
 fn rotate(
     run: &crate::Run<'_>,
+    y: &Tensor,
     x: &Tensor,
     heads: u64,
     cos: &Tensor,
     sin: &Tensor,
     flags: u32,
 ) -> Result<()> {
-    let h = x.heads(heads);
+    let (yh, xh) = (y.heads(heads), x.heads(heads));
     let p = op::RopeParams {
         flags,
         ..Default::default()
     };
     run.launch(
         op::ROPE,
-        &[Some(&h), Some(&h), Some(cos), Some(sin)],
+        &[Some(&yh), Some(&xh), Some(cos), Some(sin)],
         p.as_bytes(),
         &[],
     )
@@ -49,21 +51,30 @@ pub(crate) fn forward(
     interleaved: bool,
 ) -> Result<Var> {
     let xv = cx.val(x)?.clone();
-    let d = xv.shape().dims();
-    if d.len() != 3 || heads == 0 || d[2] % heads != 0 || cos.shape().dims()[0] < d[1] {
-        return shape_error(format!("rope: {xv:?} as {heads} heads with tables {cos:?}"));
+    let (d, table) = (xv.shape().dims(), cos.shape().dims());
+    let fits = d.len() == 3
+        && heads > 0
+        && d[2] % heads == 0
+        && table.len() == 2
+        && sin.shape() == cos.shape()
+        && table[0] >= d[1]
+        && 2 * table[1] <= d[2] / heads;
+    if !fits {
+        return shape_error(format!(
+            "rope: {xv:?} as {heads} heads with tables {cos:?} and {sin:?}"
+        ));
     }
-    if cx.tape.vals[x.0 as usize].saved {
-        return shape_error(
-            "rope: its input is read by an earlier op's backward and cannot be rotated in place; rotate before using it",
-        );
-    }
-    let (t, half) = (d[1], cos.shape().last());
+    let t = d[1];
     let (cos, sin) = (cos.narrow(0, 0, t), sin.narrow(0, 0, t));
-    debug_assert!(2 * half * heads <= d[2]);
-    rotate(cx.env.run, &xv, heads, &cos, &sin, style(interleaved))?;
+    let in_place = cx.spoil(x, "rope");
+    let (y, origin) = if in_place {
+        (xv.clone(), Origin::Alias { of: x })
+    } else {
+        (cx.env.run.empty(*xv.shape(), xv.dtype())?, Origin::Own)
+    };
+    rotate(cx.env.run, &y, &xv, heads, &cos, &sin, style(interleaved))?;
     let node = cx.next_node();
-    let out = cx.push_val(xv, node, Origin::Alias { of: x }, false);
+    let out = cx.push_val(y, node, origin, false);
     cx.typed(out, |c| c.same("rope", &[c.vals[x.0 as usize]], true));
     cx.push_node(OpNode::Rope(Node {
         x,
@@ -81,15 +92,23 @@ impl Node {
         let Some(dy) = b.take(self.out) else {
             return Ok(());
         };
-        // The gradient was written for this op alone (`dest` follows the alias), so it is rotated where it lies.
+        // `dest` follows the alias, so a gradient that lies in the home of x's was written for this op alone and is rotated where it
+        // lies; one that others look at too (both sides of an addition get the same) is rotated into memory of its own.
+        let dx = if b.is_home(self.x, &dy) || (dy.is_unique() && dy.is_dense()) {
+            dy.clone()
+        } else {
+            b.env.run.empty(*dy.shape(), dy.dtype())?
+        };
         rotate(
             b.env.run,
+            &dx,
             &dy,
             self.heads,
             &self.cos,
             &self.sin,
             style(self.interleaved) | op::FLAG_INVERSE,
         )?;
-        b.give(self.x, dy)
+        drop(dy);
+        b.give(self.x, dx)
     }
 }

@@ -63,6 +63,9 @@ impl Node {
                 None => b.clear(&home)?,
             }
         }
-        Ok(())
+        match b.take_parts(self.x) {
+            Some(whole) => b.give(self.x, whole),
+            None => Ok(()),
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Mean next-token cross-entropy. The backward overwrites the logits with their gradient: one buffer of `[n, V]`, not three.
+//! Mean next-token cross-entropy. The backward overwrites the logits with their gradient where nobody else reads them: one buffer
+//! of `[n, V]`, not three.
 
 use super::OpNode;
 use crate::error::{Error, Result, shape_error};
@@ -79,23 +80,29 @@ impl Node {
         let Some(dy) = b.take(self.out) else {
             return Ok(());
         };
+        let in_place = b.may_spoil(self.logits, nodes);
         let logits = b.val(self.logits, nodes)?;
+        let dlogits = if in_place && !b.has(self.logits) {
+            logits.clone()
+        } else {
+            b.env.run.empty(*logits.shape(), logits.dtype())?
+        };
         let n = logits.shape().rows();
         let run = b.env.run;
         let dloss = run.empty([1], DType::F32)?;
         super::add::copy(b.env, &dloss, &dy)?;
         scale(run, &dloss, 1.0 / n as f64)?;
-        let l2 = logits.rows();
+        let (l2, d2) = (logits.rows(), dlogits.rows());
         let p = op::XentParams::default();
         let ops = [
-            Some(&l2),
+            Some(&d2),
             Some(&l2),
             Some(&self.lse),
             Some(&self.targets),
             Some(&dloss.broadcast_scalar(n)),
         ];
         run.launch(op::CROSS_ENTROPY_BWD, &ops, p.as_bytes(), &[])?;
-        drop(l2);
-        b.give(self.logits, logits)
+        drop((l2, d2, logits));
+        b.give(self.logits, dlogits)
     }
 }
