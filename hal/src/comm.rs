@@ -5,6 +5,7 @@ use crate::call::check;
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
+use crate::mask::{self, Mask};
 use crate::stream::Stream;
 use crossweave_abi as abi;
 use crossweave_abi::DType;
@@ -124,11 +125,32 @@ pub struct Counts {
     pub recv_at: Vec<u64>,
 }
 
+impl Collective<'_> {
+    /// Name of its kind, as in the ledger.
+    pub fn name(&self) -> &'static str {
+        kind_name(self)
+    }
+}
+
+/// What a plugin says of a collective it can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollSupport {
+    /// 0 reference, 1 native, 2 tuned.
+    pub tier: u32,
+    /// Estimated latency in nanoseconds, or 0.
+    pub latency_ns: u64,
+    /// Estimated bandwidth, or 0.
+    pub bytes_per_s: u64,
+    /// Largest vector in bytes; 0 = no limit.
+    pub max_bytes: u64,
+}
+
 struct CommInner {
     /// Keeps the device open while the communicator lives.
     _device: Device,
     handle: Raw,
     api: abi::CollectiveApi,
+    mask: Mask,
     name: String,
     rank: u32,
     size: u32,
@@ -183,6 +205,19 @@ impl Communicator {
         size: u32,
         options: &CommOptions,
     ) -> Result<Communicator> {
+        Communicator::in_scope(device, boot, &options.name, rank, size, options)
+    }
+
+    /// The same where several groups of one name live in a job (`tp` of each pipeline stage): `scope` is what all members of this
+    /// group and no other group call it, and keeps their ids apart.
+    pub fn in_scope(
+        device: &Device,
+        boot: &dyn Bootstrap,
+        scope: &str,
+        rank: u32,
+        size: u32,
+        options: &CommOptions,
+    ) -> Result<Communicator> {
         let at = || format!("communicator {} rank {rank} of {size}", options.name);
         let Some(api) = device.0.plugin.0.coll else {
             return Err(Error::new(
@@ -192,7 +227,7 @@ impl Communicator {
             ));
         };
         let timeout = options.timeout.unwrap_or(Duration::from_secs(300));
-        let key = format!("comm/{}/id", options.name);
+        let key = format!("comm/{scope}/id");
         let id = if rank == 0 {
             let id = unique_id(device, &api).map_err(|e| e.context(at()))?;
             boot.set(&key, &id)?;
@@ -201,7 +236,7 @@ impl Communicator {
             boot.get(&key, timeout)
                 .map_err(|e| e.context(format!("{} waiting for rank 0's id", at())))?
         };
-        let prefix = format!("comm/{}/", options.name);
+        let prefix = format!("comm/{scope}/");
         let cfg = abi::CommConfig {
             size: size_of::<abi::CommConfig>() as u32,
             rank: rank as i32,
@@ -230,6 +265,7 @@ impl Communicator {
             _device: device.clone(),
             handle: Raw(h),
             api,
+            mask: device.0.plugin.0.mask.clone(),
             name: options.name.clone(),
             rank,
             size,
@@ -320,7 +356,15 @@ impl Communicator {
 
     /// Can the plugin do it natively? No side effects.
     pub fn supports(&self, c: &Collective<'_>) -> Result<bool> {
-        let (desc, _) = self.desc(c, 0)?;
+        Ok(self.query(c)?.is_some())
+    }
+
+    /// What the plugin says of it; `None` = it cannot. No side effects.
+    pub fn query(&self, c: &Collective<'_>) -> Result<Option<CollSupport>> {
+        let desc = self.desc(c, 0)?.0;
+        if mask::check(&self.inner.mask, &desc, c).is_err() {
+            return Ok(None);
+        }
         // SAFETY: a zeroed answer is valid; the descriptor lives for the call.
         let mut out: abi::CollSupport = unsafe { std::mem::zeroed() };
         out.size = size_of::<abi::CollSupport>() as u32;
@@ -328,10 +372,34 @@ impl Communicator {
         match check("comm_query", |e| unsafe {
             call!(self.inner.api, comm_query)(self.inner.handle.0, &desc, &mut out, e)
         }) {
-            Ok(()) => Ok(true),
-            Err(e) if e.code == Code::Unsupported => Ok(false),
+            Ok(()) => Ok(Some(CollSupport {
+                tier: out.tier,
+                latency_ns: out.latency_ns,
+                bytes_per_s: out.bytes_per_s,
+                max_bytes: out.max_bytes,
+            })),
+            Err(e) if e.code == Code::Unsupported => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// Do its regions, lengths and counts fit this communicator? What [`Communicator::group`] checks before it launches.
+    pub fn validate(&self, c: &Collective<'_>) -> Result<()> {
+        self.desc(c, 0).map(|_| ())
+    }
+
+    /// Notes a collective in the ledger without running it: compositions run their parts by [`Communicator::group_uncounted`] and
+    /// count the whole once.
+    pub fn count(&self, c: &Collective<'_>, tag: CommTag) {
+        let (elements, bytes) = self.logical(c);
+        self.ledger.add(
+            kind_name(c),
+            &self.inner.name,
+            tag,
+            self.inner.size,
+            elements,
+            bytes,
+        );
     }
 
     /// Launches a group: all or nothing, no order between members.
@@ -341,6 +409,15 @@ impl Communicator {
         members: &[Collective<'_>],
         tag: CommTag,
     ) -> Result<()> {
+        self.group_uncounted(stream, members)?;
+        for m in members {
+            self.count(m, tag);
+        }
+        Ok(())
+    }
+
+    /// The same without a line in the ledger: parts of a composed collective.
+    pub fn group_uncounted(&mut self, stream: &Stream, members: &[Collective<'_>]) -> Result<()> {
         if self.inner.aborted.load(Relaxed) {
             return Err(Error::new(
                 Code::Aborted,
@@ -359,6 +436,7 @@ impl Communicator {
         for (d, m) in descs.iter_mut().zip(members) {
             self.seq += 1;
             *d = self.desc(m, self.seq)?.0;
+            mask::check(&self.inner.mask, d, m)?;
         }
         let uses = members.iter().flat_map(|m| uses(m).into_iter().flatten());
         let name = &self.inner.name;
@@ -379,13 +457,7 @@ impl Communicator {
                     members.first().map_or("group", kind_name)
                 ))
             })
-        })?;
-        for m in members {
-            let (elements, bytes) = self.logical(m);
-            self.ledger
-                .add(kind_name(m), name, tag, self.inner.size, elements, bytes);
-        }
-        Ok(())
+        })
     }
 
     fn desc(&self, c: &Collective<'_>, seq: u64) -> Result<(abi::CollDesc, ())> {

@@ -22,6 +22,7 @@ mod kernel;
 pub mod ledger;
 pub mod loader;
 pub mod manifest;
+mod mask;
 mod pool;
 mod recipe;
 mod stream;
@@ -29,7 +30,8 @@ mod track;
 
 pub use buffer::{Buffer, HostBuffer, Region};
 pub use comm::{
-    AbortHandle, Bootstrap, Collective, CommOptions, CommTag, Communicator, Counts, Reduce,
+    AbortHandle, Bootstrap, CollSupport, Collective, CommOptions, CommTag, Communicator, Counts,
+    Reduce,
 };
 pub use crossweave_abi as abi;
 pub use crossweave_abi::DType;
@@ -39,5 +41,6 @@ pub use host::{HostServices, KvStore, LocalKv};
 pub use kernel::{Kernel, OpRequest};
 pub use ledger::{CollectiveLine, MemoryReport, Tag};
 pub use loader::{LoadError, RawPlugin};
+pub use mask::CollectiveCell;
 pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};
 pub use stream::{Event, Operand, Stream};

@@ -121,6 +121,8 @@ pub struct RawPlugin {
     pub get_interface: unsafe extern "C" fn(Handle, Str) -> *const std::ffi::c_void,
     /// Quiesces the plugin's threads.
     pub shutdown: Option<unsafe extern "C" fn(Handle, abi::ErrPtr) -> abi::Status>,
+    /// Cells of the collectives that a layer hides.
+    pub(crate) mask: crate::mask::Mask,
 }
 // SAFETY: `self_` is an opaque token that R7 lets every thread pass.
 unsafe impl Send for RawPlugin {}
@@ -379,6 +381,7 @@ unsafe fn start(entry: EntryFn, host: &HostServices, who: String) -> Result<RawP
         self_: p.self_,
         get_interface: get,
         shutdown: p.shutdown,
+        mask: [].into(),
     })
 }
 
