@@ -1,0 +1,247 @@
+//! The face of a group of ranks: the collectives of [`Communicator`], all of them, whatever the plugin has.
+
+use crate::fold::{FoldKey, Folder};
+use crate::route::{self, Key, Route, RouteLine};
+use crossweave_hal::{
+    AbortHandle, Bootstrap, Collective, CommOptions, CommTag, Communicator, Counts, DType, Device,
+    Kernel, Reduce, Region, Result, Stream,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// A communicator that lacks nothing.
+///
+/// Calls are those of [`Communicator`], with the same meaning: in stream order, in place where documented, `&mut self` for one total
+/// order. The ledger counts each call once, by what was asked for, however it was carried out. Scratch comes from the device's pool
+/// (tag `comm`), at most one full vector per call.
+pub struct Collectives {
+    pub(crate) comm: Communicator,
+    routes: BTreeMap<Key, Result<Route>>,
+    pub(crate) folds: HashMap<FoldKey, Arc<Folder>>,
+    pub(crate) scales: HashMap<(u32, DType, u64), Kernel>,
+}
+
+impl From<Communicator> for Collectives {
+    fn from(comm: Communicator) -> Collectives {
+        Collectives {
+            comm,
+            routes: BTreeMap::new(),
+            folds: HashMap::new(),
+            scales: HashMap::new(),
+        }
+    }
+}
+
+impl Collectives {
+    /// Joins rank `rank` of `size` to the group `options.name`; every rank of the group calls this.
+    pub fn new(
+        device: &Device,
+        boot: &dyn Bootstrap,
+        rank: u32,
+        size: u32,
+        options: &CommOptions,
+    ) -> Result<Collectives> {
+        Communicator::new(device, boot, rank, size, options).map(Collectives::from)
+    }
+
+    /// My rank in the group.
+    pub fn rank(&self) -> u32 {
+        self.comm.rank()
+    }
+    /// Ranks in the group.
+    pub fn size(&self) -> u32 {
+        self.comm.size()
+    }
+    /// Name of the group.
+    pub fn name(&self) -> &str {
+        self.comm.name()
+    }
+    /// For a watchdog.
+    pub fn abort_handle(&self) -> AbortHandle {
+        self.comm.abort_handle()
+    }
+
+    /// All-reduce in place.
+    pub fn all_reduce(
+        &mut self,
+        s: &Stream,
+        buf: Region<'_>,
+        dtype: DType,
+        op: Reduce,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::AllReduce { buf, dtype, op }], tag)
+    }
+
+    /// `recv` = my piece of the reduction of `send` (ranks x `recv`).
+    pub fn reduce_scatter(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        op: Reduce,
+        tag: CommTag,
+    ) -> Result<()> {
+        let c = Collective::ReduceScatter {
+            send,
+            recv,
+            dtype,
+            op,
+        };
+        self.group(s, &[c], tag)
+    }
+
+    /// `recv` = every rank's `send`, in rank order.
+    pub fn all_gather(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::AllGather { send, recv, dtype }], tag)
+    }
+
+    /// `buf` of the root, on every rank.
+    pub fn broadcast(
+        &mut self,
+        s: &Stream,
+        buf: Region<'_>,
+        dtype: DType,
+        root: u32,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::Broadcast { buf, dtype, root }], tag)
+    }
+
+    /// The reduction in the root's `buf`; the others' are left alone.
+    pub fn reduce(
+        &mut self,
+        s: &Stream,
+        buf: Region<'_>,
+        dtype: DType,
+        op: Reduce,
+        root: u32,
+        tag: CommTag,
+    ) -> Result<()> {
+        let c = Collective::Reduce {
+            buf,
+            dtype,
+            op,
+            root,
+        };
+        self.group(s, &[c], tag)
+    }
+
+    /// Piece `r` of `send` goes to rank `r`; equal pieces.
+    pub fn all_to_all(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        tag: CommTag,
+    ) -> Result<()> {
+        self.group(s, &[Collective::AllToAll { send, recv, dtype }], tag)
+    }
+
+    /// Pieces by counts and offsets in elements.
+    pub fn all_to_all_v(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        counts: &Counts,
+        tag: CommTag,
+    ) -> Result<()> {
+        let c = Collective::AllToAllV {
+            send,
+            recv,
+            dtype,
+            counts,
+        };
+        self.group(s, &[c], tag)
+    }
+
+    /// Pieces of any length, gathered where `counts.recv_at` says.
+    pub fn all_gather_v(
+        &mut self,
+        s: &Stream,
+        send: Region<'_>,
+        recv: Region<'_>,
+        dtype: DType,
+        counts: &Counts,
+        tag: CommTag,
+    ) -> Result<()> {
+        let c = Collective::AllGatherV {
+            send,
+            recv,
+            dtype,
+            counts,
+        };
+        self.group(s, &[c], tag)
+    }
+
+    /// Nothing later on the stream runs before every rank's stream has come here.
+    pub fn barrier(&mut self, s: &Stream) -> Result<()> {
+        self.group(s, &[Collective::Barrier], "barrier")
+    }
+
+    /// Several at once, no order between members. What the plugin takes as it is (sends and receives too) is one launch, all or nothing;
+    /// composed members follow it, in the order given. A member that cannot be done at all is refused before anything is launched.
+    pub fn group(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
+        let mut native = 0;
+        for m in members {
+            native += usize::from(self.route(m)? == Route::Native);
+        }
+        if native == members.len() {
+            return self.comm.group(s, members, tag);
+        }
+        members.iter().try_for_each(|m| self.comm.validate(m))?;
+        let mut own = Vec::with_capacity(native);
+        for m in members {
+            if self.route(m)? == Route::Native {
+                own.push(*m);
+            }
+        }
+        if !own.is_empty() {
+            self.comm.group_uncounted(s, &own)?;
+        }
+        for m in members {
+            let route = self.route(m)?;
+            if route != Route::Native {
+                self.compose(s, m, route).map_err(|e| {
+                    e.context(format!(
+                        "{} on {} by {}",
+                        m.name(),
+                        self.comm.name(),
+                        route.describe()
+                    ))
+                })?;
+            }
+        }
+        members.iter().for_each(|m| self.comm.count(m, tag));
+        Ok(())
+    }
+
+    /// The route a collective takes: the same on every rank. Asked of the plugin once per kind, dtype, reduction and size class.
+    pub fn route(&mut self, c: &Collective<'_>) -> Result<Route> {
+        let key = Key::of(c);
+        if let Some(r) = self.routes.get(&key) {
+            return r.clone();
+        }
+        // A call that does not fit is the caller's mistake, not an answer about the class.
+        self.comm.validate(c)?;
+        let r = route::decide(&self.comm, c);
+        self.routes.insert(key, r.clone());
+        r
+    }
+
+    /// Every route decided so far, by kind, dtype, reduction and size.
+    pub fn explain(&self) -> Vec<RouteLine> {
+        self.routes.iter().map(|(k, r)| k.line(r)).collect()
+    }
+}
