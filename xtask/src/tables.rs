@@ -45,7 +45,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon"], dev: &[HAL, "proptest"] },
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
-    Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "proptest"] },
+    Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "half", "proptest"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &["serde_json", "proptest"] },
     Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, "half", "proptest", "serde_json"] },
     Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
