@@ -100,6 +100,11 @@ pub const VENDOR_EXCEPTIONS: &[(&str, &str, &str)] = &[
         "the same kind, for vendors",
     ),
     ("hal/src/device.rs", "npu", "the same kind, for hosts"),
+    (
+        "cli/src/backends.rs",
+        "npu",
+        "the same kind, as users read it",
+    ),
 ];
 
 /// Lines a Rust source may have.
