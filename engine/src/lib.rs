@@ -6,6 +6,7 @@
 
 mod dry;
 mod error;
+mod groups;
 mod infer;
 mod init;
 mod state;
@@ -14,5 +15,6 @@ mod walk;
 
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
+pub use groups::MeshGroups;
 pub use state::StateKind;
 pub use trainer::{AdamW, MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer};

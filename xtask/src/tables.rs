@@ -46,7 +46,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "half", "proptest"] },
-    Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &["serde_json", "proptest"] },
+    Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json", "proptest"] },
     Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, "half", "proptest", "serde_json"] },
     Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },

@@ -1,0 +1,230 @@
+//! A block split over the tensor axis, written as a user writes it: on several ranks it equals itself on one, forward and gradients.
+
+use crossweave_engine::MeshGroups;
+use crossweave_hal::{Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
+use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_tensor::{
+    Batch, Block, Builder, Cx, Decompositions, Env, Flow, GradSink, Groups, Init, Keep,
+    KernelCache, NoGroups, Param, Pieces, Result, RngKey, Run, Split, Tensor, Ty, UnitDecl, spmd,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DIM: u64 = 24;
+const FFN: u64 = 40;
+const TOKENS: u64 = 6;
+
+struct Mlp {
+    norm: Param,
+    up: Param,
+    down: Param,
+}
+
+impl Block for Mlp {
+    fn forward(&self, cx: &mut Cx<'_>, f: Flow) -> Result<Flow> {
+        let x = f.0[0];
+        let n = cx.rms_norm(x, self.norm, 1e-5)?;
+        let n = cx.enter(n, Axis::Tp)?;
+        let h = cx.linear(n, self.up, None)?;
+        let h = cx.silu(h)?;
+        let d = cx.linear(h, self.down, None)?;
+        let d = cx.reduce(d, Axis::Tp)?;
+        Ok(Flow(vec![cx.add(x, d)?]))
+    }
+}
+
+fn mlp() -> UnitDecl {
+    let mut b = Builder::default();
+    b.unit("model.layers.0", |u| {
+        let norm = u.param("norm.weight", &[DIM], Init::Ones);
+        let up = u.param("mlp.up_proj.weight", &[FFN, DIM], Init::Normal(0.02));
+        let down = u.param("mlp.down_proj.weight", &[DIM, FFN], Init::Normal(0.02));
+        Mlp {
+            norm,
+            up: u.split(up, Axis::Tp, 0, Pieces::One),
+            down: u.split(down, Axis::Tp, 1, Pieces::One),
+        }
+    });
+    b.finish().remove(0)
+}
+
+struct Boot(Arc<dyn KvStore>);
+impl Bootstrap for Boot {
+    fn set(&self, key: &str, value: &[u8]) -> std::result::Result<(), Error> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> std::result::Result<Vec<u8>, Error> {
+        self.0.get(key, Some(timeout))
+    }
+}
+
+fn values(seed: u64, n: u64) -> Vec<f32> {
+    let x = |i: u64| {
+        let h = (i + 1 + seed * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((h ^ (h >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..n).map(x).collect()
+}
+
+/// Rank `at` of `of`'s part of a row-major matrix along `dim`.
+fn part(whole: &[f32], shape: &[u64], split: &Split, at: u64, of: u64) -> (Vec<f32>, Vec<u64>) {
+    let Split::Along { dim, .. } = split else {
+        return (whole.to_vec(), shape.to_vec());
+    };
+    let mut mine = shape.to_vec();
+    mine[*dim as usize] /= of;
+    let (rows, cols) = (mine[0], mine[1]);
+    let (r0, c0) = match dim {
+        0 => (at * rows, 0),
+        _ => (0, at * cols),
+    };
+    let row = |r: u64| {
+        let from = ((r0 + r) * shape[1] + c0) as usize;
+        whole[from..from + cols as usize].iter().copied()
+    };
+    ((0..rows).flat_map(row).collect(), mine)
+}
+
+struct Outcome {
+    y: Vec<f32>,
+    dx: Vec<f32>,
+    grads: Vec<Vec<f32>>,
+}
+
+/// Forward and backward of the block on the part of rank `at` of `of`.
+fn run(device: &crossweave_hal::Device, groups: &dyn Groups, at: u64, of: u64) -> Result<Outcome> {
+    let unit = mlp();
+    let stream = device.stream("compute", 0)?;
+    let cache = RefCell::new(KernelCache::default());
+    let run = Run::new(&stream, &Decompositions, &cache);
+    let (mut params, mut grads, mut types) = (vec![], vec![], vec![]);
+    for (i, p) in unit.params.iter().enumerate() {
+        let whole = values(i as u64, p.shape.numel());
+        let (mine, shape) = part(&whole, p.shape.dims(), &p.split, at, of);
+        params.push(run.from_f32(crossweave_tensor::Shape::new(&shape), &mine)?);
+        grads.push(run.zeros(crossweave_tensor::Shape::new(&shape), DType::F32)?);
+        let mut ty: [(Ty, u8); 3] = Default::default();
+        if let Split::Along { dim, .. } = &p.split {
+            ty[0] = (Ty::V, *dim);
+        }
+        types.push(ty);
+    }
+    let written: Vec<_> = grads.iter().map(|_| Rc::new(Cell::new(false))).collect();
+    let sink = GradSink::new(&grads, &written);
+    let env = Env {
+        run: &run,
+        groups,
+        params: &params,
+        consts: &[],
+        grads: &sink,
+        batch: &Batch::default(),
+        key: RngKey::default(),
+        training: true,
+    };
+    let mut cx = Cx::checked(&env, spmd::Check::new(types));
+    let x = cx.input(run.from_f32([TOKENS, DIM], &values(90, TOKENS * DIM))?);
+    let out = unit.block.forward(&mut cx, Flow(vec![x]))?;
+    assert_eq!(cx.faults(), [] as [String; 0]);
+    let y = run.to_f32(cx.val(out.0[0])?)?;
+    let dy: Tensor = run.from_f32([TOKENS, DIM], &values(91, TOKENS * DIM))?;
+    let tape = cx.finish(Keep::All);
+    let dins = tape.backward(&env, &out.0, vec![Some(dy)], &[x])?;
+    let dx = match &dins[0] {
+        Some(t) => run.to_f32(t)?,
+        None => vec![],
+    };
+    let grads = grads.iter().map(|g| run.to_f32(g)).collect::<Result<_>>()?;
+    Ok(Outcome { y, dx, grads })
+}
+
+fn close(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let top = b.iter().fold(0f32, |m, x| m.max(x.abs()));
+    for (i, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= 2e-6 * top, "{what}[{i}]: {a} against {b}");
+    }
+}
+
+#[test]
+fn a_split_mlp_equals_the_whole_one() {
+    let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
+    let host = HostServices::builder()
+        .config("cpu.threads", "1")
+        .kv(kv.clone())
+        .build();
+    let raw = RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host).unwrap();
+    let plugin = Plugin::new(raw);
+    let whole = run(&plugin.open(0).unwrap(), &NoGroups, 0, 1).unwrap();
+    assert!(whole.dx.iter().any(|x| *x != 0.0));
+    let unit = mlp();
+    // Four ranks as dp 2 x tp 2 too: each pair is a group of its own.
+    for (dp, tp) in [(1, 1), (1, 2), (1, 4), (2, 2)] {
+        let topology = Topology::new(&[(Axis::Dp, dp), (Axis::Tp, tp)]).unwrap();
+        let boot = Boot(Arc::new(LocalKv::default()));
+        let one = |rank: u32| {
+            let device = plugin.open(0).unwrap();
+            let options = MeshOptions {
+                timeout: Some(Duration::from_secs(60)),
+            };
+            let sets: [&[Axis]; 1] = [&[Axis::Tp]];
+            let mesh = Mesh::new(&device, &boot, topology.clone(), rank, &sets, &options).unwrap();
+            let at = u64::from(mesh.members(&[Axis::Tp]).unwrap().index);
+            let groups = MeshGroups::new(mesh);
+            let out = run(&device, &groups, at, u64::from(tp)).unwrap();
+            (at, out, device.collectives())
+        };
+        let all: Vec<_> = std::thread::scope(|s| {
+            let one = &one;
+            let ranks: Vec<_> = (0..dp * tp).map(|r| s.spawn(move || one(r))).collect();
+            ranks.into_iter().map(|h| h.join().unwrap()).collect()
+        });
+        for (at, out, ledger) in &all {
+            let what = |w: &str| format!("{w} of tp rank {at}, dp {dp} x tp {tp}");
+            close(&out.y, &whole.y, &what("output"));
+            close(&out.dx, &whole.dx, &what("gradient of the input"));
+            for (i, p) in unit.params.iter().enumerate() {
+                let (want, _) = part(
+                    &whole.grads[i],
+                    p.shape.dims(),
+                    &p.split,
+                    *at,
+                    u64::from(tp),
+                );
+                close(&out.grads[i], &want, &what(&p.name));
+            }
+            // What is replicated along the axis has the same bits on every rank of it.
+            assert_eq!(
+                (&out.y, &out.dx),
+                (&all[0].1.y, &all[0].1.dx),
+                "dp {dp} x tp {tp}"
+            );
+            // One all-reduce forward and one backward, of the hidden state.
+            if tp > 1 {
+                let lines: Vec<_> = ledger
+                    .iter()
+                    .map(|l| (l.group.as_str(), l.calls, l.elements))
+                    .collect();
+                assert_eq!(lines, [("tp", 2, 2 * TOKENS * DIM)]);
+            } else {
+                assert!(ledger.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_block_on_an_axis_without_a_group_says_what_to_ask_for() {
+    let host = HostServices::builder().config("cpu.threads", "1").build();
+    let raw = RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host).unwrap();
+    let device = Plugin::new(raw).open(0).unwrap();
+    let boot = Boot(Arc::new(LocalKv::default()));
+    let topology = Topology::new(&[(Axis::Tp, 2)]).unwrap();
+    let mesh = Mesh::new(&device, &boot, topology, 0, &[], &MeshOptions::default()).unwrap();
+    let e = run(&device, &MeshGroups::new(mesh), 0, 2).err().unwrap();
+    assert!(
+        e.to_string().contains("rank 0 has no group tp") && e.to_string().contains("Mesh::new"),
+        "{e}"
+    );
+}

@@ -1,0 +1,137 @@
+//! Groups that communicate: a topology, and a communicator for each set of axes asked for.
+//!
+//! A group of one rank is a real group: the same calls, the same ledger, no special case above. Its name in messages and in the ledger
+//! is its axes (`dp`, `dp.tp`); groups of one name that live side by side (the `tp` of each data replica) are kept apart by their first
+//! rank where ids are exchanged.
+
+use crate::topology::{Axis, Group, Topology, TopologyError};
+use crossweave_collectives::{Collectives, RouteLine};
+use crossweave_hal::{AbortHandle, Bootstrap, CommOptions, Communicator, Device, Error, Result};
+use std::time::Duration;
+
+/// Options of all groups of a mesh.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeshOptions {
+    /// For connecting and for each collective; `None` leaves it to the plugin.
+    pub timeout: Option<Duration>,
+}
+
+/// One rank's place in a topology, with its groups.
+pub struct Mesh {
+    topology: Topology,
+    rank: u32,
+    groups: Vec<(Group, Collectives)>,
+}
+
+impl From<TopologyError> for Error {
+    fn from(e: TopologyError) -> Error {
+        Error::invalid("mesh", e.0)
+    }
+}
+
+/// The ledger's name of a set of axes: `dp.tp`, or `self` for none.
+fn name_of(axes: &[Axis]) -> String {
+    match axes {
+        [] => "self".into(),
+        _ => axes.iter().map(|a| a.name()).collect::<Vec<_>>().join("."),
+    }
+}
+
+impl Mesh {
+    /// Takes `rank`'s place and joins one group for each set of axes. Every rank of the topology calls this with the same sets in the
+    /// same order. Sets are sets: order within one, and a set given twice, make no difference.
+    pub fn new(
+        device: &Device,
+        boot: &dyn Bootstrap,
+        topology: Topology,
+        rank: u32,
+        sets: &[&[Axis]],
+        options: &MeshOptions,
+    ) -> Result<Mesh> {
+        topology.coords(rank)?;
+        let mut groups: Vec<(Group, Collectives)> = vec![];
+        for axes in sets {
+            let group = topology.group(rank, axes)?;
+            if groups.iter().any(|(g, _)| g.axes == group.axes) {
+                continue;
+            }
+            let options = CommOptions {
+                name: name_of(&group.axes),
+                timeout: options.timeout,
+            };
+            let comm = Communicator::in_scope(
+                device,
+                boot,
+                &group.name(),
+                group.index,
+                group.size(),
+                &options,
+            )
+            .map_err(|e| e.context(format!("rank {rank} joining ranks {:?}", group.ranks)))?;
+            groups.push((group, comm.into()));
+        }
+        Ok(Mesh {
+            topology,
+            rank,
+            groups,
+        })
+    }
+
+    /// The grid of ranks.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+    /// My rank in it.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn find(&self, axes: &[Axis]) -> Result<usize> {
+        let same = |g: &Group| {
+            g.axes.iter().all(|a| axes.contains(a)) && axes.iter().all(|a| g.axes.contains(a))
+        };
+        let hit = self.groups.iter().position(|(g, _)| same(g));
+        hit.ok_or_else(|| {
+            let mut wanted = axes.to_vec();
+            wanted.sort();
+            let has: Vec<String> = self.groups.iter().map(|(g, _)| name_of(&g.axes)).collect();
+            let has = match has.is_empty() {
+                true => "none".into(),
+                false => has.join(", "),
+            };
+            Error::invalid(
+                "mesh",
+                format!(
+                    "rank {} has no group {}; its groups are: {has}. Ask for it in Mesh::new",
+                    self.rank,
+                    name_of(&wanted)
+                ),
+            )
+        })
+    }
+
+    /// The communicator over these axes; it must have been asked for in [`Mesh::new`].
+    pub fn group(&mut self, axes: &[Axis]) -> Result<&mut Collectives> {
+        let i = self.find(axes)?;
+        Ok(&mut self.groups[i].1)
+    }
+
+    /// Who is in the group over these axes, by rank of the topology.
+    pub fn members(&self, axes: &[Axis]) -> Result<&Group> {
+        self.find(axes).map(|i| &self.groups[i].0)
+    }
+
+    /// For a watchdog: aborting all of them releases this rank from every group it may be waiting in.
+    pub fn abort_handles(&self) -> Vec<AbortHandle> {
+        self.groups.iter().map(|(_, c)| c.abort_handle()).collect()
+    }
+
+    /// How each group carries out what it was asked for so far: group name and route.
+    pub fn explain(&self) -> Vec<(String, RouteLine)> {
+        let named = |(_, c): &(Group, Collectives)| {
+            let name = c.name().to_string();
+            c.explain().into_iter().map(move |l| (name.clone(), l))
+        };
+        self.groups.iter().flat_map(named).collect()
+    }
+}
