@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::trainer::{Act, MicroBatch, Trainer};
 use crossweave_hal::{DType, Reduce, Tag};
+use crossweave_mesh::Axis;
 use crossweave_tensor::{
-    Batch, Decompositions, Env, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor,
+    Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -48,12 +49,15 @@ impl Trainer {
 
     /// Mean of `x` over the ranks.
     pub fn mean(&mut self, x: f64) -> Result<f64> {
-        let Some(comm) = &self.comm else { return Ok(x) };
+        if self.spec.world == 1 {
+            return Ok(x);
+        }
         let go = || -> Tensors<f64> {
             let d = self.device();
             let b = d.alloc(&self.reduce, 8, Tag::Staging)?;
             self.reduce.write(b.all(), &x.to_le_bytes())?;
-            comm.borrow_mut().all_reduce(
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.group(&[Axis::Dp])?.all_reduce(
                 &self.reduce,
                 b.all(),
                 DType::F64,
@@ -156,7 +160,7 @@ impl Trainer {
             };
             let env = Env {
                 run: &run,
-                groups: &NoGroups,
+                groups: &self.groups,
                 params: &params,
                 consts: &self.consts[u],
                 grads: &sink,

@@ -2,12 +2,14 @@
 
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
+use crate::groups::MeshGroups;
 use crate::init;
 use crate::state::{StateKind, UnitState};
 use crossweave_hal::{
-    AbortHandle, Bootstrap, Buffer, CollectiveLine, CommOptions, Communicator, DType, Device,
-    Event, HostBuffer, MemoryReport, Stream, Tag,
+    AbortHandle, Bootstrap, Buffer, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport,
+    Stream, Tag,
 };
+use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
@@ -143,7 +145,8 @@ pub struct Trainer {
     pub(crate) consts: Vec<Vec<Tensor>>,
     pub(crate) compute: Stream,
     pub(crate) reduce: Stream,
-    pub(crate) comm: Option<RefCell<Communicator>>,
+    /// Has the group `dp` when there is more than one rank.
+    pub(crate) groups: MeshGroups,
     plan: Plan,
     facts: Facts,
     pub(crate) caches: HashMap<(u32, u8), RefCell<KernelCache>>,
@@ -207,18 +210,14 @@ impl Trainer {
             compute.fill(m.all(), 0, 1).map_err(|e| hal(e.into()))?;
         }
         let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
-        let comm = if spec.world > 1 {
-            let o = CommOptions {
-                name: "dp".into(),
-                timeout: spec.timeout,
-            };
-            Some(RefCell::new(
-                Communicator::new(device, boot, spec.rank, spec.world, &o)
-                    .map_err(|e| at("joining the group dp")(e.into()))?,
-            ))
-        } else {
-            None
+        let joining = |e: crossweave_hal::Error| at("joining the group dp")(e.into());
+        let topology = Topology::new(&[(Axis::Dp, spec.world)]).map_err(|e| joining(e.into()))?;
+        // A rank alone has nobody to reduce with: no group, so no launches that change nothing.
+        let sets: &[&[Axis]] = if spec.world > 1 { &[&[Axis::Dp]] } else { &[] };
+        let options = MeshOptions {
+            timeout: spec.timeout,
         };
+        let mesh = Mesh::new(device, boot, topology, spec.rank, sets, &options).map_err(joining)?;
         let mut figures = VecDeque::new();
         for _ in 0..IN_FLIGHT {
             let words = Arc::new(
@@ -266,7 +265,7 @@ impl Trainer {
             consts,
             compute,
             reduce,
-            comm,
+            groups: MeshGroups::new(mesh),
             plan,
             facts,
             caches: HashMap::new(),
@@ -309,7 +308,7 @@ impl Trainer {
     }
     /// For a watchdog; `None` in a job of one rank.
     pub fn abort_handle(&self) -> Option<AbortHandle> {
-        self.comm.as_ref().map(|c| c.borrow().abort_handle())
+        self.groups.mesh().borrow().abort_handles().pop()
     }
     /// Cross-stream waits the HAL has inserted: (on compute, on reduce). The plan's edges must imply each of them.
     pub fn waits(&self) -> (u64, u64) {

@@ -5,10 +5,10 @@ use crate::state::StateKind;
 use crate::trainer::{Act, Figures, MicroBatch, Trainer};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, Collective, DType, Reduce, Stream, Tag};
+use crossweave_mesh::Axis;
 use crossweave_plan::{Keep as PlanKeep, Op};
 use crossweave_tensor::{
-    Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run,
-    Tensor,
+    Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
 use std::cell::RefCell;
 use std::ops::Range;
@@ -193,7 +193,7 @@ impl Trainer {
         };
         let env = Env {
             run: &run,
-            groups: &NoGroups,
+            groups: &self.groups,
             params: &params,
             consts: &self.consts[u],
             grads: &sink,
@@ -243,7 +243,7 @@ impl Trainer {
         };
         let env = Env {
             run: &run,
-            groups: &NoGroups,
+            groups: &self.groups,
             params: &params,
             consts: &self.consts[u],
             grads: &sink,
@@ -283,9 +283,9 @@ impl Trainer {
         for u in units {
             self.state[*u as usize].complete_grad(&self.compute)?;
         }
-        let Some(comm) = &self.comm else {
+        if self.spec.world == 1 {
             return Ok(());
-        };
+        }
         let stream = if self.spec.overlap {
             &self.reduce
         } else {
@@ -303,7 +303,8 @@ impl Trainer {
                 op: Reduce::Sum,
             })
             .collect();
-        Ok(comm.borrow_mut().group(stream, &members, "grad")?)
+        let mut mesh = self.groups.mesh().borrow_mut();
+        Ok(mesh.group(&[Axis::Dp])?.group(stream, &members, "grad")?)
     }
 
     fn sum_squares(&mut self, units: Range<usize>, f: &Figures) -> Tensors<()> {
@@ -418,8 +419,9 @@ impl Trainer {
             self.keep_cache(0, UPDATE + 2, cache);
         }
         let stream: &Stream = &self.reduce;
-        if let Some(comm) = &self.comm {
-            comm.borrow_mut().all_reduce(
+        if self.spec.world > 1 {
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.group(&[Axis::Dp])?.all_reduce(
                 stream,
                 f.words.region(0, 4),
                 DType::F32,
