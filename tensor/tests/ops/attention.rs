@@ -72,6 +72,7 @@ fn attention(bench: &Bench, backward: bool) {
         window: 0,
     };
     let cases = [
+        base(0, 3, 3, 2, 1, 4),
         base(1, 1, 1, 1, 1, 1),
         base(2, 5, 5, 2, 2, 8),
         Att {

@@ -271,7 +271,7 @@ pub fn adamw(b: &Bench) {
                 let one = |t, v: Option<f64>| v.map_or(T::absent(), |v| T::new(t, &[1], &[v]));
                 let mut o = vec![one(DType::F32, coef), one(DType::U32, skip)];
                 let mut want = vec![];
-                for n in [1u64, 7, 1003] {
+                for n in [0u64, 1, 7, 1003] {
                     let at = o.len();
                     let p = T::random(&mut r, p_type, &[n], 2.0);
                     let g = T::random(&mut r, g_type, &[n], 3.0);

@@ -31,7 +31,7 @@ fn stats(row: &[f64], eps: f64, centre: bool) -> (f64, f64) {
 fn norms(b: &Bench, centre: bool, backward: bool) {
     let mut r = Rng(1);
     for t in STORAGES {
-        for (n, d) in [(1u64, 1u64), (3, 7), (5, 64), (9, 333)] {
+        for (n, d) in [(0u64, 3u64), (1, 1), (3, 7), (5, 64), (9, 333)] {
             for with in [false, true] {
                 let eps = 1e-5;
                 let x = T::padded(&mut r, t, &[n, d], 2.0);
@@ -198,7 +198,7 @@ fn softmax_of(x: &[f64], d: usize) -> Vec<f64> {
 pub fn softmax(b: &Bench) {
     let mut r = Rng(2);
     for t in STORAGES {
-        for (n, d) in [(1u64, 1u64), (4, 33), (3, 1000)] {
+        for (n, d) in [(0u64, 3u64), (1, 1), (4, 33), (3, 1000)] {
             let x = T::padded(&mut r, t, &[n, d], 30.0);
             let y = softmax_of(&x.values(), d as usize);
             let o = [T::poison(t, &[n, d]), x];
@@ -218,7 +218,7 @@ pub fn softmax(b: &Bench) {
 pub fn softmax_bwd(b: &Bench) {
     let mut r = Rng(3);
     for t in STORAGES {
-        for (n, d) in [(1u64, 1u64), (4, 33), (3, 1000)] {
+        for (n, d) in [(0u64, 3u64), (1, 1), (4, 33), (3, 1000)] {
             let y = T::new(t, &[n, d], &softmax_of(&r.floats(n * d, 3.0), d as usize));
             let dy = T::padded(&mut r, t, &[n, d], 2.0);
             let (yv, dv) = (y.values(), dy.values());
@@ -246,7 +246,7 @@ fn xent(b: &Bench, backward: bool) {
     let mut r = Rng(4);
     for t in STORAGES {
         for index in [DType::I32, DType::I64] {
-            for (n, v) in [(1u64, 1u64), (6, 11), (5, 1000)] {
+            for (n, v) in [(0u64, 3u64), (1, 1), (6, 11), (5, 1000)] {
                 let x = T::padded(&mut r, t, &[n, v], 8.0);
                 let xv = x.values();
                 let mut target: Vec<f64> = (0..n).map(|_| r.below(v) as f64).collect();

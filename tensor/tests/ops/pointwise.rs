@@ -51,7 +51,7 @@ pub fn activation_fwd(b: &Bench) {
     let mut r = Rng(6);
     for t in STORAGES {
         for p in kinds() {
-            for n in [1u64, 7, 4099] {
+            for n in [0u64, 1, 7, 4099] {
                 let x = T::random(&mut r, t, &[n], 6.0);
                 let y = x.values().iter().map(|x| act(p.kind, *x)).collect();
                 let o = [T::poison(t, &[n]), x];
@@ -73,7 +73,7 @@ pub fn activation_bwd(b: &Bench) {
     let mut r = Rng(7);
     for t in STORAGES {
         for p in kinds() {
-            for n in [1u64, 7, 1003] {
+            for n in [0u64, 1, 7, 1003] {
                 let (x, dy) = (
                     T::random(&mut r, t, &[n], 5.0),
                     T::random(&mut r, t, &[n], 1.0),
