@@ -192,7 +192,8 @@ impl Device {
                 "the plugin has no attributes",
             ));
         };
-        let mut buf = vec![0u8; 256];
+        // An empty buffer asks for the length.
+        let mut buf: Vec<u8> = vec![];
         loop {
             let mut len = 0u64;
             // SAFETY: `buf` has the stated capacity.
@@ -206,9 +207,9 @@ impl Device {
                     e,
                 )
             })?;
-            let fits = len as usize <= buf.len();
+            let asked = buf.is_empty() && len > 0;
             buf.resize(len as usize, 0);
-            if fits {
+            if !asked {
                 return Ok(buf);
             }
         }

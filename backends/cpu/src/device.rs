@@ -2,6 +2,7 @@
 
 use crate::memory::{Account, machine_bytes};
 use crate::pace::Pace;
+use crate::profile::Profile;
 use crate::team::Team;
 use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Host, Info, Result};
@@ -22,6 +23,8 @@ pub(crate) struct Settings {
     pub(crate) memory: u64,
     /// `cpu.comm_timeout_s`: for communicators that state none.
     pub(crate) comm_timeout_s: u64,
+    /// `cpu.profile`: `on` keeps the wall time of every kernel, read with the attribute `profile`.
+    pub(crate) profile: bool,
 }
 
 impl Settings {
@@ -38,7 +41,13 @@ impl Settings {
             Some("off") => false,
             Some(x) => return Err(bad("cpu.fused", x, "`on` or `off`")),
         };
+        let profile = match host.config("cpu.profile").as_deref() {
+            None | Some("off") => false,
+            Some("on") => true,
+            Some(x) => return Err(bad("cpu.profile", x, "`on` or `off`")),
+        };
         Ok(Settings {
+            profile,
             devices,
             threads,
             fused,
@@ -71,6 +80,7 @@ pub struct Device {
     pub(crate) account: Arc<Account>,
     pub(crate) fused: bool,
     pub(crate) comm_timeout: Duration,
+    pub(crate) profile: Option<Arc<Profile>>,
 }
 
 impl Device {
@@ -84,6 +94,7 @@ impl Device {
                 live: AtomicU64::new(0),
             }),
             fused: settings.fused,
+            profile: settings.profile.then(Arc::default),
             comm_timeout: Duration::from_secs(settings.comm_timeout_s),
         }
     }
@@ -106,12 +117,13 @@ impl Device {
         }
     }
 
-    /// `threads`, `fused`, `mem.live` (allocations alive), `mem.bytes` (given out): numbers as text.
+    /// `threads`, `fused`, `profile` (see [`Profile::text`]), `mem.live` (allocations alive), `mem.bytes` (given out): numbers as text.
     pub(crate) fn attr(&self, key: &str) -> Option<Vec<u8>> {
         let text = match key {
             "threads" => self.team.threads().to_string(),
             "fused" => u8::from(self.fused).to_string(),
             "mem.live" => self.account.live.load(Ordering::Relaxed).to_string(),
+            "profile" => self.profile.as_ref()?.text(),
             "mem.bytes" => self.account.bytes.load(Ordering::Relaxed).to_string(),
             _ => return None,
         };

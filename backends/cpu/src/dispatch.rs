@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub struct Prepared {
     pub(crate) kernel: Box<dyn Kernel>,
     pub(crate) name: &'static str,
+    /// Name and shapes, when the device keeps a profile.
+    pub(crate) label: Option<String>,
     /// Per operand: bytes its layout touches and the alignment of its elements; `None` = absent.
     operands: Vec<Option<(u64, u64)>>,
     workspace: u64,
@@ -61,6 +63,7 @@ impl Ops<CpuBackend> for CpuOps {
         let prepared = Prepared {
             kernel,
             name: spec.name,
+            label: d.profile.as_ref().map(|_| crate::profile::label(spec.name, o)),
             operands,
             workspace: plan.workspace_bytes,
         };

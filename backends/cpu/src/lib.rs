@@ -12,6 +12,7 @@ pub mod kernel;
 mod memory;
 pub mod ops;
 mod pace;
+mod profile;
 mod simd;
 mod stream;
 pub mod team;
@@ -118,7 +119,12 @@ impl Backend for CpuBackend {
     }
 
     fn stream(&self, d: &Device, _priority: i32) -> Result<Stream> {
-        Ok(Stream::new(d.team.clone(), self.host, self.pace.clone()))
+        Ok(Stream::new(
+            d.team.clone(),
+            self.host,
+            self.pace.clone(),
+            d.profile.clone(),
+        ))
     }
 
     fn stream_query(&self, s: &Stream) -> Result<bool> {

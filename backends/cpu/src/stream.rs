@@ -9,6 +9,7 @@ use crate::dispatch::Prepared;
 use crate::event::Mark;
 use crate::kernel::Launch;
 use crate::pace::{Pace, deadline};
+use crate::profile::Profile;
 use crate::team::{Team, panic_text};
 use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -127,6 +128,7 @@ pub(crate) struct Shared {
     abandoned: AtomicBool,
     thread: Mutex<Option<std::thread::ThreadId>>,
     pace: Arc<Pace>,
+    profile: Option<Arc<Profile>>,
 }
 
 impl Shared {
@@ -223,7 +225,12 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(team: Arc<Team>, host: Host, pace: Arc<Pace>) -> Stream {
+    pub(crate) fn new(
+        team: Arc<Team>,
+        host: Host,
+        pace: Arc<Pace>,
+        profile: Option<Arc<Profile>>,
+    ) -> Stream {
         Stream {
             shared: Arc::new(Shared {
                 queue: Mutex::new(Queue {
@@ -245,6 +252,7 @@ impl Stream {
                 abandoned: AtomicBool::new(false),
                 thread: Mutex::new(None),
                 pace,
+                profile,
             }),
             team,
             host,
@@ -420,7 +428,17 @@ fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, words: &[*mut u8], bytes: &
         }
         return;
     }
+    let started = s.profile.as_ref().map(|p| {
+        let label = match &cmd {
+            Cmd::Kernel { op, .. } => op.label.clone(),
+            _ => None,
+        };
+        (p, label, Instant::now())
+    });
     let run = catch_unwind(AssertUnwindSafe(|| run(s, team, cmd, words, bytes)));
+    if let Some((profile, label, at)) = started {
+        profile.add(label.as_deref().unwrap_or(name), at.elapsed());
+    }
     match run {
         Ok(Ok(())) => {}
         Ok(Err(e)) => s.fail(seq, e),

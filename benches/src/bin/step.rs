@@ -1,0 +1,321 @@
+//! Time and memory of a training step, beside the peer script on the same preset when `--peer-python`, `--peer-script` and `--peer-text` say where it is.
+//!
+//! `cargo run --release -p crossweave-benches --bin step -- --presets tiny --styles gpt2,llama --dtypes f32 --shapes 1x2,2x1 --steps 20`
+//!
+//! Every measurement is a process of its own, so that one's memory is not another's; with a peer the two alternate A B A B and the ratio is of
+//! the best medians, each taken over one process.
+
+use crossweave_benches::options::Options;
+use crossweave_benches::presets::Preset;
+use crossweave_benches::process::{Memory, cpu_seconds, load};
+use crossweave_benches::{least, median};
+use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_hal::{
+    Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin,
+};
+use crossweave_tensor::Builder;
+use serde_json::{Value, json};
+use std::process::Command;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+fn main() {
+    let result = Options::from_args()
+        .map_err(Into::into)
+        .and_then(|mut o| match o.text("one") {
+            Some(_) => one(o),
+            None => all(o),
+        });
+    if let Err(e) = result {
+        eprintln!("{e}");
+        std::process::exit(1);
+    }
+}
+
+/// Every combination asked for, each in processes of its own.
+fn all(mut o: Options) -> Fallible<()> {
+    let (presets, styles) = (
+        o.list("presets", "tiny,small,gpt2"),
+        o.list("styles", "gpt2,llama"),
+    );
+    let (dtypes, shapes) = (o.list("dtypes", "f32"), o.list("shapes", "1x2,2x1"));
+    let (steps, rounds) = (o.text("steps"), o.number("rounds", 2)?);
+    let python = o.text("peer-python");
+    let peer = match (&python, o.text("peer-script"), o.text("peer-text")) {
+        (Some(p), Some(s), Some(t)) => Some((p.clone(), s, t)),
+        (None, ..) => None,
+        _ => return Err("--peer-python needs --peer-script and --peer-text".into()),
+    };
+    let modes = o.list("peer-modes", "eager,compile,ddp");
+    o.done()?;
+    let me = std::env::current_exe()?;
+    for p in &presets {
+        let n = steps.clone().unwrap_or_else(|| {
+            match p.as_str() {
+                "tiny" => "20",
+                "small" => "8",
+                _ => "5",
+            }
+            .into()
+        });
+        for s in &styles {
+            for d in &dtypes {
+                let mut ours: Vec<(String, Vec<Value>)> = vec![];
+                let mut theirs: Vec<(String, Vec<Value>)> = vec![];
+                for _ in 0..if peer.is_some() { rounds } else { 1 } {
+                    for shape in &shapes {
+                        let mut c = Command::new(&me);
+                        c.args(["--one", "on", "--preset", p, "--style", s, "--dtype", d]);
+                        c.args(["--shape", shape, "--steps", &n]);
+                        add(&mut ours, shape, child(c)?);
+                    }
+                    if let Some(peer) = &peer {
+                        for mode in &modes {
+                            add(&mut theirs, mode, torch(peer, mode, p, s, d, &n)?);
+                        }
+                    }
+                }
+                for (label, v) in ours.iter().chain(&theirs) {
+                    print_line(&format!("{p}/{s}/{d}/{label}"), v);
+                }
+                ratios(&ours, &theirs);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add(to: &mut Vec<(String, Vec<Value>)>, label: &str, v: Value) {
+    match to.iter_mut().find(|(l, _)| l == label) {
+        Some((_, all)) => all.push(v),
+        None => to.push((label.to_string(), vec![v])),
+    }
+}
+
+fn figures(v: &[Value], key: &str) -> Vec<f64> {
+    v.iter().filter_map(|v| v[key].as_f64()).collect()
+}
+
+fn print_line(label: &str, v: &[Value]) {
+    let best = |k| least(&figures(v, k));
+    println!(
+        "{label:<28} ms {:>9.1} (least {:>9.1})  cpu ms {:>9.1}  tokens/s {:>8.0}  GFLOP/s {:>6.1}  RSS +{:>6.0} MiB  {}",
+        best("ms_median"),
+        best("ms_min"),
+        best("cpu_ms_step"),
+        figures(v, "tokens_per_s").into_iter().fold(0.0, f64::max),
+        figures(v, "gflops").into_iter().fold(0.0, f64::max),
+        figures(v, "rss_delta_mib").into_iter().fold(0.0, f64::max),
+        v.last().map_or(String::new(), |v| v["more"].as_str().unwrap_or("").into()),
+    );
+}
+
+/// Ours over the best of theirs.
+fn ratios(ours: &[(String, Vec<Value>)], theirs: &[(String, Vec<Value>)]) {
+    if theirs.is_empty() {
+        return;
+    }
+    let best = |of: &[(String, Vec<Value>)], k: &str| {
+        least(&of.iter().flat_map(|(_, v)| figures(v, k)).collect::<Vec<_>>())
+    };
+    let ratio = |k: &str| best(theirs, k) / best(ours, k);
+    println!(
+        "  ratio of speeds, ours over the best of theirs: {:.2} by median step, {:.2} by least step, {:.2} by processor time; memory {:.2}",
+        ratio("ms_median"),
+        ratio("ms_min"),
+        ratio("cpu_ms_step"),
+        1.0 / ratio("rss_delta_mib"),
+    );
+}
+
+fn child(mut c: Command) -> Fallible<Value> {
+    let out = c.output().map_err(|e| format!("{c:?}: {e}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let Some(line) = text.lines().rev().find(|l| l.starts_with('{')) else {
+        return Err(format!("{c:?} printed no figures: {}", String::from_utf8_lossy(&out.stderr)).into());
+    };
+    if let Some(profile) = text.split_once("profile\n") {
+        println!("{}", profile.1.trim_end_matches(line).trim_end());
+    }
+    Ok(serde_json::from_str(line)?)
+}
+
+/// One run of the peer script.
+fn torch(
+    (python, script, text): &(String, String, String),
+    mode: &str,
+    preset: &str,
+    style: &str,
+    dtype: &str,
+    steps: &str,
+) -> Fallible<Value> {
+    let mut c = Command::new(python);
+    if mode == "ddp" {
+        c.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+    }
+    c.arg(script);
+    let threads = if mode == "ddp" { "1" } else { "2" };
+    let dtype = if dtype == "f32" { "fp32" } else { dtype };
+    c.args(["--preset", preset, "--style", style, "--dtype", dtype]);
+    c.args(["--text", text, "--steps", steps, "--threads", threads]);
+    match mode {
+        "eager" => {}
+        "compile" => {
+            c.arg("--compile");
+        }
+        "ddp" => {
+            c.args(["--mode", "ddp"]);
+        }
+        m => return Err(format!("peer mode {m:?}: must be eager, compile or ddp").into()),
+    }
+    c.env("OMP_WAIT_POLICY", "passive")
+        .env("OMP_NUM_THREADS", threads);
+    child(c)
+}
+
+struct Boot(Arc<dyn KvStore>);
+impl Bootstrap for Boot {
+    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
+        self.0.set(key, value).map_err(Error::from)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        self.0.get(key, Some(timeout)).map_err(Error::from)
+    }
+}
+
+/// One measurement in this process.
+fn one(mut o: Options) -> Fallible<()> {
+    let preset = o.text("preset").unwrap_or("tiny".into());
+    let style = o.text("style").unwrap_or("gpt2".into());
+    let p = Preset::find(&preset, &style)?;
+    let dtype = match o.text("dtype").as_deref() {
+        None | Some("f32") => DType::F32,
+        Some("bf16") => DType::Bf16,
+        Some(d) => return Err(format!("dtype {d:?}: must be f32 or bf16").into()),
+    };
+    let shape = o.text("shape").unwrap_or("1x2".into());
+    let parse = |s: &str| s.parse::<u32>().ok().filter(|n| *n > 0);
+    let Some((ranks, threads)) = shape
+        .split_once('x')
+        .and_then(|(r, t)| Some((parse(r)?, parse(t)?)))
+    else {
+        return Err(format!("shape {shape:?}: must be RANKSxTHREADS").into());
+    };
+    let (steps, warmup) = (o.number("steps", 20)? as usize, o.number("warmup", 3)?);
+    let profile = o.text("profile").is_some();
+    o.done()?;
+    let warm = (warmup as usize).min(steps.saturating_sub(1));
+
+    let memory = Memory::start();
+    let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
+    let host = HostServices::builder()
+        .config("cpu.devices", &ranks.to_string())
+        .config("cpu.threads", &threads.to_string())
+        .config("cpu.profile", if profile { "on" } else { "off" })
+        .kv(kv.clone())
+        .build();
+    let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(
+        &host,
+    )?);
+    let null = Plugin::new(RawPlugin::from_static::<crossweave_backend_null::Null>(&host)?);
+    let barrier = Barrier::new(ranks as usize);
+    let rank = |rank: u32| -> Fallible<Value> {
+        let mut b = Builder::default();
+        p.model().build(&mut b);
+        let units = b.finish();
+        let batch = p.batch / ranks as u64;
+        let dry = dry_run(&null.open(0)?, &units, dtype, batch, p.seq)?;
+        let spec = RankSpec {
+            rank,
+            world: ranks,
+            seed: 1,
+            compute: dtype,
+            micro_batches: 1,
+            batch,
+            seq_len: p.seq,
+            clip: 0.0,
+            adamw: AdamW {
+                betas: [0.9, 0.95],
+                eps: 1e-8,
+                weight_decay: 0.1,
+                decay_all: true,
+                l2: false,
+            },
+            recompute: Recompute::None,
+            bucket_bytes: 25 << 20,
+            overlap: true,
+            timeout: Some(Duration::from_secs(300)),
+        };
+        let device = plugin.open(rank)?;
+        let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone()))?;
+        t.init()?;
+        let (mut times, mut loss, mut cpu) = (vec![], f64::NAN, 0.0);
+        let n = (batch * p.seq) as usize;
+        let mut x = 0x9e37_79b9_7f4a_7c15u64 ^ rank as u64;
+        for s in 0..steps {
+            if s == warm {
+                barrier.wait();
+                cpu = cpu_seconds();
+            }
+            let start = Instant::now();
+            let ids: Vec<i32> = (0..n + 1)
+                .map(|_| {
+                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    ((x >> 33) % p.vocab) as i32
+                })
+                .collect();
+            let batch = MicroBatch {
+                tokens: &ids[..n],
+                targets: &ids[1..],
+                first_sequence: rank as u64 * batch,
+            };
+            t.step(&[batch], 1e-3)?;
+            // Like the peer, which reads its loss in every step. (The command line reads it one step late.)
+            loss = t.metrics()?.ok_or("a step without figures")?.loss;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        barrier.wait();
+        let cpu = (cpu_seconds() - cpu) / (steps - warm) as f64;
+        let kept = &times[warm..];
+        let (med, tokens) = (median(kept), (p.batch * p.seq) as f64);
+        let ledger = t.ledger();
+        let mib = |b: u64| b >> 20;
+        let tags = &ledger.memory.tags;
+        let peaks = tags
+            .iter()
+            .filter(|(_, t)| mib(t.peak) > 0)
+            .map(|(k, t)| format!("{k} {}", mib(t.peak)));
+        let more = format!(
+            "load {:.1}, allocs after step 2: {}, reserved {} MiB a rank, peaks: {}",
+            load(),
+            ledger.device_allocs_after_step_2,
+            mib(ledger.memory.reserved.peak),
+            peaks.collect::<Vec<_>>().join(", "),
+        );
+        if profile && rank == 0 {
+            println!(
+                "profile\n{}",
+                String::from_utf8_lossy(&device.attr("profile")?)
+            );
+        }
+        Ok(json!({
+            "preset": p.name, "style": p.style(), "ranks": ranks, "threads": threads, "loss": loss,
+            "ms_median": med * 1e3, "ms_min": least(kept) * 1e3, "cpu_ms_step": cpu * 1e3,
+            "tokens_per_s": tokens / med, "gflops": p.flops() / med / 1e9, "rss_delta_mib": memory.peak_mib(), "more": more,
+        }))
+    };
+    let out = std::thread::scope(|s| {
+        let rank = &rank;
+        let all: Vec<_> = (0..ranks).map(|r| s.spawn(move || rank(r))).collect::<Vec<_>>();
+        all.into_iter().map(|h| h.join()).collect::<Vec<_>>()
+    });
+    for (r, line) in out.into_iter().enumerate() {
+        let line = line.map_err(|_| format!("rank {r} panicked"))??;
+        if r == 0 {
+            println!("{line}");
+        }
+    }
+    Ok(())
+}
