@@ -14,7 +14,9 @@ impl Options {
         let mut args = std::env::args().skip(1).peekable();
         while let Some(a) = args.next() {
             let Some(key) = a.strip_prefix("--") else {
-                return Err(format!("unexpected argument {a:?}; options are --key value"));
+                return Err(format!(
+                    "unexpected argument {a:?}; options are --key value"
+                ));
             };
             // `cargo bench` adds this to every program it runs.
             if key == "bench" {

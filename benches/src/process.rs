@@ -17,9 +17,14 @@ fn status(key: &str) -> f64 {
     let Ok(text) = std::fs::read_to_string("/proc/self/status") else {
         return f64::NAN;
     };
-    let kib = text
-        .lines()
-        .find_map(|l| l.strip_prefix(key)?.strip_prefix(':')?.split_whitespace().next()?.parse::<f64>().ok());
+    let kib = text.lines().find_map(|l| {
+        l.strip_prefix(key)?
+            .strip_prefix(':')?
+            .split_whitespace()
+            .next()?
+            .parse::<f64>()
+            .ok()
+    });
     kib.map_or(f64::NAN, |k| k / 1024.0)
 }
 

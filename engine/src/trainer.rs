@@ -435,6 +435,7 @@ impl Trainer {
         if self.step == 2 {
             self.allocs_after_2 = Some(self.device.device_allocs());
         }
+        self.device.settle();
         self.step += 1;
         self.lr = lr;
         self.walk(batches)

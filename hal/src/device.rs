@@ -385,6 +385,12 @@ impl Device {
         Ok(HostBuffer::new(b, p.cast()))
     }
 
+    /// Joins neighbouring free blocks. Called between steps, so that every step finds the pool as the last one did and what sufficed once
+    /// suffices for ever.
+    pub fn settle(&self) {
+        lock(&self.0.pool).pool.flush();
+    }
+
     /// Gives slabs that are entirely free back to the plugin.
     pub fn trim(&self) -> Result<()> {
         self.sync()?;

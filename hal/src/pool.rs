@@ -103,7 +103,7 @@ impl Pool {
     }
 
     /// Joins the quick lists into the free map; says whether there was anything.
-    fn flush(&mut self) -> bool {
+    pub fn flush(&mut self) -> bool {
         let mut any = false;
         let mut blocks: Vec<(Block, Track)> =
             self.quick.values_mut().flat_map(std::mem::take).collect();

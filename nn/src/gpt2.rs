@@ -69,13 +69,13 @@ impl Block for Layer {
         let a = cx.attention(p[0], p[1], p[2], self.attention)?;
         let a = cx.conv1d(a, self.c_proj.0, Some(self.c_proj.1))?;
         let a = cx.dropout(a, self.pdrop)?;
-        let x = cx.add(x, a)?;
+        let x = cx.add_into(x, a)?;
         let n = cx.layer_norm(x, self.ln_2.0, Some(self.ln_2.1), self.eps)?;
         let h = cx.conv1d(n, self.c_fc.0, Some(self.c_fc.1))?;
         let h = cx.activation(h, self.activation)?;
         let h = cx.conv1d(h, self.mlp_proj.0, Some(self.mlp_proj.1))?;
         let h = cx.dropout(h, self.pdrop)?;
-        Ok(Flow(vec![cx.add(x, h)?]))
+        Ok(Flow(vec![cx.add_into(x, h)?]))
     }
 }
 

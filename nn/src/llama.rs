@@ -71,13 +71,13 @@ impl Block for Layer {
         let k = cx.rope(p[1], self.attention.kv_heads, cos, sin, false)?;
         let a = cx.attention(q, k, p[2], self.attention)?;
         let a = cx.linear(a, self.o.0, self.o.1)?;
-        let x = cx.add(x, a)?;
+        let x = cx.add_into(x, a)?;
         let n = cx.rms_norm(x, self.post_norm, self.eps)?;
         let h = cx.linear_fused(n, &self.gate_up, &self.gate_up_bias)?;
         let p = cx.split(h, &[self.ffn; 2])?;
         let h = cx.swiglu(p[0], p[1])?;
         let h = cx.linear(h, self.down.0, self.down.1)?;
-        Ok(Flow(vec![cx.add(x, h)?]))
+        Ok(Flow(vec![cx.add_into(x, h)?]))
     }
 }
 

@@ -24,7 +24,7 @@ impl<'a> Cx<'a> {
     pub fn new(env: &'a Env<'a>) -> Cx<'a> {
         Cx {
             env,
-            tape: Tape::default(),
+            tape: Tape::for_block(),
             check: None,
         }
     }
@@ -32,7 +32,7 @@ impl<'a> Cx<'a> {
     pub fn checked(env: &'a Env<'a>, check: Check) -> Cx<'a> {
         Cx {
             env,
-            tape: Tape::default(),
+            tape: Tape::for_block(),
             check: Some(check),
         }
     }
@@ -216,6 +216,10 @@ impl<'a> Cx<'a> {
     /// `a + b`.
     pub fn add(&mut self, a: Var, b: Var) -> Result<Var> {
         ops::add::forward(self, a, b)
+    }
+    /// `a + b`, written over `b` when no backward reads it: the usual end of a residual branch. `b` must not be used afterwards.
+    pub fn add_into(&mut self, a: Var, b: Var) -> Result<Var> {
+        ops::add::forward_into(self, a, b)
     }
     /// Mean cross-entropy of `logits [B, T, V]` against the batch's targets, a scalar in f32.
     pub fn cross_entropy(&mut self, logits: Var) -> Result<Var> {

@@ -31,8 +31,6 @@ pub struct Run<'a> {
     cache: &'a RefCell<KernelCache>,
 }
 
-const MAX_STACK: usize = 16;
-
 impl<'a> Run<'a> {
     /// Ops go to `stream`; `cache` remembers their kernels.
     pub fn new(
@@ -123,46 +121,64 @@ impl<'a> Run<'a> {
         params: &[u8],
         dynamic: &[u8],
     ) -> Result<()> {
-        if operands.len() > MAX_STACK {
+        let mut c = self.cache.borrow_mut();
+        let at = c.at;
+        c.at += 1;
+        if !c
+            .seen
+            .get(at)
+            .is_some_and(|k| matches(k, id, operands, params))
+        {
             let layouts: Vec<Layout> = operands
                 .iter()
                 .map(|o| o.map_or(Layout::ABSENT, Tensor::layout))
                 .collect();
-            let regions: Vec<_> = operands.iter().map(|o| o.map(Tensor::region)).collect();
-            let kernel = self.find(id, &layouts, params)?;
-            return Ok(self.stream.launch(&kernel, &regions, dynamic)?);
-        }
-        let mut layouts = [Layout::ABSENT; MAX_STACK];
-        let mut regions = [None; MAX_STACK];
-        for (i, o) in operands.iter().enumerate() {
-            if let Some(t) = o {
-                layouts[i] = t.layout();
-                regions[i] = Some(t.region());
+            let request = OpRequest::new(id, &layouts, params);
+            let kernel = self.device().prepare(&request, self.decompose)?;
+            if at < c.seen.len() {
+                c.seen[at] = kernel;
+            } else {
+                c.seen.push(kernel);
             }
         }
-        let n = operands.len();
-        let kernel = self.find(id, &layouts[..n], params)?;
-        Ok(self.stream.launch(&kernel, &regions[..n], dynamic)?)
+        let kernel = &c.seen[at];
+        // Few operands are the common case, and clearing room for many would cost more than the launch.
+        match operands.len() {
+            0..=4 => self.submit::<4>(kernel, operands, dynamic),
+            5..=10 => self.submit::<10>(kernel, operands, dynamic),
+            _ => {
+                let regions: Vec<_> = operands.iter().map(|o| o.map(Tensor::region)).collect();
+                Ok(self.stream.launch(kernel, &regions, dynamic)?)
+            }
+        }
     }
 
-    fn find(&self, id: u32, layouts: &[Layout], params: &[u8]) -> Result<Kernel> {
-        let mut c = self.cache.borrow_mut();
-        let at = c.at;
-        c.at += 1;
-        if let Some(k) = c.seen.get(at) {
-            let r = k.request();
-            if r.id == id && r.operands == layouts && r.params == params {
-                return Ok(k.clone());
-            }
+    #[inline]
+    fn submit<const N: usize>(
+        &self,
+        kernel: &Kernel,
+        operands: &[Option<&Tensor>],
+        dynamic: &[u8],
+    ) -> Result<()> {
+        let mut regions = [None; N];
+        for (r, o) in regions.iter_mut().zip(operands) {
+            *r = o.map(Tensor::region);
         }
-        let kernel = self
-            .device()
-            .prepare(&OpRequest::new(id, layouts, params), self.decompose)?;
-        if at < c.seen.len() {
-            c.seen[at] = kernel.clone();
-        } else {
-            c.seen.push(kernel.clone());
-        }
-        Ok(kernel)
+        Ok(self
+            .stream
+            .launch(kernel, &regions[..operands.len()], dynamic)?)
     }
+}
+
+/// Was the kernel prepared for this very request? Compares the tensors with its layouts where they lie.
+#[inline]
+fn matches(k: &Kernel, id: u32, operands: &[Option<&Tensor>], params: &[u8]) -> bool {
+    let r = k.request();
+    r.id == id
+        && r.params == params
+        && r.operands.len() == operands.len()
+        && r.operands.iter().zip(operands).all(|(l, o)| match o {
+            Some(t) => t.has_layout(l),
+            None => !l.present(),
+        })
 }

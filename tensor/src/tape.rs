@@ -49,6 +49,13 @@ pub struct Tape {
 }
 
 impl Tape {
+    /// An empty tape with room for an ordinary block, so that recording one does not grow it.
+    pub(crate) fn for_block() -> Tape {
+        Tape {
+            nodes: Vec::with_capacity(16),
+            vals: Vec::with_capacity(24),
+        }
+    }
     /// Ops recorded.
     pub fn len(&self) -> usize {
         self.nodes.len()
@@ -72,24 +79,23 @@ impl Tape {
 
     /// Ends the forward: what no backward reads is dropped, and what is cheap to rebuild too when `keep` says so. `outputs` stay with the caller.
     pub(crate) fn seal(&mut self, keep: Keep) {
-        let mut needed = vec![false; self.vals.len()];
-        for (i, v) in self.vals.iter().enumerate() {
-            if v.saved && !(keep == Keep::Cheap && v.cheap) {
-                needed[i] = true;
+        if keep == Keep::All {
+            for v in self.vals.iter_mut().filter(|v| !v.saved) {
+                v.tensor = None;
             }
+            return;
         }
-        if keep == Keep::Cheap {
-            // What a dropped value is rebuilt from must stay.
-            for i in (0..self.vals.len()).rev() {
-                if self.vals[i].saved && self.vals[i].cheap && !needed[i] {
-                    let producer = self.vals[i].producer as usize;
-                    if let Some(n) = self.nodes.get(producer) {
-                        for v in n.inputs() {
-                            needed[v.0 as usize] |= !self.vals[v.0 as usize].cheap
-                                || self.vals[v.0 as usize].producer == u32::MAX;
-                            // A cheap input is rebuilt in turn: mark it so that the walk reaches its inputs.
-                            self.vals[v.0 as usize].saved = true;
-                        }
+        let mut needed: Vec<bool> = self.vals.iter().map(|v| v.saved && !v.cheap).collect();
+        // What a dropped value is rebuilt from must stay.
+        for i in (0..self.vals.len()).rev() {
+            if self.vals[i].saved && self.vals[i].cheap && !needed[i] {
+                let producer = self.vals[i].producer as usize;
+                if let Some(n) = self.nodes.get(producer) {
+                    for v in n.inputs() {
+                        needed[v.0 as usize] |= !self.vals[v.0 as usize].cheap
+                            || self.vals[v.0 as usize].producer == u32::MAX;
+                        // A cheap input is rebuilt in turn: mark it so that the walk reaches its inputs.
+                        self.vals[v.0 as usize].saved = true;
                     }
                 }
             }

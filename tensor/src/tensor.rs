@@ -59,8 +59,14 @@ impl Tensor {
     }
     /// Do the elements lie densely in row-major order?
     pub fn is_dense(&self) -> bool {
-        let d = dense(&self.shape);
-        (0..self.shape.rank()).all(|i| self.shape.dims()[i] == 1 || self.stride[i] == d[i])
+        let mut step = 1;
+        for (d, s) in self.shape.dims().iter().zip(self.strides()).rev() {
+            if *d != 1 && *s != step {
+                return false;
+            }
+            step *= *d as i64;
+        }
+        true
     }
     /// Is this the only view of its buffer, so that overwriting it disturbs nobody?
     pub fn is_unique(&self) -> bool {
@@ -101,6 +107,15 @@ impl Tensor {
             self.shape.dims(),
             &self.stride[..self.shape.rank()],
         )
+    }
+    /// Is this its layout? The same answer as comparing with [`Tensor::layout`], without building one.
+    #[inline]
+    pub(crate) fn has_layout(&self, l: &Layout) -> bool {
+        let n = self.shape.rank();
+        l.dtype == self.dtype.id()
+            && l.rank as usize == n
+            && (0..n)
+                .all(|i| l.shape[i] == self.shape.dims()[i] as i64 && l.stride[i] == self.stride[i])
     }
     /// Bytes from the first to one past the last element.
     #[inline]

@@ -10,9 +10,7 @@ use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, cpu_seconds, load};
 use crossweave_benches::{least, median};
 use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, Trainer, dry_run};
-use crossweave_hal::{
-    Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin,
-};
+use crossweave_hal::{Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_tensor::Builder;
 use serde_json::{Value, json};
 use std::process::Command;
@@ -108,7 +106,8 @@ fn print_line(label: &str, v: &[Value]) {
         figures(v, "tokens_per_s").into_iter().fold(0.0, f64::max),
         figures(v, "gflops").into_iter().fold(0.0, f64::max),
         figures(v, "rss_delta_mib").into_iter().fold(0.0, f64::max),
-        v.last().map_or(String::new(), |v| v["more"].as_str().unwrap_or("").into()),
+        v.last()
+            .map_or(String::new(), |v| v["more"].as_str().unwrap_or("").into()),
     );
 }
 
@@ -118,7 +117,11 @@ fn ratios(ours: &[(String, Vec<Value>)], theirs: &[(String, Vec<Value>)]) {
         return;
     }
     let best = |of: &[(String, Vec<Value>)], k: &str| {
-        least(&of.iter().flat_map(|(_, v)| figures(v, k)).collect::<Vec<_>>())
+        least(
+            &of.iter()
+                .flat_map(|(_, v)| figures(v, k))
+                .collect::<Vec<_>>(),
+        )
     };
     let ratio = |k: &str| best(theirs, k) / best(ours, k);
     println!(
@@ -134,7 +137,11 @@ fn child(mut c: Command) -> Fallible<Value> {
     let out = c.output().map_err(|e| format!("{c:?}: {e}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
     let Some(line) = text.lines().rev().find(|l| l.starts_with('{')) else {
-        return Err(format!("{c:?} printed no figures: {}", String::from_utf8_lossy(&out.stderr)).into());
+        return Err(format!(
+            "{c:?} printed no figures: {}",
+            String::from_utf8_lossy(&out.stderr)
+        )
+        .into());
     };
     if let Some(profile) = text.split_once("profile\n") {
         println!("{}", profile.1.trim_end_matches(line).trim_end());
@@ -153,7 +160,13 @@ fn torch(
 ) -> Fallible<Value> {
     let mut c = Command::new(python);
     if mode == "ddp" {
-        c.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
+        c.args([
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+        ]);
     }
     c.arg(script);
     let threads = if mode == "ddp" { "1" } else { "2" };
@@ -216,10 +229,10 @@ fn one(mut o: Options) -> Fallible<()> {
         .config("cpu.profile", if profile { "on" } else { "off" })
         .kv(kv.clone())
         .build();
-    let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(
+    let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?);
+    let null = Plugin::new(RawPlugin::from_static::<crossweave_backend_null::Null>(
         &host,
     )?);
-    let null = Plugin::new(RawPlugin::from_static::<crossweave_backend_null::Null>(&host)?);
     let barrier = Barrier::new(ranks as usize);
     let rank = |rank: u32| -> Fallible<Value> {
         let mut b = Builder::default();
@@ -262,7 +275,9 @@ fn one(mut o: Options) -> Fallible<()> {
             let start = Instant::now();
             let ids: Vec<i32> = (0..n + 1)
                 .map(|_| {
-                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    x = x
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
                     ((x >> 33) % p.vocab) as i32
                 })
                 .collect();
@@ -308,7 +323,9 @@ fn one(mut o: Options) -> Fallible<()> {
     };
     let out = std::thread::scope(|s| {
         let rank = &rank;
-        let all: Vec<_> = (0..ranks).map(|r| s.spawn(move || rank(r))).collect::<Vec<_>>();
+        let all: Vec<_> = (0..ranks)
+            .map(|r| s.spawn(move || rank(r)))
+            .collect::<Vec<_>>();
         all.into_iter().map(|h| h.join()).collect::<Vec<_>>()
     });
     for (r, line) in out.into_iter().enumerate() {

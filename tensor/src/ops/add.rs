@@ -42,11 +42,30 @@ pub(crate) fn copy(env: &Env<'_>, y: &Tensor, x: &Tensor) -> Result<()> {
 }
 
 pub(crate) fn forward(cx: &mut Cx<'_>, a: Var, b: Var) -> Result<Var> {
+    let av = cx.val(a)?;
+    let y = cx.env.run.empty(*av.shape(), av.dtype())?;
+    record(cx, a, b, y)
+}
+
+/// Over the memory of `b`, unless somebody still reads it.
+pub(crate) fn forward_into(cx: &mut Cx<'_>, a: Var, b: Var) -> Result<Var> {
+    let bv = cx.val(b)?;
+    let free = a != b && !cx.tape.vals[b.0 as usize].saved && bv.is_unique() && bv.is_dense();
+    if !free {
+        return forward(cx, a, b);
+    }
+    let y = bv.clone();
+    let out = record(cx, a, b, y)?;
+    // Whoever uses `b` now learns that it is gone instead of reading the sum.
+    cx.tape.vals[b.0 as usize].tensor = None;
+    Ok(out)
+}
+
+fn record(cx: &mut Cx<'_>, a: Var, b: Var, y: Tensor) -> Result<Var> {
     let (av, bv) = (cx.val(a)?, cx.val(b)?);
     if av.shape() != bv.shape() || av.dtype() != bv.dtype() {
         return shape_error(format!("add: {av:?} with {bv:?}"));
     }
-    let y = cx.env.run.empty(*av.shape(), av.dtype())?;
     sum(cx.env, &y, av, bv)?;
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
