@@ -47,6 +47,7 @@ fn all(mut o: Options) -> Fallible<()> {
         _ => return Err("--peer-python needs --peer-script and --peer-text".into()),
     };
     let modes = o.list("peer-modes", "eager,compile,ddp");
+    let recompute = o.text("recompute").unwrap_or("none".into());
     o.done()?;
     let me = std::env::current_exe()?;
     for p in &presets {
@@ -66,7 +67,7 @@ fn all(mut o: Options) -> Fallible<()> {
                     for shape in &shapes {
                         let mut c = Command::new(&me);
                         c.args(["--one", "on", "--preset", p, "--style", s, "--dtype", d]);
-                        c.args(["--shape", shape, "--steps", &n]);
+                        c.args(["--shape", shape, "--steps", &n, "--recompute", &recompute]);
                         add(&mut ours, shape, child(c)?);
                     }
                     if let Some(peer) = &peer {
@@ -218,6 +219,12 @@ fn one(mut o: Options) -> Fallible<()> {
     };
     let (steps, warmup) = (o.number("steps", 20)? as usize, o.number("warmup", 3)?);
     let profile = o.text("profile").is_some();
+    let recompute = match o.text("recompute").as_deref() {
+        None | Some("none") => Recompute::None,
+        Some("selective") => Recompute::Selective,
+        Some("full") => Recompute::Full,
+        Some(r) => return Err(format!("recompute {r:?}: must be none, selective or full").into()),
+    };
     o.done()?;
     let warm = (warmup as usize).min(steps.saturating_sub(1));
 
@@ -256,7 +263,7 @@ fn one(mut o: Options) -> Fallible<()> {
                 decay_all: true,
                 l2: false,
             },
-            recompute: Recompute::None,
+            recompute,
             bucket_bytes: 25 << 20,
             overlap: true,
             timeout: Some(Duration::from_secs(300)),
