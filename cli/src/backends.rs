@@ -57,7 +57,7 @@ fn opened(plugin: &Plugin) -> Result<Value> {
         let kind = match d.kind {
             1 => "cpu",
             2 => "gpu",
-            3 => "npu",
+            3 => "accelerator",
             _ => "other",
         };
         devices.push(json!({

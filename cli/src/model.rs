@@ -8,7 +8,7 @@ use crossweave_nn::rope::RopeScaling;
 use crossweave_nn::{Gpt2, Llama, ModelSpec};
 use crossweave_tensor::{Builder, Init, UnitDecl};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A Hugging Face folder whose every tensor has been matched with a parameter.
 pub struct Folder {
@@ -285,10 +285,5 @@ impl Source {
             }
         }
         config
-    }
-
-    /// The model's folder, if it has one.
-    pub fn path(&self) -> Option<PathBuf> {
-        self.folder.as_ref().map(|f| f.dir.path.clone())
     }
 }

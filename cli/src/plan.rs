@@ -42,23 +42,22 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let spec = source::spec(data, Some(model))?;
     let mut vocab = None;
     let mut given = Given::default();
-    let mut length = None;
-    match data {
+    let length = match data {
         Data::Tokens(d) => {
             let file = crossweave_data::GivenTokens::open(d.tokens.as_ref(), &d.key, None)?;
             given = Given {
                 batch: Some(file.batch()),
                 steps: Some(file.steps()),
             };
-            length = Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1);
+            Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1)
         }
         Data::Text(d) => {
-            length = d.seq_len;
             if let (Some(t), Model::New(_)) = (&spec.tokenizer, model) {
                 vocab = Some(Tokenizer::open(t, spec.model_vocab)?.vocab_size() as u64);
             }
+            d.seq_len
         }
-    }
+    };
     let resolved = config.resolve_given(ranks, given)?;
     let source = model::of_config(&resolved.model, vocab)?;
     let seq = length.unwrap_or_else(|| source.spec.model().max_positions());

@@ -45,17 +45,21 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Opens `out/metrics.jsonl` with the records of `from` up to `step`: what a killed run wrote beyond its checkpoint is dropped,
-    /// since it is computed again.
+    /// Opens `out/metrics.jsonl` with the records of `from` that `wanted(step, is a validation)` keeps: what a killed run wrote
+    /// beyond its checkpoint is dropped, since it is computed again.
     ///
     /// # Errors
     /// Files that cannot be read or written.
-    pub fn open(out: &Path, from: Option<&Path>, step: u64) -> Result<Metrics> {
+    pub fn open(
+        out: &Path,
+        from: Option<&Path>,
+        wanted: &dyn Fn(u64, bool) -> bool,
+    ) -> Result<Metrics> {
         let path = out.join(FILE);
         let mut kept = String::new();
         if let Some(from) = from.map(|f| f.join(FILE)).filter(|f| f.is_file()) {
             let bytes = std::fs::read(&from).map_err(CliError::io("read", &from))?;
-            kept = keep(&String::from_utf8_lossy(&bytes), step);
+            kept = keep(&String::from_utf8_lossy(&bytes), wanted);
         }
         let partial = out.join(format!(".{FILE}.partial"));
         std::fs::write(&partial, kept).map_err(CliError::io("write", &partial))?;
@@ -92,14 +96,17 @@ impl Metrics {
     }
 }
 
-/// The complete lines of records up to `step`.
-fn keep(text: &str, step: u64) -> String {
+/// The complete lines of the records that are wanted.
+fn keep(text: &str, wanted: &dyn Fn(u64, bool) -> bool) -> String {
     let complete = text.rfind('\n').map_or("", |end| &text[..=end]);
     complete
         .split_inclusive('\n')
         .filter(|line| {
             let record: Option<Value> = serde_json::from_str(line).ok();
-            record.is_some_and(|r| r["step"].as_u64().is_some_and(|s| s <= step))
+            record.is_some_and(|r| {
+                let validation = r.get("val_loss").is_some();
+                r["step"].as_u64().is_some_and(|s| wanted(s, validation))
+            })
         })
         .collect()
 }
@@ -112,8 +119,8 @@ mod tests {
     fn records_beyond_the_checkpoint_and_torn_lines_are_dropped() {
         let text = "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"val_loss\":1.0}\n{\"step\":3}\n{\"st";
         let want = "{\"step\":1}\n{\"step\":2}\n{\"step\":2,\"val_loss\":1.0}\n";
-        assert_eq!(keep(text, 2), want);
-        assert_eq!(keep(text, 0), "");
-        assert_eq!(keep("", 5), "");
+        assert_eq!(keep(text, &|s, _| s <= 2), want);
+        assert_eq!(keep(text, &|_, v| v), "{\"step\":2,\"val_loss\":1.0}\n");
+        assert_eq!(keep("", &|_, _| true), "");
     }
 }

@@ -63,7 +63,11 @@ pub fn run(job: &Job, shared: &Shared, rank: u32) -> Result<Ended> {
         save::begin(job)?;
         let run = &job.resolved.settings.run;
         walk.writer = Some(Writer {
-            metrics: Metrics::open(&job.out, job.resume.from.as_deref(), job.resume.step)?,
+            metrics: Metrics::open(&job.out, job.resume.from.as_deref(), &|step, validation| {
+                // A run that ended here was validated at its end; the longer one would not have been.
+                let due = run.validate_every > 0 && step.is_multiple_of(run.validate_every);
+                step <= job.resume.step && (!validation || due || step == job.steps)
+            })?,
             live: Live::new(job.steps, job.resume.step, run.log_every),
             summary: Summary::new(job.resume.step),
             mark: Instant::now(),
@@ -153,13 +157,8 @@ impl Walk<'_> {
                 break;
             };
             self.in_flight -= 1;
-            for (what, key, value) in [
-                ("loss", "optimizer.params.lr", m.loss),
-                ("gradient norm", "gradient_clipping", m.grad_norm),
-            ] {
-                if !value.is_finite() {
-                    return Err(self.diverged(m.step, what, key, value));
-                }
+            if !m.loss.is_finite() || !m.grad_norm.is_finite() {
+                return Err(self.diverged(m.step, m.loss, m.grad_norm));
             }
             let lr = self.job.resolved.schedule.lr(m.step - 1);
             let per_step = self.job.tokens_per_step();
@@ -184,7 +183,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn diverged(&self, step: u64, what: &str, key: &str, value: f64) -> CliError {
+    fn diverged(&self, step: u64, loss: f64, norm: f64) -> CliError {
         let s = &self.job.resolved.settings;
         let lr = self.job.resolved.schedule.lr(step - 1);
         let clip = match s.gradient_clipping {
@@ -200,7 +199,8 @@ impl Walk<'_> {
         };
         CliError::refused(
             format!(
-                "rank {}, step {step}: the {what} is {value} ({key}: learning rate {lr:e}, {clip}){saved}",
+                "rank {}, step {step}: training has diverged: the loss is {loss}, the gradient norm {norm} \
+                 (learning rate {lr:e} from optimizer.params.lr, {clip}){saved}",
                 self.rank
             ),
             "lower optimizer.params.lr, set gradient_clipping to 1.0, or add a warm-up under scheduler; no model was written",

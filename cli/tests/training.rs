@@ -1,0 +1,434 @@
+//! Runs of the binary that must agree: on any number of ranks, twice, interrupted and resumed, linked and loaded.
+
+mod common;
+
+use common::{Scratch, figures, losses, model_bytes, records, same};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_run_leaves_the_files_it_promises() {
+    let s = Scratch::new();
+    let out = s.ok(&["train", "config.json", "--ranks", "2", "--out", "run"]);
+    let run = s.path("run");
+    let steps: Vec<Value> = records(&run)
+        .into_iter()
+        .filter(|r| r.get("loss").is_some())
+        .collect();
+    assert_eq!(steps.len(), 8);
+    for (i, r) in steps.iter().enumerate() {
+        let keys: Vec<&String> = r.as_object().unwrap().keys().collect();
+        assert_eq!(keys.len(), 7, "{keys:?}");
+        for k in [
+            "step",
+            "loss",
+            "lr",
+            "grad_norm",
+            "tokens",
+            "tokens_per_s",
+            "step_ms",
+        ] {
+            assert!(r[k].is_number(), "{k} in {r}");
+        }
+        assert_eq!(r["step"], i as u64 + 1);
+        assert_eq!(r["tokens"], (i as u64 + 1) * 8 * 16);
+    }
+    assert!(steps[7]["loss"].as_f64() < steps[0]["loss"].as_f64());
+    let validated: Vec<u64> = records(&run)
+        .iter()
+        .filter(|r| r["val_loss"].is_number())
+        .filter_map(|r| r["step"].as_u64())
+        .collect();
+    assert_eq!(validated, [4, 8]);
+    let read = |name: &str| -> Value {
+        serde_json::from_slice(&std::fs::read(run.join(name)).unwrap()).unwrap()
+    };
+    let config = read("config.json");
+    assert_eq!(config["model"]["vocab_size"], 257);
+    assert_eq!(config["gradient_accumulation_steps"], 4);
+    let ledger = read("ledger.json");
+    let ranks = ledger["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 2);
+    for r in ranks {
+        assert!(
+            r["memory"]["tags"]["param"]["peak"].as_u64() > Some(0),
+            "{r}"
+        );
+        assert!(
+            r["collectives"].as_array().is_some_and(|c| !c.is_empty()),
+            "{r}"
+        );
+        assert_eq!(r["device_allocs_after_step_2"], 0, "{r}");
+    }
+    assert_eq!(read("model/config.json")["model_type"], "gpt2");
+    assert!(out.contains("sample:\nthe "), "{out}");
+    assert!(
+        out.contains("validation loss") && out.contains("tokens/s"),
+        "{out}"
+    );
+    // What was trained can be used: sampled, probed, reported, verified.
+    let again = s.ok(&[
+        "generate",
+        "--model",
+        "run/model",
+        "--prompt",
+        "the ",
+        "--tokens",
+        "8",
+    ]);
+    assert!(again.starts_with("the "), "{again}");
+    assert!(s.ok(&["checkpoint", "verify", "run"]).contains("ok"));
+    assert!(s.ok(&["checkpoint", "inspect", "run"]).contains("step 8"));
+    s.ok(&["report", "run", "--tensorboard"]);
+    assert!(run.join("report.html").is_file() && run.join("tensorboard").is_dir());
+}
+
+#[test]
+fn one_two_and_four_ranks_follow_one_curve() {
+    let s = Scratch::new();
+    for n in ["1", "2", "4"] {
+        s.ok(&["train", "config.json", "--ranks", n, "--out", n]);
+    }
+    let one = figures(&s.path("1"));
+    for n in ["2", "4"] {
+        let other = figures(&s.path(n));
+        assert_eq!(one.len(), other.len());
+        for (a, b) in one.iter().zip(&other) {
+            for (x, y) in [(a.1, b.1), (a.3, b.3), (a.4, b.4)] {
+                let close = match (x, y) {
+                    (Some(x), Some(y)) => (x - y).abs() <= 1e-5 * x.abs(),
+                    (x, y) => x == y,
+                };
+                assert!(close, "{n} ranks: {a:?} and {b:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_run_twice_is_bitwise_the_same() {
+    let s = Scratch::new();
+    for out in ["a", "b"] {
+        s.ok(&["train", "config.json", "--ranks", "2", "--out", out]);
+    }
+    same(&s.path("a"), &s.path("b"));
+    let sets = [
+        "--set",
+        "bf16.enabled=true",
+        "--set",
+        "model.recompute=full",
+    ];
+    for out in ["c", "d"] {
+        s.ok(&[&["train", "config.json", "--out", out][..], &sets].concat());
+    }
+    same(&s.path("c"), &s.path("d"));
+    assert_ne!(losses(&s.path("a")), losses(&s.path("c")));
+}
+
+#[test]
+fn recompute_changes_memory_and_nothing_else() {
+    let s = Scratch::new();
+    for r in ["none", "full", "selective"] {
+        let set = format!("model.recompute={r}");
+        s.ok(&["train", "config.json", "--set", &set, "--out", r]);
+    }
+    same(&s.path("none"), &s.path("full"));
+    same(&s.path("none"), &s.path("selective"));
+}
+
+#[test]
+fn a_killed_run_resumes_to_the_same_bits() {
+    let s = Scratch::new();
+    let long = ["train", "config.json", "--steps", "60", "--ranks", "2"];
+    let with = |more: &[&'static str]| [&long[..], more].concat();
+    s.ok(&with(&["--out", "whole"]));
+    let mut child = s
+        .command(&with(&["--out", "cut"]))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Killed as soon as there is a checkpoint, wherever it then is.
+    let began = Instant::now();
+    let checkpoints = s.path("cut/checkpoints");
+    let there = || {
+        std::fs::read_dir(&checkpoints).is_ok_and(|d| {
+            d.flatten()
+                .any(|e| e.file_name().to_string_lossy().starts_with("step-"))
+        })
+    };
+    while !there() && began.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(there());
+    s.ok(&with(&["--resume", "cut"]));
+    same(&s.path("whole"), &s.path("cut"));
+    // Before the first checkpoint there is nothing to continue from, so the run starts again, to the same end.
+    for name in ["checkpoints", "model"] {
+        std::fs::remove_dir_all(s.path("cut").join(name)).unwrap();
+    }
+    s.ok(&with(&["--resume", "cut"]));
+    same(&s.path("whole"), &s.path("cut"));
+}
+
+#[test]
+fn a_finished_run_can_be_made_longer() {
+    let s = Scratch::new();
+    s.ok(&["train", "config.json", "--steps", "8", "--out", "whole"]);
+    s.ok(&["train", "config.json", "--steps", "5", "--out", "grown"]);
+    s.ok(&["train", "config.json", "--steps", "8", "--resume", "grown"]);
+    same(&s.path("whole"), &s.path("grown"));
+    let different = |set: &str, parts: &[&str]| {
+        s.refused(
+            &["train", "config.json", "--resume", "grown", "--set", set],
+            parts,
+            &[],
+        );
+    };
+    different(
+        "model.n_embd=32",
+        &["model.n_embd", "16", "32", "--set model.n_embd=16"],
+    );
+    different(
+        "optimizer.params.weight_decay=0.2",
+        &["optimizer.params.weight_decay"],
+    );
+    different("run.seed=7", &["seed"]);
+    different(
+        "scheduler.params.warmup_num_steps=6",
+        &["learning rate of step"],
+    );
+    different("run.steps=3", &["run.steps", "--steps 8"]);
+    // A schedule that ends with the run cannot be stretched.
+    let cosine = ["--set", r#"scheduler={"type": "cosine"}"#];
+    s.ok(&[
+        &["train", "config.json", "--steps", "4", "--out", "cosine"][..],
+        &cosine,
+    ]
+    .concat());
+    let args = [
+        &["train", "config.json", "--steps", "8", "--resume", "cosine"][..],
+        &cosine,
+    ]
+    .concat();
+    s.refused(
+        &args,
+        &[
+            "the schedule depends on run.steps (4 then, 8 now)",
+            "--steps 4",
+        ],
+        &[],
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_saves_and_continues() {
+    let s = Scratch::new();
+    let args = ["train", "config.json", "--steps", "4000", "--out", "run"];
+    let set = [
+        "--set",
+        "run.checkpoint_every=0",
+        "--set",
+        "run.validate_every=0",
+    ];
+    let child = s
+        .command(&[&args[..], &set].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    let metrics = s.path("run/metrics.jsonl");
+    while std::fs::metadata(&metrics).map_or(0, |m| m.len()) < 300 {
+        assert!(began.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(130), "{err}");
+    assert!(err.contains("--resume run"), "{err}");
+    assert!(!s.path("run/model").exists());
+    let last = records(&s.path("run")).last().unwrap()["step"]
+        .as_u64()
+        .unwrap();
+    let more = (last + 2).to_string();
+    s.ok(&[
+        "train",
+        "config.json",
+        "--steps",
+        &more,
+        "--resume",
+        "run",
+        set[0],
+        set[1],
+    ]);
+    let steps: Vec<u64> = records(&s.path("run"))
+        .iter()
+        .filter(|r| r.get("loss").is_some())
+        .filter_map(|r| r["step"].as_u64())
+        .collect();
+    assert_eq!(steps, (1..=last + 2).collect::<Vec<_>>());
+}
+
+/// The CPU back end as a plugin file; built if the test build has not left it beside the binary.
+fn plugin() -> PathBuf {
+    let beside = Path::new(env!("CARGO_BIN_EXE_crossweave"))
+        .parent()
+        .unwrap();
+    let name = format!(
+        "{}crossweave_cpu{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    );
+    let release = beside.ends_with("release");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--locked", "-p", "crossweave-cpu-plugin"]);
+    if release {
+        cargo.arg("--release");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let target = beside.parent().unwrap();
+    cargo.current_dir(root).arg("--target-dir").arg(target);
+    assert!(
+        cargo.status().unwrap().success(),
+        "the plugin does not build"
+    );
+    beside.join(name)
+}
+
+#[test]
+fn the_cpu_back_end_loaded_is_the_one_linked() {
+    let s = Scratch::new();
+    let path = plugin();
+    let file = path.display().to_string();
+    s.ok(&["train", "config.json", "--ranks", "2", "--out", "linked"]);
+    s.ok(&[
+        "train",
+        "config.json",
+        "--ranks",
+        "2",
+        "--plugin",
+        &file,
+        "--out",
+        "loaded",
+    ]);
+    same(&s.path("linked"), &s.path("loaded"));
+    // By name, from the plugin path, under another name than a linked back end has.
+    std::fs::create_dir(s.path("plugins")).unwrap();
+    let other = path
+        .file_name()
+        .unwrap()
+        .to_string_lossy()
+        .replace("_cpu", "_mine");
+    std::fs::copy(&path, s.path("plugins").join(other)).unwrap();
+    let args = [
+        "train",
+        "config.json",
+        "--ranks",
+        "2",
+        "--backend",
+        "mine",
+        "--out",
+        "named",
+    ];
+    let run = s
+        .command(&args)
+        .env("CROSSWEAVE_PLUGIN_PATH", s.path("plugins"))
+        .output()
+        .unwrap();
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    same(&s.path("linked"), &s.path("named"));
+    let list = s
+        .command(&["backends", "--json"])
+        .env("CROSSWEAVE_PLUGIN_PATH", s.path("plugins"))
+        .output()
+        .unwrap();
+    let list: Value = serde_json::from_slice(&list.stdout).unwrap();
+    let found = list["backends"].as_array().unwrap();
+    let linked = |n: &str| found.iter().any(|b| b["name"] == n && b["linked"] == true);
+    assert!(linked("cpu") && linked("null"), "{list:#}");
+    assert!(
+        found
+            .iter()
+            .any(|b| b["path"].as_str().is_some_and(|p| p.contains("_mine"))),
+        "{list:#}"
+    );
+    s.refused(
+        &[
+            "train",
+            "config.json",
+            "--plugin",
+            &file,
+            "--backend",
+            "acme",
+            "--out",
+            "x",
+        ],
+        &["is the back end \"cpu\"", "acme"],
+        &["x"],
+    );
+}
+
+#[test]
+fn the_device_of_nothing_runs_and_leaves_no_model() {
+    let s = Scratch::new();
+    s.ok(&[
+        "train",
+        "config.json",
+        "--backend",
+        "null",
+        "--ranks",
+        "2",
+        "--out",
+        "dry",
+    ]);
+    assert!(!s.path("dry/model").exists());
+    assert!(s.path("dry/ledger.json").is_file());
+    let plan = s.ok(&["plan", "config.json", "--print", "--ranks", "2"]);
+    assert!(
+        plan.contains("F0.0") && plan.contains("ar") && plan.contains("opt"),
+        "{plan}"
+    );
+    let json: Value =
+        serde_json::from_str(&s.ok(&["plan", "config.json", "--print", "--json"])).unwrap();
+    assert!(json["plan"].is_object() && json["peak_bytes"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_trained_model_is_a_start_for_another() {
+    let s = Scratch::new();
+    s.ok(&["train", "config.json", "--out", "first"]);
+    let model = r#"model={"hf": "first/model"}"#;
+    s.ok(&[
+        "train",
+        "config.json",
+        "--set",
+        model,
+        "--set",
+        "data.seq_len=16",
+        "--out",
+        "second",
+    ]);
+    let (first, second) = (losses(&s.path("first")), losses(&s.path("second")));
+    assert!(second[0] < first[0] - 0.1, "{first:?} {second:?}");
+    assert_ne!(
+        model_bytes(&s.path("first")),
+        model_bytes(&s.path("second"))
+    );
+}
