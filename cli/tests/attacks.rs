@@ -149,8 +149,9 @@ fn data() {
     );
     train("model.vocab_size=100", &["model.vocab_size", "100"]);
     // A dataset of Megatron's, damaged: made here, then cut short.
-    s.ok(&["train", "config.json", "--out", "good"]);
-    let found = find(&s.path("cache"), "idx").expect("a cached index");
+    let cache = ["--set", "data.cache_dir=good-cache"];
+    s.ok(&["train", "config.json", "--out", "good", cache[0], cache[1]]);
+    let found = find(&s.path("good-cache"), "idx").expect("a cached index");
     let prefix = found.with_extension("").display().to_string();
     std::fs::copy(&found, s.path("cut.idx")).unwrap();
     std::fs::copy(found.with_extension("bin"), s.path("cut.bin")).unwrap();

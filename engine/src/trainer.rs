@@ -109,7 +109,7 @@ pub struct RankLedger {
     pub memory: MemoryReport,
     /// Collectives by kind, group and tag.
     pub collectives: Vec<CollectiveLine>,
-    /// Device allocations made after the second step: 0 in a healthy run.
+    /// Device allocations made by steps after the second: 0 in a healthy run.
     pub device_allocs_after_step_2: u64,
 }
 
@@ -160,7 +160,10 @@ pub struct Trainer {
     pub(crate) inputs: VecDeque<HostBuffer>,
     pub(crate) step: u64,
     pub(crate) lr: f64,
-    allocs_after_2: Option<u64>,
+    /// Steps this trainer has run itself, those before a resume left out.
+    steps_here: u64,
+    /// Device allocations made by steps after the second.
+    late_allocs: u64,
     // Last, so that the device outlives every handle above.
     device: Device,
 }
@@ -274,7 +277,8 @@ impl Trainer {
             inputs,
             step: 0,
             lr: 0.0,
-            allocs_after_2: None,
+            steps_here: 0,
+            late_allocs: 0,
             device: device.clone(),
         })
     }
@@ -412,9 +416,7 @@ impl Trainer {
             rank: self.spec.rank,
             memory: self.device.memory(),
             collectives: self.device.collectives(),
-            device_allocs_after_step_2: self
-                .allocs_after_2
-                .map_or(0, |n| self.device.device_allocs() - n),
+            device_allocs_after_step_2: self.late_allocs,
         }
     }
 
@@ -432,13 +434,17 @@ impl Trainer {
                 "{IN_FLIGHT} steps are in flight: read their metrics before the next step"
             )));
         }
-        if self.step == 2 {
-            self.allocs_after_2 = Some(self.device.device_allocs());
-        }
         self.device.settle();
         self.step += 1;
+        self.steps_here += 1;
         self.lr = lr;
-        self.walk(batches)
+        // Only what steps take is counted: validation, checkpoints and samples between them have allocations of their own.
+        let before = self.device.device_allocs();
+        let done = self.walk(batches);
+        if self.steps_here > 2 {
+            self.late_allocs += self.device.device_allocs() - before;
+        }
+        done
     }
 
     pub(crate) fn error(&self, at: &str, source: crossweave_tensor::Error) -> Error {

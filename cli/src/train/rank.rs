@@ -74,11 +74,10 @@ pub fn run(job: &Job, shared: &Shared, rank: u32) -> Result<Ended> {
         });
     }
     walk.steps()?;
+    // Of the training itself, before the model is read back and sampled.
+    let ledger = walk.trainer.ledger();
     let summary = walk.finish()?;
-    Ok(Ended {
-        ledger: walk.trainer.ledger(),
-        summary,
-    })
+    Ok(Ended { ledger, summary })
 }
 
 struct Walk<'a> {
