@@ -2,6 +2,7 @@
 
 use crossweave_abi::Layout;
 use crossweave_abi::op::{self, AttentionParams, FLAG_ACCUM, FLAG_CAUSAL, MatmulParams};
+use crossweave_backend_cpu::isa::Isas;
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::ops;
 use crossweave_backend_cpu::team::Team;
@@ -94,7 +95,7 @@ fn peak() -> f64 {
 /// Seconds of one launch, best of `reps`, over buffers of the layouts.
 fn measure(team: &Team, reps: usize, id: u32, layouts: &[Layout], params: &[u8]) -> Best {
     let o = Op::new(id, layouts, params, 0);
-    let (kernel, plan) = ops::prepare(&o, team.threads()).expect("supported");
+    let (kernel, plan) = ops::prepare(&o, team.threads(), Isas::detect()).expect("supported");
     let mut bufs: Vec<Vec<u32>> = layouts
         .iter()
         .map(|l| vec![0x3d00_3d00; l.shape[..l.rank as usize].iter().product::<i64>() as usize])

@@ -141,10 +141,7 @@ type SetThreads = unsafe extern "C" fn(c_int);
 
 /// Row lengths of the stored A and B.
 fn leading(s: &Shape) -> (usize, usize) {
-    (
-        if s.ta { s.m } else { s.k },
-        if s.tb { s.k } else { s.n },
-    )
+    (if s.ta { s.m } else { s.k }, if s.tb { s.k } else { s.n })
 }
 
 fn one_dnn() -> Option<Contender> {
@@ -243,7 +240,11 @@ fn main() {
         let flop = 2.0 * (s.m * s.n * s.k) as f64;
         print!("{:10} {}x{}x{}:", s.name, s.m, s.n, s.k);
         for ((name, _), t) in all.iter().zip(&least) {
-            print!("  {name} {:.1} GFLOP/s ({:.2})", flop / t / 1e9, t / least[0]);
+            print!(
+                "  {name} {:.1} GFLOP/s ({:.2})",
+                flop / t / 1e9,
+                t / least[0]
+            );
         }
         println!();
     }

@@ -1,6 +1,7 @@
 //! Bandwidth of the memory-bound ops beside memcpy: `cargo run --release -p crossweave-backend-cpu --example ops_bench`.
 
 use crossweave_abi::{Layout, op};
+use crossweave_backend_cpu::isa::Isas;
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::{ops, team::Team};
 use crossweave_plugin::{DType, Host, Op};
@@ -17,7 +18,7 @@ fn bench(
 ) {
     let layouts: Vec<Layout> = operands.iter().map(|o| o.0).collect();
     let o = Op::new(id, &layouts, params, 0);
-    let (k, plan) = ops::prepare(&o, team.threads()).expect(name);
+    let (k, plan) = ops::prepare(&o, team.threads(), Isas::detect()).expect(name);
     let mut data: Vec<Vec<u64>> = layouts
         .iter()
         .map(|l| vec![0; (l.extent_bytes() as usize).div_ceil(8)])

@@ -1,5 +1,7 @@
 //! An open CPU device: a team of threads, an account of memory, and what the configuration allows.
 
+use crate::gemm::{elem::Elem, tile};
+use crate::isa::{Isas, Level};
 use crate::memory::{Account, machine_bytes};
 use crate::pace::Pace;
 use crate::profile::Profile;
@@ -19,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) threads: usize,
     /// `cpu.fused`: `off` refuses every fused op, so that decompositions can be tested.
     pub(crate) fused: bool,
+    /// `cpu.simd`: the widest instruction set matrix and attention code may use (`auto` = any).
+    pub(crate) simd: Level,
     /// `cpu.memory_bytes`: what each device may give out.
     pub(crate) memory: u64,
     /// `cpu.comm_timeout_s`: for communicators that state none.
@@ -46,14 +50,27 @@ impl Settings {
             Some("on") => true,
             Some(x) => return Err(bad("cpu.profile", x, "`on` or `off`")),
         };
+        let simd = level(host.config("cpu.simd").as_deref())?;
         Ok(Settings {
             profile,
             devices,
             threads,
             fused,
+            simd,
             memory: number(host, "cpu.memory_bytes", machine_bytes(), 1)?,
             comm_timeout_s: number(host, "cpu.comm_timeout_s", 300, 1)?,
         })
+    }
+}
+
+/// The bound `cpu.simd` sets; a level the processor lacks is no error, because it is only a bound.
+fn level(word: Option<&str>) -> Result<Level> {
+    match word.map(str::trim) {
+        None | Some("auto") => Ok(Level::Avx512),
+        Some("scalar") => Ok(Level::Portable),
+        Some("avx2") => Ok(Level::Avx2),
+        Some("avx512") => Ok(Level::Avx512),
+        Some(x) => Err(bad("cpu.simd", x, "`auto`, `scalar`, `avx2` or `avx512`")),
     }
 }
 
@@ -79,12 +96,19 @@ pub struct Device {
     pub(crate) team: Arc<Team>,
     pub(crate) account: Arc<Account>,
     pub(crate) fused: bool,
+    pub(crate) isas: Isas,
     pub(crate) comm_timeout: Duration,
     pub(crate) profile: Option<Arc<Profile>>,
 }
 
 impl Device {
-    pub(crate) fn new(index: u32, settings: &Settings, host: &Host, pace: &Arc<Pace>) -> Device {
+    pub(crate) fn new(
+        index: u32,
+        settings: &Settings,
+        isas: Isas,
+        host: &Host,
+        pace: &Arc<Pace>,
+    ) -> Device {
         Device {
             index,
             team: Arc::new(Team::paced(settings.threads, host, pace.clone())),
@@ -95,6 +119,7 @@ impl Device {
             }),
             fused: settings.fused,
             profile: settings.profile.then(Arc::default),
+            isas,
             comm_timeout: Duration::from_secs(settings.comm_timeout_s),
         }
     }
@@ -118,10 +143,13 @@ impl Device {
     }
 
     /// `threads`, `fused`, `profile` (see [`Profile::text`]), `mem.live` (allocations alive), `mem.bytes` (given out): numbers as text.
+    /// `isa`: the level matrix and attention code uses (`scalar`, `avx2`, `avx512`); `isa.bf16`: the tile of bf16 products, by name.
     pub(crate) fn attr(&self, key: &str) -> Option<Vec<u8>> {
         let text = match key {
             "threads" => self.team.threads().to_string(),
             "fused" => u8::from(self.fused).to_string(),
+            "isa" => self.isas.level.name().into(),
+            "isa.bf16" => tile::Isa::of(self.isas, Elem::Bf16).name.into(),
             "mem.live" => self.account.live.load(Ordering::Relaxed).to_string(),
             "profile" => self.profile.as_ref()?.text(),
             "mem.bytes" => self.account.bytes.load(Ordering::Relaxed).to_string(),
@@ -139,4 +167,20 @@ fn processor_name() -> String {
             Some(line.split_once(':')?.1.trim().to_string())
         })
         .unwrap_or_else(|| "CPU".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_is_one_of_four_words() {
+        for l in [Level::Portable, Level::Avx2, Level::Avx512] {
+            assert_eq!(level(Some(l.name())).unwrap(), l);
+        }
+        assert_eq!(level(None).unwrap(), level(Some("auto")).unwrap());
+        let e = level(Some("sse")).unwrap_err();
+        assert_eq!(e.code, Code::Invalid);
+        assert!(e.to_string().contains("cpu.simd"));
+    }
 }

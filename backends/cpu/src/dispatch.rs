@@ -59,11 +59,14 @@ impl Ops<CpuBackend> for CpuOps {
             }
             operands.push(Some((l.extent_bytes(), (dt.bits() / 8).max(1))));
         }
-        let (kernel, plan) = crate::ops::prepare(o, d.team.threads())?;
+        let (kernel, plan) = crate::ops::prepare(o, d.team.threads(), d.isas)?;
         let prepared = Prepared {
             kernel,
             name: spec.name,
-            label: d.profile.as_ref().map(|_| crate::profile::label(spec.name, o)),
+            label: d
+                .profile
+                .as_ref()
+                .map(|_| crate::profile::label(spec.name, o)),
             operands,
             workspace: plan.workspace_bytes,
         };

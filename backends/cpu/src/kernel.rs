@@ -1,5 +1,6 @@
 //! The contract between the device (which queues) and the kernels (which compute).
 
+use crate::isa::Isas;
 use crate::team::Team;
 use crossweave_plugin::{Op, Plan, Result};
 
@@ -32,3 +33,7 @@ pub trait Kernel: Send + Sync {
 
 /// What an op's file exports: answers `Unsupported` without side effects for what it does not do.
 pub type Prepare = fn(op: &Op<'_>, team_threads: usize) -> Result<(Box<dyn Kernel>, Plan)>;
+
+/// The same for ops written in register tiles: they are told the instruction sets in use.
+pub type PrepareTiled =
+    fn(op: &Op<'_>, team_threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)>;

@@ -8,6 +8,7 @@ mod device;
 mod dispatch;
 mod event;
 pub mod gemm;
+pub mod isa;
 pub mod kernel;
 mod memory;
 pub mod ops;
@@ -28,6 +29,7 @@ use crossweave_plugin::{
     Backend, Code, Host, HostCall, Info, MemKind, Optional, Result, Span, fail, unsupported,
 };
 use device::Settings;
+use isa::SelfTest;
 use memory::address;
 use pace::Pace;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ pub struct CpuBackend {
     host: Host,
     pace: Arc<Pace>,
     registry: collective::Registry,
+    selftest: SelfTest,
 }
 
 crossweave_plugin::declare_backend!(CpuBackend, name = "cpu", vendor = "Crossweave");
@@ -78,6 +81,7 @@ impl Backend for CpuBackend {
             host,
             pace,
             registry: Default::default(),
+            selftest: SelfTest::default(),
         })
     }
 
@@ -96,7 +100,8 @@ impl Backend for CpuBackend {
                 ),
             );
         }
-        Ok(Device::new(index, &settings, &self.host, &self.pace))
+        let isas = self.selftest.isas(settings.simd, &self.host)?;
+        Ok(Device::new(index, &settings, isas, &self.host, &self.pace))
     }
 
     fn info(&self, d: &Device) -> Result<Info> {

@@ -53,6 +53,8 @@ fn memory_kinds_sizes_and_refusals() {
         assert_eq!(b.map(&m).unwrap() as usize % align, 0, "{bytes} bytes");
     }
     assert_eq!(b.attr(&d, "mem.live").unwrap(), b"0");
+    let isa = b.attr(&d, "isa").unwrap();
+    assert!([&b"scalar"[..], b"avx2", b"avx512"].contains(&&isa[..]));
     for kind in [MemKind::Device, MemKind::Symmetric] {
         let m = b.alloc(&d, kind, 64, 256).unwrap();
         assert_eq!(b.map(&m).unwrap_err().code, Code::Unsupported);

@@ -6,6 +6,7 @@
 pub mod elem;
 pub mod lane;
 pub mod pack;
+pub mod selftest;
 pub mod tile;
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::elem::Elem;
 use super::tile::{self, Isa};
 use super::{Gemm, Operands};
+use crate::isa::Isas;
 use crate::team::Team;
 use crossweave_plugin::Host;
 
@@ -168,9 +169,14 @@ impl Case {
     }
 }
 
+/// The best this machine runs.
+fn detected(elem: Elem) -> Isa {
+    Isa::of(Isas::detect(), elem)
+}
+
 /// What this machine runs, and the models of what it may lack.
 fn isas(elem: Elem) -> Vec<Isa> {
-    let mut v = vec![tile::portable(), tile::model512(), Isa::detect(elem)];
+    let mut v = vec![tile::portable(), tile::model512(), detected(elem)];
     if elem == Elem::Bf16 {
         v.push(tile::model512bf16());
     }
@@ -186,7 +192,7 @@ const ELEMS: [Elem; 3] = [Elem::F32, Elem::Bf16, Elem::F16];
 #[test]
 fn every_odd_shape_and_transpose() {
     let sizes = [0, 1, 2, 3, 7, 16, 17, 33, 64, 100];
-    let isa = Isa::detect(Elem::F32);
+    let isa = detected(Elem::F32);
     for m in sizes {
         for n in sizes {
             for k in sizes {
@@ -239,7 +245,7 @@ fn many_blocks_in_every_direction() {
         c.tb = true;
         c.accumulate = true;
         c.bias = Some(Elem::F32);
-        c.check(Isa::detect(elem));
+        c.check(detected(elem));
     }
 }
 
@@ -269,7 +275,7 @@ fn any_team_gives_the_same_bits() {
         let mut c = Case::new(dims, Elem::Bf16);
         c.bias = Some(Elem::Bf16);
         let bufs = c.operands();
-        let isa = Isa::detect(Elem::Bf16);
+        let isa = detected(Elem::Bf16);
         let want = c.run(isa, &bufs);
         for threads in [2, 3, 16] {
             c.threads = threads;

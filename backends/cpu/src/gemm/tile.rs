@@ -3,6 +3,7 @@
 use super::elem::Elem;
 use super::lane::{Lane, Portable};
 use super::pack::{MAX_STRIP, Source, pack_f32, pack_pairs};
+use crate::isa::Isas;
 
 /// Most rows of a tile.
 const MAX_MR: usize = 12;
@@ -276,8 +277,8 @@ isa!(
     2
 );
 
-/// Vector extensions of the machine this runs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Vector extensions, rising.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// What the compiler makes of plain loops.
     Portable,
@@ -288,6 +289,15 @@ pub enum Level {
 }
 
 impl Level {
+    /// The word of the configuration (`cpu.simd`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Portable => "scalar",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
     /// The best this machine has.
     pub fn detect() -> Level {
         #[cfg(target_arch = "x86_64")]
@@ -311,18 +321,24 @@ impl Level {
 }
 
 impl Isa {
-    /// The best code of this machine for operands of this storage.
-    pub fn detect(operand: Elem) -> Isa {
+    /// The code of the instruction sets in use, for operands of this storage.
+    pub fn of(isas: Isas, operand: Elem) -> Isa {
         #[cfg(target_arch = "x86_64")]
-        match Level::detect() {
-            Level::Avx512 if operand == Elem::Bf16 && is_x86_feature_detected!("avx512bf16") => {
-                return avx512bf16();
-            }
-            Level::Avx512 => return avx512(),
-            Level::Avx2 => return avx2(),
-            Level::Portable => {}
+        if isas.bf16 && operand == Elem::Bf16 {
+            return avx512bf16();
         }
         let _ = operand;
-        portable()
+        Isa::of_level(isas.level)
+    }
+
+    /// The code of a level, for every storage.
+    pub fn of_level(level: Level) -> Isa {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => avx512(),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => avx2(),
+            _ => portable(),
+        }
     }
 }

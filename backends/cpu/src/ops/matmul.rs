@@ -3,6 +3,7 @@
 use crate::gemm::elem::Elem;
 use crate::gemm::tile::Isa;
 use crate::gemm::{Gemm, Operands};
+use crate::isa::Isas;
 use crate::kernel::{Kernel, Launch};
 use crossweave_abi::Layout;
 use crossweave_abi::op::{FLAG_ACCUM, MatmulParams, class};
@@ -65,7 +66,7 @@ fn strides(l: &Layout) -> [isize; 3] {
 }
 
 /// Prepares a product.
-pub fn prepare(op: &Op<'_>, threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
     let p: MatmulParams = op.params()?;
     if p.flags & !FLAG_ACCUM != 0 || p.epilogue != 0 {
         return unsupported(format!(
@@ -125,7 +126,7 @@ pub fn prepare(op: &Op<'_>, threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
         }
     };
     let alpha = if p.alpha == 0.0 { 1.0 } else { p.alpha as f32 };
-    let isa = Isa::detect(ea);
+    let isa = Isa::of(isas, ea);
     let gemm = Gemm::new(
         [batch, m, n, k],
         ea,

@@ -2,7 +2,7 @@
 
 mod activation;
 mod adamw;
-mod attention;
+pub(crate) mod attention;
 mod cast;
 mod copy;
 mod index;
@@ -21,11 +21,12 @@ mod sort;
 mod testing;
 mod view;
 
-use crate::kernel::{Kernel, Prepare};
+use crate::isa::Isas;
+use crate::kernel::{Kernel, Prepare, PrepareTiled};
 use crossweave_abi::op;
 use crossweave_plugin::{Op, Plan, Result, unsupported};
 
-/// Which file serves which id; the only list of ops in this backend.
+/// Which file serves which id; with [`TILED`] the only list of ops in this backend.
 const TABLE: &[(u32, Prepare)] = &[
     (op::COPY_STRIDED, copy::copy_strided),
     (op::CAST, cast::cast),
@@ -41,7 +42,6 @@ const TABLE: &[(u32, Prepare)] = &[
     (op::ARG_REDUCE, scan::arg_reduce),
     (op::CUMSUM, scan::cumsum),
     (op::NONFINITE_COUNT, multi::nonfinite_count),
-    (op::MATMUL, matmul::prepare),
     (op::GATHER_ROWS, index::gather_rows),
     (op::SCATTER_ADD_ROWS, index::scatter_add_rows),
     (op::SORT_PAIRS, sort::sort_pairs),
@@ -58,8 +58,6 @@ const TABLE: &[(u32, Prepare)] = &[
     (op::SOFTMAX_BWD, softmax::softmax_backward),
     (op::CROSS_ENTROPY_FWD, softmax::cross_entropy),
     (op::CROSS_ENTROPY_BWD, softmax::cross_entropy_backward),
-    (op::ATTENTION_FWD, attention::prepare_fwd),
-    (op::ATTENTION_BWD, attention::prepare_bwd),
     (op::ACTIVATION_FWD, activation::forward),
     (op::ACTIVATION_BWD, activation::backward),
     (op::SWIGLU_FWD, activation::swiglu),
@@ -73,8 +71,18 @@ const TABLE: &[(u32, Prepare)] = &[
     (op::ADD, pointwise::add),
 ];
 
-/// Finds the op's file and asks it.
-pub fn prepare(o: &Op<'_>, team_threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
+/// The ops written in register tiles of an instruction set.
+const TILED: &[(u32, PrepareTiled)] = &[
+    (op::MATMUL, matmul::prepare),
+    (op::ATTENTION_FWD, attention::prepare_fwd),
+    (op::ATTENTION_BWD, attention::prepare_bwd),
+];
+
+/// Finds the op's file and asks it, for a team of so many threads and the instruction sets in use.
+pub fn prepare(o: &Op<'_>, team_threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+    if let Some((_, f)) = TILED.iter().find(|(id, _)| *id == o.id) {
+        return f(o, team_threads, isas);
+    }
     match TABLE.iter().find(|(id, _)| *id == o.id) {
         Some((_, f)) => f(o, team_threads),
         None => unsupported(format!(

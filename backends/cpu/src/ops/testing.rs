@@ -1,5 +1,6 @@
 //! Test bench of the ops: operands with any strides and storage, run over teams of several sizes, compared with a plain f64 reference.
 
+use crate::isa::Isas;
 use crate::kernel::Launch;
 use crate::team::Team;
 use crossweave_abi::Layout;
@@ -167,7 +168,7 @@ pub fn run_aliased(
     let mut first: Option<Vec<Tensor>> = None;
     for threads in [1, 2, 3, 5] {
         let team = Team::new(threads, &Host::none());
-        let (k, plan) = crate::ops::prepare(&o, threads).expect("prepare");
+        let (k, plan) = crate::ops::prepare(&o, threads, Isas::detect()).expect("prepare");
         k.check(dynamic).expect("check");
         operands.clone_from_slice(&before);
         let mut ptrs: Vec<*mut u8> = operands
@@ -220,7 +221,7 @@ pub fn run(id: u32, params: &[u8], dynamic: &[u8], operands: &mut [Tensor]) {
 /// The code `prepare` refuses with.
 pub fn refusal(id: u32, params: &[u8], operands: &[Tensor]) -> Option<Code> {
     let layouts: Vec<Layout> = operands.iter().map(|t| t.layout).collect();
-    crate::ops::prepare(&Op::new(id, &layouts, params, 0), 1)
+    crate::ops::prepare(&Op::new(id, &layouts, params, 0), 1, Isas::detect())
         .err()
         .map(|e| e.code)
 }

@@ -126,6 +126,45 @@ pub fn narrow_f16(src: &[f32], dst: &mut [u16]) {
     narrow_f16_plain(&src[done..], &mut dst[done..]);
 }
 
+/// Compares the conversions this machine uses, instructions where it has them, with the arithmetic on bits that defines them.
+pub fn check() -> std::result::Result<(), String> {
+    use crate::gemm::elem::Elem;
+    // Normal and subnormal numbers of both signs, in steps that visit every exponent and many mantissas.
+    let wide: Vec<u16> = (0..248u16).map(|i| (i * 125) ^ ((i & 1) << 15)).collect();
+    // Rounding up, down, to even and into subnormals.
+    let narrow: Vec<f32> = wide.iter().map(|&h| f32_of_f16(h) * 1.000_366_2).collect();
+    let n = wide.len();
+    let (mut up, mut half_up) = (vec![0.0; n], vec![0.0; n]);
+    let (mut down, mut half_down) = (vec![0; n], vec![0; n]);
+    widen_f16(&wide, &mut up);
+    narrow_f16(&narrow, &mut down);
+    // SAFETY: n elements on both sides.
+    unsafe {
+        Elem::F16.widen(wide.as_ptr().cast(), n, half_up.as_mut_ptr());
+        Elem::F16.narrow(narrow.as_ptr(), n, half_down.as_mut_ptr().cast());
+    }
+    for i in 0..n {
+        let (want, least) = (f32_of_f16(wide[i]), f16_of_f32(narrow[i]));
+        for got in [up[i], half_up[i]] {
+            if got.to_bits() != want.to_bits() {
+                return Err(format!(
+                    "f16 {:#06x} widens to {got:e}, not {want:e}",
+                    wide[i]
+                ));
+            }
+        }
+        for got in [down[i], half_down[i]] {
+            if got != least {
+                return Err(format!(
+                    "{:e} rounds to {got:#06x}, not {least:#06x}",
+                    narrow[i]
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,12 +7,14 @@
 mod bwd;
 mod fwd;
 mod math;
+pub mod selftest;
 #[cfg(test)]
 mod tests;
 
 use crate::gemm::each;
 use crate::gemm::elem::Elem;
 use crate::gemm::tile::Level;
+use crate::isa::Isas;
 use crate::kernel::{Kernel, Launch};
 use crossweave_abi::Layout;
 use crossweave_abi::op::{AttentionParams, FLAG_CAUSAL, class};
@@ -139,7 +141,7 @@ impl Ptrs<'_> {
 
 /// The attention code of one instruction set.
 #[derive(Clone, Copy)]
-struct Isa {
+pub struct Isa {
     /// Columns of a tile.
     nr: usize,
     portable: bool,
@@ -149,7 +151,8 @@ struct Isa {
 
 macro_rules! isa {
     ($fn:ident, $lane:ty, $mr:literal, $nv:literal, $portable:literal $(, $feature:literal)?) => {
-        fn $fn() -> Isa {
+        /// The entry points compiled for this instruction set.
+        pub fn $fn() -> Isa {
             use crate::gemm::lane::Lane;
             /// # Safety
             /// As `fwd::item`; the processor has the feature.
@@ -188,8 +191,9 @@ isa!(
 isa!(model512, crate::gemm::lane::Portable<16>, 12, 2, true);
 
 impl Isa {
-    fn detect() -> Isa {
-        match Level::detect() {
+    /// The code of a level.
+    pub fn of(level: Level) -> Isa {
+        match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => avx512(),
             #[cfg(target_arch = "x86_64")]
@@ -348,8 +352,8 @@ impl Kernel for Forward {
 }
 
 /// Prepares `attention_fwd`: operands o, lse, q, k, v.
-pub fn prepare_fwd(op: &Op<'_>, threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
-    prepare_fwd_on(op, threads, Isa::detect())
+pub fn prepare_fwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+    prepare_fwd_on(op, threads, Isa::of(isas.level))
 }
 
 fn prepare_fwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
@@ -446,8 +450,8 @@ impl Kernel for Backward {
 }
 
 /// Prepares `attention_bwd`: operands dq, dk, dv, do, o, q, k, v, lse.
-pub fn prepare_bwd(op: &Op<'_>, threads: usize) -> Result<(Box<dyn Kernel>, Plan)> {
-    prepare_bwd_on(op, threads, Isa::detect())
+pub fn prepare_bwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+    prepare_bwd_on(op, threads, Isa::of(isas.level))
 }
 
 fn prepare_bwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {

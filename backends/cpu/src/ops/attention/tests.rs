@@ -1,6 +1,6 @@
 //! Both directions against a naive f64 reference, the reference's gradients against finite differences, and bits against team sizes.
 
-use super::{Isa, prepare_bwd_on, prepare_fwd_on};
+use super::{Isa, Level, prepare_bwd_on, prepare_fwd_on};
 use crate::kernel::Launch;
 use crate::team::Team;
 use crossweave_abi::Layout;
@@ -355,10 +355,15 @@ fn launch(kernel: &dyn crate::kernel::Kernel, workspace: u64, team: &Team, bufs:
     unsafe { kernel.run(&l) }
 }
 
+/// The best this machine runs.
+fn detected() -> Isa {
+    Isa::of(Level::detect())
+}
+
 fn isas() -> Vec<Isa> {
-    let mut v = vec![super::portable(), super::model512(), Isa::detect()];
+    let mut v = vec![super::portable(), super::model512(), detected()];
     #[cfg(target_arch = "x86_64")]
-    if crate::gemm::tile::Level::detect() != crate::gemm::tile::Level::Portable {
+    if Level::detect() != Level::Portable {
         v.push(super::avx2());
     }
     v
@@ -483,10 +488,10 @@ fn rows_that_see_nothing_are_zero() {
         d: 16,
         ..SMALL
     };
-    c.check(Isa::detect());
+    c.check(detected());
     let zero = vec![0.5; c.q_len()];
     let kv = vec![0.5; c.k_len()];
-    let [o, lse] = c.run_fwd(Isa::detect(), &Team::solo(), &zero, &kv, &kv);
+    let [o, lse] = c.run_fwd(detected(), &Team::solo(), &zero, &kv, &kv);
     assert!(c.load(2, &o)[..110 * 2 * 16].iter().all(|&x| x == 0.0));
     assert_eq!(lse[..4], f32::NEG_INFINITY.to_ne_bytes());
     // No keys at all.
@@ -495,7 +500,7 @@ fn rows_that_see_nothing_are_zero() {
         causal: false,
         ..c
     };
-    c.check(Isa::detect());
+    c.check(detected());
 }
 
 #[test]
@@ -519,8 +524,8 @@ fn bits_do_not_depend_on_the_team() {
         let g = c.input(4, c.q_len());
         let run = |threads| {
             let team = Team::new(threads, &host);
-            let [o, lse] = c.run_fwd(Isa::detect(), &team, &q, &k, &v);
-            let d = c.run_bwd(Isa::detect(), &team, &q, &k, &v, &g, &o, &lse);
+            let [o, lse] = c.run_fwd(detected(), &team, &q, &k, &v);
+            let d = c.run_bwd(detected(), &team, &q, &k, &v, &g, &o, &lse);
             (o, lse, d)
         };
         let want = run(1);
