@@ -6,6 +6,7 @@
 
 use crossweave_abi::Layout;
 use crossweave_abi::op::{self, MatmulParams};
+use crossweave_backend_cpu::isa::Isas;
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::ops;
 use crossweave_backend_cpu::team::Team;
@@ -55,7 +56,8 @@ fn ours() -> Contender {
         ];
         let params = MatmulParams::default();
         let o = Op::new(op::MATMUL, &layouts, params.as_bytes(), 0);
-        let (kernel, plan) = ops::prepare(&o, 1).expect("f32 products are supported");
+        let (kernel, plan) =
+            ops::prepare(&o, 1, Isas::detect()).expect("f32 products are supported");
         let mut work = vec![0u64; plan.workspace_bytes as usize / 8 + 8];
         let w = work.as_mut_ptr().cast::<u8>();
         let operands = [
