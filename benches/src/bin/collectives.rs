@@ -101,7 +101,7 @@ fn rank(
         for m in [&a, &b] {
             s.fill(m.all(), 0, 4)?;
         }
-        let mut least = |f: &mut dyn FnMut() -> crossweave_hal::Result<()>| -> Fallible<f64> {
+        let least = |f: &mut dyn FnMut() -> crossweave_hal::Result<()>| -> Fallible<f64> {
             let mut best = f64::INFINITY;
             for _ in 0..rounds {
                 barrier.wait();
