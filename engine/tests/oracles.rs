@@ -1,9 +1,7 @@
 //! The engine against PyTorch in float64 on the committed oracles: logits, loss, gradients, and twenty AdamW steps; one rank and several.
 
 use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
-use crossweave_hal::{
-    Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result,
-};
+use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::Builder;
 use safetensors::SafeTensors;
@@ -15,10 +13,10 @@ use std::time::Duration;
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value).map_err(Error::from)
+        self.0.set(key, value)
     }
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, Some(timeout)).map_err(Error::from)
+        self.0.get(key, Some(timeout))
     }
 }
 

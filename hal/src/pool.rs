@@ -190,7 +190,7 @@ mod tests {
             x = x
                 .wrapping_mul(6364136223846793005)
                 .wrapping_add(1442695040888963407);
-            if (x >> 33) % 2 == 0 || live.is_empty() {
+            if (x >> 33).is_multiple_of(2) || live.is_empty() {
                 let want = Pool::round((x >> 40) % 20_000);
                 if let Some((b, _)) = p.take(want, 0) {
                     assert!(

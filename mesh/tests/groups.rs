@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crossweave_hal::{
-    Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Result, Tag,
+    Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Result, Tag,
 };
 use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use std::time::Duration;
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value).map_err(Error::from)
+        self.0.set(key, value)
     }
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, Some(timeout)).map_err(Error::from)
+        self.0.get(key, Some(timeout))
     }
 }
 

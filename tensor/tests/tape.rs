@@ -453,13 +453,13 @@ fn transitions_of_tensor_parallelism_are_each_others_backward() {
     let d = Rng(4).many(6);
     let twice = |v: &[f32]| v.iter().map(|x| 2.0 * x).collect::<Vec<_>>();
     let e = lab
-        .run(&c, &[], &[x.clone()], Some(&d), &|cx, x| {
+        .run(&c, &[], std::slice::from_ref(&x), Some(&d), &|cx, x| {
             cx.enter(x[0], Axis::Tp)
         })
         .unwrap();
     assert_eq!((e.out, e.inputs), (x.clone(), vec![Some(twice(&d))]));
     let r = lab
-        .run(&c, &[], &[x.clone()], Some(&d), &|cx, x| {
+        .run(&c, &[], std::slice::from_ref(&x), Some(&d), &|cx, x| {
             cx.reduce(x[0], Axis::Tp)
         })
         .unwrap();

@@ -81,6 +81,13 @@ fn ci() -> Result<(), String> {
             "--",
             "-D",
             "warnings",
+            // As ci/test says why.
+            "-A",
+            "clippy::needless_range_loop",
+            "-A",
+            "clippy::too_many_arguments",
+            "-A",
+            "clippy::type_complexity",
         ],
         &["test", "--release", "--workspace", "--locked"],
         &["doc", "--release", "--workspace", "--no-deps", "--locked"],

@@ -237,7 +237,9 @@ impl Backend for CpuBackend {
     }
 
     fn fill(&self, s: &Stream, dst: Span<'_, Mem>, pattern: u64, pattern_bytes: u32) -> Result<()> {
-        if !matches!(pattern_bytes, 1 | 2 | 4 | 8) || dst.bytes % u64::from(pattern_bytes) != 0 {
+        if !matches!(pattern_bytes, 1 | 2 | 4 | 8)
+            || !dst.bytes.is_multiple_of(u64::from(pattern_bytes))
+        {
             return fail(
                 Code::Invalid,
                 format!(
@@ -264,7 +266,7 @@ impl Backend for CpuBackend {
 
 fn word_address(word: &Span<'_, Mem>, what: &str) -> Result<*const AtomicU64> {
     let at = address(word, what)?;
-    if word.bytes < 8 || at as usize % 8 != 0 {
+    if word.bytes < 8 || !(at as usize).is_multiple_of(8) {
         return fail(
             Code::Invalid,
             format!("{what}: the word needs 8 bytes at a multiple of 8"),

@@ -85,7 +85,7 @@ int_value!(i8: DType::I8, u8: DType::U8, i32: DType::I32, u32: DType::U32, i64: 
 fn input<T: Value>(rank: usize, n: u64) -> Vec<T> {
     (0..n)
         .map(|i| {
-            let x = (i + 1) * 0x9e37_79b9_7f4a_7c15 ^ (rank as u64 + 1) * 0xd1b5_4a32_d192_ed03;
+            let x = ((i + 1) * 0x9e37_79b9_7f4a_7c15) ^ ((rank as u64 + 1) * 0xd1b5_4a32_d192_ed03);
             T::make((x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 16)
         })
         .collect()

@@ -24,6 +24,8 @@ fn pinned(b: &CpuBackend, d: &Device, bytes: u64) -> Mem {
     b.alloc(d, MemKind::HostPinned, bytes, 0).unwrap()
 }
 
+// The slice is of the device's memory, not of the handle's.
+#[allow(clippy::mut_from_ref)]
 fn bytes<'a>(b: &CpuBackend, m: &'a Mem) -> &'a mut [u8] {
     // SAFETY: pinned memory of that length; each test touches it only while its streams are idle.
     unsafe { std::slice::from_raw_parts_mut(b.map(m).unwrap(), m.bytes() as usize) }

@@ -7,8 +7,8 @@
 
 use crossweave_benches::options::Options;
 use crossweave_hal::{
-    Bootstrap, CommOptions, Communicator, DType, Error, HostServices, KvStore, LocalKv, Plugin,
-    RawPlugin, Reduce, Tag,
+    Bootstrap, CommOptions, Communicator, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin,
+    Reduce, Tag,
 };
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -18,10 +18,10 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
     fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
-        self.0.set(key, value).map_err(Error::from)
+        self.0.set(key, value)
     }
     fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        self.0.get(key, Some(timeout)).map_err(Error::from)
+        self.0.get(key, Some(timeout))
     }
 }
 
@@ -61,7 +61,7 @@ fn run() -> Fallible<()> {
         .collect::<Result<Vec<_>, _>>()?;
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
-        .config("cpu.devices", &ranks.to_string())
+        .config("cpu.devices", ranks.to_string())
         .config("cpu.threads", "1")
         .kv(kv.clone())
         .build();

@@ -10,7 +10,7 @@ use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, cpu_seconds, load};
 use crossweave_benches::{least, median};
 use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, Trainer, dry_run};
-use crossweave_hal::{Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
+use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_tensor::Builder;
 use serde_json::{Value, json};
 use std::process::Command;
@@ -198,10 +198,10 @@ fn torch(
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
     fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
-        self.0.set(key, value).map_err(Error::from)
+        self.0.set(key, value)
     }
     fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        self.0.get(key, Some(timeout)).map_err(Error::from)
+        self.0.get(key, Some(timeout))
     }
 }
 
@@ -237,8 +237,8 @@ fn one(mut o: Options) -> Fallible<()> {
     let memory = Memory::start();
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
-        .config("cpu.devices", &ranks.to_string())
-        .config("cpu.threads", &threads.to_string())
+        .config("cpu.devices", ranks.to_string())
+        .config("cpu.threads", threads.to_string())
         .config("cpu.profile", if profile { "on" } else { "off" })
         .kv(kv.clone())
         .build();

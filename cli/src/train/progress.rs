@@ -48,7 +48,7 @@ impl Live {
             bar.set_message(format!("loss {:.4}  {speed} tok/s", r.loss));
             return;
         }
-        if r.step % self.every == 0 || r.step == self.steps || r.step == 1 {
+        if r.step.is_multiple_of(self.every) || r.step == self.steps || r.step == 1 {
             let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
             println!(
                 "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {speed} tok/s  eta {}",

@@ -4,8 +4,8 @@
 use crossweave_collectives::Collectives;
 use crossweave_hal::abi::*;
 use crossweave_hal::{
-    Bootstrap, Buffer, CollectiveCell, CommOptions, DType, Device, Error, HostServices, KvStore,
-    LocalKv, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
+    Bootstrap, Buffer, CollectiveCell, CommOptions, DType, Device, HostServices, KvStore, LocalKv,
+    Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use std::time::Duration;
 pub struct Boot(pub Arc<dyn KvStore>);
 impl Bootstrap for Boot {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value).map_err(Error::from)
+        self.0.set(key, value)
     }
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, Some(timeout)).map_err(Error::from)
+        self.0.get(key, Some(timeout))
     }
 }
 

@@ -221,7 +221,7 @@ impl Build {
         self.op(id, p.as_bytes(), &o, None);
     }
     /// One 4-byte element whose bits come from the launch-time parameters.
-    pub fn from_dyn(&mut self, dtype: DType, pattern: PatternMap) -> View {
+    pub fn dyn_word(&mut self, dtype: DType, pattern: PatternMap) -> View {
         let v = self.temp(dtype, &[1]);
         self.steps.push(RecipeStep::Fill {
             slot: v.slot(),
@@ -231,7 +231,7 @@ impl Build {
     }
     /// One f32.
     pub fn constant(&mut self, value: f32) -> View {
-        self.from_dyn(
+        self.dyn_word(
             DType::F32,
             std::sync::Arc::new(move |_: &[u8]| value.to_bits()),
         )

@@ -28,7 +28,7 @@ pub(super) fn adamw(o: &OpRequest) -> Option<Recipe> {
     let (coef, skip) = (g.view(0), g.view(1));
     let master = p.flags & op::FLAG_MASTER != 0;
     let each = if master { 5 } else { 4 };
-    if p.mode > 1 || o.operands.len() < 2 || (o.operands.len() - 2) % each != 0 {
+    if p.mode > 1 || o.operands.len() < 2 || !(o.operands.len() - 2).is_multiple_of(each) {
         return None;
     }
     let (l2, decoupled) = (p.mode == 1, p.mode == 0);

@@ -117,7 +117,7 @@ impl Machine {
                 if k >= 8 || i.imm.fract() != 0.0 || i.imm < 0.0 {
                     return None;
                 }
-                self.b.from_dyn(
+                self.b.dyn_word(
                     DType::F32,
                     Arc::new(move |d: &[u8]| {
                         read::<op::ProgramDyn>(d).map_or(0, |d| d.scalars[k].to_bits())

@@ -46,6 +46,8 @@ fn weight(b: &mut Build, t: &Targets, n: u64) -> View {
     let hit = b.temp(DType::F32, &t.onehot.shape);
     b.copy(&hit, &t.onehot);
     let hits = b.along(SUM, &hit).reshape(&[n]);
+    // 1 where the row was hit, 0/0 = NaN where it was not.
+    #[allow(clippy::eq_op)]
     let w = b.new_map(&[n], &[&hits], |v| v[0] / v[0]);
     match &t.ignored {
         Some(i) => {

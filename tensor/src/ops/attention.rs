@@ -48,8 +48,8 @@ pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSp
     let fits = d.len() == 3
         && e.len() == 3
         && spec.kv_heads > 0
-        && spec.heads % spec.kv_heads == 0
-        && d[2] % spec.heads == 0
+        && spec.heads.is_multiple_of(spec.kv_heads)
+        && d[2].is_multiple_of(spec.heads)
         && d[0] == e[0]
         && e[2] == d[2] / spec.heads * spec.kv_heads
         && vv.shape() == kv.shape();

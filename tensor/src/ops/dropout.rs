@@ -22,11 +22,7 @@ fn apply(env: &Env<'_>, y: &Tensor, x: &Tensor, p: f64, op_index: u32) -> Result
         ..Default::default()
     };
     let sequences = x.shape().dims().first().copied().unwrap_or(1);
-    let per_sequence = if sequences == 0 {
-        0
-    } else {
-        x.numel() / sequences
-    };
+    let per_sequence = x.numel().checked_div(sequences).unwrap_or(0);
     let blocks = per_sequence.div_ceil(4);
     let mut key = op::PhiloxDyn {
         seed: env.key.seed,
@@ -34,7 +30,7 @@ fn apply(env: &Env<'_>, y: &Tensor, x: &Tensor, p: f64, op_index: u32) -> Result
         offset: env.key.first_sequence * blocks,
         ..Default::default()
     };
-    if per_sequence % 4 == 0 {
+    if per_sequence.is_multiple_of(4) {
         return env.run.launch(
             op::DROPOUT,
             &[Some(y), Some(x), None],

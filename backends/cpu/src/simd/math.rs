@@ -128,7 +128,7 @@ pub fn erf(x: f32) -> f32 {
     p = p * z - 2.686_543e-2;
     p = p * z + 1.128_378_2e-1;
     p = p * z - 3.761_263_8e-1;
-    p = p * z + 1.128_379_2;
+    p = p * z + std::f32::consts::FRAC_2_SQRT_PI;
     let c = pick(a > 4.0, 4.0, a);
     let mut q = 1.637_151_4e-6;
     q = q * c - 4.605_804e-5;
