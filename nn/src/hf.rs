@@ -131,6 +131,7 @@ impl ModelSpec {
     }
     /// Checks what no single key can: divisions and ranges.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.within_reach()?;
         match self {
             ModelSpec::Gpt2(m) if m.n_embd % m.n_head != 0 => bad(
                 "n_head",
@@ -153,6 +154,41 @@ impl ModelSpec {
             _ => Ok(()),
         }
     }
+
+    /// Sizes no machine has, refused before arithmetic on them can overflow or a list of their layers fills the memory.
+    fn within_reach(&self) -> Result<(), ConfigError> {
+        const LAYERS: u64 = 10_000;
+        const WIDTH: u64 = 1 << 22;
+        const IDS: u64 = i32::MAX as u64;
+        let sizes: &[(&'static str, u64, u64)] = match self {
+            ModelSpec::Gpt2(m) => &[
+                ("n_layer", m.n_layer, LAYERS),
+                ("n_embd", m.n_embd, WIDTH),
+                ("n_head", m.n_head, WIDTH),
+                ("n_inner", m.n_inner, WIDTH),
+                ("vocab_size", m.vocab_size, IDS),
+                ("n_positions", m.n_positions, IDS),
+            ],
+            ModelSpec::Llama(m) => &[
+                ("num_hidden_layers", m.num_hidden_layers, LAYERS),
+                ("hidden_size", m.hidden_size, WIDTH),
+                ("intermediate_size", m.intermediate_size, WIDTH),
+                ("num_attention_heads", m.num_attention_heads, WIDTH),
+                ("num_key_value_heads", m.num_key_value_heads, WIDTH),
+                (
+                    "head_dim",
+                    m.head_dim.saturating_mul(m.num_attention_heads),
+                    WIDTH,
+                ),
+                ("vocab_size", m.vocab_size, IDS),
+                ("max_position_embeddings", m.max_position_embeddings, IDS),
+            ],
+        };
+        match sizes.iter().find(|(_, size, most)| size > most) {
+            Some((key, size, most)) => bad(key, format!("{size} is more than the {most} allowed")),
+            None => Ok(()),
+        }
+    }
 }
 
 fn gpt2(k: &Keys<'_>) -> Result<Gpt2, ConfigError> {
@@ -166,7 +202,7 @@ fn gpt2(k: &Keys<'_>) -> Result<Gpt2, ConfigError> {
         n_embd,
         n_layer: k.int("n_layer", Some(12))?,
         n_head: k.int("n_head", Some(12))?,
-        n_inner: k.int("n_inner", Some(4 * n_embd))?,
+        n_inner: k.int("n_inner", Some(n_embd.saturating_mul(4)))?,
         activation: activation(
             "activation_function",
             &k.text("activation_function", "gelu_new")?,
