@@ -29,7 +29,9 @@ fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
         // A reader that has closed its end (`| head`) wants no more of the output; that is not a failure to report.
         let text = info.payload().downcast_ref::<String>();
-        if text.is_some_and(|t| t.starts_with("failed printing to stdout") && t.contains("Broken pipe")) {
+        if text.is_some_and(|t| {
+            t.starts_with("failed printing to stdout") && t.contains("Broken pipe")
+        }) {
             std::process::exit(0);
         }
         eprintln!("error: this is a bug of crossweave: {info}");

@@ -101,7 +101,9 @@ impl Walk<'_> {
             let last = done == self.job.steps;
             let validate = self.job.validation.is_some() && (last || due(run.validate_every, done));
             let checkpoint = last || due(run.checkpoint_every, done);
-            self.settle(if validate || checkpoint { 0 } else { 1 })?;
+            // The first step is waited for, so that the time of making everything ready is not counted to the second.
+            let first = done == self.job.resume.step + 1;
+            self.settle(u32::from(!(first || validate || checkpoint)))?;
             if validate {
                 self.validate(done)?;
             }
@@ -149,26 +151,33 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads figures until at most `left` steps are in flight.
+    /// Reads figures until at most `left` steps are in flight. Steps read together share the time since the last reading evenly: the
+    /// host saw them end together, and the device does not say when each did.
     fn settle(&mut self, left: u32) -> Result<()> {
-        while self.in_flight > left {
+        let mut read = vec![];
+        let mut failure = None;
+        while self.in_flight > left && failure.is_none() {
             let Some(m) = self.trainer.metrics()? else {
                 break;
             };
             self.in_flight -= 1;
-            if !m.loss.is_finite() || !m.grad_norm.is_finite() {
-                return Err(self.diverged(m.step, m.loss, m.grad_norm));
+            if m.loss.is_finite() && m.grad_norm.is_finite() {
+                read.push(m);
+            } else {
+                failure = Some(self.diverged(m.step, m.loss, m.grad_norm));
             }
-            let lr = self.job.resolved.schedule.lr(m.step - 1);
-            let per_step = self.job.tokens_per_step();
-            if let Some(w) = &mut self.writer {
-                let now = Instant::now();
-                let seconds = now.duration_since(w.mark).as_secs_f64().max(1e-9);
-                w.mark = now;
+        }
+        let per_step = self.job.tokens_per_step();
+        if let Some(w) = self.writer.as_mut().filter(|_| !read.is_empty()) {
+            let now = Instant::now();
+            let shared_by = read.len() as f64;
+            let seconds = (now.duration_since(w.mark).as_secs_f64() / shared_by).max(1e-9);
+            w.mark = now;
+            for m in read {
                 let record = StepRecord {
                     step: m.step,
                     loss: m.loss,
-                    lr,
+                    lr: self.job.resolved.schedule.lr(m.step - 1),
                     grad_norm: m.grad_norm,
                     tokens: m.step * per_step,
                     tokens_per_s: per_step as f64 / seconds,
@@ -179,7 +188,7 @@ impl Walk<'_> {
                 w.summary.step(&record);
             }
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     fn diverged(&self, step: u64, loss: f64, norm: f64) -> CliError {
