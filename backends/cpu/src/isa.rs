@@ -136,6 +136,8 @@ mod tests {
 
     /// The portable tile with the lowest bit of each block's first result flipped.
     fn wrong() -> Isa {
+        /// # Safety
+        /// As the portable tile's.
         unsafe fn block(t: &Block) {
             // SAFETY: forwarded; a block has at least one element.
             unsafe {
