@@ -3,6 +3,7 @@
 use crate::args::BackendsArgs;
 use crate::backend::{LINKED, host, open_linked, plugin_dirs};
 use crate::error::Result;
+use crate::say::say;
 use crossweave_hal::loader::ABI_MAJOR;
 use crossweave_hal::loader::{discover, load};
 use crossweave_hal::{Plugin, abi};
@@ -37,12 +38,12 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
     }
     if args.json {
         let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
-        println!("{:#}", json!({"backends": list, "searched": dirs}));
+        say!("{:#}", json!({"backends": list, "searched": dirs}));
         return Ok(());
     }
     list.iter().for_each(print);
     let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
-    println!(
+    say!(
         "plugins are looked for in: {} (CROSSWEAVE_PLUGIN_PATH, then beside the program)",
         dirs.join(", ")
     );
@@ -75,23 +76,23 @@ fn opened(plugin: &Plugin) -> Result<Value> {
 fn print(b: &Value) {
     let text = |key: &str| b[key].as_str().unwrap_or("-").to_string();
     let place = b["path"].as_str().unwrap_or("linked in");
-    println!("{:<8} {place}", text("name"));
+    say!("{:<8} {place}", text("name"));
     if let Some(e) = b["error"].as_str() {
-        println!("         cannot be used: {e}");
+        say!("         cannot be used: {e}");
         return;
     }
     let interfaces: Vec<&str> = b["interfaces"]
         .as_array()
         .map(|v| v.iter().filter_map(Value::as_str).collect())
         .unwrap_or_default();
-    println!(
+    say!(
         "         by {}, ABI {}: {}",
         text("vendor"),
         text("abi"),
         interfaces.join(", ")
     );
     for d in b["devices"].as_array().into_iter().flatten() {
-        println!(
+        say!(
             "         device {}: {} ({}, {}), {:.1} GiB",
             d["index"],
             d["name"].as_str().unwrap_or("-"),

@@ -2,6 +2,7 @@
 
 use crate::args::CheckpointAction;
 use crate::error::Result;
+use crate::say::say;
 use crossweave_checkpoint::{inspect, verify};
 
 /// Runs the command.
@@ -10,8 +11,8 @@ use crossweave_checkpoint::{inspect, verify};
 /// Nothing there; damage, with file and reason.
 pub fn run(action: CheckpointAction) -> Result<()> {
     match action {
-        CheckpointAction::Inspect { dir } => print!("{}", inspect(&dir)?),
-        CheckpointAction::Verify { dir } => print!("{}", verify(&dir)?),
+        CheckpointAction::Inspect { dir } => say!("{}", inspect(&dir)?.trim_end()),
+        CheckpointAction::Verify { dir } => say!("{}", verify(&dir)?.trim_end()),
     }
     Ok(())
 }

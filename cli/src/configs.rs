@@ -2,6 +2,7 @@
 
 use crate::args::ConfigAction;
 use crate::error::{CliError, Result};
+use crate::say::say;
 use crossweave_config::{Config, json_schema, reference, split_set};
 use std::path::Path;
 
@@ -30,14 +31,17 @@ pub fn run(action: ConfigAction) -> Result<()> {
             sets,
         } => {
             let config = load(&config, &sets)?;
-            print!("{}", config.check(config.ranks(ranks.map(u64::from)))?);
+            say!(
+                "{}",
+                (config.check(config.ranks(ranks.map(u64::from)))?).trim_end()
+            );
         }
-        ConfigAction::Schema => print!("{}", json_schema()),
+        ConfigAction::Schema => say!("{}", json_schema().trim_end()),
         ConfigAction::Explain {
             config: Some(path),
             sets,
-        } => print!("{}", load(&path, &sets)?.explain()),
-        ConfigAction::Explain { config: None, .. } => print!("{}", reference()),
+        } => say!("{}", load(&path, &sets)?.explain().trim_end()),
+        ConfigAction::Explain { config: None, .. } => say!("{}", reference().trim_end()),
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::args::GenerateArgs;
 use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
+use crate::say::say;
 use crate::{model, tokens};
 use crossweave_hal::DType;
 
@@ -30,6 +31,6 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
         seed: args.seed,
     };
     let text = infer::continue_text(&mut trainer, &source, &tokenizer, &args.prompt, draw)?;
-    println!("{}{text}", args.prompt);
+    say!("{}{text}", args.prompt);
     Ok(())
 }

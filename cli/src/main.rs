@@ -16,6 +16,7 @@ mod plan;
 mod probe;
 mod report;
 mod reports;
+mod say;
 mod source;
 mod tokens;
 mod train;

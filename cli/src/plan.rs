@@ -3,6 +3,7 @@
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
 use crate::error::{CliError, Result};
+use crate::say::say;
 use crate::train::rank_spec;
 use crate::{configs, model, source};
 use crossweave_config::{Data, Given, Model};
@@ -69,14 +70,14 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let (plan, facts) = (trainer.plan(), trainer.facts());
     let peak = crossweave_plan::check(plan, facts).map_err(crossweave_engine::Error::from)?;
     if args.json {
-        println!(
+        say!(
             "{:#}",
             json!({"plan": plan, "facts": facts, "peak_bytes": peak.parts.total()})
         );
         return Ok(());
     }
-    println!("{plan}\n\n{}", plan.table(Some(facts)));
-    println!(
+    say!("{plan}\n\n{}", plan.table(Some(facts)));
+    say!(
         "{} steps of the plan, {} ranks, {} micro-batches of {} x {seq} tokens, {} parameters",
         plan.walk().count(),
         ranks,
@@ -85,7 +86,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         dry.params
     );
     for (u, unit) in facts.units.iter().enumerate() {
-        println!("  {u:>3} {}: {} parameters", unit.name, unit.params);
+        say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
+use crate::say::say;
 use crate::{infer, model};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
 use crossweave_engine::MicroBatch;
@@ -76,7 +77,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     }
     let count = out.len() - 2;
     write(&args.out, out)?;
-    println!(
+    say!(
         "{}: loss {loss:.6}, logits [{b}, {t}, {vocab}], {count} gradients",
         args.out.display()
     );

@@ -3,6 +3,7 @@
 use crate::args::ReportArgs;
 use crate::error::Result;
 use crate::report;
+use crate::say::say;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
@@ -11,9 +12,9 @@ use std::time::UNIX_EPOCH;
 /// # Errors
 /// No metrics; files that cannot be understood or written.
 pub fn run(args: &ReportArgs) -> Result<()> {
-    println!("{}", report::write_page(&args.dir)?.display());
+    say!("{}", report::write_page(&args.dir)?.display());
     if args.tensorboard {
-        println!("{}", events(&args.dir)?.display());
+        say!("{}", events(&args.dir)?.display());
     }
     Ok(())
 }

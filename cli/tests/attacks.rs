@@ -419,3 +419,23 @@ fn runs() {
         &[],
     );
 }
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_goes_away_ends_nothing() {
+    let s = Scratch::new();
+    // The pipe's reader is closed at once.
+    for args in [
+        &["config", "explain"][..],
+        &["train", "config.json", "--out", "run"],
+    ] {
+        let mut child = s
+            .command(args)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        assert!(child.wait().unwrap().success(), "{args:?}");
+    }
+    assert!(s.path("run/model/model.safetensors").is_file());
+}

@@ -1,6 +1,7 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else.
 
 use super::metrics::StepRecord;
+use crate::say::say;
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -50,7 +51,7 @@ impl Live {
         }
         if r.step.is_multiple_of(self.every) || r.step == self.steps || r.step == 1 {
             let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
-            println!(
+            say!(
                 "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {speed} tok/s  eta {}",
                 r.step,
                 self.steps,
@@ -73,8 +74,8 @@ impl Live {
     /// A line that stays.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| println!("{line}")),
-            None => println!("{line}"),
+            Some(bar) => bar.suspend(|| say!("{line}")),
+            None => say!("{line}"),
         }
     }
 

@@ -6,8 +6,11 @@ use crate::error::{CliError, Result};
 use crate::tokens;
 use crossweave_checkpoint::{DEFAULT_SHARD_BYTES, Dtype, TensorOut, Writer, export_hf, prune};
 use crossweave_engine::{RankLedger, StateKind, Trainer};
+use crossweave_tensor::ParamDecl;
 use serde_json::json;
+use std::io;
 use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
 
 /// Writes `text` beside `path` and moves it there.
 fn write_whole(path: &Path, text: &str) -> Result<()> {
@@ -47,8 +50,65 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
     write_whole(&job.out.join("ledger.json"), &format!("{ledger:#}\n"))
 }
 
-fn shape_of(p: &crossweave_tensor::ParamDecl) -> Vec<usize> {
+fn shape_of(p: &ParamDecl) -> Vec<usize> {
     p.shape.dims().iter().map(|d| *d as usize).collect()
+}
+
+/// What a writer asks of the rank whose state it writes: a parameter's state, and where to send it.
+type Request = (
+    String,
+    StateKind,
+    Sender<std::result::Result<Vec<f32>, String>>,
+);
+
+/// Hands a trainer's state to a file's writer, one tensor at a time, so that a copy of the whole model never exists on the host. A
+/// trainer belongs to its thread, so the writer works on another one and asks.
+#[derive(Clone)]
+struct Feed(Sender<Request>);
+
+impl Feed {
+    /// Runs `work` with a feed of `trainer`.
+    fn serve<T: Send>(trainer: &Trainer, work: impl FnOnce(Feed) -> Result<T> + Send) -> Result<T> {
+        let (ask, asked) = channel::<Request>();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(move || work(Feed(ask)));
+            for (name, kind, reply) in asked {
+                // A writer that has failed does not wait for its answer any more.
+                let _ = reply.send(trainer.read(&name, kind).map_err(|e| e.to_string()));
+            }
+            writer.join().unwrap_or_else(|_| {
+                Err(CliError::refused(
+                    "the writer of a file panicked; this is a bug",
+                    "please report it",
+                ))
+            })
+        })
+    }
+
+    /// The tensor `title`, read from the device when its turn comes.
+    fn tensor(
+        &self,
+        title: &str,
+        shape: &[usize],
+        name: &str,
+        kind: StateKind,
+    ) -> TensorOut<'static> {
+        let (ask, name) = (self.0.clone(), name.to_string());
+        TensorOut::stream(title, Dtype::F32, shape, move |out| {
+            let gone = || io::Error::other("the rank has ended");
+            let (reply, answer) = channel();
+            ask.send((name, kind, reply)).map_err(|_| gone())?;
+            let values = answer
+                .recv()
+                .map_err(|_| gone())?
+                .map_err(io::Error::other)?;
+            for chunk in values.chunks(1 << 16) {
+                let bytes: Vec<u8> = chunk.iter().flat_map(|v| v.to_le_bytes()).collect();
+                out.write_all(&bytes)?;
+            }
+            Ok(())
+        })
+    }
 }
 
 /// Writes the checkpoint of `step` and removes old ones. Every rank holds the same state, so one rank writes it for all.
@@ -56,20 +116,23 @@ fn shape_of(p: &crossweave_tensor::ParamDecl) -> Vec<usize> {
 /// # Errors
 /// The device; the disk. What was there before stays whole.
 pub fn checkpoint(job: &Job, trainer: &Trainer, step: u64) -> Result<()> {
-    let writer = Writer::begin(&job.out, step, 1)?;
-    let mut rank = writer.rank(0)?;
-    for p in trainer.params() {
-        let (shape, n) = (shape_of(&p), p.shape.numel());
-        for kind in StateKind::ALL {
-            let name = blob(kind, &p.name);
-            let values = trainer.read(&p.name, kind)?;
-            rank.put_tensor(TensorOut::from_f32(&name, Dtype::F32, &shape, values));
-            rank.owns(&name, Dtype::F32, &shape, 0, n, &name, 0)?;
+    let params = trainer.params();
+    Feed::serve(trainer, |feed| {
+        let writer = Writer::begin(&job.out, step, 1)?;
+        let mut rank = writer.rank(0)?;
+        for p in &params {
+            let (shape, n) = (shape_of(p), p.shape.numel());
+            for kind in StateKind::ALL {
+                let name = blob(kind, &p.name);
+                rank.put_tensor(feed.tensor(&name, &shape, &p.name, kind));
+                rank.owns(&name, Dtype::F32, &shape, 0, n, &name, 0)?;
+            }
         }
-    }
-    rank.finish()?;
-    let fingerprint = job.corpus.fingerprint();
-    writer.commit(state(&job.resolved, fingerprint.as_deref(), step))?;
+        rank.finish()?;
+        let fingerprint = job.corpus.fingerprint();
+        writer.commit(state(&job.resolved, fingerprint.as_deref(), step))?;
+        Ok(())
+    })?;
     prune(&job.out, job.resolved.settings.run.keep_last as usize)?;
     Ok(())
 }
@@ -93,22 +156,17 @@ pub fn model(job: &Job, trainer: &Trainer) -> Result<()> {
             }
         }
     }
-    let mut tensors = vec![];
-    for p in trainer.params() {
-        let values = trainer.read(&p.name, StateKind::Value)?;
-        tensors.push(TensorOut::from_f32(
-            &p.name,
-            Dtype::F32,
-            &shape_of(&p),
-            values,
-        ));
-    }
-    let config = job.source.hf_config(eod);
-    Ok(export_hf(
-        job.out.join("model"),
-        &config,
-        tensors,
-        DEFAULT_SHARD_BYTES,
-        &extra,
-    )?)
+    let (config, params) = (job.source.hf_config(eod), trainer.params());
+    Feed::serve(trainer, |feed| {
+        let tensor = |p: &ParamDecl| feed.tensor(&p.name, &shape_of(p), &p.name, StateKind::Value);
+        let tensors: Vec<_> = params.iter().map(tensor).collect();
+        let dir = job.out.join("model");
+        Ok(export_hf(
+            dir,
+            &config,
+            tensors,
+            DEFAULT_SHARD_BYTES,
+            &extra,
+        )?)
+    })
 }

@@ -3,6 +3,7 @@
 use super::metrics::StepRecord;
 use super::progress::clock;
 use super::setup::Job;
+use crate::say::say;
 use crossweave_engine::RankLedger;
 use indicatif::{BinaryBytes, HumanCount};
 
@@ -100,12 +101,12 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
     rows.push(("parameters", HumanCount(params).to_string()));
     rows.push(("files", files(job, s)));
     let width = rows.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
-    println!();
+    say!();
     for (key, value) in rows {
-        println!("  {key:<width$}  {value}");
+        say!("  {key:<width$}  {value}");
     }
     if let Some(sample) = &s.sample {
-        println!("\nsample:\n{sample}");
+        say!("\nsample:\n{sample}");
     }
 }
 

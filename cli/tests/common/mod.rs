@@ -98,8 +98,11 @@ pub fn records(run: &Path) -> Vec<Value> {
         .collect()
 }
 
+/// Step, loss, learning rate, gradient norm, validation loss.
+pub type Figures = (u64, Option<f64>, Option<f64>, Option<f64>, Option<f64>);
+
 /// Everything in the metrics that is no clock, by record.
-pub fn figures(run: &Path) -> Vec<(u64, Option<f64>, Option<f64>, Option<f64>, Option<f64>)> {
+pub fn figures(run: &Path) -> Vec<Figures> {
     records(run)
         .iter()
         .map(|r| {
