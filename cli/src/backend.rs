@@ -116,12 +116,35 @@ pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Resu
 /// # Errors
 /// When there is no device, or it cannot be opened.
 pub fn open_device(plugin: &Plugin, rank: u32) -> Result<Device> {
-    let count = plugin.device_count()?;
-    if count == 0 {
-        return Err(CliError::refused(
-            format!("back end {} finds no device on this machine", plugin.name()),
+    let count = count(plugin)?;
+    plugin.open(rank % count).map_err(|e| failed(plugin, &e))
+}
+
+/// Devices of a back end, at least one.
+///
+/// # Errors
+/// When there is none, or the back end cannot tell.
+pub fn count(plugin: &Plugin) -> Result<u32> {
+    match plugin.device_count().map_err(|e| failed(plugin, &e))? {
+        0 => Err(CliError::refused(
+            format!("{} finds no device on this machine", name(plugin)),
             "use --backend cpu, or check the driver",
-        ));
+        )),
+        n => Ok(n),
     }
-    Ok(plugin.open(rank % count)?)
+}
+
+/// A back end's failure with its name, which the device layer does not know it by.
+fn failed(plugin: &Plugin, e: &crossweave_hal::Error) -> CliError {
+    CliError::refused(
+        format!("{}: {e}", name(plugin)),
+        "use --backend cpu, or check the driver and the plugin",
+    )
+}
+
+fn name(plugin: &Plugin) -> String {
+    match plugin.path() {
+        Some(path) => format!("back end {} ({})", plugin.name(), path.display()),
+        None => format!("back end {}", plugin.name()),
+    }
 }

@@ -33,7 +33,7 @@ pub fn run(action: ConfigAction) -> Result<()> {
             let config = load(&config, &sets)?;
             say!(
                 "{}",
-                (config.check(config.ranks(ranks.map(u64::from)))?).trim_end()
+                config.check(config.ranks(ranks.map(u64::from)))?.trim_end()
             );
         }
         ConfigAction::Schema => say!("{}", json_schema().trim_end()),

@@ -28,13 +28,6 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(|info| {
-        // A reader that has closed its end (`| head`) wants no more of the output; that is not a failure to report.
-        let text = info.payload().downcast_ref::<String>();
-        if text.is_some_and(|t| {
-            t.starts_with("failed printing to stdout") && t.contains("Broken pipe")
-        }) {
-            std::process::exit(0);
-        }
         eprintln!("error: this is a bug of crossweave: {info}");
         eprintln!("       please report it with the command line and the config");
     }));

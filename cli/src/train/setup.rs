@@ -79,7 +79,7 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
     let resume_from = args.resume.as_deref();
     let host = backend::host(ranks, config.settings.run.threads_per_rank);
     let plugin = backend::choose(&args.backend, &config.settings.run.backend, &host)?;
-    plugin.device_count()?;
+    backend::count(&plugin)?;
 
     let hf = matches!(model, Model::Hf(_));
     let mut spec = source::spec(&data, Some(&model))?;
