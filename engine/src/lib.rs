@@ -17,4 +17,6 @@ pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;
 pub use state::StateKind;
-pub use trainer::{AdamW, MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer};
+pub use trainer::{
+    AdamW, MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer, plan_for,
+};

@@ -192,15 +192,7 @@ impl Trainer {
                 spec.rank, spec.world, spec.micro_batches
             )));
         }
-        let facts = Facts {
-            units: dry.units.clone(),
-            micro_batches: spec.micro_batches,
-            ranks: spec.world,
-            budget: None,
-            slots: None,
-        };
-        let plan = plan_step(&facts, &spec)?;
-        crossweave_plan::check(&plan, &facts)?;
+        let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
         let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
         let reduce = device.stream("reduce", 1).map_err(|e| hal(e.into()))?;
@@ -462,6 +454,32 @@ impl Trainer {
     pub(crate) fn put_plan(&mut self, plan: Plan) {
         self.plan = plan;
     }
+}
+
+/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
+/// allocated, with the step of the plan it falls on.
+///
+/// # Errors
+/// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
+pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
+    let info = device.info().map_err(|e| Error::Run {
+        rank: spec.rank,
+        step: 0,
+        at: "asking the device for its memory".into(),
+        source: e.into(),
+    })?;
+    let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
+    let part = info.mem_total / if shared { spec.world.max(1) as u64 } else { 1 };
+    let facts = Facts {
+        units: dry.units.clone(),
+        micro_batches: spec.micro_batches,
+        ranks: spec.world,
+        budget: (part > 0).then_some(part),
+        slots: None,
+    };
+    let plan = plan_step(&facts, spec)?;
+    crossweave_plan::check(&plan, &facts)?;
+    Ok((plan, facts))
 }
 
 /// The plan of one optimizer step.

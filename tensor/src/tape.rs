@@ -68,13 +68,15 @@ impl Tape {
     pub fn tensor(&self, v: Var) -> Option<&Tensor> {
         self.vals.get(v.0 as usize).and_then(|v| v.tensor.as_ref())
     }
-    /// Bytes of the values still held (shared buffers counted once per value).
+    /// Bytes of the values still held; memory that several values share (slices of one product) counts once.
     pub fn held_bytes(&self) -> u64 {
-        self.vals
-            .iter()
-            .filter_map(|v| v.tensor.as_ref())
-            .map(|t| t.dtype().bytes(t.numel()))
-            .sum()
+        let held = self.vals.iter().filter_map(|v| v.tensor.as_ref());
+        let mut seen: Vec<(*const crossweave_hal::Buffer, u64)> = held
+            .map(|t| (std::sync::Arc::as_ptr(t.buffer()), t.buffer().bytes()))
+            .collect();
+        seen.sort();
+        seen.dedup();
+        seen.iter().map(|(_, bytes)| bytes).sum()
     }
 
     /// Ends the forward: what no backward reads is dropped, and what is cheap to rebuild too when `keep` says so. `outputs` stay with the caller.

@@ -8,7 +8,7 @@ use crate::model::{self, Source};
 use crate::{configs, source};
 use crossweave_config::{self as config, Config, Data, DecayOn, Dtype, Given, Model, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
-use crossweave_engine::{AdamW, DryRun, RankSpec, Recompute, dry_run};
+use crossweave_engine::{AdamW, DryRun, RankSpec, Recompute, dry_run, plan_for};
 use crossweave_hal::{DType, HostServices, Plugin};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -147,6 +147,10 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
         resolved.batch.micro,
         seq_len,
     )?;
+    // Refused here, before the output folder exists, rather than after minutes of filling memory.
+    let first = plugin.open(0)?;
+    plan_for(&first, &rank_spec(&resolved, 0, ranks, seq_len), &dry)?;
+    drop(first);
     for w in &resolved.warnings {
         eprintln!("warning: {w}");
     }
