@@ -37,7 +37,10 @@ pub fn host(ranks: u32, threads: Option<u64>) -> HostServices {
     for name in LINKED {
         host = host.config(format!("{name}.devices"), ranks.to_string());
     }
-    host.config("cpu.threads", threads.to_string()).build()
+    host.config("cpu.threads", threads.to_string())
+        // The dry run measures any model; whether it fits is asked of the device it will run on.
+        .config("null.mem_total", (1u64 << 62).to_string())
+        .build()
 }
 
 /// A linked back end.
