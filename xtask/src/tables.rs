@@ -167,7 +167,7 @@ pub const PROCESS_CALLS: &[&str] = &[
 pub const PROCESS_PLACES: &[&str] = &["cli/", "tests/", "benches/", "examples/", "xtask/"];
 
 /// Beginnings of paths that exist on one developer's machine only.
-pub const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "/work/", "C:\\Users\\"];
+pub const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "C:\\Users\\"];
 
 /// Where they may stand: the rule itself.
 pub const MACHINE_PLACES: &[&str] = &["xtask/"];

@@ -149,7 +149,7 @@ pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     {
         for start in MACHINE_PATHS {
             for (offset, _) in f.text.match_indices(start) {
-                // `docs/work/` is a path of ours; only one from the machine's root counts.
+                // `docs/root/` is a path of ours; only one from the machine's root counts.
                 let before = f.text[..offset].chars().next_back().unwrap_or(' ');
                 let inside = before.is_alphanumeric() || "._-}/~*".contains(before);
                 if !inside {
@@ -240,7 +240,7 @@ mod tests {
     fn a_path_of_a_machine_is_found() {
         let tree = Tree::of(&[(
             "a.md",
-            "see /home/me/x\nand docs/work/x and $OUT/work/y\nor `/work/y`",
+            "see /home/me/x\nand docs/root/x and $OUT/root/y\nor `/root/y`",
         )]);
         let found = machine_paths(&tree);
         assert!(lines(&found).contains(&("a.md", 1)) && lines(&found).contains(&("a.md", 3)));
