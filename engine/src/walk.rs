@@ -21,6 +21,9 @@ const FORWARD: u8 = 0;
 const RECOMPUTE: u8 = 1;
 const BACKWARD: u8 = 2;
 const UPDATE: u8 = 3;
+const SQUARES: u8 = 4;
+const NORM: u8 = 5;
+const LOSS: u8 = 6;
 
 impl Trainer {
     pub(crate) fn walk(&mut self, batches: &[MicroBatch<'_>]) -> Result<()> {
@@ -263,7 +266,7 @@ impl Trainer {
                 "the last unit must return one scalar, the loss",
             );
         };
-        let cache = RefCell::new(KernelCache::default());
+        let cache = self.cache(0, LOSS);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let share = 1.0 / (self.spec.micro_batches * self.spec.world) as f64;
         let p = op::AxpbyParams {
@@ -276,7 +279,9 @@ impl Trainer {
             &[Some(&f.word(0)), Some(loss)],
             p.as_bytes(),
             &[],
-        )
+        )?;
+        self.keep_cache(0, LOSS, cache);
+        Ok(())
     }
 
     fn reduce_grads(&mut self, units: &[u32]) -> Tensors<()> {
@@ -308,7 +313,7 @@ impl Trainer {
     }
 
     fn sum_squares(&mut self, units: Range<usize>, f: &Figures) -> Tensors<()> {
-        let cache = self.cache(units.start, UPDATE + 1);
+        let cache = self.cache(units.start, SQUARES);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         for u in units.clone() {
             if let Some(g) = self.state[u].grad(&(0..self.state[u].numel)) {
@@ -320,19 +325,19 @@ impl Trainer {
                 )?;
             }
         }
-        self.keep_cache(units.start, UPDATE + 1, cache);
+        self.keep_cache(units.start, SQUARES, cache);
         Ok(())
     }
 
     /// Norm and coefficient from the sum of squares, on the device: `coef = min(1, clip / (norm + 1e-6))` (03 §4.6).
     fn clip(&mut self, f: &Figures) -> Tensors<()> {
-        let cache = self.cache(0, UPDATE + 2);
+        let cache = self.cache(0, NORM);
         norm(
             &Run::new(&self.compute, &Decompositions, &cache),
             f,
             Some(self.spec.clip),
         )?;
-        self.keep_cache(0, UPDATE + 2, cache);
+        self.keep_cache(0, NORM, cache);
         Ok(())
     }
 
@@ -414,9 +419,9 @@ impl Trainer {
 
     fn publish_figures(&mut self, f: &Figures) -> Tensors<crossweave_hal::Event> {
         if self.spec.clip <= 0.0 {
-            let cache = self.cache(0, UPDATE + 2);
+            let cache = self.cache(0, NORM);
             norm(&Run::new(&self.compute, &Decompositions, &cache), f, None)?;
-            self.keep_cache(0, UPDATE + 2, cache);
+            self.keep_cache(0, NORM, cache);
         }
         let stream: &Stream = &self.reduce;
         if self.spec.world > 1 {
