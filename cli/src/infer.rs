@@ -58,6 +58,7 @@ pub fn open(
         bucket_bytes: 0,
         overlap: false,
         timeout: None,
+        ..Default::default()
     };
     let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
     source.start(&mut trainer)?;

@@ -4,15 +4,20 @@
 //! one step later, so the steady state has no host sync.
 #![forbid(unsafe_code)]
 
+mod blocks;
 mod dry;
 mod error;
 mod groups;
 mod infer;
 mod init;
+mod reduce;
 mod state;
 mod trainer;
+mod update;
+mod upload;
 mod walk;
 
+pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;

@@ -13,7 +13,7 @@ use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
-use crossweave_zero::{Bucket, Place, Updates, ZeroStage};
+use crossweave_zero::{Bucket, Place, Updates, ZeroSpec};
 use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -76,6 +76,37 @@ pub struct RankSpec {
     pub overlap: bool,
     /// Of each collective.
     pub timeout: Option<Duration>,
+    /// What is sharded over the data-parallel group.
+    pub zero: ZeroSpec,
+}
+
+impl Default for RankSpec {
+    /// One rank alone, f32, one sequence of one token, AdamW with torch's numbers, nothing clipped, recomputed or sharded: the base
+    /// from which callers say what they want.
+    fn default() -> RankSpec {
+        RankSpec {
+            rank: 0,
+            world: 1,
+            seed: 0,
+            compute: DType::F32,
+            micro_batches: 1,
+            batch: 1,
+            seq_len: 1,
+            clip: 0.0,
+            adamw: AdamW {
+                betas: [0.9, 0.999],
+                eps: 1e-8,
+                weight_decay: 0.01,
+                decay_all: true,
+                l2: false,
+            },
+            recompute: Recompute::None,
+            bucket_bytes: 25 << 20,
+            overlap: true,
+            timeout: None,
+            zero: ZeroSpec::default(),
+        }
+    }
 }
 
 /// One micro-batch on the host.
@@ -494,7 +525,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
     let clip = spec.clip > 0.0;
     let p = p
-        .with(Place(ZeroStage::Zero))
+        .with(Place(spec.zero.stage))
         .with(Bucket {
             bytes: spec.bucket_bytes,
         })

@@ -141,6 +141,7 @@ fn trainer(
         bucket_bytes: 1 << 20,
         overlap: true,
         timeout: Some(Duration::from_secs(20)),
+        ..Default::default()
     };
     let device = w.plugin.open(rank).unwrap();
     let mut t = Trainer::new(&device, units, rs, &dry, &Boot(w.kv.clone())).unwrap();

@@ -58,6 +58,7 @@ pub fn train(
         bucket_bytes: 1 << 20,
         overlap: true,
         timeout: None,
+        ..Default::default()
     };
     let mut trainer = Trainer::new(&cpu.open(0)?, units, spec, &dry, &Alone)?;
     trainer.init()?;

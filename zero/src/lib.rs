@@ -4,9 +4,13 @@
 #![forbid(unsafe_code)]
 
 mod gather;
+mod layout;
 mod place;
+mod spec;
 mod update;
 
 pub use gather::{Coalesce, Prefetch};
+pub use layout::{Deal, FlatLayout, Piece};
 pub use place::{Bucket, Place, ZeroStage};
+pub use spec::ZeroSpec;
 pub use update::Updates;

@@ -273,6 +273,7 @@ fn one(mut o: Options) -> Fallible<()> {
             bucket_bytes: 25 << 20,
             overlap: true,
             timeout: Some(Duration::from_secs(300)),
+            ..Default::default()
         };
         let device = plugin.open(rank)?;
         let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone()))?;

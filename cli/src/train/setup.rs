@@ -318,5 +318,6 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
             .unwrap_or(r.settings.run.overlap),
         // Long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
         timeout: Some(Duration::from_secs(1800)),
+        zero: Default::default(),
     }
 }

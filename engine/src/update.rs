@@ -1,0 +1,65 @@
+//! The optimizer step of one unit, on what this rank owns of it.
+
+use crate::state::StateKind;
+use crate::trainer::{Figures, Trainer};
+use crate::walk::UPDATE;
+use crossweave_hal::abi::op;
+use crossweave_tensor::{Decompositions, Run, Tensor};
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+impl Trainer {
+    pub(crate) fn update(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+        let clip = self.spec.clip > 0.0;
+        if !clip {
+            self.sum_squares(u..u + 1, f)?;
+        }
+        let cache = self.cache(u, UPDATE);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let (a, s) = (&self.spec.adamw, &self.state[u]);
+        let coef = clip.then(|| f.word(3));
+        let dynamic = op::AdamwDyn {
+            lr: self.lr,
+            grad_scale: 1.0,
+            step: self.step,
+            ..Default::default()
+        };
+        for decays in [true, false] {
+            let mut tensors = vec![];
+            for (_, r) in s.runs.iter().filter(|(d, _)| *d == decays) {
+                let (Some(p), Some(g)) = (s.values(r), s.grad(r)) else {
+                    continue;
+                };
+                tensors.extend([
+                    p,
+                    g,
+                    s.state(StateKind::Moment1, r),
+                    s.state(StateKind::Moment2, r),
+                ]);
+                if s.has_master {
+                    tensors.push(s.state(StateKind::Value, r));
+                }
+            }
+            if tensors.is_empty() {
+                continue;
+            }
+            let p = op::AdamwParams {
+                flags: if s.has_master { op::FLAG_MASTER } else { 0 },
+                mode: a.l2 as u32,
+                beta1: a.betas[0],
+                beta2: a.betas[1],
+                eps: a.eps,
+                weight_decay: if decays { a.weight_decay } else { 0.0 },
+                ..Default::default()
+            };
+            let operands: Vec<Option<&Tensor>> = [coef.as_ref(), None]
+                .into_iter()
+                .chain(tensors.iter().map(Some))
+                .collect();
+            run.launch(op::ADAMW, &operands, p.as_bytes(), dynamic.as_bytes())?;
+        }
+        self.keep_cache(u, UPDATE, cache);
+        self.state[u].close_grad();
+        Ok(())
+    }
+}
