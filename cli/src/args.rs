@@ -53,6 +53,11 @@ pub enum Command {
         after_help = "Examples:\n  crossweave plan train.json --print\n  crossweave plan train.json --print --ranks 4 --json"
     )]
     Plan(PlanArgs),
+    /// Estimate memory, traffic and time of a model from formulas alone
+    #[command(
+        after_help = "Examples:\n  crossweave estimate gpt2-xl\n  crossweave estimate 7.5B --ranks 64\n  crossweave estimate gpt3-175b --accounting fp32\n  crossweave estimate gpt3-175b --time --tflops 34.5 --tokens 300B\n  crossweave estimate 10B --device-memory 32GB --host 1.5TB --keep inputs\n  crossweave estimate 1T --nodes 1 --host 1.5TB --nvme 28TB\n\nMODEL is a preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-6.7b, gpt3-13b, turing-17b, gpt3-175b, mt-nlg-530b, gpt-1t,\nllama-7b, llama-13b, llama-65b, llama2-70b, llama3-8b, llama3-70b, llama3-405b) or a number of parameters.\nFor a config of your own, `crossweave plan CONFIG.json --ranks N` gives exact figures."
+    )]
+    Estimate(EstimateArgs),
     /// Write a run's report: one self-contained HTML page
     #[command(
         after_help = "Examples:\n  crossweave report runs/quickstart\n  crossweave report runs/quickstart --tensorboard"
@@ -223,6 +228,134 @@ pub struct PlanArgs {
     /// Set a key of the config; may be repeated
     #[arg(long = "set", value_name = "key.path=value")]
     pub sets: Vec<String>,
+}
+
+/// Bytes per parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AccountingName {
+    /// 16-bit weights and gradients, f32 master and moments: 2 + 2 + 4 + 4 + 4
+    Mixed,
+    /// everything f32: 4 + 4 + 0 + 4 + 4
+    Fp32,
+    /// 16-bit weights, f32 gradients, master and moments, as this engine's bf16: 2 + 4 + 4 + 4 + 4
+    MixedF32Grads,
+}
+
+/// Where states rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HomeName {
+    /// on the device
+    None,
+    /// in the host's memory
+    Host,
+    /// in files on fast storage
+    Nvme,
+}
+
+impl HomeName {
+    /// The estimator's word for it.
+    pub fn tier(self) -> crossweave_zero::estimate::Tier {
+        use crossweave_zero::estimate::Tier;
+        match self {
+            HomeName::None => Tier::Device,
+            HomeName::Host => Tier::Host,
+            HomeName::Nvme => Tier::Nvme,
+        }
+    }
+}
+
+/// Activations kept for the backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KeepName {
+    /// all of them
+    All,
+    /// all but the attention core
+    Selective,
+    /// all, with an attention that stores no scores
+    Flash,
+    /// each layer's input; the layer is recomputed
+    Inputs,
+}
+
+/// Flags of `estimate`.
+#[derive(Clone, Debug, Args)]
+pub struct EstimateArgs {
+    /// A preset or a number of parameters: gpt2-xl, 7.5B, 1T
+    #[arg(value_name = "MODEL")]
+    pub model: String,
+    /// Ranks states are sharded over; default: nodes x ranks of a node, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub ranks: Option<u64>,
+    /// Nodes the ranks are on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub nodes: Option<u64>,
+    /// Ranks of a node; default: the device profile's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub ranks_per_node: Option<u64>,
+    /// ZeRO stage of the ledger; default: the first that fits
+    #[arg(long, value_name = "0..3", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub stage: Option<u8>,
+    /// Bytes per parameter
+    #[arg(long, value_enum, default_value = "mixed")]
+    pub accounting: AccountingName,
+    /// Device profile: v100, a100, h100, h200, 910b, laptop
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Memory of a device: 32GB, 80GiB
+    #[arg(long, value_name = "BYTES", value_parser = crate::estimate::bytes)]
+    pub device_memory: Option<u64>,
+    /// Memory of a node's host
+    #[arg(long, value_name = "BYTES", value_parser = crate::estimate::bytes)]
+    pub host: Option<u64>,
+    /// Storage of a node
+    #[arg(long, value_name = "BYTES", value_parser = crate::estimate::bytes)]
+    pub nvme: Option<u64>,
+    /// Where the optimizer's states rest; default: the nearest that fits
+    #[arg(long, value_enum)]
+    pub offload_optimizer: Option<HomeName>,
+    /// Where parameter shards rest (stage 3); default: the nearest that fits
+    #[arg(long, value_enum)]
+    pub offload_param: Option<HomeName>,
+    /// Activations kept for the backward
+    #[arg(long, value_enum, default_value = "inputs")]
+    pub keep: KeepName,
+    /// Sequences of a micro-batch on a rank
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub batch: u64,
+    /// Layers, instead of the model's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub layers: Option<u64>,
+    /// Width, instead of the model's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub hidden: Option<u64>,
+    /// Attention heads, instead of the model's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub heads: Option<u64>,
+    /// Vocabulary, instead of the model's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub vocab: Option<u64>,
+    /// Tokens of a sequence, instead of the model's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub seq: Option<u64>,
+    /// Time of a step and of a run, and how throughput scales
+    #[arg(long)]
+    pub time: bool,
+    /// Tokens of the run: 300B
+    #[arg(long, value_name = "COUNT", value_parser = crate::estimate::count)]
+    pub tokens: Option<u64>,
+    /// Sustained TFLOP/s of a device, instead of the profile's
+    #[arg(long, value_name = "T", value_parser = positive)]
+    pub tflops: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("wanted a number above 0".to_string()),
+    }
 }
 
 /// Flags of `report`.

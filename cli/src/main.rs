@@ -9,6 +9,7 @@ mod backends;
 mod checkpoints;
 mod configs;
 mod error;
+mod estimate;
 mod generate;
 mod infer;
 mod model;
@@ -50,6 +51,7 @@ fn run(command: Command) -> Result<()> {
         Command::Backends(a) => backends::run(&a),
         Command::Config { action } => configs::run(action),
         Command::Plan(a) => plan::run(&a),
+        Command::Estimate(a) => estimate::run(&a),
         Command::Report(a) => reports::run(&a),
         Command::Checkpoint { action } => checkpoints::run(action),
     }

@@ -3,6 +3,7 @@
 //! nothing here knows a device.
 #![forbid(unsafe_code)]
 
+pub mod estimate;
 mod gather;
 mod layout;
 mod place;

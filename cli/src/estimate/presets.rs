@@ -1,0 +1,188 @@
+//! Models the estimator knows by name, and the spelling of counts and sizes.
+
+use crossweave_zero::estimate::Shape;
+
+/// A model by name.
+pub struct Preset {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Parameters as its authors state them.
+    pub params: u64,
+    /// Dimensions.
+    pub shape: Shape,
+    /// Llama's block (no biases, three matrices in the MLP): width of the MLP and key/value heads.
+    pub llama: Option<(u64, u64)>,
+    /// Tokens it was trained on, as its authors state them.
+    pub tokens: f64,
+}
+
+const fn gpt(name: &'static str, params: u64, dims: [u64; 4], tokens: f64) -> Preset {
+    let [layers, hidden, heads, seq] = dims;
+    Preset {
+        name,
+        params,
+        shape: Shape {
+            layers,
+            hidden,
+            heads,
+            vocab: 50257,
+            seq,
+        },
+        llama: None,
+        tokens,
+    }
+}
+
+const fn llama(
+    name: &'static str,
+    params: u64,
+    dims: [u64; 5],
+    mlp: (u64, u64),
+    tokens: f64,
+) -> Preset {
+    let [layers, hidden, heads, seq, vocab] = dims;
+    Preset {
+        name,
+        params,
+        shape: Shape {
+            layers,
+            hidden,
+            heads,
+            vocab,
+            seq,
+        },
+        llama: Some(mlp),
+        tokens,
+    }
+}
+
+const B: u64 = 1_000_000_000;
+const M: u64 = 1_000_000;
+
+/// All presets.
+#[rustfmt::skip]
+pub const PRESETS: &[Preset] = &[
+    gpt("gpt2", 124 * M, [12, 768, 12, 1024], 9e9),
+    gpt("gpt2-medium", 355 * M, [24, 1024, 16, 1024], 9e9),
+    gpt("gpt2-large", 774 * M, [36, 1280, 20, 1024], 9e9),
+    gpt("gpt2-xl", 1500 * M, [48, 1600, 25, 1024], 9e9),
+    gpt("gpt3-6.7b", 6700 * M, [32, 4096, 32, 2048], 300e9),
+    gpt("gpt3-13b", 13 * B, [40, 5120, 40, 2048], 300e9),
+    gpt("turing-17b", 17 * B, [78, 4256, 28, 1024], 157e9),
+    gpt("gpt3-175b", 175 * B, [96, 12288, 96, 2048], 300e9),
+    gpt("mt-nlg-530b", 530 * B, [105, 20480, 128, 2048], 270e9),
+    gpt("gpt-1t", 1000 * B, [128, 25600, 160, 2048], 450e9),
+    llama("llama-7b", 7 * B, [32, 4096, 32, 2048, 32000], (11008, 32), 1e12),
+    llama("llama-13b", 13 * B, [40, 5120, 40, 2048, 32000], (13824, 40), 1e12),
+    llama("llama-65b", 65 * B, [80, 8192, 64, 2048, 32000], (22016, 64), 1.4e12),
+    llama("llama2-70b", 70 * B, [80, 8192, 64, 4096, 32000], (28672, 8), 2e12),
+    llama("llama3-8b", 8 * B, [32, 4096, 32, 8192, 128256], (14336, 8), 15e12),
+    llama("llama3-70b", 70 * B, [80, 8192, 64, 8192, 128256], (28672, 8), 15e12),
+    llama("llama3-405b", 405 * B, [126, 16384, 128, 8192, 128256], (53248, 8), 15e12),
+];
+
+/// A number with a suffix of `table`, or a plain one (`1.5e9`): whole, from 1 to 2^53.
+fn scaled(text: &str, table: &[(&str, f64)]) -> Result<u64, String> {
+    let t = text.trim();
+    let hit = table
+        .iter()
+        .filter_map(|(suffix, by)| {
+            let at = t.len().checked_sub(suffix.len())?;
+            let (number, tail) = (t.get(..at)?, t.get(at..)?);
+            tail.eq_ignore_ascii_case(suffix).then_some((number, *by))
+        })
+        .max_by_key(|(number, _)| t.len() - number.len());
+    let (number, by) = hit.unwrap_or((t, 1.0));
+    let value = number.trim().parse::<f64>().ok().map(|x| x * by);
+    match value {
+        Some(x) if (1.0..=9.007_199_254_740_992e15).contains(&x) => Ok(x.round() as u64),
+        _ => Err(format!(
+            "wanted a positive number with a suffix of {}",
+            table.iter().map(|s| s.0).collect::<Vec<_>>().join(", ")
+        )),
+    }
+}
+
+/// A count: `124M`, `7.5B`, `1T`, `1000`, `175e9`.
+///
+/// # Errors
+/// Not such a count.
+pub fn count(text: &str) -> Result<u64, String> {
+    scaled(text, &[("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)])
+}
+
+/// Bytes: `32GB`, `1.5TB`, `80GiB`.
+///
+/// # Errors
+/// Not such a size.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let k = 1024f64;
+    scaled(
+        text,
+        &[
+            ("B", 1.0),
+            ("KB", 1e3),
+            ("MB", 1e6),
+            ("GB", 1e9),
+            ("TB", 1e12),
+            ("PB", 1e15),
+            ("KiB", k),
+            ("MiB", k * k),
+            ("GiB", k * k * k),
+            ("TiB", k * k * k * k),
+        ],
+    )
+}
+
+/// `24.0 GB`: decimal units, as papers have them.
+pub fn show(bytes: f64, decimals: usize) -> String {
+    let units = [
+        ("B", 1.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("TB", 1e12),
+        ("PB", 1e15),
+    ];
+    let fits = units.iter().rev().find(|(_, by)| bytes.abs() >= *by);
+    let (name, by) = fits.copied().unwrap_or(("B", 1.0));
+    if by == 1.0 {
+        return format!("{bytes:.0} {name}");
+    }
+    format!("{:.decimals$} {name}", bytes / by)
+}
+
+/// `7.5B`.
+pub fn show_count(n: f64) -> String {
+    let units = [("", 1.0), ("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)];
+    let fits = units.iter().rev().find(|(_, by)| n >= *by);
+    let (name, by) = fits.copied().unwrap_or(("", 1.0));
+    let text = format!("{:.3}", n / by);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{text}{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_sizes_are_read_and_shown() {
+        assert_eq!(count("7.5B"), Ok(7_500_000_000));
+        assert_eq!(count("1t"), Ok(1_000_000_000_000));
+        assert_eq!(count("175e9"), Ok(175_000_000_000));
+        assert_eq!(count("1000"), Ok(1000));
+        assert_eq!(bytes("32GB"), Ok(32_000_000_000));
+        assert_eq!(bytes("32 GiB"), Ok(32 << 30));
+        assert_eq!(bytes("1.5TB"), Ok(1_500_000_000_000));
+        assert_eq!(bytes("77"), Ok(77));
+        for bad in ["", "B", "-1B", "nan", "1X", "inf", "1e30T", "é"] {
+            assert!(count(bad).is_err() && bytes(bad).is_err(), "{bad}");
+        }
+        assert_eq!(show(24e9, 1), "24.0 GB");
+        assert_eq!(show(2.8e12, 1), "2.8 TB");
+        assert_eq!(show(12.0, 1), "12 B");
+        assert_eq!(show_count(1.5e9), "1.5B");
+        assert_eq!(show_count(1e12), "1T");
+    }
+}

@@ -1,0 +1,249 @@
+//! Where the bytes of a job lie: device, host and NVMe of one rank, row by row with the formula of each.
+
+use super::{Accounting, Shape, padded, states};
+use crate::ZeroStage;
+
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// The accelerator's.
+    Device,
+    /// The host's.
+    Host,
+    /// A file on fast storage.
+    Nvme,
+}
+
+impl Tier {
+    /// All, nearest first.
+    pub const ALL: [Tier; 3] = [Tier::Device, Tier::Host, Tier::Nvme];
+    /// Lower-case name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Tier::Device => "device",
+            Tier::Host => "host",
+            Tier::Nvme => "nvme",
+        }
+    }
+}
+
+/// Where states rest between uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Master and moments; gradient shards follow them, since the update is computed there.
+    pub optimizer: Tier,
+    /// Parameter shards (stage 3).
+    pub param: Tier,
+}
+
+impl Offload {
+    /// Everything on the device.
+    pub const NONE: Offload = Offload {
+        optimizer: Tier::Device,
+        param: Tier::Device,
+    };
+}
+
+/// What is to be trained, and how.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// Parameters.
+    pub params: u64,
+    /// Parameters of the largest unit gathered at once.
+    pub largest_unit: u64,
+    /// Ranks states are sharded over.
+    pub ranks: u64,
+    /// ZeRO stage.
+    pub stage: ZeroStage,
+    /// Bytes per parameter.
+    pub accounting: Accounting,
+    /// Where states rest.
+    pub offload: Offload,
+    /// Units gathered at once, at stage 3.
+    pub slots: u64,
+    /// Elements of a gradient bucket.
+    pub bucket: u64,
+    /// Bytes of saved activations of a rank.
+    pub activations: u64,
+}
+
+/// Memory of one rank: a device, and an equal part of its node's host and storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// Bytes of the device.
+    pub device: u64,
+    /// Bytes of the host per rank.
+    pub host: u64,
+    /// Bytes of storage per rank.
+    pub nvme: u64,
+}
+
+impl Machine {
+    /// Bytes of a tier.
+    pub fn of(&self, tier: Tier) -> u64 {
+        match tier {
+            Tier::Device => self.device,
+            Tier::Host => self.host,
+            Tier::Nvme => self.nvme,
+        }
+    }
+}
+
+/// One kind of bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Where.
+    pub tier: Tier,
+    /// What.
+    pub what: &'static str,
+    /// Bytes on this rank.
+    pub bytes: u64,
+    /// Why so many.
+    pub formula: &'static str,
+}
+
+/// All bytes of a rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    /// In order of tier.
+    pub rows: Vec<Row>,
+}
+
+impl Ledger {
+    /// Bytes of a tier.
+    pub fn total(&self, tier: Tier) -> u64 {
+        let mine = self.rows.iter().filter(|r| r.tier == tier);
+        mine.fold(0, |a, r| a.saturating_add(r.bytes))
+    }
+
+    /// The first tier that does not hold its part, if one does not.
+    pub fn overflow(&self, machine: &Machine) -> Option<Tier> {
+        let over = |t: &Tier| self.total(*t) > machine.of(*t);
+        Tier::ALL.into_iter().find(over)
+    }
+}
+
+/// The bytes of a rank, by tier.
+pub fn ledger(l: &Load) -> Ledger {
+    let (a, stage) = (l.accounting, l.stage);
+    let s = states(l.params, l.ranks, stage, a);
+    let shard = padded(l.params, l.ranks).shard;
+    let mut rows = Vec::new();
+    let mut row = |tier, what, bytes, formula| {
+        if bytes > 0 {
+            rows.push(Row {
+                tier,
+                what,
+                bytes,
+                formula,
+            });
+        }
+    };
+    let three = stage >= ZeroStage::Three;
+    let param_home = if three { l.offload.param } else { Tier::Device };
+    let window = l.slots.max(1) * l.largest_unit.min(l.params);
+    row(
+        param_home,
+        "param",
+        s.param,
+        if three { "w ceil(P/N)" } else { "w P" },
+    );
+    if three && (l.ranks > 1 || param_home != Tier::Device) {
+        row(
+            Tier::Device,
+            "param window",
+            a.param * window,
+            "w slots U (U: parameters of the largest unit)",
+        );
+    }
+    let away = l.offload.optimizer != Tier::Device;
+    let bucket = l.bucket.min(l.params);
+    if away {
+        row(
+            Tier::Device,
+            "grad window",
+            a.grad * bucket.max(l.largest_unit.min(l.params)),
+            "q max(bucket, U): a gradient leaves when its unit is reduced",
+        );
+        // Storage is read and written through a bounded pool, so gradients wait in the host's memory only for the host's update.
+        row(l.offload.optimizer, "grad", a.grad * shard, "q ceil(P/N)");
+    } else {
+        row(
+            Tier::Device,
+            "grad",
+            s.grad,
+            if stage >= ZeroStage::Two {
+                "q ceil(P/N)"
+            } else {
+                "q P"
+            },
+        );
+        if stage >= ZeroStage::Two && l.ranks > 1 {
+            row(
+                Tier::Device,
+                "grad window",
+                a.grad * bucket.max(l.largest_unit.min(l.params)),
+                "q max(bucket, U): whole until its unit is reduced",
+            );
+        }
+    }
+    let held = if stage >= ZeroStage::One {
+        ["K1 ceil(P/N)", "K2 ceil(P/N)", "K3 ceil(P/N)"]
+    } else {
+        ["K1 P", "K2 P", "K3 P"]
+    };
+    row(l.offload.optimizer, "master", s.master, held[0]);
+    row(l.offload.optimizer, "moment1", s.moment1, held[1]);
+    row(l.offload.optimizer, "moment2", s.moment2, held[2]);
+    row(
+        Tier::Device,
+        "activation",
+        l.activations,
+        "see the activation formulas",
+    );
+    let pool = |bytes: u64| 2 * bytes * padded(l.largest_unit.min(l.params), l.ranks).shard;
+    if l.offload.optimizer == Tier::Nvme {
+        row(
+            Tier::Host,
+            "buffer pool (optimizer)",
+            pool(a.grad + a.optimizer()),
+            "2 (q + K) ceil(U/N): one unit read while another is updated",
+        );
+    }
+    if three && l.offload.param == Tier::Nvme {
+        row(
+            Tier::Host,
+            "buffer pool (param)",
+            pool(a.param),
+            "2 w ceil(U/N): one unit read while another is gathered",
+        );
+    }
+    rows.sort_by_key(|r| r.tier);
+    Ledger { rows }
+}
+
+/// The most parameters that fit `machine` when all else is as in `load`, with the proportions of [`Shape::of_params`] and the
+/// activations that `activations` gives for a shape.
+pub fn largest(load: &Load, machine: &Machine, activations: impl Fn(&Shape) -> u64) -> u64 {
+    let fits = |params: u64| {
+        let shape = Shape::of_params(params);
+        let load = Load {
+            params,
+            largest_unit: shape.largest_unit(),
+            activations: activations(&shape),
+            ..*load
+        };
+        ledger(&load).overflow(machine).is_none()
+    };
+    // Shapes move in steps, so fitting is not strictly monotone; what is returned fits, and nothing tried above it did.
+    let (mut low, mut high) = (0u64, 1u64 << 50);
+    while high - low > low / 1_000_000 + 1 {
+        let middle = low + (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    low
+}

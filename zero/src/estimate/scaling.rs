@@ -1,0 +1,149 @@
+//! How throughput grows with ranks, and when sharding more does not pay: computation against communication.
+
+use super::{
+    Accounting, ActivationCase, Profile, Shape, activation_bytes, states, time::sixpt, traffic,
+};
+use crate::ZeroStage;
+
+/// One number of ranks in a scaling curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Ranks.
+    pub ranks: u64,
+    /// Sequences a rank can hold beside its shard of the states.
+    pub batch: u64,
+    /// Seconds of computation in a step.
+    pub compute: f64,
+    /// Seconds of communication in a step.
+    pub comm: f64,
+    /// Tokens a second over all ranks, when nothing of the communication hides behind computation.
+    pub throughput: f64,
+}
+
+/// Stage-3 throughput over numbers of ranks: the shards shrink, so a rank holds more sequences, so the step's gathers (the same
+/// `3P` elements whatever the batch) are spread over more tokens, and twice the ranks give more than twice the throughput. Once
+/// shards are small against the device, the batch stays and growth is linear. Layers are recomputed, so a sequence costs its inputs.
+pub fn scaling(
+    params: u64,
+    shape: &Shape,
+    a: Accounting,
+    device: &Profile,
+    ranks: &[u64],
+) -> Vec<Point> {
+    let kept = activation_bytes(shape, 1, 1, false, ActivationCase::Recompute);
+    let working = activation_bytes(shape, 1, 1, false, ActivationCase::Full);
+    let sequence = kept * shape.layers as f64 + working;
+    let unit = (a.param + a.grad) * shape.largest_unit();
+    ranks
+        .iter()
+        .map(|&n| {
+            let held = states(params, n, ZeroStage::Three, a).total() + unit;
+            let free = device.memory.saturating_sub(held) as f64;
+            let batch = (free / sequence).floor().max(0.0) as u64;
+            let tokens = (batch * shape.seq) as f64;
+            // Forward, backward and the forward again: 8 P T.
+            let compute = sixpt(params as f64, tokens) * 8.0 / 6.0 / (device.sustained);
+            let wire = traffic(ZeroStage::Three, params, n, 1, false).wire(n);
+            let rate = if n > device.ranks_per_node {
+                device.network
+            } else {
+                device.link
+            };
+            let comm = wire * a.param as f64 / rate;
+            let step = (compute + comm).max(f64::MIN_POSITIVE);
+            Point {
+                ranks: n,
+                batch,
+                compute,
+                comm,
+                throughput: n as f64 * tokens / step,
+            }
+        })
+        .collect()
+}
+
+const NOTHING_FITS: &str = "no stage fits the device: offload, more ranks or recompute";
+
+/// Which stage to take, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advice {
+    /// The stage.
+    pub stage: ZeroStage,
+    /// Seconds of communication over seconds of computation at the asked stage.
+    pub comm_over_compute: f64,
+    /// In a sentence.
+    pub why: String,
+}
+
+/// Advice for a job at `asked`: `bytes` on a rank for stages 0 to 3, what the device holds, and the seconds of communication of
+/// each stage against those of computation.
+pub fn advise(
+    asked: ZeroStage,
+    bytes: [u64; 4],
+    device: Option<u64>,
+    comm: [f64; 4],
+    compute: f64,
+) -> Advice {
+    let stage = asked as usize;
+    let ratio = |s: usize| {
+        if compute > 0.0 {
+            comm[s] / compute
+        } else {
+            0.0
+        }
+    };
+    let of = |s: usize| ZeroStage::from_number(s as u32).unwrap_or(ZeroStage::Three);
+    let fits = |s: usize| device.is_none_or(|d| bytes[s] <= d);
+    // Stages 1 and 2 move what stage 0 moves, so the highest of them that needs no more traffic is never worse.
+    let cheaper = (1..=2).find(|&s| fits(s));
+    let (best, why) = match (stage, cheaper) {
+        (3, Some(s)) => (
+            s,
+            format!(
+                "stage 3 does not pay: stage {s} fits and moves 1.0x of plain data parallelism instead of 1.5x \
+                 (communication is {:.2} of the computation at stage 3, {:.2} at stage {s})",
+                ratio(3),
+                ratio(s)
+            ),
+        ),
+        (3, None) if !fits(3) => (3, NOTHING_FITS.to_string()),
+        (3, None) if ratio(3) > 1.0 => (
+            3,
+            format!(
+                "only stage 3 fits, and it is bound by communication ({:.2} of the computation): more tokens a micro-batch make it pay",
+                ratio(3)
+            ),
+        ),
+        (3, None) => (
+            3,
+            format!(
+                "only stage 3 fits; its communication ({:.2} of the computation) can hide behind the computation",
+                ratio(3)
+            ),
+        ),
+        (s, _) if !fits(s) => {
+            let next = (s + 1..=3).find(|&n| fits(n));
+            match next {
+                Some(n) => (
+                    n,
+                    format!("stage {s} does not fit the device; stage {n} does"),
+                ),
+                None => (3, NOTHING_FITS.to_string()),
+            }
+        }
+        (0, _) if fits(0) => (
+            0,
+            "everything fits without sharding; stage 1 would save memory at the same traffic"
+                .to_string(),
+        ),
+        (s, _) => (
+            s,
+            format!("stage {s} fits and moves 1.0x of plain data parallelism"),
+        ),
+    };
+    Advice {
+        stage: of(best),
+        comm_over_compute: ratio(stage),
+        why,
+    }
+}
