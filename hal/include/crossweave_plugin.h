@@ -121,6 +121,7 @@ typedef struct cw_native { /* an object of the platform: pointer, fd, dma-buf, I
 #define CW_MEM_DEVICE 1u
 #define CW_MEM_HOST_PINNED 2u
 #define CW_MEM_SYMMETRIC 3u     /* registered with communicators on allocation */
+#define CW_NATIVE_HOST_POINTER 1u /* cw_native: value[0] is a host address of `bytes` bytes that outlive the import */
 #define CW_CAP_UNIFIED 1u       /* host and device share memory: mem_map works on CW_MEM_DEVICE */
 #define CW_CAP_HOST_PROGRESS 2u /* streams advance on host threads */
 #define CW_CAP_DETERMINISTIC 4u /* CW_MATH_DETERMINISTIC is honoured by every claimed op */

@@ -15,6 +15,10 @@ pub(crate) enum Home {
     State,
     /// A block of the caching pool.
     Pool(Block),
+    /// Pinned host memory.
+    Host,
+    /// Pinned host memory of another buffer, for as long as it is lent; whether the handle is an import of its own.
+    Lent { import: bool },
 }
 
 /// Device memory. Dropping it while work is queued is sound: pooled blocks keep their track, own memory is freed after its last use.
@@ -26,6 +30,8 @@ pub struct Buffer {
     tag: Tag,
     home: Home,
     track: Mutex<Track>,
+    /// What a lent buffer's bytes belong to.
+    owner: Option<Box<HostBuffer>>,
 }
 
 impl Buffer {
@@ -38,7 +44,11 @@ impl Buffer {
         home: Home,
         track: Track,
     ) -> Buffer {
-        device.0.memory.alloc(tag, bytes);
+        match home {
+            Home::State | Home::Pool(_) => device.0.memory.alloc(tag, bytes),
+            Home::Host => device.0.memory.alloc_host(tag, bytes),
+            Home::Lent { .. } => {}
+        }
         Buffer {
             device,
             mem,
@@ -47,7 +57,37 @@ impl Buffer {
             tag,
             home,
             track: Mutex::new(track),
+            owner: None,
         }
+    }
+    /// Pinned memory as a buffer of `device`; `import`: the handle it has there, where that is another device's.
+    pub(crate) fn lent(device: Device, import: Option<Raw>, owner: HostBuffer) -> Buffer {
+        let (of, bytes) = (&owner.buffer, owner.buffer.bytes);
+        let (mem, home) = match import {
+            Some(mem) => (mem, Home::Lent { import: true }),
+            None => (of.mem, Home::Lent { import: false }),
+        };
+        let mut lent = Buffer::new(device, mem, 0, bytes, of.tag, home, Track::default());
+        lent.owner = Some(Box::new(owner));
+        lent
+    }
+    /// Gives lent memory back to its owner, once the device it was lent to has finished with it.
+    ///
+    /// # Errors
+    /// A failed stream, or a buffer that was not lent. The memory is then freed.
+    pub fn take_back(mut self) -> Result<HostBuffer> {
+        self.host_wait(true)?;
+        self.owner.take().map(|b| *b).ok_or_else(|| {
+            Error::new(
+                Code::Invalid,
+                "take_back",
+                "this buffer was not lent by anybody",
+            )
+        })
+    }
+    /// Whether these bytes are pinned host memory.
+    pub fn is_host(&self) -> bool {
+        matches!(self.home, Home::Host | Home::Lent { .. })
     }
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
@@ -130,16 +170,29 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.device.0.memory.free(self.tag, self.bytes);
+        let ledger = &self.device.0.memory;
         match self.home {
             Home::Pool(b) => {
+                ledger.free(self.tag, self.bytes);
                 let track = std::mem::take(&mut *self.track());
                 self.device.give_back(b, track);
             }
             Home::State => {
+                ledger.free(self.tag, self.bytes);
                 // Own memory goes back to the plugin, which must not happen under queued work. A failed stream runs nothing more.
                 let _ = self.host_wait(true);
                 self.device.raw_free(self.mem, self.bytes);
+            }
+            Home::Host => {
+                ledger.free_host(self.tag, self.bytes);
+                let _ = self.host_wait(true);
+                self.device.raw_free(self.mem, 0);
+            }
+            Home::Lent { import } => {
+                let _ = self.host_wait(true);
+                if import {
+                    self.device.forget_import(self.mem);
+                }
             }
         }
     }
@@ -179,6 +232,9 @@ impl HostBuffer {
     /// The memory as an operand of copies.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
+    }
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.ptr
     }
     /// Waits for the device's writes, then gives the bytes. `&mut`, so that no transfer into them can be queued while they are borrowed.
     pub fn read(&mut self) -> Result<&[u8]> {

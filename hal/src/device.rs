@@ -14,6 +14,9 @@ use crossweave_abi as abi;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
+/// Alignment of pinned memory, in bytes: what direct reads and writes of files ask for.
+pub const PAGE: u64 = 4096;
+
 /// A loaded or linked plugin. Cheap to clone; never unloaded.
 #[derive(Clone)]
 pub struct Plugin(pub(crate) Arc<RawPlugin>);
@@ -345,12 +348,15 @@ impl Device {
     }
 
     fn raw_alloc(&self, kind: u32, bytes: u64) -> Result<Raw> {
+        let pinned = kind == abi::MEM_HOST_PINNED;
+        // Pinned memory begins on a page, so that files can be read into it directly.
+        let align = if pinned { PAGE } else { 256 };
         let mut h = std::ptr::null_mut();
         // SAFETY: the device handle is live; the out pointer lives for the call.
         check("mem_alloc", |e| unsafe {
-            call!(self.0.api, mem_alloc)(self.0.handle.0, kind, bytes.max(1), 256, &mut h, e)
+            call!(self.0.api, mem_alloc)(self.0.handle.0, kind, bytes.max(1), align, &mut h, e)
         })?;
-        self.0.memory.reserve(bytes);
+        self.0.memory.reserve(if pinned { 0 } else { bytes });
         Ok(Raw(h))
     }
 
@@ -372,17 +378,54 @@ impl Device {
         check("mem_map", |e| unsafe {
             call!(self.0.api, mem_map)(mem.0, &mut p, e)
         })
-        .inspect_err(|_| self.raw_free(mem, bytes))?;
+        .inspect_err(|_| self.raw_free(mem, 0))?;
         let b = Buffer::new(
             self.clone(),
             mem,
             0,
             bytes,
             tag,
-            Home::State,
+            Home::Host,
             Track::default(),
         );
         Ok(HostBuffer::new(b, p.cast()))
+    }
+
+    /// Takes pinned memory, of this device or of another, as a buffer of this one: kernels of this device run on it in place. It is lent
+    /// whole: its owner has it again with [`Buffer::take_back`], and nobody else can touch the bytes meanwhile.
+    ///
+    /// # Errors
+    /// `Unsupported` where another device's memory cannot be imported; a failed stream of the owner. The memory is then freed.
+    pub fn borrow_host(&self, memory: HostBuffer) -> Result<Buffer> {
+        let of = memory.buffer();
+        of.host_wait(true)?;
+        if Arc::ptr_eq(&of.device().0, &self.0) {
+            return Ok(Buffer::lent(self.clone(), None, memory));
+        }
+        let Some(import) = self.0.api.mem_import else {
+            let why = format!(
+                "{} cannot compute on another device's pinned memory; use a host back end that imports host pointers (cpu does)",
+                self.0.plugin.name()
+            );
+            return Err(Error::new(Code::Unsupported, "mem_import", why));
+        };
+        let native = abi::Native {
+            size: size_of::<abi::Native>() as u32,
+            type_: abi::NATIVE_HOST_POINTER,
+            value: [memory.address() as usize as u64, 0, 0, 0],
+            bytes: of.bytes(),
+        };
+        let mut h = std::ptr::null_mut();
+        // SAFETY: the address has that many bytes and outlives the import, because the new buffer owns `memory`.
+        check("mem_import", |e| unsafe {
+            import(self.0.handle.0, &native, &mut h, e)
+        })?;
+        Ok(Buffer::lent(self.clone(), Some(Raw(h)), memory))
+    }
+
+    pub(crate) fn forget_import(&self, mem: Raw) {
+        // SAFETY: `mem` came from `mem_import`, is dropped once, and the caller has waited for its last use.
+        unsafe { call!(self.0.api, mem_free)(mem.0) };
     }
 
     /// Joins neighbouring free blocks. Called between steps, so that every step finds the pool as the last one did and what sufficed once

@@ -91,6 +91,10 @@ impl Counter {
 pub struct MemoryLedger {
     tags: [Counter; 8],
     live: Counter,
+    /// Pinned host memory by tag.
+    host: [Counter; 8],
+    /// Bytes copied off the device and onto it, by the tag of the pinned side.
+    moved: [[AtomicU64; 8]; 2],
     reserved: Counter,
     device_allocs: AtomicU64,
     device_frees: AtomicU64,
@@ -99,11 +103,20 @@ pub struct MemoryLedger {
 /// A reading of [`MemoryLedger`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MemoryReport {
-    /// Requested bytes by tag.
+    /// Requested bytes of device memory by tag.
     pub tags: BTreeMap<String, NowPeak>,
-    /// Requested bytes over all tags.
+    /// Requested bytes of device memory over all tags.
     pub total: NowPeak,
-    /// Bytes taken from the plugin, free blocks of the pools included.
+    /// Pinned host memory by tag; tags that never had any are left out.
+    #[serde(default)]
+    pub host: BTreeMap<String, NowPeak>,
+    /// Bytes copied from the device to pinned memory so far, by the tag of the pinned memory.
+    #[serde(default)]
+    pub to_host: BTreeMap<String, u64>,
+    /// Bytes copied from pinned memory to the device so far, by the tag of the pinned memory.
+    #[serde(default)]
+    pub from_host: BTreeMap<String, u64>,
+    /// Bytes of device memory taken from the plugin, free blocks of the pools included.
     pub reserved: NowPeak,
     /// 1 - largest free block / free bytes of the caching pool; 0 when nothing is free.
     pub fragmentation: f64,
@@ -122,17 +135,33 @@ impl MemoryLedger {
         self.tags[tag as usize].sub(bytes);
         self.live.sub(bytes);
     }
-    pub(crate) fn reserve(&self, bytes: u64) {
-        self.reserved.add(bytes);
+    pub(crate) fn alloc_host(&self, tag: Tag, bytes: u64) {
+        self.host[tag as usize].add(bytes);
+    }
+    pub(crate) fn free_host(&self, tag: Tag, bytes: u64) {
+        self.host[tag as usize].sub(bytes);
+    }
+    /// Notes a copy between the device and pinned memory of that tag.
+    pub(crate) fn moved(&self, to_host: bool, tag: Tag, bytes: u64) {
+        self.moved[usize::from(to_host)][tag as usize].fetch_add(bytes, Relaxed);
+    }
+    /// `device_bytes`: nothing for pinned memory, which is not the device's.
+    pub(crate) fn reserve(&self, device_bytes: u64) {
+        self.reserved.add(device_bytes);
         self.device_allocs.fetch_add(1, Relaxed);
     }
-    pub(crate) fn release(&self, bytes: u64) {
-        self.reserved.sub(bytes);
+    pub(crate) fn release(&self, device_bytes: u64) {
+        self.reserved.sub(device_bytes);
         self.device_frees.fetch_add(1, Relaxed);
     }
     /// `mem_alloc` calls so far: constant from the second training step on.
     pub fn device_allocs(&self) -> u64 {
         self.device_allocs.load(Relaxed)
+    }
+    fn moves(&self, to_host: bool) -> BTreeMap<String, u64> {
+        let of = |t: &Tag| self.moved[usize::from(to_host)][*t as usize].load(Relaxed);
+        let all = Tag::ALL.iter().map(|t| (t.name().to_string(), of(t)));
+        all.filter(|(_, n)| *n > 0).collect()
     }
     pub(crate) fn report(&self, fragmentation: f64) -> MemoryReport {
         MemoryReport {
@@ -141,6 +170,13 @@ impl MemoryLedger {
                 .map(|t| (t.name().to_string(), self.tags[*t as usize].read()))
                 .collect(),
             total: self.live.read(),
+            host: Tag::ALL
+                .iter()
+                .map(|t| (t.name().to_string(), self.host[*t as usize].read()))
+                .filter(|(_, b)| b.peak > 0)
+                .collect(),
+            to_host: self.moves(true),
+            from_host: self.moves(false),
             reserved: self.reserved.read(),
             fragmentation,
             device_allocs: self.device_allocs.load(Relaxed),

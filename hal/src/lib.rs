@@ -35,7 +35,7 @@ pub use comm::{
 };
 pub use crossweave_abi as abi;
 pub use crossweave_abi::DType;
-pub use device::{Device, DeviceInfo, Plugin, Raw};
+pub use device::{Device, DeviceInfo, PAGE, Plugin, Raw};
 pub use error::{Code, Error, Result};
 pub use host::{HostServices, KvStore, LocalKv};
 pub use kernel::{Kernel, OpRequest};

@@ -260,7 +260,14 @@ impl Stream {
             check("copy", |e| unsafe {
                 call!(self.device.0.api, copy)(h, d, s, e)
             })
-        })
+        })?;
+        let ledger = &self.device.0.memory;
+        match (dst.buffer.is_host(), src.buffer.is_host()) {
+            (true, false) => ledger.moved(true, dst.buffer.tag(), d.bytes),
+            (false, true) => ledger.moved(false, src.buffer.tag(), d.bytes),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Fills with the low `pattern_bytes` (1, 2, 4 or 8) of `pattern`.

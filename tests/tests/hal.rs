@@ -502,3 +502,49 @@ fn a_chain_of_ops_over_two_streams_gives_the_same_bits_every_time() {
         first
     });
 }
+
+#[test]
+fn pinned_memory_is_lent_to_another_device_and_back_and_both_ledgers_say_so() {
+    both(|plugin| {
+        let (device, host) = (plugin.open(0).unwrap(), plugin.open(0).unwrap());
+        let (s, h) = (device.stream("s", 0).unwrap(), host.stream("h", 0).unwrap());
+        let on_device = device.alloc_state(4096, Tag::Grad).unwrap();
+        s.fill(on_device.all(), 3, 1).unwrap();
+        let pinned = device.alloc_host(4096, Tag::Grad).unwrap();
+        s.copy(pinned.buffer().all(), on_device.all()).unwrap();
+        // Lending waits for the copy; the other device then writes the same bytes.
+        let lent = host.borrow_host(pinned).unwrap();
+        let other = host.alloc_state(4096, Tag::Master).unwrap();
+        h.copy(other.all(), lent.all()).unwrap();
+        h.fill(lent.region(0, 100), 9, 1).unwrap();
+        assert!(
+            s.fill(lent.all(), 0, 1).is_err(),
+            "a lent buffer is the borrower's"
+        );
+        let mut back = lent.take_back().unwrap();
+        let bytes = back.read().unwrap().to_vec();
+        assert!(bytes[..100].iter().all(|b| *b == 9) && bytes[100..].iter().all(|b| *b == 3));
+        s.copy(on_device.all(), back.buffer().all()).unwrap();
+        let m = device.memory();
+        assert_eq!((m.tags["grad"].now, m.host["grad"].now), (4096, 4096));
+        assert_eq!((m.to_host["grad"], m.from_host["grad"]), (4096, 4096));
+        let m = host.memory();
+        assert_eq!((m.tags["master"].now, m.host.len()), (4096, 0));
+        assert_eq!((m.to_host.len(), m.from_host["grad"]), (0, 4096));
+        // To itself, without an import.
+        let lent = device.borrow_host(back).unwrap();
+        s.fill(lent.all(), 1, 1).unwrap();
+        drop(lent);
+        s.sync(None).unwrap();
+        assert!(!device.memory().host.is_empty());
+        assert_eq!(device.memory().host["grad"].now, 0);
+        assert!(
+            device
+                .alloc_state(8, Tag::Grad)
+                .unwrap()
+                .take_back()
+                .is_err()
+        );
+        bytes
+    });
+}

@@ -17,6 +17,7 @@ pub struct Crate {
 const ABI: &str = "crossweave-abi";
 const PLUGIN: &str = "crossweave-plugin";
 const HAL: &str = "crossweave-hal";
+const STORE: &str = "crossweave-store";
 const NULL: &str = "crossweave-backend-null";
 const CPU: &str = "crossweave-backend-cpu";
 const COLLECTIVES: &str = "crossweave-collectives";
@@ -37,6 +38,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ABI, floor: 0, ours: &[], theirs: &[], dev: &[] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
     Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
+    // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
+    Crate { name: STORE, floor: 3, ours: &[HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json"], dev: &["proptest", "tempfile"] },
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },

@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     pub(crate) fused: bool,
     /// `cpu.simd`: the widest instruction set matrix and attention code may use (`auto` = any).
     pub(crate) simd: Level,
-    /// `cpu.memory_bytes`: what each device may give out.
+    /// `cpu.memory_bytes`: what each device may give out; pinned host memory is not counted.
     pub(crate) memory: u64,
     /// `cpu.comm_timeout_s`: for communicators that state none.
     pub(crate) comm_timeout_s: u64,

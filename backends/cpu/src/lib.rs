@@ -63,7 +63,7 @@ impl Backend for CpuBackend {
     type Collectives = CpuCollectives;
     const OPTIONAL: Optional = Optional {
         attr: true,
-        import: false,
+        import: true,
         export: false,
         elapsed: true,
         host_call: true,
@@ -117,6 +117,10 @@ impl Backend for CpuBackend {
 
     fn alloc(&self, d: &Device, kind: MemKind, bytes: u64, align: u64) -> Result<Mem> {
         Mem::alloc(&d.account, kind, bytes, align)
+    }
+
+    fn import(&self, d: &Device, native: &crossweave_abi::Native) -> Result<Mem> {
+        Mem::import(&d.account, native)
     }
 
     fn map(&self, m: &Mem) -> Result<*mut u8> {

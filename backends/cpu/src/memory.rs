@@ -1,5 +1,6 @@
 //! Memory is an opaque handle over aligned, uninitialised, lazily committed pages; device memory is deliberately not mappable.
 
+use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, MemKind, Result, Span, fail, unsupported};
 use std::alloc::Layout;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ pub struct Mem {
     ptr: *mut u8,
     bytes: u64,
     kind: MemKind,
-    layout: Layout,
+    /// `None`: imported, the pages are another's.
+    layout: Option<Layout>,
     account: Arc<Account>,
 }
 // SAFETY: a `Mem` owns its pages; who touches them when is ordered by streams (the host's duty), never by this handle.
@@ -66,16 +68,18 @@ impl Mem {
             .ok()
             .and_then(|n| Layout::from_size_align(n, align as usize).ok())
             .ok_or_else(|| oom("more than an address space"))?;
+        // Pinned memory is the host's: the device's budget is not spent on it.
+        let counted = counted(kind, bytes);
         account
             .bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |b| {
-                b.checked_add(bytes).filter(|b| *b <= account.total)
+                b.checked_add(counted).filter(|b| *b <= account.total)
             })
             .map_err(|_| oom("more than the device has left"))?;
         // SAFETY: the size is at least one.
         let ptr = unsafe { std::alloc::alloc(layout) };
         if ptr.is_null() {
-            account.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            account.bytes.fetch_sub(counted, Ordering::Relaxed);
             return Err(oom("the system refused"));
         }
         #[cfg(target_os = "linux")]
@@ -88,7 +92,30 @@ impl Mem {
             ptr,
             bytes,
             kind,
-            layout,
+            layout: Some(layout),
+            account: account.clone(),
+        })
+    }
+
+    /// Names host memory that somebody else owns and keeps until this is dropped.
+    pub(crate) fn import(account: &Arc<Account>, native: &abi::Native) -> Result<Mem> {
+        if native.type_ != abi::NATIVE_HOST_POINTER {
+            return unsupported(format!(
+                "mem_import of native type {}: only host pointers (type {})",
+                native.type_,
+                abi::NATIVE_HOST_POINTER
+            ));
+        }
+        let ptr = native.value[0] as usize as *mut u8;
+        if ptr.is_null() {
+            return fail(Code::Invalid, "mem_import: the host pointer is NULL");
+        }
+        account.live.fetch_add(1, Ordering::Relaxed);
+        Ok(Mem {
+            ptr,
+            bytes: native.bytes,
+            kind: MemKind::HostPinned,
+            layout: None,
             account: account.clone(),
         })
     }
@@ -109,11 +136,22 @@ impl Mem {
     }
 }
 
+/// Bytes of an allocation that the device's budget pays for.
+fn counted(kind: MemKind, bytes: u64) -> u64 {
+    match kind {
+        MemKind::HostPinned => 0,
+        MemKind::Device | MemKind::Symmetric => bytes,
+    }
+}
+
 impl Drop for Mem {
     fn drop(&mut self) {
-        // SAFETY: allocated in `alloc` with this layout and freed only here.
-        unsafe { std::alloc::dealloc(self.ptr, self.layout) };
-        self.account.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated in `alloc` with this layout and freed only here.
+            unsafe { std::alloc::dealloc(self.ptr, layout) };
+            let counted = counted(self.kind, self.bytes);
+            self.account.bytes.fetch_sub(counted, Ordering::Relaxed);
+        }
         self.account.live.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -46,6 +46,9 @@ pub const MEM_HOST_PINNED: u32 = 2;
 /// Device memory registered with communicators when allocated.
 pub const MEM_SYMMETRIC: u32 = 3;
 
+/// `Native::type_`: `value[0]` is a host address of `bytes` bytes that outlive the import.
+pub const NATIVE_HOST_POINTER: u32 = 1;
+
 /// Host and device share memory: `mem_map` works on [`MEM_DEVICE`].
 pub const CAP_UNIFIED: u64 = 1;
 /// Streams advance on host threads.

@@ -1,0 +1,134 @@
+//! A file of blocks: reserved whole when it is made, open twice (past the page cache and through it), without a name once it is open.
+
+use crate::{ALIGN, Error, Folder, Result};
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub(crate) struct Inner {
+    pub path: PathBuf,
+    pub bytes: u64,
+    buffered: File,
+    direct: Option<File>,
+}
+
+impl Inner {
+    /// The descriptor for a piece: direct where everything lies on page boundaries, else through the cache.
+    pub fn fd(&self, aligned: bool) -> RawFd {
+        match &self.direct {
+            Some(f) if aligned => f.as_raw_fd(),
+            _ => self.buffered.as_raw_fd(),
+        }
+    }
+}
+
+/// A file of blocks. Clone shares it; its space is given back with the last clone.
+#[derive(Clone)]
+pub struct BlockFile(pub(crate) Arc<Inner>);
+
+impl BlockFile {
+    /// Reserves `bytes` (rounded up to [`ALIGN`]) in `folder`.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when the disk has not that much room: nothing is left behind.
+    pub fn create(folder: &Folder, what: &str, bytes: u64, direct: bool) -> Result<BlockFile> {
+        let path = folder.name(what);
+        let bytes = bytes.max(1).next_multiple_of(ALIGN);
+        let fail = |what| {
+            let path = path.clone();
+            move |source| Error::Folder {
+                path,
+                what,
+                source,
+                fix: "name a folder that can be written (nvme_path)",
+            }
+        };
+        let buffered = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(fail("cannot make the file"))?;
+        let direct = if direct { open_direct(&path) } else { None };
+        // From here on the space belongs to the descriptors: it is given back however the process ends.
+        std::fs::remove_file(&path).map_err(fail("cannot unlink the open file"))?;
+        reserve(&buffered, bytes).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::Full {
+                file: path.clone(),
+                offset: 0,
+                bytes,
+            },
+            _ => fail("cannot reserve the file's space")(e),
+        })?;
+        Ok(BlockFile(Arc::new(Inner {
+            path,
+            bytes,
+            buffered,
+            direct,
+        })))
+    }
+
+    /// A file that is there already, as it is: for devices such as `/dev/full` in tests.
+    pub fn open(path: &Path, bytes: u64) -> Result<BlockFile> {
+        let buffered = File::options().read(true).write(true).open(path);
+        Ok(BlockFile(Arc::new(Inner {
+            buffered: buffered.map_err(|source| Error::Folder {
+                path: path.to_path_buf(),
+                what: "cannot open the file",
+                source,
+                fix: "check that it is there and can be written",
+            })?,
+            direct: None,
+            path: path.to_path_buf(),
+            bytes,
+        })))
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes
+    }
+    /// Whether transfers bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.0.direct.is_some()
+    }
+    /// What messages call it.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path) -> Option<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut o = File::options();
+    // A file system without direct transfers (a RAM disk) refuses; the cache then serves.
+    o.read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_: &Path) -> Option<File> {
+    None
+}
+
+/// Takes the space now, so that a full disk is said before a step has begun.
+fn reserve(file: &File, bytes: u64) -> std::io::Result<()> {
+    let len = i64::try_from(bytes).map_err(|_| std::io::Error::from_raw_os_error(libc::EFBIG))?;
+    #[cfg(target_os = "linux")]
+    loop {
+        // SAFETY: the descriptor is open; the call touches no memory of ours.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
+            0 => return Ok(()),
+            libc::EINTR => continue,
+            // A file system that cannot reserve: a full disk is then said by the write that meets it.
+            libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => break,
+            code => return Err(std::io::Error::from_raw_os_error(code)),
+        }
+    }
+    file.set_len(len as u64)
+}

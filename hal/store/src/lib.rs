@@ -1,0 +1,42 @@
+//! A tier of storage below host memory: blocks of pinned memory go to files and come back while the caller does something else.
+//!
+//! A [`Store`] is one rank's swap: a [`Folder`] that is its own, a bounded pool of page-aligned [`Block`]s, and an engine that moves them
+//! (io_uring with O_DIRECT, registered buffers and files; where a machine forbids either, a pool of threads). Every transfer gives a
+//! [`Ticket`]; whoever waits for it gets the block back, or the error with file, offset, bytes and a fix. Short transfers, EINTR and
+//! EAGAIN are finished by the engine, never seen by callers.
+//!
+//! | question | answer |
+//! |---|---|
+//! | Who owns the bytes of a transfer? | The request, until the kernel has let go of them; a ticket that is dropped changes nothing. |
+//! | What if a disk is full? | Files are reserved when made, so it is said before training; a later one arrives at the waiter, and the engine goes on. |
+//! | What does a killed run leave? | An empty folder with a lock nobody holds: files have no name once they are open. The next run removes it. |
+
+mod block;
+mod engine;
+mod error;
+mod file;
+mod folder;
+mod layer;
+mod piece;
+mod settings;
+mod store;
+mod threads;
+#[cfg(target_os = "linux")]
+mod uring;
+
+pub use block::{Block, Lent, Pool};
+pub use engine::{Failed, Ticket};
+pub use error::{Error, Result};
+pub use file::BlockFile;
+pub use folder::Folder;
+pub use layer::{Layer, NoFaults, Verdict};
+pub use settings::{EngineKind, Settings};
+pub use store::{Counters, Store};
+
+/// Direct transfers begin, end and lie on multiples of so many bytes.
+pub const ALIGN: u64 = crossweave_hal::PAGE;
+
+/// Locks, also after a thread panicked while holding: what is guarded here is replaced whole.
+fn lock<T>(m: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
