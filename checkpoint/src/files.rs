@@ -88,6 +88,12 @@ pub(crate) fn swap_in(finished: &Path, target: &Path, aside: &Path) -> Result<()
     remove_dir_if_there(aside)
 }
 
+/// Syncs a folder whose files are synced, and gives it its name as [`swap_in`] does.
+pub(crate) fn publish_dir(finished: &Path, target: &Path, aside: &Path) -> Result<()> {
+    sync_dir(finished)?;
+    swap_in(finished, target, aside)
+}
+
 /// Removes a folder of ours; nothing there is fine.
 pub(crate) fn remove_dir_if_there(path: &Path) -> Result<()> {
     match std::fs::remove_dir_all(path) {
@@ -118,8 +124,7 @@ impl TempDir {
 
     /// Syncs the folder and gives it its name, as [`swap_in`] does.
     pub(crate) fn publish(&mut self, target: &Path, aside: &Path) -> Result<()> {
-        sync_dir(&self.path)?;
-        swap_in(&self.path, target, aside)?;
+        publish_dir(&self.path, target, aside)?;
         self.keep = true;
         Ok(())
     }

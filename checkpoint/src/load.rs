@@ -2,11 +2,11 @@
 
 use crate::dtype::{Dtype, num_bytes, num_elements};
 use crate::error::{CheckpointError, Result};
-use crate::layout::{Logical, runs};
-use crate::manifest::{Found, MANIFEST, Manifest, list, read_manifest};
+use crate::hash::hex;
+use crate::layout::{Logical, prove, runs};
+use crate::manifest::{FileRecord, Found, MANIFEST, Manifest, list, read_manifest};
 use crate::nearest::nearest;
 use crate::safefile::{SafeFile, TensorInfo};
-use crate::safewrite::hex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -14,13 +14,27 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// A verified checkpoint. Reads are positional; share it between ranks by reference.
+/// A checkpoint whose bytes are proven before they are given out. Reads are positional; share it between ranks by reference.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,
     manifest: Manifest,
     files: Vec<SafeFile>,
+    /// By file, then by chunk: has it been held against its hash?
+    proven: Vec<Vec<AtomicBool>>,
+}
+
+/// How much of a checkpoint is proven when it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Every byte of every file.
+    Whole,
+    /// Manifest, lengths, headers and layout; each chunk of data when it is first read. (Files of format version 1, which
+    /// have no chunks, are read whole all the same.)
+    AsRead,
 }
 
 impl Checkpoint {
@@ -28,19 +42,27 @@ impl Checkpoint {
     /// whose newest complete checkpoint is then meant. Damage is a [`CheckpointError::Damaged`] that names the file and
     /// the newest older checkpoint that verifies; nothing falls back silently.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::open_as(path, Proof::Whole)
+    }
+
+    /// As [`Checkpoint::open`], with a choice of what is proven at once and what when it is read.
+    pub fn open_as(path: impl AsRef<Path>, proof: Proof) -> Result<Self> {
         let path = path.as_ref();
         if path.join(MANIFEST).is_file() {
-            return open_step(path);
+            return open_step(path, proof);
         }
-        match Self::latest(path)? {
-            Some(found) => open_step(&found.path),
-            None => Err(CheckpointError::NotFound {
-                path: path.to_path_buf(),
-                reason: "holds no complete checkpoint (a folder step-… with a manifest.json)"
-                    .into(),
-                fix: "name a run's directory, or one of the folders in its checkpoints/".into(),
-            }),
+        while let Some(found) = Self::latest(path)? {
+            let opened = open_step(&found.path, proof);
+            // A run that goes on may have removed what was the newest a moment ago; then there is a newer one.
+            if opened.is_ok() || found.path.exists() {
+                return opened;
+            }
         }
+        Err(CheckpointError::NotFound {
+            path: path.to_path_buf(),
+            reason: "holds no complete checkpoint (a folder step-… with a manifest.json)".into(),
+            fix: "name a run's directory, or one of the folders in its checkpoints/".into(),
+        })
     }
 
     /// The newest complete checkpoint of a run, not yet verified.
@@ -80,12 +102,64 @@ impl Checkpoint {
 
     /// All bytes of a rank's blob.
     pub fn read(&self, rank: usize, name: &str) -> Result<Vec<u8>> {
-        self.file(rank)?.read(name)
+        let range = self.file(rank)?.info(name)?.range.clone();
+        let mut out = vec![0; (range.end - range.start) as usize];
+        self.read_proven(rank, range.start, &mut out)?;
+        Ok(out)
     }
 
     /// Fills `out` with a rank's blob from element `start` on.
     pub fn read_into(&self, rank: usize, name: &str, start: u64, out: &mut [u8]) -> Result<()> {
-        self.file(rank)?.read_elements_into(name, start, out)
+        let file = self.file(rank)?;
+        let n = out.len() as u64 * 8 / file.info(name)?.dtype.bitsize() as u64;
+        let bytes = file.byte_range(name, &(start..start.saturating_add(n)))?;
+        if bytes.end - bytes.start != out.len() as u64 {
+            return Err(CheckpointError::tensor(
+                file.path(),
+                name,
+                format!("{} bytes are not whole elements", out.len()),
+                "ask for whole elements",
+            ));
+        }
+        self.read_proven(rank, bytes.start, out)
+    }
+
+    /// Bytes of a rank's file, each chunk of it held against its hash before any of it is given out.
+    fn read_proven(&self, rank: usize, from: u64, out: &mut [u8]) -> Result<()> {
+        let (file, record) = (&self.files[rank], &self.manifest.files[rank]);
+        let Some(tree) = &record.blake3 else {
+            return file.read_bytes(from, out);
+        };
+        let (chunk, end) = (tree.chunk_bytes, from + out.len() as u64);
+        let mut whole = Vec::new();
+        let mut at = from;
+        while at < end {
+            let i = at / chunk;
+            let (first, last) = (i * chunk, (i + 1).saturating_mul(chunk).min(record.bytes));
+            let stop = end.min(last);
+            let part = &mut out[(at - from) as usize..(stop - from) as usize];
+            let seen = &self.proven[rank][i as usize];
+            if seen.load(Ordering::Relaxed) {
+                file.read_bytes(at, part)?;
+            } else {
+                whole.resize((last - first) as usize, 0);
+                file.read_bytes(first, &mut whole)?;
+                if !tree.proves(i, &whole) {
+                    return Err(CheckpointError::Damaged {
+                        step: self.manifest.step,
+                        path: file.path().to_path_buf(),
+                        reason: format!("bytes {first}..{last} do not match their BLAKE3"),
+                        previous_good: None,
+                        fix: "resume from an older checkpoint, or restore the file from a copy"
+                            .into(),
+                    });
+                }
+                seen.store(true, Ordering::Relaxed);
+                part.copy_from_slice(&whole[(at - first) as usize..(stop - first) as usize]);
+            }
+            at = stop;
+        }
+        Ok(())
     }
 
     /// Shape, type and pieces of a logical tensor.
@@ -153,7 +227,7 @@ impl Checkpoint {
                 }
                 let at = whole(start - elements.start)?..whole(end - elements.start)?;
                 let from = run.blob.saturating_add(start - run.full);
-                file.read_elements_into(&piece.tensor, from, &mut out[at])?;
+                self.read_into(piece.rank, &piece.tensor, from, &mut out[at])?;
                 filled += end - start;
             }
         }
@@ -185,8 +259,8 @@ impl Checkpoint {
     }
 }
 
-fn open_step(path: &Path) -> Result<Checkpoint> {
-    match open_verified(path) {
+fn open_step(path: &Path, proof: Proof) -> Result<Checkpoint> {
+    match open_proven(path, proof) {
         Ok(checkpoint) => Ok(checkpoint),
         Err((file, reason)) => {
             let step = step_of(path);
@@ -198,7 +272,7 @@ fn open_step(path: &Path) -> Result<Checkpoint> {
             let good = older
                 .into_iter()
                 .rev()
-                .find(|f| f.step < step && open_verified(&f.path).is_ok());
+                .find(|f| f.step < step && open_proven(&f.path, Proof::Whole).is_ok());
             Err(CheckpointError::Damaged {
                 step,
                 path: file,
@@ -229,55 +303,193 @@ fn step_of(path: &Path) -> u64 {
         .unwrap_or(0)
 }
 
-fn open_verified(path: &Path) -> std::result::Result<Checkpoint, (PathBuf, String)> {
+/// A file and what is wrong with it.
+pub(crate) type Fault = (PathBuf, String);
+
+fn open_proven(path: &Path, proof: Proof) -> std::result::Result<Checkpoint, Fault> {
     let manifest = read_manifest(path).map_err(|e| (path.join(MANIFEST), e))?;
-    check_files(path, &manifest)?;
     let mut files = Vec::new();
     for record in &manifest.files {
         let file = path.join(&record.name);
-        files.push(SafeFile::open(&file).map_err(|e| (file, e.to_string()))?);
+        files.push(open_file(&file, record, &manifest).map_err(|e| (file, e))?);
     }
-    Ok(Checkpoint {
+    let unproven = |r: &FileRecord| {
+        let n = r.blake3.as_ref().map_or(0, |t| t.num_chunks(r.bytes));
+        (0..n).map(|_| AtomicBool::new(false)).collect()
+    };
+    let checkpoint = Checkpoint {
         path: path.to_path_buf(),
+        proven: manifest.files.iter().map(unproven).collect(),
         manifest,
         files,
-    })
+    };
+    match proof {
+        Proof::Whole => checkpoint.prove_all()?,
+        Proof::AsRead => checkpoint.prove_headers()?,
+    }
+    let blob = |rank: usize, name: &str| {
+        let info = checkpoint.files.get(rank)?.tensors().get(name)?;
+        Some((info.dtype, info.num_elements()))
+    };
+    prove(&checkpoint.manifest.layout, blob)
+        .map_err(|(name, reason)| (path.join(MANIFEST), format!("`{name}`: {reason}")))?;
+    Ok(checkpoint)
 }
 
-/// Holds every file against its recorded length and hash.
-pub(crate) fn check_files(
+/// Opens a rank's file and makes sure that it is the one the manifest means, as far as its header tells.
+pub(crate) fn open_file(
     path: &Path,
+    record: &FileRecord,
     manifest: &Manifest,
-) -> std::result::Result<(), (PathBuf, String)> {
-    for record in &manifest.files {
-        let file = path.join(&record.name);
-        let fail = |reason: String| (file.clone(), reason);
-        let mut input = File::open(&file).map_err(|e| fail(format!("cannot be opened: {e}")))?;
-        let len = input.metadata().map_err(|e| fail(e.to_string()))?.len();
-        if len != record.bytes {
-            return Err(fail(format!(
-                "{len} bytes long, was written with {}",
-                record.bytes
-            )));
+) -> std::result::Result<SafeFile, String> {
+    let len = std::fs::metadata(path)
+        .map_err(|e| format!("cannot be opened: {e}"))?
+        .len();
+    // A file that was exchanged with another is told from a damaged one before lengths and hashes are compared.
+    let file = SafeFile::open(path);
+    if let Ok(f) = &file {
+        let says = |key: &str| f.metadata().get(key).map(String::as_str);
+        let rank = record.rank.to_string();
+        if let Some(other) = says("save").filter(|s| *s != manifest.save) {
+            return Err(format!(
+                "belongs to another save ({other}, of step {}) than the manifest ({}, of step {})",
+                says("step").unwrap_or("?"),
+                manifest.save,
+                manifest.step
+            ));
         }
-        let mut hash = Sha256::new();
-        let mut buf = vec![0; 1 << 20];
-        loop {
-            let n = input
-                .read(&mut buf)
-                .map_err(|e| fail(format!("cannot be read: {e}")))?;
-            if n == 0 {
-                break;
-            }
-            hash.update(&buf[..n]);
-        }
-        let found = hex(&hash.finalize());
-        if found != record.sha256 {
-            return Err(fail(format!(
-                "its SHA-256 is {found}, was written as {}",
-                record.sha256
-            )));
+        if let Some(other) = says("rank").filter(|r| *r != rank) {
+            return Err(format!(
+                "holds the data of rank {other}: the files of two ranks were exchanged"
+            ));
         }
     }
-    Ok(())
+    if len != record.bytes {
+        return Err(format!(
+            "{len} bytes long, was written with {}",
+            record.bytes
+        ));
+    }
+    file.map_err(|e| e.to_string())
+}
+
+impl Checkpoint {
+    fn prove_headers(&self) -> std::result::Result<(), Fault> {
+        for (rank, (record, file)) in self.manifest.files.iter().zip(&self.files).enumerate() {
+            let fault = |e: String| (file.path().to_path_buf(), e);
+            if record.blake3.is_none() {
+                check_sha256(file.path(), record).map_err(fault)?;
+                continue;
+            }
+            let mut header = vec![0; file.data_start() as usize];
+            self.read_proven(rank, 0, &mut header)
+                .map_err(|e| fault(reason_of(e)))?;
+        }
+        Ok(())
+    }
+
+    /// Holds every chunk of every file against its hash, on several threads.
+    fn prove_all(&self) -> std::result::Result<(), Fault> {
+        let all: Vec<(usize, usize)> = self
+            .proven
+            .iter()
+            .enumerate()
+            .flat_map(|(rank, chunks)| (0..chunks.len()).map(move |i| (rank, i)))
+            .collect();
+        let next = AtomicUsize::new(0);
+        let first: Mutex<Option<(usize, Fault)>> = Mutex::new(None);
+        let work = || {
+            loop {
+                let k = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&(rank, i)) = all.get(k) else { return };
+                let (file, record) = (&self.files[rank], &self.manifest.files[rank]);
+                let chunk = record.blake3.as_ref().map_or(1, |t| t.chunk_bytes);
+                // One byte of a chunk proves it.
+                if let Err(e) = self.read_proven(rank, i as u64 * chunk, &mut [0][..]) {
+                    let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+                    if first.as_ref().is_none_or(|(at, _)| k < *at) {
+                        *first = Some((k, (file.path().to_path_buf(), reason_of(e))));
+                    }
+                    // Later chunks need not be looked at; earlier ones are under way.
+                    next.store(all.len(), Ordering::Relaxed);
+                }
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8));
+        std::thread::scope(|s| {
+            for _ in 1..threads.min(all.len()) {
+                s.spawn(work);
+            }
+            work();
+        });
+        if let Some((_, fault)) = first.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(fault);
+        }
+        let old = self.manifest.files.iter().zip(&self.files);
+        for (record, file) in old.filter(|(r, _)| r.blake3.is_none()) {
+            check_sha256(file.path(), record).map_err(|e| (file.path().to_path_buf(), e))?;
+        }
+        Ok(())
+    }
+}
+
+fn reason_of(e: CheckpointError) -> String {
+    match e {
+        CheckpointError::Damaged { reason, .. } => reason,
+        e => e.to_string(),
+    }
+}
+
+/// Holds every file of a step's folder against the manifest.
+pub(crate) fn check_files(path: &Path) -> std::result::Result<(), Fault> {
+    open_proven(path, Proof::Whole).map(drop)
+}
+
+/// Holds one file against its record, from its first byte to its last. The error is a reason.
+pub(crate) fn check_file(
+    path: &Path,
+    record: &FileRecord,
+    manifest: &Manifest,
+) -> std::result::Result<SafeFile, String> {
+    let file = open_file(path, record, manifest)?;
+    let Some(tree) = &record.blake3 else {
+        return check_sha256(path, record).map(|()| file);
+    };
+    let mut buf = Vec::new();
+    for i in 0..tree.num_chunks(record.bytes) {
+        let (first, last) = (
+            i * tree.chunk_bytes,
+            ((i + 1) * tree.chunk_bytes).min(record.bytes),
+        );
+        buf.resize((last - first) as usize, 0);
+        file.read_bytes(first, &mut buf)
+            .map_err(|e| e.to_string())?;
+        if !tree.proves(i, &buf) {
+            return Err(format!("bytes {first}..{last} do not match their BLAKE3"));
+        }
+    }
+    Ok(file)
+}
+
+fn check_sha256(path: &Path, record: &FileRecord) -> std::result::Result<(), String> {
+    let mut input = File::open(path).map_err(|e| format!("cannot be opened: {e}"))?;
+    let mut hash = Sha256::new();
+    let mut buf = vec![0; 1 << 20];
+    loop {
+        let n = input
+            .read(&mut buf)
+            .map_err(|e| format!("cannot be read: {e}"))?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buf[..n]);
+    }
+    let found = hex(&hash.finalize());
+    match record.sha256.as_deref() {
+        Some(expected) if found == expected => Ok(()),
+        expected => Err(format!(
+            "its SHA-256 is {found}, was written as {}",
+            expected.unwrap_or("nothing")
+        )),
+    }
 }

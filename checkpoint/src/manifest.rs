@@ -1,21 +1,24 @@
 //! The manifest of a training checkpoint, and the folder of checkpoints it is found in.
 //!
 //! `DIR/checkpoints/step-00000100/` holds `rank-00000.safetensors`, … and `manifest.json`. A step's folder gets its name
-//! by a rename after everything in it is on disk, so a folder with that name is complete; there is no pointer file that
-//! could be half written. The last field of the manifest is the SHA-256 of the text before it.
+//! by a rename after everything in it is on disk, so a folder with that name is complete. Readers find the newest by
+//! looking; the file `latest` beside the folders says the same to people and is believed by nobody. The last field of the
+//! manifest is the SHA-256 of the text before it.
 
 use crate::error::{CheckpointError, Result};
-use crate::files::{read_json_bytes, remove_dir_if_there};
+use crate::files::{read_json_bytes, remove_dir_if_there, sync_dir, write_synced};
+use crate::hash::{Tree, hex};
 use crate::layout::Logical;
-use crate::safewrite::hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Version of the manifest this build writes; it reads this one.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of the manifest this build writes. It reads this one and 1, whose files carry a SHA-256 of the whole file.
+pub const FORMAT_VERSION: u32 = 2;
+/// Name of the file that tells people which checkpoint is the newest.
+pub(crate) const LATEST: &str = "latest";
 /// The manifest's file name.
 pub const MANIFEST: &str = "manifest.json";
 /// Value of the manifest's `format` field.
@@ -30,6 +33,9 @@ pub struct Manifest {
     pub format: String,
     /// [`FORMAT_VERSION`] of the writer.
     pub format_version: u32,
+    /// Tells this save from every other; each rank's file carries it too. Empty in version 1.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub save: String,
     /// Optimizer steps done.
     pub step: u64,
     /// Number of ranks that wrote it.
@@ -51,15 +57,40 @@ pub struct FileRecord {
     pub name: String,
     /// Length.
     pub bytes: u64,
-    /// SHA-256, lower-case hexadecimal.
-    pub sha256: String,
+    /// BLAKE3 and what proves parts of the file (version 2).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<Tree>,
+    /// SHA-256, lower-case hexadecimal (version 1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+impl FileRecord {
+    /// Algorithm and hash, for people.
+    pub fn hash(&self) -> (&'static str, &str) {
+        match (&self.blake3, &self.sha256) {
+            (Some(t), _) => ("blake3", &t.hash),
+            (None, Some(h)) => ("sha256", h),
+            (None, None) => ("none", ""),
+        }
+    }
+
+    fn check(&self) -> std::result::Result<(), String> {
+        match (&self.blake3, &self.sha256) {
+            (Some(tree), None) => tree.check(self.bytes),
+            (None, Some(_)) => Ok(()),
+            _ => Err("needs one hash".into()),
+        }
+        .map_err(|e| format!("{}: {e}", self.name))
+    }
 }
 
 impl Manifest {
-    pub(crate) fn new(step: u64, world_size: usize, state: Value) -> Self {
+    pub(crate) fn new(step: u64, world_size: usize, save: &str, state: Value) -> Self {
         Self {
             format: FORMAT.into(),
             format_version: FORMAT_VERSION,
+            save: save.into(),
             step,
             world_size,
             files: Vec::new(),
@@ -97,9 +128,9 @@ impl Manifest {
             return Err("its text does not match the hash at its end".into());
         }
         let manifest: Self = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
-        if manifest.format != FORMAT || manifest.format_version != FORMAT_VERSION {
+        if manifest.format != FORMAT || !(1..=FORMAT_VERSION).contains(&manifest.format_version) {
             return Err(format!(
-                "format `{}` version {}, this build reads `{FORMAT}` version {FORMAT_VERSION}",
+                "format `{}` version {}, this build reads `{FORMAT}` up to version {FORMAT_VERSION}",
                 manifest.format, manifest.format_version
             ));
         }
@@ -115,6 +146,7 @@ impl Manifest {
                 manifest.world_size
             ));
         }
+        manifest.files.iter().try_for_each(FileRecord::check)?;
         Ok(manifest)
     }
 }
@@ -131,6 +163,20 @@ pub fn step_dir(step: u64) -> String {
 
 pub(crate) fn hidden(step: u64, suffix: &str) -> String {
     format!(".{}.{suffix}", step_dir(step))
+}
+
+/// Folder in which the ranks of one save meet before it has a name.
+pub(crate) fn partial_dir(step: u64, save: &str) -> String {
+    hidden(step, &format!("{save}.partial"))
+}
+
+/// Says in `latest` which step is the newest. Readers do not need it, so whatever happens to it loses nothing.
+pub(crate) fn point_latest(root: &Path, step: u64) -> Result<()> {
+    let partial = root.join(format!(".{LATEST}.partial"));
+    write_synced(&partial, format!("{}\n", step_dir(step)).as_bytes())?;
+    let place = root.join(LATEST);
+    std::fs::rename(&partial, &place).map_err(CheckpointError::io("rename into place", &place))?;
+    sync_dir(root)
 }
 
 fn parse_step(name: &str) -> Option<u64> {
@@ -196,8 +242,10 @@ pub(crate) fn clean(root: &Path) -> Result<()> {
     Ok(())
 }
 
+// Partial folders carry the name of their save behind the step: `.step-00000100.5f0c….partial`.
 fn hidden_step(name: &str, suffix: &str) -> Option<u64> {
-    parse_step(name.strip_prefix('.')?.strip_suffix(suffix)?)
+    let inner = name.strip_prefix('.')?.strip_suffix(suffix)?;
+    parse_step(inner.split('.').next()?)
 }
 
 fn entries(root: &Path) -> Result<Vec<(String, PathBuf)>> {

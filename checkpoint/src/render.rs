@@ -1,10 +1,14 @@
-//! `crossweave checkpoint inspect` and `verify` as text: what a directory holds, and whether it is sound.
+//! `crossweave checkpoint inspect` and `verify`: what a directory holds, and whether it is sound, as text or as JSON.
 
 use crate::error::{CheckpointError, Result};
 use crate::hf::HfDir;
-use crate::load::check_files;
+use crate::layout::prove;
+use crate::load::check_file;
 use crate::manifest::{Found, MANIFEST, Manifest, list, read_manifest};
 use crate::safefile::{SafeFile, TensorInfo};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -32,7 +36,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
                     "{}: Hugging Face model, model_type {}, {num_files} weight file{}",
                     path.display(),
                     family.unwrap_or("(none)"),
-                    if num_files == 1 { "" } else { "s" }
+                    plural(num_files)
                 ),
             );
             for note in &dir.notes {
@@ -48,7 +52,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
                     "{}: {} checkpoint{}",
                     path.display(),
                     found.len(),
-                    if found.len() == 1 { "" } else { "s" }
+                    plural(found.len())
                 ),
             );
             for f in &found {
@@ -59,7 +63,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
                             "  step {:>8}  {} rank{}  {}",
                             m.step,
                             m.world_size,
-                            if m.world_size == 1 { "" } else { "s" },
+                            plural(m.world_size),
                             size(m.files.iter().map(|r| r.bytes).sum())
                         ),
                     ),
@@ -78,60 +82,137 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
     Ok(out)
 }
 
-/// Checks everything at `path` (the same things as [`inspect`]) and returns one line a file. Any damage makes it
-/// [`CheckpointError::VerifyFailed`], whose report lists every file all the same.
-pub fn verify(path: impl AsRef<Path>) -> Result<String> {
+/// The same things as [`inspect`], as one JSON object with `kind` `safetensors`, `model`, `checkpoint` or `run`.
+pub fn inspect_json(path: impl AsRef<Path>) -> Result<Value> {
     let path = path.as_ref();
-    let mut out = String::new();
-    let mut num_bad = 0;
-    match what(path)? {
+    let listed = |all: &BTreeMap<String, TensorInfo>| -> Value {
+        let one = |(n, i): (&String, &TensorInfo)| {
+            (
+                n.clone(),
+                json!({"dtype": i.dtype, "shape": i.shape, "bytes": i.num_bytes()}),
+            )
+        };
+        Value::Object(all.iter().map(one).collect())
+    };
+    Ok(match what(path)? {
         Kind::File => {
             let file = SafeFile::open(path)?;
-            let n = file.tensors().len();
-            line(
-                &mut out,
-                format!("ok       {}  {n} tensors", path.display()),
-            );
+            json!({
+                "kind": "safetensors", "path": path, "bytes": file.len(),
+                "metadata": file.metadata(), "tensors": listed(file.tensors()),
+            })
         }
         Kind::Model => {
             let dir = HfDir::open(path)?;
-            for file in dir.files() {
-                let n = file.tensors().len();
-                line(
-                    &mut out,
-                    format!(
-                        "ok       {}  {n} tensors, {}",
-                        file.path().display(),
-                        size(file.len())
-                    ),
-                );
-            }
-            line(
-                &mut out,
-                "headers, ranges and the index agree; a model directory carries no hashes of its weights".into(),
-            );
+            json!({
+                "kind": "model", "path": path, "config": dir.config, "notes": dir.notes,
+                "files": dir.files().map(|f| f.path()).collect::<Vec<_>>(), "tensors": listed(&dir.tensors),
+            })
         }
-        Kind::Step => num_bad += verify_step(&mut out, path),
+        Kind::Step => step_json(path, &manifest_of(path)?),
         Kind::Run(found) => {
-            for f in &found {
-                num_bad += verify_step(&mut out, &f.path);
-            }
-            if found.is_empty() {
-                line(&mut out, format!("{}: no checkpoints", path.display()));
-            }
+            let one = |f: &Found| match read_manifest(&f.path) {
+                Ok(m) => step_json(&f.path, &m),
+                Err(e) => json!({"step": f.step, "path": f.path, "damaged": e}),
+            };
+            json!({"kind": "run", "path": path, "checkpoints": found.iter().map(one).collect::<Vec<_>>()})
+        }
+    })
+}
+
+fn step_json(path: &Path, m: &Manifest) -> Value {
+    let file = |r: &crate::manifest::FileRecord| {
+        let (algorithm, hash) = r.hash();
+        json!({"rank": r.rank, "name": r.name, "bytes": r.bytes, algorithm: hash})
+    };
+    json!({
+        "kind": "checkpoint", "path": path, "step": m.step, "world_size": m.world_size, "format_version": m.format_version,
+        "save": m.save, "files": m.files.iter().map(file).collect::<Vec<_>>(), "tensors": m.layout, "state": m.state,
+    })
+}
+
+/// A file that was looked at.
+#[derive(Serialize)]
+struct Checked {
+    path: String,
+    ok: bool,
+    /// What it holds, or what is wrong with it.
+    detail: String,
+}
+
+fn checked(path: &Path, outcome: std::result::Result<String, String>) -> Checked {
+    let ok = outcome.is_ok();
+    let (Ok(detail) | Err(detail)) = outcome;
+    let path = path.display().to_string();
+    Checked { path, ok, detail }
+}
+
+/// Checks everything at `path` (the same things as [`inspect`]) and returns one line a file. Any damage makes it
+/// [`CheckpointError::VerifyFailed`], whose report lists every file all the same.
+pub fn verify(path: impl AsRef<Path>) -> Result<String> {
+    let (files, note) = examine(path.as_ref())?;
+    let mut out = String::new();
+    for f in &files {
+        match (f.ok, f.detail.as_str()) {
+            (true, "") => line(&mut out, format!("ok       {}", f.path)),
+            (true, detail) => line(&mut out, format!("ok       {}  {detail}", f.path)),
+            (false, detail) => line(&mut out, format!("DAMAGED  {}: {detail}", f.path)),
         }
     }
+    if let Some(note) = note {
+        line(&mut out, note);
+    }
+    let num_bad = files.iter().filter(|f| !f.ok).count();
     if num_bad > 0 {
-        let plural = if num_bad == 1 { "" } else { "s" };
         line(
             &mut out,
             format!(
-                "{num_bad} file{plural} damaged; fix: resume from a checkpoint whose lines all say ok"
+                "{num_bad} file{} damaged; fix: resume from a checkpoint whose lines all say ok",
+                plural(num_bad)
             ),
         );
         return Err(CheckpointError::VerifyFailed { report: out });
     }
     Ok(out)
+}
+
+/// As [`verify`], as `{"ok": …, "files": [{"path", "ok", "detail"}]}`. Damage is told by `ok`, not by an error.
+pub fn verify_json(path: impl AsRef<Path>) -> Result<Value> {
+    let (files, _) = examine(path.as_ref())?;
+    Ok(json!({"ok": files.iter().all(|f| f.ok), "files": files}))
+}
+
+fn examine(path: &Path) -> Result<(Vec<Checked>, Option<String>)> {
+    let mut out = Vec::new();
+    let mut note = None;
+    match what(path)? {
+        Kind::File => {
+            let file = SafeFile::open(path)?;
+            out.push(checked(
+                path,
+                Ok(format!("{} tensors", file.tensors().len())),
+            ));
+        }
+        Kind::Model => {
+            let dir = HfDir::open(path)?;
+            for file in dir.files() {
+                let n = file.tensors().len();
+                let detail = format!("{n} tensors, {}", size(file.len()));
+                out.push(checked(file.path(), Ok(detail)));
+            }
+            note = Some(
+                "headers, ranges and the index agree; a model directory carries no hashes of its weights".into(),
+            );
+        }
+        Kind::Step => verify_step(&mut out, path),
+        Kind::Run(found) => {
+            found.iter().for_each(|f| verify_step(&mut out, &f.path));
+            if found.is_empty() {
+                note = Some(format!("{}: no checkpoints", path.display()));
+            }
+        }
+    }
+    Ok((out, note))
 }
 
 enum Kind {
@@ -163,34 +244,40 @@ fn what(path: &Path) -> Result<Kind> {
     })
 }
 
-fn step(out: &mut String, path: &Path) -> Result<()> {
-    let manifest: Manifest = read_manifest(path).map_err(|reason| {
+fn manifest_of(path: &Path) -> Result<Manifest> {
+    read_manifest(path).map_err(|reason| {
         CheckpointError::header(
             &path.join(MANIFEST),
             reason,
             "inspect another checkpoint; this one is damaged",
         )
-    })?;
+    })
+}
+
+fn step(out: &mut String, path: &Path) -> Result<()> {
+    let manifest = manifest_of(path)?;
     line(
         out,
         format!(
-            "{}: step {}, {} ranks, format {}",
+            "{}: step {}, {} rank{}, format {}",
             path.display(),
             manifest.step,
             manifest.world_size,
+            plural(manifest.world_size),
             manifest.format_version
         ),
     );
     for record in &manifest.files {
         let file = SafeFile::open(path.join(&record.name))?;
+        let (algorithm, hash) = record.hash();
         line(
             out,
             format!(
-                "  {}  {}  {} blobs  sha256 {}…",
+                "  {}  {}  {} blobs  {algorithm} {}…",
                 record.name,
                 size(record.bytes),
                 file.tensors().len(),
-                record.sha256.get(..12).unwrap_or_default()
+                hash.get(..12).unwrap_or_default()
             ),
         );
     }
@@ -198,13 +285,14 @@ fn step(out: &mut String, path: &Path) -> Result<()> {
     if num_layout > 0 {
         line(out, format!("  {num_layout} logical tensors:"));
     }
+    let width = manifest.layout.keys().map(String::len).max().unwrap_or(0);
     for (name, logical) in &manifest.layout {
-        let ranks: std::collections::BTreeSet<_> = logical.pieces.iter().map(|p| p.rank).collect();
+        let ranks: BTreeSet<_> = logical.pieces.iter().map(|p| p.rank).collect();
         let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
         line(
             out,
             format!(
-                "    {name}  {:?} {:?}  on rank {}",
+                "    {name:width$}  {:?} {:?}  on rank {}",
                 logical.dtype,
                 logical.shape,
                 ranks.join(", ")
@@ -216,37 +304,40 @@ fn step(out: &mut String, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn verify_step(out: &mut String, path: &Path) -> usize {
-    let mut manifest = match read_manifest(path) {
+fn verify_step(out: &mut Vec<Checked>, path: &Path) {
+    let manifest_path = path.join(MANIFEST);
+    let manifest = match read_manifest(path) {
         Ok(m) => m,
-        Err(reason) => {
-            line(
-                out,
-                format!("DAMAGED  {}: {reason}", path.join(MANIFEST).display()),
-            );
-            return 1;
-        }
+        Err(reason) => return out.push(checked(&manifest_path, Err(reason))),
     };
-    line(out, format!("ok       {}", path.join(MANIFEST).display()));
-    let mut num_bad = 0;
-    for record in std::mem::take(&mut manifest.files) {
-        manifest.files = vec![record];
-        let file = path.join(&manifest.files[0].name);
-        let checked = check_files(path, &manifest)
-            .map_err(|(_, reason)| reason)
-            .and_then(|()| SafeFile::open(&file).map_err(|e| e.to_string()));
-        match checked {
-            Ok(_) => line(out, format!("ok       {}", file.display())),
-            Err(reason) => {
-                num_bad += 1;
-                line(out, format!("DAMAGED  {}: {reason}", file.display()));
-            }
-        }
+    let at = out.len();
+    let mut files = Vec::new();
+    for record in &manifest.files {
+        let file = path.join(&record.name);
+        let outcome = check_file(&file, record, &manifest);
+        out.push(checked(
+            &file,
+            outcome
+                .as_ref()
+                .map(|_| size(record.bytes))
+                .map_err(Clone::clone),
+        ));
+        files.push(outcome.ok());
     }
-    num_bad
+    // With a file gone there is nothing to hold the layout against; that file's line says enough.
+    let sound = files.iter().all(Option::is_some);
+    let layout = prove(&manifest.layout, |rank, name| {
+        let info = files.get(rank)?.as_ref()?.tensors().get(name)?;
+        Some((info.dtype, info.num_elements()))
+    });
+    let outcome = match layout {
+        Err((name, reason)) if sound => Err(format!("`{name}`: {reason}")),
+        _ => Ok(format!("step {}", manifest.step)),
+    };
+    out.insert(at, checked(&manifest_path, outcome));
 }
 
-fn tensors(out: &mut String, all: &std::collections::BTreeMap<String, TensorInfo>) {
+fn tensors(out: &mut String, all: &BTreeMap<String, TensorInfo>) {
     let width = all.keys().map(String::len).max().unwrap_or(0);
     let (mut elements, mut bytes) = (0, 0);
     for (name, info) in all {
@@ -270,6 +361,10 @@ fn tensors(out: &mut String, all: &std::collections::BTreeMap<String, TensorInfo
 fn line(out: &mut String, text: String) {
     // Writing to a String cannot fail.
     let _ = writeln!(out, "{text}");
+}
+
+fn plural(n: usize) -> &'static str {
+    if n == 1 { "" } else { "s" }
 }
 
 fn size(bytes: u64) -> String {

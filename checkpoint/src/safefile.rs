@@ -57,6 +57,7 @@ pub struct SafeFile {
     path: PathBuf,
     file: File,
     len: u64,
+    data_start: u64,
     tensors: BTreeMap<String, TensorInfo>,
     metadata: BTreeMap<String, String>,
 }
@@ -117,6 +118,7 @@ impl SafeFile {
             path: path.to_path_buf(),
             file,
             len,
+            data_start: 8 + header_len,
             tensors,
             metadata: raw.metadata,
         })
@@ -130,6 +132,11 @@ impl SafeFile {
     /// The file's length in bytes when it was opened.
     pub fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Where the header ends.
+    pub(crate) fn data_start(&self) -> u64 {
+        self.data_start
     }
 
     /// Does the file hold no tensor?
@@ -224,7 +231,8 @@ impl SafeFile {
         Ok(out)
     }
 
-    fn read_bytes(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+    /// Bytes of the file from `offset` on, whatever they are.
+    pub(crate) fn read_bytes(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         read_at(&self.file, out, offset).map_err(CheckpointError::io("read", &self.path))
     }
 
@@ -244,7 +252,8 @@ impl SafeFile {
         Ok(rows.start as u64 * row..rows.end as u64 * row)
     }
 
-    fn byte_range(&self, name: &str, elements: &Range<u64>) -> Result<Range<u64>> {
+    /// Where flat elements of a tensor lie in the file.
+    pub(crate) fn byte_range(&self, name: &str, elements: &Range<u64>) -> Result<Range<u64>> {
         let info = self.info(name)?;
         if elements.start > elements.end || elements.end > info.num_elements() {
             return Err(self.refuse(

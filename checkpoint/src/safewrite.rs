@@ -1,17 +1,17 @@
 //! Writing a safetensors file as a stream: the header first, then each tensor's bytes as its provider gives them.
 //!
-//! No more than one provider's chunk is in memory at a time, and the SHA-256 of the file is taken on the way.
+//! No more than one provider's chunk is in memory at a time, and the BLAKE3 tree of the file is taken on the way.
 
 use crate::dtype::{Dtype, num_bytes, num_elements};
 use crate::error::{CheckpointError, Result};
+use crate::hash::{Tree, TreeHasher};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-type Stream<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'a>;
+type Stream<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
 /// A tensor to be written: name, type, shape, and a provider that is called once, when its turn comes.
 pub struct TensorOut<'a> {
@@ -45,7 +45,7 @@ impl<'a> TensorOut<'a> {
         name: impl Into<String>,
         dtype: Dtype,
         shape: &[usize],
-        provide: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'a,
+        provide: impl FnOnce(&mut dyn Write) -> io::Result<()> + 'a,
     ) -> Self {
         Self {
             name: name.into(),
@@ -111,8 +111,8 @@ impl<'a> TensorOut<'a> {
 pub struct Written {
     /// Length of the file.
     pub bytes: u64,
-    /// SHA-256 of the file, lower-case hexadecimal.
-    pub sha256: String,
+    /// Its hash.
+    pub tree: Tree,
 }
 
 /// Writes a safetensors file and syncs it. Tensors are laid out by decreasing alignment, then by name, as the reference
@@ -151,10 +151,13 @@ pub fn write_safetensors(
     // Data starts on a multiple of 8, so that a reader that maps the file has aligned tensors.
     text.resize(text.len().next_multiple_of(8), b' ');
 
+    let total = at
+        .checked_add(8 + text.len() as u64)
+        .ok_or_else(|| CheckpointError::write("the file", "it overflows", "use shards"))?;
     let file = File::create(path).map_err(CheckpointError::io("create", path))?;
     let mut out = Hashing {
         inner: BufWriter::with_capacity(1 << 20, file),
-        hash: Sha256::new(),
+        hash: TreeHasher::new(total),
         bytes: 0,
     };
     let start = out
@@ -183,26 +186,25 @@ pub fn write_safetensors(
         .into_inner()
         .map_err(|e| CheckpointError::io("write", path)(e.into_error()))?;
     file.sync_all().map_err(CheckpointError::io("sync", path))?;
-    Ok(Written {
-        bytes,
-        sha256: hex(&hash.finalize()),
-    })
+    // Each tensor came whole, so the promised length did too.
+    let tree = hash.finish().ok_or_else(|| {
+        CheckpointError::write("the file", "its length is not its tensors'", "report a bug")
+    })?;
+    Ok(Written { bytes, tree })
 }
 
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
+/// Bytes that are hashed and handed on at once, so that the second of the two finds them in the cache.
+const STRIDE: usize = 256 << 10;
 
 struct Hashing {
     inner: BufWriter<File>,
-    hash: Sha256,
+    hash: TreeHasher,
     bytes: u64,
 }
 
 impl Write for Hashing {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        let n = self.inner.write(buf)?;
+        let n = self.inner.write(&buf[..buf.len().min(STRIDE)])?;
         self.hash.update(&buf[..n]);
         self.bytes += n as u64;
         Ok(n)

@@ -1,22 +1,49 @@
 //! Writing a training checkpoint from several ranks at once, so that it appears whole or not at all.
+//!
+//! Ranks meet in one hidden folder of the file system they share and nowhere else, so they may be threads or processes:
+//! each writes its file, makes it durable, and then leaves a record of it there. Rank 0 commits once every record has
+//! arrived: it proves that together the pieces own every element once, writes the manifest, and gives the folder its name.
 
 use crate::dtype::{Dtype, num_elements};
 use crate::error::{CheckpointError, Result};
-use crate::files::{TempDir, remove_dir_if_there, sync_dir, write_synced};
+use crate::files::{publish_dir, read_json_bytes, remove_dir_if_there, sync_dir, write_synced};
+use crate::hash::hex;
 use crate::layout::{Logical, Piece, prove};
 use crate::load::check_files;
 use crate::manifest::{
-    FileRecord, MANIFEST, Manifest, clean, hidden, list, rank_file, read_manifest, root_of,
-    step_dir,
+    FileRecord, MANIFEST, Manifest, clean, hidden, list, partial_dir, point_latest, rank_file,
+    read_manifest, root_of, step_dir,
 };
 use crate::safewrite::{TensorOut, write_safetensors};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
-/// A checkpoint being written. Clone it to every rank's thread; dropped by all without a commit, it leaves nothing.
+/// Removes what killed writers left under `dir/checkpoints`. One process does this, before any rank begins a save.
+///
+/// # Errors
+/// A folder that cannot be read or removed.
+pub fn recover(dir: impl AsRef<Path>) -> Result<()> {
+    clean(&root_of(dir.as_ref()))
+}
+
+/// A name that no other save has, for [`Writer::join`]. Ranks share one: the process that begins the job draws it.
+pub fn session() -> String {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos());
+    let seed = format!("{now} {}", std::process::id());
+    hex(&Sha256::digest(seed.as_bytes())[..8])
+}
+
+/// A checkpoint being written. Clone it to every rank's thread, or [`Writer::join`] it in every process. Unless it is
+/// committed, the last clone of its owner leaves nothing.
 #[derive(Clone)]
 pub struct Writer {
     shared: Arc<Shared>,
@@ -25,18 +52,16 @@ pub struct Writer {
 struct Shared {
     root: PathBuf,
     folder: PathBuf,
+    save: String,
     step: u64,
     world_size: usize,
-    inner: Mutex<Inner>,
+    owner: bool,
+    committed: AtomicBool,
 }
 
-struct Inner {
-    temp: TempDir,
-    ranks: BTreeMap<usize, Finished>,
-    committed: bool,
-}
-
-struct Finished {
+/// What a rank leaves beside its file once the file is durable.
+#[derive(Serialize, Deserialize)]
+struct Record {
     file: FileRecord,
     blobs: BTreeMap<String, (Dtype, u64)>,
     layout: BTreeMap<String, Logical>,
@@ -53,10 +78,32 @@ impl std::fmt::Debug for Writer {
     }
 }
 
+/// How long rank 0 waits for the other ranks' files.
+pub struct Patience<'a> {
+    /// Longest time in all.
+    pub timeout: Duration,
+    /// Has the job failed elsewhere? Then only ranks that have begun to write are waited for.
+    pub failed: &'a dyn Fn() -> bool,
+}
+
 impl Writer {
     /// Starts the checkpoint of `step` under `dir/checkpoints`, first clearing what a killed writer left there. One
     /// writer at a time may be open on a directory; one rank begins it and hands clones to the others.
     pub fn begin(dir: impl AsRef<Path>, step: u64, world_size: usize) -> Result<Self> {
+        recover(dir.as_ref())?;
+        Self::join(dir, step, world_size, &session(), true)
+    }
+
+    /// Takes part in the save named `save` (letters and digits, the same on every rank, never used before: a
+    /// [`session`] and a count). No rank waits for another; who comes first makes the folder. The `owner`, rank 0,
+    /// commits, and removes the folder if it does not.
+    pub fn join(
+        dir: impl AsRef<Path>,
+        step: u64,
+        world_size: usize,
+        save: &str,
+        owner: bool,
+    ) -> Result<Self> {
         if world_size == 0 {
             return Err(CheckpointError::write(
                 "checkpoint",
@@ -64,23 +111,25 @@ impl Writer {
                 "give at least one rank",
             ));
         }
+        if save.is_empty() || !save.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+            return Err(CheckpointError::write(
+                save,
+                "the name of a save is letters, digits and dashes",
+                "draw it with `session`",
+            ));
+        }
         let root = root_of(dir.as_ref());
-        std::fs::create_dir_all(&root).map_err(CheckpointError::io("create", &root))?;
-        clean(&root)?;
-        let temp = TempDir::create(root.join(hidden(step, "partial")))?;
-        let folder = temp.path().to_path_buf();
-        let inner = Mutex::new(Inner {
-            temp,
-            ranks: BTreeMap::new(),
-            committed: false,
-        });
+        let folder = root.join(partial_dir(step, save));
+        std::fs::create_dir_all(&folder).map_err(CheckpointError::io("create", &folder))?;
         Ok(Self {
             shared: Arc::new(Shared {
                 root,
                 folder,
+                save: save.into(),
                 step,
                 world_size,
-                inner,
+                owner,
+                committed: AtomicBool::new(false),
             }),
         })
     }
@@ -94,43 +143,66 @@ impl Writer {
                 "count ranks from 0",
             ));
         }
+        // Made now and renamed later, so that a rank can still say that it failed when the disk has no room for a word.
+        let begun = self.shared.mark(rank, BEGUN);
+        if self.shared.mark(rank, DONE).exists() {
+            return Err(taken(rank));
+        }
+        match std::fs::File::create_new(&begun) {
+            Ok(_) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Err(taken(rank)),
+            Err(e) => return Err(CheckpointError::io("create", &begun)(e)),
+        }
         Ok(RankWriter {
-            shared: self.shared.clone(),
-            rank,
+            begun: Begun {
+                shared: self.shared.clone(),
+                rank,
+                open: true,
+            },
             tensors: Vec::new(),
             layout: BTreeMap::new(),
         })
     }
 
-    /// Makes the checkpoint visible as `checkpoints/step-…`, once every rank has finished: proves that the layout owns
-    /// every logical element exactly once, writes the manifest with `state`, syncs, renames. Returns the folder.
+    /// As [`Writer::commit_when`], for when every rank has finished already.
     pub fn commit(&self, state: Value) -> Result<PathBuf> {
+        let now = Patience {
+            timeout: Duration::ZERO,
+            failed: &|| false,
+        };
+        self.commit_when(state, &now)
+    }
+
+    /// Makes the checkpoint visible as `checkpoints/step-…` once every rank has finished: waits for their records,
+    /// proves that the layout owns every logical element exactly once, writes the manifest with `state`, syncs, renames.
+    /// Returns the folder.
+    pub fn commit_when(&self, state: Value, patience: &Patience<'_>) -> Result<PathBuf> {
         let shared = &self.shared;
-        let mut inner = shared.lock();
-        let missing: Vec<usize> = (0..shared.world_size)
-            .filter(|r| !inner.ranks.contains_key(r))
-            .collect();
-        if !missing.is_empty() || inner.committed {
-            let reason = if inner.committed {
-                "it was committed before".to_string()
-            } else {
-                format!("ranks {missing:?} have not finished")
-            };
-            return Err(CheckpointError::write(
+        let refuse = |reason: String| {
+            CheckpointError::write(
                 format!("checkpoint of step {}", shared.step),
                 reason,
                 "call finish on every rank, then commit once",
-            ));
+            )
+        };
+        if shared.committed.load(Ordering::SeqCst) {
+            return Err(refuse("it was committed before".into()));
         }
-        let mut manifest = Manifest::new(shared.step, shared.world_size, state);
-        for finished in inner.ranks.values() {
-            manifest.files.push(finished.file.clone());
-            for (name, part) in &finished.layout {
+        shared.gather(patience)?;
+        let mut manifest = Manifest::new(shared.step, shared.world_size, &shared.save, state);
+        let mut blobs = Vec::new();
+        for rank in 0..shared.world_size {
+            let path = shared.mark(rank, DONE);
+            let record: Record = serde_json::from_slice(&read_json_bytes(&path)?)
+                .map_err(|e| CheckpointError::json(&path, &e, "a rank's record", "save again"))?;
+            for (name, part) in &record.layout {
                 merge(&mut manifest.layout, name, part)?;
             }
+            manifest.files.push(record.file);
+            blobs.push(record.blobs);
         }
         prove(&manifest.layout, |rank, blob| {
-            inner.ranks.get(&rank)?.blobs.get(blob).copied()
+            blobs.get(rank)?.get(blob).copied()
         })
         .map_err(|(name, reason)| {
             CheckpointError::write(
@@ -143,26 +215,116 @@ impl Writer {
             &shared.folder.join(MANIFEST),
             manifest.to_text()?.as_bytes(),
         )?;
+        for rank in 0..shared.world_size {
+            let path = shared.mark(rank, DONE);
+            std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
+        }
         let place = shared.root.join(step_dir(shared.step));
-        inner
-            .temp
-            .publish(&place, &shared.root.join(hidden(shared.step, "replaced")))?;
-        inner.committed = true;
+        let aside = shared.root.join(hidden(shared.step, "replaced"));
+        publish_dir(&shared.folder, &place, &aside)?;
+        shared.committed.store(true, Ordering::SeqCst);
+        point_latest(&shared.root, shared.step)?;
         Ok(place)
     }
 }
 
+const BEGUN: &str = "begun";
+const DONE: &str = "json";
+const FAILED: &str = "failed";
+
+fn taken(rank: usize) -> CheckpointError {
+    CheckpointError::write(
+        format!("rank {rank}"),
+        "has begun before",
+        "let every rank write once",
+    )
+}
+
 impl Shared {
-    // A rank that panicked holds no half-made state here (records are inserted whole), so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn mark(&self, rank: usize, kind: &str) -> PathBuf {
+        self.folder.join(format!("rank-{rank:05}.{kind}"))
+    }
+
+    /// Returns once every rank has left its record.
+    fn gather(&self, patience: &Patience<'_>) -> Result<()> {
+        let began = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        let has = |rank: usize, kind: &str| self.mark(rank, kind).exists();
+        loop {
+            // Looked at before the marks, so that what a rank did before it failed is seen.
+            let job_failed = (patience.failed)();
+            let ranks = 0..self.world_size;
+            let missing: Vec<usize> = ranks.clone().filter(|r| !has(*r, DONE)).collect();
+            let failed: Vec<usize> = ranks.filter(|r| has(*r, FAILED)).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if failed.len() == missing.len() {
+                let said = failed.iter().find_map(|r| {
+                    let text = std::fs::read_to_string(self.mark(*r, FAILED)).ok()?;
+                    (!text.is_empty()).then(|| format!("rank {r}: {text}"))
+                });
+                return Err(self.given_up(
+                    said.unwrap_or_else(|| format!("ranks {failed:?} could not write their files")),
+                ));
+            }
+            let late = began.elapsed() >= patience.timeout;
+            let hopeless = job_failed && !missing.iter().any(|r| has(*r, BEGUN));
+            if late || hopeless {
+                return Err(self.given_up(format!("ranks {missing:?} have not finished")));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    fn given_up(&self, reason: String) -> CheckpointError {
+        CheckpointError::write(
+            format!("checkpoint of step {}", self.step),
+            reason,
+            "the checkpoints before it are untouched; see to the ranks' disk and resume from the newest one",
+        )
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if self.owner && !self.committed.load(Ordering::SeqCst) {
+            // Best effort: an error is already on its way to the caller, and the next run clears what is left.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// A rank that has begun to write; dropped unfinished, it says that it failed.
+struct Begun {
+    shared: Arc<Shared>,
+    rank: usize,
+    open: bool,
+}
+
+impl Begun {
+    fn fail(&mut self, reason: &str) {
+        self.open = false;
+        // Room first, then the news, which needs no room, then the reason, which may find none.
+        let _ = std::fs::remove_file(self.shared.folder.join(rank_file(self.rank)));
+        let begun = self.shared.mark(self.rank, BEGUN);
+        let _ = std::fs::write(&begun, reason);
+        let _ = std::fs::rename(&begun, self.shared.mark(self.rank, FAILED));
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if self.open {
+            self.fail("stopped before its file was written");
+        }
     }
 }
 
 /// One rank's blobs and its part of the layout. Nothing is written before [`RankWriter::finish`].
 pub struct RankWriter<'a> {
-    shared: Arc<Shared>,
-    rank: usize,
+    begun: Begun,
     tensors: Vec<TensorOut<'a>>,
     layout: BTreeMap<String, Logical>,
 }
@@ -172,7 +334,7 @@ impl std::fmt::Debug for RankWriter<'_> {
         write!(
             f,
             "RankWriter of rank {}: {} blobs",
-            self.rank,
+            self.begun.rank,
             self.tensors.len()
         )
     }
@@ -211,7 +373,7 @@ impl<'a> RankWriter<'a> {
         offset: u64,
     ) -> Result<&mut Self> {
         let piece = Piece {
-            rank: self.rank,
+            rank: self.begun.rank,
             tensor: tensor.into(),
             offset,
             start,
@@ -229,7 +391,7 @@ impl<'a> RankWriter<'a> {
         shape: &[usize],
         mut piece: Piece,
     ) -> Result<&mut Self> {
-        piece.rank = self.rank;
+        piece.rank = self.begun.rank;
         let part = Logical {
             dtype,
             shape: shape.to_vec(),
@@ -239,42 +401,67 @@ impl<'a> RankWriter<'a> {
         Ok(self)
     }
 
-    /// Writes the rank's file and syncs it.
+    /// Writes the rank's file, makes it durable, and leaves its record for the commit.
     pub fn finish(self) -> Result<()> {
-        let mut blobs = BTreeMap::new();
-        for t in &self.tensors {
-            blobs.insert(
-                t.name.clone(),
-                (t.dtype, num_elements(&t.shape).unwrap_or(0)),
-            );
+        let RankWriter {
+            mut begun,
+            tensors,
+            layout,
+        } = self;
+        let done = write_rank(&begun, tensors, layout);
+        match &done {
+            Ok(()) => begun.open = false,
+            Err(e) => begun.fail(&e.to_string()),
         }
-        let name = rank_file(self.rank);
-        let taken = || {
-            CheckpointError::write(
-                format!("rank {}", self.rank),
-                "has finished before",
-                "finish every rank once",
-            )
-        };
-        let path = self.shared.folder.join(&name);
-        // A second writer of the same rank must not touch the first one's finished file.
-        if self.shared.lock().ranks.contains_key(&self.rank) {
-            return Err(taken());
-        }
-        let written = write_safetensors(&path, self.tensors, &[])?;
-        let finished = Finished {
-            file: FileRecord {
-                rank: self.rank,
-                name,
-                bytes: written.bytes,
-                sha256: written.sha256,
-            },
-            blobs,
-            layout: self.layout,
-        };
-        self.shared.lock().ranks.insert(self.rank, finished);
-        Ok(())
+        done
     }
+}
+
+fn write_rank(
+    begun: &Begun,
+    tensors: Vec<TensorOut<'_>>,
+    layout: BTreeMap<String, Logical>,
+) -> Result<()> {
+    let (shared, rank) = (&begun.shared, begun.rank);
+    let count = |t: &TensorOut<'_>| {
+        let n = num_elements(&t.shape).unwrap_or(0);
+        (t.name.clone(), (t.dtype, n))
+    };
+    let blobs = tensors.iter().map(count).collect();
+    let name = rank_file(rank);
+    let text = |n: u64| n.to_string();
+    let (r, w, s) = (
+        text(rank as u64),
+        text(shared.world_size as u64),
+        text(shared.step),
+    );
+    // So that a file in the wrong place is told from a damaged one.
+    let metadata = [
+        ("rank", r.as_str()),
+        ("save", &shared.save),
+        ("step", &s),
+        ("world_size", &w),
+    ];
+    let written = write_safetensors(&shared.folder.join(&name), tensors, &metadata)?;
+    let record = Record {
+        file: FileRecord {
+            rank,
+            name,
+            bytes: written.bytes,
+            blake3: Some(written.tree),
+            sha256: None,
+        },
+        blobs,
+        layout,
+    };
+    // The mark becomes the record: its name says how far the rank is, at every moment.
+    let path = shared.mark(rank, BEGUN);
+    let bytes = serde_json::to_vec(&record)
+        .map_err(|e| CheckpointError::json(&path, &e, "a rank's record", "report a bug"))?;
+    write_synced(&path, &bytes)?;
+    // The file's entry must be on disk before the record says so.
+    sync_dir(&shared.folder)?;
+    std::fs::rename(&path, shared.mark(rank, DONE)).map_err(CheckpointError::io("rename", &path))
 }
 
 fn merge(layout: &mut BTreeMap<String, Logical>, name: &str, part: &Logical) -> Result<()> {
@@ -301,9 +488,10 @@ fn merge(layout: &mut BTreeMap<String, Logical>, name: &str, part: &Logical) -> 
 
 /// Deletes all but the newest `keep` good checkpoints of a run (at least one is kept) and returns the steps deleted,
 /// oldest first. Before anything goes, the files of the newest kept ones are read and hashed until one verifies; if none
-/// does, older ones are kept until one does. Damaged checkpoints are neither counted nor deleted. A folder is renamed
-/// before its files go, so that a half-deleted one is never taken for a checkpoint.
-pub fn prune(dir: impl AsRef<Path>, keep: usize) -> Result<Vec<u64>> {
+/// does, older ones are kept until one does. `written` is a step this process has just committed: what it hashed and
+/// synced itself it need not read again. Damaged checkpoints are neither counted nor deleted. A folder is renamed before
+/// its files go, so that a half-deleted one is never taken for a checkpoint.
+pub fn prune(dir: impl AsRef<Path>, keep: usize, written: Option<u64>) -> Result<Vec<u64>> {
     let root = root_of(dir.as_ref());
     let good: Vec<_> = list(&root)?
         .into_iter()
@@ -313,7 +501,7 @@ pub fn prune(dir: impl AsRef<Path>, keep: usize) -> Result<Vec<u64>> {
                 .files
                 .iter()
                 .all(|r| std::fs::metadata(f.path.join(&r.name)).is_ok_and(|m| m.len() == r.bytes));
-            whole.then_some((f, manifest))
+            whole.then_some(f)
         })
         .collect();
     let mut num_old = good.len().saturating_sub(keep.max(1));
@@ -322,10 +510,10 @@ pub fn prune(dir: impl AsRef<Path>, keep: usize) -> Result<Vec<u64>> {
     }
     let verified = good
         .iter()
-        .rposition(|(f, m)| check_files(&f.path, m).is_ok());
+        .rposition(|f| written == Some(f.step) || check_files(&f.path).is_ok());
     num_old = num_old.min(verified.unwrap_or(0));
     let mut deleted = Vec::new();
-    for (found, _) in good.iter().take(num_old) {
+    for found in good.iter().take(num_old) {
         let doomed = root.join(hidden(found.step, "deleting"));
         remove_dir_if_there(&doomed)?;
         std::fs::rename(&found.path, &doomed)

@@ -171,7 +171,7 @@ fn a_checkpoint_that_misses_or_doubles_elements_is_not_committed() {
 
     let writer = Writer::begin(temp.path(), 2, 2).unwrap();
     writer.rank(0).unwrap().finish().unwrap();
-    assert!(writer.rank(0).unwrap().finish().is_err(), "rank 0 again");
+    assert!(writer.rank(0).is_err(), "rank 0 again");
     assert!(writer.rank(2).is_err());
     let e = writer.commit(json!(null)).unwrap_err().to_string();
     assert!(e.contains("[1]"), "{e}");
@@ -181,8 +181,8 @@ fn a_checkpoint_that_misses_or_doubles_elements_is_not_committed() {
         std::fs::read_dir(temp.path().join("checkpoints"))
             .unwrap()
             .count(),
-        1,
-        "the partial folder is gone"
+        2,
+        "the partial folder is gone; the step and `latest` are left"
     );
 }
 
@@ -266,7 +266,7 @@ fn a_manifest_with_a_valid_hash_and_wild_numbers_cannot_make_it_allocate_or_pani
     assert!(reseal("\"offset\": 0", "\"offset\": 18446744073709551615").is_err());
     assert!(reseal("\"start\": 0", "\"start\": 1").is_err());
     assert!(reseal("\"rank-00000.safetensors\"", "\"../../secret\"").is_err());
-    assert!(reseal("\"format_version\": 1", "\"format_version\": 2").is_err());
+    assert!(reseal("\"format_version\": 2", "\"format_version\": 3").is_err());
     assert!(reseal("\"world_size\": 1", "\"world_size\": 9").is_err());
     assert!(
         reseal(
@@ -283,7 +283,7 @@ fn pruning_keeps_the_newest_and_always_a_good_one() {
     for step in 1..=5 {
         save(temp.path(), step);
     }
-    assert_eq!(prune(temp.path(), 3).unwrap(), [1, 2]);
+    assert_eq!(prune(temp.path(), 3, None).unwrap(), [1, 2]);
     assert_eq!(steps(temp.path()), [3, 4, 5]);
     // A byte of the newest two is flipped; lengths still fit, so only the hash can tell.
     for step in [4, 5] {
@@ -296,10 +296,10 @@ fn pruning_keeps_the_newest_and_always_a_good_one() {
         *bytes.last_mut().unwrap() ^= 1;
         std::fs::write(&path, bytes).unwrap();
     }
-    assert_eq!(prune(temp.path(), 1).unwrap(), [0u64; 0]);
+    assert_eq!(prune(temp.path(), 1, None).unwrap(), [0u64; 0]);
     assert_eq!(steps(temp.path()), [3, 4, 5]);
     save(temp.path(), 6);
-    assert_eq!(prune(temp.path(), 0).unwrap(), [3, 4, 5]);
+    assert_eq!(prune(temp.path(), 0, None).unwrap(), [3, 4, 5]);
     assert_eq!(Checkpoint::open(temp.path()).unwrap().step(), 6);
 }
 
@@ -310,7 +310,7 @@ fn what_a_kill_leaves_is_passed_over_and_cleared() {
     let root = temp.path().join("checkpoints");
     // Killed while writing, before the manifest, after it, and while deleting.
     for (name, with_manifest) in [
-        (".step-00000002.partial", false),
+        (".step-00000002.5f0c-3.partial", false),
         (".step-00000003.partial", true),
         (".step-00000000.deleting", true),
     ] {
@@ -345,7 +345,10 @@ fn what_a_kill_leaves_is_passed_over_and_cleared() {
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["step-00000001", "step-00000002", "step-00000009"]);
+    assert_eq!(
+        names,
+        ["latest", "step-00000001", "step-00000002", "step-00000009"]
+    );
 }
 
 #[test]
@@ -354,7 +357,7 @@ fn an_empty_run_has_no_latest() {
     assert_eq!(Checkpoint::latest(temp.path()).unwrap(), None);
     let e = Checkpoint::open(temp.path()).unwrap_err();
     assert!(matches!(e, CheckpointError::NotFound { .. }), "{e}");
-    assert_eq!(prune(temp.path(), 1).unwrap(), [0u64; 0]);
+    assert_eq!(prune(temp.path(), 1, None).unwrap(), [0u64; 0]);
 }
 
 /// The child of the test below: writes checkpoints into the directory named on its input until it is killed, saving
@@ -373,7 +376,7 @@ fn child_that_writes_until_killed() {
         save(run, step);
         println!("COMMITTED {step}");
         std::io::stdout().flush().unwrap();
-        prune(run, 2).unwrap();
+        prune(run, 2, None).unwrap();
     }
 }
 
@@ -415,5 +418,219 @@ fn a_killed_process_leaves_the_latest_loadable() {
         );
         assert_eq!(c.state()["step"].as_u64(), Some(c.step()));
         assert_eq!(c.logical("param/w").unwrap(), values(c.step(), 24));
+    }
+}
+
+/// Two ranks, halves of `param/w` [2048, 512] (4 MiB, so that files have several chunks).
+fn save_halves(run: &Path, step: u64) -> std::path::PathBuf {
+    let session = session();
+    let n = 2048 * 512u64;
+    let writers: Vec<Writer> = (0..2)
+        .map(|r| Writer::join(run, step, 2, &session, r == 0).unwrap())
+        .collect();
+    std::thread::scope(|s| {
+        for (r, writer) in writers.iter().enumerate() {
+            s.spawn(move || {
+                let all = values(step, n as usize);
+                let mut rank = writer.rank(r).unwrap();
+                let mine = &all[r * all.len() / 2..(r + 1) * all.len() / 2];
+                rank.put("flat", Dtype::F32, &[n as usize / 2], mine);
+                rank.owns(
+                    "param/w",
+                    Dtype::F32,
+                    &[2048, 512],
+                    r as u64 * n / 2,
+                    n / 2,
+                    "flat",
+                    0,
+                )
+                .unwrap();
+                rank.finish().unwrap();
+            });
+        }
+        let patience = Patience {
+            timeout: std::time::Duration::from_secs(60),
+            failed: &|| false,
+        };
+        writers[0]
+            .commit_when(json!({"step": step}), &patience)
+            .unwrap()
+    })
+}
+
+#[test]
+fn ranks_that_meet_only_in_the_file_system_commit_and_a_failure_is_told() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = save_halves(temp.path(), 3);
+    let mut left: Vec<_> = std::fs::read_dir(&path)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        [
+            "manifest.json",
+            "rank-00000.safetensors",
+            "rank-00001.safetensors"
+        ]
+    );
+    assert_eq!(
+        std::fs::read_to_string(temp.path().join("checkpoints/latest")).unwrap(),
+        "step-00000003\n"
+    );
+    let patience = |seconds: u64, failed: &dyn Fn() -> bool| {
+        let id = session();
+        let owner = Writer::join(temp.path(), 4, 2, &id, true).unwrap();
+        owner.rank(0).unwrap().finish().unwrap();
+        if seconds > 1 {
+            let other = Writer::join(temp.path(), 4, 2, &id, false).unwrap();
+            let mut rank = other.rank(1).unwrap();
+            rank.put_tensor(TensorOut::stream("w", Dtype::F32, &[4], |_| {
+                Err(std::io::Error::other("no room"))
+            }));
+            assert!(rank.finish().is_err());
+        }
+        let patience = Patience {
+            timeout: std::time::Duration::from_secs(seconds),
+            failed,
+        };
+        owner
+            .commit_when(json!(null), &patience)
+            .unwrap_err()
+            .to_string()
+    };
+    let e = patience(3600, &|| false);
+    assert!(e.contains("rank 1: ") && e.contains("no room"), "{e}");
+    // A rank that never begins is not waited for once the job has failed.
+    let e = patience(1, &|| true);
+    assert!(e.contains("ranks [1] have not finished"), "{e}");
+    assert_eq!(steps(temp.path()), [3]);
+    let partial = std::fs::read_dir(temp.path().join("checkpoints"))
+        .unwrap()
+        .filter(|e| {
+            let name = e.as_ref().unwrap().file_name();
+            name.to_string_lossy().starts_with('.')
+        })
+        .count();
+    assert_eq!(partial, 0, "what was not committed is gone");
+}
+
+#[test]
+fn exchanged_foreign_and_flipped_files_are_refused_by_name() {
+    let temp = tempfile::tempdir().unwrap();
+    let old = save_halves(temp.path(), 1);
+    let new = save_halves(temp.path(), 2);
+    let (a, b) = (
+        new.join("rank-00000.safetensors"),
+        new.join("rank-00001.safetensors"),
+    );
+    let why = |proof: Proof| match Checkpoint::open_as(&new, proof) {
+        Ok(_) => "accepted".to_string(),
+        Err(e) => e.to_string(),
+    };
+    let both = |parts: &[&str]| {
+        for proof in [Proof::Whole, Proof::AsRead] {
+            let e = why(proof);
+            assert!(parts.iter().all(|p| e.contains(p)), "{proof:?}: {e}");
+        }
+        let report = verify(&new).unwrap_err().to_string();
+        assert!(parts[1..].iter().all(|p| report.contains(p)), "{report}");
+        assert_eq!(verify_json(&new).unwrap()["ok"], false);
+    };
+    // The files of two ranks exchanged.
+    let aside = temp.path().join("aside");
+    let swap = || {
+        std::fs::rename(&a, &aside).unwrap();
+        std::fs::rename(&b, &a).unwrap();
+        std::fs::rename(&aside, &b).unwrap();
+    };
+    swap();
+    both(&[
+        "good checkpoint of step 1",
+        "rank-00000.safetensors",
+        "data of rank 1",
+    ]);
+    swap();
+    // A file of another save.
+    let good = std::fs::read(&b).unwrap();
+    std::fs::copy(old.join("rank-00001.safetensors"), &b).unwrap();
+    both(&[
+        "step-00000001",
+        "rank-00001.safetensors",
+        "another save",
+        "of step 1",
+    ]);
+    // A missing file, a truncated one.
+    std::fs::remove_file(&b).unwrap();
+    both(&["step 2", "rank-00001.safetensors", "cannot be opened"]);
+    std::fs::write(&b, &good[..good.len() - 100]).unwrap();
+    both(&["step 2", "rank-00001.safetensors", "bytes long"]);
+    std::fs::write(&b, &good).unwrap();
+    // The manifest of another save.
+    let manifest = std::fs::read(new.join("manifest.json")).unwrap();
+    std::fs::copy(old.join("manifest.json"), new.join("manifest.json")).unwrap();
+    both(&["rank-00000.safetensors", "another save", "of step 2"]);
+    std::fs::write(new.join("manifest.json"), manifest).unwrap();
+    assert!(verify(&new).is_ok() && why(Proof::Whole) == "accepted");
+    // One bit in the middle: whoever reads beside it is served, whoever reads it is told.
+    let mut bad = good.clone();
+    let at = good.len() - (1 << 20);
+    bad[at] ^= 4;
+    std::fs::write(&b, &bad).unwrap();
+    let e = why(Proof::Whole);
+    assert!(
+        e.contains("rank-00001.safetensors") && e.contains("BLAKE3"),
+        "{e}"
+    );
+    let c = Checkpoint::open_as(&new, Proof::AsRead).unwrap();
+    let n = 2048 * 512u64;
+    let want = values(2, n as usize);
+    let part = c.logical_range("param/w", 10..n / 2 + 1000).unwrap();
+    assert_eq!(part, want[40..(n as usize / 2 + 1000) * 4]);
+    let e = c.logical("param/w").unwrap_err().to_string();
+    assert!(
+        e.contains("rank-00001.safetensors") && e.contains("BLAKE3"),
+        "{e}"
+    );
+}
+
+#[test]
+fn a_checkpoint_of_format_1_still_loads() {
+    use sha2::Digest;
+    let hash = |bytes: &[u8]| -> String {
+        let digest = sha2::Sha256::digest(bytes);
+        digest.iter().map(|b| format!("{b:02x}")).collect()
+    };
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("checkpoints/step-00000007");
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("rank-00000.safetensors");
+    let blob = TensorOut::bytes("p", Dtype::F32, &[24], values(7, 24));
+    write_safetensors(&file, vec![blob], &[]).unwrap();
+    let bytes = std::fs::read(&file).unwrap();
+    let body = format!(
+        r#"{{"format": "crossweave-checkpoint", "format_version": 1, "step": 7, "world_size": 1,
+ "files": [{{"rank": 0, "name": "rank-00000.safetensors", "bytes": {}, "sha256": "{}"}}],
+ "layout": {{"value/w": {{"dtype": "F32", "shape": [6, 4], "pieces": [{{"rank": 0, "tensor": "p", "offset": 0, "start": 0, "len": 24}}]}}}},
+ "state": {{"step": 7}}"#,
+        bytes.len(),
+        hash(&bytes)
+    );
+    let sealed = format!("{body},\n  \"sha256\": \"{}\"\n}}\n", hash(body.as_bytes()));
+    std::fs::write(dir.join("manifest.json"), sealed).unwrap();
+    for proof in [Proof::Whole, Proof::AsRead] {
+        let c = Checkpoint::open_as(temp.path(), proof).unwrap();
+        assert_eq!(c.logical("value/w").unwrap(), values(7, 24));
+    }
+    assert!(inspect(temp.path()).unwrap().contains("sha256"));
+    let mut bad = bytes.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bad).unwrap();
+    for proof in [Proof::Whole, Proof::AsRead] {
+        let e = Checkpoint::open_as(temp.path(), proof)
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains("SHA-256"), "{e}");
     }
 }

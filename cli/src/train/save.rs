@@ -133,7 +133,11 @@ pub fn checkpoint(job: &Job, trainer: &Trainer, step: u64) -> Result<()> {
         writer.commit(state(&job.resolved, fingerprint.as_deref(), step))?;
         Ok(())
     })?;
-    prune(&job.out, job.resolved.settings.run.keep_last as usize)?;
+    prune(
+        &job.out,
+        job.resolved.settings.run.keep_last as usize,
+        Some(step),
+    )?;
     Ok(())
 }
 
