@@ -75,14 +75,31 @@ impl<'a> GradSink<'a> {
             written: &[],
         }
     }
+    /// Is there a gradient to write? Frozen parameters have none: their view is empty.
+    pub fn wants(&self, p: usize) -> bool {
+        self.views.get(p).is_none_or(|v| v.numel() > 0)
+    }
     /// Gradient of parameter `p`, and whether the writer must add (`true`) or overwrite; marks it written.
     pub fn slot(&self, p: usize) -> Result<(&'a Tensor, bool)> {
         match (self.views.get(p), self.written.get(p)) {
             (Some(t), Some(w)) => Ok((t, w.replace(true))),
-            _ => shape_error(format!(
-                "backward: parameter {p} has no gradient; run with gradients"
-            )),
+            _ => no_gradient(p),
         }
+    }
+    /// Gradient of parameter `p`, to look at only.
+    pub(crate) fn view(&self, p: usize) -> Result<&'a Tensor> {
+        match self.views.get(p) {
+            Some(t) => Ok(t),
+            None => no_gradient(p),
+        }
+    }
+    /// Has parameter `p`'s gradient been written in this step?
+    pub(crate) fn is_written(&self, p: usize) -> bool {
+        self.written.get(p).is_some_and(|w| w.get())
+    }
+    /// A gradient nobody wants, for ops that write it in one pass with others: shaped as the parameter, in a temporary.
+    pub fn discard(&self, env: &Env<'_>, p: usize) -> Result<Tensor> {
+        env.run.zeros(*env.params[p].shape(), DType::F32)
     }
     /// The same for ops that can only add: clears it on the first write.
     pub fn adding(&self, run: &Run<'_>, p: usize) -> Result<&'a Tensor> {
@@ -92,6 +109,12 @@ impl<'a> GradSink<'a> {
         }
         Ok(t)
     }
+}
+
+fn no_gradient<T>(p: usize) -> Result<T> {
+    shape_error(format!(
+        "backward: parameter {p} has no gradient; run with gradients"
+    ))
 }
 
 /// What a block may touch while it runs.

@@ -6,6 +6,7 @@
 pub mod estimate;
 mod gather;
 mod layout;
+pub mod optim;
 mod place;
 mod spec;
 mod update;

@@ -1,7 +1,7 @@
 //! Attention in plain products: one batch per query head, scores kept whole. O(T²) memory: for devices without the fused op, not for speed.
 
 use super::build::{Build, Given, View};
-use super::math::Ex;
+use crate::program::Ex;
 use crossweave_hal::abi::op::{self, reduce::MAX, reduce::SUM};
 use crossweave_hal::{DType, OpRequest, Recipe};
 

@@ -1,6 +1,6 @@
 //! A recipe under construction: views of operands and temporaries, one method per primitive, and temporaries that share memory in the end.
 
-use super::math::{Ex, Prog};
+use crate::program::{Ex, Prog};
 use crossweave_hal::abi::{Layout, op, read};
 use crossweave_hal::{DType, DynMap, OpRequest, PatternMap, Recipe, RecipeStep, Slot};
 
@@ -384,7 +384,7 @@ impl Build {
         let prog = Prog::new(operands.len() as u32);
         let given: Vec<Ex<'_>> = regs.iter().map(|r| prog.operand(*r)).collect();
         let results = f(&given);
-        let params = prog.finish(&results.iter().map(|e| e.reg()).collect::<Vec<_>>());
+        let params = prog.finish(&results);
         let o: Vec<_> = operands.iter().map(Some).collect();
         self.op(op::ELEMENTWISE_PROGRAM, params.as_bytes(), &o, dynamic);
         for (dst, t) in outs.iter().zip(&aside) {

@@ -7,7 +7,6 @@
 mod attention;
 mod build;
 mod index;
-mod math;
 mod norm;
 mod optim;
 mod pointwise;

@@ -1,7 +1,7 @@
 //! Ops that are one program: activations, SwiGLU, rotary positions, dropout, addition.
 
 use super::build::{Build, Given, View};
-use super::math::Ex;
+use crate::program::Ex;
 use crossweave_hal::abi::op::{self, activation};
 use crossweave_hal::{DType, OpRequest, Recipe};
 

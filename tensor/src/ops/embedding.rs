@@ -55,8 +55,18 @@ impl Node {
         };
         let env = b.env;
         let ids = tokens(env.batch)?;
-        let dtable = env.grads.adding(env.run, self.table.0 as usize)?;
-        let dpos = match self.pos {
+        let wanted = self.pos.filter(|p| env.grads.wants(p.0 as usize));
+        let table = self.table.0 as usize;
+        if !env.grads.wants(table) && wanted.is_none() {
+            return Ok(());
+        }
+        // A frozen table beside positions that learn: the op writes both, so the table's goes nowhere.
+        let dtable = if env.grads.wants(table) {
+            env.grads.adding(env.run, table)?.clone()
+        } else {
+            env.grads.discard(env, table)?
+        };
+        let dpos = match wanted {
             Some(p) => Some(positions(
                 env.grads.adding(env.run, p.0 as usize)?,
                 ids.shape().dims()[1],
@@ -65,7 +75,7 @@ impl Node {
         };
         env.run.launch(
             op::EMBEDDING_BWD,
-            &[Some(dtable), dpos.as_ref(), Some(&dy), Some(ids)],
+            &[Some(&dtable), dpos.as_ref(), Some(&dy), Some(ids)],
             op::IndexParams::default().as_bytes(),
             &[],
         )

@@ -5,7 +5,7 @@
 use super::OpNode;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
-use crate::{Cx, Param, Tensor};
+use crate::{Cx, Env, Param, Tensor};
 use crossweave_hal::abi::op;
 
 pub(crate) struct Node {
@@ -44,13 +44,62 @@ fn fuse(parts: &[&Tensor]) -> Option<Tensor> {
     ))
 }
 
-fn fused(parts: &[&Tensor], what: &str) -> Result<Tensor> {
-    match fuse(parts) {
+/// What one product takes: a weight, its bias, and the columns of the output it makes.
+struct Part {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    at: u64,
+    width: u64,
+}
+
+/// One part when all weights (and biases) lie end to end, else one a parameter: some of them frozen, and so kept elsewhere.
+fn parts(params: &[Tensor], w: &[Param], b: &[Param], conv1d: bool) -> Result<Vec<Part>> {
+    let find = |p: &Param| match params.get(p.0 as usize) {
         Some(t) => Ok(t),
         None => shape_error(format!(
-            "linear: the {what} of a fused product must be declared one after another with the same input width, got {parts:?}"
+            "linear: parameter {} of a unit that has {}",
+            p.0,
+            params.len()
         )),
+    };
+    let weights: Vec<&Tensor> = w.iter().map(find).collect::<Result<_>>()?;
+    let biases: Vec<&Tensor> = b.iter().map(find).collect::<Result<_>>()?;
+    if let Some(bad) = weights.iter().find(|t| t.shape().rank() != 2) {
+        return shape_error(format!(
+            "linear: the weights of a fused product are matrices, got {bad:?}"
+        ));
     }
+    let width = |t: &Tensor| t.shape().dims()[usize::from(conv1d)];
+    let bias = match biases.is_empty() {
+        true => Some(None),
+        false => fuse(&biases).map(Some),
+    };
+    if let (Some(weight), Some(bias)) = (fuse(&weights), bias) {
+        return Ok(vec![Part {
+            at: 0,
+            width: width(&weight),
+            weight,
+            bias,
+        }]);
+    }
+    let input = |t: &Tensor| t.shape().dims()[usize::from(!conv1d)];
+    if weights.iter().any(|t| input(t) != input(weights[0])) {
+        return shape_error(format!(
+            "linear: the weights of a fused product must have the same input width, got {weights:?}"
+        ));
+    }
+    let mut at = 0;
+    let mut out = vec![];
+    for (i, t) in weights.into_iter().enumerate() {
+        out.push(Part {
+            weight: t.clone(),
+            bias: biases.get(i).map(|b| (*b).clone()),
+            at,
+            width: width(t),
+        });
+        at += width(t);
+    }
+    Ok(out)
 }
 
 pub(crate) fn forward(
@@ -67,35 +116,40 @@ pub(crate) fn forward(
             b.len()
         ));
     }
-    let weight = fused(
-        &w.iter().map(|p| cx.param(*p)).collect::<Result<Vec<_>>>()?,
-        "weights",
-    )?;
-    let bias = if b.is_empty() {
-        None
-    } else {
-        Some(fused(
-            &b.iter().map(|p| cx.param(*p)).collect::<Result<Vec<_>>>()?,
-            "biases",
-        )?)
-    };
     let xv = cx.val(x)?;
-    let kn = if conv1d { weight.clone() } else { weight.t() };
-    let (k, n) = (kn.shape().dims()[0], kn.shape().dims()[1]);
-    if xv.shape().last() != k || bias.as_ref().is_some_and(|b| b.numel() != n) {
-        return shape_error(format!(
-            "linear: input {xv:?} against weight {weight:?}{}",
-            bias.map_or(String::new(), |b| format!(" and bias {b:?}"))
-        ));
-    }
+    let parts = parts(cx.env.params, w, b, conv1d)?;
+    let n = parts.iter().map(|p| p.width).sum();
     let y = cx.env.run.empty(xv.shape().with_last(n), xv.dtype())?;
-    let p = op::MatmulParams::default();
-    cx.env.run.launch(
-        op::MATMUL,
-        &[Some(&y.rows()), Some(&xv.rows()), Some(&kn), bias.as_ref()],
-        p.as_bytes(),
-        &[],
-    )?;
+    let (x2, y2) = (xv.rows(), y.rows());
+    for part in &parts {
+        let kn = if conv1d {
+            part.weight.clone()
+        } else {
+            part.weight.t()
+        };
+        let bias = &part.bias;
+        if xv.shape().last() != kn.shape().dims()[0]
+            || bias.as_ref().is_some_and(|b| b.numel() != part.width)
+        {
+            return shape_error(format!(
+                "linear: input {xv:?} against weight {:?}{}",
+                part.weight,
+                bias.as_ref()
+                    .map_or(String::new(), |b| format!(" and bias {b:?}"))
+            ));
+        }
+        cx.env.run.launch(
+            op::MATMUL,
+            &[
+                Some(&y2.narrow(1, part.at, part.width)),
+                Some(&x2),
+                Some(&kn),
+                bias.as_ref(),
+            ],
+            op::MatmulParams::default().as_bytes(),
+            &[],
+        )?;
+    }
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
     cx.save(x);
@@ -120,65 +174,8 @@ impl Node {
         let x = b.val(self.x, nodes)?;
         let (dy2, x2) = (dy.rows(), x.rows());
         // dW first: it is the last reader of x, and dx may then reuse cache.
-        let parts: Vec<(&Tensor, bool)> = self
-            .w
-            .iter()
-            .map(|p| env.grads.slot(p.0 as usize))
-            .collect::<Result<_>>()?;
-        let accum = parts[0].1;
-        let whole = fuse(&parts.iter().map(|p| p.0).collect::<Vec<_>>())
-            .filter(|_| parts.iter().all(|p| p.1 == accum));
-        let Some(dw) = whole else {
-            return shape_error("linear: the gradients of a fused product do not lie end to end");
-        };
-        let p = op::MatmulParams {
-            flags: if accum { op::FLAG_ACCUM } else { 0 },
-            ..Default::default()
-        };
-        let (a, bm) = if self.conv1d {
-            (x2.t(), &dy2)
-        } else {
-            (dy2.t(), &x2)
-        };
-        env.run.launch(
-            op::MATMUL,
-            &[Some(&dw), Some(&a), Some(bm), None],
-            p.as_bytes(),
-            &[],
-        )?;
-        if !self.b.is_empty() {
-            let parts: Vec<(&Tensor, bool)> = self
-                .b
-                .iter()
-                .map(|p| env.grads.slot(p.0 as usize))
-                .collect::<Result<_>>()?;
-            let db = fused(
-                &parts.iter().map(|p| p.0).collect::<Vec<_>>(),
-                "bias gradients",
-            )?;
-            let n = db.numel();
-            let p = op::ReduceParams {
-                kind: op::reduce::SUM,
-                axes: 1,
-                flags: if parts[0].1 { op::FLAG_ACCUM } else { 0 },
-                ..Default::default()
-            };
-            env.run.launch(
-                op::REDUCE,
-                &[Some(&db.view([1, n])), Some(&dy2)],
-                p.as_bytes(),
-                &[],
-            )?;
-        }
-        let weight = fused(
-            &self
-                .w
-                .iter()
-                .map(|p| &env.params[p.0 as usize])
-                .collect::<Vec<_>>(),
-            "weights",
-        )?;
-        let nk = if self.conv1d { weight.t() } else { weight };
+        self.weight_grads(env, &x2, &dy2)?;
+        self.bias_grads(env, &dy2)?;
         // dx adds to a gradient that is already there, unless others look at its bytes.
         let old = b.take(self.x);
         let (dx, add) = match old {
@@ -189,16 +186,108 @@ impl Node {
             }
             None => (b.dest(self.x)?, false),
         };
-        let p = op::MatmulParams {
-            flags: if add { op::FLAG_ACCUM } else { 0 },
-            ..Default::default()
-        };
-        env.run.launch(
-            op::MATMUL,
-            &[Some(&dx.rows()), Some(&dy2), Some(&nk), None],
-            p.as_bytes(),
-            &[],
-        )?;
+        let mut add = add;
+        for part in parts(env.params, &self.w, &[], self.conv1d)? {
+            let nk = if self.conv1d {
+                part.weight.t()
+            } else {
+                part.weight
+            };
+            let p = op::MatmulParams {
+                flags: if add { op::FLAG_ACCUM } else { 0 },
+                ..Default::default()
+            };
+            let dy = dy2.narrow(1, part.at, part.width);
+            let o = [Some(&dx.rows()), Some(&dy), Some(&nk), None];
+            env.run.launch(op::MATMUL, &o, p.as_bytes(), &[])?;
+            add = true;
+        }
         b.give(self.x, dx)
+    }
+
+    /// One product when the gradients lie end to end and are written alike, else one a part; frozen parts are left out.
+    fn weight_grads(&self, env: &Env<'_>, x2: &Tensor, dy2: &Tensor) -> Result<()> {
+        let wanted = |p: &Param| env.grads.wants(p.0 as usize);
+        let product = |dw: &Tensor, dy: &Tensor, add: bool| {
+            let p = op::MatmulParams {
+                flags: if add { op::FLAG_ACCUM } else { 0 },
+                ..Default::default()
+            };
+            let (a, bm) = if self.conv1d {
+                (x2.t(), dy)
+            } else {
+                (dy.t(), x2)
+            };
+            let o = [Some(dw), Some(&a), Some(bm), None];
+            env.run.launch(op::MATMUL, &o, p.as_bytes(), &[])
+        };
+        if self.w.iter().all(wanted) {
+            // Marked written only when written: the parts are asked for one by one otherwise.
+            let alike = |i: usize| env.grads.is_written(self.w[i].0 as usize);
+            let views: Vec<&Tensor> = self
+                .w
+                .iter()
+                .map(|p| env.grads.view(p.0 as usize))
+                .collect::<Result<_>>()?;
+            if let Some(dw) =
+                fuse(&views).filter(|_| (1..views.len()).all(|i| alike(i) == alike(0)))
+            {
+                let mut add = false;
+                for p in &self.w {
+                    add = env.grads.slot(p.0 as usize)?.1;
+                }
+                return product(&dw, dy2, add);
+            }
+        }
+        let mut at = 0;
+        for p in &self.w {
+            let i = p.0 as usize;
+            let d = env.params[i].shape().dims();
+            let width = if self.conv1d { d[1] } else { d[0] };
+            if wanted(p) {
+                let (dw, add) = env.grads.slot(i)?;
+                product(dw, &dy2.narrow(1, at, width), add)?;
+            }
+            at += width;
+        }
+        Ok(())
+    }
+
+    fn bias_grads(&self, env: &Env<'_>, dy2: &Tensor) -> Result<()> {
+        let sum = |db: &Tensor, dy: &Tensor, add: bool| {
+            let p = op::ReduceParams {
+                kind: op::reduce::SUM,
+                axes: 1,
+                flags: if add { op::FLAG_ACCUM } else { 0 },
+                ..Default::default()
+            };
+            let o = [Some(db), Some(dy)];
+            env.run.launch(op::REDUCE, &o, p.as_bytes(), &[])
+        };
+        let wanted = |p: &Param| env.grads.wants(p.0 as usize);
+        if self.b.iter().all(wanted) && !self.b.is_empty() {
+            let views: Vec<&Tensor> = self
+                .b
+                .iter()
+                .map(|p| env.grads.view(p.0 as usize))
+                .collect::<Result<_>>()?;
+            if let Some(db) = fuse(&views) {
+                let mut add = false;
+                for p in &self.b {
+                    add = env.grads.slot(p.0 as usize)?.1;
+                }
+                return sum(&db.view([1, db.numel()]), dy2, add);
+            }
+        }
+        let mut at = 0;
+        for p in &self.b {
+            let width = env.params[p.0 as usize].numel();
+            if wanted(p) {
+                let (db, add) = env.grads.slot(p.0 as usize)?;
+                sum(&db.view([1, width]), &dy2.narrow(1, at, width), add)?;
+            }
+            at += width;
+        }
+        Ok(())
     }
 }

@@ -146,17 +146,14 @@ impl Node {
             dres.as_ref().map(Tensor::rows),
         );
         let w = &env.params[self.w.0 as usize];
-        let dw = env.grads.adding(env.run, self.w.0 as usize)?;
+        let dw = &grad_of(env, self.w)?;
         match &self.mean {
             Some(mean) => {
-                let db = self
-                    .b
-                    .map(|b| env.grads.adding(env.run, b.0 as usize))
-                    .transpose()?;
+                let db = self.b.map(|b| grad_of(env, b)).transpose()?;
                 let o = [
                     Some(&dx2),
                     Some(dw),
-                    db,
+                    db.as_ref(),
                     Some(&dy2),
                     Some(&x2),
                     Some(w),
@@ -181,5 +178,15 @@ impl Node {
         }
         drop(dres);
         b.give(self.x, dx)
+    }
+}
+
+/// Where the gradient of a scale or shift is added; the op makes them together with dx, so a frozen one's goes nowhere.
+fn grad_of(env: &Env<'_>, p: Param) -> Result<Tensor> {
+    let i = p.0 as usize;
+    if env.grads.wants(i) {
+        env.grads.adding(env.run, i).cloned()
+    } else {
+        env.grads.discard(env, i)
     }
 }

@@ -1,4 +1,8 @@
 //! elementwise_program: a register machine whose registers are blocks, so that each instruction is one vector loop.
+//!
+//! At prepare the program is rewritten so that little but arithmetic is left: moves become names, values that are the same for every element
+//! are made once a task, registers are shared by values that do not live together (few stay in the first-level cache), and dense f32
+//! operands are read where they lie.
 
 use super::view::*;
 use crate::kernel::{Kernel, Launch};
@@ -7,7 +11,7 @@ use crossweave_abi::op::{self, inst};
 use crossweave_plugin::{DType, Dyn, Op, Plan, Result};
 
 /// Elements of a register.
-const LANE: usize = 256;
+const LANE: usize = 512;
 
 clones! {
     fn vadd(a: &[f32], b: &[f32], d: &mut [f32]) { for ((d, a), b) in d.iter_mut().zip(a).zip(b) { *d = a + b; } }
@@ -42,20 +46,158 @@ enum Do {
     Three(fn(&[f32], &[f32], &[f32], &mut [f32])),
 }
 
+/// Where a value is while a block is worked on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    /// In a register.
+    Reg(usize),
+    /// In an operand of dense f32, read in place: nothing is stored before the block's last instruction.
+    Operand(usize),
+}
+
+/// One vector loop. `dst` is none of the registers in `src`.
 #[derive(Clone, Copy)]
 struct Step {
     act: Do,
     dst: usize,
-    src: [usize; 3],
+    src: [At; 3],
+}
+
+/// A value that is the same for all elements: made once a task.
+#[derive(Clone, Copy)]
+enum Uniform {
+    Const(f32),
+    Scalar(usize),
+    Operand(usize),
 }
 
 struct Program {
     steps: Vec<Step>,
     operands: Vec<View>,
-    reads: Vec<usize>,
-    writes: Vec<usize>,
+    uniforms: Vec<(Uniform, usize)>,
+    /// Operands loaded into a register a block.
+    loads: Vec<(usize, usize)>,
+    /// Operands written at the end of a block, each from a register.
+    stores: Vec<(usize, usize)>,
     registers: usize,
     total: usize,
+}
+
+/// A value while the program is rewritten: what makes it, and what reads it last.
+struct Value {
+    made: Made,
+    /// Index of the last instruction that reads it; `usize::MAX` when it is stored.
+    last: Option<usize>,
+}
+
+enum Made {
+    Uniform(Uniform),
+    Operand(usize),
+    Step(Do, [usize; 3], usize),
+}
+
+/// The program over values instead of registers, in the order they are made.
+#[derive(Default)]
+struct Values {
+    list: Vec<Value>,
+    /// Which value a register of the program holds.
+    held: Vec<Option<usize>>,
+}
+
+impl Values {
+    fn add(&mut self, made: Made) -> usize {
+        self.list.push(Value { made, last: None });
+        self.list.len() - 1
+    }
+
+    /// The value in register `r`, an operand's own when nothing was written there yet.
+    fn read(&mut self, r: usize, operands: &[View]) -> Option<usize> {
+        if let Some(v) = *self.held.get(r)? {
+            return Some(v);
+        }
+        let view = operands.get(r)?;
+        let whole = view.total > 1 && view.dims.iter().all(|(_, stride)| *stride == 0);
+        let v = self.add(if whole {
+            Made::Uniform(Uniform::Operand(r))
+        } else {
+            Made::Operand(r)
+        });
+        self.held[r] = Some(v);
+        Some(v)
+    }
+
+    /// Gives every value a place. Registers of uniform values and of loads are theirs alone; results share what is free.
+    fn place(mut self, stores: &[(usize, usize)], operands: Vec<View>) -> Program {
+        for (_, v) in stores {
+            self.list[*v].last = Some(usize::MAX);
+        }
+        let total = operands[0].total;
+        let mut p = Program {
+            steps: vec![],
+            uniforms: vec![],
+            loads: vec![],
+            stores: vec![],
+            registers: 0,
+            total,
+            operands,
+        };
+        let mut place: Vec<At> = vec![At::Reg(0); self.list.len()];
+        let mut fresh = 0..;
+        let mut free: Vec<usize> = vec![];
+        let mut next = |free: &mut Vec<usize>| free.pop().or_else(|| fresh.next()).unwrap_or(0);
+        for (i, v) in self.list.iter().enumerate() {
+            match v.made {
+                Made::Uniform(u) => {
+                    let r = next(&mut vec![]);
+                    p.uniforms.push((u, r));
+                    place[i] = At::Reg(r);
+                }
+                Made::Operand(o) => {
+                    let view = &p.operands[o];
+                    // What is stored unchanged is read first: another store may write over it.
+                    let stored = v.last == Some(usize::MAX);
+                    let dense = view.dtype == DType::F32 && matches!(view.dims[..], [(_, 1)]);
+                    place[i] = if dense && !stored {
+                        At::Operand(o)
+                    } else {
+                        let r = next(&mut vec![]);
+                        p.loads.push((o, r));
+                        At::Reg(r)
+                    };
+                }
+                Made::Step(..) => {}
+            }
+        }
+        for (i, v) in self.list.iter().enumerate() {
+            let Made::Step(act, src, k) = v.made else {
+                continue;
+            };
+            let dst = next(&mut free);
+            place[i] = At::Reg(dst);
+            p.steps.push(Step {
+                act,
+                dst,
+                src: src.map(|s| place[s]),
+            });
+            // Sources read for the last time give their registers back, after the result has one of its own.
+            for (n, s) in src.iter().enumerate() {
+                let done = self.list[*s].last == Some(k) && !src[..n].contains(s);
+                if let (true, Made::Step(..), At::Reg(r)) = (done, &self.list[*s].made, place[*s]) {
+                    free.push(r);
+                }
+            }
+            if v.last.is_none() {
+                free.push(dst);
+            }
+        }
+        p.registers = next(&mut vec![]);
+        for (o, v) in stores {
+            if let At::Reg(r) = place[*v] {
+                p.stores.push((*o, r));
+            }
+        }
+        p
+    }
 }
 
 fn decode(op: u32, imm: f32) -> Option<Do> {
@@ -120,10 +262,11 @@ pub fn program(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
         operands.push(v);
         shape(o, i, &operands[i], &operands[0].shape)?;
     }
-    // `live`: registers that hold something; operands do from the start.
-    let mut live: Vec<bool> = (0..op::PROGRAM_MAX_REGS).map(|r| r < n).collect();
-    let (mut reads, mut assigned, mut registers) = (Vec::new(), 0u64, n);
-    let mut steps = Vec::new();
+    let mut values = Values {
+        held: vec![None; op::PROGRAM_MAX_REGS],
+        ..Default::default()
+    };
+    let mut assigned = 0u64;
     for (k, c) in p.insts[..p.n_insts as usize].iter().enumerate() {
         let Some(act) = decode(c.op, c.imm) else {
             return refuse(
@@ -137,17 +280,20 @@ pub fn program(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
             Do::Two(_) => 2,
             Do::Three(_) => 3,
         };
-        let (dst, src) = (c.dst as usize, [c.a, c.b, c.c].map(|r| r as usize));
-        for r in &src[..used] {
-            if !live.get(*r).copied().unwrap_or(false) {
+        let dst = c.dst as usize;
+        let mut src = [0; 3];
+        for (r, s) in [c.a, c.b, c.c].into_iter().zip(&mut src).take(used) {
+            let Some(v) = values.read(r as usize, &operands) else {
                 return invalid(
                     o,
                     format!("instruction {k} reads register {r} before anything wrote it"),
                 );
-            }
-            if *r < n && assigned >> r & 1 == 0 && !reads.contains(r) {
-                reads.push(*r);
-            }
+            };
+            *s = v;
+        }
+        // Places not used repeat the first, so that every source of a step is a value it reads.
+        for n in used..3 {
+            src[n] = src[0];
         }
         if dst >= op::PROGRAM_MAX_REGS || (dst < n && !written(dst)) {
             return invalid(
@@ -157,23 +303,23 @@ pub fn program(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
                 ),
             );
         }
-        live[dst] = true;
+        let v = match act {
+            Do::Const(x) => values.add(Made::Uniform(Uniform::Const(x))),
+            Do::Scalar(i) => values.add(Made::Uniform(Uniform::Scalar(i))),
+            Do::Move => src[0],
+            _ => {
+                src.iter().for_each(|s| values.list[*s].last = Some(k));
+                values.add(Made::Step(act, src, k))
+            }
+        };
+        values.held[dst] = Some(v);
         assigned |= 1 << dst;
-        registers = registers.max(dst + 1);
-        steps.push(Step { act, dst, src });
     }
-    let writes = (0..n)
+    let stores: Vec<(usize, usize)> = (0..n)
         .filter(|i| written(*i) && assigned >> i & 1 == 1)
+        .filter_map(|i| Some((i, values.held[i]?)))
         .collect();
-    let total = operands[0].total;
-    let k = Program {
-        steps,
-        operands,
-        reads,
-        writes,
-        registers,
-        total,
-    };
+    let k = values.place(&stores, operands);
     Ok((Box::new(k), plan(o, 0)))
 }
 
@@ -188,34 +334,57 @@ impl Kernel for Program {
             .map_or([0.0; 8], |s| s.0.scalars);
         let args = Args::of(l);
         chunks(l.team, self.total, CHUNK, &|start, len| {
-            let mut regs = vec![[0f32; LANE]; self.registers];
+            let width = LANE.min(len);
+            let mut regs = vec![0f32; self.registers * LANE];
+            let base = Ptr(regs.as_mut_ptr().cast());
+            for &(u, r) in &self.uniforms {
+                let value = match u {
+                    Uniform::Const(v) => v,
+                    Uniform::Scalar(i) => scalars[i],
+                    // SAFETY: the operand has one element, which every index of the shape shows.
+                    Uniform::Operand(o) => unsafe {
+                        load_one(self.operands[o].dtype, args.at(o), 0)
+                    },
+                };
+                // SAFETY: register `r` lies inside `regs`.
+                unsafe { base.slice_mut::<f32>(r * LANE, width) }.fill(value);
+            }
             for at in (start..start + len).step_by(LANE) {
                 let n = LANE.min(start + len - at);
-                for &r in &self.reads {
+                for &(o, r) in &self.loads {
                     // SAFETY: in range by the chunking; operands are written only after the block's instructions have run.
-                    unsafe { self.operands[r].load(args.at(r), at, &mut regs[r][..n]) };
+                    unsafe {
+                        self.operands[o].load(args.at(o), at, base.slice_mut(r * LANE, n));
+                    }
                 }
+                // SAFETY: registers lie inside `regs`, operands read in place are dense f32 in range by the chunking, and nothing writes
+                // either while a step reads it: the step's own result goes to a register that is none of its sources.
+                let get = |s: At| unsafe {
+                    match s {
+                        At::Reg(r) => base.slice::<f32>(r * LANE, n),
+                        At::Operand(o) => args.at(o).slice::<f32>(at, n),
+                    }
+                };
                 for s in &self.steps {
-                    // The result is made beside the registers: a source may be the destination.
-                    let mut out = [0f32; LANE];
-                    let d = &mut out[..n];
-                    let [a, b, c] = s.src.map(|r| regs.get(r).map_or(&[][..], |r| &r[..n]));
+                    // SAFETY: as above.
+                    let d = unsafe { base.slice_mut::<f32>(s.dst * LANE, n) };
+                    let [a, b, c] = s.src.map(get);
                     match s.act {
-                        Do::Const(v) => d.fill(v),
-                        Do::Scalar(i) => d.fill(scalars[i]),
-                        Do::Move => d.copy_from_slice(a),
                         Do::One(f) => {
                             d.copy_from_slice(a);
                             f(d);
                         }
                         Do::Two(f) => f(a, b, d),
                         Do::Three(f) => f(a, b, c, d),
+                        // Not steps: they became names and uniform values.
+                        Do::Const(_) | Do::Scalar(_) | Do::Move => {}
                     }
-                    regs[s.dst][..n].copy_from_slice(d);
                 }
-                for &w in &self.writes {
-                    // SAFETY: in range by the chunking; tasks write disjoint elements.
-                    unsafe { self.operands[w].store(args.at(w), at, &regs[w][..n]) };
+                for &(w, r) in &self.stores {
+                    // SAFETY: in range by the chunking; tasks write disjoint elements, from a register of their own.
+                    unsafe {
+                        self.operands[w].store(args.at(w), at, base.slice(r * LANE, n));
+                    }
                 }
             }
         });

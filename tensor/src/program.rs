@@ -1,11 +1,21 @@
-//! Expressions that write an `elementwise_program`: recipes read like the formulas they are.
+//! Expressions that write an `elementwise_program`: recipes and optimizers read like the formulas they are.
+//!
+//! ```
+//! use crossweave_tensor::Prog;
+//! // y = max(x, 0) * s, over operands 0 = y (written), 1 = x; s is launch-time scalar 0.
+//! let p = Prog::new(2);
+//! let x = p.operand(1);
+//! let y = x.max(x.lit(0.0)) * x.scalar(0);
+//! let params = p.finish(&[y]);
+//! assert_eq!((params.n_insts, params.writes), (5, 0b1));
+//! ```
 
 use crossweave_hal::abi::op::{self, ProgramInst, inst};
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A program being written.
-pub(super) struct Prog {
+pub struct Prog {
     insts: RefCell<Vec<ProgramInst>>,
     next: Cell<u32>,
 }
@@ -23,6 +33,13 @@ impl Prog {
         Ex { prog: self, reg }
     }
     fn push(&self, op: u32, src: [u32; 3], imm: f32) -> Ex<'_> {
+        // A constant or scalar already there is the same value: programs are short, and long ones are refused.
+        if matches!(op, inst::CONST | inst::SCALAR) {
+            let same = |i: &&ProgramInst| i.op == op && i.imm.to_bits() == imm.to_bits();
+            if let Some(i) = self.insts.borrow().iter().find(same) {
+                return self.operand(i.dst);
+            }
+        }
         let dst = self.next.replace(self.next.get() + 1);
         let [a, b, c] = src;
         self.insts.borrow_mut().push(ProgramInst {
@@ -37,12 +54,12 @@ impl Prog {
         self.operand(dst)
     }
     /// The params: result `i` goes to operand `i`. Moves come last, so that operands are read before any is written.
-    pub fn finish(&self, results: &[u32]) -> op::ProgramParams {
+    pub fn finish(&self, results: &[Ex<'_>]) -> op::ProgramParams {
         for (i, r) in results.iter().enumerate() {
             self.insts.borrow_mut().push(ProgramInst {
                 op: inst::MOV,
                 dst: i as u32,
-                a: *r,
+                a: r.reg,
                 ..Default::default()
             });
         }
@@ -62,15 +79,12 @@ impl Prog {
 
 /// A value of the program.
 #[derive(Clone, Copy)]
-pub(super) struct Ex<'p> {
+pub struct Ex<'p> {
     prog: &'p Prog,
     reg: u32,
 }
 
 impl<'p> Ex<'p> {
-    pub fn reg(self) -> u32 {
-        self.reg
-    }
     fn one(self, op: u32) -> Ex<'p> {
         self.prog.push(op, [self.reg, 0, 0], 0.0)
     }
@@ -85,21 +99,39 @@ impl<'p> Ex<'p> {
     pub fn scalar(self, i: usize) -> Ex<'p> {
         self.prog.push(inst::SCALAR, [0; 3], i as f32)
     }
+    /// e to its power.
     pub fn exp(self) -> Ex<'p> {
         self.one(inst::EXP)
     }
+    /// Natural logarithm.
     pub fn log(self) -> Ex<'p> {
         self.one(inst::LOG)
     }
+    /// Square root.
     pub fn sqrt(self) -> Ex<'p> {
         self.one(inst::SQRT)
     }
+    /// Its magnitude.
+    pub fn abs(self) -> Ex<'p> {
+        self.one(inst::ABS)
+    }
+    /// The next whole number at or below.
+    pub fn floor(self) -> Ex<'p> {
+        self.one(inst::FLOOR)
+    }
+    /// Error function.
     pub fn erf(self) -> Ex<'p> {
         self.one(inst::ERF)
     }
+    /// Logistic function.
     pub fn sigmoid(self) -> Ex<'p> {
         self.one(inst::SIGMOID)
     }
+    /// The smaller.
+    pub fn min(self, b: Ex<'p>) -> Ex<'p> {
+        self.two(inst::MIN, b)
+    }
+    /// The larger.
     pub fn max(self, b: Ex<'p>) -> Ex<'p> {
         self.two(inst::MAX, b)
     }
