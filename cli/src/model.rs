@@ -230,6 +230,14 @@ fn units_of(spec: &ModelSpec) -> Vec<UnitDecl> {
 }
 
 impl Source {
+    /// Width of the residual stream.
+    pub fn width(&self) -> u64 {
+        match &self.spec {
+            ModelSpec::Gpt2(m) => m.n_embd,
+            ModelSpec::Llama(m) => m.hidden_size,
+        }
+    }
+
     /// The units, declared anew (each rank owns its blocks).
     pub fn units(&self) -> Vec<UnitDecl> {
         let mut units = units_of(&self.spec);

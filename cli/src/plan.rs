@@ -49,6 +49,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             given = Given {
                 batch: Some(file.batch()),
                 steps: Some(file.steps()),
+                width: None,
             };
             Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1)
         }

@@ -43,6 +43,27 @@ pub struct Checked {
 /// Origin of what nobody gave.
 const DEFAULT: &str = "default";
 
+/// What `"auto"` becomes in a config written for the Hugging Face Trainer, which fills such keys in from its own arguments: the
+/// defaults of those arguments, since the arguments are not here. Keys of the batch and of the scheduler's end are solved instead.
+const TRAINER: &[(&str, &str)] = &[
+    ("optimizer.params.lr", "5e-5"),
+    ("optimizer.params.betas", "[0.9, 0.999]"),
+    ("optimizer.params.eps", "1e-8"),
+    ("optimizer.params.weight_decay", "0.0"),
+    ("scheduler.params.warmup_min_lr", "0.0"),
+    ("scheduler.params.warmup_num_steps", "0"),
+    ("gradient_clipping", "1.0"),
+    ("fp16.enabled", "false"),
+    ("bf16.enabled", "false"),
+];
+
+/// `"auto"` here follows from the width of the model, as in the Trainer; resolving fills it in.
+pub const BY_WIDTH: [&str; 3] = [
+    "zero_optimization.reduce_bucket_size",
+    "zero_optimization.stage3_prefetch_bucket_size",
+    "zero_optimization.stage3_param_persistence_threshold",
+];
+
 /// Checks `root` against the whole schema.
 pub fn check(file: &str, root: &Node) -> Checked {
     let mut walk = Walk {
@@ -196,6 +217,13 @@ impl Walk<'_> {
             );
             return None;
         }
+        if auto
+            && !field.auto_absent
+            && overlay.is_none()
+            && let Default::Json(text) = field.default
+        {
+            return self.trainer(field, given, path, text);
+        }
         let laid = overlay
             .filter(|_| !(auto && field.auto_absent))
             .and_then(|(label, values)| {
@@ -225,6 +253,33 @@ impl Walk<'_> {
         let node = without_places(node);
         let value = self.value(&field.kind, &node, path, &from)?;
         self.row(field, path, Some(&value), &from);
+        Some(value)
+    }
+
+    /// `"auto"` where only the Trainer's arguments would know: its default, and a word about it.
+    fn trainer(
+        &mut self,
+        field: &'static Field,
+        given: Option<&Member>,
+        path: &str,
+        default: &'static str,
+    ) -> Option<Value> {
+        let listed = TRAINER.iter().find(|(key, _)| *key == path);
+        let text = listed.map_or(default, |(_, text)| text);
+        let node = without_places(crate::json::parse(text).ok()?);
+        let value = self.value(&field.kind, &node, path, "auto")?;
+        self.row(field, path, Some(&value), "auto");
+        if !BY_WIDTH.contains(&path) {
+            let at = given.map_or(At::Whole, |m| m.node.at.clone());
+            let what = match listed {
+                Some(_) => format!(
+                    "\"auto\" is filled in by the Hugging Face Trainer from its arguments, which are not here: its default, {text}, is used"
+                ),
+                None => format!("\"auto\" has no rule here: the default, {text}, is used"),
+            };
+            let warning = self.problem(&at, path, what, "give the value".into());
+            self.out.warnings.push(warning);
+        }
         Some(value)
     }
 
@@ -263,7 +318,8 @@ impl Walk<'_> {
             self.error(&member.at, path, what, "remove the key or switch it off");
         } else {
             let what = format!("has no effect here: {reason}");
-            let warning = self.problem(&member.at, path, what, "remove the key".into());
+            let fix = "it is safe to remove the key".into();
+            let warning = self.problem(&member.at, path, what, fix);
             self.out.warnings.push(warning);
         }
     }

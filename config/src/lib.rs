@@ -167,6 +167,21 @@ impl Config {
         self.places.get(path).cloned()
     }
 
+    /// Whether `path` is given as `"auto"`.
+    pub(crate) fn is_auto(&self, path: &str) -> bool {
+        let mut node = &self.root;
+        for key in path.split('.') {
+            let Json::Object(members) = &node.value else {
+                return false;
+            };
+            match members.iter().find(|m| m.key == key) {
+                Some(m) => node = &m.node,
+                None => return false,
+            }
+        }
+        matches!(&node.value, Json::Text(t) if t == "auto")
+    }
+
     /// The number of ranks to start: the command's `--ranks`, else `mesh`, else 1.
     pub fn ranks(&self, flag: Option<u64>) -> u64 {
         let m = &self.settings.mesh;

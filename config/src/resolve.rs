@@ -2,6 +2,7 @@
 //! schedule built, and everything that this build cannot do refused by name.
 
 use crate::batch::{Batch, solve};
+use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
 use crate::{Anneal, Config, LossScaler, ScaleRule, Schedule, Warmup, WsdStyle};
@@ -16,6 +17,8 @@ pub struct Given {
     pub batch: Option<u64>,
     /// Steps the file holds: dim 0 of the tensor.
     pub steps: Option<u64>,
+    /// Width of the model, where it is a folder's.
+    pub width: Option<u64>,
 }
 
 /// A run with nothing left open.
@@ -307,6 +310,41 @@ impl Resolver<'_> {
         }
     }
 
+    /// Sizes given as `"auto"`, as the Hugging Face Trainer takes them from the width of the model.
+    fn sizes_by_width(&mut self, s: &mut Settings, folder: Option<u64>) {
+        let width = match &s.model {
+            Some(Model::New(NewModel::Gpt2(m))) => Some(m.n_embd),
+            Some(Model::New(NewModel::Llama(m))) => Some(m.hidden_size),
+            Some(Model::Hf(_)) => folder,
+            None => None,
+        };
+        let zero = &mut s.zero_optimization;
+        let slots = [
+            &mut zero.reduce_bucket_size,
+            &mut zero.stage3_prefetch_bucket_size,
+            &mut zero.stage3_param_persistence_threshold,
+        ];
+        for (path, slot) in BY_WIDTH.into_iter().zip(slots) {
+            if !self.config.is_auto(path) {
+                continue;
+            }
+            let Some(h) = width else {
+                let what = format!(
+                    "\"auto\" follows the width of the model, which is not known yet: {slot} is used"
+                );
+                self.warn(path, what, "give the value");
+                continue;
+            };
+            let square = h.saturating_mul(h);
+            *slot = match path {
+                "zero_optimization.reduce_bucket_size" => square,
+                // As the Trainer rounds it: the whole part of 0.9 h^2.
+                "zero_optimization.stage3_prefetch_bucket_size" => (0.9 * square as f64) as u64,
+                _ => h.saturating_mul(10),
+            };
+        }
+    }
+
     fn text(&mut self, data: &mut TextData, longest: Option<u64>, seed: u64) {
         data.seed = Some(data.seed.unwrap_or(seed));
         data.seq_len = data.seq_len.or(longest);
@@ -484,6 +522,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         let fix = "add \"model\": {\"family\": \"gpt2\", \"preset\": \"tiny\"} or {\"hf\": FOLDER}";
         r.error("model", "missing; there is nothing to train", fix);
     }
+    r.sizes_by_width(&mut s, given.width);
     match &mut s.data {
         Some(Data::Text(data)) => {
             r.text(data, longest, seed);

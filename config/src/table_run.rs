@@ -364,6 +364,7 @@ pub const ROOT: Table = Table {
         ignored("flops_profiler", "the cost of a step is in the run's closing table"),
         ignored("checkpoint", "checkpoints are written as run.checkpoint_every says and load on any number of ranks"),
         ignored("aio", "file access is tuned by itself"),
+        refused("bfloat16", "the old name of this section; write bf16"),
         refused("sparse_gradients", "sparse embedding gradients are not available"),
         refused("amp", "Apex AMP was removed from DeepSpeed itself; use bf16 or fp16"),
         refused("sparse_attention", "block-sparse attention is not available in this build yet"),

@@ -261,7 +261,14 @@ pub const ZERO: Table = Table {
             "zeropp_loco_param",
             "LoCo was removed from DeepSpeed itself",
         ),
-        refused("zenflow", "ZenFlow is not available"),
+        refused(
+            "zenflow",
+            "ZenFlow is not available; offload_optimizer overlaps the host's update with the backward",
+        ),
+        refused(
+            "super_offload",
+            "SuperOffload is not available; use offload_optimizer",
+        ),
         refused("leaf_module", "the unit of gather is the model's block"),
     ],
 };

@@ -358,6 +358,7 @@ fn given_batches_take_their_sizes_from_the_file() {
     let given = Given {
         batch: Some(6),
         steps: Some(20),
+        ..Given::default()
     };
     let run = config.resolve_given(2, given).unwrap();
     assert_eq!((run.batch.global, run.batch.micro), (6, 3));
@@ -399,6 +400,7 @@ fn examples_parse_resolve_and_survive_a_round_trip() {
             let given = Given {
                 batch: Some(4),
                 steps: Some(7),
+                ..Given::default()
             };
             let run = config
                 .resolve_given(ranks, given)

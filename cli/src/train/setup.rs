@@ -97,6 +97,7 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
     let given = Given {
         batch: corpus.fixed_batch(),
         steps: corpus.fixed_steps(),
+        width: opened.as_ref().map(Source::width),
     };
     let resolved = config.resolve_given(count, given)?;
     let source = match opened {
