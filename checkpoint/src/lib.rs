@@ -39,5 +39,5 @@ pub use manifest::{FORMAT_VERSION, FileRecord, Found, MANIFEST, Manifest, list, 
 pub use render::{inspect, inspect_json, verify, verify_json};
 pub use resolve::{NameReport, Resolved, Resolver, WrongShape, is_buffer};
 pub use safefile::{MAX_HEADER_BYTES, SafeFile, TensorInfo};
-pub use safewrite::{TensorOut, Written, write_safetensors};
+pub use safewrite::{TensorOut, Written, write_f32, write_safetensors};
 pub use save::{Patience, RankWriter, Writer, prune, recover, session};

@@ -64,28 +64,7 @@ impl<'a> TensorOut<'a> {
     ) -> Self {
         let values = values.into();
         Self::stream(name, dtype, shape, move |out| {
-            for chunk in values.chunks(1 << 16) {
-                let bytes: Vec<u8> = match dtype {
-                    Dtype::F32 => chunk.iter().flat_map(|v| v.to_le_bytes()).collect(),
-                    Dtype::F64 => chunk
-                        .iter()
-                        .flat_map(|&v| f64::from(v).to_le_bytes())
-                        .collect(),
-                    Dtype::BF16 => chunk
-                        .iter()
-                        .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
-                        .collect(),
-                    Dtype::F16 => chunk
-                        .iter()
-                        .flat_map(|&v| half::f16::from_f32(v).to_le_bytes())
-                        .collect(),
-                    other => {
-                        return Err(io::Error::other(format!("f32 is not written as {other:?}")));
-                    }
-                };
-                out.write_all(&bytes)?;
-            }
-            Ok(())
+            write_f32(out, dtype, &values)
         })
     }
 
@@ -104,6 +83,35 @@ impl<'a> TensorOut<'a> {
                 )
             })
     }
+}
+
+/// Writes f32 values as F32, BF16, F16 or F64, for providers of [`TensorOut::stream`].
+///
+/// # Errors
+/// Another type; the writer's.
+pub fn write_f32(out: &mut dyn Write, dtype: Dtype, values: &[f32]) -> io::Result<()> {
+    for chunk in values.chunks(1 << 16) {
+        let bytes: Vec<u8> = match dtype {
+            Dtype::F32 => chunk.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Dtype::F64 => chunk
+                .iter()
+                .flat_map(|&v| f64::from(v).to_le_bytes())
+                .collect(),
+            Dtype::BF16 => chunk
+                .iter()
+                .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
+                .collect(),
+            Dtype::F16 => chunk
+                .iter()
+                .flat_map(|&v| half::f16::from_f32(v).to_le_bytes())
+                .collect(),
+            other => {
+                return Err(io::Error::other(format!("f32 is not written as {other:?}")));
+            }
+        };
+        out.write_all(&bytes)?;
+    }
+    Ok(())
 }
 
 /// What was written.

@@ -45,6 +45,8 @@ pub struct Settings {
     pub fp16: Fp16,
     /// How recomputed activations are kept.
     pub activation_checkpointing: Activation,
+    /// How checkpoints are written.
+    pub checkpoint: CheckpointSettings,
     /// Types of what is accumulated.
     pub data_types: DataTypes,
     /// Type of gradients on the wire: `fp32`, `fp16`, `bf16` or `bfp16`; `None` = float32.
@@ -676,6 +678,27 @@ pub struct Activation {
     pub partition_activations: bool,
     /// Keep saved inputs in host memory.
     pub cpu_checkpointing: bool,
+}
+
+/// `checkpoint`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointSettings {
+    /// Train on while a checkpoint is written.
+    #[serde(rename = "async")]
+    pub asynchronous: bool,
+    /// What a checkpoint that cannot be written does to the run.
+    pub on_error: OnSaveError,
+}
+
+/// `checkpoint.on_error`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnSaveError {
+    /// The run stops at the next step.
+    Stop,
+    /// The run goes on without it.
+    Warn,
 }
 
 /// `data_types`.

@@ -311,6 +311,36 @@ const RUN: Table = Table {
     ],
 };
 
+/// `checkpoint`.
+const CHECKPOINT: Table = Table {
+    doc: "how checkpoints are written; when is run.checkpoint_every, how many stay is run.keep_last",
+    overlay: None,
+    fields: &[
+        flag(
+            "async",
+            "true",
+            "go on training while a checkpoint is hashed and written; costs host memory for one copy of a rank's part of the state",
+        ),
+        word(
+            "on_error",
+            &["stop", "warn"],
+            "\"stop\"",
+            "a checkpoint cannot be written while training goes on: stop at the next step, or warn and go on without it",
+        ),
+        ignored(
+            "tag_validation",
+            "a checkpoint's folder is named by its step on every rank",
+        ),
+        ignored(
+            "load_universal",
+            "every checkpoint loads on any number of ranks and any ZeRO stage",
+        ),
+        ignored("use_node_local_storage", "the output folder is run.out"),
+        ignored("parallel_write", "every rank always writes its own part"),
+        ignored("writer", "there is one checkpoint writer"),
+    ],
+};
+
 const DATA_TYPES: Table = Table {
     doc: "types of what is accumulated",
     overlay: None,
@@ -362,7 +392,7 @@ pub const ROOT: Table = Table {
         ignored("csv_monitor", "metrics are in DIR/metrics.jsonl"),
         ignored("comms_logger", "DIR/ledger.json always counts every collective"),
         ignored("flops_profiler", "the cost of a step is in the run's closing table"),
-        ignored("checkpoint", "checkpoints are written as run.checkpoint_every says and load on any number of ranks"),
+        section("checkpoint", &CHECKPOINT).deepspeed(),
         ignored("aio", "file access is tuned by itself"),
         refused("bfloat16", "the old name of this section; write bf16"),
         refused("sparse_gradients", "sparse embedding gradients are not available"),

@@ -11,6 +11,7 @@ mod groups;
 mod infer;
 mod init;
 mod reduce;
+mod shards;
 mod state;
 mod trainer;
 mod update;
@@ -21,6 +22,7 @@ pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;
+pub use shards::{Shard, ShardPart, Snapshot};
 pub use state::StateKind;
 pub use trainer::{
     AdamW, MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer, plan_for,

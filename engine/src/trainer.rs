@@ -176,6 +176,8 @@ pub struct Trainer {
     pub(crate) consts: Vec<Vec<Tensor>>,
     pub(crate) compute: Stream,
     pub(crate) reduce: Stream,
+    /// Copies of state for checkpoints; made by the first of them.
+    pub(crate) snapshots: Option<Stream>,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
     plan: Plan,
@@ -291,6 +293,7 @@ impl Trainer {
             consts,
             compute,
             reduce,
+            snapshots: None,
             groups: MeshGroups::new(mesh),
             plan,
             facts,
@@ -394,7 +397,7 @@ impl Trainer {
             .collect())
     }
 
-    fn find(&self, name: &str) -> Result<(usize, usize)> {
+    pub(crate) fn find(&self, name: &str) -> Result<(usize, usize)> {
         let hit = |(u, s): (usize, &UnitState)| {
             s.decls.iter().position(|d| d.name == name).map(|i| (u, i))
         };

@@ -7,8 +7,9 @@ mod gate;
 mod metrics;
 mod progress;
 mod rank;
-mod resume;
-mod save;
+pub mod resume;
+pub mod save;
+mod saves;
 mod setup;
 mod table;
 
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub fn run(args: TrainArgs) -> Result<()> {
     let job = setup::prepare(&args)?;
     let stop = stop_on_signal()?;
-    let shared = Shared::new(stop);
+    let shared = Arc::new(Shared::new(stop));
     let ends = run_ranks(&job, &shared);
     if let Some(first) = shared.first_error() {
         return Err(first);
@@ -58,7 +59,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
 }
 
 /// Every rank on a thread of its own. A rank that fails or panics is recorded in `shared`, which stops the others.
-fn run_ranks(job: &Job, shared: &Shared) -> Vec<Option<Ended>> {
+fn run_ranks(job: &Job, shared: &Arc<Shared>) -> Vec<Option<Ended>> {
     std::thread::scope(|scope| {
         let one = |rank: u32| {
             let body = AssertUnwindSafe(|| rank::run(job, shared, rank));

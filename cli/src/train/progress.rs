@@ -71,6 +71,14 @@ impl Live {
         ));
     }
 
+    /// A warning that stays.
+    pub fn warn(&self, warning: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("warning: {warning}")),
+            None => eprintln!("warning: {warning}"),
+        }
+    }
+
     /// A line that stays.
     pub fn say(&self, line: &str) {
         match &self.bar {

@@ -3,15 +3,19 @@
 use super::gate::{Shared, StoreBoot};
 use super::metrics::{Metrics, StepRecord, ValRecord};
 use super::progress::Live;
+use super::saves::Saves;
 use super::setup::Job;
 use super::table::Summary;
 use super::{resume, save};
 use crate::backend::open_device;
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
+use crossweave_checkpoint::{Checkpoint, Proof};
 use crossweave_data::TokenBatch;
 use crossweave_engine::{MicroBatch, RankLedger, Trainer};
-use std::time::Instant;
+use crossweave_hal::Bootstrap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What a rank leaves.
 pub struct Ended {
@@ -34,7 +38,7 @@ struct Writer {
 ///
 /// # Errors
 /// The device, the data, a loss that is not finite, files that cannot be written; and whatever follows from another rank's failure.
-pub fn run(job: &Job, shared: &Shared, rank: u32) -> Result<Ended> {
+pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     let device = open_device(&job.plugin, rank)?;
     let boot = StoreBoot::new(&job.host, shared);
     let mut trainer = Trainer::new(
@@ -49,12 +53,14 @@ pub fn run(job: &Job, shared: &Shared, rank: u32) -> Result<Ended> {
         Some(c) => resume::restore(&mut trainer, c)?,
         None => job.source.start(&mut trainer)?,
     }
+    let session = session(&boot, rank)?;
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
     let mut walk = Walk {
         job,
         shared,
         rank,
+        saves: Saves::new(job, shared, rank, session),
         trainer,
         writer: None,
         in_flight: 0,
@@ -84,10 +90,24 @@ struct Walk<'a> {
     job: &'a Job,
     shared: &'a Shared,
     rank: u32,
+    // Before the trainer, so that copies of its state are written before its device closes.
+    saves: Saves,
     trainer: Trainer,
     writer: Option<Writer>,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
+}
+
+/// Rank 0 draws the name under which the ranks of this job meet when they save.
+fn session(boot: &StoreBoot<'_>, rank: u32) -> Result<String> {
+    const KEY: &str = "checkpoint session";
+    if rank == 0 {
+        let name = crossweave_checkpoint::session();
+        boot.set(KEY, name.as_bytes())?;
+        return Ok(name);
+    }
+    let name = boot.get(KEY, Duration::from_secs(600))?;
+    Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
 impl Walk<'_> {
@@ -96,6 +116,8 @@ impl Walk<'_> {
         let due = |every: u64, step: u64| every > 0 && step.is_multiple_of(every);
         let mut done = self.job.resume.step;
         while done < self.job.steps && self.shared.may_step(self.rank, done) {
+            self.saves.poll()?;
+            self.warn();
             self.enqueue(done)?;
             done += 1;
             let last = done == self.job.steps;
@@ -108,7 +130,7 @@ impl Walk<'_> {
                 self.validate(done)?;
             }
             if checkpoint {
-                self.checkpoint(done)?;
+                self.checkpoint(done, last)?;
             }
         }
         self.settle(0)?;
@@ -120,9 +142,11 @@ impl Walk<'_> {
             )));
         }
         let stopped = done < self.job.steps;
-        if stopped && done > self.job.resume.step {
-            self.checkpoint(done)?;
+        self.saves.finish()?;
+        if stopped && done > self.job.resume.step && self.saves.begun() != Some(done) {
+            self.checkpoint(done, true)?;
         }
+        self.warn();
         if let Some(w) = &mut self.writer {
             w.summary.steps = done;
             w.summary.stopped = stopped;
@@ -242,14 +266,31 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn checkpoint(&mut self, done: u64) -> Result<()> {
+    /// Every rank saves its part; at the `end` there is nothing to go on with meanwhile.
+    fn checkpoint(&mut self, done: u64, end: bool) -> Result<()> {
         if let Some(w) = &mut self.writer {
             // The records a checkpoint answers for must outlive what it outlives.
             w.metrics.sync()?;
-            save::checkpoint(self.job, &self.trainer, done)?;
+        }
+        let state = resume::state(self.job, done);
+        match end {
+            true => self.saves.now(&self.trainer, done, state)?,
+            false => self.saves.begin(&mut self.trainer, done, state)?,
+        }
+        self.warn();
+        if let Some(w) = &mut self.writer {
             w.mark = Instant::now();
         }
         Ok(())
+    }
+
+    /// Says what went wrong with a save without stopping the run.
+    fn warn(&mut self) {
+        for warning in self.saves.warnings() {
+            if let Some(w) = &self.writer {
+                w.live.warn(&warning);
+            }
+        }
     }
 
     /// Rank 0 saves the model of a finished run and draws the sample.
@@ -263,7 +304,14 @@ impl Walk<'_> {
         if summary.stopped || self.job.plugin.name() == "null" {
             return Ok(Some(summary));
         }
-        save::model(self.job, &self.trainer)?;
+        // The last step's checkpoint holds the model, whatever part of it lives on this rank.
+        match &self.job.resume.checkpoint {
+            Some(c) if self.saves.begun().is_none() => save::model(self.job, c)?,
+            _ => {
+                let c = Checkpoint::open_as(&self.job.out, Proof::AsRead)?;
+                save::model(self.job, &c)?;
+            }
+        }
         let g = &self.job.resolved.settings.run.generate;
         if let Some(tokenizer) = self.job.corpus.tokenizer().filter(|_| g.tokens > 0) {
             let draw = Draw {

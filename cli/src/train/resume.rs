@@ -1,10 +1,12 @@
 //! Continuing a run: which checkpoint, whether it is the same run, and giving its state back to a rank.
 
+use super::setup::Job;
 use crate::error::{CliError, Result};
-use crossweave_checkpoint::{Checkpoint, list};
+use crossweave_checkpoint::{Checkpoint, is_readable_float, list, widen_to_f32};
 use crossweave_config::{Config, Resolved};
 use crossweave_engine::{StateKind, Trainer};
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Where a run begins.
@@ -32,7 +34,11 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 24] = [
+const FREE: [&str; 28] = [
+    "checkpoint",
+    "run.dtype",
+    "bf16",
+    "fp16",
     "run.steps",
     "run.out",
     "run.log_every",
@@ -59,12 +65,18 @@ const FREE: [&str; 24] = [
     "scheduler.params",
 ];
 
-/// What a checkpoint remembers besides tensors.
-pub fn state(resolved: &Resolved, fingerprint: Option<&str>, step: u64) -> Value {
+/// What a checkpoint remembers besides tensors. Dropout and shuffles are drawn by counters, so a seed and a position are all the
+/// random state there is.
+pub fn state(job: &Job, step: u64) -> Value {
+    let r = &job.resolved;
     json!({
-        "config": resolved.settings,
-        "corpus": fingerprint,
-        "sequences_consumed": step * resolved.batch.global,
+        "config": r.settings,
+        "corpus": job.corpus.fingerprint(),
+        "sequences_consumed": step * r.batch.global,
+        "rng": {"generator": "philox4x32-10", "seed": r.seed, "position": step},
+        "scheduler": {"step": step, "lr": r.schedule.lr(step)},
+        "optimizer": {"type": r.settings.optimizer.kind, "step": step},
+        "hf_config": job.hf_config(),
     })
 }
 
@@ -129,6 +141,15 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
             ),
             "restore the text and tokenizer, or start a new run",
         ));
+    }
+    if let Some(then) = before["config"]["run"]["dtype"].as_str() {
+        let today = serde_json::to_value(now.dtype).unwrap_or(Value::Null);
+        if today != then {
+            notes.push(format!(
+                "the run was trained in {then} so far and goes on in {}",
+                today.as_str().unwrap_or("another type")
+            ));
+        }
     }
     let step = checkpoint.step();
     if step > steps {
@@ -233,21 +254,56 @@ pub fn blob(kind: StateKind, name: &str) -> String {
     format!("{}/{name}", kind.name())
 }
 
-/// Gives a rank the state of a checkpoint.
+/// Elements read at once.
+const CHUNK_ELEMENTS: u64 = 1 << 22;
+
+/// Elements of a logical tensor as f32, whatever type it was saved in.
 ///
 /// # Errors
-/// A tensor that is missing or damaged; the device.
+/// A tensor that is missing, damaged, or no float.
+pub fn floats(checkpoint: &Checkpoint, logical: &str, elements: Range<u64>) -> Result<Vec<f32>> {
+    let dtype = checkpoint.logical_dtype(logical)?;
+    if !is_readable_float(dtype) {
+        return Err(CliError::refused(
+            format!(
+                "{}: `{logical}` is stored as {dtype:?}",
+                checkpoint.path().display()
+            ),
+            "resume from a checkpoint of this version",
+        ));
+    }
+    let bytes = checkpoint.logical_range(logical, elements)?;
+    let mut out = Vec::with_capacity(bytes.len() / 2);
+    widen_to_f32(dtype, &bytes, &mut out);
+    Ok(out)
+}
+
+/// Gives a rank its part of a checkpoint's state; only that part is read, whatever layout wrote it.
+///
+/// # Errors
+/// A tensor that is missing, damaged or of another shape; the device.
 pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
-    for p in trainer.params() {
-        for kind in StateKind::ALL {
-            let bytes = checkpoint.logical(&blob(kind, &p.name))?;
-            let values: Vec<f32> = bytes
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|b| f32::from_le_bytes(*b))
-                .collect();
-            trainer.load(&p.name, kind, &values)?;
+    for (kind, part) in trainer.wanted() {
+        let logical = blob(kind, &part.param);
+        let info = checkpoint.logical_info(&logical)?;
+        if info.shape != part.shape {
+            return Err(CliError::refused(
+                format!(
+                    "{}: `{logical}` has shape {:?}, the model's is {:?}",
+                    checkpoint.path().display(),
+                    info.shape,
+                    part.shape
+                ),
+                "resume with the model the run was trained with",
+            ));
+        }
+        let mut at = part.of_param.start;
+        while at < part.of_param.end {
+            let to = part.of_param.end.min(at + CHUNK_ELEMENTS);
+            let values = floats(checkpoint, &logical, at..to)?;
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            trainer.load_part(&part.param, kind, at, &bytes)?;
+            at = to;
         }
     }
     trainer.publish()?;

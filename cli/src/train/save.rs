@@ -1,16 +1,16 @@
-//! What a run leaves behind besides metrics: config, ledgers, checkpoints, the model.
+//! What a run leaves behind besides metrics and checkpoints: config, ledgers, the model.
 
-use super::resume::{blob, state};
+use super::resume;
 use super::setup::Job;
 use crate::error::{CliError, Result};
 use crate::tokens;
-use crossweave_checkpoint::{DEFAULT_SHARD_BYTES, Dtype, TensorOut, Writer, export_hf, prune};
-use crossweave_engine::{RankLedger, StateKind, Trainer};
-use crossweave_tensor::ParamDecl;
-use serde_json::json;
+use crossweave_checkpoint::{
+    Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
+};
+use crossweave_engine::{RankLedger, StateKind};
+use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
 
 /// Writes `text` beside `path` and moves it there.
 fn write_whole(path: &Path, text: &str) -> Result<()> {
@@ -24,12 +24,13 @@ fn write_whole(path: &Path, text: &str) -> Result<()> {
     done.map_err(CliError::io("write", path))
 }
 
-/// Makes the output folder and writes `config.json`.
+/// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json`.
 ///
 /// # Errors
 /// A folder that cannot be written.
 pub fn begin(job: &Job) -> Result<()> {
     std::fs::create_dir_all(&job.out).map_err(CliError::io("create", &job.out))?;
+    recover(&job.out)?;
     write_whole(&job.out.join("config.json"), &job.resolved.to_json())
 }
 
@@ -50,104 +51,54 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
     write_whole(&job.out.join("ledger.json"), &format!("{ledger:#}\n"))
 }
 
-fn shape_of(p: &ParamDecl) -> Vec<usize> {
-    p.shape.dims().iter().map(|d| *d as usize).collect()
-}
-
-/// What a writer asks of the rank whose state it writes: a parameter's state, and where to send it.
-type Request = (
-    String,
-    StateKind,
-    Sender<std::result::Result<Vec<f32>, String>>,
-);
-
-/// Hands a trainer's state to a file's writer, one tensor at a time, so that a copy of the whole model never exists on the host. A
-/// trainer belongs to its thread, so the writer works on another one and asks.
-#[derive(Clone)]
-struct Feed(Sender<Request>);
-
-impl Feed {
-    /// Runs `work` with a feed of `trainer`.
-    fn serve<T: Send>(trainer: &Trainer, work: impl FnOnce(Feed) -> Result<T> + Send) -> Result<T> {
-        let (ask, asked) = channel::<Request>();
-        std::thread::scope(|scope| {
-            let writer = scope.spawn(move || work(Feed(ask)));
-            for (name, kind, reply) in asked {
-                // A writer that has failed does not wait for its answer any more.
-                let _ = reply.send(trainer.read(&name, kind).map_err(|e| e.to_string()));
-            }
-            writer.join().unwrap_or_else(|_| {
-                Err(CliError::refused(
-                    "the writer of a file panicked; this is a bug",
-                    "please report it",
-                ))
-            })
-        })
-    }
-
-    /// The tensor `title`, read from the device when its turn comes.
-    fn tensor(
-        &self,
-        title: &str,
-        shape: &[usize],
-        name: &str,
-        kind: StateKind,
-    ) -> TensorOut<'static> {
-        let (ask, name) = (self.0.clone(), name.to_string());
-        TensorOut::stream(title, Dtype::F32, shape, move |out| {
-            let gone = || io::Error::other("the rank has ended");
-            let (reply, answer) = channel();
-            ask.send((name, kind, reply)).map_err(|_| gone())?;
-            let values = answer
-                .recv()
-                .map_err(|_| gone())?
-                .map_err(io::Error::other)?;
-            for chunk in values.chunks(1 << 16) {
-                let bytes: Vec<u8> = chunk.iter().flat_map(|v| v.to_le_bytes()).collect();
-                out.write_all(&bytes)?;
-            }
-            Ok(())
-        })
-    }
-}
-
-/// Writes the checkpoint of `step` and removes old ones. Every rank holds the same state, so one rank writes it for all.
+/// Writes the model of a checkpoint as a Hugging Face folder, chunk by chunk. `extra`: further files of the folder.
 ///
 /// # Errors
-/// The device; the disk. What was there before stays whole.
-pub fn checkpoint(job: &Job, trainer: &Trainer, step: u64) -> Result<()> {
-    let params = trainer.params();
-    Feed::serve(trainer, |feed| {
-        let writer = Writer::begin(&job.out, step, 1)?;
-        let mut rank = writer.rank(0)?;
-        for p in &params {
-            let (shape, n) = (shape_of(p), p.shape.numel());
-            for kind in StateKind::ALL {
-                let name = blob(kind, &p.name);
-                rank.put_tensor(feed.tensor(&name, &shape, &p.name, kind));
-                rank.owns(&name, Dtype::F32, &shape, 0, n, &name, 0)?;
-            }
-        }
-        rank.finish()?;
-        let fingerprint = job.corpus.fingerprint();
-        writer.commit(state(&job.resolved, fingerprint.as_deref(), step))?;
-        Ok(())
-    })?;
-    prune(
-        &job.out,
-        job.resolved.settings.run.keep_last as usize,
-        Some(step),
-    )?;
-    Ok(())
+/// A damaged checkpoint; the disk. A model that was there before stays whole.
+pub fn export(
+    checkpoint: &Checkpoint,
+    dir: &Path,
+    config: &Value,
+    dtype: Dtype,
+    extra: &[(String, Vec<u8>)],
+) -> Result<()> {
+    let prefix = resume::blob(StateKind::Value, "");
+    let values = checkpoint.manifest().layout.iter();
+    let tensors: Vec<_> = values
+        .filter_map(|(logical, info)| {
+            let name = logical.strip_prefix(&prefix)?;
+            let total = info.shape.iter().map(|d| *d as u64).product::<u64>();
+            let stream = move |out: &mut dyn io::Write| {
+                let mut at = 0;
+                while at < total {
+                    let to = total.min(at + CHUNK_ELEMENTS);
+                    let values = resume::floats(checkpoint, logical, at..to)
+                        .map_err(|e| io::Error::other(e.to_string()))?;
+                    write_f32(out, dtype, &values)?;
+                    at = to;
+                }
+                Ok(())
+            };
+            Some(TensorOut::stream(name, dtype, &info.shape, stream))
+        })
+        .collect();
+    if tensors.is_empty() {
+        return Err(CliError::refused(
+            format!("{}: holds no parameters", checkpoint.path().display()),
+            "name a checkpoint that `crossweave train` wrote",
+        ));
+    }
+    Ok(export_hf(dir, config, tensors, DEFAULT_SHARD_BYTES, extra)?)
 }
 
-/// Writes `model/` in Hugging Face layout, with the files its tokenizer needs.
+/// Elements of a tensor in memory at once.
+const CHUNK_ELEMENTS: u64 = 1 << 22;
+
+/// Writes `model/` in Hugging Face layout from the run's last checkpoint, with the files its tokenizer needs.
 ///
 /// # Errors
-/// The device; the disk. A model that was there before stays whole.
-pub fn model(job: &Job, trainer: &Trainer) -> Result<()> {
-    let tokenizer = job.corpus.tokenizer();
-    let eod = tokenizer.and_then(|t| t.eod());
+/// A damaged checkpoint; the disk. A model that was there before stays whole.
+pub fn model(job: &Job, checkpoint: &Checkpoint) -> Result<()> {
     let mut extra = match &job.data.tokenizer {
         Some(spec) => tokens::files(spec)?,
         None => vec![],
@@ -160,17 +111,6 @@ pub fn model(job: &Job, trainer: &Trainer) -> Result<()> {
             }
         }
     }
-    let (config, params) = (job.source.hf_config(eod), trainer.params());
-    Feed::serve(trainer, |feed| {
-        let tensor = |p: &ParamDecl| feed.tensor(&p.name, &shape_of(p), &p.name, StateKind::Value);
-        let tensors: Vec<_> = params.iter().map(tensor).collect();
-        let dir = job.out.join("model");
-        Ok(export_hf(
-            dir,
-            &config,
-            tensors,
-            DEFAULT_SHARD_BYTES,
-            &extra,
-        )?)
-    })
+    let dir = job.out.join("model");
+    export(checkpoint, &dir, &job.hf_config(), Dtype::F32, &extra)
 }

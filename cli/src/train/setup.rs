@@ -276,6 +276,12 @@ impl Job {
         rank_spec(&self.resolved, rank, self.ranks, self.seq_len)
     }
 
+    /// `config.json` of the trained model.
+    pub fn hf_config(&self) -> serde_json::Value {
+        let tokenizer = self.corpus.tokenizer();
+        self.source.hf_config(tokenizer.and_then(|t| t.eod()))
+    }
+
     /// Predictions of one step over all ranks.
     pub fn tokens_per_step(&self) -> u64 {
         self.resolved.batch.global * self.seq_len

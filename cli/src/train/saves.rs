@@ -1,0 +1,304 @@
+//! A rank's checkpoints: its part of the state is copied at a step boundary and written while training goes on.
+//!
+//! At most one save is in flight, so that no more than one copy of the state is ever held. Ranks do not wait for each other here;
+//! rank 0's writer waits for the others' files before it commits. A save that fails is told at the next step boundary, and what
+//! was there before it stays.
+
+use super::gate::Shared;
+use super::resume;
+use super::setup::Job;
+use crate::error::{CliError, Result};
+use crossweave_checkpoint::{Dtype, Patience, RankWriter, TensorOut, Writer, prune};
+use crossweave_config::OnSaveError;
+use crossweave_engine::{Shard, Snapshot, Trainer};
+use crossweave_hal::HostBuffer;
+use serde_json::Value;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Elements read from the device at once by a save that keeps no copy.
+const STREAM_ELEMENTS: u64 = 1 << 20;
+/// Longest wait of rank 0 for the other ranks' files: enough for a large part of a state on a slow disk.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// What is the same for every save of a rank.
+struct Place {
+    out: PathBuf,
+    /// Name shared by the ranks of this process or job, see [`crossweave_checkpoint::session`].
+    session: String,
+    rank: usize,
+    world: usize,
+    keep: usize,
+}
+
+/// One checkpoint being made.
+struct Save {
+    step: u64,
+    /// What the manifest remembers; rank 0's is written.
+    state: Value,
+    writer: Writer,
+}
+
+struct Pending {
+    step: u64,
+    thread: JoinHandle<(Option<HostBuffer>, Result<()>)>,
+}
+
+/// The saves of one rank.
+pub struct Saves {
+    place: Arc<Place>,
+    shared: Arc<Shared>,
+    asynchronous: bool,
+    on_error: OnSaveError,
+    /// Saves begun and the step of the latest, the same on every rank.
+    count: u64,
+    begun: Option<u64>,
+    pending: Option<Pending>,
+    spare: Option<HostBuffer>,
+    /// Step of the newest checkpoint that was committed.
+    last: Option<u64>,
+    warnings: Vec<String>,
+}
+
+impl Saves {
+    /// For rank `rank` of `job`.
+    pub fn new(job: &Job, shared: &Arc<Shared>, rank: u32, session: String) -> Saves {
+        let settings = &job.resolved.settings;
+        Saves {
+            place: Arc::new(Place {
+                out: job.out.clone(),
+                session,
+                rank: rank as usize,
+                world: job.ranks as usize,
+                keep: settings.run.keep_last as usize,
+            }),
+            shared: shared.clone(),
+            asynchronous: settings.checkpoint.asynchronous,
+            on_error: settings.checkpoint.on_error,
+            count: 0,
+            begun: None,
+            pending: None,
+            spare: None,
+            last: None,
+            warnings: vec![],
+        }
+    }
+
+    /// Step of the latest save begun; the same on every rank.
+    pub fn begun(&self) -> Option<u64> {
+        self.begun
+    }
+
+    /// What went wrong since the last call without stopping the run.
+    pub fn warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+
+    /// Saves the state behind the steps enqueued so far. In the background only the copy is begun here; an earlier save still in
+    /// flight is waited for first.
+    ///
+    /// # Errors
+    /// The device; the disk, of this save or (by `checkpoint.on_error`) of the one before.
+    pub fn begin(&mut self, trainer: &mut Trainer, step: u64, state: Value) -> Result<()> {
+        self.finish()?;
+        let save = self.open(step, state)?;
+        if !self.asynchronous {
+            // The spare copy of an earlier save is of no use any more.
+            let done = write_streamed(&self.place, &self.shared, save, trainer);
+            return self.ended(step, done);
+        }
+        let snapshot = trainer.snapshot(self.spare.take())?;
+        let (place, shared) = (self.place.clone(), self.shared.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("checkpoint {}", place.rank))
+            .spawn(move || write_copy(&place, &shared, save, snapshot))
+            .map_err(|e| {
+                CliError::refused(
+                    format!("cannot start a thread for the checkpoint: {e}"),
+                    "set checkpoint.async to false",
+                )
+            })?;
+        self.pending = Some(Pending { step, thread });
+        Ok(())
+    }
+
+    /// Saves the state and returns when the checkpoint is there: for the end of a run, where there is nothing to go on with.
+    ///
+    /// # Errors
+    /// As [`Saves::begin`]; a failure is never only a warning.
+    pub fn now(&mut self, trainer: &Trainer, step: u64, state: Value) -> Result<()> {
+        self.finish()?;
+        self.spare = None;
+        let save = self.open(step, state)?;
+        write_streamed(&self.place, &self.shared, save, trainer)?;
+        self.last = Some(step);
+        Ok(())
+    }
+
+    fn open(&mut self, step: u64, state: Value) -> Result<Save> {
+        let p = &self.place;
+        self.count += 1;
+        self.begun = Some(step);
+        let id = format!("{}-{}", p.session, self.count);
+        Ok(Save {
+            step,
+            state,
+            writer: Writer::join(&p.out, step, p.world, &id, p.rank == 0)?,
+        })
+    }
+
+    /// Tells how the save in flight ended, if it has.
+    ///
+    /// # Errors
+    /// It failed, and the run is to stop for that.
+    pub fn poll(&mut self) -> Result<()> {
+        match &self.pending {
+            Some(p) if p.thread.is_finished() => self.finish(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for the save in flight.
+    ///
+    /// # Errors
+    /// As [`Saves::poll`].
+    pub fn finish(&mut self) -> Result<()> {
+        let Some(Pending { step, thread }) = self.pending.take() else {
+            return Ok(());
+        };
+        let (spare, done) = thread.join().unwrap_or_else(|_| {
+            let bug = CliError::refused(
+                format!("the writer of the checkpoint of step {step} panicked; this is a bug"),
+                "please report it",
+            );
+            (None, Err(bug))
+        });
+        self.spare = spare;
+        self.ended(step, done)
+    }
+
+    fn ended(&mut self, step: u64, done: Result<()>) -> Result<()> {
+        match (done, self.on_error) {
+            (Ok(()), _) => self.last = Some(step),
+            (Err(e), OnSaveError::Stop) => return Err(e),
+            // The commit of rank 0 tells what went wrong on any of them.
+            (Err(e), OnSaveError::Warn) if self.place.rank == 0 => {
+                let kept = match self.last {
+                    Some(s) => format!("the newest checkpoint is of step {s}"),
+                    None => "there is none of this run yet".into(),
+                };
+                self.warnings.push(format!(
+                    "the checkpoint of step {step} was not written, {kept}, training goes on: {e}"
+                ));
+            }
+            (Err(_), OnSaveError::Warn) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Saves {
+    fn drop(&mut self) {
+        // A run that fails still finishes what it was writing; why it failed is already on its way.
+        if let Some(p) = self.pending.take() {
+            let _ = p.thread.join();
+        }
+    }
+}
+
+/// Writes a rank's copy, and on rank 0 commits. The copy's memory comes back for the next save.
+fn write_copy(
+    place: &Place,
+    shared: &Shared,
+    save: Save,
+    mut snapshot: Snapshot,
+) -> (Option<HostBuffer>, Result<()>) {
+    let write = |snapshot: &mut Snapshot| -> Result<()> {
+        // Begun first: dropped by any failure below, it tells the others.
+        let mut rank = save.writer.rank(place.rank)?;
+        for (shard, bytes) in snapshot.read()? {
+            let n = [shard.numel as usize];
+            rank.put(name(shard), Dtype::F32, &n, bytes);
+            declare(&mut rank, shard)?;
+        }
+        Ok(rank.finish()?)
+    };
+    let written = write(&mut snapshot);
+    let buffer = snapshot.into_buffer();
+    (
+        Some(buffer),
+        written.and_then(|()| commit(place, shared, save)),
+    )
+}
+
+/// As [`write_copy`], straight from the device: the state is never on the host as a whole.
+fn write_streamed(place: &Place, shared: &Shared, save: Save, trainer: &Trainer) -> Result<()> {
+    let shards = trainer.shards();
+    let mut rank = save.writer.rank(place.rank)?;
+    for shard in &shards {
+        let n = [shard.numel as usize];
+        let stream = move |out: &mut dyn io::Write| {
+            trainer
+                .read_shard(shard, STREAM_ELEMENTS, |bytes| {
+                    out.write_all(bytes).map_err(ReadError::Io)
+                })
+                .map_err(|e| match e {
+                    ReadError::Io(e) => e,
+                    ReadError::Engine(e) => io::Error::other(e),
+                })
+        };
+        rank.put_tensor(TensorOut::stream(name(shard), Dtype::F32, &n, stream));
+        declare(&mut rank, shard)?;
+    }
+    rank.finish()?;
+    commit(place, shared, save)
+}
+
+enum ReadError {
+    Io(io::Error),
+    Engine(crossweave_engine::Error),
+}
+
+impl From<crossweave_engine::Error> for ReadError {
+    fn from(e: crossweave_engine::Error) -> ReadError {
+        ReadError::Engine(e)
+    }
+}
+
+/// Name of a shard's blob in the rank's file.
+fn name(shard: &Shard) -> String {
+    format!("unit-{:05}/{}", shard.unit, shard.kind.name())
+}
+
+fn declare(rank: &mut RankWriter<'_>, shard: &Shard) -> Result<()> {
+    for p in &shard.parts {
+        let logical = resume::blob(shard.kind, &p.param);
+        let (start, len) = (p.of_param.start, p.of_param.end - p.of_param.start);
+        rank.owns(
+            &logical,
+            Dtype::F32,
+            &p.shape,
+            start,
+            len,
+            &name(shard),
+            p.at,
+        )?;
+    }
+    Ok(())
+}
+
+fn commit(place: &Place, shared: &Shared, save: Save) -> Result<()> {
+    if place.rank != 0 {
+        return Ok(());
+    }
+    let patience = Patience {
+        timeout: PATIENCE,
+        failed: &|| shared.has_failed(),
+    };
+    save.writer.commit_when(save.state, &patience)?;
+    prune(&place.out, place.keep, Some(save.step))?;
+    Ok(())
+}
