@@ -168,6 +168,15 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
             out.push(writes(Resource::Act(unit, mb)));
         }
         Op::StateIn { unit } | Op::StateOut { unit } => out.push(writes(Resource::State(unit))),
+        Op::GradOut { unit } => out.push(writes(Resource::Grad(unit))),
+        // A gather reads the slice that arrives here.
+        Op::ShardIn { unit } => out.push(writes(Resource::State(unit))),
+        Op::ParamIn { unit } => {
+            out.push(writes(Resource::State(unit)));
+            if plan.params == Home::Resident {
+                out.push(writes(Resource::Params(unit)));
+            }
+        }
     }
     out
 }

@@ -42,6 +42,13 @@ struct Standing {
     /// The state is offloaded: the plan moves it in and out.
     offloaded: bool,
     on_device: bool,
+    /// The update runs on the host lane.
+    hosted: bool,
+    grad_out: bool,
+    params_in: bool,
+    /// The parameters rest in host memory: each gather needs its slice copied in.
+    shard_away: bool,
+    shard_here: bool,
 }
 
 /// Where a plan stands between two of its steps.
@@ -89,6 +96,13 @@ impl<'a> State<'a> {
             if let Op::StateIn { unit } | Op::StateOut { unit } = step.op {
                 units[unit as usize].offloaded = true;
             }
+            match step.op {
+                Op::Update { unit } if step.lane == Lane::Host => {
+                    units[unit as usize].hosted = true;
+                }
+                Op::ShardIn { unit } => units[unit as usize].shard_away = true,
+                _ => {}
+            }
             if let Some(unit) = step.op.reads_params() {
                 for u in facts.touched(unit) {
                     match units.get_mut(u as usize) {
@@ -132,7 +146,8 @@ impl<'a> State<'a> {
             flow_during: 0,
         };
         let has_backward = any(|op| op.writes_grad().is_some());
-        for (fact, standing) in facts.units.iter().zip(&state.units) {
+        for (unit, fact) in facts.units.iter().enumerate() {
+            let standing = state.units[unit];
             if !standing.run {
                 continue;
             }
@@ -143,7 +158,7 @@ impl<'a> State<'a> {
                 state.live.grads += fact.grad_bytes;
             }
             if state.has_update && !standing.offloaded {
-                state.live.state += state.state_bytes(fact.state_bytes);
+                state.live.state += state.device_state(unit as UnitId);
             }
         }
         Ok(state)
@@ -154,6 +169,32 @@ impl<'a> State<'a> {
             self.facts.shard(whole)
         } else {
             whole
+        }
+    }
+
+    /// Bytes of a unit's state while it is on the device: what rests on the host is never there.
+    fn device_state(&self, unit: UnitId) -> u64 {
+        let fact = &self.facts.units[unit as usize];
+        match self.units[unit as usize].hosted {
+            true => self.state_bytes(fact.state_bytes.saturating_sub(fact.host_state_bytes)),
+            false => self.state_bytes(fact.state_bytes),
+        }
+    }
+
+    /// Whether nothing of a unit's update is left to the device.
+    fn wholly_hosted(&self, unit: UnitId) -> bool {
+        let fact = &self.facts.units[unit as usize];
+        self.units[unit as usize].hosted && fact.host_state_bytes >= fact.state_bytes
+    }
+
+    /// The gradient in slots of a unit is over.
+    fn let_grad_go(&mut self, unit: UnitId, how: Reduction) {
+        if self.plan.grads == Home::Slots {
+            let whole = self.facts.units[unit as usize].grad_bytes;
+            self.live.grads -= match how {
+                Reduction::Scatter => self.facts.shard(whole),
+                Reduction::All => whole,
+            };
         }
     }
 
@@ -216,6 +257,9 @@ impl<'a> State<'a> {
             Op::Fetch { unit, mb } => self.fetch(index, unit, mb),
             Op::StateIn { unit } => self.state_in(index, unit),
             Op::StateOut { unit } => self.state_out(index, unit),
+            Op::GradOut { unit } => self.grad_out(index, unit),
+            Op::ParamIn { unit } => self.param_in(index, unit),
+            Op::ShardIn { unit } => self.shard_in(index, unit),
         }
     }
 
@@ -224,7 +268,7 @@ impl<'a> State<'a> {
         self.transient = self.facts.units[unit as usize].workspace_bytes;
         for u in self.facts.touched(unit) {
             let standing = self.units[u as usize];
-            if standing.updated {
+            if standing.updated || standing.params_in {
                 return self.fault(index, Law::Stale, format!("the parameters of unit {u} have been updated already in this step; move the update behind this use"));
             }
             if self.plan.params == Home::Slots && self.facts.has_params(u) && !standing.gathered {
@@ -254,7 +298,7 @@ impl<'a> State<'a> {
                 format!("unit {unit} is gathered twice; drop this gather or release it first"),
             );
         }
-        if standing.updated {
+        if standing.updated || standing.params_in {
             return self.fault(
                 index,
                 Law::Stale,
@@ -272,6 +316,22 @@ impl<'a> State<'a> {
                     self.gathered - 1
                 ),
             );
+        }
+        if standing.shard_away {
+            if !standing.shard_here {
+                return self.fault(
+                    index,
+                    Law::Gathered,
+                    format!("the slice of unit {unit} is in host memory; put shin{unit} before it"),
+                );
+            }
+            // The slice and the slot are live together while the gather runs.
+            let slice = self
+                .facts
+                .shard(self.facts.units[unit as usize].param_bytes);
+            self.units[unit as usize].shard_here = false;
+            self.live.params -= slice;
+            self.transient += slice;
         }
         self.units[unit as usize].gathered = true;
         self.live.params += self.facts.units[unit as usize].param_bytes;
@@ -534,20 +594,17 @@ impl<'a> State<'a> {
         if (self.has_norm && !self.norm_done) || (self.has_finite && !self.finite_done) {
             return self.fault(index, Law::Norm, "it comes before the norm or the finite check, which decide how far and whether to go");
         }
+        if standing.offloaded && !standing.on_device {
+            return self.fault(index, Law::State, format!("the optimizer state of unit {unit} is not where it is updated; put sin{unit} before it"));
+        }
         let host = self.plan.steps[index].lane == Lane::Host;
-        if standing.offloaded && !standing.on_device && !host {
-            return self.fault(index, Law::State, format!("the optimizer state of unit {unit} is not on the device; put sin{unit} before it"));
+        if host && !standing.grad_out {
+            return self.fault(index, Law::State, format!("the gradient of unit {unit} is on the device and the update on the host; put gout{unit} before it"));
         }
         self.update_done = true;
         self.units[unit as usize].updated = true;
-        if self.plan.grads == Home::Slots {
-            let whole = self.facts.units[unit as usize].grad_bytes;
-            let held = if how == Reduction::Scatter {
-                self.facts.shard(whole)
-            } else {
-                whole
-            };
-            self.live.grads -= held;
+        if !self.wholly_hosted(unit) {
+            self.let_grad_go(unit, how);
         }
         Ok(())
     }
@@ -648,7 +705,7 @@ impl<'a> State<'a> {
             );
         }
         self.units[unit as usize].on_device = true;
-        self.live.state += self.state_bytes(self.facts.units[unit as usize].state_bytes);
+        self.live.state += self.device_state(unit);
         Ok(())
     }
 
@@ -661,7 +718,65 @@ impl<'a> State<'a> {
             );
         }
         self.units[unit as usize].on_device = false;
-        self.live.state -= self.state_bytes(self.facts.units[unit as usize].state_bytes);
+        self.live.state -= self.device_state(unit);
+        Ok(())
+    }
+
+    fn grad_out(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        let standing = self.units[unit as usize];
+        let fault = |message: String| self.fault(index, Law::State, message);
+        if !standing.hosted {
+            return fault(format!(
+                "unit {unit} is updated on the device, which needs its gradient there"
+            ));
+        }
+        if standing.grad_out || standing.updated {
+            return fault(format!(
+                "the gradient of unit {unit} is copied out twice, or after its update"
+            ));
+        }
+        let Some(how) = standing.reduced else {
+            return fault(format!(
+                "the gradient of unit {unit} is not reduced yet; copy it out behind its reduction"
+            ));
+        };
+        self.units[unit as usize].grad_out = true;
+        if self.wholly_hosted(unit) {
+            self.let_grad_go(unit, how);
+        }
+        Ok(())
+    }
+
+    fn param_in(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        let standing = self.units[unit as usize];
+        let fault = |message: String| self.fault(index, Law::State, message);
+        if !standing.hosted || standing.shard_away {
+            return fault(format!(
+                "unit {unit} has no new parameters on the host to copy in"
+            ));
+        }
+        if standing.params_in {
+            return fault(format!("the parameters of unit {unit} arrive twice"));
+        }
+        self.units[unit as usize].params_in = true;
+        Ok(())
+    }
+
+    fn shard_in(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+        let standing = self.units[unit as usize];
+        if standing.shard_here || standing.gathered || self.plan.params == Home::Resident {
+            return self.fault(
+                index,
+                Law::State,
+                format!(
+                    "no gather of unit {unit} waits for its slice; it is on the device already"
+                ),
+            );
+        }
+        self.units[unit as usize].shard_here = true;
+        self.live.params += self
+            .facts
+            .shard(self.facts.units[unit as usize].param_bytes);
         Ok(())
     }
 
@@ -704,6 +819,20 @@ impl<'a> State<'a> {
                     format!(
                         "the optimizer state of unit {unit} is left on the device; put sout{unit} behind its update"
                     ),
+                );
+            }
+            if standing.hosted && !standing.params_in && !standing.shard_away {
+                return fault(
+                    Law::State,
+                    format!(
+                        "what the host makes of the parameters of unit {unit} never reaches the device; put pin{unit} behind its update"
+                    ),
+                );
+            }
+            if standing.shard_here {
+                return fault(
+                    Law::Leftover,
+                    format!("the slice of unit {unit} was copied in and never gathered"),
                 );
             }
             if standing.zeroed && !standing.written {

@@ -36,8 +36,8 @@ pub enum Reduction {
     Scatter,
 }
 
-/// What one step does. The first engine runs everything except the four peer transfers, `InputGrad`, `WeightGrad`,
-/// `Spill`, `Fetch`, `StateIn` and `StateOut`; those are data like the others, and `check` knows their laws.
+/// What one step does. The engine runs everything except the four peer transfers, `InputGrad` and `WeightGrad`; those are
+/// data like the others, and `check` knows their laws.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -159,7 +159,7 @@ pub enum Op {
         /// Micro-batch they belong to.
         mb: MicroBatch,
     },
-    /// Bring a unit's optimizer state onto the device.
+    /// Bring a unit's optimizer state to where it is updated: the device, or host memory if the update runs there.
     StateIn {
         /// Unit whose state arrives.
         unit: UnitId,
@@ -167,6 +167,22 @@ pub enum Op {
     /// Put a unit's optimizer state back where it lives.
     StateOut {
         /// Unit whose state leaves.
+        unit: UnitId,
+    },
+    /// Copy this rank's part of a unit's reduced gradient to host memory, for an update on the host lane.
+    GradOut {
+        /// Unit whose gradient leaves.
+        unit: UnitId,
+    },
+    /// Copy this rank's part of a unit's parameters, as the host updated them, onto the device: behind the update, or before
+    /// it for those of the step before (a delayed update).
+    ParamIn {
+        /// Unit whose new parameters arrive.
+        unit: UnitId,
+    },
+    /// Copy this rank's part of a unit's parameters, which rest in host memory, onto the device for the next gather.
+    ShardIn {
+        /// Unit whose slice arrives.
         unit: UnitId,
     },
 }
@@ -232,8 +248,10 @@ impl Op {
             Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
                 Lane::Peer
             }
-            Op::Fetch { .. } | Op::StateIn { .. } => Lane::CopyIn,
-            Op::Spill { .. } | Op::StateOut { .. } => Lane::CopyOut,
+            Op::Fetch { .. } | Op::StateIn { .. } | Op::ParamIn { .. } | Op::ShardIn { .. } => {
+                Lane::CopyIn
+            }
+            Op::Spill { .. } | Op::StateOut { .. } | Op::GradOut { .. } => Lane::CopyOut,
             _ => Lane::Compute,
         }
     }
@@ -283,7 +301,10 @@ impl Op {
             | Op::Spill { unit, .. }
             | Op::Fetch { unit, .. }
             | Op::StateIn { unit }
-            | Op::StateOut { unit } => std::slice::from_ref(unit),
+            | Op::StateOut { unit }
+            | Op::GradOut { unit }
+            | Op::ParamIn { unit }
+            | Op::ShardIn { unit } => std::slice::from_ref(unit),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `norm` `finite` `optu` `zgu` | norm and clipping, finite check, update, zero gradient |
 //! | `au.m>r` `au.m<r` `gu.m>r` `gu.m<r` | send to, receive from rank `r`: activation, gradient |
 //! | `outu.m` `inu.m` `soutu` `sinu` | spill, fetch; optimizer state out, in |
+//! | `goutu` `pinu` `shinu` | gradient to the host, updated parameters and parameter slice from it |
 //!
 //! `@lane` behind an operation puts it on another lane than its own (`opt2@host`).
 
@@ -60,6 +61,9 @@ impl fmt::Display for Op {
             Op::Fetch { unit, mb } => write!(f, "in{unit}.{mb}"),
             Op::StateIn { unit } => write!(f, "sin{unit}"),
             Op::StateOut { unit } => write!(f, "sout{unit}"),
+            Op::GradOut { unit } => write!(f, "gout{unit}"),
+            Op::ParamIn { unit } => write!(f, "pin{unit}"),
+            Op::ShardIn { unit } => write!(f, "shin{unit}"),
         }
     }
 }
@@ -151,6 +155,9 @@ fn parse_op(text: &str) -> Option<Op> {
         "zg" => Op::ZeroGrad { unit: unit()? },
         "sin" => Op::StateIn { unit: unit()? },
         "sout" => Op::StateOut { unit: unit()? },
+        "gout" => Op::GradOut { unit: unit()? },
+        "pin" => Op::ParamIn { unit: unit()? },
+        "shin" => Op::ShardIn { unit: unit()? },
         "ar" | "rs" => {
             let how = if head == "ar" {
                 Reduction::All

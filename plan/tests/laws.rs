@@ -42,6 +42,8 @@ fn refused(law: Law, good: &str, bad: &str, facts: &Facts, says: &str) {
 const ONE: &str = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 norm opt0 opt1";
 const CHECKPOINTED: &str = "F0.0' F1.0 B1.0 ar1 R0.0 B0.0 ar0 opt0 opt1";
 const SHARDED: &str = "+0 F0.0 -0 +1 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1";
+const HOSTED: &str = "F0.0 F1.0 B1.0 ar1 gout1 B0.0 ar0 gout0 norm opt0@host pin0 opt1@host pin1";
+const AWAY: &str = "shin0 +0 F0.0 -0 shin1 +1 F1.0 B1.0 -1 rs1 shin0 +0 B0.0 -0 rs0 opt0 opt1";
 const SPLIT: &str = "F0.0 F1.0 I1.0 I0.0 W1.0 ar1 W0.0 ar0 opt0 opt1";
 
 #[test]
@@ -337,6 +339,77 @@ fn each_law_refuses_its_mutants() {
             "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 sin0 sout0 opt1",
             "put sin0 before it",
         ),
+        (
+            Law::State,
+            f,
+            HOSTED,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 gout1 norm opt0@host pin0 opt1@host pin1",
+            "put gout0 before it",
+        ),
+        (
+            Law::State,
+            f,
+            HOSTED,
+            "F0.0 F1.0 B1.0 gout1 ar1 B0.0 ar0 gout0 norm opt0@host pin0 opt1@host pin1",
+            "is not reduced yet",
+        ),
+        (
+            Law::State,
+            f,
+            HOSTED,
+            "F0.0 F1.0 B1.0 ar1 gout1 gout1 B0.0 ar0 gout0 norm opt0@host pin0 opt1@host pin1",
+            "copied out twice",
+        ),
+        (
+            Law::State,
+            f,
+            HOSTED,
+            "F0.0 F1.0 B1.0 ar1 gout1 B0.0 ar0 gout0 norm opt0 pin0 opt1@host pin1",
+            "updated on the device",
+        ),
+        (
+            Law::State,
+            f,
+            HOSTED,
+            "F0.0 F1.0 B1.0 ar1 gout1 B0.0 ar0 gout0 norm opt0@host opt1@host pin1",
+            "never reaches the device",
+        ),
+        (
+            Law::State,
+            f,
+            HOSTED,
+            "F0.0 F1.0 B1.0 ar1 gout1 B0.0 ar0 gout0 norm opt0@host pin0 opt1@host pin1 pin1",
+            "arrive twice",
+        ),
+        (
+            Law::Stale,
+            f,
+            "F0.0 F1.0 B1.0 ar1 B0.0 ar0 gout0 gout1 pin0 pin1 opt0@host opt1@host",
+            "F0.0 F1.0 B1.0 ar1 pin0 B0.0 ar0 gout0 gout1 pin1 opt0@host opt1@host",
+            "have been updated already",
+        ),
+        (Law::State, f, ONE, "pin0", "no new parameters on the host"),
+        (
+            Law::Gathered,
+            f,
+            AWAY,
+            "shin0 +0 F0.0 -0 shin1 +1 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1",
+            "put shin0 before it",
+        ),
+        (
+            Law::State,
+            f,
+            AWAY,
+            "shin0 shin0 +0 F0.0 -0",
+            "no gather of unit 0 waits",
+        ),
+        (
+            Law::Leftover,
+            f,
+            AWAY,
+            "shin0 +0 F0.0 -0 shin1 +1 F1.0 B1.0 -1 rs1 shin0 +0 B0.0 -0 rs0 opt0 opt1 shin0",
+            "never gathered",
+        ),
         (Law::State, f, ONE, "sin0 sin0", "on the device already"),
         (Law::State, f, ONE, "sout0", "is not on the device"),
         (
@@ -489,7 +562,7 @@ fn every_send_meets_its_receive() {
 
 #[test]
 fn text_round_trips_and_nonsense_is_refused() {
-    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 norm finite opt3 zg3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host";
+    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 norm finite opt3 zg3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host gout1 pin1 shin1";
     assert_eq!(plan(all).to_string(), all);
     let json = serde_json::to_string(&plan(all)).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan(all));

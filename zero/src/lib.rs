@@ -6,6 +6,7 @@
 pub mod estimate;
 mod gather;
 mod layout;
+mod offload;
 pub mod optim;
 mod place;
 mod spec;
@@ -13,6 +14,7 @@ mod update;
 
 pub use gather::{Coalesce, Prefetch};
 pub use layout::{Deal, FlatLayout, Piece};
+pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, ZeroStage};
 pub use spec::ZeroSpec;
 pub use update::Updates;

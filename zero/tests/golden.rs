@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use crossweave_plan::{Depend, Facts, Pipeline, Plan, UnitFacts, check, print_stages};
-use crossweave_zero::{Bucket, Coalesce, Place, Prefetch, Updates, ZeroStage};
+use crossweave_zero::{
+    Bucket, Coalesce, HostUpdates, ParamsAway, Place, Prefetch, SpillInputs, Updates, ZeroStage,
+};
 use std::path::PathBuf;
 
 /// Holds `found` against `tests/golden/NAME.txt`.
@@ -127,4 +129,54 @@ fn a_tied_head() {
         .with(Coalesce)
         .with(Prefetch { depth: 2, slots: 3 });
     golden("tied_head", RECOMPUTED, &facts, pipeline);
+}
+
+/// Updates on the host behind a norm, from files with parameters away, one step late, and kept inputs spilled.
+#[test]
+fn offload() {
+    let mut f = facts(3, 1);
+    for u in &mut f.units {
+        u.host_state_bytes = u.state_bytes;
+    }
+    let line = |stage| {
+        Pipeline::new()
+            .with(SpillInputs)
+            .with(Place(stage))
+            .with(Bucket { bytes: 400 })
+            .with(Updates {
+                norm: true,
+                ..Updates::default()
+            })
+    };
+    let host = HostUpdates {
+        ahead: None,
+        delayed: false,
+        params_away: false,
+    };
+    golden(
+        "offload_host",
+        RECOMPUTED,
+        &f,
+        line(ZeroStage::Two).with(host),
+    );
+    let nvme = HostUpdates {
+        ahead: Some(1),
+        params_away: true,
+        ..host
+    };
+    let away = line(ZeroStage::Three)
+        .with(Coalesce)
+        .with(nvme)
+        .with(ParamsAway);
+    golden("offload_nvme_params", RECOMPUTED, &f, away);
+    let late = HostUpdates {
+        delayed: true,
+        ..host
+    };
+    golden(
+        "offload_delayed",
+        RECOMPUTED,
+        &f,
+        line(ZeroStage::Zero).with(late),
+    );
 }

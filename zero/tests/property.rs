@@ -9,25 +9,36 @@ use crossweave_plan::{
     Depend, Facts, Home, Keep, Lane, Law, Op, Order, Pass, Pipeline, Plan, Step, StepId, UnitFacts,
     accesses, check, trace,
 };
-use crossweave_zero::{Bucket, Coalesce, Place, Prefetch, Updates, ZeroStage};
+use crossweave_zero::{
+    Bucket, Coalesce, HostUpdates, ParamsAway, Place, Prefetch, SpillInputs, Updates, ZeroStage,
+};
 use proptest::prelude::*;
 use simulator::simulate;
 
 fn unit() -> impl Strategy<Value = UnitFacts> {
-    (0u64..4, 1u64..50, 0u64..40, 0u64..40, 0u64..20, 0u64..9).prop_map(
-        |(params, saved, dear, input, flow, work)| UnitFacts {
-            params,
-            param_bytes: params * 2,
-            grad_bytes: params * 4,
-            state_bytes: params * 12,
-            saved_all: saved + dear + input,
-            saved_selective: dear + input,
-            saved_input: input,
-            flow_bytes: flow,
-            workspace_bytes: work,
-            ..UnitFacts::default()
-        },
+    (
+        0u64..4,
+        1u64..50,
+        0u64..40,
+        0u64..40,
+        (0u64..20, 0u64..3),
+        0u64..9,
     )
+        .prop_map(
+            |(params, saved, dear, input, (flow, host), work)| UnitFacts {
+                params,
+                param_bytes: params * 2,
+                grad_bytes: params * 4,
+                state_bytes: params * 12,
+                host_state_bytes: params * 6 * host,
+                saved_all: saved + dear + input,
+                saved_selective: dear + input,
+                saved_input: input,
+                flow_bytes: flow,
+                workspace_bytes: work,
+                ..UnitFacts::default()
+            },
+        )
 }
 
 fn facts() -> impl Strategy<Value = Facts> {
@@ -69,6 +80,8 @@ struct Settings {
     updates: Updates,
     coalesce: bool,
     prefetch: Option<(u32, u32)>,
+    host: Option<HostUpdates>,
+    spill_inputs: bool,
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
@@ -77,13 +90,15 @@ fn settings() -> impl Strategy<Value = Settings> {
     let updates = (any::<bool>(), any::<bool>(), any::<bool>());
     let bucket = prop::option::of(prop::sample::select(vec![0, 1, 12, 30, u64::MAX]));
     let prefetch = prop::option::of((0u32..10, 0u32..10));
+    let ahead = prop::option::of(0u32..4);
+    let host = prop::option::of((ahead, any::<bool>(), any::<bool>()));
     (
         prop::collection::vec(keep, 5),
         flags,
         0u32..4,
         bucket,
         updates,
-        prefetch,
+        (prefetch, host, any::<bool>()),
     )
         .prop_map(
             |(
@@ -92,7 +107,7 @@ fn settings() -> impl Strategy<Value = Settings> {
                 stage,
                 bucket,
                 (norm, finite, early),
-                prefetch,
+                (prefetch, host, spill_inputs),
             )| Settings {
                 keeps,
                 split,
@@ -109,6 +124,13 @@ fn settings() -> impl Strategy<Value = Settings> {
                 },
                 coalesce,
                 prefetch,
+                spill_inputs,
+                // Parameters can rest on the host only where they are gathered.
+                host: host.map(|(ahead, delayed, away)| HostUpdates {
+                    ahead,
+                    delayed,
+                    params_away: away && stage > 0,
+                }),
             },
         )
 }
@@ -168,6 +190,15 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
     if let Some((depth, slots)) = set.prefetch {
         line = line.with(Prefetch { depth, slots });
     }
+    if set.spill_inputs && !set.spill {
+        line = line.with(SpillInputs);
+    }
+    if let Some(host) = set.host {
+        line = line.with(host);
+        if host.params_away {
+            line = line.with(ParamsAway);
+        }
+    }
     let mut plan = line.run(schedule(facts, set), facts).unwrap();
     let mut steps = Vec::new();
     if set.clear {
@@ -182,7 +213,7 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
     }
     for step in std::mem::take(&mut plan.steps) {
         match step.op {
-            Op::Update { unit } if set.offload => {
+            Op::Update { unit } if set.offload && set.host.is_none() => {
                 steps.push(Step::new(Op::StateIn { unit }));
                 steps.push(step);
                 steps.push(Step::new(Op::StateOut { unit }));
@@ -229,6 +260,9 @@ fn mutation() -> impl Strategy<Value = Mutation> {
         prop::sample::select(vec![
             Op::StateIn { unit },
             Op::StateOut { unit },
+            Op::GradOut { unit },
+            Op::ParamIn { unit },
+            Op::ShardIn { unit },
             Op::Spill { unit, mb },
             Op::Fetch { unit, mb },
             Op::ZeroGrad { unit },
@@ -315,7 +349,7 @@ proptest! {
     fn prefetch_keeps_to_its_slots_and_the_budget(mut facts in facts(), mut set in settings()) {
         set.stage = 3;
         // These are put in behind the passes, where prefetch cannot count their bytes.
-        (set.clear, set.offload) = (false, false);
+        (set.clear, set.offload, set.host, set.spill_inputs) = (false, false, None, false);
         let ahead = set.prefetch.take();
         let before = build(&facts, &set);
         set.prefetch = ahead;

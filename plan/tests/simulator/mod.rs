@@ -181,6 +181,35 @@ impl Simulator<'_> {
         self.count(end, |op| *op == Op::Update { unit }) > 0
     }
 
+    fn hosted(&self, unit: u32) -> bool {
+        let mut steps = self.plan.steps.iter();
+        steps.any(|s| s.op == Op::Update { unit } && s.lane == Lane::Host)
+    }
+
+    fn out(&self, end: usize, unit: u32) -> usize {
+        self.count(end, |op| *op == Op::GradOut { unit })
+    }
+
+    fn params_in(&self, end: usize, unit: u32) -> bool {
+        self.count(end, |op| *op == Op::ParamIn { unit }) > 0
+    }
+
+    /// Copied in since the last gather.
+    fn shard_here(&self, end: usize, unit: u32) -> bool {
+        let last = |wanted: Op| self.ops[..end].iter().rposition(|op| *op == wanted);
+        let came = last(Op::ShardIn { unit });
+        came.is_some() && came > last(Op::Gather { unit })
+    }
+
+    /// Nothing on the device needs the unit's gradient any more.
+    fn grad_gone(&self, end: usize, unit: u32) -> bool {
+        let fact = &self.facts.units[unit as usize];
+        match self.hosted(unit) && fact.host_state_bytes >= fact.state_bytes {
+            true => self.out(end, unit) > 0,
+            false => self.updated(end, unit),
+        }
+    }
+
     fn runs(&self, unit: u32) -> bool {
         self.plan
             .units()
@@ -192,7 +221,10 @@ impl Simulator<'_> {
         let op = &self.ops[at];
         if let Some(reader) = op.reads_params() {
             for unit in self.facts.touched(reader) {
-                need(!self.updated(at, unit), "stale")?;
+                need(
+                    !self.updated(at, unit) && !self.params_in(at, unit),
+                    "stale",
+                )?;
                 let slots = self.plan.params == Home::Slots && self.facts.has_params(unit);
                 need(!slots || self.gathered(at, unit), "not gathered")?;
             }
@@ -213,7 +245,12 @@ impl Simulator<'_> {
                     self.plan.params == Home::Slots && !self.gathered(at, unit),
                     "gather",
                 )?;
-                need(!self.updated(at, unit), "stale")
+                let away = self.any(|op| *op == Op::ShardIn { unit });
+                need(!away || self.shard_here(at, unit), "slice")?;
+                need(
+                    !self.updated(at, unit) && !self.params_in(at, unit),
+                    "stale",
+                )
             }
             Op::Release { unit } => need(self.gathered(at, unit), "release"),
             Op::Forward { unit, mb, .. } => need(self.flow(at, mb) == unit.checked_sub(1), "flow"),
@@ -260,7 +297,8 @@ impl Simulator<'_> {
                 let moved =
                     self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
                 let host = self.plan.steps[at].lane == Lane::Host;
-                need(!moved || host || self.state_here(at, unit), "state")
+                need(!host || self.out(at, unit) == 1, "gradient out")?;
+                need(!moved || self.state_here(at, unit), "state")
             }
             Op::ZeroGrad { unit } => need(
                 !self.written(at, unit) && self.count(at, |op| *op == Op::ZeroGrad { unit }) == 0,
@@ -272,6 +310,20 @@ impl Simulator<'_> {
             Op::RecvGrad { mb, .. } => need(self.flow_grad(at, mb).is_none(), "receive"),
             Op::StateIn { unit } => need(!self.state_here(at, unit), "state in"),
             Op::StateOut { unit } => need(self.state_here(at, unit), "state out"),
+            Op::GradOut { unit } => {
+                need(self.hosted(unit) && self.reduced(at, unit) == 1, "out")?;
+                need(self.out(at, unit) == 0 && !self.updated(at, unit), "out")
+            }
+            Op::ParamIn { unit } => {
+                let away = self.any(|op| *op == Op::ShardIn { unit });
+                need(self.hosted(unit) && !away, "in")?;
+                need(!self.params_in(at, unit), "in")
+            }
+            Op::ShardIn { unit } => {
+                let slots = self.plan.params == Home::Slots;
+                let here = self.shard_here(at, unit) || self.gathered(at, unit);
+                need(slots && !here, "slice in")
+            }
             // Their whole law is the grammar of activations.
             Op::Recompute { .. } | Op::WeightGrad { .. } | Op::Spill { .. } | Op::Fetch { .. } => {
                 Ok(())
@@ -293,6 +345,12 @@ impl Simulator<'_> {
                 !self.gathered(end, unit) && !self.state_here(end, unit),
                 "left here",
             )?;
+            let away = self.any(|op| *op == Op::ShardIn { unit });
+            need(
+                !self.hosted(unit) || away || self.params_in(end, unit),
+                "never in",
+            )?;
+            need(!self.shard_here(end, unit), "slice left")?;
             let cleared = self.any(|op| *op == Op::ZeroGrad { unit });
             need(!cleared || self.written(end, unit), "cleared for nothing")?;
             if self.written(end, unit) {
@@ -333,6 +391,9 @@ impl Simulator<'_> {
             if resident || self.gathered(end, unit) {
                 held[0] += fact.param_bytes;
             }
+            if self.shard_here(end, unit) {
+                held[0] += self.facts.shard(fact.param_bytes);
+            }
             let begun =
                 self.written(end, unit) || self.count(end, |op| *op == Op::ZeroGrad { unit }) > 0;
             if self.plan.grads == Home::Resident {
@@ -341,7 +402,7 @@ impl Simulator<'_> {
                 } else {
                     0
                 };
-            } else if begun && !self.updated(end, unit) {
+            } else if begun && !self.grad_gone(end, unit) {
                 let sliced = self.ops[..end].iter().any(|op| {
                     Self::reduces(op, unit) > 0
                         && matches!(
@@ -360,10 +421,14 @@ impl Simulator<'_> {
             }
             let moved = self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
             if self.state_here(end, unit) || (!moved && updates && self.runs(unit)) {
+                let mut bytes = fact.state_bytes;
+                if self.hosted(unit) {
+                    bytes = bytes.saturating_sub(fact.host_state_bytes);
+                }
                 held[2] += if sharded {
-                    self.facts.shard(fact.state_bytes)
+                    self.facts.shard(bytes)
                 } else {
-                    fact.state_bytes
+                    bytes
                 };
             }
             for mb in 0..self.facts.micro_batches {
@@ -417,6 +482,13 @@ impl Simulator<'_> {
             }
             _ => before[4].max(after[4]),
         };
+        if let Op::Gather { unit } = *op
+            && self.any(|op| *op == Op::ShardIn { unit })
+        {
+            most += self
+                .facts
+                .shard(self.facts.units[unit as usize].param_bytes);
+        }
         if let Some(unit) = op.reads_params() {
             let fact = &self.facts.units[unit as usize];
             most += fact.workspace_bytes;
