@@ -122,6 +122,7 @@ pub fn dry_run(
             forward_ns: 0,
             backward_ns: 0,
             ties: unit.borrowed.iter().map(|(u, _)| *u as u32).collect(),
+            ..UnitFacts::default()
         });
         flow = outs;
     }
