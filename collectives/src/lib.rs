@@ -18,6 +18,7 @@
 //! Sends and receives in groups are the ground everything stands on; a plugin that has only those runs everything.
 #![forbid(unsafe_code)]
 
+pub mod comm_plan;
 mod compose;
 mod fold;
 mod group;
