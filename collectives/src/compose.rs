@@ -50,6 +50,14 @@ impl Collectives {
     }
 
     pub(crate) fn compose(&mut self, s: &Stream, c: &Collective<'_>, route: Route) -> Result<()> {
+        // What rides on a collective the plugin has stays with it; a plan replaces what would go over sends and receives.
+        let plans = !matches!(
+            route,
+            Route::Native | Route::SumThenDivide | Route::ScaleThenSum
+        );
+        if plans && self.by_plan(s, c)? {
+            return Ok(());
+        }
         match (route, *c) {
             (Route::Native, c) => self.comm.group_uncounted(s, &[c]),
             (Route::SumThenDivide, c) => {
@@ -183,7 +191,7 @@ impl Collectives {
     }
 
     /// `dst = src kind x`, element by element.
-    fn scale(
+    pub(crate) fn scale(
         &mut self,
         s: &Stream,
         dst: Region<'_>,

@@ -131,7 +131,7 @@ impl Folder {
             add: (mixed && sums)
                 .then(|| prepare(device, op::AXPBY, &[wide, narrow], add.as_bytes()))
                 .transpose()?,
-            join: joiner(device, key, acc, join)?,
+            join: joiner_of(device, acc, n, join)?,
             scale: (key.fold == Fold::Premul)
                 .then(|| scaler(device, acc, n, op::binary::MUL))
                 .transpose()?,
@@ -249,18 +249,23 @@ pub(crate) fn part(r: Region<'_>, dtype: DType, at: u64, n: u64) -> Region<'_> {
     r.buffer.region(r.offset + dtype.bytes(at), dtype.bytes(n))
 }
 
-fn prepare(device: &Device, id: u32, operands: &[Layout], params: &[u8]) -> Result<Kernel> {
+pub(crate) fn prepare(
+    device: &Device,
+    id: u32,
+    operands: &[Layout],
+    params: &[u8],
+) -> Result<Kernel> {
     device.prepare(&OpRequest::new(id, operands, params), &NoDecompose)
 }
 
-/// Integer sums and products wrap, so signed and unsigned agree bit by bit: a device needs one of the two.
-fn joiner(device: &Device, key: FoldKey, acc: DType, kind: u32) -> Result<Kernel> {
+/// `dst = a kind b` of `n` elements. Integer sums and products wrap, so signed and unsigned agree bit by bit: a device needs one of the two.
+pub(crate) fn joiner_of(device: &Device, acc: DType, n: u64, kind: u32) -> Result<Kernel> {
     let p = op::KindParams {
         kind,
         ..Default::default()
     };
     let with = |d: DType| {
-        let l = Layout::contiguous(d, &[key.elements]);
+        let l = Layout::contiguous(d, &[n]);
         prepare(device, op::BINARY, &[l, l, l], p.as_bytes())
     };
     let twin = match acc {
@@ -272,7 +277,7 @@ fn joiner(device: &Device, key: FoldKey, acc: DType, kind: u32) -> Result<Kernel
         DType::U64 => Some(DType::I64),
         _ => None,
     };
-    let wraps = matches!(key.fold, Fold::Sum | Fold::Prod);
+    let wraps = matches!(kind, op::binary::ADD | op::binary::MUL);
     let told = |e: Error| e.context(format!("reducing {} on its owner", acc.name()));
     match (with(acc), twin) {
         (Err(_), Some(t)) if wraps => with(t).map_err(told),

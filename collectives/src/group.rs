@@ -1,5 +1,6 @@
 //! The face of a group of ranks: the collectives of [`Communicator`], all of them, whatever the plugin has.
 
+use crate::by_plan::Planned;
 use crate::fold::{FoldKey, Folder};
 use crate::route::{self, Key, Route, RouteLine};
 use crossweave_hal::{
@@ -19,6 +20,7 @@ pub struct Collectives {
     routes: BTreeMap<Key, Result<Route>>,
     pub(crate) folds: HashMap<FoldKey, Arc<Folder>>,
     pub(crate) scales: HashMap<(u32, DType, u64), Kernel>,
+    pub(crate) planned: Planned,
 }
 
 impl From<Communicator> for Collectives {
@@ -28,6 +30,7 @@ impl From<Communicator> for Collectives {
             routes: BTreeMap::new(),
             folds: HashMap::new(),
             scales: HashMap::new(),
+            planned: Planned::default(),
         }
     }
 }

@@ -15,14 +15,18 @@
 //! | broadcast | a binomial tree of sends |
 //! | barrier | all_reduce of one element |
 //!
+//! [`Prefer`] puts other algorithms in the place of the composed ones: ring, recursive halving, trees, or nodes first ([`comm_plan`]).
+//!
 //! Sends and receives in groups are the ground everything stands on; a plugin that has only those runs everything.
 #![forbid(unsafe_code)]
 
+mod by_plan;
 pub mod comm_plan;
 mod compose;
 mod fold;
 mod group;
 mod route;
 
+pub use by_plan::Prefer;
 pub use group::Collectives;
 pub use route::{Route, RouteLine};
