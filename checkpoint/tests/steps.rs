@@ -634,3 +634,65 @@ fn a_checkpoint_of_format_1_still_loads() {
         assert!(e.contains("SHA-256"), "{e}");
     }
 }
+
+#[test]
+fn a_checkpoint_is_written_again_for_any_number_of_ranks() {
+    let temp = tempfile::tempdir().unwrap();
+    // Two units over two ranks: a, b and the empty c end to end in one, d (of another type) alone.
+    let writer = Writer::begin(temp.path().join("in"), 9, 2).unwrap();
+    let flat = values(9, 17);
+    let d = vec![7u8; 5];
+    for r in 0..2usize {
+        let mut rank = writer.rank(r).unwrap();
+        let (from, to) = (r as u64 * 9, (r as u64 * 9 + 9).min(17));
+        let part = flat[from as usize * 4..to as usize * 4].to_vec();
+        rank.put("u/value", Dtype::F32, &[(to - from) as usize], part);
+        for (name, shape, at, n) in [("a", [2usize, 5], 0u64, 10u64), ("b", [7, 1], 10, 7)] {
+            let (first, last) = (from.max(at), to.min(at + n));
+            if first < last {
+                let (start, len) = (first - at, last - first);
+                rank.owns(
+                    name,
+                    Dtype::F32,
+                    &shape,
+                    start,
+                    len,
+                    "u/value",
+                    first - from,
+                )
+                .unwrap();
+            }
+        }
+        if r == 1 {
+            rank.put("d", Dtype::U8, &[5], d.clone());
+            rank.owns("d", Dtype::U8, &[5], 0, 5, "d", 0).unwrap();
+            rank.put("c", Dtype::F32, &[0], vec![]);
+            rank.owns("c", Dtype::F32, &[0, 3], 0, 0, "c", 0).unwrap();
+        }
+        rank.finish().unwrap();
+    }
+    writer.commit(json!({"k": 1})).unwrap();
+    let mut from = temp.path().join("in");
+    for (i, ranks) in [1usize, 3, 20, 4, 2].into_iter().enumerate() {
+        let out = temp.path().join(format!("out{i}"));
+        let source = Checkpoint::open(&from).unwrap();
+        reshard(&source, &out, ranks, source.state().clone()).unwrap();
+        let c = Checkpoint::open(&out).unwrap();
+        assert_eq!((c.step(), c.world_size()), (9, ranks));
+        assert_eq!(c.state(), &json!({"k": 1}));
+        assert_eq!(c.logical("a").unwrap(), flat[..40]);
+        assert_eq!(c.logical("b").unwrap(), flat[40..]);
+        assert_eq!(c.logical("d").unwrap(), d);
+        assert_eq!(c.logical("c").unwrap(), [0u8; 0]);
+        // Slices are equal, so no rank holds more than its part of each unit.
+        for r in 0..ranks {
+            let held: u64 = c.blobs(r).unwrap().values().map(|t| t.num_bytes()).sum();
+            assert!(held <= 17u64.div_ceil(ranks as u64) * 4 + 5u64.div_ceil(ranks as u64));
+        }
+        let e = reshard(&source, &out, ranks, json!(null))
+            .unwrap_err()
+            .to_string();
+        assert!(e.contains("holds checkpoints already"), "{e}");
+        from = out;
+    }
+}

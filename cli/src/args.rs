@@ -378,6 +378,9 @@ pub enum CheckpointAction {
         /// Folder of a run, of a checkpoint, or of a model
         #[arg(value_name = "DIR")]
         dir: PathBuf,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Hold every file against its recorded length and hash
     #[command(after_help = "Example:\n  crossweave checkpoint verify runs/quickstart")]
@@ -385,6 +388,48 @@ pub enum CheckpointAction {
         /// Folder of a run, of a checkpoint, or of a model
         #[arg(value_name = "DIR")]
         dir: PathBuf,
+        /// Print it as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write an equivalent checkpoint for another number of ranks (every checkpoint loads on any number without this)
+    #[command(
+        after_help = "Example:\n  crossweave checkpoint reshard runs/a runs/a-on-4 --ranks 4 --stage 3\n  crossweave train train.json --ranks 4 --resume runs/a-on-4"
+    )]
+    Reshard {
+        /// Folder of a run (its newest checkpoint) or of a checkpoint
+        #[arg(value_name = "IN")]
+        dir: PathBuf,
+        /// Folder of a run to write it to; it must hold no checkpoints
+        #[arg(value_name = "OUT")]
+        out: PathBuf,
+        /// Ranks to write it for
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+        ranks: u32,
+        /// ZeRO stage to record in its config
+        #[arg(long, value_name = "S", value_parser = clap::value_parser!(u8).range(0..=3))]
+        stage: Option<u8>,
+        /// Print what was done as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write its model in Hugging Face layout
+    #[command(
+        after_help = "Example:\n  crossweave checkpoint export runs/quickstart --out models/mine --dtype bf16"
+    )]
+    Export {
+        /// Folder of a run (its newest checkpoint) or of a checkpoint
+        #[arg(value_name = "CHECKPOINT")]
+        dir: PathBuf,
+        /// Folder to write
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Type of the weights
+        #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
+        dtype: String,
+        /// Print what was done as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 

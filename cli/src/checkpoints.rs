@@ -1,18 +1,142 @@
-//! `crossweave checkpoint`: look into a checkpoint or a model folder, or verify every byte.
+//! `crossweave checkpoint`: look into a checkpoint or a model folder, verify every byte, write it for other ranks, export its model.
 
 use crate::args::CheckpointAction;
-use crate::error::Result;
+use crate::error::{CliError, Result};
 use crate::say::say;
-use crossweave_checkpoint::{inspect, verify};
+use crate::train::{resume, save};
+use crate::{model, source, tokens};
+use crossweave_checkpoint::{
+    Checkpoint, CheckpointError, Dtype, Proof, check_target, inspect, inspect_json, reshard,
+    verify, verify_json,
+};
+use crossweave_config as config;
+use serde_json::{Value, json};
+use std::path::Path;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Nothing there; damage, with file and reason.
+/// Nothing there; damage, with file and reason; a target that is taken; the disk.
 pub fn run(action: CheckpointAction) -> Result<()> {
     match action {
-        CheckpointAction::Inspect { dir } => say!("{}", inspect(&dir)?.trim_end()),
-        CheckpointAction::Verify { dir } => say!("{}", verify(&dir)?.trim_end()),
+        CheckpointAction::Inspect { dir, json: true } => say!("{:#}", inspect_json(&dir)?),
+        CheckpointAction::Inspect { dir, json: false } => say!("{}", inspect(&dir)?.trim_end()),
+        CheckpointAction::Verify { dir, json: true } => {
+            let report = verify_json(&dir)?;
+            say!("{report:#}");
+            if report["ok"] != true {
+                let what = format!("{}: damaged files, see \"files\"", dir.display());
+                return Err(CliError::refused(
+                    what,
+                    "resume from a checkpoint that is whole",
+                ));
+            }
+        }
+        CheckpointAction::Verify { dir, json: false } => say!("{}", verify(&dir)?.trim_end()),
+        CheckpointAction::Reshard {
+            dir,
+            out,
+            ranks,
+            stage,
+            json,
+        } => rewrite(&dir, &out, ranks, stage, json)?,
+        CheckpointAction::Export {
+            dir,
+            out,
+            dtype,
+            json,
+        } => export(&dir, &out, &dtype, json)?,
     }
     Ok(())
+}
+
+/// Writes an equivalent checkpoint for another number of ranks.
+fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) -> Result<()> {
+    // Read once: each chunk is held against its hash as it passes.
+    let from = Checkpoint::open_as(dir, Proof::AsRead)?;
+    let mut state = from.state().clone();
+    // A run that continues asks for its ranks and stage anew; what is recorded is what the files are cut for.
+    if state["config"]["mesh"].is_object() {
+        state["config"]["mesh"]["dp"] = ranks.into();
+    }
+    if let Some(stage) = stage {
+        state["config"]["zero_optimization"]["stage"] = stage.into();
+    }
+    let step = reshard(&from, out, ranks as usize, state)?;
+    if json {
+        let report = json!({"step": from.step(), "from": {"path": from.path(), "ranks": from.world_size()}, "to": {"path": step, "ranks": ranks}});
+        say!("{report:#}");
+    } else {
+        say!(
+            "step {}: {} rank(s) -> {ranks}: {}",
+            from.step(),
+            from.world_size(),
+            step.display()
+        );
+    }
+    Ok(())
+}
+
+/// Writes a checkpoint's model in Hugging Face layout.
+fn export(dir: &Path, out: &Path, dtype: &str, json: bool) -> Result<()> {
+    let dtype = match dtype {
+        "bf16" => Dtype::BF16,
+        "f16" => Dtype::F16,
+        _ => Dtype::F32,
+    };
+    let from = Checkpoint::open_as(dir, Proof::AsRead)?;
+    let config = hf_config(&from)?;
+    check_target(out)?;
+    let extra = tokenizer_files(&from).unwrap_or_else(|e| {
+        eprintln!("warning: the model is written without a tokenizer: {e}");
+        vec![]
+    });
+    save::export(&from, out, &config, dtype, &extra)?;
+    let num_params = resume::parameters(&from).count();
+    if json {
+        let report = json!({"step": from.step(), "checkpoint": from.path(), "model": out, "tensors": num_params});
+        say!("{report:#}");
+    } else {
+        say!(
+            "step {}: {num_params} tensors: {}",
+            from.step(),
+            out.display()
+        );
+    }
+    Ok(())
+}
+
+/// The model's `config.json`: what the checkpoint remembers, or (before it did) what its run's config describes.
+fn hf_config(from: &Checkpoint) -> Result<Value> {
+    let state = from.state();
+    if state["hf_config"].is_object() {
+        return Ok(state["hf_config"].clone());
+    }
+    let told = serde_json::from_value::<config::Model>(state["config"]["model"].clone());
+    let Ok(told) = told else {
+        return Err(CliError::Checkpoint(CheckpointError::NotFound {
+            path: from.path().to_path_buf(),
+            reason: "remembers no model".into(),
+            fix: "name a checkpoint that `crossweave train` wrote".into(),
+        }));
+    };
+    Ok(model::of_config(&told, None)?.hf_config(None))
+}
+
+/// Files of the tokenizer the run was configured with, from where its config says.
+fn tokenizer_files(from: &Checkpoint) -> Result<Vec<(String, Vec<u8>)>> {
+    let part = |key: &str| from.state()["config"][key].clone();
+    let (Ok(data), Ok(model)) = (
+        serde_json::from_value::<config::Data>(part("data")),
+        serde_json::from_value::<config::Model>(part("model")),
+    ) else {
+        return Err(CliError::refused(
+            "the checkpoint remembers no data",
+            "copy the tokenizer's files beside it",
+        ));
+    };
+    match source::spec(&data, Some(&model))?.tokenizer {
+        Some(spec) => tokens::files(&spec),
+        None => Ok(vec![]),
+    }
 }

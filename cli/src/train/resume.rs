@@ -254,6 +254,12 @@ pub fn blob(kind: StateKind, name: &str) -> String {
     format!("{}/{name}", kind.name())
 }
 
+/// The parameters a checkpoint holds: logical names and their own.
+pub fn parameters(checkpoint: &Checkpoint) -> impl Iterator<Item = (&str, &str)> {
+    let logical = checkpoint.manifest().layout.keys();
+    logical.filter_map(|l| Some((l.as_str(), l.strip_prefix("value/")?)))
+}
+
 /// Elements read at once.
 const CHUNK_ELEMENTS: u64 = 1 << 22;
 

@@ -7,7 +7,7 @@ use crate::tokens;
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
-use crossweave_engine::{RankLedger, StateKind};
+use crossweave_engine::RankLedger;
 use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
@@ -62,11 +62,9 @@ pub fn export(
     dtype: Dtype,
     extra: &[(String, Vec<u8>)],
 ) -> Result<()> {
-    let prefix = resume::blob(StateKind::Value, "");
-    let values = checkpoint.manifest().layout.iter();
-    let tensors: Vec<_> = values
-        .filter_map(|(logical, info)| {
-            let name = logical.strip_prefix(&prefix)?;
+    let tensors = resume::parameters(checkpoint)
+        .map(|(logical, name)| {
+            let info = checkpoint.logical_info(logical)?;
             let total = info.shape.iter().map(|d| *d as u64).product::<u64>();
             let stream = move |out: &mut dyn io::Write| {
                 let mut at = 0;
@@ -79,9 +77,9 @@ pub fn export(
                 }
                 Ok(())
             };
-            Some(TensorOut::stream(name, dtype, &info.shape, stream))
+            Ok(TensorOut::stream(name, dtype, &info.shape, stream))
         })
-        .collect();
+        .collect::<Result<Vec<_>>>()?;
     if tensors.is_empty() {
         return Err(CliError::refused(
             format!("{}: holds no parameters", checkpoint.path().display()),

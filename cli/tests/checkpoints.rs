@@ -1,0 +1,452 @@
+//! Checkpoints under attack: killed runs, full disks, damaged and exchanged files, other layouts.
+
+mod common;
+
+use common::{Scratch, figures, losses, model_bytes, same};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Steps of the complete checkpoints, oldest first.
+fn steps(run: &Path) -> Vec<u64> {
+    let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else {
+        return vec![];
+    };
+    let mut all: Vec<u64> = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.strip_prefix("step-")?.parse().ok())
+        .collect();
+    all.sort_unstable();
+    all
+}
+
+fn step_dir(run: &Path, step: u64) -> PathBuf {
+    run.join("checkpoints").join(format!("step-{step:08}"))
+}
+
+/// The step of the last whole line of a run's metrics.
+fn reached(run: &Path) -> u64 {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
+    let step = |l: &str| serde_json::from_str::<Value>(l).ok()?["step"].as_u64();
+    text.lines().filter_map(step).max().unwrap_or(0)
+}
+
+/// Kills a run over and over, during steps and during saves, and resumes it each time.
+fn killed_and_resumed(kills: u64) {
+    let s = Scratch::new();
+    let total = (40 + 8 * kills).to_string();
+    let base = ["train", "config.json", "--ranks", "2", "--steps", &total];
+    s.ok(&[&base[..], &["--out", "whole"]].concat());
+    let mut newest = 0;
+    for round in 0..kills {
+        // In the background and not, at every step and at every third.
+        let (background, every) = (round % 3 != 2, [1, 3][round as usize % 2]);
+        let sets = [
+            format!("checkpoint.async={background}"),
+            format!("run.checkpoint_every={every}"),
+            "run.validate_every=0".to_string(),
+        ];
+        let mut args: Vec<&str> = base.to_vec();
+        args.extend(sets.iter().flat_map(|x| ["--set", x.as_str()]));
+        args.extend(match round {
+            0 => ["--out", "cut"],
+            _ => ["--resume", "cut"],
+        });
+        let mut child = s
+            .command(&args)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // It must have come further than where it began; then the kill falls anywhere in a step or a save.
+        let (cut, began) = (s.path("cut"), Instant::now());
+        while steps(&cut).last().is_none_or(|n| *n <= newest) {
+            assert!(
+                child.try_wait().unwrap().is_none(),
+                "round {round}: the run ended by itself"
+            );
+            assert!(began.elapsed() < Duration::from_secs(120), "round {round}");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919 % 20_011));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let now = *steps(&cut).last().unwrap();
+        assert!(now > newest, "round {round}: {now} after {newest}");
+        // One save may be under way when the next is due, and a figure is read a step late.
+        let lost = reached(&cut).saturating_sub(now);
+        assert!(lost <= 2 * every + 1, "round {round}: {lost} steps lost");
+        let report = s.ok(&["checkpoint", "verify", "cut"]);
+        assert!(report.contains("ok  "), "{report}");
+        newest = now;
+    }
+    s.ok(&[&base[..], &["--resume", "cut"]].concat());
+    assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("cut")));
+    assert_eq!(losses(&s.path("whole")), losses(&s.path("cut")));
+    let left = std::fs::read_dir(s.path("cut/checkpoints")).unwrap();
+    let hidden = left
+        .flatten()
+        .filter(|e| e.file_name().to_string_lossy().starts_with('.'));
+    assert_eq!(hidden.count(), 0, "what killed writers left is cleared");
+}
+
+#[test]
+fn ten_kills_lose_no_more_than_the_steps_since_the_last_checkpoint() {
+    killed_and_resumed(10);
+}
+
+/// `cargo test --release -p crossweave --test checkpoints -- --ignored fifty`
+#[test]
+#[ignore = "a minute; the short form runs always"]
+fn fifty_kills_lose_no_more_than_the_steps_since_the_last_checkpoint() {
+    killed_and_resumed(50);
+}
+
+/// Runs the binary where no file may grow beyond `blocks` of 512 bytes, as on a full disk or beyond a quota.
+#[cfg(unix)]
+fn limited(s: &Scratch, blocks: u32, args: &[&str]) -> std::process::Output {
+    let template = s.command(&[]);
+    let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" \"$@\"");
+    Command::new("sh")
+        .current_dir(s.dir.path())
+        .args(["-c", &script])
+        .arg(template.get_program())
+        .args(args)
+        .env_remove("CROSSWEAVE_PLUGIN_PATH")
+        .env("CROSSWEAVE_CACHE", s.path("cache"))
+        .output()
+        .unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_named_keeps_what_was_there_and_the_run_resumes() {
+    let s = Scratch::new();
+    let base = [
+        "train",
+        "config.json",
+        "--ranks",
+        "2",
+        "--set",
+        "run.checkpoint_every=2",
+    ];
+    let run = |more: &[&'static str]| [&base[..], more].concat();
+    s.ok(&run(&["--steps", "12", "--out", "whole"]));
+    for (policy, asynchronous) in [
+        ("stop", true),
+        ("stop", false),
+        ("warn", true),
+        ("warn", false),
+    ] {
+        let out = s.path("full");
+        let _ = std::fs::remove_dir_all(&out);
+        s.ok(&run(&["--steps", "4", "--out", "full"]));
+        assert_eq!(steps(&out), [2, 4]);
+        let sets = [
+            format!("checkpoint.on_error={policy}"),
+            format!("checkpoint.async={asynchronous}"),
+        ];
+        let mut args = run(&["--steps", "12", "--resume", "full"]);
+        args.extend(sets.iter().flat_map(|x| ["--set", x.as_str()]));
+        let ended = limited(&s, 80, &args);
+        let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{policy}: {err}");
+        let told = err.lines().find(|l| l.starts_with("error: ")).unwrap();
+        assert!(
+            told.contains(".safetensors") && told.contains("File too large"),
+            "{policy}: {err}"
+        );
+        let warned = err
+            .matches("warning: the checkpoint of step 6 was not written")
+            .count();
+        assert_eq!(warned, usize::from(policy == "warn"), "{err}");
+        // With warnings every step is trained, and the last save is the one that may not fail.
+        assert!(policy == "stop" || reached(&out) == 12, "{err}");
+        assert_eq!(steps(&out), [2, 4], "{policy}: {err}");
+        s.ok(&["checkpoint", "verify", "full"]);
+        s.ok(&run(&["--steps", "12", "--resume", "full"]));
+        same(&s.path("whole"), &out);
+    }
+}
+
+#[test]
+fn damaged_checkpoints_are_passed_over_by_name() {
+    let s = Scratch::new();
+    let base = ["train", "config.json", "--ranks", "2"];
+    let run = |more: &[&'static str]| [&base[..], more].concat();
+    s.ok(&run(&["--out", "whole"]));
+    s.ok(&run(&["--out", "other", "--set", "run.seed=5"]));
+    let whole = s.path("whole");
+    assert_eq!(steps(&whole), [6, 8]);
+    let name = |r: u32| format!("rank-{r:05}.safetensors");
+    let newest = |file: &str| step_dir(&s.path("cut"), 8).join(file);
+    let flip = |file: &str| {
+        let mut bytes = std::fs::read(newest(file)).unwrap();
+        let at = bytes.len() - 200;
+        bytes[at] ^= 16;
+        std::fs::write(newest(file), bytes).unwrap();
+    };
+    let attacks: [(&str, &[&str], &dyn Fn()); 6] = [
+        ("flipped", &["rank-00001.safetensors", "BLAKE3"], &|| {
+            flip(&name(1))
+        }),
+        (
+            "truncated",
+            &["rank-00000.safetensors", "bytes long"],
+            &|| {
+                let bytes = std::fs::read(newest(&name(0))).unwrap();
+                std::fs::write(newest(&name(0)), &bytes[..bytes.len() / 2]).unwrap();
+            },
+        ),
+        (
+            "exchanged",
+            &["rank-00000.safetensors", "data of rank 1"],
+            &|| {
+                std::fs::rename(newest(&name(0)), newest("aside")).unwrap();
+                std::fs::rename(newest(&name(1)), newest(&name(0))).unwrap();
+                std::fs::rename(newest("aside"), newest(&name(1))).unwrap();
+            },
+        ),
+        (
+            "missing",
+            &["rank-00001.safetensors", "cannot be opened"],
+            &|| {
+                std::fs::remove_file(newest(&name(1))).unwrap();
+            },
+        ),
+        (
+            "another run's manifest",
+            &["rank-00000.safetensors", "another save"],
+            &|| {
+                let other = step_dir(&s.path("other"), 8).join("manifest.json");
+                std::fs::copy(other, newest("manifest.json")).unwrap();
+            },
+        ),
+        ("a torn manifest", &["manifest.json", "truncated"], &|| {
+            let bytes = std::fs::read(newest("manifest.json")).unwrap();
+            std::fs::write(newest("manifest.json"), &bytes[..bytes.len() - 9]).unwrap();
+        }),
+    ];
+    for (what, parts, attack) in attacks {
+        let cut = s.path("cut");
+        let _ = std::fs::remove_dir_all(&cut);
+        copy_dir(&whole, &cut);
+        attack();
+        let report = s.refused(&["checkpoint", "verify", "cut"], parts, &[]);
+        assert!(report.contains("DAMAGED"), "{what}: {report}");
+        let out = s.run(&["checkpoint", "verify", "cut", "--json"]);
+        let told: Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(
+            (out.status.code(), &told["ok"]),
+            (Some(1), &Value::Bool(false))
+        );
+        // The pointer for people names the damaged one; nobody believes it.
+        std::fs::write(cut.join("checkpoints/latest"), "step-99999999\n").unwrap();
+        let out = s.run(&run(&["--resume", "cut"]));
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{what}: {err}");
+        assert!(
+            err.contains("checkpoint of step 8 is passed over"),
+            "{what}: {err}"
+        );
+        assert!(parts.iter().all(|p| err.contains(p)), "{what}: {err}");
+        assert!(err.contains("continuing cut from step 6"), "{what}: {err}");
+        same(&whole, &cut);
+        assert_eq!(
+            std::fs::read_to_string(cut.join("checkpoints/latest")).unwrap(),
+            "step-00000008\n"
+        );
+    }
+    // Nothing that is whole is left: the run is not begun again behind the user's back.
+    for step in steps(&s.path("cut")) {
+        let file = step_dir(&s.path("cut"), step).join(name(0));
+        std::fs::write(file, b"nothing").unwrap();
+    }
+    s.refused(
+        &run(&["--resume", "cut"]),
+        &[
+            "step 8 is passed over",
+            "step 6 is passed over",
+            "rank-00000.safetensors",
+        ],
+        &[],
+    );
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for e in std::fs::read_dir(from).unwrap().flatten() {
+        let to = to.join(e.file_name());
+        match e.file_type().unwrap().is_dir() {
+            true => copy_dir(&e.path(), &to),
+            false => drop(std::fs::copy(e.path(), to).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_is_resharded_and_exported() {
+    let s = Scratch::new();
+    let base = ["train", "config.json", "--ranks", "2"];
+    let run = |more: &[&'static str]| [&base[..], more].concat();
+    s.ok(&run(&["--out", "whole"]));
+    s.ok(&run(&["--steps", "3", "--out", "begun"]));
+    for (i, ranks) in ["1", "3", "4"].into_iter().enumerate() {
+        let out = format!("on{ranks}");
+        let told = s.ok(&[
+            "checkpoint",
+            "reshard",
+            "begun",
+            &out,
+            "--ranks",
+            ranks,
+            "--stage",
+            "3",
+            "--json",
+        ]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(
+            (&told["step"], &told["from"]["ranks"]),
+            (&3.into(), &2.into())
+        );
+        let inspected = s.ok(&["checkpoint", "inspect", &out, "--json"]);
+        let inspected: Value = serde_json::from_str(&inspected).unwrap();
+        let step = &inspected["checkpoints"][0];
+        assert_eq!(step["world_size"].to_string(), ranks);
+        assert_eq!(step["state"]["config"]["zero_optimization"]["stage"], 3);
+        assert_eq!(step["files"].as_array().unwrap().len().to_string(), ranks);
+        s.ok(&["checkpoint", "verify", &out]);
+        // The mesh is the one it began on, so what follows is the same to the bit.
+        s.ok(&[&base[..], &["--resume", &out]].concat());
+        assert!(
+            model_bytes(&s.path("whole")) == model_bytes(&s.path(&out)),
+            "{i}"
+        );
+        let tail = |run: &str| {
+            figures(&s.path(run))
+                .into_iter()
+                .filter(|f| f.0 > 4)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(tail("whole"), tail(&out));
+    }
+    s.refused(
+        &["checkpoint", "reshard", "begun", "on1", "--ranks", "2"],
+        &["on1", "holds checkpoints already"],
+        &[],
+    );
+    s.refused(
+        &["checkpoint", "reshard", "absent", "new", "--ranks", "2"],
+        &["absent"],
+        &["new"],
+    );
+    // The export of the last checkpoint is the model of the run, tokenizer and all.
+    s.ok(&["checkpoint", "export", "on3", "--out", "exported"]);
+    let files = |dir: &str| {
+        let mut all: Vec<(String, Vec<u8>)> = std::fs::read_dir(s.path(dir))
+            .unwrap()
+            .flatten()
+            .map(|e| {
+                (
+                    e.file_name().into_string().unwrap(),
+                    std::fs::read(e.path()).unwrap(),
+                )
+            })
+            .collect();
+        all.sort();
+        all
+    };
+    assert!(files("exported") == files("whole/model"));
+    s.ok(&[
+        "checkpoint",
+        "export",
+        "whole",
+        "--out",
+        "half",
+        "--dtype",
+        "bf16",
+    ]);
+    assert!(s.ok(&["checkpoint", "inspect", "half"]).contains("BF16"));
+    let made = s.ok(&[
+        "generate", "--model", "half", "--prompt", "the ", "--tokens", "4",
+    ]);
+    assert!(made.starts_with("the "), "{made}");
+    s.refused(
+        &["checkpoint", "export", "whole", "--out", "config.json"],
+        &["config.json"],
+        &[],
+    );
+}
+
+#[test]
+fn a_run_goes_on_in_another_type_and_on_other_ranks() {
+    let s = Scratch::new();
+    let base = ["train", "config.json", "--steps", "8"];
+    let run = |more: &[&'static str]| [&base[..], more].concat();
+    s.ok(&run(&["--ranks", "4", "--out", "whole"]));
+    let half = |out: &'static str| {
+        s.ok(&[
+            "train",
+            "config.json",
+            "--steps",
+            "4",
+            "--ranks",
+            "4",
+            "--out",
+            out,
+        ])
+    };
+    let near = |out: &str, most: f64| {
+        let (a, b) = (losses(&s.path("whole")), losses(&s.path(out)));
+        assert_eq!(a.len(), b.len());
+        for (x, y) in a.iter().zip(&b) {
+            assert!((x - y).abs() <= most * x.abs(), "{out}: {a:?} {b:?}");
+        }
+    };
+    for (ranks, out) in [("1", "on1"), ("2", "on2")] {
+        half(out);
+        s.ok(&run(&["--ranks", ranks, "--resume", out]));
+        near(out, 1e-5);
+    }
+    half("type");
+    let out = s.run(&run(&[
+        "--ranks",
+        "4",
+        "--resume",
+        "type",
+        "--set",
+        "bf16.enabled=true",
+    ]));
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{err}");
+    assert!(
+        err.contains("trained in f32 so far and goes on in bf16"),
+        "{err}"
+    );
+    near("type", 1e-2);
+    // And back: the master copies are what was saved.
+    s.ok(&[
+        "train",
+        "config.json",
+        "--steps",
+        "9",
+        "--ranks",
+        "2",
+        "--resume",
+        "type",
+    ]);
+    // Another optimizer is another run.
+    s.refused(
+        &run(&[
+            "--ranks",
+            "4",
+            "--resume",
+            "on2",
+            "--set",
+            "optimizer.params.betas=[0.8, 0.9]",
+        ]),
+        &["optimizer.params.betas"],
+        &[],
+    );
+}
