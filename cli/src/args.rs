@@ -48,9 +48,9 @@ pub enum Command {
         #[command(subcommand)]
         action: ConfigAction,
     },
-    /// Print the plan of one training step
+    /// Foretell a training step: memory by tag, traffic, the plan; without a device
     #[command(
-        after_help = "Examples:\n  crossweave plan train.json --print\n  crossweave plan train.json --print --ranks 4 --json"
+        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on a device of nothing, whose ledgers count what the real one's will.\nBytes are those of one rank; elements and calls those of one optimizer step. Formulas: docs/zero.md."
     )]
     Plan(PlanArgs),
     /// Estimate memory, traffic and time of a model from formulas alone
@@ -216,15 +216,18 @@ pub struct PlanArgs {
     /// The config
     #[arg(value_name = "CONFIG.json")]
     pub config: PathBuf,
-    /// Print the plan (what this command does)
+    /// Print the plan's steps and units too
     #[arg(long)]
     pub print: bool,
     /// Ranks; default: mesh.dp, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: Option<u32>,
-    /// Print plan, sizes and peak as JSON
+    /// Print figures, plan and sizes as JSON
     #[arg(long)]
     pub json: bool,
+    /// Device profile the advice is for: v100, a100, h100, h200, 910b, laptop
+    #[arg(long, value_name = "NAME", default_value = "a100")]
+    pub device: String,
     /// Set a key of the config; may be repeated
     #[arg(long = "set", value_name = "key.path=value")]
     pub sets: Vec<String>,

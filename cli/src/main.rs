@@ -14,6 +14,7 @@ mod generate;
 mod infer;
 mod model;
 mod plan;
+mod predict;
 mod probe;
 mod report;
 mod reports;

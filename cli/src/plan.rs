@@ -1,11 +1,11 @@
-//! `crossweave plan`: the steps of one training step as the engine would walk them, planned on the device of nothing.
+//! `crossweave plan`: the steps of one training step as the engine would walk them, planned and rehearsed on the device of nothing.
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::train::rank_spec;
-use crate::{configs, model, source};
+use crate::{configs, model, predict, source};
 use crossweave_config::{Data, Given, Model};
 use crossweave_data::Tokenizer;
 use crossweave_engine::{Trainer, dry_run};
@@ -31,6 +31,7 @@ impl Bootstrap for Nobody {
 /// A config that is wrong; a plan that breaks a law.
 pub fn run(args: &PlanArgs) -> Result<()> {
     let config = configs::load(&args.config, &args.sets)?;
+    let device = crate::estimate::device(&args.device)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
     let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
         config.resolve(ranks)?;
@@ -67,17 +68,33 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let null = open_linked("null", &host)?.open(0)?;
     let rank = rank_spec(&resolved, 0, ranks as u32, seq);
     let dry = dry_run(&null, &source.units(), rank.compute, rank.batch, seq)?;
-    let trainer = Trainer::new(&null, source.units(), rank, &dry, &Nobody)?;
+    let mut trainer = Trainer::new(&null, source.units(), rank.clone(), &dry, &Nobody)?;
+    let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
+        .map_err(crossweave_engine::Error::from)?;
+    let job = predict::Job {
+        ranks,
+        stage: rank.zero.stage,
+        compute: rank.compute,
+        optimizer: &resolved.settings.optimizer.kind,
+        batch: (rank.batch, u64::from(rank.micro_batches)),
+        seq,
+        recompute: rank.recompute,
+        model: source.spec.model(),
+        device,
+        peak: &peak,
+    };
+    let mut figures = predict::figures(&job, &mut trainer)?;
     let (plan, facts) = (trainer.plan(), trainer.facts());
-    let peak = crossweave_plan::check(plan, facts).map_err(crossweave_engine::Error::from)?;
     if args.json {
-        say!(
-            "{:#}",
-            json!({"plan": plan, "facts": facts, "peak_bytes": peak.parts.total()})
-        );
+        figures["plan"] = json!(plan);
+        figures["facts"] = json!(facts);
+        figures["peak_bytes"] = json!(peak.parts.total());
+        say!("{figures:#}");
         return Ok(());
     }
-    say!("{plan}\n\n{}", plan.table(Some(facts)));
+    if args.print {
+        say!("{plan}\n\n{}", plan.table(Some(facts)));
+    }
     say!(
         "{} steps of the plan, {} ranks, {} micro-batches of {} x {seq} tokens, {} parameters",
         plan.walk().count(),
@@ -86,8 +103,11 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         resolved.batch.micro,
         dry.params
     );
-    for (u, unit) in facts.units.iter().enumerate() {
-        say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
+    if args.print {
+        for (u, unit) in facts.units.iter().enumerate() {
+            say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
+        }
     }
+    say!("{}", predict::text(&figures));
     Ok(())
 }

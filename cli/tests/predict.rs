@@ -1,4 +1,5 @@
-//! What the command line says before anything runs: the estimator's published figures.
+//! What the command line says before anything runs: the estimator's published figures, and predictions that equal the ledgers of
+//! real runs.
 
 mod common;
 
@@ -121,5 +122,135 @@ fn estimates_refuse_in_a_sentence() {
     for bad in ["--device-memory=x", "--ranks=0", "--stage=4", "--tflops=-1"] {
         let out = s.run(&["estimate", "1B", bad]);
         assert_eq!(out.status.code(), Some(2), "{bad}");
+    }
+}
+
+/// A model of two sizes, each of two families, that has nothing but training in its run.
+fn config(family: &str, size: usize, stage: u32, dtype: &str) -> String {
+    let model = match (family, size) {
+        ("gpt2", 0) => {
+            r#"{"family": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 16}"#
+        }
+        ("gpt2", _) => {
+            r#"{"family": "gpt2", "n_layer": 3, "n_embd": 40, "n_head": 4, "n_positions": 24, "recompute": "full"}"#
+        }
+        (_, 0) => {
+            r#"{"family": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}"#
+        }
+        _ => {
+            r#"{"family": "llama", "hidden_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "max_position_embeddings": 24, "intermediate_size": 61, "recompute": "selective"}"#
+        }
+    };
+    let bf16 = dtype == "bf16";
+    let clip = if size == 0 { 1.0 } else { 0.0 };
+    format!(
+        r#"{{"model": {model}, "data": {{"train": "corpus/*.txt", "cache_dir": "cache"}},
+            "run": {{"steps": {STEPS}, "threads_per_rank": 1, "generate": {{"tokens": 0}}}},
+            "bf16": {{"enabled": {bf16}}}, "zero_optimization": {{"stage": {stage}}}, "gradient_clipping": {clip},
+            "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": {}}}"#,
+        size + 1
+    )
+}
+
+const STEPS: u64 = 3;
+
+/// What a run counted, against what was foretold.
+fn compare(s: &Scratch, name: &str, ranks: u32) {
+    let n = ranks.to_string();
+    let plan = json(s, &["plan", "c.json", "--ranks", &n, "--json"]);
+    let out = format!("run-{name}");
+    s.ok(&["train", "c.json", "--ranks", &n, "--out", &out]);
+    let text = std::fs::read_to_string(s.path(&out).join("ledger.json")).expect("a ledger");
+    let ledger: Value = serde_json::from_str(&text).expect("JSON");
+    for rank in ledger["ranks"].as_array().expect("ranks") {
+        let tags = &rank["memory"]["tags"];
+        for tag in ["param", "grad", "master", "moment", "activation", "comm"] {
+            let (got, want) = (&tags[tag], &plan["memory"][tag]);
+            assert_eq!(got["now"], want["bytes"], "{name}: {tag} between steps");
+            assert_eq!(got["peak"], want["peak"], "{name}: {tag} at its peak");
+        }
+        // Its peak also has what a run stages when it begins and ends.
+        let want = &plan["memory"]["staging"]["bytes"];
+        assert_eq!(&tags["staging"]["now"], want, "{name}: staging");
+        // What is sharded follows its formula.
+        let sharded = plan["stage"].as_u64() > Some(0);
+        for tag in ["param", "master", "moment"].iter().filter(|_| sharded) {
+            let want = &plan["states_formula"][*tag]["bytes"];
+            assert_eq!(&tags[*tag]["now"], want, "{name}: {tag} by formula");
+        }
+        let mut got: Vec<Value> = rank["collectives"].as_array().expect("lines").clone();
+        let mut want = plan["collectives"].as_array().expect("lines").clone();
+        let first = plan["collectives_of_first_step"].as_array();
+        let first = first.cloned().unwrap_or_else(|| want.clone());
+        let key = |l: &Value| format!("{} {} {}", l["kind"], l["group"], l["tag"]);
+        for line in &mut want {
+            let once = first.iter().find(|f| key(f) == key(line)).expect("a line");
+            for field in ["calls", "elements", "bytes", "wire_elements"] {
+                let each = line[field].as_u64().expect("a count");
+                let sum = once[field].as_u64().expect("a count") + (STEPS - 1) * each;
+                line[field] = sum.into();
+            }
+        }
+        // A run also agrees on a few scalars before its first step.
+        got.retain(|l| l["tag"] != "scalar");
+        want.retain(|l| l["tag"] != "scalar");
+        got.sort_by_key(key);
+        want.sort_by_key(key);
+        assert_eq!(got, want, "{name}: collectives");
+    }
+    std::fs::remove_dir_all(s.path(&out)).expect("removed");
+}
+
+#[test]
+fn measured_ledgers_equal_predictions() {
+    let s = Scratch::new();
+    let mut compared = 0;
+    for family in ["gpt2", "llama"] {
+        for (size, dtype) in [(0, "f32"), (0, "bf16"), (1, "f32"), (1, "bf16")] {
+            for stage in 0..4 {
+                s.write("c.json", config(family, size, stage, dtype));
+                let out = s.run(&["config", "check", "c.json"]);
+                let said = String::from_utf8_lossy(&out.stderr).into_owned();
+                if said.contains("not available in this build yet") {
+                    continue;
+                }
+                for ranks in 1..=4 {
+                    // Each size has each number of ranks in one dtype at least.
+                    if size == 1 && ranks % 2 == usize::from(dtype == "f32") as u32 {
+                        continue;
+                    }
+                    let name = format!("{family}-{size}-{dtype}-{stage}-{ranks}");
+                    compare(&s, &name, ranks);
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared >= 20, "only {compared}");
+}
+
+#[test]
+fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
+    let s = Scratch::new();
+    s.write(
+        "big.json",
+        r#"{"model": {"family": "gpt2", "vocab_size": 50257, "n_positions": 2048, "n_embd": 12288, "n_layer": 96, "n_head": 96},
+            "data": {"train": "corpus/*.txt"}, "run": {"steps": 10}, "bf16": {"enabled": true},
+            "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "gradient_clipping": 1.0}"#,
+    );
+    let v = json(&s, &["plan", "big.json", "--ranks", "4096", "--json"]);
+    assert_eq!(v["params"].as_u64(), Some(174_604_259_328));
+    let of = |tag: &str| v["memory"][tag]["bytes"].as_u64().expect("bytes");
+    assert_eq!(of("param"), 2 * 174_604_259_328);
+    assert_eq!(of("master") + of("moment"), 12 * 174_604_259_328);
+    near(&v["volume_vs_ddp"], 1.0, 0.0);
+    let page = s.ok(&["plan", "big.json", "--ranks", "4096"]);
+    for part in [
+        "volume against plain data parallelism: 1.000x",
+        "all_reduce",
+        "stage 0 does not fit the device",
+    ] {
+        assert!(page.contains(part), "{part} is not in {page}");
     }
 }

@@ -10,6 +10,7 @@ mod error;
 mod groups;
 mod infer;
 mod init;
+mod predict;
 mod reduce;
 mod shards;
 mod state;
@@ -22,6 +23,7 @@ pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;
+pub use predict::{Prediction, predict};
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use state::StateKind;
 pub use trainer::{

@@ -76,18 +76,12 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         Some(p) if !changed => units(p),
         _ => Vec::new(),
     };
-    let device = match &args.device {
+    let chosen = match &args.device {
         None => None,
-        Some(name) => Some(profile(&name.to_lowercase()).ok_or_else(|| {
-            let known: Vec<_> = profiles().iter().map(|p| p.name).collect();
-            CliError::refused(
-                format!("--device {name}: no profile of that name"),
-                format!("name one of {}, or give --device-memory", known.join(", ")),
-            )
-        })?),
+        Some(name) => Some(device(name)?),
     };
     // A question about nodes without a device is one about the machine the published figures are of.
-    let device = device.or_else(|| (args.nodes.is_some() || args.time).then(|| &profiles()[0]));
+    let device = chosen.or_else(|| (args.nodes.is_some() || args.time).then(|| &profiles()[0]));
     let per_node = args
         .ranks_per_node
         .or(device.map(|d| d.ranks_per_node))
@@ -137,6 +131,20 @@ fn job(args: &EstimateArgs) -> Result<Job> {
             .map(|t| t * 1e12)
             .or(device.map(|d| d.sustained))
             .unwrap_or(0.0),
+    })
+}
+
+/// The device profile of that name.
+///
+/// # Errors
+/// There is none.
+pub fn device(name: &str) -> Result<&'static Profile> {
+    profile(&name.to_lowercase()).ok_or_else(|| {
+        let known: Vec<_> = profiles().iter().map(|p| p.name).collect();
+        CliError::refused(
+            format!("--device {name}: no profile of that name"),
+            format!("name one of {}, or give --device-memory", known.join(", ")),
+        )
     })
 }
 

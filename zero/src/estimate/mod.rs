@@ -12,7 +12,7 @@ mod traffic;
 pub use activations::{ActivationCase, activation_bytes, activation_total};
 pub use ledger::{Ledger, Load, Machine, Offload, Row, Tier, largest, ledger};
 pub use scaling::{Advice, Point, advise, scaling};
-pub use states::{Accounting, Padded, States, closed, largest_params, padded, states};
+pub use states::{Accounting, Padded, States, closed, held, largest_params, padded, states};
 pub use time::{
     Flops, Profile, flops, mfu, profile, profiles, seconds_on, sixpt, years, years_of_seconds,
 };

@@ -152,3 +152,32 @@ pub fn largest_params(bytes: u64, ranks: u64, stage: ZeroStage, a: Accounting) -
     }
     low
 }
+
+/// What this engine keeps on each rank between steps, in the layout it really has: `units` are the parameters of each unit.
+///
+/// Every unit is padded. Whole weights stay at stages 0 to 2; at stage 3 the weights of a 16-bit run are its master shards (a gather
+/// casts them), so no 16-bit shard is kept, and those of an f32 run are its only copy. Gradients live in pool memory from backward to
+/// update, so none are counted. `moments` is the optimizer's bytes per parameter.
+pub fn held(units: &[u64], ranks: u64, stage: ZeroStage, weight: u64, moments: u64) -> States {
+    let sixteen = weight < 4;
+    let of = |&params: &u64| {
+        let p = padded(params, ranks);
+        let owned = if stage >= ZeroStage::One {
+            p.shard
+        } else {
+            p.full
+        };
+        States {
+            param: match stage {
+                ZeroStage::Three if sixteen => 0,
+                ZeroStage::Three => 4 * p.shard,
+                _ => weight * p.full,
+            },
+            grad: 0,
+            master: if sixteen { 4 * owned } else { 0 },
+            moment1: moments / 2 * owned,
+            moment2: (moments - moments / 2) * owned,
+        }
+    };
+    units.iter().map(of).fold(States::default(), Add::add)
+}

@@ -1,0 +1,271 @@
+//! What `crossweave plan` foretells: bytes by tag, collectives by kind, traffic against plain data parallelism, and whether the ZeRO
+//! stage pays; as JSON and as a table.
+
+use crate::error::Result;
+use crossweave_engine::{Prediction, Recompute, Trainer, predict};
+use crossweave_hal::{CollectiveLine, DType};
+use crossweave_nn::Model;
+use crossweave_plan::Peak;
+use crossweave_zero::ZeroStage;
+use crossweave_zero::estimate::{
+    Accounting, Profile, Traffic, advise, held, padded, seconds_on, states, traffic,
+};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// What is known of the job beside its trainer.
+pub struct Job<'a> {
+    /// Ranks of the data-parallel group.
+    pub ranks: u64,
+    /// ZeRO stage.
+    pub stage: ZeroStage,
+    /// Type of weights and activations.
+    pub compute: DType,
+    /// Name of the optimizer, as configs write it.
+    pub optimizer: &'a str,
+    /// Sequences of a micro-batch on a rank, and micro-batches of a step.
+    pub batch: (u64, u64),
+    /// Tokens of a sequence.
+    pub seq: u64,
+    /// What is recomputed.
+    pub recompute: Recompute,
+    /// The model.
+    pub model: &'a dyn Model,
+    /// The device whose rates the advice is for.
+    pub device: &'a Profile,
+    /// Where the peak of the plan falls.
+    pub peak: &'a Peak,
+}
+
+/// Rehearses the job and says what was counted.
+///
+/// # Errors
+/// What a step can fail with.
+pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
+    let units: Vec<u64> = trainer.facts().units.iter().map(|u| u.params).collect();
+    let p = predict(trainer)?;
+    let full: u64 = units.iter().map(|u| padded(*u, job.ranks).full).sum();
+    let params: u64 = units.iter().sum();
+    let wire: u64 = p
+        .each_step
+        .iter()
+        .filter(of_states)
+        .map(|l| l.wire_elements)
+        .sum();
+    let moved = |tag: &str, kind: &str| -> u64 {
+        let hit = p
+            .each_step
+            .iter()
+            .filter(|l| l.tag == tag && l.kind == kind);
+        hit.map(|l| l.elements).sum()
+    };
+    let volume = Traffic {
+        all_reduce: moved("grad", "all_reduce"),
+        reduce_scatter: moved("grad", "reduce_scatter"),
+        all_gather: moved("param", "all_gather"),
+    };
+    let peak = job.peak;
+    Ok(json!({
+        "ranks": job.ranks,
+        "stage": job.stage as u8,
+        "dtype": job.compute.name(),
+        "optimizer": job.optimizer,
+        "params": params,
+        "layout": {
+            "units": units.len(), "params_padded": full, "shard": full / job.ranks.max(1),
+            "formula": "each unit padded to a multiple of the ranks",
+        },
+        "memory": memory(&p),
+        "states_formula": formula(job, &units),
+        "collectives": p.each_step,
+        "collectives_of_first_step": (p.first_step != p.each_step).then_some(&p.first_step),
+        "transfers": {"to_host": p.to_host, "from_host": p.from_host},
+        "wire_elements": wire,
+        "volume_vs_ddp": (job.ranks > 1).then(|| volume.volume_vs_ddp(full)),
+        "volume_formula": "wire elements of gradients and parameters over 2P(N-1)/N, P padded",
+        "peak": {
+            "bytes": peak.bytes, "step": peak.step.0, "text": peak.text, "parts": peak.parts,
+        },
+        "advice": advice(job, &units, &p),
+    }))
+}
+
+fn of_states(l: &&CollectiveLine) -> bool {
+    l.tag == "grad" || l.tag == "param"
+}
+
+/// Bytes that live for the whole run, and the most that are live at once, by tag.
+fn memory(p: &Prediction) -> Value {
+    let mut out = Map::new();
+    for (tag, steady) in &p.steady.tags {
+        out.insert(
+            tag.clone(),
+            json!({"bytes": steady.now, "peak": steady.peak}),
+        );
+    }
+    let host: Map<String, Value> = p
+        .steady
+        .host
+        .iter()
+        .map(|(tag, b)| (tag.clone(), json!({"bytes": b.now, "peak": b.peak})))
+        .collect();
+    let now: u64 = p.steady.host.values().map(|b| b.now).sum();
+    let peak: u64 = p.steady.host.values().map(|b| b.peak).sum();
+    out.insert(
+        "host".into(),
+        json!({"bytes": now, "peak": peak, "tags": host}),
+    );
+    out.insert(
+        "total".into(),
+        json!({"bytes": p.steady.total.now, "peak": p.steady.total.peak}),
+    );
+    Value::Object(out)
+}
+
+/// The formulas of what lives between steps, where the optimizer is of the Adam family: the same numbers by other means.
+fn formula(job: &Job<'_>, units: &[u64]) -> Value {
+    if !matches!(job.optimizer, "Adam" | "AdamW" | "Lamb") {
+        return Value::Null;
+    }
+    let w = job.compute.bytes(1);
+    let s = held(units, job.ranks, job.stage, w, 8);
+    let (param, owned) = match job.stage {
+        ZeroStage::Zero => ("w P", "P"),
+        ZeroStage::One | ZeroStage::Two => ("w P", "P/N"),
+        ZeroStage::Three if w < 4 => ("0: a gather casts the master shards", "P/N"),
+        ZeroStage::Three => ("4 P/N", "P/N"),
+    };
+    let master = if w < 4 {
+        format!("4 {owned}")
+    } else {
+        "0: weights are f32".into()
+    };
+    json!({
+        "param": {"bytes": s.param, "formula": param},
+        "master": {"bytes": s.master, "formula": master},
+        "moment": {"bytes": s.moment1 + s.moment2, "formula": format!("(4 + 4) {owned}")},
+        "note": "P and P/N with each unit padded",
+    })
+}
+
+/// Whether the stage pays on the device the advice is for.
+fn advice(job: &Job<'_>, units: &[u64], p: &Prediction) -> Value {
+    let w = job.compute.bytes(1);
+    let a = if w < 4 {
+        Accounting::MIXED_F32_GRADS
+    } else {
+        Accounting::FP32
+    };
+    let working = p.steady.tags.get("activation").map_or(0, |t| t.peak);
+    let all = [0, 1, 2, 3].map(|s| ZeroStage::from_number(s).unwrap_or(ZeroStage::Three));
+    let params: u64 = units.iter().sum();
+    let bytes = all.map(|s| states(params, job.ranks, s, a).total() + working);
+    let rate = if job.ranks > job.device.ranks_per_node {
+        job.device.network
+    } else {
+        job.device.link
+    };
+    // Stage 3 gathers for each micro-batch; gathers are in the type of the weights, reductions in f32.
+    let comm = all.map(|s| {
+        let t = traffic(s, params, job.ranks, job.batch.1, false);
+        let n = job.ranks as f64;
+        let grads = (2 * t.all_reduce + t.reduce_scatter) as f64 * 4.0;
+        (grads + (t.all_gather * w) as f64) * (n - 1.0) / n / rate
+    });
+    let tokens = (job.batch.0 * job.batch.1 * job.seq) as f64;
+    let again = if job.recompute == Recompute::Full {
+        4.0 / 3.0
+    } else {
+        1.0
+    };
+    let flops = job.model.flops_per_token(job.seq) * tokens;
+    let compute = seconds_on(flops * again, 1.0, job.device.sustained);
+    let advice = advise(job.stage, bytes, Some(job.device.memory), comm, compute);
+    json!({
+        "device": job.device.name,
+        "model_flops_per_step": flops,
+        "compute_seconds": compute,
+        "comm_seconds": comm[job.stage as usize],
+        "comm_over_compute": advice.comm_over_compute,
+        "stage": advice.stage as u8,
+        "why": advice.why,
+    })
+}
+
+/// The same for people.
+pub fn text(v: &Value) -> String {
+    let mut o = String::new();
+    // Writing into a string cannot fail.
+    let _ = page(&mut o, v);
+    o.truncate(o.trim_end().len());
+    o
+}
+
+fn page(o: &mut String, v: &Value) -> std::fmt::Result {
+    let n = |v: &Value| v.as_u64().unwrap_or(0);
+    let s = |v: &Value| v.as_str().unwrap_or("").to_string();
+    writeln!(
+        o,
+        "each of {} ranks: ZeRO stage {}, {}, {}; {} parameters in {} units ({} with padding)",
+        v["ranks"],
+        v["stage"],
+        s(&v["dtype"]),
+        s(&v["optimizer"]),
+        v["params"],
+        v["layout"]["units"],
+        v["layout"]["params_padded"],
+    )?;
+    writeln!(
+        o,
+        "\n  memory          between steps             peak   formula"
+    )?;
+    for (tag, b) in v["memory"].as_object().into_iter().flatten() {
+        let (now, peak) = (n(&b["bytes"]), n(&b["peak"]));
+        if peak == 0 {
+            continue;
+        }
+        let formula = s(&v["states_formula"][tag]["formula"]);
+        writeln!(o, "  {tag:<12} {now:>16} {peak:>16}   {formula}")?;
+    }
+    let lines = v["collectives"].as_array().map_or(&[][..], Vec::as_slice);
+    if !lines.is_empty() {
+        writeln!(
+            o,
+            "\n  collective       of        calls         elements    wire elements"
+        )?;
+    }
+    for l in lines {
+        writeln!(
+            o,
+            "  {:<16} {:<8} {:>6} {:>16} {:>16}",
+            s(&l["kind"]),
+            s(&l["tag"]),
+            n(&l["calls"]),
+            n(&l["elements"]),
+            n(&l["wire_elements"])
+        )?;
+    }
+    if let Some(volume) = v["volume_vs_ddp"].as_f64() {
+        writeln!(o, "  volume against plain data parallelism: {volume:.3}x")?;
+    }
+    for (way, tags) in v["transfers"].as_object().into_iter().flatten() {
+        for (tag, bytes) in tags.as_object().into_iter().flatten() {
+            writeln!(o, "  {way} {tag}: {bytes} bytes a step")?;
+        }
+    }
+    writeln!(
+        o,
+        "\npeak by the plan: {} bytes at step {}: {}",
+        v["peak"]["bytes"],
+        v["peak"]["step"],
+        s(&v["peak"]["text"])
+    )?;
+    let a = &v["advice"];
+    writeln!(
+        o,
+        "on a {}: comm/compute {:.3}; {}",
+        s(&a["device"]),
+        a["comm_over_compute"].as_f64().unwrap_or(0.0),
+        s(&a["why"])
+    )
+}

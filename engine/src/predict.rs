@@ -1,0 +1,84 @@
+//! What a job will hold and move, by rehearsing its first steps on the device of nothing: the very code that will train asks for
+//! memory and launches collectives, and the ledgers count. Nothing is computed, sent or allocated on a device.
+
+use crate::error::Result;
+use crate::trainer::{MicroBatch, Trainer};
+use crossweave_hal::{CollectiveLine, MemoryReport};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Ledgers of one rank before anything ran.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Memory before the first step: what lives for the whole run.
+    pub start: MemoryReport,
+    /// Memory after the last step rehearsed; its peaks are the run's.
+    pub steady: MemoryReport,
+    /// Collectives of the first step, which may gather what later steps find gathered.
+    pub first_step: Vec<CollectiveLine>,
+    /// Collectives of every later step.
+    pub each_step: Vec<CollectiveLine>,
+    /// Bytes from the device to pinned memory in a step, by tag.
+    pub to_host: BTreeMap<String, u64>,
+    /// Bytes from pinned memory to the device in a step, by tag.
+    pub from_host: BTreeMap<String, u64>,
+}
+
+/// Rehearses three steps of a trainer on the device of nothing: the first may differ, the second shows what every later one does, the
+/// third proves it.
+///
+/// # Errors
+/// What a step can fail with.
+pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
+    let spec = &trainer.spec;
+    let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
+    let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.micro_batches))
+        .map(|m| MicroBatch {
+            tokens: &tokens,
+            targets: &tokens,
+            first_sequence: m * spec.batch,
+        })
+        .collect();
+    let start = trainer.ledger();
+    let mut after = vec![start.clone()];
+    for _ in 0..3 {
+        trainer.step(&batches, 0.0)?;
+        trainer.metrics()?;
+        after.push(trainer.ledger());
+    }
+    let collectives = |i: usize| less(&after[i].collectives, &after[i - 1].collectives);
+    let moved = |pick: fn(&MemoryReport) -> &BTreeMap<String, u64>| {
+        let (last, before) = (pick(&after[3].memory), pick(&after[2].memory));
+        let each = |(tag, n): (&String, &u64)| {
+            let n = n - before.get(tag).copied().unwrap_or(0);
+            (n > 0).then(|| (tag.clone(), n))
+        };
+        last.iter().filter_map(each).collect()
+    };
+    Ok(Prediction {
+        start: start.memory,
+        first_step: collectives(1),
+        each_step: collectives(3),
+        to_host: moved(|m| &m.to_host),
+        from_host: moved(|m| &m.from_host),
+        steady: after[3].memory.clone(),
+    })
+}
+
+/// The lines of `now` without what they counted `before`.
+fn less(now: &[CollectiveLine], before: &[CollectiveLine]) -> Vec<CollectiveLine> {
+    let same = |a: &CollectiveLine, b: &CollectiveLine| {
+        (&a.kind, &a.group, &a.tag, a.ranks) == (&b.kind, &b.group, &b.tag, b.ranks)
+    };
+    let each = |line: &CollectiveLine| {
+        let mut line = line.clone();
+        if let Some(b) = before.iter().find(|b| same(&line, b)) {
+            line.calls -= b.calls;
+            line.elements -= b.elements;
+            line.bytes -= b.bytes;
+            line.wire_elements -= b.wire_elements;
+        }
+        (line.calls > 0).then_some(line)
+    };
+    now.iter().filter_map(each).collect()
+}
