@@ -20,6 +20,7 @@ const HAL: &str = "crossweave-hal";
 const STORE: &str = "crossweave-store";
 const NULL: &str = "crossweave-backend-null";
 const CPU: &str = "crossweave-backend-cpu";
+const MPI: &str = "crossweave-backend-mpi";
 const COLLECTIVES: &str = "crossweave-collectives";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
@@ -46,6 +47,8 @@ pub const CRATES: &[Crate] = &[
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon"], dev: &[HAL, "gemm", "libloading", "proptest"] },
+    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libloading"], dev: &[HAL] },
+    Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "half", "proptest"] },

@@ -1,0 +1,317 @@
+//! Messages under way, and the patience with which they are waited for: polled without blocking, given up on an abort, on a dead peer, at
+//! the timeout, or as soon as a peer is known to be somewhere else. Whoever is missing is named.
+
+use crate::comm::Member;
+use crate::library::Request;
+use crossweave_plugin::{Code, Error, Result, fail};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// Longest message of one MPI call; longer ones go as several, so counts have no limit.
+const LONGEST: usize = 1 << 30;
+/// Waiting begins to sleep after this long: other ranks on the same cores have work to do.
+const AWAKE: Duration = Duration::from_micros(200);
+/// Longest sleep between two looks.
+const NAP: Duration = Duration::from_micros(200);
+/// A wait of this length is told to the other ranks, and theirs are read.
+const WORD: Duration = Duration::from_secs(1);
+
+struct Pending {
+    request: Request,
+    peer: u32,
+    bytes: i32,
+    receives: bool,
+}
+
+/// The messages of one phase of one collective.
+pub(crate) struct Flight<'a> {
+    member: &'a Member,
+    /// `all_reduce f32 sum of 1024 elements`.
+    what: &'a str,
+    /// Number of the collective on its communicator; `None` for sends and receives, which only two ranks count.
+    number: Option<u64>,
+    tag: i32,
+    began: Instant,
+    pending: Vec<Pending>,
+}
+
+impl<'a> Flight<'a> {
+    pub(crate) fn new(member: &'a Member, what: &'a str, number: Option<u64>) -> Flight<'a> {
+        let tag = match number {
+            // Ranks that are not in the same collective do not share a tag, so that one's bytes never end in the other's buffers.
+            Some(n) => {
+                let seed = 0xcbf2_9ce4_8422_2325 ^ n;
+                let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+                2 + (what.bytes().fold(seed, step) >> 20) as i32 % 0x7ff0
+            }
+            None => 1,
+        };
+        Flight {
+            member,
+            what,
+            number,
+            tag: tag.abs(),
+            began: Instant::now(),
+            pending: vec![],
+        }
+    }
+
+    /// Starts sending.
+    ///
+    /// # Safety
+    /// The bytes are readable and unchanged until [`Flight::land`] has returned.
+    pub(crate) unsafe fn send(&mut self, to: usize, at: *const u8, bytes: usize) -> Result<()> {
+        let mut from = 0;
+        loop {
+            let len = (bytes - from).min(LONGEST) as i32;
+            let m = self.member;
+            // SAFETY: promised by the caller.
+            let request = unsafe {
+                let at = at.wrapping_add(from);
+                m.mpi.send(m.handle, to as u32, self.tag, at, len)
+            }
+            .map_err(|e| self.blame(e, to as u32))?;
+            self.pending.push(Pending {
+                request,
+                peer: to as u32,
+                bytes: len,
+                receives: false,
+            });
+            from += len as usize;
+            if from >= bytes {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Starts receiving.
+    ///
+    /// # Safety
+    /// The bytes are writable and nobody else's until [`Flight::land`] has returned.
+    pub(crate) unsafe fn recv(&mut self, from: usize, at: *mut u8, bytes: usize) -> Result<()> {
+        let mut done = 0;
+        loop {
+            let len = (bytes - done).min(LONGEST) as i32;
+            let m = self.member;
+            // SAFETY: promised by the caller.
+            let request = unsafe {
+                let at = at.wrapping_add(done);
+                m.mpi.recv(m.handle, from as u32, self.tag, at, len)
+            }
+            .map_err(|e| self.blame(e, from as u32))?;
+            self.pending.push(Pending {
+                request,
+                peer: from as u32,
+                bytes: len,
+                receives: true,
+            });
+            done += len as usize;
+            if done >= bytes {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until everything has arrived and left.
+    pub(crate) fn land(&mut self) -> Result<()> {
+        let result = self.wait();
+        if result.is_err() {
+            for p in self.pending.drain(..) {
+                self.member.mpi.cancel(p.request);
+            }
+        }
+        result
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        let m = self.member;
+        let (mut idle, mut looks) = (Instant::now(), 0u32);
+        let mut word = WORD;
+        loop {
+            let before = self.pending.len();
+            let mut i = 0;
+            while i < self.pending.len() {
+                let p = &mut self.pending[i];
+                match m.mpi.test(&mut p.request) {
+                    Ok(None) => i += 1,
+                    Ok(Some(bytes)) => {
+                        let p = self.pending.swap_remove(i);
+                        if p.receives && bytes != p.bytes {
+                            return Err(self.wrong_length(&p, bytes));
+                        }
+                    }
+                    Err(e) => {
+                        let p = self.pending.swap_remove(i);
+                        return Err(self.blame(e, p.peer));
+                    }
+                }
+            }
+            if self.pending.is_empty() {
+                return Ok(());
+            }
+            if m.aborted.load(SeqCst) {
+                return Err(self.aborted());
+            }
+            looks += 1;
+            if self.pending.len() < before {
+                (idle, looks) = (Instant::now(), 0);
+                continue;
+            }
+            if looks < 32 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let waited = idle.elapsed();
+            if waited < AWAKE {
+                std::thread::yield_now();
+                continue;
+            }
+            std::thread::sleep(NAP.min(waited / 8));
+            let since = self.began.elapsed();
+            if since > word {
+                word = since + WORD;
+                self.compare_notes()?;
+            }
+            if since > m.timeout {
+                return Err(self.timed_out());
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        match self.number {
+            Some(n) => format!("{} (#{n} on {})", self.what, self.member.name),
+            None => format!("{} on {}", self.what, self.member.name),
+        }
+    }
+
+    fn peers(&self) -> Vec<u32> {
+        let mut peers: Vec<u32> = self.pending.iter().map(|p| p.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+
+    /// Where a rank last said it waits: number and what.
+    fn word_of(&self, rank: u32) -> Option<(u64, String)> {
+        let m = self.member;
+        let key = format!("{}at/{rank}", m.prefix);
+        let bytes = m.host.kv_get(&key, Duration::from_millis(1)).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        let (n, what) = text.split_once(' ')?;
+        Some((n.parse().ok()?, what.to_string()))
+    }
+
+    /// Says where this rank waits and looks where the others do. Two ranks whose collective of one number differs will never meet.
+    fn compare_notes(&self) -> Result<()> {
+        let (m, Some(number)) = (self.member, self.number) else {
+            return Ok(());
+        };
+        // Without a store that reaches the other ranks only the timeout is left.
+        let _ = m.host.kv_set(
+            &format!("{}at/{}", m.prefix, m.rank),
+            format!("{number} {}", self.what).as_bytes(),
+        );
+        for peer in self.peers() {
+            if let Some((n, what)) = self.word_of(peer)
+                && n == number
+                && what != self.what
+            {
+                let e = Error::new(
+                    Code::Comm,
+                    format!(
+                        "rank {peer} is in {what} (#{n} on {}) where rank {} is in {}: the ranks do not run the same program; \
+                         compare configs and versions",
+                        m.name,
+                        m.rank,
+                        self.name()
+                    ),
+                );
+                return Err(e.peer(peer));
+            }
+        }
+        Ok(())
+    }
+
+    fn timed_out(&self) -> Error {
+        let m = self.member;
+        let peers = self.peers();
+        let describe = |p: &u32| match (self.number, self.word_of(*p)) {
+            (Some(n), Some((at, what))) if at != n => {
+                format!("rank {p} (last seen waiting in {what}, #{at})")
+            }
+            (Some(n), Some((at, _))) if at == n => format!("rank {p} (it waits for another rank)"),
+            _ => format!("rank {p}"),
+        };
+        // A peer that waits here too is not the cause.
+        let absent = |p: &&u32| self.word_of(**p).is_none_or(|(at, _)| Some(at) != self.number);
+        let culprit = peers.iter().find(absent).or(peers.first()).copied();
+        let who: Vec<String> = peers.iter().map(describe).collect();
+        let e = Error::new(
+            Code::Timeout,
+            format!(
+                "{}: rank {} waited {:.1} s for {}",
+                self.name(),
+                m.rank,
+                self.began.elapsed().as_secs_f64(),
+                who.join(", ")
+            ),
+        );
+        culprit.map_or(e.clone(), |p| e.peer(p))
+    }
+
+    fn aborted(&self) -> Error {
+        let who: Vec<String> = self.peers().iter().map(|p| format!("rank {p}")).collect();
+        Error::new(
+            Code::Aborted,
+            format!(
+                "{}: aborted while rank {} waited for {}",
+                self.name(),
+                self.member.rank,
+                who.join(", ")
+            ),
+        )
+    }
+
+    fn wrong_length(&self, p: &Pending, got: i32) -> Error {
+        Error::new(
+            Code::Comm,
+            format!(
+                "{}: rank {} sent {got} bytes where rank {} expects {}",
+                self.name(),
+                p.peer,
+                self.member.rank,
+                p.bytes
+            ),
+        )
+        .peer(p.peer)
+    }
+
+    fn blame(&self, mut e: Error, peer: u32) -> Error {
+        e.message = format!(
+            "{}: rank {} with rank {peer}: {}",
+            self.name(),
+            self.member.rank,
+            e.message
+        );
+        e.peer(peer)
+    }
+}
+
+/// Waits for `ready`, under the same patience, for things that are not messages.
+pub(crate) fn until(m: &Member, what: &str, ready: impl Fn() -> bool) -> Result<()> {
+    let began = Instant::now();
+    while !ready() {
+        if m.aborted.load(SeqCst) {
+            return fail(Code::Aborted, format!("{what} on {}: aborted", m.name));
+        }
+        if began.elapsed() > m.timeout {
+            return fail(
+                Code::Timeout,
+                format!("{what} on {}: not within {:?}", m.name, m.timeout),
+            );
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    Ok(())
+}

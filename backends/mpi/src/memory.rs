@@ -1,0 +1,87 @@
+//! Memory of the host: own allocations, and pieces of other owners by address.
+
+use crossweave_abi as abi;
+use crossweave_plugin::{Code, Error, Result, Span, fail, unsupported};
+use std::alloc::Layout;
+
+/// Native type of `mem_import`: host memory, `value[0]` its address. Its owner keeps it alive; a memory with `bytes = u64::MAX` at address
+/// 0 stands for the whole address space, so that a host can name any of its pinned buffers by an offset.
+pub const NATIVE_HOST: u32 = 1;
+
+/// A piece of host memory.
+pub struct Mem {
+    at: *mut u8,
+    bytes: u64,
+    /// `None`: somebody else's.
+    layout: Option<Layout>,
+}
+// SAFETY: a handle to bytes; who touches them when is ordered by streams, which is the host's duty.
+unsafe impl Send for Mem {}
+// SAFETY: as above.
+unsafe impl Sync for Mem {}
+
+impl Mem {
+    /// Zeroed memory of our own.
+    pub(crate) fn alloc(bytes: u64, align: u64) -> Result<Mem> {
+        let layout = usize::try_from(bytes.max(1))
+            .ok()
+            .and_then(|n| Layout::from_size_align(n, align.max(64) as usize).ok());
+        let Some(layout) = layout else {
+            return fail(
+                Code::Invalid,
+                format!("mem_alloc: {bytes} bytes aligned to {align}"),
+            );
+        };
+        // SAFETY: the size is at least one.
+        let at = unsafe { std::alloc::alloc_zeroed(layout) };
+        if at.is_null() {
+            let e = Error::new(Code::Oom, format!("mem_alloc: no {bytes} bytes of host memory"));
+            return Err(e.retryable());
+        }
+        Ok(Mem {
+            at,
+            bytes,
+            layout: Some(layout),
+        })
+    }
+
+    pub(crate) fn import(n: &abi::Native) -> Result<Mem> {
+        if n.type_ != NATIVE_HOST {
+            return unsupported(format!("mem_import of native type {}", n.type_));
+        }
+        Ok(Mem {
+            at: n.value[0] as *mut u8,
+            bytes: n.bytes,
+            layout: None,
+        })
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.at
+    }
+}
+
+impl Drop for Mem {
+    fn drop(&mut self) {
+        if let Some(layout) = self.layout {
+            // SAFETY: allocated in `alloc` with this layout, freed once.
+            unsafe { std::alloc::dealloc(self.at, layout) };
+        }
+    }
+}
+
+/// The address of a span.
+pub(crate) fn address(span: &Span<'_, Mem>, what: &str) -> Result<*mut u8> {
+    match span.offset.checked_add(span.bytes) {
+        Some(end) if end <= span.mem.bytes => {
+            Ok(span.mem.at.wrapping_add(span.offset as usize))
+        }
+        _ => fail(
+            Code::Invalid,
+            format!(
+                "{what}: span {}+{} leaves its memory of {} bytes",
+                span.offset, span.bytes, span.mem.bytes
+            ),
+        ),
+    }
+}

@@ -1,0 +1,329 @@
+//! Validation: a collective as the host describes it becomes one whose addresses and counts are known to fit.
+
+use crate::fold;
+use crate::memory::{Mem, address};
+use crossweave_abi::*;
+use crossweave_plugin::{Code, Coll, CollShape, Result, Span, fail, unsupported};
+
+/// Names of the kinds, for messages.
+pub(crate) fn kind_name(kind: u32) -> &'static str {
+    match kind {
+        COLL_ALL_REDUCE => "all_reduce",
+        COLL_REDUCE_SCATTER => "reduce_scatter",
+        COLL_ALL_GATHER => "all_gather",
+        COLL_BROADCAST => "broadcast",
+        COLL_REDUCE => "reduce",
+        COLL_ALL_TO_ALL => "all_to_all",
+        COLL_ALL_TO_ALL_V => "all_to_all_v",
+        COLL_ALL_GATHER_V => "all_gather_v",
+        COLL_SEND => "send",
+        COLL_RECV => "recv",
+        COLL_BARRIER => "barrier",
+        _ => "unknown",
+    }
+}
+
+pub(crate) fn reduce_name(reduce: u32) -> &'static str {
+    match reduce {
+        0 => "none",
+        RED_SUM => "sum",
+        RED_PROD => "prod",
+        RED_MIN => "min",
+        RED_MAX => "max",
+        RED_AVG => "avg",
+        RED_PREMUL_SUM => "premul_sum",
+        _ => "unknown",
+    }
+}
+
+fn reduces(kind: u32) -> bool {
+    matches!(kind, COLL_ALL_REDUCE | COLL_REDUCE_SCATTER | COLL_REDUCE)
+}
+
+/// Per-rank elements of a `*_v` collective.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) send: Vec<u64>,
+    pub(crate) send_at: Vec<u64>,
+    pub(crate) recv: Vec<u64>,
+    pub(crate) recv_at: Vec<u64>,
+}
+
+/// A validated collective.
+pub(crate) struct Planned {
+    pub(crate) kind: u32,
+    pub(crate) dtype: DType,
+    pub(crate) reduce: u32,
+    pub(crate) root: usize,
+    pub(crate) peer: usize,
+    pub(crate) count: u64,
+    pub(crate) send: *const u8,
+    pub(crate) recv: *mut u8,
+    pub(crate) counts: Counts,
+    pub(crate) scale: f64,
+    /// Address and bytes of a factor in memory, read in stream order.
+    pub(crate) scale_dev: Option<(*const u8, u64)>,
+    /// `all_reduce f32 sum of 1024 elements`: what messages and the other ranks call it.
+    pub(crate) what: String,
+}
+// SAFETY: the addresses are operands which the host keeps alive until the stream has passed the collective.
+unsafe impl Send for Planned {}
+
+impl Planned {
+    pub(crate) fn bytes(&self, count: u64) -> usize {
+        self.dtype.bytes(count) as usize
+    }
+
+    /// The factor of a scaled sum.
+    ///
+    /// # Safety
+    /// The operand is live, in stream order.
+    pub(crate) unsafe fn factor(&self) -> f64 {
+        // SAFETY: promised by the caller; the length was checked.
+        unsafe {
+            match (self.scale_dev, self.dtype) {
+                (None, _) => self.scale,
+                (Some((at, 8)), _) => at.cast::<f64>().read_unaligned(),
+                (Some((at, 4)), _) => at.cast::<f32>().read_unaligned().into(),
+                (Some((at, _)), DType::Bf16) => at.cast::<half::bf16>().read_unaligned().into(),
+                (Some((at, _)), _) => at.cast::<half::f16>().read_unaligned().into(),
+            }
+        }
+    }
+
+    pub(crate) fn point_to_point(&self) -> bool {
+        matches!(self.kind, COLL_SEND | COLL_RECV)
+    }
+}
+
+/// What is supported, by kind, dtype and reduction; used by the query and by launch, so that they cannot disagree.
+pub(crate) fn supported(s: &CollShape) -> Result<()> {
+    let what = || {
+        format!(
+            "{} {} {}",
+            kind_name(s.kind),
+            s.dtype.name(),
+            reduce_name(s.reduce)
+        )
+    };
+    if kind_name(s.kind) == "unknown" {
+        return unsupported(format!("collective kind {}", s.kind));
+    }
+    if s.flags & !COLLF_ACC_F32 != 0 {
+        return unsupported(format!("{}: flags {:#x}", what(), s.flags));
+    }
+    if s.dtype.bits() < 8 && !s.count.is_multiple_of(2) {
+        return unsupported(format!(
+            "{}: {} elements end inside a byte",
+            what(),
+            s.count
+        ));
+    }
+    if s.kind == COLL_ALL_TO_ALL_V && s.in_place {
+        return unsupported("all_to_all_v in place");
+    }
+    if reduces(s.kind) && !fold::supported(s.dtype, s.reduce) {
+        return unsupported(what());
+    }
+    Ok(())
+}
+
+/// Checks one member of a group against the communicator and its spans.
+pub(crate) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> {
+    let name = kind_name(c.kind);
+    let in_place = matches!((&c.send, &c.recv), (Some(s), Some(r)) if same(s, r));
+    supported(&CollShape {
+        kind: c.kind,
+        dtype: c.dtype,
+        reduce: c.reduce,
+        count: c.count,
+        flags: c.flags,
+        in_place,
+    })?;
+    let rank_of = |what: &str, r: i32| match usize::try_from(r) {
+        Ok(r) if r < n => Ok(r),
+        _ => fail(Code::Invalid, format!("{name}: {what} {r} of {n} ranks")),
+    };
+    let mut p = Planned {
+        kind: c.kind,
+        dtype: c.dtype,
+        reduce: if reduces(c.kind) { c.reduce } else { 0 },
+        root: 0,
+        peer: 0,
+        count: c.count,
+        send: std::ptr::null(),
+        recv: std::ptr::null_mut(),
+        counts: Counts::default(),
+        scale: c.scale,
+        scale_dev: None,
+        what: describe(c),
+    };
+    if c.kind == COLL_BARRIER {
+        p.count = 0;
+        return Ok(p);
+    }
+    if matches!(c.kind, COLL_BROADCAST | COLL_REDUCE) {
+        p.root = rank_of("root", c.root)?;
+    }
+    if p.point_to_point() {
+        p.peer = rank_of("peer", c.peer)?;
+    }
+    let need = |count: Option<u64>| -> Result<u64> {
+        let bits = count.and_then(|c| c.checked_mul(p.dtype.bits()));
+        match bits {
+            Some(b) => Ok(b.div_ceil(8)),
+            None => fail(
+                Code::Invalid,
+                format!("{name}: {} elements are beyond any memory", c.count),
+            ),
+        }
+    };
+    let all = c.count.checked_mul(n as u64);
+    // Elements read from `send` and written to `recv` by this rank.
+    let (reads, writes) = match c.kind {
+        COLL_ALL_REDUCE => (Some(c.count), Some(c.count)),
+        COLL_REDUCE_SCATTER => (all, Some(c.count)),
+        COLL_ALL_GATHER => (Some(c.count), all),
+        COLL_BROADCAST => (
+            Some(if rank == p.root { c.count } else { 0 }),
+            Some(c.count),
+        ),
+        COLL_REDUCE => (
+            Some(c.count),
+            Some(if rank == p.root { c.count } else { 0 }),
+        ),
+        COLL_ALL_TO_ALL => (all, all),
+        COLL_SEND => (Some(c.count), Some(0)),
+        COLL_RECV => (Some(0), Some(c.count)),
+        _ => {
+            let recv = counts("recv_counts", c.recv_counts, c.recv_offsets, n, name)?;
+            p.counts.recv = recv.0;
+            p.counts.recv_at = recv.1;
+            let reads = if c.kind == COLL_ALL_GATHER_V {
+                let mine = p.counts.recv[rank];
+                if c.count != 0 && c.count != mine {
+                    return fail(
+                        Code::Invalid,
+                        format!(
+                            "{name}: rank {rank} sends {} but recv_counts says {mine}",
+                            c.count
+                        ),
+                    );
+                }
+                p.count = 0;
+                Some(mine)
+            } else {
+                let send = counts("send_counts", c.send_counts, c.send_offsets, n, name)?;
+                p.counts.send = send.0;
+                p.counts.send_at = send.1;
+                p.count = 0;
+                extent(&p.counts.send, &p.counts.send_at)
+            };
+            (reads, extent(&p.counts.recv, &p.counts.recv_at))
+        }
+    };
+    let (reads, writes) = (need(reads)?, need(writes)?);
+    // One span is enough where in and out have the same shape: in place.
+    let twin = matches!(c.kind, COLL_ALL_REDUCE | COLL_BROADCAST | COLL_REDUCE);
+    let send = c.send.or(if twin { c.recv } else { None });
+    let recv = c.recv.or(if twin { c.send } else { None });
+    p.send = span(&send, reads, "send", name)?;
+    p.recv = span(&recv, writes, "recv", name)?;
+    if c.kind == COLL_ALL_TO_ALL_V && reads > 0 && writes > 0 {
+        let (s, r) = (p.send as u64, p.recv as u64);
+        if s < r + writes && r < s + reads {
+            return unsupported("all_to_all_v in place");
+        }
+    }
+    if c.reduce == RED_PREMUL_SUM
+        && let Some(f) = &c.scale_dev
+    {
+        if !matches!(f.bytes, 4 | 8) && f.bytes != p.bytes(1) as u64 {
+            return fail(
+                Code::Invalid,
+                format!("{name}: a factor of {} bytes; 4 = f32, 8 = f64", f.bytes),
+            );
+        }
+        p.scale_dev = Some((address(f, "scale")?, f.bytes));
+    }
+    Ok(p)
+}
+
+/// What every rank of the collective says alike, so that a difference is a mistake.
+fn describe(c: &Coll<'_, Mem>) -> String {
+    let (kind, dtype) = (kind_name(c.kind), c.dtype.name());
+    match c.kind {
+        COLL_BARRIER => kind.into(),
+        COLL_ALL_TO_ALL_V | COLL_ALL_GATHER_V => format!("{kind} {dtype}"),
+        COLL_SEND => format!("send of {} {dtype} to rank {}", c.count, c.peer),
+        COLL_RECV => format!("recv of {} {dtype} from rank {}", c.count, c.peer),
+        COLL_BROADCAST => format!("{kind} of {} {dtype} from rank {}", c.count, c.root),
+        COLL_REDUCE => format!(
+            "{kind} {} of {} {dtype} to rank {}",
+            reduce_name(c.reduce),
+            c.count,
+            c.root
+        ),
+        _ if reduces(c.kind) => format!("{kind} {} of {} {dtype}", reduce_name(c.reduce), c.count),
+        _ => format!("{kind} of {} {dtype}", c.count),
+    }
+}
+
+fn same(a: &Span<'_, Mem>, b: &Span<'_, Mem>) -> bool {
+    std::ptr::eq(a.mem, b.mem) && a.offset == b.offset && a.bytes == b.bytes
+}
+
+fn span(s: &Option<Span<'_, Mem>>, need: u64, which: &str, name: &str) -> Result<*mut u8> {
+    match s {
+        None if need == 0 => Ok(std::ptr::null_mut()),
+        Some(s) if s.bytes >= need => address(s, name),
+        given => fail(
+            Code::Invalid,
+            format!(
+                "{name}: {which} needs {need} bytes, its span has {}",
+                given.map_or(0, |s| s.bytes)
+            ),
+        ),
+    }
+}
+
+/// Counts and offsets; absent offsets mean "one after the other".
+fn counts(
+    what: &str,
+    counts: &[u64],
+    at: &[u64],
+    n: usize,
+    name: &str,
+) -> Result<(Vec<u64>, Vec<u64>)> {
+    if counts.len() != n || !(at.is_empty() || at.len() == n) {
+        return fail(
+            Code::Invalid,
+            format!(
+                "{name}: {what} has {} entries and its offsets {}, for {n} ranks",
+                counts.len(),
+                at.len()
+            ),
+        );
+    }
+    let mut next = 0u64;
+    let dense = counts.iter().map(|c| {
+        let at = next;
+        next = next.saturating_add(*c);
+        at
+    });
+    let at = if at.is_empty() {
+        dense.collect()
+    } else {
+        at.to_vec()
+    };
+    Ok((counts.to_vec(), at))
+}
+
+/// One past the last element touched, or `None` when that is no number.
+fn extent(counts: &[u64], at: &[u64]) -> Option<u64> {
+    let mut end = 0;
+    for (c, a) in counts.iter().zip(at).filter(|(c, _)| **c > 0) {
+        end = end.max(a.checked_add(*c)?);
+    }
+    Some(end)
+}

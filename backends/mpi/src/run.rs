@@ -1,0 +1,457 @@
+//! The collectives over messages. Every reduction is computed by one owner, in rank order, and copied to the others; small vectors, where
+//! one latency counts more than bytes, are sent whole and reduced by every rank in the same order, which gives the same bits.
+
+use crate::comm::Member;
+use crate::flight::Flight;
+use crate::fold::Fold;
+use crate::plan::Planned;
+use crossweave_abi::*;
+use crossweave_plugin::Result;
+
+/// Vectors up to this many bytes are reduced by every rank.
+const SMALL: usize = 4 << 10;
+/// A broadcast of more bytes goes out in pieces that the ranks then exchange.
+const SPREAD: usize = 128 << 10;
+/// Bytes of a piece a rank reduces at a time: bounds the scratch to `ranks` times this.
+const PIECE: usize = 1 << 20;
+
+/// Runs one collective; sends and receives are `exchange`'s.
+///
+/// # Safety
+/// The plan's addresses are live operands of this collective.
+pub(crate) unsafe fn collective(m: &Member, p: &Planned, number: u64) -> Result<()> {
+    let run = Run {
+        m,
+        p,
+        number,
+        n: m.ranks as usize,
+        me: m.rank as usize,
+    };
+    // SAFETY: forwarded.
+    unsafe {
+        match p.kind {
+            COLL_ALL_REDUCE => run.all_reduce(),
+            COLL_REDUCE_SCATTER => run.reduce_scatter(),
+            COLL_REDUCE => run.reduce(),
+            COLL_ALL_GATHER | COLL_ALL_GATHER_V => run.all_gather(),
+            COLL_ALL_TO_ALL | COLL_ALL_TO_ALL_V => run.all_to_all(),
+            COLL_BROADCAST => run.broadcast(),
+            _ => run.barrier(),
+        }
+    }
+}
+
+/// Runs the sends and receives of a group: all are started before any is waited for.
+///
+/// # Safety
+/// As [`collective`].
+pub(crate) unsafe fn exchange(m: &Member, group: &[Planned]) -> Result<()> {
+    let (sends, receives): (Vec<&Planned>, Vec<&Planned>) = group
+        .iter()
+        .filter(|p| p.point_to_point())
+        .partition(|p| p.kind == COLL_SEND);
+    let Some(first) = receives.first().or(sends.first()) else {
+        return Ok(());
+    };
+    let mut f = Flight::new(m, &first.what, None);
+    // SAFETY: operands, until the stream has passed the group.
+    unsafe {
+        for p in &receives {
+            f.recv(p.peer, p.recv, p.bytes(p.count))?;
+        }
+        for p in &sends {
+            f.send(p.peer, p.send, p.bytes(p.count))?;
+        }
+    }
+    f.land()
+}
+
+struct Run<'a> {
+    m: &'a Member,
+    p: &'a Planned,
+    number: u64,
+    n: usize,
+    me: usize,
+}
+
+/// # Safety
+/// Both ranges are live; they may overlap.
+unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    if !std::ptr::eq(to, from) && bytes > 0 {
+        // SAFETY: promised by the caller.
+        unsafe { std::ptr::copy(from, to, bytes) };
+    }
+}
+
+impl Run<'_> {
+    fn flight(&self) -> Flight<'_> {
+        Flight::new(self.m, &self.p.what, Some(self.number))
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> {
+        // Each rank begins with its successor, so that not everybody calls on rank 0 first.
+        let (me, n) = (self.me, self.n);
+        (1..n).map(move |i| (me + i) % n)
+    }
+
+    /// Where the piece of rank `r` begins when `count` elements are cut evenly.
+    fn cut(&self, count: u64, r: usize) -> u64 {
+        let (n, r) = (self.n as u64, r as u64);
+        count / n * r + (count % n).min(r)
+    }
+
+    /// Every rank's factor of a scaled sum.
+    unsafe fn factors(&self) -> Result<Vec<f64>> {
+        let mut all = vec![1.0; self.n];
+        if self.p.reduce != RED_PREMUL_SUM {
+            return Ok(all);
+        }
+        // SAFETY: the operand is live in stream order.
+        all[self.me] = unsafe { self.p.factor() };
+        let at = all.as_mut_ptr();
+        let mut f = self.flight();
+        // SAFETY: the vector lives until the flight has landed, or for ever where it fails.
+        let sent = unsafe {
+            let post = || -> Result<()> {
+                for r in self.others() {
+                    f.recv(r, at.add(r).cast(), 8)?;
+                }
+                for r in self.others() {
+                    f.send(r, at.add(self.me).cast(), 8)?;
+                }
+                f.land()
+            };
+            let mut post = post;
+            post()
+        };
+        match sent {
+            Ok(()) => Ok(all),
+            Err(e) => {
+                std::mem::forget(all);
+                Err(e)
+            }
+        }
+    }
+
+    fn fold(&self) -> Fold {
+        Fold {
+            dtype: self.p.dtype,
+            reduce: self.p.reduce,
+        }
+    }
+
+    unsafe fn all_reduce(&self) -> Result<()> {
+        let p = self.p;
+        let bytes = p.bytes(p.count);
+        // SAFETY: forwarded; scratch outlives the flights that use it (`Member` keeps it also after a failure).
+        unsafe {
+            let factors = self.factors()?;
+            if bytes <= SMALL {
+                let scratch = self.m.scratch(bytes * self.n);
+                let mut f = self.flight();
+                for r in self.others() {
+                    f.recv(r, scratch.add(r * bytes), bytes)?;
+                }
+                for r in self.others() {
+                    f.send(r, p.send, bytes)?;
+                }
+                f.land()?;
+                let at = |r: usize| match r == self.me {
+                    true => p.send,
+                    false => scratch.add(r * bytes).cast_const(),
+                };
+                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                self.fold().run(&sources, p.recv, p.count as usize);
+                return Ok(());
+            }
+            let piece = |r: usize| {
+                let (from, to) = (self.cut(p.count, r), self.cut(p.count, r + 1));
+                (p.bytes(from), to - from)
+            };
+            let longest = piece(0).1;
+            let step = (PIECE / p.bytes(1).max(1)).max(1) as u64;
+            // Two flights at a time: while the sums of one round travel, the pieces of the next do.
+            let mut gathering: Option<Flight<'_>> = None;
+            let mut done = 0;
+            while done < longest {
+                let part = |r: usize| {
+                    let (at, count) = piece(r);
+                    let from = done.min(count);
+                    (at + p.bytes(from), (count - from).min(step))
+                };
+                let (my_at, my_count) = part(self.me);
+                let my_bytes = p.bytes(my_count);
+                let scratch = self.m.scratch(p.bytes(step) * self.n);
+                let mut f = self.flight();
+                for r in self.others() {
+                    f.recv(r, scratch.add(r * p.bytes(step)), my_bytes)?;
+                }
+                for r in self.others() {
+                    let (at, count) = part(r);
+                    f.send(r, p.send.add(at), p.bytes(count))?;
+                }
+                f.land()?;
+                let at = |r: usize| match r == self.me {
+                    true => p.send.add(my_at),
+                    false => scratch.add(r * p.bytes(step)).cast_const(),
+                };
+                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                self.fold().run(&sources, p.recv.add(my_at), my_count as usize);
+                if let Some(mut g) = gathering.take() {
+                    g.land()?;
+                }
+                let mut g = self.flight();
+                for r in self.others() {
+                    let (at, count) = part(r);
+                    g.recv(r, p.recv.add(at), p.bytes(count))?;
+                }
+                for r in self.others() {
+                    g.send(r, p.recv.add(my_at), my_bytes)?;
+                }
+                gathering = Some(g);
+                done += step;
+            }
+            gathering.map_or(Ok(()), |mut g| g.land())
+        }
+    }
+
+    unsafe fn reduce_scatter(&self) -> Result<()> {
+        let p = self.p;
+        let (bytes, one) = (p.bytes(p.count), p.bytes(1));
+        // SAFETY: as in `all_reduce`.
+        unsafe {
+            let factors = self.factors()?;
+            let mine = p.send.add(self.me * bytes);
+            // A result that lies over pieces still to be sent waits in scratch.
+            let (lo, hi) = (p.send as usize, p.send as usize + bytes * self.n);
+            let out = p.recv as usize;
+            let apart = out >= hi || out + bytes <= lo || std::ptr::eq(p.recv, mine);
+            let step = (PIECE / one.max(1)).max(1) as u64;
+            let room = p.bytes(step.min(p.count)) * self.n;
+            let scratch = self.m.scratch(room + if apart { 0 } else { bytes });
+            let target = if apart { p.recv } else { scratch.add(room) };
+            let mut done = 0;
+            while done < p.count {
+                let count = (p.count - done).min(step);
+                let (from, len) = (p.bytes(done), p.bytes(count));
+                let mut f = self.flight();
+                for r in self.others() {
+                    f.recv(r, scratch.add(r * len), len)?;
+                }
+                for r in self.others() {
+                    f.send(r, p.send.add(r * bytes + from), len)?;
+                }
+                f.land()?;
+                let at = |r: usize| match r == self.me {
+                    true => mine.add(from),
+                    false => scratch.add(r * len).cast_const(),
+                };
+                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                self.fold().run(&sources, target.add(from), count as usize);
+                done += count;
+            }
+            if !apart {
+                copy(p.recv, target, bytes);
+            }
+            Ok(())
+        }
+    }
+
+    /// Owners reduce their pieces and hand them to the root.
+    unsafe fn reduce(&self) -> Result<()> {
+        let p = self.p;
+        let one = p.bytes(1);
+        let step = (PIECE / one.max(1)).max(self.n) as u64;
+        // SAFETY: as in `all_reduce`.
+        unsafe {
+            let factors = self.factors()?;
+            let mut done = 0;
+            while done < p.count {
+                let count = (p.count - done).min(step);
+                let base = p.bytes(done);
+                let part = |r: usize| {
+                    let (from, to) = (self.cut(count, r), self.cut(count, r + 1));
+                    (base + p.bytes(from), to - from)
+                };
+                let (my_at, my_count) = part(self.me);
+                let my_bytes = p.bytes(my_count);
+                let scratch = self.m.scratch(my_bytes * (self.n + 1));
+                let mut f = self.flight();
+                for r in self.others() {
+                    f.recv(r, scratch.add(r * my_bytes), my_bytes)?;
+                }
+                for r in self.others() {
+                    let (at, count) = part(r);
+                    f.send(r, p.send.add(at), p.bytes(count))?;
+                }
+                f.land()?;
+                let at = |r: usize| match r == self.me {
+                    true => p.send.add(my_at),
+                    false => scratch.add(r * my_bytes).cast_const(),
+                };
+                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                let sum = match self.me == p.root {
+                    true => p.recv.add(my_at),
+                    false => scratch.add(self.n * my_bytes),
+                };
+                self.fold().run(&sources, sum, my_count as usize);
+                let mut g = self.flight();
+                if self.me == p.root {
+                    for r in self.others() {
+                        let (at, count) = part(r);
+                        g.recv(r, p.recv.add(at), p.bytes(count))?;
+                    }
+                } else {
+                    g.send(p.root, sum, my_bytes)?;
+                }
+                g.land()?;
+                done += count;
+            }
+            Ok(())
+        }
+    }
+
+    unsafe fn all_gather(&self) -> Result<()> {
+        let p = self.p;
+        let place = |r: usize| match p.counts.recv.get(r) {
+            Some(count) => (p.bytes(p.counts.recv_at[r]), p.bytes(*count)),
+            None => (r * p.bytes(p.count), p.bytes(p.count)),
+        };
+        let (at, bytes) = place(self.me);
+        let mut f = self.flight();
+        // SAFETY: forwarded.
+        unsafe {
+            copy(p.recv.add(at), p.send, bytes);
+            for r in self.others() {
+                let (at, bytes) = place(r);
+                if bytes > 0 {
+                    f.recv(r, p.recv.add(at), bytes)?;
+                }
+            }
+            for r in self.others() {
+                if bytes > 0 {
+                    f.send(r, p.recv.add(at), bytes)?;
+                }
+            }
+        }
+        f.land()
+    }
+
+    unsafe fn all_to_all(&self) -> Result<()> {
+        let p = self.p;
+        let piece = |counts: &[u64], at: &[u64], r: usize| match counts.get(r) {
+            Some(count) => (p.bytes(at[r]), p.bytes(*count)),
+            None => (r * p.bytes(p.count), p.bytes(p.count)),
+        };
+        let to = |r: usize| piece(&p.counts.send, &p.counts.send_at, r);
+        let from = |r: usize| piece(&p.counts.recv, &p.counts.recv_at, r);
+        let mut f = self.flight();
+        // SAFETY: forwarded; in place, what is sent is sent from a copy.
+        unsafe {
+            let mut source = p.send;
+            if std::ptr::eq(p.send, p.recv) {
+                let bytes = p.bytes(p.count) * self.n;
+                let scratch = self.m.scratch(bytes);
+                copy(scratch, p.send, bytes);
+                source = scratch;
+            }
+            let ((a, bytes), (b, _)) = (to(self.me), from(self.me));
+            copy(p.recv.add(b), source.add(a), bytes);
+            for r in self.others() {
+                let (at, bytes) = from(r);
+                if bytes > 0 {
+                    f.recv(r, p.recv.add(at), bytes)?;
+                }
+            }
+            for r in self.others() {
+                let (at, bytes) = to(r);
+                if bytes > 0 {
+                    f.send(r, source.add(at), bytes)?;
+                }
+            }
+        }
+        f.land()
+    }
+
+    unsafe fn broadcast(&self) -> Result<()> {
+        let p = self.p;
+        let bytes = p.bytes(p.count);
+        // SAFETY: forwarded.
+        unsafe {
+            if self.me == p.root {
+                copy(p.recv, p.send, bytes);
+            }
+            if bytes > SPREAD && self.n > 2 {
+                return self.spread(bytes);
+            }
+            // A binomial tree, seen from the root.
+            let rel = (self.me + self.n - p.root) % self.n;
+            let peer = |rel: usize| (rel + p.root) % self.n;
+            let mut mask = 1;
+            while mask < self.n {
+                if rel & mask != 0 {
+                    let mut f = self.flight();
+                    f.recv(peer(rel - mask), p.recv, bytes)?;
+                    f.land()?;
+                    break;
+                }
+                mask <<= 1;
+            }
+            let mut f = self.flight();
+            mask >>= 1;
+            while mask > 0 {
+                if rel + mask < self.n {
+                    f.send(peer(rel + mask), p.recv, bytes)?;
+                }
+                mask >>= 1;
+            }
+            f.land()
+        }
+    }
+
+    /// The root deals out pieces; everybody passes its own on.
+    unsafe fn spread(&self, bytes: usize) -> Result<()> {
+        let p = self.p;
+        let at = |r: usize| self.cut(bytes as u64, r) as usize;
+        let len = |r: usize| at(r + 1) - at(r);
+        // SAFETY: forwarded.
+        unsafe {
+            let mut f = self.flight();
+            if self.me == p.root {
+                for r in self.others() {
+                    f.send(r, p.recv.add(at(r)), len(r))?;
+                }
+                // The root's own piece goes with the second round.
+            } else {
+                f.recv(p.root, p.recv.add(at(self.me)), len(self.me))?;
+            }
+            f.land()?;
+            let mut g = self.flight();
+            if self.me != p.root {
+                for r in self.others() {
+                    g.recv(r, p.recv.add(at(r)), len(r))?;
+                }
+            }
+            for r in self.others().filter(|r| *r != p.root) {
+                g.send(r, p.recv.add(at(self.me)), len(self.me))?;
+            }
+            g.land()
+        }
+    }
+
+    /// Round k tells the rank 2^k ahead; after the last, everybody has heard of everybody.
+    unsafe fn barrier(&self) -> Result<()> {
+        let mut hop = 1;
+        while hop < self.n {
+            let mut f = self.flight();
+            // SAFETY: empty messages name no memory.
+            unsafe {
+                f.recv((self.me + self.n - hop) % self.n, std::ptr::null_mut(), 0)?;
+                f.send((self.me + hop) % self.n, std::ptr::null(), 0)?;
+            }
+            f.land()?;
+            hop <<= 1;
+        }
+        Ok(())
+    }
+}

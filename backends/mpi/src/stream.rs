@@ -1,0 +1,216 @@
+//! Queues of host work. A stream's work runs in order on its progress thread, or, on a stream of the lowest priority, in the thread that
+//! waits for it: a host that already stands on a stream thread of another device wants no second one.
+
+use crossweave_plugin::{Code, Error, Host, Result, fail};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One piece of work; it is told of an earlier failure of the stream.
+pub(crate) type Work = Box<dyn FnOnce(Option<&Error>) -> Result<()> + Send>;
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Work>,
+    pushed: u64,
+    done: u64,
+    /// Somebody runs the front of the queue.
+    driven: bool,
+    /// The progress thread exists.
+    thread: bool,
+    closing: bool,
+    failure: Option<(u64, Error)>,
+}
+
+/// What the handle, the thread and events share.
+#[derive(Default)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+fn lock(m: &Mutex<State>) -> MutexGuard<'_, State> {
+    // Every value is replaced whole, so what a panicking thread held is usable.
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Runs the front of the queue. `false` = nothing to do, or somebody else is at it.
+    fn step(&self) -> bool {
+        let mut st = lock(&self.state);
+        if st.driven {
+            return false;
+        }
+        let Some(work) = st.queue.pop_front() else {
+            return false;
+        };
+        st.driven = true;
+        let seq = st.done + 1;
+        let before = st.failure.as_ref().map(|(_, e)| e.clone());
+        drop(st);
+        let run = std::panic::AssertUnwindSafe(|| work(before.as_ref()));
+        let result = std::panic::catch_unwind(run).unwrap_or_else(|_| {
+            fail(
+                Code::Panic,
+                "work of an mpi stream panicked; this is a bug",
+            )
+        });
+        let mut st = lock(&self.state);
+        st.driven = false;
+        st.done = seq;
+        if let (Err(e), None) = (result, &st.failure) {
+            st.failure = Some((seq, e.sticky()));
+        }
+        self.changed.notify_all();
+        true
+    }
+
+    /// The progress thread.
+    fn serve(&self) {
+        loop {
+            while self.step() {}
+            let st = lock(&self.state);
+            if st.closing && st.queue.is_empty() {
+                return;
+            }
+            if st.queue.is_empty() || st.driven {
+                drop(self.changed.wait(st));
+            }
+        }
+    }
+
+    fn at(&self, seq: u64) -> Result<bool> {
+        let st = lock(&self.state);
+        match &st.failure {
+            Some((at, e)) if *at <= seq => Err(e.clone()),
+            _ => Ok(st.done >= seq),
+        }
+    }
+
+    fn wait(&self, seq: u64, timeout: Option<Duration>) -> Result<()> {
+        let end = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut st = lock(&self.state);
+        while st.done < seq {
+            let left = end.map(|e| e.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return fail(
+                    Code::Timeout,
+                    format!("the stream has not come so far within {timeout:?}"),
+                );
+            }
+            // A pause that is never long: the thread may have been asked for after the wait began.
+            let pause = left.unwrap_or(Duration::from_secs(1));
+            let woken = self.changed.wait_timeout(st, pause.min(Duration::from_secs(1)));
+            st = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(st);
+        self.at(seq).map(|_| ())
+    }
+}
+
+/// An in-order queue.
+pub struct Stream {
+    shared: Arc<Shared>,
+    host: Host,
+    /// Work waits for whoever waits for it.
+    lazy: bool,
+}
+
+impl Stream {
+    pub(crate) fn new(host: Host, priority: i32) -> Stream {
+        Stream {
+            shared: Arc::default(),
+            host,
+            lazy: priority == i32::MIN,
+        }
+    }
+
+    /// Enqueues.
+    pub(crate) fn push(&self, work: Work) -> Result<u64> {
+        let mut st = lock(&self.shared.state);
+        if let Some((_, e)) = &st.failure {
+            return Err(e.clone());
+        }
+        st.queue.push_back(work);
+        st.pushed += 1;
+        let seq = st.pushed;
+        drop(st);
+        if !self.lazy {
+            self.wake()?;
+        }
+        Ok(seq)
+    }
+
+    /// Makes sure that a thread works on the queue.
+    fn wake(&self) -> Result<()> {
+        let mut st = lock(&self.shared.state);
+        if st.thread {
+            self.shared.changed.notify_all();
+            return Ok(());
+        }
+        st.thread = true;
+        drop(st);
+        let shared = self.shared.clone();
+        self.host
+            .spawn(Box::new(move || shared.serve()))
+            .map(|_| ())
+    }
+
+    fn pushed(&self) -> u64 {
+        lock(&self.shared.state).pushed
+    }
+
+    pub(crate) fn query(&self) -> Result<bool> {
+        let done = self.shared.at(self.pushed())?;
+        if !done && self.lazy {
+            self.wake()?;
+        }
+        Ok(done)
+    }
+
+    pub(crate) fn sync(&self, timeout: Option<Duration>) -> Result<()> {
+        let seq = self.pushed();
+        // What runs here has a timeout of its own.
+        while self.lazy && self.shared.step() {}
+        self.shared.wait(seq, timeout)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        lock(&self.shared.state).closing = true;
+        while self.lazy && self.shared.step() {}
+        self.shared.changed.notify_all();
+    }
+}
+
+/// A point in a stream; the latest record counts.
+#[derive(Default)]
+pub struct Event(Mutex<Option<(Arc<Shared>, u64)>>);
+
+impl Event {
+    fn point(&self) -> Option<(Arc<Shared>, u64)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    pub(crate) fn record(&self, s: &Stream) -> Result<()> {
+        s.query()?;
+        let point = Some((s.shared.clone(), s.pushed()));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = point;
+        Ok(())
+    }
+    pub(crate) fn query(&self) -> Result<bool> {
+        self.point().map_or(Ok(true), |(s, seq)| s.at(seq))
+    }
+    pub(crate) fn sync(&self, timeout: Option<Duration>) -> Result<()> {
+        self.point().map_or(Ok(()), |(s, seq)| s.wait(seq, timeout))
+    }
+    pub(crate) fn wait_on(&self, s: &Stream) -> Result<()> {
+        let Some((other, seq)) = self.point() else {
+            return Ok(());
+        };
+        if Arc::ptr_eq(&other, &s.shared) {
+            return Ok(());
+        }
+        s.push(Box::new(move |_| other.wait(seq, None))).map(|_| ())
+    }
+}
