@@ -2,6 +2,7 @@
 
 use crate::buffer::{Buffer, Region};
 use crate::call::check;
+use crate::carrier::{self, Carried};
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
@@ -145,16 +146,18 @@ pub struct CollSupport {
     pub max_bytes: u64,
 }
 
-struct CommInner {
+pub(crate) struct CommInner {
     /// Keeps the device open while the communicator lives.
     _device: Device,
-    handle: Raw,
-    api: abi::CollectiveApi,
+    pub handle: Raw,
+    pub api: abi::CollectiveApi,
     mask: Mask,
-    name: String,
-    rank: u32,
-    size: u32,
+    pub name: String,
+    pub rank: u32,
+    pub size: u32,
     aborted: AtomicBool,
+    /// Another plugin does it.
+    pub carried: Option<Carried>,
 }
 
 impl Drop for CommInner {
@@ -219,17 +222,20 @@ impl Communicator {
         options: &CommOptions,
     ) -> Result<Communicator> {
         let at = || format!("communicator {} rank {rank} of {size}", options.name);
-        let Some(api) = device.0.plugin.0.coll else {
+        let carrier = device.carrier();
+        // The device whose plugin makes the communicator.
+        let home = carrier.as_ref().map_or(device, |c| c.device());
+        let Some(api) = home.0.plugin.0.coll else {
             return Err(Error::new(
                 Code::Unsupported,
                 "comm_init",
-                format!("plugin {} provides no collectives", device.plugin().name()),
+                format!("plugin {} provides no collectives", home.plugin().name()),
             ));
         };
         let timeout = options.timeout.unwrap_or(Duration::from_secs(300));
         let key = format!("comm/{scope}/id");
         let id = if rank == 0 {
-            let id = unique_id(device, &api).map_err(|e| e.context(at()))?;
+            let id = unique_id(home, &api).map_err(|e| e.context(at()))?;
             boot.set(&key, &id)?;
             id
         } else {
@@ -252,7 +258,7 @@ impl Communicator {
         // SAFETY: id and config live for the call.
         check("comm_init", |e| unsafe {
             call!(api, comm_init)(
-                device.0.handle.0,
+                home.0.handle.0,
                 id.as_ptr().cast(),
                 id.len() as u64,
                 &cfg,
@@ -261,7 +267,7 @@ impl Communicator {
             )
         })
         .map_err(|e| e.context(at()))?;
-        let inner = CommInner {
+        let mut inner = CommInner {
             _device: device.clone(),
             handle: Raw(h),
             api,
@@ -270,7 +276,10 @@ impl Communicator {
             rank,
             size,
             aborted: AtomicBool::new(false),
+            carried: None,
         };
+        // Made last: a failure here leaves a communicator that is destroyed like any other.
+        inner.carried = carrier.as_ref().map(Carried::new).transpose()?;
         Ok(Communicator {
             inner: Arc::new(inner),
             ledger: device.0.collectives.clone(),
@@ -437,6 +446,9 @@ impl Communicator {
             self.seq += 1;
             *d = self.desc(m, self.seq)?.0;
             mask::check(&self.inner.mask, d, m)?;
+        }
+        if self.inner.carried.is_some() {
+            return carrier::group(&self.inner, stream, members, descs);
         }
         let uses = members.iter().flat_map(|m| uses(m).into_iter().flatten());
         let name = &self.inner.name;

@@ -2,6 +2,7 @@
 
 use crate::buffer::{Buffer, Home, HostBuffer};
 use crate::call::check;
+use crate::carrier::{Carrier, Fault};
 use crate::error::{Code, Error, Result};
 use crate::kernel::{Kernel, KernelInner, OpRequest};
 use crate::ledger::{CollectiveLedger, CollectiveLine, MemoryLedger, MemoryReport, Tag};
@@ -88,6 +89,8 @@ impl Plugin {
             slabs: RwLock::new(HashMap::new()),
             streams: RwLock::new(vec![]),
             kernels: Mutex::new(HashMap::new()),
+            carrier: Mutex::new(None),
+            fault: Arc::default(),
         })))
     }
     /// Quiesces the plugin's threads; every device must be dropped first. The library stays mapped.
@@ -145,6 +148,8 @@ pub(crate) struct DeviceInner {
     slabs: RwLock<HashMap<u32, Slab>>,
     pub streams: RwLock<Vec<Arc<StreamCore>>>,
     kernels: Mutex<HashMap<OpRequest, Arc<KernelInner>>>,
+    carrier: Mutex<Option<Carrier>>,
+    pub fault: Arc<Fault>,
 }
 
 /// An open device. Clone shares it.
@@ -218,6 +223,15 @@ impl Device {
         }
     }
 
+    /// From now on this device's communicators are made by `carrier` and work through pinned memory: how ranks of several processes meet.
+    pub fn carry(&self, carrier: &Carrier) {
+        *lock(&self.0.carrier) = Some(carrier.clone());
+    }
+    /// Who carries its collectives, if another plugin does.
+    pub fn carrier(&self) -> Option<Carrier> {
+        lock(&self.0.carrier).clone()
+    }
+
     /// Creates a stream; larger priority is more urgent. `name` is for messages and traces.
     pub fn stream(&self, name: &str, priority: i32) -> Result<Stream> {
         let mut h = std::ptr::null_mut();
@@ -231,6 +245,7 @@ impl Device {
             streams.len() as u32,
             name,
             &self.0.api,
+            self.0.fault.clone(),
         ));
         streams.push(core.clone());
         Ok(Stream::new(self.clone(), core))

@@ -13,6 +13,7 @@
 #[macro_use]
 mod call;
 mod buffer;
+mod carrier;
 mod comm;
 mod device;
 pub mod error;
@@ -29,6 +30,7 @@ mod stream;
 mod track;
 
 pub use buffer::{Buffer, HostBuffer, Region};
+pub use carrier::Carrier;
 pub use comm::{
     AbortHandle, Bootstrap, CollSupport, Collective, CommOptions, CommTag, Communicator, Counts,
     Reduce,

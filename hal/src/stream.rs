@@ -3,6 +3,7 @@
 
 use crate::buffer::{Buffer, HostBuffer, Region};
 use crate::call::{check, state};
+use crate::carrier::Fault;
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernel;
@@ -20,6 +21,7 @@ pub(crate) struct StreamCore {
     api: abi::DeviceApi,
     state: Mutex<State>,
     waits: AtomicU64,
+    fault: Arc<Fault>,
 }
 
 struct State {
@@ -34,7 +36,13 @@ struct State {
 }
 
 impl StreamCore {
-    pub fn new(handle: Raw, id: StreamId, name: &str, api: &abi::DeviceApi) -> StreamCore {
+    pub fn new(
+        handle: Raw,
+        id: StreamId,
+        name: &str,
+        api: &abi::DeviceApi,
+        fault: Arc<Fault>,
+    ) -> StreamCore {
         let state = State {
             seq: 0,
             passed: 0,
@@ -48,6 +56,7 @@ impl StreamCore {
             api: *api,
             state: Mutex::new(state),
             waits: AtomicU64::new(0),
+            fault,
         }
     }
 
@@ -94,7 +103,8 @@ impl StreamCore {
         .map_err(|e| e.context(format!("stream {}", self.name)))?;
         let mut st = self.lock();
         st.passed = st.passed.max(target);
-        Ok(())
+        drop(st);
+        self.fault.check()
     }
 
     /// Waits until call `seq` has finished.
@@ -350,6 +360,7 @@ impl Stream {
     /// Has everything submitted finished?
     pub fn query(&self) -> Result<bool> {
         let _st = self.core.lock();
+        self.core.fault.check()?;
         // SAFETY: the stream is live.
         state("stream_query", |e| unsafe {
             call!(self.device.0.api, stream_query)(self.core.handle.0, e)
@@ -414,6 +425,7 @@ pub struct Event(Arc<EventInner>);
 impl Event {
     /// Has the latest record been passed?
     pub fn query(&self) -> Result<bool> {
+        self.0.device.0.fault.check()?;
         // SAFETY: the event is live.
         state("event_query", |e| unsafe {
             call!(self.0.device.0.api, event_query)(self.0.handle.0, e)
@@ -436,7 +448,7 @@ impl Event {
             let mut st = core.lock();
             st.passed = st.passed.max(seq);
         }
-        Ok(())
+        self.0.device.0.fault.check()
     }
     /// Time from `self` to `later`, both passed. `None` where the device cannot tell.
     pub fn elapsed(&self, later: &Event) -> Result<Option<Duration>> {

@@ -1,9 +1,16 @@
 //! The mesh: any set of axes gives a group, and a group of one is a real group. [`topology`] is the arithmetic; [`groups`] holds the
-//! communicators.
+//! communicators. [`launch`] tells which
+//! process of how many this is, [`store`] and [`meet`] let the processes of a job find each other.
 #![forbid(unsafe_code)]
 
 pub mod groups;
+pub mod launch;
+pub mod meet;
+pub mod store;
 pub mod topology;
 
 pub use groups::{Mesh, MeshOptions};
+pub use launch::{Launch, LaunchError, Launcher, detect};
+pub use meet::meet;
+pub use store::{JobStore, LateStore, PeerFailure};
 pub use topology::{Axis, Coords, Group, Topology, TopologyError};

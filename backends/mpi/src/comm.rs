@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A communicator of this name is the whole world in MPI's own order. It needs no store, so a job can make its store through it.
-pub const WORLD: &str = "mpi.world";
+pub const WORLD: &str = "carrier.world";
 
 /// Without a configured timeout.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -53,6 +53,8 @@ pub(crate) struct Member {
     number: AtomicU64,
     splits: AtomicU64,
     scratch: Mutex<Vec<u64>>,
+    /// Bytes of one MPI message at most; more go as several, so that counts have no limit.
+    pub(crate) longest: usize,
 }
 
 impl Member {
@@ -70,7 +72,10 @@ impl Member {
         match &*lock(&self.failure) {
             Some(e) => Err(e.clone()),
             None if self.aborted.load(SeqCst) => {
-                let e = Error::new(Code::Aborted, format!("communicator {}: aborted", self.name));
+                let e = Error::new(
+                    Code::Aborted,
+                    format!("communicator {}: aborted", self.name),
+                );
                 Err(e.sticky())
             }
             None => Ok(()),
@@ -169,7 +174,10 @@ impl Collectives<MpiBackend> for MpiCollectives {
                     ),
                 );
             }
-            let tag = id.iter().fold(0u32, |h, b| h.wrapping_mul(31) + u32::from(*b)) % 0x7fff;
+            let tag = id
+                .iter()
+                .fold(0u32, |h, b| h.wrapping_mul(31) + u32::from(*b))
+                % 0x7fff;
             (mpi.group(&world, tag as i32)?, world, true)
         };
         Ok(Comm(Arc::new(Member {
@@ -193,6 +201,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             number: AtomicU64::new(0),
             splits: AtomicU64::new(0),
             scratch: Mutex::default(),
+            longest: b.longest,
         })))
     }
 
@@ -262,6 +271,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             number: AtomicU64::new(0),
             splits: AtomicU64::new(0),
             scratch: Mutex::default(),
+            longest: m.longest,
         }))))
     }
 
@@ -312,4 +322,3 @@ impl Collectives<MpiBackend> for MpiCollectives {
         Ok(())
     }
 }
-

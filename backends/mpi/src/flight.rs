@@ -7,8 +7,6 @@ use crossweave_plugin::{Code, Error, Result, fail};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// Longest message of one MPI call; longer ones go as several, so counts have no limit.
-const LONGEST: usize = 1 << 30;
 /// Waiting begins to sleep after this long: other ranks on the same cores have work to do.
 const AWAKE: Duration = Duration::from_micros(200);
 /// Longest sleep between two looks.
@@ -63,7 +61,7 @@ impl<'a> Flight<'a> {
     pub(crate) unsafe fn send(&mut self, to: usize, at: *const u8, bytes: usize) -> Result<()> {
         let mut from = 0;
         loop {
-            let len = (bytes - from).min(LONGEST) as i32;
+            let len = (bytes - from).min(self.member.longest) as i32;
             let m = self.member;
             // SAFETY: promised by the caller.
             let request = unsafe {
@@ -91,7 +89,7 @@ impl<'a> Flight<'a> {
     pub(crate) unsafe fn recv(&mut self, from: usize, at: *mut u8, bytes: usize) -> Result<()> {
         let mut done = 0;
         loop {
-            let len = (bytes - done).min(LONGEST) as i32;
+            let len = (bytes - done).min(self.member.longest) as i32;
             let m = self.member;
             // SAFETY: promised by the caller.
             let request = unsafe {
@@ -244,7 +242,10 @@ impl<'a> Flight<'a> {
             _ => format!("rank {p}"),
         };
         // A peer that waits here too is not the cause.
-        let absent = |p: &&u32| self.word_of(**p).is_none_or(|(at, _)| Some(at) != self.number);
+        let absent = |p: &&u32| {
+            self.word_of(**p)
+                .is_none_or(|(at, _)| Some(at) != self.number)
+        };
         let culprit = peers.iter().find(absent).or(peers.first()).copied();
         let who: Vec<String> = peers.iter().map(describe).collect();
         let e = Error::new(

@@ -188,9 +188,7 @@ unsafe fn typed<T: Elem>(reduce: u32, sources: &[(*const u8, f64)], out: *mut u8
                     each.for_each(|(i, a)| *a = T::add(*a, at(i).up()))
                 }
                 (_, false) => each.for_each(|(i, a)| *a = op(*a, at(i).up())),
-                (_, true) => {
-                    each.for_each(|(i, a)| *a = T::add(*a, T::scale(at(i).up(), *factor)))
-                }
+                (_, true) => each.for_each(|(i, a)| *a = T::add(*a, T::scale(at(i).up(), *factor))),
             }
         }
         for (i, a) in acc.iter().enumerate() {
@@ -213,9 +211,15 @@ mod tests {
     fn sixteen_bit_sums_are_rounded_once_and_in_rank_order() {
         // 256 + 1 + 1: in bf16, rounding after each addition would lose both ones.
         let x = [bf16::from_f32(256.0), bf16::ONE, bf16::ONE];
-        let sources: Vec<_> = x.iter().map(|v| (std::ptr::from_ref(v).cast::<u8>(), 1.0)).collect();
+        let sources: Vec<_> = x
+            .iter()
+            .map(|v| (std::ptr::from_ref(v).cast::<u8>(), 1.0))
+            .collect();
         let mut out = bf16::ZERO;
-        let f = Fold { dtype: DType::Bf16, reduce: RED_SUM };
+        let f = Fold {
+            dtype: DType::Bf16,
+            reduce: RED_SUM,
+        };
         // SAFETY: one element each.
         unsafe { f.run(&sources, std::ptr::from_mut(&mut out).cast(), 1) };
         assert_eq!(out.to_f32(), 258.0);
@@ -225,10 +229,19 @@ mod tests {
     fn average_scale_and_nan() {
         let x = [[1.0f32, f32::NAN], [4.0, 0.0]];
         let run = |reduce: u32, factor: f64| {
-            let sources: Vec<_> = x.iter().map(|v| (v.as_ptr().cast::<u8>(), factor)).collect();
+            let sources: Vec<_> = x
+                .iter()
+                .map(|v| (v.as_ptr().cast::<u8>(), factor))
+                .collect();
             let mut out = [0f32; 2];
             // SAFETY: two elements each.
-            unsafe { Fold { dtype: DType::F32, reduce }.run(&sources, out.as_mut_ptr().cast(), 2) };
+            unsafe {
+                Fold {
+                    dtype: DType::F32,
+                    reduce,
+                }
+                .run(&sources, out.as_mut_ptr().cast(), 2)
+            };
             out
         };
         assert_eq!(run(RED_AVG, 1.0)[0], 2.5);

@@ -1,9 +1,10 @@
 //! Collectives over MPI, for the ranks of several processes: Open MPI or MPICH, whichever is installed, opened when the first device is.
 //!
-//! The plugin's one device is the host itself. Other devices reach it through pinned memory ([`NATIVE_HOST`]), so it serves them all. It
+//! The plugin's one device is the host itself. Other devices reach it through pinned memory, whose addresses it imports, so it serves them all. It
 //! computes nothing. Nothing of MPI is needed to build it: see `library` and ADR 0015.
 //!
-//! Configuration: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the launcher's), both optional.
+//! Configuration: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the launcher's), `mpi.longest_message` (bytes of one
+//! MPI message, 1 GiB), all optional.
 
 mod comm;
 mod flight;
@@ -15,7 +16,7 @@ mod run;
 mod stream;
 
 pub use comm::{Comm, MpiCollectives, WORLD};
-pub use memory::{Mem, NATIVE_HOST};
+pub use memory::Mem;
 pub use stream::{Event, Stream};
 
 use crossweave_abi as abi;
@@ -28,11 +29,15 @@ use memory::address;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// Bytes of one MPI message: MPI counts in 32 bits.
+const LONGEST: usize = 1 << 30;
+
 /// MPI as a plugin. MPI itself exists once in a process, and so does what is kept here.
 pub struct MpiBackend {
     host: Host,
     /// `Err`: what was found out once stays so.
     mpi: Mutex<Option<Result<Arc<dyn Mpi>>>>,
+    longest: usize,
 }
 
 /// The host, with MPI running.
@@ -74,9 +79,20 @@ impl Backend for MpiBackend {
     };
 
     fn init(host: Host) -> Result<MpiBackend> {
+        let longest = match host.config("mpi.longest_message") {
+            None => LONGEST,
+            Some(text) => match text.parse() {
+                Ok(n) if (1..=LONGEST).contains(&n) => n,
+                _ => {
+                    let why = format!("mpi.longest_message = {text:?}: give 1 to {LONGEST} bytes");
+                    return fail(Code::Invalid, why);
+                }
+            },
+        };
         Ok(MpiBackend {
             host,
             mpi: Mutex::new(None),
+            longest,
         })
     }
 
@@ -94,11 +110,17 @@ impl Backend for MpiBackend {
 
     fn open(&self, index: u32) -> Result<Device> {
         if index > 0 {
-            return fail(Code::Invalid, format!("mpi device {index}: there is one, the host"));
+            return fail(
+                Code::Invalid,
+                format!("mpi device {index}: there is one, the host"),
+            );
         }
         let mut mpi = self.mpi.lock().unwrap_or_else(PoisonError::into_inner);
         let open = || {
-            let (path, family) = (self.host.config("mpi.library"), self.host.config("mpi.family"));
+            let (path, family) = (
+                self.host.config("mpi.library"),
+                self.host.config("mpi.family"),
+            );
             let mpi = library::open(path.as_deref(), family.as_deref())?;
             self.host.log(4, "mpi", &mpi.version());
             Ok(Arc::from(mpi))
@@ -120,7 +142,13 @@ impl Backend for MpiBackend {
             uuid: [0; 16],
             name: "host memory, collectives over MPI".into(),
             pci_bus_id: String::new(),
-            arch: d.mpi.version().split([' ', ',']).take(2).collect::<Vec<_>>().join(" "),
+            arch: d
+                .mpi
+                .version()
+                .split([' ', ','])
+                .take(2)
+                .collect::<Vec<_>>()
+                .join(" "),
         })
     }
 
@@ -212,7 +240,9 @@ impl Backend for MpiBackend {
         for (what, pitch, bytes) in [("dst", dpitch, dst.bytes), ("src", spitch, src.bytes)] {
             let need = match height {
                 0 => Some(0),
-                h => (h - 1).checked_mul(pitch).and_then(|b| b.checked_add(width)),
+                h => (h - 1)
+                    .checked_mul(pitch)
+                    .and_then(|b| b.checked_add(width)),
             };
             if (height > 1 && pitch < width) || need.is_none_or(|n| n > bytes) {
                 return fail(
@@ -223,7 +253,10 @@ impl Backend for MpiBackend {
                 );
             }
         }
-        let (to, from) = (At(address(&dst, "copy dst")?), At(address(&src, "copy src")?));
+        let (to, from) = (
+            At(address(&dst, "copy dst")?),
+            At(address(&src, "copy src")?),
+        );
         let work = move |failed: Option<&Error>| {
             if failed.is_none() {
                 for row in 0..height {
@@ -244,7 +277,10 @@ impl Backend for MpiBackend {
         {
             return fail(
                 Code::Invalid,
-                format!("fill: a pattern of {pattern_bytes} bytes over {} bytes", dst.bytes),
+                format!(
+                    "fill: a pattern of {pattern_bytes} bytes over {} bytes",
+                    dst.bytes
+                ),
             );
         }
         let (to, bytes) = (At(address(&dst, "fill")?), dst.bytes as usize);

@@ -356,10 +356,7 @@ impl<H: Handle> Mpi for Lib<H> {
         // Not under the lock: the call waits for the other members, and while a communicator is made this rank does nothing else.
         // SAFETY: MPI is running; arrays and out parameters live for the calls.
         unsafe {
-            self.check(
-                "MPI_Comm_group",
-                (self.f.comm_group)(self.world, &mut all),
-            )?;
+            self.check("MPI_Comm_group", (self.f.comm_group)(self.world, &mut all))?;
             self.check(
                 "MPI_Group_incl",
                 (self.f.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &mut some),

@@ -4,10 +4,6 @@ use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Result, Span, fail, unsupported};
 use std::alloc::Layout;
 
-/// Native type of `mem_import`: host memory, `value[0]` its address. Its owner keeps it alive; a memory with `bytes = u64::MAX` at address
-/// 0 stands for the whole address space, so that a host can name any of its pinned buffers by an offset.
-pub const NATIVE_HOST: u32 = 1;
-
 /// A piece of host memory.
 pub struct Mem {
     at: *mut u8,
@@ -35,7 +31,10 @@ impl Mem {
         // SAFETY: the size is at least one.
         let at = unsafe { std::alloc::alloc_zeroed(layout) };
         if at.is_null() {
-            let e = Error::new(Code::Oom, format!("mem_alloc: no {bytes} bytes of host memory"));
+            let e = Error::new(
+                Code::Oom,
+                format!("mem_alloc: no {bytes} bytes of host memory"),
+            );
             return Err(e.retryable());
         }
         Ok(Mem {
@@ -46,7 +45,7 @@ impl Mem {
     }
 
     pub(crate) fn import(n: &abi::Native) -> Result<Mem> {
-        if n.type_ != NATIVE_HOST {
+        if n.type_ != abi::NATIVE_HOST_POINTER {
             return unsupported(format!("mem_import of native type {}", n.type_));
         }
         Ok(Mem {
@@ -73,9 +72,7 @@ impl Drop for Mem {
 /// The address of a span.
 pub(crate) fn address(span: &Span<'_, Mem>, what: &str) -> Result<*mut u8> {
     match span.offset.checked_add(span.bytes) {
-        Some(end) if end <= span.mem.bytes => {
-            Ok(span.mem.at.wrapping_add(span.offset as usize))
-        }
+        Some(end) if end <= span.mem.bytes => Ok(span.mem.at.wrapping_add(span.offset as usize)),
         _ => fail(
             Code::Invalid,
             format!(

@@ -196,7 +196,8 @@ impl Run<'_> {
                     false => scratch.add(r * p.bytes(step)).cast_const(),
                 };
                 let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
-                self.fold().run(&sources, p.recv.add(my_at), my_count as usize);
+                self.fold()
+                    .run(&sources, p.recv.add(my_at), my_count as usize);
                 if let Some(mut g) = gathering.take() {
                     g.land()?;
                 }

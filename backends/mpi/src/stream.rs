@@ -49,12 +49,8 @@ impl Shared {
         let before = st.failure.as_ref().map(|(_, e)| e.clone());
         drop(st);
         let run = std::panic::AssertUnwindSafe(|| work(before.as_ref()));
-        let result = std::panic::catch_unwind(run).unwrap_or_else(|_| {
-            fail(
-                Code::Panic,
-                "work of an mpi stream panicked; this is a bug",
-            )
-        });
+        let result = std::panic::catch_unwind(run)
+            .unwrap_or_else(|_| fail(Code::Panic, "work of an mpi stream panicked; this is a bug"));
         let mut st = lock(&self.state);
         st.driven = false;
         st.done = seq;
@@ -100,7 +96,9 @@ impl Shared {
             }
             // A pause that is never long: the thread may have been asked for after the wait began.
             let pause = left.unwrap_or(Duration::from_secs(1));
-            let woken = self.changed.wait_timeout(st, pause.min(Duration::from_secs(1)));
+            let woken = self
+                .changed
+                .wait_timeout(st, pause.min(Duration::from_secs(1)));
             st = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(st);
@@ -190,7 +188,10 @@ pub struct Event(Mutex<Option<(Arc<Shared>, u64)>>);
 
 impl Event {
     fn point(&self) -> Option<(Arc<Shared>, u64)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
     pub(crate) fn record(&self, s: &Stream) -> Result<()> {
         s.query()?;

@@ -1,0 +1,412 @@
+//! Collectives of one plugin for the devices of others: what a device's own plugin cannot do (reach other processes) a carrier does, over
+//! pinned host memory.
+//!
+//! A collective of a carried device is three pieces of work on the stream it was launched on: copies of its inputs into pinned memory, a
+//! host call in which the carrier runs the collective there, and copies of its outputs back. Stream order needs nothing else, so it holds
+//! for every device that has pinned memory and host calls. A host call cannot fail a stream, so a failed collective marks the device:
+//! every later wait on it says what happened, and nobody takes what is in its memory for a result.
+
+use crate::buffer::{HostBuffer, Region};
+use crate::call::check;
+use crate::comm::{Bootstrap, Collective, CommInner, CommOptions, Communicator};
+use crate::device::{Device, Plugin, Raw};
+use crate::error::{Code, Error, Result};
+use crate::ledger::Tag;
+use crate::stream::Stream;
+use crossweave_abi as abi;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What has gone wrong outside a device's plugin, for every wait on the device.
+#[derive(Default)]
+pub(crate) struct Fault {
+    set: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl Fault {
+    /// The first one stays.
+    fn set(&self, e: Error) {
+        let mut slot = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.get_or_insert(Error { sticky: true, ..e });
+        self.set.store(true, Release);
+    }
+    /// `Err` once something has.
+    pub fn check(&self) -> Result<()> {
+        if !self.set.load(Acquire) {
+            return Ok(());
+        }
+        let slot = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// The name of a communicator of all processes, by which a carrier knows it.
+pub const WORLD: &str = "carrier.world";
+
+/// The store of a communicator that needs none.
+struct Nowhere;
+
+impl Bootstrap for Nowhere {
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
+        Ok(WORLD.into())
+    }
+}
+
+/// A plugin that carries collectives for other plugins' devices. Clone shares it.
+#[derive(Clone)]
+pub struct Carrier(pub(crate) Device);
+
+impl Carrier {
+    /// Opens the plugin's device 0 for it.
+    ///
+    /// # Errors
+    /// `Unsupported` when the plugin has no collectives or cannot take host memory in; whatever keeps it from starting.
+    pub fn open(plugin: &Plugin) -> Result<Carrier> {
+        let lacks = |what: &str| {
+            Err(Error::new(
+                Code::Unsupported,
+                "carrier",
+                format!("plugin {} {what}", plugin.name()),
+            ))
+        };
+        if plugin.0.coll.is_none() {
+            return lacks("provides no collectives");
+        }
+        if plugin.0.device.is_none_or(|d| d.mem_import.is_none()) {
+            return lacks("does not take host memory in (mem_import)");
+        }
+        plugin.open(0).map(Carrier)
+    }
+
+    /// All processes the launcher has connected, in its order. Needs no store, so a job can make its store through it.
+    ///
+    /// # Errors
+    /// A launcher and a carrier that disagree about rank or size.
+    pub fn world(&self, rank: u32, size: u32, timeout: Duration) -> Result<Communicator> {
+        let options = CommOptions {
+            name: WORLD.into(),
+            timeout: Some(timeout),
+        };
+        Communicator::new(&self.0, &Nowhere, rank, size, &options)
+    }
+
+    /// The carrier's own device: its memory, streams and attributes.
+    pub fn device(&self) -> &Device {
+        &self.0
+    }
+}
+
+/// A communicator's half of being carried.
+pub(crate) struct Carried {
+    carrier: Device,
+    /// Lowest of all priorities: the carrier works in the host call that waits for it, not on a further thread.
+    stream: Raw,
+    staging: Mutex<Option<Staging>>,
+}
+
+struct Staging {
+    host: HostBuffer,
+    /// The same memory for the carrier.
+    import: Raw,
+}
+
+impl Carried {
+    pub fn new(carrier: &Carrier) -> Result<Carried> {
+        let device = carrier.0.clone();
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: the device is open; the out pointer lives for the call.
+        check("stream_create", |e| unsafe {
+            call!(device.0.api, stream_create)(device.0.handle.0, i32::MIN, 0, &mut stream, e)
+        })?;
+        Ok(Carried {
+            carrier: device,
+            stream: Raw(stream),
+            staging: Mutex::new(None),
+        })
+    }
+
+    /// Makes sure of `bytes` of staging memory of `device`.
+    fn grow(&self, slot: &mut Option<Staging>, device: &Device, bytes: u64) -> Result<()> {
+        if slot
+            .as_ref()
+            .is_some_and(|s| s.host.buffer().bytes() >= bytes)
+        {
+            return Ok(());
+        }
+        self.release(slot.take())?;
+        let host = device.alloc_host(bytes.max(4096), Tag::Staging)?;
+        let native = abi::Native {
+            size: size_of::<abi::Native>() as u32,
+            type_: abi::NATIVE_HOST_POINTER,
+            value: [host.address() as usize as u64, 0, 0, 0],
+            bytes: host.buffer().bytes(),
+        };
+        let mut h = std::ptr::null_mut();
+        // SAFETY: the address has that many bytes and outlives the import: both are released together.
+        check("mem_import", |e| unsafe {
+            call!(self.carrier.0.api, mem_import)(self.carrier.0.handle.0, &native, &mut h, e)
+        })?;
+        let import = Raw(h);
+        *slot = Some(Staging { host, import });
+        Ok(())
+    }
+
+    fn release(&self, staging: Option<Staging>) -> Result<()> {
+        let Some(s) = staging else {
+            return Ok(());
+        };
+        let done = s.host.buffer().host_wait(true);
+        self.carrier.forget_import(s.import);
+        done
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        let staging = self
+            .staging
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        // A failed stream runs nothing more.
+        let _ = self.release(staging);
+        // SAFETY: created by us, destroyed once.
+        unsafe { call!(self.carrier.0.api, stream_destroy)(self.stream.0) };
+    }
+}
+
+/// Where the operands of one collective lie in staging memory.
+struct Place<'a> {
+    send: Option<(Region<'a>, u64)>,
+    recv: Option<(Region<'a>, u64)>,
+}
+
+impl<'a> Place<'a> {
+    /// Places them from `at` on; overlapping operands overlap there too. With the end.
+    fn of(c: &Collective<'a>, at: u64) -> (Place<'a>, u64) {
+        let (send, recv) = operands(c);
+        let end = |r: &Region<'_>| r.offset + r.bytes;
+        let round = |n: u64| n.next_multiple_of(64);
+        match (send, recv) {
+            (Some(s), Some(r))
+                if std::ptr::eq(s.buffer, r.buffer) && s.offset < end(&r) && r.offset < end(&s) =>
+            {
+                let from = s.offset.min(r.offset);
+                let to = end(&s).max(end(&r));
+                let place = Place {
+                    send: Some((s, at + s.offset - from)),
+                    recv: Some((r, at + r.offset - from)),
+                };
+                (place, round(at + to - from))
+            }
+            (s, r) => {
+                let middle = round(at + s.map_or(0, |s| s.bytes));
+                let place = Place {
+                    send: s.map(|s| (s, at)),
+                    recv: r.map(|r| (r, middle)),
+                };
+                (place, round(middle + r.map_or(0, |r| r.bytes)))
+            }
+        }
+    }
+}
+
+/// What a collective reads from and writes to.
+fn operands<'a>(c: &Collective<'a>) -> (Option<Region<'a>>, Option<Region<'a>>) {
+    match c {
+        Collective::AllReduce { buf, .. }
+        | Collective::Broadcast { buf, .. }
+        | Collective::Reduce { buf, .. } => (Some(*buf), Some(*buf)),
+        Collective::ReduceScatter { send, recv, .. }
+        | Collective::AllGather { send, recv, .. }
+        | Collective::AllToAll { send, recv, .. }
+        | Collective::AllToAllV { send, recv, .. }
+        | Collective::AllGatherV { send, recv, .. } => (Some(*send), Some(*recv)),
+        Collective::Send { buf, .. } => (Some(*buf), None),
+        Collective::Recv { buf, .. } => (None, Some(*buf)),
+        Collective::Barrier => (None, None),
+    }
+}
+
+/// Does this rank's part of it read its input, write its output?
+fn directions(c: &Collective<'_>, rank: u32) -> (bool, bool) {
+    match c {
+        Collective::Broadcast { root, .. } => (*root == rank, *root != rank),
+        Collective::Reduce { root, .. } => (true, *root == rank),
+        _ => (true, true),
+    }
+}
+
+/// The pieces of the output that are written, as offset and length in bytes of it: gaps between pieces keep what they held.
+fn pieces(c: &Collective<'_>, recv: &Region<'_>) -> Vec<(u64, u64)> {
+    match c {
+        Collective::AllToAllV { counts, dtype, .. }
+        | Collective::AllGatherV { counts, dtype, .. } => counts
+            .recv_at
+            .iter()
+            .zip(&counts.recv)
+            .map(|(at, n)| (dtype.bytes(*at), dtype.bytes(*n)))
+            .collect(),
+        _ => vec![(0, recv.bytes)],
+    }
+}
+
+/// A group on its way to the carrier.
+struct Job {
+    comm: Arc<CommInner>,
+    fault: Arc<Fault>,
+    descs: Vec<abi::CollDesc>,
+    /// What the descriptors' count arrays point into.
+    _counts: Vec<Box<[u64]>>,
+    name: &'static str,
+}
+
+impl Job {
+    fn run(&self) -> Result<()> {
+        let carried = self.comm.carried.as_ref();
+        let Some(c) = carried else {
+            return Err(Error::new(Code::Internal, "carrier", "not carried"));
+        };
+        // SAFETY: communicator, stream and imported staging memory live as long as `self.comm`; the descriptors' arrays as long as `self`.
+        check("launch", |e| unsafe {
+            call!(self.comm.api, launch)(
+                self.comm.handle.0,
+                c.stream.0,
+                self.descs.as_ptr(),
+                self.descs.len() as u32,
+                e,
+            )
+        })?;
+        // The collective has a timeout of its own.
+        // SAFETY: as above.
+        check("stream_sync", |e| unsafe {
+            call!(c.carrier.0.api, stream_sync)(c.stream.0, -1, e)
+        })
+    }
+}
+
+/// The host call.
+unsafe extern "C" fn carry(job: *mut c_void, status: abi::Status) {
+    // SAFETY: the box made in `group`, handed over once.
+    let job = unsafe { Box::from_raw(job.cast::<Job>()) };
+    // A stream that has failed says so itself; after a fault nothing more is sent.
+    if status == abi::OK && job.fault.check().is_ok() {
+        let run = std::panic::AssertUnwindSafe(|| job.run());
+        let done = std::panic::catch_unwind(run)
+            .unwrap_or_else(|_| Err(Error::new(Code::Panic, "carrier", "the host call panicked")));
+        if let Err(e) = done {
+            job.fault
+                .set(e.context(format!("{} on {}", job.name, job.comm.name)));
+        }
+    }
+}
+
+/// Launches a group on a stream of a carried device. `descs` are those of `members`, with the spans of the device.
+pub(crate) fn group(
+    comm: &Arc<CommInner>,
+    stream: &Stream,
+    members: &[Collective<'_>],
+    descs: &[abi::CollDesc],
+) -> Result<()> {
+    let Some(carried) = &comm.carried else {
+        return Err(Error::new(Code::Internal, "carrier", "not carried"));
+    };
+    let device = stream.device();
+    let Some(host_call) = device.0.api.stream_host_call else {
+        return Err(Error::new(
+            Code::Unsupported,
+            "carrier",
+            format!(
+                "{} has no stream_host_call, which collectives through another plugin need",
+                device.plugin().name()
+            ),
+        ));
+    };
+    device.0.fault.check()?;
+    let mut end = 0;
+    let mut places = vec![];
+    for m in members {
+        let (place, to) = Place::of(m, end);
+        places.push(place);
+        end = to;
+    }
+    let mut slot = carried
+        .staging
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    carried.grow(&mut slot, device, end)?;
+    let Some(staging) = &*slot else {
+        return Err(Error::new(Code::Internal, "carrier", "no staging memory"));
+    };
+    let memory = staging.host.buffer();
+    for (m, p) in members.iter().zip(&places) {
+        if let Some((r, at)) = p
+            .send
+            .filter(|(r, _)| directions(m, comm.rank).0 && r.bytes > 0)
+        {
+            stream.copy(memory.region(at, r.bytes), r)?;
+        }
+    }
+    let mut counts = vec![];
+    let mut own = descs.to_vec();
+    for (d, p) in own.iter_mut().zip(&places) {
+        let span = |o: &Option<(Region<'_>, u64)>| match o {
+            Some((r, at)) => abi::Span {
+                mem: staging.import.0,
+                offset: *at,
+                bytes: r.bytes,
+            },
+            None => abi::Span::NULL,
+        };
+        (d.send, d.recv) = (span(&p.send), span(&p.recv));
+        for list in [
+            &mut d.send_counts,
+            &mut d.send_offsets,
+            &mut d.recv_counts,
+            &mut d.recv_offsets,
+        ] {
+            if !list.is_null() {
+                // SAFETY: `Communicator::desc` made it of an array with one entry per rank.
+                let copy: Box<[u64]> =
+                    unsafe { std::slice::from_raw_parts(*list, comm.size as usize) }.into();
+                *list = copy.as_ptr();
+                counts.push(copy);
+            }
+        }
+    }
+    let job = Box::into_raw(Box::new(Job {
+        comm: comm.clone(),
+        fault: device.0.fault.clone(),
+        descs: own,
+        _counts: counts,
+        name: members.first().map_or("group", Collective::name),
+    }));
+    stream.submit([(memory, true)].into_iter(), |h| {
+        // SAFETY: the job is handed over once; where the call fails it was not taken.
+        check("stream_host_call", |e| unsafe {
+            host_call(h, carry, job.cast(), e)
+        })
+        .inspect_err(|_| {
+            // SAFETY: as above.
+            drop(unsafe { Box::from_raw(job) });
+        })
+    })?;
+    for (m, p) in members.iter().zip(&places) {
+        let Some((r, at)) = p.recv.filter(|_| directions(m, comm.rank).1) else {
+            continue;
+        };
+        for (from, bytes) in pieces(m, &r) {
+            if bytes > 0 {
+                let to = r.buffer.region(r.offset + from, bytes);
+                stream.copy(to, memory.region(at + from, bytes))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! Who started this process, and as which rank of how many: read from the variables launchers set, by a function of them alone.
+//!
+//! | Launcher | Variables |
+//! |---|---|
+//! | `mpirun` of Open MPI | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` |
+//! | `mpirun` of MPICH and kin | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` |
+//! | `torchrun` and alike | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
+//! | Slurm's `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_NTASKS_PER_NODE` |
+//!
+//! The first of the table that is there wins: what `mpirun` sets cannot be a leftover, while a job script under Slurm or a shell may carry
+//! the others along.
+
+use std::fmt;
+
+/// What started the processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Launcher {
+    /// Open MPI's mpirun, or srun with PMIx.
+    OpenMpi,
+    /// MPICH's mpirun, Intel MPI, MVAPICH, srun with PMI.
+    Mpich,
+    /// torchrun, or anything that sets its variables.
+    Torchrun,
+    /// srun that offers no process manager interface.
+    Slurm,
+}
+
+impl Launcher {
+    /// As the user knows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Launcher::OpenMpi => "mpirun (Open MPI)",
+            Launcher::Mpich => "mpirun (MPICH)",
+            Launcher::Torchrun => "torchrun",
+            Launcher::Slurm => "srun",
+        }
+    }
+    /// The MPI library whose processes it can connect, where that is known.
+    pub fn family(self) -> Option<&'static str> {
+        match self {
+            Launcher::OpenMpi => Some("openmpi"),
+            Launcher::Mpich | Launcher::Torchrun => Some("mpich"),
+            Launcher::Slurm => None,
+        }
+    }
+}
+
+/// A process's place among the processes of its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Who says so.
+    pub launcher: Launcher,
+    /// This process.
+    pub rank: u32,
+    /// Processes of the job.
+    pub world: u32,
+    /// This process among those of its machine.
+    pub local_rank: u32,
+    /// Processes on its machine.
+    pub local_size: u32,
+    /// Where rank 0 listens, if the launcher says.
+    pub master: Option<(String, u16)>,
+}
+
+/// Variables that contradict themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchError {
+    /// The variable.
+    pub variable: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl fmt::Display for LaunchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.variable, self.why)
+    }
+}
+impl std::error::Error for LaunchError {}
+
+/// The names of one launcher's variables: rank, size (the first that is set), local rank, local size.
+struct Names {
+    launcher: Launcher,
+    rank: &'static str,
+    size: &'static [&'static str],
+    local_rank: &'static str,
+    local_size: &'static [&'static str],
+}
+
+const TABLE: [Names; 5] = [
+    Names {
+        launcher: Launcher::OpenMpi,
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: &["OMPI_COMM_WORLD_SIZE"],
+        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+    },
+    Names {
+        launcher: Launcher::Mpich,
+        rank: "PMI_RANK",
+        size: &["PMI_SIZE"],
+        local_rank: "MPI_LOCALRANKID",
+        local_size: &["MPI_LOCALNRANKS"],
+    },
+    Names {
+        launcher: Launcher::Torchrun,
+        rank: "RANK",
+        size: &["WORLD_SIZE"],
+        local_rank: "LOCAL_RANK",
+        local_size: &["LOCAL_WORLD_SIZE"],
+    },
+    // srun --mpi=pmix: the size is Slurm's to tell.
+    Names {
+        launcher: Launcher::OpenMpi,
+        rank: "PMIX_RANK",
+        size: &["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"],
+        local_rank: "SLURM_LOCALID",
+        local_size: &["SLURM_NTASKS_PER_NODE"],
+    },
+    // SLURM_NTASKS alone is also set in a job script, outside any srun.
+    Names {
+        launcher: Launcher::Slurm,
+        rank: "SLURM_PROCID",
+        size: &["SLURM_STEP_NUM_TASKS"],
+        local_rank: "SLURM_LOCALID",
+        local_size: &["SLURM_NTASKS_PER_NODE"],
+    },
+];
+
+/// Reads the launcher's variables through `var`; `None` when no launcher has set any.
+///
+/// # Errors
+/// A variable that is no number, a rank outside its world, `torchrun`'s variables without an address to meet at.
+pub fn detect(var: impl Fn(&str) -> Option<String>) -> Result<Option<Launch>, LaunchError> {
+    let number = |name: &str| -> Result<Option<u32>, LaunchError> {
+        let Some(text) = var(name).filter(|t| !t.is_empty()) else {
+            return Ok(None);
+        };
+        text.trim().parse().map(Some).map_err(|_| LaunchError {
+            variable: name.into(),
+            why: format!("{text:?} is not a whole number"),
+        })
+    };
+    let first = |names: &'static [&'static str]| -> Result<Option<(&str, u32)>, LaunchError> {
+        for name in names {
+            if let Some(n) = number(name)? {
+                return Ok(Some((name, n)));
+            }
+        }
+        Ok(None)
+    };
+    for names in &TABLE {
+        // A rank without a size, or the reverse, is somebody else's variable.
+        let set = |n: &str| var(n).is_some_and(|t| !t.is_empty());
+        if !set(names.rank) || !names.size.iter().any(|n| set(n)) {
+            continue;
+        }
+        let (Some(rank), Some((size_name, world))) = (number(names.rank)?, first(names.size)?)
+        else {
+            continue;
+        };
+        if rank >= world {
+            return Err(LaunchError {
+                variable: names.rank.into(),
+                why: format!("rank {rank} of {world} ({size_name}): ranks count from 0"),
+            });
+        }
+        let local_rank = number(names.local_rank)?;
+        // Slurm writes lists there (`4(x2),3`); then every process counts as alone on its machine.
+        let local_size = first(names.local_size).ok().flatten().map(|(_, n)| n);
+        let master = match names.launcher {
+            Launcher::Torchrun => Some(master(&var)?),
+            _ => None,
+        };
+        let local_size = local_size.unwrap_or(match names.launcher {
+            Launcher::Slurm => 1,
+            _ => world,
+        });
+        return Ok(Some(Launch {
+            launcher: names.launcher,
+            rank,
+            world,
+            local_rank: local_rank.unwrap_or(rank % local_size.max(1)),
+            local_size: local_size.max(1),
+            master,
+        }));
+    }
+    Ok(None)
+}
+
+fn master(var: &impl Fn(&str) -> Option<String>) -> Result<(String, u16), LaunchError> {
+    let need = |name: &str| {
+        var(name).filter(|t| !t.is_empty()).ok_or_else(|| LaunchError {
+            variable: name.into(),
+            why: "not set, though RANK and WORLD_SIZE are; torchrun sets it, and other launchers must".into(),
+        })
+    };
+    let (host, port) = (need("MASTER_ADDR")?, need("MASTER_PORT")?);
+    match port.trim().parse() {
+        Ok(port) => Ok((host, port)),
+        Err(_) => Err(LaunchError {
+            variable: "MASTER_PORT".into(),
+            why: format!("{port:?} is not a port (0 to 65535)"),
+        }),
+    }
+}

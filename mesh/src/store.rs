@@ -1,0 +1,537 @@
+//! The key-value store of a job of several processes: rank 0 keeps it, the others reach it over TCP. It carries ids, addresses and words
+//! of a few bytes, never data, and it is how the processes learn that one of them has died: a connection that ends without a farewell is a
+//! death, whatever the cause, and the system reports it at once.
+
+use crossweave_hal::{Code, Error, KvStore, Result};
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Values are small; a length beyond this is no message of ours.
+const LONGEST: u32 = 64 << 20;
+
+/// Why a job ends before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerFailure {
+    /// The rank.
+    pub rank: u32,
+    /// Its own words; `None` when it died without any.
+    pub message: Option<String>,
+}
+
+impl std::fmt::Display for PeerFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.message {
+            Some(m) => write!(f, "rank {} failed: {m}", self.rank),
+            None => write!(
+                f,
+                "rank {} died without a word (killed, crashed, or its machine is gone)",
+                self.rank
+            ),
+        }
+    }
+}
+
+/// Kinds of messages. Client to server: HELLO, SET, GET, ACK, FAIL, BYE. Server to client: VALUE, PUSH, FAIL.
+mod kind {
+    pub const HELLO: u8 = 1;
+    pub const SET: u8 = 2;
+    pub const GET: u8 = 3;
+    pub const VALUE: u8 = 4;
+    pub const PUSH: u8 = 5;
+    pub const ACK: u8 = 6;
+    pub const FAIL: u8 = 7;
+    pub const DEAD: u8 = 8;
+    pub const BYE: u8 = 9;
+}
+
+/// One message: a kind, a number (request, rank), a key and a value.
+struct Message {
+    kind: u8,
+    number: u64,
+    key: String,
+    value: Vec<u8>,
+}
+
+impl Message {
+    fn new(kind: u8, number: u64, key: &str, value: &[u8]) -> Message {
+        Message {
+            kind,
+            number,
+            key: key.into(),
+            value: value.into(),
+        }
+    }
+
+    fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        let mut bytes = vec![self.kind];
+        bytes.extend(self.number.to_le_bytes());
+        bytes.extend((self.key.len() as u32).to_le_bytes());
+        bytes.extend((self.value.len() as u32).to_le_bytes());
+        bytes.extend(self.key.as_bytes());
+        bytes.extend(&self.value);
+        // One write, so that two threads' messages do not mix and none waits for the next packet.
+        to.write_all(&bytes)
+    }
+
+    fn read(from: &mut impl Read) -> io::Result<Message> {
+        let mut head = [0u8; 17];
+        from.read_exact(&mut head)?;
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let number = u64::from(word(1)) | u64::from(word(5)) << 32;
+        let (key, value) = (word(9), word(13));
+        if key > LONGEST || value > LONGEST {
+            return Err(io::Error::other("not a message of this store"));
+        }
+        let mut text = vec![0; key as usize];
+        from.read_exact(&mut text)?;
+        let mut bytes = vec![0; value as usize];
+        from.read_exact(&mut bytes)?;
+        Ok(Message {
+            kind: head[0],
+            number,
+            key: String::from_utf8(text).map_err(io::Error::other)?,
+            value: bytes,
+        })
+    }
+}
+
+#[derive(Default)]
+struct State {
+    map: BTreeMap<String, Vec<u8>>,
+    /// Server: questions for keys nobody has set yet, as (rank, request).
+    asked: HashMap<String, Vec<(u32, u64)>>,
+    /// Server: a connection per rank. Client: the one to rank 0, under 0.
+    links: BTreeMap<u32, Arc<Mutex<TcpStream>>>,
+    /// Ranks that have said farewell.
+    gone: Vec<u32>,
+    /// Server: ranks that have acknowledged a push, by its number.
+    acks: HashMap<u64, u32>,
+    /// Client: answers that have come.
+    answers: HashMap<u64, Vec<u8>>,
+    failure: Option<PeerFailure>,
+    ending: bool,
+}
+
+struct Shared {
+    rank: u32,
+    world: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+    numbers: AtomicU64,
+    on_failure: Mutex<Option<Box<dyn Fn(&PeerFailure) + Send>>>,
+}
+
+/// The store, on any rank. Clones share it.
+#[derive(Clone)]
+pub struct JobStore(Arc<Shared>);
+
+fn failed(at: &str, why: impl Into<String>) -> Error {
+    Error::new(Code::Comm, at, why)
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Values are replaced whole, so what a panicking thread held is usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new(rank: u32, world: u32) -> Arc<Shared> {
+        Arc::new(Shared {
+            rank,
+            world,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            numbers: AtomicU64::new(1),
+            on_failure: Mutex::new(None),
+        })
+    }
+
+    /// Notes the first failure and tells whoever asked to be told; the server tells every rank.
+    fn fail(&self, f: PeerFailure) {
+        let mut st = self.lock();
+        if st.failure.is_some() || st.ending {
+            return;
+        }
+        st.failure = Some(f.clone());
+        let links = st.links.clone();
+        drop(st);
+        self.changed.notify_all();
+        if self.rank == 0 {
+            let (kind, text) = match &f.message {
+                Some(m) => (kind::FAIL, m.as_str()),
+                None => (kind::DEAD, ""),
+            };
+            let message = Message::new(kind, f.rank.into(), "", text.as_bytes());
+            for (rank, link) in links {
+                if rank != f.rank {
+                    // Who cannot be reached is dead itself.
+                    let _ = send(&link, &message);
+                }
+            }
+        }
+        let tell = self
+            .on_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(tell) = &*tell {
+            tell(&f);
+        }
+    }
+
+    /// Sets a key of the server and answers who asked for it.
+    fn put(&self, key: &str, value: &[u8]) {
+        let mut st = self.lock();
+        st.map.insert(key.into(), value.into());
+        let asked = st.asked.remove(key).unwrap_or_default();
+        let links = st.links.clone();
+        drop(st);
+        self.changed.notify_all();
+        for (rank, number) in asked {
+            if let Some(link) = links.get(&rank) {
+                let _ = send(link, &Message::new(kind::VALUE, number, "", value));
+            }
+        }
+    }
+
+    /// Serves one rank's connection until it ends.
+    fn serve(&self, stream: TcpStream, secret: &[u8]) {
+        let _ = stream.set_nodelay(true);
+        let Ok(write) = stream.try_clone() else {
+            return;
+        };
+        let mut read = BufReader::new(stream);
+        let rank = match Message::read(&mut read) {
+            Ok(m) if m.kind == kind::HELLO && m.value == secret && m.number < self.world.into() => {
+                m.number as u32
+            }
+            // Not one of us.
+            _ => return,
+        };
+        let link = Arc::new(Mutex::new(write));
+        self.lock().links.insert(rank, link.clone());
+        self.changed.notify_all();
+        loop {
+            let Ok(m) = Message::read(&mut read) else {
+                break;
+            };
+            match m.kind {
+                kind::SET => self.put(&m.key, &m.value),
+                kind::GET => {
+                    let mut st = self.lock();
+                    match st.map.get(&m.key).cloned() {
+                        Some(v) => {
+                            drop(st);
+                            let _ = send(&link, &Message::new(kind::VALUE, m.number, "", &v));
+                        }
+                        None => st.asked.entry(m.key).or_default().push((rank, m.number)),
+                    }
+                }
+                kind::ACK => {
+                    *self.lock().acks.entry(m.number).or_default() += 1;
+                    self.changed.notify_all();
+                }
+                kind::FAIL => self.fail(PeerFailure {
+                    rank,
+                    message: Some(String::from_utf8_lossy(&m.value).into_owned()),
+                }),
+                kind::BYE => {
+                    self.lock().gone.push(rank);
+                    self.changed.notify_all();
+                }
+                _ => break,
+            }
+        }
+        let gone = self.lock().gone.contains(&rank);
+        if !gone {
+            self.fail(PeerFailure {
+                rank,
+                message: None,
+            });
+        }
+    }
+
+    /// Reads what rank 0 sends until the connection ends.
+    fn listen(&self, stream: TcpStream) {
+        let mut read = BufReader::new(stream);
+        while let Ok(m) = Message::read(&mut read) {
+            match m.kind {
+                kind::VALUE => {
+                    self.lock().answers.insert(m.number, m.value);
+                    self.changed.notify_all();
+                }
+                kind::PUSH => {
+                    let mut st = self.lock();
+                    st.map.insert(m.key, m.value);
+                    let link = st.links.get(&0).cloned();
+                    drop(st);
+                    self.changed.notify_all();
+                    if let Some(link) = link {
+                        let _ = send(&link, &Message::new(kind::ACK, m.number, "", &[]));
+                    }
+                }
+                kind::FAIL | kind::DEAD => self.fail(PeerFailure {
+                    rank: m.number as u32,
+                    message: (m.kind == kind::FAIL)
+                        .then(|| String::from_utf8_lossy(&m.value).into_owned()),
+                }),
+                _ => break,
+            }
+        }
+        self.fail(PeerFailure {
+            rank: 0,
+            message: None,
+        });
+    }
+}
+
+fn send(link: &Mutex<TcpStream>, m: &Message) -> io::Result<()> {
+    m.write(&mut *link.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let thread = std::thread::Builder::new().name(name.into());
+    match thread.spawn(body) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(failed("store", format!("cannot start a thread: {e}"))),
+    }
+}
+
+impl JobStore {
+    /// Rank 0's side: keeps the store and takes connections on `listener` from ranks that know `secret`.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn serve(listener: TcpListener, world: u32, secret: &[u8]) -> Result<JobStore> {
+        let shared = Shared::new(0, world);
+        let (accepting, secret) = (shared.clone(), secret.to_vec());
+        spawn("store", move || {
+            for stream in listener.incoming().flatten() {
+                let (shared, secret) = (accepting.clone(), secret.clone());
+                let _ = spawn("store link", move || shared.serve(stream, &secret));
+            }
+        })?;
+        Ok(JobStore(shared))
+    }
+
+    /// The side of rank `rank`: connects to rank 0, which may start later, within `timeout`.
+    ///
+    /// # Errors
+    /// Nobody answers at the address.
+    pub fn connect(
+        address: &str,
+        rank: u32,
+        world: u32,
+        secret: &[u8],
+        timeout: Duration,
+    ) -> Result<JobStore> {
+        let began = Instant::now();
+        let stream = loop {
+            match TcpStream::connect(address) {
+                Ok(s) => break s,
+                Err(_) if began.elapsed() < timeout => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                Err(e) => {
+                    let why = format!(
+                        "rank {rank} cannot reach rank 0 at {address} within {timeout:?}: {e}; check that the address is rank 0's \
+                         and that no firewall stands between"
+                    );
+                    return Err(failed("store", why));
+                }
+            }
+        };
+        let io = |e: io::Error| failed("store", format!("rank 0 at {address}: {e}"));
+        stream.set_nodelay(true).map_err(io)?;
+        let shared = Shared::new(rank, world);
+        let link = Arc::new(Mutex::new(stream.try_clone().map_err(io)?));
+        shared.lock().links.insert(0, link.clone());
+        send(&link, &Message::new(kind::HELLO, rank.into(), "", secret)).map_err(io)?;
+        let listening = shared.clone();
+        spawn("store link", move || listening.listen(stream))?;
+        Ok(JobStore(shared))
+    }
+
+    /// Calls `tell` once, when the first failure of another rank is known; at once if it is already.
+    pub fn on_failure(&self, tell: impl Fn(&PeerFailure) + Send + 'static) {
+        let known = self.failure();
+        if let Some(f) = &known {
+            return tell(f);
+        }
+        let mut slot = self
+            .0
+            .on_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(Box::new(tell));
+    }
+
+    /// The first failure of another rank, if any is known.
+    pub fn failure(&self) -> Option<PeerFailure> {
+        self.0.lock().failure.clone()
+    }
+
+    /// A value that is already here: on rank 0 any that was set, elsewhere those rank 0 has pushed.
+    pub fn peek(&self, key: &str) -> Option<Vec<u8>> {
+        self.0.lock().map.get(key).cloned()
+    }
+
+    /// Rank 0: puts a value where every rank can [`JobStore::peek`] it, and waits until all have it.
+    ///
+    /// # Errors
+    /// A rank that fails or does not answer in time.
+    pub fn push(&self, key: &str, value: &[u8], timeout: Duration) -> Result<()> {
+        let number = self.0.numbers.fetch_add(1, Relaxed);
+        let mut st = self.0.lock();
+        st.map.insert(key.into(), value.into());
+        let links: Vec<_> = st.links.values().cloned().collect();
+        drop(st);
+        let need = links.len() as u32;
+        for link in links {
+            // Who cannot be reached is noticed by its connection's end.
+            let _ = send(&link, &Message::new(kind::PUSH, number, key, value));
+        }
+        self.wait(timeout, &format!("every rank to take {key:?}"), |st| {
+            (st.acks.get(&number).copied().unwrap_or(0) >= need).then_some(())
+        })
+    }
+
+    /// Tells every rank that this one has failed, and why.
+    pub fn report(&self, message: &str) {
+        if self.0.rank == 0 {
+            return self.0.fail(PeerFailure {
+                rank: 0,
+                message: Some(message.into()),
+            });
+        }
+        let link = {
+            let mut st = self.0.lock();
+            // What follows is no news to this rank.
+            st.ending = true;
+            st.links.get(&0).cloned()
+        };
+        if let Some(link) = link {
+            let _ = send(&link, &Message::new(kind::FAIL, 0, "", message.as_bytes()));
+        }
+    }
+
+    /// The end of a rank that has ended well. Rank 0 waits for all others', because the store ends with it.
+    ///
+    /// # Errors
+    /// A rank that does not end within `timeout`.
+    pub fn farewell(&self, timeout: Duration) -> Result<()> {
+        if self.0.rank == 0 {
+            let others = self.0.world as usize - 1;
+            let done = self.wait(timeout, "the other ranks to end", |st| {
+                (st.gone.len() >= others).then_some(())
+            });
+            self.0.lock().ending = true;
+            return done;
+        }
+        let link = {
+            let mut st = self.0.lock();
+            st.ending = true;
+            st.links.get(&0).cloned()
+        };
+        if let Some(link) = link {
+            let _ = send(&link, &Message::new(kind::BYE, 0, "", &[]));
+        }
+        Ok(())
+    }
+
+    /// Waits for `ready` to find something.
+    fn wait<T>(
+        &self,
+        timeout: Duration,
+        what: &str,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T> {
+        let until = Instant::now().checked_add(timeout);
+        let mut st = self.0.lock();
+        loop {
+            if let Some(v) = ready(&mut st) {
+                return Ok(v);
+            }
+            if let Some(f) = &st.failure {
+                let e = Error::new(Code::Aborted, "store", format!("waiting for {what}: {f}"));
+                return Err(Error {
+                    peer: Some(f.rank),
+                    ..e
+                });
+            }
+            let left = until.map(|u| u.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                let why = format!("waited {timeout:?} for {what}");
+                return Err(Error::new(Code::Timeout, "store", why));
+            }
+            let woken = self
+                .0
+                .changed
+                .wait_timeout(st, left.unwrap_or(Duration::from_secs(60)));
+            st = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl KvStore for JobStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        if self.0.rank == 0 {
+            self.0.put(key, value);
+            return Ok(());
+        }
+        let link = self.0.lock().links.get(&0).cloned();
+        let gone = || failed("store", "rank 0 cannot be reached any more");
+        let link = link.ok_or_else(gone)?;
+        send(&link, &Message::new(kind::SET, 0, key, value)).map_err(|_| gone())
+    }
+
+    fn get(&self, key: &str, timeout: Option<Duration>) -> Result<Vec<u8>> {
+        // Beyond any run: a rank that fails ends the wait.
+        let timeout = timeout.unwrap_or(Duration::from_secs(u32::MAX.into()));
+        let what = format!("a rank to set {key:?}");
+        if self.0.rank == 0 {
+            return self.wait(timeout, &what, |st| st.map.get(key).cloned());
+        }
+        let number = self.0.numbers.fetch_add(1, Relaxed);
+        let link = self.0.lock().links.get(&0).cloned();
+        let sent =
+            link.is_some_and(|l| send(&l, &Message::new(kind::GET, number, key, &[])).is_ok());
+        if !sent && self.failure().is_none() {
+            return Err(failed("store", "rank 0 cannot be reached any more"));
+        }
+        self.wait(timeout, &what, |st| st.answers.remove(&number))
+    }
+}
+
+/// A store whose place is taken later: plugins are given their host's store before the processes have met, and meet through a plugin.
+#[derive(Clone, Default)]
+pub struct LateStore(Arc<Mutex<Option<JobStore>>>);
+
+impl LateStore {
+    /// From now on this is `store`.
+    pub fn bind(&self, store: JobStore) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(store);
+    }
+    fn bound(&self) -> Result<JobStore> {
+        let store = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let early = || Error::new(Code::NotReady, "store", "the processes have not met yet");
+        store.ok_or_else(early)
+    }
+}
+
+impl KvStore for LateStore {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.bound()?.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Option<Duration>) -> Result<Vec<u8>> {
+        self.bound()?.get(key, timeout)
+    }
+}

@@ -1,0 +1,197 @@
+//! What launchers say, and the store through which their processes meet.
+
+use crossweave_hal::{Code, KvStore};
+use crossweave_mesh::{JobStore, Launch, Launcher, detect};
+use std::net::TcpListener;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+fn read(vars: &[(&str, &str)]) -> Result<Option<Launch>, String> {
+    let var = |name: &str| {
+        let found = vars.iter().find(|(k, _)| *k == name);
+        found.map(|(_, v)| v.to_string())
+    };
+    detect(var).map_err(|e| e.to_string())
+}
+
+fn place(l: &Launch) -> (Launcher, u32, u32, u32, u32) {
+    (l.launcher, l.rank, l.world, l.local_rank, l.local_size)
+}
+
+#[test]
+fn every_launcher_is_recognised() {
+    assert_eq!(read(&[]), Ok(None));
+    let open = read(&[
+        ("OMPI_COMM_WORLD_RANK", "3"),
+        ("OMPI_COMM_WORLD_SIZE", "8"),
+        ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
+        ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ("PMIX_RANK", "3"),
+        // Inherited from the job script around it.
+        ("SLURM_PROCID", "0"),
+        ("SLURM_STEP_NUM_TASKS", "1"),
+    ]);
+    assert_eq!(
+        place(&open.unwrap().unwrap()),
+        (Launcher::OpenMpi, 3, 8, 1, 2)
+    );
+    let mpich = read(&[
+        ("PMI_RANK", "1"),
+        ("PMI_SIZE", "4"),
+        ("MPI_LOCALRANKID", "1"),
+        ("MPI_LOCALNRANKS", "4"),
+    ]);
+    assert_eq!(
+        place(&mpich.unwrap().unwrap()),
+        (Launcher::Mpich, 1, 4, 1, 4)
+    );
+    let pmix = read(&[
+        ("PMIX_RANK", "5"),
+        ("SLURM_PROCID", "5"),
+        ("SLURM_STEP_NUM_TASKS", "6"),
+        ("SLURM_LOCALID", "2"),
+        ("SLURM_NTASKS_PER_NODE", "3"),
+    ]);
+    assert_eq!(
+        place(&pmix.unwrap().unwrap()),
+        (Launcher::OpenMpi, 5, 6, 2, 3)
+    );
+    let slurm = read(&[
+        ("SLURM_PROCID", "2"),
+        ("SLURM_STEP_NUM_TASKS", "4"),
+        ("SLURM_LOCALID", "0"),
+    ]);
+    assert_eq!(
+        place(&slurm.unwrap().unwrap()),
+        (Launcher::Slurm, 2, 4, 0, 1)
+    );
+    let torch = read(&[
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "29500"),
+    ])
+    .unwrap()
+    .unwrap();
+    assert_eq!(place(&torch), (Launcher::Torchrun, 1, 2, 1, 2));
+    assert_eq!(torch.master, Some(("localhost".into(), 29500)));
+}
+
+#[test]
+fn a_job_script_or_a_lone_variable_is_no_launcher() {
+    // What sbatch sets in the script itself.
+    assert_eq!(
+        read(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]),
+        Ok(None)
+    );
+    assert_eq!(read(&[("RANK", "gold")]), Ok(None));
+    assert_eq!(read(&[("WORLD_SIZE", "2"), ("PMIX_RANK", "0")]), Ok(None));
+    assert_eq!(read(&[("PMI_RANK", ""), ("PMI_SIZE", "")]), Ok(None));
+}
+
+#[test]
+fn contradictions_name_their_variable() {
+    let e = |vars: &[(&str, &str)]| read(vars).unwrap_err();
+    let got = e(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]);
+    assert_eq!(got, "PMI_RANK: rank 4 of 4 (PMI_SIZE): ranks count from 0");
+    let got = e(&[("OMPI_COMM_WORLD_RANK", "x"), ("OMPI_COMM_WORLD_SIZE", "2")]);
+    assert_eq!(got, "OMPI_COMM_WORLD_RANK: \"x\" is not a whole number");
+    let got = e(&[("RANK", "0"), ("WORLD_SIZE", "2")]);
+    assert!(got.starts_with("MASTER_ADDR: not set"), "{got}");
+    let port = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "a"),
+        ("MASTER_PORT", "70000"),
+    ];
+    assert_eq!(
+        e(&port),
+        "MASTER_PORT: \"70000\" is not a port (0 to 65535)"
+    );
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn job(world: u32) -> Vec<JobStore> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut all = vec![JobStore::serve(listener, world, b"secret").unwrap()];
+    for rank in 1..world {
+        all.push(JobStore::connect(&address, rank, world, b"secret", SOON).unwrap());
+        // Known to the server from here on.
+        all[rank as usize]
+            .set(&format!("here/{rank}"), b"")
+            .unwrap();
+        all[0].get(&format!("here/{rank}"), Some(SOON)).unwrap();
+    }
+    all
+}
+
+#[test]
+fn values_reach_every_rank_whoever_asks_first() {
+    let all = job(3);
+    let early = all[2].clone();
+    let asks = std::thread::spawn(move || early.get("id", Some(SOON)));
+    all[1].set("id", &[7; 5000]).unwrap();
+    assert_eq!(asks.join().unwrap().unwrap(), [7; 5000]);
+    for s in &all {
+        assert_eq!(s.get("id", Some(SOON)).unwrap(), [7; 5000]);
+    }
+    let e = all[1]
+        .get("nobody", Some(Duration::from_millis(20)))
+        .unwrap_err();
+    assert_eq!(e.code, Code::Timeout);
+    assert!(e.message.contains("nobody"), "{e}");
+    all[0].push("end", b"12", SOON).unwrap();
+    assert!(all.iter().all(|s| s.peek("end").as_deref() == Some(b"12")));
+    all[1].farewell(SOON).unwrap();
+    all[2].farewell(SOON).unwrap();
+    all[0].farewell(SOON).unwrap();
+}
+
+#[test]
+fn a_failure_reaches_the_others_with_its_words() {
+    let all = job(3);
+    let (tell, told) = channel();
+    for s in [&all[0], &all[2]] {
+        let tell = tell.clone();
+        s.on_failure(move |f| tell.send(f.to_string()).unwrap());
+    }
+    all[1].report("disk full");
+    for _ in 0..2 {
+        assert_eq!(told.recv_timeout(SOON).unwrap(), "rank 1 failed: disk full");
+    }
+    let e = all[2].get("never", Some(SOON)).unwrap_err();
+    assert_eq!((e.code, e.peer), (Code::Aborted, Some(1)));
+}
+
+#[test]
+fn a_connection_that_ends_without_a_farewell_is_a_death() {
+    use std::io::Write;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let zero = JobStore::serve(listener, 3, b"secret").unwrap();
+    // A stranger may come and go.
+    drop(std::net::TcpStream::connect(address).unwrap());
+    let one = JobStore::connect(&address.to_string(), 1, 3, b"secret", SOON).unwrap();
+    one.set("here", b"").unwrap();
+    zero.get("here", Some(SOON)).unwrap();
+    // Rank 2 says hello, byte by byte as the protocol has it, and dies.
+    let mut two = std::net::TcpStream::connect(address).unwrap();
+    let mut hello = vec![1];
+    hello.extend(2u64.to_le_bytes());
+    hello.extend(0u32.to_le_bytes());
+    hello.extend(6u32.to_le_bytes());
+    hello.extend(b"secret");
+    two.write_all(&hello).unwrap();
+    let began = Instant::now();
+    drop(two);
+    for s in [&zero, &one] {
+        let e = s.get("never", Some(SOON)).unwrap_err();
+        assert_eq!((e.code, e.peer), (Code::Aborted, Some(2)), "{e}");
+        assert!(e.message.contains("rank 2 died"), "{e}");
+    }
+    assert!(began.elapsed() < SOON);
+}
