@@ -215,10 +215,7 @@ impl Shared {
         let link = Arc::new(Mutex::new(write));
         self.lock().links.insert(rank, link.clone());
         self.changed.notify_all();
-        loop {
-            let Ok(m) = Message::read(&mut read) else {
-                break;
-            };
+        while let Ok(m) = Message::read(&mut read) {
             match m.kind {
                 kind::SET => self.put(&m.key, &m.value),
                 kind::GET => {

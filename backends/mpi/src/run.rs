@@ -27,17 +27,14 @@ pub(crate) unsafe fn collective(m: &Member, p: &Planned, number: u64) -> Result<
         n: m.ranks as usize,
         me: m.rank as usize,
     };
-    // SAFETY: forwarded.
-    unsafe {
-        match p.kind {
-            COLL_ALL_REDUCE => run.all_reduce(),
-            COLL_REDUCE_SCATTER => run.reduce_scatter(),
-            COLL_REDUCE => run.reduce(),
-            COLL_ALL_GATHER | COLL_ALL_GATHER_V => run.all_gather(),
-            COLL_ALL_TO_ALL | COLL_ALL_TO_ALL_V => run.all_to_all(),
-            COLL_BROADCAST => run.broadcast(),
-            _ => run.barrier(),
-        }
+    match p.kind {
+        COLL_ALL_REDUCE => run.all_reduce(),
+        COLL_REDUCE_SCATTER => run.reduce_scatter(),
+        COLL_REDUCE => run.reduce(),
+        COLL_ALL_GATHER | COLL_ALL_GATHER_V => run.all_gather(),
+        COLL_ALL_TO_ALL | COLL_ALL_TO_ALL_V => run.all_to_all(),
+        COLL_BROADCAST => run.broadcast(),
+        _ => run.barrier(),
     }
 }
 
@@ -66,6 +63,7 @@ pub(crate) unsafe fn exchange(m: &Member, group: &[Planned]) -> Result<()> {
     f.land()
 }
 
+/// One collective being run. Only [`collective`] makes one, and its caller has promised that the operands are live.
 struct Run<'a> {
     m: &'a Member,
     p: &'a Planned,
@@ -101,7 +99,7 @@ impl Run<'_> {
     }
 
     /// Every rank's factor of a scaled sum.
-    unsafe fn factors(&self) -> Result<Vec<f64>> {
+    fn factors(&self) -> Result<Vec<f64>> {
         let mut all = vec![1.0; self.n];
         if self.p.reduce != RED_PREMUL_SUM {
             return Ok(all);
@@ -110,20 +108,18 @@ impl Run<'_> {
         all[self.me] = unsafe { self.p.factor() };
         let at = all.as_mut_ptr();
         let mut f = self.flight();
-        // SAFETY: the vector lives until the flight has landed, or for ever where it fails.
-        let sent = unsafe {
-            let post = || -> Result<()> {
-                for r in self.others() {
-                    f.recv(r, at.add(r).cast(), 8)?;
-                }
-                for r in self.others() {
-                    f.send(r, at.add(self.me).cast(), 8)?;
-                }
-                f.land()
-            };
-            let mut post = post;
-            post()
+        let mut post = || -> Result<()> {
+            for r in self.others() {
+                // SAFETY: the vector lives until the flight has landed, or for ever where it fails.
+                unsafe { f.recv(r, at.add(r).cast(), 8)? };
+            }
+            for r in self.others() {
+                // SAFETY: as above.
+                unsafe { f.send(r, at.add(self.me).cast(), 8)? };
+            }
+            f.land()
         };
+        let sent = post();
         match sent {
             Ok(()) => Ok(all),
             Err(e) => {
@@ -140,10 +136,10 @@ impl Run<'_> {
         }
     }
 
-    unsafe fn all_reduce(&self) -> Result<()> {
+    fn all_reduce(&self) -> Result<()> {
         let p = self.p;
         let bytes = p.bytes(p.count);
-        // SAFETY: forwarded; scratch outlives the flights that use it (`Member` keeps it also after a failure).
+        // SAFETY: the operands are live, as `Run` says; scratch outlives the flights that use it (`Member` keeps it also after a failure).
         unsafe {
             let factors = self.factors()?;
             if bytes <= SMALL {
@@ -216,7 +212,7 @@ impl Run<'_> {
         }
     }
 
-    unsafe fn reduce_scatter(&self) -> Result<()> {
+    fn reduce_scatter(&self) -> Result<()> {
         let p = self.p;
         let (bytes, one) = (p.bytes(p.count), p.bytes(1));
         // SAFETY: as in `all_reduce`.
@@ -259,7 +255,7 @@ impl Run<'_> {
     }
 
     /// Owners reduce their pieces and hand them to the root.
-    unsafe fn reduce(&self) -> Result<()> {
+    fn reduce(&self) -> Result<()> {
         let p = self.p;
         let one = p.bytes(1);
         let step = (PIECE / one.max(1)).max(self.n) as u64;
@@ -312,7 +308,7 @@ impl Run<'_> {
         }
     }
 
-    unsafe fn all_gather(&self) -> Result<()> {
+    fn all_gather(&self) -> Result<()> {
         let p = self.p;
         let place = |r: usize| match p.counts.recv.get(r) {
             Some(count) => (p.bytes(p.counts.recv_at[r]), p.bytes(*count)),
@@ -320,7 +316,7 @@ impl Run<'_> {
         };
         let (at, bytes) = place(self.me);
         let mut f = self.flight();
-        // SAFETY: forwarded.
+        // SAFETY: the operands are live, as `Run` says.
         unsafe {
             copy(p.recv.add(at), p.send, bytes);
             for r in self.others() {
@@ -338,7 +334,7 @@ impl Run<'_> {
         f.land()
     }
 
-    unsafe fn all_to_all(&self) -> Result<()> {
+    fn all_to_all(&self) -> Result<()> {
         let p = self.p;
         let piece = |counts: &[u64], at: &[u64], r: usize| match counts.get(r) {
             Some(count) => (p.bytes(at[r]), p.bytes(*count)),
@@ -347,7 +343,7 @@ impl Run<'_> {
         let to = |r: usize| piece(&p.counts.send, &p.counts.send_at, r);
         let from = |r: usize| piece(&p.counts.recv, &p.counts.recv_at, r);
         let mut f = self.flight();
-        // SAFETY: forwarded; in place, what is sent is sent from a copy.
+        // SAFETY: the operands are live, as `Run` says; in place, what is sent is sent from a copy.
         unsafe {
             let mut source = p.send;
             if std::ptr::eq(p.send, p.recv) {
@@ -374,10 +370,10 @@ impl Run<'_> {
         f.land()
     }
 
-    unsafe fn broadcast(&self) -> Result<()> {
+    fn broadcast(&self) -> Result<()> {
         let p = self.p;
         let bytes = p.bytes(p.count);
-        // SAFETY: forwarded.
+        // SAFETY: the operands are live, as `Run` says.
         unsafe {
             if self.me == p.root {
                 copy(p.recv, p.send, bytes);
@@ -411,11 +407,11 @@ impl Run<'_> {
     }
 
     /// The root deals out pieces; everybody passes its own on.
-    unsafe fn spread(&self, bytes: usize) -> Result<()> {
+    fn spread(&self, bytes: usize) -> Result<()> {
         let p = self.p;
         let at = |r: usize| self.cut(bytes as u64, r) as usize;
         let len = |r: usize| at(r + 1) - at(r);
-        // SAFETY: forwarded.
+        // SAFETY: the operands are live, as `Run` says.
         unsafe {
             let mut f = self.flight();
             if self.me == p.root {
@@ -441,7 +437,7 @@ impl Run<'_> {
     }
 
     /// Round k tells the rank 2^k ahead; after the last, everybody has heard of everybody.
-    unsafe fn barrier(&self) -> Result<()> {
+    fn barrier(&self) -> Result<()> {
         let mut hop = 1;
         while hop < self.n {
             let mut f = self.flight();
