@@ -432,3 +432,79 @@ fn a_trained_model_is_a_start_for_another() {
         model_bytes(&s.path("second"))
     );
 }
+
+/// float16 from a scale far too large: steps are skipped and the scale comes down; a run resumed in the middle of that goes on with the same
+/// bits, scale and schedule; a scale that cannot come down further is one clear error.
+#[test]
+fn float16_scales_skips_and_resumes() {
+    let s = Scratch::new();
+    let dynamic = r#"fp16={"enabled": true, "initial_scale_power": 32, "hysteresis": 1, "loss_scale_window": 3}"#;
+    let train = |steps: &str, out: &str, more: &[&str]| {
+        let base = ["train", "config.json", "--steps", steps, "--ranks", "2"];
+        s.ok(&[&base[..], &["--out", out, "--set", dynamic], more].concat())
+    };
+    train("24", "whole", &[]);
+    let seen = records(&s.path("whole"));
+    let steps: Vec<_> = seen.iter().filter(|r| r["loss_scale"].is_f64()).collect();
+    assert_eq!(steps.len(), 24);
+    let (mut scale, mut skipped) = (2f64.powi(32), 0);
+    for r in &steps {
+        let now = r["loss_scale"].as_f64().unwrap();
+        match r["skipped"].as_bool().unwrap() {
+            true => {
+                assert_eq!(now, scale / 2.0, "{r}");
+                assert!(r.get("grad_norm").is_none(), "{r}");
+                skipped += 1;
+            }
+            false => assert!(now == scale || now == 2.0 * scale, "{r}"),
+        }
+        assert_eq!(r["skipped_steps"], skipped);
+        scale = now;
+    }
+    assert!((4..20).contains(&skipped), "{skipped}");
+    // The warm-up of four steps is four updates, not four steps.
+    let lr = |r: &Value| r["lr"].as_f64().unwrap();
+    let first = steps.iter().position(|r| r["skipped"] == false).unwrap();
+    assert!(steps[..=first].iter().all(|r| lr(r) == lr(steps[0])));
+    assert!(lr(steps[23]) > lr(steps[0]));
+    let (a, b) = (&steps[first]["loss"], &steps[23]["loss"]);
+    assert!(b.as_f64() < a.as_f64(), "{a} {b}");
+
+    let keep = ["run.checkpoint_every=5", "run.keep_last=9"];
+    train("24", "part", &["--set", keep[0], "--set", keep[1]]);
+    let mut saved: Vec<_> = std::fs::read_dir(s.path("part/checkpoints"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.join("manifest.json").is_file())
+        .collect();
+    saved.sort();
+    assert_eq!(saved.len(), 5, "{saved:?}");
+    for later in &saved[1..] {
+        std::fs::remove_dir_all(later).unwrap();
+    }
+    let again = s.run(&[
+        "train",
+        "config.json",
+        "--steps",
+        "24",
+        "--ranks",
+        "2",
+        "--set",
+        dynamic,
+        "--resume",
+        "part",
+    ]);
+    let notes = String::from_utf8_lossy(&again.stderr);
+    assert!(
+        again.status.success() && notes.contains("from step 5"),
+        "{notes}"
+    );
+    same(&s.path("whole"), &s.path("part"));
+
+    let floor = r#"fp16={"enabled": true, "initial_scale_power": 32, "hysteresis": 1, "min_loss_scale": 4294967296}"#;
+    s.refused(
+        &["train", "config.json", "--out", "floor", "--set", floor],
+        &["step 1", "fp16.min_loss_scale", "in unit"],
+        &["floor/model"],
+    );
+}

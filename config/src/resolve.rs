@@ -5,7 +5,7 @@ use crate::batch::{Batch, solve};
 use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
-use crate::{Anneal, Config, LossScaler, ScaleRule, Schedule, Warmup, WsdStyle};
+use crate::{Anneal, Config, Schedule, Warmup, WsdStyle};
 
 /// Seed of a run that gives none.
 pub const DEFAULT_SEED: u64 = 1234;
@@ -52,24 +52,35 @@ impl Resolved {
         text
     }
 
-    /// The loss scaler of a float16 run; `None` for the other types.
-    pub fn loss_scaler(&self) -> Option<LossScaler> {
+    /// How the loss of a float16 run is scaled; `None` for the other types.
+    pub fn loss_scale(&self) -> Option<LossScale> {
         let fp16 = &self.settings.fp16;
-        (self.dtype == Dtype::F16).then(|| {
-            if fp16.loss_scale > 0.0 {
-                return LossScaler::new(ScaleRule::Static, fp16.loss_scale, 1, 1, 1.0);
-            }
-            LossScaler::new(
-                ScaleRule::DeepSpeed {
-                    consecutive: fp16.consecutive_hysteresis,
-                },
-                2.0_f64.powi(fp16.initial_scale_power.min(60) as i32),
-                fp16.loss_scale_window,
-                fp16.hysteresis,
-                fp16.min_loss_scale,
-            )
+        (self.dtype == Dtype::F16).then(|| LossScale {
+            fixed: (fp16.loss_scale > 0.0).then_some(fp16.loss_scale),
+            initial: 2.0_f64.powi(fp16.initial_scale_power.min(60) as i32),
+            window: fp16.loss_scale_window,
+            hysteresis: fp16.hysteresis,
+            consecutive_hysteresis: fp16.consecutive_hysteresis,
+            min: fp16.min_loss_scale,
         })
     }
+}
+
+/// DeepSpeed's `fp16` section as numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossScale {
+    /// A scale that never moves (`loss_scale`); `None` = dynamic.
+    pub fixed: Option<f64>,
+    /// Where the dynamic scale starts.
+    pub initial: f64,
+    /// Clean steps before it doubles.
+    pub window: u64,
+    /// Overflows before it halves.
+    pub hysteresis: u64,
+    /// A clean step refills the hysteresis.
+    pub consecutive_hysteresis: bool,
+    /// Floor; an overflow there ends the run.
+    pub min: f64,
 }
 
 /// Keys that are understood but that this build cannot do: `(path, what, fix)`.
@@ -152,18 +163,6 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "activation_checkpointing.cpu_checkpointing",
             "offloading activations is".into(),
             "set it to false",
-        );
-    }
-    if s.prescale_gradients || s.gradient_predivide_factor != 1.0 {
-        let path = if s.prescale_gradients {
-            "prescale_gradients"
-        } else {
-            "gradient_predivide_factor"
-        };
-        no(
-            path,
-            "dividing gradients before the reduction is".into(),
-            "remove it; gradients are reduced in float32",
         );
     }
     if s.communication_data_type

@@ -650,7 +650,7 @@ pub struct Bf16 {
     pub enabled: bool,
 }
 
-/// `fp16`; see [`crate::LossScaler`].
+/// `fp16`; see [`crate::LossScale`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fp16 {

@@ -332,7 +332,7 @@ pub const FP16: Table = Table {
             "floor of the scale; an overflow there stops the run",
         )
         .deepspeed(),
-        refused(
+        ignored(
             "auto_cast",
             "inputs are token ids, there is nothing to cast",
         ),

@@ -447,30 +447,19 @@ fn every_scheduler_builds_the_function_of_its_name() {
 }
 
 #[test]
-fn fp16_builds_the_scaler_of_deepspeed() {
+fn fp16_gives_the_scaler_of_deepspeed() {
     let text = with(r#""fp16": {"enabled": true, "initial_scale_power": 8}"#);
     let run = load(&text).unwrap().resolve(1).unwrap();
     assert_eq!(run.dtype, Dtype::F16);
-    assert_eq!(run.loss_scaler().unwrap().scale(), 256.0);
+    let scale = run.loss_scale().unwrap();
+    assert_eq!((scale.fixed, scale.initial), (None, 256.0));
+    assert_eq!((scale.window, scale.hysteresis, scale.min), (1000, 2, 1.0));
+    assert!(!scale.consecutive_hysteresis);
     let fixed = with(r#""fp16": {"enabled": true, "loss_scale": 128}"#);
-    assert_eq!(
-        load(&fixed)
-            .unwrap()
-            .resolve(1)
-            .unwrap()
-            .loss_scaler()
-            .unwrap()
-            .scale(),
-        128.0
-    );
-    assert!(
-        load(BASE)
-            .unwrap()
-            .resolve(1)
-            .unwrap()
-            .loss_scaler()
-            .is_none()
-    );
+    let scale = load(&fixed).unwrap().resolve(1).unwrap().loss_scale();
+    assert_eq!(scale.unwrap().fixed, Some(128.0));
+    let none = load(BASE).unwrap().resolve(1).unwrap().loss_scale();
+    assert_eq!(none, None);
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Trainer {
         let Some(Act::Saved(tape, ins, outs)) = self.acts[u][m].take() else {
             return crossweave_tensor::shape_error("backward without saved activations");
         };
-        let seed = || vec![Some(self.seed.clone())];
+        let seed = || vec![Some(self.scaling.seed())];
         let douts = self.flow_grad[m].take().unwrap_or_else(seed);
         self.flow[m].clear();
         self.state[u].open_grad(&self.compute)?;

@@ -1,5 +1,6 @@
 //! A failure names its rank, its optimizer step and the plan step it fell on.
 
+use crate::scaler::AtFloor;
 use crossweave_hal as hal;
 use crossweave_plan::PlanError;
 use crossweave_tensor as tensor;
@@ -20,6 +21,15 @@ pub enum Error {
     },
     /// The plan breaks a law.
     Plan(PlanError),
+    /// Gradients overflow at the smallest loss scale.
+    Scale {
+        /// Optimizer step, from 1.
+        step: u64,
+        /// The unit where the backward first met a gradient that is not finite.
+        unit: String,
+        /// What the scaler says.
+        source: AtFloor,
+    },
     /// A request that does not fit this model or batch.
     Invalid(String),
 }
@@ -42,6 +52,9 @@ impl std::fmt::Display for Error {
                 at,
                 source,
             } => write!(f, "rank {rank}, step {step}, {at}: {source}"),
+            Error::Scale { step, unit, source } => {
+                write!(f, "step {step}: {source} (first in unit {unit})")
+            }
             Error::Plan(e) => write!(f, "{e}"),
             Error::Invalid(s) => f.write_str(s),
         }

@@ -12,6 +12,8 @@ mod infer;
 mod init;
 mod predict;
 mod reduce;
+mod scale;
+mod scaler;
 mod shards;
 mod state;
 mod trainer;
@@ -24,6 +26,8 @@ pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;
 pub use predict::{Prediction, predict};
+pub use scale::Precision;
+pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use state::StateKind;
 pub use trainer::{

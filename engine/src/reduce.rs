@@ -64,6 +64,7 @@ impl Trainer {
             &Run::new(&self.compute, &Decompositions, &cache),
             f,
             Some(self.spec.clip),
+            self.unscale(),
         )?;
         self.keep_cache(0, NORM, cache);
         Ok(())
@@ -72,7 +73,8 @@ impl Trainer {
     pub(crate) fn publish_figures(&mut self, f: &Figures) -> Tensors<crossweave_hal::Event> {
         if self.spec.clip <= 0.0 {
             let cache = self.cache(0, NORM);
-            norm(&Run::new(&self.compute, &Decompositions, &cache), f, None)?;
+            let run = Run::new(&self.compute, &Decompositions, &cache);
+            norm(&run, f, None, self.unscale())?;
             self.keep_cache(0, NORM, cache);
         }
         let stream: &Stream = &self.reduce;
@@ -91,8 +93,9 @@ impl Trainer {
     }
 }
 
-/// `norm = sqrt(sum of squares)`, and with a limit the clipping coefficient.
-fn norm(run: &Run<'_>, f: &Figures, limit: Option<f64>) -> Tensors<()> {
+/// `norm = sqrt(sum of squares) * unscale`, and with a limit the clipping coefficient; what undoes the loss scale goes to the update
+/// by itself, and both together are DeepSpeed's fused factor (03 §4.6).
+fn norm(run: &Run<'_>, f: &Figures, limit: Option<f64>, unscale: f64) -> Tensors<()> {
     use op::inst;
     let mut p = op::ProgramParams {
         writes: 0b110,
@@ -109,6 +112,8 @@ fn norm(run: &Run<'_>, f: &Figures, limit: Option<f64>) -> Tensors<()> {
     // Registers: 0 sum of squares, 1 norm, 2 coefficient, 3.. temporaries.
     let program = [
         i(inst::SQRT, 1, 0, 0, 0.0),
+        i(inst::SCALAR, 3, 0, 0, 0.0),
+        i(inst::MUL, 1, 1, 3, 0.0),
         i(inst::CONST, 3, 0, 0, 1e-6),
         i(inst::ADD, 3, 1, 3, 0.0),
         i(inst::CONST, 4, 0, 0, limit.map_or(f32::MAX, |l| l as f32)),
@@ -122,6 +127,6 @@ fn norm(run: &Run<'_>, f: &Figures, limit: Option<f64>) -> Tensors<()> {
         op::ELEMENTWISE_PROGRAM,
         &[Some(&f.word(1)), Some(&f.word(2)), Some(&f.word(3))],
         p.as_bytes(),
-        &[],
+        op::ProgramDyn::new(&[unscale as f32]).as_bytes(),
     )
 }

@@ -4,6 +4,7 @@ use crate::dry::DryRun;
 use crate::error::{Error, Result};
 use crate::groups::MeshGroups;
 use crate::init;
+use crate::scale::{Precision, Scaling};
 use crate::state::{StateKind, UnitState};
 use crossweave_hal::{
     AbortHandle, Bootstrap, Buffer, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport,
@@ -78,6 +79,8 @@ pub struct RankSpec {
     pub timeout: Option<Duration>,
     /// What is sharded over the data-parallel group.
     pub zero: ZeroSpec,
+    /// At what scale and in what types gradients are computed and summed.
+    pub precision: Precision,
 }
 
 impl Default for RankSpec {
@@ -105,6 +108,7 @@ impl Default for RankSpec {
             overlap: true,
             timeout: None,
             zero: ZeroSpec::default(),
+            precision: Precision::default(),
         }
     }
 }
@@ -127,8 +131,16 @@ pub struct StepMetrics {
     pub step: u64,
     /// Mean over the global batch.
     pub loss: f64,
-    /// Global gradient norm before clipping.
+    /// Global gradient norm before clipping, the loss scale undone; infinite where the step was skipped.
     pub grad_norm: f64,
+    /// Learning rate of the update.
+    pub lr: f64,
+    /// Loss scale after the step, where the loss is scaled.
+    pub loss_scale: Option<f64>,
+    /// Gradients were not finite: the update was skipped.
+    pub skipped: bool,
+    /// Steps skipped so far.
+    pub skipped_steps: u64,
 }
 
 /// Both ledgers of a rank.
@@ -152,10 +164,12 @@ pub(crate) enum Act {
     Inputs(Vec<Tensor>),
 }
 
-/// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient]`.
+/// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient, skip]`.
 pub(crate) struct Figures {
     pub words: Arc<Buffer>,
     pub host: HostBuffer,
+    /// Learning rate of the step.
+    pub lr: f64,
 }
 
 impl Figures {
@@ -167,6 +181,8 @@ impl Figures {
 
 /// Steps in flight whose figures have not been read.
 const IN_FLIGHT: usize = 3;
+/// Words of a step's figures.
+const FIGURES: u64 = 5;
 
 /// One rank of a training job.
 pub struct Trainer {
@@ -186,8 +202,7 @@ pub struct Trainer {
     pub(crate) acts: Vec<Vec<Option<Act>>>,
     pub(crate) flow: Vec<Vec<Tensor>>,
     pub(crate) flow_grad: Vec<Option<Vec<Option<Tensor>>>>,
-    /// `1 / (micro-batches * ranks)`: the gradient of each micro-batch's mean loss.
-    pub(crate) seed: Tensor,
+    pub(crate) scaling: Scaling,
     pub(crate) figures: VecDeque<Figures>,
     pub(crate) pending: VecDeque<(u64, Figures, Event)>,
     pub(crate) inputs: VecDeque<HostBuffer>,
@@ -250,14 +265,15 @@ impl Trainer {
         for _ in 0..IN_FLIGHT {
             let words = Arc::new(
                 device
-                    .alloc_state(16, Tag::Staging)
+                    .alloc_state(4 * FIGURES, Tag::Staging)
                     .map_err(|e| hal(e.into()))?,
             );
             figures.push_back(Figures {
                 words,
                 host: device
-                    .alloc_host(16, Tag::Staging)
+                    .alloc_host(4 * FIGURES, Tag::Staging)
                     .map_err(|e| hal(e.into()))?,
+                lr: 0.0,
             });
         }
         let input_bytes = 8 * spec.batch * spec.seq_len * spec.micro_batches as u64;
@@ -269,15 +285,8 @@ impl Trainer {
                     .map_err(|e| hal(e.into()))?,
             );
         }
-        let seed = Arc::new(
-            device
-                .alloc_state(4, Tag::Staging)
-                .map_err(|e| hal(e.into()))?,
-        );
-        let value = 1.0f32 / (spec.micro_batches * spec.world) as f32;
-        compute
-            .fill(seed.all(), value.to_bits() as u64, 4)
-            .map_err(|e| hal(e.into()))?;
+        let scaling =
+            Scaling::new(device, &compute, &spec, units.len(), IN_FLIGHT).map_err(at("set-up"))?;
         let mbs = spec.micro_batches as usize;
         Ok(Trainer {
             acts: units
@@ -286,7 +295,7 @@ impl Trainer {
                 .collect(),
             flow: vec![vec![]; mbs],
             flow_grad: (0..mbs).map(|_| None).collect(),
-            seed: Tensor::dense(seed, 0, [1], DType::F32),
+            scaling,
             spec,
             units,
             state,
@@ -427,12 +436,22 @@ impl Trainer {
                 .map(|b| (word(b, 0), word(b, 8)))
                 .map_err(|e| self.error("reading figures", e.into()))
         });
+        let lr = f.lr;
         self.figures.push_back(f);
         let (loss, grad_norm) = read?;
+        let judged = self.judged(step)?;
         Ok(Some(StepMetrics {
             step,
             loss,
-            grad_norm,
+            // A rank whose own part is finite may have computed a finite norm.
+            grad_norm: match judged {
+                Some(j) if j.skipped => f64::INFINITY,
+                _ => grad_norm,
+            },
+            lr,
+            loss_scale: judged.map(|j| j.scale),
+            skipped: judged.is_some_and(|j| j.skipped),
+            skipped_steps: judged.map_or(0, |j| j.skipped_steps),
         }))
     }
 
@@ -448,6 +467,12 @@ impl Trainer {
 
     /// Runs one optimizer step: one micro-batch per entry of `batches`. Enqueues only; [`Trainer::metrics`] tells how it went.
     pub fn step(&mut self, batches: &[MicroBatch<'_>], lr: f64) -> Result<()> {
+        self.step_at(batches, &|_| lr)
+    }
+
+    /// The same with the learning rate as a function of the updates made before: a skipped step is none, so that with loss scaling the
+    /// caller does not know their number yet.
+    pub fn step_at(&mut self, batches: &[MicroBatch<'_>], lr: &dyn Fn(u64) -> f64) -> Result<()> {
         if batches.len() != self.spec.micro_batches as usize {
             return Err(Error::Invalid(format!(
                 "{} micro-batches given, the plan has {}",
@@ -463,10 +488,9 @@ impl Trainer {
         self.device.settle();
         self.step += 1;
         self.steps_here += 1;
-        self.lr = lr;
         // Only what steps take is counted: validation, checkpoints and samples between them have allocations of their own.
         let before = self.device.device_allocs();
-        let done = self.walk(batches);
+        let done = self.walk(batches, lr);
         if self.steps_here > 2 {
             self.late_allocs += self.device.device_allocs() - before;
         }
@@ -527,6 +551,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     }
     // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
     let clip = spec.clip > 0.0;
+    let finite = spec.precision.scaler.is_some();
     let p = p
         .with(Place(spec.zero.stage))
         .with(Bucket {
@@ -534,8 +559,8 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
         })
         .with(Updates {
             norm: clip,
-            finite: false,
-            early: !clip,
+            finite,
+            early: !clip && !finite,
         })
         .with(Depend);
     Ok(p.run(schedule::accumulate(n, spec.micro_batches), facts)?)

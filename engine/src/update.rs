@@ -18,10 +18,11 @@ impl Trainer {
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let (a, s) = (&self.spec.adamw, &self.state[u]);
         let coef = clip.then(|| f.word(3));
+        let skip = self.skip_word(f);
         let dynamic = op::AdamwDyn {
             lr: self.lr,
-            grad_scale: 1.0,
-            step: self.step,
+            grad_scale: self.unscale(),
+            step: self.update_number(),
             ..Default::default()
         };
         for decays in [true, false] {
@@ -52,7 +53,7 @@ impl Trainer {
                 weight_decay: if decays { a.weight_decay } else { 0.0 },
                 ..Default::default()
             };
-            let operands: Vec<Option<&Tensor>> = [coef.as_ref(), None]
+            let operands: Vec<Option<&Tensor>> = [coef.as_ref(), skip.as_ref()]
                 .into_iter()
                 .chain(tensors.iter().map(Some))
                 .collect();

@@ -16,13 +16,18 @@ pub(crate) const UPDATE: u8 = 3;
 pub(crate) const SQUARES: u8 = 4;
 pub(crate) const NORM: u8 = 5;
 pub(crate) const LOSS: u8 = 6;
+pub(crate) const FINITE: u8 = 7;
 
 impl Trainer {
-    pub(crate) fn walk(&mut self, batches: &[MicroBatch<'_>]) -> Result<()> {
+    pub(crate) fn walk(
+        &mut self,
+        batches: &[MicroBatch<'_>],
+        lr: &dyn Fn(u64) -> f64,
+    ) -> Result<()> {
         let data = self
             .upload(batches)
             .map_err(|e| self.error("uploading the batch", e))?;
-        let Some(figures) = self.figures.pop_front() else {
+        let Some(mut figures) = self.figures.pop_front() else {
             return Err(Error::Invalid("no room for another step in flight".into()));
         };
         let plan = self.take_plan();
@@ -30,7 +35,12 @@ impl Trainer {
             .compute
             .fill(figures.words.all(), 0, 4)
             .map_err(|e| self.error("clearing figures", e.into()));
+        let mut seeded = false;
         for s in plan.walk() {
+            if !seeded && s.op.writes_grad().is_some() {
+                seeded = true;
+                done = done.and_then(|()| self.seed_backward(lr));
+            }
             if done.is_err() {
                 break;
             }
@@ -55,6 +65,7 @@ impl Trainer {
         let event = self
             .publish_figures(&figures)
             .map_err(|e| self.error("publishing figures", e))?;
+        figures.lr = self.lr;
         self.pending.push_back((self.step, figures, event));
         Ok(())
     }
@@ -111,6 +122,7 @@ impl Trainer {
                 batches[*mb as usize].first_sequence,
             )?,
             Op::ReduceGrad { units, .. } => self.reduce_grads(units)?,
+            Op::Finite => self.finite(f)?,
             Op::GradNorm => {
                 self.sum_squares(0..self.units.len(), f)?;
                 self.clip(f)?;

@@ -52,12 +52,13 @@ impl Live {
         if r.step.is_multiple_of(self.every) || r.step == self.steps || r.step == 1 {
             let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
             say!(
-                "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}  {speed} tok/s  eta {}",
+                "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}{}  {speed} tok/s  eta {}",
                 r.step,
                 self.steps,
                 r.loss,
                 r.lr,
                 r.grad_norm,
+                scale(r),
                 clock(eta)
             );
         }
@@ -98,6 +99,14 @@ impl Live {
 impl Drop for Live {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// The loss scale and the steps it has cost, in float16 runs.
+fn scale(r: &StepRecord) -> String {
+    match (r.loss_scale, r.skipped_steps) {
+        (Some(scale), Some(skipped)) => format!("  scale {scale} (skipped {skipped})"),
+        _ => String::new(),
     }
 }
 

@@ -169,8 +169,9 @@ impl Walk<'_> {
             .map(read)
             .collect::<Result<Vec<_>>>()?;
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
+        // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
         self.trainer
-            .step(&batches, self.job.resolved.schedule.lr(done))?;
+            .step_at(&batches, &|updates| self.job.resolved.schedule.lr(updates))?;
         self.in_flight += 1;
         Ok(())
     }
@@ -178,17 +179,20 @@ impl Walk<'_> {
     /// Reads figures until at most `left` steps are in flight. Steps read together share the time since the last reading evenly: the
     /// host saw them end together, and the device does not say when each did.
     fn settle(&mut self, left: u32) -> Result<()> {
-        let mut read = vec![];
-        let mut failure = None;
+        let (mut read, mut failure) = (vec![], None);
+        let dynamic = self.job.resolved.settings.fp16.loss_scale == 0.0;
         while self.in_flight > left && failure.is_none() {
             let Some(m) = self.trainer.metrics()? else {
                 break;
             };
             self.in_flight -= 1;
-            if m.loss.is_finite() && m.grad_norm.is_finite() {
+            // A skipped step harms nothing: the scaler lowers the scale, and says itself when that does not help. A fixed scale would
+            // be skipped for ever when it is the loss that is not finite.
+            let scaler_sees_to_it = m.skipped && (m.loss.is_finite() || dynamic);
+            if scaler_sees_to_it || (m.loss.is_finite() && m.grad_norm.is_finite()) {
                 read.push(m);
             } else {
-                failure = Some(self.diverged(m.step, m.loss, m.grad_norm));
+                failure = Some(self.diverged(m.step, m.loss, m.grad_norm, m.lr));
             }
         }
         let per_step = self.job.tokens_per_step();
@@ -201,11 +205,14 @@ impl Walk<'_> {
                 let record = StepRecord {
                     step: m.step,
                     loss: m.loss,
-                    lr: self.job.resolved.schedule.lr(m.step - 1),
+                    lr: m.lr,
                     grad_norm: m.grad_norm,
                     tokens: m.step * per_step,
                     tokens_per_s: per_step as f64 / seconds,
                     step_ms: seconds * 1e3,
+                    loss_scale: m.loss_scale,
+                    skipped: m.loss_scale.map(|_| m.skipped),
+                    skipped_steps: m.loss_scale.map(|_| m.skipped_steps),
                 };
                 w.metrics.write(&record)?;
                 w.live.step(&record);
@@ -215,9 +222,8 @@ impl Walk<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    fn diverged(&self, step: u64, loss: f64, norm: f64) -> CliError {
+    fn diverged(&self, step: u64, loss: f64, norm: f64, lr: f64) -> CliError {
         let s = &self.job.resolved.settings;
-        let lr = self.job.resolved.schedule.lr(step - 1);
         let clip = match s.gradient_clipping {
             c if c > 0.0 => format!("gradient_clipping is {c}"),
             _ => "gradient_clipping is off".to_string(),
@@ -272,7 +278,7 @@ impl Walk<'_> {
             // The records a checkpoint answers for must outlive what it outlives.
             w.metrics.sync()?;
         }
-        let state = resume::state(self.job, done);
+        let state = resume::state(self.job, done, self.trainer.scaler_state());
         match end {
             true => self.saves.now(&self.trainer, done, state)?,
             false => self.saves.begin(&mut self.trainer, done, state)?,

@@ -4,7 +4,7 @@ use super::setup::Job;
 use crate::error::{CliError, Result};
 use crossweave_checkpoint::{Checkpoint, is_readable_float, list, widen_to_f32};
 use crossweave_config::{Config, Resolved};
-use crossweave_engine::{StateKind, Trainer};
+use crossweave_engine::{ScalerState, StateKind, Trainer};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -66,16 +66,18 @@ const FREE: [&str; 28] = [
 ];
 
 /// What a checkpoint remembers besides tensors. Dropout and shuffles are drawn by counters, so a seed and a position are all the
-/// random state there is.
-pub fn state(job: &Job, step: u64) -> Value {
+/// random state there is. A step that the loss scaler skipped is no update: it moves neither optimizer nor schedule.
+pub fn state(job: &Job, step: u64, scaler: Option<ScalerState>) -> Value {
     let r = &job.resolved;
+    let updates = step - scaler.map_or(0, |s| s.skipped.min(step));
     json!({
         "config": r.settings,
         "corpus": job.corpus.fingerprint(),
         "sequences_consumed": step * r.batch.global,
         "rng": {"generator": "philox4x32-10", "seed": r.seed, "position": step},
-        "scheduler": {"step": step, "lr": r.schedule.lr(step)},
-        "optimizer": {"type": r.settings.optimizer.kind, "step": step},
+        "scheduler": {"step": updates, "lr": r.schedule.lr(updates)},
+        "optimizer": {"type": r.settings.optimizer.kind, "step": updates},
+        "loss_scaler": scaler,
         "hf_config": job.hf_config(),
     })
 }
@@ -314,6 +316,16 @@ pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
     }
     trainer.publish()?;
     trainer.set_step(checkpoint.step());
+    if trainer.scaler_state().is_some() {
+        let kept = &checkpoint.state()["loss_scaler"];
+        let state: ScalerState = serde_json::from_value(kept.clone()).map_err(|e| {
+            CliError::refused(
+                format!("checkpoint of step {}: loss_scaler: {e}", checkpoint.step()),
+                "a float16 run continues from a checkpoint of a float16 run",
+            )
+        })?;
+        trainer.restore_scaler(state);
+    }
     Ok(())
 }
 

@@ -8,7 +8,9 @@ use crate::model::{self, Source};
 use crate::{configs, source};
 use crossweave_config::{self as config, Config, Data, DecayOn, Dtype, Given, Model, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
-use crossweave_engine::{AdamW, DryRun, RankSpec, Recompute, dry_run, plan_for};
+use crossweave_engine::{
+    AdamW, DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, dry_run, plan_for,
+};
 use crossweave_hal::{DType, HostServices, Plugin};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -177,15 +179,6 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
 /// Features the config knows and the engine does not have yet.
 fn refuse_unavailable(config: &Config) -> Result<()> {
     let s = &config.settings;
-    if s.fp16.enabled || s.run.dtype == Some(Dtype::F16) {
-        return Err(CliError::refused(
-            format!(
-                "{}: fp16.enabled: float16 training (loss scaling) is not available in this build yet",
-                config.file()
-            ),
-            "use bf16.enabled, which needs no loss scaling",
-        ));
-    }
     if !s.optimizer.params.bias_correction {
         return Err(CliError::refused(
             format!(
@@ -288,6 +281,26 @@ impl Job {
     }
 }
 
+/// The engine's form of the keys about types and scales.
+fn precision(r: &Resolved) -> Precision {
+    let scaler = r.loss_scale().map(|s| match s.fixed {
+        Some(scale) => LossScaler::new(ScaleRule::Static, scale, 1, 1, s.min),
+        None => {
+            let rule = ScaleRule::DeepSpeed {
+                consecutive: s.consecutive_hysteresis,
+            };
+            LossScaler::new(rule, s.initial, s.window, s.hysteresis, s.min)
+        }
+    });
+    // DeepSpeed's prescale_gradients is how it is done anyway: by the rank count, before the sum.
+    let factor = r.settings.gradient_predivide_factor;
+    let own = factor != 1.0 && !r.settings.prescale_gradients;
+    Precision {
+        scaler,
+        predivide: own.then_some(factor),
+    }
+}
+
 /// The engine's form of a resolved config, for one rank.
 pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec {
     let adam = &r.settings.optimizer.params;
@@ -326,5 +339,6 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         // Long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
         timeout: Some(Duration::from_secs(1800)),
         zero: Default::default(),
+        precision: precision(r),
     }
 }

@@ -4,6 +4,7 @@
 //! pinned by the trace of the package it comes from (see the tests). A step whose gradients
 //! overflowed must not advance the optimizer's step count nor the learning-rate schedule.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Which package's rule to follow.
@@ -36,6 +37,25 @@ pub struct LossScaler {
     iter: i64,
     last_overflow: i64,
     clean: u64,
+    skipped: u64,
+}
+
+/// What a checkpoint keeps of a scaler: all that moves, nothing that is configured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScalerState {
+    /// The factor for the next step's loss.
+    pub scale: f64,
+    /// Overflows left before the scale halves.
+    pub hysteresis_left: u64,
+    /// Steps judged so far.
+    pub iter: i64,
+    /// The last of them that overflowed; -1 = none.
+    pub last_overflow: i64,
+    /// Clean steps since the scale moved (Megatron's and torch's rules).
+    pub clean: u64,
+    /// Steps skipped so far: so many fewer updates were made than steps.
+    pub skipped: u64,
 }
 
 /// An overflow at the smallest scale allowed: the model itself has diverged.
@@ -72,7 +92,37 @@ impl LossScaler {
             iter: 0,
             last_overflow: -1,
             clean: 0,
+            skipped: 0,
         }
+    }
+
+    /// Does the scale never move?
+    pub fn is_static(&self) -> bool {
+        self.rule == ScaleRule::Static
+    }
+    /// Steps skipped so far.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+    /// What a checkpoint keeps.
+    pub fn state(&self) -> ScalerState {
+        ScalerState {
+            scale: self.scale,
+            hysteresis_left: self.left,
+            iter: self.iter,
+            last_overflow: self.last_overflow,
+            clean: self.clean,
+            skipped: self.skipped,
+        }
+    }
+    /// Goes on from a checkpoint. A static scale stays the configured one; a state that no scaler can have been in is put right.
+    pub fn restore(&mut self, s: ScalerState) {
+        if !self.is_static() && s.scale.is_finite() && s.scale > 0.0 {
+            self.scale = s.scale;
+        }
+        self.left = s.hysteresis_left.clamp(1, self.hysteresis);
+        (self.iter, self.last_overflow) = (s.iter, s.last_overflow.min(s.iter));
+        (self.clean, self.skipped) = (s.clean.min(self.window - 1), s.skipped);
     }
 
     /// The factor for the next step's loss.
@@ -85,6 +135,7 @@ impl LossScaler {
     /// # Errors
     /// [`AtFloor`] when DeepSpeed's rule would have to go below the floor.
     pub fn update(&mut self, overflow: bool) -> Result<(), AtFloor> {
+        self.skipped += u64::from(overflow);
         match self.rule {
             ScaleRule::Static => Ok(()),
             ScaleRule::DeepSpeed { consecutive } => self.deepspeed(overflow, consecutive),
@@ -213,6 +264,33 @@ mod tests {
         assert_eq!(s.update(true), Ok(()));
         assert_eq!(s.scale(), 1.0);
         assert_eq!(s.update(true), Err(AtFloor { scale: 1.0 }));
+    }
+
+    #[test]
+    fn a_restored_scaler_goes_on_with_the_trace() {
+        for rule in [
+            ScaleRule::DeepSpeed { consecutive: false },
+            ScaleRule::DeepSpeed { consecutive: true },
+            ScaleRule::Megatron,
+            ScaleRule::Torch,
+        ] {
+            for cut in 0..PATTERN.len() {
+                let fresh = || LossScaler::new(rule, 65536.0, 4, 2, 1.0);
+                let mut s = fresh();
+                let mut got = vec![];
+                for (i, &o) in PATTERN.iter().enumerate() {
+                    if i == cut {
+                        let kept = s.state();
+                        s = fresh();
+                        s.restore(kept);
+                    }
+                    s.update(o == 1).unwrap();
+                    got.push(s.scale());
+                }
+                assert_eq!(got, trace(rule), "{rule:?} cut at {cut}");
+                assert_eq!(s.skipped(), 6);
+            }
+        }
     }
 
     #[test]

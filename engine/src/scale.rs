@@ -1,0 +1,329 @@
+//! Loss scaling around a step: the scale goes into the backward's seed, comes out of the update's factor, and a step whose gradients are
+//! not finite is skipped by the device itself.
+//!
+//! The update is enqueued before anyone knows whether it will be skipped: `Finite` counts on the device, and the update reads the count.
+//! The host learns a step's verdict when it seeds the *next* backward, with that step's forward already enqueued, so the device
+//! never runs dry; and it must learn it there, because the scale, the optimizer's step count and the learning rate all depend on it
+//! (docs/adr/0014).
+
+use crate::error::{Error, Result};
+use crate::scaler::{LossScaler, ScalerState};
+use crate::trainer::{Figures, Trainer};
+use crate::walk::FINITE;
+use crossweave_hal::abi::op;
+use crossweave_hal::{Buffer, DType, Device, Event, HostBuffer, Reduce, Stream, Tag};
+use crossweave_mesh::Axis;
+use crossweave_tensor::{Decompositions, Run, Tensor};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+/// In what types and at what scale gradients are computed, summed and sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Precision {
+    /// Loss scaling, for float16.
+    pub scaler: Option<LossScaler>,
+    /// Gradients are divided by this before they are summed over the ranks, and by the rest of the rank count after; `None` = by the
+    /// rank count before.
+    pub predivide: Option<f64>,
+}
+
+impl Default for Precision {
+    /// No scaling, everything in f32.
+    fn default() -> Precision {
+        Precision {
+            scaler: None,
+            predivide: None,
+        }
+    }
+}
+
+/// How a step went that the scaler has judged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Judged {
+    step: u64,
+    /// Its update was skipped.
+    pub skipped: bool,
+    /// Steps skipped up to and with this one.
+    pub skipped_steps: u64,
+    /// The scale after it.
+    pub scale: f64,
+}
+
+/// A step's counts of non-finite gradients on their way to the host.
+struct Verdict {
+    step: u64,
+    counts: HostBuffer,
+    event: Event,
+}
+
+/// The moving parts.
+pub(crate) struct Scaling {
+    scaler: Option<LossScaler>,
+    /// Gradient of the loss: `scale / (micro-batches * predivide)`.
+    seed: Tensor,
+    /// What a gradient is multiplied by to undo scale and division.
+    pub unscale: f64,
+    micro_batches: f64,
+    before: f64,
+    after: f64,
+    units: usize,
+    /// Per unit the number of non-finite gradients as u32, then the same as f32.
+    counts: Option<Arc<Buffer>>,
+    pending: VecDeque<Verdict>,
+    free: VecDeque<HostBuffer>,
+    judged: VecDeque<Judged>,
+    poisoned: BTreeSet<u64>,
+}
+
+impl Scaling {
+    /// `in_flight` steps may wait for their figures.
+    pub fn new(
+        device: &Device,
+        stream: &Stream,
+        spec: &crate::RankSpec,
+        units: usize,
+        in_flight: usize,
+    ) -> Tensors<Scaling> {
+        let p = &spec.precision;
+        let before = p.predivide.unwrap_or(spec.world as f64);
+        let seed = Arc::new(device.alloc_state(4, Tag::Staging)?);
+        let (mut counts, mut free) = (None, VecDeque::new());
+        if p.scaler.is_some() {
+            counts = Some(Arc::new(
+                device.alloc_state(8 * units as u64, Tag::Staging)?,
+            ));
+            for _ in 0..in_flight + 1 {
+                free.push_back(device.alloc_host(4 * units as u64, Tag::Staging)?);
+            }
+        }
+        let s = Scaling {
+            scaler: p.scaler.clone(),
+            seed: Tensor::dense(seed, 0, [1], DType::F32),
+            unscale: 1.0,
+            micro_batches: spec.micro_batches as f64,
+            before,
+            after: before / spec.world as f64,
+            units,
+            counts,
+            pending: VecDeque::new(),
+            free,
+            judged: VecDeque::new(),
+            poisoned: BTreeSet::new(),
+        };
+        s.fill_seed(stream)?;
+        Ok(Scaling {
+            unscale: s.factor(),
+            ..s
+        })
+    }
+
+    fn scale(&self) -> f64 {
+        self.scaler.as_ref().map_or(1.0, LossScaler::scale)
+    }
+    fn factor(&self) -> f64 {
+        self.after / self.scale()
+    }
+    fn fill_seed(&self, stream: &Stream) -> Tensors<()> {
+        let value = (self.scale() / (self.micro_batches * self.before)) as f32;
+        Ok(stream.fill(self.seed.region(), value.to_bits() as u64, 4)?)
+    }
+
+    /// The gradient the backward starts from.
+    pub fn seed(&self) -> Tensor {
+        self.seed.clone()
+    }
+    fn skipped(&self) -> u64 {
+        self.scaler.as_ref().map_or(0, LossScaler::skipped)
+    }
+    /// Count `i` as u32.
+    fn count(&self, i: usize) -> Option<Tensor> {
+        let b = self.counts.clone()?;
+        Some(Tensor::dense(b, 4 * i as u64, [1], DType::U32))
+    }
+}
+
+impl Figures {
+    /// Not zero where the step is to be skipped. A positive f32 and a positive integer are both words that are not zero, and zero is zero
+    /// in both, so the largest count as f32 serves as the flag the update reads as an integer.
+    pub(crate) fn skip(&self) -> Tensor {
+        Tensor::dense(self.words.clone(), 16, [1], DType::U32)
+    }
+}
+
+impl Trainer {
+    /// The number of this step's update, from 1: skipped steps are no updates.
+    pub(crate) fn update_number(&self) -> u64 {
+        self.step.saturating_sub(self.scaling.skipped()).max(1)
+    }
+
+    /// The word that forbids the update, in runs whose loss is scaled.
+    pub(crate) fn skip_word(&self, f: &Figures) -> Option<Tensor> {
+        self.scaling.scaler.is_some().then(|| f.skip())
+    }
+
+    /// This rank's part of a unit's gradient, summed over the ranks.
+    fn own_grad(&self, u: usize) -> Option<Tensor> {
+        self.state[u].grad(&(0..self.state[u].numel))
+    }
+
+    /// What the update multiplies gradients by, before clipping.
+    pub(crate) fn unscale(&self) -> f64 {
+        self.scaling.unscale
+    }
+
+    /// Before the first backward of a step: with the verdicts of all steps before it, the scale, the update's number and the learning rate.
+    pub(crate) fn seed_backward(&mut self, lr: &dyn Fn(u64) -> f64) -> Result<()> {
+        if self.scaling.scaler.is_some() {
+            self.judge(self.step - 1)?;
+            self.scaling
+                .fill_seed(&self.compute)
+                .map_err(|e| self.error("seeding the backward", e))?;
+            self.scaling.unscale = self.scaling.factor();
+        }
+        self.lr = lr(self.update_number() - 1);
+        Ok(())
+    }
+
+    /// Takes the verdicts of the steps up to `last` into account, in order; waits for each.
+    pub(crate) fn judge(&mut self, last: u64) -> Result<()> {
+        while self.scaling.pending.front().is_some_and(|v| v.step <= last) {
+            let Some(mut v) = self.scaling.pending.pop_front() else {
+                break;
+            };
+            let failed = |e: crossweave_hal::Error| Error::Run {
+                rank: self.spec.rank,
+                step: v.step,
+                at: "waiting for the verdict on its gradients".into(),
+                source: e.into(),
+            };
+            v.event.sync(None).map_err(failed)?;
+            let words = v.counts.read().map_err(failed)?;
+            // The backward runs from the last unit to the first: the last one hit is where it began.
+            let hit = words
+                .chunks_exact(4)
+                .rposition(|w| w.iter().any(|b| *b != 0));
+            self.scaling.free.push_back(v.counts);
+            let Some(scaler) = &mut self.scaling.scaler else {
+                break;
+            };
+            scaler.update(hit.is_some()).map_err(|e| Error::Scale {
+                step: v.step,
+                unit: self.units[hit.unwrap_or(0)].name.clone(),
+                source: e,
+            })?;
+            let judged = Judged {
+                step: v.step,
+                skipped: hit.is_some(),
+                skipped_steps: scaler.skipped(),
+                scale: scaler.scale(),
+            };
+            self.scaling.judged.push_back(judged);
+        }
+        Ok(())
+    }
+
+    /// What became of a step whose figures are being read.
+    pub(crate) fn judged(&mut self, step: u64) -> Result<Option<Judged>> {
+        self.judge(step)?;
+        let all = &mut self.scaling.judged;
+        while all.front().is_some_and(|j| j.step < step) {
+            all.pop_front();
+        }
+        Ok(all.pop_front_if(|j| j.step == step))
+    }
+
+    /// Counts this rank's non-finite gradients by unit and joins all ranks' counts; from here on the device knows whether it skips.
+    pub(crate) fn finite(&mut self, f: &Figures) -> Tensors<()> {
+        let n = self.scaling.units as u64;
+        let Some(counts) = self.scaling.counts.clone() else {
+            return crossweave_tensor::shape_error("a finite check without a loss scaler");
+        };
+        if self.scaling.poisoned.contains(&self.step)
+            && self.step % self.spec.world as u64 == self.spec.rank as u64
+        {
+            let all = (0..self.units.len()).rev();
+            if let Some(g) = all.filter_map(|u| self.own_grad(u)).find(|g| g.numel() > 0) {
+                let first = g.buffer().region(g.offset(), 4);
+                self.compute
+                    .fill(first, f32::INFINITY.to_bits() as u64, 4)?;
+            }
+        }
+        self.compute.fill(counts.region(0, 4 * n), 0, 4)?;
+        let cache = self.cache(0, FINITE);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let none = op::NoParams::default();
+        for u in 0..self.units.len() {
+            let Some(g) = self.own_grad(u).filter(|g| g.numel() > 0) else {
+                continue;
+            };
+            let count = self.scaling.count(u);
+            run.launch(
+                op::NONFINITE_COUNT,
+                &[count.as_ref(), Some(&g)],
+                none.as_bytes(),
+                &[],
+            )?;
+        }
+        if self.spec.world > 1 {
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.group(&[Axis::Dp])?.all_reduce(
+                &self.compute,
+                counts.region(0, 4 * n),
+                DType::U32,
+                Reduce::Max,
+                "scalar",
+            )?;
+        }
+        let whole = Tensor::dense(counts.clone(), 0, [n], DType::U32);
+        let floats = Tensor::dense(counts.clone(), 4 * n, [n], DType::F32);
+        run.launch(
+            op::CAST,
+            &[Some(&floats), Some(&whole)],
+            none.as_bytes(),
+            &[],
+        )?;
+        let largest = op::ReduceParams {
+            kind: op::reduce::MAX,
+            axes: 1,
+            ..Default::default()
+        };
+        run.launch(
+            op::REDUCE,
+            &[Some(&f.word(4)), Some(&floats)],
+            largest.as_bytes(),
+            &[],
+        )?;
+        self.keep_cache(0, FINITE, cache);
+        let Some(host) = self.scaling.free.pop_front() else {
+            return crossweave_tensor::shape_error("verdicts of too many steps are unread");
+        };
+        self.compute
+            .copy(host.buffer().all(), counts.region(0, 4 * n))?;
+        let event = self.compute.record()?;
+        self.scaling.pending.push_back(Verdict {
+            step: self.step,
+            counts: host,
+            event,
+        });
+        Ok(())
+    }
+
+    /// What a checkpoint keeps of the loss scaler, once the figures of every step were read; `None` where the loss is not scaled.
+    pub fn scaler_state(&self) -> Option<ScalerState> {
+        self.scaling.scaler.as_ref().map(LossScaler::state)
+    }
+
+    /// Continues a checkpoint's loss scaling; nothing where the loss is not scaled.
+    pub fn restore_scaler(&mut self, state: ScalerState) {
+        if let Some(s) = &mut self.scaling.scaler {
+            s.restore(state);
+        }
+    }
+
+    /// Fault injection for tests: at optimizer step `step` one gradient of one rank becomes infinite before it is checked.
+    pub fn poison(&mut self, step: u64) {
+        self.scaling.poisoned.insert(step);
+    }
+}
