@@ -78,7 +78,7 @@ fn configs() {
     );
     for (set, part) in [
         ("fp16.enabled=true", "fp16"),
-        ("zero_optimization.stage=3", "zero_optimization.stage"),
+        ("zero_optimization.stage=4", "zero_optimization.stage"),
         ("model.attn_pdrop=0.1", "attn_pdrop"),
         ("mesh.tp=2", "mesh.tp"),
     ] {

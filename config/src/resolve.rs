@@ -96,10 +96,6 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         ));
     };
     let zero = &s.zero_optimization;
-    if zero.stage > 0 {
-        let what = format!("ZeRO stage {} is", zero.stage);
-        no("zero_optimization.stage", what, "set it to 0");
-    }
     if zero
         .offload_param
         .as_ref()

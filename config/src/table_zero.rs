@@ -127,14 +127,14 @@ pub const ZERO: Table = Table {
             "stage3_prefetch_bucket_size",
             0,
             "50000000",
-            "elements gathered ahead of use",
+            "elements gathered ahead of use, at least a block; 0: nothing is gathered ahead",
         )
         .deepspeed(),
         int(
             "stage3_param_persistence_threshold",
             0,
-            "100000",
-            "parameters smaller than this stay gathered",
+            "0",
+            "blocks of fewer parameters stay gathered for the whole step",
         )
         .deepspeed(),
         int(
@@ -149,14 +149,14 @@ pub const ZERO: Table = Table {
             "stage3_max_live_parameters",
             0,
             "1000000000",
-            "gathered elements alive at once",
+            "gathered elements alive at once from which nothing is gathered ahead",
         )
         .deepspeed(),
         int(
             "stage3_max_reuse_distance",
             0,
-            "1000000000",
-            "keep a parameter that is reused within so many elements",
+            "0",
+            "keep a block gathered that is used again within so many elements; 0: gather it for each forward and each backward",
         )
         .deepspeed(),
         flag(

@@ -226,10 +226,6 @@ fn contradictions_are_found_when_resolving() {
         &["tensor parallelism is not available in this build yet"],
     );
     expect(
-        &with(r#""zero_optimization": {"stage": 2}"#),
-        &["zero_optimization.stage: ZeRO stage 2 is not available in this build yet"],
-    );
-    expect(
         &with(r#""seed": 1"#).replace("10}", "10, \"seed\": 2}"),
         &["seed is 1 and run.seed is 2"],
     );
@@ -485,7 +481,6 @@ fn a_deepspeed_file_as_transformers_writes_it_is_read() {
     assert_eq!(config.settings.train_batch_size, None);
     let said = config.resolve(2).unwrap_err().to_string();
     for part in [
-        "ZeRO stage 3",
         "offload_param",
         "offload_optimizer",
         "none of train_batch_size",

@@ -126,6 +126,12 @@ impl Trainer {
         };
         let dins = tape.backward(&env, &outs, douts, &ins)?;
         self.keep_cache(u, BACKWARD, cache);
+        // Units that are frozen as a whole are never reduced.
+        for o in std::iter::once(u).chain(self.units[u].borrowed.iter().map(|(o, _)| *o)) {
+            if !self.state[o].trained {
+                self.state[o].close_grad();
+            }
+        }
         self.flow_grad[m] = Some(dins);
         Ok(())
     }

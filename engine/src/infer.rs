@@ -95,11 +95,13 @@ impl Trainer {
         go().map_err(|e| self.error("uploading the batch", e))
     }
 
-    fn run_all(&self, data: &Batch) -> Tensors<Tensor> {
+    fn run_all(&mut self, data: &Batch) -> Tensors<Tensor> {
         let mut flow = vec![];
         for u in 0..self.units.len() {
             let cache = RefCell::new(KernelCache::default());
+            self.hold(u)?;
             let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
+            self.let_go(u);
             flow = outs;
         }
         match <[Tensor; 1]>::try_from(flow) {
@@ -121,7 +123,9 @@ impl Trainer {
         let mut acts = vec![];
         for u in 0..self.units.len() {
             let cache = RefCell::new(KernelCache::default());
+            self.hold(u)?;
             let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
+            self.let_go(u);
             acts.push(act);
             flow = outs;
         }
@@ -141,6 +145,7 @@ impl Trainer {
                 continue;
             };
             let cache = RefCell::new(KernelCache::default());
+            self.hold(u)?;
             let run = Run::new(&self.compute, &Decompositions, &cache);
             let (mut grads, mut written) = (
                 self.state[u].grad_views.clone(),
@@ -169,6 +174,7 @@ impl Trainer {
                 training: false,
             };
             douts = tape.backward(&env, &outs, douts, &ins)?;
+            self.let_go(u);
         }
         let mut named = vec![];
         for u in 0..self.state.len() {

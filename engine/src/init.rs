@@ -12,10 +12,14 @@ fn stream_of(name: &str) -> u64 {
     })
 }
 
-/// Fills a unit's values and clears its moments.
+/// Fills what this rank owns of a unit's values and clears its moments. A parameter that is cut is made whole first, so that every
+/// element has the value it has on one rank; one parameter at a time, so that sharding is not undone by starting.
 pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
-    for (p, r) in unit.decls.iter().zip(&unit.ranges) {
-        let t = unit.state(StateKind::Value, r);
+    for (i, p) in unit.decls.iter().enumerate() {
+        let Some((part, local)) = unit.pieces(i) else {
+            continue;
+        };
+        let here = unit.state(StateKind::Value, &local);
         match p.init {
             Init::Normal(std) => {
                 let params = op::PhiloxParams {
@@ -30,10 +34,21 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
                     stream: stream_of(&p.name),
                     ..Default::default()
                 };
-                run.launch(op::PHILOX, &[Some(&t)], params.as_bytes(), key.as_bytes())?;
+                let cut = part.end - part.start < p.shape.numel();
+                let all = match cut {
+                    true => run.empty([p.shape.numel()], DType::F32)?,
+                    false => here.clone(),
+                };
+                run.launch(op::PHILOX, &[Some(&all)], params.as_bytes(), key.as_bytes())?;
+                if cut {
+                    let from = all.buffer().region(4 * part.start, here.extent());
+                    run.stream().copy(here.region(), from)?;
+                }
             }
-            Init::Zeros => run.stream().fill(t.region(), 0, 1)?,
-            Init::Ones => run.stream().fill(t.region(), 1.0f32.to_bits() as u64, 4)?,
+            Init::Zeros => run.stream().fill(here.region(), 0, 1)?,
+            Init::Ones => run
+                .stream()
+                .fill(here.region(), 1.0f32.to_bits() as u64, 4)?,
         }
     }
     publish(run, unit)?;
@@ -43,19 +58,14 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Casts the master copy into the compute dtype.
+/// Casts the values into the resident 16-bit copy, where there is one.
 pub(crate) fn publish(run: &Run<'_>, unit: &UnitState) -> Result<()> {
-    let all = 0..unit.numel;
-    match unit.values(&all) {
-        Some(v) if unit.has_master && v.dtype() != DType::F32 => {
-            let m = unit.state(StateKind::Value, &all);
-            run.launch(
-                op::CAST,
-                &[Some(&v), Some(&m)],
-                op::NoParams::default().as_bytes(),
-                &[],
-            )
-        }
-        _ => Ok(()),
-    }
+    let owned = unit.owned();
+    let all = 0..owned.end - owned.start;
+    let Some(copy) = unit.copy(&all).filter(|_| all.end > 0) else {
+        return Ok(());
+    };
+    let value = unit.state(StateKind::Value, &all);
+    let p = op::NoParams::default();
+    run.launch(op::CAST, &[Some(&copy), Some(&value)], p.as_bytes(), &[])
 }

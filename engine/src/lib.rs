@@ -7,6 +7,7 @@
 mod blocks;
 mod dry;
 mod error;
+mod gather;
 mod groups;
 mod infer;
 mod init;
@@ -20,6 +21,7 @@ mod trainer;
 mod update;
 mod upload;
 mod walk;
+mod whole;
 
 pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};

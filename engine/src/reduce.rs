@@ -1,59 +1,119 @@
 //! Sums over the ranks: gradients of buckets, the squares of the global norm, the figures of a step.
 
 use crate::trainer::{Figures, Trainer};
-use crate::walk::{NORM, SQUARES};
+use crate::walk::{NORM, SQUARES, TOTAL};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, Collective, DType, Reduce, Stream};
 use crossweave_mesh::Axis;
-use crossweave_tensor::{Decompositions, Run};
-use std::ops::Range;
+use crossweave_plan::Reduction;
+use crossweave_tensor::{Decompositions, Run, Tensor};
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Trainer {
-    pub(crate) fn reduce_grads(&mut self, units: &[u32]) -> Tensors<()> {
+    /// The stream reductions run on.
+    pub(crate) fn reduce_stream(&self) -> &Stream {
+        if self.spec.overlap {
+            &self.reduce
+        } else {
+            &self.compute
+        }
+    }
+
+    /// Sums the gradients of a bucket over the ranks: whole everywhere, or each rank its slice. Sums run in rank order in f32 either
+    /// way, so the bits do not depend on which.
+    pub(crate) fn reduce_grads(&mut self, units: &[u32], how: Reduction) -> Tensors<()> {
         for u in units {
             self.state[*u as usize].complete_grad(&self.compute)?;
-        }
-        if self.spec.world == 1 {
-            return Ok(());
         }
         let stream = if self.spec.overlap {
             &self.reduce
         } else {
             &self.compute
         };
-        let buffers: Vec<&Arc<Buffer>> = units
-            .iter()
-            .filter_map(|u| self.state[*u as usize].grad_buffer())
-            .collect();
-        let members: Vec<_> = buffers
-            .iter()
-            .map(|b| Collective::AllReduce {
-                buf: b.all(),
-                dtype: DType::F32,
-                op: Reduce::Sum,
-            })
-            .collect();
-        let mut mesh = self.groups.mesh().borrow_mut();
-        Ok(mesh.group(&[Axis::Dp])?.group(stream, &members, "grad")?)
+        for u in units {
+            self.state[*u as usize].open_owned_grad(stream)?;
+        }
+        if self.spec.world > 1 {
+            let pairs: Vec<(&Arc<Buffer>, Option<Tensor>)> = units
+                .iter()
+                .map(|u| &self.state[*u as usize])
+                .filter_map(|s| Some((s.grad_buffer()?, s.owned_grad())))
+                .collect();
+            let members: Vec<_> = pairs
+                .iter()
+                .filter_map(|(whole, mine)| match how {
+                    Reduction::All => Some(Collective::AllReduce {
+                        buf: whole.all(),
+                        dtype: DType::F32,
+                        op: Reduce::Sum,
+                    }),
+                    Reduction::Scatter => Some(Collective::ReduceScatter {
+                        send: whole.all(),
+                        recv: mine.as_ref()?.region(),
+                        dtype: DType::F32,
+                        op: Reduce::Sum,
+                    }),
+                })
+                .collect();
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.group(&[Axis::Dp])?.group(stream, &members, "grad")?;
+            // An update, or a gradient that takes the freed memory, waits for this reduction and not for the next.
+            stream.mark()?;
+        }
+        for u in units {
+            self.state[*u as usize].close_whole_grad();
+        }
+        Ok(())
     }
 
-    pub(crate) fn sum_squares(&mut self, units: Range<usize>, f: &Figures) -> Tensors<()> {
-        let cache = self.cache(units.start, SQUARES);
+    /// Adds the squares of this rank's slice of a unit's gradient to the unit's word.
+    pub(crate) fn sum_squares(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+        let cache = self.cache(u, SQUARES);
         let run = Run::new(&self.compute, &Decompositions, &cache);
-        for u in units.clone() {
-            if let Some(g) = self.state[u].grad(&(0..self.state[u].numel)) {
-                run.launch(
-                    op::MULTI_SUMSQ,
-                    &[Some(&f.word(1)), Some(&g)],
-                    op::NoParams::default().as_bytes(),
-                    &[],
-                )?;
-            }
+        let parts: Vec<Tensor> = self.state[u]
+            .normed
+            .iter()
+            .filter_map(|r| self.state[u].grad(r))
+            .collect();
+        if !parts.is_empty() {
+            let word = f.of_unit(u);
+            let operands: Vec<_> = std::iter::once(&word).chain(&parts).map(Some).collect();
+            let p = op::NoParams::default();
+            run.launch(op::MULTI_SUMSQ, &operands, p.as_bytes(), &[])?;
         }
-        self.keep_cache(units.start, SQUARES, cache);
+        self.keep_cache(u, SQUARES, cache);
+        Ok(())
+    }
+
+    /// The sum of squares over units, in their order, whatever order they were reduced in; and over ranks.
+    pub(crate) fn total_squares(&mut self, f: &Figures) -> Tensors<()> {
+        let cache = self.cache(0, TOTAL);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let p = op::ReduceParams {
+            kind: op::reduce::SUM,
+            axes: 1,
+            ..Default::default()
+        };
+        let (total, each) = (f.word(1), f.all_units());
+        run.launch(op::REDUCE, &[Some(&total), Some(&each)], p.as_bytes(), &[])?;
+        self.keep_cache(0, TOTAL, cache);
+        self.sum_over_ranks(f, 1)
+    }
+
+    /// One small sum over the ranks, in place.
+    fn sum_over_ranks(&self, f: &Figures, word: u64) -> Tensors<()> {
+        if self.spec.world > 1 {
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.group(&[Axis::Dp])?.all_reduce(
+                self.reduce_stream(),
+                f.words.region(4 * word, 4),
+                DType::F32,
+                Reduce::Sum,
+                "scalar",
+            )?;
+        }
         Ok(())
     }
 
@@ -70,25 +130,18 @@ impl Trainer {
         Ok(())
     }
 
+    /// Sends the step's figures to the host, which reads them when it likes.
     pub(crate) fn publish_figures(&mut self, f: &Figures) -> Tensors<crossweave_hal::Event> {
         if self.spec.clip <= 0.0 {
+            self.total_squares(f)?;
             let cache = self.cache(0, NORM);
             let run = Run::new(&self.compute, &Decompositions, &cache);
             norm(&run, f, None, self.unscale())?;
             self.keep_cache(0, NORM, cache);
         }
-        let stream: &Stream = &self.reduce;
-        if self.spec.world > 1 {
-            let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.group(&[Axis::Dp])?.all_reduce(
-                stream,
-                f.words.region(0, 4),
-                DType::F32,
-                Reduce::Sum,
-                "scalar",
-            )?;
-        }
-        stream.copy(f.host.buffer().all(), f.words.all())?;
+        self.sum_over_ranks(f, 0)?;
+        let stream = self.reduce_stream();
+        stream.copy(f.host.buffer().all(), f.words.region(0, Figures::BYTES))?;
         Ok(stream.record()?)
     }
 }

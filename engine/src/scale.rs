@@ -163,9 +163,10 @@ impl Trainer {
         self.scaling.scaler.is_some().then(|| f.skip())
     }
 
-    /// This rank's part of a unit's gradient, summed over the ranks.
-    fn own_grad(&self, u: usize) -> Option<Tensor> {
-        self.state[u].grad(&(0..self.state[u].numel))
+    /// This rank's slice of a unit's gradient, summed over the ranks, without padding and what is frozen.
+    fn own_grad(&self, u: usize) -> impl Iterator<Item = Tensor> + '_ {
+        let s = &self.state[u];
+        s.normed.iter().filter_map(|r| s.grad(r))
     }
 
     /// What the update multiplies gradients by, before clipping.
@@ -244,7 +245,7 @@ impl Trainer {
             && self.step % self.spec.world as u64 == self.spec.rank as u64
         {
             let all = (0..self.units.len()).rev();
-            if let Some(g) = all.filter_map(|u| self.own_grad(u)).find(|g| g.numel() > 0) {
+            if let Some(g) = all.flat_map(|u| self.own_grad(u)).next() {
                 let first = g.buffer().region(g.offset(), 4);
                 self.compute
                     .fill(first, f32::INFINITY.to_bits() as u64, 4)?;
@@ -255,21 +256,20 @@ impl Trainer {
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let none = op::NoParams::default();
         for u in 0..self.units.len() {
-            let Some(g) = self.own_grad(u).filter(|g| g.numel() > 0) else {
-                continue;
-            };
-            let count = self.scaling.count(u);
-            run.launch(
-                op::NONFINITE_COUNT,
-                &[count.as_ref(), Some(&g)],
-                none.as_bytes(),
-                &[],
-            )?;
+            for g in self.own_grad(u) {
+                let count = self.scaling.count(u);
+                run.launch(
+                    op::NONFINITE_COUNT,
+                    &[count.as_ref(), Some(&g)],
+                    none.as_bytes(),
+                    &[],
+                )?;
+            }
         }
         if self.spec.world > 1 {
             let mut mesh = self.groups.mesh().borrow_mut();
             mesh.group(&[Axis::Dp])?.all_reduce(
-                &self.compute,
+                self.reduce_stream(),
                 counts.region(0, 4 * n),
                 DType::U32,
                 Reduce::Max,

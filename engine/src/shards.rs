@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{HostBuffer, Tag};
-use crossweave_zero::{Deal, FlatLayout};
 use std::ops::Range;
 
 /// A run of one kind of state, contiguous in a unit's flat buffer.
@@ -21,7 +20,7 @@ pub struct Shard {
     pub numel: u64,
     /// The parameters it is made of, each element in exactly one.
     pub parts: Vec<ShardPart>,
-    /// First element in the unit's flat buffer.
+    /// First element in what this rank holds of the unit.
     from: u64,
 }
 
@@ -77,8 +76,7 @@ impl Trainer {
     pub fn shards(&self) -> Vec<Shard> {
         let mut out = vec![];
         for (unit, s) in self.state.iter().enumerate() {
-            let sizes: Vec<u64> = s.ranges.iter().map(|r| r.end - r.start).collect();
-            let layout = FlatLayout::new(Deal::Even, &sizes, self.spec.world);
+            let layout = &s.layout;
             let owned = layout.owned(self.spec.rank);
             let numel = owned.iter().map(|p| p.in_slice.end).max().unwrap_or(0);
             let part = |p: &crossweave_zero::Piece| ShardPart {
@@ -87,13 +85,14 @@ impl Trainer {
                 of_param: p.of_param.clone(),
                 at: p.in_slice.start,
             };
-            for kind in StateKind::ALL.into_iter().filter(|_| numel > 0) {
+            let kinds = StateKind::ALL.into_iter();
+            for kind in kinds.filter(|k| numel > 0 && s.keeps(*k)) {
                 out.push(Shard {
                     unit,
                     kind,
                     numel,
                     parts: owned.iter().map(part).collect(),
-                    from: layout.slice(self.spec.rank).start,
+                    from: layout.slice(self.spec.rank).start - s.owned().start,
                 });
             }
         }
@@ -164,17 +163,22 @@ impl Trainer {
     /// What this rank must be given to continue a run: the parts of parameters whose state lives here.
     pub fn wanted(&self) -> Vec<(StateKind, ShardPart)> {
         let mut out = vec![];
-        for d in self.state.iter().flat_map(|s| &s.decls) {
-            for kind in StateKind::ALL {
-                out.push((
-                    kind,
-                    ShardPart {
-                        param: d.name.clone(),
-                        shape: dims(d),
-                        of_param: 0..d.shape.numel(),
-                        at: 0,
-                    },
-                ));
+        for s in &self.state {
+            for (i, d) in s.decls.iter().enumerate() {
+                let Some((of_param, _)) = s.pieces(i) else {
+                    continue;
+                };
+                for kind in StateKind::ALL.into_iter().filter(|k| s.keeps(*k)) {
+                    out.push((
+                        kind,
+                        ShardPart {
+                            param: d.name.clone(),
+                            shape: dims(d),
+                            of_param: of_param.clone(),
+                            at: 0,
+                        },
+                    ));
+                }
             }
         }
         out
@@ -192,20 +196,23 @@ impl Trainer {
         bytes: &[u8],
     ) -> Result<()> {
         let (u, i) = self.find(param)?;
-        let s = &self.state[u];
-        let range = &s.ranges[i];
+        let s = &mut self.state[u];
         let n = bytes.len() as u64 / 4;
-        if from
-            .checked_add(n)
-            .is_none_or(|e| e > range.end - range.start)
-        {
+        let here = s.pieces(i).filter(|(part, _)| {
+            let end = from.checked_add(n);
+            from >= part.start && end.is_some_and(|e| e <= part.end)
+        });
+        let Some((part, local)) = here else {
             return Err(Error::Invalid(format!(
-                "{param}: elements {from}..{} of a parameter of shape {:?}",
+                "{param}: elements {from}..{} of a parameter of shape {:?} do not live on rank {}",
                 from.saturating_add(n),
-                s.decls[i].shape
+                s.decls[i].shape,
+                self.spec.rank
             )));
-        }
-        let t = s.state(kind, &(range.start + from..range.start + from + n));
+        };
+        s.changed();
+        let at = local.start + (from - part.start);
+        let t = s.state(kind, &(at..at + n));
         self.compute
             .write(t.region(), bytes)
             .map_err(|e| self.error(param, e.into()))

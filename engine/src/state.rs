@@ -1,9 +1,14 @@
-//! One unit's long-lived memory: parameters end to end in one flat buffer, moments and master copies in the same layout (01 §5).
+//! One unit's long-lived memory in the flat layout (01 §5): values, master copies and moments of what this rank owns, the whole
+//! parameters while they are gathered, gradients while they live.
+//!
+//! What a rank owns is everything where nothing is sharded, else its slice of the layout. Elements of owned state are counted from the
+//! start of what is owned (`local`), so the optimizer step does not know what is sharded.
 //!
 //! Gradients live from the first backward that writes them to the update that reads them, so that they need not all be live at once.
 
 use crossweave_hal::{Buffer, DType, Device, Stream, Tag};
 use crossweave_tensor::{Group, ParamDecl, Result, Tensor, UnitDecl};
+use crossweave_zero::{Deal, FlatLayout};
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -33,143 +38,293 @@ impl StateKind {
     }
 }
 
+/// Where the whole parameters of a unit live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Home {
+    /// Every rank holds them, always current: nothing is gathered.
+    Resident,
+    /// In a buffer that stays, current from the gather to the update (stages 1 and 2, persistent units).
+    Kept,
+    /// In pool memory between gather and release (stage 3).
+    Slot,
+}
+
+/// How a unit's state is held, the same for every unit of one home.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holding {
+    pub home: Home,
+    /// Dtype of parameters as blocks read them.
+    pub compute: DType,
+    /// How the layout is dealt.
+    pub deal: Deal,
+    pub rank: u32,
+    pub ranks: u32,
+    /// Weight decay on vectors too.
+    pub decay_all: bool,
+    /// Moments are wanted.
+    pub moments: bool,
+    /// Gradients are reduced into a shard of their own, and the whole one freed (stages 2 and 3).
+    pub grad_shards: bool,
+}
+
 /// A unit's parameters, moments and (while they live) gradients.
 pub(crate) struct UnitState {
     pub decls: Vec<ParamDecl>,
-    /// Elements of each parameter in the flat buffers.
-    pub ranges: Vec<Range<u64>>,
-    pub numel: u64,
-    /// Views in compute dtype.
+    /// Where each parameter lies, and which slice each rank owns.
+    pub layout: FlatLayout,
+    pub hold: Holding,
+    /// Views in compute dtype while the unit is whole.
     pub params: Vec<Tensor>,
-    /// f32; the same buffer as `params` when computing in f32.
-    master: Arc<Buffer>,
-    pub has_master: bool,
+    /// All parameters in compute dtype, while there are.
+    whole: Option<Arc<Buffer>>,
+    /// Whether `whole` holds the current values of every rank.
+    pub current: bool,
+    /// f32 values of what is owned: buffer, and the element where they start.
+    value: (Arc<Buffer>, u64),
     moment1: Arc<Buffer>,
     moment2: Arc<Buffer>,
+    /// The whole gradient.
     grad: Option<Arc<Buffer>>,
+    /// The reduced gradient of what is owned: buffer, and the element where it starts.
+    owned_grad: Option<(Arc<Buffer>, u64)>,
     pub grad_views: Vec<Tensor>,
     pub written: Vec<Rc<Cell<bool>>>,
-    /// Runs of neighbouring parameters that are updated alike: (decays, elements).
+    /// Runs of neighbouring parameters that are updated alike, clipped to what is owned: (decays, local elements).
     pub runs: Vec<(bool, Range<u64>)>,
+    /// Local elements whose squares this rank adds to the global norm: over all ranks each trained element once.
+    pub normed: Vec<Range<u64>>,
+    /// Some parameter is trained.
+    pub trained: bool,
+}
+
+/// Elements of a unit's whole buffers: padded where slices must be equal.
+fn length(layout: &FlatLayout, hold: &Holding) -> u64 {
+    match (hold.home, hold.deal) {
+        (Home::Resident, Deal::Even) => layout.numel(),
+        _ => layout.padded(),
+    }
+}
+
+fn clip(r: &Range<u64>, to: &Range<u64>) -> Option<Range<u64>> {
+    let (start, end) = (r.start.max(to.start), r.end.min(to.end));
+    (start < end).then_some(start..end)
+}
+
+/// `r` counted from `start`.
+fn from(r: Range<u64>, start: u64) -> Range<u64> {
+    r.start - start..r.end - start
 }
 
 impl UnitState {
-    /// Allocates a unit's state; `decay_all` puts weight decay on vectors too.
-    pub fn new(
-        device: &Device,
-        unit: &UnitDecl,
-        compute: DType,
-        decay_all: bool,
-        moments: bool,
-    ) -> Result<UnitState> {
-        let mut ranges = vec![];
-        let mut numel = 0;
-        let mut runs: Vec<(bool, Range<u64>)> = vec![];
-        for p in &unit.params {
-            let r = numel..numel + p.shape.numel();
-            numel = r.end;
-            if p.group != Group::Frozen {
-                let decays = decay_all || p.group != Group::NoDecay;
+    /// Allocates a unit's state.
+    pub fn new(device: &Device, unit: &UnitDecl, hold: Holding) -> Result<UnitState> {
+        let sizes: Vec<u64> = unit.params.iter().map(|p| p.shape.numel()).collect();
+        let layout = FlatLayout::new(hold.deal, &sizes, hold.ranks);
+        let slice = layout.slice(hold.rank);
+        let resident = hold.home == Home::Resident;
+        let length = length(&layout, &hold);
+        let owned = if resident { 0..length } else { slice.clone() };
+        let (mut runs, mut normed): (Vec<(bool, Range<u64>)>, Vec<Range<u64>>) = (vec![], vec![]);
+        for (p, r) in unit.params.iter().zip(layout.ranges()) {
+            if p.group == Group::Frozen {
+                continue;
+            }
+            let decays = hold.decay_all || p.group != Group::NoDecay;
+            if let Some(r) = clip(r, &owned).map(|r| from(r, owned.start)) {
                 match runs.last_mut() {
                     Some((d, run)) if *d == decays && run.end == r.start => run.end = r.end,
-                    _ => runs.push((decays, r.clone())),
+                    _ => runs.push((decays, r)),
                 }
             }
-            ranges.push(r);
+            if let Some(r) = clip(r, &slice).map(|r| from(r, owned.start)) {
+                match normed.last_mut() {
+                    Some(run) if run.end == r.start => run.end = r.end,
+                    _ => normed.push(r),
+                }
+            }
         }
-        let has_master = compute != DType::F32;
-        let flat = |dtype: DType, tag| -> Result<Arc<Buffer>> {
-            Ok(Arc::new(device.alloc_state(dtype.bytes(numel), tag)?))
+        let trained = unit.params.iter().any(|p| p.group != Group::Frozen);
+        let alloc = |bytes: u64, tag| -> Result<Arc<Buffer>> {
+            Ok(Arc::new(device.alloc_state(bytes, tag)?))
         };
-        let values = flat(compute, Tag::Param)?;
-        let master = if has_master {
-            flat(DType::F32, Tag::Master)?
-        } else {
-            values.clone()
+        let whole = match hold.home {
+            Home::Slot => None,
+            _ => Some(alloc(hold.compute.bytes(length), Tag::Param)?),
         };
-        let none = if moments { numel } else { 0 };
-        let moment =
-            || -> Result<Arc<Buffer>> { Ok(Arc::new(device.alloc_state(4 * none, Tag::Moment)?)) };
-        let view = |p: &ParamDecl, r: &Range<u64>| {
-            Tensor::dense(values.clone(), compute.bytes(r.start), p.shape, compute)
+        let length = owned.end - owned.start;
+        let value = match &whole {
+            Some(w) if hold.compute == DType::F32 => (w.clone(), owned.start),
+            // The only copy of a parameter is its value, whatever it is read as.
+            None if hold.compute == DType::F32 => (alloc(4 * length, Tag::Param)?, 0),
+            _ => (alloc(4 * length, Tag::Master)?, 0),
         };
-        Ok(UnitState {
-            params: unit
-                .params
-                .iter()
-                .zip(&ranges)
-                .map(|(p, r)| view(p, r))
-                .collect(),
+        let moments = if hold.moments && trained { length } else { 0 };
+        let mut state = UnitState {
+            params: vec![],
             decls: unit.params.clone(),
             written: unit
                 .params
                 .iter()
                 .map(|_| Rc::new(Cell::new(false)))
                 .collect(),
-            ranges,
-            numel,
-            master,
-            has_master,
-            moment1: moment()?,
-            moment2: moment()?,
+            layout,
+            hold,
+            whole: None,
+            current: resident,
+            value,
+            moment1: alloc(4 * moments, Tag::Moment)?,
+            moment2: alloc(4 * moments, Tag::Moment)?,
             grad: None,
+            owned_grad: None,
             grad_views: vec![],
             runs,
-        })
+            normed,
+            trained,
+        };
+        if let Some(w) = whole {
+            state.show(w);
+        }
+        Ok(state)
     }
 
-    /// The moments' buffers that hold anything.
-    pub fn moments(&self) -> impl Iterator<Item = &Buffer> {
-        [&self.moment1, &self.moment2]
-            .into_iter()
-            .map(|b| b.as_ref())
-            .filter(|b| b.bytes() > 0)
+    /// Makes `whole` what blocks see.
+    fn show(&mut self, whole: Arc<Buffer>) {
+        let dtype = self.hold.compute;
+        let view = |(p, r): (&ParamDecl, &Range<u64>)| {
+            Tensor::dense(whole.clone(), dtype.bytes(r.start), p.shape, dtype)
+        };
+        self.params = self
+            .decls
+            .iter()
+            .zip(self.layout.ranges())
+            .map(view)
+            .collect();
+        self.whole = Some(whole);
     }
-    fn flat(&self, kind: StateKind) -> &Arc<Buffer> {
-        match kind {
-            StateKind::Value => &self.master,
-            StateKind::Moment1 => &self.moment1,
-            StateKind::Moment2 => &self.moment2,
+
+    /// Elements of the whole buffers.
+    fn length(&self) -> u64 {
+        length(&self.layout, &self.hold)
+    }
+    /// The elements of the layout that this rank owns, padding included.
+    pub fn owned(&self) -> Range<u64> {
+        match self.hold.home {
+            Home::Resident => 0..self.length(),
+            _ => self.layout.slice(self.hold.rank),
         }
     }
-    /// A run of a state as a flat f32 tensor.
-    pub fn state(&self, kind: StateKind, r: &Range<u64>) -> Tensor {
-        Tensor::dense(
-            self.flat(kind).clone(),
-            4 * r.start,
-            [r.end - r.start],
-            DType::F32,
-        )
+    /// Parts of parameter `i` that are owned: (elements of the parameter, local elements).
+    pub fn pieces(&self, i: usize) -> Option<(Range<u64>, Range<u64>)> {
+        let (param, owned) = (self.layout.range(i), self.owned());
+        clip(&param, &owned).map(|r| (from(r.clone(), param.start), from(r, owned.start)))
     }
-    /// A run of the values in compute dtype.
-    pub fn values(&self, r: &Range<u64>) -> Option<Tensor> {
-        let t = self.params.first()?;
+    /// Buffers of owned state, to be cleared at the start: padding is read by gathers, moments begin at zero.
+    pub fn clear(&self, stream: &Stream) -> Result<()> {
+        for b in [&self.value.0, &self.moment1, &self.moment2] {
+            if b.bytes() > 0 {
+                stream.fill(b.all(), 0, 1)?;
+            }
+        }
+        Ok(())
+    }
+    /// The moments' buffers that hold anything.
+    pub fn moments(&self) -> impl Iterator<Item = &Buffer> {
+        let both = [&self.moment1, &self.moment2].into_iter();
+        both.map(|b| b.as_ref()).filter(|b| b.bytes() > 0)
+    }
+    /// Whether a state of this kind is kept.
+    pub fn keeps(&self, kind: StateKind) -> bool {
+        kind == StateKind::Value || self.moment1.bytes() > 0
+    }
+    /// A local run of a state as a flat f32 tensor.
+    pub fn state(&self, kind: StateKind, r: &Range<u64>) -> Tensor {
+        let (b, at) = match kind {
+            StateKind::Value => (&self.value.0, self.value.1),
+            StateKind::Moment1 => (&self.moment1, 0),
+            StateKind::Moment2 => (&self.moment2, 0),
+        };
+        Tensor::dense(b.clone(), 4 * (at + r.start), [r.end - r.start], DType::F32)
+    }
+    /// A local run of the 16-bit copy that the optimizer step keeps current beside the value; none where a gather makes it.
+    pub fn copy(&self, r: &Range<u64>) -> Option<Tensor> {
+        let dtype = self.hold.compute;
+        let whole = self.whole.as_ref().filter(|_| self.has_copy())?;
         Some(Tensor::dense(
-            t.buffer().clone(),
-            t.dtype().bytes(r.start),
+            whole.clone(),
+            dtype.bytes(r.start),
             [r.end - r.start],
-            t.dtype(),
+            dtype,
         ))
     }
-    /// A run of the gradient.
+    /// Whether the optimizer step keeps a 16-bit copy current.
+    pub fn has_copy(&self) -> bool {
+        self.hold.home == Home::Resident && self.hold.compute != DType::F32
+    }
+
+    /// Takes pool memory for the whole parameters, if they have no place of their own.
+    pub fn open_slot(&mut self, stream: &Stream) -> Result<()> {
+        if self.whole.is_none() && self.length() > 0 {
+            let bytes = self.hold.compute.bytes(self.length());
+            let slot = stream.device().alloc(stream, bytes, Tag::Comm)?;
+            self.show(Arc::new(slot));
+        }
+        Ok(())
+    }
+    /// The whole parameters, if they are there.
+    pub fn whole(&self) -> Option<&Arc<Buffer>> {
+        self.whole.as_ref()
+    }
+    /// Gives the whole parameters' memory back to the pool.
+    pub fn close_slot(&mut self) {
+        if self.hold.home == Home::Slot {
+            self.params.clear();
+            self.whole = None;
+            self.current = false;
+        }
+    }
+    /// The value of one rank alone is the whole: what is owned becomes what blocks see, with no copy.
+    pub fn show_value(&mut self) {
+        self.show(self.value.0.clone());
+    }
+    /// The owned values have changed: what was gathered is old.
+    pub fn changed(&mut self) {
+        self.current = self.hold.home == Home::Resident;
+    }
+
+    /// A local run of the reduced gradient.
     pub fn grad(&self, r: &Range<u64>) -> Option<Tensor> {
-        self.grad
-            .as_ref()
-            .map(|g| Tensor::dense(g.clone(), 4 * r.start, [r.end - r.start], DType::F32))
+        let (b, at) = self.owned_grad.as_ref()?;
+        Some(Tensor::dense(
+            b.clone(),
+            4 * (at + r.start),
+            [r.end - r.start],
+            DType::F32,
+        ))
     }
     /// The whole gradient.
     pub fn grad_buffer(&self) -> Option<&Arc<Buffer>> {
         self.grad.as_ref()
     }
 
-    /// Makes room for the gradient if there is none yet.
+    /// Makes room for the whole gradient if there is none yet.
     pub fn open_grad(&mut self, stream: &Stream) -> Result<()> {
-        if self.grad.is_none() && self.numel > 0 {
-            let g = Arc::new(stream.device().alloc(stream, 4 * self.numel, Tag::Grad)?);
+        if self.grad.is_none() && self.length() > 0 {
+            let bytes = 4 * self.length();
+            let g = Arc::new(stream.device().alloc(stream, bytes, Tag::Grad)?);
             let view = |(p, r): (&ParamDecl, &Range<u64>)| {
-                Tensor::dense(g.clone(), 4 * r.start, p.shape, DType::F32)
+                let shape = match p.group {
+                    // Nobody wants its gradient: an empty view says so.
+                    Group::Frozen => [0].into(),
+                    _ => p.shape,
+                };
+                Tensor::dense(g.clone(), 4 * r.start, shape, DType::F32)
             };
-            self.grad_views = self.decls.iter().zip(&self.ranges).map(view).collect();
+            self.grad_views = self
+                .decls
+                .iter()
+                .zip(self.layout.ranges())
+                .map(view)
+                .collect();
             self.written.iter().for_each(|w| w.set(false));
             self.grad = Some(g);
         }
@@ -179,15 +334,42 @@ impl UnitState {
     pub fn complete_grad(&mut self, stream: &Stream) -> Result<()> {
         self.open_grad(stream)?;
         for (w, v) in self.written.iter().zip(&self.grad_views) {
-            if !w.replace(true) {
+            if !w.replace(true) && v.numel() > 0 {
                 stream.fill(v.region(), 0, 1)?;
             }
         }
         Ok(())
     }
-    /// Gives the gradient's memory back to the pool.
-    pub fn close_grad(&mut self) {
+    /// Where the reduction leaves what is owned: in a buffer of its own, or where it lies in the whole gradient.
+    pub fn open_owned_grad(&mut self, stream: &Stream) -> Result<()> {
+        let Some(whole) = self.grad.clone() else {
+            return Ok(());
+        };
+        let owned = self.owned();
+        self.owned_grad = Some(if self.hold.grad_shards && self.hold.ranks > 1 {
+            let bytes = 4 * (owned.end - owned.start);
+            (
+                Arc::new(stream.device().alloc(stream, bytes, Tag::Grad)?),
+                0,
+            )
+        } else {
+            (whole, owned.start)
+        });
+        Ok(())
+    }
+    /// All that is owned of the reduced gradient, as a reduce-scatter writes it.
+    pub fn owned_grad(&self) -> Option<Tensor> {
+        let owned = self.owned();
+        self.grad(&(0..owned.end - owned.start))
+    }
+    /// The whole gradient is reduced: its memory goes back to the pool unless the reduced one lies in it.
+    pub fn close_whole_grad(&mut self) {
         self.grad_views.clear();
         self.grad = None;
+    }
+    /// Gives the gradient's memory back to the pool.
+    pub fn close_grad(&mut self) {
+        self.close_whole_grad();
+        self.owned_grad = None;
     }
 }

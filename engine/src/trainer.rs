@@ -2,21 +2,24 @@
 
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
+use crate::gather;
 use crate::groups::MeshGroups;
 use crate::init;
 use crate::scale::{Precision, Scaling};
-use crate::state::{StateKind, UnitState};
+use crate::state::{Holding, Home, StateKind, UnitState};
 use crossweave_hal::{
     AbortHandle, Bootstrap, Buffer, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport,
     Stream, Tag,
 };
 use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
-use crossweave_plan::{Depend, Facts, Pipeline, Plan};
+use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
-use crossweave_zero::{Bucket, Place, Updates, ZeroSpec};
+use crossweave_zero::{
+    Bucket, Deal, Persist, Place, Prefetch, Reuse, Updates, ZeroSpec, ZeroStage,
+};
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,15 +167,36 @@ pub(crate) enum Act {
     Inputs(Vec<Tensor>),
 }
 
-/// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient, skip]`.
+/// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient, skip]`, then the sum of squares of each unit.
 pub(crate) struct Figures {
     pub words: Arc<Buffer>,
     pub host: HostBuffer,
     /// Learning rate of the step.
     pub lr: f64,
+    units: u64,
 }
 
 impl Figures {
+    /// Bytes of the words the host reads.
+    pub const BYTES: u64 = 20;
+
+    fn new(device: &Device, units: usize) -> crossweave_hal::Result<Figures> {
+        let units = units as u64;
+        Ok(Figures {
+            words: Arc::new(device.alloc_state(Figures::BYTES + 4 * units, Tag::Staging)?),
+            host: device.alloc_host(Figures::BYTES, Tag::Staging)?,
+            lr: 0.0,
+            units,
+        })
+    }
+    /// The word of unit `u`.
+    pub fn of_unit(&self, u: usize) -> Tensor {
+        self.word(Figures::BYTES / 4 + u as u64)
+    }
+    /// The words of all units.
+    pub fn all_units(&self) -> Tensor {
+        Tensor::dense(self.words.clone(), Figures::BYTES, [self.units], DType::F32)
+    }
     /// Word `i` as a tensor of one element.
     pub fn word(&self, i: u64) -> Tensor {
         Tensor::dense(self.words.clone(), 4 * i, [1], DType::F32)
@@ -181,9 +205,6 @@ impl Figures {
 
 /// Steps in flight whose figures have not been read.
 const IN_FLIGHT: usize = 3;
-/// Words of a step's figures.
-const FIGURES: u64 = 5;
-
 /// One rank of a training job.
 pub struct Trainer {
     pub(crate) spec: RankSpec,
@@ -194,6 +215,8 @@ pub struct Trainer {
     pub(crate) reduce: Stream,
     /// Copies of state for checkpoints; made by the first of them.
     pub(crate) snapshots: Option<Stream>,
+    /// Where the plan gathers anything.
+    pub(crate) gather: Option<Stream>,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
     plan: Plan,
@@ -212,6 +235,8 @@ pub struct Trainer {
     steps_here: u64,
     /// Device allocations made by steps after the second.
     late_allocs: u64,
+    /// Rank 0 works alone, and the others serve it.
+    pub(crate) leading: Cell<bool>,
     // Last, so that the device outlives every handle above.
     device: Device,
 }
@@ -244,13 +269,18 @@ impl Trainer {
         let hal = at("set-up");
         let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
         let reduce = device.stream("reduce", 1).map_err(|e| hal(e.into()))?;
+        let gathers = plan.steps.iter().any(|s| matches!(s.op, Op::Gather { .. }));
+        let gather = match gathers {
+            true => Some(device.stream("gather", 1).map_err(|e| hal(e.into()))?),
+            false => None,
+        };
         let state = units
             .iter()
-            .map(|u| UnitState::new(device, u, spec.compute, spec.adamw.decay_all, true))
+            .map(|u| UnitState::new(device, u, holding(&spec, u)))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(at("allocating parameters and moments"))?;
-        for m in state.iter().flat_map(UnitState::moments) {
-            compute.fill(m.all(), 0, 1).map_err(|e| hal(e.into()))?;
+        for s in &state {
+            s.clear(&compute).map_err(&hal)?;
         }
         let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
         let joining = |e: crossweave_hal::Error| at("joining the group dp")(e.into());
@@ -260,21 +290,16 @@ impl Trainer {
         let options = MeshOptions {
             timeout: spec.timeout,
         };
-        let mesh = Mesh::new(device, boot, topology, spec.rank, sets, &options).map_err(joining)?;
+        let mut mesh =
+            Mesh::new(device, boot, topology, spec.rank, sets, &options).map_err(&joining)?;
+        if gathers && spec.world > 1 {
+            let all: Vec<u32> = (0..spec.world).collect();
+            mesh.join(device, boot, gather::GROUP, "dp", &all, &options)
+                .map_err(joining)?;
+        }
         let mut figures = VecDeque::new();
         for _ in 0..IN_FLIGHT {
-            let words = Arc::new(
-                device
-                    .alloc_state(4 * FIGURES, Tag::Staging)
-                    .map_err(|e| hal(e.into()))?,
-            );
-            figures.push_back(Figures {
-                words,
-                host: device
-                    .alloc_host(4 * FIGURES, Tag::Staging)
-                    .map_err(|e| hal(e.into()))?,
-                lr: 0.0,
-            });
+            figures.push_back(Figures::new(device, units.len()).map_err(|e| hal(e.into()))?);
         }
         let input_bytes = 8 * spec.batch * spec.seq_len * spec.micro_batches as u64;
         let mut inputs = VecDeque::new();
@@ -303,6 +328,7 @@ impl Trainer {
             compute,
             reduce,
             snapshots: None,
+            gather,
             groups: MeshGroups::new(mesh),
             plan,
             facts,
@@ -314,6 +340,7 @@ impl Trainer {
             lr: 0.0,
             steps_here: 0,
             late_allocs: 0,
+            leading: Cell::new(false),
             device: device.clone(),
         })
     }
@@ -345,13 +372,20 @@ impl Trainer {
             .flat_map(|s| s.decls.iter().cloned())
             .collect()
     }
-    /// For a watchdog; `None` in a job of one rank.
-    pub fn abort_handle(&self) -> Option<AbortHandle> {
-        self.groups.mesh().borrow().abort_handles().pop()
+    /// For a watchdog: one for each group; none in a job of one rank.
+    pub fn abort_handles(&self) -> Vec<AbortHandle> {
+        self.groups.mesh().borrow().abort_handles()
     }
-    /// Cross-stream waits the HAL has inserted: (on compute, on reduce). The plan's edges must imply each of them.
-    pub fn waits(&self) -> (u64, u64) {
-        (self.compute.waits(), self.reduce.waits())
+    /// Cross-stream waits the HAL has inserted, by lane. The plan's edges must imply each of them.
+    pub fn waits(&self) -> Vec<(Lane, u64)> {
+        let gather = self.gather.iter().map(|s| (Lane::Gather, s.waits()));
+        [
+            (Lane::Compute, self.compute.waits()),
+            (Lane::Reduce, self.reduce.waits()),
+        ]
+        .into_iter()
+        .chain(gather)
+        .collect()
     }
 
     /// Starting values by seed and name; moments at zero.
@@ -364,21 +398,27 @@ impl Trainer {
             .map_err(|e| self.error("starting values", e))
     }
 
-    /// Sets a parameter's value or moment from f32 (row-major, whole parameter). Call [`Trainer::publish`] after the last.
+    /// Sets a parameter's value or moment from f32 (row-major, whole parameter; each rank takes its part). Call [`Trainer::publish`]
+    /// after the last.
     pub fn load(&mut self, name: &str, kind: StateKind, values: &[f32]) -> Result<()> {
         let (u, i) = self.find(name)?;
-        let s = &self.state[u];
-        let r = &s.ranges[i];
-        if r.end - r.start != values.len() as u64 {
+        let s = &mut self.state[u];
+        if s.decls[i].shape.numel() != values.len() as u64 {
             return Err(Error::Invalid(format!(
                 "{name}: {} values for a parameter of shape {:?}",
                 values.len(),
                 s.decls[i].shape
             )));
         }
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        s.changed();
+        let Some((part, local)) = s.pieces(i).filter(|_| s.keeps(kind)) else {
+            return Ok(());
+        };
+        let mine = &values[part.start as usize..part.end as usize];
+        let bytes: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let here = s.state(kind, &local);
         self.compute
-            .write(s.state(kind, r).region(), &bytes)
+            .write(here.region(), &bytes)
             .map_err(|e| self.error(name, e.into()))
     }
 
@@ -390,20 +430,6 @@ impl Trainer {
             .iter()
             .try_for_each(|u| init::publish(&run, u))
             .map_err(|e| self.error("publishing values", e))
-    }
-
-    /// A parameter's value or moment in f32; waits for the device.
-    pub fn read(&self, name: &str, kind: StateKind) -> Result<Vec<f32>> {
-        let (u, i) = self.find(name)?;
-        let t = self.state[u].state(kind, &self.state[u].ranges[i]);
-        let mut bytes = vec![0u8; t.extent() as usize];
-        self.compute
-            .read(t.region(), &mut bytes)
-            .map_err(|e| self.error(name, e.into()))?;
-        Ok(bytes
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect())
     }
 
     pub(crate) fn find(&self, name: &str) -> Result<(usize, usize)> {
@@ -514,6 +540,25 @@ impl Trainer {
     }
 }
 
+/// How a rank holds a unit's state.
+fn holding(spec: &RankSpec, unit: &UnitDecl) -> Holding {
+    let numel = unit.params.iter().map(|p| p.shape.numel()).sum();
+    Holding {
+        home: match spec.zero.stage {
+            ZeroStage::Zero => Home::Resident,
+            ZeroStage::Three if !spec.zero.persists(numel) => Home::Slot,
+            _ => Home::Kept,
+        },
+        compute: spec.compute,
+        deal: Deal::Even,
+        rank: spec.rank,
+        ranks: spec.world,
+        decay_all: spec.adamw.decay_all,
+        moments: true,
+        grad_shards: spec.zero.stage >= ZeroStage::Two,
+    }
+}
+
 /// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
 /// allocated, with the step of the plan it falls on.
 ///
@@ -528,8 +573,16 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
     })?;
     let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
     let part = info.mem_total / if shared { spec.world.max(1) as u64 } else { 1 };
+    let mut units = dry.units.clone();
+    for u in &mut units {
+        // Where nothing but slots holds whole f32 parameters, their shard is state like the moments.
+        let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
+        if slotted && spec.compute == DType::F32 {
+            u.state_bytes += 4 * u.params;
+        }
+    }
     let facts = Facts {
-        units: dry.units.clone(),
+        units,
         micro_batches: spec.micro_batches,
         ranks: spec.world,
         budget: (part > 0).then_some(part),
@@ -552,8 +605,17 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
     let clip = spec.clip > 0.0;
     let finite = spec.precision.scaler.is_some();
-    let p = p
-        .with(Place(spec.zero.stage))
+    p = p.with(Place(spec.zero.stage));
+    if spec.zero.stage == ZeroStage::Three {
+        p = p.with(Persist {
+            below: spec.zero.persist_below,
+        });
+        p = p.with(Reuse {
+            reshard: spec.zero.reshard,
+            within: spec.zero.reuse_within,
+        });
+    }
+    p = p
         .with(Bucket {
             bytes: spec.bucket_bytes,
         })
@@ -561,9 +623,16 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
             norm: clip,
             finite,
             early: !clip && !finite,
-        })
-        .with(Depend);
-    Ok(p.run(schedule::accumulate(n, spec.micro_batches), facts)?)
+        });
+    if spec.zero.stage == ZeroStage::Three && spec.zero.prefetch > 0 {
+        p = p.with(Prefetch {
+            depth: spec.zero.prefetch,
+            slots: u32::MAX,
+            elements: spec.zero.max_live,
+        });
+    }
+    Ok(p.with(Depend)
+        .run(schedule::accumulate(n, spec.micro_batches), facts)?)
 }
 
 fn upload_consts(

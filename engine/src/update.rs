@@ -12,7 +12,7 @@ impl Trainer {
     pub(crate) fn update(&mut self, u: usize, f: &Figures) -> Tensors<()> {
         let clip = self.spec.clip > 0.0;
         if !clip {
-            self.sum_squares(u..u + 1, f)?;
+            self.sum_squares(u, f)?;
         }
         let cache = self.cache(u, UPDATE);
         let run = Run::new(&self.compute, &Decompositions, &cache);
@@ -28,24 +28,27 @@ impl Trainer {
         for decays in [true, false] {
             let mut tensors = vec![];
             for (_, r) in s.runs.iter().filter(|(d, _)| *d == decays) {
-                let (Some(p), Some(g)) = (s.values(r), s.grad(r)) else {
+                let (Some(g), value) = (s.grad(r), s.state(StateKind::Value, r)) else {
                     continue;
                 };
-                tensors.extend([
-                    p,
-                    g,
-                    s.state(StateKind::Moment1, r),
-                    s.state(StateKind::Moment2, r),
-                ]);
-                if s.has_master {
-                    tensors.push(s.state(StateKind::Value, r));
+                let moments = [StateKind::Moment1, StateKind::Moment2].map(|k| s.state(k, r));
+                match s.copy(r) {
+                    Some(copy) => {
+                        tensors.extend([copy, g]);
+                        tensors.extend(moments);
+                        tensors.push(value);
+                    }
+                    None => {
+                        tensors.extend([value, g]);
+                        tensors.extend(moments);
+                    }
                 }
             }
             if tensors.is_empty() {
                 continue;
             }
             let p = op::AdamwParams {
-                flags: if s.has_master { op::FLAG_MASTER } else { 0 },
+                flags: if s.has_copy() { op::FLAG_MASTER } else { 0 },
                 mode: a.l2 as u32,
                 beta1: a.betas[0],
                 beta2: a.betas[1],
@@ -61,6 +64,7 @@ impl Trainer {
         }
         self.keep_cache(u, UPDATE, cache);
         self.state[u].close_grad();
+        self.state[u].changed();
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Walking the plan: one `match` per step. Nothing here decides; order and placement are the plan's.
 
 use crate::error::{Error, Result};
+use crate::gather;
 use crate::trainer::{Act, Figures, MicroBatch, Trainer};
 use crossweave_plan::{Keep as PlanKeep, Op};
 use crossweave_tensor::{Batch, Keep, KernelCache};
@@ -17,6 +18,8 @@ pub(crate) const SQUARES: u8 = 4;
 pub(crate) const NORM: u8 = 5;
 pub(crate) const LOSS: u8 = 6;
 pub(crate) const FINITE: u8 = 7;
+pub(crate) const GATHER: u8 = 8;
+pub(crate) const TOTAL: u8 = 9;
 
 impl Trainer {
     pub(crate) fn walk(
@@ -57,8 +60,12 @@ impl Trainer {
         self.flow.iter_mut().for_each(Vec::clear);
         self.flow_grad.iter_mut().for_each(|g| *g = None);
         if let Err(e) = done {
-            // A failed step leaves no half-built activations behind.
+            // A failed step leaves nothing half-built behind.
             self.acts.iter_mut().flatten().for_each(|a| *a = None);
+            for s in &mut self.state {
+                s.close_grad();
+                s.close_slot();
+            }
             self.figures.push_back(figures);
             return Err(e);
         }
@@ -121,17 +128,20 @@ impl Trainer {
                 &data[*mb as usize],
                 batches[*mb as usize].first_sequence,
             )?,
-            Op::ReduceGrad { units, .. } => self.reduce_grads(units)?,
+            Op::ReduceGrad { units, how } => self.reduce_grads(units, *how)?,
             Op::Finite => self.finite(f)?,
             Op::GradNorm => {
-                self.sum_squares(0..self.units.len(), f)?;
+                for u in 0..self.units.len() {
+                    self.sum_squares(u, f)?;
+                }
+                self.total_squares(f)?;
                 self.clip(f)?;
             }
             Op::Update { unit } => self.update(*unit as usize, f)?,
             // Nothing is cleared: the first gradient written in a step overwrites (`GradSink`).
             Op::ZeroGrad { .. } => {}
-            // Parameters are resident at stage 0.
-            Op::Gather { .. } | Op::Release { .. } => {}
+            Op::Gather { unit } => self.gather_unit(*unit as usize, gather::STEP)?,
+            Op::Release { unit } => self.release_unit(*unit as usize),
             other => {
                 return crossweave_tensor::shape_error(format!(
                     "this engine does not run {}",

@@ -9,6 +9,7 @@ use crate::error::{Code, Error, Result};
 use crate::kernel::Kernel;
 use crate::track::{StreamId, Use};
 use crossweave_abi as abi;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -31,9 +32,15 @@ struct State {
     passed: u64,
     /// The event other streams wait on, once there was need of one, and the call it covers.
     event: Option<(Raw, u64)>,
+    /// Events recorded at marked calls, oldest first, and the call each covers: who needs only what lies before a mark waits for it
+    /// instead of for everything submitted since.
+    marks: VecDeque<(Raw, u64)>,
     /// For each other stream: the call this stream is already ordered behind.
     behind: Vec<u64>,
 }
+
+/// Marks a stream keeps; older ones are recorded anew, and who comes late for one waits a little longer.
+const MARKS: usize = 8;
 
 impl StreamCore {
     pub fn new(
@@ -47,6 +54,7 @@ impl StreamCore {
             seq: 0,
             passed: 0,
             event: None,
+            marks: VecDeque::new(),
             behind: vec![],
         };
         StreamCore {
@@ -67,10 +75,10 @@ impl StreamCore {
     /// An event recorded at or after call `seq`, and the call it covers. Recording later than needed is conservative, hence right.
     fn event_behind(&self, device: &Device, seq: u64) -> Result<(Raw, u64)> {
         let mut st = self.lock();
-        if let Some((e, covers)) = st.event
-            && covers >= seq
-        {
-            return Ok((e, covers));
+        let recorded = st.marks.iter().copied().chain(st.event);
+        let covering = recorded.filter(|(_, covers)| *covers >= seq);
+        if let Some(earliest) = covering.min_by_key(|(_, covers)| *covers) {
+            return Ok(earliest);
         }
         let event = match st.event {
             Some((e, _)) => e,
@@ -90,6 +98,38 @@ impl StreamCore {
         })?;
         st.event = Some((event, st.seq));
         Ok((event, st.seq))
+    }
+
+    /// Records an event behind everything submitted so far, unless the last mark covers it already.
+    fn mark(&self, device: &Device) -> Result<()> {
+        let mut st = self.lock();
+        let (seq, last) = (st.seq, st.marks.back().map_or(0, |m| m.1));
+        if seq == last {
+            return Ok(());
+        }
+        let oldest = match st.marks.len() {
+            MARKS => st.marks.pop_front(),
+            _ => None,
+        };
+        let event = match oldest {
+            Some((e, _)) => e,
+            None => {
+                let mut h = std::ptr::null_mut();
+                // SAFETY: the device is open; the out pointer lives for the call.
+                check("event_create", |e| unsafe {
+                    call!(self.api, event_create)(device.0.handle.0, 0, &mut h, e)
+                })?;
+                Raw(h)
+            }
+        };
+        // SAFETY: both handles are live; calls on this stream are serialised by its lock.
+        let recorded = check("event_record", |e| unsafe {
+            call!(self.api, event_record)(event.0, self.handle.0, e)
+        });
+        // Kept also when the record failed, so that it is destroyed with the stream; it then covers nothing.
+        let covers = if recorded.is_ok() { seq } else { 0 };
+        st.marks.push_back((event, covers));
+        recorded
     }
 
     /// Waits for everything submitted; `None` = for ever.
@@ -119,10 +159,12 @@ impl StreamCore {
 
 impl Drop for StreamCore {
     fn drop(&mut self) {
-        if let Some((e, _)) = self.lock().event {
+        let st = self.lock();
+        for (e, _) in st.event.iter().chain(&st.marks) {
             // SAFETY: created by us, destroyed once.
             unsafe { call!(self.api, event_destroy)(e.0) };
         }
+        drop(st);
         // SAFETY: the device outlives its stream cores and has synced them.
         unsafe { call!(self.api, stream_destroy)(self.handle.0) };
     }
@@ -365,6 +407,12 @@ impl Stream {
         state("stream_query", |e| unsafe {
             call!(self.device.0.api, stream_query)(self.core.handle.0, e)
         })
+    }
+
+    /// Marks this point: a stream that later needs something submitted before it waits for the mark, and not for what is submitted
+    /// after it. Worth it behind work that another stream will want while this one goes on.
+    pub fn mark(&self) -> Result<()> {
+        self.core.mark(&self.device)
     }
 
     /// Records a new event after everything submitted so far.

@@ -21,6 +21,8 @@ pub struct Mesh {
     topology: Topology,
     rank: u32,
     groups: Vec<(Group, Collectives)>,
+    /// Further communicators, by label.
+    named: Vec<(&'static str, Collectives)>,
 }
 
 impl From<TopologyError> for Error {
@@ -74,6 +76,58 @@ impl Mesh {
             topology,
             rank,
             groups,
+            named: vec![],
+        })
+    }
+
+    /// Joins a further group under `label`: a second communicator over the ranks of an axis for a lane of its own, or a part of an axis
+    /// (the ranks of a node). `ranks` are its members in order, this rank among them; `name` is its name in the ledger. Every member
+    /// calls this with the same arguments, in the same order among its other joins.
+    ///
+    /// # Errors
+    /// This rank is not a member; the label is taken; a member that cannot be reached.
+    pub fn join(
+        &mut self,
+        device: &Device,
+        boot: &dyn Bootstrap,
+        label: &'static str,
+        name: &str,
+        ranks: &[u32],
+        options: &MeshOptions,
+    ) -> Result<()> {
+        let Some(index) = ranks.iter().position(|&r| r == self.rank) else {
+            return Err(Error::invalid(
+                "mesh",
+                format!("rank {} is not among {ranks:?} of group {label}", self.rank),
+            ));
+        };
+        if self.named.iter().any(|(l, _)| *l == label) {
+            return Err(Error::invalid(
+                "mesh",
+                format!("group {label} is joined twice"),
+            ));
+        }
+        let scope = format!("{label}.{}", ranks[0]);
+        let options = CommOptions {
+            name: name.to_string(),
+            timeout: options.timeout,
+        };
+        let size = ranks.len() as u32;
+        let comm = Communicator::in_scope(device, boot, &scope, index as u32, size, &options)
+            .map_err(|e| e.context(format!("rank {} joining ranks {ranks:?}", self.rank)))?;
+        self.named.push((label, comm.into()));
+        Ok(())
+    }
+
+    /// The communicator joined under `label`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(&mut self, label: &str) -> Result<&mut Collectives> {
+        let rank = self.rank;
+        let hit = self.named.iter_mut().find(|(l, _)| *l == label);
+        hit.map(|(_, c)| c).ok_or_else(|| {
+            Error::invalid("mesh", format!("rank {rank} has not joined group {label}"))
         })
     }
 
@@ -123,7 +177,9 @@ impl Mesh {
 
     /// For a watchdog: aborting all of them releases this rank from every group it may be waiting in.
     pub fn abort_handles(&self) -> Vec<AbortHandle> {
-        self.groups.iter().map(|(_, c)| c.abort_handle()).collect()
+        let named = self.named.iter().map(|(_, c)| c);
+        let all = self.groups.iter().map(|(_, c)| c).chain(named);
+        all.map(|c| c.abort_handle()).collect()
     }
 
     /// How each group carries out what it was asked for so far: group name and route.

@@ -51,6 +51,8 @@ pub struct Prefetch {
     pub depth: u32,
     /// Units that may be gathered at once.
     pub slots: u32,
+    /// Parameter elements that may be gathered at once; none: not limited.
+    pub elements: Option<u64>,
 }
 
 impl Pass for Prefetch {
@@ -67,21 +69,24 @@ impl Pass for Prefetch {
         let slots = facts.slots.map_or(self.slots, |s| s.min(self.slots));
         let budget = facts.budget.unwrap_or(u64::MAX);
         let mut steps: Vec<Step> = std::mem::take(&mut plan.steps);
-        // Units gathered once each step is done.
-        let mut live: Vec<u32> = Vec::with_capacity(steps.len());
+        let limit = self.elements.unwrap_or(u64::MAX);
+        // Units, and their elements, gathered once each step is done.
+        let mut live: Vec<(u32, u64)> = Vec::with_capacity(steps.len());
         for step in &steps {
-            let before = live.last().copied().unwrap_or(0);
+            let (units, elements) = live.last().copied().unwrap_or((0, 0));
+            let size = |u: UnitId| facts.units[u as usize].params;
             live.push(match step.op {
-                Op::Gather { .. } => before + 1,
-                Op::Release { .. } => before - 1,
-                _ => before,
+                Op::Gather { unit } => (units + 1, elements + size(unit)),
+                Op::Release { unit } => (units - 1, elements - size(unit)),
+                _ => (units, elements),
             });
         }
         for index in 0..steps.len() {
             let Op::Gather { unit } = steps[index].op else {
                 continue;
             };
-            let size = facts.units[unit as usize].param_bytes;
+            let fact = &facts.units[unit as usize];
+            let (size, params) = (fact.param_bytes, fact.params);
             let mut to = index;
             let mut passed = 0;
             while to > 0 && passed < self.depth {
@@ -91,7 +96,9 @@ impl Pass for Prefetch {
                     Op::Release { unit: u } | Op::Update { unit: u } => u == unit,
                     _ => false,
                 };
-                let full = live[to - 1].max(if to > 1 { live[to - 2] } else { 0 }) + 1 > slots;
+                let (now, before) = (live[to - 1], if to > 1 { live[to - 2] } else { (0, 0) });
+                let full = now.0.max(before.0) + 1 > slots
+                    || now.1.max(before.1).saturating_add(params) > limit;
                 let heavy = bytes[to - 1].saturating_add(size) > budget;
                 if blocked || full || heavy {
                     break;
@@ -108,10 +115,11 @@ impl Pass for Prefetch {
             live[to..=index].rotate_right(1);
             for k in to + 1..=index {
                 bytes[k] += size;
-                live[k] += 1;
+                live[k] = (live[k].0 + 1, live[k].1 + params);
             }
             bytes[to] = bytes[to + 1];
-            live[to] = if to > 0 { live[to - 1] } else { 0 } + 1;
+            let before = if to > 0 { live[to - 1] } else { (0, 0) };
+            live[to] = (before.0 + 1, before.1 + params);
         }
         Ok(plan.rebuild(steps))
     }

@@ -5,6 +5,7 @@
 
 pub mod estimate;
 mod gather;
+mod keep;
 mod layout;
 mod offload;
 pub mod optim;
@@ -13,6 +14,7 @@ mod spec;
 mod update;
 
 pub use gather::{Coalesce, Prefetch};
+pub use keep::{Persist, Reuse};
 pub use layout::{Deal, FlatLayout, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, ZeroStage};

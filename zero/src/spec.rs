@@ -9,12 +9,22 @@ pub struct ZeroSpec {
     pub stage: ZeroStage,
     /// Computations a gather may run ahead of its use (stage 3).
     pub prefetch: u32,
-    /// Units that may be gathered at once (stage 3); none: as many as `prefetch` needs.
-    pub slots: Option<u32>,
-    /// Release a unit after its forward and gather it again for its backward (stage 3). Off: it stays from its first use to its last.
+    /// Parameter elements that may be gathered at once (stage 3) before gathers stop running ahead; none: not limited.
+    pub max_live: Option<u64>,
+    /// Release a unit after its forward and gather it again for its backward (stage 3). Off: it stays from the one to the other.
     pub reshard: bool,
+    /// Keep a unit gathered that is used again within so many parameter elements of other units (stage 3); none: whatever is used
+    /// next, it is gathered for each forward and each backward, which is exactly 1.5 times the traffic of plain data parallelism.
+    pub reuse_within: Option<u64>,
     /// Units of fewer parameter elements stay gathered for the whole step (stage 3).
     pub persist_below: u64,
+}
+
+impl ZeroSpec {
+    /// Whether a unit of so many parameter elements stays gathered for the whole step at stage 3.
+    pub fn persists(&self, elements: u64) -> bool {
+        elements < self.persist_below
+    }
 }
 
 impl Default for ZeroSpec {
@@ -22,8 +32,9 @@ impl Default for ZeroSpec {
         ZeroSpec {
             stage: ZeroStage::Zero,
             prefetch: 1,
-            slots: None,
+            max_live: None,
             reshard: true,
+            reuse_within: None,
             persist_below: 0,
         }
     }

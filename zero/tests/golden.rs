@@ -73,7 +73,11 @@ fn the_printed_example_of_the_architecture() {
         coalesced.to_string(),
         "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' R2.0 B2.0 -2 rs2 +1 R1.0 B1.0 -1 rs1 +0 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
     );
-    let ahead = Prefetch { depth: 1, slots: 2 };
+    let ahead = Prefetch {
+        depth: 1,
+        slots: 2,
+        elements: None,
+    };
     let prefetched = Pipeline::new().with(ahead).run(coalesced, &facts).unwrap();
     assert_eq!(
         prefetched.to_string(),
@@ -108,7 +112,11 @@ fn stages_1_2_and_3() {
             ..Updates::default()
         })
         .with(Coalesce)
-        .with(Prefetch { depth: 1, slots: 2 });
+        .with(Prefetch {
+            depth: 1,
+            slots: 2,
+            elements: None,
+        });
     golden("stage3_prefetch_early", TWO_MICRO_BATCHES, &facts, pipeline);
 }
 
@@ -127,7 +135,11 @@ fn a_tied_head() {
             ..Updates::default()
         })
         .with(Coalesce)
-        .with(Prefetch { depth: 2, slots: 3 });
+        .with(Prefetch {
+            depth: 2,
+            slots: 3,
+            elements: None,
+        });
     golden("tied_head", RECOMPUTED, &facts, pipeline);
 }
 

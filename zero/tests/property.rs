@@ -188,7 +188,11 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
         line = line.with(Coalesce);
     }
     if let Some((depth, slots)) = set.prefetch {
-        line = line.with(Prefetch { depth, slots });
+        line = line.with(Prefetch {
+            depth,
+            slots,
+            elements: None,
+        });
     }
     if set.spill_inputs && !set.spill {
         line = line.with(SpillInputs);

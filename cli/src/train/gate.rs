@@ -69,13 +69,13 @@ impl Shared {
         self.lock().failed
     }
 
-    /// Makes a rank's communicator known, so that others can abort it.
-    pub fn register(&self, handle: Option<AbortHandle>) {
+    /// Makes a rank's communicators known, so that others can abort them.
+    pub fn register(&self, handles: Vec<AbortHandle>) {
         let mut state = self.lock();
         if state.failed {
-            let _ = handle.iter().try_for_each(AbortHandle::abort);
+            let _ = handles.iter().try_for_each(AbortHandle::abort);
         }
-        state.aborts.extend(handle);
+        state.aborts.extend(handles);
     }
 
     /// Records a failure and stops everybody. A failure that follows from another one does not replace it.

@@ -48,7 +48,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         &job.dry,
         &boot,
     )?;
-    shared.register(trainer.abort_handle());
+    shared.register(trainer.abort_handles());
     match &job.resume.checkpoint {
         Some(c) => resume::restore(&mut trainer, c)?,
         None => job.source.start(&mut trainer)?,
@@ -299,16 +299,24 @@ impl Walk<'_> {
         }
     }
 
-    /// Rank 0 saves the model of a finished run and draws the sample.
+    /// Rank 0 saves the model of a finished run and draws the sample, the others serve it.
     fn finish(&mut self) -> Result<Option<Summary>> {
         let Some(w) = self.writer.take() else {
+            self.trainer.serve_reads()?;
             return Ok(None);
         };
+        self.trainer.lead();
+        let summary = self.conclude(w);
+        self.trainer.done_reading()?;
+        summary.map(Some)
+    }
+
+    fn conclude(&mut self, w: Writer) -> Result<Summary> {
         w.live.end();
         let mut summary = w.summary;
         // The device of nothing has no values to save.
         if summary.stopped || self.job.plugin.name() == "null" {
-            return Ok(Some(summary));
+            return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.
         match &self.job.resume.checkpoint {
@@ -330,7 +338,7 @@ impl Walk<'_> {
             let text = infer::continue_text(trainer, source, tokenizer, &g.prompt, draw)?;
             summary.sample = Some(format!("{}{text}", g.prompt));
         }
-        Ok(Some(summary))
+        Ok(summary)
     }
 }
 

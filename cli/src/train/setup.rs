@@ -9,7 +9,8 @@ use crate::{configs, source};
 use crossweave_config::{self as config, Config, Data, DecayOn, Dtype, Given, Model, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
 use crossweave_engine::{
-    AdamW, DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, dry_run, plan_for,
+    AdamW, DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage,
+    dry_run, plan_for,
 };
 use crossweave_hal::{DType, HostServices, Plugin};
 use std::path::{Path, PathBuf};
@@ -330,7 +331,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
             config::Recompute::Full => Recompute::Full,
             config::Recompute::Selective => Recompute::Selective,
         },
-        bucket_bytes: (r.settings.run.bucket_mb * (1u64 << 20) as f64) as u64,
+        bucket_bytes: bucket_bytes(&r.settings),
         overlap: r
             .settings
             .zero_optimization
@@ -338,7 +339,31 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
             .unwrap_or(r.settings.run.overlap),
         // Long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
         timeout: Some(Duration::from_secs(1800)),
-        zero: Default::default(),
+        zero: zero_spec(&r.settings.zero_optimization),
         precision: precision(r),
+    }
+}
+
+/// DeepSpeed's own bucket, which its configs write out: half a billion elements, more than most models have.
+const DEEPSPEED_BUCKET: u64 = 500_000_000;
+
+/// Bytes of gradients reduced at once: `reduce_bucket_size` where it was chosen, else `run.bucket_mb`.
+fn bucket_bytes(s: &config::Settings) -> u64 {
+    match s.zero_optimization.reduce_bucket_size {
+        DEEPSPEED_BUCKET => (s.run.bucket_mb * (1u64 << 20) as f64) as u64,
+        elements => elements.saturating_mul(4),
+    }
+}
+
+/// DeepSpeed's keys as the planner's choices.
+fn zero_spec(z: &config::Zero) -> ZeroSpec {
+    ZeroSpec {
+        stage: ZeroStage::from_number(z.stage as u32).unwrap_or(ZeroStage::Zero),
+        // A block is the least that can be gathered ahead.
+        prefetch: u32::from(z.stage3_prefetch_bucket_size > 0),
+        max_live: Some(z.stage3_max_live_parameters),
+        reshard: true,
+        reuse_within: Some(z.stage3_max_reuse_distance).filter(|d| *d > 0),
+        persist_below: z.stage3_param_persistence_threshold,
     }
 }

@@ -1,0 +1,104 @@
+//! Whole parameters from the slices of the ranks, and back: what `Gather` and `Release` do, and the same outside the step.
+
+use crate::state::{Home, StateKind};
+use crate::trainer::Trainer;
+use crate::walk::GATHER;
+use crossweave_hal::abi::op;
+use crossweave_hal::{CommTag, DType};
+use crossweave_tensor::{Decompositions, Run};
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+/// Label of the group that gathers: a communicator of its own, so that gathers and reductions need not wait for each other.
+pub(crate) const GROUP: &str = "dp/gather";
+
+/// Ledger tag of the gathers of a training step.
+pub(crate) const STEP: CommTag = "param";
+/// Ledger tag of gathers outside it: validation, samples.
+pub(crate) const OUTSIDE: CommTag = "eval";
+
+impl Trainer {
+    /// Makes the parameters of unit `u` whole on this rank. 16-bit values are cast from the own f32 slice first, so that half as many
+    /// bytes travel; the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
+    pub(crate) fn gather_unit(&mut self, u: usize, tag: CommTag) -> Tensors<()> {
+        let hold = self.state[u].hold;
+        if hold.home == Home::Resident || self.state[u].layout.padded() == 0 {
+            return Ok(());
+        }
+        let plain = hold.compute == DType::F32;
+        if plain && hold.home == Home::Slot && hold.ranks == 1 {
+            self.state[u].show_value();
+            return Ok(());
+        }
+        let cache = self.cache(u, GATHER);
+        let stream = match &self.gather {
+            Some(s) if self.spec.overlap => s,
+            _ => &self.compute,
+        };
+        let state = &mut self.state[u];
+        state.open_slot(stream)?;
+        let owned = state.owned();
+        let all = 0..owned.end - owned.start;
+        let value = state.state(StateKind::Value, &all);
+        let Some(whole) = state.whole() else {
+            return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
+        };
+        let bytes = |e: u64| hold.compute.bytes(e);
+        let slice = whole.region(bytes(owned.start), bytes(all.end));
+        let send = if plain {
+            value.region()
+        } else {
+            let run = Run::new(stream, &Decompositions, &cache);
+            let here = crossweave_tensor::Tensor::dense(
+                whole.clone(),
+                bytes(owned.start),
+                [all.end],
+                hold.compute,
+            );
+            let p = op::NoParams::default();
+            run.launch(op::CAST, &[Some(&here), Some(&value)], p.as_bytes(), &[])?;
+            slice
+        };
+        if hold.ranks > 1 {
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.named(GROUP)?
+                .all_gather(stream, send, whole.all(), hold.compute, tag)?;
+            // Who needs this unit need not wait for the next one, which may be gathered ahead of it.
+            stream.mark()?;
+        }
+        state.current = true;
+        self.keep_cache(u, GATHER, cache);
+        Ok(())
+    }
+
+    /// Gives a gathered unit's memory back; what computes with it runs before the memory is used again.
+    pub(crate) fn release_unit(&mut self, u: usize) {
+        self.state[u].close_slot();
+    }
+
+    /// Outside the step: makes every unit that `u` reads whole, if it is not. All ranks call this alike.
+    pub(crate) fn hold(&mut self, u: usize) -> Tensors<()> {
+        for t in self.touched(u) {
+            let s = &self.state[t];
+            if !s.current && s.layout.padded() > 0 {
+                self.announce_whole(t)?;
+                self.gather_unit(t, OUTSIDE)?;
+            }
+        }
+        Ok(())
+    }
+    /// Gives back what [`Trainer::hold`] took.
+    pub(crate) fn let_go(&mut self, u: usize) {
+        for t in self.touched(u) {
+            self.release_unit(t);
+        }
+    }
+    /// The unit and those whose parameters it borrows.
+    fn touched(&self, u: usize) -> Vec<usize> {
+        let mut all = vec![u];
+        all.extend(self.units[u].borrowed.iter().map(|(o, _)| *o));
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}

@@ -1,0 +1,159 @@
+//! Reading state that is spread over the ranks, a parameter at a time and in any order: one rank asks, the others answer.
+//!
+//! A rank alone, and a rank that holds everything, reads for itself. Where state is sharded, rank 0 leads: each of its reads is announced
+//! to the other ranks, which wait in [`Trainer::serve_reads`] and put their slices together with it, until rank 0 says that it has done.
+
+use crate::error::{Error, Result};
+use crate::gather;
+use crate::state::{Home, StateKind};
+use crate::trainer::Trainer;
+use crossweave_hal::{DType, Tag};
+use crossweave_tensor::Tensor;
+use std::sync::Arc;
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+/// Announced instead of a unit when there is nothing more to read.
+const DONE: i32 = -1;
+/// Announced instead of a kind of state: the unit's parameters are made whole, for a forward of rank 0 alone.
+const WHOLE: i32 = -2;
+
+impl Trainer {
+    /// Whether reading takes all ranks.
+    pub fn reads_together(&self) -> bool {
+        self.spec.world > 1 && self.state.iter().any(|s| s.hold.home != Home::Resident)
+    }
+
+    /// A parameter's value or moment in f32; waits for the device. Where [`Trainer::reads_together`], rank 0 calls this while all other
+    /// ranks are in [`Trainer::serve_reads`].
+    pub fn read(&self, name: &str, kind: StateKind) -> Result<Vec<f32>> {
+        let (u, i) = self.find(name)?;
+        let s = &self.state[u];
+        let r = s.layout.range(i);
+        if !s.keeps(kind) {
+            return Ok(vec![0.0; (r.end - r.start) as usize]);
+        }
+        if !self.reads_together() {
+            return self
+                .host_f32(&s.state(kind, &r))
+                .map_err(|e| self.error(name, e));
+        }
+        if self.spec.rank != 0 {
+            return Err(Error::Invalid(format!(
+                "rank {} reads {name}, and state is sharded: rank 0 reads while the others serve",
+                self.spec.rank
+            )));
+        }
+        let go = || -> Tensors<Vec<f32>> {
+            self.announce([u as i32, kind as i32])?;
+            let whole = self.assemble(u, kind)?;
+            let at = 4 * r.start;
+            self.host_f32(&Tensor::dense(
+                whole.buffer().clone(),
+                at,
+                [r.end - r.start],
+                DType::F32,
+            ))
+        };
+        go().map_err(|e| self.error(name, e))
+    }
+
+    /// From here to [`Trainer::done_reading`] rank 0 works alone while the others serve it: it may also run the model
+    /// ([`Trainer::logits`]), for which they put units together. Nothing changes where nothing is sharded.
+    pub fn lead(&self) {
+        self.leading
+            .set(self.reads_together() && self.spec.rank == 0);
+    }
+
+    /// Tells the others, if this rank leads, that it makes unit `u` whole.
+    pub(crate) fn announce_whole(&self, u: usize) -> Tensors<()> {
+        match self.leading.get() {
+            true => self.announce([u as i32, WHOLE]).map(|_| ()),
+            false => Ok(()),
+        }
+    }
+
+    /// Serves rank 0 until it has done; returns at once where nothing is sharded. Every rank but 0 calls this while rank 0 reads.
+    pub fn serve_reads(&mut self) -> Result<()> {
+        if !self.reads_together() || self.spec.rank == 0 {
+            return Ok(());
+        }
+        self.serve().map_err(|e| self.error("serving reads", e))
+    }
+
+    fn serve(&mut self) -> Tensors<()> {
+        loop {
+            let [unit, kind] = self.announce([0, 0])?;
+            let state = StateKind::ALL.into_iter().find(|k| *k as i32 == kind);
+            match (usize::try_from(unit), state) {
+                (Ok(u), _) if kind == WHOLE => {
+                    self.gather_unit(u, gather::OUTSIDE)?;
+                    self.release_unit(u);
+                }
+                (Ok(u), Some(state)) => {
+                    self.assemble(u, state)?;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Rank 0 has read what it wanted: the other ranks go on.
+    pub fn done_reading(&self) -> Result<()> {
+        if !self.reads_together() || self.spec.rank != 0 {
+            return Ok(());
+        }
+        self.leading.set(false);
+        self.announce([DONE, 0])
+            .map(|_| ())
+            .map_err(|e| self.error("ending reads", e))
+    }
+
+    /// What rank 0 says.
+    fn announce(&self, words: [i32; 2]) -> Tensors<[i32; 2]> {
+        let stream = self.reduce_stream();
+        let b = self.device().alloc(stream, 8, Tag::Staging)?;
+        let mut bytes = [0u8; 8];
+        bytes[..4].copy_from_slice(&words[0].to_le_bytes());
+        bytes[4..].copy_from_slice(&words[1].to_le_bytes());
+        stream.write(b.all(), &bytes)?;
+        let mut mesh = self.groups.mesh().borrow_mut();
+        mesh.named(gather::GROUP)?
+            .broadcast(stream, b.all(), DType::I32, 0, "scalar")?;
+        stream.read(b.all(), &mut bytes)?;
+        let [a, b, c, d, e, f, g, h] = bytes;
+        Ok([
+            i32::from_le_bytes([a, b, c, d]),
+            i32::from_le_bytes([e, f, g, h]),
+        ])
+    }
+
+    /// A unit's whole state of one kind, in temporary memory.
+    fn assemble(&self, u: usize, kind: StateKind) -> Tensors<Tensor> {
+        let s = &self.state[u];
+        let owned = s.owned();
+        let mine = s.state(kind, &(0..owned.end - owned.start));
+        if s.hold.home == Home::Resident {
+            return Ok(mine);
+        }
+        let stream = self.reduce_stream();
+        let elements = s.layout.padded();
+        let whole = Arc::new(self.device().alloc(stream, 4 * elements, Tag::Comm)?);
+        let mut mesh = self.groups.mesh().borrow_mut();
+        mesh.named(gather::GROUP)?.all_gather(
+            stream,
+            mine.region(),
+            whole.all(),
+            DType::F32,
+            "state",
+        )?;
+        Ok(Tensor::dense(whole, 0, [elements], DType::F32))
+    }
+
+    fn host_f32(&self, t: &Tensor) -> Tensors<Vec<f32>> {
+        let mut bytes = vec![0u8; t.extent() as usize];
+        self.reduce_stream().read(t.region(), &mut bytes)?;
+        let words = bytes.as_chunks::<4>().0.iter();
+        Ok(words.map(|b| f32::from_le_bytes(*b)).collect())
+    }
+}

@@ -1,0 +1,274 @@
+//! A training job on threads, for tests: what to run, and what came of it.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use crossweave_engine::{
+    AdamW, MicroBatch, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, dry_run,
+};
+use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
+use crossweave_nn::{Gpt2, Llama, ModelSpec, rope::RopeScaling};
+use crossweave_tensor::{Activation, Builder, UnitDecl};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+struct Boot(Arc<dyn KvStore>);
+impl Bootstrap for Boot {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.0.get(key, Some(timeout))
+    }
+}
+
+/// The CPU and the device of nothing, each for up to 8 ranks.
+pub struct World {
+    pub cpu: Plugin,
+    pub null: Plugin,
+}
+
+// One process has one backend, which keeps its first host: every test asks for the most devices any of them needs.
+pub fn world() -> World {
+    let host = HostServices::builder()
+        .config("cpu.devices", "8")
+        .config("cpu.threads", "1")
+        .build();
+    let raw = RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host).unwrap();
+    let null = RawPlugin::from_static::<crossweave_backend_null::Null>(&host).unwrap();
+    World {
+        cpu: Plugin::new(raw),
+        null: Plugin::new(null),
+    }
+}
+
+/// A tiny model whose sizes no number of ranks above one divides evenly.
+pub fn gpt2(layers: u64, dropout: f64) -> ModelSpec {
+    ModelSpec::Gpt2(Gpt2 {
+        vocab_size: 37,
+        n_positions: 16,
+        n_embd: 18,
+        n_layer: layers,
+        n_head: 2,
+        n_inner: 50,
+        activation: Activation::GeluTanh,
+        layer_norm_epsilon: 1e-5,
+        embd_pdrop: dropout,
+        resid_pdrop: dropout,
+        tie_word_embeddings: true,
+        scale_attn_weights: true,
+        scale_attn_by_inverse_layer_idx: false,
+        initializer_range: 0.1,
+    })
+}
+
+pub fn llama(layers: u64) -> ModelSpec {
+    ModelSpec::Llama(Llama {
+        vocab_size: 37,
+        hidden_size: 20,
+        intermediate_size: 27,
+        num_hidden_layers: layers,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: 10,
+        max_position_embeddings: 16,
+        rms_norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+        rope_scaling: RopeScaling::None,
+        attention_bias: false,
+        mlp_bias: false,
+        tie_word_embeddings: false,
+        initializer_range: 0.1,
+    })
+}
+
+pub const SEQ: u64 = 7;
+pub const GLOBAL: u64 = 24;
+
+/// A spec of `world` ranks with `micro_batches`; the global batch is always [`GLOBAL`].
+pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
+    RankSpec {
+        world,
+        seed: 5,
+        micro_batches,
+        batch: GLOBAL / u64::from(world * micro_batches),
+        seq_len: SEQ,
+        clip: 0.5,
+        adamw: AdamW {
+            betas: [0.9, 0.95],
+            // Gradients that are zero but for rounding (a key's bias) must not be blown up to whole steps.
+            eps: 1e-5,
+            weight_decay: 0.1,
+            decay_all: false,
+            l2: false,
+        },
+        bucket_bytes: 6000,
+        timeout: Some(Duration::from_secs(60)),
+        ..Default::default()
+    }
+}
+
+pub fn units(model: &ModelSpec) -> Vec<UnitDecl> {
+    let mut b = Builder::default();
+    model.model().build(&mut b);
+    b.finish()
+}
+
+/// What a job left.
+pub struct Outcome {
+    pub metrics: Vec<StepMetrics>,
+    /// Values and moments by parameter.
+    pub state: BTreeMap<(String, &'static str), Vec<f32>>,
+    pub validation: Vec<f64>,
+    pub ledgers: Vec<RankLedger>,
+    pub plan: String,
+}
+
+impl Outcome {
+    /// Everything as bits, for equality.
+    pub fn bits(&self) -> Vec<u64> {
+        let figures = self.metrics.iter().flat_map(|m| [m.loss, m.grad_norm]);
+        let all = figures
+            .chain(self.validation.iter().copied())
+            .map(f64::to_bits);
+        let state = self
+            .state
+            .values()
+            .flatten()
+            .map(|v| u64::from(v.to_bits()));
+        all.chain(state).collect()
+    }
+}
+
+/// Token ids of a step's global batch: deterministic, and different from step to step.
+fn ids(step: u64, sequence: u64) -> (Vec<i32>, Vec<i32>) {
+    let at = |i: u64| (((step * 7919 + sequence * 104_729 + i * i * 31 + i * 17) >> 2) % 37) as i32;
+    ((0..SEQ).map(at).collect(), (1..=SEQ).map(at).collect())
+}
+
+/// Runs `steps` steps on threads and reads everything back on rank 0.
+pub fn train(w: &World, model: &ModelSpec, spec: &RankSpec, steps: u64) -> Outcome {
+    train_with(w, model, spec, steps, |_| {})
+}
+
+/// The same, with `before` called on each rank's trainer before its first step.
+pub fn train_with(
+    w: &World,
+    model: &ModelSpec,
+    spec: &RankSpec,
+    steps: u64,
+    before: impl Fn(&mut Trainer) + Sync,
+) -> Outcome {
+    let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
+    let rank = |rank: u32| -> Outcome {
+        let units = units(model);
+        let s = RankSpec {
+            rank,
+            ..spec.clone()
+        };
+        let null = w.null.open(0).unwrap();
+        let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+        let device = w.cpu.open(rank).unwrap();
+        let mut t = Trainer::new(&device, units, s.clone(), &dry, &Boot(kv.clone())).unwrap();
+        t.init().unwrap();
+        before(&mut t);
+        let batches = |step: u64| -> Vec<(Vec<i32>, Vec<i32>, u64)> {
+            let each = (0..s.micro_batches).map(|m| {
+                let first = u64::from(rank * s.micro_batches + m) * s.batch;
+                let (mut tokens, mut targets) = (vec![], vec![]);
+                for q in first..first + s.batch {
+                    let (a, b) = ids(step, q);
+                    tokens.extend(a);
+                    targets.extend(b);
+                }
+                (tokens, targets, first)
+            });
+            each.collect()
+        };
+        let view = |b: &(Vec<i32>, Vec<i32>, u64)| -> (Vec<i32>, Vec<i32>, u64) { b.clone() };
+        let mut metrics = vec![];
+        for step in 0..steps {
+            let data: Vec<_> = batches(step).iter().map(view).collect();
+            let mbs: Vec<MicroBatch<'_>> = data
+                .iter()
+                .map(|(tokens, targets, first_sequence)| MicroBatch {
+                    tokens,
+                    targets,
+                    first_sequence: *first_sequence,
+                })
+                .collect();
+            t.step(&mbs, 3e-3).unwrap();
+            if step > 0 {
+                metrics.extend(t.metrics().unwrap());
+            }
+        }
+        metrics.extend(t.metrics().unwrap());
+        let ledger = t.ledger();
+        let data = batches(99);
+        let (tokens, targets, first_sequence) = &data[0];
+        let local = t
+            .evaluate(&MicroBatch {
+                tokens,
+                targets,
+                first_sequence: *first_sequence,
+            })
+            .unwrap();
+        let validation = vec![t.mean(local).unwrap()];
+        let mut state = BTreeMap::new();
+        if rank == 0 {
+            // Any order will do; backward shows that it is not the order of the units.
+            for p in t.params().iter().rev() {
+                for kind in StateKind::ALL {
+                    let values = t.read(&p.name, kind).unwrap();
+                    state.insert((p.name.to_string(), kind.name()), values);
+                }
+            }
+            t.done_reading().unwrap();
+        } else {
+            t.serve_reads().unwrap();
+        }
+        Outcome {
+            metrics,
+            state,
+            validation,
+            ledgers: vec![ledger],
+            plan: t.plan().to_string(),
+        }
+    };
+    let mut all: Vec<Outcome> = std::thread::scope(|scope| {
+        let rank = &rank;
+        let ranks: Vec<_> = (0..spec.world)
+            .map(|r| scope.spawn(move || rank(r)))
+            .collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect()
+    });
+    let ledgers = all
+        .iter_mut()
+        .flat_map(|o| std::mem::take(&mut o.ledgers))
+        .collect();
+    let mut first = all.swap_remove(0);
+    first.ledgers = ledgers;
+    first
+}
+
+/// Largest difference relative to the largest value of the parameter, which counts as at least the deviation of the starting weights
+/// (biases begin at zero), over losses and values.
+pub fn distance(a: &Outcome, b: &Outcome) -> f64 {
+    let mut worst = 0f64;
+    for (x, y) in a.metrics.iter().zip(&b.metrics) {
+        worst = worst.max((x.loss - y.loss).abs() / y.loss.abs());
+    }
+    for ((name, kind), x) in &a.state {
+        if *kind != "value" {
+            continue;
+        }
+        let y = &b.state[&(name.clone(), *kind)];
+        let top = y.iter().fold(0.1f32, |m, v| m.max(v.abs()));
+        let far = x
+            .iter()
+            .zip(y)
+            .map(|(a, b)| (a - b).abs())
+            .fold(0f32, f32::max);
+        worst = worst.max(f64::from(far / top));
+    }
+    worst
+}

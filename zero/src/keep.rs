@@ -1,0 +1,151 @@
+//! Which units stay gathered between uses: `Reuse` drops the release and the gather between two uses of a unit, `Persist` keeps small
+//! units for the whole step.
+
+use crossweave_plan::{Facts, MicroBatch, Op, Pass, Plan, PlanError, Step, UnitId, words};
+
+/// A use of a unit's parameters: between its gather and its release one computation.
+struct Use {
+    gather: usize,
+    release: usize,
+    /// The unit that computes; not the gathered one if that is tied to it.
+    by: UnitId,
+    mb: MicroBatch,
+    forward: bool,
+}
+
+/// The uses of `unit`, in order.
+fn uses(plan: &Plan, unit: UnitId) -> Vec<Use> {
+    let mut found = vec![];
+    let mut open = None;
+    let mut last = None;
+    for (index, step) in plan.steps.iter().enumerate() {
+        match step.op {
+            Op::Gather { unit: u, .. } if u == unit => (open, last) = (Some(index), None),
+            Op::Release { unit: u } if u == unit => {
+                if let (Some(gather), Some((by, mb, forward))) = (open.take(), last) {
+                    found.push(Use {
+                        gather,
+                        release: index,
+                        by,
+                        mb,
+                        forward,
+                    });
+                }
+            }
+            ref op => {
+                if let (Some(_), Some(by), Some(mb)) = (open, op.reads_params(), op.micro_batch()) {
+                    last = Some((by, mb, matches!(op, Op::Forward { .. })));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The pass that keeps a unit gathered from one use to the next where that costs nothing or is asked for. It follows [`crate::Place`]:
+/// what that placed is one gather and one release for each use.
+///
+/// A recompute and its backward always share one gather. A unit that others are tied to stays gathered until they have run their
+/// backward, so that it too is gathered once for the forward and once for its own backward; that costs no peak, since the peak is where
+/// all activations are live, and there the tied unit needs it anyway.
+#[derive(Clone, Copy, Debug)]
+pub struct Reuse {
+    /// Release after the forward, gather again for the backward. Off: keep.
+    pub reshard: bool,
+    /// Keep also what is used again within so many parameter elements of other units.
+    pub within: Option<u64>,
+}
+
+impl Pass for Reuse {
+    fn name(&self) -> String {
+        let reshard = if self.reshard { "" } else { ",keep" };
+        match self.within {
+            Some(n) => format!("reuse({n}{reshard})"),
+            None => format!("reuse({})", reshard.trim_start_matches(',')),
+        }
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
+        let mut dropped = vec![false; plan.steps.len()];
+        for unit in 0..facts.units.len() as UnitId {
+            for pair in uses(&plan, unit).windows(2) {
+                let [before, after] = pair else { continue };
+                let same = before.mb == after.mb;
+                let rebuilt = same && !before.forward && before.by == after.by;
+                let tied = after.by != unit;
+                let kept = !self.reshard && same && before.forward && !after.forward;
+                let near = |limit| {
+                    let between = plan.steps[before.release..after.gather].iter();
+                    let others = between.filter_map(|s| s.op.reads_params());
+                    let elements: u64 = others.map(|u| facts.units[u as usize].params).sum();
+                    elements <= limit
+                };
+                if rebuilt || tied || kept || self.within.is_some_and(near) {
+                    dropped[before.release] = true;
+                    dropped[after.gather] = true;
+                }
+            }
+        }
+        let steps = std::mem::take(&mut plan.steps).into_iter().zip(dropped);
+        let kept = steps.filter(|(_, d)| !d).map(|(s, _)| s).collect();
+        Ok(plan.rebuild(kept))
+    }
+}
+
+/// The pass that keeps units of fewer than so many parameter elements gathered from the start of the step to the last computation:
+/// gathering little things costs latency and saves no memory worth it.
+#[derive(Clone, Copy, Debug)]
+pub struct Persist {
+    /// Elements from which a unit is gathered for each use.
+    pub below: u64,
+}
+
+impl Pass for Persist {
+    fn name(&self) -> String {
+        format!("persist({})", self.below)
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
+        let small = |u: UnitId| facts.units[u as usize].params < self.below;
+        let mut kept: Vec<UnitId> = plan
+            .steps
+            .iter()
+            .filter_map(|s| match s.op {
+                Op::Gather { unit, .. } if small(unit) => Some(unit),
+                _ => None,
+            })
+            .collect();
+        kept.sort_unstable();
+        kept.dedup();
+        if kept.is_empty() {
+            return Ok(plan);
+        }
+        let steps = std::mem::take(&mut plan.steps);
+        let end = steps.iter().rposition(|s| s.op.computes());
+        let mut out: Vec<Step> = kept
+            .iter()
+            .map(|&unit| Step::new(Op::Gather { unit }))
+            .collect();
+        for (index, step) in steps.into_iter().enumerate() {
+            let moved = match step.op {
+                Op::Gather { unit, .. } | Op::Release { unit } => small(unit),
+                _ => false,
+            };
+            if !moved {
+                out.push(step);
+            }
+            if Some(index) == end {
+                out.extend(kept.iter().map(|&unit| Step::new(Op::Release { unit })));
+            }
+        }
+        Ok(plan.rebuild(out))
+    }
+}
