@@ -230,6 +230,39 @@ fn measured_ledgers_equal_predictions() {
     assert!(compared >= 20, "only {compared}");
 }
 
+/// Takes more than one slab of the pool in its first step; from the second on the memory of steps is one piece.
+#[test]
+fn memory_of_a_run_is_not_fragmented() {
+    let s = Scratch::new();
+    s.write(
+        "c.json",
+        r#"{"model": {"family": "gpt2", "vocab_size": 4000, "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 256},
+            "data": {"train": "corpus/*.txt", "cache_dir": "cache"}, "train_micro_batch_size_per_gpu": 8,
+            "run": {"steps": 4, "threads_per_rank": 1, "generate": {"tokens": 0}}}"#,
+    );
+    s.ok(&["train", "c.json", "--out", "run"]);
+    let text = std::fs::read_to_string(s.path("run/ledger.json")).expect("a ledger");
+    let ledger: Value = serde_json::from_str(&text).expect("JSON");
+    let rank = &ledger["ranks"][0];
+    let memory = &rank["memory"];
+    assert!(
+        memory["tags"]["activation"]["peak"].as_u64() > Some(33 << 20),
+        "{memory}"
+    );
+    assert!(
+        memory["fragmentation"].as_f64().expect("a number") <= 0.05,
+        "{memory}"
+    );
+    assert_eq!(rank["device_allocs_after_step_2"], 0);
+    let held = memory["reserved"]["now"].as_f64().expect("bytes");
+    let live = memory["total"]["peak"].as_f64().expect("bytes");
+    // The pool grows by slabs of 32 MiB.
+    assert!(
+        held >= live && held <= live + f64::from(32 << 20),
+        "{memory}"
+    );
+}
+
 #[test]
 fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
     let s = Scratch::new();

@@ -130,6 +130,8 @@ pub struct DeviceInfo {
 struct PoolState {
     pool: Pool,
     next_slab: u32,
+    /// The device would not give the slabs' sum in one piece.
+    indivisible: bool,
 }
 
 pub(crate) struct Slab {
@@ -445,16 +447,62 @@ impl Device {
 
     /// Joins neighbouring free blocks. Called between steps, so that every step finds the pool as the last one did and what sufficed once
     /// suffices for ever.
+    ///
+    /// When the pool is idle and had to be taken in several slabs, they are exchanged for one of their size: from then on the memory of
+    /// steps is one contiguous piece, so that nothing is lost to the borders between slabs.
     pub fn settle(&self) {
-        lock(&self.0.pool).pool.flush();
+        let apart = {
+            let mut state = lock(&self.0.pool);
+            let slabs = self.0.slabs.read().unwrap_or_else(|e| e.into_inner());
+            let all: u64 = slabs.values().map(|s| s.bytes).sum();
+            slabs.len() > 1 && !state.indivisible && state.pool.free_bytes() == all
+        };
+        if apart {
+            self.unite();
+        }
+    }
+
+    /// Exchanges the slabs of an idle pool for one.
+    fn unite(&self) {
+        // A stream that failed tells whoever uses it next; nothing is exchanged under it.
+        if self.sync().is_err() {
+            return;
+        }
+        let mut state = lock(&self.0.pool);
+        let mut slabs = self.0.slabs.write().unwrap_or_else(|e| e.into_inner());
+        let sizes: HashMap<u32, u64> = slabs.iter().map(|(k, s)| (*k, s.bytes)).collect();
+        let mut parts = Vec::new();
+        for id in state.pool.drain_idle(&sizes) {
+            if let Some(s) = slabs.remove(&id) {
+                parts.push(s.bytes);
+                self.raw_free(s.mem, s.bytes);
+            }
+        }
+        let mut take = |bytes: u64| {
+            let mem = self.raw_alloc(abi::MEM_DEVICE, bytes).ok()?;
+            let id = state.next_slab;
+            state.next_slab += 1;
+            slabs.insert(id, Slab { mem, bytes });
+            state.pool.add_slab(id, bytes);
+            Some(())
+        };
+        if take(parts.iter().sum()).is_none() {
+            // The device does not give so much in one piece: as before then, and never asked again.
+            parts.into_iter().for_each(|bytes| {
+                let _ = take(bytes);
+            });
+            state.indivisible = true;
+        }
     }
 
     /// Gives slabs that are entirely free back to the plugin.
     pub fn trim(&self) -> Result<()> {
         self.sync()?;
+        // The pool before the slabs, as everywhere.
+        let mut state = lock(&self.0.pool);
         let mut slabs = self.0.slabs.write().unwrap_or_else(|e| e.into_inner());
         let sizes = slabs.iter().map(|(k, s)| (*k, s.bytes)).collect();
-        for s in lock(&self.0.pool).pool.drain_idle(&sizes) {
+        for s in state.pool.drain_idle(&sizes) {
             if let Some(s) = slabs.remove(&s) {
                 self.raw_free(s.mem, s.bytes);
             }

@@ -353,9 +353,10 @@ impl Stream {
             .as_ref()
             .is_none_or(|b| b.bytes() < bytes)
         {
-            // Old scratch goes first: two generations need not be live together.
+            // Old scratch goes first: two generations need not be live together. It lives as long as the stream, so it has memory of
+            // its own: in the pool it would stand for ever between blocks that could otherwise join.
             self.scratch.replace(None);
-            let grown = self.device.alloc(self, bytes, Tag::Workspace)?;
+            let grown = self.device.alloc_state(bytes, Tag::Workspace)?;
             self.scratch.replace(Some(grown));
         }
         std::cell::Ref::filter_map(self.scratch.borrow(), Option::as_ref)

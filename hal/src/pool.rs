@@ -163,10 +163,15 @@ impl Pool {
             .collect()
     }
 
+    /// Bytes of all free blocks.
+    pub fn free_bytes(&mut self) -> u64 {
+        self.flush();
+        self.by_size.iter().map(|b| b.0).sum()
+    }
+
     /// `1 - largest free / free`; 0 when nothing is free. Joins first, so it states what an allocation would meet.
     pub fn fragmentation(&mut self) -> f64 {
-        self.flush();
-        let total: u64 = self.by_size.iter().map(|b| b.0).sum();
+        let total = self.free_bytes();
         let largest = self.by_size.iter().next_back().map_or(0, |b| b.0);
         if total == 0 {
             0.0

@@ -548,3 +548,126 @@ fn pinned_memory_is_lent_to_another_device_and_back_and_both_ledgers_say_so() {
         bytes
     });
 }
+
+/// An allocator with one heap that takes the smallest free block that fits: what a trace would meet without homes for long and
+/// short lives. `None` when no block fits.
+struct BestFit {
+    /// Free blocks (offset, bytes), joined with their neighbours.
+    free: std::collections::BTreeMap<u64, u64>,
+}
+
+impl BestFit {
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        let (&at, &len) = self
+            .free
+            .iter()
+            .filter(|(_, len)| **len >= bytes)
+            .min_by_key(|(_, len)| **len)?;
+        self.free.remove(&at);
+        if len > bytes {
+            self.free.insert(at + bytes, len - bytes);
+        }
+        Some(at)
+    }
+    fn give(&mut self, mut at: u64, mut bytes: u64) {
+        if let Some((&before, &len)) = self.free.range(..at).next_back()
+            && before + len == at
+        {
+            self.free.remove(&before);
+            (at, bytes) = (before, len + bytes);
+        }
+        if let Some(len) = self.free.remove(&(at + bytes)) {
+            bytes += len;
+        }
+        self.free.insert(at, bytes);
+    }
+}
+
+/// Blocks that stay among blocks that go: what the latter leave are holes, each too small for what comes next.
+#[test]
+fn long_lives_apart_from_short_ones_survive_the_trace_that_breaks_best_fit() {
+    const MIB: u64 = 1 << 20;
+    const TOTAL: u64 = 64 * MIB;
+    const PAIRS: usize = 30;
+    let mut heap = BestFit {
+        free: [(0, TOTAL)].into(),
+    };
+    let mut short = vec![];
+    for _ in 0..PAIRS {
+        short.push(heap.take(MIB).expect("room"));
+        heap.take(MIB).expect("room");
+    }
+    short.into_iter().for_each(|at| heap.give(at, MIB));
+    let free: u64 = heap.free.values().sum();
+    assert!(
+        free >= 30 * MIB && heap.take(5 * MIB).is_none(),
+        "the trace must break best fit"
+    );
+
+    let host = HostServices::builder()
+        .config("null.mem_total", TOTAL.to_string())
+        .build();
+    let raw = RawPlugin::from_static::<crossweave_backend_null::Null>(&host).expect("linked");
+    let device = Plugin::new(raw).open(0).unwrap();
+    let s = device.stream("s", 0).unwrap();
+    let (mut short, mut long) = (vec![], vec![]);
+    for _ in 0..PAIRS {
+        short.push(device.alloc(&s, MIB, Tag::Activation).unwrap());
+        long.push(device.alloc_state(MIB, Tag::Grad).unwrap());
+    }
+    short.clear();
+    let report = device.memory();
+    assert!(report.fragmentation <= 0.05, "{report:?}");
+    for bytes in [5 * MIB, 20 * MIB, 30 * MIB] {
+        let next = device.alloc(&s, bytes, Tag::Activation);
+        assert!(next.is_ok(), "{bytes}: {next:?}");
+    }
+    assert!(device.memory().reserved.peak <= TOTAL);
+    // Only what really does not fit is refused.
+    assert_eq!(
+        device
+            .alloc(&s, 40 * MIB, Tag::Activation)
+            .unwrap_err()
+            .code,
+        Code::Oom
+    );
+}
+
+#[test]
+fn an_idle_pool_of_several_slabs_becomes_one_piece() {
+    both(|plugin| {
+        let device = plugin.open(0).unwrap();
+        let s = device.stream("s", 0).unwrap();
+        let step = || {
+            let blocks: Vec<_> = (0..5)
+                .map(|_| device.alloc(&s, 20 << 20, Tag::Activation).unwrap())
+                .collect();
+            blocks.iter().for_each(|b| s.fill(b.all(), 7, 1).unwrap());
+        };
+        step();
+        let apart = device.memory();
+        assert!(apart.fragmentation > 0.5, "{apart:?}");
+        // Not while something in it is live.
+        let live = device.alloc(&s, 1, Tag::Activation).unwrap();
+        device.settle();
+        assert_eq!(device.device_allocs(), apart.device_allocs);
+        drop(live);
+        device.settle();
+        let one = device.memory();
+        assert_eq!(one.fragmentation, 0.0, "{one:?}");
+        assert_eq!(one.reserved.now, apart.reserved.now);
+        assert!(one.reserved.peak <= apart.reserved.peak, "{one:?}");
+        for _ in 0..5 {
+            step();
+            device.settle();
+        }
+        assert_eq!(device.device_allocs(), one.device_allocs);
+        // What no slab could hold fits now.
+        let whole = device.alloc(&s, one.reserved.now, Tag::Activation).unwrap();
+        s.fill(whole.all(), 9, 1).unwrap();
+        let mut bytes = vec![0u8; 16];
+        s.read(whole.region(whole.bytes() - 16, 16), &mut bytes)
+            .unwrap();
+        bytes
+    });
+}
