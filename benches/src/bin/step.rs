@@ -2,6 +2,10 @@
 //!
 //! `cargo run --release -p crossweave-benches --bin step -- --presets tiny --styles gpt2,llama --dtypes f32 --shapes 1x2,2x1 --steps 20`
 //!
+//! A shape is RANKSxTHREADS, with `zSTAGE` behind it where parameters, gradients or states are sharded: `2x1z3`. Peer modes are `eager`, `compile`,
+//! `ddp`, `zero1`, `fsdp2`, and with `--peer-deepspeed SCRIPT` `ds0` to `ds3`; those of several ranks run on two, or as many as `@N` says (`ds3@4`).
+//! What each stage costs over the same thing unsharded, ours and theirs, is printed behind them.
+//!
 //! Every measurement is a process of its own, so that one's memory is not another's; with a peer the two alternate A B A B and the ratio is of
 //! the best medians, each taken over one process.
 
@@ -9,7 +13,9 @@ use crossweave_benches::options::Options;
 use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, cpu_seconds, load};
 use crossweave_benches::{least, median};
-use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_engine::{
+    AdamW, MicroBatch, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run,
+};
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_tensor::Builder;
 use serde_json::{Value, json};
@@ -42,7 +48,12 @@ fn all(mut o: Options) -> Fallible<()> {
     let (steps, rounds) = (o.text("steps"), o.number("rounds", 2)?);
     let python = o.text("peer-python");
     let peer = match (&python, o.text("peer-script"), o.text("peer-text")) {
-        (Some(p), Some(s), Some(t)) => Some((p.clone(), s, t)),
+        (Some(p), Some(s), Some(t)) => Some(Peer {
+            python: p.clone(),
+            script: s,
+            deepspeed: o.text("peer-deepspeed"),
+            text: t,
+        }),
         (None, ..) => None,
         _ => return Err("--peer-python needs --peer-script and --peer-text".into()),
     };
@@ -63,7 +74,7 @@ fn all(mut o: Options) -> Fallible<()> {
             for d in &dtypes {
                 let mut ours: Vec<(String, Vec<Value>)> = vec![];
                 let mut theirs: Vec<(String, Vec<Value>)> = vec![];
-                for _ in 0..if peer.is_some() { rounds } else { 1 } {
+                for _ in 0..rounds {
                     for shape in &shapes {
                         let mut c = Command::new(&me);
                         c.args(["--one", "on", "--preset", p, "--style", s, "--dtype", d]);
@@ -79,6 +90,23 @@ fn all(mut o: Options) -> Fallible<()> {
                 for (label, v) in ours.iter().chain(&theirs) {
                     print_line(&format!("{p}/{s}/{d}/{label}"), v);
                 }
+                costs(&ours, |label| {
+                    let (base, stage) = label.split_once('z')?;
+                    (stage != "0").then(|| format!("{base}z0"))
+                });
+                costs(&theirs, |label| {
+                    let (mode, ranks) = label.split_once('@').unwrap_or((label, "2"));
+                    let base = match mode {
+                        "zero1" | "fsdp2" => "ddp",
+                        "ds1" | "ds2" | "ds3" => "ds0",
+                        _ => return None,
+                    };
+                    Some(if label.contains('@') {
+                        format!("{base}@{ranks}")
+                    } else {
+                        base.into()
+                    })
+                });
                 ratios(&ours, &theirs);
             }
         }
@@ -110,6 +138,22 @@ fn print_line(label: &str, v: &[Value]) {
         v.last()
             .map_or(String::new(), |v| v["more"].as_str().unwrap_or("").into()),
     );
+}
+
+/// What every label that has a base (`of`) costs over it: median step, least step and processor time.
+fn costs(all: &[(String, Vec<Value>)], of: impl Fn(&str) -> Option<String>) {
+    for (label, v) in all {
+        let base = of(label).and_then(|b| all.iter().find(|(l, _)| *l == b));
+        if let Some((name, b)) = base {
+            let ratio = |k: &str| least(&figures(v, k)) / least(&figures(b, k));
+            println!(
+                "  {label} over {name}: {:.3} by median step, {:.3} by least step, {:.3} by processor time",
+                ratio("ms_median"),
+                ratio("ms_min"),
+                ratio("cpu_ms_step"),
+            );
+        }
+    }
 }
 
 /// Ours over the best of theirs.
@@ -150,42 +194,62 @@ fn child(mut c: Command) -> Fallible<Value> {
     Ok(serde_json::from_str(line)?)
 }
 
-/// One run of the peer script.
+/// Where the peer's scripts are, and the text they train on.
+struct Peer {
+    python: String,
+    script: String,
+    deepspeed: Option<String>,
+    text: String,
+}
+
+/// One run of a peer script.
 fn torch(
-    (python, script, text): &(String, String, String),
+    peer: &Peer,
     mode: &str,
     preset: &str,
     style: &str,
     dtype: &str,
     steps: &str,
 ) -> Fallible<Value> {
-    let mut c = Command::new(python);
-    if mode == "ddp" {
-        c.args([
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-        ]);
+    let mut c = Command::new(&peer.python);
+    let (mode, ranks) = mode.split_once('@').unwrap_or((mode, "2"));
+    let stage = mode.strip_prefix("ds");
+    let alone = matches!(mode, "eager" | "compile");
+    if !alone {
+        c.args(["-m", "torch.distributed.run", "--standalone"]);
+        c.args(["--nproc-per-node", ranks]);
     }
+    let script = match (stage, &peer.deepspeed) {
+        (None, _) => &peer.script,
+        (Some(_), Some(script)) => script,
+        (Some(_), None) => return Err(format!("peer mode {mode:?} needs --peer-deepspeed").into()),
+    };
     c.arg(script);
-    let threads = if mode == "ddp" { "1" } else { "2" };
+    let threads = if alone { "2" } else { "1" };
     let dtype = if dtype == "f32" { "fp32" } else { dtype };
     c.args(["--preset", preset, "--style", style, "--dtype", dtype]);
-    c.args(["--text", text, "--steps", steps, "--threads", threads]);
-    match mode {
-        "eager" => {}
-        "compile" => {
+    c.args(["--text", &peer.text, "--steps", steps, "--threads", threads]);
+    match (mode, stage) {
+        ("eager", _) => {}
+        ("compile", _) => {
             c.arg("--compile");
         }
-        "ddp" => {
-            c.args(["--mode", "ddp"]);
+        ("ddp" | "zero1" | "fsdp2", _) => {
+            c.args(["--mode", mode]);
         }
-        m => return Err(format!("peer mode {m:?}: must be eager, compile or ddp").into()),
+        (_, Some(stage)) => {
+            c.args(["--stage", stage]);
+        }
+        (m, _) => {
+            return Err(format!(
+                "peer mode {m:?}: must be eager, compile, ddp, zero1, fsdp2 or ds0 to ds3"
+            )
+            .into());
+        }
     }
     c.env("OMP_WAIT_POLICY", "passive")
-        .env("OMP_NUM_THREADS", threads);
+        .env("OMP_NUM_THREADS", threads)
+        .env("DS_ACCELERATOR", "cpu");
     let mut v = child(c)?;
     // Ours is the memory of all ranks, so theirs must be.
     if let Some(ranks) = v["per_rank"].as_array() {
@@ -213,15 +277,20 @@ fn one(mut o: Options) -> Fallible<()> {
     let dtype = match o.text("dtype").as_deref() {
         None | Some("f32") => DType::F32,
         Some("bf16") => DType::Bf16,
-        Some(d) => return Err(format!("dtype {d:?}: must be f32 or bf16").into()),
+        Some("f16") => DType::F16,
+        Some(d) => return Err(format!("dtype {d:?}: must be f32, bf16 or f16").into()),
     };
     let shape = o.text("shape").unwrap_or("1x2".into());
     let parse = |s: &str| s.parse::<u32>().ok().filter(|n| *n > 0);
-    let Some((ranks, threads)) = shape
+    let (plain, stage) = shape.split_once('z').unwrap_or((&shape, "0"));
+    let stage = stage.parse().ok().and_then(ZeroStage::from_number);
+    let sizes = plain
         .split_once('x')
-        .and_then(|(r, t)| Some((parse(r)?, parse(t)?)))
-    else {
-        return Err(format!("shape {shape:?}: must be RANKSxTHREADS").into());
+        .and_then(|(r, t)| Some((parse(r)?, parse(t)?)));
+    let (Some((ranks, threads)), Some(stage)) = (sizes, stage) else {
+        return Err(
+            format!("shape {shape:?}: must be RANKSxTHREADS or RANKSxTHREADSzSTAGE").into(),
+        );
     };
     let (steps, warmup) = (o.number("steps", 20)? as usize, o.number("warmup", 3)?);
     let profile = o.text("profile").is_some();
@@ -273,6 +342,10 @@ fn one(mut o: Options) -> Fallible<()> {
             bucket_bytes: 25 << 20,
             overlap: true,
             timeout: Some(Duration::from_secs(300)),
+            zero: ZeroSpec {
+                stage,
+                ..Default::default()
+            },
             ..Default::default()
         };
         let device = plugin.open(rank)?;
