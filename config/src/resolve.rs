@@ -52,6 +52,15 @@ impl Resolved {
         text
     }
 
+    /// Type of gradients between the ranks.
+    pub fn wire(&self) -> Dtype {
+        match self.settings.communication_data_type.as_deref() {
+            Some("fp16") => Dtype::F16,
+            Some("bf16" | "bfp16") => Dtype::Bf16,
+            _ => Dtype::F32,
+        }
+    }
+
     /// How the loss of a float16 run is scaled; `None` for the other types.
     pub fn loss_scale(&self) -> Option<LossScale> {
         let fp16 = &self.settings.fp16;
@@ -159,16 +168,6 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "activation_checkpointing.cpu_checkpointing",
             "offloading activations is".into(),
             "set it to false",
-        );
-    }
-    if s.communication_data_type
-        .as_deref()
-        .is_some_and(|t| t != "fp32")
-    {
-        no(
-            "communication_data_type",
-            "a 16-bit wire is".into(),
-            "set it to \"fp32\"",
         );
     }
     out

@@ -374,7 +374,7 @@ pub const ROOT: Table = Table {
         section("fp16", &FP16).deepspeed(),
         section("activation_checkpointing", &ACTIVATION).deepspeed(),
         section("data_types", &DATA_TYPES).deepspeed(),
-        word("communication_data_type", &["fp32", "fp16", "bfp16", "bf16"], "", "type of gradients on the wire; absent = float32").deepspeed().auto(),
+        word("communication_data_type", &["fp32", "fp16", "bfp16", "bf16"], "", "type of gradients between the ranks, summed in float32 and rounded once; absent = float32").deepspeed().auto(),
         flag("prescale_gradients", "false", "divide gradients by the number of ranks before they are summed; so it is done anyway unless gradient_predivide_factor says otherwise").deepspeed(),
         positive("gradient_predivide_factor", "1.0", "without prescale_gradients: divide gradients by this before they are summed over the ranks, by the rest after; 1 = by the number of ranks before").deepspeed(),
         flag("wall_clock_breakdown", "false", "print where the time of a step goes").deepspeed(),

@@ -22,6 +22,7 @@ mod update;
 mod upload;
 mod walk;
 mod whole;
+mod wire;
 
 pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};

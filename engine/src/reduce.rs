@@ -35,7 +35,10 @@ impl Trainer {
         for u in units {
             self.state[*u as usize].open_owned_grad(stream)?;
         }
-        if self.spec.world > 1 {
+        let wire = self.spec.precision.wire;
+        if self.spec.world > 1 && wire != DType::F32 {
+            self.reduce_narrow(units, how, wire)?;
+        } else if self.spec.world > 1 {
             let pairs: Vec<(&Arc<Buffer>, Option<Tensor>)> = units
                 .iter()
                 .map(|u| &self.state[*u as usize])

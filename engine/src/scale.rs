@@ -27,6 +27,8 @@ pub struct Precision {
     /// Gradients are divided by this before they are summed over the ranks, and by the rest of the rank count after; `None` = by the
     /// rank count before.
     pub predivide: Option<f64>,
+    /// Type of gradients between the ranks; the collective adds in f32 and rounds once.
+    pub wire: DType,
 }
 
 impl Default for Precision {
@@ -35,6 +37,7 @@ impl Default for Precision {
         Precision {
             scaler: None,
             predivide: None,
+            wire: DType::F32,
         }
     }
 }

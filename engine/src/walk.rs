@@ -20,6 +20,7 @@ pub(crate) const LOSS: u8 = 6;
 pub(crate) const FINITE: u8 = 7;
 pub(crate) const GATHER: u8 = 8;
 pub(crate) const TOTAL: u8 = 9;
+pub(crate) const WIRE: u8 = 10;
 
 impl Trainer {
     pub(crate) fn walk(

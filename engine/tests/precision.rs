@@ -93,7 +93,10 @@ impl Default for Case {
 }
 
 type Params = BTreeMap<String, Vec<u32>>;
-type Outcome = (Vec<StepMetrics>, Params);
+/// Bytes and elements a rank sent.
+type Traffic = (u64, u64);
+/// Figures, parameters, traffic of gradients and of parameters.
+type Outcome = (Vec<StepMetrics>, Params, Traffic, Traffic);
 
 /// Runs a case, a thread a rank; every rank's outcome, which must be the same.
 fn run(c: &Case) -> std::result::Result<Outcome, Error> {
@@ -121,7 +124,7 @@ fn run(c: &Case) -> std::result::Result<Outcome, Error> {
         match (&first, other) {
             (Ok(a), Ok(b)) => {
                 assert_eq!(format!("{:?}", a.0), format!("{:?}", b.0));
-                assert_eq!(a.1, b.1);
+                assert_eq!((a.2, a.3), (b.2, b.3));
             }
             (Err(a), Err(b)) => assert_eq!(a.to_string(), b.to_string()),
             _ => panic!("some ranks fail and some do not"),
@@ -183,13 +186,24 @@ fn one(
     while let Some(m) = t.metrics()? {
         seen.push(m);
     }
+    let ledger = t.ledger();
+    let sent = |tag: &str| {
+        let lines = ledger.collectives.iter().filter(|l| l.tag == tag);
+        lines.fold((0, 0), |s, l| (s.0 + l.bytes, s.1 + l.elements))
+    };
     let bits = |v: Vec<f32>| v.into_iter().map(f32::to_bits).collect();
+    // Rank 0 reads for all, since what is sharded no rank holds whole.
+    if rank > 0 {
+        t.serve_reads()?;
+        return Ok((seen, Params::new(), sent("grad"), sent("param")));
+    }
     let params = t
         .params()
         .iter()
         .map(|p| Ok((p.name.clone(), bits(t.read(&p.name, StateKind::Value)?))))
         .collect::<std::result::Result<_, Error>>()?;
-    Ok((seen, params))
+    t.done_reading()?;
+    Ok((seen, params, sent("grad"), sent("param")))
 }
 
 fn dynamic(consecutive: bool) -> Precision {
@@ -206,7 +220,16 @@ fn poisoned() -> Vec<u64> {
 }
 
 /// Ranks and stages of the golden runs.
-const MESHES: [(usize, u32); 3] = [(1, 0), (2, 0), (3, 0)];
+const MESHES: [(usize, u32); 8] = [
+    (1, 0),
+    (1, 3),
+    (2, 0),
+    (2, 1),
+    (2, 2),
+    (2, 3),
+    (3, 1),
+    (3, 3),
+];
 
 #[test]
 fn the_golden_traces_come_out_of_the_engine_in_float16() {
@@ -220,7 +243,7 @@ fn the_golden_traces_come_out_of_the_engine_in_float16() {
     ];
     for (ranks, stage) in MESHES {
         for (flag, golden) in [(false, &plain), (true, &consecutive)] {
-            let (seen, _) = run(&Case {
+            let (seen, ..) = run(&Case {
                 ranks,
                 stage,
                 compute: DType::F16,
@@ -266,8 +289,8 @@ fn skipped_steps_never_were() {
                 batches: clean,
                 ..scaled.clone()
             };
-            let (with, params) = run(&scaled).unwrap();
-            let (without, expected) = run(&bare).unwrap();
+            let (with, params, ..) = run(&scaled).unwrap();
+            let (without, expected, ..) = run(&bare).unwrap();
             assert!(
                 params == expected,
                 "{ranks} ranks, stage {stage}, clip {clip}"
@@ -284,7 +307,7 @@ fn skipped_steps_never_were() {
 #[test]
 fn a_scale_far_too_large_comes_down_until_float16_holds_the_gradients() {
     let rule = ScaleRule::DeepSpeed { consecutive: false };
-    let (seen, _) = run(&Case {
+    let (seen, ..) = run(&Case {
         compute: DType::F16,
         precision: Precision {
             scaler: Some(LossScaler::new(rule, 2f64.powi(32), 1000, 1, 1.0)),
@@ -333,7 +356,7 @@ fn an_overflow_at_the_floor_is_one_clear_error_on_every_rank() {
 
 #[test]
 fn a_static_scale_stays_and_still_skips() {
-    let (seen, _) = run(&Case {
+    let (seen, ..) = run(&Case {
         ranks: 2,
         compute: DType::F16,
         precision: Precision {
@@ -348,6 +371,57 @@ fn a_static_scale_stays_and_still_skips() {
     assert!(seen.iter().all(|m| m.loss_scale == Some(1024.0)));
     let skipped: Vec<bool> = seen.iter().map(|m| m.skipped).collect();
     assert_eq!(skipped, [false, true, true, false, false, false]);
+}
+
+/// A 16-bit wire: half the bytes of every gradient, the same bits at every stage, and close to the wide one.
+#[test]
+fn gradients_travel_in_sixteen_bits_where_asked() {
+    let case = |stage, wire, compute| Case {
+        ranks: 3,
+        stage,
+        compute,
+        batches: (0..40).collect(),
+        lr: |_| 3e-3,
+        precision: Precision {
+            wire,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let wide = run(&case(0, DType::F32, DType::F32)).unwrap();
+    for wire in [DType::Bf16, DType::F16] {
+        let expected = run(&case(0, wire, DType::F32)).unwrap();
+        let (a, b) = (expected.0[39].loss, wide.0[39].loss);
+        assert!(a != b && (a - b).abs() < 0.02 * b, "{wire:?}: {a} and {b}");
+        for stage in [1, 2, 3] {
+            let got = run(&case(stage, wire, DType::F32)).unwrap();
+            let same = format!("{:?}", got.0) == format!("{:?}", expected.0) && got.1 == expected.1;
+            assert!(same, "{wire:?}, stage {stage}");
+        }
+        assert_eq!(expected.2.0, wide.2.0 / 2, "bytes sent");
+        assert_eq!(expected.2.1, wide.2.1, "elements");
+    }
+}
+
+/// 16-bit parameters are cast before they are gathered: the wire carries 2 bytes an element, and exactly as many elements as in f32.
+#[test]
+fn gathered_parameters_travel_in_the_compute_type() {
+    for stage in [1, 3] {
+        let gathered = |compute| {
+            let case = Case {
+                ranks: 2,
+                stage,
+                compute,
+                batches: (0..3).collect(),
+                ..Default::default()
+            };
+            run(&case).unwrap().3
+        };
+        let (wide, narrow) = (gathered(DType::F32), gathered(DType::Bf16));
+        assert_eq!(narrow.1, wide.1, "elements");
+        assert_eq!(wide.0, 4 * wide.1);
+        assert_eq!(narrow.0, 2 * narrow.1);
+    }
 }
 
 /// Where the division by the rank count happens does not matter where it is exact.

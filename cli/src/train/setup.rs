@@ -299,6 +299,7 @@ fn precision(r: &Resolved) -> Precision {
     Precision {
         scaler,
         predivide: own.then_some(factor),
+        wire: compute_type(r.wire()),
     }
 }
 
