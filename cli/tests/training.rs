@@ -552,3 +552,37 @@ fn float16_scales_skips_and_resumes() {
         &["floor/model"],
     );
 }
+
+/// DeepSpeed's keys about how gradients travel: half the bytes on a 16-bit wire, and a division that is exact wherever it happens.
+#[test]
+fn gradients_travel_as_the_config_says() {
+    let s = Scratch::new();
+    let train = |out: &str, more: &[&str]| {
+        let base = ["train", "config.json", "--ranks", "2", "--out", out];
+        s.ok(&[&base[..], more].concat());
+        let text = std::fs::read_to_string(s.path(out).join("ledger.json")).unwrap();
+        let ledger: Value = serde_json::from_str(&text).unwrap();
+        let lines = ledger["ranks"][0]["collectives"].as_array().unwrap();
+        let grads = lines.iter().filter(|l| l["tag"] == "grad");
+        let sum = |key: &str| grads.clone().map(|l| l[key].as_u64().unwrap()).sum::<u64>();
+        (sum("elements"), sum("bytes"))
+    };
+    let (elements, bytes) = train("wide", &[]);
+    assert_eq!(bytes, 4 * elements);
+    let stage = ["--set", "zero_optimization.stage=2"];
+    let wire = ["--set", "communication_data_type=\"bf16\""];
+    let narrow = train("narrow", &[&stage[..], &wire].concat());
+    assert_eq!(narrow.1, 2 * narrow.0);
+    let (a, b) = (losses(&s.path("wide")), losses(&s.path("narrow")));
+    assert!(a != b);
+    for (a, b) in a.iter().zip(&b) {
+        assert!((a - b).abs() < 1e-2 * a, "{a} {b}");
+    }
+    for (out, key) in [
+        ("before", "prescale_gradients=true"),
+        ("after", "gradient_predivide_factor=4"),
+    ] {
+        train(out, &["--set", key]);
+        same(&s.path("wide"), &s.path(out));
+    }
+}

@@ -54,7 +54,7 @@ pub struct Settings {
     pub communication_data_type: Option<String>,
     /// Divide gradients before the reduction.
     pub prescale_gradients: bool,
-    /// Divisor before the reduction when `prescale_gradients`.
+    /// Divisor before the reduction, unless `prescale_gradients`; 1 = the number of ranks.
     pub gradient_predivide_factor: f64,
     /// Print where the time of a step goes.
     pub wall_clock_breakdown: bool,
