@@ -136,10 +136,6 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "zero_optimization.zero_quantized_gradients",
             zero.zero_quantized_gradients,
         ),
-        (
-            "zero_optimization.zero_hpz_partition_size",
-            zero.zero_hpz_partition_size > 1,
-        ),
     ] {
         if on {
             no(path, "ZeRO++ is".into(), "remove it");
@@ -557,6 +553,15 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
             );
         }
         s.mesh.dp = Some(ranks);
+    }
+    let node = s.zero_optimization.zero_hpz_partition_size;
+    if node > 1 && (s.zero_optimization.stage != 3 || !ranks.is_multiple_of(node)) {
+        let what = format!(
+            "{node} ranks share a second copy of the parameters; that needs stage 3 (it is {}) and a number that divides the {ranks} ranks",
+            s.zero_optimization.stage
+        );
+        let fix = "set it to 1, or to the ranks of a node";
+        r.error("zero_optimization.zero_hpz_partition_size", what, fix);
     }
     let (global, micro, accumulation) = (
         s.train_batch_size,

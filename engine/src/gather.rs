@@ -12,15 +12,17 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 /// Label of the group that gathers: a communicator of its own, so that gathers and reductions need not wait for each other.
 pub(crate) const GROUP: &str = "dp/gather";
 
+/// Label of the group of a node's ranks, which gathers from their second copies.
+pub(crate) const NODE: &str = "dp/node";
 /// Ledger tag of the gathers of a training step.
 pub(crate) const STEP: CommTag = "param";
 /// Ledger tag of gathers outside it: validation, samples.
 pub(crate) const OUTSIDE: CommTag = "eval";
 
 impl Trainer {
-    /// Makes the parameters of unit `u` whole on this rank. 16-bit values are cast from the own f32 slice first, so that half as many
+    /// Makes the parameters of unit `u` whole on this rank: from the slices of all ranks, or (`near`) from its node's copies. 16-bit values are cast from the own f32 slice first, so that half as many
     /// bytes travel; the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
-    pub(crate) fn gather_unit(&mut self, u: usize, tag: CommTag) -> Tensors<()> {
+    pub(crate) fn gather_unit(&mut self, u: usize, near: bool, tag: CommTag) -> Tensors<()> {
         let hold = self.state[u].hold;
         if hold.home == Home::Resident || self.state[u].layout.padded() == 0 {
             return Ok(());
@@ -37,6 +39,17 @@ impl Trainer {
         };
         let state = &mut self.state[u];
         state.open_slot(stream)?;
+        if let (true, Some(part), Some(whole)) = (near, &state.near, state.whole()) {
+            {
+                let mut mesh = self.groups.mesh().borrow_mut();
+                mesh.named(NODE)?
+                    .all_gather(stream, part.all(), whole.all(), hold.compute, tag)?;
+            }
+            stream.mark()?;
+            state.current = true;
+            self.keep_cache(u, GATHER, cache);
+            return Ok(());
+        }
         let owned = state.owned();
         let all = 0..owned.end - owned.start;
         let value = state.state(StateKind::Value, &all);
@@ -63,6 +76,10 @@ impl Trainer {
             let mut mesh = self.groups.mesh().borrow_mut();
             mesh.named(GROUP)?
                 .all_gather(stream, send, whole.all(), hold.compute, tag)?;
+            if let Some(part) = &state.near {
+                let at = u64::from(hold.rank % hold.node) * part.bytes();
+                stream.copy(part.all(), whole.region(at, part.bytes()))?;
+            }
             // Who needs this unit need not wait for the next one, which may be gathered ahead of it.
             stream.mark()?;
         }
@@ -82,7 +99,7 @@ impl Trainer {
             let s = &self.state[t];
             if !s.current && s.layout.padded() > 0 {
                 self.announce_whole(t)?;
-                self.gather_unit(t, OUTSIDE)?;
+                self.gather_unit(t, false, OUTSIDE)?;
             }
         }
         Ok(())

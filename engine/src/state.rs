@@ -63,6 +63,8 @@ pub(crate) struct Holding {
     pub decay_all: bool,
     /// Moments are wanted.
     pub moments: bool,
+    /// Ranks of a node that hold a second copy of the whole parameters between them; 1 = none.
+    pub node: u32,
     /// Gradients are reduced into a shard of their own, and the whole one freed (stages 2 and 3).
     pub grad_shards: bool,
 }
@@ -77,6 +79,8 @@ pub(crate) struct UnitState {
     pub params: Vec<Tensor>,
     /// All parameters in compute dtype, while there are.
     whole: Option<Arc<Buffer>>,
+    /// This rank's part of its node's copy of the whole parameters, in compute dtype.
+    pub near: Option<Arc<Buffer>>,
     /// Whether `whole` holds the current values of every rank.
     pub current: bool,
     /// f32 values of what is owned: buffer, and the element where they start.
@@ -158,6 +162,13 @@ impl UnitState {
             None if hold.compute == DType::F32 => (alloc(4 * length, Tag::Param)?, 0),
             _ => (alloc(4 * length, Tag::Master)?, 0),
         };
+        let near = match hold.home {
+            Home::Slot if hold.node > 1 => {
+                let part = layout.padded() / u64::from(hold.node);
+                Some(alloc(hold.compute.bytes(part), Tag::Param)?)
+            }
+            _ => None,
+        };
         let moments = if hold.moments && trained { length } else { 0 };
         let mut state = UnitState {
             params: vec![],
@@ -170,6 +181,7 @@ impl UnitState {
             layout,
             hold,
             whole: None,
+            near,
             current: resident,
             value,
             moment1: alloc(4 * moments, Tag::Moment)?,

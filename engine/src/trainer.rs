@@ -16,7 +16,7 @@ use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
 use crossweave_zero::{
-    Bucket, Deal, Persist, Place, Prefetch, Reuse, Updates, ZeroSpec, ZeroStage,
+    Bucket, Deal, Near, Persist, Place, Prefetch, Reuse, Updates, ZeroSpec, ZeroStage,
 };
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -265,6 +265,13 @@ impl Trainer {
                 spec.rank, spec.world, spec.micro_batches
             )));
         }
+        let node = spec.zero.node;
+        if node > 1 && (spec.zero.stage != ZeroStage::Three || !spec.world.is_multiple_of(node)) {
+            return Err(Error::Invalid(format!(
+                "nodes of {node} ranks with {} ranks at stage {}: hierarchical partition needs stage 3 and a number that divides the ranks",
+                spec.world, spec.zero.stage as u8
+            )));
+        }
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
         let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
@@ -295,7 +302,13 @@ impl Trainer {
         if gathers && spec.world > 1 {
             let all: Vec<u32> = (0..spec.world).collect();
             mesh.join(device, boot, gather::GROUP, "dp", &all, &options)
-                .map_err(joining)?;
+                .map_err(&joining)?;
+            if spec.zero.node > 1 {
+                let first = spec.rank - spec.rank % spec.zero.node;
+                let node: Vec<u32> = (first..first + spec.zero.node).collect();
+                mesh.join(device, boot, gather::NODE, "dp.node", &node, &options)
+                    .map_err(joining)?;
+            }
         }
         let mut figures = VecDeque::new();
         for _ in 0..IN_FLIGHT {
@@ -555,6 +568,7 @@ fn holding(spec: &RankSpec, unit: &UnitDecl) -> Holding {
         ranks: spec.world,
         decay_all: spec.adamw.decay_all,
         moments: true,
+        node: spec.zero.node.max(1),
         grad_shards: spec.zero.stage >= ZeroStage::Two,
     }
 }
@@ -579,6 +593,10 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
         let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
         if slotted && spec.compute == DType::F32 {
             u.state_bytes += 4 * u.params;
+        }
+        if slotted && spec.zero.node > 1 {
+            // The node's copy: sharded over fewer ranks, so it counts for more of the whole.
+            u.state_bytes += u.param_bytes * u64::from(spec.world / spec.zero.node);
         }
     }
     let facts = Facts {
@@ -614,6 +632,9 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
             reshard: spec.zero.reshard,
             within: spec.zero.reuse_within,
         });
+        if spec.zero.node > 1 {
+            p = p.with(Near);
+        }
     }
     p = p
         .with(Bucket {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::gather;
 use crate::trainer::{Act, Figures, MicroBatch, Trainer};
-use crossweave_plan::{Keep as PlanKeep, Op};
+use crossweave_plan::{Keep as PlanKeep, Op, Step};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
 
@@ -49,7 +49,7 @@ impl Trainer {
                 break;
             }
             done = self
-                .run_step(&s.op, batches, &data, &figures)
+                .run_step(s, batches, &data, &figures)
                 .map_err(|e| Error::Run {
                     rank: self.spec.rank,
                     step: self.step,
@@ -80,12 +80,12 @@ impl Trainer {
 
     fn run_step(
         &mut self,
-        op: &Op,
+        step: &Step,
         batches: &[MicroBatch<'_>],
         data: &[Batch],
         f: &Figures,
     ) -> Tensors<()> {
-        match op {
+        match &step.op {
             Op::Forward { unit, mb, keep } => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let ins = std::mem::take(&mut self.flow[m]);
@@ -141,7 +141,7 @@ impl Trainer {
             Op::Update { unit } => self.update(*unit as usize, f)?,
             // Nothing is cleared: the first gradient written in a step overwrites (`GradSink`).
             Op::ZeroGrad { .. } => {}
-            Op::Gather { unit } => self.gather_unit(*unit as usize, gather::STEP)?,
+            Op::Gather { unit } => self.gather_unit(*unit as usize, step.near, gather::STEP)?,
             Op::Release { unit } => self.release_unit(*unit as usize),
             other => {
                 return crossweave_tensor::shape_error(format!(

@@ -87,7 +87,7 @@ impl Trainer {
             let state = StateKind::ALL.into_iter().find(|k| *k as i32 == kind);
             match (usize::try_from(unit), state) {
                 (Ok(u), _) if kind == WHOLE => {
-                    self.gather_unit(u, gather::OUTSIDE)?;
+                    self.gather_unit(u, false, gather::OUTSIDE)?;
                     self.release_unit(u);
                 }
                 (Ok(u), Some(state)) => {

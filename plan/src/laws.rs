@@ -37,6 +37,8 @@ struct Saved {
 struct Standing {
     run: bool,
     gathered: bool,
+    /// Gathered from all ranks in this step, at some time.
+    refreshed: bool,
     zeroed: bool,
     written: bool,
     reduced: Option<Reduction>,
@@ -281,6 +283,14 @@ impl<'a> State<'a> {
                 format!("unit {unit} has been updated already in this step"),
             );
         }
+        if self.plan.steps[index].near && !standing.refreshed {
+            return self.fault(
+                index,
+                Law::Stale,
+                format!("the copies of unit {unit} in this node are of the step before; gather it from all ranks first"),
+            );
+        }
+        self.units[unit as usize].refreshed = true;
         self.gathered += 1;
         if self.facts.slots.is_some_and(|slots| self.gathered > slots) {
             return self.fault(

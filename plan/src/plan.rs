@@ -30,6 +30,9 @@ pub struct Step {
     /// Steps of other lanes that must be done first. The order within a lane needs no edge.
     #[serde(default)]
     pub after: Vec<StepId>,
+    /// Of a gather: from the copies that the ranks of this node keep, which the unit's last gather from all ranks has refreshed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub near: bool,
 }
 
 impl Step {
@@ -41,6 +44,7 @@ impl Step {
             op,
             lane,
             after: Vec::new(),
+            near: false,
         }
     }
 }

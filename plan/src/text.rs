@@ -70,7 +70,7 @@ impl fmt::Display for Op {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.op)?;
+        write!(f, "{}{}", self.op, if self.near { "*" } else { "" })?;
         if self.lane != self.op.lane() {
             write!(f, "@{}", self.lane.name())?;
         }
@@ -106,7 +106,9 @@ impl FromStr for Plan {
                 Some((op, lane)) => (op, Some(lane)),
                 None => (token, None),
             };
-            let mut step = Step::new(op.parse()?);
+            let far = op.strip_suffix('*').filter(|op| op.starts_with('+'));
+            let mut step = Step::new(far.unwrap_or(op).parse()?);
+            step.near = far.is_some();
             if let Some(name) = lane {
                 step.lane = Lane::ALL
                     .into_iter()

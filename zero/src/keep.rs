@@ -1,5 +1,5 @@
 //! Which units stay gathered between uses: `Reuse` drops the release and the gather between two uses of a unit, `Persist` keeps small
-//! units for the whole step.
+//! units for the whole step. And from where they are gathered again: `Near` takes the ranks of one node.
 
 use crossweave_plan::{Facts, MicroBatch, Op, Pass, Plan, PlanError, Step, UnitId, words};
 
@@ -147,5 +147,30 @@ impl Pass for Persist {
             }
         }
         Ok(plan.rebuild(out))
+    }
+}
+
+/// The pass for hierarchical partition (hpZ): the first gather of a unit in a step is from all ranks, and each later one from copies
+/// that the ranks of the own node hold between them. It follows the passes that drop gathers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Near;
+
+impl Pass for Near {
+    fn name(&self) -> String {
+        "near".to_string()
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
+        let mut seen = vec![false; facts.units.len()];
+        for step in &mut plan.steps {
+            if let Op::Gather { unit, .. } = step.op {
+                step.near = std::mem::replace(&mut seen[unit as usize], true);
+            }
+        }
+        Ok(plan)
     }
 }

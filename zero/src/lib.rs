@@ -14,7 +14,7 @@ mod spec;
 mod update;
 
 pub use gather::{Coalesce, Prefetch};
-pub use keep::{Persist, Reuse};
+pub use keep::{Near, Persist, Reuse};
 pub use layout::{Deal, FlatLayout, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, ZeroStage};

@@ -18,6 +18,9 @@ pub struct ZeroSpec {
     pub reuse_within: Option<u64>,
     /// Units of fewer parameter elements stay gathered for the whole step (stage 3).
     pub persist_below: u64,
+    /// Ranks of a node that hold a second copy of the parameters between them, from which a unit is gathered after its first gather in
+    /// a step (stage 3, hpZ); it divides the ranks. 1: none.
+    pub node: u32,
 }
 
 impl ZeroSpec {
@@ -36,6 +39,7 @@ impl Default for ZeroSpec {
             reshard: true,
             reuse_within: None,
             persist_below: 0,
+            node: 1,
         }
     }
 }

@@ -6,6 +6,7 @@ use crossweave_engine::{
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Gpt2, Llama, ModelSpec, rope::RopeScaling};
+use crossweave_plan::{Facts, Plan};
 use crossweave_tensor::{Activation, Builder, UnitDecl};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,6 +85,18 @@ pub fn llama(layers: u64) -> ModelSpec {
 pub const SEQ: u64 = 7;
 pub const GLOBAL: u64 = 24;
 
+/// The same models with sizes that 2 and 4 ranks divide evenly.
+pub fn even(mut model: ModelSpec) -> ModelSpec {
+    match &mut model {
+        ModelSpec::Gpt2(m) => (m.vocab_size, m.n_embd, m.n_inner) = (40, 16, 64),
+        ModelSpec::Llama(m) => {
+            (m.vocab_size, m.hidden_size, m.intermediate_size) = (40, 16, 32);
+            m.head_dim = 8;
+        }
+    }
+    model
+}
+
 /// A spec of `world` ranks with `micro_batches`; the global batch is always [`GLOBAL`].
 pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
     RankSpec {
@@ -120,7 +133,8 @@ pub struct Outcome {
     pub state: BTreeMap<(String, &'static str), Vec<f32>>,
     pub validation: Vec<f64>,
     pub ledgers: Vec<RankLedger>,
-    pub plan: String,
+    pub plan: Plan,
+    pub facts: Facts,
 }
 
 impl Outcome {
@@ -231,7 +245,8 @@ pub fn train_with(
             state,
             validation,
             ledgers: vec![ledger],
-            plan: t.plan().to_string(),
+            plan: t.plan().clone(),
+            facts: t.facts().clone(),
         }
     };
     let mut all: Vec<Outcome> = std::thread::scope(|scope| {
