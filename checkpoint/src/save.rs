@@ -164,6 +164,15 @@ impl Writer {
         })
     }
 
+    /// The owner gives up: waits a moment for ranks that are still writing, so that what is removed stays removed.
+    pub fn abandon(self) {
+        let began = Instant::now();
+        let writing = |rank: usize| self.shared.mark(rank, BEGUN).exists();
+        while (0..self.shared.world_size).any(writing) && began.elapsed() < ABANDON {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// As [`Writer::commit_when`], for when every rank has finished already.
     pub fn commit(&self, state: Value) -> Result<PathBuf> {
         let now = Patience {
@@ -228,6 +237,8 @@ impl Writer {
     }
 }
 
+/// Longest wait of an owner that has given up.
+const ABANDON: Duration = Duration::from_secs(10);
 const BEGUN: &str = "begun";
 const DONE: &str = "json";
 const FAILED: &str = "failed";

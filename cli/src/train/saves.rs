@@ -228,33 +228,33 @@ fn write_copy(
     };
     let written = write(&mut snapshot);
     let buffer = snapshot.into_buffer();
-    (
-        Some(buffer),
-        written.and_then(|()| commit(place, shared, save)),
-    )
+    (Some(buffer), concluded(place, shared, save, written))
 }
 
 /// As [`write_copy`], straight from the device: the state is never on the host as a whole.
 fn write_streamed(place: &Place, shared: &Shared, save: Save, trainer: &Trainer) -> Result<()> {
     let shards = trainer.shards();
-    let mut rank = save.writer.rank(place.rank)?;
-    for shard in &shards {
-        let n = [shard.numel as usize];
-        let stream = move |out: &mut dyn io::Write| {
-            trainer
-                .read_shard(shard, STREAM_ELEMENTS, |bytes| {
-                    out.write_all(bytes).map_err(ReadError::Io)
-                })
-                .map_err(|e| match e {
-                    ReadError::Io(e) => e,
-                    ReadError::Engine(e) => io::Error::other(e),
-                })
-        };
-        rank.put_tensor(TensorOut::stream(name(shard), Dtype::F32, &n, stream));
-        declare(&mut rank, shard)?;
-    }
-    rank.finish()?;
-    commit(place, shared, save)
+    let write = || -> Result<()> {
+        let mut rank = save.writer.rank(place.rank)?;
+        for shard in &shards {
+            let n = [shard.numel as usize];
+            let stream = move |out: &mut dyn io::Write| {
+                trainer
+                    .read_shard(shard, STREAM_ELEMENTS, |bytes| {
+                        out.write_all(bytes).map_err(ReadError::Io)
+                    })
+                    .map_err(|e| match e {
+                        ReadError::Io(e) => e,
+                        ReadError::Engine(e) => io::Error::other(e),
+                    })
+            };
+            rank.put_tensor(TensorOut::stream(name(shard), Dtype::F32, &n, stream));
+            declare(&mut rank, shard)?;
+        }
+        Ok(rank.finish()?)
+    };
+    let written = write();
+    concluded(place, shared, save, written)
 }
 
 enum ReadError {
@@ -290,9 +290,14 @@ fn declare(rank: &mut RankWriter<'_>, shard: &Shard) -> Result<()> {
     Ok(())
 }
 
-fn commit(place: &Place, shared: &Shared, save: Save) -> Result<()> {
+/// Rank 0 commits what all have written, or gives it up.
+fn concluded(place: &Place, shared: &Shared, save: Save, written: Result<()>) -> Result<()> {
     if place.rank != 0 {
-        return Ok(());
+        return written;
+    }
+    if let Err(e) = written {
+        save.writer.abandon();
+        return Err(e);
     }
     let patience = Patience {
         timeout: PATIENCE,
