@@ -270,7 +270,8 @@ impl Checkpoint {
 }
 
 fn open_step(path: &Path, proof: Proof) -> Result<Checkpoint> {
-    match open_proven(path, proof) {
+    // A run that saves a step again may exchange the folder between two looks at it, so damage must be seen twice.
+    match open_proven(path, proof).or_else(|_| open_proven(path, proof)) {
         Ok(checkpoint) => Ok(checkpoint),
         Err((file, reason)) => {
             let step = step_of(path);

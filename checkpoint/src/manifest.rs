@@ -199,9 +199,27 @@ pub fn list(dir: impl AsRef<Path>) -> Result<Vec<Found>> {
     if !root.is_dir() {
         root = dir.as_ref().to_path_buf();
     }
+    // A listing is no snapshot: read while a run adds its newest and removes the one before, it can miss both. Then there was
+    // something else to see, and it is read again.
+    for _ in 0..LISTINGS {
+        let (found, seen) = scan(&root)?;
+        if !found.is_empty() || !seen {
+            return Ok(found);
+        }
+    }
+    Ok(Vec::new())
+}
+
+/// Times a folder is listed before it counts as empty of checkpoints.
+const LISTINGS: usize = 10;
+
+/// One listing: the complete checkpoints, and whether there was anything at all.
+fn scan(root: &Path) -> Result<(Vec<Found>, bool)> {
     let mut found = BTreeMap::new();
     let mut aside = Vec::new();
-    for (name, path) in entries(&root)? {
+    let entries = entries(root)?;
+    let seen = !entries.is_empty();
+    for (name, path) in entries {
         if !path.join(MANIFEST).is_file() {
             continue;
         }
@@ -215,10 +233,11 @@ pub fn list(dir: impl AsRef<Path>) -> Result<Vec<Found>> {
     for (step, path) in aside {
         found.entry(step).or_insert(path);
     }
-    Ok(found
+    let found = found
         .into_iter()
         .map(|(step, path)| Found { step, path })
-        .collect())
+        .collect();
+    Ok((found, seen))
 }
 
 /// Removes what killed writers left: partial folders, half-deleted ones, and replaced ones (put back when the

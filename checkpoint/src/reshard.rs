@@ -71,9 +71,12 @@ pub fn reshard(
     writer.commit(state)
 }
 
+/// Rank and offset of a tensor's first piece in its blob, and its name.
+type Member = (usize, u64, String);
+
 fn units_of(from: &Checkpoint) -> Vec<Unit> {
     // By blob and type, then by place in it; a tensor without a piece has no elements and comes first.
-    let mut groups: BTreeMap<(String, String), Vec<(usize, u64, String)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String), Vec<Member>> = BTreeMap::new();
     for (name, logical) in &from.manifest().layout {
         let first = logical.pieces.iter().min_by_key(|p| (p.rank, p.offset));
         let (blob, rank, offset) =

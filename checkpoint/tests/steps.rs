@@ -696,3 +696,33 @@ fn a_checkpoint_is_written_again_for_any_number_of_ranks() {
         from = out;
     }
 }
+
+#[test]
+fn readers_beside_a_writer_never_see_a_half() {
+    let temp = tempfile::tempdir().unwrap();
+    save(temp.path(), 1);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                s.spawn(|| {
+                    let mut opened = 0;
+                    while !done.load(std::sync::atomic::Ordering::SeqCst) {
+                        let c = Checkpoint::open_as(temp.path(), Proof::AsRead).unwrap();
+                        let newest = c.step();
+                        // Even where the folder has been removed since, what was opened is read to its end.
+                        assert_eq!(c.logical("param/w").unwrap(), values(newest, 24));
+                        opened += 1;
+                    }
+                    opened
+                })
+            })
+            .collect();
+        for step in 2..60 {
+            save(temp.path(), step);
+            prune(temp.path(), 1, Some(step)).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert!(readers.into_iter().all(|r| r.join().unwrap() > 1));
+    });
+}

@@ -187,7 +187,8 @@ fn damaged_checkpoints_are_passed_over_by_name() {
         bytes[at] ^= 16;
         std::fs::write(newest(file), bytes).unwrap();
     };
-    let attacks: [(&str, &[&str], &dyn Fn()); 6] = [
+    type Attack<'a> = (&'a str, &'a [&'a str], &'a dyn Fn());
+    let attacks: [Attack<'_>; 6] = [
         ("flipped", &["rank-00001.safetensors", "BLAKE3"], &|| {
             flip(&name(1))
         }),
@@ -449,4 +450,102 @@ fn a_run_goes_on_in_another_type_and_on_other_ranks() {
         &["optimizer.params.betas"],
         &[],
     );
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_ends_with_its_saves_finished_and_shows_their_memory() {
+    let s = Scratch::new();
+    let base = ["train", "config.json", "--ranks", "2", "--steps", "4000"];
+    let sets = [
+        "--set",
+        "run.checkpoint_every=1",
+        "--set",
+        "run.validate_every=0",
+    ];
+    let mut child = s
+        .command(&[&base[..], &sets, &["--out", "run"]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (run, began) = (s.path("run"), Instant::now());
+    while steps(&run).len() < 2 {
+        assert!(began.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    // The checkpoint is of the very step it stopped at, and nothing half-made is left.
+    assert_eq!(steps(&run).last(), Some(&reached(&run)));
+    let names = std::fs::read_dir(run.join("checkpoints"))
+        .unwrap()
+        .flatten();
+    assert!(
+        names
+            .map(|e| e.file_name())
+            .all(|n| !n.to_string_lossy().starts_with('.'))
+    );
+    s.ok(&["checkpoint", "verify", "run"]);
+    let staging = |run: &str| {
+        let text = std::fs::read(s.path(run).join("ledger.json")).unwrap();
+        let ledger: Value = serde_json::from_slice(&text).unwrap();
+        ledger["ranks"][0]["memory"]["tags"]["staging"]["peak"]
+            .as_u64()
+            .unwrap()
+    };
+    // One copy of the rank's part: value and two moments of half the parameters, f32, and no second one.
+    for (out, set) in [
+        ("beside", "checkpoint.async=true"),
+        ("still", "checkpoint.async=false"),
+    ] {
+        s.ok(&[
+            "train",
+            "config.json",
+            "--ranks",
+            "2",
+            "--steps",
+            "6",
+            "--out",
+            out,
+            "--set",
+            set,
+            "--set",
+            "run.checkpoint_every=1",
+        ]);
+    }
+    let text = s.ok(&["checkpoint", "inspect", "still", "--json"]);
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let tensors = told["checkpoints"][0]["tensors"].as_object().unwrap();
+    let part: u64 = tensors
+        .values()
+        .flat_map(|t| t["pieces"].as_array().unwrap())
+        .filter(|p| p["rank"] == 0)
+        .map(|p| 4 * p["len"].as_u64().unwrap())
+        .sum();
+    assert_eq!(
+        staging("beside") - part,
+        staging("still") - read_buffer(tensors)
+    );
+}
+
+/// Pinned memory of a read of one shard, with which a save that keeps no copy gets by.
+fn read_buffer(tensors: &serde_json::Map<String, Value>) -> u64 {
+    let mut blobs = std::collections::BTreeMap::<String, u64>::new();
+    for p in tensors
+        .values()
+        .flat_map(|t| t["pieces"].as_array().unwrap())
+    {
+        if p["rank"] == 0 {
+            *blobs.entry(p["tensor"].to_string()).or_default() += 4 * p["len"].as_u64().unwrap();
+        }
+    }
+    blobs.into_values().max().unwrap_or(0)
 }
