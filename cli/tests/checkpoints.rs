@@ -32,7 +32,7 @@ fn reached(run: &Path) -> u64 {
     text.lines().filter_map(step).max().unwrap_or(0)
 }
 
-/// Kills a run over and over, during steps and during saves, and resumes it each time.
+/// Kills a run over and over, during steps and during saves, and resumes it each time. State is sharded and not in turns.
 fn killed_and_resumed(kills: u64) {
     let s = Scratch::new();
     let total = (40 + 8 * kills).to_string();
@@ -46,6 +46,7 @@ fn killed_and_resumed(kills: u64) {
             format!("checkpoint.async={background}"),
             format!("run.checkpoint_every={every}"),
             "run.validate_every=0".to_string(),
+            format!("zero_optimization.stage={}", round % 4),
         ];
         let mut args: Vec<&str> = base.to_vec();
         args.extend(sets.iter().flat_map(|x| ["--set", x.as_str()]));
@@ -426,6 +427,17 @@ fn a_run_goes_on_in_another_type_and_on_other_ranks() {
         "{err}"
     );
     near("type", 1e-2);
+    half("half");
+    let f16 = [
+        "--resume",
+        "half",
+        "--set",
+        "fp16.enabled=true",
+        "--set",
+        "fp16.initial_scale_power=8",
+    ];
+    s.ok(&[&run(&["--ranks", "2"])[..], &f16].concat());
+    near("half", 1e-2);
     // And back: the master copies are what was saved.
     s.ok(&[
         "train",
@@ -497,7 +509,7 @@ fn an_interrupted_run_ends_with_its_saves_finished_and_shows_their_memory() {
     let staging = |run: &str| {
         let text = std::fs::read(s.path(run).join("ledger.json")).unwrap();
         let ledger: Value = serde_json::from_slice(&text).unwrap();
-        ledger["ranks"][0]["memory"]["tags"]["staging"]["peak"]
+        ledger["ranks"][0]["memory"]["host"]["staging"]["peak"]
             .as_u64()
             .unwrap()
     };
@@ -530,22 +542,56 @@ fn an_interrupted_run_ends_with_its_saves_finished_and_shows_their_memory() {
         .filter(|p| p["rank"] == 0)
         .map(|p| 4 * p["len"].as_u64().unwrap())
         .sum();
-    assert_eq!(
-        staging("beside") - part,
-        staging("still") - read_buffer(tensors)
+    let (beside, still) = (staging("beside"), staging("still"));
+    assert!(
+        (part..=still + part).contains(&beside),
+        "{part}: {beside}, {still}"
     );
 }
 
-/// Pinned memory of a read of one shard, with which a save that keeps no copy gets by.
-fn read_buffer(tensors: &serde_json::Map<String, Value>) -> u64 {
-    let mut blobs = std::collections::BTreeMap::<String, u64>::new();
-    for p in tensors
-        .values()
-        .flat_map(|t| t["pieces"].as_array().unwrap())
-    {
-        if p["rank"] == 0 {
-            *blobs.entry(p["tensor"].to_string()).or_default() += 4 * p["len"].as_u64().unwrap();
+#[test]
+fn a_checkpoint_of_one_layout_continues_on_every_other() {
+    let s = Scratch::new();
+    let train = |ranks: &str, stage: &str, more: &[&str]| {
+        let stage = format!("zero_optimization.stage={stage}");
+        let base = [
+            "train",
+            "config.json",
+            "--ranks",
+            ranks,
+            "--set",
+            &stage,
+            "--set",
+            "train_batch_size=12",
+        ];
+        s.ok(&[&base[..], more].concat());
+    };
+    train("4", "3", &["--out", "whole"]);
+    train("4", "3", &["--steps", "4", "--out", "begun"]);
+    let whole = losses(&s.path("whole"));
+    for (ranks, stage) in [
+        ("4", "3"),
+        ("4", "0"),
+        ("4", "2"),
+        ("1", "0"),
+        ("2", "1"),
+        ("3", "2"),
+        ("3", "3"),
+    ] {
+        let out = format!("on{ranks}stage{stage}");
+        copy_dir(&s.path("begun"), &s.path(&out));
+        train(ranks, stage, &["--resume", &out]);
+        if ranks == "4" {
+            same(&s.path("whole"), &s.path(&out));
+            continue;
+        }
+        let other = losses(&s.path(&out));
+        assert_eq!(whole.len(), other.len());
+        for (a, b) in whole.iter().zip(&other) {
+            assert!(
+                (a - b).abs() <= 1e-5 * a.abs(),
+                "{out}: {whole:?} {other:?}"
+            );
         }
     }
-    blobs.into_values().max().unwrap_or(0)
 }

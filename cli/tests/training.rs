@@ -369,6 +369,28 @@ fn the_cpu_back_end_loaded_is_the_one_linked() {
         "loaded",
     ]);
     same(&s.path("linked"), &s.path("loaded"));
+    // What one back end has saved another continues.
+    s.ok(&[
+        "train",
+        "config.json",
+        "--ranks",
+        "2",
+        "--steps",
+        "4",
+        "--out",
+        "half",
+    ]);
+    s.ok(&[
+        "train",
+        "config.json",
+        "--ranks",
+        "2",
+        "--plugin",
+        &file,
+        "--resume",
+        "half",
+    ]);
+    same(&s.path("linked"), &s.path("half"));
     // By name, from the plugin path, under another name than a linked back end has.
     std::fs::create_dir(s.path("plugins")).unwrap();
     let other = path

@@ -316,12 +316,13 @@ pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
     }
     trainer.publish()?;
     trainer.set_step(checkpoint.step());
-    if trainer.scaler_state().is_some() {
-        let kept = &checkpoint.state()["loss_scaler"];
+    // A run that goes on in float16 and was in another type so far begins with a scaler as at the start.
+    let kept = &checkpoint.state()["loss_scaler"];
+    if trainer.scaler_state().is_some() && !kept.is_null() {
         let state: ScalerState = serde_json::from_value(kept.clone()).map_err(|e| {
             CliError::refused(
                 format!("checkpoint of step {}: loss_scaler: {e}", checkpoint.step()),
-                "a float16 run continues from a checkpoint of a float16 run",
+                "resume from a checkpoint of this version",
             )
         })?;
         trainer.restore_scaler(state);
