@@ -65,9 +65,12 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let source = model::of_config(&resolved.model, vocab)?;
     let seq = length.unwrap_or_else(|| source.spec.model().max_positions());
     let host = host(ranks as u32, None);
-    let null = open_linked("null", &host)?.open(0)?;
+    let plugin = open_linked("null", &host)?;
+    let null = plugin.open(0)?;
     let rank = rank_spec(&resolved, 0, ranks as u32, seq);
     let dry = dry_run(&null, &source.units(), rank.compute, rank.batch, seq)?;
+    // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run.
+    let null = plugin.open(0)?;
     let mut trainer = Trainer::new(&null, source.units(), rank.clone(), &dry, &Nobody)?;
     let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
         .map_err(crossweave_engine::Error::from)?;

@@ -77,7 +77,6 @@ fn configs() {
         &["x"],
     );
     for (set, part) in [
-        ("fp16.enabled=true", "fp16"),
         ("zero_optimization.stage=4", "zero_optimization.stage"),
         ("model.attn_pdrop=0.1", "attn_pdrop"),
         ("mesh.tp=2", "mesh.tp"),
