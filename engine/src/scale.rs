@@ -235,7 +235,8 @@ impl Trainer {
         while all.front().is_some_and(|j| j.step < step) {
             all.pop_front();
         }
-        Ok(all.pop_front_if(|j| j.step == step))
+        let this = all.front().is_some_and(|j| j.step == step);
+        Ok(this.then(|| all.pop_front()).flatten())
     }
 
     /// Counts this rank's non-finite gradients by unit and joins all ranks' counts; from here on the device knows whether it skips.
