@@ -4,8 +4,9 @@ use crate::backend::{open_device, open_linked};
 use crate::error::{CliError, Result};
 use crate::model::Source;
 use crossweave_data::Tokenizer;
-use crossweave_engine::{AdamW, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_engine::{RankSpec, Recompute, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
+use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::time::Duration;
 
 /// A single rank has nobody to meet.
@@ -47,13 +48,15 @@ pub fn open(
         batch,
         seq_len: seq,
         clip: 0.0,
-        adamw: AdamW {
-            betas: [0.9, 0.999],
-            eps: 1e-8,
-            weight_decay: 0.0,
-            decay_all: false,
-            l2: false,
-        },
+        // Nothing is trained: an optimizer that keeps nothing.
+        optim: ParamGroups::all(
+            Optimizer::Sgd(Sgd {
+                momentum: 0.0,
+                dampening: 0.0,
+                nesterov: false,
+            }),
+            0.0,
+        ),
         recompute: Recompute::None,
         bucket_bytes: 0,
         overlap: false,

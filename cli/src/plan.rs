@@ -68,17 +68,22 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let plugin = open_linked("null", &host)?;
     let null = plugin.open(0)?;
     let rank = rank_spec(&resolved, 0, ranks as u32, seq);
-    let dry = dry_run(&null, &source.units(), rank.compute, rank.batch, seq)?;
+    let units = crate::train::units(&source, &resolved)?;
+    let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
     // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run.
     let null = plugin.open(0)?;
-    let mut trainer = Trainer::new(&null, source.units(), rank.clone(), &dry, &Nobody)?;
+    let mut trainer = Trainer::new(&null, units, rank.clone(), &dry, &Nobody)?;
     let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
         .map_err(crossweave_engine::Error::from)?;
     let job = predict::Job {
         ranks,
         stage: rank.zero.stage,
         compute: rank.compute,
-        optimizer: &resolved.settings.optimizer.kind,
+        // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
+        optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
+            true => &resolved.settings.optimizer.kind,
+            false => "groups",
+        },
         batch: (rank.batch, u64::from(rank.micro_batches)),
         seq,
         recompute: rank.recompute,

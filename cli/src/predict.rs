@@ -124,7 +124,15 @@ fn memory(p: &Prediction) -> Value {
 
 /// The formulas of what lives between steps, where the optimizer is of the Adam family: the same numbers by other means.
 fn formula(job: &Job<'_>, units: &[u64]) -> Value {
-    if !matches!(job.optimizer, "Adam" | "AdamW" | "Lamb") {
+    let two_moments = [
+        "Adam",
+        "AdamW",
+        "FusedAdam",
+        "DeepSpeedCPUAdam",
+        "Lamb",
+        "FusedLamb",
+    ];
+    if !two_moments.contains(&job.optimizer) {
         return Value::Null;
     }
     let w = job.compute.bytes(1);

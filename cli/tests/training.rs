@@ -608,3 +608,55 @@ fn gradients_travel_as_the_config_says() {
         same(&s.path("wide"), &s.path(out));
     }
 }
+
+/// Optimizers and parameter groups from the config: every one trains, is killed and goes on to the same bits.
+#[test]
+fn every_optimizer_trains_and_resumes() {
+    let s = Scratch::new();
+    for (i, optimizer) in [
+        r#"{"type": "Lion", "params": {"lr": 1e-3, "weight_decay": 0.1}}"#,
+        r#"{"type": "FusedLamb", "params": {"lr": 1e-2, "bias_correction": false}}"#,
+        r#"{"type": "AdamW8bit", "params": {"lr": 1e-2}, "param_groups": [{"match": "*wpe*", "frozen": true}]}"#,
+        r#"{"type": "Muon", "params": {"lr": 0.02, "adam_lr": 0.01, "weight_decay": 0.1}}"#,
+        r#"{"type": "AdamW", "params": {"lr": 1e-2}, "param_groups": [
+            {"match": ["*.bias", "*ln_*"], "weight_decay": 0, "lr_scale": 0.5},
+            {"match": "*c_fc.weight", "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}}]}"#,
+    ]
+    .iter()
+    .enumerate()
+    {
+        let set = format!("optimizer={optimizer}");
+        let train = |out: &str, more: &[&str]| {
+            let mut args = vec!["train", "config.json", "--ranks", "2", "--set", &set];
+            args.extend(["--out", out]);
+            args.extend(more);
+            s.ok(&args);
+        };
+        let (whole, cut) = (format!("whole{i}"), format!("cut{i}"));
+        train(&whole, &[]);
+        train(&cut, &["--steps", "3"]);
+        train(&cut, &["--resume", &cut]);
+        let weights = |out: &str| model_bytes(&s.path(out));
+        assert!(weights(&whole) == weights(&cut), "{optimizer}");
+    }
+    // Adafactor makes its own rate, so there is no schedule.
+    let set = r#"optimizer={"type": "Adafactor"}"#;
+    s.ok(&[
+        "train",
+        "config.json",
+        "--set",
+        set,
+        "--set",
+        "scheduler=null",
+        "--out",
+        "ada",
+    ]);
+    let cycle = r#"scheduler={"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2, "cycle_first_step_size": 4}}"#;
+    s.ok(&["train", "config.json", "--set", cycle, "--out", "cycle"]);
+    let set = r#"optimizer.param_groups=[{"match": "*.c_atn.*", "frozen": true}]"#;
+    s.refused(
+        &["train", "config.json", "--set", set, "--out", "none"],
+        &["param_groups[0].match[0]", "c_attn"],
+        &["none"],
+    );
+}

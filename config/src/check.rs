@@ -415,6 +415,16 @@ impl Walk<'_> {
                 Some(Value::Array(out))
             }
             (Kind::Section(table), _) => self.section(table, Some(node), path).map(Value::Object),
+            (Kind::List(table), Json::List(items)) => {
+                let mut out = Vec::new();
+                for (i, item) in items.iter().enumerate() {
+                    let path = format!("{path}[{i}]");
+                    out.push(self.section(table, Some(item), &path).map(Value::Object));
+                }
+                out.into_iter()
+                    .collect::<Option<Vec<_>>>()
+                    .map(Value::Array)
+            }
             (Kind::Typed(typed), Json::Object(members)) => {
                 self.typed(typed, members, at, path, from)
             }
@@ -468,8 +478,10 @@ impl Walk<'_> {
             self.out
                 .places
                 .insert(join(path, &member.key), member.node.at.clone());
-            if member.key != "type" && member.key != "params" {
-                let fix = match nearest(&member.key, ["type", "params"]) {
+            let extra = typed.extra.iter().map(|f| f.key);
+            let known: Vec<&str> = ["type", "params"].into_iter().chain(extra).collect();
+            if !known.contains(&member.key.as_str()) {
+                let fix = match nearest(&member.key, known.iter().copied()) {
                     Some(near) => format!("did you mean {near:?}?"),
                     None if typed
                         .cases
@@ -478,7 +490,7 @@ impl Walk<'_> {
                     {
                         format!("it belongs at {path}.params.{}", member.key)
                     }
-                    None => "valid keys here: type, params".into(),
+                    None => format!("valid keys here: {}", known.join(", ")),
                 };
                 let what = format!("unknown key {:?}", member.key);
                 self.error(&member.at, &join(path, &member.key), what, fix);
@@ -526,6 +538,13 @@ impl Walk<'_> {
         let mut map = Map::new();
         map.insert("type".into(), Value::from(*name));
         map.insert("params".into(), Value::Object(params));
+        for field in typed.extra {
+            let given = members.iter().find(|m| m.key == field.key);
+            let path = join(path, field.key);
+            if let Some(value) = self.field(field, given, &path, None, at) {
+                map.insert(field.key.to_string(), value);
+            }
+        }
         Some(Value::Object(map))
     }
 }
@@ -572,6 +591,7 @@ pub fn want(kind: &Kind) -> String {
         Kind::Word(words) => format!("one of {}", words.join(", ")),
         Kind::Texts => "a string or a list of strings".into(),
         Kind::Section(_) => "an object".into(),
+        Kind::List(_) => "a list of objects".into(),
         Kind::Typed(_) => "an object with type and params".into(),
         Kind::Forms(forms) => names(forms),
         Kind::Ignored(_) | Kind::Refused(_) => "nothing".into(),
@@ -597,6 +617,7 @@ fn example(kind: &Kind) -> String {
             Some(f) => format!("{{{:?}: {}}}", f.key, example(&f.kind)),
             None => "{}".into(),
         },
+        Kind::List(table) => format!("[{}]", example(&Kind::Section(table))),
         Kind::Typed(typed) => match typed.cases.first() {
             Some((name, _)) => format!("{{\"type\": {name:?}, \"params\": {{}}}}"),
             None => "{}".into(),
@@ -623,7 +644,11 @@ fn elsewhere(key: &str, here: &str) -> Option<String> {
     fn into(kind: &'static Kind, key: &str, path: &str, found: &mut Vec<String>) {
         match kind {
             Kind::Section(table) => search(table, key, path, found),
+            Kind::List(table) => search(table, key, &format!("{path}[]"), found),
             Kind::Typed(typed) => {
+                for field in typed.extra {
+                    into(&field.kind, key, &join(path, field.key), found);
+                }
                 for (_, table) in typed.cases {
                     search(table, key, &join(path, "params"), found);
                 }

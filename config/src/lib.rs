@@ -48,7 +48,7 @@ pub use check::Row;
 pub use error::{At, Errors, Problem};
 pub use render::{reference, schema as json_schema};
 pub use resolve::{DEFAULT_SEED, Given, LossScale, Resolved};
-pub use schedule::{Anneal, Schedule, Warmup, WsdStyle};
+pub use schedule::{Anneal, OneCycle, Schedule, Warmup, WsdStyle};
 pub use settings::*;
 pub use suggest::{distance, nearest};
 pub use table_run::ROOT;

@@ -109,14 +109,20 @@ fn kind(k: &'static Kind) -> Value {
             { "type": "array", "items": { "type": "string", "minLength": 1 }, "minItems": 1 },
         ]}),
         Kind::Section(t) => table(t),
+        Kind::List(t) => json!({ "type": "array", "items": table(t) }),
         Kind::Typed(typed) => {
             let cases: Vec<Value> = typed
                 .cases
                 .iter()
                 .map(|(name, t)| {
+                    let mut properties = json!({ "type": { "const": name }, "params": table(t) });
+                    for f in typed.extra {
+                        properties[f.key] = kind(&f.kind);
+                        properties[f.key]["description"] = json!(f.doc);
+                    }
                     json!({
                         "type": "object",
-                        "properties": { "type": { "const": name }, "params": table(t) },
+                        "properties": properties,
                         "required": ["type"],
                         "additionalProperties": false,
                     })
@@ -207,14 +213,18 @@ pub fn summary(config: &Config, run: &Resolved) -> String {
     let mut out = format!(
         "{}: ok\n  model      {model}\n  data       {data}\n  \
          batch      {} sequences = {} x {} accumulated x {} ranks\n  \
-         optimizer  {}, lr {}, {scheduler}\n  steps      {steps}, {:?}, seed {}\n",
+         optimizer  {}{}, {scheduler}\n  steps      {steps}, {:?}, seed {}\n",
         config.file(),
         b.global,
         b.micro,
         b.accumulation,
         b.ranks,
         run.settings.optimizer.kind,
-        run.settings.optimizer.params.lr,
+        run.settings
+            .optimizer
+            .params
+            .lr
+            .map_or(String::new(), |lr| format!(", lr {lr}")),
         run.dtype,
         run.seed,
     );
@@ -257,7 +267,18 @@ fn rows(t: &'static Table, path: &str, out: &mut String) {
 fn descend(k: &'static Kind, path: &str, out: &mut String) {
     match k {
         Kind::Section(t) => rows(t, path, out),
+        Kind::List(t) => rows(t, &format!("{path}[]"), out),
         Kind::Typed(typed) => {
+            for f in typed.extra {
+                let path = format!("{path}.{}", f.key);
+                *out += &format!(
+                    "| `{path}` | {} | — | {} | {} |\n",
+                    want(&f.kind),
+                    f.doc,
+                    f.source.name()
+                );
+                descend(&f.kind, &path, out);
+            }
             for (name, t) in typed.cases {
                 rows(t, &format!("{path}({name}).params"), out);
             }

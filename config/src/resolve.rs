@@ -5,7 +5,7 @@ use crate::batch::{Batch, solve};
 use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
-use crate::{Anneal, Config, Schedule, Warmup, WsdStyle};
+use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
 
 /// Seed of a run that gives none.
 pub const DEFAULT_SEED: u64 = 1234;
@@ -385,12 +385,93 @@ impl Resolver<'_> {
         }
     }
 
+    /// What the tables cannot say: keys of an optimizer that contradict each other.
+    fn optimizer(&mut self, s: &Settings) {
+        let o = &s.optimizer;
+        let path = |key: &str| format!("optimizer.params.{key}");
+        self.numbers(&o.kind, &o.params, "optimizer.params");
+        if o.kind == "AdamW" && o.params.adam_w_mode == Some(false) {
+            let what = "AdamW is decoupled whatever adam_w_mode says, as in DeepSpeed";
+            self.warn(
+                &path("adam_w_mode"),
+                what,
+                "write \"type\": \"Adam\" for L2",
+            );
+        }
+        let relative = o.kind == "Adafactor" && o.params.relative_step == Some(true);
+        if relative && o.params.lr.is_some() {
+            let what = "lr and relative_step exclude each other";
+            self.error(
+                &path("lr"),
+                what,
+                "remove it, or set relative_step to false",
+            );
+        }
+        if relative && s.scheduler.is_some() {
+            let what = "a schedule and relative_step exclude each other";
+            let fix = "remove it, or set optimizer.params.relative_step to false";
+            self.error("scheduler", what, fix);
+        }
+        if o.kind == "Adafactor" && !relative && o.params.lr.is_none() && s.scheduler.is_none() {
+            let what = "missing; with relative_step false the rate must be given";
+            self.error(&path("lr"), what, "give lr, or a scheduler");
+        }
+        for (i, g) in o.param_groups.iter().enumerate() {
+            let path = format!("optimizer.param_groups[{i}]");
+            if let Some(o) = &g.optimizer {
+                self.numbers(&o.kind, &o.params, &format!("{path}.optimizer.params"));
+            }
+            if g.frozen && (g.optimizer.is_some() || g.weight_decay.is_some() || g.lr_scale != 1.0)
+            {
+                let what = "frozen parameters have no optimizer, no decay and no rate";
+                self.error(
+                    &format!("{path}.frozen"),
+                    what,
+                    "remove the other keys, or frozen",
+                );
+            }
+        }
+        if let Some(sched) = &s.scheduler
+            && let (Some(min), Some(max)) = (sched.params.cycle_min_mom, sched.params.cycle_max_mom)
+            && min > max
+        {
+            let what = format!("cycle_min_mom {min} is above cycle_max_mom {max}");
+            self.error("scheduler.params.cycle_min_mom", what, "lower it");
+        }
+    }
+
+    fn numbers(&mut self, kind: &str, p: &OptimizerParams, at: &str) {
+        if let (Some(min), Some(max)) = (p.min_coeff, p.max_coeff)
+            && min > max
+        {
+            let what = format!("min_coeff {min} is above max_coeff {max}");
+            self.error(&format!("{at}.min_coeff"), what, "lower it");
+        }
+        let nesterov = kind == "SGD" && p.nesterov == Some(true);
+        if nesterov && (p.momentum == Some(0.0) || p.dampening.is_some_and(|d| d != 0.0)) {
+            let what = "nesterov needs a momentum and no dampening";
+            self.error(
+                &format!("{at}.nesterov"),
+                what,
+                "give momentum, remove dampening",
+            );
+        }
+        if p.warmup_init == Some(true) && p.relative_step == Some(false) {
+            let what = "warmup_init is a form of relative_step, which is off";
+            self.error(&format!("{at}.warmup_init"), what, "remove it");
+        }
+    }
+
     fn schedule(&mut self, s: &mut Settings) -> Schedule {
-        let lr = s.optimizer.params.lr;
+        // Without a rate of its own the optimizer makes one from the step (Adafactor); the schedule is then not used.
+        let lr = s.optimizer.params.lr.unwrap_or(0.0);
         let steps = s.run.steps;
         let Some(scheduler) = &mut s.scheduler else {
             return Schedule::Constant { lr };
         };
+        if let Some(schedule) = fixed(scheduler) {
+            return schedule;
+        }
         let kind = scheduler.kind.clone();
         let p = &mut scheduler.params;
         let (warm_key, warmup) = match p.warmup_num_steps {
@@ -482,6 +563,37 @@ impl Resolver<'_> {
             total,
             anneal,
         }
+    }
+}
+
+/// Schedules that depend on nothing but their own parameters.
+fn fixed(s: &Scheduler) -> Option<Schedule> {
+    let p = &s.params;
+    match s.kind.as_str() {
+        "OneCycle" => {
+            let up = p.cycle_first_step_size.unwrap_or(2000);
+            let stairs = p.cycle_first_stair_count.unwrap_or(0);
+            let momentum = [
+                p.cycle_min_mom.unwrap_or(0.8),
+                p.cycle_max_mom.unwrap_or(0.9),
+            ];
+            Some(Schedule::OneCycle(OneCycle {
+                lr: [p.cycle_min_lr.unwrap_or(0.0), p.cycle_max_lr.unwrap_or(0.0)],
+                steps: [up, p.cycle_second_step_size.unwrap_or(up)],
+                stairs: [stairs, p.cycle_second_stair_count.unwrap_or(stairs)],
+                decay_steps: p.decay_step_size.unwrap_or(0),
+                decay_lr: p.decay_lr_rate.unwrap_or(0.0),
+                momentum: p.cycle_momentum.unwrap_or(true).then_some(momentum),
+                decay_momentum: p.decay_mom_rate.unwrap_or(0.0),
+            }))
+        }
+        "LRRangeTest" => Some(Schedule::RangeTest {
+            min: p.lr_range_test_min_lr.unwrap_or(0.0),
+            step: p.lr_range_test_step_size.unwrap_or(1),
+            rate: p.lr_range_test_step_rate.unwrap_or(0.0),
+            stairs: p.lr_range_test_staircase.unwrap_or(false),
+        }),
+        _ => None,
     }
 }
 
@@ -603,6 +715,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
             None
         }
     };
+    r.optimizer(&s);
     let schedule = r.schedule(&mut s);
     match (batch, s.model.clone(), s.data.clone()) {
         (Some(batch), Some(model), Some(data)) if r.errors.is_empty() => Ok(Resolved {

@@ -82,6 +82,19 @@ pub enum Schedule {
         /// `total_num_steps`
         total: u64,
     },
+    /// DeepSpeed `OneCycle`.
+    OneCycle(OneCycle),
+    /// DeepSpeed `LRRangeTest`: `min (1 + rate n / step)`.
+    RangeTest {
+        /// `lr_range_test_min_lr`
+        min: f64,
+        /// `lr_range_test_step_size`
+        step: u64,
+        /// `lr_range_test_step_rate`
+        rate: f64,
+        /// `lr_range_test_staircase`
+        stairs: bool,
+    },
     /// Megatron's: linear warm-up from `init` to `max` in `warmup` steps, then `anneal`.
     Megatron {
         /// Rate of the first update.
@@ -99,6 +112,60 @@ pub enum Schedule {
     },
 }
 
+/// DeepSpeed's `OneCycle`: the rate goes up and down once, then decays; beta1 moves the other way.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OneCycle {
+    /// `cycle_min_lr`, `cycle_max_lr`
+    pub lr: [f64; 2],
+    /// `cycle_first_step_size`, `cycle_second_step_size`
+    pub steps: [u64; 2],
+    /// `cycle_first_stair_count`, `cycle_second_stair_count`; 0 = none
+    pub stairs: [u64; 2],
+    /// `decay_step_size`; 0 = no decay
+    pub decay_steps: u64,
+    /// `decay_lr_rate`
+    pub decay_lr: f64,
+    /// `cycle_min_mom`, `cycle_max_mom`; `None` = betas stay
+    pub momentum: Option<[f64; 2]>,
+    /// `decay_mom_rate`
+    pub decay_momentum: f64,
+}
+
+impl OneCycle {
+    /// How far up the cycle update `n` is, from 0 to 1.
+    fn height(&self, n: u64) -> f64 {
+        let [up, down] = self.steps.map(|s| s.max(1));
+        let at = n % (up + down);
+        let (left, of, stairs) = if at <= up {
+            (at, up, self.stairs[0])
+        } else {
+            (up + down - at, down, self.stairs[1])
+        };
+        if stairs == 0 {
+            return left as f64 / of as f64;
+        }
+        (left * stairs / of) as f64 / stairs as f64
+    }
+
+    /// Decays since the end of the cycle; `None` within it.
+    fn decays(&self, n: u64) -> Option<f64> {
+        let total = self.steps[0].max(1) + self.steps[1].max(1);
+        let past = n.checked_sub(total).filter(|past| *past > 0)?;
+        Some(match self.decay_steps {
+            0 => 0.0,
+            steps => past as f64 / steps as f64,
+        })
+    }
+
+    fn lr(&self, n: u64) -> f64 {
+        let [min, max] = self.lr;
+        match self.decays(n) {
+            Some(d) => min / (1.0 + self.decay_lr * d),
+            None => min + (max - min) * self.height(n),
+        }
+    }
+}
+
 /// The fraction of the way up at DeepSpeed's step `i < warmup`.
 fn rise(shape: Warmup, i: u64, warmup: u64) -> f64 {
     match shape {
@@ -108,10 +175,36 @@ fn rise(shape: Warmup, i: u64, warmup: u64) -> f64 {
 }
 
 impl Schedule {
+    /// The betas of update `n`, counted from 0, where the schedule sets them (OneCycle, whose beta2 is 0.99).
+    pub fn betas(&self, n: u64) -> Option<[f64; 2]> {
+        let Schedule::OneCycle(c) = self else {
+            return None;
+        };
+        let [min, max] = c.momentum?;
+        let beta1 = match c.decays(n) {
+            Some(d) => max * (1.0 + c.decay_momentum * d),
+            // DeepSpeed's first update runs at the other end.
+            None if n == 0 => min,
+            None => max - (max - min) * c.height(n),
+        };
+        // A momentum that grows without end would stop being one.
+        Some([beta1.min(1.0 - f64::EPSILON), 0.99])
+    }
+
     /// The rate of update `n`, counted from 0; overflowed (skipped) updates do not count.
     pub fn lr(&self, n: u64) -> f64 {
         match *self {
             Schedule::Constant { lr } => lr,
+            Schedule::OneCycle(c) => c.lr(n),
+            Schedule::RangeTest {
+                min,
+                step,
+                rate,
+                stairs,
+            } => {
+                let rises = n as f64 / step.max(1) as f64;
+                min * (1.0 + rate * if stairs { rises.floor() } else { rises })
+            }
             Schedule::WarmupLr {
                 min,
                 max,
@@ -384,6 +477,71 @@ mod tests {
             9,
             &[0.00055, 0.000363603897, 0.000220577137],
         );
+    }
+
+    // Golden values of these two from the released package's formulas.
+    #[test]
+    fn deepspeed_one_cycle() {
+        let c = OneCycle {
+            lr: [1e-4, 1e-3],
+            steps: [4, 2],
+            stairs: [0, 0],
+            decay_steps: 2,
+            decay_lr: 0.5,
+            momentum: Some([0.8, 0.9]),
+            decay_momentum: 0.01,
+        };
+        check(
+            Schedule::OneCycle(c),
+            0,
+            &[
+                1e-4,
+                3.25e-4,
+                5.5e-4,
+                7.75e-4,
+                1e-3,
+                5.5e-4,
+                1e-4,
+                8e-5,
+                6.66666667e-5,
+                5.71428571e-5,
+            ],
+        );
+        let beta1 = |n| Schedule::OneCycle(c).betas(n).unwrap();
+        let want = [0.8, 0.875, 0.85, 0.825, 0.8, 0.85, 0.9, 0.9045, 0.909];
+        for (n, w) in want.iter().enumerate() {
+            let [b1, b2] = beta1(n as u64);
+            assert!((b1 - w).abs() < 1e-12 && b2 == 0.99, "{n}: {b1} {b2}");
+        }
+        assert!(beta1(1_000_000)[0] < 1.0);
+        let stairs = OneCycle {
+            steps: [4, 4],
+            stairs: [2, 1],
+            decay_steps: 0,
+            momentum: None,
+            ..c
+        };
+        check(
+            Schedule::OneCycle(stairs),
+            0,
+            &[
+                1e-4, 1e-4, 5.5e-4, 5.5e-4, 1e-3, 1e-4, 1e-4, 1e-4, 1e-4, 1e-4,
+            ],
+        );
+        assert_eq!(Schedule::OneCycle(stairs).betas(3), None);
+        assert_eq!(Schedule::Constant { lr: 1.0 }.betas(0), None);
+    }
+
+    #[test]
+    fn deepspeed_range_test() {
+        let test = |stairs| Schedule::RangeTest {
+            min: 1e-3,
+            step: 2,
+            rate: 0.5,
+            stairs,
+        };
+        check(test(false), 0, &[1e-3, 1.25e-3, 1.5e-3, 1.75e-3, 2e-3]);
+        check(test(true), 0, &[1e-3, 1e-3, 1.5e-3, 1.5e-3, 2e-3]);
     }
 
     #[test]

@@ -93,6 +93,8 @@ pub enum Kind {
     Texts,
     /// An object of this table.
     Section(&'static Table),
+    /// A list of objects of this table.
+    List(&'static Table),
     /// An object whose keys depend on its `type` key; its `params` follow the chosen table.
     Typed(&'static Typed),
     /// One of several forms of value, picked by looking at it.
@@ -127,6 +129,10 @@ impl Range {
     pub fn describe(&self) -> String {
         let open = if self.min_in { '[' } else { '(' };
         let close = if self.max_in { ']' } else { ')' };
+        if self.min == f64::NEG_INFINITY && self.max < f64::INFINITY {
+            let sign = if self.max_in { "<=" } else { "<" };
+            return format!("{sign} {}", self.max);
+        }
         if self.max == f64::INFINITY {
             let sign = if self.min_in { ">=" } else { ">" };
             if self.min == f64::NEG_INFINITY {
@@ -144,6 +150,8 @@ pub struct Typed {
     pub doc: &'static str,
     /// Names and the table of their parameters.
     pub cases: &'static [(&'static str, &'static Table)],
+    /// Keys beside `type` and `params`, the same for every name.
+    pub extra: &'static [Field],
     /// Names known elsewhere that are not built yet, to be named as such.
     pub missing: &'static [&'static str],
 }
@@ -220,6 +228,17 @@ pub const fn positive(key: &'static str, default: &'static str, doc: &'static st
     field(key, Kind::Float(range), text_or_absent(default), doc)
 }
 
+/// A number < 0.
+pub const fn negative(key: &'static str, default: &'static str, doc: &'static str) -> Field {
+    let range = Range {
+        min: f64::NEG_INFINITY,
+        max: 0.0,
+        min_in: false,
+        max_in: false,
+    };
+    field(key, Kind::Float(range), text_or_absent(default), doc)
+}
+
 /// A probability in [0, 1).
 pub const fn probability(key: &'static str, default: &'static str, doc: &'static str) -> Field {
     field(key, Kind::Float(UNIT), text_or_absent(default), doc)
@@ -281,6 +300,11 @@ pub const fn word(
 /// A string or a list of strings.
 pub const fn texts(key: &'static str, default: &'static str, doc: &'static str) -> Field {
     field(key, Kind::Texts, text_or_absent(default), doc)
+}
+
+/// A list of sections, absent when not given.
+pub const fn list(key: &'static str, table: &'static Table) -> Field {
+    field(key, Kind::List(table), Default::Absent, table.doc)
 }
 
 /// A section that is always there: `{}` when not given.

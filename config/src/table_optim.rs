@@ -2,74 +2,174 @@
 
 use crate::schema::*;
 
-const ADAM: Table = Table {
-    doc: "parameters of Adam",
+const LR: Field = non_negative(
+    "lr",
+    "0.001",
+    "learning rate; the maximum when a scheduler is given",
+)
+.deepspeed();
+const BETAS: Field = pair(
+    "betas",
+    "[0.9, 0.999]",
+    "decay of the first and second moment",
+)
+.deepspeed();
+const EPS: Field = positive("eps", "1e-8", "added to the root of the second moment").deepspeed();
+const DECAY_RATE: Field = non_negative(
+    "weight_decay",
+    "0.0",
+    "weight decay (torch's AdamW default is 0.01, DeepSpeed's 0)",
+)
+.deepspeed();
+const DECAY_ON: Field = word(
+    "decay_on",
+    &["all", "matrices"],
+    "\"all\"",
+    "what decays: every parameter as in DeepSpeed and torch, or only those with two or more dims",
+);
+const ADAM_W_MODE: Field = flag(
+    "adam_w_mode",
+    "true",
+    "decoupled decay (AdamW); false adds the decay to the gradient (L2); AdamW is always decoupled",
+)
+.deepspeed();
+const BIAS_CORRECTION: Field = flag(
+    "bias_correction",
+    "true",
+    "divide the moments by 1 - beta^step",
+)
+.deepspeed();
+
+/// A table with the keys a run's optimizer has, and one with those an optimizer of a parameter group has: no rate of its own, which is
+/// the schedule's times `lr_scale`, and no decay, which is the group's.
+macro_rules! optimizer {
+    ($name:ident, $of_group:ident, $doc:literal, [$($field:expr),* $(,)?], lr: $lr:expr, run: [$($run:expr),* $(,)?]) => {
+        const $name: Table = Table {
+            doc: $doc,
+            overlay: None,
+            fields: &[$lr, DECAY_RATE, DECAY_ON, $($field,)* $($run,)*],
+        };
+        const $of_group: Table = Table { doc: $doc, overlay: None, fields: &[$($field,)*] };
+    };
+}
+
+optimizer!(ADAM, ADAM_GROUP, "parameters of Adam", [BETAS, EPS, ADAM_W_MODE, BIAS_CORRECTION], lr: LR, run: [
+    ignored("torch_adam", "there is one Adam; its mathematics is torch's"),
+    ignored("fused", "the update is always one fused kernel"),
+    refused("amsgrad", "AMSGrad is not available"),
+]);
+optimizer!(LION, LION_GROUP, "parameters of Lion", [
+    pair("betas", "[0.9, 0.99]", "weight of the momentum in the update, and its decay").deepspeed(),
+], lr: LR, run: []);
+optimizer!(LAMB, LAMB_GROUP, "parameters of LAMB", [
+    BETAS,
+    EPS,
+    BIAS_CORRECTION,
+    positive("max_coeff", "10.0", "largest ratio of a parameter's norm to its update's").deepspeed(),
+    non_negative("min_coeff", "0.01", "smallest ratio").deepspeed(),
+], lr: LR, run: [
+    refused("max_grad_norm", "gradients are clipped by gradient_clipping"),
+    refused("eps_inside_sqrt", "eps is added to the root"),
+    refused("amsgrad", "AMSGrad is not available"),
+]);
+optimizer!(SGD, SGD_GROUP, "parameters of SGD", [
+    probability("momentum", "0.0", "decay of the momentum; 0 keeps none").deepspeed(),
+    fraction("dampening", "0.0", "part of the gradient left out of the momentum").deepspeed(),
+    flag("nesterov", "false", "look ahead: gradient + momentum times the buffer").deepspeed(),
+], lr: LR, run: []);
+optimizer!(ADAFACTOR, ADAFACTOR_GROUP, "parameters of Adafactor, as transformers'", [
+    pair("eps", "[1e-30, 0.001]", "added to the squared gradient, and the least parameter scale").hf(),
+    positive("clip_threshold", "1.0", "largest root mean square of an update").hf(),
+    negative("decay_rate", "-0.8", "beta2 = 1 - step^decay_rate").hf(),
+    probability("beta1", "", "decay of a first moment; absent = none is kept").hf(),
+    flag("scale_parameter", "true", "steps in proportion to the parameter's root mean square").hf(),
+    flag("relative_step", "true", "the rate is min(1e-2, 1/sqrt(step)); then lr and scheduler are not given").hf(),
+    flag("warmup_init", "false", "with relative_step: 1e-6 * step instead of 1e-2").hf(),
+], lr: non_negative("lr", "", "learning rate, with relative_step false").hf(), run: []);
+optimizer!(MUON, MUON_GROUP, "parameters of Muon", [
+    probability("momentum", "0.95", "decay of the momentum").deepspeed(),
+    flag("nesterov", "true", "look ahead before orthogonalising").deepspeed(),
+    int("ns_steps", 1, "5", "Newton-Schulz iterations").deepspeed(),
+    word(
+        "scale_mode",
+        &["shape_scaling", "spectral", "unit_rms_norm"],
+        "\"shape_scaling\"",
+        "scale of a matrix's update: sqrt(max(1, rows/cols)), sqrt(max(rows, cols)), sqrt(rows/cols)",
+    )
+    .megatron(),
+    positive("extra_scale_factor", "1.0", "further factor; 0.2 with spectral gives updates of AdamW's size").megatron(),
+], lr: non_negative("lr", "0.02", "learning rate; the maximum when a scheduler is given").deepspeed(), run: [
+    positive("muon_lr", "", "rate of the matrices; absent = lr").deepspeed(),
+    positive("adam_lr", "", "rate of vectors, embeddings and the head, which AdamW updates; absent = lr").deepspeed(),
+    BETAS,
+    EPS,
+    BIAS_CORRECTION,
+]);
+
+const GROUP_OPTIMIZER: Typed = Typed {
+    doc: "another optimizer for these parameters; its rate is the schedule's times lr_scale",
+    cases: &[
+        ("AdamW", &ADAM_GROUP),
+        ("Adam", &ADAM_GROUP),
+        ("AdamW8bit", &ADAM_GROUP),
+        ("Lion", &LION_GROUP),
+        ("Lamb", &LAMB_GROUP),
+        ("SGD", &SGD_GROUP),
+        ("Adafactor", &ADAFACTOR_GROUP),
+        ("Muon", &MUON_GROUP),
+    ],
+    extra: &[],
+    missing: MISSING,
+};
+
+const PARAM_GROUP: Table = Table {
+    doc: "parameters by name that are updated otherwise; the first group that matches wins",
     overlay: None,
     fields: &[
-        non_negative(
-            "lr",
-            "0.001",
-            "learning rate; the maximum when a scheduler is given",
+        texts(
+            "match",
+            "",
+            "patterns of parameter names: * stands for any characters, ? for one; each must match something",
         )
-        .deepspeed(),
-        pair(
-            "betas",
-            "[0.9, 0.999]",
-            "decay of the first and second moment",
-        )
-        .deepspeed(),
-        positive("eps", "1e-8", "added to the root of the second moment").deepspeed(),
-        non_negative(
-            "weight_decay",
-            "0.0",
-            "weight decay (torch's AdamW default is 0.01, DeepSpeed's 0)",
-        )
-        .deepspeed(),
-        word(
-            "decay_on",
-            &["all", "matrices"],
-            "\"all\"",
-            "what decays: every parameter as in DeepSpeed and torch, or only those with two or more dims",
-        ),
-        flag(
-            "adam_w_mode",
-            "true",
-            "decoupled decay (AdamW); false adds the decay to the gradient (L2)",
-        )
-        .deepspeed(),
-        flag(
-            "bias_correction",
-            "true",
-            "divide the moments by 1 - beta^step",
-        )
-        .deepspeed(),
-        ignored(
-            "torch_adam",
-            "there is one Adam; its mathematics is torch's",
-        ),
-        ignored("fused", "the update is always one fused kernel"),
-        refused("amsgrad", "AMSGrad is not available"),
+        .required(),
+        non_negative("lr_scale", "1.0", "times the schedule's rate"),
+        non_negative("weight_decay", "", "weight decay; absent = optimizer.params.weight_decay"),
+        flag("frozen", "false", "never updated: no gradient, no state"),
+        typed("optimizer", &GROUP_OPTIMIZER, ""),
     ],
 };
+
+const MISSING: &[&str] = &[
+    "Adagrad",
+    "OneBitAdam",
+    "ZeroOneAdam",
+    "OneBitLamb",
+    "MuAdam",
+    "MuAdamW",
+    "MuSGD",
+];
 
 /// `optimizer`.
 pub const OPTIMIZER: Typed = Typed {
     doc: "the optimizer; as in DeepSpeed \"Adam\" is AdamW unless adam_w_mode is false",
-    cases: &[("AdamW", &ADAM), ("Adam", &ADAM)],
-    missing: &[
-        "Lion",
-        "Lamb",
-        "SGD",
-        "Muon",
-        "Adagrad",
-        "Adafactor",
-        "OneBitAdam",
-        "ZeroOneAdam",
-        "OneBitLamb",
-        "MuAdam",
-        "MuAdamW",
-        "MuSGD",
+    cases: &[
+        ("AdamW", &ADAM),
+        ("Adam", &ADAM),
+        ("FusedAdam", &ADAM),
+        ("DeepSpeedCPUAdam", &ADAM),
+        ("AdamW8bit", &ADAM),
+        ("Adam8bit", &ADAM),
+        ("Lion", &LION),
+        ("FusedLion", &LION),
+        ("DeepSpeedCPULion", &LION),
+        ("Lamb", &LAMB),
+        ("FusedLamb", &LAMB),
+        ("SGD", &SGD),
+        ("Adafactor", &ADAFACTOR),
+        ("Muon", &MUON),
     ],
+    extra: &[list("param_groups", &PARAM_GROUP)],
+    missing: MISSING,
 };
 
 const WARMUP_TYPE: Field = word(
@@ -181,6 +281,71 @@ const WSD: Table = Table {
     ],
 };
 
+const ONE_CYCLE: Table = Table {
+    doc: "parameters of OneCycle: up, down, then decay; the momentum moves the other way",
+    overlay: None,
+    fields: &[
+        non_negative("cycle_min_lr", "", "rate at both ends of the cycle")
+            .deepspeed()
+            .required(),
+        non_negative("cycle_max_lr", "", "rate at its top")
+            .deepspeed()
+            .required(),
+        non_negative(
+            "decay_lr_rate",
+            "0.0",
+            "fall of the rate per decay_step_size",
+        )
+        .deepspeed(),
+        int("cycle_first_step_size", 1, "2000", "steps up").deepspeed(),
+        int(
+            "cycle_second_step_size",
+            1,
+            "",
+            "steps down; absent = as up",
+        )
+        .deepspeed(),
+        int("cycle_first_stair_count", 0, "0", "stairs up; 0 = none").deepspeed(),
+        int(
+            "cycle_second_stair_count",
+            0,
+            "",
+            "stairs down; absent = as up",
+        )
+        .deepspeed(),
+        int("decay_step_size", 0, "0", "steps of one decay; 0 = none").deepspeed(),
+        flag(
+            "cycle_momentum",
+            "true",
+            "move beta1 against the rate; beta2 is 0.99 then",
+        )
+        .deepspeed(),
+        probability("cycle_min_mom", "0.8", "beta1 at the top").deepspeed(),
+        probability("cycle_max_mom", "0.9", "beta1 at both ends").deepspeed(),
+        non_negative("decay_mom_rate", "0.0", "rise of beta1 per decay_step_size").deepspeed(),
+    ],
+};
+const RANGE_TEST: Table = Table {
+    doc: "parameters of LRRangeTest: the rate rises without end, to find where training breaks",
+    overlay: None,
+    fields: &[
+        positive("lr_range_test_min_lr", "0.001", "first rate").deepspeed(),
+        int("lr_range_test_step_size", 1, "2000", "steps of one rise").deepspeed(),
+        non_negative(
+            "lr_range_test_step_rate",
+            "1.0",
+            "rise in multiples of the first rate",
+        )
+        .deepspeed(),
+        flag(
+            "lr_range_test_staircase",
+            "false",
+            "rise at once instead of evenly",
+        )
+        .deepspeed(),
+    ],
+};
+
 /// `scheduler`.
 pub const SCHEDULER: Typed = Typed {
     doc: "learning-rate schedule; absent = optimizer.params.lr throughout",
@@ -193,6 +358,9 @@ pub const SCHEDULER: Typed = Typed {
         ("cosine", &DECAY),
         ("inverse_sqrt", &DECAY),
         ("WSD", &WSD),
+        ("OneCycle", &ONE_CYCLE),
+        ("LRRangeTest", &RANGE_TEST),
     ],
-    missing: &["OneCycle", "LRRangeTest"],
+    extra: &[],
+    missing: &[],
 };

@@ -181,12 +181,12 @@ fn wrong_types_and_ranges_say_wanted_and_got() {
         &["optimizer.type", "did you mean \"Adam"],
     );
     expect(
-        &with(r#""optimizer": {"type": "Lion"}"#),
-        &["Lion is not yet available; available: AdamW, Adam"],
+        &with(r#""optimizer": {"type": "Adagrad"}"#),
+        &["Adagrad is not yet available; available: AdamW, Adam"],
     );
     expect(
-        &with(r#""scheduler": {"type": "OneCycle"}"#),
-        &["OneCycle is not yet available"],
+        &with(r#""scheduler": {"type": "OneCycl"}"#),
+        &["did you mean \"OneCycle\""],
     );
     expect(
         &BASE.replace("tiny", "tiney"),
@@ -315,7 +315,7 @@ fn set_is_as_strict_as_the_file() {
     config.set("data.train", "other/*.txt").unwrap();
     assert_eq!(config.settings.run.steps, Some(20));
     assert_eq!(config.settings.optimizer.kind, "Adam");
-    assert_eq!(config.settings.optimizer.params.lr, 3e-4);
+    assert_eq!(config.settings.optimizer.params.lr, Some(3e-4));
     let before = config.clone();
     let e = config.set("run.stpes", "5").unwrap_err().to_string();
     assert_eq!(
@@ -500,8 +500,10 @@ fn tables_and_structs_agree() {
             Kind::Float(range) => {
                 if range.holds(0.0) {
                     "0".into()
-                } else {
+                } else if range.holds(1.0) {
                     "1".into()
+                } else {
+                    "-1".into()
                 }
             }
             Kind::Pair(_) => "[0.5, 0.5]".into(),
@@ -509,11 +511,18 @@ fn tables_and_structs_agree() {
             Kind::Word(words) => format!("{:?}", words[0]),
             Kind::Texts => "[\"x\"]".into(),
             Kind::Section(table) => full(table),
-            Kind::Typed(typed) => format!(
-                r#"{{"type": {:?}, "params": {}}}"#,
-                typed.cases[0].0,
-                full(typed.cases[0].1)
-            ),
+            Kind::List(table) => format!("[{}]", full(table)),
+            Kind::Typed(typed) => {
+                let extra = typed.extra.iter();
+                let extra =
+                    extra.filter_map(|f| Some(format!(", {:?}: {}", f.key, sample(&f.kind)?)));
+                format!(
+                    r#"{{"type": {:?}, "params": {}{}}}"#,
+                    typed.cases[0].0,
+                    full(typed.cases[0].1),
+                    extra.collect::<String>()
+                )
+            }
             Kind::Forms(forms) => sample(&forms.forms[0].kind)?,
             Kind::Ignored(_) | Kind::Refused(_) => return None,
         })
@@ -614,4 +623,126 @@ fn ranks_come_from_the_flag_or_the_mesh() {
     let config = load(&with(r#""mesh": {"dp": 4}"#)).unwrap();
     assert_eq!((config.ranks(None), config.ranks(Some(2))), (4, 2));
     assert_eq!(load(BASE).unwrap().ranks(None), 1);
+}
+
+#[test]
+fn optimizers_and_groups_are_read_strictly() {
+    let run = |o: &str| {
+        let config = load(&with(&format!(r#""optimizer": {o}"#))).unwrap_or_else(|e| panic!("{e}"));
+        config.resolve(1).unwrap_or_else(|e| panic!("{o}: {e}"))
+    };
+    let of = |o: &str| run(o).settings.optimizer;
+    assert_eq!(of(r#"{"type": "lion"}"#).params.betas, Some([0.9, 0.99]));
+    assert_eq!(of(r#"{"type": "Lamb"}"#).params.max_coeff, Some(10.0));
+    assert_eq!(of(r#"{"type": "Adafactor"}"#).params.lr, None);
+    assert_eq!(of(r#"{"type": "DeepSpeedCPUAdam"}"#).params.lr, Some(1e-3));
+    let muon = of(r#"{"type": "Muon", "params": {"muon_lr": 0.02, "adam_lr": 3e-4}}"#);
+    assert_eq!(
+        (muon.params.momentum, muon.params.adam_lr),
+        (Some(0.95), Some(3e-4))
+    );
+    let grouped = of(
+        r#"{"type": "AdamW", "params": {"weight_decay": 0.1}, "param_groups": [
+        {"match": ["*.bias", "*norm*"], "weight_decay": 0},
+        {"match": "wte.*", "lr_scale": 0.5, "optimizer": {"type": "SGD", "params": {"momentum": 0.9}}},
+        {"match": ["h.0.*"], "frozen": true}]}"#,
+    );
+    let [a, b, c] = &grouped.param_groups[..] else {
+        panic!("{grouped:?}")
+    };
+    assert_eq!(
+        (a.patterns.len(), a.weight_decay, a.lr_scale),
+        (2, Some(0.0), 1.0)
+    );
+    let sgd = b.optimizer.as_ref().unwrap();
+    assert_eq!((sgd.kind.as_str(), sgd.params.momentum), ("SGD", Some(0.9)));
+    assert!(c.frozen);
+
+    for (o, parts) in [
+        (
+            r#"{"type": "Lion", "params": {"eps": 1e-8}}"#,
+            ["eps", "unknown key"],
+        ),
+        (
+            r#"{"type": "Adafactor", "params": {"lr": 1e-3}}"#,
+            ["optimizer.params.lr", "relative_step"],
+        ),
+        (
+            r#"{"type": "Adafactor", "params": {"relative_step": false}}"#,
+            ["optimizer.params.lr", "missing"],
+        ),
+        (
+            r#"{"type": "Adafactor", "params": {"decay_rate": 0.8}}"#,
+            ["decay_rate", "< 0"],
+        ),
+        (
+            r#"{"type": "Lamb", "params": {"min_coeff": 11}}"#,
+            ["min_coeff", "above max_coeff"],
+        ),
+        (
+            r#"{"type": "SGD", "params": {"nesterov": true}}"#,
+            ["nesterov", "momentum"],
+        ),
+        (
+            r#"{"type": "Muon", "params": {"ns_steps": 0}}"#,
+            ["ns_steps", ">= 1"],
+        ),
+        (
+            r#"{"type": "Muon", "params": {"scale_mode": "spectra"}}"#,
+            ["scale_mode", "spectral"],
+        ),
+        (
+            r#"{"type": "AdamW", "param_groups": {}}"#,
+            ["param_groups", "a list of objects"],
+        ),
+        (
+            r#"{"type": "AdamW", "param_groups": [{"lr_scale": 2}]}"#,
+            ["param_groups[0].match", "missing"],
+        ),
+        (
+            r#"{"type": "AdamW", "param_groups": [{"match": "x", "lr": 2}]}"#,
+            ["param_groups[0].lr", "unknown key"],
+        ),
+        (
+            r#"{"type": "AdamW", "param_group": []}"#,
+            ["param_group", "did you mean \"param_groups\""],
+        ),
+        (
+            r#"{"type": "AdamW", "param_groups": [{"match": "x", "frozen": true, "weight_decay": 1}]}"#,
+            ["param_groups[0].frozen", "frozen parameters"],
+        ),
+        (
+            r#"{"type": "AdamW", "param_groups": [{"match": "x", "optimizer": {"type": "SGD", "params": {"lr": 1}}}]}"#,
+            ["optimizer.params.lr", "unknown key"],
+        ),
+    ] {
+        expect(&with(&format!(r#""optimizer": {o}"#)), &parts);
+    }
+    let clash = with(r#""optimizer": {"type": "Adafactor"}, "scheduler": {"type": "WarmupLR"}"#);
+    expect(&clash, &["scheduler", "relative_step"]);
+    let both = run(r#"{"type": "AdamW", "params": {"adam_w_mode": false}}"#);
+    assert!(
+        both.warnings
+            .iter()
+            .any(|w| w.to_string().contains("decoupled"))
+    );
+}
+
+#[test]
+fn one_cycle_and_the_range_test_resolve() {
+    let schedule = |s: &str| {
+        let config = load(&with(&format!(r#""scheduler": {s}"#))).unwrap_or_else(|e| panic!("{e}"));
+        config.resolve(1).unwrap_or_else(|e| panic!("{e}")).schedule
+    };
+    let c = schedule(
+        r#"{"type": "OneCycle", "params": {"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3, "cycle_first_step_size": 4}}"#,
+    );
+    assert!((c.lr(4) - 1e-3).abs() < 1e-15 && (c.lr(8) - 1e-4).abs() < 1e-15);
+    assert_eq!(c.betas(4).map(|b| (b[0] * 1e6).round()), Some(8e5));
+    let r = schedule(r#"{"type": "LRRangeTest", "params": {"lr_range_test_step_size": 10}}"#);
+    assert!((r.lr(10) - 2e-3).abs() < 1e-15);
+    expect(
+        &with(r#""scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-4}}"#),
+        &["cycle_max_lr", "missing"],
+    );
 }

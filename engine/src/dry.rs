@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_plan::UnitFacts;
 use crossweave_tensor::{
-    Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor, Ty,
-    UnitDecl, spmd,
+    Batch, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor,
+    Ty, UnitDecl, spmd,
 };
 use std::cell::RefCell;
 
@@ -112,7 +112,10 @@ pub fn dry_run(
             name: unit.name.clone(),
             params: n,
             param_bytes: compute.bytes(n),
-            grad_bytes: 4 * n,
+            grad_bytes: match unit.params.iter().all(|p| p.group == Group::Frozen) {
+                true => 0,
+                false => 4 * n,
+            },
             state_bytes: (8 + if compute == DType::F32 { 0 } else { 4 }) * n,
             saved_all: saved[0].max(size(&flow)),
             saved_selective: saved[1].max(size(&flow)),

@@ -1,6 +1,6 @@
 //! Whole parameters from the slices of the ranks, and back: what `Gather` and `Release` do, and the same outside the step.
 
-use crate::state::{Home, StateKind};
+use crate::state::Home;
 use crate::trainer::Trainer;
 use crate::walk::GATHER;
 use crossweave_hal::abi::op;
@@ -52,7 +52,7 @@ impl Trainer {
         }
         let owned = state.owned();
         let all = 0..owned.end - owned.start;
-        let value = state.state(StateKind::Value, &all);
+        let value = state.value(&all);
         let Some(whole) = state.whole() else {
             return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
         };

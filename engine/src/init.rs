@@ -1,6 +1,6 @@
 //! Starting values: philox keyed by seed and parameter name, so that they are the same on any mesh, and moments at zero.
 
-use crate::state::{StateKind, UnitState};
+use crate::state::UnitState;
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 use crossweave_tensor::{Init, Result, Run};
@@ -19,7 +19,7 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
         let Some((part, local)) = unit.pieces(i) else {
             continue;
         };
-        let here = unit.state(StateKind::Value, &local);
+        let here = unit.value(&local);
         match p.init {
             Init::Normal(std) => {
                 let params = op::PhiloxParams {
@@ -52,10 +52,7 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
         }
     }
     publish(run, unit)?;
-    for m in unit.moments() {
-        run.stream().fill(m.all(), 0, 1)?;
-    }
-    Ok(())
+    unit.optim.clear(run.stream())
 }
 
 /// Casts the values into the resident 16-bit copy, where there is one.
@@ -65,7 +62,7 @@ pub(crate) fn publish(run: &Run<'_>, unit: &UnitState) -> Result<()> {
     let Some(copy) = unit.copy(&all).filter(|_| all.end > 0) else {
         return Ok(());
     };
-    let value = unit.state(StateKind::Value, &all);
+    let value = unit.value(&all);
     let p = op::NoParams::default();
     run.launch(op::CAST, &[Some(&copy), Some(&value)], p.as_bytes(), &[])
 }

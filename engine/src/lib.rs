@@ -11,6 +11,8 @@ mod gather;
 mod groups;
 mod infer;
 mod init;
+mod kept;
+mod optim;
 mod predict;
 mod reduce;
 mod scale;
@@ -24,15 +26,16 @@ mod walk;
 mod whole;
 mod wire;
 
+/// Optimizers and parameter groups, as data.
+pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;
+pub use optim::assign;
 pub use predict::{Prediction, predict};
 pub use scale::Precision;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use state::StateKind;
-pub use trainer::{
-    AdamW, MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer, plan_for,
-};
+pub use trainer::{MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer, plan_for};

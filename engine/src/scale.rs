@@ -186,7 +186,9 @@ impl Trainer {
                 .map_err(|e| self.error("seeding the backward", e))?;
             self.scaling.unscale = self.scaling.factor();
         }
-        self.lr = lr(self.update_number() - 1);
+        let updates = self.update_number() - 1;
+        self.lr = lr(updates);
+        self.betas = self.betas_at.as_ref().and_then(|betas| betas(updates));
         Ok(())
     }
 

@@ -7,6 +7,8 @@ use crate::error::{Error, Result};
 use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{HostBuffer, Tag};
+use crossweave_tensor::{Decompositions, KernelCache, Run};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// A run of one kind of state, contiguous in a unit's flat buffer.
@@ -85,15 +87,40 @@ impl Trainer {
                 of_param: p.of_param.clone(),
                 at: p.in_slice.start,
             };
-            let kinds = StateKind::ALL.into_iter();
-            for kind in kinds.filter(|k| numel > 0 && s.keeps(*k)) {
-                out.push(Shard {
-                    unit,
-                    kind,
-                    numel,
-                    parts: owned.iter().map(part).collect(),
-                    from: layout.slice(self.spec.rank).start - s.owned().start,
-                });
+            for kind in [StateKind::Value, StateKind::Moment1, StateKind::Moment2] {
+                let kept = |p: &&crossweave_zero::Piece| {
+                    self.state_shape(unit, p.param, kind).is_some() && numel > 0
+                };
+                let parts: Vec<ShardPart> = owned.iter().filter(kept).map(part).collect();
+                if !parts.is_empty() {
+                    out.push(Shard {
+                        unit,
+                        kind,
+                        numel,
+                        parts,
+                        from: layout.slice(self.spec.rank).start - s.owned().start,
+                    });
+                }
+            }
+            // What every rank holds alike is saved by the first.
+            let alike = [StateKind::Rows, StateKind::Cols].into_iter();
+            for kind in alike.filter(|_| self.spec.rank == 0) {
+                for i in 0..s.decls.len() {
+                    if let Some(shape) = self.state_shape(unit, i, kind) {
+                        out.push(Shard {
+                            unit,
+                            kind,
+                            numel: shape.iter().product(),
+                            parts: vec![ShardPart {
+                                param: s.decls[i].name.clone(),
+                                of_param: 0..shape.iter().product(),
+                                shape: shape.iter().map(|d| *d as usize).collect(),
+                                at: 0,
+                            }],
+                            from: 0,
+                        });
+                    }
+                }
             }
         }
         out
@@ -120,9 +147,15 @@ impl Trainer {
         };
         let mut to = 0;
         for s in &shards {
-            let src = self.state[s.unit].state(s.kind, &(s.from..s.from + s.numel));
-            let dst = host.buffer().region(to, 4 * s.numel);
-            stream.copy(dst, src.region()).map_err(at)?;
+            let pieces = self
+                .shard_pieces(s, &(s.from..s.from + s.numel))
+                .map_err(|e| self.error("copying state for a checkpoint", e))?;
+            for (src, local) in pieces {
+                let dst = host
+                    .buffer()
+                    .region(to + 4 * (local - s.from), src.extent());
+                stream.copy(dst, src.region()).map_err(at)?;
+            }
             to += 4 * s.numel;
         }
         self.snapshots = Some(stream);
@@ -149,11 +182,15 @@ impl Trainer {
         let mut bytes = vec![];
         while at < end {
             let to = end.min(at.saturating_add(chunk.max(1)));
-            let t = self.state[shard.unit].state(shard.kind, &(at..to));
+            bytes.clear();
             bytes.resize(4 * (to - at) as usize, 0);
-            self.compute
-                .read(t.region(), &mut bytes)
-                .map_err(|e| self.error("reading state for a checkpoint", e.into()))?;
+            let failed = |e| self.error("reading state for a checkpoint", e);
+            for (t, local) in self.shard_pieces(shard, &(at..to)).map_err(failed)? {
+                let here = 4 * (local - at) as usize;
+                self.compute
+                    .read(t.region(), &mut bytes[here..here + t.extent() as usize])
+                    .map_err(|e| failed(e.into()))?;
+            }
             take(&bytes)?;
             at = to;
         }
@@ -163,21 +200,23 @@ impl Trainer {
     /// What this rank must be given to continue a run: the parts of parameters whose state lives here.
     pub fn wanted(&self) -> Vec<(StateKind, ShardPart)> {
         let mut out = vec![];
-        for s in &self.state {
+        for (unit, s) in self.state.iter().enumerate() {
             for (i, d) in s.decls.iter().enumerate() {
-                let Some((of_param, _)) = s.pieces(i) else {
-                    continue;
-                };
-                for kind in StateKind::ALL.into_iter().filter(|k| s.keeps(*k)) {
-                    out.push((
-                        kind,
-                        ShardPart {
-                            param: d.name.clone(),
-                            shape: dims(d),
-                            of_param: of_param.clone(),
-                            at: 0,
-                        },
-                    ));
+                for kind in StateKind::ALL {
+                    let Some(shape) = self.state_shape(unit, i, kind) else {
+                        continue;
+                    };
+                    for v in s.views(kind, i) {
+                        out.push((
+                            kind,
+                            ShardPart {
+                                param: d.name.clone(),
+                                shape: shape.iter().map(|d| *d as usize).collect(),
+                                of_param: v.range,
+                                at: 0,
+                            },
+                        ));
+                    }
                 }
             }
         }
@@ -196,26 +235,42 @@ impl Trainer {
         bytes: &[u8],
     ) -> Result<()> {
         let (u, i) = self.find(param)?;
-        let s = &mut self.state[u];
         let n = bytes.len() as u64 / 4;
-        let here = s.pieces(i).filter(|(part, _)| {
-            let end = from.checked_add(n);
-            from >= part.start && end.is_some_and(|e| e <= part.end)
-        });
-        let Some((part, local)) = here else {
+        if self.put_state((u, i), kind, from, bytes)? != n {
             return Err(Error::Invalid(format!(
-                "{param}: elements {from}..{} of a parameter of shape {:?} do not live on rank {}",
+                "{param}: elements {from}..{} of its {} do not live on rank {}",
                 from.saturating_add(n),
-                s.decls[i].shape,
+                kind.name(),
                 self.spec.rank
             )));
-        };
-        s.changed();
-        let at = local.start + (from - part.start);
-        let t = s.state(kind, &(at..at + n));
-        self.compute
-            .write(t.region(), bytes)
-            .map_err(|e| self.error(param, e.into()))
+        }
+        Ok(())
+    }
+
+    /// What lies in elements `range` of a shard's buffer.
+    fn shard_pieces(
+        &self,
+        s: &Shard,
+        range: &Range<u64>,
+    ) -> std::result::Result<Vec<crate::kept::Piece>, crossweave_tensor::Error> {
+        let cache = RefCell::new(KernelCache::default());
+        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let state = &self.state[s.unit];
+        if !matches!(s.kind, StateKind::Rows | StateKind::Cols) {
+            return self.state_pieces(&run, state, s.kind, range);
+        }
+        let mut out = vec![];
+        let named = |p: &ShardPart| state.decls.iter().position(|d| d.name == p.param);
+        for i in s.parts.iter().filter_map(named) {
+            for v in state.views(s.kind, i) {
+                let all = v.read(&run)?;
+                out.push((
+                    all.narrow(0, range.start, range.end - range.start),
+                    range.start,
+                ));
+            }
+        }
+        Ok(out)
     }
 }
 

@@ -6,8 +6,10 @@
 //!
 //! Gradients live from the first backward that writes them to the update that reads them, so that they need not all be live at once.
 
+use crate::optim::{Part, StateView, UnitOptim};
 use crossweave_hal::{Buffer, DType, Device, Stream, Tag};
 use crossweave_tensor::{Group, ParamDecl, Result, Tensor, UnitDecl};
+use crossweave_zero::optim::{Recipe, StateName};
 use crossweave_zero::{Deal, FlatLayout};
 use std::cell::Cell;
 use std::ops::Range;
@@ -19,21 +21,37 @@ use std::sync::Arc;
 pub enum StateKind {
     /// The value in full precision (the master copy where there is one).
     Value,
-    /// First moment.
+    /// First moment, or momentum.
     Moment1,
     /// Second moment.
     Moment2,
+    /// Means of the second moment over the last dim (Adafactor).
+    Rows,
+    /// Means of the second moment over the dim before it (Adafactor).
+    Cols,
 }
 
 impl StateKind {
     /// All of them.
-    pub const ALL: [StateKind; 3] = [StateKind::Value, StateKind::Moment1, StateKind::Moment2];
+    pub const ALL: [StateKind; 5] = [
+        StateKind::Value,
+        StateKind::Moment1,
+        StateKind::Moment2,
+        StateKind::Rows,
+        StateKind::Cols,
+    ];
     /// Short name, as in checkpoints.
     pub fn name(self) -> &'static str {
+        self.state().map_or("value", StateName::name)
+    }
+    /// The optimizer's name of it; none for the value.
+    pub(crate) fn state(self) -> Option<StateName> {
         match self {
-            StateKind::Value => "value",
-            StateKind::Moment1 => "moment1",
-            StateKind::Moment2 => "moment2",
+            StateKind::Value => None,
+            StateKind::Moment1 => Some(StateName::Moment1),
+            StateKind::Moment2 => Some(StateName::Moment2),
+            StateKind::Rows => Some(StateName::Rows),
+            StateKind::Cols => Some(StateName::Cols),
         }
     }
 }
@@ -59,10 +77,6 @@ pub(crate) struct Holding {
     pub deal: Deal,
     pub rank: u32,
     pub ranks: u32,
-    /// Weight decay on vectors too.
-    pub decay_all: bool,
-    /// Moments are wanted.
-    pub moments: bool,
     /// Ranks of a node that hold a second copy of the whole parameters between them; 1 = none.
     pub node: u32,
     /// Gradients are reduced into a shard of their own, and the whole one freed (stages 2 and 3).
@@ -85,16 +99,14 @@ pub(crate) struct UnitState {
     pub current: bool,
     /// f32 values of what is owned: buffer, and the element where they start.
     value: (Arc<Buffer>, u64),
-    moment1: Arc<Buffer>,
-    moment2: Arc<Buffer>,
+    /// What updates it, and what that keeps.
+    pub optim: UnitOptim,
     /// The whole gradient.
     grad: Option<Arc<Buffer>>,
     /// The reduced gradient of what is owned: buffer, and the element where it starts.
     owned_grad: Option<(Arc<Buffer>, u64)>,
     pub grad_views: Vec<Tensor>,
     pub written: Vec<Rc<Cell<bool>>>,
-    /// Runs of neighbouring parameters that are updated alike, clipped to what is owned: (decays, local elements).
-    pub runs: Vec<(bool, Range<u64>)>,
     /// Local elements whose squares this rank adds to the global norm: over all ranks each trained element once.
     pub normed: Vec<Range<u64>>,
     /// Some parameter is trained.
@@ -120,25 +132,23 @@ fn from(r: Range<u64>, start: u64) -> Range<u64> {
 }
 
 impl UnitState {
-    /// Allocates a unit's state.
-    pub fn new(device: &Device, unit: &UnitDecl, hold: Holding) -> Result<UnitState> {
+    /// Allocates a unit's state; `recipes` say how each parameter is updated, without one it is frozen.
+    pub fn new(
+        device: &Device,
+        unit: &UnitDecl,
+        hold: Holding,
+        recipes: &[Option<Recipe>],
+    ) -> Result<UnitState> {
         let sizes: Vec<u64> = unit.params.iter().map(|p| p.shape.numel()).collect();
         let layout = FlatLayout::new(hold.deal, &sizes, hold.ranks);
         let slice = layout.slice(hold.rank);
         let resident = hold.home == Home::Resident;
         let length = length(&layout, &hold);
         let owned = if resident { 0..length } else { slice.clone() };
-        let (mut runs, mut normed): (Vec<(bool, Range<u64>)>, Vec<Range<u64>>) = (vec![], vec![]);
+        let mut normed: Vec<Range<u64>> = vec![];
         for (p, r) in unit.params.iter().zip(layout.ranges()) {
             if p.group == Group::Frozen {
                 continue;
-            }
-            let decays = hold.decay_all || p.group != Group::NoDecay;
-            if let Some(r) = clip(r, &owned).map(|r| from(r, owned.start)) {
-                match runs.last_mut() {
-                    Some((d, run)) if *d == decays && run.end == r.start => run.end = r.end,
-                    _ => runs.push((decays, r)),
-                }
             }
             if let Some(r) = clip(r, &slice).map(|r| from(r, owned.start)) {
                 match normed.last_mut() {
@@ -169,7 +179,24 @@ impl UnitState {
             }
             _ => None,
         };
-        let moments = if hold.moments && trained { length } else { 0 };
+        let mut parts = vec![];
+        for (param, d) in unit.params.iter().enumerate() {
+            for p in layout.pieces(param) {
+                if resident || p.rank == hold.rank {
+                    let at = layout.slice(p.rank).start + p.in_slice.start - owned.start;
+                    parts.push(Part {
+                        param,
+                        dims: d.shape.dims().to_vec(),
+                        first: p.of_param.start,
+                        len: p.of_param.end - p.of_param.start,
+                        at,
+                        mine: p.rank == hold.rank,
+                    });
+                }
+            }
+        }
+        let each = unit.params.iter().zip(recipes);
+        let each: Vec<_> = each.map(|(p, r)| (p.shape.dims().to_vec(), *r)).collect();
         let mut state = UnitState {
             params: vec![],
             decls: unit.params.clone(),
@@ -184,12 +211,10 @@ impl UnitState {
             near,
             current: resident,
             value,
-            moment1: alloc(4 * moments, Tag::Moment)?,
-            moment2: alloc(4 * moments, Tag::Moment)?,
+            optim: UnitOptim::new(device, &each, &parts)?,
             grad: None,
             owned_grad: None,
             grad_views: vec![],
-            runs,
             normed,
             trained,
         };
@@ -230,32 +255,28 @@ impl UnitState {
         let (param, owned) = (self.layout.range(i), self.owned());
         clip(&param, &owned).map(|r| (from(r.clone(), param.start), from(r, owned.start)))
     }
-    /// Buffers of owned state, to be cleared at the start: padding is read by gathers, moments begin at zero.
+    /// State as before the first step: padding is read by gathers, moments begin at zero.
     pub fn clear(&self, stream: &Stream) -> Result<()> {
-        for b in [&self.value.0, &self.moment1, &self.moment2] {
-            if b.bytes() > 0 {
-                stream.fill(b.all(), 0, 1)?;
-            }
+        if self.value.0.bytes() > 0 {
+            stream.fill(self.value.0.all(), 0, 1)?;
         }
-        Ok(())
+        self.optim.clear(stream)
     }
-    /// The moments' buffers that hold anything.
-    pub fn moments(&self) -> impl Iterator<Item = &Buffer> {
-        let both = [&self.moment1, &self.moment2].into_iter();
-        both.map(|b| b.as_ref()).filter(|b| b.bytes() > 0)
-    }
-    /// Whether a state of this kind is kept.
-    pub fn keeps(&self, kind: StateKind) -> bool {
-        kind == StateKind::Value || self.moment1.bytes() > 0
-    }
-    /// A local run of a state as a flat f32 tensor.
-    pub fn state(&self, kind: StateKind, r: &Range<u64>) -> Tensor {
-        let (b, at) = match kind {
-            StateKind::Value => (&self.value.0, self.value.1),
-            StateKind::Moment1 => (&self.moment1, 0),
-            StateKind::Moment2 => (&self.moment2, 0),
-        };
+    /// A local run of the values as a flat f32 tensor.
+    pub fn value(&self, r: &Range<u64>) -> Tensor {
+        let (b, at) = &self.value;
         Tensor::dense(b.clone(), 4 * (at + r.start), [r.end - r.start], DType::F32)
+    }
+    /// What is owned of one kind of state of parameter `i`.
+    pub fn views(&self, kind: StateKind, i: usize) -> Vec<StateView> {
+        let Some(name) = kind.state() else {
+            let here = self.pieces(i).into_iter();
+            return here
+                .map(|(range, local)| StateView::value(range, self.value(&local)))
+                .collect();
+        };
+        let all = self.optim.views(i).into_iter();
+        all.filter(|v| v.name == Some(name)).collect()
     }
     /// A local run of the 16-bit copy that the optimizer step keeps current beside the value; none where a gather makes it.
     pub fn copy(&self, r: &Range<u64>) -> Option<Tensor> {

@@ -5,6 +5,8 @@ use crate::error::{Error, Result};
 use crate::gather;
 use crate::groups::MeshGroups;
 use crate::init;
+use crate::kept::Landing;
+use crate::optim::{assign, recipes};
 use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, StateKind, UnitState};
 use crossweave_hal::{
@@ -15,6 +17,7 @@ use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
+use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Recipe};
 use crossweave_zero::{
     Bucket, Deal, Near, Persist, Place, Prefetch, Reuse, Updates, ZeroSpec, ZeroStage,
 };
@@ -36,21 +39,6 @@ pub enum Recompute {
     Selective,
 }
 
-/// The optimizer's fixed numbers (03 §4.8).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdamW {
-    /// Decay rates of the moments.
-    pub betas: [f64; 2],
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Weight decay.
-    pub weight_decay: f64,
-    /// Decay vectors (norms, biases) too, as torch and DeepSpeed do by default.
-    pub decay_all: bool,
-    /// L2 penalty in the gradient instead of decoupled decay (plain Adam).
-    pub l2: bool,
-}
-
 /// What one rank is to do.
 #[derive(Clone, Debug)]
 pub struct RankSpec {
@@ -70,8 +58,8 @@ pub struct RankSpec {
     pub seq_len: u64,
     /// Largest global gradient norm; 0 = no clipping.
     pub clip: f64,
-    /// Optimizer.
-    pub adamw: AdamW,
+    /// Which optimizer updates which parameter.
+    pub optim: ParamGroups,
     /// What is recomputed.
     pub recompute: Recompute,
     /// Gradients of neighbouring units are reduced together up to this many bytes.
@@ -99,13 +87,7 @@ impl Default for RankSpec {
             batch: 1,
             seq_len: 1,
             clip: 0.0,
-            adamw: AdamW {
-                betas: [0.9, 0.999],
-                eps: 1e-8,
-                weight_decay: 0.01,
-                decay_all: true,
-                l2: false,
-            },
+            optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01),
             recompute: Recompute::None,
             bucket_bytes: 25 << 20,
             overlap: true,
@@ -205,6 +187,9 @@ impl Figures {
 
 /// Steps in flight whose figures have not been read.
 const IN_FLIGHT: usize = 3;
+/// Decay rates as a function of the updates made.
+pub(crate) type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
+
 /// One rank of a training job.
 pub struct Trainer {
     pub(crate) spec: RankSpec,
@@ -230,7 +215,11 @@ pub struct Trainer {
     pub(crate) pending: VecDeque<(u64, Figures, Event)>,
     pub(crate) inputs: VecDeque<HostBuffer>,
     pub(crate) step: u64,
+    pub(crate) landings: Vec<Landing>,
     pub(crate) lr: f64,
+    /// Decay rates of this step's moments, where a schedule moves them.
+    pub(crate) betas: Option<[f64; 2]>,
+    pub(crate) betas_at: Option<BetasAt>,
     /// Steps this trainer has run itself, those before a resume left out.
     steps_here: u64,
     /// Device allocations made by steps after the second.
@@ -245,7 +234,7 @@ impl Trainer {
     /// Plans the step, checks the plan, allocates state and joins the data-parallel group.
     pub fn new(
         device: &Device,
-        units: Vec<UnitDecl>,
+        mut units: Vec<UnitDecl>,
         spec: RankSpec,
         dry: &DryRun,
         boot: &dyn Bootstrap,
@@ -272,6 +261,8 @@ impl Trainer {
                 spec.world, spec.zero.stage as u8
             )));
         }
+        assign(&mut units, &spec.optim)?;
+        let each = recipes(&units, &spec.optim)?;
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
         let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
@@ -283,7 +274,8 @@ impl Trainer {
         };
         let state = units
             .iter()
-            .map(|u| UnitState::new(device, u, holding(&spec, u)))
+            .zip(&each)
+            .map(|(u, r)| UnitState::new(device, u, holding(&spec, u, r), r))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(at("allocating parameters and moments"))?;
         for s in &state {
@@ -350,7 +342,10 @@ impl Trainer {
             pending: VecDeque::new(),
             inputs,
             step: 0,
+            landings: vec![],
             lr: 0.0,
+            betas: None,
+            betas_at: None,
             steps_here: 0,
             late_allocs: 0,
             leading: Cell::new(false),
@@ -373,6 +368,11 @@ impl Trainer {
     /// Optimizer steps taken.
     pub fn steps_taken(&self) -> u64 {
         self.step
+    }
+    /// Decay rates of the moments as a function of the updates made before, in place of the optimizer's own where it gives any
+    /// (OneCycle).
+    pub fn schedule_betas(&mut self, betas: impl Fn(u64) -> Option<[f64; 2]> + 'static) {
+        self.betas_at = Some(Box::new(betas));
     }
     /// Continues as if `step` steps had been taken (resume).
     pub fn set_step(&mut self, step: u64) {
@@ -415,28 +415,23 @@ impl Trainer {
     /// after the last.
     pub fn load(&mut self, name: &str, kind: StateKind, values: &[f32]) -> Result<()> {
         let (u, i) = self.find(name)?;
-        let s = &mut self.state[u];
-        if s.decls[i].shape.numel() != values.len() as u64 {
+        let shape = self.state_shape(u, i, kind);
+        let numel = shape.as_ref().map(|s| s.iter().product::<u64>());
+        if numel.is_some_and(|n| n != values.len() as u64) {
             return Err(Error::Invalid(format!(
-                "{name}: {} values for a parameter of shape {:?}",
+                "{name}: {} values for a {} of shape {:?}",
                 values.len(),
-                s.decls[i].shape
+                kind.name(),
+                shape.unwrap_or_default()
             )));
         }
-        s.changed();
-        let Some((part, local)) = s.pieces(i).filter(|_| s.keeps(kind)) else {
-            return Ok(());
-        };
-        let mine = &values[part.start as usize..part.end as usize];
-        let bytes: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let here = s.state(kind, &local);
-        self.compute
-            .write(here.region(), &bytes)
-            .map_err(|e| self.error(name, e.into()))
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        self.put_state((u, i), kind, 0, &bytes).map(|_| ())
     }
 
     /// Casts loaded values into the compute dtype.
     pub fn publish(&mut self) -> Result<()> {
+        self.keep_landed()?;
         let cache = RefCell::new(KernelCache::default());
         let run = Run::new(&self.compute, &Decompositions, &cache);
         self.state
@@ -554,7 +549,7 @@ impl Trainer {
 }
 
 /// How a rank holds a unit's state.
-fn holding(spec: &RankSpec, unit: &UnitDecl) -> Holding {
+fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Holding {
     let numel = unit.params.iter().map(|p| p.shape.numel()).sum();
     Holding {
         home: match spec.zero.stage {
@@ -563,11 +558,13 @@ fn holding(spec: &RankSpec, unit: &UnitDecl) -> Holding {
             _ => Home::Kept,
         },
         compute: spec.compute,
-        deal: Deal::Even,
+        deal: if recipes.iter().flatten().any(|r| r.optimizer.wants_whole()) {
+            Deal::OwnerWhole
+        } else {
+            Deal::Even
+        },
         rank: spec.rank,
         ranks: spec.world,
-        decay_all: spec.adamw.decay_all,
-        moments: true,
         node: spec.zero.node.max(1),
         grad_shards: spec.zero.stage >= ZeroStage::Two,
     }

@@ -24,19 +24,16 @@ impl Trainer {
         self.spec.world > 1 && self.state.iter().any(|s| s.hold.home != Home::Resident)
     }
 
-    /// A parameter's value or moment in f32; waits for the device. Where [`Trainer::reads_together`], rank 0 calls this while all other
+    /// A parameter's value or moment in f32, empty where that moment is not kept; waits for the device. Where [`Trainer::reads_together`], rank 0 calls this while all other
     /// ranks are in [`Trainer::serve_reads`].
     pub fn read(&self, name: &str, kind: StateKind) -> Result<Vec<f32>> {
         let (u, i) = self.find(name)?;
         let s = &self.state[u];
         let r = s.layout.range(i);
-        if !s.keeps(kind) {
-            return Ok(vec![0.0; (r.end - r.start) as usize]);
-        }
-        if !self.reads_together() {
-            return self
-                .host_f32(&s.state(kind, &r))
-                .map_err(|e| self.error(name, e));
+        let replicated = matches!(kind, StateKind::Rows | StateKind::Cols);
+        let kept = self.state_shape(u, i, kind).is_some();
+        if !self.reads_together() || replicated || !kept {
+            return self.host_state(u, i, kind);
         }
         if self.spec.rank != 0 {
             return Err(Error::Invalid(format!(
@@ -131,8 +128,7 @@ impl Trainer {
     /// A unit's whole state of one kind, in temporary memory.
     fn assemble(&self, u: usize, kind: StateKind) -> Tensors<Tensor> {
         let s = &self.state[u];
-        let owned = s.owned();
-        let mine = s.state(kind, &(0..owned.end - owned.start));
+        let mine = self.local_state(s, kind)?;
         if s.hold.home == Home::Resident {
             return Ok(mine);
         }

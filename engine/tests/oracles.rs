@@ -1,9 +1,10 @@
 //! The engine against PyTorch in float64 on the committed oracles: logits, loss, gradients, and twenty AdamW steps; one rank and several.
 
-use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
+use crossweave_engine::{MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::Builder;
+use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -120,12 +121,13 @@ fn trainer(
     spec.model().build(&mut b);
     let units = b.finish();
     let dry = dry_run(&w.null.open(0).unwrap(), &units, DType::F32, batch, seq).unwrap();
-    let adamw = AdamW {
+    let adam = Optimizer::Adam(Adam {
         betas: [0.9, 0.95],
-        eps: 1e-8,
-        weight_decay: 0.1,
+        ..Default::default()
+    });
+    let optim = ParamGroups {
         decay_all: false,
-        l2: false,
+        ..ParamGroups::all(adam, 0.1)
     };
     let rs = RankSpec {
         rank,
@@ -136,7 +138,7 @@ fn trainer(
         batch,
         seq_len: seq,
         clip: 0.0,
-        adamw,
+        optim,
         recompute,
         bucket_bytes: 1 << 20,
         overlap: true,

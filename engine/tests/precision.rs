@@ -1,8 +1,9 @@
 //! Loss scaling and 16-bit training through the engine: golden traces of the scaler, exact skips, and the distance from f32.
 
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    AdamW, Error, LossScaler, MicroBatch, Precision, RankSpec, ScaleRule, StateKind, StepMetrics,
-    Trainer, ZeroSpec, ZeroStage, dry_run,
+    Error, LossScaler, MicroBatch, Precision, RankSpec, ScaleRule, StateKind, StepMetrics, Trainer,
+    ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::ModelSpec;
@@ -151,12 +152,16 @@ fn one(
         batch: rows,
         seq_len: SEQ as u64,
         clip: c.clip,
-        adamw: AdamW {
-            betas: [0.9, 0.95],
-            eps: 1e-8,
-            weight_decay: 0.1,
+        optim: ParamGroups {
             decay_all: true,
-            l2: false,
+            ..ParamGroups::all(
+                Optimizer::Adam(Adam {
+                    betas: [0.9, 0.95],
+                    eps: 1e-8,
+                    ..Default::default()
+                }),
+                0.1,
+            )
         },
         timeout: Some(Duration::from_secs(60)),
         zero: ZeroSpec {

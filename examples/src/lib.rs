@@ -3,7 +3,8 @@
 
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
-use crossweave_engine::{AdamW, MicroBatch, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
+use crossweave_engine::{MicroBatch, RankSpec, Recompute, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
 use crossweave_tensor::Builder;
 use std::error::Error;
@@ -47,12 +48,16 @@ pub fn train(
         batch,
         seq_len,
         clip: 1.0,
-        adamw: AdamW {
-            betas: [0.9, 0.99],
-            eps: 1e-8,
-            weight_decay: 0.0,
+        optim: ParamGroups {
             decay_all: false,
-            l2: false,
+            ..ParamGroups::all(
+                Optimizer::Adam(Adam {
+                    betas: [0.9, 0.99],
+                    eps: 1e-8,
+                    ..Default::default()
+                }),
+                0.0,
+            )
         },
         recompute: Recompute::None,
         bucket_bytes: 1 << 20,

@@ -18,6 +18,50 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 pub struct Prog {
     insts: RefCell<Vec<ProgramInst>>,
     next: Cell<u32>,
+    operands: u32,
+}
+
+/// Registers an instruction reads.
+fn sources(i: &ProgramInst) -> usize {
+    match i.op {
+        inst::CONST | inst::SCALAR => 0,
+        inst::ADD..=inst::MIN | inst::LT => 2,
+        inst::FMA | inst::SELECT => 3,
+        _ => 1,
+    }
+}
+
+/// Gives temporaries that do not live together one register: a long formula has more values than there are registers.
+fn share(insts: &mut [ProgramInst], operands: u32) {
+    let reads = |i: &ProgramInst| [i.a, i.b, i.c].into_iter().take(sources(i));
+    let mut last = std::collections::HashMap::new();
+    for (k, i) in insts.iter().enumerate() {
+        last.extend(reads(i).map(|r| (r, k)));
+    }
+    let mut home = std::collections::HashMap::new();
+    let mut free: Vec<u32> = vec![];
+    let mut next = operands;
+    for (k, i) in insts.iter_mut().enumerate() {
+        let read: Vec<u32> = reads(i).collect();
+        let at = |r: u32| home.get(&r).copied().unwrap_or(r);
+        (i.a, i.b, i.c) = (at(i.a), at(i.b), at(i.c));
+        for (n, r) in read.iter().enumerate() {
+            let done = *r >= operands && last.get(r) == Some(&k) && !read[..n].contains(r);
+            free.extend(home.get(r).filter(|_| done));
+        }
+        if i.dst < operands {
+            continue;
+        }
+        let to = free.pop().unwrap_or_else(|| {
+            next += 1;
+            next - 1
+        });
+        home.insert(i.dst, to);
+        if !last.contains_key(&i.dst) {
+            free.push(to);
+        }
+        i.dst = to;
+    }
 }
 
 impl Prog {
@@ -26,6 +70,7 @@ impl Prog {
         Prog {
             insts: RefCell::default(),
             next: Cell::new(operands),
+            operands,
         }
     }
     /// The value of an operand.
@@ -63,14 +108,17 @@ impl Prog {
                 ..Default::default()
             });
         }
-        let insts = self.insts.borrow();
+        let mut insts = self.insts.borrow().clone();
+        if self.next.get() as usize > op::PROGRAM_MAX_REGS {
+            share(&mut insts, self.operands);
+        }
         let mut p = op::ProgramParams {
             n_insts: insts.len() as u32,
             writes: (1 << results.len()) - 1,
             ..Default::default()
         };
         // A program too long is stated as such and refused at prepare.
-        for (to, from) in p.insts.iter_mut().zip(insts.iter()) {
+        for (to, from) in p.insts.iter_mut().zip(&insts) {
             *to = *from;
         }
         p

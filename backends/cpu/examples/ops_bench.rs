@@ -151,6 +151,54 @@ fn all(team: &Team) {
             &group,
             team,
         );
+        // Lion as the optimizer writes it: a dozen instructions over p, m and g.
+        let i = |op, dst, a, b, imm| op::ProgramInst {
+            op,
+            dst,
+            a,
+            b,
+            imm,
+            ..Default::default()
+        };
+        use op::inst::*;
+        let lion = [
+            i(CONST, 3, 0, 0, 0.9),
+            i(MUL, 4, 1, 3, 0.0),
+            i(CONST, 5, 0, 0, 0.1),
+            i(MUL, 6, 2, 5, 0.0),
+            i(ADD, 7, 4, 6, 0.0),
+            i(CONST, 8, 0, 0, 0.0),
+            i(LT, 9, 8, 7, 0.0),
+            i(LT, 10, 7, 8, 0.0),
+            i(SUB, 11, 9, 10, 0.0),
+            i(SCALAR, 12, 0, 0, 0.0),
+            i(MUL, 13, 12, 0, 0.0),
+            i(SUB, 14, 0, 13, 0.0),
+            i(SCALAR, 15, 0, 0, 1.0),
+            i(MUL, 16, 15, 11, 0.0),
+            i(SUB, 17, 14, 16, 0.0),
+            i(CONST, 18, 0, 0, 0.99),
+            i(MUL, 19, 1, 18, 0.0),
+            i(CONST, 20, 0, 0, 0.01),
+            i(MUL, 21, 2, 20, 0.0),
+            i(ADD, 22, 19, 21, 0.0),
+            i(MOV, 0, 17, 0, 0.0),
+            i(MOV, 1, 22, 0, 0.0),
+        ];
+        let mut p = op::ProgramParams {
+            n_insts: lion.len() as u32,
+            writes: 0b11,
+            ..Default::default()
+        };
+        p.insts[..lion.len()].copy_from_slice(&lion);
+        bench(
+            &a("program (Lion)"),
+            op::ELEMENTWISE_PROGRAM,
+            p.as_bytes(),
+            op::ProgramDyn::new(&[1e-7, 1e-6]).as_bytes(),
+            &[(wide, 2), (wide, 2), (big, 1)],
+            team,
+        );
         let x = Layout::contiguous(t, &[8192, 768]);
         let (w, r) = (
             Layout::contiguous(t, &[768]),

@@ -13,9 +13,8 @@ use crossweave_benches::options::Options;
 use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, cpu_seconds, load};
 use crossweave_benches::{least, median};
-use crossweave_engine::{
-    AdamW, MicroBatch, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run,
-};
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
+use crossweave_engine::{MicroBatch, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_tensor::Builder;
 use serde_json::{Value, json};
@@ -331,12 +330,16 @@ fn one(mut o: Options) -> Fallible<()> {
             batch,
             seq_len: p.seq,
             clip: 0.0,
-            adamw: AdamW {
-                betas: [0.9, 0.95],
-                eps: 1e-8,
-                weight_decay: 0.1,
+            optim: ParamGroups {
                 decay_all: true,
-                l2: false,
+                ..ParamGroups::all(
+                    Optimizer::Adam(Adam {
+                        betas: [0.9, 0.95],
+                        eps: 1e-8,
+                        ..Default::default()
+                    }),
+                    0.1,
+                )
             },
             recompute,
             bucket_bytes: 25 << 20,

@@ -5,6 +5,7 @@
 
 mod gate;
 mod metrics;
+pub mod optimizer;
 mod progress;
 mod rank;
 pub mod resume;
@@ -18,7 +19,7 @@ use crate::error::{CliError, Result};
 use gate::Shared;
 use rank::Ended;
 use setup::Job;
-pub use setup::rank_spec;
+pub use setup::{rank_spec, units};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

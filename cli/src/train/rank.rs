@@ -43,11 +43,13 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     let boot = StoreBoot::new(&job.host, shared);
     let mut trainer = Trainer::new(
         &device,
-        job.source.units(),
+        super::units(&job.source, &job.resolved)?,
         job.rank_spec(rank),
         &job.dry,
         &boot,
     )?;
+    let schedule = job.resolved.schedule;
+    trainer.schedule_betas(move |updates| schedule.betas(updates));
     shared.register(trainer.abort_handles());
     match &job.resume.checkpoint {
         Some(c) => resume::restore(&mut trainer, c)?,

@@ -1,18 +1,20 @@
 //! From a command line to a job: everything is checked here, before the first rank starts and before anything is written.
 
+use super::optimizer;
 use super::resume::{self, Resume};
 use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::{configs, source};
-use crossweave_config::{self as config, Config, Data, DecayOn, Dtype, Given, Model, Resolved};
+use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
 use crossweave_engine::{
-    AdamW, DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage,
+    DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage, assign,
     dry_run, plan_for,
 };
 use crossweave_hal::{DType, HostServices, Plugin};
+use crossweave_tensor::UnitDecl;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,7 +79,6 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
             "add it",
         ));
     };
-    refuse_unavailable(&config)?;
     let out = out_dir(args, &config)?;
     let resume_from = args.resume.as_deref();
     let host = backend::host(ranks, config.settings.run.threads_per_rank);
@@ -144,13 +145,8 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
     };
     let null = backend::open_linked("null", &host)?.open(0)?;
     let compute = compute_type(resolved.dtype);
-    let dry = dry_run(
-        &null,
-        &source.units(),
-        compute,
-        resolved.batch.micro,
-        seq_len,
-    )?;
+    let units = units(&source, &resolved)?;
+    let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let first = plugin.open(0)?;
     plan_for(&first, &rank_spec(&resolved, 0, ranks, seq_len), &dry)?;
@@ -175,21 +171,6 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
         out,
         resume,
     })
-}
-
-/// Features the config knows and the engine does not have yet.
-fn refuse_unavailable(config: &Config) -> Result<()> {
-    let s = &config.settings;
-    if !s.optimizer.params.bias_correction {
-        return Err(CliError::refused(
-            format!(
-                "{}: optimizer.params.bias_correction: switching it off is not available in this build yet",
-                config.file()
-            ),
-            "remove it",
-        ));
-    }
-    Ok(())
 }
 
 /// The engine's name of a compute type.
@@ -303,9 +284,18 @@ fn precision(r: &Resolved) -> Precision {
     }
 }
 
+/// The model's units, with what the config freezes marked.
+///
+/// # Errors
+/// A parameter group that matches nothing.
+pub fn units(source: &Source, r: &Resolved) -> Result<Vec<UnitDecl>> {
+    let mut units = source.units();
+    assign(&mut units, &optimizer::groups(&r.settings))?;
+    Ok(units)
+}
+
 /// The engine's form of a resolved config, for one rank.
 pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec {
-    let adam = &r.settings.optimizer.params;
     let recompute = match &r.model {
         Model::Hf(m) => m.recompute,
         Model::New(config::NewModel::Gpt2(m)) => m.recompute,
@@ -320,13 +310,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         batch: r.batch.micro,
         seq_len,
         clip: r.settings.gradient_clipping,
-        adamw: AdamW {
-            betas: adam.betas,
-            eps: adam.eps,
-            weight_decay: adam.weight_decay,
-            decay_all: adam.decay_on == DecayOn::All,
-            l2: !adam.adam_w_mode,
-        },
+        optim: optimizer::groups(&r.settings),
         recompute: match recompute {
             config::Recompute::None => Recompute::None,
             config::Recompute::Full => Recompute::Full,

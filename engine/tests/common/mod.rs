@@ -2,12 +2,13 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use crossweave_engine::{
-    AdamW, MicroBatch, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, dry_run,
+    MicroBatch, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Gpt2, Llama, ModelSpec, rope::RopeScaling};
 use crossweave_plan::{Facts, Plan};
 use crossweave_tensor::{Activation, Builder, UnitDecl};
+use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,13 +107,17 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
         batch: GLOBAL / u64::from(world * micro_batches),
         seq_len: SEQ,
         clip: 0.5,
-        adamw: AdamW {
-            betas: [0.9, 0.95],
-            // Gradients that are zero but for rounding (a key's bias) must not be blown up to whole steps.
-            eps: 1e-5,
-            weight_decay: 0.1,
+        // Gradients that are zero but for rounding (a key's bias) must not be blown up to whole steps.
+        optim: ParamGroups {
             decay_all: false,
-            l2: false,
+            ..ParamGroups::all(
+                Optimizer::Adam(Adam {
+                    betas: [0.9, 0.95],
+                    eps: 1e-5,
+                    ..Default::default()
+                }),
+                0.1,
+            )
         },
         bucket_bytes: 6000,
         timeout: Some(Duration::from_secs(60)),
@@ -172,6 +177,18 @@ pub fn train_with(
     steps: u64,
     before: impl Fn(&mut Trainer) + Sync,
 ) -> Outcome {
+    train_over(w, model, spec, 0..steps, before, |_| {})
+}
+
+/// Steps of a range only; `after` is called behind the last of them.
+pub fn train_over(
+    w: &World,
+    model: &ModelSpec,
+    spec: &RankSpec,
+    steps: std::ops::Range<u64>,
+    before: impl Fn(&mut Trainer) + Sync,
+    after: impl Fn(&Trainer) + Sync,
+) -> Outcome {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let rank = |rank: u32| -> Outcome {
         let units = units(model);
@@ -200,7 +217,8 @@ pub fn train_with(
         };
         let view = |b: &(Vec<i32>, Vec<i32>, u64)| -> (Vec<i32>, Vec<i32>, u64) { b.clone() };
         let mut metrics = vec![];
-        for step in 0..steps {
+        let first = steps.start;
+        for step in steps.clone() {
             let data: Vec<_> = batches(step).iter().map(view).collect();
             let mbs: Vec<MicroBatch<'_>> = data
                 .iter()
@@ -211,11 +229,12 @@ pub fn train_with(
                 })
                 .collect();
             t.step(&mbs, 3e-3).unwrap();
-            if step > 0 {
+            if step > first {
                 metrics.extend(t.metrics().unwrap());
             }
         }
         metrics.extend(t.metrics().unwrap());
+        after(&t);
         let ledger = t.ledger();
         let data = batches(99);
         let (tokens, targets, first_sequence) = &data[0];

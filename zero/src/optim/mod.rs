@@ -209,6 +209,21 @@ impl Optimizer {
         }
     }
 
+    /// The same with other decay rates of the moments, where it has two.
+    pub fn with_betas(self, betas: Option<[f64; 2]>) -> Optimizer {
+        let Some(betas) = betas else { return self };
+        match self {
+            Optimizer::Adam(a) => Optimizer::Adam(Adam { betas, ..a }),
+            Optimizer::Adam8bit(a) => Optimizer::Adam8bit(Adam { betas, ..a }),
+            Optimizer::Lamb(l) => Optimizer::Lamb(Lamb {
+                adam: Adam { betas, ..l.adam },
+                ..l
+            }),
+            Optimizer::Lion { .. } => Optimizer::Lion { betas },
+            Optimizer::Sgd(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => self,
+        }
+    }
+
     /// What it keeps for a parameter of this shape.
     pub fn states(&self, dims: &[u64]) -> Vec<State> {
         let numel: u64 = dims.iter().product();

@@ -1,0 +1,385 @@
+//! Adafactor as transformers': the second moment of a matrix is kept as its row and column means, updates are clipped by their root mean
+//! square, steps may be relative to the parameter's own size.
+//!
+//! Sums over rows and columns are taken over the parts each rank owns and then over the ranks, so no rank needs a whole matrix.
+
+use super::map::{add_squares, everywhere, map, reduce, scratch};
+use super::{Flat, Group, Knobs, Part, run_of};
+use crossweave_hal::DType;
+use crossweave_hal::abi::op::reduce::SUM;
+use crossweave_tensor::{Result, Run, Tensor};
+use crossweave_zero::optim::{Adafactor, StateName};
+
+/// Where a factored parameter's figures lie in a packed vector: its rows, its columns.
+#[derive(Clone, Copy)]
+struct Factors {
+    rows: u64,
+    cols: u64,
+    /// Matrices end to end (dims before the last two).
+    batch: u64,
+    /// First row mean and first column mean in the packed vectors of the group.
+    row_at: u64,
+    col_at: u64,
+}
+
+/// A rectangle of a parameter: `n` rows from row `row` (counted through all matrices), `width` columns from `col`; `at` is its place in
+/// the flat buffers. A part that begins or ends inside a row has narrow rectangles at its ends.
+#[derive(Clone, Copy)]
+struct Tile {
+    at: u64,
+    row: u64,
+    n: u64,
+    col: u64,
+    width: u64,
+}
+
+impl Tile {
+    fn of(self, t: &Tensor) -> Tensor {
+        run_of(t, self.at, self.n * self.width).view([self.n, self.width])
+    }
+    fn dims(self) -> [u64; 2] {
+        [self.n, self.width]
+    }
+}
+
+fn factors(group: &Group) -> Vec<Factors> {
+    let (mut row_at, mut col_at) = (0, 0);
+    let mut out = vec![];
+    for (_, dims) in &group.params {
+        let n = dims.len();
+        let (rows, cols) = match n {
+            0 | 1 => (1, dims.first().copied().unwrap_or(1)),
+            _ => (dims[n - 2], dims[n - 1]),
+        };
+        let batch = dims[..n.saturating_sub(2)].iter().product();
+        out.push(Factors {
+            rows,
+            cols,
+            batch,
+            row_at,
+            col_at,
+        });
+        row_at += batch * rows;
+        col_at += batch * cols;
+    }
+    out
+}
+
+/// The rectangles of a part, none across two matrices.
+fn tiles(part: &Part, f: &Factors) -> Vec<Tile> {
+    let end = part.first + part.len;
+    let mut from = part.first;
+    let mut out = vec![];
+    while from < end {
+        let (row, col) = (from / f.cols, from % f.cols);
+        let whole = (end - from) / f.cols;
+        let (n, width) = if col > 0 || whole == 0 {
+            (1, (f.cols - col).min(end - from))
+        } else {
+            (whole.min(f.rows - row % f.rows), f.cols)
+        };
+        out.push(Tile {
+            at: part.at + from - part.first,
+            row,
+            n,
+            col,
+            width,
+        });
+        from += n * width;
+    }
+    out
+}
+
+/// What one step shares among the pieces below.
+struct Step<'a> {
+    run: &'a Run<'a>,
+    group: &'a Group,
+    flat: &'a Flat,
+    k: &'a Knobs<'a>,
+    a: &'a Adafactor,
+    lr: f64,
+    factors: Vec<Factors>,
+    /// Squares of the parameters and of the updates, one of each a parameter.
+    figures: Tensor,
+    /// The update takes the gradient's place.
+    dir: Tensor,
+}
+
+pub(super) fn update(
+    run: &Run<'_>,
+    group: &Group,
+    flat: &Flat,
+    k: &Knobs<'_>,
+    a: &Adafactor,
+    lr: f64,
+) -> Result<()> {
+    let n = group.params.len() as u64;
+    let factored = group.params.iter().all(|(_, d)| d.len() >= 2);
+    let factors = factors(group);
+    let (rows, cols) = factors.last().map_or((0, 0), |f| {
+        (f.row_at + f.batch * f.rows, f.col_at + f.batch * f.cols)
+    });
+    let sums = if factored { rows + cols } else { 0 };
+    // One vector, so that one sum over the ranks brings the figures of all parameters: squares, rows, columns.
+    let figures = run.zeros([n + sums], DType::F32)?;
+    let s = Step {
+        run,
+        group,
+        flat,
+        k,
+        a,
+        lr,
+        factors,
+        dir: scratch(run, &flat.grad)?,
+        figures: figures.narrow(0, 0, n),
+    };
+    for part in group.parts.iter().filter(|p| p.mine) {
+        let word = s.figures.narrow(0, group.slot(part), 1);
+        add_squares(run, &word, &run_of(&flat.value, part.at, part.len))?;
+    }
+    if factored {
+        let (r, c) = (
+            figures.narrow(0, n, rows),
+            figures.narrow(0, n + rows, cols),
+        );
+        s.add_rows_and_cols(&r, &c)?;
+        (k.sum)(&figures)?;
+        s.factored(&r, &c, rows, cols)?;
+    } else {
+        (k.sum)(&figures)?;
+        s.plain()?;
+    }
+    s.apply()
+}
+
+impl Step<'_> {
+    /// `1 - step^decay_rate`, the weight of what was.
+    fn beta2(&self) -> f64 {
+        1.0 - (self.k.step.max(1) as f64).powf(self.a.decay_rate)
+    }
+
+    fn of(&self, part: &Part) -> &Factors {
+        &self.factors[self.group.slot(part) as usize]
+    }
+
+    /// Adds this rank's sums of `g² + eps` to the rows and columns.
+    fn add_rows_and_cols(&self, rows: &Tensor, cols: &Tensor) -> Result<()> {
+        for part in self.group.parts.iter().filter(|p| p.mine) {
+            let f = *self.of(part);
+            for t in tiles(part, &f) {
+                let sq = self.run.empty(t.dims(), DType::F32)?;
+                let grad = t.of(&self.flat.grad);
+                let coef = self.k.factor.as_ref().map(|c| everywhere(c, &t.dims()));
+                let mut ins = vec![&grad];
+                ins.extend(&coef);
+                let eps = self.a.eps[0] as f32;
+                map(self.run, &[&sq], &ins, &[], |x| {
+                    let g = x.get(1).map_or(x[0], |c| x[0] * *c);
+                    vec![g * g + eps]
+                })?;
+                let r = rows.narrow(0, f.row_at + t.row, t.n).view([t.n, 1]);
+                let matrix = t.row / f.rows;
+                let c = cols.narrow(0, f.col_at + matrix * f.cols + t.col, t.width);
+                reduce(self.run, SUM, 0b10, &r, &sq, true)?;
+                reduce(self.run, SUM, 0b01, &c.view([1, t.width]), &sq, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// New row and column means, and the directions they give.
+    fn factored(&self, rows: &Tensor, cols: &Tensor, n_rows: u64, n_cols: u64) -> Result<()> {
+        let state = |name, n| self.group.states.packed(name, 0, n);
+        let (row, col) = (
+            state(StateName::Rows, n_rows)?,
+            state(StateName::Cols, n_cols)?,
+        );
+        for f in &self.factors {
+            let (nr, nc) = (f.batch * f.rows, f.batch * f.cols);
+            self.mean(&row, rows, f.row_at, nr, f.cols)?;
+            self.mean(&col, cols, f.col_at, nc, f.rows)?;
+        }
+        // Each matrix's mean of row means, for the quotient that is its own scale.
+        let matrices: u64 = self.factors.iter().map(|f| f.batch).sum();
+        let means = self.run.empty([matrices], DType::F32)?;
+        let mut first = 0;
+        let mut at = vec![];
+        for f in &self.factors {
+            at.push(first);
+            for b in 0..f.batch {
+                let r = row.narrow(0, f.row_at + b * f.rows, f.rows);
+                let dst = means.narrow(0, first + b, 1);
+                reduce(self.run, SUM, 0b1, &dst, &r, false)?;
+            }
+            first += f.batch;
+        }
+        for part in &self.group.parts {
+            let (f, slot) = (*self.of(part), self.group.slot(part) as usize);
+            for t in tiles(part, &f) {
+                let matrix = t.row / f.rows;
+                let dims = t.dims();
+                let r = row
+                    .narrow(0, f.row_at + t.row, t.n)
+                    .strided(dims, &[1, 0], 0);
+                let c = col
+                    .narrow(0, f.col_at + matrix * f.cols + t.col, t.width)
+                    .strided(dims, &[0, 1], 0);
+                let mean = everywhere(&means.narrow(0, at[slot] + matrix, 1), &dims);
+                let (grad, out) = (t.of(&self.flat.grad), t.of(&self.dir));
+                let coef = self.k.factor.as_ref().map(|c| everywhere(c, &dims));
+                let mut ins = vec![&grad, &r, &c, &mean];
+                ins.extend(&coef);
+                let count = f.rows as f32;
+                map(self.run, &[&out], &ins, &[], |x| {
+                    let g = x.get(4).map_or(x[0], |c| x[0] * *c);
+                    let scale = (x[1] / (x[3] / count)).sqrt() * x[2].sqrt();
+                    vec![g / scale]
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `state = beta2 state + (1 - beta2) sum / over`, for `n` means from `at`.
+    fn mean(&self, state: &Tensor, sums: &Tensor, at: u64, n: u64, over: u64) -> Result<()> {
+        if n == 0 {
+            return Ok(());
+        }
+        let (state, sums) = (state.narrow(0, at, n), sums.narrow(0, at, n));
+        let skip = self.k.skip.as_ref().map(|s| everywhere(s, &[n]));
+        let mut ins = vec![&state, &sums];
+        ins.extend(&skip);
+        let b = self.beta2();
+        let scalars = [b as f32, (1.0 - b) as f32];
+        map(self.run, &[&state], &ins, &scalars, |x| {
+            let new = x[0] * x[0].scalar(0) + x[1] / over as f32 * x[0].scalar(1);
+            vec![x.get(2).map_or(new, |s| s.choose(x[0], new))]
+        })
+    }
+
+    /// Vectors: a second moment of their own.
+    fn plain(&self) -> Result<()> {
+        let b = self.beta2();
+        let scalars = [b as f32, (1.0 - b) as f32];
+        for (at, packed, len) in self.group.runs() {
+            let v = self.group.states.packed(StateName::Moment2, packed, len)?;
+            let (grad, out) = (run_of(&self.flat.grad, at, len), run_of(&self.dir, at, len));
+            let coef = self.k.factor.as_ref().map(|c| everywhere(c, &[len]));
+            let skip = self.k.skip.as_ref().map(|s| everywhere(s, &[len]));
+            let mut ins = vec![&grad, &v];
+            ins.extend(&coef);
+            ins.extend(&skip);
+            let (has_coef, has_skip) = (coef.is_some(), skip.is_some());
+            let eps = self.a.eps[0] as f32;
+            map(self.run, &[&v, &out], &ins, &scalars, |x| {
+                let g = if has_coef { x[0] * x[2] } else { x[0] };
+                let new = x[1] * g.scalar(0) + (g * g + eps) * g.scalar(1);
+                let kept = match has_skip {
+                    true => x[2 + usize::from(has_coef)].choose(x[1], new),
+                    false => new,
+                };
+                vec![kept, g / new.sqrt()]
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Clips the directions, scales them and takes the steps.
+    fn apply(&self) -> Result<()> {
+        let (run, group) = (self.run, self.group);
+        let n = group.params.len() as u64;
+        let squares = run.zeros([n], DType::F32)?;
+        for part in group.parts.iter().filter(|p| p.mine) {
+            let word = squares.narrow(0, group.slot(part), 1);
+            add_squares(run, &word, &run_of(&self.dir, part.at, part.len))?;
+        }
+        (self.k.sum)(&squares)?;
+        let step = self.k.step.max(1) as f64;
+        let rate = if self.a.relative_step {
+            let most = if self.a.warmup_init {
+                1e-6 * step
+            } else {
+                1e-2
+            };
+            most.min(1.0 / step.sqrt()) * group.recipe.lr_scale
+        } else {
+            self.lr
+        };
+        // Of each parameter: its rate, and its rate over what clips its update.
+        let rates = run.empty([2 * n], DType::F32)?;
+        for (i, (_, dims)) in group.params.iter().enumerate() {
+            let i = i as u64;
+            let numel = dims.iter().product::<u64>() as f32;
+            let word = |t: &Tensor, i| t.narrow(0, i, 1);
+            let (alpha, scaled) = (word(&rates, 2 * i), word(&rates, 2 * i + 1));
+            let (p, u) = (word(&self.figures, i), word(&squares, i));
+            let (least, limit) = (self.a.eps[1] as f32, self.a.clip_threshold as f32);
+            let by_size = self.a.scale_parameter;
+            map(run, &[&alpha, &scaled], &[&p, &u], &[rate as f32], |x| {
+                let (p, u) = ((x[0] / numel).sqrt(), (x[1] / numel).sqrt());
+                let rate = p.scalar(0);
+                let alpha = if by_size {
+                    p.max(p.lit(least)) * rate
+                } else {
+                    rate
+                };
+                let clip = (u / limit).max(u.lit(1.0));
+                vec![alpha, alpha / clip]
+            })?;
+        }
+        let mut packed = 0;
+        for part in &group.parts {
+            self.take(part, packed, &rates)?;
+            packed += part.len;
+        }
+        Ok(())
+    }
+
+    fn take(&self, part: &Part, packed: u64, rates: &Tensor) -> Result<()> {
+        let (at, len) = (part.at, part.len);
+        let slot = self.group.slot(part);
+        let word = |i| everywhere(&rates.narrow(0, i, 1), &[len]);
+        let (alpha, scaled) = (word(2 * slot), word(2 * slot + 1));
+        let p = run_of(&self.flat.value, at, len);
+        let copy = self.flat.copy.as_ref().map(|c| run_of(c, at, len));
+        let u = run_of(&self.dir, at, len);
+        let m = match self.a.beta1 {
+            Some(_) => Some(self.group.states.packed(StateName::Moment1, packed, len)?),
+            None => None,
+        };
+        let skip = self.k.skip.as_ref().map(|s| everywhere(s, &[len]));
+        let mut outs = vec![&p];
+        outs.extend(&m);
+        outs.extend(&copy);
+        let mut ins = vec![&p, &u, &alpha, &scaled];
+        ins.extend(&m);
+        ins.extend(&skip);
+        let (has_m, has_skip, has_copy) = (m.is_some(), skip.is_some(), copy.is_some());
+        let beta1 = self.a.beta1.unwrap_or(0.0);
+        let decay = self.group.recipe.weight_decay as f32;
+        map(self.run, &outs, &ins, &[], |x| {
+            let (p, mut step) = (x[0], x[1] * x[3]);
+            if has_m {
+                step = x[4] * beta1 as f32 + step * (1.0 - beta1) as f32;
+            }
+            let kept = if decay == 0.0 {
+                p
+            } else {
+                p - x[2] * decay * p
+            };
+            let pick = |new, old| match has_skip {
+                true => x[4 + usize::from(has_m)].choose(old, new),
+                false => new,
+            };
+            let new = pick(kept - step, p);
+            let mut out = vec![new];
+            if has_m {
+                out.push(pick(step, x[4]));
+            }
+            if has_copy {
+                out.push(new);
+            }
+            out
+        })
+    }
+}
