@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, CheckpointError>;
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The operating system refused a file operation.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), no_room(source))]
     Io {
         /// What was being done, as a verb ("read", "rename into place").
         action: &'static str,
@@ -146,6 +146,17 @@ pub enum CheckpointError {
         /// The text that [`crate::verify`] would have returned, with the failures in it.
         report: String,
     },
+}
+
+/// What to do where a disk, a quota or a limit has no room; other reasons of the system stand for themselves.
+fn no_room(e: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match e.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => {
+            "; fix: make room there and run again; what was complete before is untouched"
+        }
+        _ => "",
+    }
 }
 
 impl CheckpointError {

@@ -155,7 +155,7 @@ fn a_full_disk_is_named_keeps_what_was_there_and_the_run_resumes() {
         assert_eq!(ended.status.code(), Some(1), "{policy}: {err}");
         let told = err.lines().find(|l| l.starts_with("error: ")).unwrap();
         assert!(
-            told.contains(".safetensors") && told.contains("File too large"),
+            told.contains(".safetensors") && told.contains("fix: make room there"),
             "{policy}: {err}"
         );
         let warned = err

@@ -181,7 +181,9 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
     let after = serde_json::to_value(&now.settings).unwrap_or(Value::Null);
     let mut differences = vec![];
     compare("", before, &after, &mut differences);
-    if let Some((key, then, today)) = differences.first() {
+    // Another type explains every other difference below it.
+    let kind = differences.iter().find(|d| d.0 == "optimizer.type");
+    if let Some((key, then, today)) = kind.or(differences.first()) {
         return Err(CliError::refused(
             format!(
                 "--resume {}: {key} is {today}, and the run was trained with {then}",
