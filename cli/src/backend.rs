@@ -6,7 +6,9 @@ use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_hal::loader::{discover, file_name, find, load, search_dirs};
 use crossweave_hal::{Device, HostServices, LoadError, Plugin, RawPlugin};
+use crossweave_mesh::JobStore;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Names of the back ends that are part of this program.
 pub const LINKED: [&str; 2] = ["cpu", "null"];
@@ -25,10 +27,15 @@ pub fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
 }
 
-/// Host services for `ranks` ranks of `threads` threads each (`None`: the cores divided by the ranks).
-pub fn host(ranks: u32, threads: Option<u64>) -> HostServices {
+/// Host services for `ranks` ranks on this machine of `threads` threads each (`None`: the cores divided by the ranks). `store`: that of a
+/// job of several processes.
+pub fn host(ranks: u32, threads: Option<u64>, store: Option<JobStore>) -> HostServices {
     let threads = threads.unwrap_or_else(|| (cores() / u64::from(ranks)).max(1));
-    let mut host = HostServices::builder().log(|level, target, message| {
+    let mut host = HostServices::builder();
+    if let Some(store) = store {
+        host = host.kv(Arc::new(store));
+    }
+    host = host.log(|level, target, message| {
         // Errors and warnings; the rest is for a debugger of plugins.
         if level <= 2 {
             eprintln!("{target}: {message}");

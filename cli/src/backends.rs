@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// # Errors
 /// A plugin given by `--plugin` that cannot be used; one that is merely found and cannot be used is listed with the reason.
 pub fn run(args: &BackendsArgs) -> Result<()> {
-    let host = host(1, None);
+    let host = host(1, None, None);
     let dirs = plugin_dirs();
     let mut list = vec![];
     for name in LINKED {

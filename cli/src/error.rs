@@ -60,6 +60,28 @@ pub enum CliError {
         /// The run's folder.
         out: PathBuf,
     },
+    /// This rank, one of several processes.
+    #[error("rank {rank}: {source}")]
+    OnRank {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        source: Box<CliError>,
+    },
+    /// Another process of the job.
+    #[error("rank {rank} stops: {failure}")]
+    Peer {
+        /// This rank.
+        rank: u32,
+        /// What the other said, or that it died.
+        failure: crossweave_mesh::PeerFailure,
+    },
+    /// Another process has said it.
+    #[error("")]
+    Elsewhere {
+        /// Exit code of all.
+        code: u8,
+    },
 }
 
 impl CliError {
@@ -81,6 +103,33 @@ impl CliError {
         }
     }
 
+    /// A failure of this process, which is rank `rank` of several; rank 0 speaks for the job.
+    pub fn on_rank(rank: u32, source: CliError) -> CliError {
+        match rank {
+            0 => source,
+            _ => CliError::OnRank {
+                rank,
+                source: Box::new(source),
+            },
+        }
+    }
+
+    /// Another process's failure, as rank `rank` has it. What rank 0 has said itself is not repeated.
+    pub fn peer(rank: u32, failure: &crossweave_mesh::PeerFailure) -> CliError {
+        match (failure.rank, &failure.message) {
+            (0, Some(_)) => CliError::Elsewhere { code: 1 },
+            _ => CliError::Peer {
+                rank,
+                failure: failure.clone(),
+            },
+        }
+    }
+
+    /// Has somebody else said it already?
+    pub fn is_silent(&self) -> bool {
+        matches!(self, CliError::Elsewhere { .. })
+    }
+
     /// Was this caused by another rank's failure? The first cause is the one to show.
     pub fn is_secondary(&self) -> bool {
         matches!(self, CliError::Engine(e) if e.is_secondary())
@@ -92,6 +141,7 @@ impl CliError {
         match self {
             // What shells report for a process that ended on an interrupt.
             CliError::Stopped { .. } => 130,
+            CliError::Elsewhere { code } => *code,
             _ => 1,
         }
     }

@@ -19,7 +19,7 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
             "0 always takes the likeliest token; 0.8 is usual",
         ));
     }
-    let host = host(1, None);
+    let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
     let source = model::open_folder(&args.model)?;
     let tokenizer = tokens::open_for(&args.model, source.spec.model().vocab())?;

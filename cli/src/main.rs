@@ -16,6 +16,7 @@ mod model;
 mod plan;
 mod predict;
 mod probe;
+mod processes;
 mod report;
 mod reports;
 mod say;
@@ -37,7 +38,9 @@ fn main() -> ExitCode {
     match std::panic::catch_unwind(|| run(cli.command)) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(e)) => {
-            eprintln!("error: {e}");
+            if !e.is_silent() {
+                eprintln!("error: {e}");
+            }
             ExitCode::from(e.exit_code())
         }
         Err(_) => ExitCode::from(101),

@@ -64,7 +64,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let resolved = config.resolve_given(ranks, given)?;
     let source = model::of_config(&resolved.model, vocab)?;
     let seq = length.unwrap_or_else(|| source.spec.model().max_positions());
-    let host = host(ranks as u32, None);
+    let host = host(ranks as u32, None, None);
     let plugin = open_linked("null", &host)?;
     let null = plugin.open(0)?;
     let rank = rank_spec(&resolved, 0, ranks as u32, seq);

@@ -22,7 +22,7 @@ struct Inputs {
 /// # Errors
 /// Inputs that are damaged or outside the model; a folder that is no model; the device. Nothing is written then.
 pub fn run(args: &ProbeArgs) -> Result<()> {
-    let host = host(1, None);
+    let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
     let source = model::open_folder(&args.model)?;
     let inputs = read(&args.inputs, source.spec.model().vocab())?;

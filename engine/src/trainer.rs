@@ -21,7 +21,7 @@ use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Recipe};
 use crossweave_zero::{
     Bucket, Deal, Near, Persist, Place, Prefetch, Reuse, Updates, ZeroSpec, ZeroStage,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -129,7 +129,7 @@ pub struct StepMetrics {
 }
 
 /// Both ledgers of a rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RankLedger {
     /// Rank.
     pub rank: u32,

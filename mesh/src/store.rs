@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Values are small; a length beyond this is no message of ours.
 const LONGEST: u32 = 64 << 20;
 
+/// How long rank 0 waits with bad news for ranks that have not connected yet.
+const ARRIVAL: Duration = Duration::from_secs(5);
+
 /// Why a job ends before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFailure {
@@ -20,6 +23,17 @@ pub struct PeerFailure {
     pub rank: u32,
     /// Its own words; `None` when it died without any.
     pub message: Option<String>,
+}
+
+impl PeerFailure {
+    /// What the server tells the ranks.
+    fn notice(&self) -> Message {
+        let (kind, text) = match &self.message {
+            Some(m) => (kind::FAIL, m.as_str()),
+            None => (kind::DEAD, ""),
+        };
+        Message::new(kind, self.rank.into(), "", text.as_bytes())
+    }
 }
 
 impl std::fmt::Display for PeerFailure {
@@ -162,11 +176,7 @@ impl Shared {
         drop(st);
         self.changed.notify_all();
         if self.rank == 0 {
-            let (kind, text) = match &f.message {
-                Some(m) => (kind::FAIL, m.as_str()),
-                None => (kind::DEAD, ""),
-            };
-            let message = Message::new(kind, f.rank.into(), "", text.as_bytes());
+            let message = f.notice();
             for (rank, link) in links {
                 if rank != f.rank {
                     // Who cannot be reached is dead itself.
@@ -213,8 +223,14 @@ impl Shared {
             _ => return,
         };
         let link = Arc::new(Mutex::new(write));
-        self.lock().links.insert(rank, link.clone());
+        let mut st = self.lock();
+        st.links.insert(rank, link.clone());
+        let late = st.failure.clone();
+        drop(st);
         self.changed.notify_all();
+        if let Some(f) = late {
+            let _ = send(&link, &f.notice());
+        }
         while let Ok(m) = Message::read(&mut read) {
             match m.kind {
                 kind::SET => self.put(&m.key, &m.value),
@@ -400,10 +416,17 @@ impl JobStore {
     /// Tells every rank that this one has failed, and why.
     pub fn report(&self, message: &str) {
         if self.0.rank == 0 {
-            return self.0.fail(PeerFailure {
+            // Who comes too late would find nobody and think rank 0 dead.
+            let others = self.0.world as usize - 1;
+            let _ = self.wait(ARRIVAL, "the other ranks", |st| {
+                (st.links.len() >= others).then_some(())
+            });
+            self.0.fail(PeerFailure {
                 rank: 0,
                 message: Some(message.into()),
             });
+            // The words are on their way before the connections end.
+            return std::thread::sleep(ARRIVAL / 50);
         }
         let link = {
             let mut st = self.0.lock();

@@ -1,7 +1,8 @@
 //! What the ranks of one process share: permission to begin a step, so that all stop at the same one, and the first failure.
 
 use crate::error::CliError;
-use crossweave_hal::{AbortHandle, Bootstrap, Code, Error, HostServices};
+use crossweave_hal::{AbortHandle, Bootstrap, Code, Error, HostServices, KvStore};
+use crossweave_mesh::JobStore;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,12 +23,18 @@ pub struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     stop: Arc<AtomicBool>,
+    /// Of a job whose ranks are processes.
+    store: Option<JobStore>,
 }
 
+/// For rank 0's word to reach every process.
+const WORD: Duration = Duration::from_secs(120);
+
 impl Shared {
-    /// `stop` is set by a signal.
-    pub fn new(stop: Arc<AtomicBool>) -> Shared {
+    /// `stop` is set by a signal; `store` reaches the ranks of other processes.
+    pub fn new(stop: Arc<AtomicBool>, store: Option<JobStore>) -> Shared {
         Shared {
+            store,
             state: Mutex::default(),
             changed: Condvar::new(),
             stop,
@@ -42,6 +49,9 @@ impl Shared {
     /// May the step that follows `done` steps begin? Rank 0 decides for all; the others wait for its word. Everybody gets the same
     /// answer for the same `done`, which a signal alone could not give.
     pub fn may_step(&self, rank: u32, done: u64) -> bool {
+        if let Some(store) = &self.store {
+            return self.may_step_with(store, rank, done);
+        }
         let mut state = self.lock();
         if rank == 0 {
             if self.stop.load(Ordering::SeqCst) && state.end.is_none() {
@@ -62,6 +72,35 @@ impl Shared {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The same between processes. Nobody waits for a word at each step: a rank reads the figures of the step before the last before it
+    /// goes on, so no rank is more than one step ahead of rank 0, and an end two steps on, which all know before rank 0 goes on, comes
+    /// in time for everybody.
+    fn may_step_with(&self, store: &JobStore, rank: u32, done: u64) -> bool {
+        let asked = self.stop.load(Ordering::SeqCst);
+        let known = self.lock().end;
+        let end = match (known, rank) {
+            (Some(end), _) => Some(end),
+            (None, 0) if asked || store.peek("stop").is_some() => {
+                let end = done + 2;
+                if let Err(e) = store.push("end", &end.to_le_bytes(), WORD) {
+                    self.fail(CliError::Hal(e));
+                }
+                Some(end)
+            }
+            (None, 0) => None,
+            (None, _) => {
+                if asked && store.set("stop", b"").is_err() {
+                    return false;
+                }
+                let bytes = store.peek("end").and_then(|v| v.try_into().ok());
+                bytes.map(u64::from_le_bytes)
+            }
+        };
+        let mut state = self.lock();
+        state.end = end;
+        !state.failed && end.is_none_or(|e| done < e)
     }
 
     /// Has a rank failed?
@@ -146,7 +185,7 @@ mod tests {
     #[test]
     fn every_rank_stops_at_the_step_rank_0_stopped_at() {
         let stop = Arc::new(AtomicBool::new(false));
-        let shared = Shared::new(stop.clone());
+        let shared = Shared::new(stop.clone(), None);
         let walk = |rank: u32| {
             let mut done = 0;
             while shared.may_step(rank, done) {
@@ -168,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_first_cause_is_shown_and_waiting_ranks_wake() {
-        let shared = Shared::new(Arc::default());
+        let shared = Shared::new(Arc::default(), None);
         let aborted = crossweave_hal::Error::new(crossweave_hal::Code::Aborted, "x", "y");
         std::thread::scope(|s| {
             let other = s.spawn(|| shared.may_step(1, 0));

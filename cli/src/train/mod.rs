@@ -16,6 +16,8 @@ mod table;
 
 use crate::args::TrainArgs;
 use crate::error::{CliError, Result};
+use crate::processes::Processes;
+use crossweave_engine::RankLedger;
 use gate::Shared;
 use rank::Ended;
 use setup::Job;
@@ -29,10 +31,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// Everything that can go wrong with a run; see the crates' error types.
 pub fn run(args: TrainArgs) -> Result<()> {
-    let job = setup::prepare(&args)?;
-    let stop = stop_on_signal()?;
-    let shared = Arc::new(Shared::new(stop));
-    let ends = run_ranks(&job, &shared);
+    match Processes::join(args.ranks)? {
+        None => run_here(&args, None),
+        Some(p) => {
+            let result = run_here(&args, Some(&p));
+            p.end(result)
+        }
+    }
+}
+
+/// Runs the ranks of this process.
+fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
+    let job = setup::prepare(args, processes)?;
+    if let Some(p) = processes {
+        p.agree(&job.out, &job.resolved.to_json())?;
+    }
+    let first = processes.is_none_or(Processes::first);
+    let stop = stop_on_signal(first)?;
+    let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
+    if let Some(p) = processes {
+        let shared = shared.clone();
+        p.watch(move |e| shared.fail(e));
+    }
+    let ends = run_ranks(&job, &shared, processes);
     if let Some(first) = shared.first_error() {
         return Err(first);
     }
@@ -42,25 +63,51 @@ pub fn run(args: TrainArgs) -> Result<()> {
         ledgers.push(end.ledger);
         summary = summary.or(end.summary);
     }
+    if let Some(p) = processes {
+        ledgers = exchange(p, &ledgers)?;
+        if !p.first() {
+            return p.done(0);
+        }
+    }
     ledgers.sort_by_key(|l| l.rank);
     save::write_ledgers(&job, &ledgers)?;
     if job.resolved.settings.run.tensorboard {
         crate::reports::events(&job.out)?;
     }
+    let mut end = Ok(());
     if let Some(summary) = &summary {
         table::print(&job, summary, &ledgers);
         if summary.stopped {
-            return Err(CliError::Stopped {
+            end = Err(CliError::Stopped {
                 step: summary.steps,
                 out: job.out.clone(),
             });
         }
     }
-    Ok(())
+    if let Some(p) = processes {
+        p.done(end.as_ref().map_or_else(CliError::exit_code, |()| 0))?;
+    }
+    end
+}
+
+/// Every rank's ledger, on rank 0.
+fn exchange(p: &Processes, own: &[RankLedger]) -> Result<Vec<RankLedger>> {
+    let broken = |e: serde_json::Error| {
+        CliError::refused(
+            format!("a rank's ledger: {e}"),
+            "run the same build on every rank",
+        )
+    };
+    let all = p.ledgers(&serde_json::to_vec(own).map_err(broken)?)?;
+    let mut ledgers = vec![];
+    for bytes in all {
+        ledgers.extend(serde_json::from_slice::<Vec<RankLedger>>(&bytes).map_err(broken)?);
+    }
+    Ok(ledgers)
 }
 
 /// Every rank on a thread of its own. A rank that fails or panics is recorded in `shared`, which stops the others.
-fn run_ranks(job: &Job, shared: &Arc<Shared>) -> Vec<Option<Ended>> {
+fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> Vec<Option<Ended>> {
     std::thread::scope(|scope| {
         let one = |rank: u32| {
             let body = AssertUnwindSafe(|| rank::run(job, shared, rank));
@@ -68,10 +115,15 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>) -> Vec<Option<Ended>> {
                 let what = format!("rank {rank} panicked; this is a bug (see above)");
                 Err(CliError::refused(what, "please report it"))
             });
-            end.map_err(|e| shared.fail(e)).ok()
+            end.map_err(|e| {
+                // The death of a process breaks its peers' collectives before the news of it comes.
+                let cause = processes.and_then(Processes::cause);
+                shared.fail(cause.map_or(e, |f| CliError::peer(rank, &f)));
+            })
+            .ok()
         };
         let mut threads = vec![];
-        for rank in 0..job.ranks {
+        for rank in job.here.clone() {
             let thread = std::thread::Builder::new().name(format!("rank {rank}"));
             match thread.spawn_scoped(scope, move || one(rank)) {
                 Ok(t) => threads.push(t),
@@ -90,14 +142,16 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>) -> Vec<Option<Ended>> {
 }
 
 /// The first interrupt asks the run to stop after its step and save; the second ends the process at once.
-fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+fn stop_on_signal(speaks: bool) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = stop.clone();
     let handler = move || {
         if asked.swap(true, Ordering::SeqCst) {
             std::process::exit(130);
         }
-        eprintln!("stopping after this step and saving a checkpoint (again: stop at once)");
+        if speaks {
+            eprintln!("stopping after this step and saving a checkpoint (again: stop at once)");
+        }
     };
     ctrlc::set_handler(handler).map_err(|e| {
         CliError::refused(

@@ -7,7 +7,6 @@ use super::saves::Saves;
 use super::setup::Job;
 use super::table::Summary;
 use super::{resume, save};
-use crate::backend::open_device;
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
 use crossweave_checkpoint::{Checkpoint, Proof};
@@ -39,7 +38,7 @@ struct Writer {
 /// # Errors
 /// The device, the data, a loss that is not finite, files that cannot be written; and whatever follows from another rank's failure.
 pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
-    let device = open_device(&job.plugin, rank)?;
+    let device = job.device(rank)?;
     let boot = StoreBoot::new(&job.host, shared);
     let mut trainer = Trainer::new(
         &device,

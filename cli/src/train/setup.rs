@@ -6,6 +6,7 @@ use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
 use crate::model::{self, Source};
+use crate::processes::Processes;
 use crate::{configs, source};
 use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
@@ -13,8 +14,9 @@ use crossweave_engine::{
     DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage, assign,
     dry_run, plan_for,
 };
-use crossweave_hal::{DType, HostServices, Plugin};
+use crossweave_hal::{Carrier, DType, Device, HostServices, Plugin};
 use crossweave_tensor::UnitDecl;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +26,12 @@ pub struct Job {
     pub resolved: Resolved,
     /// Ranks.
     pub ranks: u32,
+    /// Those that run in this process.
+    pub here: Range<u32>,
+    /// Device of the first of them.
+    first_device: u32,
+    /// Who carries the collectives between processes.
+    carrier: Option<Carrier>,
     /// Optimizer steps of the whole run.
     pub steps: u64,
     /// Predictions in a sequence.
@@ -54,7 +62,13 @@ pub struct Job {
 ///
 /// # Errors
 /// Whatever is wrong with config, data, model, back end or output folder.
-pub fn prepare(args: &TrainArgs) -> Result<Job> {
+pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
+    // Rank 0 goes first and chooses the folder.
+    let folder = match processes.filter(|p| !p.first()) {
+        Some(p) => Some(p.folder()?),
+        None => None,
+    };
+    let place = processes.map(|p| &p.launch);
     let mut config = configs::load(&args.config, &args.sets)?;
     if let Some(steps) = args.steps {
         config.set("run.steps", &steps.to_string())?;
@@ -63,7 +77,8 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
         let text = serde_json::Value::from(name.as_str()).to_string();
         config.set("run.backend", &text)?;
     }
-    let count = config.ranks(args.ranks.map(u64::from));
+    let asked = place.map(|l| l.world).or(args.ranks);
+    let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
         .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
     // Contradictions are told before text is turned into tokens; given batches bring sizes of their own, so they come first.
@@ -79,9 +94,16 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
             "add it",
         ));
     };
-    let out = out_dir(args, &config)?;
+    let out = match folder {
+        Some(out) => out,
+        None => out_dir(args, &config)?,
+    };
     let resume_from = args.resume.as_deref();
-    let host = backend::host(ranks, config.settings.run.threads_per_rank);
+    let host = backend::host(
+        place.map_or(ranks, |l| l.local_size),
+        config.settings.run.threads_per_rank,
+        processes.map(|p| p.store.clone()),
+    );
     let plugin = backend::choose(&args.backend, &config.settings.run.backend, &host)?;
     backend::count(&plugin)?;
 
@@ -151,11 +173,16 @@ pub fn prepare(args: &TrainArgs) -> Result<Job> {
     let first = plugin.open(0)?;
     plan_for(&first, &rank_spec(&resolved, 0, ranks, seq_len), &dry)?;
     drop(first);
-    for w in &resolved.warnings {
-        eprintln!("warning: {w}");
+    if processes.is_none_or(Processes::first) {
+        for w in &resolved.warnings {
+            eprintln!("warning: {w}");
+        }
+        resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
     }
-    resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
     Ok(Job {
+        here: place.map_or(0..ranks, |l| l.rank..l.rank + 1),
+        first_device: place.map_or(0, |l| l.local_rank),
+        carrier: processes.map(|p| p.carrier.clone()),
         resolved,
         ranks,
         steps,
@@ -246,6 +273,19 @@ fn holds_run(dir: &Path) -> bool {
 }
 
 impl Job {
+    /// Opens the device of a rank of this process.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be opened.
+    pub fn device(&self, rank: u32) -> Result<Device> {
+        let index = self.first_device + rank - self.here.start;
+        let device = backend::open_device(&self.plugin, index)?;
+        if let Some(carrier) = &self.carrier {
+            device.carry(carrier);
+        }
+        Ok(device)
+    }
+
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
         rank_spec(&self.resolved, rank, self.ranks, self.seq_len)

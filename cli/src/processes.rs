@@ -1,0 +1,266 @@
+//! A job of several processes, each started by a launcher as one rank: how they meet, agree, hear of each other's failures, and end.
+//!
+//! Rank 0 prints and writes; the others are heard only when they fail. A rank that fails says so itself and tells the others, who stop
+//! and name it; one that dies is noticed by the end of its connection to the job's store.
+
+use crate::backend;
+use crate::error::{CliError, Result};
+use crossweave_hal::loader::{find, load};
+use crossweave_hal::{Carrier, HostServices, KvStore, Plugin};
+use crossweave_mesh::{JobStore, LateStore, Launch, Launcher, PeerFailure, detect, meet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For processes that a launcher starts at about the same time.
+const MEETING: Duration = Duration::from_secs(120);
+/// Rank 0 may turn a large text into tokens while the others wait.
+const PREPARING: Duration = Duration::from_secs(24 * 3600);
+/// For what every rank does at the same time.
+const TOGETHER: Duration = Duration::from_secs(600);
+/// A rank that hears of another's failure stops by itself within this time, or is ended.
+const GRACE: Duration = Duration::from_secs(10);
+/// How long the news of a death may take after its consequences.
+const NEWS: Duration = Duration::from_millis(500);
+
+/// This process among those of its job.
+pub struct Processes {
+    /// Its place.
+    pub launch: Launch,
+    /// Carries the collectives.
+    pub carrier: Carrier,
+    /// Reaches every rank.
+    pub store: JobStore,
+    plugin: Plugin,
+}
+
+impl Processes {
+    /// Meets the other processes, if a launcher started this one as one of several. `ranks`: what `--ranks` asks for.
+    ///
+    /// # Errors
+    /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
+    pub fn join(ranks: Option<u32>) -> Result<Option<Processes>> {
+        let launch = detect(|name| std::env::var(name).ok());
+        let launch = launch.map_err(|e| {
+            CliError::refused(e.to_string(), "start the job with mpirun, srun or torchrun")
+        })?;
+        let Some(launch) = launch.filter(|l| l.world > 1) else {
+            return Ok(None);
+        };
+        let rank = launch.rank;
+        Processes::check(&launch, ranks).map_err(|e| match rank {
+            0 => e,
+            _ => CliError::Elsewhere { code: 1 },
+        })?;
+        Processes::meet(launch).map(Some).map_err(|e| {
+            if rank > 0 {
+                // What keeps all ranks from meeting is said once: rank 0's end ends the others through the launcher.
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            CliError::on_rank(rank, e)
+        })
+    }
+
+    /// Contradictions that every rank sees alike.
+    fn check(launch: &Launch, ranks: Option<u32>) -> Result<()> {
+        if let Some(n) = ranks.filter(|n| *n != launch.world) {
+            return Err(CliError::refused(
+                format!(
+                    "--ranks {n}: {} has started {} processes, and each is one rank",
+                    launch.launcher.name(),
+                    launch.world
+                ),
+                format!("drop --ranks, or start {n} processes"),
+            ));
+        }
+        if launch.launcher == Launcher::Torchrun {
+            return Err(CliError::refused(
+                format!(
+                    "torchrun has started {} processes, and MPI, which carries data between processes, cannot connect what it has not started",
+                    launch.world
+                ),
+                format!(
+                    "use `mpirun -n {} crossweave train …` (or srun) instead",
+                    launch.world
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn meet(launch: Launch) -> Result<Processes> {
+        let late = LateStore::default();
+        let mut host = HostServices::builder()
+            .log(|level, target, message| {
+                if level <= 2 {
+                    eprintln!("{target}: {message}");
+                }
+            })
+            .kv(Arc::new(late.clone()));
+        if let Some(family) = launch.launcher.family() {
+            host = host.config("mpi.family", family);
+        }
+        if let Ok(path) = std::env::var("CROSSWEAVE_MPI_LIBRARY") {
+            host = host.config("mpi.library", path);
+        }
+        let path = find("mpi", &backend::plugin_dirs()).map_err(|e| {
+            CliError::refused(
+                format!(
+                    "{} has started {} processes, and the plugin that connects them is missing: {e}",
+                    launch.launcher.name(),
+                    launch.world
+                ),
+                "build it (cargo build --release builds all plugins), or set CROSSWEAVE_PLUGIN_PATH to its folder",
+            )
+        })?;
+        let plugin = Plugin::new(load(&path, &host.build())?);
+        let carrier = Carrier::open(&plugin)?;
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let store = meet(&carrier, &launch, name.trim(), MEETING)?;
+        late.bind(store.clone());
+        Ok(Processes {
+            launch,
+            carrier,
+            store,
+            plugin,
+        })
+    }
+
+    /// Is this the rank that prints and writes?
+    pub fn first(&self) -> bool {
+        self.launch.rank == 0
+    }
+
+    /// The folder rank 0 writes to, once it is prepared: it goes first, so that files all ranks need are made once.
+    ///
+    /// # Errors
+    /// Rank 0 has failed.
+    pub fn folder(&self) -> Result<PathBuf> {
+        let name = self.store.get("prepared", Some(PREPARING))?;
+        Ok(PathBuf::from(String::from_utf8_lossy(&name).into_owned()))
+    }
+
+    /// Every rank is prepared, and for the same run: `config` is the resolved one.
+    ///
+    /// # Errors
+    /// A rank that failed, or one with another config.
+    pub fn agree(&self, out: &Path, config: &str) -> Result<()> {
+        if self.first() {
+            let out = out.to_string_lossy();
+            self.store.set("prepared", out.as_bytes())?;
+        }
+        let rank = self.launch.rank;
+        let all = self.gather("config", config.as_bytes(), PREPARING)?;
+        let Some(odd) = all.iter().position(|c| c != config.as_bytes()) else {
+            return Ok(());
+        };
+        let theirs = String::from_utf8_lossy(&all[odd]).into_owned();
+        let differs = theirs.lines().zip(config.lines()).find(|(a, b)| a != b);
+        let (theirs, ours) = differs.unwrap_or(("", ""));
+        Err(CliError::refused(
+            format!(
+                "rank {odd} runs another config than rank {rank}: `{}` there, `{}` here",
+                theirs.trim(),
+                ours.trim()
+            ),
+            "give every process the same config file, flags and number of cores",
+        ))
+    }
+
+    /// On rank 0 every rank's `value`, in rank order; nothing elsewhere.
+    ///
+    /// # Errors
+    /// A rank that has failed or does not come.
+    pub fn gather(&self, what: &str, value: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
+        self.store
+            .set(&format!("{what}/{}", self.launch.rank), value)?;
+        let mut all = vec![];
+        if self.first() {
+            for rank in 0..self.launch.world {
+                all.push(self.store.get(&format!("{what}/{rank}"), Some(timeout))?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Rank 0 has written and printed everything; `code` is the exit code of all.
+    ///
+    /// # Errors
+    /// Rank 0 cannot be told from dead.
+    pub fn done(&self, code: u8) -> Result<()> {
+        if self.first() {
+            return Ok(self.store.set("done", &[code])?);
+        }
+        match self.store.get("done", Some(PREPARING))?.first() {
+            Some(0) | None => Ok(()),
+            Some(code) => Err(CliError::Elsewhere { code: *code }),
+        }
+    }
+
+    /// Waits for every rank's ledger on rank 0.
+    ///
+    /// # Errors
+    /// As [`Processes::gather`].
+    pub fn ledgers(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.gather("ledger", own, TOGETHER)
+    }
+
+    /// Has another rank failed? Asked after a failure of our own, which may be only the first thing we see of it.
+    pub fn cause(&self) -> Option<PeerFailure> {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(f) = self.store.failure() {
+                return Some(f);
+            }
+            if began.elapsed() > NEWS {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Calls `tell` when another rank has failed, and ends this process if it does not end by itself.
+    pub fn watch(&self, tell: impl Fn(CliError) + Send + 'static) {
+        let rank = self.launch.rank;
+        self.store.on_failure(move |f| {
+            tell(CliError::peer(rank, f));
+            let words = f.to_string();
+            // A thread that cannot start leaves the launcher to end us.
+            let _ = std::thread::Builder::new()
+                .name("last resort".into())
+                .spawn(move || {
+                    std::thread::sleep(GRACE);
+                    eprintln!("error: rank {rank} did not stop by itself: {words}");
+                    std::process::exit(1);
+                });
+        });
+    }
+
+    /// The end of the job on this rank: orderly, so that the launcher knows, or by telling the others what went wrong.
+    ///
+    /// # Errors
+    /// What was given, as this rank says it.
+    pub fn end(self, result: Result<()>) -> Result<()> {
+        let rank = self.launch.rank;
+        let orderly = matches!(
+            result,
+            Ok(()) | Err(CliError::Stopped { .. } | CliError::Elsewhere { .. })
+        );
+        if orderly {
+            self.store.farewell(TOGETHER)?;
+            drop(self.carrier);
+            self.plugin.shutdown()?;
+            return result;
+        }
+        let Err(e) = result else {
+            return Ok(());
+        };
+        match self.store.failure() {
+            Some(f) => Err(CliError::peer(rank, &f)),
+            None => {
+                self.store.report(&e.to_string());
+                Err(CliError::on_rank(rank, e))
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Training in several processes under `mpirun`, Open MPI's and MPICH's: the same run as in threads, and failures that end it with a
+//! sentence. A family that is not installed is skipped with a line that says so; CI installs both.
+
+mod common;
+
+use common::{Scratch, losses, records, same};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The launchers there are.
+fn families() -> Vec<&'static str> {
+    let there = |f: &&str| {
+        let there = Command::new(format!("mpirun.{f}"))
+            .arg("--version")
+            .output()
+            .is_ok();
+        if !there {
+            println!("skipped: no mpirun.{f} here (apt-get install openmpi-bin mpich)");
+        }
+        there
+    };
+    ["openmpi", "mpich"].into_iter().filter(there).collect()
+}
+
+/// The plugin beside the program, built when it is not there yet.
+fn plugin() {
+    let dir = PathBuf::from(env!("CARGO_BIN_EXE_crossweave"));
+    let dir = dir.parent().expect("target/<profile>").to_path_buf();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "-p",
+        "crossweave-mpi-plugin",
+        "--target-dir",
+    ]);
+    cargo.arg(dir.parent().expect("target"));
+    if dir.file_name().is_some_and(|n| n == "release") {
+        cargo.arg("--release");
+    }
+    let run = cargo.output().expect("cargo starts");
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+}
+
+/// `crossweave args` on `n` ranks.
+fn mpirun(s: &Scratch, family: &str, n: u32, args: &[&str]) -> Command {
+    let mut c = Command::new(format!("mpirun.{family}"));
+    c.current_dir(s.dir.path())
+        .env("CROSSWEAVE_CACHE", s.path("cache"));
+    c.env_remove("CROSSWEAVE_PLUGIN_PATH");
+    if family == "openmpi" {
+        c.args(["--allow-run-as-root", "--oversubscribe"]);
+        // No network is asked for, and waiting ranks leave the cores to the others.
+        c.env("OMPI_MCA_btl", "self,vader")
+            .env("OMPI_MCA_mpi_yield_when_idle", "1");
+    }
+    c.args(["-n", &n.to_string()]);
+    c.arg(env!("CARGO_BIN_EXE_crossweave")).args(args);
+    c
+}
+
+fn text(o: &Output) -> String {
+    let out = String::from_utf8_lossy(&o.stdout);
+    format!(
+        "{}\n{out}\n{}",
+        o.status,
+        String::from_utf8_lossy(&o.stderr)
+    )
+}
+
+fn ok(mut c: Command) -> String {
+    let o = c.output().expect("mpirun starts");
+    assert!(o.status.success(), "{c:?}: {}", text(&o));
+    text(&o)
+}
+
+#[test]
+fn processes_train_to_the_same_bits_as_threads() {
+    plugin();
+    let s = Scratch::new();
+    for n in [2u32, 4, 8] {
+        let threads = format!("threads-{n}");
+        s.ok(&[
+            "train",
+            "config.json",
+            "--ranks",
+            &n.to_string(),
+            "--out",
+            &threads,
+        ]);
+        for family in families() {
+            let out = format!("{family}-{n}");
+            let said = ok(mpirun(
+                &s,
+                family,
+                n,
+                &["train", "config.json", "--out", &out],
+            ));
+            same(&s.path(&threads), &s.path(&out));
+            // Rank 0 alone speaks.
+            assert_eq!(said.matches("step      1/8").count(), 1, "{said}");
+            assert_eq!(said.matches("device memory").count(), 1, "{said}");
+            let ledger = std::fs::read(s.path(&out).join("ledger.json")).expect("a ledger");
+            let ledger: serde_json::Value = serde_json::from_slice(&ledger).expect("json");
+            let ranks = ledger["ranks"].as_array().expect("ranks");
+            let each: Vec<_> = ranks.iter().filter_map(|r| r["rank"].as_u64()).collect();
+            assert_eq!(each, (0..u64::from(n)).collect::<Vec<_>>());
+            // What a rank asked of the mesh does not depend on who carries it.
+            let threads = std::fs::read(s.path(&threads).join("ledger.json")).expect("a ledger");
+            let threads: serde_json::Value = serde_json::from_slice(&threads).expect("json");
+            assert_eq!(ranks[1]["collectives"], threads["ranks"][1]["collectives"]);
+        }
+    }
+}
+
+#[test]
+fn every_zero_stage_and_bf16_train_alike() {
+    plugin();
+    let s = Scratch::new();
+    for set in [
+        &["--set", "zero_optimization.stage=1"][..],
+        &["--set", "zero_optimization.stage=2"],
+        &["--set", "zero_optimization.stage=3"],
+        &["--set", "bf16.enabled=true"],
+    ] {
+        let name = set[1].replace(['.', '='], "-");
+        let threads = format!("t-{name}");
+        let base = ["train", "config.json", "--out"];
+        let o = s.run(&[&base[..], &[&threads, "--ranks", "2"], set].concat());
+        let said = text(&o);
+        if said.contains("not available in this build yet") {
+            println!("skipped: {set:?} is not available in this build yet");
+            continue;
+        }
+        assert!(o.status.success(), "{said}");
+        for family in families() {
+            let out = format!("{family}-{name}");
+            ok(mpirun(&s, family, 2, &[&base[..], &[&out], set].concat()));
+            same(&s.path(&threads), &s.path(&out));
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_in_processes_from_its_checkpoint() {
+    plugin();
+    let s = Scratch::new();
+    s.ok(&[
+        "train",
+        "config.json",
+        "--ranks",
+        "2",
+        "--steps",
+        "12",
+        "--out",
+        "whole",
+    ]);
+    for family in families() {
+        ok(mpirun(
+            &s,
+            family,
+            2,
+            &["train", "config.json", "--out", family],
+        ));
+        ok(mpirun(
+            &s,
+            family,
+            2,
+            &["train", "config.json", "--steps", "12", "--resume", family],
+        ));
+        assert_eq!(
+            losses(&s.path("whole")),
+            losses(&s.path(family)),
+            "{family}"
+        );
+    }
+}
+
+#[test]
+fn contradictions_are_refused_once_for_all() {
+    plugin();
+    let s = Scratch::new();
+    for family in families() {
+        let refused = |args: &[&str], part: &str| {
+            let o = mpirun(&s, family, 2, args).output().expect("mpirun starts");
+            let said = text(&o);
+            assert!(!o.status.success(), "{said}");
+            assert!(said.contains(part), "{part:?} not in {said}");
+            assert_eq!(said.matches("error: ").count(), 1, "{said}");
+            assert!(!s.path("out").exists());
+        };
+        refused(
+            &["train", "config.json", "--ranks", "3", "--out", "out"],
+            "has started 2 processes",
+        );
+        refused(
+            &[
+                "train",
+                "config.json",
+                "--out",
+                "out",
+                "--set",
+                "optimizer.params.lr=-1",
+            ],
+            "optimizer.params.lr",
+        );
+    }
+    // Without a launcher that is really there.
+    let alone = |vars: &[(&str, &str)], parts: &[&str]| {
+        let mut c = s.command(&["train", "config.json", "--out", "out"]);
+        c.envs(vars.iter().copied());
+        let o = c.output().expect("the binary runs");
+        let said = text(&o);
+        assert_eq!(o.status.code(), Some(1), "{said}");
+        for p in parts {
+            assert!(said.contains(p), "{p:?} not in {said}");
+        }
+    };
+    let torch = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    alone(&torch, &["torchrun", "mpirun -n 2"]);
+    alone(&torch[..3], &["MASTER_PORT", "not set"]);
+    alone(
+        &[
+            ("OMPI_COMM_WORLD_RANK", "0"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
+            ("CROSSWEAVE_MPI_LIBRARY", "/nowhere/libmpi.so"),
+        ],
+        &[
+            "no MPI library found",
+            "/nowhere/libmpi.so",
+            "apt-get install openmpi-bin",
+        ],
+    );
+}
+
+/// The process that is rank `rank` of the job under `launcher`.
+fn process_of(launcher: u32, rank: u32) -> Option<u32> {
+    let variables = [
+        format!("OMPI_COMM_WORLD_RANK={rank}"),
+        format!("PMI_RANK={rank}"),
+    ];
+    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_crossweave")).ok()?;
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?
+            .1
+            .split_whitespace()
+            .nth(1)?
+            .parse()
+            .ok()
+    };
+    let ours = |pid: u32| {
+        let mut up = pid;
+        while let Some(p) = parent(up).filter(|p| *p > 1) {
+            if p == launcher {
+                return true;
+            }
+            up = p;
+        }
+        false
+    };
+    std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .find_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let is = |v: &[u8]| variables.iter().any(|w| w.as_bytes() == v);
+            let right = exe == program && environ.split(|b| *b == 0).any(is) && ours(pid);
+            right.then_some(pid)
+        })
+}
+
+fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !ready() {
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "{what} took too long"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn running(s: &Scratch, family: &str, out: &str) -> Child {
+    let args = ["train", "config.json", "--steps", "100000", "--out", out];
+    let mut c = mpirun(
+        s,
+        family,
+        3,
+        &[&args[..], &["--set", "train_batch_size=6"]].concat(),
+    );
+    let child = c
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("mpirun starts");
+    let metrics = s.path(out).join("metrics.jsonl");
+    wait_for("the first steps", || {
+        metrics.is_file() && records(&s.path(out)).len() > 4
+    });
+    child
+}
+
+#[test]
+fn a_killed_rank_ends_the_job_with_its_name_and_the_run_goes_on_from_its_checkpoint() {
+    plugin();
+    let s = Scratch::new();
+    for family in families() {
+        for rank in [1u32, 0] {
+            let out = format!("killed-{family}-{rank}");
+            let child = running(&s, family, &out);
+            let pid = process_of(child.id(), rank).expect("the rank's process");
+            let kill = Command::new("kill").args(["-9", &pid.to_string()]).status();
+            assert!(kill.expect("kill runs").success());
+            let began = Instant::now();
+            let o = child.wait_with_output().expect("mpirun ends");
+            assert!(began.elapsed() < Duration::from_secs(15), "{}", text(&o));
+            let said = text(&o);
+            assert!(!o.status.success(), "{said}");
+            assert!(
+                said.contains(&format!("rank {rank} died without a word")),
+                "{family}: {said}"
+            );
+            assert!(
+                !said.contains("panicked") && !said.contains("a bug"),
+                "{said}"
+            );
+        }
+        let out = format!("killed-{family}-1");
+        let args = [
+            "train",
+            "config.json",
+            "--resume",
+            &out,
+            "--set",
+            "train_batch_size=6",
+        ];
+        let newest = records(&s.path(&out))
+            .last()
+            .and_then(|r| r["step"].as_u64())
+            .expect("steps");
+        let steps = (newest + 5).to_string();
+        let said = ok(mpirun(
+            &s,
+            family,
+            3,
+            &[&args[..], &["--steps", &steps]].concat(),
+        ));
+        assert!(said.contains("continuing"), "{said}");
+    }
+}
