@@ -219,11 +219,16 @@ impl Processes {
         }
     }
 
-    /// Calls `tell` when another rank has failed, and ends this process if it does not end by itself.
+    /// When another rank has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
+    /// left to say (nothing), and ends this process if it does not end by itself.
     pub fn watch(&self, tell: impl Fn(CliError) + Send + 'static) {
         let rank = self.launch.rank;
         self.store.on_failure(move |f| {
-            tell(CliError::peer(rank, f));
+            let e = CliError::peer(rank, f);
+            if !e.is_silent() {
+                eprintln!("error: {e}");
+            }
+            tell(CliError::Elsewhere { code: 1 });
             let words = f.to_string();
             // A thread that cannot start leaves the launcher to end us.
             let _ = std::thread::Builder::new()
@@ -242,22 +247,17 @@ impl Processes {
     /// What was given, as this rank says it.
     pub fn end(self, result: Result<()>) -> Result<()> {
         let rank = self.launch.rank;
-        let orderly = matches!(
-            result,
-            Ok(()) | Err(CliError::Stopped { .. } | CliError::Elsewhere { .. })
-        );
-        if orderly {
-            self.store.farewell(TOGETHER)?;
-            drop(self.carrier);
-            self.plugin.shutdown()?;
-            return result;
-        }
-        let Err(e) = result else {
-            return Ok(());
-        };
-        match self.store.failure() {
-            Some(f) => Err(CliError::peer(rank, &f)),
-            None => {
+        match (result, self.store.failure()) {
+            (end @ (Ok(()) | Err(CliError::Stopped { .. } | CliError::Elsewhere { .. })), None) => {
+                self.store.farewell(TOGETHER)?;
+                drop(self.carrier);
+                self.plugin.shutdown()?;
+                end
+            }
+            // `watch` has said it.
+            (Err(CliError::Elsewhere { code }), Some(_)) => Err(CliError::Elsewhere { code }),
+            (_, Some(f)) => Err(CliError::peer(rank, &f)),
+            (Err(e), None) => {
                 self.store.report(&e.to_string());
                 Err(CliError::on_rank(rank, e))
             }

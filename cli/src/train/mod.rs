@@ -118,7 +118,7 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> 
             end.map_err(|e| {
                 // The death of a process breaks its peers' collectives before the news of it comes.
                 let cause = processes.and_then(Processes::cause);
-                shared.fail(cause.map_or(e, |f| CliError::peer(rank, &f)));
+                shared.fail(cause.map_or(e, |_| CliError::Elsewhere { code: 1 }));
             })
             .ok()
         };
