@@ -10,7 +10,7 @@ use super::setup::Job;
 use crate::error::{CliError, Result};
 use crossweave_checkpoint::{Dtype, Patience, RankWriter, TensorOut, Writer, prune};
 use crossweave_config::OnSaveError;
-use crossweave_engine::{Shard, Snapshot, Trainer};
+use crossweave_engine::{Shard, Snapshot, StateKind, Trainer};
 use crossweave_hal::HostBuffer;
 use serde_json::Value;
 use std::io;
@@ -268,9 +268,15 @@ impl From<crossweave_engine::Error> for ReadError {
     }
 }
 
-/// Name of a shard's blob in the rank's file.
+/// Name of a shard's blob in the rank's file. States that are not laid out like the unit have a blob for each parameter.
 fn name(shard: &Shard) -> String {
-    format!("unit-{:05}/{}", shard.unit, shard.kind.name())
+    let (unit, kind) = (shard.unit, shard.kind.name());
+    match (shard.kind, shard.parts.first()) {
+        (StateKind::Rows | StateKind::Cols, Some(p)) => {
+            format!("unit-{unit:05}/{kind}/{}", p.param)
+        }
+        _ => format!("unit-{unit:05}/{kind}"),
+    }
 }
 
 fn declare(rank: &mut RankWriter<'_>, shard: &Shard) -> Result<()> {
