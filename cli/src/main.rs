@@ -15,6 +15,7 @@ mod infer;
 mod model;
 mod plan;
 mod predict;
+mod predict_offload;
 mod probe;
 mod processes;
 mod report;

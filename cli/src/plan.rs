@@ -3,6 +3,7 @@
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
 use crate::error::{CliError, Result};
+use crate::predict_offload::Homes;
 use crate::say::say;
 use crate::train::rank_spec;
 use crate::{configs, model, predict, source};
@@ -30,7 +31,9 @@ impl Bootstrap for Nobody {
 /// # Errors
 /// A config that is wrong; a plan that breaks a law.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let config = configs::load(&args.config, &args.sets)?;
+    let mut config = configs::load(&args.config, &args.sets)?;
+    let homes = Homes::of(&config.settings);
+    homes.home(&mut config)?;
     let device = crate::estimate::device(&args.device)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
     let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
@@ -93,6 +96,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     };
     let mut figures = predict::figures(&job, &mut trainer)?;
     let (plan, facts) = (trainer.plan(), trainer.facts());
+    let units: Vec<u64> = facts.units.iter().map(|u| u.params).collect();
+    homes.apply(&mut figures, &units, ranks, job.stage, job.compute.bytes(1));
     if args.json {
         figures["plan"] = json!(plan);
         figures["facts"] = json!(facts);

@@ -256,6 +256,15 @@ fn page(o: &mut String, v: &Value) -> std::fmt::Result {
     if let Some(volume) = v["volume_vs_ddp"].as_f64() {
         writeln!(o, "  volume against plain data parallelism: {volume:.3}x")?;
     }
+    for r in v["offload"]["rows"].as_array().into_iter().flatten() {
+        let (tier, what) = (s(&r["tier"]), s(&r["what"]));
+        writeln!(
+            o,
+            "  {what} on {tier}: {} bytes   {}",
+            r["bytes"],
+            s(&r["formula"])
+        )?;
+    }
     for (way, tags) in v["transfers"].as_object().into_iter().flatten() {
         for (tag, bytes) in tags.as_object().into_iter().flatten() {
             writeln!(o, "  {way} {tag}: {bytes} bytes a step")?;

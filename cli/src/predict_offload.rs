@@ -1,0 +1,126 @@
+//! The part of a prediction that rests off the device. The rehearsal holds everything on the device; what a config sends to the host or
+//! to storage is moved there by formula, so that no host memory is taken and no file is made to foretell them.
+
+use crossweave_config::{Config, Errors, Settings};
+use crossweave_zero::ZeroStage;
+use crossweave_zero::estimate::{held, padded};
+use serde_json::{Value, json};
+
+/// Where a config keeps states, as it names them: `none`, `cpu` or `nvme`.
+#[derive(Clone, Debug)]
+pub struct Homes {
+    optimizer: String,
+    /// Part of the optimizer's states that is away.
+    ratio: f64,
+    param: String,
+}
+
+impl Homes {
+    /// What the settings say.
+    pub fn of(s: &Settings) -> Homes {
+        let zero = &s.zero_optimization;
+        let none = || "none".to_string();
+        Homes {
+            optimizer: zero
+                .offload_optimizer
+                .as_ref()
+                .map_or_else(none, |o| o.device.clone()),
+            ratio: zero.offload_optimizer.as_ref().map_or(1.0, |o| o.ratio),
+            param: zero
+                .offload_param
+                .as_ref()
+                .map_or_else(none, |o| o.device.clone()),
+        }
+    }
+
+    /// The same config with everything on the device.
+    ///
+    /// # Errors
+    /// Never, for a config that was read.
+    pub fn home(&self, config: &mut Config) -> Result<(), Errors> {
+        for (key, device) in [
+            ("offload_optimizer", &self.optimizer),
+            ("offload_param", &self.param),
+        ] {
+            if device != "none" {
+                config.set(&format!("zero_optimization.{key}.device"), "\"none\"")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tier(device: &str) -> &str {
+        if device == "cpu" { "host" } else { device }
+    }
+
+    /// Moves bytes of `figures` to where they rest. `weight` is the bytes of a weight.
+    pub fn apply(
+        &self,
+        figures: &mut Value,
+        units: &[u64],
+        ranks: u64,
+        stage: ZeroStage,
+        weight: u64,
+    ) {
+        let s = held(units, ranks, stage, weight, 8);
+        let owned: u64 = units
+            .iter()
+            .map(|u| match stage {
+                ZeroStage::Zero => padded(*u, ranks).full,
+                _ => padded(*u, ranks).shard,
+            })
+            .sum();
+        let part = |bytes: u64| (bytes as f64 * self.ratio).round() as u64;
+        let mut rows = vec![];
+        if self.optimizer != "none" {
+            let tier = Homes::tier(&self.optimizer);
+            let moment = memory(figures, "moment");
+            rows.push((tier, "master", part(s.master), "ratio x 4 P/N"));
+            rows.push((
+                tier,
+                "moment",
+                part(moment),
+                "ratio x the optimizer's states",
+            ));
+            let each = part(weight * owned);
+            figures["transfers"]["to_host"]["grad"] = json!(each);
+            figures["transfers"]["from_host"]["param"] = json!(each);
+            figures["transfers"]["formula"] =
+                json!("w P/N of gradients out, w P/N of updated weights back, times ratio");
+        }
+        if self.param != "none" && stage == ZeroStage::Three {
+            let tier = Homes::tier(&self.param);
+            rows.push((
+                tier,
+                "param",
+                memory(figures, "param"),
+                "what the device would keep of weights",
+            ));
+        }
+        for (tier, tag, bytes, _) in &rows {
+            for field in ["bytes", "peak"] {
+                let less = |v: &mut Value| {
+                    *v = json!(v.as_u64().unwrap_or(0).saturating_sub(*bytes));
+                };
+                less(&mut figures["memory"][*tag][field]);
+                less(&mut figures["memory"]["total"][field]);
+                let there = figures["memory"][*tier][field].as_u64().unwrap_or(0);
+                figures["memory"][*tier][field] = json!(there + bytes);
+            }
+        }
+        let rows: Vec<Value> = rows
+            .iter()
+            .map(|(tier, tag, bytes, why)| json!({"tier": tier, "what": tag, "bytes": bytes, "formula": why}))
+            .collect();
+        if !rows.is_empty() {
+            figures["offload"] = json!({
+                "optimizer": self.optimizer, "ratio": self.ratio, "param": self.param, "rows": rows,
+                "note": "by formula; buffers in between (pinned staging, the pool of a store) are not counted",
+            });
+        }
+    }
+}
+
+fn memory(figures: &Value, tag: &str) -> u64 {
+    figures["memory"][tag]["bytes"].as_u64().unwrap_or(0)
+}
