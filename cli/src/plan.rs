@@ -5,7 +5,7 @@ use crate::backend::{host, open_linked};
 use crate::error::{CliError, Result};
 use crate::predict_offload::Homes;
 use crate::say::say;
-use crate::train::rank_spec;
+use crate::train::{rank_spec, with_offload};
 use crate::{configs, model, predict, source};
 use crossweave_config::{Data, Given, Model};
 use crossweave_data::Tokenizer;
@@ -75,6 +75,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
     // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run.
     let null = plugin.open(0)?;
+    let rank = with_offload(rank, &resolved, &null, true);
     let mut trainer = Trainer::new(&null, units, rank.clone(), &dry, &Nobody)?;
     let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
         .map_err(crossweave_engine::Error::from)?;

@@ -105,28 +105,6 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         ));
     };
     let zero = &s.zero_optimization;
-    if zero
-        .offload_param
-        .as_ref()
-        .is_some_and(|o| o.device != "none")
-    {
-        no(
-            "zero_optimization.offload_param",
-            "offloading parameters is".into(),
-            "set device to \"none\"",
-        );
-    }
-    if zero
-        .offload_optimizer
-        .as_ref()
-        .is_some_and(|o| o.device != "none")
-    {
-        no(
-            "zero_optimization.offload_optimizer",
-            "offloading optimizer states is".into(),
-            "set device to \"none\"",
-        );
-    }
     for (path, on) in [
         (
             "zero_optimization.zero_quantized_weights",
@@ -159,11 +137,82 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             "set it to false",
         );
     }
-    if activation.cpu_checkpointing {
+    out.extend(offload(s));
+    out
+}
+
+/// Kinds of offload that do not go together, or lack something.
+fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
+    let mut out: Vec<(&'static str, String, String)> = Vec::new();
+    let mut no = |path, what: &str, fix: &str| out.push((path, what.into(), fix.into()));
+    let zero = &s.zero_optimization;
+    let optimizer = zero
+        .offload_optimizer
+        .as_ref()
+        .filter(|o| o.device != "none");
+    let params = zero.offload_param.as_ref().filter(|o| o.device != "none");
+    let nvme = |device: &str| device == "nvme";
+    if let Some(o) = optimizer {
+        if nvme(&o.device) && o.nvme_path.is_none() {
+            no(
+                "zero_optimization.offload_optimizer.nvme_path",
+                "offloading to nvme needs a folder on that disk",
+                "set nvme_path",
+            );
+        }
+        if o.ratio != 1.0 {
+            no(
+                "zero_optimization.offload_optimizer.ratio",
+                "updating a part of each shard on the host is not available in this build yet",
+                "set ratio to 1",
+            );
+        }
+        if o.delayed_update && (nvme(&o.device) || params.is_some()) {
+            no(
+                "zero_optimization.offload_optimizer.delayed_update",
+                "a delayed update keeps the parameters of two steps, in host memory and on the device",
+                "set device to \"cpu\" and leave offload_param out, or switch delayed_update off",
+            );
+        }
+    }
+    if let Some(p) = params {
+        let path = "zero_optimization.offload_param";
+        if zero.stage != 3 {
+            no(
+                path,
+                "only sharded parameters can rest off the device",
+                "set zero_optimization.stage to 3",
+            );
+        }
+        let with = optimizer.is_some_and(|o| nvme(&o.device) == nvme(&p.device) && o.ratio >= 1.0);
+        if !with {
+            no(
+                path,
+                "parameters rest beside the optimizer states that make them",
+                "set offload_optimizer to the same device, with ratio 1",
+            );
+        }
+        if zero.zero_hpz_partition_size > 1 {
+            no(
+                path,
+                "a second shard within the node keeps parameters on the device",
+                "set zero_hpz_partition_size to 1",
+            );
+        }
+    }
+    let recompute = match &s.model {
+        Some(Model::Hf(m)) => Some(m.recompute),
+        Some(Model::New(NewModel::Gpt2(m))) => Some(m.recompute),
+        Some(Model::New(NewModel::Llama(m))) => Some(m.recompute),
+        None => None,
+    };
+    if s.activation_checkpointing.cpu_checkpointing
+        && recompute.is_some_and(|r| r != Recompute::Full)
+    {
         no(
             "activation_checkpointing.cpu_checkpointing",
-            "offloading activations is".into(),
-            "set it to false",
+            "what is kept in host memory are the inputs of units that are recomputed",
+            "set model.recompute to \"full\"",
         );
     }
     out

@@ -45,6 +45,8 @@ pub struct Settings {
     pub fp16: Fp16,
     /// How recomputed activations are kept.
     pub activation_checkpointing: Activation,
+    /// How offloaded state is read and written.
+    pub aio: Aio,
     /// How checkpoints are written.
     pub checkpoint: CheckpointSettings,
     /// Types of what is accumulated.
@@ -748,7 +750,7 @@ pub struct Zero {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OffloadParam {
-    /// `none`, `cpu` or `nvme`.
+    /// `none`, `cpu` (or `host`), or `nvme`.
     pub device: String,
     /// Folder on the NVMe disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -767,7 +769,7 @@ pub struct OffloadParam {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OffloadOptimizer {
-    /// `none`, `cpu` or `nvme`.
+    /// `none`, `cpu` (or `host`), or `nvme`.
     pub device: String,
     /// Folder on the NVMe disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -786,6 +788,8 @@ pub struct OffloadOptimizer {
     pub fast_init: bool,
     /// Fraction of the states that is offloaded.
     pub ratio: f64,
+    /// Update on the host beside the next step.
+    pub delayed_update: bool,
 }
 
 /// `bf16`.
@@ -824,6 +828,27 @@ pub struct Activation {
     pub partition_activations: bool,
     /// Keep saved inputs in host memory.
     pub cpu_checkpointing: bool,
+}
+
+/// `aio`; meanings are in the table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Aio {
+    /// Bytes of one request.
+    pub block_size: u64,
+    /// Requests the system holds at once.
+    pub queue_depth: u64,
+    /// Threads, where io_uring is not available.
+    pub intra_op_parallelism: u64,
+    /// Older name of `intra_op_parallelism`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_count: Option<u64>,
+    /// One system call per request.
+    pub single_submit: bool,
+    /// New requests go in while old ones run.
+    pub overlap_events: bool,
+    /// `auto`, `io_uring` or `threads`.
+    pub engine: String,
 }
 
 /// `checkpoint`.

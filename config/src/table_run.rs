@@ -4,7 +4,7 @@ use crate::json::Json;
 use crate::schema::*;
 use crate::table_model::MODEL;
 use crate::table_optim::{OPTIMIZER, SCHEDULER};
-use crate::table_zero::{ACTIVATION, BF16, FP16, ZERO};
+use crate::table_zero::{ACTIVATION, AIO, BF16, FP16, ZERO};
 
 const CARGO: Table = Table {
     doc: "sources of locked packages as cargo unpacked them: the same text on every machine, nothing downloaded",
@@ -393,7 +393,7 @@ pub const ROOT: Table = Table {
         ignored("comms_logger", "DIR/ledger.json always counts every collective"),
         ignored("flops_profiler", "the cost of a step is in the run's closing table"),
         section("checkpoint", &CHECKPOINT).deepspeed(),
-        ignored("aio", "file access is tuned by itself"),
+        section("aio", &AIO).deepspeed(),
         refused("bfloat16", "the old name of this section; write bf16"),
         refused("sparse_gradients", "sparse embedding gradients are not available"),
         refused("amp", "Apex AMP was removed from DeepSpeed itself; use bf16 or fp16"),

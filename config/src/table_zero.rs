@@ -8,7 +8,7 @@ const OFFLOAD_PARAM: Table = Table {
     fields: &[
         word(
             "device",
-            &["none", "cpu", "nvme"],
+            &["none", "cpu", "host", "nvme"],
             "\"none\"",
             "device that holds the shards",
         )
@@ -39,7 +39,7 @@ const OFFLOAD_OPTIMIZER: Table = Table {
     fields: &[
         word(
             "device",
-            &["none", "cpu", "nvme"],
+            &["none", "cpu", "host", "nvme"],
             "\"none\"",
             "device that holds the states",
         )
@@ -57,6 +57,11 @@ const OFFLOAD_OPTIMIZER: Table = Table {
         flag("pipeline_write", "false", "overlap writes with the update").deepspeed(),
         flag("fast_init", "false", "skip the first write of the states").deepspeed(),
         fraction("ratio", "1.0", "fraction of the states that is offloaded").deepspeed(),
+        flag(
+            "delayed_update",
+            "false",
+            "update on the host beside the next step, whose gradients are then one update old",
+        ),
     ],
 };
 
@@ -340,6 +345,44 @@ pub const FP16: Table = Table {
             "fp16_master_weights_and_grads",
             "master weights are float32",
         ),
+    ],
+};
+
+/// `aio`.
+pub const AIO: Table = Table {
+    doc: "how offloaded state is read and written on the NVMe disk",
+    overlay: None,
+    fields: &[
+        int(
+            "block_size",
+            4096,
+            "1048576",
+            "bytes of one request; a multiple of 4096",
+        )
+        .deepspeed(),
+        int("queue_depth", 1, "8", "requests the system holds at once").deepspeed(),
+        int(
+            "intra_op_parallelism",
+            1,
+            "2",
+            "threads, where io_uring is not available",
+        )
+        .deepspeed(),
+        int("thread_count", 1, "", "older name of intra_op_parallelism").deepspeed(),
+        flag("single_submit", "false", "one system call per request").deepspeed(),
+        flag(
+            "overlap_events",
+            "true",
+            "new requests go in while old ones run",
+        )
+        .deepspeed(),
+        word(
+            "engine",
+            &["auto", "io_uring", "threads"],
+            "\"auto\"",
+            "what moves the bytes; auto: io_uring where the machine allows it",
+        ),
+        ignored("use_gds", "files pass through host memory"),
     ],
 };
 

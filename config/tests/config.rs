@@ -480,11 +480,7 @@ fn a_deepspeed_file_as_transformers_writes_it_is_read() {
     );
     assert_eq!(config.settings.train_batch_size, None);
     let said = config.resolve(2).unwrap_err().to_string();
-    for part in [
-        "offload_param",
-        "offload_optimizer",
-        "none of train_batch_size",
-    ] {
+    for part in ["none of train_batch_size"] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
 }

@@ -49,6 +49,7 @@ impl Trainer {
         training: bool,
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
+        self.wait_units(u)?;
         let run = Run::new(&self.compute, &Decompositions, cache);
         let params = self.views(u);
         let sink = GradSink::none();

@@ -27,9 +27,16 @@ impl Trainer {
         if hold.home == Home::Resident || self.state[u].layout.padded() == 0 {
             return Ok(());
         }
+        // Outside the step no plan has asked for the slice.
+        if hold.away && self.state[u].shard().is_none() {
+            self.shard_in(u)?;
+        }
+        self.wait_params(u)?;
         let plain = hold.compute == DType::F32;
         if plain && hold.home == Home::Slot && hold.ranks == 1 {
             self.state[u].show_value();
+            self.state[u].close_shard();
+            self.state[u].current = true;
             return Ok(());
         }
         let cache = self.cache(u, GATHER);
@@ -52,7 +59,18 @@ impl Trainer {
         }
         let owned = state.owned();
         let all = 0..owned.end - owned.start;
-        let value = state.value(&all);
+        // What the host updates lies in 16 bits already; the rest is cast from its values.
+        let host = state.host;
+        let shard = state.shard().cloned();
+        let value = match &shard {
+            Some(s) if plain => {
+                crossweave_tensor::Tensor::dense(s.clone(), 0, [all.end], hold.compute)
+            }
+            _ => state.value(&match plain || host == 0 {
+                true => all.clone(),
+                false => 0..0,
+            }),
+        };
         let Some(whole) = state.whole() else {
             return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
         };
@@ -61,15 +79,20 @@ impl Trainer {
         let send = if plain {
             value.region()
         } else {
-            let run = Run::new(stream, &Decompositions, &cache);
-            let here = crossweave_tensor::Tensor::dense(
-                whole.clone(),
-                bytes(owned.start),
-                [all.end],
-                hold.compute,
-            );
-            let p = op::NoParams::default();
-            run.launch(op::CAST, &[Some(&here), Some(&value)], p.as_bytes(), &[])?;
+            if let Some(shard) = &shard {
+                stream.copy(whole.region(bytes(owned.start), bytes(host)), shard.all())?;
+            }
+            if host < all.end {
+                let run = Run::new(stream, &Decompositions, &cache);
+                let here = crossweave_tensor::Tensor::dense(
+                    whole.clone(),
+                    bytes(owned.start + host),
+                    [all.end - host],
+                    hold.compute,
+                );
+                let p = op::NoParams::default();
+                run.launch(op::CAST, &[Some(&here), Some(&value)], p.as_bytes(), &[])?;
+            }
             slice
         };
         if hold.ranks > 1 {
@@ -84,6 +107,7 @@ impl Trainer {
             stream.mark()?;
         }
         state.current = true;
+        state.close_shard();
         self.keep_cache(u, GATHER, cache);
         Ok(())
     }

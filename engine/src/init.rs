@@ -3,7 +3,7 @@
 use crate::state::UnitState;
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_tensor::{Init, Result, Run};
+use crossweave_tensor::{Init, Result, Run, Tensor};
 
 /// FNV-1a, 64 bit: a parameter's philox stream.
 fn stream_of(name: &str) -> u64 {
@@ -15,11 +15,26 @@ fn stream_of(name: &str) -> u64 {
 /// Fills what this rank owns of a unit's values and clears its moments. A parameter that is cut is made whole first, so that every
 /// element has the value it has on one rank; one parameter at a time, so that sharding is not undone by starting.
 pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
-    for (i, p) in unit.decls.iter().enumerate() {
-        let Some((part, local)) = unit.pieces(i) else {
+    for i in 0..unit.decls.len() {
+        let Some((_, local)) = unit.pieces(i) else {
             continue;
         };
         let here = unit.value(&local);
+        fill_one(run, unit, i, seed, &here)?;
+    }
+    publish(run, unit)?;
+    unit.optim.clear(run.stream())
+}
+
+/// Fills `here` with what this rank owns of parameter `i`.
+pub(crate) fn fill_one(
+    run: &Run<'_>,
+    unit: &UnitState,
+    i: usize,
+    seed: u64,
+    here: &Tensor,
+) -> Result<()> {
+    if let (Some((part, _)), p) = (unit.pieces(i), &unit.decls[i]) {
         match p.init {
             Init::Normal(std) => {
                 let params = op::PhiloxParams {
@@ -51,15 +66,17 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
                 .fill(here.region(), 1.0f32.to_bits() as u64, 4)?,
         }
     }
-    publish(run, unit)?;
-    unit.optim.clear(run.stream())
+    Ok(())
 }
 
 /// Casts the values into the resident 16-bit copy, where there is one.
 pub(crate) fn publish(run: &Run<'_>, unit: &UnitState) -> Result<()> {
     let owned = unit.owned();
-    let all = 0..owned.end - owned.start;
-    let Some(copy) = unit.copy(&all).filter(|_| all.end > 0) else {
+    let all = 0..match unit.host {
+        0 => owned.end - owned.start,
+        _ => 0,
+    };
+    let Some(copy) = unit.copy(&all).filter(|_| all.end > all.start) else {
         return Ok(());
     };
     let value = unit.value(&all);

@@ -86,6 +86,9 @@ impl Trainer {
         bytes: &[u8],
     ) -> Result<u64> {
         self.state[u].changed();
+        if self.hosted(u) > 0 {
+            return self.put_hosted((u, i), kind, from, bytes);
+        }
         let end = from.saturating_add(bytes.len() as u64 / 4);
         let mut taken = 0;
         for v in self.state[u].views(kind, i) {
@@ -157,6 +160,11 @@ impl Trainer {
     /// A state that is the same on every rank, or lies here whole, on the host; empty when it is not kept.
     pub(crate) fn host_state(&self, u: usize, i: usize, kind: StateKind) -> Result<Vec<f32>> {
         let at = |e| self.error("reading a state", e);
+        if let (true, Some((_, local))) = (self.hosted(u) > 0, self.state[u].pieces(i)) {
+            let bytes = self.read_local(u, kind, &local).map_err(at)?;
+            let words = bytes.as_chunks::<4>().0.iter();
+            return Ok(words.map(|b| f32::from_le_bytes(*b)).collect());
+        }
         let cache = RefCell::new(KernelCache::default());
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let shape = self.state_shape(u, i, kind);

@@ -12,6 +12,7 @@ mod groups;
 mod infer;
 mod init;
 mod kept;
+mod offload;
 mod optim;
 mod predict;
 mod reduce;
@@ -26,12 +27,17 @@ mod walk;
 mod whole;
 mod wire;
 
+pub use crossweave_store::{
+    EngineKind as FileEngine, Layer as FaultLayer, Settings as FileSettings, Verdict,
+};
+pub use crossweave_zero::Tier;
 /// Optimizers and parameter groups, as data.
 pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use groups::MeshGroups;
+pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
 pub use optim::assign;
 pub use predict::{Prediction, predict};
 pub use scale::Precision;

@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::scaler::{LossScaler, ScalerState};
 use crate::trainer::{Figures, Trainer};
-use crate::walk::FINITE;
+use crate::walk::{FINITE, FINITE_UNIT};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, Event, HostBuffer, Reduce, Stream, Tag};
 use crossweave_mesh::Axis;
@@ -78,6 +78,8 @@ pub(crate) struct Scaling {
     free: VecDeque<HostBuffer>,
     judged: VecDeque<Judged>,
     poisoned: BTreeSet<u64>,
+    /// The step whose counts were begun last.
+    counted: u64,
 }
 
 impl Scaling {
@@ -114,6 +116,7 @@ impl Scaling {
             free,
             judged: VecDeque::new(),
             poisoned: BTreeSet::new(),
+            counted: 0,
         };
         s.fill_seed(stream)?;
         Ok(Scaling {
@@ -241,12 +244,11 @@ impl Trainer {
         Ok(this.then(|| all.pop_front()).flatten())
     }
 
-    /// Counts this rank's non-finite gradients by unit and joins all ranks' counts; from here on the device knows whether it skips.
-    pub(crate) fn finite(&mut self, f: &Figures) -> Tensors<()> {
-        let n = self.scaling.units as u64;
-        let Some(counts) = self.scaling.counts.clone() else {
-            return crossweave_tensor::shape_error("a finite check without a loss scaler");
-        };
+    /// Once a step, before the first count: a gradient that is to be spoilt (in tests) is, and counts are zero.
+    fn begin_counts(&mut self, counts: &Buffer) -> Tensors<()> {
+        if std::mem::replace(&mut self.scaling.counted, self.step) == self.step {
+            return Ok(());
+        }
         if self.scaling.poisoned.contains(&self.step)
             && self.step % self.spec.world as u64 == self.spec.rank as u64
         {
@@ -257,21 +259,49 @@ impl Trainer {
                     .fill(first, f32::INFINITY.to_bits() as u64, 4)?;
             }
         }
-        self.compute.fill(counts.region(0, 4 * n), 0, 4)?;
+        let n = self.scaling.units as u64;
+        Ok(self.compute.fill(counts.region(0, 4 * n), 0, 4)?)
+    }
+
+    /// A unit's gradient leaves the device before the finite check: it is counted while it is there.
+    pub(crate) fn count_leaving(&mut self, u: usize) -> Tensors<()> {
+        match self.scaling.counts.clone() {
+            Some(counts) => {
+                self.begin_counts(&counts)?;
+                self.count_nonfinite(u)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn count_nonfinite(&mut self, u: usize) -> Tensors<()> {
+        let cache = self.cache(u, FINITE_UNIT);
+        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let none = op::NoParams::default();
+        for g in self.own_grad(u) {
+            let count = self.scaling.count(u);
+            let operands = [count.as_ref(), Some(&g)];
+            run.launch(op::NONFINITE_COUNT, &operands, none.as_bytes(), &[])?;
+        }
+        self.keep_cache(u, FINITE_UNIT, cache);
+        Ok(())
+    }
+
+    /// Counts this rank's non-finite gradients by unit and joins all ranks' counts; from here on the device knows whether it skips.
+    pub(crate) fn finite(&mut self, f: &Figures) -> Tensors<()> {
+        let n = self.scaling.units as u64;
+        let Some(counts) = self.scaling.counts.clone() else {
+            return crossweave_tensor::shape_error("a finite check without a loss scaler");
+        };
+        self.begin_counts(&counts)?;
+        for u in 0..self.units.len() {
+            if !self.grads_leave[u] {
+                self.count_nonfinite(u)?;
+            }
+        }
         let cache = self.cache(0, FINITE);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let none = op::NoParams::default();
-        for u in 0..self.units.len() {
-            for g in self.own_grad(u) {
-                let count = self.scaling.count(u);
-                run.launch(
-                    op::NONFINITE_COUNT,
-                    &[count.as_ref(), Some(&g)],
-                    none.as_bytes(),
-                    &[],
-                )?;
-            }
-        }
         if self.spec.world > 1 {
             let mut mesh = self.groups.mesh().borrow_mut();
             mesh.group(&[Axis::Dp])?.all_reduce(

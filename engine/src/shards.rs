@@ -147,6 +147,10 @@ impl Trainer {
         };
         let mut to = 0;
         for s in &shards {
+            if self.hosted(s.unit) > 0 {
+                to += 4 * s.numel;
+                continue;
+            }
             let pieces = self
                 .shard_pieces(s, &(s.from..s.from + s.numel))
                 .map_err(|e| self.error("copying state for a checkpoint", e))?;
@@ -159,12 +163,33 @@ impl Trainer {
             to += 4 * s.numel;
         }
         self.snapshots = Some(stream);
+        let host = self
+            .snapshot_hosted(&shards, host)
+            .map_err(|e| self.error("copying state for a checkpoint", e))?;
         Ok(Snapshot {
             shards,
             host,
             rank: self.spec.rank,
             step: self.step,
         })
+    }
+
+    /// What rests on the host is there already: it is copied at once, when its update is over.
+    fn snapshot_hosted(
+        &self,
+        shards: &[Shard],
+        mut host: HostBuffer,
+    ) -> std::result::Result<HostBuffer, crossweave_tensor::Error> {
+        let mut to = 0;
+        for s in shards {
+            let end = to + 4 * s.numel as usize;
+            if self.hosted(s.unit) > 0 {
+                let bytes = self.read_local(s.unit, s.kind, &(s.from..s.from + s.numel))?;
+                host.write()?[to..end].copy_from_slice(&bytes);
+            }
+            to = end;
+        }
+        Ok(host)
     }
 
     /// The bytes of one shard, read in parts of at most `chunk` elements: for saves that keep no copy of the state.
@@ -179,9 +204,16 @@ impl Trainer {
     ) -> std::result::Result<(), E> {
         let end = shard.from + shard.numel;
         let mut at = shard.from;
-        let mut bytes = vec![];
+        let mut bytes: Vec<u8> = vec![];
         while at < end {
             let to = end.min(at.saturating_add(chunk.max(1)));
+            if self.hosted(shard.unit) > 0 {
+                let local = self.read_local(shard.unit, shard.kind, &(at..to));
+                let local = local.map_err(|e| self.error("reading state for a checkpoint", e))?;
+                take(&local)?;
+                at = to;
+                continue;
+            }
             bytes.clear();
             bytes.resize(4 * (to - at) as usize, 0);
             let failed = |e| self.error("reading state for a checkpoint", e);

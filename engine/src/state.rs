@@ -81,6 +81,10 @@ pub(crate) struct Holding {
     pub node: u32,
     /// Gradients are reduced into a shard of their own, and the whole one freed (stages 2 and 3).
     pub grad_shards: bool,
+    /// Its state rests on the host.
+    pub host: bool,
+    /// Parameters rest there too: a slice comes for each gather.
+    pub away: bool,
 }
 
 /// A unit's parameters, moments and (while they live) gradients.
@@ -111,6 +115,12 @@ pub(crate) struct UnitState {
     pub normed: Vec<Range<u64>>,
     /// Some parameter is trained.
     pub trained: bool,
+    /// Owned elements whose state is the host's: all or none.
+    pub host: u64,
+    /// Runs of those that are updated alike.
+    pub host_runs: Vec<(Recipe, Range<u64>)>,
+    /// Their parameters in compute dtype, where no whole buffer keeps them and their values are not here.
+    shard: Option<Arc<Buffer>>,
 }
 
 /// Elements of a unit's whole buffers: padded where slices must be equal.
@@ -158,6 +168,24 @@ impl UnitState {
             }
         }
         let trained = unit.params.iter().any(|p| p.group != Group::Frozen);
+        let len = owned.end - owned.start;
+        let host = match trained {
+            true if hold.host => len,
+            true => 0,
+            false => 0,
+        };
+        let mut host_runs: Vec<(Recipe, Range<u64>)> = vec![];
+        for ((_, r), recipe) in unit.params.iter().zip(layout.ranges()).zip(recipes) {
+            let Some(r) = clip(r, &owned).map(|r| from(r, owned.start)) else {
+                continue;
+            };
+            if let (Some(recipe), true) = (recipe, host > 0) {
+                match host_runs.last_mut() {
+                    Some((same, run)) if same == recipe && run.end == r.start => run.end = r.end,
+                    _ => host_runs.push((*recipe, r)),
+                }
+            }
+        }
         let alloc = |bytes: u64, tag| -> Result<Arc<Buffer>> {
             Ok(Arc::new(device.alloc_state(bytes, tag)?))
         };
@@ -168,9 +196,16 @@ impl UnitState {
         let length = owned.end - owned.start;
         let value = match &whole {
             Some(w) if hold.compute == DType::F32 => (w.clone(), owned.start),
+            _ if hold.away && host == len => (alloc(0, Tag::Param)?, 0),
             // The only copy of a parameter is its value, whatever it is read as.
             None if hold.compute == DType::F32 => (alloc(4 * length, Tag::Param)?, 0),
-            _ => (alloc(4 * length, Tag::Master)?, 0),
+            _ => (alloc(4 * (length - host), Tag::Master)?, 0),
+        };
+        let shard = match hold.home {
+            Home::Slot if host > 0 && hold.compute != DType::F32 && !hold.away => {
+                Some(alloc(hold.compute.bytes(host), Tag::Param)?)
+            }
+            _ => None,
         };
         let near = match hold.home {
             Home::Slot if hold.node > 1 => {
@@ -182,7 +217,7 @@ impl UnitState {
         let mut parts = vec![];
         for (param, d) in unit.params.iter().enumerate() {
             for p in layout.pieces(param) {
-                if resident || p.rank == hold.rank {
+                if host == 0 && (resident || p.rank == hold.rank) {
                     let at = layout.slice(p.rank).start + p.in_slice.start - owned.start;
                     parts.push(Part {
                         param,
@@ -217,6 +252,9 @@ impl UnitState {
             grad_views: vec![],
             normed,
             trained,
+            host,
+            host_runs,
+            shard,
         };
         if let Some(w) = whole {
             state.show(w);
@@ -262,6 +300,39 @@ impl UnitState {
         }
         self.optim.clear(stream)
     }
+    /// Owned elements.
+    pub fn owned_len(&self) -> u64 {
+        let owned = self.owned();
+        owned.end - owned.start
+    }
+    /// Where the parameters that the host updated arrive: buffer and byte; `None` where they rest on the host.
+    pub fn arrives(&self) -> Option<(Arc<Buffer>, u64)> {
+        match (self.hold.away, self.hold.compute) {
+            (true, _) => None,
+            (_, DType::F32) => Some((self.value.0.clone(), 4 * self.value.1)),
+            (_, compute) => match &self.shard {
+                Some(s) => Some((s.clone(), 0)),
+                None => Some((self.whole.clone()?, compute.bytes(self.owned().start))),
+            },
+        }
+    }
+    /// Memory for a slice from the host, until the gather.
+    pub fn open_shard(&mut self, stream: &Stream) -> Result<Arc<Buffer>> {
+        let bytes = self.hold.compute.bytes(self.host);
+        let shard = Arc::new(stream.device().alloc(stream, bytes, Tag::Param)?);
+        self.shard = Some(shard.clone());
+        Ok(shard)
+    }
+    /// The host's part of the slice in compute dtype, where it lies apart from the whole.
+    pub fn shard(&self) -> Option<&Arc<Buffer>> {
+        self.shard.as_ref()
+    }
+    /// The slice has been gathered: what came for that alone is freed.
+    pub fn close_shard(&mut self) {
+        if self.hold.away {
+            self.shard = None;
+        }
+    }
     /// A local run of the values as a flat f32 tensor.
     pub fn value(&self, r: &Range<u64>) -> Tensor {
         let (b, at) = &self.value;
@@ -269,6 +340,13 @@ impl UnitState {
     }
     /// What is owned of one kind of state of parameter `i`.
     pub fn views(&self, kind: StateKind, i: usize) -> Vec<StateView> {
+        if self.host > 0 {
+            // Where it lies here is nowhere: whoever wants the values asks the host.
+            let kept = !matches!(kind, StateKind::Rows | StateKind::Cols);
+            let here = self.pieces(i).into_iter().filter(|_| kept);
+            let none = |(range, _)| StateView::value(range, self.value(&(0..0)));
+            return here.map(none).collect();
+        }
         let Some(name) = kind.state() else {
             let here = self.pieces(i).into_iter();
             return here
@@ -317,7 +395,8 @@ impl UnitState {
     }
     /// The value of one rank alone is the whole: what is owned becomes what blocks see, with no copy.
     pub fn show_value(&mut self) {
-        self.show(self.value.0.clone());
+        let value = self.shard.clone().filter(|_| self.hold.away);
+        self.show(value.unwrap_or_else(|| self.value.0.clone()));
     }
     /// The owned values have changed: what was gathered is old.
     pub fn changed(&mut self) {

@@ -6,6 +6,7 @@ use crate::gather;
 use crate::groups::MeshGroups;
 use crate::init;
 use crate::kept::Landing;
+use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
 use crate::optim::{assign, recipes};
 use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, StateKind, UnitState};
@@ -72,6 +73,8 @@ pub struct RankSpec {
     pub zero: ZeroSpec,
     /// At what scale and in what types gradients are computed and summed.
     pub precision: Precision,
+    /// What rests off the device.
+    pub offload: Option<OffloadSpec>,
 }
 
 impl Default for RankSpec {
@@ -94,6 +97,7 @@ impl Default for RankSpec {
             timeout: None,
             zero: ZeroSpec::default(),
             precision: Precision::default(),
+            offload: None,
         }
     }
 }
@@ -147,6 +151,8 @@ pub(crate) enum Act {
     Saved(Tape, Vec<Var>, Vec<Var>),
     /// Only the inputs.
     Inputs(Vec<Tensor>),
+    /// Only the inputs, in host memory.
+    Away(Vec<Spilled>),
 }
 
 /// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient, skip]`, then the sum of squares of each unit.
@@ -204,6 +210,14 @@ pub struct Trainer {
     pub(crate) gather: Option<Stream>,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
+    /// The host's side, where states rest there.
+    pub(crate) offload: Option<Offload>,
+    /// Kept inputs leave and return on these; memory for them that is free.
+    pub(crate) spill_out: Option<Stream>,
+    pub(crate) fetch_in: Option<Stream>,
+    pub(crate) spare: Vec<HostBuffer>,
+    /// Units whose gradients the plan sends to the host.
+    pub(crate) grads_leave: Vec<bool>,
     plan: Plan,
     facts: Facts,
     pub(crate) caches: HashMap<(u32, u8), RefCell<KernelCache>>,
@@ -317,6 +331,27 @@ impl Trainer {
         }
         let scaling =
             Scaling::new(device, &compute, &spec, units.len(), IN_FLIGHT).map_err(at("set-up"))?;
+        let leaves = |u: usize| {
+            let out = Op::GradOut { unit: u as u32 };
+            plan.steps.iter().any(|s| s.op == out)
+        };
+        let grads_leave = (0..units.len()).map(leaves).collect();
+        let side = |on: bool, name| match on {
+            true => device.stream(name, 1).map(Some),
+            false => Ok(None),
+        };
+        let spills = spec.offload.as_ref().is_some_and(|o| o.activations);
+        let spill_out = side(spills, "spill").map_err(|e| hal(e.into()))?;
+        let fetch_in = side(spills, "fetch").map_err(|e| hal(e.into()))?;
+        let offload = match spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) {
+            Some((o, how)) => {
+                let share = |s: &UnitState| (s.host, s.host_runs.clone());
+                let shares = state.iter().map(share).collect();
+                let at = at("opening the offloaded state");
+                Some(Offload::start(device, &spec, o, how, shares).map_err(at)?)
+            }
+            None => None,
+        };
         let mbs = spec.micro_batches as usize;
         Ok(Trainer {
             acts: units
@@ -335,6 +370,11 @@ impl Trainer {
             snapshots: None,
             gather,
             groups: MeshGroups::new(mesh),
+            offload,
+            spill_out,
+            fetch_in,
+            spare: vec![],
+            grads_leave,
             plan,
             facts,
             caches: HashMap::new(),
@@ -407,8 +447,16 @@ impl Trainer {
         let run = Run::new(&self.compute, &Decompositions, &cache);
         self.state
             .iter()
+            .filter(|u| u.host == 0)
             .try_for_each(|u| init::fill(&run, u, self.spec.seed))
-            .map_err(|e| self.error("starting values", e))
+            .map_err(|e| self.error("starting values", e))?;
+        (0..self.state.len())
+            .filter(|u| self.state[*u].host > 0)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .try_for_each(|u| self.fill_hosted(u))
+            .map_err(|e| self.error("starting values", e))?;
+        self.publish()
     }
 
     /// Sets a parameter's value or moment from f32 (row-major, whole parameter; each rank takes its part). Call [`Trainer::publish`]
@@ -437,6 +485,9 @@ impl Trainer {
         self.state
             .iter()
             .try_for_each(|u| init::publish(&run, u))
+            .map_err(|e| self.error("publishing values", e))?;
+        (0..self.state.len())
+            .try_for_each(|u| self.param_in(u))
             .map_err(|e| self.error("publishing values", e))
     }
 
@@ -491,6 +542,8 @@ impl Trainer {
 
     /// Both ledgers.
     pub fn ledger(&self) -> RankLedger {
+        // What the host has been given counts when it is done; a failure there arrives at the next step.
+        let _ = self.settle_offload();
         RankLedger {
             rank: self.spec.rank,
             memory: self.device.memory(),
@@ -551,8 +604,14 @@ impl Trainer {
 /// How a rank holds a unit's state.
 fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Holding {
     let numel = unit.params.iter().map(|p| p.shape.numel()).sum();
+    let offload = spec.offload.as_ref();
+    let host = offload.is_some_and(|o| o.optimizer.is_some());
+    let away = host && offload.is_some_and(|o| o.params);
     Holding {
+        host,
+        away,
         home: match spec.zero.stage {
+            _ if away => Home::Slot,
             ZeroStage::Zero => Home::Resident,
             ZeroStage::Three if !spec.zero.persists(numel) => Home::Slot,
             _ => Home::Kept,
@@ -596,6 +655,7 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
             u.state_bytes += u.param_bytes * u64::from(spec.world / spec.zero.node);
         }
     }
+    crate::offload::offload_facts(&mut units, spec);
     let facts = Facts {
         units,
         micro_batches: spec.micro_batches,
@@ -622,8 +682,10 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let finite = spec.precision.scaler.is_some();
     p = p.with(Place(spec.zero.stage));
     if spec.zero.stage == ZeroStage::Three {
+        // What rests on the host is gathered for each use.
+        let away = spec.offload.as_ref().is_some_and(|o| o.params);
         p = p.with(Persist {
-            below: spec.zero.persist_below,
+            below: if away { 0 } else { spec.zero.persist_below },
         });
         p = p.with(Reuse {
             reshard: spec.zero.reshard,
@@ -642,6 +704,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
             finite,
             early: !clip && !finite,
         });
+    p = plan_offload(p, spec, false);
     if spec.zero.stage == ZeroStage::Three && spec.zero.prefetch > 0 {
         p = p.with(Prefetch {
             depth: spec.zero.prefetch,
@@ -649,6 +712,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
             elements: spec.zero.max_live,
         });
     }
+    p = plan_offload(p, spec, true);
     Ok(p.with(Depend)
         .run(schedule::accumulate(n, spec.micro_batches), facts)?)
 }

@@ -15,6 +15,12 @@ impl Trainer {
         if !clip {
             self.sum_squares(u, f)?;
         }
+        self.update_rest(u, f)
+    }
+
+    /// The optimizer step of what of a unit is updated on the device.
+    pub(crate) fn update_rest(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+        let clip = self.spec.clip > 0.0;
         let cache = self.cache(u, UPDATE);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let s = &self.state[u];

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::gather;
 use crate::trainer::{Act, Figures, MicroBatch, Trainer};
-use crossweave_plan::{Keep as PlanKeep, Op, Step};
+use crossweave_plan::{Keep as PlanKeep, Lane, Op, Step};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
 
@@ -21,6 +21,8 @@ pub(crate) const FINITE: u8 = 7;
 pub(crate) const GATHER: u8 = 8;
 pub(crate) const TOTAL: u8 = 9;
 pub(crate) const WIRE: u8 = 10;
+pub(crate) const GRAD_OUT: u8 = 11;
+pub(crate) const FINITE_UNIT: u8 = 12;
 
 impl Trainer {
     pub(crate) fn walk(
@@ -66,6 +68,7 @@ impl Trainer {
             for s in &mut self.state {
                 s.close_grad();
                 s.close_slot();
+                s.close_shard();
             }
             self.figures.push_back(figures);
             return Err(e);
@@ -132,13 +135,26 @@ impl Trainer {
             Op::ReduceGrad { units, how } => self.reduce_grads(units, *how)?,
             Op::Finite => self.finite(f)?,
             Op::GradNorm => {
+                // Where a gradient has gone to the host, its squares were summed before.
                 for u in 0..self.units.len() {
-                    self.sum_squares(u, f)?;
+                    if !self.grads_leave[u] {
+                        self.sum_squares(u, f)?;
+                    }
                 }
                 self.total_squares(f)?;
                 self.clip(f)?;
             }
+            Op::Update { unit } if step.lane == Lane::Host => {
+                self.host_update(*unit as usize, f)?
+            }
             Op::Update { unit } => self.update(*unit as usize, f)?,
+            Op::GradOut { unit } => self.grad_out(*unit as usize, f)?,
+            Op::ParamIn { unit } => self.param_in(*unit as usize)?,
+            Op::ShardIn { unit } => self.shard_in(*unit as usize)?,
+            Op::StateIn { unit } => self.state_moves(*unit as usize, true)?,
+            Op::StateOut { unit } => self.state_moves(*unit as usize, false)?,
+            Op::Spill { unit, mb } => self.spill(*unit as usize, *mb as usize)?,
+            Op::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
             // Nothing is cleared: the first gradient written in a step overwrites (`GradSink`).
             Op::ZeroGrad { .. } => {}
             Op::Gather { unit } => self.gather_unit(*unit as usize, step.near, gather::STEP)?,

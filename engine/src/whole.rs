@@ -128,12 +128,21 @@ impl Trainer {
     /// A unit's whole state of one kind, in temporary memory.
     fn assemble(&self, u: usize, kind: StateKind) -> Tensors<Tensor> {
         let s = &self.state[u];
-        let mine = self.local_state(s, kind)?;
+        let mine = match self.hosted(u) {
+            0 => self.local_state(s, kind)?,
+            n => {
+                let bytes = self.read_local(u, kind, &(0..n))?;
+                let stream = self.reduce_stream();
+                let here = self.device().alloc(stream, 4 * n, Tag::Comm)?;
+                stream.write(here.all(), &bytes)?;
+                Tensor::dense(Arc::new(here), 0, [n], DType::F32)
+            }
+        };
         if s.hold.home == Home::Resident {
             return Ok(mine);
         }
-        let stream = self.reduce_stream();
         let elements = s.layout.padded();
+        let stream = self.reduce_stream();
         let whole = Arc::new(self.device().alloc(stream, 4 * elements, Tag::Comm)?);
         let mut mesh = self.groups.mesh().borrow_mut();
         mesh.named(gather::GROUP)?.all_gather(
@@ -149,7 +158,11 @@ impl Trainer {
     fn host_f32(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let mut bytes = vec![0u8; t.extent() as usize];
         self.reduce_stream().read(t.region(), &mut bytes)?;
-        let words = bytes.as_chunks::<4>().0.iter();
-        Ok(words.map(|b| f32::from_le_bytes(*b)).collect())
+        Ok(words(&bytes))
     }
+}
+
+fn words(bytes: &[u8]) -> Vec<f32> {
+    let words = bytes.as_chunks::<4>().0.iter();
+    words.map(|b| f32::from_le_bytes(*b)).collect()
 }

@@ -59,7 +59,7 @@ pub const CRATES: &[Crate] = &[
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH], theirs: &["blake3", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[TENSOR, PARALLEL, MESH], theirs: &["serde", "serde_json"], dev: &[] },
-    Crate { name: ENGINE, floor: 7, ours: &[HAL, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
+    Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
     Crate {
         name: "crossweave", floor: 8,
         ours: &[ABI, HAL, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],

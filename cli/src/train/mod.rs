@@ -5,6 +5,7 @@
 
 mod gate;
 mod metrics;
+mod offload;
 pub mod optimizer;
 mod progress;
 mod rank;
@@ -19,6 +20,7 @@ use crate::error::{CliError, Result};
 use crate::processes::Processes;
 use crossweave_engine::RankLedger;
 use gate::Shared;
+pub use offload::with_offload;
 use rank::Ended;
 use setup::Job;
 pub use setup::{rank_spec, units};

@@ -2,6 +2,7 @@
 
 use super::gate::{Shared, StoreBoot};
 use super::metrics::{Metrics, StepRecord, ValRecord};
+use super::offload::{host_device, with_offload};
 use super::progress::Live;
 use super::saves::Saves;
 use super::setup::Job;
@@ -39,11 +40,12 @@ struct Writer {
 /// The device, the data, a loss that is not finite, files that cannot be written; and whatever follows from another rank's failure.
 pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     let device = job.device(rank)?;
+    let host = host_device(&job.plugin, &job.host, rank)?;
     let boot = StoreBoot::new(&job.host, shared);
     let mut trainer = Trainer::new(
         &device,
         super::units(&job.source, &job.resolved)?,
-        job.rank_spec(rank),
+        with_offload(job.rank_spec(rank), &job.resolved, &host, false),
         &job.dry,
         &boot,
     )?;

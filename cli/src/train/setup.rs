@@ -1,5 +1,6 @@
 //! From a command line to a job: everything is checked here, before the first rank starts and before anything is written.
 
+use super::offload::with_offload;
 use super::optimizer;
 use super::resume::{self, Resume};
 use crate::args::TrainArgs;
@@ -171,7 +172,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let first = plugin.open(0)?;
-    plan_for(&first, &rank_spec(&resolved, 0, ranks, seq_len), &dry)?;
+    let first_rank = rank_spec(&resolved, 0, ranks, seq_len);
+    let first_rank = with_offload(first_rank, &resolved, &first, true);
+    plan_for(&first, &first_rank, &dry)?;
     drop(first);
     if processes.is_none_or(Processes::first) {
         for w in &resolved.warnings {
@@ -366,6 +369,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         timeout: Some(Duration::from_secs(1800)),
         zero: zero_spec(&r.settings.zero_optimization),
         precision: precision(r),
+        offload: None,
     }
 }
 

@@ -9,7 +9,7 @@ use crossweave_zero::optim::{Adam, StateName};
 const NO_CORRECTION: u64 = i32::MAX as u64;
 
 /// The step that tells the op whether moments are corrected.
-pub(super) fn op_step(a: &Adam, step: u64) -> u64 {
+pub(crate) fn op_step(a: &Adam, step: u64) -> u64 {
     if a.bias_correction {
         step
     } else {

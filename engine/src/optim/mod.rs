@@ -17,6 +17,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use adam::op_step;
 pub use assign::assign;
 pub(crate) use assign::recipes;
 pub(crate) use state::{StateView, UnitOptim};

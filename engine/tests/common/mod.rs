@@ -306,3 +306,109 @@ pub fn distance(a: &Outcome, b: &Outcome) -> f64 {
     }
     worst
 }
+
+/// Runs a rank alone until a step fails; the failure's sentence.
+pub fn train_until_error(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> String {
+    let units = units(model);
+    let null = w.null.open(0).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let device = w.cpu.open(0).unwrap();
+    let boot = Boot(Arc::new(LocalKv::default()));
+    let go = || -> crossweave_engine::Result<()> {
+        let mut t = Trainer::new(&device, units, s.clone(), &dry, &boot)?;
+        t.init()?;
+        for step in 0..steps {
+            one_step(&mut t, s, step)?;
+            t.metrics()?;
+        }
+        t.settle_offload()
+    };
+    go().expect_err("no step failed").to_string()
+}
+
+fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
+    let (mut tokens, mut targets) = (vec![], vec![]);
+    for q in 0..s.batch {
+        let (a, b) = ids(step, q);
+        tokens.extend(a);
+        targets.extend(b);
+    }
+    let mb = MicroBatch {
+        tokens: &tokens,
+        targets: &targets,
+        first_sequence: 0,
+    };
+    t.step(&[mb], 3e-3)
+}
+
+/// Losses of training whose every update is of gradients taken one update earlier, by hand: a trainer for the gradients, which is set
+/// to the older parameters before each step, and Adam in f64 on the newer ones. One rank, one micro-batch, f32.
+pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64> {
+    let units = units(model);
+    let null = w.null.open(0).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let device = w.cpu.open(0).unwrap();
+    let boot = Boot(Arc::new(LocalKv::default()));
+    // What a step did to the parameters of a trainer that began with zero moments at its first step tells nothing of the gradient; a
+    // trainer whose first moment decays at once and whose rate is 0 leaves the clipped gradient in it.
+    let mut spy = s.clone();
+    spy.optim.base.weight_decay = 0.0;
+    if let Optimizer::Adam(a) = &mut spy.optim.base.optimizer {
+        a.betas = [0.0, 0.5];
+    }
+    let mut t = Trainer::new(&device, units, spy, &dry, &boot).unwrap();
+    t.init().unwrap();
+    let params = t.params();
+    let read = |t: &Trainer, kind| -> Vec<Vec<f64>> {
+        let one = |p: &crossweave_tensor::ParamDecl| t.read(&p.name, kind).unwrap();
+        params
+            .iter()
+            .map(|p| one(p).into_iter().map(f64::from).collect())
+            .collect()
+    };
+    let mut newer = read(&t, StateKind::Value);
+    let mut older = newer.clone();
+    let zeros: Vec<Vec<f64>> = newer.iter().map(|p| vec![0.0; p.len()]).collect();
+    let (mut m, mut v) = (zeros.clone(), zeros);
+    let mut losses = vec![];
+    for step in 0..steps {
+        for (p, values) in params.iter().zip(&older) {
+            let values: Vec<f32> = values.iter().map(|x| *x as f32).collect();
+            t.load(&p.name, StateKind::Value, &values).unwrap();
+        }
+        t.publish().unwrap();
+        let (mut tokens, mut targets) = (vec![], vec![]);
+        for q in 0..s.batch {
+            let (a, b) = ids(step, q);
+            tokens.extend(a);
+            targets.extend(b);
+        }
+        let mb = MicroBatch {
+            tokens: &tokens,
+            targets: &targets,
+            first_sequence: 0,
+        };
+        t.step(&[mb], 0.0).unwrap();
+        losses.push(t.metrics().unwrap().unwrap().loss);
+        let grads = read(&t, StateKind::Moment1);
+        older = newer.clone();
+        let Optimizer::Adam(a) = s.optim.base.optimizer else {
+            panic!("the simulation knows Adam only");
+        };
+        let bias = |b: f64| 1.0 - b.powi(step as i32 + 1);
+        for (i, p) in params.iter().enumerate() {
+            let decays = s.optim.decay_all || p.group != crossweave_tensor::Group::NoDecay;
+            let decay = if decays { s.optim.base.weight_decay } else { 0.0 };
+            for k in 0..grads[i].len() {
+                let g = grads[i][k];
+                m[i][k] = a.betas[0] * m[i][k] + (1.0 - a.betas[0]) * g;
+                v[i][k] = a.betas[1] * v[i][k] + (1.0 - a.betas[1]) * g * g;
+                let root = (v[i][k] / bias(a.betas[1])).sqrt() + a.eps;
+                let x = &mut newer[i][k];
+                *x -= 3e-3 * decay * *x;
+                *x -= 3e-3 * m[i][k] / bias(a.betas[0]) / root;
+            }
+        }
+    }
+    losses
+}

@@ -4,6 +4,7 @@ use crate::engine::Reply;
 use crate::error::copy;
 use crate::file::Inner as FileInner;
 use crate::{ALIGN, Block, Error, Layer, Result, Verdict, lock};
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -59,14 +60,14 @@ pub(crate) enum Next {
 /// "Not now" is taken so many times in a row before it counts as a failure.
 const PATIENCE: u32 = 1_000;
 
-/// Cuts a transfer of `bytes` at `offset` into pieces of `size`. The block's memory is the engine's from here on.
+/// Cuts the transfer of a part of a block at `offset` into pieces of `size`. The block's memory is the engine's from here on.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn cut(
     file: Arc<FileInner>,
     write: bool,
     offset: u64,
     mut block: Block,
-    bytes: u64,
+    part: Range<u64>,
     size: u64,
     reply: Reply,
     counted: Arc<AtomicU64>,
@@ -81,8 +82,9 @@ pub(crate) fn cut(
         }
     };
     // Whole pages, where the block and the file have them: a tail then needs no detour through the cache.
+    let bytes = part.end - part.start;
     let padded = bytes.next_multiple_of(ALIGN);
-    let bytes = match padded <= block.bytes() && offset + padded <= file.bytes {
+    let bytes = match part.start + padded <= block.bytes() && offset + padded <= file.bytes {
         true => padded,
         false => bytes,
     };
@@ -110,7 +112,7 @@ pub(crate) fn cut(
         Piece {
             transfer: transfer.clone(),
             offset: offset + at,
-            at,
+            at: part.start + at,
             bytes,
             whole: (offset + at, bytes),
             tries: 0,

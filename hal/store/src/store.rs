@@ -89,11 +89,21 @@ impl Store {
 
     /// Reads `bytes` at `offset` into the block's beginning.
     pub fn read(&self, file: &BlockFile, offset: u64, block: Block, bytes: u64) -> Result<Ticket> {
-        self.transfer(false, file, offset, block, bytes)
+        self.transfer(false, file, offset, block, 0..bytes)
+    }
+    /// Writes a part of the block at `offset`.
+    pub fn write_part(
+        &self,
+        file: &BlockFile,
+        offset: u64,
+        block: Block,
+        part: std::ops::Range<u64>,
+    ) -> Result<Ticket> {
+        self.transfer(true, file, offset, block, part)
     }
     /// Writes the block's first `bytes` at `offset`. Up to the next page the rest of the block may be written too.
     pub fn write(&self, file: &BlockFile, offset: u64, block: Block, bytes: u64) -> Result<Ticket> {
-        self.transfer(true, file, offset, block, bytes)
+        self.transfer(true, file, offset, block, 0..bytes)
     }
 
     fn transfer(
@@ -102,12 +112,13 @@ impl Store {
         file: &BlockFile,
         offset: u64,
         block: Block,
-        bytes: u64,
+        part: std::ops::Range<u64>,
     ) -> Result<Ticket> {
+        let bytes = part.end.saturating_sub(part.start);
         let fits = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= file.bytes());
-        if !fits || bytes > block.bytes() {
+        if !fits || part.end > block.bytes() {
             return Err(Error::Request {
                 file: file.path().to_path_buf(),
                 what: format!(
@@ -125,7 +136,7 @@ impl Store {
             write,
             offset,
             block,
-            bytes,
+            part,
             size,
             reply,
             counted.clone(),

@@ -1,0 +1,77 @@
+//! DeepSpeed's offload keys as what the engine is to keep off the device.
+
+use crate::backend::{open_device, open_linked};
+use crate::error::Result;
+use crossweave_config::{Dtype, Resolved};
+use crossweave_engine::{
+    FileEngine, FileSettings, HostDevice, OffloadSpec, OptimizerOffload, RankSpec, Tier,
+};
+use crossweave_hal::{Device, HostServices, Plugin};
+use std::path::PathBuf;
+
+/// `spec` with what the config wants off the device. `host` computes on host memory. A rehearsal opens no files: what would rest in
+/// them rests in host memory.
+pub fn with_offload(spec: RankSpec, r: &Resolved, host: &Device, rehearsal: bool) -> RankSpec {
+    RankSpec {
+        offload: offload(r, host, rehearsal),
+        ..spec
+    }
+}
+
+/// The device whose kernels run on host memory: another opening of the same back end where that is the CPU, else the linked one.
+///
+/// # Errors
+/// A back end that refuses its configuration.
+pub fn host_device(plugin: &Plugin, services: &HostServices, rank: u32) -> Result<Device> {
+    match plugin.name() {
+        "cpu" | "null" => open_device(plugin, rank),
+        _ => open_device(&open_linked("cpu", services)?, rank),
+    }
+}
+
+fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> {
+    let (zero, aio) = (&r.settings.zero_optimization, &r.settings.aio);
+    let states = zero.offload_optimizer.as_ref();
+    let states = states.filter(|o| o.device != "none");
+    let params = zero.offload_param.as_ref();
+    let params = params.filter(|o| o.device != "none");
+    let activations = r.settings.activation_checkpointing.cpu_checkpointing;
+    if states.is_none() && !activations {
+        return None;
+    }
+    let tier = |device: &str| match device {
+        "nvme" if !rehearsal => Tier::Nvme,
+        _ => Tier::Host,
+    };
+    Some(OffloadSpec {
+        host: HostDevice(host.clone()),
+        optimizer: states.map(|o| OptimizerOffload {
+            tier: tier(&o.device),
+            ratio: o.ratio,
+            delayed: o.delayed_update,
+            // 16-bit parameters are updated from gradients of their own type, unless the wire is said to be wider.
+            grad_f32: r.dtype == Dtype::F32
+                || r.settings.communication_data_type.as_deref() == Some("fp32"),
+        }),
+        params: params.is_some(),
+        activations,
+        folder: states
+            .and_then(|o| o.nvme_path.clone())
+            .map(PathBuf::from)
+            .unwrap_or_default(),
+        files: FileSettings {
+            block_size: aio.block_size,
+            queue_depth: aio.queue_depth.min(u64::from(u32::MAX)) as u32,
+            threads: aio
+                .thread_count
+                .unwrap_or(aio.intra_op_parallelism)
+                .min(256) as u32,
+            single_submit: aio.single_submit,
+            overlap_events: aio.overlap_events,
+            engine: FileEngine::from_name(&aio.engine).unwrap_or_default(),
+            buffers: states.map_or(1, |o| o.buffer_count as usize),
+            ..FileSettings::default()
+        },
+        faults: None,
+    })
+}

@@ -1,0 +1,535 @@
+//! What rests off the device: optimizer states and the update itself on the host, parameters between gathers, kept inputs between
+//! forward and backward. The plan says when anything moves; this file is the device's side of each move, [`worker`] the host's.
+//!
+//! | what | where it rests | who moves it |
+//! |---|---|---|
+//! | states, masters | pinned memory, or a file through a bounded pool | never: the host's device computes on it in place |
+//! | gradient | pinned memory, or beside its state in the file | `GradOut`, once a step |
+//! | parameters | on the device; or with the states | `ParamIn`, once a step; or `ShardIn`, before each gather |
+//! | kept inputs | pinned memory | `Spill`, `Fetch` |
+
+mod file;
+mod memory;
+mod planning;
+mod spill;
+mod worker;
+
+pub(crate) use planning::{offload_facts, plan_offload};
+pub(crate) use spill::Spilled;
+
+use crate::error::{Error, Result};
+use crate::state::StateKind;
+use crate::trainer::{Figures, RankSpec, Trainer};
+use crate::walk::GRAD_OUT;
+use crossweave_hal::abi::op;
+use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag};
+use crossweave_store::{Layer, NoFaults, Settings, Store};
+use crossweave_tensor::{Decompositions, Run, Tensor};
+use crossweave_zero::Tier;
+use crossweave_zero::optim::{Optimizer, Recipe};
+use file::{Files, Layout, failed};
+use memory::{Hosted, Memory};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use worker::{Grad, Job, Knobs, Shared, WORDS, Worker};
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+/// The device whose kernels run on host memory: the `cpu` back end, or another that imports host pointers.
+#[derive(Clone)]
+pub struct HostDevice(pub Device);
+
+impl std::fmt::Debug for HostDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.plugin().name())
+    }
+}
+
+/// Optimizer states and gradients on the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OptimizerOffload {
+    /// Where states rest.
+    pub tier: Tier,
+    /// The part of each rank's slice that the host updates; the rest stays on the device. More than 0, at most 1.
+    pub ratio: f64,
+    /// The update runs beside the next step, whose gradients are those of the parameters before it.
+    pub delayed: bool,
+    /// Gradients travel as they were summed, in f32, also where parameters are 16-bit; else in the type of the parameters.
+    pub grad_f32: bool,
+}
+
+/// What rests off the device.
+#[derive(Clone, Debug)]
+pub struct OffloadSpec {
+    /// Computes on host memory.
+    pub host: HostDevice,
+    /// Optimizer states, gradients and the update.
+    pub optimizer: Option<OptimizerOffload>,
+    /// Parameters between gathers (stage 3): they rest with the optimizer states, whose whole update is then the host's.
+    pub params: bool,
+    /// Inputs kept for a recompute, between forward and backward.
+    pub activations: bool,
+    /// Folder of the files, when a tier is [`Tier::Nvme`].
+    pub folder: PathBuf,
+    /// How files are read and written; the size of a buffer is chosen here.
+    pub files: Settings,
+    /// Faults under the files, for tests.
+    pub faults: Option<Faults>,
+}
+
+/// Faults under the files, for tests.
+#[derive(Clone)]
+pub struct Faults(pub Arc<dyn Layer>);
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("faults")
+    }
+}
+
+/// The rank's way to its host thread.
+pub(crate) struct Offload {
+    jobs: Option<Sender<Job>>,
+    shared: Arc<Shared>,
+    /// Copies to the device asked for so far, by unit.
+    ins: Vec<u64>,
+    /// Elements on the host, by unit.
+    hosted: Vec<u64>,
+    layouts: Vec<Layout>,
+    grad: DType,
+    store: Option<Arc<Store>>,
+    /// Gradients and words leave on this.
+    out: Stream,
+    /// The step whose words have been sent.
+    begun: u64,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A unit as the host will hold it: elements, and runs updated alike.
+pub(crate) type Share = (u64, Vec<(Recipe, Range<u64>)>);
+
+/// Says so if the thread that should answer is gone.
+struct Guard(Arc<Shared>);
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let e = crossweave_tensor::Error::Shape("the host's update thread has panicked".into());
+            self.0.tell(|p| p.failed = Some(e));
+        }
+    }
+}
+
+impl Offload {
+    /// Allocates the host's side and starts its thread.
+    pub fn start(
+        device: &Device,
+        spec: &RankSpec,
+        offload: &OffloadSpec,
+        how: OptimizerOffload,
+        shares: Vec<Share>,
+    ) -> Tensors<Offload> {
+        // A scaled sum may lie beyond what float16 can say and still be finite.
+        let wide = how.grad_f32 || spec.compute == DType::F16;
+        let grad = if wide { DType::F32 } else { spec.compute };
+        let other = |r: &(Recipe, Range<u64>)| !matches!(r.0.optimizer, Optimizer::Adam(_));
+        if shares.iter().flat_map(|s| &s.1).any(other) {
+            return crossweave_tensor::shape_error(
+                "the host updates with Adam and AdamW only; choose one of them, or set offload_optimizer.device to \"none\"",
+            );
+        }
+        let hosted: Vec<u64> = shares.iter().map(|s| s.0).collect();
+        let layouts: Vec<Layout> = hosted
+            .iter()
+            .map(|n| Layout::new(*n, spec.compute, grad))
+            .collect();
+        let shared = Arc::new(Shared::default());
+        let store = match how.tier {
+            Tier::Host => None,
+            Tier::Nvme => {
+                let largest = layouts.iter().map(|l| l.end).max().unwrap_or(1);
+                let settings = Settings {
+                    buffer_bytes: largest.max(1),
+                    ..offload.files.clone()
+                };
+                let faults = offload.faults.as_ref();
+                let layer = faults.map_or_else(|| Arc::new(NoFaults) as _, |f| f.0.clone());
+                let store = Store::open_with(&offload.folder, device, Tag::Moment, settings, layer);
+                Some(Arc::new(store.map_err(failed)?))
+            }
+        };
+        let mut grads = vec![];
+        let mut units = vec![];
+        let mut files = vec![];
+        for ((numel, runs), layout) in shares.into_iter().zip(&layouts) {
+            let memory = match (&store, numel) {
+                (_, 0) => Memory::None,
+                (Some(_), _) => Memory::File,
+                (None, _) => Memory::host(device, spec.compute, numel)?,
+            };
+            let file = match &store {
+                Some(s) if numel > 0 => Some(s.file("state", layout.end).map_err(failed)?),
+                _ => None,
+            };
+            grads.push(match (&store, numel) {
+                (None, n) if n > 0 => Some(device.alloc_host(grad.bytes(n), Tag::Grad)?),
+                _ => None,
+            });
+            files.push(file::Unit::new(*layout, file));
+            units.push(Hosted {
+                numel,
+                runs,
+                memory,
+                ..Hosted::default()
+            });
+        }
+        // One in use, one on its way, one to spare.
+        let words = (0..3)
+            .map(|_| device.alloc_host(WORDS, Tag::Staging))
+            .collect::<crossweave_hal::Result<Vec<_>>>()?;
+        shared.tell(|p| {
+            (p.ins, p.grads, p.words) = (vec![0; units.len()], grads, words);
+        });
+        let (jobs, todo) = channel();
+        let host = offload.host.0.clone();
+        let worker = Worker {
+            stream: host.stream("host", 0)?,
+            copy_in: device.stream("copy_in", 1)?,
+            host,
+            compute: spec.compute,
+            grad,
+            units,
+            files: store.clone().map(|s| Files::new(s, files)),
+            shared: shared.clone(),
+            words: None,
+            jobs: todo,
+            queue: Default::default(),
+        };
+        let guard = Guard(shared.clone());
+        let thread = std::thread::Builder::new().name(format!("host-{}", spec.rank));
+        let thread = thread.spawn(move || {
+            let guard = guard;
+            worker.run();
+            drop(guard);
+        });
+        let thread = thread.map_err(|e| {
+            crossweave_tensor::Error::Shape(format!("the host's update thread cannot start: {e}"))
+        })?;
+        Ok(Offload {
+            jobs: Some(jobs),
+            ins: vec![0; hosted.len()],
+            shared,
+            hosted,
+            layouts,
+            grad,
+            store,
+            out: device.stream("copy_out", 1)?,
+            begun: 0,
+            thread: Some(thread),
+        })
+    }
+
+    /// Elements of unit `u` on the host.
+    pub fn hosted(&self, u: usize) -> u64 {
+        self.hosted[u]
+    }
+
+    fn send(&self, job: Job) -> Tensors<()> {
+        let sent = self.jobs.as_ref().is_some_and(|j| j.send(job).is_ok());
+        match sent {
+            true => self.shared.wait(|_| Some(())),
+            false => self.shared.wait(|_| None),
+        }
+    }
+
+    /// Every copy asked for of this unit's parameters has been enqueued: later work on them waits by itself.
+    pub fn wait_params(&self, u: usize) -> Tensors<()> {
+        let asked = self.ins[u];
+        match asked {
+            0 => Ok(()),
+            n => self.shared.wait(|p| (p.ins[u] >= n).then_some(())),
+        }
+    }
+
+    /// Bytes that went through files.
+    pub fn counters(&self) -> Option<crossweave_store::Counters> {
+        self.store.as_ref().map(|s| s.counters())
+    }
+
+    fn params_in(&mut self, u: usize, dest: Arc<Buffer>, at: u64) -> Tensors<()> {
+        self.ins[u] += 1;
+        self.send(Job::In(u, dest, at))
+    }
+
+    /// Pinned memory for a unit's gradient: its own, or a block of the pool.
+    fn grad_memory(&self, u: usize) -> Tensors<Grad> {
+        let Some(store) = &self.store else {
+            return self.shared.wait(|p| p.grads[u].take()).map(Grad::Pinned);
+        };
+        // In short waits, so that a failure of the thread that frees blocks is heard.
+        let until = Instant::now() + file::PATIENCE;
+        loop {
+            match store.pool().take(Duration::from_millis(50)) {
+                Ok(b) => return Ok(Grad::Block(b)),
+                Err(e) if Instant::now() > until => return Err(failed(e)),
+                Err(_) => self.shared.wait(|_| Some(()))?,
+            }
+        }
+    }
+
+    fn read(&self, u: usize, kind: StateKind, r: Range<u64>) -> Tensors<Vec<u8>> {
+        let (tx, rx) = sync_channel(1);
+        self.send(Job::Read(u, kind, r, tx))?;
+        rx.recv().unwrap_or_else(|_| self.shared.wait(|_| None))
+    }
+
+    fn write(&self, u: usize, kind: StateKind, from: u64, bytes: &[u8]) -> Tensors<()> {
+        let (tx, rx) = sync_channel(1);
+        self.send(Job::Write(u, kind, from, bytes.to_vec(), tx))?;
+        rx.recv().unwrap_or_else(|_| self.shared.wait(|_| None))
+    }
+}
+
+impl Drop for Offload {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(t) = self.thread.take() {
+            let _ = t.join();
+        }
+    }
+}
+
+fn no_host<T>(what: &str) -> Tensors<T> {
+    crossweave_tensor::shape_error(format!("the plan asks for {what} and nothing is offloaded"))
+}
+
+/// A pinned piece of memory as the target of a copy.
+fn target(memory: &Grad) -> Option<&Buffer> {
+    match memory {
+        Grad::Pinned(m) => Some(m.buffer()),
+        Grad::Block(b) => b.buffer(),
+    }
+}
+
+impl Trainer {
+    /// Elements of unit `u` that the host updates.
+    pub(crate) fn hosted(&self, u: usize) -> u64 {
+        self.offload.as_ref().map_or(0, |o| o.hosted(u))
+    }
+
+    /// `GradOut`: the host's part of the reduced gradient leaves; what nobody on the device needs is freed.
+    pub(crate) fn grad_out(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+        let k = self.hosted(u);
+        // The norm is taken later, of what is summed here.
+        self.sum_squares(u, f)?;
+        self.count_leaving(u)?;
+        if k > 0 {
+            let Some(grad) = self.state[u].grad(&(0..k)) else {
+                return crossweave_tensor::shape_error(format!(
+                    "unit {u} has no gradient to copy out"
+                ));
+            };
+            let cache = self.cache(u, GRAD_OUT);
+            let done = self.send_grad(u, &grad, &cache);
+            self.keep_cache(u, GRAD_OUT, cache);
+            done?;
+        }
+        if k == self.state[u].owned_len() {
+            self.state[u].close_grad();
+        }
+        Ok(())
+    }
+
+    fn send_grad(
+        &self,
+        u: usize,
+        grad: &Tensor,
+        cache: &std::cell::RefCell<crossweave_tensor::KernelCache>,
+    ) -> Tensors<()> {
+        let Some(o) = &self.offload else {
+            return no_host("a gradient on the host");
+        };
+        let memory = o.grad_memory(u)?;
+        let at = match &memory {
+            Grad::Pinned(_) => 0,
+            Grad::Block(_) => o.layouts[u].grad,
+        };
+        let Some(to) = target(&memory) else {
+            return crossweave_tensor::shape_error("a block without memory");
+        };
+        let bytes = o.grad.bytes(grad.numel());
+        if o.grad == DType::F32 {
+            o.out.copy(to.region(at, bytes), grad.region())?;
+        } else {
+            let run = Run::new(&o.out, &Decompositions, cache);
+            let small = run.empty_for([grad.numel()], o.grad, Tag::Comm)?;
+            let none = op::NoParams::default();
+            run.launch(op::CAST, &[Some(&small), Some(grad)], none.as_bytes(), &[])?;
+            o.out.copy(to.region(at, bytes), small.region())?;
+        }
+        o.send(Job::Grad(u, memory))
+    }
+
+    /// `Update` on the host lane; what of the unit is the device's is updated there at once.
+    pub(crate) fn host_update(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+        let (k, step) = (self.hosted(u), self.step);
+        let knobs = Knobs {
+            lr: self.lr,
+            grad_scale: self.unscale(),
+            step: self.update_number(),
+            betas: self.betas,
+            coef: self.spec.clip > 0.0,
+            skip: self.skip_word(f).is_some(),
+        };
+        let Some(o) = &mut self.offload else {
+            return no_host("an update on the host");
+        };
+        if o.begun != step {
+            o.begun = step;
+            let words: HostBuffer = o.shared.wait(|p| p.words.pop())?;
+            let all = f.words.region(0, WORDS);
+            o.out.copy(words.buffer().all(), all)?;
+            o.send(Job::Begin(words))?;
+        }
+        if k > 0 {
+            o.send(Job::Update(u, knobs))?;
+        }
+        if k < self.state[u].owned_len() {
+            self.update_rest(u, f)?;
+        }
+        self.state[u].changed();
+        Ok(())
+    }
+
+    /// `ParamIn`: what the host made of the parameters, to where the device keeps its slice.
+    pub(crate) fn param_in(&mut self, u: usize) -> Tensors<()> {
+        if let (true, Some((dest, at))) = (self.hosted(u) > 0, self.state[u].arrives())
+            && let Some(o) = &mut self.offload
+        {
+            o.params_in(u, dest, at)?;
+        }
+        self.state[u].changed();
+        Ok(())
+    }
+
+    /// `ShardIn`: the slice for the next gather, into memory that lives until then.
+    pub(crate) fn shard_in(&mut self, u: usize) -> Tensors<()> {
+        let Some(o) = &mut self.offload else {
+            return no_host("a slice from the host");
+        };
+        if o.hosted(u) > 0 {
+            let stream = self.gather.as_ref().unwrap_or(&self.compute);
+            let dest = self.state[u].open_shard(stream)?;
+            o.params_in(u, dest, 0)?;
+        }
+        Ok(())
+    }
+
+    /// `StateIn`, `StateOut`.
+    pub(crate) fn state_moves(&mut self, u: usize, inward: bool) -> Tensors<()> {
+        match &self.offload {
+            Some(o) if o.hosted(u) > 0 => o.send(match inward {
+                true => Job::StateIn(u),
+                false => Job::StateOut(u),
+            }),
+            Some(_) => Ok(()),
+            None => no_host("a state from the host"),
+        }
+    }
+
+    /// What the host was asked to do with this unit's parameters is enqueued.
+    pub(crate) fn wait_params(&self, u: usize) -> Tensors<()> {
+        self.offload.as_ref().map_or(Ok(()), |o| o.wait_params(u))
+    }
+
+    /// The same for every unit whose parameters unit `u` reads.
+    pub(crate) fn wait_units(&self, u: usize) -> Tensors<()> {
+        if self.offload.is_some() {
+            self.wait_params(u)?;
+            for (o, _) in &self.units[u].borrowed {
+                self.wait_params(*o)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starting values of a unit whose state rests on the host: made on the device a parameter at a time, then moved.
+    pub(crate) fn fill_hosted(&mut self, u: usize) -> Tensors<()> {
+        for i in 0..self.state[u].decls.len() {
+            let cache = Default::default();
+            let Some((_, local)) = self.state[u].pieces(i) else {
+                continue;
+            };
+            let run = Run::new(&self.compute, &Decompositions, &cache);
+            let here = run.empty([local.end - local.start], DType::F32)?;
+            crate::init::fill_one(&run, &self.state[u], i, self.spec.seed, &here)?;
+            let mut bytes = vec![0u8; here.extent() as usize];
+            self.compute.read(here.region(), &mut bytes)?;
+            self.write_local(u, StateKind::Value, local.start, &bytes)?;
+        }
+        for kind in [StateKind::Moment1, StateKind::Moment2] {
+            let zeros = vec![0u8; 4 * self.state[u].owned_len() as usize];
+            self.write_local(u, kind, 0, &zeros)?;
+        }
+        Ok(())
+    }
+
+    /// Elements of a unit's state on the host as f32 bytes: local elements of what this rank owns.
+    pub(crate) fn read_local(&self, u: usize, kind: StateKind, r: &Range<u64>) -> Tensors<Vec<u8>> {
+        match &self.offload {
+            Some(o) => o.read(u, kind, r.clone()),
+            None => no_host("a state on the host"),
+        }
+    }
+
+    /// Sets elements of a state on the host from `from` on.
+    fn write_local(&self, u: usize, kind: StateKind, from: u64, bytes: &[u8]) -> Tensors<()> {
+        match &self.offload {
+            Some(o) => o.write(u, kind, from, bytes),
+            None => no_host("a state on the host"),
+        }
+    }
+
+    /// Puts values to elements `from..` of a parameter's state on the host, as far as they live here; how many did.
+    pub(crate) fn put_hosted(
+        &self,
+        (u, i): (usize, usize),
+        kind: StateKind,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<u64> {
+        let Some((part, local)) = self.state[u].pieces(i) else {
+            return Ok(0);
+        };
+        let end = from.saturating_add(bytes.len() as u64 / 4);
+        let (a, b) = (part.start.max(from), part.end.min(end));
+        if a >= b {
+            return Ok(0);
+        }
+        let bytes = &bytes[4 * (a - from) as usize..4 * (b - from) as usize];
+        self.write_local(u, kind, local.start + a - part.start, bytes)
+            .map_err(|e| self.error("loading a state", e))?;
+        Ok(b - a)
+    }
+
+    /// Bytes this rank has moved through files, if state rests in any: (read, written).
+    pub fn file_traffic(&self) -> Option<(u64, u64)> {
+        let c = self.offload.as_ref()?.counters()?;
+        Some((c.read, c.written))
+    }
+
+    /// Waits for what the host was given; its failure, if it has failed.
+    ///
+    /// # Errors
+    /// A full or broken disk; the device.
+    pub fn settle_offload(&self) -> Result<()> {
+        let Some(o) = &self.offload else {
+            return Ok(());
+        };
+        let all = || (0..o.ins.len()).try_for_each(|u| o.wait_params(u));
+        all().map_err(|e| -> Error { self.error("the update on the host", e) })
+    }
+}

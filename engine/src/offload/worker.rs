@@ -1,0 +1,461 @@
+//! The host's side of an offloaded update: one thread per rank that does, in the order of the plan, what the plan gives the host.
+//!
+//! The thread owns all state that rests off the device. It runs the same optimizer kernel as the device would, on a second device (the
+//! host's), over pinned memory of the first that is lent for the launch; so nothing is copied between the two and the bits are the
+//! same. Whoever waits for it gets its failure instead.
+
+use super::file::{Files, PATIENCE};
+use super::memory::{Hosted, Memory, Pieces, piece};
+use crate::optim::op_step;
+use crate::state::StateKind;
+use crossweave_hal::abi::op;
+use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream};
+use crossweave_store::Block;
+use crossweave_tensor::{Decompositions, Result, Run, Tensor};
+use crossweave_zero::optim::{Optimizer, Recipe};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A unit's gradient on its way from the device.
+pub(super) enum Grad {
+    Pinned(HostBuffer),
+    Block(Block),
+}
+
+/// What one update takes.
+#[derive(Clone, Copy)]
+pub(super) struct Knobs {
+    pub lr: f64,
+    pub grad_scale: f64,
+    pub betas: Option<[f64; 2]>,
+    pub step: u64,
+    /// The words that began the step hold a coefficient, and a skip count.
+    pub coef: bool,
+    pub skip: bool,
+}
+
+/// One thing to do.
+pub(super) enum Job {
+    /// `[loss, squares, norm, coefficient, skip]` of the step whose updates follow.
+    Begin(HostBuffer),
+    Grad(usize, Grad),
+    StateIn(usize),
+    Update(usize, Knobs),
+    StateOut(usize),
+    /// Parameters to the device: destination, and the byte where they go.
+    In(usize, Arc<Buffer>, u64),
+    Read(usize, StateKind, Range<u64>, SyncSender<Result<Vec<u8>>>),
+    /// First element, and f32 values.
+    Write(usize, StateKind, u64, Vec<u8>, SyncSender<Result<()>>),
+}
+
+/// Bytes of the words that begin a step.
+pub(super) const WORDS: u64 = 20;
+
+/// What both sides see.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Copies to the device enqueued so far, by unit.
+    pub ins: Vec<u64>,
+    /// Memory for gradients and words that nobody uses.
+    pub grads: Vec<Option<HostBuffer>>,
+    pub words: Vec<HostBuffer>,
+    pub failed: Option<crossweave_tensor::Error>,
+}
+
+#[derive(Default)]
+pub(super) struct Shared {
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub fn tell(&self, f: impl FnOnce(&mut Progress)) {
+        f(&mut self.lock());
+        self.changed.notify_all();
+    }
+    /// Waits until `get` finds something, or the thread has failed.
+    pub fn wait<T>(&self, mut get: impl FnMut(&mut Progress) -> Option<T>) -> Result<T> {
+        let mut p = self.lock();
+        loop {
+            if let Some(e) = &p.failed {
+                return Err(e.clone());
+            }
+            if let Some(t) = get(&mut p) {
+                return Ok(t);
+            }
+            p = self.changed.wait(p).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The thread's own.
+pub(super) struct Worker {
+    pub host: Device,
+    pub stream: Stream,
+    /// Of the first device.
+    pub copy_in: Stream,
+    pub compute: DType,
+    pub grad: DType,
+    pub units: Vec<Hosted>,
+    pub files: Option<Files>,
+    pub shared: Arc<Shared>,
+    pub words: Option<Arc<Buffer>>,
+    pub jobs: Receiver<Job>,
+    /// Jobs that were taken from the channel and not done yet.
+    pub queue: VecDeque<Job>,
+}
+
+impl Worker {
+    /// Until the other side hangs up.
+    pub fn run(mut self) {
+        let done = self.serve();
+        let e = match done {
+            Ok(()) => return,
+            Err(e) => e,
+        };
+        self.shared.tell(|p| p.failed = Some(e.clone()));
+        // Whoever asks from now on is told too, until nobody can.
+        let Worker { jobs, queue, .. } = self;
+        for job in queue.into_iter().chain(jobs) {
+            match job {
+                Job::Read(.., reply) => drop(reply.send(Err(e.clone()))),
+                Job::Write(.., reply) => drop(reply.send(Err(e.clone()))),
+                _ => {}
+            }
+        }
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        loop {
+            let next = match self.queue.pop_front() {
+                Some(job) => Ok(job),
+                None => self.jobs.try_recv(),
+            };
+            let job = match next {
+                Ok(job) => job,
+                Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => {
+                    // Nothing to do: blocks whose writes are over go back to the pool, where the other side may wait for one.
+                    if let Some(files) = &mut self.files
+                        && files.reap_one()?
+                    {
+                        continue;
+                    }
+                    match self.jobs.recv_timeout(Duration::from_secs(3600)) {
+                        Ok(job) => job,
+                        Err(RecvTimeoutError::Timeout) => continue,
+                        Err(RecvTimeoutError::Disconnected) => break,
+                    }
+                }
+            };
+            self.run_job(job)?;
+        }
+        match &mut self.files {
+            Some(files) => files.finish(),
+            None => Ok(()),
+        }
+    }
+
+    fn run_job(&mut self, job: Job) -> Result<()> {
+        match job {
+            Job::Begin(words) => {
+                let lent = Arc::new(self.host.borrow_host(words)?);
+                if let Some(old) = self.words.replace(lent) {
+                    let old = unlend(old)?;
+                    self.shared.tell(|p| p.words.push(old));
+                }
+            }
+            Job::Grad(u, Grad::Pinned(memory)) => self.units[u].grad = Some(memory),
+            Job::Grad(u, Grad::Block(block)) => self.files()?.grad(u, block)?,
+            Job::StateIn(u) => {
+                self.reserve()?;
+                self.files()?.state_in(u)?;
+            }
+            Job::StateOut(u) => self.files()?.state_out(u)?,
+            Job::Update(u, knobs) => self.update(u, knobs)?,
+            Job::In(u, dest, at) => {
+                self.params_in(u, &dest, at)?;
+                self.shared.tell(|p| p.ins[u] += 1);
+            }
+            Job::Read(u, kind, r, reply) => {
+                let bytes = self.read(u, kind, r);
+                drop(reply.send(bytes));
+            }
+            Job::Write(u, kind, from, bytes, reply) => {
+                let done = self.write(u, kind, from, &bytes);
+                drop(reply.send(done));
+            }
+        }
+        Ok(())
+    }
+
+    /// A block for the next read. Where all are gradients that wait in line behind this job, those are written first: nothing else
+    /// would ever free one.
+    fn reserve(&mut self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !self.files()?.reserve()? {
+            let waits = |j: &Job| matches!(j, Job::Grad(_, Grad::Block(_)));
+            let next = match self.queue.iter().position(waits) {
+                Some(at) => self.queue.remove(at),
+                None => match self.jobs.recv_timeout(Duration::from_millis(20)) {
+                    Ok(job) => Some(job),
+                    Err(RecvTimeoutError::Timeout) => None,
+                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                },
+            };
+            match next {
+                Some(Job::Grad(u, Grad::Block(block))) => self.files()?.grad(u, block)?,
+                Some(job) => self.queue.push_back(job),
+                // The other side has one in hand.
+                None if Instant::now() > until => return Ok(()),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn files(&mut self) -> Result<&mut Files> {
+        match &mut self.files {
+            Some(f) => Ok(f),
+            None => {
+                crossweave_tensor::shape_error("the plan moves state to files and none are open")
+            }
+        }
+    }
+
+    /// The optimizer step of what the host owns of a unit.
+    fn update(&mut self, u: usize, knobs: Knobs) -> Result<()> {
+        let mut unit = std::mem::take(&mut self.units[u]);
+        let done = self.lend(u, &mut unit, true, |w, unit, pieces| {
+            w.launch(unit, pieces, knobs)
+        });
+        if let Some(grad) = unit.grad.take() {
+            self.shared.tell(|p| p.grads[u] = Some(grad));
+        }
+        self.units[u] = unit;
+        done
+    }
+
+    /// Lends a unit's memory to the host device, runs `f`, and takes the memory back once the device has finished.
+    fn lend(
+        &mut self,
+        u: usize,
+        unit: &mut Hosted,
+        with_grad: bool,
+        f: impl FnOnce(&Worker, &Hosted, &Pieces) -> Result<()>,
+    ) -> Result<()> {
+        let host = self.host.clone();
+        match &mut unit.memory {
+            Memory::Host(_) => {
+                let grad = match with_grad {
+                    true => unit.grad.take(),
+                    false => None,
+                };
+                let lent = unit.memory.lend(&host, grad)?;
+                let done = f(self, unit, &lent);
+                unit.grad = unit.memory.take_back(lent)?;
+                done
+            }
+            Memory::File => {
+                let (block, layout) = self.files()?.take_held(u)?;
+                let lent = block.lend(&host).map_err(super::file::failed)?;
+                let done = match lent.buffer() {
+                    Some(b) => f(self, unit, &layout.pieces(b)),
+                    None => Ok(()),
+                };
+                let block = lent.give_back().map_err(super::file::failed)?;
+                self.files()?.hold(u, block);
+                done
+            }
+            Memory::None => {
+                crossweave_tensor::shape_error(format!("nothing of unit {u} is on the host"))
+            }
+        }
+    }
+
+    fn launch(&self, unit: &Hosted, pieces: &Pieces, k: Knobs) -> Result<()> {
+        let run = Run::new(&self.stream, &Decompositions, &unit.cache);
+        let master = self.compute != DType::F32;
+        let words = self.words.as_ref();
+        let word = |i: u64, dtype| words.map(|w| Tensor::dense(w.clone(), 4 * i, [1], dtype));
+        let coef = word(3, DType::F32).filter(|_| k.coef);
+        let skip = word(4, DType::U32).filter(|_| k.skip);
+        let mut recipes: Vec<Recipe> = vec![];
+        for (r, _) in &unit.runs {
+            if !recipes.contains(r) {
+                recipes.push(*r);
+            }
+        }
+        for recipe in recipes {
+            let Optimizer::Adam(a) = recipe.optimizer.with_betas(k.betas) else {
+                return crossweave_tensor::shape_error("the host updates with Adam only");
+            };
+            let dynamic = op::AdamwDyn {
+                lr: k.lr * recipe.lr_scale,
+                grad_scale: k.grad_scale,
+                step: op_step(&a, k.step),
+                ..Default::default()
+            };
+            let mut tensors = vec![];
+            for (_, r) in unit.runs.iter().filter(|(same, _)| *same == recipe) {
+                let f32s = |at: &(Arc<Buffer>, u64)| piece(at, DType::F32, r);
+                let Some(grad) = &pieces.grad else {
+                    return crossweave_tensor::shape_error("an update before its gradient");
+                };
+                let grad = piece(grad, self.grad, r);
+                match &pieces.param {
+                    Some(p) if master => tensors.extend([
+                        piece(p, self.compute, r),
+                        grad,
+                        f32s(&pieces.moment1),
+                        f32s(&pieces.moment2),
+                        f32s(&pieces.value),
+                    ]),
+                    _ => tensors.extend([
+                        f32s(&pieces.value),
+                        grad,
+                        f32s(&pieces.moment1),
+                        f32s(&pieces.moment2),
+                    ]),
+                }
+            }
+            if tensors.is_empty() {
+                continue;
+            }
+            let p = op::AdamwParams {
+                flags: if master { op::FLAG_MASTER } else { 0 },
+                mode: a.l2 as u32,
+                beta1: a.betas[0],
+                beta2: a.betas[1],
+                eps: a.eps,
+                weight_decay: recipe.weight_decay,
+                ..Default::default()
+            };
+            let operands: Vec<Option<&Tensor>> = [coef.as_ref(), skip.as_ref()]
+                .into_iter()
+                .chain(tensors.iter().map(Some))
+                .collect();
+            run.launch(op::ADAMW, &operands, p.as_bytes(), dynamic.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Values that were written from outside become the parameters the device is given.
+    fn refresh(&mut self, u: usize, unit: &mut Hosted) -> Result<()> {
+        if !std::mem::take(&mut unit.dirty) || self.compute == DType::F32 {
+            return Ok(());
+        }
+        self.lend(u, unit, false, |w, unit, pieces| {
+            let Some(p) = &pieces.param else {
+                return Ok(());
+            };
+            let all = 0..unit.numel;
+            let (param, value) = (
+                piece(p, w.compute, &all),
+                piece(&pieces.value, DType::F32, &all),
+            );
+            let cache = Default::default();
+            let run = Run::new(&w.stream, &Decompositions, &cache);
+            let none = op::NoParams::default();
+            run.launch(
+                op::CAST,
+                &[Some(&param), Some(&value)],
+                none.as_bytes(),
+                &[],
+            )
+        })
+    }
+
+    fn params_in(&mut self, u: usize, dest: &Buffer, at: u64) -> Result<()> {
+        let mut unit = std::mem::take(&mut self.units[u]);
+        let bytes = self.compute.bytes(unit.numel);
+        let to = dest.region(at, bytes);
+        let mut go = || -> Result<()> {
+            let in_file = matches!(unit.memory, Memory::File);
+            // A block of the step's own update, or one read for this copy alone.
+            let read_here = in_file && !self.files()?.holds(u);
+            if read_here {
+                self.reserve()?;
+                match unit.dirty {
+                    true => self.files()?.read_all(u)?,
+                    false => self.files()?.read_params(u)?,
+                }
+            }
+            let dirty = unit.dirty;
+            self.refresh(u, &mut unit)?;
+            match &unit.memory {
+                Memory::Host(_) => {
+                    let Some(from) = unit.memory.params() else {
+                        return crossweave_tensor::shape_error("a unit's memory is lent");
+                    };
+                    self.copy_in.copy(to, from.region(0, bytes))?;
+                }
+                Memory::File => {
+                    let copy_in = &self.copy_in;
+                    if let Some(files) = &self.files {
+                        files.copy_params(u, |from| Ok(copy_in.copy(to, from)?), bytes)?;
+                    }
+                }
+                Memory::None => {}
+            }
+            if read_here {
+                match dirty {
+                    true => self.files()?.state_out(u)?,
+                    false => self.files()?.let_go(u),
+                }
+            }
+            Ok(())
+        };
+        let done = go();
+        self.units[u] = unit;
+        done
+    }
+
+    fn read(&mut self, u: usize, kind: StateKind, r: Range<u64>) -> Result<Vec<u8>> {
+        let bytes = 4 * r.start as usize..4 * r.end as usize;
+        match &mut self.units[u].memory {
+            Memory::File => {
+                self.reserve()?;
+                let files = self.files()?;
+                files.read_all(u)?;
+                let out = files.bytes(u, kind, bytes.clone())?.to_vec();
+                files.let_go(u);
+                Ok(out)
+            }
+            memory => Ok(memory.bytes(kind)?[bytes].to_vec()),
+        }
+    }
+
+    fn write(&mut self, u: usize, kind: StateKind, from: u64, values: &[u8]) -> Result<()> {
+        let bytes = 4 * from as usize..4 * from as usize + values.len();
+        self.units[u].dirty |= kind == StateKind::Value;
+        match &mut self.units[u].memory {
+            Memory::File => {
+                self.reserve()?;
+                let files = self.files()?;
+                files.read_all(u)?;
+                files.bytes(u, kind, bytes)?.copy_from_slice(values);
+                files.state_out(u)
+            }
+            memory => {
+                memory.bytes(kind)?[bytes].copy_from_slice(values);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The memory behind a lent buffer nobody else holds.
+pub(super) fn unlend(lent: Arc<Buffer>) -> Result<HostBuffer> {
+    match Arc::into_inner(lent) {
+        Some(b) => Ok(b.take_back()?),
+        None => crossweave_tensor::shape_error("lent memory is still held elsewhere"),
+    }
+}

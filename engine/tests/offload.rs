@@ -1,0 +1,284 @@
+//! Offload on threads: the same bits wherever state, gradients, parameters and kept inputs rest; the ledgers say where that is and what
+//! travelled; failures of the disk arrive as sentences.
+
+mod common;
+
+use common::*;
+use crossweave_engine::{
+    FaultLayer, Faults, FileEngine, FileSettings, HostDevice, OffloadSpec, OptimizerOffload,
+    RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
+};
+use crossweave_hal::DType;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn offload(w: &World, dir: &Path, tier: Tier) -> OffloadSpec {
+    OffloadSpec {
+        host: HostDevice(w.cpu.open(0).unwrap()),
+        optimizer: Some(OptimizerOffload {
+            tier,
+            ratio: 1.0,
+            delayed: false,
+            grad_f32: true,
+        }),
+        params: false,
+        activations: false,
+        folder: dir.to_path_buf(),
+        files: FileSettings {
+            block_size: 4096,
+            queue_depth: 4,
+            buffers: 4,
+            ..FileSettings::default()
+        },
+        faults: None,
+    }
+}
+
+fn staged(base: &RankSpec, stage: u32) -> RankSpec {
+    RankSpec {
+        zero: ZeroSpec {
+            stage: ZeroStage::from_number(stage).unwrap(),
+            ..base.zero
+        },
+        ..base.clone()
+    }
+}
+
+#[test]
+fn no_kind_of_offload_changes_a_bit() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let mut left = 0;
+    // Each mesh with what differs most from the others; within a mesh every stage and tier, the rest in turn.
+    for (model, compute, n, clip) in [
+        (gpt2(1, 0.1), DType::F32, 1, 0.0),
+        (llama(1), DType::F32, 2, 0.5),
+        (gpt2(1, 0.1), DType::Bf16, 3, 0.5),
+        (llama(1), DType::Bf16, 1, 0.0),
+    ] {
+        let base = RankSpec {
+            compute,
+            clip,
+            ..spec(n, 1 + n % 2)
+        };
+        let plain = train(&w, &model, &base, 3);
+        for stage in 0..=3 {
+            for tier in [Tier::Host, Tier::Nvme] {
+                left += 1;
+                let mut o = offload(&w, dir.path(), tier);
+                let how = o.optimizer.as_mut().unwrap();
+                how.ratio = 1.0;
+                o.params = stage == 3 && left % 3 != 1;
+                o.activations = left % 2 == 0;
+                o.files.buffers = 1 + left % 4;
+                o.files.engine = [FileEngine::Auto, FileEngine::Threads][left % 2];
+                let mut s = staged(&base, stage);
+                if o.activations {
+                    s.recompute = Recompute::Full;
+                }
+                let what = format!(
+                    "{compute:?}, {n} ranks, clip {clip}, stage {stage}, {tier:?}, {:?}, params {}, inputs {}",
+                    how.ratio, o.params, o.activations
+                );
+                s.offload = Some(o);
+                let got = train(&w, &model, &s, 3);
+                assert!(got.bits() == plain.bits(), "{what}: {}", got.plan);
+            }
+        }
+    }
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "swap is left"
+    );
+}
+
+/// Parameters of a model, and those of its largest unit.
+fn sizes(model: &crossweave_nn::ModelSpec) -> Vec<u64> {
+    let units = units(model).into_iter();
+    units
+        .map(|u| u.params.iter().map(|p| p.shape.numel()).sum())
+        .collect()
+}
+
+#[test]
+fn ledgers_say_what_rests_where_and_what_travelled_to_the_byte() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let model = llama(3);
+    let steps = 4;
+    for (compute, grad_f32) in [
+        (DType::F32, true),
+        (DType::Bf16, false),
+        (DType::Bf16, true),
+    ] {
+        for n in [1u32, 2] {
+            // Slices are padded to equal lengths; what is owned is exact.
+            let owned: u64 = sizes(&model).iter().map(|p| p.div_ceil(n.into())).sum();
+            let width = compute.bytes(1);
+            let grad = if grad_f32 { 4 } else { width };
+            for stage in 1..=3 {
+                let mut s = RankSpec {
+                    compute,
+                    ..staged(&spec(n, 2), stage)
+                };
+                let mut o = offload(&w, dir.path(), Tier::Host);
+                o.optimizer.as_mut().unwrap().grad_f32 = grad_f32;
+                s.offload = Some(o);
+                let got = train(&w, &model, &s, steps);
+                for l in &got.ledgers {
+                    let m = &l.memory;
+                    let device = |tag: &str| m.tags[tag].peak;
+                    assert_eq!(
+                        (device("moment"), device("master")),
+                        (0, 0),
+                        "stage {stage}"
+                    );
+                    let host = |tag: &str| m.host.get(tag).map_or(0, |b| b.now);
+                    assert_eq!(host("master") + host("moment"), 12 * owned, "stage {stage}");
+                    let copies = if compute == DType::F32 {
+                        0
+                    } else {
+                        width * owned
+                    };
+                    assert_eq!(host("param"), copies);
+                    assert_eq!(host("grad"), grad * owned);
+                    // Exactly the gradients down, and the parameters up; once more up for the starting values.
+                    let down = m.to_host["grad"];
+                    assert_eq!(down, steps * grad * owned, "stage {stage}, {compute:?}");
+                    let tag = if compute == DType::F32 {
+                        "master"
+                    } else {
+                        "param"
+                    };
+                    let up = m.from_host[tag];
+                    assert_eq!(
+                        up,
+                        (steps + 1) * width * owned,
+                        "stage {stage}, {compute:?}"
+                    );
+                    assert_eq!(l.device_allocs_after_step_2, 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn with_files_the_host_holds_no_more_than_the_pool() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let model = llama(6);
+    for params in [false, true] {
+        let mut s = staged(&spec(1, 1), 3);
+        let mut o = offload(&w, dir.path(), Tier::Nvme);
+        (o.params, o.files.buffers) = (params, 3);
+        s.offload = Some(o);
+        let got = train(&w, &model, &s, 3);
+        let m = &got.ledgers[0].memory;
+        let largest = *sizes(&model).iter().max().unwrap();
+        // Four parts of a unit, each from a page's beginning.
+        let block = 4 * (4 * largest).next_multiple_of(4096);
+        let host: u64 = m
+            .host
+            .iter()
+            .filter(|(t, _)| *t != "staging")
+            .map(|(_, b)| b.peak)
+            .sum();
+        assert_eq!(host, 3 * block, "params {params}");
+        assert_eq!((m.tags["moment"].peak, m.tags["master"].peak), (0, 0));
+        if params {
+            // What is on the device at once: the slots and slices of a few units, never all.
+            let all: u64 = sizes(&model).iter().map(|p| 4 * p).sum();
+            let live = m.tags["param"].peak + m.tags["comm"].peak;
+            assert!(live < all / 2, "{live} of {all}");
+        }
+    }
+}
+
+#[test]
+fn sixteen_bit_gradients_on_the_way_are_the_gradients_rounded_once() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let base = RankSpec {
+        compute: DType::Bf16,
+        ..spec(2, 1)
+    };
+    let with = |tier, grad_f32| {
+        let mut o = offload(&w, dir.path(), tier);
+        o.optimizer.as_mut().unwrap().grad_f32 = grad_f32;
+        let s = RankSpec {
+            offload: Some(o),
+            ..staged(&base, 2)
+        };
+        train(&w, &llama(2), &s, 5)
+    };
+    let (small, wide) = (with(Tier::Host, false), with(Tier::Host, true));
+    assert!(small.bits() == with(Tier::Nvme, false).bits());
+    assert!(small.bits() != wide.bits(), "nothing was rounded");
+    let far = distance(&small, &wide);
+    assert!(far < 2e-2, "{far:e}");
+}
+
+/// One step late: the update of step t is of gradients taken at the parameters after step t - 2. The plain simulation keeps two
+/// trainers' worth of parameters by hand: it trains one step from the older parameters and applies Adam to the newer ones.
+#[test]
+fn a_delayed_update_is_the_reference_with_one_step_of_staleness() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let model = llama(2);
+    let mut o = offload(&w, dir.path(), Tier::Host);
+    o.optimizer.as_mut().unwrap().delayed = true;
+    let base = spec(1, 1);
+    let s = RankSpec {
+        offload: Some(o),
+        ..base.clone()
+    };
+    let steps = 6;
+    let late = train(&w, &model, &s, steps);
+    let want = stale(&w, &model, &base, steps);
+    let losses: Vec<f64> = late.metrics.iter().map(|m| m.loss).collect();
+    assert_eq!(losses.len(), want.len());
+    for (got, want) in losses.iter().zip(&want) {
+        assert!(
+            (got - want).abs() <= 1e-6 * want.abs(),
+            "{losses:?} {want:?}"
+        );
+    }
+    // And it is stale: without delay the third loss is another.
+    let prompt = train(&w, &model, &base, steps);
+    assert_eq!(losses[0], prompt.metrics[0].loss);
+    assert!((losses[1] - prompt.metrics[1].loss).abs() > 1e-4);
+}
+
+/// Fails writes with a full disk from the n-th on.
+struct Full(AtomicU64, u64);
+impl FaultLayer for Full {
+    fn before(&self, write: bool, _: u64, _: u64) -> Verdict {
+        let n = self.0.fetch_add(u64::from(write), Ordering::Relaxed);
+        match write && n >= self.1 {
+            true => Verdict::Fail(28),
+            false => Verdict::Pass,
+        }
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_during_training_is_a_sentence_and_no_hang() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let model = llama(2);
+    for after in [200, 260, 400] {
+        let mut o = offload(&w, dir.path(), Tier::Nvme);
+        o.files.buffers = 2;
+        o.faults = Some(Faults(Arc::new(Full(AtomicU64::new(0), after))));
+        let s = RankSpec {
+            offload: Some(o),
+            ..staged(&spec(1, 1), 2)
+        };
+        let error = train_until_error(&w, &model, &s, 200);
+        for word in ["disk is full", "offset", "nvme_path", "resume", ".swap"] {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "swap is left"
+    );
+}
