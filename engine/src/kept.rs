@@ -160,7 +160,8 @@ impl Trainer {
     /// A state that is the same on every rank, or lies here whole, on the host; empty when it is not kept.
     pub(crate) fn host_state(&self, u: usize, i: usize, kind: StateKind) -> Result<Vec<f32>> {
         let at = |e| self.error("reading a state", e);
-        if let (true, Some((_, local))) = (self.hosted(u) > 0, self.state[u].pieces(i)) {
+        let hosted = self.hosted(u) > 0 && self.state_shape(u, i, kind).is_some();
+        if let (true, Some((_, local))) = (hosted, self.state[u].pieces(i)) {
             let bytes = self.read_local(u, kind, &local).map_err(at)?;
             let words = bytes.as_chunks::<4>().0.iter();
             return Ok(words.map(|b| f32::from_le_bytes(*b)).collect());

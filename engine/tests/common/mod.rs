@@ -398,7 +398,11 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
         let bias = |b: f64| 1.0 - b.powi(step as i32 + 1);
         for (i, p) in params.iter().enumerate() {
             let decays = s.optim.decay_all || p.group != crossweave_tensor::Group::NoDecay;
-            let decay = if decays { s.optim.base.weight_decay } else { 0.0 };
+            let decay = if decays {
+                s.optim.base.weight_decay
+            } else {
+                0.0
+            };
             for k in 0..grads[i].len() {
                 let g = grads[i][k];
                 m[i][k] = a.betas[0] * m[i][k] + (1.0 - a.betas[0]) * g;
