@@ -35,6 +35,7 @@ mod resolve;
 mod schedule;
 pub mod schema;
 mod settings;
+mod settings_optim;
 mod suggest;
 mod table_model;
 mod table_optim;
