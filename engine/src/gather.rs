@@ -45,7 +45,7 @@ impl Trainer {
             _ => &self.compute,
         };
         let state = &mut self.state[u];
-        state.open_slot(stream)?;
+        state.open_slot(stream.device(), &mut self.slots)?;
         if let (true, Some(part), Some(whole)) = (near, &state.near, state.whole()) {
             {
                 let mut mesh = self.groups.mesh().borrow_mut();
@@ -114,7 +114,7 @@ impl Trainer {
 
     /// Gives a gathered unit's memory back; what computes with it runs before the memory is used again.
     pub(crate) fn release_unit(&mut self, u: usize) {
-        self.state[u].close_slot();
+        self.state[u].close_slot(&mut self.slots);
     }
 
     /// Outside the step: makes every unit that `u` reads whole, if it is not. All ranks call this alike.

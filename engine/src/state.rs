@@ -372,12 +372,16 @@ impl UnitState {
         self.hold.home == Home::Resident && self.hold.compute != DType::F32
     }
 
-    /// Takes pool memory for the whole parameters, if they have no place of their own.
-    pub fn open_slot(&mut self, stream: &Stream) -> Result<()> {
+    /// Takes a slot for the whole parameters, if they have no place of their own. Slots are no pool memory: they live as long as the
+    /// trainer, so that what comes and goes in every step does not divide the pool.
+    pub fn open_slot(&mut self, device: &Device, slots: &mut Vec<Arc<Buffer>>) -> Result<()> {
         if self.whole.is_none() && self.length() > 0 {
             let bytes = self.hold.compute.bytes(self.length());
-            let slot = stream.device().alloc(stream, bytes, Tag::Comm)?;
-            self.show(Arc::new(slot));
+            let slot = match slots.iter().position(|s| s.bytes() == bytes) {
+                Some(k) => slots.remove(k),
+                None => Arc::new(device.alloc_state(bytes, Tag::Comm)?),
+            };
+            self.show(slot);
         }
         Ok(())
     }
@@ -385,12 +389,14 @@ impl UnitState {
     pub fn whole(&self) -> Option<&Arc<Buffer>> {
         self.whole.as_ref()
     }
-    /// Gives the whole parameters' memory back to the pool.
-    pub fn close_slot(&mut self) {
+    /// Gives the slot back; what computes with it runs before the next unit's gather writes it.
+    pub fn close_slot(&mut self, slots: &mut Vec<Arc<Buffer>>) {
         if self.hold.home == Home::Slot {
             self.params.clear();
-            self.whole = None;
             self.current = false;
+            // The value of one rank alone is shown in place: that is no slot.
+            let shown = self.hold.ranks == 1 && self.hold.compute == DType::F32;
+            slots.extend(self.whole.take().filter(|_| !shown));
         }
     }
     /// The value of one rank alone is the whole: what is owned becomes what blocks see, with no copy.

@@ -208,6 +208,8 @@ pub struct Trainer {
     pub(crate) snapshots: Option<Stream>,
     /// Where the plan gathers anything.
     pub(crate) gather: Option<Stream>,
+    /// Slots for whole parameters that hold none now.
+    pub(crate) slots: Vec<Arc<Buffer>>,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
     /// The host's side, where states rest there.
@@ -369,6 +371,7 @@ impl Trainer {
             reduce,
             snapshots: None,
             gather,
+            slots: vec![],
             groups: MeshGroups::new(mesh),
             offload,
             spill_out,

@@ -67,7 +67,7 @@ impl Trainer {
             self.acts.iter_mut().flatten().for_each(|a| *a = None);
             for s in &mut self.state {
                 s.close_grad();
-                s.close_slot();
+                s.close_slot(&mut self.slots);
                 s.close_shard();
             }
             self.figures.push_back(figures);
