@@ -48,8 +48,6 @@ fn launch(family: &str, n: u32, scene: &str, out: &Path) -> Output {
     }
     if family == "openmpi" {
         c.args(["--allow-run-as-root", "--oversubscribe"]);
-        // On a busy machine survivors need more than a second to say who died.
-        c.env("OMPI_MCA_odls_base_sigkill_timeout", "20");
         // No network is asked for, and waiting ranks leave the cores to the others.
         c.env("OMPI_MCA_btl", "self,vader")
             .env("OMPI_MCA_mpi_yield_when_idle", "1");
