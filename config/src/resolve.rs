@@ -211,7 +211,7 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
     {
         no(
             "activation_checkpointing.cpu_checkpointing",
-            "what is kept in host memory are the inputs of units that are recomputed",
+            "keeping activations in host memory that are not inputs of recomputed units is not available in this build yet",
             "set model.recompute to \"full\"",
         );
     }
