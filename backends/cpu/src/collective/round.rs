@@ -170,6 +170,8 @@ impl World {
             .collect();
         if let Err(e) = self.agree(&all, round) {
             self.fail(e);
+            // The others make the same comparison and read our counts for it: nobody leaves before all have.
+            self.through(place, || ());
             return self.health();
         }
         if small {
@@ -177,14 +179,21 @@ impl World {
             unsafe { small_share(rank, op, &all) };
             return Ok(());
         }
+        self.through(place, || {
+            // SAFETY: all ranks stay until all are through, and the shares are disjoint.
+            unsafe { share(rank, op, &all) };
+        });
+        Ok(())
+    }
+
+    /// Does `work`, says so, and waits until all ranks have done theirs.
+    fn through(&self, place: &mut Place, work: impl FnOnce()) {
         place.closed += 1;
         let through = Through(self);
-        // SAFETY: all ranks stay until all are through, and the shares are disjoint.
-        unsafe { share(rank, op, &all) };
+        work();
         drop(through);
-        let target = place.closed * n as u64;
+        let target = place.closed * self.ranks() as u64;
         self.wait(&|| self.done.load(SeqCst) >= target);
-        Ok(())
     }
 
     /// Waits until all ranks have arrived.
