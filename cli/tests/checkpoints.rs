@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Scratch, figures, losses, model_bytes, same};
+use common::{Scratch, cpu_plugin, figures, losses, model_bytes, same};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -549,49 +549,119 @@ fn an_interrupted_run_ends_with_its_saves_finished_and_shows_their_memory() {
     );
 }
 
+/// Where state rests between its uses.
+const RESTS: [(&str, &[&str]); 3] = [
+    ("plain", &[]),
+    ("host", &["zero_optimization.offload_optimizer.device=cpu"]),
+    (
+        "nvme",
+        &[
+            "zero_optimization.offload_optimizer.device=nvme",
+            "zero_optimization.offload_optimizer.nvme_path=swap",
+        ],
+    ),
+];
+
+/// Trains to step 8 on a layout: ranks, stage, where the state rests; at stage 3 parameters rest beside it.
+fn train_on(s: &Scratch, ranks: u32, stage: u32, rests: &str, more: &[&str]) {
+    let (_, sets) = RESTS.iter().find(|r| r.0 == rests).expect("one of them");
+    let mut sets: Vec<String> = sets.iter().map(|x| x.to_string()).collect();
+    sets.push(format!("zero_optimization.stage={stage}"));
+    sets.push("train_batch_size=12".to_string());
+    if stage == 3 && rests != "plain" {
+        let device = if rests == "host" { "cpu" } else { rests };
+        sets.push(format!("zero_optimization.offload_param.device={device}"));
+    }
+    let ranks = ranks.to_string();
+    let mut args = vec!["train", "config.json", "--ranks", &ranks];
+    args.extend(sets.iter().flat_map(|x| ["--set", x.as_str()]));
+    s.ok(&[&args[..], more].concat());
+}
+
 #[test]
 fn a_checkpoint_of_one_layout_continues_on_every_other() {
     let s = Scratch::new();
-    let train = |ranks: &str, stage: &str, more: &[&str]| {
-        let stage = format!("zero_optimization.stage={stage}");
-        let base = [
-            "train",
-            "config.json",
-            "--ranks",
-            ranks,
-            "--set",
-            &stage,
-            "--set",
-            "train_batch_size=12",
-        ];
-        s.ok(&[&base[..], more].concat());
-    };
-    train("4", "3", &["--out", "whole"]);
-    train("4", "3", &["--steps", "4", "--out", "begun"]);
+    let plugin = cpu_plugin().display().to_string();
+    train_on(&s, 4, 3, "plain", &["--out", "whole"]);
     let whole = losses(&s.path("whole"));
-    for (ranks, stage) in [
-        ("4", "3"),
-        ("4", "0"),
-        ("4", "2"),
-        ("1", "0"),
-        ("2", "1"),
-        ("3", "2"),
-        ("3", "3"),
-    ] {
-        let out = format!("on{ranks}stage{stage}");
-        copy_dir(&s.path("begun"), &s.path(&out));
-        train(ranks, stage, &["--resume", &out]);
-        if ranks == "4" {
-            same(&s.path("whole"), &s.path(&out));
-            continue;
-        }
-        let other = losses(&s.path(&out));
-        assert_eq!(whole.len(), other.len());
-        for (a, b) in whole.iter().zip(&other) {
-            assert!(
-                (a - b).abs() <= 1e-5 * a.abs(),
-                "{out}: {whole:?} {other:?}"
-            );
+    let everywhere: &[(u32, u32, &str)] = &[
+        (4, 0, "plain"),
+        (4, 2, "host"),
+        (4, 3, "plain"),
+        (4, 3, "host"),
+        (4, 3, "nvme"),
+        (1, 0, "plain"),
+        (1, 1, "nvme"),
+        (2, 1, "plain"),
+        (2, 1, "host"),
+        (3, 2, "plain"),
+        (3, 2, "nvme"),
+        (3, 3, "plain"),
+        (3, 3, "host"),
+    ];
+    let few = &everywhere[1..8];
+    for (from, layouts) in [("plain", everywhere), ("host", few), ("nvme", everywhere)] {
+        let begun = format!("begun-{from}");
+        train_on(&s, 4, 3, from, &["--steps", "4", "--out", &begun]);
+        s.ok(&["checkpoint", "verify", &begun]);
+        // On the back end that is loaded from a file, and on the one that is linked.
+        for backend in ["loaded", "linked"] {
+            let loaded = backend == "loaded";
+            for (ranks, stage, rests) in layouts.iter().take(if loaded { 2 } else { 99 }) {
+                let out = format!("{from}-on-{ranks}-{stage}-{rests}-{backend}");
+                copy_dir(&s.path(&begun), &s.path(&out));
+                let mut more = vec!["--resume", out.as_str()];
+                if loaded {
+                    more.extend(["--plugin", plugin.as_str()]);
+                }
+                train_on(&s, *ranks, *stage, rests, &more);
+                if *ranks == 4 {
+                    same(&s.path("whole"), &s.path(&out));
+                    continue;
+                }
+                let other = losses(&s.path(&out));
+                assert_eq!(whole.len(), other.len());
+                for (a, b) in whole.iter().zip(&other) {
+                    assert!(
+                        (a - b).abs() <= 1e-5 * a.abs(),
+                        "{out}: {whole:?} {other:?}"
+                    );
+                }
+            }
         }
     }
+    // Whatever was swapped out is gone with its run.
+    assert_eq!(std::fs::read_dir(s.path("swap")).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_swap_disk_is_named_and_leaves_the_last_checkpoint() {
+    let s = Scratch::new();
+    train_on(&s, 2, 3, "plain", &["--out", "whole"]);
+    train_on(&s, 2, 3, "nvme", &["--steps", "4", "--out", "full"]);
+    let out = s.path("full");
+    assert_eq!(steps(&out), [3, 4]);
+    // The swap's files take their whole room when they are made; a few blocks are not enough for the largest of them.
+    let mut args = vec!["train", "config.json", "--ranks", "2", "--resume", "full"];
+    let sets = [
+        "zero_optimization.stage=3",
+        "train_batch_size=12",
+        "zero_optimization.offload_optimizer.device=nvme",
+        "zero_optimization.offload_optimizer.nvme_path=swap",
+        "zero_optimization.offload_param.device=nvme",
+    ];
+    args.extend(sets.iter().flat_map(|x| ["--set", x]));
+    let ended = limited(&s, 16, &args);
+    let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{err}");
+    let told = err.lines().find(|l| l.starts_with("error: ")).unwrap();
+    for part in ["swap", "the disk is full", "nvme_path"] {
+        assert!(told.contains(part), "{part}: {err}");
+    }
+    assert_eq!(std::fs::read_dir(s.path("swap")).unwrap().count(), 0);
+    assert_eq!((steps(&out), reached(&out)), (vec![3, 4], 4), "{err}");
+    s.ok(&["checkpoint", "verify", "full"]);
+    train_on(&s, 2, 3, "nvme", &["--resume", "full"]);
+    same(&s.path("whole"), &out);
 }

@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::{Scratch, figures, losses, model_bytes, records, same};
+use common::{Scratch, cpu_plugin, figures, losses, model_bytes, records, same};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -326,36 +325,10 @@ fn an_interrupted_run_saves_and_continues() {
     assert_eq!(steps, (1..=last + 2).collect::<Vec<_>>());
 }
 
-/// The CPU back end as a plugin file; built if the test build has not left it beside the binary.
-fn plugin() -> PathBuf {
-    let beside = Path::new(env!("CARGO_BIN_EXE_crossweave"))
-        .parent()
-        .unwrap();
-    let name = format!(
-        "{}crossweave_cpu{}",
-        std::env::consts::DLL_PREFIX,
-        std::env::consts::DLL_SUFFIX
-    );
-    let release = beside.ends_with("release");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--locked", "-p", "crossweave-cpu-plugin"]);
-    if release {
-        cargo.arg("--release");
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target = beside.parent().unwrap();
-    cargo.current_dir(root).arg("--target-dir").arg(target);
-    assert!(
-        cargo.status().unwrap().success(),
-        "the plugin does not build"
-    );
-    beside.join(name)
-}
-
 #[test]
 fn the_cpu_back_end_loaded_is_the_one_linked() {
     let s = Scratch::new();
-    let path = plugin();
+    let path = cpu_plugin();
     let file = path.display().to_string();
     s.ok(&["train", "config.json", "--ranks", "2", "--out", "linked"]);
     s.ok(&[
