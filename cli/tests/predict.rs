@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Scratch;
+use common::{Scratch, same};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -255,6 +255,91 @@ fn volumes_against_data_parallelism_are_exact_at_every_stage() {
             }
         }
     }
+}
+
+/// For L units FSDP2 gathers 2L times and reduces L times; without resharding after the forward L times and L times.
+#[test]
+fn resharding_after_the_forward_doubles_the_gathers_and_nothing_else() {
+    let s = Scratch::new();
+    for family in ["gpt2", "llama"] {
+        // The larger one recomputes and accumulates two micro-batches, of which each gathers for itself.
+        for (size, micro) in [(0, 1), (1, 2)] {
+            let of = |reshard: &str| {
+                let zero = format!(
+                    r#""stage": 3, "reduce_bucket_size": 1, "reshard_after_forward": {reshard}"#
+                );
+                let c = config(family, size, 3, "f32").replace(r#""stage": 3"#, &zero);
+                s.write("c.json", c);
+                s.ok(&["train", "c.json", "--ranks", "3", "--out", "run"]);
+                let ledger = std::fs::read_to_string(s.path("run/ledger.json")).expect("a ledger");
+                let ledger: Value = serde_json::from_str(&ledger).expect("JSON");
+                std::fs::remove_dir_all(s.path("run")).expect("removed");
+                let v = json(&s, &["plan", "c.json", "--ranks", "3", "--json"]);
+                // Foretold for one step, and counted over all.
+                let counts = |kind: &str, tag: &str| {
+                    let sum = |lines: &Value| {
+                        let all = lines.as_array().expect("a list").iter();
+                        all.filter(|l| l["kind"] == kind && l["tag"] == tag).fold(
+                            (0, 0),
+                            |sum, l| {
+                                let n = |field: &str| l[field].as_u64().expect("a count");
+                                (sum.0 + n("calls"), sum.1 + n("elements"))
+                            },
+                        )
+                    };
+                    let each = sum(&v["collectives"]);
+                    for rank in ledger["ranks"].as_array().expect("ranks") {
+                        let all = sum(&rank["collectives"]);
+                        assert_eq!(all, (STEPS * each.0, STEPS * each.1), "{kind} {tag}");
+                    }
+                    each
+                };
+                let layout = |field: &str| v["layout"][field].as_u64().expect("a count");
+                let units = layout("units");
+                assert!(units >= 4, "{units}");
+                (
+                    (units, layout("params_padded")),
+                    counts("all_gather", "param"),
+                    counts("reduce_scatter", "grad"),
+                )
+            };
+            for (reshard, each) in [("true", 2), ("false", 1)] {
+                let (whole, gathered, reduced) = of(reshard);
+                let want = (each * micro * whole.0, each * micro * whole.1);
+                let at = format!("{family}, {micro} micro-batches, reshard {reshard}");
+                assert_eq!(gathered, want, "{at}");
+                assert_eq!(reduced, whole, "{at}");
+            }
+        }
+    }
+    s.write("c.json", config("gpt2", 0, 3, "bf16"));
+    let set = "zero_optimization.reshard_after_forward=false";
+    let args = ["plan", "c.json", "--ranks", "64", "--json", "--set", set];
+    assert_eq!(json(&s, &args)["volume_vs_ddp"].as_f64(), Some(1.0));
+    s.refused(
+        &[&args[..6], &["zero_optimization.reshard_after_forward=2"]].concat(),
+        &["reshard_after_forward", "true or false"],
+        &[],
+    );
+    // The same bits, also where the parameters rest on the host.
+    let train = |out: &str, sets: &[&str]| {
+        let mut args = vec!["train", "config.json", "--ranks", "2", "--out", out];
+        args.extend(["--set", "zero_optimization.stage=3"]);
+        args.extend(sets.iter().flat_map(|x| ["--set", x]));
+        s.ok(&args);
+    };
+    train("true", &[]);
+    train("false", &[set]);
+    same(&s.path("true"), &s.path("false"));
+    train(
+        "host",
+        &[
+            set,
+            "zero_optimization.offload_optimizer.device=cpu",
+            "zero_optimization.offload_param.device=cpu",
+        ],
+    );
+    same(&s.path("true"), &s.path("host"));
 }
 
 /// Buffers of collectives are as large as a unit, whatever the number of units (Cb).

@@ -184,12 +184,12 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
                 "set zero_optimization.stage to 3",
             );
         }
-        let with = optimizer.is_some_and(|o| nvme(&o.device) == nvme(&p.device) && o.ratio >= 1.0);
+        let with = optimizer.is_some_and(|o| nvme(&o.device) == nvme(&p.device));
         if !with {
             no(
                 path,
                 "parameters rest beside the optimizer states that make them",
-                "set offload_optimizer to the same device, with ratio 1",
+                "set offload_optimizer to the same device",
             );
         }
         if zero.zero_hpz_partition_size > 1 {
@@ -656,6 +656,12 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     let mut s = config.settings.clone();
     for (path, what, fix) in unavailable(&s) {
         r.error(path, what, fix);
+    }
+    let zero = &s.zero_optimization;
+    if !zero.reshard_after_forward && zero.stage != 3 {
+        let what = "has no effect below stage 3: parameters are whole there all the time";
+        let fix = "set zero_optimization.stage to 3, or remove it";
+        r.warn("zero_optimization.reshard_after_forward", what, fix);
     }
     let dtype = r.dtype(&mut s);
     if let (Some(top), Some(run)) = (s.seed, s.run.seed)

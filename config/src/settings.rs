@@ -489,6 +489,8 @@ pub struct Zero {
     pub stage3_max_live_parameters: u64,
     /// Keep a parameter that is reused within so many elements.
     pub stage3_max_reuse_distance: u64,
+    /// FSDP's spelling: gather a block again for its backward, or keep it gathered from its forward on.
+    pub reshard_after_forward: bool,
     /// Save whole 16-bit weights.
     pub stage3_gather_16bit_weights_on_model_save: bool,
     /// Spread gradient ownership over ranks.

@@ -165,6 +165,12 @@ pub const ZERO: Table = Table {
         )
         .deepspeed(),
         flag(
+            "reshard_after_forward",
+            "true",
+            "FSDP's spelling, at stage 3: release a block after its forward and gather it again for its backward; \
+             false: it stays gathered from the one to the other, for the traffic of stage 2 and the memory of all blocks",
+        ),
+        flag(
             "stage3_gather_16bit_weights_on_model_save",
             "false",
             "save whole 16-bit weights",

@@ -50,7 +50,7 @@ fn uses(plan: &Plan, unit: UnitId) -> Vec<Use> {
 /// all activations are live, and there the tied unit needs it anyway.
 #[derive(Clone, Copy, Debug)]
 pub struct Reuse {
-    /// Release after the forward, gather again for the backward. Off: keep.
+    /// Release after the forward, gather again for the backward. Off: keep through all uses of a micro-batch, one gather for each.
     pub reshard: bool,
     /// Keep also what is used again within so many parameter elements of other units.
     pub within: Option<u64>,
@@ -77,7 +77,8 @@ impl Pass for Reuse {
                 let same = before.mb == after.mb;
                 let rebuilt = same && !before.forward && before.by == after.by;
                 let tied = after.by != unit;
-                let kept = !self.reshard && same && before.forward && !after.forward;
+                // A unit that others are tied to is used by them between its own forward and backward: it too stays for all of them.
+                let kept = !self.reshard && same;
                 let near = |limit| {
                     let between = plan.steps[before.release..after.gather].iter();
                     let others = between.filter_map(|s| s.op.reads_params());

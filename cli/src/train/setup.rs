@@ -391,7 +391,7 @@ fn zero_spec(z: &config::Zero) -> ZeroSpec {
         // A block is the least that can be gathered ahead.
         prefetch: u32::from(z.stage3_prefetch_bucket_size > 0),
         max_live: Some(z.stage3_max_live_parameters),
-        reshard: true,
+        reshard: z.reshard_after_forward,
         reuse_within: Some(z.stage3_max_reuse_distance).filter(|d| *d > 0),
         persist_below: z.stage3_param_persistence_threshold,
         node: z.zero_hpz_partition_size as u32,
