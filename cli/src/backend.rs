@@ -4,7 +4,7 @@ use crate::args::BackendArgs;
 use crate::error::{CliError, Result};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
-use crossweave_hal::loader::{discover, file_name, find, load, search_dirs};
+use crossweave_hal::loader::{Found, discover, file_name, find, load, search_dirs};
 use crossweave_hal::{Device, HostServices, LoadError, Plugin, RawPlugin};
 use crossweave_mesh::JobStore;
 use std::path::PathBuf;
@@ -102,7 +102,12 @@ pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Resu
     let path = find(name, &dirs).map_err(|e| match e {
         LoadError::NotFound { .. } => {
             let mut names: Vec<String> = LINKED.iter().map(|n| n.to_string()).collect();
-            names.extend(discover(&dirs).into_iter().map(|f| f.name));
+            // A plugin without ops carries messages for others and computes nothing.
+            let computes = |f: &Found| match &f.manifest {
+                Ok(m) => m.interfaces.iter().any(|i| i.starts_with("crossweave.ops/")),
+                Err(_) => true,
+            };
+            names.extend(discover(&dirs).into_iter().filter(computes).map(|f| f.name));
             names.sort();
             names.dedup();
             let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();

@@ -64,6 +64,11 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         reduce_scatter: moved("grad", "reduce_scatter"),
         all_gather: moved("param", "all_gather"),
     };
+    // Nothing is padded where nothing is sharded.
+    let laid_out = match job.stage as u8 {
+        0 => params,
+        _ => full,
+    };
     let peak = job.peak;
     Ok(json!({
         "ranks": job.ranks,
@@ -81,8 +86,8 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         "collectives_of_first_step": (p.first_step != p.each_step).then_some(&p.first_step),
         "transfers": {"to_host": p.to_host, "from_host": p.from_host},
         "wire_elements": wire,
-        "volume_vs_ddp": (job.ranks > 1).then(|| volume.volume_vs_ddp(full)),
-        "volume_formula": "wire elements of gradients and parameters over 2P(N-1)/N, P padded",
+        "volume_vs_ddp": (job.ranks > 1).then(|| volume.volume_vs_ddp(laid_out)),
+        "volume_formula": "wire elements of gradients and parameters over 2P(N-1)/N, P padded where it is sharded",
         "peak": {
             "bytes": peak.bytes, "step": peak.step.0, "text": peak.text, "parts": peak.parts,
         },

@@ -18,6 +18,8 @@ const MEETING: Duration = Duration::from_secs(120);
 const PREPARING: Duration = Duration::from_secs(24 * 3600);
 /// For what every rank does at the same time.
 const TOGETHER: Duration = Duration::from_secs(600);
+/// How long a rank that has nothing to say leaves the one that has.
+const LAST_WORDS: Duration = Duration::from_millis(700);
 /// A rank that hears of another's failure stops by itself within this time, or is ended.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long the news of a death may take after its consequences.
@@ -254,12 +256,28 @@ impl Processes {
                 self.plugin.shutdown()?;
                 end
             }
-            // `watch` has said it.
-            (Err(CliError::Elsewhere { code }), Some(_)) => Err(CliError::Elsewhere { code }),
-            (_, Some(f)) => Err(CliError::peer(rank, &f)),
+            // `watch` has said it. The rank that failed may still be speaking, and launchers end every process when the first one ends.
+            (Err(CliError::Elsewhere { code }), Some(_)) => {
+                std::thread::sleep(LAST_WORDS);
+                Err(CliError::Elsewhere { code })
+            }
+            (_, Some(f)) => {
+                let e = CliError::peer(rank, &f);
+                if e.is_silent() {
+                    std::thread::sleep(LAST_WORDS);
+                }
+                Err(e)
+            }
             (Err(e), None) => {
-                self.store.report(&e.to_string());
-                Err(CliError::on_rank(rank, e))
+                // Said before the others know, since their end may be ours.
+                let words = e.to_string();
+                let e = CliError::on_rank(rank, e);
+                if !e.is_silent() {
+                    eprintln!("error: {e}");
+                }
+                self.store.report(&words);
+                let code = e.exit_code();
+                Err(CliError::Elsewhere { code })
             }
         }
     }

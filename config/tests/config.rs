@@ -480,9 +480,7 @@ fn a_deepspeed_file_as_transformers_writes_it_is_read() {
     );
     assert_eq!(config.settings.train_batch_size, None);
     let said = config.resolve(2).unwrap_err().to_string();
-    for part in ["none of train_batch_size"] {
-        assert!(said.contains(part), "{part} is not in {said}");
-    }
+    assert!(said.contains("none of train_batch_size"), "{said}");
 }
 
 /// Every key of the tables must have a field in the structs; `deny_unknown_fields` of the structs
