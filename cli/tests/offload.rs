@@ -36,6 +36,14 @@ fn every_kind_of_offload_gives_the_run_without() {
     let (params_host, params_nvme) = (format!("{params}=cpu"), format!("{params}=nvme"));
     let kinds: &[(&str, &[&str])] = &[
         ("host", &["zero_optimization.stage=2", HOST]),
+        (
+            "part",
+            &[
+                "zero_optimization.stage=3",
+                HOST,
+                "zero_optimization.offload_optimizer.ratio=0.3",
+            ],
+        ),
         ("params", &["zero_optimization.stage=3", HOST, &params_host]),
         (
             "nvme",
@@ -74,7 +82,8 @@ fn every_kind_of_offload_gives_the_run_without() {
 fn a_run_killed_with_its_state_in_files_resumes_to_the_same_bits() {
     let s = Scratch::new();
     let long = |out: &'static str| {
-        let mut args = train(out, &["zero_optimization.stage=2", NVME, FOLDER]);
+        let part = "zero_optimization.offload_optimizer.ratio=0.6";
+        let mut args = train(out, &["zero_optimization.stage=2", NVME, FOLDER, part]);
         let steps = args.iter().position(|a| *a == "6").unwrap();
         args[steps] = "60";
         args
@@ -120,7 +129,11 @@ fn offload_that_cannot_be_is_a_sentence() {
             "offload_optimizer to the same device",
         ),
         (
-            &[HOST, "zero_optimization.offload_optimizer.ratio=0"],
+            &[
+                HOST,
+                "zero_optimization.offload_optimizer.ratio=0.5",
+                "zero_optimization.offload_optimizer.delayed_update=true",
+            ],
             "set ratio to 1",
         ),
         (

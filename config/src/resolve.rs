@@ -160,11 +160,11 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
                 "set nvme_path",
             );
         }
-        if o.ratio != 1.0 {
+        if o.ratio < 1.0 && o.delayed_update {
             no(
                 "zero_optimization.offload_optimizer.ratio",
-                "updating a part of each shard on the host is not available in this build yet",
-                "set ratio to 1",
+                "a part of each shard updated on the device would be a step ahead of the part whose update is delayed",
+                "set ratio to 1, or switch delayed_update off",
             );
         }
         if o.delayed_update && (nvme(&o.device) || params.is_some()) {

@@ -66,9 +66,9 @@ impl Trainer {
             Some(s) if plain => {
                 crossweave_tensor::Tensor::dense(s.clone(), 0, [all.end], hold.compute)
             }
-            _ => state.value(&match plain || host == 0 {
+            _ => state.value(&match plain {
                 true => all.clone(),
-                false => 0..0,
+                false => state.rest(),
             }),
         };
         let Some(whole) = state.whole() else {

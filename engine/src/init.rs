@@ -71,15 +71,11 @@ pub(crate) fn fill_one(
 
 /// Casts the values into the resident 16-bit copy, where there is one.
 pub(crate) fn publish(run: &Run<'_>, unit: &UnitState) -> Result<()> {
-    let owned = unit.owned();
-    let all = 0..match unit.host {
-        0 => owned.end - owned.start,
-        _ => 0,
-    };
-    let Some(copy) = unit.copy(&all).filter(|_| all.end > all.start) else {
+    let rest = unit.rest();
+    let Some(copy) = unit.copy(&rest).filter(|_| rest.end > rest.start) else {
         return Ok(());
     };
-    let value = unit.value(&all);
+    let value = unit.value(&rest);
     let p = op::NoParams::default();
     run.launch(op::CAST, &[Some(&copy), Some(&value)], p.as_bytes(), &[])
 }

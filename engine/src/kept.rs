@@ -86,11 +86,11 @@ impl Trainer {
         bytes: &[u8],
     ) -> Result<u64> {
         self.state[u].changed();
-        if self.hosted(u) > 0 {
-            return self.put_hosted((u, i), kind, from, bytes);
-        }
+        let mut taken = match self.hosted(u) {
+            0 => 0,
+            _ => self.put_hosted((u, i), kind, from, bytes)?,
+        };
         let end = from.saturating_add(bytes.len() as u64 / 4);
-        let mut taken = 0;
         for v in self.state[u].views(kind, i) {
             let (a, b) = (v.range.start.max(from), v.range.end.min(end));
             if a >= b {

@@ -238,13 +238,15 @@ impl Trainer {
                     let Some(shape) = self.state_shape(unit, i, kind) else {
                         continue;
                     };
-                    for v in s.views(kind, i) {
+                    let away = s.hosted(i).map(|(part, _)| part);
+                    let here = s.views(kind, i).into_iter().map(|v| v.range);
+                    for of_param in away.into_iter().chain(here) {
                         out.push((
                             kind,
                             ShardPart {
                                 param: d.name.clone(),
                                 shape: shape.iter().map(|d| *d as usize).collect(),
-                                of_param: v.range,
+                                of_param,
                                 at: 0,
                             },
                         ));

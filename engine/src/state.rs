@@ -81,8 +81,8 @@ pub(crate) struct Holding {
     pub node: u32,
     /// Gradients are reduced into a shard of their own, and the whole one freed (stages 2 and 3).
     pub grad_shards: bool,
-    /// Its state rests on the host.
-    pub host: bool,
+    /// The part of what is owned whose state rests on the host: from 0 to 1.
+    pub host: f64,
     /// Parameters rest there too: a slice comes for each gather.
     pub away: bool,
 }
@@ -115,7 +115,7 @@ pub(crate) struct UnitState {
     pub normed: Vec<Range<u64>>,
     /// Some parameter is trained.
     pub trained: bool,
-    /// Owned elements whose state is the host's: all or none.
+    /// Owned elements whose state is the host's: the first so many.
     pub host: u64,
     /// Runs of those that are updated alike.
     pub host_runs: Vec<(Recipe, Range<u64>)>,
@@ -170,16 +170,16 @@ impl UnitState {
         let trained = unit.params.iter().any(|p| p.group != Group::Frozen);
         let len = owned.end - owned.start;
         let host = match trained {
-            true if hold.host => len,
-            true => 0,
+            true => ((len as f64 * hold.host).ceil() as u64).min(len),
             false => 0,
         };
         let mut host_runs: Vec<(Recipe, Range<u64>)> = vec![];
         for ((_, r), recipe) in unit.params.iter().zip(layout.ranges()).zip(recipes) {
-            let Some(r) = clip(r, &owned).map(|r| from(r, owned.start)) else {
+            let local = clip(r, &owned).map(|r| from(r, owned.start));
+            let Some(r) = local.and_then(|r| clip(&r, &(0..host))) else {
                 continue;
             };
-            if let (Some(recipe), true) = (recipe, host > 0) {
+            if let Some(recipe) = recipe {
                 match host_runs.last_mut() {
                     Some((same, run)) if same == recipe && run.end == r.start => run.end = r.end,
                     _ => host_runs.push((*recipe, r)),
@@ -217,14 +217,19 @@ impl UnitState {
         let mut parts = vec![];
         for (param, d) in unit.params.iter().enumerate() {
             for p in layout.pieces(param) {
-                if host == 0 && (resident || p.rank == hold.rank) {
-                    let at = layout.slice(p.rank).start + p.in_slice.start - owned.start;
+                if !resident && p.rank != hold.rank {
+                    continue;
+                }
+                // Behind what the host updates, and counted from there.
+                let at = layout.slice(p.rank).start + p.in_slice.start - owned.start;
+                let cut = host.saturating_sub(at);
+                if p.of_param.start + cut < p.of_param.end {
                     parts.push(Part {
                         param,
                         dims: d.shape.dims().to_vec(),
-                        first: p.of_param.start,
-                        len: p.of_param.end - p.of_param.start,
-                        at,
+                        first: p.of_param.start + cut,
+                        len: p.of_param.end - p.of_param.start - cut,
+                        at: at + cut - host,
                         mine: p.rank == hold.rank,
                     });
                 }
@@ -333,24 +338,39 @@ impl UnitState {
             self.shard = None;
         }
     }
-    /// A local run of the values as a flat f32 tensor.
+    /// Local elements updated on the device: behind those that the host updates.
+    pub fn rest(&self) -> Range<u64> {
+        self.host..self.owned_len()
+    }
+    /// A local run of the values as a flat f32 tensor, of what is updated on the device.
     pub fn value(&self, r: &Range<u64>) -> Tensor {
         let (b, at) = &self.value;
-        Tensor::dense(b.clone(), 4 * (at + r.start), [r.end - r.start], DType::F32)
+        // Masters of the host's part are not here; where the parameters are the values, they are.
+        let first = match self.hold.compute {
+            DType::F32 => at + r.start,
+            _ => r.start - self.host,
+        };
+        Tensor::dense(b.clone(), 4 * first, [r.end - r.start], DType::F32)
     }
-    /// What is owned of one kind of state of parameter `i`.
+    /// Of parameter `i`, what the host holds: (elements of the parameter, local elements).
+    pub fn hosted(&self, i: usize) -> Option<(Range<u64>, Range<u64>)> {
+        let (part, local) = self.pieces(i)?;
+        let here = clip(&local, &(0..self.host))?;
+        let n = here.end - here.start;
+        Some((part.start..part.start + n, here))
+    }
+    /// What lies on the device of one kind of state of parameter `i`.
     pub fn views(&self, kind: StateKind, i: usize) -> Vec<StateView> {
-        if self.host > 0 {
-            // Where it lies here is nowhere: whoever wants the values asks the host.
-            let kept = !matches!(kind, StateKind::Rows | StateKind::Cols);
-            let here = self.pieces(i).into_iter().filter(|_| kept);
-            let none = |(range, _)| StateView::value(range, self.value(&(0..0)));
-            return here.map(none).collect();
-        }
         let Some(name) = kind.state() else {
-            let here = self.pieces(i).into_iter();
+            let Some((part, local)) = self.pieces(i) else {
+                return vec![];
+            };
+            let here = clip(&local, &self.rest()).into_iter();
             return here
-                .map(|(range, local)| StateView::value(range, self.value(&local)))
+                .map(|r| {
+                    let skipped = r.start - local.start;
+                    StateView::value(part.start + skipped..part.end, self.value(&r))
+                })
                 .collect();
         };
         let all = self.optim.views(i).into_iter();

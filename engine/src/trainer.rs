@@ -608,8 +608,8 @@ impl Trainer {
 fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Holding {
     let numel = unit.params.iter().map(|p| p.shape.numel()).sum();
     let offload = spec.offload.as_ref();
-    let host = offload.is_some_and(|o| o.optimizer.is_some());
-    let away = host && offload.is_some_and(|o| o.params);
+    let host = offload.and_then(|o| o.optimizer).map_or(0.0, |o| o.ratio);
+    let away = host > 0.0 && offload.is_some_and(|o| o.params);
     Holding {
         host,
         away,

@@ -24,12 +24,11 @@ impl Trainer {
         let cache = self.cache(u, UPDATE);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let s = &self.state[u];
-        let owned = s.owned();
-        let all = 0..owned.end - owned.start;
-        if let Some(grad) = s.grad(&all) {
+        let rest = s.rest();
+        if let Some(grad) = s.grad(&rest) {
             let flat = Flat {
-                value: s.value(&all),
-                copy: s.copy(&all),
+                value: s.value(&rest),
+                copy: s.copy(&rest),
                 grad,
             };
             let knobs = Knobs {

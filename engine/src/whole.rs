@@ -130,7 +130,8 @@ impl Trainer {
         let s = &self.state[u];
         let mine = match self.hosted(u) {
             0 => self.local_state(s, kind)?,
-            n => {
+            _ => {
+                let n = s.owned_len();
                 let bytes = self.read_local(u, kind, &(0..n))?;
                 let stream = self.reduce_stream();
                 let here = self.device().alloc(stream, 4 * n, Tag::Comm)?;

@@ -67,8 +67,11 @@ fn no_kind_of_offload_changes_a_bit() {
                 left += 1;
                 let mut o = offload(&w, dir.path(), tier);
                 let how = o.optimizer.as_mut().unwrap();
-                how.ratio = 1.0;
+                how.ratio = [1.0, 0.3, 0.0, 0.7][(left + left / 8 + stage as usize) % 4];
                 o.params = stage == 3 && left % 3 != 1;
+                if o.params {
+                    o.optimizer.as_mut().unwrap().ratio = 1.0;
+                }
                 o.activations = left % 2 == 0;
                 o.files.buffers = 1 + left % 4;
                 o.files.engine = [FileEngine::Auto, FileEngine::Threads][left % 2];
@@ -78,7 +81,9 @@ fn no_kind_of_offload_changes_a_bit() {
                 }
                 let what = format!(
                     "{compute:?}, {n} ranks, clip {clip}, stage {stage}, {tier:?}, {:?}, params {}, inputs {}",
-                    how.ratio, o.params, o.activations
+                    o.optimizer.unwrap().ratio,
+                    o.params,
+                    o.activations
                 );
                 s.offload = Some(o);
                 let got = train(&w, &model, &s, 3);

@@ -54,7 +54,7 @@ impl std::fmt::Debug for HostDevice {
 pub struct OptimizerOffload {
     /// Where states rest.
     pub tier: Tier,
-    /// The part of each rank's slice that the host updates; the rest stays on the device. More than 0, at most 1.
+    /// The part of each rank's slice that the host updates; the rest stays on the device. From 0 to 1.
     pub ratio: f64,
     /// The update runs beside the next step, whose gradients are those of the parameters before it.
     pub delayed: bool,
@@ -468,25 +468,52 @@ impl Trainer {
             crate::init::fill_one(&run, &self.state[u], i, self.spec.seed, &here)?;
             let mut bytes = vec![0u8; here.extent() as usize];
             self.compute.read(here.region(), &mut bytes)?;
-            self.write_local(u, StateKind::Value, local.start, &bytes)?;
+            self.write_values(u, local.start, &bytes)?;
         }
+        let zeros = vec![0u8; 4 * self.hosted(u) as usize];
         for kind in [StateKind::Moment1, StateKind::Moment2] {
-            let zeros = vec![0u8; 4 * self.state[u].owned_len() as usize];
-            self.write_local(u, kind, 0, &zeros)?;
+            self.write_hosted(u, kind, 0, &zeros)?;
+        }
+        self.state[u].optim.clear(&self.compute)
+    }
+
+    /// Elements of a unit's state as f32 bytes, wherever they rest: local elements of what this rank owns.
+    pub(crate) fn read_local(&self, u: usize, kind: StateKind, r: &Range<u64>) -> Tensors<Vec<u8>> {
+        let k = self.hosted(u);
+        let mut bytes = match &self.offload {
+            Some(o) if r.start < k => o.read(u, kind, r.start..r.end.min(k))?,
+            _ => vec![],
+        };
+        let rest = r.start.max(k)..r.end;
+        if rest.start < rest.end {
+            bytes.resize(4 * (r.end - r.start) as usize, 0);
+            let cache = Default::default();
+            let run = Run::new(&self.compute, &Decompositions, &cache);
+            for (t, at) in self.state_pieces(&run, &self.state[u], kind, &rest)? {
+                let here = 4 * (at - r.start) as usize;
+                let to = &mut bytes[here..here + t.extent() as usize];
+                self.compute.read(t.region(), to)?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Sets elements of the values from `from` on, wherever they rest.
+    fn write_values(&self, u: usize, from: u64, bytes: &[u8]) -> Tensors<()> {
+        let (k, end) = (self.hosted(u), from + bytes.len() as u64 / 4);
+        let split = 4 * (k.clamp(from, end) - from) as usize;
+        if split > 0 {
+            self.write_hosted(u, StateKind::Value, from, &bytes[..split])?;
+        }
+        if split < bytes.len() {
+            let here = self.state[u].value(&(from.max(k)..end));
+            self.compute.write(here.region(), &bytes[split..])?;
         }
         Ok(())
     }
 
-    /// Elements of a unit's state on the host as f32 bytes: local elements of what this rank owns.
-    pub(crate) fn read_local(&self, u: usize, kind: StateKind, r: &Range<u64>) -> Tensors<Vec<u8>> {
-        match &self.offload {
-            Some(o) => o.read(u, kind, r.clone()),
-            None => no_host("a state on the host"),
-        }
-    }
-
     /// Sets elements of a state on the host from `from` on.
-    fn write_local(&self, u: usize, kind: StateKind, from: u64, bytes: &[u8]) -> Tensors<()> {
+    fn write_hosted(&self, u: usize, kind: StateKind, from: u64, bytes: &[u8]) -> Tensors<()> {
         match &self.offload {
             Some(o) => o.write(u, kind, from, bytes),
             None => no_host("a state on the host"),
@@ -501,7 +528,7 @@ impl Trainer {
         from: u64,
         bytes: &[u8],
     ) -> Result<u64> {
-        let Some((part, local)) = self.state[u].pieces(i) else {
+        let Some((part, local)) = self.state[u].hosted(i) else {
             return Ok(0);
         };
         let end = from.saturating_add(bytes.len() as u64 / 4);
@@ -510,7 +537,7 @@ impl Trainer {
             return Ok(0);
         }
         let bytes = &bytes[4 * (a - from) as usize..4 * (b - from) as usize];
-        self.write_local(u, kind, local.start + a - part.start, bytes)
+        self.write_hosted(u, kind, local.start + a - part.start, bytes)
             .map_err(|e| self.error("loading a state", e))?;
         Ok(b - a)
     }
