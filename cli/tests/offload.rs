@@ -138,6 +138,15 @@ fn offload_that_cannot_be_is_a_sentence() {
         ),
         (
             &[
+                "zero_optimization.stage=3",
+                HOST,
+                param,
+                "zero_optimization.offload_optimizer.ratio=0.3",
+            ],
+            "leave offload_param out",
+        ),
+        (
+            &[
                 NVME,
                 FOLDER,
                 "zero_optimization.offload_optimizer.delayed_update=true",

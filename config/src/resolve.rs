@@ -192,6 +192,13 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
                 "set offload_optimizer to the same device",
             );
         }
+        if optimizer.is_some_and(|o| o.ratio < 1.0) {
+            no(
+                "zero_optimization.offload_optimizer.ratio",
+                "a part of each shard on the device beside offload_param is not available in this build yet",
+                "set ratio to 1, or leave offload_param out",
+            );
+        }
         if zero.zero_hpz_partition_size > 1 {
             no(
                 path,
