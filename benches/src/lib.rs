@@ -3,9 +3,14 @@
 //! Each bench is a program under `src/bin`; none runs under `cargo test`, because a timed test fails on a busy machine.
 #![forbid(unsafe_code)]
 
+pub mod files;
 pub mod options;
 pub mod presets;
 pub mod process;
+pub mod update;
+
+/// What a bench returns: any failure ends it.
+pub type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// The middle of some figures (the mean of the two in the middle of an even number); NaN for none.
 pub fn median(values: &[f64]) -> f64 {
