@@ -270,6 +270,20 @@ fn measured_ledgers_equal_predictions() {
     assert!(compared >= 20, "only {compared}");
 }
 
+/// Parameters gathered in 8 bits, with their scales beside.
+#[test]
+fn quantized_gathers_are_foretold_exactly() {
+    let s = Scratch::new();
+    for (stage, ranks) in [(1, 3), (3, 2)] {
+        let plain = config("gpt2", 0, stage, "bf16");
+        let key = format!(r#""stage": {stage}, "zero_quantized_weights": true"#);
+        let asked = plain.replace(&format!(r#""stage": {stage}"#), &key);
+        assert_ne!(asked, plain);
+        s.write("c.json", asked);
+        compare(&s, &format!("eight-{stage}-{ranks}"), ranks);
+    }
+}
+
 #[test]
 fn volumes_against_data_parallelism_are_exact_at_every_stage() {
     let s = Scratch::new();

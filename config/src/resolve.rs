@@ -105,19 +105,12 @@ fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         ));
     };
     let zero = &s.zero_optimization;
-    for (path, on) in [
-        (
-            "zero_optimization.zero_quantized_weights",
-            zero.zero_quantized_weights,
-        ),
-        (
+    if zero.zero_quantized_gradients {
+        no(
             "zero_optimization.zero_quantized_gradients",
-            zero.zero_quantized_gradients,
-        ),
-    ] {
-        if on {
-            no(path, "ZeRO++ is".into(), "remove it");
-        }
+            "reducing gradients in 4 bits is".into(),
+            "remove it",
+        );
     }
     for (path, n, what) in [
         ("mesh.tp", s.mesh.tp, "tensor parallelism is"),
@@ -671,6 +664,17 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         r.warn("zero_optimization.reshard_after_forward", what, fix);
     }
     let dtype = r.dtype(&mut s);
+    if s.zero_optimization.zero_quantized_weights {
+        let path = "zero_optimization.zero_quantized_weights";
+        if dtype == Dtype::F32 {
+            let what = "only 16-bit parameters are gathered in 8 bits";
+            r.error(path, what, "enable bf16 or fp16, or remove it");
+        } else if s.zero_optimization.stage == 0 {
+            let what = "stage 0 gathers no parameters";
+            let fix = "set zero_optimization.stage to 1, 2 or 3, or remove it";
+            r.error(path, what, fix);
+        }
+    }
     if let (Some(top), Some(run)) = (s.seed, s.run.seed)
         && top != run
     {

@@ -192,7 +192,7 @@ pub const ZERO: Table = Table {
         flag(
             "zero_quantized_weights",
             "false",
-            "int8 all-gather of weights",
+            "all-gather of 16-bit weights as 8-bit floats (E4M3)",
         )
         .deepspeed(),
         flag(

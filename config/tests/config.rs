@@ -222,6 +222,19 @@ fn contradictions_are_found_when_resolving() {
         &["mesh.dp 4 is not the number of ranks, 1", "--ranks 4"],
     );
     expect(
+        &with(r#""zero_optimization": {"stage": 3, "zero_quantized_weights": true}"#),
+        &[
+            "zero_quantized_weights: only 16-bit parameters",
+            "enable bf16",
+        ],
+    );
+    expect(
+        &with(
+            r#""bf16": {"enabled": true}, "zero_optimization": {"zero_quantized_weights": true}"#,
+        ),
+        &["zero_quantized_weights: stage 0 gathers no parameters"],
+    );
+    expect(
         &with(r#""mesh": {"tp": 2}"#),
         &["tensor parallelism is not available in this build yet"],
     );

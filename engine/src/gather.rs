@@ -1,8 +1,9 @@
 //! Whole parameters from the slices of the ranks, and back: what `Gather` and `Release` do, and the same outside the step.
 
+use crate::eight::{self, Slices};
 use crate::state::Home;
 use crate::trainer::Trainer;
-use crate::walk::GATHER;
+use crate::walk::{EIGHT, GATHER};
 use crossweave_hal::abi::op;
 use crossweave_hal::{CommTag, DType};
 use crossweave_tensor::{Decompositions, Run};
@@ -21,7 +22,7 @@ pub(crate) const OUTSIDE: CommTag = "eval";
 
 impl Trainer {
     /// Makes the parameters of unit `u` whole on this rank: from the slices of all ranks, or (`near`) from its node's copies. 16-bit values are cast from the own f32 slice first, so that half as many
-    /// bytes travel; the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
+    /// bytes travel (a quarter where the wire has 8 bits); the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
     pub(crate) fn gather_unit(&mut self, u: usize, near: bool, tag: CommTag) -> Tensors<()> {
         let hold = self.state[u].hold;
         if hold.home == Home::Resident || self.state[u].layout.padded() == 0 {
@@ -40,6 +41,7 @@ impl Trainer {
             return Ok(());
         }
         let cache = self.cache(u, GATHER);
+        let narrow = self.cache(u, EIGHT);
         let stream = match &self.gather {
             Some(s) if self.spec.overlap => s,
             _ => &self.compute,
@@ -55,6 +57,7 @@ impl Trainer {
             stream.mark()?;
             state.current = true;
             self.keep_cache(u, GATHER, cache);
+            self.keep_cache(u, EIGHT, narrow);
             return Ok(());
         }
         let owned = state.owned();
@@ -97,8 +100,19 @@ impl Trainer {
         };
         if hold.ranks > 1 {
             let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.named(GROUP)?
-                .all_gather(stream, send, whole.all(), hold.compute, tag)?;
+            if eight::wanted(&self.spec) {
+                let slices = Slices {
+                    whole,
+                    dtype: hold.compute,
+                    rank: hold.rank,
+                    ranks: hold.ranks,
+                    each: all.end,
+                };
+                slices.gather(&Run::new(stream, &Decompositions, &narrow), &mut mesh, tag)?;
+            } else {
+                mesh.named(GROUP)?
+                    .all_gather(stream, send, whole.all(), hold.compute, tag)?;
+            }
             if let Some(part) = &state.near {
                 let at = u64::from(hold.rank % hold.node) * part.bytes();
                 stream.copy(part.all(), whole.region(at, part.bytes()))?;
@@ -109,6 +123,7 @@ impl Trainer {
         state.current = true;
         state.close_shard();
         self.keep_cache(u, GATHER, cache);
+        self.keep_cache(u, EIGHT, narrow);
         Ok(())
     }
 

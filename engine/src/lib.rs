@@ -6,6 +6,7 @@
 
 mod blocks;
 mod dry;
+mod eight;
 mod error;
 mod gather;
 mod groups;

@@ -277,6 +277,7 @@ impl Trainer {
                 spec.world, spec.zero.stage as u8
             )));
         }
+        crate::eight::check(device, &spec)?;
         assign(&mut units, &spec.optim)?;
         let each = recipes(&units, &spec.optim)?;
         let (plan, facts) = plan_for(device, &spec, dry)?;

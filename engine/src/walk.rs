@@ -23,6 +23,7 @@ pub(crate) const TOTAL: u8 = 9;
 pub(crate) const WIRE: u8 = 10;
 pub(crate) const GRAD_OUT: u8 = 11;
 pub(crate) const FINITE_UNIT: u8 = 12;
+pub(crate) const EIGHT: u8 = 13;
 
 impl Trainer {
     pub(crate) fn walk(

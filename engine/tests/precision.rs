@@ -75,6 +75,9 @@ struct Case {
     /// Steps (from 1) one of whose gradients becomes infinite.
     poison: Vec<u64>,
     lr: fn(u64) -> f64,
+    /// Parameters are gathered in 8 bits.
+    quantized: bool,
+    prefetch: u32,
 }
 
 impl Default for Case {
@@ -89,6 +92,8 @@ impl Default for Case {
             batches: (0..PATTERN.len() as u64).collect(),
             poison: vec![],
             lr: |n| 1e-2 / (1.0 + n as f64),
+            quantized: false,
+            prefetch: 1,
         }
     }
 }
@@ -166,6 +171,8 @@ fn one(
         timeout: Some(Duration::from_secs(60)),
         zero: ZeroSpec {
             stage: ZeroStage::from_number(c.stage).unwrap(),
+            quantized: c.quantized,
+            prefetch: c.prefetch,
             ..Default::default()
         },
         precision: c.precision.clone(),
@@ -196,6 +203,20 @@ fn one(
         let lines = ledger.collectives.iter().filter(|l| l.tag == tag);
         lines.fold((0, 0), |s, l| (s.0 + l.bytes, s.1 + l.elements))
     };
+    if c.quantized {
+        let calls = |tag: &str| {
+            let lines = ledger.collectives.iter().filter(|l| l.tag == tag);
+            lines.map(|l| l.calls).sum::<u64>()
+        };
+        let (scales, (_, values), ranks) = (sent("param.scale"), sent("param"), c.ranks as u64);
+        assert_eq!(scales.0, 4 * scales.1);
+        assert_eq!(calls("param.scale"), calls("param"));
+        // One for 256 elements of a slice; the last block of a slice may be shorter.
+        let least = values / 256;
+        let most = least + ranks * calls("param");
+        assert!((least..=most).contains(&scales.1), "{scales:?} {values}");
+        assert_eq!(ledger.device_allocs_after_step_2, 0);
+    }
     let bits = |v: Vec<f32>| v.into_iter().map(f32::to_bits).collect();
     // Rank 0 reads for all, since what is sharded no rank holds whole.
     if rank > 0 {
@@ -426,6 +447,59 @@ fn gathered_parameters_travel_in_the_compute_type() {
         assert_eq!(narrow.1, wide.1, "elements");
         assert_eq!(wide.0, 4 * wide.1);
         assert_eq!(narrow.0, 2 * narrow.1);
+    }
+}
+
+/// An 8-bit wire: half the bytes of bf16 and as many elements, the same bits at every stage and prefetch, and a loss near bf16's.
+#[test]
+fn parameters_travel_in_eight_bits_where_asked() {
+    let case = |quantized, ranks, stage, prefetch| Case {
+        ranks,
+        stage,
+        prefetch,
+        quantized,
+        compute: DType::Bf16,
+        batches: (0..50).collect(),
+        lr: |_| 3e-3,
+        ..Default::default()
+    };
+    for ranks in [2, 3] {
+        let expected = run(&case(true, ranks, 1, 1)).unwrap();
+        for (stage, prefetch) in [(2, 1), (3, 0), (3, 1), (3, 2)] {
+            let got = run(&case(true, ranks, stage, prefetch)).unwrap();
+            let same = format!("{:?}", got.0) == format!("{:?}", expected.0) && got.1 == expected.1;
+            assert!(same, "{ranks} ranks, stage {stage}, prefetch {prefetch}");
+            let wide = run(&case(false, ranks, stage, prefetch)).unwrap();
+            assert_eq!(got.3.1, wide.3.1, "elements");
+            assert_eq!(got.3.0, got.3.1, "a byte an element");
+            assert_eq!(2 * got.3.0, wide.3.0);
+            let mean = |m: &[StepMetrics]| m.iter().map(|m| m.loss).sum::<f64>() / m.len() as f64;
+            assert!(got.0[49].loss != wide.0[49].loss, "nothing was quantised");
+            for (n, (a, b)) in got.0.chunks(10).zip(wide.0.chunks(10)).enumerate() {
+                let (a, b) = (mean(a), mean(b));
+                assert!(
+                    (a - b).abs() < 0.03 * b,
+                    "steps from {}: {a} and {b}",
+                    10 * n
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_bit_gathers_of_f32_are_refused() {
+    let refused = run(&Case {
+        ranks: 2,
+        stage: 3,
+        quantized: true,
+        ..Default::default()
+    });
+    let Err(Error::Invalid(text)) = refused else {
+        panic!("{refused:?}");
+    };
+    for part in ["zero_optimization.zero_quantized_weights", "f32", "fix: "] {
+        assert!(text.contains(part), "{text}");
     }
 }
 

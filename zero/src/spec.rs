@@ -21,6 +21,8 @@ pub struct ZeroSpec {
     /// Ranks of a node that hold a second copy of the parameters between them, from which a unit is gathered after its first gather in
     /// a step (stage 3, hpZ); it divides the ranks. 1: none.
     pub node: u32,
+    /// Gathers carry parameters as 8-bit floats with a scale a block (stages 1 to 3, 16-bit compute).
+    pub quantized: bool,
 }
 
 impl ZeroSpec {
@@ -40,6 +42,7 @@ impl Default for ZeroSpec {
             reuse_within: None,
             persist_below: 0,
             node: 1,
+            quantized: false,
         }
     }
 }

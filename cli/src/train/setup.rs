@@ -395,5 +395,6 @@ fn zero_spec(z: &config::Zero) -> ZeroSpec {
         reuse_within: Some(z.stage3_max_reuse_distance).filter(|d| *d > 0),
         persist_below: z.stage3_param_persistence_threshold,
         node: z.zero_hpz_partition_size as u32,
+        quantized: z.zero_quantized_weights,
     }
 }

@@ -123,6 +123,10 @@ struct Cast {
 pub fn cast(o: &Op<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
+    let eight = |i| o.layout(i).is_some_and(|l| l.dtype == DType::F8E4M3.id());
+    if eight(0) != eight(1) {
+        return super::fp8::cast(o);
+    }
     let (dst, src) = (output(o, 0, ALL)?, input(o, 1, ALL)?);
     shape(o, 1, &src, &dst.shape)?;
     Ok((Box::new(Cast { dst, src }), plan(o, 0)))

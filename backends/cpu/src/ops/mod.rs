@@ -5,6 +5,7 @@ mod adamw;
 pub(crate) mod attention;
 mod cast;
 mod copy;
+mod fp8;
 mod index;
 mod matmul;
 mod multi;
