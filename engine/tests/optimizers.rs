@@ -156,9 +156,8 @@ fn stages_have_the_same_bits_and_the_loss_falls() {
             );
             for stage in 1..=3 {
                 let got = train(&w, &model(), &job(ranks, stage, &optim, DType::F32), 8);
-                assert_eq!(
+                assert!(
                     got.bits() == zero.bits(),
-                    true,
                     "{name}: stage {stage} on {ranks} ranks"
                 );
             }
@@ -173,11 +172,7 @@ fn sixteen_bit_parameters_have_the_same_bits_at_every_stage() {
         let zero = train(&w, &model(), &job(2, 0, &optim, DType::Bf16), 4);
         for stage in [1, 3] {
             let got = train(&w, &model(), &job(2, stage, &optim, DType::Bf16), 4);
-            assert_eq!(
-                got.bits() == zero.bits(),
-                true,
-                "{name}: stage {stage} in bf16"
-            );
+            assert!(got.bits() == zero.bits(), "{name}: stage {stage} in bf16");
         }
     }
 }
@@ -303,9 +298,8 @@ fn a_resumed_run_goes_on_with_the_same_bits() {
         };
         let joined = [losses(&first), losses(&rest)].concat();
         assert_eq!(losses(&whole), joined, "{name}");
-        assert_eq!(
+        assert!(
             whole.state == rest.state,
-            true,
             "{name}: states differ after a resume"
         );
     }
