@@ -50,7 +50,13 @@ fn plugin() {
 
 /// `crossweave args` on `n` ranks.
 fn mpirun(s: &Scratch, family: &str, n: u32, args: &[&str]) -> Command {
+    launcher(s, family, n, &[], args)
+}
+
+/// As `mpirun`, with options of the launcher's own.
+fn launcher(s: &Scratch, family: &str, n: u32, own: &[&str], args: &[&str]) -> Command {
     let mut c = Command::new(format!("mpirun.{family}"));
+    c.args(own);
     c.current_dir(s.dir.path())
         .env("CROSSWEAVE_CACHE", s.path("cache"));
     c.env_remove("CROSSWEAVE_PLUGIN_PATH");
@@ -296,12 +302,13 @@ fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 
 fn running(s: &Scratch, family: &str, out: &str) -> Child {
     let args = ["train", "config.json", "--steps", "100000", "--out", out];
-    let mut c = mpirun(
-        s,
-        family,
-        3,
-        &[&args[..], &["--set", "train_batch_size=6"]].concat(),
-    );
+    // MPICH's launcher may else end the survivors before they have said who died.
+    let own: &[&str] = match family {
+        "mpich" => &["-disable-auto-cleanup"],
+        _ => &[],
+    };
+    let args = [&args[..], &["--set", "train_batch_size=6"]].concat();
+    let mut c = launcher(s, family, 3, own, &args);
     let child = c
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -52,6 +52,10 @@ fn launch(family: &str, n: u32, scene: &str, out: &Path) -> Output {
         c.env("OMPI_MCA_btl", "self,vader")
             .env("OMPI_MCA_mpi_yield_when_idle", "1");
     }
+    if family == "mpich" && scene == "killed" {
+        // Else the launcher may end the survivors before they have said who died.
+        c.arg("-disable-auto-cleanup");
+    }
     c.env(SCENE, scene)
         .env(OUT, out)
         .args(["-n", &n.to_string()]);
