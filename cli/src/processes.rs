@@ -52,7 +52,10 @@ impl Processes {
         let rank = launch.rank;
         Processes::check(&launch, ranks).map_err(|e| match rank {
             0 => e,
-            _ => CliError::Elsewhere { code: 1 },
+            _ => {
+                std::thread::sleep(LAST_WORDS);
+                CliError::Elsewhere { code: 1 }
+            }
         })?;
         Processes::meet(launch).map(Some).map_err(|e| {
             if rank > 0 {
