@@ -41,6 +41,7 @@ mod table_model;
 mod table_optim;
 mod table_run;
 mod table_zero;
+mod unavailable;
 
 use std::collections::BTreeMap;
 
