@@ -65,6 +65,7 @@ impl Collectives {
     }
 
     /// All-reduce in place.
+    #[track_caller]
     pub fn all_reduce(
         &mut self,
         s: &Stream,
@@ -77,6 +78,7 @@ impl Collectives {
     }
 
     /// `recv` = my piece of the reduction of `send` (ranks x `recv`).
+    #[track_caller]
     pub fn reduce_scatter(
         &mut self,
         s: &Stream,
@@ -96,6 +98,7 @@ impl Collectives {
     }
 
     /// `recv` = every rank's `send`, in rank order.
+    #[track_caller]
     pub fn all_gather(
         &mut self,
         s: &Stream,
@@ -108,6 +111,7 @@ impl Collectives {
     }
 
     /// `buf` of the root, on every rank.
+    #[track_caller]
     pub fn broadcast(
         &mut self,
         s: &Stream,
@@ -120,6 +124,7 @@ impl Collectives {
     }
 
     /// The reduction in the root's `buf`; the others' are left alone.
+    #[track_caller]
     pub fn reduce(
         &mut self,
         s: &Stream,
@@ -139,6 +144,7 @@ impl Collectives {
     }
 
     /// Piece `r` of `send` goes to rank `r`; equal pieces.
+    #[track_caller]
     pub fn all_to_all(
         &mut self,
         s: &Stream,
@@ -151,6 +157,7 @@ impl Collectives {
     }
 
     /// Pieces by counts and offsets in elements.
+    #[track_caller]
     pub fn all_to_all_v(
         &mut self,
         s: &Stream,
@@ -170,6 +177,7 @@ impl Collectives {
     }
 
     /// Pieces of any length, gathered where `counts.recv_at` says.
+    #[track_caller]
     pub fn all_gather_v(
         &mut self,
         s: &Stream,
@@ -189,12 +197,14 @@ impl Collectives {
     }
 
     /// Nothing later on the stream runs before every rank's stream has come here.
+    #[track_caller]
     pub fn barrier(&mut self, s: &Stream) -> Result<()> {
         self.group(s, &[Collective::Barrier], "barrier")
     }
 
     /// Several at once, no order between members. What the plugin takes as it is (sends and receives too) is one launch, all or nothing;
     /// composed members follow it, in the order given. A member that cannot be done at all is refused before anything is launched.
+    #[track_caller]
     pub fn group(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
         let mut native = 0;
         for m in members {
@@ -203,7 +213,13 @@ impl Collectives {
         if native == members.len() {
             return self.comm.group(s, members, tag);
         }
-        members.iter().try_for_each(|m| self.comm.validate(m))?;
+        let asked = self.comm.announce(s, members, tag)?;
+        let result = self.parts(s, members, native);
+        self.comm.launched(asked, s, members, tag, result)
+    }
+
+    /// Carries out a group of which `native` members are the plugin's.
+    fn parts(&mut self, s: &Stream, members: &[Collective<'_>], native: usize) -> Result<()> {
         let mut own = Vec::with_capacity(native);
         for m in members {
             if self.route(m)? == Route::Native {
@@ -226,8 +242,15 @@ impl Collectives {
                 })?;
             }
         }
-        members.iter().for_each(|m| self.comm.count(m, tag));
         Ok(())
+    }
+
+    /// Ends this rank's part in the group, with a look at what is left over: see [`Communicator::close`].
+    ///
+    /// # Errors
+    /// Messages nobody has answered, and what was never waited for.
+    pub fn close(self) -> Result<()> {
+        self.comm.close()
     }
 
     /// The route a collective takes: the same on every rank. Asked of the plugin once per kind, dtype, reduction and size class.

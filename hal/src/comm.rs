@@ -1,17 +1,20 @@
 //! Communicators: collectives in stream order, counted in the ledger, abortable from any thread.
 
-use crate::buffer::{Buffer, Region};
+use crate::buffer::Region;
 use crate::call::check;
 use crate::carrier::{self, Carried};
+use crate::comm_desc::{NULL_DESC, kind_name, uses};
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
 use crate::mask::{self, Mask};
 use crate::stream::Stream;
+use crate::watch::{Member, Observer};
 use crossweave_abi as abi;
 use crossweave_abi::DType;
-use std::sync::Arc;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How ranks find each other: a key-value store all of them reach.
@@ -171,16 +174,36 @@ impl Drop for CommInner {
 
 /// A group of ranks. `&mut self` makes the order of collectives on it total; only [`AbortHandle`] is shareable.
 pub struct Communicator {
-    inner: Arc<CommInner>,
+    pub(crate) inner: Arc<CommInner>,
     ledger: Arc<CollectiveLedger>,
     seq: u64,
+    /// Its place in the checker; `None` where that is switched off or full.
+    watch: Option<Member>,
+    observer: Option<Arc<dyn Observer>>,
 }
+
+/// What has been announced: the numbers of its records.
+#[must_use]
+pub struct Asked(Option<(u64, u64)>);
 
 /// Aborts a communicator from any thread.
 #[derive(Clone)]
 pub struct AbortHandle(Arc<CommInner>);
 
+/// The same without keeping the communicator.
+pub(crate) struct WeakAbort(Weak<CommInner>);
+
+impl WeakAbort {
+    /// The communicator, if it is still there.
+    pub fn get(&self) -> Option<AbortHandle> {
+        self.0.upgrade().map(AbortHandle)
+    }
+}
+
 impl AbortHandle {
+    pub(crate) fn weak(&self) -> WeakAbort {
+        WeakAbort(Arc::downgrade(&self.0))
+    }
     /// Marks the communicator failed and releases whoever waits in it; returns at once.
     pub fn abort(&self) -> Result<()> {
         self.0.aborted.store(true, Relaxed);
@@ -280,10 +303,19 @@ impl Communicator {
         };
         // Made last: a failure here leaves a communicator that is destroyed like any other.
         inner.carried = carrier.as_ref().map(Carried::new).transpose()?;
+        let inner = Arc::new(inner);
+        let board = &device.0.plugin.1;
+        let key = watch_key(&id, scope, size);
+        let watch = device.0.watch.join(board, key, &options.name, size, rank);
+        if let Some(w) = &watch {
+            w.aborts(AbortHandle(inner.clone()).weak());
+        }
         Ok(Communicator {
-            inner: Arc::new(inner),
+            inner,
             ledger: device.0.collectives.clone(),
             seq: 0,
+            watch,
+            observer: device.0.watch.observer(),
         })
     }
 
@@ -305,6 +337,7 @@ impl Communicator {
     }
 
     /// In-place all-reduce.
+    #[track_caller]
     pub fn all_reduce(
         &mut self,
         s: &Stream,
@@ -316,6 +349,7 @@ impl Communicator {
         self.group(s, &[Collective::AllReduce { buf, dtype, op }], tag)
     }
     /// Reduce-scatter.
+    #[track_caller]
     pub fn reduce_scatter(
         &mut self,
         s: &Stream,
@@ -337,6 +371,7 @@ impl Communicator {
         )
     }
     /// All-gather.
+    #[track_caller]
     pub fn all_gather(
         &mut self,
         s: &Stream,
@@ -348,6 +383,7 @@ impl Communicator {
         self.group(s, &[Collective::AllGather { send, recv, dtype }], tag)
     }
     /// Broadcast from `root`.
+    #[track_caller]
     pub fn broadcast(
         &mut self,
         s: &Stream,
@@ -359,6 +395,7 @@ impl Communicator {
         self.group(s, &[Collective::Broadcast { buf, dtype, root }], tag)
     }
     /// Barrier in stream order.
+    #[track_caller]
     pub fn barrier(&mut self, s: &Stream) -> Result<()> {
         self.group(s, &[Collective::Barrier], "barrier")
     }
@@ -412,28 +449,102 @@ impl Communicator {
     }
 
     /// Launches a group: all or nothing, no order between members.
+    #[track_caller]
     pub fn group(
         &mut self,
         stream: &Stream,
         members: &[Collective<'_>],
         tag: CommTag,
     ) -> Result<()> {
-        self.group_uncounted(stream, members)?;
+        let asked = self.announce(stream, members, tag)?;
+        let result = self.group_uncounted(stream, members);
+        self.launched(asked, stream, members, tag, result)
+    }
+
+    /// Says what is going to be launched: it is recorded and held against what the other ranks ask for, before anything happens.
+    /// [`Communicator::group`] does it itself; who composes a collective of parts says the whole here, runs the parts by
+    /// [`Communicator::group_uncounted`] and ends with [`Communicator::launched`].
+    ///
+    /// # Errors
+    /// Regions that do not fit, and what the checker finds: nothing has been launched.
+    #[track_caller]
+    pub fn announce(
+        &mut self,
+        stream: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+    ) -> Result<Asked> {
+        let site = Location::caller();
+        self.alive(members.first(), site)?;
+        members.iter().try_for_each(|m| self.validate(m))?;
+        if let Some(o) = &self.observer {
+            o.before(&self.inner.name, members, tag)?;
+        }
+        Ok(Asked(match &mut self.watch {
+            Some(w) => Some(w.enter(stream.core.id, members, site, tag)?),
+            None => None,
+        }))
+    }
+
+    /// What was announced is on its stream, or could not be put there. Counts it in the ledger.
+    ///
+    /// # Errors
+    /// `result`, as the verdict where one has caused it.
+    pub fn launched(
+        &mut self,
+        asked: Asked,
+        stream: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+        result: Result<()>,
+    ) -> Result<()> {
+        let result = result.map_err(|e| stream.device.0.watch.explain(e));
+        if let (Some(w), Some(n)) = (&self.watch, asked.0) {
+            w.enqueued(n, stream.core.calls());
+        }
+        if let Some(o) = &self.observer {
+            o.after(&self.inner.name, members, tag, &result);
+        }
+        result?;
         for m in members {
             self.count(m, tag);
         }
         Ok(())
     }
 
-    /// The same without a line in the ledger: parts of a composed collective.
-    pub fn group_uncounted(&mut self, stream: &Stream, members: &[Collective<'_>]) -> Result<()> {
-        if self.inner.aborted.load(Relaxed) {
-            return Err(Error::new(
-                Code::Aborted,
-                "launch",
-                format!("communicator {} was aborted", self.inner.name),
-            ));
+    fn alive(&self, first: Option<&Collective<'_>>, site: &Location<'_>) -> Result<()> {
+        if !self.inner.aborted.load(Relaxed) {
+            return Ok(());
         }
+        let why = format!("communicator {} was aborted", self.inner.name);
+        Err(match &self.watch {
+            Some(w) => w.failure().unwrap_or_else(|| {
+                w.give_up();
+                w.refused(first, site, &format!("after {why}"))
+            }),
+            None => Error::new(Code::Aborted, "launch", why),
+        })
+    }
+
+    /// Ends this rank's part in the group: the same as dropping it, with a look at what is left over.
+    ///
+    /// # Errors
+    /// A send that nobody has received or a receive nobody has answered, when the other end has ended too; something that was asked for
+    /// and never waited for.
+    pub fn close(mut self) -> Result<()> {
+        let Some(w) = &mut self.watch else {
+            return Ok(());
+        };
+        if let Some(e) = w.failure().or_else(|| w.unmatched()) {
+            return Err(e);
+        }
+        w.unawaited().map_or(Ok(()), Err)
+    }
+
+    /// The same without a line in the ledger: parts of a composed collective.
+    #[track_caller]
+    pub fn group_uncounted(&mut self, stream: &Stream, members: &[Collective<'_>]) -> Result<()> {
+        self.alive(members.first(), Location::caller())?;
         let mut small = [NULL_DESC; 4];
         let mut large = vec![];
         let descs: &mut [abi::CollDesc] = if members.len() <= small.len() {
@@ -471,169 +582,6 @@ impl Communicator {
             })
         })
     }
-
-    fn desc(&self, c: &Collective<'_>, seq: u64) -> Result<(abi::CollDesc, ())> {
-        let mut d = abi::CollDesc { seq, ..NULL_DESC };
-        let span = |r: &Region<'_>| r.buffer.span(r.offset, r.bytes);
-        let count = |r: &Region<'_>, t: DType| r.bytes * 8 / t.bits();
-        match c {
-            Collective::AllReduce { buf, dtype, op } => {
-                (d.kind, d.dtype, d.count) = (abi::COLL_ALL_REDUCE, dtype.id(), count(buf, *dtype));
-                (d.send, d.recv) = (span(buf)?, span(buf)?);
-                set_reduce(&mut d, *op);
-            }
-            Collective::ReduceScatter {
-                send,
-                recv,
-                dtype,
-                op,
-            } => {
-                (d.kind, d.dtype, d.count) =
-                    (abi::COLL_REDUCE_SCATTER, dtype.id(), count(recv, *dtype));
-                (d.send, d.recv) = (span(send)?, span(recv)?);
-                self.lengths(
-                    "reduce_scatter",
-                    send.bytes,
-                    recv.bytes * self.inner.size as u64,
-                )?;
-                set_reduce(&mut d, *op);
-            }
-            Collective::AllGather { send, recv, dtype } => {
-                (d.kind, d.dtype, d.count) =
-                    (abi::COLL_ALL_GATHER, dtype.id(), count(send, *dtype));
-                (d.send, d.recv) = (span(send)?, span(recv)?);
-                self.lengths(
-                    "all_gather",
-                    recv.bytes,
-                    send.bytes * self.inner.size as u64,
-                )?;
-            }
-            Collective::Broadcast { buf, dtype, root } => {
-                (d.kind, d.dtype, d.count, d.root) = (
-                    abi::COLL_BROADCAST,
-                    dtype.id(),
-                    count(buf, *dtype),
-                    *root as i32,
-                );
-                (d.send, d.recv) = (span(buf)?, span(buf)?);
-            }
-            Collective::Reduce {
-                buf,
-                dtype,
-                op,
-                root,
-            } => {
-                (d.kind, d.dtype, d.count, d.root) = (
-                    abi::COLL_REDUCE,
-                    dtype.id(),
-                    count(buf, *dtype),
-                    *root as i32,
-                );
-                (d.send, d.recv) = (span(buf)?, span(buf)?);
-                set_reduce(&mut d, *op);
-            }
-            Collective::AllToAll { send, recv, dtype } => {
-                (d.kind, d.dtype) = (abi::COLL_ALL_TO_ALL, dtype.id());
-                d.count = count(send, *dtype) / self.inner.size as u64;
-                (d.send, d.recv) = (span(send)?, span(recv)?);
-                self.lengths("all_to_all", send.bytes, recv.bytes)?;
-            }
-            Collective::AllToAllV {
-                send,
-                recv,
-                dtype,
-                counts,
-            }
-            | Collective::AllGatherV {
-                send,
-                recv,
-                dtype,
-                counts,
-            } => {
-                let a2a = matches!(c, Collective::AllToAllV { .. });
-                d.kind = if a2a {
-                    abi::COLL_ALL_TO_ALL_V
-                } else {
-                    abi::COLL_ALL_GATHER_V
-                };
-                (d.dtype, d.count) = (dtype.id(), count(send, *dtype));
-                (d.send, d.recv) = (span(send)?, span(recv)?);
-                let n = self.inner.size as usize;
-                let ok = counts.recv.len() == n
-                    && counts.recv_at.len() == n
-                    && (!a2a || (counts.send.len() == n && counts.send_at.len() == n));
-                if !ok {
-                    return Err(Error::new(
-                        Code::Invalid,
-                        "launch",
-                        format!(
-                            "counts and offsets must have {n} entries, one per rank of {}",
-                            self.inner.name
-                        ),
-                    ));
-                }
-                if a2a {
-                    (d.send_counts, d.send_offsets) =
-                        (counts.send.as_ptr(), counts.send_at.as_ptr());
-                }
-                (d.recv_counts, d.recv_offsets) = (counts.recv.as_ptr(), counts.recv_at.as_ptr());
-            }
-            Collective::Send { buf, dtype, peer } => {
-                (d.kind, d.dtype, d.count, d.peer, d.send) = (
-                    abi::COLL_SEND,
-                    dtype.id(),
-                    count(buf, *dtype),
-                    *peer as i32,
-                    span(buf)?,
-                );
-            }
-            Collective::Recv { buf, dtype, peer } => {
-                (d.kind, d.dtype, d.count, d.peer, d.recv) = (
-                    abi::COLL_RECV,
-                    dtype.id(),
-                    count(buf, *dtype),
-                    *peer as i32,
-                    span(buf)?,
-                );
-            }
-            Collective::Barrier => (d.kind, d.dtype) = (abi::COLL_BARRIER, DType::U8.id()),
-        }
-        Ok((d, ()))
-    }
-
-    fn lengths(&self, what: &str, have: u64, want: u64) -> Result<()> {
-        if have == want {
-            return Ok(());
-        }
-        Err(Error::new(
-            Code::Invalid,
-            "launch",
-            format!(
-                "{what} on {} of {} ranks: the full vector has {have} bytes, {want} expected",
-                self.inner.name, self.inner.size
-            ),
-        ))
-    }
-
-    /// Elements and bytes of the full logical vector (the `n` of 03 §4.2).
-    fn logical(&self, c: &Collective<'_>) -> (u64, u64) {
-        let (bytes, dtype) = match c {
-            Collective::AllReduce { buf, dtype, .. }
-            | Collective::Broadcast { buf, dtype, .. }
-            | Collective::Reduce { buf, dtype, .. }
-            | Collective::Send { buf, dtype, .. }
-            | Collective::Recv { buf, dtype, .. } => (buf.bytes, *dtype),
-            Collective::ReduceScatter { send, dtype, .. }
-            | Collective::AllToAll { send, dtype, .. } => (send.bytes, *dtype),
-            Collective::AllGather { recv, dtype, .. }
-            | Collective::AllGatherV { recv, dtype, .. } => (recv.bytes, *dtype),
-            Collective::AllToAllV { dtype, counts, .. } => {
-                (dtype.bytes(counts.send.iter().sum()), *dtype)
-            }
-            Collective::Barrier => (0, DType::U8),
-        };
-        (bytes * 8 / dtype.bits(), bytes)
-    }
 }
 
 fn unique_id(device: &Device, api: &abi::CollectiveApi) -> Result<Vec<u8>> {
@@ -657,72 +605,11 @@ fn unique_id(device: &Device, api: &abi::CollectiveApi) -> Result<Vec<u8>> {
     Ok(id)
 }
 
-const NULL_DESC: abi::CollDesc = abi::CollDesc {
-    size: size_of::<abi::CollDesc>() as u32,
-    kind: 0,
-    dtype: 0,
-    reduce: 0,
-    root: 0,
-    peer: 0,
-    count: 0,
-    send: abi::Span::NULL,
-    recv: abi::Span::NULL,
-    send_counts: std::ptr::null(),
-    send_offsets: std::ptr::null(),
-    recv_counts: std::ptr::null(),
-    recv_offsets: std::ptr::null(),
-    scale: 0.0,
-    scale_dev: abi::Span::NULL,
-    flags: 0,
-    reserved: 0,
-    seq: 0,
-};
-
-fn set_reduce(d: &mut abi::CollDesc, op: Reduce) {
-    d.flags = abi::COLLF_ACC_F32;
-    d.reduce = match op {
-        Reduce::Sum => abi::RED_SUM,
-        Reduce::Prod => abi::RED_PROD,
-        Reduce::Min => abi::RED_MIN,
-        Reduce::Max => abi::RED_MAX,
-        Reduce::Avg => abi::RED_AVG,
-        Reduce::PremulSum(x) => {
-            d.scale = x;
-            abi::RED_PREMUL_SUM
-        }
-    };
-}
-
-fn kind_name(c: &Collective<'_>) -> &'static str {
-    match c {
-        Collective::AllReduce { .. } => "all_reduce",
-        Collective::ReduceScatter { .. } => "reduce_scatter",
-        Collective::AllGather { .. } => "all_gather",
-        Collective::Broadcast { .. } => "broadcast",
-        Collective::Reduce { .. } => "reduce",
-        Collective::AllToAll { .. } => "all_to_all",
-        Collective::AllToAllV { .. } => "all_to_all_v",
-        Collective::AllGatherV { .. } => "all_gather_v",
-        Collective::Send { .. } => "send",
-        Collective::Recv { .. } => "recv",
-        Collective::Barrier => "barrier",
-    }
-}
-
-fn uses<'a>(c: &Collective<'a>) -> [Option<(&'a Buffer, bool)>; 2] {
-    match c {
-        Collective::AllReduce { buf, .. }
-        | Collective::Broadcast { buf, .. }
-        | Collective::Reduce { buf, .. }
-        | Collective::Recv { buf, .. } => [Some((buf.buffer, true)), None],
-        Collective::Send { buf, .. } => [Some((buf.buffer, false)), None],
-        Collective::ReduceScatter { send, recv, .. }
-        | Collective::AllGather { send, recv, .. }
-        | Collective::AllToAll { send, recv, .. }
-        | Collective::AllToAllV { send, recv, .. }
-        | Collective::AllGatherV { send, recv, .. } => {
-            [Some((send.buffer, false)), Some((recv.buffer, true))]
-        }
-        Collective::Barrier => [None, None],
-    }
+/// What all members of a group, and nobody else, call it.
+fn watch_key(id: &[u8], scope: &str, size: u32) -> u64 {
+    let bytes = id.iter().chain(scope.as_bytes());
+    let h = bytes.fold(0xcbf2_9ce4_8422_2325 ^ u64::from(size), |h: u64, b| {
+        (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
+    });
+    h | 1
 }

@@ -11,6 +11,7 @@ use crate::pool::{Block, Pool};
 use crate::recipe::Decompose;
 use crate::stream::{Stream, StreamCore};
 use crate::track::Track;
+use crate::watch::{Board, Observer, Watch};
 use crossweave_abi as abi;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -20,12 +21,21 @@ pub const PAGE: u64 = 4096;
 
 /// A loaded or linked plugin. Cheap to clone; never unloaded.
 #[derive(Clone)]
-pub struct Plugin(pub(crate) Arc<RawPlugin>);
+pub struct Plugin(pub(crate) Arc<RawPlugin>, pub(crate) Board);
 
 impl Plugin {
     /// Wraps what the loader or a static entry gave.
     pub fn new(raw: RawPlugin) -> Plugin {
-        Plugin(Arc::new(raw))
+        Plugin(Arc::new(raw), Board::default())
+    }
+    /// The same plugin, with its ranks on `board`: ranks of several plugins, or of several processes, check each other on a common one. By
+    /// default the ranks of one plugin do.
+    pub fn on_board(&self, board: &Board) -> Plugin {
+        Plugin(self.0.clone(), board.clone())
+    }
+    /// Where its ranks check each other.
+    pub fn board(&self) -> &Board {
+        &self.1
     }
     /// Name the plugin gives itself.
     pub fn name(&self) -> &str {
@@ -91,6 +101,7 @@ impl Plugin {
             kernels: Mutex::new(HashMap::new()),
             carrier: Mutex::new(None),
             fault: Arc::default(),
+            watch: Arc::default(),
         })))
     }
     /// Quiesces the plugin's threads; every device must be dropped first. The library stays mapped.
@@ -152,6 +163,7 @@ pub(crate) struct DeviceInner {
     kernels: Mutex<HashMap<OpRequest, Arc<KernelInner>>>,
     carrier: Mutex<Option<Carrier>>,
     pub fault: Arc<Fault>,
+    pub watch: Arc<Watch>,
 }
 
 /// An open device. Clone shares it.
@@ -234,6 +246,27 @@ impl Device {
         lock(&self.0.carrier).clone()
     }
 
+    /// Its rank in the job, for the checker's messages; said before its first communicator. A mesh says it for its device.
+    pub fn set_rank(&self, rank: u32) {
+        self.0.watch.set_rank(rank);
+    }
+    /// Communicators made from now on are not checked: for measuring what checking costs.
+    pub fn without_checker(&self) {
+        self.0.watch.switch_off();
+    }
+    /// Called for everything asked of communicators made from now on.
+    pub fn observe(&self, observer: Option<Arc<dyn Observer>>) {
+        self.0.watch.observe(observer);
+    }
+    /// A number for a plan step's name, for [`Device::at_step`]; 0 before the first communicator.
+    pub fn step_number(&self, name: &str) -> u16 {
+        self.0.watch.step_number(name)
+    }
+    /// What is asked for from now on belongs to this plan step; 0: to none.
+    pub fn at_step(&self, number: u16) {
+        self.0.watch.set_step(number);
+    }
+
     /// Creates a stream; larger priority is more urgent. `name` is for messages and traces.
     pub fn stream(&self, name: &str, priority: i32) -> Result<Stream> {
         let mut h = std::ptr::null_mut();
@@ -248,6 +281,7 @@ impl Device {
             name,
             &self.0.api,
             self.0.fault.clone(),
+            self.0.watch.clone(),
         ));
         streams.push(core.clone());
         Ok(Stream::new(self.clone(), core))
@@ -558,6 +592,7 @@ impl Drop for DeviceInner {
             // A failed stream has nothing left to wait for; its error was reported when it happened.
             let _ = s.sync(None);
         }
+        self.watch.end();
         lock(&self.kernels).clear();
         drop(streams);
         let slabs = std::mem::take(&mut *self.slabs.write().unwrap_or_else(|e| e.into_inner()));

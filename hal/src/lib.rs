@@ -6,6 +6,7 @@
 //! | How do operands outlive queued work? | Freed pool blocks keep their track; own memory is freed after its last use. Dropping right after a launch is sound. |
 //! | Who allocates? | A caching pool here ([`Device::alloc`]); the plugin hands out slabs. |
 //! | Who counts? | Two ledgers ([`ledger`]) in the only places where memory and collectives pass. |
+//! | What if ranks disagree? | The checker ([`Board`]) compares what they ask for and names who is wrong, in one sentence on all of them. |
 //! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; same type, and it can be asked. |
 //!
 //! Contract: this layer validates bounds, lengths and overlap; a plugin validates what only it knows; `Unsupported` has no side effects.
@@ -15,6 +16,7 @@ mod call;
 mod buffer;
 mod carrier;
 mod comm;
+mod comm_desc;
 mod device;
 pub mod error;
 pub mod header;
@@ -28,12 +30,13 @@ mod pool;
 mod recipe;
 mod stream;
 mod track;
+mod watch;
 
 pub use buffer::{Buffer, HostBuffer, Region};
 pub use carrier::Carrier;
 pub use comm::{
-    AbortHandle, Bootstrap, CollSupport, Collective, CommOptions, CommTag, Communicator, Counts,
-    Reduce,
+    AbortHandle, Asked, Bootstrap, CollSupport, Collective, CommOptions, CommTag, Communicator,
+    Counts, Reduce,
 };
 pub use crossweave_abi as abi;
 pub use crossweave_abi::DType;
@@ -46,3 +49,4 @@ pub use loader::{LoadError, RawPlugin};
 pub use mask::CollectiveCell;
 pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};
 pub use stream::{Event, Operand, Stream};
+pub use watch::{Board, Fault, Flight, Observer, Op, RankFlight, Verdict};

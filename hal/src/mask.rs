@@ -57,6 +57,6 @@ impl Plugin {
     pub fn without_collectives(&self, cells: &[CollectiveCell]) -> Plugin {
         let mut raw = (*self.0).clone();
         raw.mask = raw.mask.iter().chain(cells).copied().collect();
-        Plugin(Arc::new(raw))
+        Plugin(Arc::new(raw), self.1.clone())
     }
 }

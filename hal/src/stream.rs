@@ -8,6 +8,7 @@ use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::kernel::Kernel;
 use crate::track::{StreamId, Use};
+use crate::watch::Watch;
 use crossweave_abi as abi;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,6 +24,7 @@ pub(crate) struct StreamCore {
     state: Mutex<State>,
     waits: AtomicU64,
     fault: Arc<Fault>,
+    watch: Arc<Watch>,
 }
 
 struct State {
@@ -49,6 +51,7 @@ impl StreamCore {
         name: &str,
         api: &abi::DeviceApi,
         fault: Arc<Fault>,
+        watch: Arc<Watch>,
     ) -> StreamCore {
         let state = State {
             seq: 0,
@@ -65,6 +68,7 @@ impl StreamCore {
             state: Mutex::new(state),
             waits: AtomicU64::new(0),
             fault,
+            watch,
         }
     }
 
@@ -135,16 +139,37 @@ impl StreamCore {
     /// Waits for everything submitted; `None` = for ever.
     pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
         let target = self.lock().seq;
-        let ns = timeout.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
-        // SAFETY: the stream is live. The state lock is not held, so others may submit meanwhile.
-        check("stream_sync", |e| unsafe {
-            call!(self.api, stream_sync)(self.handle.0, ns, e)
-        })
-        .map_err(|e| e.context(format!("stream {}", self.name)))?;
+        let wait = |limit: Option<Duration>| {
+            let ns = limit.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
+            // SAFETY: the stream is live. The state lock is not held, so others may submit meanwhile.
+            check("stream_sync", |e| unsafe {
+                call!(self.api, stream_sync)(self.handle.0, ns, e)
+            })
+            .map_err(|e| e.context(format!("stream {}", self.name)))?;
+            self.fault.check()
+        };
+        self.wait(timeout, target, &wait)?;
         let mut st = self.lock();
         st.passed = st.passed.max(target);
-        drop(st);
-        self.fault.check()
+        Ok(())
+    }
+
+    /// A host's wait for call `target`, told to the checker. Who sets a limit comes back by itself and is no part of a deadlock.
+    fn wait(
+        &self,
+        timeout: Option<Duration>,
+        target: u64,
+        wait: &dyn Fn(Option<Duration>) -> Result<()>,
+    ) -> Result<()> {
+        match timeout {
+            None => self.watch.wait(self.id, target, wait),
+            some => wait(some).map_err(|e| self.watch.explain(e)),
+        }
+    }
+
+    /// Calls submitted so far.
+    pub fn calls(&self) -> u64 {
+        self.lock().seq
     }
 
     /// Waits until call `seq` has finished.
@@ -230,7 +255,7 @@ impl Stream {
                 });
             }
             let Some(u) = wait else {
-                submit(self.core.handle.0)?;
+                submit(self.core.handle.0).map_err(|e| self.core.watch.explain(e))?;
                 st.seq += 1;
                 let mine = Use {
                     stream: self.core.id,
@@ -270,6 +295,9 @@ impl Stream {
             call!(self.device.0.api, stream_wait_event)(self.core.handle.0, event.0, e)
         })?;
         self.core.waits.fetch_add(1, Relaxed);
+        self.core
+            .watch
+            .depend(self.core.id, st.seq, u.stream, covers);
         if st.behind.len() <= u.stream as usize {
             st.behind.resize(u.stream as usize + 1, 0);
         }
@@ -445,11 +473,21 @@ impl Stream {
 
     /// Later work of this stream waits for the event's latest record before this call.
     pub fn wait(&self, event: &Event) -> Result<()> {
-        let _st = self.core.lock();
+        let st = self.core.lock();
         // SAFETY: as above.
         check("stream_wait_event", |e| unsafe {
             call!(self.device.0.api, stream_wait_event)(self.core.handle.0, event.0.handle.0, e)
-        })
+        })?;
+        let covers = event.0.covers.lock();
+        let same = Arc::ptr_eq(&event.0.device.0, &self.device.0);
+        if let Some((core, seq)) = covers
+            .unwrap_or_else(|e| e.into_inner())
+            .as_ref()
+            .filter(|_| same)
+        {
+            self.core.watch.depend(self.core.id, st.seq, core.id, *seq);
+        }
+        Ok(())
     }
 }
 
@@ -481,22 +519,27 @@ impl Event {
     }
     /// Waits for the latest record.
     pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
-        let ns = timeout.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
         let covers = self
             .0
             .covers
             .lock()
             .unwrap_or_else(|e| e.into_inner())
             .clone();
-        // SAFETY: the event is live.
-        check("event_sync", |e| unsafe {
-            call!(self.0.device.0.api, event_sync)(self.0.handle.0, ns, e)
-        })?;
-        if let Some((core, seq)) = covers {
-            let mut st = core.lock();
-            st.passed = st.passed.max(seq);
-        }
-        self.0.device.0.fault.check()
+        let wait = |limit: Option<Duration>| {
+            let ns = limit.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
+            // SAFETY: the event is live.
+            check("event_sync", |e| unsafe {
+                call!(self.0.device.0.api, event_sync)(self.0.handle.0, ns, e)
+            })?;
+            self.0.device.0.fault.check()
+        };
+        let Some((core, seq)) = covers else {
+            return wait(timeout);
+        };
+        core.wait(timeout, seq, &wait)?;
+        let mut st = core.lock();
+        st.passed = st.passed.max(seq);
+        Ok(())
     }
     /// Time from `self` to `later`, both passed. `None` where the device cannot tell.
     pub fn elapsed(&self, later: &Event) -> Result<Option<Duration>> {

@@ -51,6 +51,7 @@ impl Mesh {
         options: &MeshOptions,
     ) -> Result<Mesh> {
         topology.coords(rank)?;
+        device.set_rank(rank);
         let mut groups: Vec<(Group, Collectives)> = vec![];
         for axes in sets {
             let group = topology.group(rank, axes)?;

@@ -38,7 +38,7 @@ const ENGINE: &str = "crossweave-engine";
 pub const CRATES: &[Crate] = &[
     Crate { name: ABI, floor: 0, ours: &[], theirs: &[], dev: &[] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
-    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
+    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
     Crate { name: STORE, floor: 3, ours: &[HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },

@@ -1,0 +1,242 @@
+//! A collective in the ABI's words: its descriptor with spans and counts checked, what it moves, which buffers it uses.
+
+use crate::buffer::{Buffer, Region};
+use crate::comm::{Collective, Communicator, Reduce};
+use crate::error::{Code, Error, Result};
+use crossweave_abi as abi;
+use crossweave_abi::DType;
+
+impl Communicator {
+    pub(crate) fn desc(&self, c: &Collective<'_>, seq: u64) -> Result<(abi::CollDesc, ())> {
+        let mut d = abi::CollDesc { seq, ..NULL_DESC };
+        let span = |r: &Region<'_>| r.buffer.span(r.offset, r.bytes);
+        let count = |r: &Region<'_>, t: DType| r.bytes * 8 / t.bits();
+        match c {
+            Collective::AllReduce { buf, dtype, op } => {
+                (d.kind, d.dtype, d.count) = (abi::COLL_ALL_REDUCE, dtype.id(), count(buf, *dtype));
+                (d.send, d.recv) = (span(buf)?, span(buf)?);
+                set_reduce(&mut d, *op);
+            }
+            Collective::ReduceScatter {
+                send,
+                recv,
+                dtype,
+                op,
+            } => {
+                (d.kind, d.dtype, d.count) =
+                    (abi::COLL_REDUCE_SCATTER, dtype.id(), count(recv, *dtype));
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                self.lengths(
+                    "reduce_scatter",
+                    send.bytes,
+                    recv.bytes * self.inner.size as u64,
+                )?;
+                set_reduce(&mut d, *op);
+            }
+            Collective::AllGather { send, recv, dtype } => {
+                (d.kind, d.dtype, d.count) =
+                    (abi::COLL_ALL_GATHER, dtype.id(), count(send, *dtype));
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                self.lengths(
+                    "all_gather",
+                    recv.bytes,
+                    send.bytes * self.inner.size as u64,
+                )?;
+            }
+            Collective::Broadcast { buf, dtype, root } => {
+                (d.kind, d.dtype, d.count, d.root) = (
+                    abi::COLL_BROADCAST,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *root as i32,
+                );
+                (d.send, d.recv) = (span(buf)?, span(buf)?);
+            }
+            Collective::Reduce {
+                buf,
+                dtype,
+                op,
+                root,
+            } => {
+                (d.kind, d.dtype, d.count, d.root) = (
+                    abi::COLL_REDUCE,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *root as i32,
+                );
+                (d.send, d.recv) = (span(buf)?, span(buf)?);
+                set_reduce(&mut d, *op);
+            }
+            Collective::AllToAll { send, recv, dtype } => {
+                (d.kind, d.dtype) = (abi::COLL_ALL_TO_ALL, dtype.id());
+                d.count = count(send, *dtype) / self.inner.size as u64;
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                self.lengths("all_to_all", send.bytes, recv.bytes)?;
+            }
+            Collective::AllToAllV {
+                send,
+                recv,
+                dtype,
+                counts,
+            }
+            | Collective::AllGatherV {
+                send,
+                recv,
+                dtype,
+                counts,
+            } => {
+                let a2a = matches!(c, Collective::AllToAllV { .. });
+                d.kind = if a2a {
+                    abi::COLL_ALL_TO_ALL_V
+                } else {
+                    abi::COLL_ALL_GATHER_V
+                };
+                (d.dtype, d.count) = (dtype.id(), count(send, *dtype));
+                (d.send, d.recv) = (span(send)?, span(recv)?);
+                let n = self.inner.size as usize;
+                let ok = counts.recv.len() == n
+                    && counts.recv_at.len() == n
+                    && (!a2a || (counts.send.len() == n && counts.send_at.len() == n));
+                if !ok {
+                    return Err(Error::new(
+                        Code::Invalid,
+                        "launch",
+                        format!(
+                            "counts and offsets must have {n} entries, one per rank of {}",
+                            self.inner.name
+                        ),
+                    ));
+                }
+                if a2a {
+                    (d.send_counts, d.send_offsets) =
+                        (counts.send.as_ptr(), counts.send_at.as_ptr());
+                }
+                (d.recv_counts, d.recv_offsets) = (counts.recv.as_ptr(), counts.recv_at.as_ptr());
+            }
+            Collective::Send { buf, dtype, peer } => {
+                (d.kind, d.dtype, d.count, d.peer, d.send) = (
+                    abi::COLL_SEND,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *peer as i32,
+                    span(buf)?,
+                );
+            }
+            Collective::Recv { buf, dtype, peer } => {
+                (d.kind, d.dtype, d.count, d.peer, d.recv) = (
+                    abi::COLL_RECV,
+                    dtype.id(),
+                    count(buf, *dtype),
+                    *peer as i32,
+                    span(buf)?,
+                );
+            }
+            Collective::Barrier => (d.kind, d.dtype) = (abi::COLL_BARRIER, DType::U8.id()),
+        }
+        Ok((d, ()))
+    }
+
+    fn lengths(&self, what: &str, have: u64, want: u64) -> Result<()> {
+        if have == want {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::Invalid,
+            "launch",
+            format!(
+                "{what} on {} of {} ranks: the full vector has {have} bytes, {want} expected",
+                self.inner.name, self.inner.size
+            ),
+        ))
+    }
+
+    /// Elements and bytes of the full logical vector (the `n` of 03 §4.2).
+    pub(crate) fn logical(&self, c: &Collective<'_>) -> (u64, u64) {
+        let (bytes, dtype) = match c {
+            Collective::AllReduce { buf, dtype, .. }
+            | Collective::Broadcast { buf, dtype, .. }
+            | Collective::Reduce { buf, dtype, .. }
+            | Collective::Send { buf, dtype, .. }
+            | Collective::Recv { buf, dtype, .. } => (buf.bytes, *dtype),
+            Collective::ReduceScatter { send, dtype, .. }
+            | Collective::AllToAll { send, dtype, .. } => (send.bytes, *dtype),
+            Collective::AllGather { recv, dtype, .. }
+            | Collective::AllGatherV { recv, dtype, .. } => (recv.bytes, *dtype),
+            Collective::AllToAllV { dtype, counts, .. } => {
+                (dtype.bytes(counts.send.iter().sum()), *dtype)
+            }
+            Collective::Barrier => (0, DType::U8),
+        };
+        (bytes * 8 / dtype.bits(), bytes)
+    }
+}
+
+pub(crate) const NULL_DESC: abi::CollDesc = abi::CollDesc {
+    size: size_of::<abi::CollDesc>() as u32,
+    kind: 0,
+    dtype: 0,
+    reduce: 0,
+    root: 0,
+    peer: 0,
+    count: 0,
+    send: abi::Span::NULL,
+    recv: abi::Span::NULL,
+    send_counts: std::ptr::null(),
+    send_offsets: std::ptr::null(),
+    recv_counts: std::ptr::null(),
+    recv_offsets: std::ptr::null(),
+    scale: 0.0,
+    scale_dev: abi::Span::NULL,
+    flags: 0,
+    reserved: 0,
+    seq: 0,
+};
+
+fn set_reduce(d: &mut abi::CollDesc, op: Reduce) {
+    d.flags = abi::COLLF_ACC_F32;
+    d.reduce = match op {
+        Reduce::Sum => abi::RED_SUM,
+        Reduce::Prod => abi::RED_PROD,
+        Reduce::Min => abi::RED_MIN,
+        Reduce::Max => abi::RED_MAX,
+        Reduce::Avg => abi::RED_AVG,
+        Reduce::PremulSum(x) => {
+            d.scale = x;
+            abi::RED_PREMUL_SUM
+        }
+    };
+}
+
+pub(crate) fn kind_name(c: &Collective<'_>) -> &'static str {
+    match c {
+        Collective::AllReduce { .. } => "all_reduce",
+        Collective::ReduceScatter { .. } => "reduce_scatter",
+        Collective::AllGather { .. } => "all_gather",
+        Collective::Broadcast { .. } => "broadcast",
+        Collective::Reduce { .. } => "reduce",
+        Collective::AllToAll { .. } => "all_to_all",
+        Collective::AllToAllV { .. } => "all_to_all_v",
+        Collective::AllGatherV { .. } => "all_gather_v",
+        Collective::Send { .. } => "send",
+        Collective::Recv { .. } => "recv",
+        Collective::Barrier => "barrier",
+    }
+}
+
+pub(crate) fn uses<'a>(c: &Collective<'a>) -> [Option<(&'a Buffer, bool)>; 2] {
+    match c {
+        Collective::AllReduce { buf, .. }
+        | Collective::Broadcast { buf, .. }
+        | Collective::Reduce { buf, .. }
+        | Collective::Recv { buf, .. } => [Some((buf.buffer, true)), None],
+        Collective::Send { buf, .. } => [Some((buf.buffer, false)), None],
+        Collective::ReduceScatter { send, recv, .. }
+        | Collective::AllGather { send, recv, .. }
+        | Collective::AllToAll { send, recv, .. }
+        | Collective::AllToAllV { send, recv, .. }
+        | Collective::AllGatherV { send, recv, .. } => {
+            [Some((send.buffer, false)), Some((recv.buffer, true))]
+        }
+        Collective::Barrier => [None, None],
+    }
+}

@@ -1,0 +1,476 @@
+//! A communicator on the board: records what is asked for and compares it with what the neighbours have asked for.
+
+use super::judge;
+use super::op::{Print, Raw, mix};
+use super::seat::{CHAIN, GroupWord, MESSAGES, PEER, Seat};
+use super::{Board, Occupied};
+use crate::comm::{Collective, WeakAbort};
+use crate::error::{Code, Error, Result};
+use crossweave_abi as abi;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+/// Another member, once it is found.
+#[derive(Clone)]
+struct Peer {
+    seat: Arc<Seat>,
+    entry: usize,
+    at: usize,
+}
+
+/// Call sites a communicator knows the numbers of.
+const KNOWN: usize = 16;
+
+/// One rank's place in a communicator.
+pub(crate) struct Member {
+    board: Board,
+    at: Arc<Occupied>,
+    entry: usize,
+    region: usize,
+    key: u64,
+    size: u32,
+    index: u32,
+    count: u64,
+    chain: u64,
+    peers: Vec<Option<Peer>>,
+    /// When peers were last looked for, by the board's count of joins.
+    looked: u64,
+    sites: [(usize, usize, u16); KNOWN],
+}
+
+const LOW48: u64 = (1 << 48) - 1;
+
+/// A word that says which collective it belongs to: a round of the buffer above, a hash below.
+fn stamped(seq: u64, buffer: usize, hash: u64) -> u64 {
+    (seq / buffer as u64 + 1) << 48 | hash & LOW48
+}
+
+impl Member {
+    pub(super) fn join(
+        board: Board,
+        at: Arc<Occupied>,
+        key: u64,
+        name: &str,
+        size: u32,
+        index: u32,
+    ) -> Option<Member> {
+        let (entry, region) = at.seat.join(key, name, size, index)?;
+        board.0.joined.fetch_add(1, SeqCst);
+        Some(Member {
+            board,
+            at,
+            entry,
+            region,
+            key,
+            size,
+            index,
+            count: 0,
+            chain: 0,
+            peers: vec![None; size as usize],
+            looked: 0,
+            sites: [(0, 0, 0); KNOWN],
+        })
+    }
+
+    /// Who is aborted when a verdict falls.
+    pub fn aborts(&self, handle: WeakAbort) {
+        let mut all = super::lock(&self.at.aborts);
+        all.retain(|a| a.get().is_some());
+        all.push(handle);
+    }
+
+    /// The name its rank goes by in messages.
+    pub fn rank(&self) -> u32 {
+        self.at.seat.rank().unwrap_or(self.index)
+    }
+
+    /// Its failure, if one has been found.
+    pub fn failure(&self) -> Option<Error> {
+        let failed = self.at.seat.group_word(self.entry, GroupWord::Failed);
+        match failed.load(Acquire) {
+            0 => None,
+            _ => self.at.verdict().map(|v| v.error()),
+        }
+    }
+
+    /// The communicator is given up by its user: what it misses is no mistake.
+    pub fn give_up(&self) {
+        let failed = self.at.seat.group_word(self.entry, GroupWord::Failed);
+        failed.store(1, Release);
+    }
+
+    #[inline]
+    fn site(&mut self, site: &'static Location<'static>, tag: &'static str) -> u16 {
+        let key = (std::ptr::from_ref(site) as usize, tag.as_ptr() as usize);
+        let slot = (key.0 >> 3 ^ key.1 >> 2) % KNOWN;
+        let known = self.sites[slot];
+        if (known.0, known.1) == key {
+            return known.2;
+        }
+        let n = self.at.seat.site(site, tag);
+        self.sites[slot] = (key.0, key.1, n);
+        n
+    }
+
+    /// The member at a place, if it has joined.
+    #[inline]
+    fn peer(&mut self, index: u32) -> Option<&Peer> {
+        if self.peers.get(index as usize)?.is_none() {
+            self.look();
+        }
+        self.peers[index as usize].as_ref()
+    }
+
+    #[cold]
+    fn look(&mut self) {
+        let joined = self.board.0.joined.load(SeqCst);
+        // Other processes do not count here.
+        if joined == self.looked && self.board.0.root.is_none() {
+            return;
+        }
+        self.looked = joined;
+        for s in self.board.seats() {
+            for index in 0..self.size {
+                if self.peers[index as usize].is_some() || index == self.index {
+                    continue;
+                }
+                if let Some((entry, at)) = s.seat.find(self.key, index) {
+                    let seat = s.seat.clone();
+                    self.peers[index as usize] = Some(Peer { seat, entry, at });
+                }
+            }
+        }
+    }
+
+    /// Records what is asked for in one call and compares it. The numbers of the first and last record.
+    pub fn enter(
+        &mut self,
+        stream: u32,
+        members: &[Collective<'_>],
+        site: &'static Location<'static>,
+        tag: &'static str,
+    ) -> Result<(u64, u64)> {
+        if let Some(e) = self.failure() {
+            return Err(e);
+        }
+        self.at.seat.owned();
+        let site = self.site(site, tag);
+        let launch = self.at.seat.launch();
+        let first = self.at.seat.head() + 1;
+        for m in members {
+            let print = Print::of(m, u64::from(self.size));
+            let raw = Raw {
+                print,
+                entry: self.entry as u16,
+                site,
+                stream,
+                launch,
+                ..Raw::default()
+            };
+            match print.point_to_point() {
+                true => self.message(raw)?,
+                false => self.collective(raw, m)?,
+            }
+        }
+        Ok((first, self.at.seat.head()))
+    }
+
+    /// They are on their stream.
+    #[inline]
+    pub fn enqueued(&self, numbers: (u64, u64), call: u64) {
+        for n in numbers.0..=numbers.1 {
+            self.at.seat.enqueued(n, call);
+        }
+    }
+
+    #[inline]
+    fn collective(&mut self, mut raw: Raw, c: &Collective<'_>) -> Result<()> {
+        let seq = self.count + 1;
+        raw.seq = seq;
+        self.count = seq;
+        self.chain = mix(self.chain ^ raw.print.fingerprint());
+        let seat = &self.at.seat;
+        seat.record(raw);
+        let slot = seq as usize % CHAIN;
+        let mine = stamped(seq, CHAIN, self.chain);
+        if let Collective::AllToAllV { counts, .. } = c {
+            self.post_splits(seq, &counts.send, &counts.recv);
+        }
+        let seat = &self.at.seat;
+        seat.group_word(self.entry, GroupWord::Count)
+            .store(seq, Relaxed);
+        // Of two neighbours that come at the same time at least one sees the other: both write first, then read.
+        seat.word(self.region + slot).store(mine, SeqCst);
+        if self.size > 1 {
+            let n = self.size;
+            let next = (self.index + 1) % n;
+            self.compare(next, seq, slot, mine)?;
+            let last = (self.index + n - 1) % n;
+            if last != next {
+                self.compare(last, seq, slot, mine)?;
+            }
+            if let Collective::AllToAllV { counts, .. } = c {
+                self.compare_splits(seq, &counts.send, &counts.recv)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn compare(&mut self, with: u32, seq: u64, slot: usize, mine: u64) -> Result<()> {
+        let key = self.key;
+        let Some(p) = self.peer(with) else {
+            return Ok(());
+        };
+        let theirs = p.seat.word(p.at + slot).load(SeqCst);
+        if theirs == mine {
+            return Ok(());
+        }
+        // A place that another communicator has taken over says nothing of this one.
+        let same = p.seat.group_word(p.entry, GroupWord::Key).load(Acquire) == key;
+        let differs = same && theirs >> 48 == mine >> 48;
+        // A destroyed communicator calls nothing more.
+        let over = theirs >> 48 < mine >> 48 && p.seat.group_life(p.entry).over();
+        match (differs, over) {
+            (false, false) => Ok(()),
+            (true, _) => self.differs(seq),
+            (_, true) => self.ended(with, Some(seq)),
+        }
+    }
+
+    #[cold]
+    fn differs(&self, seq: u64) -> Result<()> {
+        let key = self.key;
+        let find = |views: &[judge::View]| judge::mismatch(views, key, seq);
+        let known = self.board.mismatch(&self.at, &find, key, seq);
+        known.map_or(Ok(()), Err)
+    }
+
+    /// A member has left while others want it. `seq`: a collective this rank asks for; `None`: look at what has been asked for.
+    #[cold]
+    fn ended(&self, index: u32, seq: Option<u64>) -> Result<()> {
+        let _one = super::lock(&self.board.0.judging);
+        if let Some(v) = self.at.verdict().or_else(|| self.board.heard(&self.at)) {
+            return Err(v.error());
+        }
+        let views = self.board.views();
+        let members = judge::members(&views, self.key);
+        let Some(gone) = members.iter().find(|m| m.index == index) else {
+            return Ok(());
+        };
+        let reached = gone.entry.count;
+        if !gone.entry.life.over() || gone.entry.failed || seq.is_some_and(|s| s <= reached) {
+            return Ok(());
+        }
+        // The first one it does not come to, as somebody who is there has called it.
+        let wanted =
+            |o: &&super::Op| o.key == self.key && !o.point_to_point() && o.seq == reached + 1;
+        let op = members.iter().find_map(|m| m.view.ops.iter().find(wanted));
+        let Some(op) = op else {
+            return Ok(());
+        };
+        let verdict = super::stuck::ended(&views, op, gone);
+        Err(self.board.pass(&self.at, verdict).error())
+    }
+
+    // --- sends and receives ---
+
+    fn message(&mut self, mut raw: Raw) -> Result<()> {
+        let peer = raw.print.peer;
+        if peer >= self.size {
+            // Refused by whoever knows the ranks; nothing is compared.
+            self.at.seat.record(raw);
+            return Ok(());
+        }
+        let half = |send: bool| if send { 0 } else { PEER / 2 };
+        let send = raw.print.kind == abi::COLL_SEND;
+        let mine = self.region + CHAIN + peer as usize * PEER + half(send);
+        let seat = &self.at.seat;
+        let seq = seat.word(mine).load(Relaxed) + 1;
+        raw.seq = seq;
+        seat.record(raw);
+        let stamp = stamped(seq, MESSAGES, raw.print.message());
+        let slot = 1 + seq as usize % MESSAGES;
+        seat.word(mine + slot).store(stamp, SeqCst);
+        seat.word(mine).store(seq, SeqCst);
+        let (me, key) = (self.index as usize, self.key);
+        let Some(p) = self.peer(peer) else {
+            return Ok(());
+        };
+        let other = p.at + CHAIN + me * PEER + half(!send);
+        let theirs = p.seat.word(other + slot).load(SeqCst);
+        if theirs == stamp || theirs >> 48 != stamp >> 48 {
+            return Ok(());
+        }
+        let (from, to) = match send {
+            true => (me as u32, peer),
+            false => (peer, me as u32),
+        };
+        let find = |views: &[judge::View]| judge::message(views, key, from, to, seq);
+        let known = self.board.mismatch(&self.at, &find, key, 0);
+        known.map_or(Ok(()), Err)
+    }
+
+    // --- counts of all_to_all_v ---
+
+    fn post_splits(&self, seq: u64, send: &[u64], recv: &[u64]) {
+        for peer in 0..self.size as usize {
+            let at = self.region + CHAIN + peer * PEER;
+            let word =
+                |counts: &[u64]| stamped(seq * 64, 64, counts.get(peer).copied().unwrap_or(0));
+            self.at
+                .seat
+                .word(at + 1 + MESSAGES)
+                .store(word(send), SeqCst);
+            let at = at + PEER / 2;
+            self.at
+                .seat
+                .word(at + 1 + MESSAGES)
+                .store(word(recv), SeqCst);
+        }
+    }
+
+    fn compare_splits(&mut self, seq: u64, send: &[u64], recv: &[u64]) -> Result<()> {
+        let (me, key) = (self.index, self.key);
+        for peer in (0..self.size).filter(|p| *p != me) {
+            let Some(p) = self.peer(peer) else {
+                continue;
+            };
+            let at = p.at + CHAIN + me as usize * PEER;
+            let theirs = |half: usize| p.seat.word(at + half + 1 + MESSAGES).load(SeqCst);
+            let (sends, expects) = (theirs(0), theirs(PEER / 2));
+            let count = |list: &[u64]| list.get(peer as usize).copied().unwrap_or(0);
+            let of_now = |word: u64| word >> 48 == stamped(seq * 64, 64, 0) >> 48;
+            let odd = if of_now(sends) && sends & LOW48 != count(recv) {
+                Some((peer, sends & LOW48, me, count(recv)))
+            } else if of_now(expects) && expects & LOW48 != count(send) {
+                Some((me, count(send), peer, expects & LOW48))
+            } else {
+                None
+            };
+            if let Some((from, sends, to, expects)) = odd {
+                let find = |views: &[judge::View]| {
+                    judge::splits(views, key, seq, from, sends, to, expects)
+                };
+                let known = self.board.mismatch(&self.at, &find, key, seq);
+                return known.map_or(Ok(()), Err);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Member {
+    /// What is wrong with ending now: sends nobody receives, receives nobody sends.
+    pub fn unmatched(&mut self) -> Option<Error> {
+        for index in 0..self.size {
+            let mine = self.region + CHAIN + index as usize * PEER;
+            let (sent, received) = (
+                self.at.seat.word(mine).load(SeqCst),
+                self.at.seat.word(mine + PEER / 2).load(SeqCst),
+            );
+            if sent + received == 0 {
+                continue;
+            }
+            let me = self.index as usize;
+            let Some(p) = self.peer(index) else {
+                continue;
+            };
+            let theirs = p.at + CHAIN + me * PEER;
+            let over = p.seat.group_life(p.entry).over();
+            let takes = p.seat.word(theirs + PEER / 2).load(SeqCst);
+            let gives = p.seat.word(theirs).load(SeqCst);
+            let name = p.seat.rank().unwrap_or(index);
+            let odd = if sent > takes && over {
+                Some((
+                    abi::COLL_SEND,
+                    takes + 1,
+                    sent - takes,
+                    "sends to",
+                    "never received",
+                ))
+            } else if received > gives && over {
+                Some((
+                    abi::COLL_RECV,
+                    gives + 1,
+                    received - gives,
+                    "receives from",
+                    "never sent",
+                ))
+            } else {
+                None
+            };
+            if let Some((kind, seq, many, verb, what)) = odd {
+                let ops = self.at.seat.ops();
+                let hit = |o: &&super::Op| {
+                    o.key == self.key && o.kind == kind && o.peer == index && o.seq == seq
+                };
+                let place = ops
+                    .iter()
+                    .find(hit)
+                    .map_or(String::new(), |o| format!(": {}", o.say()));
+                let why = format!(
+                    "rank {} {verb} rank {name} {many} time(s) more than that rank answers; {what}{place}",
+                    self.rank()
+                );
+                return Some(Error::new(Code::Comm, "checker", why));
+            }
+        }
+        None
+    }
+
+    /// The first thing asked for whose stream nobody has waited for since.
+    pub fn unawaited(&self) -> Option<Error> {
+        let ops = self.at.seat.ops();
+        let op = ops.iter().find(|o| o.key == self.key && !o.done)?;
+        let why = format!(
+            "rank {} ends without having waited for {}; call Stream::sync, or read its result",
+            self.rank(),
+            op.say()
+        );
+        Some(Error::new(Code::Comm, "checker", why))
+    }
+
+    /// A call on a communicator that is no more: who called what, where.
+    pub fn refused(&self, c: Option<&Collective<'_>>, site: &Location<'_>, why: &str) -> Error {
+        let what = c.map_or("group", Collective::name);
+        let at = site.file();
+        Error::new(
+            Code::Aborted,
+            "launch",
+            format!(
+                "rank {} calls {what} at {at}:{} {why}",
+                self.rank(),
+                site.line()
+            ),
+        )
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let failed = self
+            .at
+            .seat
+            .group_word(self.entry, GroupWord::Failed)
+            .load(Acquire)
+            != 0;
+        self.at.seat.leave(self.entry);
+        if failed {
+            return;
+        }
+        // A neighbour that has asked for more than we ever will is told now, not when it notices.
+        let (n, me) = (self.size, self.index);
+        for with in [(me + 1) % n, (me + n - 1) % n] {
+            let count = self.count;
+            let ahead = self.peer(with).is_some_and(|p| {
+                let theirs = p.seat.group_word(p.entry, GroupWord::Count).load(SeqCst);
+                theirs > count && !p.seat.group_life(p.entry).over()
+            });
+            if with != me && ahead && self.ended(me, None).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,623 @@
+//! The collective checker, always on: what every rank asks for is recorded, compared with its neighbours before a byte moves, and when
+//! ranks cannot go on together one sentence says why, on all of them.
+//!
+//! A [`Board`] is what the ranks of a job share: a seat each, in memory of the process or in files that the processes of a host map. A
+//! communicator writes each collective into its rank's seat and compares a rolling hash with those of its two neighbours in the group;
+//! since every pair of neighbours is compared by whoever comes second, and a collective needs all, nothing happens in one that does not
+//! fit. A host thread that waits says so in its seat; when nothing has moved for a moment, it looks for a deadlock itself. No lock is
+//! taken and nothing allocated while all goes well.
+//!
+//! What is compared: kind, element type, length, reduction, root, counts; not the memory. Parts of composed collectives are not seen:
+//! what was asked for is.
+
+mod flight;
+mod judge;
+mod member;
+mod op;
+mod seat;
+mod stuck;
+mod words;
+
+pub use flight::{Flight, RankFlight};
+pub use judge::{Fault, Verdict};
+pub(crate) use member::Member;
+pub use op::Op;
+
+use crate::comm::WeakAbort;
+use crate::error::{Code, Error, Result};
+use judge::View;
+use seat::{GroupWord, SEAT, Seat};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+use words::Words;
+
+/// How long the judge waits for ranks that are still on their way to a collective others differ in: a majority names the culprit.
+const ARRIVAL: Duration = Duration::from_secs(2);
+/// A rank that has waited for so long (in nanoseconds) is not on its way.
+const STANDING: u64 = 500_000_000;
+/// A wait shorter than this is nobody's business.
+const SHORT: Duration = Duration::from_millis(2);
+/// Between processes a message may be on its way without either end knowing.
+const QUIET: Duration = Duration::from_millis(300);
+/// Seats of ranks that have ended and are still remembered.
+const REMEMBERED: usize = 64;
+
+/// Called for each launch on the communicators of a device, before it and after: fault injection, traces.
+pub trait Observer: Send + Sync {
+    /// What is about to be enqueued. An error refuses it.
+    ///
+    /// # Errors
+    /// Whatever the caller shall see in place of the collective.
+    fn before(&self, comm: &str, ops: &[crate::Collective<'_>], tag: &str) -> Result<()>;
+    /// It was enqueued, or refused.
+    fn after(&self, _comm: &str, _ops: &[crate::Collective<'_>], _tag: &str, _result: &Result<()>) {
+    }
+}
+
+struct Occupied {
+    seat: Arc<Seat>,
+    /// What releases whoever waits in it.
+    aborts: Mutex<Vec<WeakAbort>>,
+    verdict: Mutex<Option<Verdict>>,
+}
+
+struct Inner {
+    seats: RwLock<Vec<Arc<Occupied>>>,
+    /// Shared by the processes of the job, if there are several.
+    root: Option<Words>,
+    folder: Option<PathBuf>,
+    /// Grows with every communicator that joins.
+    joined: AtomicU64,
+    /// One verdict is made at a time.
+    judging: Mutex<()>,
+    /// The state of all seats at the last search for a deadlock.
+    searched: AtomicU64,
+}
+
+/// What the ranks of a job share for checking each other. Clones share it.
+#[derive(Clone)]
+pub struct Board(Arc<Inner>);
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for Board {
+    fn default() -> Board {
+        Board::new(None, None)
+    }
+}
+
+impl Board {
+    fn new(root: Option<Words>, folder: Option<PathBuf>) -> Board {
+        Board(Arc::new(Inner {
+            seats: RwLock::default(),
+            root,
+            folder,
+            joined: AtomicU64::new(0),
+            judging: Mutex::default(),
+            searched: AtomicU64::new(0),
+        }))
+    }
+
+    fn seats(&self) -> Vec<Arc<Occupied>> {
+        let seats = self.0.seats.read();
+        seats.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A seat for a rank of this process.
+    fn sit(&self) -> io::Result<Arc<Occupied>> {
+        let seat = Seat::new(Words::private(SEAT)?);
+        Ok(self.place(seat))
+    }
+
+    fn place(&self, seat: Seat) -> Arc<Occupied> {
+        let new = Arc::new(Occupied {
+            seat: Arc::new(seat),
+            aborts: Mutex::default(),
+            verdict: Mutex::default(),
+        });
+        let mut seats = self.0.seats.write().unwrap_or_else(PoisonError::into_inner);
+        let ended = seats.iter().filter(|s| s.seat.life().over()).count();
+        if ended > REMEMBERED {
+            seats.retain(|s| !s.seat.life().over());
+        }
+        seats.push(new.clone());
+        new
+    }
+
+    /// What every rank shows.
+    fn views(&self) -> Vec<View> {
+        self.seats().iter().map(|s| view(&s.seat)).collect()
+    }
+
+    /// The seats that have to do with this one: through groups they share, and groups those share.
+    fn related(&self, to: &Seat) -> Vec<Arc<Occupied>> {
+        let seats = self.seats();
+        let live = |s: &Seat| -> Vec<u64> {
+            let entries = s.entries().into_iter();
+            entries
+                .filter(|(_, e)| !e.failed)
+                .map(|(_, e)| e.key)
+                .collect()
+        };
+        let keys: Vec<Vec<u64>> = seats.iter().map(|s| live(&s.seat)).collect();
+        let mut known: Vec<u64> = live(to);
+        let mut taken = vec![false; seats.len()];
+        loop {
+            let hit = |i: &usize| {
+                let own = std::ptr::eq(&*seats[*i].seat, to);
+                !taken[*i] && (own || keys[*i].iter().any(|k| known.contains(k)))
+            };
+            let Some(i) = (0..seats.len()).find(hit) else {
+                break;
+            };
+            taken[i] = true;
+            known.extend(&keys[i]);
+        }
+        let all = seats.into_iter().zip(taken);
+        all.filter_map(|(s, t)| t.then_some(s)).collect()
+    }
+
+    /// Passes a verdict on everybody who has to do with `from`: the first one made stays, and all get it.
+    fn pass(&self, from: &Arc<Occupied>, verdict: Verdict) -> Verdict {
+        let verdict = match &self.0.root {
+            Some(root) => shared_verdict(self, root, from, verdict),
+            None => verdict,
+        };
+        let related = self.related(&from.seat);
+        // Everybody knows it before anybody is released.
+        for s in &related {
+            s.judge(&verdict);
+        }
+        for s in &related {
+            s.release();
+        }
+        verdict
+    }
+
+    /// The verdict of another process, if there is one: it becomes ours.
+    fn heard(&self, at: &Arc<Occupied>) -> Option<Verdict> {
+        let root = self.0.root.as_ref()?;
+        let by = root[ROOT_VERDICT].load(Acquire);
+        if by == 0 || at.verdict().is_some() {
+            return None;
+        }
+        let seats = self.seats();
+        let author = seats
+            .iter()
+            .find(|s| s.seat.rank().map(u64::from) == Some(by - 1))?;
+        let (sentence, meta) = author.seat.published()?;
+        let verdict = Verdict::from_parts(sentence, meta);
+        for s in seats.iter().filter(|s| s.seat.own()) {
+            s.judge(&verdict);
+            s.release();
+        }
+        Some(verdict)
+    }
+
+    /// Waits until every member of the group has come to its `seq`-th collective, or shows that it does not.
+    fn await_members(&self, key: u64, seq: u64) {
+        let until = Instant::now() + ARRIVAL;
+        loop {
+            let mut open = false;
+            let mut known = 0;
+            let mut size = 0;
+            for s in self.seats() {
+                for (_, e) in s.seat.entries().iter().filter(|(_, e)| e.key == key) {
+                    (known, size) = (known + 1, e.size);
+                    // A short wait may be for the collective before.
+                    let waits = |w: seat::Wait| words::now().saturating_sub(w.since) > STANDING;
+                    let waits = s.seat.wait().is_some_and(waits);
+                    let idle = waits || s.seat.life().over() || e.life.over();
+                    open |= e.count < seq && !idle;
+                }
+            }
+            if (!open && known >= size) || Instant::now() > until {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    /// Two neighbours differ: makes the verdict, or finds that somebody has made it.
+    fn mismatch(
+        &self,
+        at: &Arc<Occupied>,
+        find: &dyn Fn(&[View]) -> Option<Verdict>,
+        key: u64,
+        seq: u64,
+    ) -> Option<Error> {
+        self.await_members(key, seq);
+        let _one = lock(&self.0.judging);
+        if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
+            return Some(v.error());
+        }
+        let verdict = find(&self.views())?;
+        Some(self.pass(at, verdict).error())
+    }
+
+    /// Looks for a deadlock among `related`, once for each state of them. `quiet`: nothing has moved since.
+    fn search(&self, at: &Arc<Occupied>, related: &[Arc<Occupied>], quiet: u64) -> Option<Error> {
+        if self.0.searched.swap(quiet, AcqRel) == quiet {
+            return None;
+        }
+        let views: Vec<View> = related.iter().map(|s| view(&s.seat)).collect();
+        let verdict = stuck::deadlock(&views)?;
+        // What moved meanwhile was seen half before and half after.
+        if pulse(related) != quiet {
+            return None;
+        }
+        let _one = lock(&self.0.judging);
+        if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
+            return Some(v.error());
+        }
+        Some(self.pass(at, verdict).error())
+    }
+
+    /// A collective has run into its timeout: says who has not come and where that rank is.
+    fn late(&self, at: &Arc<Occupied>, e: Error, waited: Duration) -> Error {
+        let _one = lock(&self.0.judging);
+        if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
+            return v.error();
+        }
+        let related = self.related(&at.seat);
+        let views: Vec<View> = related.iter().map(|s| view(&s.seat)).collect();
+        let own = related.iter().position(|s| Arc::ptr_eq(s, at));
+        let within = format!("in time ({:.1} s)", waited.as_secs_f64());
+        match own.and_then(|v| stuck::late(&views, v, &within)) {
+            Some(verdict) => self.pass(at, verdict).error(),
+            None => e,
+        }
+    }
+
+    /// What all ranks did last, for a post-mortem.
+    pub fn flight(&self) -> Flight {
+        let seats = self.seats();
+        Flight::of(seats.iter().map(|s| (&*s.seat, s.verdict())))
+    }
+
+    /// The verdict that ended the job, if one did.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.seats().iter().find_map(|s| s.verdict())
+    }
+}
+
+// Places of the words all processes share.
+const ROOT_WORDS: usize = 512;
+const ROOT_VERDICT: usize = 0;
+
+/// Between processes one verdict wins: whoever enters its rank first.
+fn shared_verdict(board: &Board, root: &Words, from: &Arc<Occupied>, verdict: Verdict) -> Verdict {
+    from.seat.publish(&verdict.sentence, verdict.meta());
+    let me = u64::from(from.seat.rank().unwrap_or(0)) + 1;
+    match root[ROOT_VERDICT].compare_exchange(0, me, AcqRel, Acquire) {
+        Ok(_) => verdict,
+        Err(by) if by == me => verdict,
+        Err(_) => board.heard(from).unwrap_or(verdict),
+    }
+}
+
+/// A board whose seats are files in shared memory, for the processes of one host.
+impl Board {
+    /// Takes this process's place, rank `rank` of the job. `folder` is one all processes of the host see and nobody else uses (shared
+    /// memory, `/dev/shm`); it is made if it is not there. Call [`Board::meet`] when all have.
+    ///
+    /// # Errors
+    /// The folder cannot be written to, or another process has this rank.
+    pub fn in_folder(folder: &Path, rank: u32) -> Result<Board> {
+        let io = |e: io::Error| {
+            let why = format!(
+                "the collective checker cannot use {}: {e}",
+                folder.display()
+            );
+            Error::new(Code::Internal, "checker", why)
+        };
+        std::fs::create_dir_all(folder).map_err(io)?;
+        let at = folder.join("job");
+        let root = match Words::create(&at, ROOT_WORDS) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => open_soon(&at, ROOT_WORDS),
+            made => made,
+        };
+        let board = Board::new(Some(root.map_err(io)?), Some(folder.into()));
+        let seat = Seat::new(Words::create(&folder.join(format!("rank{rank}")), SEAT).map_err(io)?);
+        seat.set_rank(rank);
+        board.place(seat);
+        Ok(board)
+    }
+
+    /// Opens the places of the host's other processes, `ranks`, which have all taken them.
+    ///
+    /// # Errors
+    /// One that is not there.
+    pub fn meet(&self, ranks: &[u32]) -> Result<()> {
+        let Some(folder) = &self.0.folder else {
+            return Ok(());
+        };
+        for rank in ranks {
+            if self.seats().iter().any(|s| s.seat.rank() == Some(*rank)) {
+                continue;
+            }
+            let at = folder.join(format!("rank{rank}"));
+            let words = open_soon(&at, SEAT).map_err(|e| {
+                let why = format!("rank {rank} has no place in the collective checker: {e}");
+                Error::new(Code::Internal, "checker", why)
+            })?;
+            self.place(Seat::of_other(words));
+        }
+        Ok(())
+    }
+}
+
+/// A file that is being made: it is there before it has its length.
+fn open_soon(at: &Path, len: usize) -> io::Result<Words> {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Words::open(at, len) {
+            Err(_) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+}
+
+/// Changes whenever one of these ranks does something.
+fn pulse(seats: &[Arc<Occupied>]) -> u64 {
+    let each = seats.iter().map(|s| s.seat.pulse());
+    each.fold(seats.len() as u64, |h, p| op::mix(h ^ p))
+}
+
+fn view(seat: &Seat) -> View {
+    View {
+        rank: seat.rank(),
+        life: seat.life(),
+        wait: seat.wait(),
+        depends: seat.depends(),
+        entries: seat.entries(),
+        ops: seat.ops(),
+    }
+}
+
+impl Occupied {
+    fn verdict(&self) -> Option<Verdict> {
+        match self.seat.judged.load(Acquire) {
+            true => lock(&self.verdict).clone(),
+            false => None,
+        }
+    }
+    /// Notes the verdict; its communicators take no more.
+    fn judge(&self, v: &Verdict) {
+        if !self.seat.own() {
+            return;
+        }
+        lock(&self.verdict).get_or_insert_with(|| v.clone());
+        self.seat.judged.store(true, Release);
+        for (n, _) in self.seat.entries() {
+            self.seat.group_word(n, GroupWord::Failed).store(1, Release);
+        }
+    }
+    /// Releases whoever waits.
+    fn release(&self) {
+        let aborts = std::mem::take(&mut *lock(&self.aborts));
+        // Each is tried; one that cannot be aborted has failed itself.
+        for a in aborts.iter().filter_map(WeakAbort::get) {
+            let _ = a.abort();
+        }
+    }
+}
+
+/// A device's place on the board: taken with its first communicator.
+#[derive(Default)]
+pub(crate) struct Watch {
+    on: AtomicBool,
+    off: AtomicBool,
+    place: Mutex<Option<(Board, Arc<Occupied>)>>,
+    rank: Mutex<Option<u32>>,
+    observer: Mutex<Option<Arc<dyn Observer>>>,
+}
+
+impl Watch {
+    /// Its rank in the job, for messages.
+    pub fn set_rank(&self, rank: u32) {
+        *lock(&self.rank) = Some(rank);
+        if let Some((_, at)) = &*lock(&self.place) {
+            at.seat.set_rank(rank);
+        }
+    }
+    /// Nothing of this device is recorded from now on.
+    pub fn switch_off(&self) {
+        self.off.store(true, Relaxed);
+    }
+    pub fn observe(&self, o: Option<Arc<dyn Observer>>) {
+        *lock(&self.observer) = o;
+    }
+    pub fn observer(&self) -> Option<Arc<dyn Observer>> {
+        lock(&self.observer).clone()
+    }
+    /// Its seat, once it has one.
+    fn seat(&self) -> Option<(Board, Arc<Occupied>)> {
+        match self.on.load(Acquire) {
+            true => lock(&self.place).clone(),
+            false => None,
+        }
+    }
+    /// The number of a plan step's name, for [`Watch::set_step`].
+    pub fn step_number(&self, name: &str) -> u16 {
+        self.seat().map_or(0, |(_, at)| at.seat.step_number(name))
+    }
+    pub fn set_step(&self, number: u16) {
+        if let Some((_, at)) = self.seat() {
+            at.seat.set_step(number);
+        }
+    }
+
+    /// A communicator of this device joins: `key` is what all its members and nobody else call it.
+    pub fn join(
+        &self,
+        board: &Board,
+        key: u64,
+        name: &str,
+        size: u32,
+        index: u32,
+    ) -> Option<Member> {
+        if self.off.load(Relaxed) {
+            return None;
+        }
+        let mut place = lock(&self.place);
+        if place.is_none() {
+            let rank = *lock(&self.rank);
+            // Between processes the seat was made when they met.
+            let own = |s: &Arc<Occupied>| s.seat.own() && rank.is_some() && s.seat.rank() == rank;
+            let at = match board
+                .seats()
+                .into_iter()
+                .find(own)
+                .filter(|_| board.0.root.is_some())
+            {
+                Some(at) => at,
+                // Without memory for it a rank goes unwatched.
+                None => board.sit().ok()?,
+            };
+            if let Some(r) = rank {
+                at.seat.set_rank(r);
+            }
+            *place = Some((board.clone(), at));
+            self.on.store(true, Release);
+        }
+        let (board, at) = place.clone()?;
+        drop(place);
+        Member::join(board, at, key, name, size, index)
+    }
+
+    /// Waits by `wait`, which takes a limit, for `stream` to pass its call `target`: in short pieces, so that a deadlock is found while it
+    /// lasts.
+    pub fn wait(
+        &self,
+        stream: u32,
+        target: u64,
+        wait: &dyn Fn(Option<Duration>) -> Result<()>,
+    ) -> Result<()> {
+        let Some((board, at)) = self.seat() else {
+            return wait(None);
+        };
+        let began = Instant::now();
+        let done = piece(wait, SHORT);
+        let result = match done {
+            Piece::Over(r) => r,
+            Piece::NotYet => {
+                let mine = at.seat.mine();
+                if mine {
+                    at.seat.block(stream, target);
+                }
+                let r = watch_over(&board, &at, mine, wait);
+                if mine {
+                    at.seat.unblock();
+                }
+                r
+            }
+        };
+        match result {
+            Ok(()) => {
+                // Who has waited for a stream has waited for what that waits for.
+                for (s, upto) in stuck::reach(&at.seat.depends(), stream, target) {
+                    at.seat.passed(s, upto);
+                }
+                Ok(())
+            }
+            Err(e) if e.code == Code::Timeout && at.verdict().is_none() => {
+                Err(board.late(&at, e, began.elapsed()))
+            }
+            Err(e) => Err(self.explain(e)),
+        }
+    }
+
+    /// A failure that a verdict has caused, or that it explains, is told as the verdict.
+    pub fn explain(&self, e: Error) -> Error {
+        let Some((board, at)) = self.seat() else {
+            return e;
+        };
+        if e.at == "checker" || !matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout) {
+            return e;
+        }
+        let verdict = at.verdict().or_else(|| board.heard(&at));
+        verdict.map_or(e, |v| v.error())
+    }
+
+    /// A stream waits for another: what it does after its call `after` comes behind call `upto` of `on`.
+    pub fn depend(&self, stream: u32, after: u64, on: u32, upto: u64) {
+        if let Some((_, at)) = self.seat() {
+            at.seat.depend(seat::Depend {
+                stream,
+                after,
+                on,
+                upto,
+            });
+        }
+    }
+
+    /// The device closes.
+    pub fn end(&self) {
+        if let Some((_, at)) = self.seat() {
+            at.seat.end();
+        }
+    }
+}
+
+enum Piece {
+    Over(Result<()>),
+    NotYet,
+}
+
+/// One bounded wait. A collective's own timeout is told from the piece's: a failed stream stays failed.
+fn piece(wait: &dyn Fn(Option<Duration>) -> Result<()>, limit: Duration) -> Piece {
+    let began = Instant::now();
+    match wait(Some(limit)) {
+        Err(e) if e.code == Code::Timeout && !e.sticky && began.elapsed() >= limit / 2 => {
+            Piece::NotYet
+        }
+        r => Piece::Over(r),
+    }
+}
+
+/// Waits on, looking for a deadlock whenever all ranks have stood still for a moment, and for a verdict others have made.
+fn watch_over(
+    board: &Board,
+    at: &Arc<Occupied>,
+    mine: bool,
+    wait: &dyn Fn(Option<Duration>) -> Result<()>,
+) -> Result<()> {
+    let apart = board.0.root.is_some();
+    let began = Instant::now();
+    let related = board.related(&at.seat);
+    let mut still = (pulse(&related), Instant::now());
+    loop {
+        let pause = match began.elapsed().as_millis() {
+            0..20 => 1,
+            20..200 => 5,
+            _ => 20,
+        };
+        if let Piece::Over(r) = piece(wait, Duration::from_millis(pause)) {
+            return r;
+        }
+        if let Some(v) = at.verdict().or_else(|| board.heard(at)) {
+            return Err(drained(wait, v.error()));
+        }
+        let now = pulse(&related);
+        if now != still.0 {
+            still = (now, Instant::now());
+        } else if mine
+            && (!apart || still.1.elapsed() >= QUIET)
+            && let Some(e) = board.search(at, &related, now)
+        {
+            return Err(drained(wait, e));
+        }
+    }
+}
+
+/// The wait is over when the stream is: its memory may be freed next. Everything it waits for has been aborted.
+fn drained(wait: &dyn Fn(Option<Duration>) -> Result<()>, e: Error) -> Error {
+    let _ = wait(None);
+    e
+}

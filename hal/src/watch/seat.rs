@@ -1,0 +1,708 @@
+//! What one rank shows the others: its last operations, where its groups stand, what its host waits for. Written by the rank, read by all.
+//!
+//! | words | what |
+//! |---|---|
+//! | head | rank, operations recorded, state, what the host thread waits for |
+//! | sites | file, line and tag of each call site, by value |
+//! | ring | the last [`RING`] operations, a cache line each |
+//! | groups | one entry a communicator: key, size, place, operations so far |
+//! | verdict | the sentence that ended the job, for other processes |
+//! | steps | names of plan steps |
+//! | seq | the stream's call that carries each operation of the ring, once it is enqueued |
+//! | depends | waits of streams for others |
+//! | rest | per communicator: a rolling hash of its last [`CHAIN`] collectives, and counters per peer |
+
+use super::op::{Op, RECORD, Raw};
+use super::words::{Words, now, thread};
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Operations a rank remembers.
+pub(super) const RING: usize = 1024;
+/// Collectives of one communicator that a slower neighbour can still be compared with one by one; beyond, the rolling hash tells.
+pub(super) const CHAIN: usize = 512;
+/// Streams whose progress is known one by one.
+const STREAMS: usize = 64;
+const SITES: usize = 512;
+const SITE: usize = 16;
+const STEPS: usize = 1024;
+const STEP: usize = 8;
+const GROUPS: usize = 256;
+const GROUP: usize = 32;
+/// Words per peer of a communicator.
+pub(super) const PEER: usize = 32;
+/// Messages per direction that can be compared one by one.
+pub(super) const MESSAGES: usize = 8;
+
+// Places of the head.
+const RANK: usize = 1;
+const HEAD: usize = 2;
+const STATE: usize = 3;
+const BLOCK: usize = 4;
+const BLOCK_STREAM: usize = 5;
+const BLOCK_TARGET: usize = 6;
+const BLOCK_SINCE: usize = 7;
+const OWNER: usize = 8;
+const MANY: usize = 9;
+const PID: usize = 10;
+const LAUNCHES: usize = 11;
+const NOW_STEP: usize = 12;
+const VERDICT_LEN: usize = 13;
+const VERDICT_META: usize = 14;
+/// Communicators left and waits between streams: counted, so that a change is seen.
+const CHANGES: usize = 15;
+const DEPENDS: usize = 16;
+const DONE: usize = 64;
+
+const SITES_AT: usize = 256;
+const RING_AT: usize = SITES_AT + SITES * SITE;
+const GROUPS_AT: usize = RING_AT + RING * RECORD;
+const VERDICT_AT: usize = GROUPS_AT + GROUPS * GROUP;
+const VERDICT_WORDS: usize = 1024;
+const STEPS_AT: usize = VERDICT_AT + VERDICT_WORDS;
+const SEQ_AT: usize = STEPS_AT + STEPS * STEP;
+const DEPENDS_AT: usize = SEQ_AT + RING;
+/// Waits between streams that are remembered.
+const MANY_DEPENDS: usize = 256;
+const DEPEND: usize = 4;
+const REST_AT: usize = DEPENDS_AT + MANY_DEPENDS * DEPEND;
+/// Words of a seat: address space; what is not used is not memory.
+pub(super) const SEAT: usize = 1 << 19;
+
+// Places of a group's entry. What changes with every collective has a line of its own.
+const G_KEY: usize = 0;
+const G_SIZE: usize = 1;
+const G_STATE: usize = 2;
+const G_AT: usize = 3;
+const G_FAILED: usize = 4;
+const G_NAME: usize = 8;
+const G_COUNT: usize = 16;
+
+/// How a rank or one of its communicators stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    Free,
+    Live,
+    Ended,
+    Panicked,
+}
+
+impl Life {
+    fn of(word: u64) -> Life {
+        match word {
+            1 => Life::Live,
+            2 => Life::Ended,
+            3 => Life::Panicked,
+            _ => Life::Free,
+        }
+    }
+    /// Can it never do anything more?
+    pub fn over(self) -> bool {
+        matches!(self, Life::Ended | Life::Panicked)
+    }
+}
+
+/// A wait of a rank's host thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub stream: u32,
+    /// It ends when the stream has passed this call.
+    pub target: u64,
+    pub since: u64,
+}
+
+/// What `stream` does after its call `after` comes behind call `upto` of stream `on`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Depend {
+    pub stream: u32,
+    pub after: u64,
+    pub on: u32,
+    pub upto: u64,
+}
+
+/// One communicator of a rank, as it stands in the seat.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub key: u64,
+    pub name: String,
+    pub size: u32,
+    pub index: u32,
+    pub life: Life,
+    pub failed: bool,
+    /// Collectives asked for so far.
+    pub count: u64,
+    /// Sends to and receives from each peer so far.
+    pub sent: Vec<u64>,
+    pub received: Vec<u64>,
+}
+
+/// One rank's place.
+pub(crate) struct Seat {
+    words: Words,
+    /// A rank of this process writes it; else it is only read.
+    own: bool,
+    book: Mutex<Book>,
+    /// Has a verdict been passed on it?
+    pub(super) judged: AtomicBool,
+}
+
+/// What the writer keeps for itself.
+#[derive(Default)]
+struct Book {
+    sites: HashMap<(usize, u32, usize), u16>,
+    steps: HashMap<String, u16>,
+    /// Words of the region each group entry has.
+    regions: Vec<(usize, usize)>,
+    next: usize,
+}
+
+fn text_to(words: &[AtomicU64], text: &[u8]) {
+    for (word, chunk) in words.iter().zip(text.chunks(8)) {
+        let mut b = [0u8; 8];
+        b[..chunk.len()].copy_from_slice(chunk);
+        word.store(u64::from_le_bytes(b), Relaxed);
+    }
+}
+
+fn text_from(words: &[AtomicU64], len: usize) -> String {
+    let bytes: Vec<u8> = words
+        .iter()
+        .flat_map(|w| w.load(Relaxed).to_le_bytes())
+        .take(len)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The last `room` bytes of a text.
+fn tail(text: &str, room: usize) -> &[u8] {
+    let b = text.as_bytes();
+    &b[b.len().saturating_sub(room)..]
+}
+
+impl Seat {
+    /// A new one in fresh memory.
+    pub fn new(words: Words) -> Seat {
+        words[PID].store(u64::from(std::process::id()), Relaxed);
+        words[STATE].store(1, Release);
+        Seat {
+            words,
+            own: true,
+            book: Mutex::default(),
+            judged: AtomicBool::new(false),
+        }
+    }
+
+    /// Another process's.
+    pub fn of_other(words: Words) -> Seat {
+        Seat {
+            words,
+            own: false,
+            book: Mutex::default(),
+            judged: AtomicBool::new(false),
+        }
+    }
+
+    pub fn own(&self) -> bool {
+        self.own
+    }
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    #[inline]
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        &self.words[at]
+    }
+
+    // --- who and how ---
+
+    /// Rank in the job, where somebody has said it.
+    pub fn rank(&self) -> Option<u32> {
+        self.words[RANK]
+            .load(Relaxed)
+            .checked_sub(1)
+            .map(|r| r as u32)
+    }
+    pub fn set_rank(&self, rank: u32) {
+        self.words[RANK].store(u64::from(rank) + 1, Relaxed);
+    }
+    pub fn life(&self) -> Life {
+        Life::of(self.words[STATE].load(Acquire))
+    }
+    pub fn end(&self) {
+        let how = if std::thread::panicking() { 3 } else { 2 };
+        self.words[STATE].store(how, Release);
+    }
+    /// Operations recorded so far.
+    pub fn head(&self) -> u64 {
+        self.words[HEAD].load(Acquire)
+    }
+    pub fn pid(&self) -> u32 {
+        self.words[PID].load(Relaxed) as u32
+    }
+
+    // --- the host thread ---
+
+    /// The calling thread asks for operations of this rank.
+    #[inline]
+    pub fn owned(&self) {
+        let me = thread();
+        let owner = &self.words[OWNER];
+        match owner.load(Relaxed) {
+            o if o == me => {}
+            0 => owner.store(me, Relaxed),
+            // Several threads: what one of them waits for says nothing about the rank.
+            _ => self.words[MANY].store(1, Relaxed),
+        }
+    }
+    /// Is the calling thread the one that asks for this rank's operations?
+    pub fn mine(&self) -> bool {
+        self.own
+            && self.words[OWNER].load(Relaxed) == thread()
+            && self.words[MANY].load(Relaxed) == 0
+    }
+    pub fn block(&self, stream: u32, target: u64) {
+        let w = &self.words;
+        w[BLOCK_STREAM].store(u64::from(stream), Relaxed);
+        w[BLOCK_TARGET].store(target, Relaxed);
+        w[BLOCK_SINCE].store(now(), Relaxed);
+        w[BLOCK].store(w[BLOCK].load(Relaxed) | 1, SeqCst);
+    }
+    pub fn unblock(&self) {
+        // Odd while blocked; the next wait has another number.
+        let at = self.words[BLOCK].load(Relaxed);
+        self.words[BLOCK].store((at | 1) + 1, SeqCst);
+    }
+    /// What its host thread waits for.
+    pub fn wait(&self) -> Option<Wait> {
+        let w = &self.words;
+        let epoch = w[BLOCK].load(SeqCst);
+        let wait = Wait {
+            stream: w[BLOCK_STREAM].load(Relaxed) as u32,
+            target: w[BLOCK_TARGET].load(Relaxed),
+            since: w[BLOCK_SINCE].load(Relaxed),
+        };
+        let many = w[MANY].load(Relaxed) != 0;
+        (epoch & 1 == 1 && !many && w[BLOCK].load(SeqCst) == epoch).then_some(wait)
+    }
+    /// Changes whenever the rank does something.
+    pub fn pulse(&self) -> u64 {
+        let w = &self.words;
+        let parts = [STATE, HEAD, BLOCK, CHANGES, DEPENDS].map(|at| w[at].load(SeqCst));
+        super::op::hash(&parts)
+    }
+    /// The stream has passed everything up to this call.
+    pub fn passed(&self, stream: u32, upto: u64) {
+        if let Some(w) = self
+            .words
+            .get(DONE + stream as usize)
+            .filter(|_| (stream as usize) < STREAMS)
+        {
+            w.fetch_max(upto, Release);
+        }
+    }
+    pub fn done(&self, stream: u32) -> u64 {
+        match (stream as usize) < STREAMS {
+            true => self.words[DONE + stream as usize].load(Acquire),
+            false => 0,
+        }
+    }
+
+    /// A stream waits for another.
+    pub fn depend(&self, d: Depend) {
+        let n = self.words[DEPENDS].load(Relaxed);
+        let at = DEPENDS_AT + n as usize % MANY_DEPENDS * DEPEND;
+        let words = [u64::from(d.stream), d.after, u64::from(d.on), d.upto];
+        for (to, from) in self.words[at..].iter().zip(words) {
+            to.store(from, Relaxed);
+        }
+        self.words[DEPENDS].store(n + 1, SeqCst);
+    }
+    pub fn depends(&self) -> Vec<Depend> {
+        let n = (self.words[DEPENDS].load(SeqCst) as usize).min(MANY_DEPENDS);
+        let one = |i: usize| {
+            let w = &self.words[DEPENDS_AT + i * DEPEND..];
+            Depend {
+                stream: w[0].load(Relaxed) as u32,
+                after: w[1].load(Relaxed),
+                on: w[2].load(Relaxed) as u32,
+                upto: w[3].load(Relaxed),
+            }
+        };
+        (0..n).map(one).collect()
+    }
+
+    // --- names ---
+
+    /// The number of a call site with its tag. Once per site; the caller remembers it.
+    pub fn site(&self, site: &Location<'_>, tag: &str) -> u16 {
+        let key = (
+            site.file().as_ptr() as usize,
+            site.line(),
+            tag.as_ptr() as usize,
+        );
+        let mut book = self.book();
+        if let Some(n) = book.sites.get(&key) {
+            return *n;
+        }
+        let n = (book.sites.len() + 1).min(SITES - 1);
+        let at = SITES_AT + n * SITE;
+        let (file, tag) = (tail(site.file(), 80), &tag.as_bytes()[..tag.len().min(40)]);
+        let last = n == SITES - 1;
+        let (file, tag): (&[u8], &[u8]) = match last {
+            true => (b"(more call sites than are kept)", b""),
+            false => (file, tag),
+        };
+        text_to(&self.words[at + 1..at + 11], file);
+        text_to(&self.words[at + 11..at + SITE], tag);
+        let lens = (file.len() as u64) << 32 | (tag.len() as u64) << 48;
+        self.words[at].store(u64::from(site.line()) | lens, Release);
+        book.sites.insert(key, n as u16);
+        n as u16
+    }
+    fn site_text(&self, n: u16) -> (String, String) {
+        let at = SITES_AT + usize::from(n) % SITES * SITE;
+        let head = self.words[at].load(Acquire);
+        let (line, file, tag) = (head as u32, (head >> 32) as u16, (head >> 48) as u16);
+        let file = text_from(&self.words[at + 1..at + 11], usize::from(file));
+        let tag = text_from(&self.words[at + 11..at + SITE], usize::from(tag));
+        (format!("{file}:{line}"), tag)
+    }
+
+    /// The number of a plan step's name; 0 when there are too many.
+    pub fn step_number(&self, name: &str) -> u16 {
+        let mut book = self.book();
+        if let Some(n) = book.steps.get(name) {
+            return *n;
+        }
+        let n = book.steps.len() + 1;
+        if n >= STEPS {
+            return 0;
+        }
+        let text = &name.as_bytes()[..name.len().min(56)];
+        let at = STEPS_AT + n * STEP;
+        text_to(&self.words[at + 1..at + STEP], text);
+        self.words[at].store(text.len() as u64, Release);
+        book.steps.insert(name.into(), n as u16);
+        n as u16
+    }
+    /// What is asked for from now on belongs to this step; 0 = to none.
+    #[inline]
+    pub fn set_step(&self, number: u16) {
+        self.words[NOW_STEP].store(u64::from(number), Relaxed);
+    }
+    fn step_text(&self, n: u16) -> String {
+        let at = STEPS_AT + usize::from(n) % STEPS * STEP;
+        let len = self.words[at].load(Acquire) as usize;
+        text_from(&self.words[at + 1..at + STEP], len)
+    }
+
+    // --- the ring ---
+
+    /// A number for what is enqueued in one call.
+    #[inline]
+    pub fn launch(&self) -> u64 {
+        let n = self.words[LAUNCHES].load(Relaxed) + 1;
+        self.words[LAUNCHES].store(n, Relaxed);
+        n
+    }
+
+    /// Writes the next record.
+    #[inline]
+    pub fn record(&self, mut raw: Raw) -> u64 {
+        raw.step = self.words[NOW_STEP].load(Relaxed) as u16;
+        raw.at = now();
+        let number = self.words[HEAD].load(Relaxed) + 1;
+        let at = RING_AT + number as usize % RING * RECORD;
+        let slot = &self.words[at..at + RECORD];
+        // Readers take a record whose number is the same before and after they read the rest.
+        slot[0].store(0, Relaxed);
+        self.words[SEQ_AT + number as usize % RING].store(0, Relaxed);
+        fence(Release);
+        for (to, from) in slot[1..].iter().zip(raw.pack()) {
+            to.store(from, Relaxed);
+        }
+        slot[0].store(number, Release);
+        self.words[HEAD].store(number, Release);
+        number
+    }
+
+    /// The operation is on its stream: its work ends with this call.
+    #[inline]
+    pub fn enqueued(&self, number: u64, call: u64) {
+        self.words[SEQ_AT + number as usize % RING].store(call, Release);
+    }
+
+    fn raw(&self, number: u64) -> Option<Raw> {
+        let at = RING_AT + number as usize % RING * RECORD;
+        let slot = &self.words[at..at + RECORD];
+        let whole = |order| slot[0].load(order) == number;
+        if !whole(Acquire) {
+            return None;
+        }
+        let mut words = [0; RECORD - 1];
+        for (to, from) in words.iter_mut().zip(&slot[1..]) {
+            *to = from.load(Relaxed);
+        }
+        fence(Acquire);
+        whole(Relaxed).then(|| Raw::unpack(words))
+    }
+
+    /// The operations that are still remembered, oldest first.
+    pub fn ops(&self) -> Vec<Op> {
+        let head = self.head();
+        let first = head.saturating_sub(RING as u64 - 1).max(1);
+        let entries = self.entries();
+        let one = |n| self.op(n, &entries);
+        (first..=head).filter_map(one).collect()
+    }
+
+    fn op(&self, number: u64, entries: &[(usize, Entry)]) -> Option<Op> {
+        let r = self.raw(number)?;
+        let hit = entries.iter().find(|(n, _)| *n == usize::from(r.entry));
+        let entry = hit.map(|(_, e)| e)?;
+        let (site, tag) = self.site_text(r.site);
+        let call = self.words[SEQ_AT + number as usize % RING].load(Acquire);
+        Some(Op {
+            number,
+            group: entry.name.clone(),
+            key: entry.key,
+            seq: r.seq,
+            kind: r.print.kind,
+            dtype: r.print.dtype,
+            reduce: r.print.reduce,
+            count: r.print.count,
+            root: r.print.root,
+            peer: r.print.peer,
+            in_place: r.print.in_place,
+            splits: r.print.splits,
+            stream: r.stream,
+            launch: r.launch,
+            site,
+            tag,
+            step: self.step_text(r.step),
+            at: r.at,
+            call,
+            done: call > 0 && call <= self.done(r.stream),
+        })
+    }
+
+    // --- groups ---
+
+    /// Makes an entry for a communicator: its number and where its own words begin. `None` when there is no room: it goes unwatched.
+    pub fn join(&self, key: u64, name: &str, size: u32, index: u32) -> Option<(usize, usize)> {
+        let need = CHAIN + PEER * size as usize;
+        let mut book = self.book();
+        if book.next == 0 {
+            book.next = REST_AT;
+        }
+        let (n, at) = (book.regions.len(), book.next);
+        let entry = if n < GROUPS && at + need <= SEAT {
+            book.next = (at + need).next_multiple_of(8);
+            book.regions.push((at, need));
+            n
+        } else {
+            // The place of one that has ended.
+            (0..n).find(|e| {
+                let life = Life::of(self.words[GROUPS_AT + e * GROUP + G_STATE].load(Relaxed));
+                life.over() && book.regions[*e].1 >= need
+            })?
+        };
+        let (region, words) = book.regions[entry];
+        let g = GROUPS_AT + entry * GROUP;
+        self.words[g + G_KEY].store(0, SeqCst);
+        for w in &self.words[region..region + words] {
+            w.store(0, Relaxed);
+        }
+        let text = &name.as_bytes()[..name.len().min(56)];
+        text_to(&self.words[g + G_NAME + 1..g + G_COUNT], text);
+        self.words[g + G_NAME].store(text.len() as u64, Relaxed);
+        self.words[g + G_SIZE].store(u64::from(size) << 32 | u64::from(index), Relaxed);
+        self.words[g + G_AT].store(region as u64, Relaxed);
+        self.words[g + G_FAILED].store(0, Relaxed);
+        self.words[g + G_COUNT].store(0, Relaxed);
+        self.words[g + G_STATE].store(1, Relaxed);
+        self.words[g + G_KEY].store(key, SeqCst);
+        Some((entry, region))
+    }
+
+    /// Where the words of member `index` of the communicator begin, if it is here: entry and region.
+    pub fn find(&self, key: u64, index: u32) -> Option<(usize, usize)> {
+        (0..GROUPS).find_map(|e| {
+            let g = &self.words[GROUPS_AT + e * GROUP..][..GROUP];
+            let hit = g[G_KEY].load(SeqCst) == key && g[G_SIZE].load(Relaxed) as u32 == index;
+            hit.then(|| (e, g[G_AT].load(Relaxed) as usize))
+        })
+    }
+    #[inline]
+    pub fn group_word(&self, entry: usize, what: GroupWord) -> &AtomicU64 {
+        let at = match what {
+            GroupWord::Key => G_KEY,
+            GroupWord::State => G_STATE,
+            GroupWord::Failed => G_FAILED,
+            GroupWord::Count => G_COUNT,
+        };
+        &self.words[GROUPS_AT + entry * GROUP + at]
+    }
+    #[inline]
+    pub fn group_life(&self, entry: usize) -> Life {
+        Life::of(self.group_word(entry, GroupWord::State).load(Acquire))
+    }
+    /// The communicator is destroyed here.
+    pub fn leave(&self, entry: usize) {
+        let how = if std::thread::panicking() { 3 } else { 2 };
+        self.group_word(entry, GroupWord::State).store(how, SeqCst);
+        self.words[CHANGES].fetch_add(1, SeqCst);
+    }
+
+    pub fn entry(&self, n: usize) -> Option<Entry> {
+        let g = self
+            .words
+            .get(GROUPS_AT + n * GROUP..GROUPS_AT + (n + 1) * GROUP)?;
+        let key = g[G_KEY].load(SeqCst);
+        if key == 0 || n >= GROUPS {
+            return None;
+        }
+        let size = (g[G_SIZE].load(Relaxed) >> 32) as u32;
+        let at = g[G_AT].load(Relaxed) as usize + CHAIN;
+        let all = self.words.get(at..at + size as usize * PEER)?;
+        let counts = |first: usize| {
+            let each = all.chunks(PEER).map(|p| p[first].load(SeqCst));
+            each.collect::<Vec<u64>>()
+        };
+        Some(Entry {
+            key,
+            name: text_from(&g[G_NAME + 1..G_COUNT], g[G_NAME].load(Relaxed) as usize),
+            size,
+            index: g[G_SIZE].load(Relaxed) as u32,
+            life: Life::of(g[G_STATE].load(SeqCst)),
+            failed: g[G_FAILED].load(Relaxed) != 0,
+            count: g[G_COUNT].load(SeqCst),
+            sent: counts(0),
+            received: counts(PEER / 2),
+        })
+    }
+    /// All its communicators, those that have ended too.
+    pub fn entries(&self) -> Vec<(usize, Entry)> {
+        (0..GROUPS)
+            .filter_map(|n| Some((n, self.entry(n)?)))
+            .collect()
+    }
+
+    // --- the verdict, for other processes ---
+
+    pub fn publish(&self, text: &str, meta: u64) {
+        let mut end = text.len().min(VERDICT_WORDS * 8);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = &text.as_bytes()[..end];
+        text_to(&self.words[VERDICT_AT..STEPS_AT], text);
+        self.words[VERDICT_META].store(meta, Relaxed);
+        self.words[VERDICT_LEN].store(text.len() as u64, Release);
+    }
+    pub fn published(&self) -> Option<(String, u64)> {
+        let len = self.words[VERDICT_LEN].load(Acquire) as usize;
+        let text = || text_from(&self.words[VERDICT_AT..STEPS_AT], len);
+        (len > 0).then(|| (text(), self.words[VERDICT_META].load(Relaxed)))
+    }
+}
+
+/// A word of a group's entry that others look at.
+#[derive(Clone, Copy)]
+pub(super) enum GroupWord {
+    Key,
+    State,
+    Failed,
+    Count,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::op::Print;
+
+    fn seat() -> Seat {
+        Seat::new(Words::private(SEAT).unwrap())
+    }
+
+    #[test]
+    fn the_ring_keeps_the_last_operations_whole() {
+        let s = seat();
+        let (entry, _) = s.join(77, "dp", 2, 1).unwrap();
+        let site = s.site(Location::caller(), "grad");
+        let step = s.step_number("reduce unit 3");
+        s.set_step(step);
+        for n in 1..=RING as u64 + 10 {
+            let print = Print {
+                kind: 1,
+                dtype: crossweave_abi::DType::F32.id(),
+                count: n,
+                ..Print::default()
+            };
+            let entry = entry as u16;
+            let raw = Raw {
+                print,
+                entry,
+                seq: n,
+                site,
+                launch: s.launch(),
+                ..Raw::default()
+            };
+            let number = s.record(raw);
+            s.enqueued(number, 2 * n);
+        }
+        let ops = s.ops();
+        assert_eq!(ops.len(), RING);
+        let last = ops.last().unwrap();
+        assert_eq!(
+            (last.number, last.count),
+            (RING as u64 + 10, RING as u64 + 10)
+        );
+        assert!(last.site.contains("seat.rs:"), "{}", last.site);
+        assert_eq!(
+            (last.tag.as_str(), last.step.as_str()),
+            ("grad", "reduce unit 3")
+        );
+        assert_eq!(last.group, "dp");
+        assert!(!last.done);
+        s.passed(0, last.call);
+        assert!(s.ops().iter().all(|o| o.done));
+    }
+
+    #[test]
+    fn communicators_without_number_come_and_go_in_one_seat() {
+        let s = seat();
+        for key in 1..2000 {
+            let (entry, _) = s.join(key, "g", 4, 0).unwrap();
+            assert!(s.find(key, 0).is_some());
+            s.leave(entry);
+        }
+        for key in 5000..5000 + GROUPS as u64 {
+            s.join(key, "g", 4, 0).unwrap();
+        }
+        assert!(
+            s.join(9999, "g", 4, 0).is_none(),
+            "all places are taken by living ones"
+        );
+    }
+
+    #[test]
+    fn a_wait_is_seen_while_it_lasts() {
+        let s = seat();
+        s.owned();
+        assert!(s.mine() && s.wait().is_none());
+        let before = s.pulse();
+        s.block(3, 9);
+        let w = s.wait().unwrap();
+        assert_eq!((w.stream, w.target), (3, 9));
+        assert_ne!(before, s.pulse());
+        s.unblock();
+        assert!(s.wait().is_none());
+        // A second thread that asks for operations makes waits of the first say nothing.
+        s.block(3, 9);
+        std::thread::scope(|t| t.spawn(|| s.owned()).join().unwrap());
+        assert!(s.wait().is_none() && !s.mine());
+    }
+}
