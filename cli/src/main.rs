@@ -16,6 +16,7 @@ mod model;
 mod plan;
 mod predict;
 mod predict_offload;
+mod predict_pipeline;
 mod probe;
 mod processes;
 mod report;

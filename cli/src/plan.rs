@@ -6,12 +6,13 @@ use crate::error::{CliError, Result};
 use crate::predict_offload::Homes;
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
-use crate::{configs, model, predict, source};
+use crate::{configs, model, predict, predict_pipeline, source};
 use crossweave_config::{Data, Given, Model};
 use crossweave_data::Tokenizer;
-use crossweave_engine::{Trainer, dry_run};
-use crossweave_hal::{Bootstrap, Error};
+use crossweave_engine::{PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run};
+use crossweave_hal::Bootstrap;
 use serde_json::json;
+use std::fmt::Write;
 use std::time::Duration;
 
 /// The device of nothing meets nobody: any id will do.
@@ -21,8 +22,8 @@ impl Bootstrap for Nobody {
     fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
         Ok(())
     }
-    fn get(&self, key: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        Err(Error::invalid("bootstrap", format!("nobody sets {key}")))
+    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        Ok(vec![0; 8])
     }
 }
 
@@ -70,55 +71,100 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let host = host(ranks as u32, None, None);
     let plugin = open_linked("null", &host)?;
     let null = plugin.open(0)?;
-    let rank = rank_spec(&resolved, 0, ranks as u32, seq);
+    let mesh = &resolved.settings.mesh;
+    let data = (ranks / mesh.pp.max(1)) as u32;
+    let rank = rank_spec(&resolved, 0, data, seq);
     let units = crate::train::units(&source, &resolved)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
-    // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run.
-    let null = plugin.open(0)?;
-    let rank = with_offload(rank, &resolved, &null, true);
-    let mut trainer = Trainer::new(&null, units, rank.clone(), &dry, &Nobody)?;
-    let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
-        .map_err(crossweave_engine::Error::from)?;
-    let job = predict::Job {
-        ranks,
-        stage: rank.zero.stage,
-        compute: rank.compute,
-        // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
-        optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
-            true => &resolved.settings.optimizer.kind,
-            false => "groups",
-        },
-        batch: (rank.batch, u64::from(rank.micro_batches)),
-        seq,
-        recompute: rank.recompute,
-        model: source.spec.model(),
-        device,
-        peak: &peak,
+    let order = PipelineOrder::from_name(&mesh.pp_schedule).unwrap_or_default();
+    let pipeline = |stage| {
+        (mesh.pp > 1).then(|| PipelineSpec::even(units.len() as u32, mesh.pp as u32, stage, order))
     };
-    let mut figures = predict::figures(&job, &mut trainer)?;
-    let (plan, facts) = (trainer.plan(), trainer.facts());
-    let units: Vec<u64> = facts.units.iter().map(|u| u.params).collect();
-    homes.apply(&mut figures, &units, ranks, job.stage, job.compute.bytes(1));
-    if args.json {
-        figures["plan"] = json!(plan);
-        figures["facts"] = json!(facts);
+    let mut stages = vec![];
+    let mut plans = vec![];
+    let mut text = String::new();
+    for stage in 0..mesh.pp as u32 {
+        // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run.
+        let null = plugin.open(0)?;
+        let rank = with_offload(rank.clone(), &resolved, &null, true);
+        let rank = RankSpec {
+            pipeline: pipeline(stage),
+            ..rank
+        };
+        let units = crate::train::units(&source, &resolved)?;
+        let mut trainer = Trainer::new(&null, units, rank.clone(), &dry, &Nobody)?;
+        let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
+            .map_err(crossweave_engine::Error::from)?;
+        let job = predict::Job {
+            ranks: u64::from(data),
+            stage: rank.zero.stage,
+            compute: rank.compute,
+            // Groups may freeze parameters or give them another optimizer: then no formula holds for all.
+            optimizer: match resolved.settings.optimizer.param_groups.is_empty() {
+                true => &resolved.settings.optimizer.kind,
+                false => "groups",
+            },
+            batch: (rank.batch, u64::from(rank.micro_batches)),
+            seq,
+            recompute: rank.recompute,
+            model: source.spec.model(),
+            device,
+            peak: &peak,
+            stages: mesh.pp,
+        };
+        let mut figures = predict::figures(&job, &mut trainer)?;
+        let (plan, facts) = (trainer.plan(), trainer.facts());
+        let sizes = trainer.unit_sizes();
+        homes.apply(
+            &mut figures,
+            &sizes,
+            u64::from(data),
+            job.stage,
+            job.compute.bytes(1),
+        );
         figures["peak_bytes"] = json!(peak.parts.total());
+        if args.json {
+            figures["plan"] = json!(plan);
+            figures["facts"] = json!(facts);
+        }
+        if args.print {
+            let _ = writeln!(text, "{plan}\n\n{}", plan.table(Some(facts)));
+        }
+        if let Some(spec) = &rank.pipeline {
+            predict_pipeline::name(&mut figures, spec, facts);
+        }
+        plans.push(plan.clone());
+        stages.push(figures);
+    }
+    let figures = match pipeline(0) {
+        Some(spec) => {
+            predict_pipeline::agree(&plans, data)?;
+            predict_pipeline::join(
+                &spec,
+                u64::from(rank.micro_batches),
+                (ranks, dry.params),
+                stages,
+            )
+        }
+        None => stages.remove(0),
+    };
+    if args.json {
         say!("{figures:#}");
         return Ok(());
     }
     if args.print {
-        say!("{plan}\n\n{}", plan.table(Some(facts)));
+        say!("{text}");
     }
     say!(
         "{} steps of the plan, {} ranks, {} micro-batches of {} x {seq} tokens, {} parameters",
-        plan.walk().count(),
+        plans.iter().map(|p| p.walk().count()).sum::<usize>(),
         ranks,
-        facts.micro_batches,
+        rank.micro_batches,
         resolved.batch.micro,
         dry.params
     );
     if args.print {
-        for (u, unit) in facts.units.iter().enumerate() {
+        for (u, unit) in dry.units.iter().enumerate() {
             say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
         }
     }

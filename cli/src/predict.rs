@@ -35,6 +35,8 @@ pub struct Job<'a> {
     pub device: &'a Profile,
     /// Where the peak of the plan falls.
     pub peak: &'a Peak,
+    /// Pipeline stages; each is told of by itself.
+    pub stages: u64,
 }
 
 /// Rehearses the job and says what was counted.
@@ -42,7 +44,7 @@ pub struct Job<'a> {
 /// # Errors
 /// What a step can fail with.
 pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
-    let units: Vec<u64> = trainer.facts().units.iter().map(|u| u.params).collect();
+    let units = trainer.unit_sizes();
     let p = predict(trainer)?;
     let full: u64 = units.iter().map(|u| padded(*u, job.ranks).full).sum();
     let params: u64 = units.iter().sum();
@@ -77,7 +79,7 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         "optimizer": job.optimizer,
         "params": params,
         "layout": {
-            "units": units.len(), "params_padded": full, "shard": full / job.ranks.max(1),
+            "units": trainer.plan().units().len(), "params_padded": full, "shard": full / job.ranks.max(1),
             "formula": "each unit padded to a multiple of the ranks",
         },
         "memory": memory(&p),
@@ -91,7 +93,8 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         "peak": {
             "bytes": peak.bytes, "step": peak.step.0, "text": peak.text, "parts": peak.parts,
         },
-        "advice": advice(job, &units, &p),
+        // A stage alone computes a part of the step only.
+        "advice": (job.stages == 1).then(|| advice(job, &units, &p)),
     }))
 }
 
@@ -215,6 +218,19 @@ pub fn text(v: &Value) -> String {
 }
 
 fn page(o: &mut String, v: &Value) -> std::fmt::Result {
+    for stage in v["stages"].as_array().into_iter().flatten() {
+        writeln!(
+            o,
+            "pipeline stage {}: {}",
+            stage["stage_of_pipeline"],
+            stage["runs"].as_str().unwrap_or("")
+        )?;
+        page(o, stage)?;
+        writeln!(o)?;
+    }
+    if v["pipeline"].is_object() {
+        return writeln!(o, "{}", crate::predict_pipeline::line(&v["pipeline"]));
+    }
     let n = |v: &Value| v.as_u64().unwrap_or(0);
     let s = |v: &Value| v.as_str().unwrap_or("").to_string();
     writeln!(
@@ -283,6 +299,9 @@ fn page(o: &mut String, v: &Value) -> std::fmt::Result {
         s(&v["peak"]["text"])
     )?;
     let a = &v["advice"];
+    if a.is_null() {
+        return Ok(());
+    }
     writeln!(
         o,
         "on a {}: comm/compute {:.3}; {}",

@@ -131,6 +131,41 @@ impl Resolver<'_> {
         self.warnings.push(problem);
     }
 
+    /// Ranks of a data-parallel group, of all those there are.
+    fn data_parallel(&mut self, s: &mut Settings, ranks: u64) -> u64 {
+        let stages = s.mesh.pp.max(1);
+        if stages > 1 {
+            let what = format!(
+                "{stages} pipeline stages are planned and rehearsed (`crossweave plan`), and not trained yet"
+            );
+            self.warn("mesh.pp", what, "set it to 1 to train");
+        }
+        if !ranks.is_multiple_of(stages) {
+            let what = format!("{ranks} ranks cannot be divided over {stages} pipeline stages");
+            let fix = format!("run with --ranks {}", ranks.next_multiple_of(stages));
+            self.error("mesh.pp", what, fix);
+        }
+        let here = (ranks / stages).max(1);
+        if s.mesh.tp.max(s.mesh.cp).max(s.mesh.ep) == 1 {
+            let dp = s.mesh.dp.unwrap_or(here);
+            if dp != here {
+                let what = match stages {
+                    1 => format!("mesh.dp {dp} is not the number of ranks, {ranks}"),
+                    _ => format!(
+                        "mesh.dp {dp} times {stages} stages is not the number of ranks, {ranks}"
+                    ),
+                };
+                let fix = format!(
+                    "set it to \"auto\", or run with --ranks {}",
+                    dp.saturating_mul(stages)
+                );
+                self.error("mesh.dp", what, fix);
+            }
+            s.mesh.dp = Some(here);
+        }
+        here
+    }
+
     fn dtype(&mut self, s: &mut Settings) -> Dtype {
         if s.bf16.enabled && s.fp16.enabled {
             self.error(
@@ -595,18 +630,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     }
 
     let ranks = ranks.max(1);
-    if s.mesh.tp.max(s.mesh.pp).max(s.mesh.cp).max(s.mesh.ep) == 1 {
-        let dp = s.mesh.dp.unwrap_or(ranks);
-        if dp != ranks {
-            let what = format!("mesh.dp {dp} is not the number of ranks, {ranks}");
-            r.error(
-                "mesh.dp",
-                what,
-                format!("set it to \"auto\", or run with --ranks {dp}"),
-            );
-        }
-        s.mesh.dp = Some(ranks);
-    }
+    let ranks = r.data_parallel(&mut s, ranks);
     let node = s.zero_optimization.zero_hpz_partition_size;
     if node > 1 && (s.zero_optimization.stage != 3 || !ranks.is_multiple_of(node)) {
         let what = format!(

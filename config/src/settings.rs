@@ -373,6 +373,8 @@ pub struct Mesh {
     pub tp: u64,
     /// Pipeline stages.
     pub pp: u64,
+    /// `1f1b` or `gpipe`.
+    pub pp_schedule: String,
     /// Context-parallel ranks.
     pub cp: u64,
     /// Expert-parallel ranks.

@@ -201,7 +201,18 @@ const MESH: Table = Table {
         )
         .auto(),
         int("tp", 1, "1", "tensor-parallel ranks"),
-        int("pp", 1, "1", "pipeline stages"),
+        int(
+            "pp",
+            1,
+            "1",
+            "pipeline stages; planned and rehearsed (`crossweave plan`), not trained yet",
+        ),
+        word(
+            "pp_schedule",
+            &["1f1b", "gpipe"],
+            "\"1f1b\"",
+            "how a stage's forwards and backwards follow each other over the micro-batches",
+        ),
         int("cp", 1, "1", "context-parallel ranks"),
         int("ep", 1, "1", "expert-parallel ranks"),
     ],
@@ -407,7 +418,7 @@ pub const ROOT: Table = Table {
         refused("eigenvalue", "it served quantised training, which DeepSpeed removed"),
         refused("quantize_training", "MoQ was removed from DeepSpeed itself"),
         refused("hybrid_engine", "there is no inference engine to switch to"),
-        refused("pipeline", "pipeline parallelism is not available in this build yet"),
+        refused("pipeline", "use mesh.pp and mesh.pp_schedule"),
         refused("tensor_parallel", "use mesh.tp"),
         refused("sequence_parallel_size", "use mesh.cp"),
         refused("seq_parallel_communication_data_type", "sequence parallelism is not available in this build yet"),

@@ -25,7 +25,6 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
     }
     for (path, n, what) in [
         ("mesh.tp", s.mesh.tp, "tensor parallelism is"),
-        ("mesh.pp", s.mesh.pp, "pipeline parallelism is"),
         ("mesh.cp", s.mesh.cp, "context parallelism is"),
         ("mesh.ep", s.mesh.ep, "expert parallelism is"),
     ] {

@@ -1,6 +1,7 @@
 //! The dry run: every block once on the device of nothing. Gives sizes to the planner, and checks sharding types and shapes before any memory is taken.
 
 use crate::error::{Error, Result};
+use crate::pipeline::FlowShape;
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_plan::UnitFacts;
 use crossweave_tensor::{
@@ -18,6 +19,8 @@ pub struct DryRun {
     pub params: u64,
     /// Batch and sequence length it was made for.
     pub shape: (u64, u64),
+    /// What flows out of each unit, for one micro-batch.
+    pub(crate) flows: Vec<FlowShape>,
 }
 
 /// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens.
@@ -49,6 +52,7 @@ pub fn dry_run(
     let mut params: Vec<Vec<Tensor>> = vec![];
     let mut facts = vec![];
     let mut flow: Vec<Tensor> = vec![];
+    let mut flows = vec![];
     for (u, unit) in units.iter().enumerate() {
         let at = |e| fail(&unit.name, e);
         let n: u64 = unit.params.iter().map(|p| p.shape.numel()).sum();
@@ -127,6 +131,7 @@ pub fn dry_run(
             ties: unit.borrowed.iter().map(|(u, _)| *u as u32).collect(),
             ..UnitFacts::default()
         });
+        flows.push(outs.iter().map(|t| (*t.shape(), t.dtype())).collect());
         flow = outs;
     }
     let params = facts.iter().map(|f| f.params).sum();
@@ -134,6 +139,7 @@ pub fn dry_run(
         units: facts,
         params,
         shape: (batch, seq),
+        flows,
     })
 }
 

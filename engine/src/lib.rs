@@ -15,12 +15,14 @@ mod init;
 mod kept;
 mod offload;
 mod optim;
+mod pipeline;
 mod predict;
 mod reduce;
 mod scale;
 mod scaler;
 mod shards;
 mod state;
+mod trace;
 mod trainer;
 mod update;
 mod upload;
@@ -28,6 +30,7 @@ mod walk;
 mod whole;
 mod wire;
 
+pub use crossweave_parallel::schedule::Order as PipelineOrder;
 pub use crossweave_store::{
     EngineKind as FileEngine, Layer as FaultLayer, Settings as FileSettings, Verdict,
 };
@@ -40,9 +43,11 @@ pub use error::{Error, Result};
 pub use groups::MeshGroups;
 pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
 pub use optim::assign;
+pub use pipeline::PipelineSpec;
 pub use predict::{Prediction, predict};
 pub use scale::Precision;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use state::StateKind;
+pub use trace::Trace;
 pub use trainer::{MicroBatch, RankLedger, RankSpec, Recompute, StepMetrics, Trainer, plan_for};

@@ -1,5 +1,6 @@
 //! Sums over the ranks: gradients of buckets, the squares of the global norm, the figures of a step.
 
+use crate::pipeline::everyone;
 use crate::trainer::{Figures, Trainer};
 use crate::walk::{NORM, SQUARES, TOTAL};
 use crossweave_hal::abi::op;
@@ -107,9 +108,9 @@ impl Trainer {
 
     /// One small sum over the ranks, in place.
     fn sum_over_ranks(&self, f: &Figures, word: u64) -> Tensors<()> {
-        if self.spec.world > 1 {
+        if self.in_company() {
             let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.group(&[Axis::Dp])?.all_reduce(
+            mesh.group(everyone(&self.spec))?.all_reduce(
                 self.reduce_stream(),
                 f.words.region(4 * word, 4),
                 DType::F32,

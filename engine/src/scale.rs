@@ -7,12 +7,12 @@
 //! (docs/adr/0014).
 
 use crate::error::{Error, Result};
+use crate::pipeline::everyone;
 use crate::scaler::{LossScaler, ScalerState};
 use crate::trainer::{Figures, Trainer};
 use crate::walk::{FINITE, FINITE_UNIT};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, Event, HostBuffer, Reduce, Stream, Tag};
-use crossweave_mesh::Axis;
 use crossweave_tensor::{Decompositions, Run, Tensor};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -302,9 +302,9 @@ impl Trainer {
         let cache = self.cache(0, FINITE);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let none = op::NoParams::default();
-        if self.spec.world > 1 {
+        if self.in_company() {
             let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.group(&[Axis::Dp])?.all_reduce(
+            mesh.group(everyone(&self.spec))?.all_reduce(
                 self.reduce_stream(),
                 counts.region(0, 4 * n),
                 DType::U32,

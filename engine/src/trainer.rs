@@ -8,19 +8,21 @@ use crate::init;
 use crate::kept::Landing;
 use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
 use crate::optim::{assign, recipes};
+use crate::pipeline::{self, Pipe, PipelineSpec};
 use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, StateKind, UnitState};
+use crate::trace::Tracing;
 use crossweave_hal::{
     AbortHandle, Bootstrap, Buffer, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport,
     Stream, Tag,
 };
-use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_mesh::MeshOptions;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Recipe};
 use crossweave_zero::{
-    Bucket, Deal, Near, Persist, Place, Prefetch, Reuse, Updates, ZeroSpec, ZeroStage,
+    Bucket, Deal, Near, Persist, Place, Prefetch, Reuse, Ties, Updates, ZeroSpec, ZeroStage,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -75,6 +77,8 @@ pub struct RankSpec {
     pub precision: Precision,
     /// What rests off the device.
     pub offload: Option<OffloadSpec>,
+    /// The stage of a pipeline this rank is; `rank` and `world` then count the data-parallel ranks of its stage.
+    pub pipeline: Option<PipelineSpec>,
 }
 
 impl Default for RankSpec {
@@ -98,6 +102,7 @@ impl Default for RankSpec {
             zero: ZeroSpec::default(),
             precision: Precision::default(),
             offload: None,
+            pipeline: None,
         }
     }
 }
@@ -214,6 +219,8 @@ pub struct Trainer {
     pub(crate) groups: MeshGroups,
     /// The host's side, where states rest there.
     pub(crate) offload: Option<Offload>,
+    /// Where this rank is a stage of a pipeline.
+    pub(crate) pipe: Option<Pipe>,
     /// Kept inputs leave and return on these; memory for them that is free.
     pub(crate) spill_out: Option<Stream>,
     pub(crate) fetch_in: Option<Stream>,
@@ -240,6 +247,8 @@ pub struct Trainer {
     steps_here: u64,
     /// Device allocations made by steps after the second.
     late_allocs: u64,
+    /// Calls and waits of a step, while somebody wants them.
+    pub(crate) tracing: Option<Tracing>,
     /// Rank 0 works alone, and the others serve it.
     pub(crate) leading: Cell<bool>,
     // Last, so that the device outlives every handle above.
@@ -279,6 +288,8 @@ impl Trainer {
         }
         crate::eight::check(device, &spec)?;
         assign(&mut units, &spec.optim)?;
+        let shared = pipeline::shared(&spec, &units)?;
+        pipeline::keep_stage(device, &spec, &mut units)?;
         let each = recipes(&units, &spec.optim)?;
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
@@ -289,7 +300,7 @@ impl Trainer {
             true => Some(device.stream("gather", 1).map_err(|e| hal(e.into()))?),
             false => None,
         };
-        let state = units
+        let mut state = units
             .iter()
             .zip(&each)
             .map(|(u, r)| UnitState::new(device, u, holding(&spec, u, r), r))
@@ -300,20 +311,21 @@ impl Trainer {
         }
         let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
         let joining = |e: crossweave_hal::Error| at("joining the group dp")(e.into());
-        let topology = Topology::new(&[(Axis::Dp, spec.world)]).map_err(|e| joining(e.into()))?;
-        // A rank alone has nobody to reduce with: no group, so no launches that change nothing.
-        let sets: &[&[Axis]] = if spec.world > 1 { &[&[Axis::Dp]] } else { &[] };
         let options = MeshOptions {
             timeout: spec.timeout,
         };
-        let mut mesh =
-            Mesh::new(device, boot, topology, spec.rank, sets, &options).map_err(&joining)?;
+        let (mut mesh, base) =
+            pipeline::join(device, &spec, boot, &options, &shared).map_err(&joining)?;
+        let pipe = Pipe::new(device, &spec, &dry.flows).map_err(|e| hal(e.into()))?;
+        for u in pipe.iter().flat_map(|p| &p.elsewhere) {
+            state[*u].normed.clear();
+        }
         if gathers && spec.world > 1 {
-            let all: Vec<u32> = (0..spec.world).collect();
+            let all: Vec<u32> = (base..base + spec.world).collect();
             mesh.join(device, boot, gather::GROUP, "dp", &all, &options)
                 .map_err(&joining)?;
             if spec.zero.node > 1 {
-                let first = spec.rank - spec.rank % spec.zero.node;
+                let first = base + spec.rank - spec.rank % spec.zero.node;
                 let node: Vec<u32> = (first..first + spec.zero.node).collect();
                 mesh.join(device, boot, gather::NODE, "dp.node", &node, &options)
                     .map_err(joining)?;
@@ -375,6 +387,7 @@ impl Trainer {
             slots: vec![],
             groups: MeshGroups::new(mesh),
             offload,
+            pipe,
             spill_out,
             fetch_in,
             spare: vec![],
@@ -392,6 +405,7 @@ impl Trainer {
             betas_at: None,
             steps_here: 0,
             late_allocs: 0,
+            tracing: None,
             leading: Cell::new(false),
             device: device.clone(),
         })
@@ -429,6 +443,10 @@ impl Trainer {
             .flat_map(|s| s.decls.iter().cloned())
             .collect()
     }
+    /// Parameters of each unit that this rank holds; 0 where the unit is another stage's.
+    pub fn unit_sizes(&self) -> Vec<u64> {
+        self.state.iter().map(|s| s.layout.numel()).collect()
+    }
     /// For a watchdog: one for each group; none in a job of one rank.
     pub fn abort_handles(&self) -> Vec<AbortHandle> {
         self.groups.mesh().borrow().abort_handles()
@@ -436,12 +454,14 @@ impl Trainer {
     /// Cross-stream waits the HAL has inserted, by lane. The plan's edges must imply each of them.
     pub fn waits(&self) -> Vec<(Lane, u64)> {
         let gather = self.gather.iter().map(|s| (Lane::Gather, s.waits()));
+        let peer = self.pipe.iter().map(|p| (Lane::Peer, p.stream.waits()));
         [
             (Lane::Compute, self.compute.waits()),
             (Lane::Reduce, self.reduce.waits()),
         ]
         .into_iter()
         .chain(gather)
+        .chain(peer)
         .collect()
     }
 
@@ -646,7 +666,9 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
         source: e.into(),
     })?;
     let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
-    let part = info.mem_total / if shared { spec.world.max(1) as u64 } else { 1 };
+    let stages = spec.pipeline.as_ref().map_or(1, |p| p.stages.len() as u64);
+    let ranks = stages * spec.world.max(1) as u64;
+    let part = info.mem_total / if shared { ranks } else { 1 };
     let mut units = dry.units.clone();
     for u in &mut units {
         // Where nothing but slots holds whole f32 parameters, their shard is state like the moments.
@@ -703,10 +725,13 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
         .with(Bucket {
             bytes: spec.bucket_bytes,
         })
+        .with(Ties)
         .with(Updates {
             norm: clip,
             finite,
             early: !clip && !finite,
+            // The host updates beside the device anyway, and is given its work at once.
+            lag: spec.offload.as_ref().is_none_or(|o| o.optimizer.is_none()),
         });
     p = plan_offload(p, spec, false);
     if spec.zero.stage == ZeroStage::Three && spec.zero.prefetch > 0 {
@@ -717,8 +742,15 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
         });
     }
     p = plan_offload(p, spec, true);
-    Ok(p.with(Depend)
-        .run(schedule::accumulate(n, spec.micro_batches), facts)?)
+    let start = match &spec.pipeline {
+        None => schedule::accumulate(n, spec.micro_batches),
+        Some(stages) => {
+            let peers = stages.peers(spec.world, spec.rank);
+            let stage = stages.stage as usize;
+            schedule::pipeline(&peers, stage, spec.micro_batches, stages.order)
+        }
+    };
+    Ok(p.with(Depend).run(start, facts)?)
 }
 
 fn upload_consts(

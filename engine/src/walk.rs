@@ -51,6 +51,7 @@ impl Trainer {
             if done.is_err() {
                 break;
             }
+            self.note_step(false);
             done = self
                 .run_step(s, batches, &data, &figures)
                 .map_err(|e| Error::Run {
@@ -59,6 +60,7 @@ impl Trainer {
                     at: format!("plan step {} {}", s.id.0, s.op),
                     source: e,
                 });
+            self.note_step(true);
         }
         self.put_plan(plan);
         self.flow.iter_mut().for_each(Vec::clear);
@@ -160,6 +162,15 @@ impl Trainer {
             Op::ZeroGrad { .. } => {}
             Op::Gather { unit } => self.gather_unit(*unit as usize, step.near, gather::STEP)?,
             Op::Release { unit } => self.release_unit(*unit as usize),
+            Op::SendAct { mb, to, .. } => self.send_act(*mb as usize, *to)?,
+            Op::RecvAct { unit, mb, from } => self.recv_act(*unit as usize, *mb as usize, *from)?,
+            Op::SendGrad { unit, mb, to } => {
+                self.send_flow_grad(*unit as usize, *mb as usize, *to)?
+            }
+            Op::RecvGrad { unit, mb, from } => {
+                self.recv_flow_grad(*unit as usize, *mb as usize, *from)?
+            }
+            Op::Tie { unit } => self.tie(*unit as usize)?,
             other => {
                 return crossweave_tensor::shape_error(format!(
                     "this engine does not run {}",

@@ -42,8 +42,9 @@ impl Buffer {
         bytes: u64,
         tag: Tag,
         home: Home,
-        track: Track,
+        mut track: Track,
     ) -> Buffer {
+        track.hand_over();
         match home {
             Home::State | Home::Pool(_) => device.0.memory.alloc(tag, bytes),
             Home::Host => device.0.memory.alloc_host(tag, bytes),

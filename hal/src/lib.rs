@@ -48,5 +48,5 @@ pub use ledger::{CollectiveLine, MemoryReport, Tag};
 pub use loader::{LoadError, RawPlugin};
 pub use mask::CollectiveCell;
 pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};
-pub use stream::{Event, Operand, Stream};
+pub use stream::{Event, Operand, Stream, Wait, WaitLog};
 pub use watch::{Board, Fault, Flight, Observer, Op, RankFlight, Verdict};

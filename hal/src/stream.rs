@@ -23,8 +23,46 @@ pub(crate) struct StreamCore {
     api: abi::DeviceApi,
     state: Mutex<State>,
     waits: AtomicU64,
+    /// Waits one by one, while somebody wants them.
+    log: Mutex<Option<Vec<Wait>>>,
     fault: Arc<Fault>,
     watch: Arc<Watch>,
+}
+
+/// A wait for another stream that a call's operands made necessary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The call that needed it: its number on its stream, from 1.
+    pub call: u64,
+    /// The stream waited for, by its index on the device.
+    pub stream: u32,
+    /// The call on that stream that had to be over.
+    pub behind: u64,
+    /// The calls to be over were a former owner's of the same memory: nothing that they wrote is read.
+    pub reuse: bool,
+}
+
+/// Who waited for whom on one stream: for tests of plans, which must have ordered what waited. Clone shares it.
+#[derive(Clone)]
+pub struct WaitLog(Arc<StreamCore>);
+
+impl WaitLog {
+    /// Index of the stream on its device.
+    pub fn stream(&self) -> u32 {
+        self.0.id
+    }
+    /// Calls submitted so far.
+    pub fn calls(&self) -> u64 {
+        self.0.lock().seq
+    }
+    /// From now on waits are kept; those kept so far are forgotten.
+    pub fn begin(&self) {
+        *self.0.logged() = Some(vec![]);
+    }
+    /// The waits since `begin`, and no more are kept.
+    pub fn end(&self) -> Vec<Wait> {
+        self.0.logged().take().unwrap_or_default()
+    }
 }
 
 struct State {
@@ -67,6 +105,7 @@ impl StreamCore {
             api: *api,
             state: Mutex::new(state),
             waits: AtomicU64::new(0),
+            log: Mutex::new(None),
             fault,
             watch,
         }
@@ -74,6 +113,10 @@ impl StreamCore {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn logged(&self) -> MutexGuard<'_, Option<Vec<Wait>>> {
+        self.log.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// An event recorded at or after call `seq`, and the call it covers. Recording later than needed is conservative, hence right.
@@ -227,6 +270,11 @@ impl Stream {
         self.core.waits.load(Relaxed)
     }
 
+    /// Who waits for whom here.
+    pub fn wait_log(&self) -> WaitLog {
+        WaitLog(self.core.clone())
+    }
+
     /// Orders this stream behind the uses of `operands`, then runs `submit` and notes the uses. `operands`: (region, does the call write it).
     pub(crate) fn submit<'a, I>(
         &self,
@@ -238,7 +286,7 @@ impl Stream {
     {
         loop {
             let mut st = self.core.lock();
-            let mut wait: Option<Use> = None;
+            let mut wait: Option<(Use, bool)> = None;
             for (b, writes) in operands.clone() {
                 if !Arc::ptr_eq(&b.device().0, &self.device.0) {
                     let why = format!(
@@ -248,13 +296,14 @@ impl Stream {
                     );
                     return Err(Error::new(Code::Invalid, "submit", why));
                 }
-                b.track().hazards(self.core.id, writes, |u| {
+                let track = b.track();
+                track.hazards(self.core.id, writes, |u| {
                     if st.behind.get(u.stream as usize).is_none_or(|s| *s < u.seq) {
-                        wait = Some(u);
+                        wait = Some((u, track.inherited()));
                     }
                 });
             }
-            let Some(u) = wait else {
+            let Some((u, reuse)) = wait else {
                 submit(self.core.handle.0).map_err(|e| self.core.watch.explain(e))?;
                 st.seq += 1;
                 let mine = Use {
@@ -268,11 +317,11 @@ impl Stream {
             };
             // The other stream's lock is taken without holding ours, so that two streams waiting for each other's past cannot deadlock.
             drop(st);
-            self.wait_use(u)?;
+            self.wait_use(u, reuse)?;
         }
     }
 
-    fn wait_use(&self, u: Use) -> Result<()> {
+    fn wait_use(&self, u: Use, reuse: bool) -> Result<()> {
         let other = self
             .device
             .0
@@ -298,6 +347,14 @@ impl Stream {
         self.core
             .watch
             .depend(self.core.id, st.seq, u.stream, covers);
+        if let Some(log) = self.core.logged().as_mut() {
+            log.push(Wait {
+                call: st.seq + 1,
+                stream: u.stream,
+                behind: u.seq,
+                reuse,
+            });
+        }
         if st.behind.len() <= u.stream as usize {
             st.behind.resize(u.stream as usize + 1, 0);
         }

@@ -18,9 +18,20 @@ pub(crate) struct Use {
 pub(crate) struct Track {
     write: Option<Use>,
     reads: Vec<Use>,
+    /// What it names are uses of an owner before this one.
+    inherited: bool,
 }
 
 impl Track {
+    /// The block has a new owner: until that writes it, whoever waits does so for the memory and not for what is in it.
+    pub fn hand_over(&mut self) {
+        self.inherited = self.write.is_some() || !self.reads.is_empty();
+    }
+    /// Whether the uses are a former owner's.
+    pub fn inherited(&self) -> bool {
+        self.inherited
+    }
+
     /// Calls `wait` for each use on another stream that a read (or write) by `by` has to follow.
     #[inline]
     pub fn hazards(&self, by: StreamId, writes: bool, mut wait: impl FnMut(Use)) {
@@ -45,6 +56,7 @@ impl Track {
             // Whoever follows this write follows everything before it: `hazards` made it wait for them.
             self.write = Some(u);
             self.reads.clear();
+            self.inherited = false;
         } else {
             match self.reads.iter_mut().find(|r| r.stream == u.stream) {
                 Some(r) => r.seq = u.seq,

@@ -52,9 +52,52 @@ impl Stages {
     }
 }
 
+/// How a stage's forwards and backwards follow each other over the micro-batches of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Forwards until the first gradient can arrive, then one forward and one backward in turn, then the rest of the backwards: as few
+    /// micro-batches in flight as keep every stage busy.
+    #[default]
+    OneFOneB,
+    /// All forwards, then all backwards.
+    GPipe,
+}
+
+impl Order {
+    /// The order of that name, as configurations write it.
+    pub fn from_name(name: &str) -> Option<Order> {
+        match name {
+            "1f1b" => Some(Order::OneFOneB),
+            "gpipe" => Some(Order::GPipe),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::OneFOneB => "1f1b",
+            Order::GPipe => "gpipe",
+        }
+    }
+
+    /// Micro-batches that are forward but not backward on `stage` of `stages`, at most: what multiplies saved activations.
+    pub fn in_flight(self, stages: usize, stage: usize, micro_batches: u32) -> u32 {
+        match self {
+            Order::OneFOneB => micro_batches.min(stages.saturating_sub(stage) as u32),
+            Order::GPipe => micro_batches,
+        }
+    }
+}
+
 /// One forward, one backward: a stage runs forwards until its first gradient can arrive, then alternates, then drains.
 /// With one stage this is gradient accumulation. A `stage` that does not exist gives an empty plan.
 pub fn one_f_one_b(stages: &Stages, stage: usize, micro_batches: u32) -> Plan {
+    pipeline(stages, stage, micro_batches, Order::OneFOneB)
+}
+
+/// The schedule of one stage. A `stage` that does not exist gives an empty plan.
+pub fn pipeline(stages: &Stages, stage: usize, micro_batches: u32, order: Order) -> Plan {
     let Some((units, _)) = stages.stages.get(stage).cloned() else {
         return Plan::default();
     };
@@ -91,7 +134,9 @@ pub fn one_f_one_b(stages: &Stages, stage: usize, micro_batches: u32) -> Plan {
             to,
         }));
     };
-    let warm = ((stages.stages.len() - stage - 1) as u32).min(micro_batches);
+    // Forwards that run ahead of the first backward; from then on one of each in turn.
+    let ahead = order.in_flight(stages.stages.len(), stage, micro_batches);
+    let warm = ahead.saturating_sub(1);
     (0..warm).for_each(|mb| forward(&mut ops, mb));
     for mb in warm..micro_batches {
         forward(&mut ops, mb);

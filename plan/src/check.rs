@@ -3,7 +3,7 @@
 //! `check` walks the plan once in step order; the laws themselves are the transitions of `laws.rs`.
 //!
 //! Bytes are counted by what a lawful engine must hold: state and resident parameters and gradients for the whole step;
-//! gathered parameters between gather and release; a gradient in slots from its first write to its reduction whole, from
+//! slots for gathered parameters, idle ones included; a gradient in slots from its first write to its reduction whole, from
 //! then to its update as a slice (whole if all-reduced); saved activations from the forward to the backward; the flow
 //! between units; and each step's own workspace while it runs.
 

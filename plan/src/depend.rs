@@ -145,6 +145,7 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
         Op::ReduceGrad { ref units, .. } => {
             out.extend(units.iter().map(|&u| writes(Resource::Grad(u))));
         }
+        Op::Tie { unit } => out.push(writes(Resource::Grad(unit))),
         Op::GradNorm | Op::Finite => {
             out.extend(with_grads.iter().map(|&u| reads(Resource::Grad(u))));
             out.push(writes(Resource::Norm));

@@ -36,6 +36,8 @@ pub enum Law {
     ZeroGrad,
     /// A gradient is reduced once, after its last backward.
     ReduceOnce,
+    /// A gradient that pipeline stages share is summed over them once, behind its reduction and before its use.
+    Tie,
     /// The norm and the finite check see every reduced gradient, once, before any update.
     Norm,
     /// A unit is updated once, after its reduction and the norm, if there is one.

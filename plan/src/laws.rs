@@ -2,7 +2,10 @@
 //! each operation the transition that is allowed, or the law it breaks.
 
 mod away;
+mod peers;
+mod slots;
 
+use self::slots::slot_bytes;
 use crate::check::Parts;
 use crate::error::{Law, PlanError};
 use crate::facts::Facts;
@@ -42,6 +45,9 @@ struct Standing {
     zeroed: bool,
     written: bool,
     reduced: Option<Reduction>,
+    /// Other stages sum into its gradient too: a `Tie` is owed behind the reduction.
+    shared: bool,
+    tied: bool,
     updated: bool,
     /// The state is offloaded: the plan moves it in and out.
     offloaded: bool,
@@ -118,6 +124,15 @@ impl<'a> State<'a> {
                 }
             }
         }
+        let run_here = plan.units();
+        for reader in 0..n as UnitId {
+            for u in facts.touched(reader).map(|u| u as usize) {
+                // Its readers are here in part: the rest run on another stage.
+                if !run_here.contains(&reader) && units.get(u).is_some_and(|s| s.run) {
+                    units[u].shared = true;
+                }
+            }
+        }
         let any = |pick: fn(&Op) -> bool| plan.steps.iter().any(|s| pick(&s.op));
         let sharded =
             any(|op| matches!(op, Op::ReduceGrad { how, .. } if *how == Reduction::Scatter));
@@ -149,6 +164,10 @@ impl<'a> State<'a> {
             transient: 0,
             flow_during: 0,
         };
+        if plan.params == Home::Slots {
+            // A slot that holds nothing is memory all the same.
+            state.live.params = slot_bytes(plan, facts);
+        }
         let has_backward = any(|op| op.writes_grad().is_some());
         for (unit, fact) in facts.units.iter().enumerate() {
             let standing = state.units[unit];
@@ -223,6 +242,7 @@ impl<'a> State<'a> {
             Op::InputGrad { unit, mb } => self.input_grad(index, unit, mb),
             Op::WeightGrad { unit, mb } => self.weight_grad(index, unit, mb),
             Op::ReduceGrad { ref units, how } => self.reduce(index, units, how),
+            Op::Tie { unit } => self.tie(index, unit),
             Op::GradNorm => self.norm(index, false),
             Op::Finite => self.norm(index, true),
             Op::Update { unit } => self.update(index, unit),
@@ -320,7 +340,6 @@ impl<'a> State<'a> {
             self.transient += slice;
         }
         self.units[unit as usize].gathered = true;
-        self.live.params += self.facts.units[unit as usize].param_bytes;
         Ok(())
     }
 
@@ -334,7 +353,6 @@ impl<'a> State<'a> {
         }
         self.units[unit as usize].gathered = false;
         self.gathered -= 1;
-        self.live.params -= self.facts.units[unit as usize].param_bytes;
         Ok(())
     }
 
@@ -558,6 +576,10 @@ impl<'a> State<'a> {
         if let Some(unit) = self.units.iter().enumerate().position(|(k, s)| waits(s, k)) {
             return self.fault(index, Law::Norm, format!("the gradient of unit {unit} is not reduced yet; reduce every unit before the norm"));
         }
+        let lacks = |k: &usize| self.units[*k].run && self.untied(*k);
+        if let Some(unit) = (0..self.units.len()).find(lacks) {
+            return self.owes_tie(index, unit as UnitId);
+        }
         Ok(())
     }
 
@@ -577,6 +599,9 @@ impl<'a> State<'a> {
                 format!("the gradient of unit {unit} is not reduced yet"),
             );
         };
+        if self.untied(unit as usize) {
+            return self.owes_tie(index, unit);
+        }
         if (self.has_norm && !self.norm_done) || (self.has_finite && !self.finite_done) {
             return self.fault(index, Law::Norm, "it comes before the norm or the finite check, which decide how far and whether to go");
         }
@@ -592,50 +617,6 @@ impl<'a> State<'a> {
         if !self.wholly_hosted(unit) {
             self.let_grad_go(unit, how);
         }
-        Ok(())
-    }
-
-    fn send_act(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
-        if self.flow[mb as usize] != Some(unit) {
-            return self.fault(
-                index,
-                Law::Flow,
-                format!("the output of unit {unit} for micro-batch {mb} is not there to send"),
-            );
-        }
-        self.set_flow(mb, None);
-        Ok(())
-    }
-
-    fn recv_act(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
-        if self.flow[mb as usize].is_some() {
-            return self.fault(
-                index,
-                Law::Flow,
-                format!("micro-batch {mb} has a hidden state here already"),
-            );
-        }
-        self.set_flow(mb, Some(unit));
-        Ok(())
-    }
-
-    fn send_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
-        if self.flow_grad[mb as usize] != Some(unit) {
-            return self.fault(index, Law::Flow, format!("the gradient of the output of unit {unit} for micro-batch {mb} is not there to send"));
-        }
-        self.set_flow_grad(mb, None);
-        Ok(())
-    }
-
-    fn recv_grad(&mut self, index: usize, unit: UnitId, mb: MicroBatch) -> Result<(), PlanError> {
-        if self.flow_grad[mb as usize].is_some() {
-            return self.fault(
-                index,
-                Law::Flow,
-                format!("micro-batch {mb} has a gradient here already"),
-            );
-        }
-        self.set_flow_grad(mb, Some(unit));
         Ok(())
     }
 

@@ -36,8 +36,8 @@ pub enum Reduction {
     Scatter,
 }
 
-/// What one step does. The engine runs everything except the four peer transfers, `InputGrad` and `WeightGrad`; those are
-/// data like the others, and `check` knows their laws.
+/// What one step does. The engine runs everything except `InputGrad` and `WeightGrad`, and the four peer transfers and
+/// `Tie` in rehearsals only; those are data like the others, and `check` knows their laws.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
@@ -94,6 +94,12 @@ pub enum Op {
         units: Vec<UnitId>,
         /// Whether each rank ends with the whole sum or with its slice.
         how: Reduction,
+    },
+    /// Sum the reduced gradient of a unit with the other pipeline stages that read its parameters (tied embeddings): each rank with
+    /// those that hold the same slice.
+    Tie {
+        /// Unit that stages share.
+        unit: UnitId,
     },
     /// The global norm of all gradients and the clipping coefficient, left on the device.
     GradNorm,
@@ -244,7 +250,7 @@ impl Op {
     pub fn lane(&self) -> Lane {
         match self {
             Op::Gather { .. } => Lane::Gather,
-            Op::ReduceGrad { .. } => Lane::Reduce,
+            Op::ReduceGrad { .. } | Op::Tie { .. } => Lane::Reduce,
             Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
                 Lane::Peer
             }
@@ -292,6 +298,7 @@ impl Op {
             | Op::Backward { unit, .. }
             | Op::InputGrad { unit, .. }
             | Op::WeightGrad { unit, .. }
+            | Op::Tie { unit }
             | Op::Update { unit }
             | Op::ZeroGrad { unit }
             | Op::SendAct { unit, .. }

@@ -6,6 +6,7 @@
 //! | `Fu.m` `Fu.m'` `Fu.m~` `Fu.m_` | forward that keeps all, its input, selectively, nothing |
 //! | `Ru.m` `Bu.m` `Iu.m` `Wu.m` | recompute, backward, input gradient, weight gradient |
 //! | `aru,v` `rsu,v` | one all-reduce, one reduce-scatter of the gradients of `u` and `v` |
+//! | `tieu` | sum of the reduced gradient over the stages that share `u` |
 //! | `norm` `finite` `optu` `zgu` | norm and clipping, finite check, update, zero gradient |
 //! | `au.m>r` `au.m<r` `gu.m>r` `gu.m<r` | send to, receive from rank `r`: activation, gradient |
 //! | `outu.m` `inu.m` `soutu` `sinu` | spill, fetch; optimizer state out, in |
@@ -49,6 +50,7 @@ impl fmt::Display for Op {
                 }
                 Ok(())
             }
+            Op::Tie { unit } => write!(f, "tie{unit}"),
             Op::GradNorm => f.write_str("norm"),
             Op::Finite => f.write_str("finite"),
             Op::Update { unit } => write!(f, "opt{unit}"),
@@ -154,6 +156,7 @@ fn parse_op(text: &str) -> Option<Op> {
         "+" => Op::Gather { unit: unit()? },
         "-" => Op::Release { unit: unit()? },
         "opt" => Op::Update { unit: unit()? },
+        "tie" => Op::Tie { unit: unit()? },
         "zg" => Op::ZeroGrad { unit: unit()? },
         "sin" => Op::StateIn { unit: unit()? },
         "sout" => Op::StateOut { unit: unit()? },

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 /// Hold the plans of all ranks, in rank order, against each other. Each must have passed [`crate::check`] on its own.
 ///
 /// Ranks that run the same units form a group: they must issue the same gathers in the same order, and the same
-/// reductions. The norm and the finite check are issued by all ranks alike. Sends are taken to be buffered (a send never
+/// reductions. Ranks of the same place in their groups sum the gradients of a unit that the groups share (`Tie`). The norm and the finite
+/// check are issued by all ranks alike. Sends are taken to be buffered (a send never
 /// waits for its receive), receives and collectives wait; with that, every rank must come to its end.
 pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
     let mut groups: BTreeMap<BTreeSet<UnitId>, Vec<Rank>> = BTreeMap::new();
@@ -26,7 +27,7 @@ pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
         same_order(
             plans,
             members,
-            |op| matches!(op, Op::ReduceGrad { .. }),
+            |op| matches!(op, Op::ReduceGrad { .. } | Op::Tie { .. }),
             "reductions",
         )?;
     }
@@ -37,7 +38,48 @@ pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
         "collectives",
     )?;
     check_peers(plans)?;
-    check_ends(plans, groups.values(), &all)
+    let ties = ties(plans, groups.values())?;
+    check_ends(plans, groups.values(), &all, &ties)
+}
+
+/// Who sums a unit's gradient together: for each unit and place in a group, the ranks of that place in the groups that tie it.
+type Ties = HashMap<UnitId, Vec<Vec<Rank>>>;
+
+/// The ranks of each `Tie`; the groups that share a unit must cut it alike.
+fn ties<'a>(
+    plans: &[Plan],
+    groups: impl Iterator<Item = &'a Vec<Rank>>,
+) -> Result<Ties, PlanError> {
+    let mut found = Ties::new();
+    for members in groups {
+        let Some(&first) = members.first() else {
+            continue;
+        };
+        for (step, op) in plans[first as usize]
+            .steps
+            .iter()
+            .map(|s| &s.op)
+            .enumerate()
+        {
+            let &Op::Tie { unit } = op else { continue };
+            let places = found.entry(unit).or_default();
+            if !places.is_empty() && places.len() != members.len() {
+                let message = format!(
+                    "{} ranks here and {} elsewhere hold the slices of unit {unit}; stages that share a unit need as many ranks each",
+                    members.len(),
+                    places.len()
+                );
+                return Err(
+                    PlanError::at(&plans[first as usize], step, Law::Tie, message).of_rank(first),
+                );
+            }
+            places.resize(members.len(), vec![]);
+            for (place, &rank) in places.iter_mut().zip(members) {
+                place.push(rank);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Every member issues the same sequence of the operations `pick` picks.
@@ -155,6 +197,7 @@ fn check_ends<'a>(
     plans: &[Plan],
     groups: impl Iterator<Item = &'a Vec<Rank>>,
     all: &[Rank],
+    ties: &Ties,
 ) -> Result<(), PlanError> {
     let mut group_of: Vec<&[Rank]> = vec![all; plans.len()];
     for members in groups {
@@ -177,6 +220,11 @@ fn check_ends<'a>(
                 let members = match op {
                     Op::GradNorm | Op::Finite => all,
                     Op::Gather { .. } | Op::ReduceGrad { .. } => group_of[rank as usize],
+                    Op::Tie { unit } => {
+                        let mut places = ties.get(unit).into_iter().flatten();
+                        let mine = places.find(|place| place.contains(&rank));
+                        mine.map_or(&[][..], Vec::as_slice)
+                    }
                     _ => &[],
                 };
                 if members.iter().any(|&m| head(&at, m) != Some(op)) {

@@ -3,7 +3,7 @@
 
 use crossweave_plan::{
     Depend, Facts, Law, Pass, Pipeline, Plan, PlanError, StepId, UnitFacts, check, check_world,
-    words,
+    trace, words,
 };
 
 fn facts(units: u32, micro_batches: u32) -> Facts {
@@ -560,9 +560,83 @@ fn every_send_meets_its_receive() {
     assert_eq!(fault.law, Law::Deadlock);
 }
 
+/// The head on the second stage reads the embedding of the first: each has a part of the gradient, and both need the sum.
+#[test]
+fn stages_that_share_a_unit_sum_its_gradient_once_and_before_its_use() {
+    let mut f = facts(2, 1);
+    f.units[1].ties = vec![0];
+    let last = "a0.0<0 F1.0 B1.0 ar0 ar1 g0.0>0 tie0 norm opt0 opt1";
+    let tie = |bad: &str, says: &str| refused(Law::Tie, last, bad, &f, says);
+    tie(
+        "a0.0<0 F1.0 B1.0 ar0 ar1 g0.0>0 norm opt0 opt1",
+        "step 6 (norm): another stage reads the parameters of unit 0",
+    );
+    tie(
+        "a0.0<0 F1.0 B1.0 ar0 ar1 g0.0>0 opt0 opt1",
+        "put tie0 behind its reduction",
+    );
+    tie("a0.0<0 F1.0 B1.0 tie0 ar0", "behind its reduction");
+    tie("a0.0<0 F1.0 B1.0 ar0 tie0 tie0", "once");
+    tie(
+        "a0.0<0 F1.0 B1.0 ar0 tie0 ar1 tie1",
+        "no other stage reads the parameters of unit 1",
+    );
+    tie(
+        "a0.0<0 F1.0 B1.0 ar1 ar0 gout0 tie0 g0.0>0 opt0@host pin0 opt1",
+        "step 5 (gout0): another stage",
+    );
+    // Where one stage has all readers there is nothing to sum.
+    refused(
+        Law::Tie,
+        "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1",
+        "F0.0 F1.0 B1.0 ar1 B0.0 ar0 tie0 opt0 opt1",
+        &f,
+        "no other stage",
+    );
+    let first = "F0.0 a0.0>1 g0.0<1 B0.0 ar0 tie0 norm opt0";
+    check(&plan(first), &f).unwrap();
+    world(&[first, last]).unwrap();
+    // Two ranks of each stage: the first sums with the first, the second with the second.
+    let ranks = [
+        first.replace(">1", ">2").replace("<1", "<2"),
+        first.replace(">1", ">3").replace("<1", "<3"),
+        last.to_string(),
+        last.replace("<0", "<1").replace(">0", ">1"),
+    ];
+    let ranks: Vec<&str> = ranks.iter().map(String::as_str).collect();
+    world(&ranks).unwrap();
+    // One stage has two ranks and the other one: their slices are not the same elements.
+    let uneven = world(&[
+        ranks[0],
+        first,
+        "a0.0<1 F1.0 B1.0 ar0 ar1 g0.0>1 tie0 norm opt0 opt1",
+    ]);
+    assert!(uneven.is_err());
+    // A stage that sums before it has sent what the other needs to get there.
+    let early = "a0.0<0 F1.0 B1.0 ar0 tie0 ar1 g0.0>0 norm opt0 opt1";
+    check(&plan(early), &f).unwrap();
+    assert_eq!(world(&[first, early]).unwrap_err().law, Law::Deadlock);
+}
+
+#[test]
+fn idle_slots_count() {
+    let mut f = facts(3, 1);
+    // Two sizes: a slot of one is no slot of the other.
+    f.units[2].param_bytes = 40;
+    let one =
+        "+0 F0.0 -0 +1 F1.0 -1 +2 F2.0 B2.0 -2 rs2 +1 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1 opt2";
+    let ahead =
+        "+0 +1 F0.0 -0 F1.0 -1 +2 F2.0 B2.0 -2 rs2 +1 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1 opt2";
+    for (text, slots) in [(one, 16 + 40), (ahead, 2 * 16 + 40)] {
+        assert_eq!(check(&plan(text), &f).unwrap().parts.params, slots);
+        let bytes = trace(&plan(text), &f).unwrap();
+        assert!(bytes.iter().all(|b| *b >= slots), "{text}");
+    }
+}
+
 #[test]
 fn text_round_trips_and_nonsense_is_refused() {
-    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 norm finite opt3 zg3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host gout1 pin1 shin1";
+    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 tie0 norm finite opt3 zg3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host gout1 pin1 shin1";
     assert_eq!(plan(all).to_string(), all);
     let json = serde_json::to_string(&plan(all)).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan(all));

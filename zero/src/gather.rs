@@ -65,7 +65,8 @@ impl Pass for Prefetch {
     }
 
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
-        let mut bytes = trace(&plan, facts)?;
+        // Slots are held for the whole step, so one more of a size costs its bytes wherever it is needed.
+        let mut peak = trace(&plan, facts)?.into_iter().max().unwrap_or(0);
         let slots = facts.slots.map_or(self.slots, |s| s.min(self.slots));
         let budget = facts.budget.unwrap_or(u64::MAX);
         let mut steps: Vec<Step> = std::mem::take(&mut plan.steps);
@@ -81,12 +82,38 @@ impl Pass for Prefetch {
                 _ => (units, elements),
             });
         }
+        // Slots of each size taken once each step is done, and the most of them.
+        let mut sizes: BTreeMap<u64, (Vec<u64>, u64)> = BTreeMap::new();
+        for step in &steps {
+            if let Op::Gather { unit } = step.op {
+                sizes
+                    .entry(facts.units[unit as usize].param_bytes)
+                    .or_default();
+            }
+        }
+        for (bytes, (taken, most)) in &mut sizes {
+            let mut now = 0u64;
+            for step in &steps {
+                let mine = |u: UnitId| u64::from(facts.units[u as usize].param_bytes == *bytes);
+                match step.op {
+                    Op::Gather { unit } => now += mine(unit),
+                    Op::Release { unit } => now -= mine(unit),
+                    _ => {}
+                }
+                taken.push(now);
+                *most = now.max(*most);
+            }
+        }
         for index in 0..steps.len() {
             let Op::Gather { unit } = steps[index].op else {
                 continue;
             };
             let fact = &facts.units[unit as usize];
             let (size, params) = (fact.param_bytes, fact.params);
+            let Some((taken, most)) = sizes.get_mut(&size) else {
+                continue;
+            };
+            let mut wanted = *most;
             let mut to = index;
             let mut passed = 0;
             while to > 0 && passed < self.depth {
@@ -99,10 +126,13 @@ impl Pass for Prefetch {
                 let (now, before) = (live[to - 1], if to > 1 { live[to - 2] } else { (0, 0) });
                 let full = now.0.max(before.0) + 1 > slots
                     || now.1.max(before.1).saturating_add(params) > limit;
-                let heavy = bytes[to - 1].saturating_add(size) > budget;
+                let before = if to > 1 { taken[to - 2] } else { 0 };
+                let here = wanted.max(taken[to - 1].max(before) + 1);
+                let heavy = peak.saturating_add((here - *most) * size) > budget;
                 if blocked || full || heavy {
                     break;
                 }
+                wanted = here;
                 passed += u32::from(above.computes());
                 to -= 1;
             }
@@ -110,16 +140,22 @@ impl Pass for Prefetch {
                 continue;
             }
             steps[to..=index].rotate_right(1);
-            // The steps jumped over now run with one more unit live; the gather itself sees what the first of them saw.
-            bytes[to..=index].rotate_right(1);
+            peak += (wanted - *most) * size;
+            *most = wanted;
+            // The steps jumped over now run with one more unit live.
             live[to..=index].rotate_right(1);
             for k in to + 1..=index {
-                bytes[k] += size;
                 live[k] = (live[k].0 + 1, live[k].1 + params);
             }
-            bytes[to] = bytes[to + 1];
             let before = if to > 0 { live[to - 1] } else { (0, 0) };
             live[to] = (before.0 + 1, before.1 + params);
+            for (bytes, (taken, _)) in &mut sizes {
+                taken[to..=index].rotate_right(1);
+                let mine = u64::from(*bytes == size);
+                let before = if to > 0 { taken[to - 1] } else { 0 };
+                taken[to + 1..=index].iter_mut().for_each(|n| *n += mine);
+                taken[to] = before + mine;
+            }
         }
         Ok(plan.rebuild(steps))
     }

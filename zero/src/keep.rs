@@ -2,6 +2,7 @@
 //! units for the whole step. And from where they are gathered again: `Near` takes the ranks of one node.
 
 use crossweave_plan::{Facts, MicroBatch, Op, Pass, Plan, PlanError, Step, UnitId, words};
+use std::collections::BTreeMap;
 
 /// A use of a unit's parameters: between its gather and its release one computation.
 struct Use {
@@ -50,7 +51,8 @@ fn uses(plan: &Plan, unit: UnitId) -> Vec<Use> {
 /// all activations are live, and there the tied unit needs it anyway.
 #[derive(Clone, Copy, Debug)]
 pub struct Reuse {
-    /// Release after the forward, gather again for the backward. Off: keep through all uses of a micro-batch, one gather for each.
+    /// Release after the forward, gather again for the backward. Off: keep from a micro-batch's forward to its backward, one gather for
+    /// each micro-batch; those in flight together (a pipeline's) share one.
     pub reshard: bool,
     /// Keep also what is used again within so many parameter elements of other units.
     pub within: Option<u64>,
@@ -72,13 +74,19 @@ impl Pass for Reuse {
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
         let mut dropped = vec![false; plan.steps.len()];
         for unit in 0..facts.units.len() as UnitId {
-            for pair in uses(&plan, unit).windows(2) {
+            let all = uses(&plan, unit);
+            // Up to where the micro-batches begun so far use the unit again.
+            let ends: BTreeMap<MicroBatch, usize> =
+                all.iter().enumerate().map(|(k, u)| (u.mb, k)).collect();
+            let mut until = 0;
+            for (k, pair) in all.windows(2).enumerate() {
                 let [before, after] = pair else { continue };
                 let same = before.mb == after.mb;
                 let rebuilt = same && !before.forward && before.by == after.by;
-                let tied = after.by != unit;
+                let tied = same && after.by != unit;
                 // A unit that others are tied to is used by them between its own forward and backward: it too stays for all of them.
-                let kept = !self.reshard && same;
+                until = until.max(ends[&before.mb]);
+                let kept = !self.reshard && until > k;
                 let near = |limit| {
                     let between = plan.steps[before.release..after.gather].iter();
                     let others = between.filter_map(|s| s.op.reads_params());

@@ -17,6 +17,6 @@ pub use gather::{Coalesce, Prefetch};
 pub use keep::{Near, Persist, Reuse};
 pub use layout::{Deal, FlatLayout, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
-pub use place::{Bucket, Place, ZeroStage};
+pub use place::{Bucket, Place, Ties, ZeroStage};
 pub use spec::ZeroSpec;
 pub use update::Updates;

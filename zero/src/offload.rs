@@ -43,6 +43,9 @@ impl Pass for HostUpdates {
     fn run(&self, mut plan: Plan, _facts: &Facts) -> Result<Plan, PlanError> {
         let mut steps = std::mem::take(&mut plan.steps);
         let updates: Vec<UnitId> = updated(&steps).collect();
+        // What other stages add to must have been added before it goes.
+        let ties = steps.iter().filter(|s| matches!(s.op, Op::Tie { .. }));
+        let tied: BTreeSet<UnitId> = ties.flat_map(|s| s.op.units().to_vec()).collect();
         if self.delayed {
             // The last step's parameters come in before any of this step's update, hence behind the last use of all.
             let (late, rest) = steps
@@ -91,8 +94,13 @@ impl Pass for HostUpdates {
                 Op::ReduceGrad { ref units, .. } => {
                     let leave: Vec<UnitId> = units.clone();
                     out.push(step);
-                    let leave = leave.into_iter().filter(|u| with_update.contains(u));
+                    let ready = |u: &UnitId| with_update.contains(u) && !tied.contains(u);
+                    let leave = leave.into_iter().filter(ready);
                     out.extend(leave.map(|unit| Step::new(Op::GradOut { unit })));
+                }
+                Op::Tie { unit } => {
+                    out.push(step);
+                    out.push(Step::new(Op::GradOut { unit }));
                 }
                 _ => out.push(step),
             }

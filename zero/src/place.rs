@@ -149,6 +149,40 @@ fn last_grads(plan: &Plan, facts: &Facts) -> Vec<(UnitId, usize)> {
         .collect()
 }
 
+/// The pass for units that pipeline stages share (tied embeddings): the sum of each one's gradient with the other stages' part. It comes
+/// behind all that the stages send each other, since a stage that waits for it early keeps from the others what they need to get there.
+/// Where one stage has all readers of its units there is nothing to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ties;
+
+impl Pass for Ties {
+    fn name(&self) -> String {
+        "ties".to_string()
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn conflicts(&self) -> &'static [&'static str] {
+        &[words::UPDATES]
+    }
+
+    fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
+        let here = plan.units();
+        let elsewhere = (0..facts.units.len() as UnitId).filter(|u| !here.contains(u));
+        let shared: BTreeSet<UnitId> = elsewhere.flat_map(|u| facts.touched(u)).collect();
+        let mut steps = std::mem::take(&mut plan.steps);
+        let reductions = steps
+            .iter()
+            .filter(|s| matches!(s.op, Op::ReduceGrad { .. }));
+        let reduced: BTreeSet<UnitId> = reductions.flat_map(|s| s.op.units().to_vec()).collect();
+        let ties = reduced.intersection(&shared);
+        steps.extend(ties.map(|&unit| Step::new(Op::Tie { unit })));
+        Ok(plan.rebuild(steps))
+    }
+}
+
 /// The pass that merges gradient reductions that follow each other into buckets of at most so many bytes, at the place
 /// of the last one merged. A unit that is larger by itself is a bucket of its own.
 #[derive(Clone, Copy, Debug)]

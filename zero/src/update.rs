@@ -10,14 +10,20 @@ pub struct Updates {
     pub norm: bool,
     /// Losses are scaled: `Finite` comes before every update, which it may forbid.
     pub finite: bool,
-    /// Without norm and finite check, update each unit right behind its reduction, so that gradients never pile up.
+    /// Without norm and finite check, update each unit soon behind its reduction, so that gradients never pile up.
     pub early: bool,
+    /// Early updates let one more reduction go first: a unit is reduced while the one before it runs backward, instead of the backward
+    /// waiting behind the update for the reduction. One more bucket of reduced gradients is then alive.
+    pub lag: bool,
 }
 
 impl Pass for Updates {
     fn name(&self) -> String {
-        let early = self.early && !self.norm && !self.finite;
-        if early { "update_early" } else { "update" }.to_string()
+        match self.early && !self.norm && !self.finite {
+            true if self.lag => "update_early(1)".to_string(),
+            true => "update_early".to_string(),
+            false => "update".to_string(),
+        }
     }
 
     fn needs(&self) -> &'static [&'static str] {
@@ -60,7 +66,7 @@ impl Pass for Updates {
                 .reads_params()
                 .into_iter()
                 .flat_map(|u| facts.touched(u));
-            let reduces = matches!(step.op, Op::ReduceGrad { .. });
+            let reduces = matches!(step.op, Op::ReduceGrad { .. } | Op::Tie { .. });
             let here = step.op.units().iter().copied().filter(|_| reduces);
             for unit in used.chain(here) {
                 if reduced.contains(&unit) {
@@ -68,11 +74,23 @@ impl Pass for Updates {
                 }
             }
         }
+        // In the order in which they are ready, so that none stands behind one that waits longer.
+        let mut places: Vec<(usize, usize, UnitId)> =
+            ready.into_iter().map(|(unit, at)| (at, at, unit)).collect();
+        if self.lag {
+            // Behind the next reduction, and what belongs to it; those of the last stay where they are, with nothing left to run beside.
+            let is = |k: &usize| matches!(steps[*k].op, Op::ReduceGrad { .. });
+            let last = (0..steps.len()).rev().find(is).unwrap_or(0);
+            for (at, ..) in places.iter_mut().filter(|(at, ..)| *at < last) {
+                *at = (*at + 1..=last).find(is).unwrap_or(last);
+            }
+        }
+        places.sort_unstable();
         let mut out = Vec::with_capacity(steps.len() + reduced.len());
         for (index, step) in steps.into_iter().enumerate() {
             out.push(step);
-            let now = ready.iter().filter(|&(_, &at)| at == index);
-            out.extend(now.map(|(&unit, _)| Step::new(Op::Update { unit })));
+            let now = places.iter().filter(|(at, ..)| *at == index);
+            out.extend(now.map(|&(.., unit)| Step::new(Op::Update { unit })));
         }
         Ok(plan.rebuild(out))
     }

@@ -1,7 +1,7 @@
 //! Printed plans, pass by pass, held against files. `UPDATE_EXPECT=1` rewrites the files.
 #![forbid(unsafe_code)]
 
-use crossweave_plan::{Depend, Facts, Pipeline, Plan, UnitFacts, check, print_stages};
+use crossweave_plan::{Depend, Facts, Order, Pipeline, Plan, UnitFacts, check, print_stages};
 use crossweave_zero::{
     Bucket, Coalesce, HostUpdates, ParamsAway, Place, Prefetch, SpillInputs, Updates, ZeroStage,
 };
@@ -109,6 +109,7 @@ fn stages_1_2_and_3() {
         .with(Place(ZeroStage::Three))
         .with(Updates {
             early: true,
+            lag: true,
             ..Updates::default()
         })
         .with(Coalesce)
@@ -118,6 +119,43 @@ fn stages_1_2_and_3() {
             elements: None,
         });
     golden("stage3_prefetch_early", TWO_MICRO_BATCHES, &facts, pipeline);
+}
+
+/// Without clipping, a unit is updated one reduction late: its own runs beside the next unit's backward. At once, that backward would
+/// stand behind the update, and hence behind the reduction.
+#[test]
+fn early_updates_leave_the_reduction_beside_the_next_backward() {
+    let facts = facts(4, 2);
+    let schedule =
+        "F0.0 F1.0 F2.0 F3.0 B3.0 B2.0 B1.0 B0.0 F0.1 F1.1 F2.1 F3.1 B3.1 B2.1 B1.1 B0.1";
+    for stage in [ZeroStage::Zero, ZeroStage::Two, ZeroStage::Three] {
+        let beside = |lag: bool| -> Vec<bool> {
+            let pipeline = Pipeline::new()
+                .with(Place(stage))
+                .with(Updates {
+                    early: true,
+                    lag,
+                    ..Updates::default()
+                })
+                .with(Depend);
+            let plan = pipeline.run(schedule.parse().unwrap(), &facts).unwrap();
+            check(&plan, &facts).unwrap();
+            let order = Order::new(&plan);
+            let at = |text: String| {
+                let hit = plan.steps.iter().find(|s| s.to_string() == text);
+                hit.unwrap_or_else(|| panic!("no {text} in {plan}")).id
+            };
+            let how = if stage == ZeroStage::Zero { "ar" } else { "rs" };
+            let each = |u: u32| {
+                let (reduce, next) = (at(format!("{how}{u}")), at(format!("B{}.1", u - 1)));
+                assert!(order.before(reduce, at(format!("opt{u}"))));
+                !order.before(reduce, next) && !order.before(next, reduce)
+            };
+            (1..4).map(each).collect()
+        };
+        assert_eq!(beside(true), [true; 3], "{stage:?}");
+        assert_eq!(beside(false), [false; 3], "{stage:?}");
+    }
 }
 
 /// The head reads and sums into unit 0: both are gathered for it, and unit 0 is reduced and updated once, last.

@@ -121,6 +121,7 @@ fn settings() -> impl Strategy<Value = Settings> {
                     norm,
                     finite,
                     early,
+                    lag: coalesce,
                 },
                 coalesce,
                 prefetch,

@@ -82,6 +82,15 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
         .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
+    if config.settings.mesh.pp > 1 {
+        return Err(CliError::refused(
+            format!(
+                "mesh.pp: {} pipeline stages can be planned (`crossweave plan`) and are not trained yet",
+                config.settings.mesh.pp
+            ),
+            "set it to 1",
+        ));
+    }
     // Contradictions are told before text is turned into tokens; given batches bring sizes of their own, so they come first.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
@@ -370,6 +379,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         zero: zero_spec(&r.settings.zero_optimization),
         precision: precision(r),
         offload: None,
+        pipeline: None,
     }
 }
 

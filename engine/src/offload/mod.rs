@@ -22,7 +22,7 @@ use crate::state::StateKind;
 use crate::trainer::{Figures, RankSpec, Trainer};
 use crate::walk::GRAD_OUT;
 use crossweave_hal::abi::op;
-use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag};
+use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag, WaitLog};
 use crossweave_store::{Layer, NoFaults, Settings, Store};
 use crossweave_tensor::{Decompositions, Run, Tensor};
 use crossweave_zero::Tier;
@@ -104,6 +104,8 @@ pub(crate) struct Offload {
     store: Option<Arc<Store>>,
     /// Gradients and words leave on this.
     out: Stream,
+    /// Of the stream on which the host's thread copies to the device.
+    copy_in: WaitLog,
     /// The step whose words have been sent.
     begun: u64,
     thread: Option<JoinHandle<()>>,
@@ -195,9 +197,11 @@ impl Offload {
         });
         let (jobs, todo) = channel();
         let host = offload.host.0.clone();
+        let copy_in = device.stream("copy_in", 1)?;
+        let in_log = copy_in.wait_log();
         let worker = Worker {
             stream: host.stream("host", 0)?,
-            copy_in: device.stream("copy_in", 1)?,
+            copy_in,
             host,
             compute: spec.compute,
             grad,
@@ -227,6 +231,7 @@ impl Offload {
             grad,
             store,
             out: device.stream("copy_out", 1)?,
+            copy_in: in_log,
             begun: 0,
             thread: Some(thread),
         })
@@ -235,6 +240,18 @@ impl Offload {
     /// Elements of unit `u` on the host.
     pub fn hosted(&self, u: usize) -> u64 {
         self.hosted[u]
+    }
+
+    /// Who waited for whom on the ways off the device and onto it.
+    pub fn out_log(&self) -> WaitLog {
+        self.out.wait_log()
+    }
+    pub fn in_log(&self) -> WaitLog {
+        self.copy_in.clone()
+    }
+    /// Copies to the device asked for so far.
+    pub fn copies_asked(&self) -> u64 {
+        self.ins.iter().sum()
     }
 
     fn send(&self, job: Job) -> Tensors<()> {

@@ -180,6 +180,22 @@ pub fn train_with(
     train_over(w, model, spec, 0..steps, before, |_| {})
 }
 
+/// The same, with an account of the last step of each rank.
+pub fn train_traced(
+    w: &World,
+    model: &ModelSpec,
+    spec: &RankSpec,
+    steps: u64,
+    traced: impl Fn(crossweave_engine::Trace) + Sync,
+) -> Outcome {
+    let each = |t: &mut Trainer, step: u64, enqueued: bool| match (step + 1 == steps, enqueued) {
+        (true, false) => t.trace().unwrap(),
+        (true, true) => traced(t.traced().unwrap().unwrap()),
+        _ => {}
+    };
+    train_watched(w, model, spec, 0..steps, |_| {}, each, |_| {})
+}
+
 /// Steps of a range only; `after` is called behind the last of them.
 pub fn train_over(
     w: &World,
@@ -187,6 +203,19 @@ pub fn train_over(
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
     before: impl Fn(&mut Trainer) + Sync,
+    after: impl Fn(&Trainer) + Sync,
+) -> Outcome {
+    train_watched(w, model, spec, steps, before, |_, _, _| {}, after)
+}
+
+/// The same; `each` is called before a step, and when it has been enqueued.
+fn train_watched(
+    w: &World,
+    model: &ModelSpec,
+    spec: &RankSpec,
+    steps: std::ops::Range<u64>,
+    before: impl Fn(&mut Trainer) + Sync,
+    each: impl Fn(&mut Trainer, u64, bool) + Sync,
     after: impl Fn(&Trainer) + Sync,
 ) -> Outcome {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
@@ -228,7 +257,9 @@ pub fn train_over(
                     first_sequence: *first_sequence,
                 })
                 .collect();
+            each(&mut t, step, false);
             t.step(&mbs, 3e-3).unwrap();
+            each(&mut t, step, true);
             if step > first {
                 metrics.extend(t.metrics().unwrap());
             }

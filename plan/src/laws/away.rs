@@ -129,6 +129,9 @@ impl State<'_> {
                 "the gradient of unit {unit} is not reduced yet; copy it out behind its reduction"
             ));
         };
+        if self.untied(unit as usize) {
+            return self.owes_tie(index, unit);
+        }
         self.units[unit as usize].grad_out = true;
         if self.wholly_hosted(unit) {
             self.let_grad_go(unit, how);

@@ -14,7 +14,9 @@ pub fn simulate(plan: &Plan, facts: &Facts) -> Result<Vec<u64>, String> {
             .map_err(|e| format!("step {at} ({}): {e}", sim.ops[at]))?;
     }
     sim.end()?;
-    Ok((0..sim.ops.len()).map(|at| sim.bytes(at)).collect())
+    let slots = sim.slots();
+    let bytes = |at| slots + sim.bytes(at);
+    Ok((0..sim.ops.len()).map(bytes).collect())
 }
 
 struct Simulator<'a> {
@@ -217,6 +219,19 @@ impl Simulator<'_> {
             .any(|&w| self.facts.touched(w).any(|u| u == unit))
     }
 
+    /// Some readers of the unit are here and some are not.
+    fn shared(&self, unit: u32) -> bool {
+        let here = self.plan.units();
+        let reads = |w: &u32| self.facts.touched(*w).any(|u| u == unit);
+        self.runs(unit) && (0..=self.last()).any(|w| reads(&w) && !here.contains(&w))
+    }
+
+    /// Nothing is missing from the reduced gradient.
+    fn tied(&self, end: usize, unit: u32) -> bool {
+        let done = self.count(end, |op| *op == Op::Tie { unit }) == 1;
+        done || !self.shared(unit) || !self.facts.has_grads(unit)
+    }
+
     fn step(&self, at: usize) -> Result<(), String> {
         let op = &self.ops[at];
         if let Some(reader) = op.reads_params() {
@@ -273,7 +288,24 @@ impl Simulator<'_> {
                 let once = |&u: &u32| self.reduced(at + 1, u) == 1 && self.written(at, u);
                 need(units.iter().all(once), "reduce")
             }
+            Op::Tie { unit } => {
+                need(
+                    self.shared(unit) && self.reduced(at, unit) == 1,
+                    "nothing to tie",
+                )?;
+                let used = |other: &Op| {
+                    matches!(other, Op::GradNorm | Op::Finite)
+                        || *other == Op::Tie { unit }
+                        || *other == Op::Update { unit }
+                        || *other == Op::GradOut { unit }
+                };
+                need(self.count(at, used) == 0, "tied late")
+            }
             Op::GradNorm | Op::Finite => {
+                need(
+                    (0..=self.last()).all(|u| !self.runs(u) || self.tied(at, u)),
+                    "not tied",
+                )?;
                 need(self.count(at, |other| other == op) == 0, "twice")?;
                 need(
                     self.count(at, |op| matches!(op, Op::Update { .. })) == 0,
@@ -285,7 +317,7 @@ impl Simulator<'_> {
             }
             Op::Update { unit } => {
                 need(
-                    !self.updated(at, unit) && self.reduced(at, unit) == 1,
+                    !self.updated(at, unit) && self.reduced(at, unit) == 1 && self.tied(at, unit),
                     "update",
                 )?;
                 for global in [Op::GradNorm, Op::Finite] {
@@ -312,6 +344,7 @@ impl Simulator<'_> {
             Op::StateOut { unit } => need(self.state_here(at, unit), "state out"),
             Op::GradOut { unit } => {
                 need(self.hosted(unit) && self.reduced(at, unit) == 1, "out")?;
+                need(self.tied(at, unit), "out untied")?;
                 need(self.out(at, unit) == 0 && !self.updated(at, unit), "out")
             }
             Op::ParamIn { unit } => {
@@ -371,6 +404,21 @@ impl Simulator<'_> {
         Ok(())
     }
 
+    /// Bytes of slots: for each size, the most that are taken at once.
+    fn slots(&self) -> u64 {
+        let size = |u: u32| self.facts.units[u as usize].param_bytes;
+        let mut sizes: Vec<u64> = (0..=self.last()).map(size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let of = |bytes: u64| {
+            let units = (0..=self.last()).filter(|&u| size(u) == bytes);
+            let units: Vec<u32> = units.collect();
+            let taken = |end| units.iter().filter(|&&u| self.gathered(end, u)).count() as u64;
+            bytes * (0..=self.ops.len()).map(taken).max().unwrap_or(0)
+        };
+        sizes.into_iter().map(of).sum()
+    }
+
     /// Bytes that live between steps, after `end` of them: parameters, gradients, state, activations, flow.
     fn held(&self, end: usize) -> [u64; 5] {
         let mut held = [0; 5];
@@ -388,7 +436,7 @@ impl Simulator<'_> {
         for (unit, fact) in self.facts.units.iter().enumerate() {
             let unit = unit as u32;
             let resident = self.plan.params == Home::Resident && self.runs(unit);
-            if resident || self.gathered(end, unit) {
+            if resident {
                 held[0] += fact.param_bytes;
             }
             if self.shard_here(end, unit) {

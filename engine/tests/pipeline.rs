@@ -1,0 +1,278 @@
+//! Pipeline stages rehearsed on the device of nothing: what a stage holds, what crosses its boundaries, and what ZeRO moves within it, equal
+//! to the formulas; and a refusal on a device that computes.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::*;
+use crossweave_engine::{
+    Error, PipelineOrder, PipelineSpec, Prediction, RankSpec, Recompute, Trainer, ZeroSpec,
+    ZeroStage, dry_run, predict,
+};
+use crossweave_hal::{Bootstrap, DType, Result};
+use crossweave_nn::ModelSpec;
+use crossweave_plan::{Plan, check_world};
+use crossweave_zero::estimate::{held, padded};
+use std::time::Duration;
+
+/// The device of nothing meets nobody.
+struct Nobody;
+
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
+        Ok(vec![0; 8])
+    }
+}
+
+/// One stage of a job: data-parallel rank 0.
+struct Stage {
+    plan: Plan,
+    /// Parameters of each unit the stage holds, by the model's numbers.
+    sizes: Vec<u64>,
+    /// Its own units.
+    own: std::ops::Range<u32>,
+    /// Bytes of what a micro-batch leaves with a kept input of each own unit.
+    inputs: u64,
+    /// Elements of what crosses to the next stage.
+    crosses: u64,
+    predicted: Prediction,
+}
+
+fn rehearse(
+    w: &World,
+    model: &ModelSpec,
+    base: &RankSpec,
+    pp: u32,
+    order: PipelineOrder,
+) -> Vec<Stage> {
+    let one = |stage: u32| {
+        let all = units(model);
+        let null = w.null.open(0).unwrap();
+        let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
+        let pipeline = PipelineSpec::even(all.len() as u32, pp, stage, order);
+        let own = pipeline.stages[stage as usize].clone();
+        let spec = RankSpec {
+            pipeline: Some(pipeline),
+            ..base.clone()
+        };
+        let device = w.null.open(0).unwrap();
+        let mut t = Trainer::new(&device, all, spec, &dry, &Nobody).unwrap();
+        let predicted = predict(&mut t).unwrap();
+        let facts = &t.facts().units;
+        Stage {
+            plan: t.plan().clone(),
+            sizes: t.unit_sizes(),
+            inputs: own.clone().map(|u| facts[u as usize].saved_input).sum(),
+            crosses: facts[own.end as usize - 1].flow_bytes / base.compute.bytes(1),
+            own,
+            predicted,
+        }
+    };
+    (0..pp).map(one).collect()
+}
+
+/// Calls and elements of one kind of collective under a tag, in each step.
+fn moved(s: &Stage, kind: &str, tag: &str) -> (u64, u64) {
+    let lines = s.predicted.each_step.iter();
+    let hit = lines.filter(|l| l.kind == kind && l.tag == tag);
+    hit.fold((0, 0), |a, l| (a.0 + l.calls, a.1 + l.elements))
+}
+
+fn spec_of(
+    stage: u32,
+    dp: u32,
+    micro_batches: u32,
+    compute: DType,
+    recompute: Recompute,
+) -> RankSpec {
+    RankSpec {
+        world: dp,
+        micro_batches,
+        batch: 2,
+        compute,
+        recompute,
+        clip: if micro_batches % 2 == 0 { 0.5 } else { 0.0 },
+        zero: ZeroSpec {
+            stage: ZeroStage::from_number(stage).unwrap(),
+            ..ZeroSpec::default()
+        },
+        ..spec(1, 1)
+    }
+}
+
+const WIDTH: [u64; 2] = [18, 20];
+
+#[test]
+fn stages_hold_and_move_what_the_formulas_say() {
+    let w = world();
+    for (model, width) in [gpt2(4, 0.0), llama(4)].into_iter().zip(WIDTH) {
+        let tied = width == WIDTH[0];
+        for stage in 0..4 {
+            for pp in [2u32, 4] {
+                for dp in 1..4u32 {
+                    let m = [1, 3, 6][dp as usize - 1];
+                    let compute = [DType::F32, DType::Bf16][(stage + dp) as usize % 2];
+                    let order = [PipelineOrder::OneFOneB, PipelineOrder::GPipe][pp as usize / 4];
+                    let recompute =
+                        [Recompute::None, Recompute::Full][(stage + pp / 4) as usize % 2];
+                    let base = spec_of(stage, dp, m, compute, recompute);
+                    let all = rehearse(&w, &model, &base, pp, order);
+                    let at = format!("stage {stage}, pp {pp}, dp {dp}, {m} micro-batches");
+                    let world: Vec<Plan> = all.iter().map(|s| alone(&s.plan, dp)).collect();
+                    check_world(&world).unwrap_or_else(|e| panic!("{at}: {e}"));
+                    for (k, s) in all.iter().enumerate() {
+                        let at = format!("{at}, pipeline stage {k}");
+                        states(s, &base, &at);
+                        let (first, last) = (k == 0, k + 1 == pp as usize);
+                        let m = u64::from(m);
+                        // One hidden state of B x T x d a micro-batch and boundary, and its gradient back.
+                        let elements = base.batch * base.seq_len * width;
+                        assert!(last || s.crosses == elements, "{at}");
+                        let times = |n: bool| (m * u64::from(n), m * u64::from(n) * elements);
+                        assert_eq!(moved(s, "send", "activation"), times(!last), "{at}");
+                        assert_eq!(moved(s, "recv", "activation"), times(!first), "{at}");
+                        assert_eq!(moved(s, "send", "activation_grad"), times(!first), "{at}");
+                        assert_eq!(moved(s, "recv", "activation_grad"), times(!last), "{at}");
+                        zero(s, &base, tied && last, order, &at);
+                        let shared = tied && (first || last);
+                        let part = match stage {
+                            0 => s.sizes[0],
+                            _ => padded(s.sizes[0], u64::from(dp)).shard,
+                        };
+                        let tie = u64::from(shared);
+                        assert_eq!(moved(s, "all_reduce", "tie"), (tie, tie * part), "{at}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The plan as if each stage had one rank.
+fn alone(plan: &Plan, dp: u32) -> Plan {
+    use crossweave_plan::Op;
+    let mut plan = plan.clone();
+    for step in &mut plan.steps {
+        match &mut step.op {
+            Op::SendAct { to: peer, .. }
+            | Op::SendGrad { to: peer, .. }
+            | Op::RecvAct { from: peer, .. }
+            | Op::RecvGrad { from: peer, .. } => *peer /= dp,
+            _ => {}
+        }
+    }
+    plan
+}
+
+/// Parameters, masters and moments are those of the stage's units over the data-parallel ranks.
+fn states(s: &Stage, base: &RankSpec, at: &str) {
+    if base.zero.stage == ZeroStage::Zero && base.world > 1 {
+        // What nothing shards is not padded.
+        return;
+    }
+    let w = base.compute.bytes(1);
+    let f = held(&s.sizes, u64::from(base.world), base.zero.stage, w, 8);
+    let got = |tag: &str| s.predicted.steady.tags[tag].now;
+    assert_eq!(got("param"), f.param, "{at}: parameters");
+    assert_eq!(got("master"), f.master, "{at}: masters");
+    assert_eq!(got("moment"), f.moment1 + f.moment2, "{at}: moments");
+    assert_eq!(got("grad"), 0, "{at}: gradients end with the step");
+}
+
+/// ZeRO's traffic in a stage: gradients once a step whatever the micro-batches; parameters once a step, at stage 3 for each forward and each
+/// backward. A tied embedding is used on the last stage by the head alone, which keeps it from its forward to its backward where one
+/// follows the other.
+fn zero(s: &Stage, base: &RankSpec, borrows: bool, order: PipelineOrder, at: &str) {
+    let n = u64::from(base.world);
+    if n == 1 {
+        return;
+    }
+    let m = u64::from(base.micro_batches);
+    let full = |u: usize| padded(s.sizes[u], n).full;
+    let own: u64 = s.own.clone().map(|u| full(u as usize)).sum();
+    let lent = if borrows { full(0) } else { 0 };
+    let twice = match order {
+        PipelineOrder::OneFOneB => 1,
+        PipelineOrder::GPipe if m > 1 => 2,
+        PipelineOrder::GPipe => 1,
+    };
+    let gathered = match base.zero.stage {
+        ZeroStage::Zero => 0,
+        ZeroStage::One | ZeroStage::Two => own + lent,
+        ZeroStage::Three => 2 * m * own + twice * m * lent,
+    };
+    assert_eq!(moved(s, "all_gather", "param").1, gathered, "{at}: gathers");
+    let (kind, whole) = match base.zero.stage {
+        ZeroStage::Zero => ("all_reduce", s.sizes.iter().sum()),
+        _ => ("reduce_scatter", own + lent),
+    };
+    assert_eq!(moved(s, kind, "grad").1, whole, "{at}: gradients");
+}
+
+/// Kept inputs of `min(P - stage, m)` micro-batches with 1F1B and of all with GPipe; token ids and targets of every micro-batch beside.
+#[test]
+fn activations_grow_with_what_is_in_flight() {
+    let w = world();
+    for model in [gpt2(4, 0.0), llama(4)] {
+        for order in [PipelineOrder::OneFOneB, PipelineOrder::GPipe] {
+            let pp = 3;
+            let peaks = |m: u32| -> Vec<(u64, u64, u64)> {
+                let base = spec_of(2, 2, m, DType::F32, Recompute::Full);
+                let all = rehearse(&w, &model, &base, pp, order);
+                let ids = 8 * base.batch * base.seq_len;
+                let peak = |s: &Stage| s.predicted.steady.tags["activation"].peak;
+                all.iter().map(|s| (peak(s), s.inputs, ids)).collect()
+            };
+            let mut before = peaks(2);
+            for m in 3..7 {
+                let now = peaks(m);
+                for (k, (a, b)) in before.iter().zip(&now).enumerate() {
+                    let flies =
+                        order.in_flight(pp as usize, k, m) - order.in_flight(pp as usize, k, m - 1);
+                    let more = u64::from(flies) * a.1 + a.2;
+                    assert_eq!(b.0 - a.0, more, "{order:?}, stage {k}, {m} micro-batches");
+                }
+                before = now;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_staged_is_refused_in_a_sentence() {
+    let w = world();
+    let model = llama(2);
+    let refused = |device: &crossweave_hal::Device, pp: u32, stage: u32| -> String {
+        let all = units(&model);
+        let null = w.null.open(0).unwrap();
+        let base = spec_of(1, 1, 2, DType::F32, Recompute::None);
+        let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
+        let pipeline = PipelineSpec::even(all.len() as u32, pp, stage, PipelineOrder::OneFOneB);
+        let spec = RankSpec {
+            pipeline: Some(pipeline),
+            ..base
+        };
+        match Trainer::new(device, all, spec, &dry, &Nobody) {
+            Err(Error::Invalid(what)) => what,
+            Err(e) => panic!("{e}"),
+            Ok(_) => panic!("{pp} stages are taken"),
+        }
+    };
+    let cpu = refused(&w.cpu.open(0).unwrap(), 2, 0);
+    assert!(
+        cpu.contains("2 pipeline stages") && cpu.contains("set mesh.pp to 1"),
+        "{cpu}"
+    );
+    let null = w.null.open(0).unwrap();
+    // Two layers, an embedding and a head.
+    let many = refused(&null, 5, 0);
+    assert!(
+        many.contains("every stage needs one unit at least, of 4"),
+        "{many}"
+    );
+    let late = refused(&null, 2, 2);
+    assert!(late.contains("this rank being stage 2"), "{late}");
+}

@@ -1,0 +1,137 @@
+//! The plan has ordered whatever waits: every wait that the HAL puts between two streams because of data lies between two plan steps that
+//! lanes and `after` edges order. A wait that no edge foretells would be overlap that the plan promises and the run does not have.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::*;
+use crossweave_engine::{
+    HostDevice, OffloadSpec, OptimizerOffload, RankSpec, Recompute, Tier, Trace, ZeroSpec,
+    ZeroStage,
+};
+use crossweave_hal::DType;
+use crossweave_plan::{Order, Plan, StepId};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// What was found in the waits of one step.
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    /// Between two steps of the plan, for data.
+    ordered: usize,
+    /// Within one step, or for what came before the plan's first step or the step of training before.
+    outside: usize,
+    /// For memory whose former owner had used it elsewhere.
+    reuse: usize,
+}
+
+/// Holds each wait against the plan's order.
+fn hold(plan: &Plan, trace: &Trace, at: &str) -> Found {
+    let order = Order::new(plan);
+    let mut step_of = HashMap::new();
+    for (k, calls) in trace.steps.iter().enumerate() {
+        for (stream, numbers) in calls {
+            step_of.extend(numbers.clone().map(|n| ((*stream, n), k)));
+        }
+    }
+    assert_eq!(trace.steps.len(), plan.steps.len(), "{at}");
+    let mut found = Found::default();
+    for (stream, wait) in &trace.waits {
+        let later = step_of.get(&(*stream, wait.call));
+        let earlier = step_of.get(&(wait.stream, wait.behind));
+        let (Some(&later), Some(&earlier)) = (later, earlier) else {
+            found.outside += 1;
+            continue;
+        };
+        if earlier == later {
+            found.outside += 1;
+        } else if wait.reuse {
+            found.reuse += 1;
+        } else {
+            let (a, b) = (StepId(earlier as u32), StepId(later as u32));
+            assert!(
+                order.before(a, b),
+                "{at}: {} waits for {}, and no edge says so\n{}",
+                plan.steps[later],
+                plan.steps[earlier],
+                plan.table(None)
+            );
+            found.ordered += 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
+    let w = world();
+    let mut all = Found::default();
+    for (stage, clip, recompute, compute, away) in cases() {
+        let folder = tempfile::tempdir().unwrap();
+        let host = HostDevice(w.cpu.open(7).unwrap());
+        let offload = away.map(|(tier, params)| OffloadSpec {
+            host,
+            optimizer: Some(OptimizerOffload {
+                tier,
+                ratio: 1.0,
+                delayed: false,
+                grad_f32: false,
+            }),
+            params,
+            activations: recompute == Recompute::Full,
+            folder: folder.path().to_path_buf(),
+            files: Default::default(),
+            faults: None,
+        });
+        let s = RankSpec {
+            clip,
+            recompute,
+            compute,
+            offload,
+            zero: ZeroSpec {
+                stage: ZeroStage::from_number(stage).unwrap(),
+                ..ZeroSpec::default()
+            },
+            ..spec(2, 2)
+        };
+        let at = format!("stage {stage}, clip {clip}, {recompute:?}, {compute:?}, {away:?}");
+        let traces = Mutex::new(vec![]);
+        let out = train_traced(&w, &gpt2(3, 0.0), &s, 3, |t| traces.lock().unwrap().push(t));
+        for trace in traces.into_inner().unwrap() {
+            let found = hold(&out.plan, &trace, &at);
+            all.ordered += found.ordered;
+            all.outside += found.outside;
+            all.reuse += found.reuse;
+            // A run of one stream would wait for nothing, and prove nothing.
+            assert!(found.ordered > 0, "{at}: {found:?}");
+        }
+    }
+    assert!(all.ordered > 500, "{all:?}");
+    println!("{all:?}");
+}
+
+type Away = Option<(Tier, bool)>;
+
+fn cases() -> Vec<(u32, f64, Recompute, DType, Away)> {
+    let mut out = vec![];
+    for stage in 0..4 {
+        for clip in [0.0, 0.5] {
+            let kinds: &[Away] = match stage {
+                3 => &[
+                    None,
+                    Some((Tier::Host, false)),
+                    Some((Tier::Host, true)),
+                    Some((Tier::Nvme, true)),
+                ],
+                _ => &[None, Some((Tier::Host, false)), Some((Tier::Nvme, false))],
+            };
+            for (k, away) in kinds.iter().enumerate() {
+                let k = k + stage as usize + usize::from(clip > 0.0);
+                let recompute = [Recompute::None, Recompute::Full, Recompute::Selective][k % 3];
+                let compute = [DType::F32, DType::Bf16][k / 2 % 2];
+                out.push((stage, clip, recompute, compute, *away));
+            }
+        }
+    }
+    out
+}
