@@ -10,7 +10,7 @@ use crate::{configs, model, predict, predict_pipeline, source};
 use crossweave_config::{Data, Given, Model};
 use crossweave_data::Tokenizer;
 use crossweave_engine::{PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run};
-use crossweave_hal::Bootstrap;
+use crossweave_hal::{Board, Bootstrap};
 use serde_json::json;
 use std::fmt::Write;
 use std::time::Duration;
@@ -84,8 +84,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let mut plans = vec![];
     let mut text = String::new();
     for stage in 0..mesh.pp as u32 {
-        // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run.
-        let null = plugin.open(0)?;
+        // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
+        // that no stage is missed by another.
+        let null = plugin.on_board(&Board::default()).open(0)?;
         let rank = with_offload(rank.clone(), &resolved, &null, true);
         let rank = RankSpec {
             pipeline: pipeline(stage),

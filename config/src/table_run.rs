@@ -418,7 +418,7 @@ pub const ROOT: Table = Table {
         refused("eigenvalue", "it served quantised training, which DeepSpeed removed"),
         refused("quantize_training", "MoQ was removed from DeepSpeed itself"),
         refused("hybrid_engine", "there is no inference engine to switch to"),
-        refused("pipeline", "use mesh.pp and mesh.pp_schedule"),
+        refused("pipeline", "pipeline parallelism is asked for by mesh.pp and mesh.pp_schedule"),
         refused("tensor_parallel", "use mesh.tp"),
         refused("sequence_parallel_size", "use mesh.cp"),
         refused("seq_parallel_communication_data_type", "sequence parallelism is not available in this build yet"),

@@ -87,6 +87,37 @@ pub(crate) struct Holding {
     pub away: bool,
 }
 
+/// Slots for whole parameters that hold none now, handed out as the plan foresees (`plan::slots`): of the right size the one that was made
+/// first. What the plan has not ordered then never waits for a slot.
+#[derive(Default)]
+pub(crate) struct Slots {
+    free: Vec<(u32, Arc<Buffer>)>,
+    made: u32,
+}
+
+impl Slots {
+    fn take(
+        &mut self,
+        bytes: u64,
+        make: impl FnOnce() -> crossweave_hal::Result<Buffer>,
+    ) -> Result<(u32, Arc<Buffer>)> {
+        let fits = self
+            .free
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, b))| b.bytes() == bytes);
+        if let Some((k, _)) = fits.min_by_key(|(_, (number, _))| *number) {
+            return Ok(self.free.swap_remove(k));
+        }
+        let slot = Arc::new(make()?);
+        self.made += 1;
+        Ok((self.made - 1, slot))
+    }
+    fn give(&mut self, number: u32, slot: Arc<Buffer>) {
+        self.free.push((number, slot));
+    }
+}
+
 /// A unit's parameters, moments and (while they live) gradients.
 pub(crate) struct UnitState {
     pub decls: Vec<ParamDecl>,
@@ -99,6 +130,8 @@ pub(crate) struct UnitState {
     whole: Option<Arc<Buffer>>,
     /// This rank's part of its node's copy of the whole parameters, in compute dtype.
     pub near: Option<Arc<Buffer>>,
+    /// The number of the slot that `whole` is, where it is one.
+    slot: u32,
     /// Whether `whole` holds the current values of every rank.
     pub current: bool,
     /// f32 values of what is owned: buffer, and the element where they start.
@@ -249,6 +282,7 @@ impl UnitState {
             hold,
             whole: None,
             near,
+            slot: 0,
             current: resident,
             value,
             optim: UnitOptim::new(device, &each, &parts)?,
@@ -394,13 +428,11 @@ impl UnitState {
 
     /// Takes a slot for the whole parameters, if they have no place of their own. Slots are no pool memory: they live as long as the
     /// trainer, so that what comes and goes in every step does not divide the pool.
-    pub fn open_slot(&mut self, device: &Device, slots: &mut Vec<Arc<Buffer>>) -> Result<()> {
+    pub fn open_slot(&mut self, device: &Device, slots: &mut Slots) -> Result<()> {
         if self.whole.is_none() && self.length() > 0 {
             let bytes = self.hold.compute.bytes(self.length());
-            let slot = match slots.iter().position(|s| s.bytes() == bytes) {
-                Some(k) => slots.remove(k),
-                None => Arc::new(device.alloc_state(bytes, Tag::Comm)?),
-            };
+            let (number, slot) = slots.take(bytes, || device.alloc_state(bytes, Tag::Comm))?;
+            self.slot = number;
             self.show(slot);
         }
         Ok(())
@@ -410,13 +442,15 @@ impl UnitState {
         self.whole.as_ref()
     }
     /// Gives the slot back; what computes with it runs before the next unit's gather writes it.
-    pub fn close_slot(&mut self, slots: &mut Vec<Arc<Buffer>>) {
+    pub fn close_slot(&mut self, slots: &mut Slots) {
         if self.hold.home == Home::Slot {
             self.params.clear();
             self.current = false;
             // The value of one rank alone is shown in place: that is no slot.
             let shown = self.hold.ranks == 1 && self.hold.compute == DType::F32;
-            slots.extend(self.whole.take().filter(|_| !shown));
+            if let Some(slot) = self.whole.take().filter(|_| !shown) {
+                slots.give(self.slot, slot);
+            }
         }
     }
     /// The value of one rank alone is the whole: what is owned becomes what blocks see, with no copy.

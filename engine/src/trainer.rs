@@ -10,7 +10,7 @@ use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
 use crate::optim::{assign, recipes};
 use crate::pipeline::{self, Pipe, PipelineSpec};
 use crate::scale::{Precision, Scaling};
-use crate::state::{Holding, Home, StateKind, UnitState};
+use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
 use crossweave_hal::{
     AbortHandle, Bootstrap, Buffer, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport,
@@ -214,7 +214,7 @@ pub struct Trainer {
     /// Where the plan gathers anything.
     pub(crate) gather: Option<Stream>,
     /// Slots for whole parameters that hold none now.
-    pub(crate) slots: Vec<Arc<Buffer>>,
+    pub(crate) slots: Slots,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
     /// The host's side, where states rest there.
@@ -384,7 +384,7 @@ impl Trainer {
             reduce,
             snapshots: None,
             gather,
-            slots: vec![],
+            slots: Slots::default(),
             groups: MeshGroups::new(mesh),
             offload,
             pipe,

@@ -9,7 +9,7 @@ use crossweave_engine::{
     Error, PipelineOrder, PipelineSpec, Prediction, RankSpec, Recompute, Trainer, ZeroSpec,
     ZeroStage, dry_run, predict,
 };
-use crossweave_hal::{Bootstrap, DType, Result};
+use crossweave_hal::{Board, Bootstrap, DType, Result};
 use crossweave_nn::ModelSpec;
 use crossweave_plan::{Plan, check_world};
 use crossweave_zero::estimate::{held, padded};
@@ -34,7 +34,7 @@ struct Stage {
     sizes: Vec<u64>,
     /// Its own units.
     own: std::ops::Range<u32>,
-    /// Bytes of what a micro-batch leaves with a kept input of each own unit.
+    /// Bytes of what a micro-batch leaves with a kept input of each own unit, and of the loss where it is made.
     inputs: u64,
     /// Elements of what crosses to the next stage.
     crosses: u64,
@@ -58,14 +58,19 @@ fn rehearse(
             pipeline: Some(pipeline),
             ..base.clone()
         };
-        let device = w.null.open(0).unwrap();
+        // On a board of its own: the other stages are not there, and are not missed.
+        let device = w.null.on_board(&Board::default()).open(0).unwrap();
         let mut t = Trainer::new(&device, all, spec, &dry, &Nobody).unwrap();
         let predicted = predict(&mut t).unwrap();
         let facts = &t.facts().units;
         Stage {
             plan: t.plan().clone(),
             sizes: t.unit_sizes(),
-            inputs: own.clone().map(|u| facts[u as usize].saved_input).sum(),
+            inputs: own
+                .clone()
+                .map(|u| facts[u as usize].saved_input)
+                .chain((stage + 1 == pp).then(|| facts[facts.len() - 1].flow_bytes))
+                .sum(),
             crosses: facts[own.end as usize - 1].flow_bytes / base.compute.bytes(1),
             own,
             predicted,
@@ -94,7 +99,11 @@ fn spec_of(
         batch: 2,
         compute,
         recompute,
-        clip: if micro_batches % 2 == 0 { 0.5 } else { 0.0 },
+        clip: if micro_batches.is_multiple_of(2) {
+            0.5
+        } else {
+            0.0
+        },
         zero: ZeroSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
             ..ZeroSpec::default()

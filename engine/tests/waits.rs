@@ -96,7 +96,7 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
         };
         let at = format!("stage {stage}, clip {clip}, {recompute:?}, {compute:?}, {away:?}");
         let traces = Mutex::new(vec![]);
-        let out = train_traced(&w, &gpt2(3, 0.0), &s, 3, |t| traces.lock().unwrap().push(t));
+        let out = train_traced(&w, &gpt2(2, 0.0), &s, 2, |t| traces.lock().unwrap().push(t));
         for trace in traces.into_inner().unwrap() {
             let found = hold(&out.plan, &trace, &at);
             all.ordered += found.ordered;
@@ -106,8 +106,7 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
             assert!(found.ordered > 0, "{at}: {found:?}");
         }
     }
-    assert!(all.ordered > 500, "{all:?}");
-    println!("{all:?}");
+    assert!(all.ordered > 200, "{all:?}");
 }
 
 type Away = Option<(Tier, bool)>;
@@ -115,23 +114,25 @@ type Away = Option<(Tier, bool)>;
 fn cases() -> Vec<(u32, f64, Recompute, DType, Away)> {
     let mut out = vec![];
     for stage in 0..4 {
-        for clip in [0.0, 0.5] {
-            let kinds: &[Away] = match stage {
-                3 => &[
-                    None,
-                    Some((Tier::Host, false)),
-                    Some((Tier::Host, true)),
-                    Some((Tier::Nvme, true)),
-                ],
-                _ => &[None, Some((Tier::Host, false)), Some((Tier::Nvme, false))],
-            };
-            for (k, away) in kinds.iter().enumerate() {
-                let k = k + stage as usize + usize::from(clip > 0.0);
-                let recompute = [Recompute::None, Recompute::Full, Recompute::Selective][k % 3];
-                let compute = [DType::F32, DType::Bf16][k / 2 % 2];
-                out.push((stage, clip, recompute, compute, *away));
-            }
+        let kinds: &[Away] = match stage {
+            3 => &[
+                None,
+                Some((Tier::Host, false)),
+                Some((Tier::Host, true)),
+                Some((Tier::Nvme, true)),
+            ],
+            _ => &[None, Some((Tier::Host, false)), Some((Tier::Nvme, false))],
+        };
+        for (k, away) in kinds.iter().enumerate() {
+            let k = k + stage as usize;
+            let clip = [0.0, 0.5][k % 2];
+            let recompute = [Recompute::Full, Recompute::None, Recompute::Selective][k % 3];
+            let compute = [DType::F32, DType::Bf16][k / 2 % 2];
+            out.push((stage, clip, recompute, compute, *away));
         }
+        // What has most to run side by side: nothing is away, updates are early, and with a norm.
+        out.push((stage, 0.0, Recompute::Full, DType::Bf16, None));
+        out.push((stage, 0.5, Recompute::None, DType::F32, None));
     }
     out
 }

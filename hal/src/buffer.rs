@@ -227,6 +227,10 @@ unsafe impl Send for HostBuffer {}
 unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
+    /// From here on the memory is somebody else's: what waits for its uses so far waits for the memory, not for what is in it.
+    pub fn hand_over(&self) {
+        self.buffer.track().hand_over();
+    }
     pub(crate) fn new(buffer: Buffer, ptr: *mut u8) -> HostBuffer {
         HostBuffer { buffer, ptr }
     }

@@ -38,9 +38,9 @@ pub struct Access {
     pub write: bool,
 }
 
-/// What each step of `plan` touches. Gathers take the lowest free slot; `facts` add the units a unit is tied to.
+/// What each step of `plan` touches. Gathers take slots as [`slots`] says; `facts` add the units a unit is tied to.
 pub fn accesses(plan: &Plan, facts: &Facts) -> Vec<Vec<Access>> {
-    let slots = slots(plan);
+    let slots = slots(plan, facts);
     let with_grads: Vec<UnitId> = (0..facts.units.len() as UnitId)
         .filter(|&u| facts.has_grads(u))
         .collect();
@@ -55,27 +55,27 @@ pub fn accesses(plan: &Plan, facts: &Facts) -> Vec<Vec<Access>> {
         .collect()
 }
 
-/// The slot each `Gather` takes and each `Release` returns: the lowest one free. An engine that hands out slots by the
-/// same rule reuses memory only where the plan has an edge.
-pub fn slots(plan: &Plan) -> Vec<Option<u32>> {
-    let mut taken: Vec<Option<UnitId>> = Vec::new();
+/// The slot each `Gather` takes and each `Release` returns: the first of its size that is free, slots being numbered as they are first
+/// needed. An engine that hands out slots by the same rule reuses memory only where the plan has an edge.
+pub fn slots(plan: &Plan, facts: &Facts) -> Vec<Option<u32>> {
+    // Of each slot its size, and who has it.
+    let mut taken: Vec<(u64, Option<UnitId>)> = Vec::new();
     plan.steps
         .iter()
         .map(|step| match step.op {
             Op::Gather { unit } => {
-                let free = taken
-                    .iter()
-                    .position(Option::is_none)
-                    .unwrap_or(taken.len());
-                if free == taken.len() {
-                    taken.push(None);
-                }
-                taken[free] = Some(unit);
+                let bytes = facts.slot_bytes(unit);
+                let free = taken.iter().position(|s| *s == (bytes, None));
+                let free = free.unwrap_or_else(|| {
+                    taken.push((bytes, None));
+                    taken.len() - 1
+                });
+                taken[free].1 = Some(unit);
                 Some(free as u32)
             }
             Op::Release { unit } => {
-                let held = taken.iter().position(|&u| u == Some(unit))?;
-                taken[held] = None;
+                let held = taken.iter().position(|&(_, u)| u == Some(unit))?;
+                taken[held].1 = None;
                 Some(held as u32)
             }
             _ => None,

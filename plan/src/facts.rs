@@ -101,6 +101,15 @@ impl Facts {
             .is_some_and(|u| u.grad_bytes > 0)
     }
 
+    /// Bytes of a slot for the whole parameters of a unit, padded so that every rank has an equal slice. Slots of one size serve each other.
+    pub fn slot_bytes(&self, unit: UnitId) -> u64 {
+        let Some(u) = self.units.get(unit as usize) else {
+            return 0;
+        };
+        let padded = self.shard(u.params) * u64::from(self.ranks.max(1));
+        padded * (u.param_bytes / u.params.max(1))
+    }
+
     /// One rank's part of `bytes` sharded over the data-parallel group, rounded up.
     pub fn shard(&self, bytes: u64) -> u64 {
         bytes.div_ceil(u64::from(self.ranks.max(1)))

@@ -111,12 +111,12 @@ impl Case {
         p = p.with(Place(stage));
         if self.stage == 3 {
             p = p.with(Reuse {
-                reshard: self.micro_batches % 3 > 0,
+                reshard: !self.micro_batches.is_multiple_of(3),
                 within: None,
             });
         }
         // Clipping and early updates in turn.
-        let norm = self.micro_batches % 2 == 0;
+        let norm = self.micro_batches.is_multiple_of(2);
         p = p.with(Bucket { bytes: 100 }).with(Ties).with(Updates {
             norm,
             finite: norm && self.dp > 1,
@@ -235,7 +235,7 @@ fn traffic_of_a_stage_is_that_of_its_own_units() {
                 assert_eq!(count(plan, reduces), 1, "{case:?} unit {unit}");
                 let gathers = count(plan, |op| *op == Op::Gather { unit });
                 let last = stage + 1 == case.pp;
-                let reshards = case.micro_batches % 3 > 0;
+                let reshards = !case.micro_batches.is_multiple_of(3);
                 let flies = case.order == Order::GPipe || !last;
                 let wanted = match case.stage {
                     0 => 0,

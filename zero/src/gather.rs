@@ -94,7 +94,7 @@ impl Pass for Prefetch {
         for (bytes, (taken, most)) in &mut sizes {
             let mut now = 0u64;
             for step in &steps {
-                let mine = |u: UnitId| u64::from(facts.units[u as usize].param_bytes == *bytes);
+                let mine = |u: UnitId| u64::from(facts.slot_bytes(u) == *bytes);
                 match step.op {
                     Op::Gather { unit } => now += mine(unit),
                     Op::Release { unit } => now -= mine(unit),
@@ -108,8 +108,7 @@ impl Pass for Prefetch {
             let Op::Gather { unit } = steps[index].op else {
                 continue;
             };
-            let fact = &facts.units[unit as usize];
-            let (size, params) = (fact.param_bytes, fact.params);
+            let (size, params) = (facts.slot_bytes(unit), facts.units[unit as usize].params);
             let Some((taken, most)) = sizes.get_mut(&size) else {
                 continue;
             };

@@ -106,6 +106,8 @@ pub(crate) struct Offload {
     out: Stream,
     /// Of the stream on which the host's thread copies to the device.
     copy_in: WaitLog,
+    /// The step's words, as they leave.
+    words: Buffer,
     /// The step whose words have been sent.
     begun: u64,
     thread: Option<JoinHandle<()>>,
@@ -232,6 +234,7 @@ impl Offload {
             store,
             out: device.stream("copy_out", 1)?,
             copy_in: in_log,
+            words: device.alloc_state(WORDS, Tag::Staging)?,
             begun: 0,
             thread: Some(thread),
         })
@@ -407,8 +410,9 @@ impl Trainer {
         if o.begun != step {
             o.begun = step;
             let words: HostBuffer = o.shared.wait(|p| p.words.pop())?;
-            let all = f.words.region(0, WORDS);
-            o.out.copy(words.buffer().all(), all)?;
+            // By way of a copy: the sums of the units' squares, which later reductions write, lie in the same buffer and need not wait.
+            self.compute.copy(o.words.all(), f.words.region(0, WORDS))?;
+            o.out.copy(words.buffer().all(), o.words.all())?;
             o.send(Job::Begin(words))?;
         }
         if k > 0 {

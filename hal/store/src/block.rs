@@ -84,6 +84,7 @@ impl Pool {
         }
     }
     fn block(&self, index: u32, memory: HostBuffer) -> Block {
+        memory.hand_over();
         Block {
             memory: Some(memory),
             index,

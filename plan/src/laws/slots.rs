@@ -11,7 +11,7 @@ pub(super) fn slot_bytes(plan: &Plan, facts: &Facts) -> u64 {
     // By bytes of a slot: taken now, taken at most.
     let mut sizes: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for step in &plan.steps {
-        let bytes = |unit: u32| facts.units[unit as usize].param_bytes;
+        let bytes = |unit: u32| facts.slot_bytes(unit);
         match step.op {
             Op::Gather { unit } => {
                 let (now, most) = sizes.entry(bytes(unit)).or_default();

@@ -406,7 +406,12 @@ impl Simulator<'_> {
 
     /// Bytes of slots: for each size, the most that are taken at once.
     fn slots(&self) -> u64 {
-        let size = |u: u32| self.facts.units[u as usize].param_bytes;
+        // Each rank's slice in whole elements, as often as there are ranks.
+        let size = |u: u32| {
+            let fact = &self.facts.units[u as usize];
+            let ranks = u64::from(self.facts.ranks.max(1));
+            fact.params.div_ceil(ranks) * ranks * (fact.param_bytes / fact.params.max(1))
+        };
         let mut sizes: Vec<u64> = (0..=self.last()).map(size).collect();
         sizes.sort_unstable();
         sizes.dedup();
