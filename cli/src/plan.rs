@@ -105,7 +105,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
                 true => &resolved.settings.optimizer.kind,
                 false => "groups",
             },
-            batch: (rank.batch, u64::from(rank.micro_batches)),
+            batch: (rank.batch, u64::from(rank.own_micro_batches())),
+            shards: rank.canonical.map(u64::from),
             seq,
             recompute: rank.recompute,
             model: source.spec.model(),
@@ -115,14 +116,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         };
         let mut figures = predict::figures(&job, &mut trainer)?;
         let (plan, facts) = (trainer.plan(), trainer.facts());
-        let sizes = trainer.unit_sizes();
-        homes.apply(
-            &mut figures,
-            &sizes,
-            u64::from(data),
-            job.stage,
-            job.compute.bytes(1),
-        );
+        homes.apply(&mut figures, job.stage, job.compute.bytes(1));
         figures["peak_bytes"] = json!(peak.parts.total());
         if args.json {
             figures["plan"] = json!(plan);

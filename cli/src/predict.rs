@@ -25,6 +25,8 @@ pub struct Job<'a> {
     pub optimizer: &'a str,
     /// Sequences of a micro-batch on a rank, and micro-batches of a step.
     pub batch: (u64, u64),
+    /// Logical shards, where sums go over those.
+    pub shards: Option<u64>,
     /// Tokens of a sequence.
     pub seq: u64,
     /// What is recomputed.
@@ -46,7 +48,12 @@ pub struct Job<'a> {
 pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
     let units = trainer.unit_sizes();
     let p = predict(trainer)?;
-    let full: u64 = units.iter().map(|u| padded(*u, job.ranks).full).sum();
+    // Slices of a rank are made of whole logical slices, where there are any.
+    let full = |u: u64| match job.shards {
+        Some(s) => u.div_ceil(s) * s.div_ceil(job.ranks) * job.ranks,
+        None => padded(u, job.ranks).full,
+    };
+    let full: u64 = units.iter().map(|u| full(*u)).sum();
     let params: u64 = units.iter().sum();
     let wire: u64 = p
         .each_step
@@ -63,12 +70,13 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
     };
     let volume = Traffic {
         all_reduce: moved("grad", "all_reduce"),
-        reduce_scatter: moved("grad", "reduce_scatter"),
-        all_gather: moved("param", "all_gather"),
+        // To send each slice to its owner is what a reduce-scatter sends.
+        reduce_scatter: moved("grad", "reduce_scatter") + moved("grad", "all_to_all"),
+        all_gather: moved("param", "all_gather") + moved("grad", "all_gather"),
     };
     // Nothing is padded where nothing is sharded.
     let laid_out = match job.stage as u8 {
-        0 => params,
+        0 if job.shards.is_none() => params,
         _ => full,
     };
     let peak = job.peak;
@@ -80,7 +88,10 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         "params": params,
         "layout": {
             "units": trainer.plan().units().len(), "params_padded": full, "shard": full / job.ranks.max(1),
-            "formula": "each unit padded to a multiple of the ranks",
+            "formula": match job.shards {
+                Some(_) => "each unit padded to a multiple of the logical shards, and those to a multiple of the ranks",
+                None => "each unit padded to a multiple of the ranks",
+            },
         },
         "memory": memory(&p),
         "states_formula": formula(job, &units),
@@ -140,7 +151,7 @@ fn formula(job: &Job<'_>, units: &[u64]) -> Value {
         "Lamb",
         "FusedLamb",
     ];
-    if !two_moments.contains(&job.optimizer) {
+    if !two_moments.contains(&job.optimizer) || job.shards.is_some() {
         return Value::Null;
     }
     let w = job.compute.bytes(1);

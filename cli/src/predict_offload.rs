@@ -3,7 +3,6 @@
 
 use crossweave_config::{Config, Errors, Settings};
 use crossweave_zero::ZeroStage;
-use crossweave_zero::estimate::{held, padded};
 use serde_json::{Value, json};
 
 /// Where a config keeps states, as it names them: `none`, `cpu` or `nvme`.
@@ -54,28 +53,18 @@ impl Homes {
     }
 
     /// Moves bytes of `figures` to where they rest. `weight` is the bytes of a weight.
-    pub fn apply(
-        &self,
-        figures: &mut Value,
-        units: &[u64],
-        ranks: u64,
-        stage: ZeroStage,
-        weight: u64,
-    ) {
-        let s = held(units, ranks, stage, weight, 8);
-        let owned: u64 = units
-            .iter()
-            .map(|u| match stage {
-                ZeroStage::Zero => padded(*u, ranks).full,
-                _ => padded(*u, ranks).shard,
-            })
-            .sum();
+    pub fn apply(&self, figures: &mut Value, stage: ZeroStage, weight: u64) {
+        let owned = match stage {
+            ZeroStage::Zero => &figures["layout"]["params_padded"],
+            _ => &figures["layout"]["shard"],
+        };
+        let owned = owned.as_u64().unwrap_or(0);
         let part = |bytes: u64| (bytes as f64 * self.ratio).round() as u64;
         let mut rows = vec![];
         if self.optimizer != "none" {
             let tier = Homes::tier(&self.optimizer);
-            let moment = memory(figures, "moment");
-            rows.push((tier, "master", part(s.master), "ratio x 4 P/N"));
+            let (master, moment) = (memory(figures, "master"), memory(figures, "moment"));
+            rows.push((tier, "master", part(master), "ratio x 4 P/N"));
             rows.push((
                 tier,
                 "moment",

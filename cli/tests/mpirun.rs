@@ -147,6 +147,30 @@ fn every_zero_stage_and_bf16_train_alike() {
     }
 }
 
+/// Canonical sums: what one rank trains to, threads and processes of either family train to, however many they are.
+#[test]
+fn canonical_sums_do_not_know_how_many_processes_there_are() {
+    plugin();
+    let s = Scratch::new();
+    let base = [
+        "train",
+        "config.json",
+        "--set",
+        "run.canonical_shards=8",
+        "--out",
+    ];
+    s.ok(&[&base[..], &["one"]].concat());
+    for (n, stage) in [(2, "3"), (3, "0"), (4, "2"), (8, "1")] {
+        let stage = format!("zero_optimization.stage={stage}");
+        for family in families() {
+            let out = format!("{family}-{n}");
+            let args = [&base[..], &[&out, "--set", &stage]].concat();
+            ok(mpirun(&s, family, n, &args));
+            same(&s.path("one"), &s.path(&out));
+        }
+    }
+}
+
 #[test]
 fn a_run_goes_on_in_processes_from_its_checkpoint() {
     plugin();

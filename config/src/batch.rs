@@ -10,7 +10,7 @@ pub struct Batch {
     pub micro: u64,
     /// Forward passes per optimizer step (`gradient_accumulation_steps`).
     pub accumulation: u64,
-    /// Data-parallel ranks.
+    /// Data-parallel ranks; logical shards where sums go over those.
     pub ranks: u64,
 }
 

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod canonical;
 mod check;
 mod error;
 pub mod json;

@@ -212,13 +212,17 @@ pub fn summary(config: &Config, run: &Resolved) -> String {
     };
     let mut out = format!(
         "{}: ok\n  model      {model}\n  data       {data}\n  \
-         batch      {} sequences = {} x {} accumulated x {} ranks\n  \
+         batch      {} sequences = {} x {} accumulated x {} {}\n  \
          optimizer  {}{}, {scheduler}\n  steps      {steps}, {:?}, seed {}\n",
         config.file(),
         b.global,
         b.micro,
         b.accumulation,
         b.ranks,
+        match run.settings.run.canonical_shards {
+            Some(_) => "logical shards",
+            None => "ranks",
+        },
         run.settings.optimizer.kind,
         run.settings
             .optimizer

@@ -2,6 +2,7 @@
 //! schedule built, and everything that this build cannot do refused by name.
 
 use crate::batch::{Batch, solve};
+use crate::canonical::of_shards;
 use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
@@ -93,7 +94,7 @@ pub struct LossScale {
     pub min: f64,
 }
 
-struct Resolver<'a> {
+pub(crate) struct Resolver<'a> {
     config: &'a Config,
     errors: Vec<Problem>,
     warnings: Vec<Problem>,
@@ -121,7 +122,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn error(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn error(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = self.problem(path, what.into(), fix.into());
         self.errors.push(problem);
     }
@@ -668,7 +669,8 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     } else {
         micro
     };
-    let batch = match solve(global, micro, accumulation, ranks) {
+    let replicas = r.replicas(&s, ranks);
+    let batch = match solve(global, micro, accumulation, replicas) {
         Ok(batch) => {
             s.train_batch_size = Some(batch.global);
             s.train_micro_batch_size_per_gpu = Some(batch.micro);
@@ -676,7 +678,11 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
             Some(batch)
         }
         Err(e) => {
-            r.error(e.key, e.what, e.fix);
+            let (what, fix) = match s.run.canonical_shards {
+                Some(_) => (of_shards(&e.what), of_shards(&e.fix)),
+                None => (e.what, e.fix),
+            };
+            r.error(e.key, what, fix);
             None
         }
     };

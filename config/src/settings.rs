@@ -422,6 +422,9 @@ pub struct Run {
     pub overlap: bool,
     /// The same run twice is bitwise the same.
     pub deterministic: bool,
+    /// Logical shards of the batch, over which every sum goes in one tree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub canonical_shards: Option<u64>,
 }
 
 /// Compute types.

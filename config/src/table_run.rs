@@ -319,6 +319,12 @@ const RUN: Table = Table {
             "true",
             "the same run twice is bitwise the same",
         ),
+        int(
+            "canonical_shards",
+            1,
+            "",
+            "cut the batch into so many logical shards, over which every sum goes in one tree: bitwise the same training on any number of ranks up to it; the batch sizes are then of shards instead of ranks; absent = off",
+        ),
     ],
 };
 

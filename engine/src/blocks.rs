@@ -1,6 +1,7 @@
 //! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
 
-use crate::trainer::{Act, Figures, Trainer};
+use crate::figures::Figures;
+use crate::trainer::{Act, Trainer};
 use crate::walk::{BACKWARD, LOSS};
 use crossweave_hal::abi::op;
 use crossweave_tensor::{
@@ -137,7 +138,7 @@ impl Trainer {
         Ok(())
     }
 
-    pub(crate) fn add_loss(&mut self, outs: &[Tensor], f: &Figures) -> Tensors<()> {
+    pub(crate) fn add_loss(&mut self, m: usize, outs: &[Tensor], f: &Figures) -> Tensors<()> {
         let [loss] = outs else {
             return crossweave_tensor::shape_error(
                 "the last unit must return one scalar, the loss",
@@ -145,7 +146,11 @@ impl Trainer {
         };
         let cache = self.cache(0, LOSS);
         let run = Run::new(&self.compute, &Decompositions, &cache);
-        let share = 1.0 / (self.spec.micro_batches * self.spec.world) as f64;
+        let share = 1.0 / (self.spec.micro_batches * self.spec.replicas()) as f64;
+        let word = match self.spec.canonical {
+            Some(_) => f.losses().start + u64::from(self.spec.own_first()) + m as u64,
+            None => 0,
+        };
         let p = op::AxpbyParams {
             alpha: share,
             beta: 1.0,
@@ -153,7 +158,7 @@ impl Trainer {
         };
         run.launch(
             op::AXPBY,
-            &[Some(&f.word(0)), Some(loss)],
+            &[Some(&f.word(word)), Some(loss)],
             p.as_bytes(),
             &[],
         )?;

@@ -5,9 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod canonical;
 mod dry;
 mod eight;
 mod error;
+mod figures;
 mod gather;
 mod groups;
 mod infer;

@@ -32,7 +32,7 @@ pub struct Prediction {
 pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
     let spec = &trainer.spec;
     let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
-    let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.micro_batches))
+    let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.own_micro_batches()))
         .map(|m| MicroBatch {
             tokens: &tokens,
             targets: &tokens,

@@ -1,7 +1,8 @@
 //! Sums over the ranks: gradients of buckets, the squares of the global norm, the figures of a step.
 
+use crate::figures::Figures;
 use crate::pipeline::everyone;
-use crate::trainer::{Figures, Trainer};
+use crate::trainer::Trainer;
 use crate::walk::{NORM, SQUARES, TOTAL};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, Collective, DType, Reduce, Stream};
@@ -25,6 +26,9 @@ impl Trainer {
     /// Sums the gradients of a bucket over the ranks: whole everywhere, or each rank its slice. Sums run in rank order in f32 either
     /// way, so the bits do not depend on which.
     pub(crate) fn reduce_grads(&mut self, units: &[u32], how: Reduction) -> Tensors<()> {
+        if self.spec.canonical.is_some() {
+            return self.reduce_canonical(units, how);
+        }
         for u in units {
             self.state[*u as usize].complete_grad(&self.compute)?;
         }
@@ -74,6 +78,9 @@ impl Trainer {
 
     /// Adds the squares of this rank's slice of a unit's gradient to the unit's word.
     pub(crate) fn sum_squares(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+        if self.spec.canonical.is_some() {
+            return self.sum_logical_squares(u, f);
+        }
         let cache = self.cache(u, SQUARES);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let parts: Vec<Tensor> = self.state[u]
@@ -93,6 +100,9 @@ impl Trainer {
 
     /// The sum of squares over units, in their order, whatever order they were reduced in; and over ranks.
     pub(crate) fn total_squares(&mut self, f: &Figures) -> Tensors<()> {
+        if self.spec.canonical.is_some() {
+            return self.sum_words(f, f.slices(), 1);
+        }
         let cache = self.cache(0, TOTAL);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let p = op::ReduceParams {
@@ -143,7 +153,10 @@ impl Trainer {
             norm(&run, f, None, self.unscale())?;
             self.keep_cache(0, NORM, cache);
         }
-        self.sum_over_ranks(f, 0)?;
+        match self.spec.canonical {
+            Some(_) => self.sum_words(f, f.losses(), 0)?,
+            None => self.sum_over_ranks(f, 0)?,
+        }
         let stream = self.reduce_stream();
         stream.copy(f.host.buffer().all(), f.words.region(0, Figures::BYTES))?;
         Ok(stream.record()?)

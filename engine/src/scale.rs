@@ -7,9 +7,10 @@
 //! (docs/adr/0014).
 
 use crate::error::{Error, Result};
+use crate::figures::Figures;
 use crate::pipeline::everyone;
 use crate::scaler::{LossScaler, ScalerState};
-use crate::trainer::{Figures, Trainer};
+use crate::trainer::Trainer;
 use crate::walk::{FINITE, FINITE_UNIT};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, Event, HostBuffer, Reduce, Stream, Tag};
@@ -92,7 +93,7 @@ impl Scaling {
         in_flight: usize,
     ) -> Tensors<Scaling> {
         let p = &spec.precision;
-        let before = p.predivide.unwrap_or(spec.world as f64);
+        let before = p.predivide.unwrap_or(spec.replicas() as f64);
         let seed = Arc::new(device.alloc_state(4, Tag::Staging)?);
         let (mut counts, mut free) = (None, VecDeque::new());
         if p.scaler.is_some() {
@@ -109,7 +110,7 @@ impl Scaling {
             unscale: 1.0,
             micro_batches: spec.micro_batches as f64,
             before,
-            after: before / spec.world as f64,
+            after: before / spec.replicas() as f64,
             units,
             counts,
             pending: VecDeque::new(),

@@ -77,6 +77,8 @@ pub(crate) struct Holding {
     pub deal: Deal,
     pub rank: u32,
     pub ranks: u32,
+    /// Logical shards, where sums are canonical.
+    pub shards: Option<u32>,
     /// Ranks of a node that hold a second copy of the whole parameters between them; 1 = none.
     pub node: u32,
     /// Gradients are reduced into a shard of their own, and the whole one freed (stages 2 and 3).
@@ -140,12 +142,19 @@ pub(crate) struct UnitState {
     pub optim: UnitOptim,
     /// The whole gradient.
     grad: Option<Arc<Buffer>>,
+    /// Whole gradients of logical shards and sums of them, in their order.
+    aside: Vec<Arc<Buffer>>,
     /// The reduced gradient of what is owned: buffer, and the element where it starts.
     owned_grad: Option<(Arc<Buffer>, u64)>,
     pub grad_views: Vec<Tensor>,
     pub written: Vec<Rc<Cell<bool>>>,
     /// Local elements whose squares this rank adds to the global norm: over all ranks each trained element once.
     pub normed: Vec<Range<u64>>,
+    /// The same by the word of the figures that takes their squares, where sums are canonical: one for each logical slice, or for each
+    /// parameter of a unit that is dealt whole.
+    pub squares: Vec<(u64, Vec<Range<u64>>)>,
+    /// Such words of the whole unit.
+    pub words: u64,
     /// Some parameter is trained.
     pub trained: bool,
     /// Owned elements whose state is the host's: the first so many.
@@ -174,6 +183,50 @@ fn from(r: Range<u64>, start: u64) -> Range<u64> {
     r.start - start..r.end - start
 }
 
+/// Logical slices that figures of whole parameters are summed by.
+fn logical_slices(hold: &Holding) -> u64 {
+    match (hold.shards, hold.deal) {
+        (Some(shards), Deal::Even) => u64::from(shards),
+        // What is dealt whole has one owner.
+        _ => 1,
+    }
+}
+
+/// See [`UnitState::squares`] and [`UnitState::words`].
+type Squares = (Vec<(u64, Vec<Range<u64>>)>, u64);
+
+fn logical_squares(unit: &UnitDecl, layout: &FlatLayout, hold: &Holding, first: u64) -> Squares {
+    if hold.shards.is_none() {
+        return (vec![], 0);
+    }
+    let whole = hold.deal == Deal::OwnerWhole;
+    let words = match whole {
+        true => unit.params.len() as u64,
+        false => logical_slices(hold),
+    };
+    let start = layout.slice(hold.rank).start;
+    let mut squares: Vec<(u64, Vec<Range<u64>>)> = vec![];
+    for (param, decl) in unit.params.iter().enumerate() {
+        let pieces = layout.pieces(param);
+        let mine = pieces.iter().filter(|p| p.rank == hold.rank);
+        for (slice, p) in mine.flat_map(|p| layout.logical(p)) {
+            if decl.group == Group::Frozen {
+                continue;
+            }
+            let word = if whole { param as u64 } else { slice };
+            let run = from(start + p.in_slice.start..start + p.in_slice.end, first);
+            match squares.iter_mut().find(|(w, _)| *w == word) {
+                Some((_, runs)) => match runs.last_mut() {
+                    Some(r) if r.end == run.start => r.end = run.end,
+                    _ => runs.push(run),
+                },
+                None => squares.push((word, vec![run])),
+            }
+        }
+    }
+    (squares, words)
+}
+
 impl UnitState {
     /// Allocates a unit's state; `recipes` say how each parameter is updated, without one it is frozen.
     pub fn new(
@@ -183,7 +236,10 @@ impl UnitState {
         recipes: &[Option<Recipe>],
     ) -> Result<UnitState> {
         let sizes: Vec<u64> = unit.params.iter().map(|p| p.shape.numel()).collect();
-        let layout = FlatLayout::new(hold.deal, &sizes, hold.ranks);
+        let layout = match hold.shards {
+            Some(shards) => FlatLayout::canonical(hold.deal, &sizes, hold.ranks, shards),
+            None => FlatLayout::new(hold.deal, &sizes, hold.ranks),
+        };
         let slice = layout.slice(hold.rank);
         let resident = hold.home == Home::Resident;
         let length = length(&layout, &hold);
@@ -200,6 +256,7 @@ impl UnitState {
                 }
             }
         }
+        let (squares, words) = logical_squares(unit, &layout, &hold, owned.start);
         let trained = unit.params.iter().any(|p| p.group != Group::Frozen);
         let len = owned.end - owned.start;
         let host = match trained {
@@ -249,7 +306,8 @@ impl UnitState {
         };
         let mut parts = vec![];
         for (param, d) in unit.params.iter().enumerate() {
-            for p in layout.pieces(param) {
+            let pieces = layout.pieces(param);
+            for (logical, p) in pieces.iter().flat_map(|p| layout.logical(p)) {
                 if !resident && p.rank != hold.rank {
                     continue;
                 }
@@ -264,6 +322,7 @@ impl UnitState {
                         len: p.of_param.end - p.of_param.start - cut,
                         at: at + cut - host,
                         mine: p.rank == hold.rank,
+                        logical,
                     });
                 }
             }
@@ -285,11 +344,14 @@ impl UnitState {
             slot: 0,
             current: resident,
             value,
-            optim: UnitOptim::new(device, &each, &parts)?,
+            optim: UnitOptim::new(device, &each, &parts, logical_slices(&hold))?,
             grad: None,
+            aside: vec![],
             owned_grad: None,
             grad_views: vec![],
             normed,
+            squares,
+            words,
             trained,
             host,
             host_runs,
@@ -319,6 +381,13 @@ impl UnitState {
     /// Elements of the whole buffers.
     fn length(&self) -> u64 {
         length(&self.layout, &self.hold)
+    }
+    /// Elements of the whole gradient: of equal slices where each travels to its owner.
+    fn grad_length(&self) -> u64 {
+        match self.hold.shards {
+            Some(_) => self.layout.padded(),
+            None => self.length(),
+        }
     }
     /// The elements of the layout that this rank owns, padding included.
     pub fn owned(&self) -> Range<u64> {
@@ -480,8 +549,8 @@ impl UnitState {
 
     /// Makes room for the whole gradient if there is none yet.
     pub fn open_grad(&mut self, stream: &Stream) -> Result<()> {
-        if self.grad.is_none() && self.length() > 0 {
-            let bytes = 4 * self.length();
+        if self.grad.is_none() && self.grad_length() > 0 {
+            let bytes = 4 * self.grad_length();
             let g = Arc::new(stream.device().alloc(stream, bytes, Tag::Grad)?);
             let view = |(p, r): (&ParamDecl, &Range<u64>)| {
                 let shape = match p.group {
@@ -512,6 +581,24 @@ impl UnitState {
         }
         Ok(())
     }
+    /// The whole gradient is that of a logical shard, and complete.
+    pub fn set_aside(&mut self) {
+        self.grad_views.clear();
+        self.aside.extend(self.grad.take());
+    }
+    /// What is set aside.
+    pub fn aside(&mut self) -> &mut Vec<Arc<Buffer>> {
+        &mut self.aside
+    }
+    /// The same, to look at.
+    pub fn sums(&self) -> &[Arc<Buffer>] {
+        &self.aside
+    }
+    /// The reduced gradient of what is owned lies in `buffer`, from element `at` on.
+    pub fn own_grad_at(&mut self, buffer: Arc<Buffer>, at: u64) {
+        self.aside.clear();
+        self.owned_grad = Some((buffer, at));
+    }
     /// Where the reduction leaves what is owned: in a buffer of its own, or where it lies in the whole gradient.
     pub fn open_owned_grad(&mut self, stream: &Stream) -> Result<()> {
         let Some(whole) = self.grad.clone() else {
@@ -537,6 +624,7 @@ impl UnitState {
     /// The whole gradient is reduced: its memory goes back to the pool unless the reduced one lies in it.
     pub fn close_whole_grad(&mut self) {
         self.grad_views.clear();
+        self.aside.clear();
         self.grad = None;
     }
     /// Gives the gradient's memory back to the pool.

@@ -2,6 +2,7 @@
 
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
+use crate::figures::Figures;
 use crate::gather;
 use crate::groups::MeshGroups;
 use crate::init;
@@ -13,8 +14,8 @@ use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
 use crossweave_hal::{
-    AbortHandle, Bootstrap, Buffer, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport,
-    Stream, Tag,
+    AbortHandle, Bootstrap, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport, Stream,
+    Tag,
 };
 use crossweave_mesh::MeshOptions;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
@@ -22,7 +23,8 @@ use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Recipe};
 use crossweave_zero::{
-    Bucket, Deal, Near, Persist, Place, Prefetch, Reuse, Ties, Updates, ZeroSpec, ZeroStage,
+    Bucket, Canonical, Deal, Near, Own, Persist, Place, Prefetch, Reuse, Ties, Updates, ZeroSpec,
+    ZeroStage,
 };
 use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
@@ -53,7 +55,7 @@ pub struct RankSpec {
     pub seed: u64,
     /// Dtype of parameters and activations; masters and gradients are f32.
     pub compute: DType,
-    /// Micro-batches a step on this rank.
+    /// Micro-batches a step on this rank; where sums are canonical, of each of its logical shards.
     pub micro_batches: u32,
     /// Sequences a micro-batch on this rank.
     pub batch: u64,
@@ -79,6 +81,9 @@ pub struct RankSpec {
     pub offload: Option<OffloadSpec>,
     /// The stage of a pipeline this rank is; `rank` and `world` then count the data-parallel ranks of its stage.
     pub pipeline: Option<PipelineSpec>,
+    /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
+    /// trains to the same bits. None: sums go over the ranks.
+    pub canonical: Option<u32>,
 }
 
 impl Default for RankSpec {
@@ -103,6 +108,7 @@ impl Default for RankSpec {
             precision: Precision::default(),
             offload: None,
             pipeline: None,
+            canonical: None,
         }
     }
 }
@@ -158,42 +164,6 @@ pub(crate) enum Act {
     Inputs(Vec<Tensor>),
     /// Only the inputs, in host memory.
     Away(Vec<Spilled>),
-}
-
-/// Small device words of one step in flight: `[loss, sum of squares, norm, coefficient, skip]`, then the sum of squares of each unit.
-pub(crate) struct Figures {
-    pub words: Arc<Buffer>,
-    pub host: HostBuffer,
-    /// Learning rate of the step.
-    pub lr: f64,
-    units: u64,
-}
-
-impl Figures {
-    /// Bytes of the words the host reads.
-    pub const BYTES: u64 = 20;
-
-    fn new(device: &Device, units: usize) -> crossweave_hal::Result<Figures> {
-        let units = units as u64;
-        Ok(Figures {
-            words: Arc::new(device.alloc_state(Figures::BYTES + 4 * units, Tag::Staging)?),
-            host: device.alloc_host(Figures::BYTES, Tag::Staging)?,
-            lr: 0.0,
-            units,
-        })
-    }
-    /// The word of unit `u`.
-    pub fn of_unit(&self, u: usize) -> Tensor {
-        self.word(Figures::BYTES / 4 + u as u64)
-    }
-    /// The words of all units.
-    pub fn all_units(&self) -> Tensor {
-        Tensor::dense(self.words.clone(), Figures::BYTES, [self.units], DType::F32)
-    }
-    /// Word `i` as a tensor of one element.
-    pub fn word(&self, i: u64) -> Tensor {
-        Tensor::dense(self.words.clone(), 4 * i, [1], DType::F32)
-    }
 }
 
 /// Steps in flight whose figures have not been read.
@@ -287,6 +257,7 @@ impl Trainer {
             )));
         }
         crate::eight::check(device, &spec)?;
+        spec.check_canonical()?;
         assign(&mut units, &spec.optim)?;
         let shared = pipeline::shared(&spec, &units)?;
         pipeline::keep_stage(device, &spec, &mut units)?;
@@ -332,10 +303,18 @@ impl Trainer {
             }
         }
         let mut figures = VecDeque::new();
+        let logical = match spec.canonical {
+            Some(shards) => [
+                state.iter().map(|s| s.words).sum(),
+                u64::from(shards * spec.micro_batches),
+            ],
+            None => [0, 0],
+        };
         for _ in 0..IN_FLIGHT {
-            figures.push_back(Figures::new(device, units.len()).map_err(|e| hal(e.into()))?);
+            let f = Figures::new(device, units.len(), logical).map_err(|e| hal(e.into()))?;
+            figures.push_back(f);
         }
-        let input_bytes = 8 * spec.batch * spec.seq_len * spec.micro_batches as u64;
+        let input_bytes = 8 * spec.batch * spec.seq_len * u64::from(spec.own_micro_batches());
         let mut inputs = VecDeque::new();
         for _ in 0..IN_FLIGHT {
             inputs.push_back(
@@ -367,7 +346,7 @@ impl Trainer {
             }
             None => None,
         };
-        let mbs = spec.micro_batches as usize;
+        let mbs = spec.own_micro_batches() as usize;
         Ok(Trainer {
             acts: units
                 .iter()
@@ -414,6 +393,10 @@ impl Trainer {
     /// The step's plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+    /// What this rank was asked to do.
+    pub fn spec(&self) -> &RankSpec {
+        &self.spec
     }
     /// What it was planned from.
     pub fn facts(&self) -> &Facts {
@@ -584,11 +567,11 @@ impl Trainer {
     /// The same with the learning rate as a function of the updates made before: a skipped step is none, so that with loss scaling the
     /// caller does not know their number yet.
     pub fn step_at(&mut self, batches: &[MicroBatch<'_>], lr: &dyn Fn(u64) -> f64) -> Result<()> {
-        if batches.len() != self.spec.micro_batches as usize {
+        let wanted = self.spec.own_micro_batches();
+        if batches.len() != wanted as usize {
             return Err(Error::Invalid(format!(
-                "{} micro-batches given, the plan has {}",
-                batches.len(),
-                self.spec.micro_batches
+                "{} micro-batches given, the plan has {wanted}",
+                batches.len()
             )));
         }
         if self.figures.is_empty() {
@@ -648,6 +631,7 @@ fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Hold
         },
         rank: spec.rank,
         ranks: spec.world,
+        shards: spec.canonical,
         node: spec.zero.node.max(1),
         grad_shards: spec.zero.stage >= ZeroStage::Two,
     }
@@ -682,14 +666,15 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
         }
     }
     crate::offload::offload_facts(&mut units, spec);
-    let facts = Facts {
+    let mut facts = Facts {
         units,
-        micro_batches: spec.micro_batches,
+        micro_batches: spec.most_micro_batches(),
         ranks: spec.world,
         budget: (part > 0).then_some(part),
         slots: None,
     };
     let plan = plan_step(&facts, spec)?;
+    facts.micro_batches = spec.own_micro_batches();
     crossweave_plan::check(&plan, &facts)?;
     Ok((plan, facts))
 }
@@ -707,6 +692,12 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let clip = spec.clip > 0.0;
     let finite = spec.precision.scaler.is_some();
     p = p.with(Place(spec.zero.stage));
+    if spec.canonical.is_some() {
+        p = p.with(Canonical {
+            shards: spec.most_replicas(),
+            micro_batches: spec.micro_batches,
+        });
+    }
     if spec.zero.stage == ZeroStage::Three {
         // What rests on the host is gathered for each use.
         let away = spec.offload.as_ref().is_some_and(|o| o.params);
@@ -742,8 +733,14 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
         });
     }
     p = plan_offload(p, spec, true);
+    if spec.canonical.is_some() {
+        p = p.with(Own {
+            shards: spec.own_replicas(),
+            micro_batches: spec.micro_batches,
+        });
+    }
     let start = match &spec.pipeline {
-        None => schedule::accumulate(n, spec.micro_batches),
+        None => schedule::accumulate(n, facts.micro_batches),
         Some(stages) => {
             let peers = stages.peers(spec.world, spec.rank);
             let stage = stages.stage as usize;

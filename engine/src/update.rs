@@ -1,7 +1,8 @@
 //! The optimizer step of one unit, on what this rank owns of it.
 
+use crate::figures::Figures;
 use crate::optim::{Flat, Knobs};
-use crate::trainer::{Figures, Trainer};
+use crate::trainer::Trainer;
 use crate::walk::UPDATE;
 use crossweave_hal::{DType, Reduce};
 use crossweave_mesh::Axis;

@@ -1,8 +1,9 @@
 //! Walking the plan: one `match` per step. Nothing here decides; order and placement are the plan's.
 
 use crate::error::{Error, Result};
+use crate::figures::Figures;
 use crate::gather;
-use crate::trainer::{Act, Figures, MicroBatch, Trainer};
+use crate::trainer::{Act, MicroBatch, Trainer};
 use crossweave_plan::{Keep as PlanKeep, Lane, Op, Step};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
@@ -24,6 +25,7 @@ pub(crate) const WIRE: u8 = 10;
 pub(crate) const GRAD_OUT: u8 = 11;
 pub(crate) const FINITE_UNIT: u8 = 12;
 pub(crate) const EIGHT: u8 = 13;
+pub(crate) const FOLD: u8 = 14;
 
 impl Trainer {
     pub(crate) fn walk(
@@ -110,7 +112,7 @@ impl Trainer {
                     _ => Some(act),
                 };
                 if u + 1 == self.units.len() {
-                    self.add_loss(&outs, f)?;
+                    self.add_loss(m, &outs, f)?;
                 }
                 self.flow[m] = outs;
             }
@@ -160,6 +162,7 @@ impl Trainer {
             Op::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
             // Nothing is cleared: the first gradient written in a step overwrites (`GradSink`).
             Op::ZeroGrad { .. } => {}
+            Op::Fold { unit, joins } => self.fold(*unit as usize, *joins)?,
             Op::Gather { unit } => self.gather_unit(*unit as usize, step.near, gather::STEP)?,
             Op::Release { unit } => self.release_unit(*unit as usize),
             Op::SendAct { mb, to, .. } => self.send_act(*mb as usize, *to)?,

@@ -160,7 +160,7 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
                 out.push(writes(Resource::Params(unit)));
             }
         }
-        Op::ZeroGrad { unit } => out.push(writes(Resource::Grad(unit))),
+        Op::ZeroGrad { unit } | Op::Fold { unit, .. } => out.push(writes(Resource::Grad(unit))),
         Op::SendAct { mb, .. } => out.push(reads(Resource::Flow(mb))),
         Op::RecvAct { mb, .. } => out.push(writes(Resource::Flow(mb))),
         Op::SendGrad { mb, .. } => out.push(reads(Resource::FlowGrad(mb))),

@@ -34,6 +34,8 @@ pub enum Law {
     Slots,
     /// A gradient is cleared only before the first write of the step, and then all are.
     ZeroGrad,
+    /// A shard's gradient is set aside when it is written, and sums are made of what was set aside.
+    Fold,
     /// A gradient is reduced once, after its last backward.
     ReduceOnce,
     /// A gradient that pipeline stages share is summed over them once, behind its reduction and before its use.

@@ -2,6 +2,7 @@
 //! each operation the transition that is allowed, or the law it breaks.
 
 mod away;
+mod fold;
 mod peers;
 mod slots;
 
@@ -44,6 +45,10 @@ struct Standing {
     refreshed: bool,
     zeroed: bool,
     written: bool,
+    /// A gradient is being summed: written since the last fold.
+    open: bool,
+    /// Gradients set aside by folds, and not added to each other yet.
+    aside: u32,
     reduced: Option<Reduction>,
     /// Other stages sum into its gradient too: a `Tie` is owed behind the reduction.
     shared: bool,
@@ -247,6 +252,7 @@ impl<'a> State<'a> {
             Op::Finite => self.norm(index, true),
             Op::Update { unit } => self.update(index, unit),
             Op::ZeroGrad { unit } => self.zero_grad(index, unit),
+            Op::Fold { unit, joins } => self.fold(index, unit, joins),
             Op::SendAct { unit, mb, .. } => self.send_act(index, unit, mb),
             Op::RecvAct { unit, mb, .. } => self.recv_act(index, unit, mb),
             Op::SendGrad { unit, mb, .. } => self.send_grad(index, unit, mb),
@@ -487,7 +493,8 @@ impl<'a> State<'a> {
                 return self.fault(index, Law::ZeroGrad, format!("the gradient of unit {u} was not cleared, though this plan clears others; put zg{u} before its first backward"));
             }
             self.hold_grad(u);
-            self.units[u as usize].written = true;
+            let standing = &mut self.units[u as usize];
+            (standing.written, standing.open) = (true, true);
         }
         Ok(())
     }
@@ -495,7 +502,9 @@ impl<'a> State<'a> {
     /// A gradient in slots comes into being.
     fn hold_grad(&mut self, unit: UnitId) {
         let standing = self.units[unit as usize];
-        if self.plan.grads == Home::Slots && !standing.written && !standing.zeroed {
+        let first = !standing.written && !standing.zeroed;
+        // What is resident counts from the start; those begun after a fold come on top.
+        if (self.plan.grads == Home::Slots && first) || (standing.aside > 0 && !standing.open) {
             self.live.grads += self.facts.units[unit as usize].grad_bytes;
         }
     }
@@ -545,6 +554,7 @@ impl<'a> State<'a> {
                     format!("unit {unit} has no gradient yet; reduce it after its last backward"),
                 );
             }
+            self.gather_sums(index, unit)?;
             self.units[unit as usize].reduced = Some(how);
             if self.plan.grads == Home::Slots && how == Reduction::Scatter {
                 let whole = self.facts.units[unit as usize].grad_bytes;

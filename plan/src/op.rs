@@ -110,6 +110,14 @@ pub enum Op {
         /// Unit updated.
         unit: UnitId,
     },
+    /// The gradient of one logical shard of the batch is complete (canonical order of sums): it is set aside, and added to the one
+    /// set aside before it, `joins` times over. The next backward of the unit begins a new gradient.
+    Fold {
+        /// Unit whose gradient is set aside.
+        unit: UnitId,
+        /// Sums of two made of what has been set aside.
+        joins: u32,
+    },
     /// Set a unit's gradient to zero. A plan without these asks that the first gradient written in a step overwrites.
     ZeroGrad {
         /// Unit whose gradient is cleared.
@@ -300,6 +308,7 @@ impl Op {
             | Op::WeightGrad { unit, .. }
             | Op::Tie { unit }
             | Op::Update { unit }
+            | Op::Fold { unit, .. }
             | Op::ZeroGrad { unit }
             | Op::SendAct { unit, .. }
             | Op::RecvAct { unit, .. }

@@ -8,6 +8,7 @@
 //! | `aru,v` `rsu,v` | one all-reduce, one reduce-scatter of the gradients of `u` and `v` |
 //! | `tieu` | sum of the reduced gradient over the stages that share `u` |
 //! | `norm` `finite` `optu` `zgu` | norm and clipping, finite check, update, zero gradient |
+//! | `foldu` `foldu+n` | the gradient of a logical shard is set aside, and `n` sums of two are made of those that are |
 //! | `au.m>r` `au.m<r` `gu.m>r` `gu.m<r` | send to, receive from rank `r`: activation, gradient |
 //! | `outu.m` `inu.m` `soutu` `sinu` | spill, fetch; optimizer state out, in |
 //! | `goutu` `pinu` `shinu` | gradient to the host, updated parameters and parameter slice from it |
@@ -55,6 +56,8 @@ impl fmt::Display for Op {
             Op::Finite => f.write_str("finite"),
             Op::Update { unit } => write!(f, "opt{unit}"),
             Op::ZeroGrad { unit } => write!(f, "zg{unit}"),
+            Op::Fold { unit, joins: 0 } => write!(f, "fold{unit}"),
+            Op::Fold { unit, joins } => write!(f, "fold{unit}+{joins}"),
             Op::SendAct { unit, mb, to } => write!(f, "a{unit}.{mb}>{to}"),
             Op::RecvAct { unit, mb, from } => write!(f, "a{unit}.{mb}<{from}"),
             Op::SendGrad { unit, mb, to } => write!(f, "g{unit}.{mb}>{to}"),
@@ -158,6 +161,13 @@ fn parse_op(text: &str) -> Option<Op> {
         "opt" => Op::Update { unit: unit()? },
         "tie" => Op::Tie { unit: unit()? },
         "zg" => Op::ZeroGrad { unit: unit()? },
+        "fold" => {
+            let (unit, joins) = rest.split_once('+').unwrap_or((rest, "0"));
+            Op::Fold {
+                unit: unit.parse().ok()?,
+                joins: joins.parse().ok()?,
+            }
+        }
         "sin" => Op::StateIn { unit: unit()? },
         "sout" => Op::StateOut { unit: unit()? },
         "gout" => Op::GradOut { unit: unit()? },

@@ -44,6 +44,8 @@ const CHECKPOINTED: &str = "F0.0' F1.0 B1.0 ar1 R0.0 B0.0 ar0 opt0 opt1";
 const SHARDED: &str = "+0 F0.0 -0 +1 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1";
 const HOSTED: &str = "F0.0 F1.0 B1.0 ar1 gout1 B0.0 ar0 gout0 norm opt0@host pin0 opt1@host pin1";
 const AWAY: &str = "shin0 +0 F0.0 -0 shin1 +1 F1.0 B1.0 -1 rs1 shin0 +0 B0.0 -0 rs0 opt0 opt1";
+const FOLDED: &str =
+    "F0.0 F1.0 B1.0 fold1 B0.0 fold0 F0.1 F1.1 B1.1 fold1+1 ar1 B0.1 fold0+1 ar0 opt0 opt1";
 const SPLIT: &str = "F0.0 F1.0 I1.0 I0.0 W1.0 ar1 W0.0 ar0 opt0 opt1";
 
 #[test]
@@ -268,6 +270,34 @@ fn each_law_refuses_its_mutants() {
             "unit 1 has no gradient yet",
         ),
         (
+            Law::Fold,
+            two,
+            FOLDED,
+            "F0.0 F1.0 B1.0 fold1 B0.0 fold0 F0.1 F1.1 B1.1 fold1+2 ar1 B0.1 fold0+1 ar0 opt0 opt1",
+            "2 sums need as many gradients of unit 1 set aside before, and there are 1",
+        ),
+        (
+            Law::Fold,
+            two,
+            FOLDED,
+            "F0.0 F1.0 fold1 B1.0 B0.0",
+            "no gradient that was written since its last fold",
+        ),
+        (
+            Law::Fold,
+            two,
+            FOLDED,
+            "F0.0 F1.0 B1.0 fold1 B0.0 fold0 F0.1 F1.1 B1.1 ar1 B0.1 fold0+1 ar0 opt0 opt1",
+            "put fold1 before it",
+        ),
+        (
+            Law::Fold,
+            two,
+            FOLDED,
+            "zg0 zg1 F0.0 F1.0 B1.0 fold1 B0.0",
+            "leave out the zg steps",
+        ),
+        (
             Law::Norm,
             f,
             ONE,
@@ -484,6 +514,27 @@ fn slots_and_budget_are_limits() {
     assert!(check(&plan(SHARDED), &f).is_ok());
 }
 
+/// Of two gradients set aside one is left when they are added; while they are reduced, as many of other ranks lie beside them.
+#[test]
+fn gradients_set_aside_count_until_they_are_added() {
+    let f = facts(2, 2);
+    let grads = |text: &str| {
+        let mut plan = plan(text);
+        plan.grads = crossweave_plan::Home::Slots;
+        let bytes = crossweave_plan::trace(&plan, &f).unwrap();
+        let of = |what: &str| {
+            let at = plan.steps.iter().position(|s| s.to_string() == what);
+            bytes[at.unwrap()]
+        };
+        (of("B1.1"), of("ar1"))
+    };
+    let plain = "F0.0 F1.0 B1.0 B0.0 F0.1 F1.1 B1.1 ar1 B0.1 ar0 opt0 opt1";
+    let (folded, plain) = (grads(FOLDED), grads(plain));
+    // Both units have one aside while unit 1 writes its second.
+    assert_eq!(folded.0, plain.0 + 32);
+    assert_eq!(folded.1, plain.1 + 32);
+}
+
 #[test]
 fn edges_point_backward_and_order_every_hazard() {
     let f = facts(2, 1);
@@ -636,7 +687,7 @@ fn idle_slots_count() {
 
 #[test]
 fn text_round_trips_and_nonsense_is_refused() {
-    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 tie0 norm finite opt3 zg3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host gout1 pin1 shin1";
+    let all = "+0 -0 F0.0 F0.0' F0.0~ F0.0_ R1.2 B1.2 I1.2 W1.2 ar0 rs2,1,0 tie0 norm finite opt3 zg3 fold2 fold2+3 a0.1>2 a0.1<2 g0.1>2 g0.1<2 out0.1 in0.1 sin2 sout2 opt2@host gout1 pin1 shin1";
     assert_eq!(plan(all).to_string(), all);
     let json = serde_json::to_string(&plan(all)).unwrap();
     assert_eq!(serde_json::from_str::<Plan>(&json).unwrap(), plan(all));
@@ -653,6 +704,9 @@ fn text_round_trips_and_nonsense_is_refused() {
         "a0.1",
         "a0.1=2",
         "opt",
+        "fold",
+        "fold1+",
+        "fold1.0",
         "F0.0é",
         "opt0@moon",
         "99999999999",

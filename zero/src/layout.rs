@@ -37,6 +37,8 @@ pub struct FlatLayout {
     numel: u64,
     slice: u64,
     ranks: u32,
+    /// Elements of a logical slice, where there are any.
+    logical: Option<u64>,
 }
 
 impl FlatLayout {
@@ -54,7 +56,49 @@ impl FlatLayout {
             numel,
             slice,
             ranks,
+            logical: None,
         }
+    }
+
+    /// The same, with slices that are made of whole logical slices: the unit is cut into `shards` of those, wherever they lie, so that a
+    /// figure of a logical slice is the same on any number of ranks. What is dealt whole has no cuts, and stays as it is.
+    pub fn canonical(deal: Deal, sizes: &[u64], ranks: u32, shards: u32) -> FlatLayout {
+        let plain = FlatLayout::new(deal, sizes, ranks);
+        if deal == Deal::OwnerWhole {
+            return plain;
+        }
+        let logical = div_up(plain.numel, shards.max(1));
+        FlatLayout {
+            slice: logical * u64::from(shards.max(1).div_ceil(plain.ranks)),
+            logical: Some(logical),
+            ..plain
+        }
+    }
+
+    /// A piece cut where logical slices end: the number of each, and its part.
+    pub fn logical(&self, piece: &Piece) -> Vec<(u64, Piece)> {
+        let Some(each) = self.logical.filter(|n| *n > 0) else {
+            return vec![(0, piece.clone())];
+        };
+        let start = self.slice(piece.rank).start;
+        let (mut from, end) = (start + piece.in_slice.start, start + piece.in_slice.end);
+        let first = from;
+        let mut out = vec![];
+        while from < end {
+            let to = end.min((from / each + 1) * each);
+            let of_param = piece.of_param.start + from - first;
+            out.push((
+                from / each,
+                Piece {
+                    param: piece.param,
+                    rank: piece.rank,
+                    of_param: of_param..of_param + to - from,
+                    in_slice: from - start..to - start,
+                },
+            ));
+            from = to;
+        }
+        out
     }
 
     /// How it was dealt.
@@ -208,6 +252,29 @@ mod tests {
             for ranks in [1, 2, 3, 4, 8, 64] {
                 for deal in [Deal::Even, Deal::OwnerWhole] {
                     covers(&FlatLayout::new(deal, sizes, ranks), sizes);
+                }
+            }
+        }
+    }
+
+    /// Logical slices are the same elements of the same parameters on any number of ranks, and none is on two.
+    #[test]
+    fn logical_slices_do_not_know_the_ranks() {
+        let units: [&[u64]; 5] = [&[], &[7, 1, 1], &[10, 3, 5, 16], &[0, 4, 0], &[100]];
+        for sizes in units {
+            for shards in [1, 3, 8] {
+                let cuts = |ranks: u32| -> Vec<(u64, usize, Range<u64>)> {
+                    let l = FlatLayout::canonical(Deal::Even, sizes, ranks, shards);
+                    covers(&l, sizes);
+                    let all = (0..sizes.len()).flat_map(|p| l.pieces(p));
+                    all.flat_map(|p| l.logical(&p))
+                        .map(|(n, p)| (n, p.param, p.of_param))
+                        .collect()
+                };
+                let alone = cuts(1);
+                assert!(alone.iter().all(|c| c.0 < u64::from(shards)));
+                for ranks in 2..=shards {
+                    assert_eq!(cuts(ranks), alone, "{sizes:?}, {ranks} of {shards}");
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! ZeRO as passes over a plan: `Place` puts gathers, releases and reductions where a stage wants them, `Bucket` merges
-//! reductions, `Coalesce` and `Prefetch` make gathers fewer and earlier, `Updates` puts the optimizer steps. Pure data:
+//! reductions, `Canonical` gives sums one tree on any number of ranks, `Coalesce` and `Prefetch` make gathers fewer and earlier, `Updates` puts the optimizer steps. Pure data:
 //! nothing here knows a device.
 #![forbid(unsafe_code)]
 
+pub mod canonical;
 pub mod estimate;
 mod gather;
 mod keep;
@@ -13,6 +14,7 @@ mod place;
 mod spec;
 mod update;
 
+pub use canonical::{Canonical, Own};
 pub use gather::{Coalesce, Prefetch};
 pub use keep::{Near, Persist, Reuse};
 pub use layout::{Deal, FlatLayout, Piece};

@@ -10,7 +10,8 @@ use crossweave_plan::{
     accesses, check, trace,
 };
 use crossweave_zero::{
-    Bucket, Coalesce, HostUpdates, ParamsAway, Place, Prefetch, SpillInputs, Updates, ZeroStage,
+    Bucket, Canonical, Coalesce, HostUpdates, Own, ParamsAway, Place, Prefetch, SpillInputs,
+    Updates, ZeroStage,
 };
 use proptest::prelude::*;
 use simulator::simulate;
@@ -82,6 +83,8 @@ struct Settings {
     prefetch: Option<(u32, u32)>,
     host: Option<HostUpdates>,
     spill_inputs: bool,
+    /// Micro-batches of a logical shard, and the first shard of the rank, if sums are canonical.
+    canonical: Option<(u32, u32)>,
 }
 
 fn settings() -> impl Strategy<Value = Settings> {
@@ -92,13 +95,14 @@ fn settings() -> impl Strategy<Value = Settings> {
     let prefetch = prop::option::of((0u32..10, 0u32..10));
     let ahead = prop::option::of(0u32..4);
     let host = prop::option::of((ahead, any::<bool>(), any::<bool>()));
+    let canonical = prop::option::of((1u32..3, 0u32..9));
     (
         prop::collection::vec(keep, 5),
         flags,
         0u32..4,
         bucket,
         updates,
-        (prefetch, host, any::<bool>()),
+        (prefetch, host, any::<bool>(), canonical),
     )
         .prop_map(
             |(
@@ -107,7 +111,7 @@ fn settings() -> impl Strategy<Value = Settings> {
                 stage,
                 bucket,
                 (norm, finite, early),
-                (prefetch, host, spill_inputs),
+                (prefetch, host, spill_inputs, canonical),
             )| Settings {
                 keeps,
                 split,
@@ -126,6 +130,8 @@ fn settings() -> impl Strategy<Value = Settings> {
                 coalesce,
                 prefetch,
                 spill_inputs,
+                // Gradients that are cleared are not set aside.
+                canonical: canonical.filter(|_| !clear),
                 // Parameters can rest on the host only where they are gathered.
                 host: host.map(|(ahead, delayed, away)| HostUpdates {
                     ahead,
@@ -181,6 +187,13 @@ fn schedule(facts: &Facts, set: &Settings) -> Plan {
 
 fn build(facts: &Facts, set: &Settings) -> Plan {
     let mut line = Pipeline::new().with(Place(ZeroStage::from_number(set.stage).unwrap()));
+    if let Some((micro_batches, _)) = set.canonical {
+        // The last shard may be short of micro-batches; it is a shard all the same.
+        line = line.with(Canonical {
+            shards: facts.micro_batches.div_ceil(micro_batches),
+            micro_batches,
+        });
+    }
     if let Some(bytes) = set.bucket {
         line = line.with(Bucket { bytes });
     }
@@ -203,6 +216,12 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
         if host.params_away {
             line = line.with(ParamsAway);
         }
+    }
+    if let Some((micro_batches, first)) = set.canonical {
+        line = line.with(Own {
+            shards: first..first + facts.micro_batches.div_ceil(micro_batches),
+            micro_batches,
+        });
     }
     let mut plan = line.run(schedule(facts, set), facts).unwrap();
     let mut steps = Vec::new();
@@ -271,6 +290,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
             Op::Spill { unit, mb },
             Op::Fetch { unit, mb },
             Op::ZeroGrad { unit },
+            Op::Fold { unit, joins: mb },
             Op::SendAct { unit, mb, to: 1 },
             Op::RecvAct { unit, mb, from: 1 },
             Op::SendGrad { unit, mb, to: 1 },
@@ -355,6 +375,8 @@ proptest! {
         set.stage = 3;
         // These are put in behind the passes, where prefetch cannot count their bytes.
         (set.clear, set.offload, set.host, set.spill_inputs) = (false, false, None, false);
+        // And so are the sums that only another rank than the first must keep apart.
+        set.canonical = set.canonical.map(|(micro_batches, _)| (micro_batches, 0));
         let ahead = set.prefetch.take();
         let before = build(&facts, &set);
         set.prefetch = ahead;

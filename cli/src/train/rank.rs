@@ -160,17 +160,17 @@ impl Walk<'_> {
     /// Enqueues the step that follows `done` steps.
     fn enqueue(&mut self, done: u64) -> Result<()> {
         let shape = self.job.batches.shape();
-        let (rank, micro) = (u64::from(self.rank), self.job.batches.micro_batch() as u64);
-        let first = rank * (shape.global_batch / shape.ranks);
-        let read = |m: u64| -> Result<Ids> {
+        let micro = self.job.batches.micro_batch() as u64;
+        let read = |(replica, m): (u64, u64)| -> Result<Ids> {
+            let first = replica * (shape.global_batch / shape.ranks);
             Ok(Ids::new(
-                &self.job.batches.at_step(done, rank, m)?,
+                &self.job.batches.at_step(done, replica, m)?,
                 first + m * micro,
             ))
         };
-        let ids = (0..shape.accumulation)
-            .map(read)
-            .collect::<Result<Vec<_>>>()?;
+        let each = |r: u32| (0..shape.accumulation).map(move |m| (u64::from(r), m));
+        let own = self.trainer.spec().own_replicas();
+        let ids = own.flat_map(each).map(read).collect::<Result<Vec<_>>>()?;
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
         // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
         self.trainer
@@ -254,15 +254,23 @@ impl Walk<'_> {
             return Ok(());
         };
         let shape = batches.shape();
-        let mut sum = 0.0;
-        for step in 0..*count {
-            for m in 0..shape.accumulation {
-                let ids = Ids::new(&batches.at_step(step, u64::from(self.rank), m)?, 0);
-                sum += self.trainer.evaluate(&ids.micro_batch())?;
+        let spec = self.trainer.spec();
+        let (own, most) = (spec.own_replicas(), spec.most_replicas());
+        let mut local = vec![];
+        for k in 0..most {
+            // A rank with fewer shards than others evaluates one again, because units are gathered by all ranks together.
+            let replica = (own.start + k).min(own.end - 1);
+            let mut sum = 0.0;
+            for step in 0..*count {
+                for m in 0..shape.accumulation {
+                    let ids = Ids::new(&batches.at_step(step, u64::from(replica), m)?, 0);
+                    sum += self.trainer.evaluate(&ids.micro_batch())?;
+                }
             }
+            local.push(sum / (count * shape.accumulation) as f64);
         }
-        let local = sum / (count * shape.accumulation) as f64;
-        let val_loss = self.trainer.mean(local)?;
+        local.truncate(own.len());
+        let val_loss = self.trainer.mean_over_replicas(&local)?;
         if let Some(w) = &mut self.writer {
             w.metrics.write(&ValRecord {
                 step: done,

@@ -149,7 +149,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let seq_len = sequence(&corpus, &resolved.data, &source)?;
     let shape = BatchShape {
         global_batch: resolved.batch.global,
-        ranks: count,
+        ranks: resolved.batch.ranks,
         accumulation: resolved.batch.accumulation,
     };
     let key = match &resolved.data {
@@ -380,6 +380,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         precision: precision(r),
         offload: None,
         pipeline: None,
+        canonical: r.settings.run.canonical_shards.map(|n| n as u32),
     }
 }
 

@@ -18,8 +18,9 @@ pub(crate) use planning::{offload_facts, plan_offload};
 pub(crate) use spill::Spilled;
 
 use crate::error::{Error, Result};
+use crate::figures::Figures;
 use crate::state::StateKind;
-use crate::trainer::{Figures, RankSpec, Trainer};
+use crate::trainer::{RankSpec, Trainer};
 use crate::walk::GRAD_OUT;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag, WaitLog};

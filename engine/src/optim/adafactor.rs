@@ -4,6 +4,7 @@
 //! Sums over rows and columns are taken over the parts each rank owns and then over the ranks, so no rank needs a whole matrix.
 
 use super::map::{add_squares, everywhere, map, reduce, scratch};
+use super::sums::Sums;
 use super::{Flat, Group, Knobs, Part, run_of};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op::reduce::SUM;
@@ -99,8 +100,6 @@ struct Step<'a> {
     a: &'a Adafactor,
     lr: f64,
     factors: Vec<Factors>,
-    /// Squares of the parameters and of the updates, one of each a parameter.
-    figures: Tensor,
     /// The update takes the gradient's place.
     dir: Tensor,
 }
@@ -121,7 +120,7 @@ pub(super) fn update(
     });
     let sums = if factored { rows + cols } else { 0 };
     // One vector, so that one sum over the ranks brings the figures of all parameters: squares, rows, columns.
-    let figures = run.zeros([n + sums], DType::F32)?;
+    let figures = Sums::zeros(run, group, n + sums)?;
     let s = Step {
         run,
         group,
@@ -131,25 +130,25 @@ pub(super) fn update(
         lr,
         factors,
         dir: scratch(run, &flat.grad)?,
-        figures: figures.narrow(0, 0, n),
     };
     for part in group.parts.iter().filter(|p| p.mine) {
-        let word = s.figures.narrow(0, group.slot(part), 1);
+        let word = figures.of(part, group.slot(part), 1);
         add_squares(run, &word, &run_of(&flat.value, part.at, part.len))?;
     }
+    if factored {
+        s.add_rows_and_cols(&figures, n, n + rows)?;
+    }
+    let figures = figures.total(run, k)?;
     if factored {
         let (r, c) = (
             figures.narrow(0, n, rows),
             figures.narrow(0, n + rows, cols),
         );
-        s.add_rows_and_cols(&r, &c)?;
-        (k.sum)(&figures)?;
         s.factored(&r, &c, rows, cols)?;
     } else {
-        (k.sum)(&figures)?;
         s.plain()?;
     }
-    s.apply()
+    s.apply(&figures.narrow(0, 0, n))
 }
 
 impl Step<'_> {
@@ -162,8 +161,8 @@ impl Step<'_> {
         &self.factors[self.group.slot(part) as usize]
     }
 
-    /// Adds this rank's sums of `g² + eps` to the rows and columns.
-    fn add_rows_and_cols(&self, rows: &Tensor, cols: &Tensor) -> Result<()> {
+    /// Adds this rank's sums of `g² + eps` to the rows and columns, which begin at figures `rows` and `cols`.
+    fn add_rows_and_cols(&self, figures: &Sums, rows: u64, cols: u64) -> Result<()> {
         for part in self.group.parts.iter().filter(|p| p.mine) {
             let f = *self.of(part);
             for t in tiles(part, &f) {
@@ -177,10 +176,11 @@ impl Step<'_> {
                     let g = x.get(1).map_or(x[0], |c| x[0] * *c);
                     vec![g * g + eps]
                 })?;
-                let r = rows.narrow(0, f.row_at + t.row, t.n).view([t.n, 1]);
+                let r = figures.of(part, rows + f.row_at + t.row, t.n);
                 let matrix = t.row / f.rows;
-                let c = cols.narrow(0, f.col_at + matrix * f.cols + t.col, t.width);
-                reduce(self.run, SUM, 0b10, &r, &sq, true)?;
+                let col = f.col_at + matrix * f.cols + t.col;
+                let c = figures.of(part, cols + col, t.width);
+                reduce(self.run, SUM, 0b10, &r.view([t.n, 1]), &sq, true)?;
                 reduce(self.run, SUM, 0b01, &c.view([1, t.width]), &sq, true)?;
             }
         }
@@ -284,16 +284,16 @@ impl Step<'_> {
         Ok(())
     }
 
-    /// Clips the directions, scales them and takes the steps.
-    fn apply(&self) -> Result<()> {
+    /// Clips the directions, scales them and takes the steps; `sizes` are the squares of the parameters.
+    fn apply(&self, sizes: &Tensor) -> Result<()> {
         let (run, group) = (self.run, self.group);
         let n = group.params.len() as u64;
-        let squares = run.zeros([n], DType::F32)?;
+        let squares = Sums::zeros(run, group, n)?;
         for part in group.parts.iter().filter(|p| p.mine) {
-            let word = squares.narrow(0, group.slot(part), 1);
+            let word = squares.of(part, group.slot(part), 1);
             add_squares(run, &word, &run_of(&self.dir, part.at, part.len))?;
         }
-        (self.k.sum)(&squares)?;
+        let squares = squares.total(run, self.k)?;
         let step = self.k.step.max(1) as f64;
         let rate = if self.a.relative_step {
             let most = if self.a.warmup_init {
@@ -312,7 +312,7 @@ impl Step<'_> {
             let numel = dims.iter().product::<u64>() as f32;
             let word = |t: &Tensor, i| t.narrow(0, i, 1);
             let (alpha, scaled) = (word(&rates, 2 * i), word(&rates, 2 * i + 1));
-            let (p, u) = (word(&self.figures, i), word(&squares, i));
+            let (p, u) = (word(sizes, i), word(&squares, i));
             let (least, limit) = (self.a.eps[1] as f32, self.a.clip_threshold as f32);
             let by_size = self.a.scale_parameter;
             map(run, &[&alpha, &scaled], &[&p, &u], &[rate as f32], |x| {

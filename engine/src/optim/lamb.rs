@@ -2,6 +2,7 @@
 
 use super::adam::op_step;
 use super::map::{add_squares, everywhere, map, scratch};
+use super::sums::Sums;
 use super::{Flat, Group, Knobs, run_of};
 use crossweave_hal::DType;
 use crossweave_tensor::{Result, Run};
@@ -55,14 +56,14 @@ pub(super) fn update(
     }
     // Squares of both norms by parameter, each rank its own parts.
     let n = group.params.len() as u64;
-    let squares = run.zeros([2 * n], DType::F32)?;
+    let squares = Sums::zeros(run, group, 2 * n)?;
     for part in group.parts.iter().filter(|p| p.mine) {
         let i = 2 * group.slot(part);
-        let word = |i| squares.narrow(0, i, 1);
+        let word = |i| squares.of(part, i, 1);
         add_squares(run, &word(i), &run_of(&flat.value, part.at, part.len))?;
         add_squares(run, &word(i + 1), &run_of(&dir, part.at, part.len))?;
     }
-    (k.sum)(&squares)?;
+    let squares = squares.total(run, k)?;
     let ratio = run.empty([n], DType::F32)?;
     let each = |from| squares.strided([n], &[2], from);
     let (most, least) = (l.max_coeff as f32, l.min_coeff as f32);

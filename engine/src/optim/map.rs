@@ -6,7 +6,7 @@ use crossweave_tensor::{Ex, Prog, Result, Run, Tensor};
 
 /// `outs = f(ins)`, every tensor of the first output's shape (inputs by strides of 0 too). An input that is also an output is read before
 /// it is written. `scalars` are launch-time numbers: a new value is no new kernel.
-pub(super) fn map<F>(
+pub(crate) fn map<F>(
     run: &Run<'_>,
     outs: &[&Tensor],
     ins: &[&Tensor],

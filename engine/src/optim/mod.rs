@@ -14,12 +14,14 @@ mod map;
 mod muon;
 mod simple;
 mod state;
+mod sums;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use adam::op_step;
 pub use assign::assign;
 pub(crate) use assign::recipes;
+pub(crate) use map::map;
 pub(crate) use state::{StateView, UnitOptim};
 
 use crossweave_tensor::{Result, Run, Tensor};
@@ -68,6 +70,8 @@ pub(crate) struct Part {
     pub len: u64,
     /// Where they lie in [`Flat`].
     pub at: u64,
+    /// Logical slice it lies in; 0 where there are none.
+    pub logical: u64,
     /// Does this rank own the part? At stage 0 it updates others' too, but counts only its own in figures of whole parameters.
     pub mine: bool,
 }
@@ -78,6 +82,8 @@ pub(crate) struct Group {
     /// Index in the unit and dims of every parameter of the group, whatever this rank owns of it.
     pub params: Vec<(usize, Vec<u64>)>,
     pub parts: Vec<Part>,
+    /// Logical slices by which figures of whole parameters are summed; 1 where they are summed by rank.
+    pub slices: u64,
     pub states: state::States,
 }
 

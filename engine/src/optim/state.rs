@@ -122,11 +122,12 @@ pub(crate) struct UnitOptim {
 }
 
 impl UnitOptim {
-    /// Allocates the states of `parts`. `params[i]` are the dims and the recipe of parameter `i`, without one it is frozen.
+    /// Allocates the states of `parts`, which are cut at `slices` logical slices. `params[i]` are the dims and the recipe of parameter `i`, without one it is frozen.
     pub fn new(
         device: &Device,
         params: &[(Vec<u64>, Option<Recipe>)],
         parts: &[Part],
+        slices: u64,
     ) -> Result<UnitOptim> {
         // Parameters go together when they are updated alike and keep the same states.
         let mut keys: Vec<(Recipe, Vec<(StateName, Stored)>, Vec<usize>)> = vec![];
@@ -184,6 +185,7 @@ impl UnitOptim {
                     .collect(),
                 recipe,
                 parts,
+                slices,
                 states: States(stores),
             });
         }

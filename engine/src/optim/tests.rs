@@ -171,6 +171,7 @@ impl Job {
                     len: p.of_param.end - p.of_param.start,
                     at,
                     mine: p.rank == rank,
+                    logical: 0,
                 });
             }
         }
@@ -201,7 +202,7 @@ impl Job {
             .zip(&self.recipes)
             .map(|(s, r)| (s.to_vec(), Some(*r)))
             .collect();
-        let optim = UnitOptim::new(device, &params, &parts).unwrap();
+        let optim = UnitOptim::new(device, &params, &parts, 1).unwrap();
         optim.clear(&stream).unwrap();
         let skip = Tensor::dense(
             Arc::new(device.alloc_state(4, Tag::Staging).unwrap()),
@@ -500,8 +501,9 @@ fn golden_values_of_adam() {
             len: 4,
             at: 0,
             mine: true,
+            logical: 0,
         };
-        let optim = UnitOptim::new(&device, &[(vec![4], Some(recipe))], &[part]).unwrap();
+        let optim = UnitOptim::new(&device, &[(vec![4], Some(recipe))], &[part], 1).unwrap();
         optim.clear(&stream).unwrap();
         let value = run.from_f32([4], &p0.map(|v| v as f32)).unwrap();
         for t in 1..=3u64 {
@@ -585,8 +587,9 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
             len: n as u64,
             at: 0,
             mine: true,
+            logical: 0,
         };
-        let optim = UnitOptim::new(&device, &[(vec![n as u64], Some(recipe))], &[part]).unwrap();
+        let optim = UnitOptim::new(&device, &[(vec![n as u64], Some(recipe))], &[part], 1).unwrap();
         optim.clear(&stream).unwrap();
         let cache = RefCell::new(KernelCache::default());
         let run = Run::new(&stream, &Decompositions, &cache);

@@ -232,8 +232,10 @@ fn train_watched(
         t.init().unwrap();
         before(&mut t);
         let batches = |step: u64| -> Vec<(Vec<i32>, Vec<i32>, u64)> {
-            let each = (0..s.micro_batches).map(|m| {
-                let first = u64::from(rank * s.micro_batches + m) * s.batch;
+            let own = s.own_replicas();
+            let each = own.start * s.micro_batches..own.end * s.micro_batches;
+            let each = each.map(|m| {
+                let first = u64::from(m) * s.batch;
                 let (mut tokens, mut targets) = (vec![], vec![]);
                 for q in first..first + s.batch {
                     let (a, b) = ids(step, q);
@@ -268,15 +270,21 @@ fn train_watched(
         after(&t);
         let ledger = t.ledger();
         let data = batches(99);
-        let (tokens, targets, first_sequence) = &data[0];
-        let local = t
-            .evaluate(&MicroBatch {
+        let first_of_each = data.chunks_exact(s.micro_batches as usize).map(|d| &d[0]);
+        let mut local = vec![];
+        // A rank with fewer replicas than others evaluates one again: they gather together.
+        for (tokens, targets, first_sequence) in
+            first_of_each.cycle().take(s.most_replicas() as usize)
+        {
+            let loss = t.evaluate(&MicroBatch {
                 tokens,
                 targets,
                 first_sequence: *first_sequence,
-            })
-            .unwrap();
-        let validation = vec![t.mean(local).unwrap()];
+            });
+            local.push(loss.unwrap());
+        }
+        local.truncate(s.own_replicas().len());
+        let validation = vec![t.mean_over_replicas(&local).unwrap()];
         let mut state = BTreeMap::new();
         if rank == 0 {
             // Any order will do; backward shows that it is not the order of the units.

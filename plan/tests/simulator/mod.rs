@@ -165,6 +165,21 @@ impl Simulator<'_> {
         self.count(end, |op| self.writes(op, unit)) > 0
     }
 
+    /// Gradients of the unit after `end` steps: how many are set aside, and whether one is being written.
+    fn sums(&self, end: usize, unit: u32) -> (u32, bool) {
+        let (mut aside, mut open) = (0u32, false);
+        for op in &self.ops[..end] {
+            open |= self.writes(op, unit);
+            match *op {
+                Op::Fold { unit: u, joins } if u == unit => {
+                    (aside, open) = ((aside + 1).saturating_sub(joins), false);
+                }
+                _ => {}
+            }
+        }
+        (aside, open)
+    }
+
     fn reduces(op: &Op, unit: u32) -> usize {
         match op {
             Op::ReduceGrad { units, .. } => units.iter().filter(|&&u| u == unit).count(),
@@ -286,7 +301,9 @@ impl Simulator<'_> {
                     "norm",
                 )?;
                 let once = |&u: &u32| self.reduced(at + 1, u) == 1 && self.written(at, u);
-                need(units.iter().all(once), "reduce")
+                need(units.iter().all(once), "reduce")?;
+                let folded = |&u: &u32| matches!(self.sums(at, u), (0, _) | (_, false));
+                need(units.iter().all(folded), "not set aside")
             }
             Op::Tie { unit } => {
                 need(
@@ -336,6 +353,12 @@ impl Simulator<'_> {
                 !self.written(at, unit) && self.count(at, |op| *op == Op::ZeroGrad { unit }) == 0,
                 "clear",
             ),
+            Op::Fold { unit, joins } => {
+                let (aside, open) = self.sums(at, unit);
+                let clears = self.any(|op| matches!(op, Op::ZeroGrad { .. }));
+                need(open && joins <= aside && !clears, "fold")?;
+                need(self.reduced(at, unit) == 0, "fold behind the reduction")
+            }
             Op::SendAct { unit, mb, .. } => need(self.flow(at, mb) == Some(unit), "send"),
             Op::RecvAct { mb, .. } => need(self.flow(at, mb).is_none(), "receive"),
             Op::SendGrad { unit, mb, .. } => need(self.flow_grad(at, mb) == Some(unit), "send"),
@@ -449,9 +472,14 @@ impl Simulator<'_> {
             }
             let begun =
                 self.written(end, unit) || self.count(end, |op| *op == Op::ZeroGrad { unit }) > 0;
+            let (aside, open) = self.sums(end, unit);
+            let copies = match self.reduced(end, unit) {
+                0 => u64::from(aside + u32::from(open)).max(1),
+                _ => 1,
+            };
             if self.plan.grads == Home::Resident {
                 held[1] += if self.runs(unit) && backward {
-                    fact.grad_bytes
+                    copies * fact.grad_bytes
                 } else {
                     0
                 };
@@ -469,7 +497,7 @@ impl Simulator<'_> {
                 held[1] += if sliced {
                     self.facts.shard(fact.grad_bytes)
                 } else {
-                    fact.grad_bytes
+                    copies * fact.grad_bytes
                 };
             }
             let moved = self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
@@ -541,6 +569,13 @@ impl Simulator<'_> {
             most += self
                 .facts
                 .shard(self.facts.units[unit as usize].param_bytes);
+        }
+        if let Op::ReduceGrad { units, .. } = op
+            && self.facts.ranks > 1
+        {
+            let beside =
+                |&u: &u32| u64::from(self.sums(at, u).0) * self.facts.units[u as usize].grad_bytes;
+            most += units.iter().map(beside).sum::<u64>();
         }
         if let Some(unit) = op.reads_params() {
             let fact = &self.facts.units[unit as usize];

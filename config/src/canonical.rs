@@ -1,0 +1,53 @@
+//! Canonical sums: what the number of logical shards asks of the other keys.
+
+use crate::resolve::Resolver;
+use crate::settings::Settings;
+
+const KEY: &str = "run.canonical_shards";
+
+impl Resolver<'_> {
+    /// What the batch is divided by: the logical shards, else the ranks.
+    pub(crate) fn replicas(&mut self, s: &Settings, ranks: u64) -> u64 {
+        let Some(shards) = s.run.canonical_shards else {
+            return ranks;
+        };
+        if shards < ranks {
+            self.error(
+                KEY,
+                format!("{shards} logical shards on {ranks} ranks leave ranks without one"),
+                format!("set it to {ranks} or more, or run on at most {shards} ranks"),
+            );
+        }
+        if shards > MOST {
+            self.error(
+                KEY,
+                format!("{shards} logical shards are more than {MOST}"),
+                "every norm is kept by shard: use as many as the most ranks you will run on",
+            );
+        }
+        if s.mesh.pp > 1 {
+            self.error(
+                KEY,
+                "logical shards and pipeline stages together are not available in this build yet",
+                "set mesh.pp to 1, or remove it",
+            );
+        }
+        if s.zero_optimization.zero_quantized_weights {
+            self.error(
+                "zero_optimization.zero_quantized_weights",
+                "8-bit gathers round each rank's slice by itself, so that the number of ranks shows in the bits",
+                format!("remove it, or remove {KEY}"),
+            );
+        }
+        shards
+    }
+}
+
+/// What is said of ranks, said of shards.
+pub(crate) fn of_shards(text: &str) -> String {
+    text.replace("the number of ranks", KEY)
+        .replace("ranks", "logical shards")
+}
+
+/// Figures by logical slice stay small beside the slices themselves.
+const MOST: u64 = 4096;
