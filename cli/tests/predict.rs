@@ -279,6 +279,29 @@ fn quantized_gathers_are_foretold_exactly() {
     }
 }
 
+/// Gradients added up in the type of the parameters, over the two micro-batches of the larger model.
+#[test]
+fn sixteen_bit_accumulation_is_foretold_exactly() {
+    let s = Scratch::new();
+    for (stage, ranks) in [(1, 2), (2, 3)] {
+        let data = r#"{"data_types": {"grad_accum_dtype": "bf16"}, "#;
+        s.write(
+            "c.json",
+            config("llama", 1, stage, "bf16").replacen('{', data, 1),
+        );
+        compare(&s, &format!("accum-{stage}-{ranks}"), ranks);
+    }
+    s.refused(
+        &["config", "check", "c.json", "--set", "bf16.enabled=false"],
+        &[
+            "data_types.grad_accum_dtype",
+            "16-bit type of the parameters",
+            "fp32",
+        ],
+        &[],
+    );
+}
+
 /// A pipeline is planned stage by stage: states of a stage's own units, and what crosses each boundary; it is not trained.
 #[test]
 fn pipelines_are_foretold_and_not_trained() {

@@ -32,6 +32,13 @@ impl Resolver<'_> {
                 "set mesh.pp to 1, or remove it",
             );
         }
+        if s.data_types.grad_accum_dtype != "fp32" {
+            self.error(
+                "data_types.grad_accum_dtype",
+                "canonical sums go over float32 gradients of logical shards",
+                format!("set it to \"fp32\", or remove {KEY}"),
+            );
+        }
         if s.zero_optimization.zero_quantized_weights {
             self.error(
                 "zero_optimization.zero_quantized_weights",

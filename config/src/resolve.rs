@@ -63,6 +63,11 @@ impl Resolved {
         }
     }
 
+    /// Type in which gradients of micro-batches are added up.
+    pub fn accumulation(&self) -> Dtype {
+        accumulation(&self.settings)
+    }
+
     /// How the loss of a float16 run is scaled; `None` for the other types.
     pub fn loss_scale(&self) -> Option<LossScale> {
         let fp16 = &self.settings.fp16;
@@ -557,6 +562,14 @@ fn fixed(s: &Scheduler) -> Option<Schedule> {
     }
 }
 
+fn accumulation(s: &Settings) -> Dtype {
+    match s.data_types.grad_accum_dtype.as_str() {
+        "bf16" => Dtype::Bf16,
+        "fp16" => Dtype::F16,
+        _ => Dtype::F32,
+    }
+}
+
 /// See [`Config::resolve_given`].
 pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resolved, Errors> {
     let mut r = Resolver {
@@ -575,6 +588,11 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         r.warn("zero_optimization.reshard_after_forward", what, fix);
     }
     let dtype = r.dtype(&mut s);
+    if ![Dtype::F32, dtype].contains(&accumulation(&s)) {
+        let what = "gradients are accumulated in float32 or in the 16-bit type of the parameters: another one cannot hold what a backward makes";
+        let fix = "set it to \"fp32\", or to the type that is enabled";
+        r.error("data_types.grad_accum_dtype", what, fix);
+    }
     if s.zero_optimization.zero_quantized_weights {
         let path = "zero_optimization.zero_quantized_weights";
         if dtype == Dtype::F32 {

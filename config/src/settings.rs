@@ -638,6 +638,6 @@ pub enum OnSaveError {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataTypes {
-    /// Type in which gradients are accumulated: `fp32`.
+    /// Type in which gradients are accumulated: `fp32`, `bf16` or `fp16`.
     pub grad_accum_dtype: String,
 }

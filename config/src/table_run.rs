@@ -363,9 +363,9 @@ const DATA_TYPES: Table = Table {
     overlay: None,
     fields: &[word(
         "grad_accum_dtype",
-        &["fp32"],
+        &["fp32", "bf16", "fp16"],
         "\"fp32\"",
-        "type in which gradients are accumulated",
+        "type in which gradients of micro-batches are accumulated: float32, or the 16-bit type of the parameters, rounded behind each",
     )
     .deepspeed()],
 };

@@ -135,7 +135,16 @@ impl Trainer {
             }
         }
         self.flow_grad[m] = Some(dins);
-        Ok(())
+        // What others are tied to is whole behind its own backward, which comes last; on another stage nothing comes.
+        let elsewhere = |o: &usize| self.pipe.as_ref().is_some_and(|p| p.elsewhere.contains(o));
+        let lent = self.units[u]
+            .borrowed
+            .iter()
+            .map(|(o, _)| *o)
+            .filter(elsewhere);
+        let mut whole: Vec<usize> = lent.chain([u]).collect();
+        whole.dedup();
+        whole.into_iter().try_for_each(|u| self.fold_grad(u))
     }
 
     pub(crate) fn add_loss(&mut self, m: usize, outs: &[Tensor], f: &Figures) -> Tensors<()> {

@@ -4,6 +4,7 @@
 //! one step later, so the steady state has no host sync.
 #![forbid(unsafe_code)]
 
+mod accum;
 mod blocks;
 mod canonical;
 mod dry;

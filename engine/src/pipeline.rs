@@ -111,6 +111,11 @@ pub(crate) fn keep_stage(device: &Device, spec: &RankSpec, units: &mut [UnitDecl
             p.stages.len()
         )));
     }
+    if spec.canonical.is_some() {
+        return Err(Error::Invalid(
+            "a pipeline with canonical sums: their tree goes over the ranks of one stage only; leave run.canonical_shards out".into(),
+        ));
+    }
     let held = p.holds(p.stage as usize, units);
     for (u, unit) in units.iter_mut().enumerate() {
         if !held.contains(&u) {

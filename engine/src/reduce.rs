@@ -30,6 +30,7 @@ impl Trainer {
             return self.reduce_canonical(units, how);
         }
         for u in units {
+            self.widen_grad(*u as usize)?;
             self.state[*u as usize].complete_grad(&self.compute)?;
         }
         let stream = if self.spec.overlap {

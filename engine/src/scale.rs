@@ -30,6 +30,8 @@ pub struct Precision {
     pub predivide: Option<f64>,
     /// Type of gradients between the ranks; the collective adds in f32 and rounds once.
     pub wire: DType,
+    /// Type in which gradients of micro-batches are added up: f32, or the 16-bit type of the parameters, rounded behind each micro-batch.
+    pub accum: DType,
 }
 
 impl Default for Precision {
@@ -39,6 +41,7 @@ impl Default for Precision {
             scaler: None,
             predivide: None,
             wire: DType::F32,
+            accum: DType::F32,
         }
     }
 }

@@ -144,6 +144,8 @@ pub(crate) struct UnitState {
     grad: Option<Arc<Buffer>>,
     /// Whole gradients of logical shards and sums of them, in their order.
     aside: Vec<Arc<Buffer>>,
+    /// The sum over micro-batches, where that is kept in 16 bits.
+    pub sum: Option<Arc<Buffer>>,
     /// The reduced gradient of what is owned: buffer, and the element where it starts.
     owned_grad: Option<(Arc<Buffer>, u64)>,
     pub grad_views: Vec<Tensor>,
@@ -347,6 +349,7 @@ impl UnitState {
             optim: UnitOptim::new(device, &each, &parts, logical_slices(&hold))?,
             grad: None,
             aside: vec![],
+            sum: None,
             owned_grad: None,
             grad_views: vec![],
             normed,
@@ -379,7 +382,7 @@ impl UnitState {
     }
 
     /// Elements of the whole buffers.
-    fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         length(&self.layout, &self.hold)
     }
     /// Elements of the whole gradient: of equal slices where each travels to its owner.
@@ -630,6 +633,7 @@ impl UnitState {
     /// Gives the gradient's memory back to the pool.
     pub fn close_grad(&mut self) {
         self.close_whole_grad();
+        self.sum = None;
         self.owned_grad = None;
     }
 }

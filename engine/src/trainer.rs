@@ -258,6 +258,7 @@ impl Trainer {
         }
         crate::eight::check(device, &spec)?;
         spec.check_canonical()?;
+        crate::accum::check(&spec)?;
         assign(&mut units, &spec.optim)?;
         let shared = pipeline::shared(&spec, &units)?;
         pipeline::keep_stage(device, &spec, &mut units)?;
@@ -666,6 +667,7 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
         }
     }
     crate::offload::offload_facts(&mut units, spec);
+    crate::accum::facts(&mut units, spec);
     let mut facts = Facts {
         units,
         micro_batches: spec.most_micro_batches(),

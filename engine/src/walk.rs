@@ -26,6 +26,9 @@ pub(crate) const GRAD_OUT: u8 = 11;
 pub(crate) const FINITE_UNIT: u8 = 12;
 pub(crate) const EIGHT: u8 = 13;
 pub(crate) const FOLD: u8 = 14;
+pub(crate) const FOLD_FIRST: u8 = 20;
+pub(crate) const FOLD_MORE: u8 = 21;
+pub(crate) const WIDEN: u8 = 22;
 
 impl Trainer {
     pub(crate) fn walk(

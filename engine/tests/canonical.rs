@@ -105,6 +105,7 @@ fn and_in_float16_with_a_scaler_that_skips_and_sums_that_are_rounded() {
             scaler: Some(LossScaler::new(rule, 2f64.powi(19), 2, 1, 1.0)),
             predivide: Some(2.0),
             wire: DType::F16,
+            ..Precision::default()
         },
         ..sharded(1, 1, SHARDS)
     };

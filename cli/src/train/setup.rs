@@ -333,6 +333,7 @@ fn precision(r: &Resolved) -> Precision {
         scaler,
         predivide: own.then_some(factor),
         wire: compute_type(r.wire()),
+        accum: compute_type(r.accumulation()),
     }
 }
 

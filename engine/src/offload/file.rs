@@ -1,4 +1,4 @@
-//! What of each unit rests in a file: one file per unit, `[parameters][values][moments][moments][gradient]`, read and written whole
+//! What of each unit rests in a file: one file per unit, `[parameters][values][moments][gradient]`, read and written whole
 //! through the bounded pool of the store.
 //!
 //! Reads run ahead and writes behind as the plan orders them; what bounds them is the pool. A write's failure arrives at whoever
@@ -38,6 +38,7 @@ pub(super) struct Layout {
     value: u64,
     moment1: u64,
     moment2: u64,
+    moments: usize,
     pub grad: u64,
     pub grad_bytes: u64,
     param_bytes: u64,
@@ -45,19 +46,21 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub fn new(numel: u64, compute: DType, grad: DType) -> Layout {
+    pub fn new(numel: u64, compute: DType, grad: DType, moments: usize) -> Layout {
         let page = |b: u64| b.next_multiple_of(ALIGN);
         let param = compute != DType::F32;
         let value = if param { page(compute.bytes(numel)) } else { 0 };
         let moment1 = value + page(4 * numel);
-        let moment2 = moment1 + page(4 * numel);
-        let at = moment2 + page(4 * numel);
+        let moment = |n: usize| if moments > n { page(4 * numel) } else { 0 };
+        let moment2 = moment1 + moment(0);
+        let at = moment2 + moment(1);
         let grad_bytes = grad.bytes(numel);
         Layout {
             param,
             value,
             moment1,
             moment2,
+            moments,
             grad: at,
             grad_bytes,
             param_bytes: compute.bytes(numel),
@@ -76,8 +79,8 @@ impl Layout {
         Pieces {
             param: self.param.then(|| at(0)),
             value: at(self.value),
-            moment1: at(self.moment1),
-            moment2: at(self.moment2),
+            moment1: (self.moments > 0).then(|| at(self.moment1)),
+            moment2: (self.moments > 1).then(|| at(self.moment2)),
             grad: Some(at(self.grad)),
         }
     }

@@ -49,8 +49,9 @@ pub(super) struct Pinned {
 pub(super) struct Pieces {
     pub param: Option<(Arc<Buffer>, u64)>,
     pub value: (Arc<Buffer>, u64),
-    pub moment1: (Arc<Buffer>, u64),
-    pub moment2: (Arc<Buffer>, u64),
+    /// As many as the optimizer keeps.
+    pub moment1: Option<(Arc<Buffer>, u64)>,
+    pub moment2: Option<(Arc<Buffer>, u64)>,
     pub grad: Option<(Arc<Buffer>, u64)>,
 }
 
@@ -61,8 +62,8 @@ pub(super) fn piece(at: &(Arc<Buffer>, u64), dtype: DType, r: &Range<u64>) -> Te
 }
 
 impl Memory {
-    /// All of `numel` elements, zero.
-    pub fn host(device: &Device, compute: DType, numel: u64) -> Result<Memory> {
+    /// All of `numel` elements with so many moments, zero.
+    pub fn host(device: &Device, compute: DType, numel: u64, moments: usize) -> Result<Memory> {
         let zeros = |bytes: u64, tag| -> Result<Option<HostBuffer>> {
             let mut b = device.alloc_host(bytes, tag)?;
             b.write()?.fill(0);
@@ -74,8 +75,14 @@ impl Memory {
                 c => zeros(c.bytes(numel), Tag::Param)?,
             },
             value: zeros(4 * numel, Tag::Master)?,
-            moment1: zeros(4 * numel, Tag::Moment)?,
-            moment2: zeros(4 * numel, Tag::Moment)?,
+            moment1: match moments {
+                0 => None,
+                _ => zeros(4 * numel, Tag::Moment)?,
+            },
+            moment2: match moments {
+                0 | 1 => None,
+                _ => zeros(4 * numel, Tag::Moment)?,
+            },
         })))
     }
 
@@ -116,12 +123,8 @@ impl Memory {
             }
         };
         let (param, grad) = (lend(p.param.take())?, lend(grad)?);
-        let states = (
-            lend(p.value.take())?,
-            lend(p.moment1.take())?,
-            lend(p.moment2.take())?,
-        );
-        let (Some(value), Some(moment1), Some(moment2)) = states else {
+        let (moment1, moment2) = (lend(p.moment1.take())?, lend(p.moment2.take())?);
+        let Some(value) = lend(p.value.take())? else {
             return crossweave_tensor::shape_error("a unit's memory is lent already");
         };
         Ok(Pieces {
@@ -142,8 +145,8 @@ impl Memory {
             p.param = Some(unlend(b.0)?);
         }
         p.value = Some(unlend(lent.value.0)?);
-        p.moment1 = Some(unlend(lent.moment1.0)?);
-        p.moment2 = Some(unlend(lent.moment2.0)?);
+        p.moment1 = lent.moment1.map(|b| unlend(b.0)).transpose()?;
+        p.moment2 = lent.moment2.map(|b| unlend(b.0)).transpose()?;
         lent.grad.map(|b| unlend(b.0)).transpose()
     }
 }

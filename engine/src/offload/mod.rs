@@ -19,6 +19,7 @@ pub(crate) use spill::Spilled;
 
 use crate::error::{Error, Result};
 use crate::figures::Figures;
+use crate::optim::elementwise_states;
 use crate::state::StateKind;
 use crate::trainer::{RankSpec, Trainer};
 use crate::walk::GRAD_OUT;
@@ -100,6 +101,8 @@ pub(crate) struct Offload {
     ins: Vec<u64>,
     /// Elements on the host, by unit.
     hosted: Vec<u64>,
+    /// Moments that are kept, by unit.
+    moments: Vec<usize>,
     layouts: Vec<Layout>,
     grad: DType,
     store: Option<Arc<Store>>,
@@ -140,16 +143,30 @@ impl Offload {
         // A scaled sum may lie beyond what float16 can say and still be finite.
         let wide = how.grad_f32 || spec.compute == DType::F16;
         let grad = if wide { DType::F32 } else { spec.compute };
-        let other = |r: &(Recipe, Range<u64>)| !matches!(r.0.optimizer, Optimizer::Adam(_));
-        if shares.iter().flat_map(|s| &s.1).any(other) {
-            return crossweave_tensor::shape_error(
-                "the host updates with Adam and AdamW only; choose one of them, or set offload_optimizer.device to \"none\"",
-            );
+        let alone = |o: &Optimizer| {
+            matches!(
+                o,
+                Optimizer::Adam(_) | Optimizer::Lion { .. } | Optimizer::Sgd(_)
+            )
+        };
+        let mut all = shares.iter().flat_map(|s| &s.1);
+        if let Some((r, _)) = all.find(|(r, _)| !alone(&r.optimizer)) {
+            return crossweave_tensor::shape_error(format!(
+                "the host updates what looks at one element at a time, Adam, AdamW, Lion and SGD, and {} needs whole parameters or blocks; choose one of them, or set offload_optimizer.device to \"none\"",
+                r.optimizer.name()
+            ));
         }
+        // A unit keeps as many moments as the hungriest of its optimizers.
+        let kept = |s: &Share| {
+            let each = s.1.iter().map(|(r, _)| elementwise_states(&r.optimizer));
+            each.max().unwrap_or(0)
+        };
+        let moments: Vec<usize> = shares.iter().map(kept).collect();
         let hosted: Vec<u64> = shares.iter().map(|s| s.0).collect();
         let layouts: Vec<Layout> = hosted
             .iter()
-            .map(|n| Layout::new(*n, spec.compute, grad))
+            .zip(&moments)
+            .map(|(n, moments)| Layout::new(*n, spec.compute, grad, *moments))
             .collect();
         let shared = Arc::new(Shared::default());
         let store = match how.tier {
@@ -169,11 +186,11 @@ impl Offload {
         let mut grads = vec![];
         let mut units = vec![];
         let mut files = vec![];
-        for ((numel, runs), layout) in shares.into_iter().zip(&layouts) {
+        for (((numel, runs), layout), moments) in shares.into_iter().zip(&layouts).zip(&moments) {
             let memory = match (&store, numel) {
                 (_, 0) => Memory::None,
                 (Some(_), _) => Memory::File,
-                (None, _) => Memory::host(device, spec.compute, numel)?,
+                (None, _) => Memory::host(device, spec.compute, numel, *moments)?,
             };
             let file = match &store {
                 Some(s) if numel > 0 => Some(s.file("state", layout.end).map_err(failed)?),
@@ -230,6 +247,7 @@ impl Offload {
             ins: vec![0; hosted.len()],
             shared,
             hosted,
+            moments,
             layouts,
             grad,
             store,
@@ -493,7 +511,9 @@ impl Trainer {
             self.write_values(u, local.start, &bytes)?;
         }
         let zeros = vec![0u8; 4 * self.hosted(u) as usize];
-        for kind in [StateKind::Moment1, StateKind::Moment2] {
+        let kept = self.offload.as_ref().map_or(0, |o| o.moments[u]);
+        let kinds = [StateKind::Moment1, StateKind::Moment2];
+        for kind in kinds.into_iter().take(kept) {
             self.write_hosted(u, kind, 0, &zeros)?;
         }
         self.state[u].optim.clear(&self.compute)
@@ -553,6 +573,9 @@ impl Trainer {
         let Some((part, local)) = self.state[u].hosted(i) else {
             return Ok(0);
         };
+        if self.state_shape(u, i, kind).is_none() {
+            return Ok(0);
+        }
         let end = from.saturating_add(bytes.len() as u64 / 4);
         let (a, b) = (part.start.max(from), part.end.min(end));
         if a >= b {

@@ -6,7 +6,7 @@
 
 use super::file::{Files, PATIENCE};
 use super::memory::{Hosted, Memory, Pieces, piece};
-use crate::optim::op_step;
+use crate::optim::{self, Cells, elementwise, elementwise_states, op_step};
 use crate::state::StateKind;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream};
@@ -280,13 +280,64 @@ impl Worker {
         }
     }
 
+    /// The coefficient and the skip count of the step, where they are asked for.
+    fn words(&self, k: Knobs) -> (Option<Tensor>, Option<Tensor>) {
+        let words = self.words.as_ref();
+        let word = |i: u64, dtype| words.map(|w| Tensor::dense(w.clone(), 4 * i, [1], dtype));
+        (
+            word(3, DType::F32).filter(|_| k.coef),
+            word(4, DType::U32).filter(|_| k.skip),
+        )
+    }
+
+    /// Optimizers that look at one element at a time: the device's own formulas on the host's memory.
+    fn launch_cells(
+        &self,
+        run: &Run<'_>,
+        unit: &Hosted,
+        pieces: &Pieces,
+        (recipe, optimizer): (&Recipe, &Optimizer),
+        k: Knobs,
+    ) -> Result<()> {
+        let Some(grad) = &pieces.grad else {
+            return crossweave_tensor::shape_error("an update before its gradient");
+        };
+        let moments = [&pieces.moment1, &pieces.moment2];
+        let moments: Vec<_> = moments.into_iter().flatten().collect();
+        let kept = elementwise_states(optimizer);
+        let mut cells = vec![];
+        for (_, r) in unit.runs.iter().filter(|(same, _)| same == recipe) {
+            let states = moments.iter().take(kept);
+            cells.push(Cells {
+                value: piece(&pieces.value, DType::F32, r),
+                copy: pieces.param.as_ref().map(|p| piece(p, self.compute, r)),
+                grad: piece(grad, self.grad, r),
+                states: states.map(|m| piece(m, DType::F32, r)).collect(),
+            });
+        }
+        let (coef, skip) = self.words(k);
+        let knobs = optim::Knobs {
+            lr: k.lr,
+            step: k.step,
+            betas: k.betas,
+            grad_scale: k.grad_scale,
+            coef,
+            factor: None,
+            skip,
+            sum: &|_| Ok(()),
+        };
+        let knobs = optim::Knobs {
+            factor: optim::factor(run, &knobs)?,
+            ..knobs
+        };
+        let lr = k.lr * recipe.lr_scale;
+        elementwise(run, optimizer, &cells, &knobs, lr, recipe.weight_decay)
+    }
+
     fn launch(&self, unit: &Hosted, pieces: &Pieces, k: Knobs) -> Result<()> {
         let run = Run::new(&self.stream, &Decompositions, &unit.cache);
         let master = self.compute != DType::F32;
-        let words = self.words.as_ref();
-        let word = |i: u64, dtype| words.map(|w| Tensor::dense(w.clone(), 4 * i, [1], dtype));
-        let coef = word(3, DType::F32).filter(|_| k.coef);
-        let skip = word(4, DType::U32).filter(|_| k.skip);
+        let (coef, skip) = self.words(k);
         let mut recipes: Vec<Recipe> = vec![];
         for (r, _) in &unit.runs {
             if !recipes.contains(r) {
@@ -294,8 +345,10 @@ impl Worker {
             }
         }
         for recipe in recipes {
-            let Optimizer::Adam(a) = recipe.optimizer.with_betas(k.betas) else {
-                return crossweave_tensor::shape_error("the host updates with Adam only");
+            let optimizer = recipe.optimizer.with_betas(k.betas);
+            let Optimizer::Adam(a) = optimizer else {
+                self.launch_cells(&run, unit, pieces, (&recipe, &optimizer), k)?;
+                continue;
             };
             let dynamic = op::AdamwDyn {
                 lr: k.lr * recipe.lr_scale,
@@ -310,20 +363,15 @@ impl Worker {
                     return crossweave_tensor::shape_error("an update before its gradient");
                 };
                 let grad = piece(grad, self.grad, r);
+                let (Some(m), Some(v)) = (&pieces.moment1, &pieces.moment2) else {
+                    return crossweave_tensor::shape_error("Adam without its moments");
+                };
+                let (m, v) = (f32s(m), f32s(v));
                 match &pieces.param {
-                    Some(p) if master => tensors.extend([
-                        piece(p, self.compute, r),
-                        grad,
-                        f32s(&pieces.moment1),
-                        f32s(&pieces.moment2),
-                        f32s(&pieces.value),
-                    ]),
-                    _ => tensors.extend([
-                        f32s(&pieces.value),
-                        grad,
-                        f32s(&pieces.moment1),
-                        f32s(&pieces.moment2),
-                    ]),
+                    Some(p) if master => {
+                        tensors.extend([piece(p, self.compute, r), grad, m, v, f32s(&pieces.value)])
+                    }
+                    _ => tensors.extend([f32s(&pieces.value), grad, m, v]),
                 }
             }
             if tensors.is_empty() {

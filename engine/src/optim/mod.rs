@@ -22,7 +22,8 @@ pub(crate) use adam::op_step;
 pub use assign::assign;
 pub(crate) use assign::recipes;
 pub(crate) use map::map;
-pub(crate) use state::{StateView, UnitOptim};
+pub(crate) use simple::{Cells, elementwise, states as elementwise_states};
+pub(crate) use state::{StateView, UnitOptim, factor};
 
 use crossweave_tensor::{Result, Run, Tensor};
 use crossweave_zero::optim::{Optimizer, Recipe};
@@ -120,8 +121,10 @@ impl Group {
         match self.recipe.optimizer.with_betas(k.betas) {
             Optimizer::Adam(a) => adam::update(run, self, f, k, &a, lr),
             Optimizer::Adam8bit(a) => blocks8::update(run, self, f, k, &a, lr),
-            Optimizer::Lion { betas } => simple::lion(run, self, f, k, betas, lr),
-            Optimizer::Sgd(s) => simple::sgd(run, self, f, k, &s, lr),
+            o @ (Optimizer::Lion { .. } | Optimizer::Sgd(_)) => {
+                let cells = simple::cells(self, f)?;
+                simple::elementwise(run, &o, &cells, k, lr, self.recipe.weight_decay)
+            }
             Optimizer::Lamb(l) => lamb::update(run, self, f, k, &l, lr),
             Optimizer::Adafactor(a) => adafactor::update(run, self, f, k, &a, lr),
             Optimizer::Muon(m) => muon::update(run, self, f, k, &m, lr),

@@ -115,6 +115,24 @@ impl StateView {
     }
 }
 
+/// What gradients are multiplied by as one f32 on the device, for formulas that take no number from the host.
+pub(crate) fn factor(run: &Run<'_>, k: &Knobs<'_>) -> Result<Option<Tensor>> {
+    if k.grad_scale == 1.0 {
+        return Ok(k.coef.clone());
+    }
+    let out = run.empty([1], DType::F32)?;
+    let scale = k.grad_scale as f32;
+    match &k.coef {
+        Some(c) => map(run, &[&out], &[c], &[scale], |x| {
+            vec![x[0] * x[0].scalar(0)]
+        })?,
+        None => run
+            .stream()
+            .fill(out.region(), u64::from(scale.to_bits()), 4)?,
+    }
+    Ok(Some(out))
+}
+
 /// A unit's optimizer on this rank.
 #[derive(Default)]
 pub(crate) struct UnitOptim {
@@ -211,20 +229,9 @@ impl UnitOptim {
     /// One optimizer step of the unit.
     pub fn update(&self, run: &Run<'_>, flat: &Flat, k: &Knobs<'_>) -> Result<()> {
         let fused = |g: &Group| matches!(g.recipe.optimizer, Optimizer::Adam(_));
-        let factor = if k.grad_scale == 1.0 || self.groups.iter().all(fused) {
-            k.coef.clone()
-        } else {
-            let out = run.empty([1], DType::F32)?;
-            let scale = k.grad_scale as f32;
-            match &k.coef {
-                Some(c) => map(run, &[&out], &[c], &[scale], |x| {
-                    vec![x[0] * x[0].scalar(0)]
-                })?,
-                None => run
-                    .stream()
-                    .fill(out.region(), u64::from(scale.to_bits()), 4)?,
-            }
-            Some(out)
+        let factor = match self.groups.iter().all(fused) {
+            true => k.coef.clone(),
+            false => factor(run, k)?,
         };
         let k = Knobs {
             factor,
