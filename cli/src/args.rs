@@ -1,5 +1,6 @@
 //! The command line, stated once: subcommands, flags, and an example with each.
 
+use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -63,6 +64,11 @@ pub enum Command {
         after_help = "Examples:\n  crossweave report runs/quickstart\n  crossweave report runs/quickstart --tensorboard"
     )]
     Report(ReportArgs),
+    /// Show what each rank asked of the others last, from the records a failed run has left
+    #[command(
+        after_help = "Examples:\n  crossweave flight runs/a\n  crossweave flight runs/a --last 40\n  crossweave flight runs/a/flight-rank2.json\n\nA run that fails while ranks talk to each other leaves flight-rank<R>.json in its folder: the last 1024 collectives of the rank, with\ncall sites. The table has one line for ranks that asked for the same, and marks who differs and who is behind."
+    )]
+    Flight(FlightArgs),
     /// Look into checkpoints, or verify every byte of them
     #[command(
         after_help = "Examples:\n  crossweave checkpoint inspect runs/quickstart\n  crossweave checkpoint verify runs/quickstart/checkpoints/step-00000200"
@@ -83,6 +89,17 @@ pub struct BackendArgs {
     /// Back end from this plugin file
     #[arg(long, value_name = "PATH")]
     pub plugin: Option<PathBuf>,
+}
+
+/// Flags of `flight`.
+#[derive(Clone, Debug, Args)]
+pub struct FlightArgs {
+    /// A run's folder, or one flight-rank<R>.json
+    #[arg(value_name = "DIR|FILE")]
+    pub path: PathBuf,
+    /// Collectives shown of each group
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u64).range(1..).map(|n| n as usize))]
+    pub last: usize,
 }
 
 /// Flags of `train`.

@@ -69,12 +69,14 @@ pub enum CliError {
         source: Box<CliError>,
     },
     /// Another process of the job.
-    #[error("rank {rank} stops: {failure}")]
+    #[error("rank {rank} stops: {failure}{}", was.as_ref().map_or(String::new(), |w| format!("; {w}")))]
     Peer {
         /// This rank.
         rank: u32,
         /// What the other said, or that it died.
         failure: crossweave_mesh::PeerFailure,
+        /// Where the checker has seen it last, of one that died without a word.
+        was: Option<String>,
     },
     /// Another process has said it.
     #[error("")]
@@ -115,12 +117,17 @@ impl CliError {
     }
 
     /// Another process's failure, as rank `rank` has it. What rank 0 has said itself is not repeated.
-    pub fn peer(rank: u32, failure: &crossweave_mesh::PeerFailure) -> CliError {
+    pub fn peer(
+        rank: u32,
+        failure: &crossweave_mesh::PeerFailure,
+        was: Option<String>,
+    ) -> CliError {
         match (failure.rank, &failure.message) {
             (0, Some(_)) => CliError::Elsewhere { code: 1 },
             _ => CliError::Peer {
                 rank,
                 failure: failure.clone(),
+                was: was.filter(|_| failure.message.is_none()),
             },
         }
     }

@@ -10,6 +10,7 @@ mod checkpoints;
 mod configs;
 mod error;
 mod estimate;
+mod flight;
 mod generate;
 mod infer;
 mod model;
@@ -59,6 +60,7 @@ fn run(command: Command) -> Result<()> {
         Command::Plan(a) => plan::run(&a),
         Command::Estimate(a) => estimate::run(&a),
         Command::Report(a) => reports::run(&a),
+        Command::Flight(a) => flight::run(&a),
         Command::Checkpoint { action } => checkpoints::run(action),
     }
 }

@@ -6,8 +6,8 @@
 use crate::backend;
 use crate::error::{CliError, Result};
 use crossweave_hal::loader::{find, load};
-use crossweave_hal::{Carrier, HostServices, KvStore, Plugin};
-use crossweave_mesh::{JobStore, LateStore, Launch, Launcher, PeerFailure, detect, meet};
+use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin};
+use crossweave_mesh::{JobStore, LateStore, Launch, Launcher, PeerFailure, detect, meet, seats};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,8 @@ pub struct Processes {
     pub carrier: Carrier,
     /// Reaches every rank.
     pub store: JobStore,
+    /// Where the processes of this host check each other.
+    pub board: Board,
     plugin: Plugin,
 }
 
@@ -123,10 +125,12 @@ impl Processes {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let store = meet(&carrier, &launch, name.trim(), MEETING)?;
         late.bind(store.clone());
+        let board = seats(&store, launch.rank, launch.world, name.trim(), MEETING)?;
         Ok(Processes {
             launch,
             carrier,
             store,
+            board,
             plugin,
         })
     }
@@ -228,8 +232,9 @@ impl Processes {
     /// left to say (nothing), and ends this process if it does not end by itself.
     pub fn watch(&self, tell: impl Fn(CliError) + Send + 'static) {
         let rank = self.launch.rank;
+        let board = self.board.clone();
         self.store.on_failure(move |f| {
-            let e = CliError::peer(rank, f);
+            let e = CliError::peer(rank, f, board.last_call(f.rank));
             if !e.is_silent() {
                 eprintln!("error: {e}");
             }
@@ -265,7 +270,7 @@ impl Processes {
                 Err(CliError::Elsewhere { code })
             }
             (_, Some(f)) => {
-                let e = CliError::peer(rank, &f);
+                let e = CliError::peer(rank, &f, self.board.last_call(f.rank));
                 if e.is_silent() {
                     std::thread::sleep(LAST_WORDS);
                 }

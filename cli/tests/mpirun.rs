@@ -361,6 +361,15 @@ fn a_killed_rank_ends_the_job_with_its_name_and_the_run_goes_on_from_its_checkpo
                 said.contains(&format!("rank {rank} died without a word")),
                 "{family}: {said}"
             );
+            // Where it was, from the memory it shared with the others; and the record of all of them, its own too.
+            assert!(said.contains("its last call was all_reduce"), "{said}");
+            let record = s.run(&["flight", &out]);
+            let table = String::from_utf8_lossy(&record.stdout).into_owned();
+            assert!(record.status.success(), "{}", text(&record));
+            for r in 0..3 {
+                assert!(table.contains(&format!("rank {r}   ")), "{table}");
+            }
+            assert!(table.contains("group dp of ranks 0 1 2"), "{table}");
             assert!(
                 !said.contains("panicked") && !said.contains("a bug"),
                 "{said}"

@@ -425,6 +425,8 @@ pub struct Run {
     /// Logical shards of the batch, over which every sum goes in one tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canonical_shards: Option<u64>,
+    /// Seconds a collective waits for a slow rank.
+    pub comm_timeout_s: f64,
 }
 
 /// Compute types.

@@ -325,6 +325,11 @@ const RUN: Table = Table {
             "",
             "cut the batch into so many logical shards, over which every sum goes in one tree: bitwise the same training on any number of ranks up to it; the batch sizes are then of shards instead of ranks; absent = off",
         ),
+        positive(
+            "comm_timeout_s",
+            "1800.0",
+            "seconds a collective waits for a slow rank; mistakes and deadlocks are found without waiting",
+        ),
     ],
 };
 

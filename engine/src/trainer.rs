@@ -187,6 +187,8 @@ pub struct Trainer {
     pub(crate) slots: Slots,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
+    /// The checker's numbers of the plan's steps.
+    pub(crate) step_names: Vec<Option<u16>>,
     /// The host's side, where states rest there.
     pub(crate) offload: Option<Offload>,
     /// Where this rank is a stage of a pipeline.
@@ -366,6 +368,7 @@ impl Trainer {
             gather,
             slots: Slots::default(),
             groups: MeshGroups::new(mesh),
+            step_names: vec![],
             offload,
             pipe,
             spill_out,

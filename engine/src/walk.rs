@@ -56,6 +56,7 @@ impl Trainer {
             if done.is_err() {
                 break;
             }
+            self.device.at_step(self.step_number(s));
             self.note_step(false);
             done = self
                 .run_step(s, batches, &data, &figures)
@@ -67,6 +68,7 @@ impl Trainer {
                 });
             self.note_step(true);
         }
+        self.device.at_step(0);
         self.put_plan(plan);
         self.flow.iter_mut().for_each(Vec::clear);
         self.flow_grad.iter_mut().for_each(|g| *g = None);
@@ -87,6 +89,16 @@ impl Trainer {
         figures.lr = self.lr;
         self.pending.push_back((self.step, figures, event));
         Ok(())
+    }
+
+    /// What the collective checker calls a step: its number and text in the plan, told once.
+    fn step_number(&mut self, s: &Step) -> u16 {
+        let at = s.id.0 as usize;
+        if self.step_names.len() <= at {
+            self.step_names.resize(at + 1, None);
+        }
+        let device = &self.device;
+        *self.step_names[at].get_or_insert_with(|| device.step_number(&format!("{at} {}", s.op)))
     }
 
     fn run_step(

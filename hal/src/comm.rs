@@ -456,9 +456,13 @@ impl Communicator {
         members: &[Collective<'_>],
         tag: CommTag,
     ) -> Result<()> {
-        let asked = self.announce(stream, members, tag)?;
-        let result = self.group_uncounted(stream, members);
-        self.launched(asked, stream, members, tag, result)
+        let site = Location::caller();
+        self.alive(members.first(), site)?;
+        self.described(members, |comm, descs| {
+            let asked = comm.enter(stream, members, tag, site)?;
+            let result = comm.launch(stream, members, descs);
+            comm.launched(asked, stream, members, tag, result)
+        })
     }
 
     /// Says what is going to be launched: it is recorded and held against what the other ranks ask for, before anything happens.
@@ -477,6 +481,16 @@ impl Communicator {
         let site = Location::caller();
         self.alive(members.first(), site)?;
         members.iter().try_for_each(|m| self.validate(m))?;
+        self.enter(stream, members, tag, site)
+    }
+
+    fn enter(
+        &mut self,
+        stream: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+        site: &'static Location<'static>,
+    ) -> Result<Asked> {
         if let Some(o) = &self.observer {
             o.before(&self.inner.name, members, tag)?;
         }
@@ -545,6 +559,15 @@ impl Communicator {
     #[track_caller]
     pub fn group_uncounted(&mut self, stream: &Stream, members: &[Collective<'_>]) -> Result<()> {
         self.alive(members.first(), Location::caller())?;
+        self.described(members, |comm, descs| comm.launch(stream, members, descs))
+    }
+
+    /// Makes the descriptors of a group's members: what does not fit is refused before anything has happened.
+    fn described<T>(
+        &mut self,
+        members: &[Collective<'_>],
+        then: impl FnOnce(&mut Communicator, &[abi::CollDesc]) -> Result<T>,
+    ) -> Result<T> {
         let mut small = [NULL_DESC; 4];
         let mut large = vec![];
         let descs: &mut [abi::CollDesc] = if members.len() <= small.len() {
@@ -558,6 +581,15 @@ impl Communicator {
             *d = self.desc(m, self.seq)?.0;
             mask::check(&self.inner.mask, d, m)?;
         }
+        then(self, descs)
+    }
+
+    fn launch(
+        &self,
+        stream: &Stream,
+        members: &[Collective<'_>],
+        descs: &[abi::CollDesc],
+    ) -> Result<()> {
         if self.inner.carried.is_some() {
             return carrier::group(&self.inner, stream, members, descs);
         }

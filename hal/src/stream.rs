@@ -25,6 +25,8 @@ pub(crate) struct StreamCore {
     waits: AtomicU64,
     /// Waits one by one, while somebody wants them.
     log: Mutex<Option<Vec<Wait>>>,
+    /// [`State::seq`], to look at without the lock.
+    calls: AtomicU64,
     fault: Arc<Fault>,
     watch: Arc<Watch>,
 }
@@ -106,6 +108,7 @@ impl StreamCore {
             state: Mutex::new(state),
             waits: AtomicU64::new(0),
             log: Mutex::new(None),
+            calls: AtomicU64::new(0),
             fault,
             watch,
         }
@@ -212,7 +215,7 @@ impl StreamCore {
 
     /// Calls submitted so far.
     pub fn calls(&self) -> u64 {
-        self.lock().seq
+        self.calls.load(Relaxed)
     }
 
     /// Waits until call `seq` has finished.
@@ -306,6 +309,7 @@ impl Stream {
             let Some((u, reuse)) = wait else {
                 submit(self.core.handle.0).map_err(|e| self.core.watch.explain(e))?;
                 st.seq += 1;
+                self.core.calls.store(st.seq, Relaxed);
                 let mine = Use {
                     stream: self.core.id,
                     seq: st.seq,

@@ -6,11 +6,13 @@
 pub mod groups;
 pub mod launch;
 pub mod meet;
+pub mod seats;
 pub mod store;
 pub mod topology;
 
 pub use groups::{Mesh, MeshOptions};
 pub use launch::{Launch, LaunchError, Launcher, detect};
 pub use meet::meet;
+pub use seats::{seats, seats_in};
 pub use store::{JobStore, LateStore, PeerFailure};
 pub use topology::{Axis, Coords, Group, Topology, TopologyError};

@@ -17,6 +17,7 @@ mod table;
 
 use crate::args::TrainArgs;
 use crate::error::{CliError, Result};
+use crate::flight;
 use crate::processes::Processes;
 use crossweave_engine::RankLedger;
 use gate::Shared;
@@ -49,6 +50,9 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         p.agree(&job.out, &job.resolved.to_json())?;
     }
     let first = processes.is_none_or(Processes::first);
+    if first {
+        flight::clear(&job.out);
+    }
     let stop = stop_on_signal(first)?;
     let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
     if let Some(p) = processes {
@@ -57,6 +61,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     }
     let ends = run_ranks(&job, &shared, processes);
     if let Some(first) = shared.first_error() {
+        record(&job, processes, &first);
         return Err(first);
     }
     let mut ledgers = vec![];
@@ -90,6 +95,20 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         p.done(end.as_ref().map_or_else(CliError::exit_code, |()| 0))?;
     }
     end
+}
+
+/// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and those of the dead, who cannot.
+fn record(job: &Job, processes: Option<&Processes>, why: &CliError) {
+    let failure = processes.and_then(|p| p.store.failure());
+    let why = match &failure {
+        Some(f) => f.to_string(),
+        None => why.to_string(),
+    };
+    let dead = failure.filter(|f| f.message.is_none()).map(|f| f.rank);
+    let ours = |rank: u32| job.here.contains(&rank) || dead == Some(rank);
+    if let Err(e) = flight::write(&job.out, job.plugin.board(), ours, &why) {
+        eprintln!("warning: no flight record: {e}");
+    }
 }
 
 /// Every rank's ledger, on rank 0.

@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 28] = [
+const FREE: [&str; 29] = [
     "checkpoint",
     "run.dtype",
     "bf16",
@@ -62,6 +62,7 @@ const FREE: [&str; 28] = [
     "zero_optimization",
     "activation_checkpointing",
     "run.deterministic",
+    "run.comm_timeout_s",
     "scheduler.params",
 ];
 

@@ -116,6 +116,10 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     );
     let plugin = backend::choose(&args.backend, &config.settings.run.backend, &host)?;
     backend::count(&plugin)?;
+    let plugin = match processes {
+        Some(p) => plugin.on_board(&p.board),
+        None => plugin,
+    };
 
     let hf = matches!(model, Model::Hf(_));
     let mut spec = source::spec(&data, Some(&model))?;
@@ -375,14 +379,21 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
             .zero_optimization
             .overlap_comm
             .unwrap_or(r.settings.run.overlap),
-        // Long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
-        timeout: Some(Duration::from_secs(1800)),
+        // By default long enough for a peer that writes a large checkpoint on a slow disk; a rank that fails aborts the others at once.
+        timeout: Some(comm_timeout(r.settings.run.comm_timeout_s)),
         zero: zero_spec(&r.settings.zero_optimization),
         precision: precision(r),
         offload: None,
         pipeline: None,
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
     }
+}
+
+/// `run.comm_timeout_s`; what is beyond any clock is for ever.
+fn comm_timeout(seconds: f64) -> Duration {
+    let forever = Duration::from_secs(u32::MAX.into());
+    let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
+    asked.clamp(Duration::from_millis(1), forever)
 }
 
 /// DeepSpeed's own bucket, which its configs write out: half a billion elements, more than most models have.

@@ -187,6 +187,12 @@ impl Member {
     #[inline]
     fn collective(&mut self, mut raw: Raw, c: &Collective<'_>) -> Result<()> {
         let seq = self.count + 1;
+        // Asked for now, so that it is on its way while the record is written.
+        let next = (self.index + 1) % self.size;
+        let early = self.peers[next as usize].as_ref();
+        let early = early.map_or(0, |p| {
+            p.seat.word(p.at + seq as usize % CHAIN).load(Relaxed)
+        });
         raw.seq = seq;
         self.count = seq;
         self.chain = mix(self.chain ^ raw.print.fingerprint());
@@ -204,8 +210,9 @@ impl Member {
         seat.word(self.region + slot).store(mine, SeqCst);
         if self.size > 1 {
             let n = self.size;
-            let next = (self.index + 1) % n;
-            self.compare(next, seq, slot, mine)?;
+            if early != mine {
+                self.compare(next, seq, slot, mine)?;
+            }
             let last = (self.index + n - 1) % n;
             if last != next {
                 self.compare(last, seq, slot, mine)?;
@@ -219,7 +226,6 @@ impl Member {
 
     #[inline]
     fn compare(&mut self, with: u32, seq: u64, slot: usize, mine: u64) -> Result<()> {
-        let key = self.key;
         let Some(p) = self.peer(with) else {
             return Ok(());
         };
@@ -227,6 +233,15 @@ impl Member {
         if theirs == mine {
             return Ok(());
         }
+        self.unequal(with, seq, theirs, mine)
+    }
+
+    /// The neighbour has not come yet, or differs, or never comes.
+    fn unequal(&mut self, with: u32, seq: u64, theirs: u64, mine: u64) -> Result<()> {
+        let key = self.key;
+        let Some(p) = self.peer(with) else {
+            return Ok(());
+        };
         // A place that another communicator has taken over says nothing of this one.
         let same = p.seat.group_word(p.entry, GroupWord::Key).load(Acquire) == key;
         let differs = same && theirs >> 48 == mine >> 48;

@@ -159,7 +159,9 @@ impl Board {
             known.extend(&keys[i]);
         }
         let all = seats.into_iter().zip(taken);
-        all.filter_map(|(s, t)| t.then_some(s)).collect()
+        let mut all: Vec<_> = all.filter_map(|(s, t)| t.then_some(s)).collect();
+        all.sort_by_key(|s| s.seat.rank());
+        all
     }
 
     /// Passes a verdict on everybody who has to do with `from`: the first one made stays, and all get it.
@@ -278,6 +280,22 @@ impl Board {
     pub fn flight(&self) -> Flight {
         let seats = self.seats();
         Flight::of(seats.iter().map(|s| (&*s.seat, s.verdict())))
+    }
+
+    /// Where a rank was seen last: `its last call was all_reduce of … 0.2 s ago`.
+    pub fn last_call(&self, rank: u32) -> Option<String> {
+        let seats = self.seats();
+        let at = seats.iter().find(|s| s.seat.rank() == Some(rank))?;
+        let op = at.seat.ops().pop()?;
+        let host = match at.seat.wait() {
+            Some(_) => ", and its host waited",
+            None => "",
+        };
+        Some(format!(
+            "its last call was {} {}{host}",
+            op.say(),
+            judge::age(op.at)
+        ))
     }
 
     /// The verdict that ended the job, if one did.
@@ -448,7 +466,10 @@ impl Watch {
         self.seat().map_or(0, |(_, at)| at.seat.step_number(name))
     }
     pub fn set_step(&self, number: u16) {
-        if let Some((_, at)) = self.seat() {
+        if !self.on.load(Acquire) {
+            return;
+        }
+        if let Some((_, at)) = &*lock(&self.place) {
             at.seat.set_step(number);
         }
     }
@@ -520,10 +541,7 @@ impl Watch {
         };
         match result {
             Ok(()) => {
-                // Who has waited for a stream has waited for what that waits for.
-                for (s, upto) in stuck::reach(&at.seat.depends(), stream, target) {
-                    at.seat.passed(s, upto);
-                }
+                at.seat.passed_with(stream, target);
                 Ok(())
             }
             Err(e) if e.code == Code::Timeout && at.verdict().is_none() => {

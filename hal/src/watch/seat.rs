@@ -319,9 +319,9 @@ impl Seat {
         }
         self.words[DEPENDS].store(n + 1, SeqCst);
     }
-    pub fn depends(&self) -> Vec<Depend> {
+    fn each_depend(&self) -> impl Iterator<Item = Depend> + '_ {
         let n = (self.words[DEPENDS].load(SeqCst) as usize).min(MANY_DEPENDS);
-        let one = |i: usize| {
+        (0..n).map(|i| {
             let w = &self.words[DEPENDS_AT + i * DEPEND..];
             Depend {
                 stream: w[0].load(Relaxed) as u32,
@@ -329,8 +329,33 @@ impl Seat {
                 on: w[2].load(Relaxed) as u32,
                 upto: w[3].load(Relaxed),
             }
+        })
+    }
+    pub fn depends(&self) -> Vec<Depend> {
+        self.each_depend().collect()
+    }
+    /// The host has waited for a stream, and so for what that has waited for, and so on.
+    pub fn passed_with(&self, stream: u32, upto: u64) {
+        let mut reach = [0u64; STREAMS];
+        let Some(first) = reach.get_mut(stream as usize) else {
+            return;
         };
-        (0..n).map(one).collect()
+        *first = upto;
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for d in self.each_depend() {
+                let from = reach.get(d.stream as usize).copied().unwrap_or(0);
+                let to = reach.get_mut(d.on as usize);
+                if let Some(to) = to.filter(|to| from > d.after && **to < d.upto) {
+                    *to = d.upto;
+                    changed = true;
+                }
+            }
+        }
+        for (s, upto) in reach.iter().enumerate().filter(|(_, upto)| **upto > 0) {
+            self.passed(s as u32, *upto);
+        }
     }
 
     // --- names ---

@@ -187,7 +187,7 @@ impl<'a> Graph<'a> {
 }
 
 /// How far each stream has to come for `stream` to pass its call `upto`: itself, and what it waits for, and what that waits for.
-pub(super) fn reach(depends: &[Depend], stream: u32, upto: u64) -> Vec<(u32, u64)> {
+fn reach(depends: &[Depend], stream: u32, upto: u64) -> Vec<(u32, u64)> {
     let mut all = vec![(stream, upto)];
     let mut next = 0;
     while let Some((s, upto)) = all.get(next).copied() {

@@ -1,0 +1,160 @@
+//! What the always-on checker costs: the same collectives on devices with it and without it, in windows that alternate, in one run.
+//!
+//! `cargo run --release -p crossweave-benches --bin checker -- --ranks 2 --kib 0,1,64,1024`
+//!
+//! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window of 64); `whole` is from there
+//! until all of a window are done, per collective. Both are least times over many windows; 0 KiB is a barrier. The device without the
+//! checker is what the off switch is for: training has none.
+
+use crossweave_benches::options::Options;
+use crossweave_hal::{
+    Bootstrap, Buffer, CommOptions, Communicator, DType, Device, HostServices, KvStore, LocalKv,
+    Plugin, RawPlugin, Reduce, Stream, Tag,
+};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Collectives of one window.
+const WINDOW: usize = 64;
+
+struct Boot(Arc<dyn KvStore>);
+impl Bootstrap for Boot {
+    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        self.0.get(key, Some(timeout))
+    }
+}
+
+fn main() {
+    if let Err(e) = run() {
+        eprintln!("{e}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Fallible<()> {
+    let mut o = Options::from_args()?;
+    let ranks = o.number("ranks", 2)? as u32;
+    let rounds = o.number("rounds", 300)? as usize;
+    let sizes = o.list("kib", "0,1,64,1024");
+    o.done()?;
+    let sizes = sizes
+        .iter()
+        .map(|s| s.parse::<u64>().map(|k| k << 10))
+        .collect::<Result<Vec<_>, _>>()?;
+    let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
+    let host = HostServices::builder()
+        .config("cpu.devices", ranks.to_string())
+        .config("cpu.threads", "1")
+        .build();
+    let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?);
+    let barrier = Barrier::new(ranks as usize);
+    let (sizes, barrier, plugin, kv) = (&sizes, &barrier, &plugin, &kv);
+    std::thread::scope(|s| {
+        let all: Vec<_> = (0..ranks)
+            .map(|r| s.spawn(move || rank(r, ranks, plugin, kv, barrier, sizes, rounds)))
+            .collect();
+        all.into_iter()
+            .try_for_each(|h| h.join().map_err(|_| "a rank panicked")?)
+    })
+}
+
+/// One rank's device of one kind.
+struct Side {
+    device: Device,
+    s: Stream,
+    comm: Communicator,
+}
+
+impl Side {
+    fn new(
+        plugin: &Plugin,
+        kv: &Arc<dyn KvStore>,
+        rank: u32,
+        ranks: u32,
+        checked: bool,
+    ) -> Fallible<Side> {
+        let device = plugin.open(rank)?;
+        if !checked {
+            device.without_checker();
+        }
+        let s = device.stream("bench", 0)?;
+        let options = CommOptions {
+            name: if checked { "checked" } else { "unchecked" }.into(),
+            timeout: Some(Duration::from_secs(60)),
+        };
+        let comm = Communicator::new(&device, &Boot(kv.clone()), rank, ranks, &options)?;
+        Ok(Side { device, s, comm })
+    }
+
+    /// Nanoseconds a collective: to ask for it, and until it is done.
+    fn window(&mut self, b: &Buffer, barrier: &Barrier) -> Fallible<(f64, f64)> {
+        barrier.wait();
+        let start = Instant::now();
+        for _ in 0..WINDOW {
+            match b.bytes() {
+                4 => self.comm.barrier(&self.s)?,
+                _ => self
+                    .comm
+                    .all_reduce(&self.s, b.all(), DType::F32, Reduce::Sum, "bench")?,
+            }
+        }
+        let asked = start.elapsed();
+        self.s.sync(None)?;
+        let done = start.elapsed();
+        barrier.wait();
+        let each = |t: Duration| t.as_nanos() as f64 / WINDOW as f64;
+        Ok((each(asked), each(done)))
+    }
+}
+
+fn rank(
+    rank: u32,
+    ranks: u32,
+    plugin: &Plugin,
+    kv: &Arc<dyn KvStore>,
+    barrier: &Barrier,
+    sizes: &[u64],
+    rounds: usize,
+) -> Fallible<()> {
+    let mut with = Side::new(plugin, kv, rank, ranks, true)?;
+    let mut without = Side::new(plugin, kv, rank, ranks, false)?;
+    for bytes in sizes {
+        let room = |s: &Side| -> Fallible<Buffer> {
+            let b = s.device.alloc_state((*bytes).max(4), Tag::Comm)?;
+            s.s.fill(b.all(), 0, 4)?;
+            Ok(b)
+        };
+        let (a, b) = (room(&with)?, room(&without)?);
+        let mut least = [[f64::INFINITY; 2]; 2];
+        // Long collectives need fewer windows for a steady least.
+        let rounds = (rounds as u64).min(200_000_000 / (bytes + 1)).max(20);
+        for _ in 0..rounds {
+            for (i, t) in [with.window(&a, barrier)?, without.window(&b, barrier)?]
+                .into_iter()
+                .enumerate()
+            {
+                least[i][0] = least[i][0].min(t.0);
+                least[i][1] = least[i][1].min(t.1);
+            }
+        }
+        if rank == 0 {
+            let [on, off] = least;
+            println!(
+                "{ranks} ranks, {:>6} KiB: ask {:>6.0} ns with, {:>6.0} without: {:>+5.0} ns; whole {:>9.0} ns with, {:>9.0} without: {:>+6.2} %",
+                bytes >> 10,
+                on[0],
+                off[0],
+                on[0] - off[0],
+                on[1],
+                off[1],
+                100.0 * (on[1] / off[1] - 1.0)
+            );
+        }
+    }
+    Ok(())
+}

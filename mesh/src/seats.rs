@@ -1,0 +1,87 @@
+//! Where the processes of a job check each other: those of one host share memory, whose place they agree on through the job's store.
+
+use crate::store::JobStore;
+use crossweave_hal::{Board, KvStore, Result};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Shared memory as a file system.
+const SHARED: &str = "/dev/shm";
+
+/// The checker's board of this process, rank `rank` of `world`, with the ranks of the same `host` on it. Every process calls this. A host
+/// without shared memory, and ranks of other hosts, are not compared: there a rank that does not come is named at the timeout.
+///
+/// # Errors
+/// A rank that does not come within `timeout`.
+pub fn seats(
+    store: &JobStore,
+    rank: u32,
+    world: u32,
+    host: &str,
+    timeout: Duration,
+) -> Result<Board> {
+    seats_in(Path::new(SHARED), store, rank, world, host, timeout)
+}
+
+/// The same in a folder of the caller's choice.
+///
+/// # Errors
+/// As [`seats`].
+pub fn seats_in(
+    shared: &Path,
+    store: &JobStore,
+    rank: u32,
+    world: u32,
+    host: &str,
+    timeout: Duration,
+) -> Result<Board> {
+    if rank == 0 {
+        let name = RandomState::new().build_hasher().finish();
+        store.set("checker", format!("crossweave-{name:016x}").as_bytes())?;
+    }
+    let name = store.get("checker", Some(timeout))?;
+    let name = String::from_utf8_lossy(&name).into_owned();
+    store.set(&format!("checker/host/{rank}"), host.as_bytes())?;
+    let mut near = vec![];
+    for other in 0..world {
+        let theirs = store.get(&format!("checker/host/{other}"), Some(timeout))?;
+        if theirs == host.as_bytes() {
+            near.push(other);
+        }
+    }
+    let folder = Folder(shared.join(name));
+    // Whoever finds no room says so; the others go on without it.
+    let own = Board::in_folder(&folder.0, rank);
+    let sits: &[u8] = if own.is_ok() { b"1" } else { b"0" };
+    store.set(&format!("checker/seat/{rank}"), sits)?;
+    let mut seated = vec![];
+    for other in near.iter().copied() {
+        let there = store.get(&format!("checker/seat/{other}"), Some(timeout))?;
+        if there == b"1" {
+            seated.push(other);
+        }
+    }
+    let board = match own {
+        Ok(board) => board,
+        Err(_) => Board::default(),
+    };
+    let met = board.meet(&seated);
+    // The first of a host takes the names away once all have opened them: nothing stays behind, however the job ends.
+    store.set(&format!("checker/met/{rank}"), b"")?;
+    for other in near.iter().copied() {
+        store.get(&format!("checker/met/{other}"), Some(timeout))?;
+    }
+    drop(folder);
+    met.map(|()| board)
+}
+
+/// Removed when all are done with it, or when one gives up.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Several processes remove it; the first one does.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
