@@ -56,7 +56,8 @@ impl Trainer {
             if done.is_err() {
                 break;
             }
-            self.device.at_step(self.step_number(s));
+            let number = self.step_number(s);
+            self.device().at_step(number);
             self.note_step(false);
             done = self
                 .run_step(s, batches, &data, &figures)
@@ -68,7 +69,7 @@ impl Trainer {
                 });
             self.note_step(true);
         }
-        self.device.at_step(0);
+        self.device().at_step(0);
         self.put_plan(plan);
         self.flow.iter_mut().for_each(Vec::clear);
         self.flow_grad.iter_mut().for_each(|g| *g = None);
@@ -94,11 +95,14 @@ impl Trainer {
     /// What the collective checker calls a step: its number and text in the plan, told once.
     fn step_number(&mut self, s: &Step) -> u16 {
         let at = s.id.0 as usize;
-        if self.step_names.len() <= at {
-            self.step_names.resize(at + 1, None);
+        if let Some(Some(known)) = self.step_names.get(at) {
+            return *known;
         }
-        let device = &self.device;
-        *self.step_names[at].get_or_insert_with(|| device.step_number(&format!("{at} {}", s.op)))
+        let number = self.device().step_number(&format!("{at} {}", s.op));
+        let len = self.step_names.len().max(at + 1);
+        self.step_names.resize(len, None);
+        self.step_names[at] = Some(number);
+        number
     }
 
     fn run_step(

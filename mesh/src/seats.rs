@@ -56,20 +56,17 @@ pub fn seats_in(
     let sits: &[u8] = if own.is_ok() { b"1" } else { b"0" };
     store.set(&format!("checker/seat/{rank}"), sits)?;
     let mut seated = vec![];
-    for other in near.iter().copied() {
+    for other in &near {
         let there = store.get(&format!("checker/seat/{other}"), Some(timeout))?;
         if there == b"1" {
-            seated.push(other);
+            seated.push(*other);
         }
     }
-    let board = match own {
-        Ok(board) => board,
-        Err(_) => Board::default(),
-    };
+    let board = own.unwrap_or_default();
     let met = board.meet(&seated);
     // The first of a host takes the names away once all have opened them: nothing stays behind, however the job ends.
     store.set(&format!("checker/met/{rank}"), b"")?;
-    for other in near.iter().copied() {
+    for other in &near {
         store.get(&format!("checker/met/{other}"), Some(timeout))?;
     }
     drop(folder);

@@ -20,12 +20,16 @@ use crate::error::{CliError, Result};
 use crate::flight;
 use crate::processes::Processes;
 use crossweave_engine::RankLedger;
+use crossweave_hal::Board;
+use crossweave_mesh::JobStore;
 use gate::Shared;
 pub use offload::with_offload;
 use rank::Ended;
 use setup::Job;
 pub use setup::{rank_spec, units};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -57,11 +61,16 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
     if let Some(p) = processes {
         let shared = shared.clone();
-        p.watch(move |e| shared.fail(e));
+        let flights = Flights::of(&job, Some(p));
+        p.watch(move |e| {
+            // At once: a launcher may end this process before its ranks have stopped.
+            flights.write(&e);
+            shared.fail(e);
+        });
     }
     let ends = run_ranks(&job, &shared, processes);
     if let Some(first) = shared.first_error() {
-        record(&job, processes, &first);
+        Flights::of(&job, processes).write(&first);
         return Err(first);
     }
     let mut ledgers = vec![];
@@ -98,16 +107,34 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
 }
 
 /// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and those of the dead, who cannot.
-fn record(job: &Job, processes: Option<&Processes>, why: &CliError) {
-    let failure = processes.and_then(|p| p.store.failure());
-    let why = match &failure {
-        Some(f) => f.to_string(),
-        None => why.to_string(),
-    };
-    let dead = failure.filter(|f| f.message.is_none()).map(|f| f.rank);
-    let ours = |rank: u32| job.here.contains(&rank) || dead == Some(rank);
-    if let Err(e) = flight::write(&job.out, job.plugin.board(), ours, &why) {
-        eprintln!("warning: no flight record: {e}");
+struct Flights {
+    out: PathBuf,
+    board: Board,
+    here: Range<u32>,
+    store: Option<JobStore>,
+}
+
+impl Flights {
+    fn of(job: &Job, processes: Option<&Processes>) -> Flights {
+        Flights {
+            out: job.out.clone(),
+            board: job.plugin.board().clone(),
+            here: job.here.clone(),
+            store: processes.map(|p| p.store.clone()),
+        }
+    }
+
+    fn write(&self, why: &CliError) {
+        let failure = self.store.as_ref().and_then(JobStore::failure);
+        let why = match &failure {
+            Some(f) => f.to_string(),
+            None => why.to_string(),
+        };
+        let dead = failure.filter(|f| f.message.is_none()).map(|f| f.rank);
+        let ours = |rank: u32| self.here.contains(&rank) || dead == Some(rank);
+        if let Err(e) = flight::write(&self.out, &self.board, ours, &why) {
+            eprintln!("warning: no flight record: {e}");
+        }
     }
 }
 
