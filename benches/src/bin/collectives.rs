@@ -1,19 +1,69 @@
-//! In-process all-reduce and reduce-scatter against `memcpy` on all cores at once, which moves the same bytes and is therefore the bound.
+//! Collectives in the process and between processes, beside `memcpy` on all cores (which moves the same bytes and is therefore the bound) and beside the
+//! libraries themselves: Open MPI, MPICH, gloo.
 //!
-//! `cargo run --release -p crossweave-benches --bin collectives -- --ranks 2 --mib 4,64`
+//! `cargo run --release -p crossweave-benches --bin collectives -- --ranks 2 --bytes 1K,64K,1M,4M,16M,64M --peers benches/peers --peer-python PYTHON --peer-gloo collectives.py`
 //!
-//! `--peer FILE` names a file of JSON lines from the peers' `collectives.py` run on the same machine (for instance under Open MPI); its
-//! least times are printed beside ours. Each line is the least of many rounds, each begun by all ranks together.
+//! `--peers` compiles `mpi_collectives.c` of that folder with the `mpicc` of each family that is installed and runs it with its `mpirun`: Open MPI as it comes
+//! and in four tunings, of which the best counts. `--plugin` also runs this bench itself under each `mpirun`: our plugin `mpi` on the same memory.
+//!
+//! A figure is the time of one call in a window of calls in a row on one stream, the least of many windows, by the slowest rank. Windows are about half a
+//! millisecond, so that neither the start of the window nor the wait at its end counts for much.
 
-use crossweave_benches::options::Options;
+use crossweave_backend_mpi::MpiBackend;
+use crossweave_benches::{Fallible, options::Options, process::load};
 use crossweave_hal::{
-    Bootstrap, CommOptions, Communicator, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin,
-    Reduce, Tag,
+    Bootstrap, Carrier, Collective, CommOptions, Communicator, DType, Device, HostServices,
+    KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
 };
-use std::sync::{Arc, Barrier};
+use crossweave_mesh::{JobStore, LateStore, Launch, detect, meet};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+const SOON: Duration = Duration::from_secs(60);
+/// Operations by the names of the peers' scripts.
+const OPS: [&str; 6] = [
+    "allreduce",
+    "reduce_scatter",
+    "allgather",
+    "alltoall",
+    "broadcast",
+    "pingpong",
+];
+/// Open MPI's tunings: what to add to its command line.
+const TUNINGS: [(&str, &[&str]); 5] = [
+    ("openmpi", &[]),
+    (
+        "openmpi-nocma",
+        &["--mca", "btl_vader_single_copy_mechanism", "none"],
+    ),
+    ("openmpi-sm", &["--mca", "coll_sm_priority", "100"]),
+    (
+        "openmpi-ring",
+        &[
+            "--mca",
+            "coll_tuned_use_dynamic_rules",
+            "1",
+            "--mca",
+            "coll_tuned_allreduce_algorithm",
+            "4",
+        ],
+    ),
+    (
+        "openmpi-rabenseifner",
+        &[
+            "--mca",
+            "coll_tuned_use_dynamic_rules",
+            "1",
+            "--mca",
+            "coll_tuned_allreduce_algorithm",
+            "6",
+        ],
+    ),
+];
 
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
@@ -25,40 +75,209 @@ impl Bootstrap for Boot {
     }
 }
 
+/// Microseconds by (operation, bytes, who).
+type Table = BTreeMap<(String, u64, String), f64>;
+
 fn main() {
-    if let Err(e) = run() {
+    let done = Options::from_args().map_err(Into::into).and_then(|o| {
+        match detect(|name| std::env::var(name).ok())? {
+            Some(launch) if launch.world > 1 => worker(o, launch),
+            _ => run(o),
+        }
+    });
+    if let Err(e) = done {
         eprintln!("{e}");
         std::process::exit(1);
     }
 }
 
-/// Least microseconds of `peer` for (operation, bytes).
-type Peers = Vec<(String, u64, String, f64)>;
-
-fn peers(path: Option<String>) -> Fallible<Peers> {
-    let Some(path) = path else { return Ok(vec![]) };
-    let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
-    let mut all = vec![];
-    for line in text.lines().filter(|l| l.starts_with('{')) {
-        let v: serde_json::Value = serde_json::from_str(line)?;
-        let word = |k: &str| v[k].as_str().unwrap_or("?").to_string();
-        if let (Some(bytes), Some(us)) = (v["bytes"].as_u64(), v["us_min"].as_f64()) {
-            all.push((word("op"), bytes, word("backend"), us));
-        }
-    }
-    Ok(all)
+/// `1K`, `4M`, or a number.
+fn bytes(text: &str) -> Fallible<u64> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K') => (&text[..text.len() - 1], 10),
+        Some(b'M') => (&text[..text.len() - 1], 20),
+        _ => (text, 0),
+    };
+    let n: u64 = digits
+        .parse()
+        .map_err(|_| format!("--bytes {text:?}: give 1K, 4M or a number"))?;
+    Ok(n << shift)
 }
 
-fn run() -> Fallible<()> {
-    let mut o = Options::from_args()?;
+fn run(mut o: Options) -> Fallible<()> {
     let ranks = o.number("ranks", 2)? as u32;
-    let sizes = o.list("mib", "1,4,64");
-    let peers = peers(o.text("peer"))?;
-    o.done()?;
+    let sizes = o.list("bytes", "1K,4K,16K,64K,256K,1M,4M,16M,64M");
     let sizes = sizes
         .iter()
-        .map(|s| s.parse::<u64>().map(|m| m << 20))
-        .collect::<Result<Vec<_>, _>>()?;
+        .map(|s| bytes(s))
+        .collect::<Fallible<Vec<_>>>()?;
+    let (peers, plugin) = (o.text("peers"), o.text("plugin").is_some());
+    let gloo = o.text("peer-python").zip(o.text("peer-gloo"));
+    o.done()?;
+    println!(
+        "{ranks} ranks, f32, microseconds a call; load {:.1}",
+        load()
+    );
+    let mut table = in_process(ranks, &sizes)?;
+    if let Some(folder) = peers {
+        table.extend(mpi_peers(Path::new(&folder), ranks, &sizes)?);
+    }
+    if plugin {
+        table.extend(our_plugin(ranks, &sizes)?);
+    }
+    if let Some((python, script)) = gloo {
+        let python = Path::new(&python);
+        let mut c = Command::new(python.with_file_name("torchrun"));
+        c.env("OMP_NUM_THREADS", "1");
+        c.args([
+            "--standalone",
+            "--nproc-per-node",
+            &ranks.to_string(),
+            &script,
+            "--sizes",
+        ]);
+        c.args(sizes.iter().map(u64::to_string));
+        table.extend(lines(c, "gloo")?);
+    }
+    show(&table, &sizes);
+    Ok(())
+}
+
+/// A row an operation and size: ours, the bound, and every peer with its time over ours.
+fn show(table: &Table, sizes: &[u64]) {
+    let get =
+        |op: &str, n: u64, who: &str| table.get(&(op.to_string(), n, who.to_string())).copied();
+    for op in OPS {
+        println!("\n{op}");
+        for n in sizes {
+            let Some(ours) = get(op, *n, "in process") else {
+                continue;
+            };
+            let mut row = format!("{n:>10} bytes  in process {ours:>10.2}");
+            if let Some(copy) = get("memcpy", *n, "in process") {
+                row += &format!("  {:>4.0} % of memcpy ({copy:.2})", 100.0 * copy / ours);
+            }
+            let mut best: Option<(f64, &str)> = None;
+            for ((o, b, who), us) in table {
+                if o != op || b != n || who == "in process" {
+                    continue;
+                }
+                if who.starts_with("openmpi") {
+                    if best.is_none_or(|(t, _)| *us < t) {
+                        best = Some((*us, who));
+                    }
+                    if who != "openmpi" {
+                        continue;
+                    }
+                }
+                row += &format!("  {who} {us:.2} (x{:.1})", us / ours);
+                if let Some(family) = who.strip_prefix("plugin mpi, ")
+                    && let Some(raw) = get(op, *n, family)
+                {
+                    row += &format!(" [{:.2} of {family}]", us / raw);
+                }
+            }
+            if let Some((us, who)) = best {
+                row += &format!("  best {who} {us:.2} (x{:.1})", us / ours);
+            }
+            println!("{row}");
+        }
+    }
+}
+
+/// Runs a command whose lines of JSON are figures.
+fn lines(mut c: Command, who: &str) -> Fallible<Table> {
+    let out = c
+        .output()
+        .map_err(|e| format!("{:?}: {e}", c.get_program()))?;
+    if !out.status.success() {
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        return Err(format!("{who}: {}\n{text}", out.status).into());
+    }
+    let mut table = Table::new();
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let Ok(v) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
+        if let (Some(op), Some(n), Some(us)) =
+            (v["op"].as_str(), v["bytes"].as_u64(), v["us_min"].as_f64())
+        {
+            table.insert((op.into(), n, who.into()), us);
+        }
+    }
+    Ok(table)
+}
+
+/// The launcher of a family, if it is installed.
+fn launcher(family: &str, ranks: u32) -> Option<Command> {
+    let program = format!("mpirun.{family}");
+    Command::new(&program).arg("--version").output().ok()?;
+    let mut c = Command::new(&program);
+    if family == "openmpi" {
+        c.args(["--allow-run-as-root", "--oversubscribe", "--bind-to"]);
+        c.arg(if ranks > 2 { "none" } else { "core" });
+    }
+    c.args(["-n", &ranks.to_string()]);
+    Some(c)
+}
+
+fn mpi_peers(folder: &Path, ranks: u32, sizes: &[u64]) -> Fallible<Table> {
+    let mut table = Table::new();
+    for family in ["openmpi", "mpich"] {
+        let Some(_) = launcher(family, ranks) else {
+            println!("skipped: no mpirun.{family}");
+            continue;
+        };
+        let program =
+            std::env::temp_dir().join(format!("crossweave-peer-{family}-{}", std::process::id()));
+        let built = Command::new(format!("mpicc.{family}"))
+            .arg("-O2")
+            .arg("-o")
+            .arg(&program)
+            .arg(folder.join("mpi_collectives.c"))
+            .status();
+        if !built.is_ok_and(|s| s.success()) {
+            println!("skipped: mpicc.{family} does not compile the peer");
+            continue;
+        }
+        let tunings: &[(&str, &[&str])] = match family {
+            "openmpi" => &TUNINGS,
+            _ => &[("mpich", &[])],
+        };
+        for (name, extra) in tunings {
+            let Some(mut c) = launcher(family, ranks) else {
+                continue;
+            };
+            c.args(*extra)
+                .arg(&program)
+                .arg(name)
+                .args(sizes.iter().map(u64::to_string));
+            match lines(c, name) {
+                Ok(t) => table.extend(t),
+                Err(e) => println!("{name} failed: {e}"),
+            }
+        }
+        std::fs::remove_file(&program)?;
+    }
+    Ok(table)
+}
+
+/// This bench as the ranks of an MPI job.
+fn our_plugin(ranks: u32, sizes: &[u64]) -> Fallible<Table> {
+    let mut table = Table::new();
+    for family in ["openmpi", "mpich"] {
+        let Some(mut c) = launcher(family, ranks) else {
+            continue;
+        };
+        let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
+        c.arg(std::env::current_exe()?)
+            .args(["--bytes", &sizes.join(",")]);
+        table.extend(lines(c, &format!("plugin mpi, {family}"))?);
+    }
+    Ok(table)
+}
+
+fn in_process(ranks: u32, sizes: &[u64]) -> Fallible<Table> {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
         .config("cpu.devices", ranks.to_string())
@@ -66,85 +285,175 @@ fn run() -> Fallible<()> {
         .kv(kv.clone())
         .build();
     let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?);
-    let barrier = Barrier::new(ranks as usize);
-    let (sizes, peers, barrier, plugin, kv) = (&sizes, &peers, &barrier, &plugin, &kv);
+    let (barrier, table) = (Barrier::new(ranks as usize), Mutex::new(Table::new()));
+    let (barrier, table, plugin, kv) = (&barrier, &table, &plugin, &kv);
     std::thread::scope(|s| {
-        let all: Vec<_> = (0..ranks)
-            .map(|r| s.spawn(move || rank(r, ranks, plugin, kv, barrier, sizes, peers)))
-            .collect();
+        let rank = |r| -> Fallible<()> {
+            let device = plugin.open(r)?;
+            let options = CommOptions {
+                name: "bench".into(),
+                timeout: Some(SOON),
+            };
+            let comm = Communicator::new(&device, &Boot(kv.clone()), r, ranks, &options)?;
+            let mut meet = || {
+                barrier.wait();
+            };
+            measure(&device, comm, sizes, true, &mut meet, &mut |op, n, us| {
+                // The slowest rank counts.
+                if let Ok(mut t) = table.lock() {
+                    let slot = t.entry((op.into(), n, "in process".into())).or_insert(us);
+                    *slot = slot.max(us);
+                }
+            })
+        };
+        let all: Vec<_> = (0..ranks).map(|r| s.spawn(move || rank(r))).collect();
         all.into_iter()
             .try_for_each(|h| h.join().map_err(|_| "a rank panicked")?)
-    })
+    })?;
+    let table = table.lock().map_err(|_| "a rank panicked")?;
+    Ok(table.clone())
 }
 
-fn rank(
-    rank: u32,
-    ranks: u32,
-    plugin: &Plugin,
-    kv: &Arc<dyn KvStore>,
-    barrier: &Barrier,
-    sizes: &[u64],
-    peers: &Peers,
-) -> Fallible<()> {
-    let device = plugin.open(rank)?;
-    let s = device.stream("bench", 0)?;
+/// One rank of an MPI job: the plugin on its own memory, which is the host's.
+fn worker(mut o: Options, launch: Launch) -> Fallible<()> {
+    let sizes = o.list("bytes", "1M");
+    let sizes = sizes
+        .iter()
+        .map(|s| bytes(s))
+        .collect::<Fallible<Vec<_>>>()?;
+    o.done()?;
+    let late = LateStore::default();
+    let mut host = HostServices::builder().kv(Arc::new(late.clone()));
+    if let Some(family) = launch.launcher.family() {
+        host = host.config("mpi.family", family);
+    }
+    let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host.build())?);
+    let carrier = Carrier::open(&mpi)?;
+    let store: JobStore = meet(&carrier, &launch, "bench", SOON)?;
+    late.bind(store.clone());
+    let device = carrier.device();
     let options = CommOptions {
         name: "bench".into(),
-        timeout: Some(Duration::from_secs(60)),
+        timeout: Some(SOON),
     };
-    let mut comm = Communicator::new(&device, &Boot(kv.clone()), rank, ranks, &options)?;
-    for bytes in sizes {
-        let rounds = (2_000_000_000 / bytes).clamp(20, 500) as usize;
-        let a = device.alloc_state(*bytes, Tag::Comm)?;
-        let b = device.alloc_state(*bytes, Tag::Comm)?;
-        let part = bytes / ranks as u64;
+    let boot = Boot(Arc::new(store.clone()));
+    let (rank, world) = (launch.rank, launch.world);
+    let comm = Communicator::new(device, &boot, rank, world, &options)?;
+    let mut gate = Communicator::new(
+        device,
+        &boot,
+        rank,
+        world,
+        &CommOptions {
+            name: "gate".into(),
+            ..options
+        },
+    )?;
+    let s = device.stream("gate", 0)?;
+    let mut meet = || {
+        let _ = gate.barrier(&s).and_then(|()| s.sync(None));
+    };
+    measure(device, comm, &sizes, false, &mut meet, &mut |op, n, us| {
+        if rank == 0 {
+            println!("{}", json!({"op": op, "bytes": n, "us_min": us}));
+        }
+    })?;
+    store.farewell(SOON)?;
+    Ok(mpi.shutdown()?)
+}
+
+/// Every operation at every size on this rank.
+fn measure(
+    device: &Device,
+    mut comm: Communicator,
+    sizes: &[u64],
+    copies: bool,
+    meet: &mut dyn FnMut(),
+    say: &mut dyn FnMut(&str, u64, f64),
+) -> Fallible<()> {
+    let s = device.stream("bench", 0)?;
+    let (rank, ranks) = (comm.rank(), comm.size());
+    for &n in sizes {
+        let part = n / u64::from(ranks);
+        let a = device.alloc_state(n, Tag::Comm)?;
+        let b = device.alloc_state(n, Tag::Comm)?;
         for m in [&a, &b] {
             s.fill(m.all(), 0, 4)?;
         }
-        let least = |f: &mut dyn FnMut() -> crossweave_hal::Result<()>| -> Fallible<f64> {
-            let mut best = f64::INFINITY;
-            for _ in 0..rounds {
-                barrier.wait();
-                let start = Instant::now();
-                f()?;
-                s.sync(None)?;
-                barrier.wait();
-                best = best.min(start.elapsed().as_secs_f64() * 1e6);
+        let calls = (4_000_000 / (n + 2000)).max(1);
+        let mut least =
+            |f: &mut dyn FnMut(&Stream) -> crossweave_hal::Result<()>| -> Fallible<f64> {
+                let mut best = f64::INFINITY;
+                // As many windows on every rank, whatever its clock says.
+                let windows = (400_000_000 / (n * calls)).clamp(20, 300);
+                for w in 0..windows {
+                    meet();
+                    let start = Instant::now();
+                    for _ in 0..calls {
+                        f(&s)?;
+                    }
+                    s.sync(None)?;
+                    if w > 1 {
+                        best = best.min(start.elapsed().as_secs_f64() * 1e6 / calls as f64);
+                    }
+                }
+                Ok(best)
+            };
+        if copies {
+            say("memcpy", n, least(&mut |s| s.copy(a.all(), b.all()))?);
+        }
+        let dtype = DType::F32;
+        let (all, half) = (a.all(), b.region(0, part));
+        for op in OPS {
+            if op == "pingpong" && ranks != 2 {
+                continue;
             }
-            Ok(best)
-        };
-        let copy = least(&mut || s.copy(a.all(), b.all()))?;
-        let all = least(&mut || comm.all_reduce(&s, a.all(), DType::F32, Reduce::Sum, "bench"))?;
-        let scatter = least(&mut || {
-            comm.reduce_scatter(
-                &s,
-                a.all(),
-                b.region(0, part),
-                DType::F32,
-                Reduce::Sum,
-                "bench",
-            )
-        })?;
-        if rank == 0 {
-            let mib = bytes >> 20;
-            println!(
-                "{ranks} ranks, {mib} MiB f32: memcpy on all cores {copy:.0} us ({:.1} GB/s a rank)",
-                *bytes as f64 / copy / 1e3
-            );
-            for (name, key, us) in [
-                ("all-reduce", "allreduce", all),
-                ("reduce-scatter", "reduce_scatter", scatter),
-            ] {
-                let theirs = peers
-                    .iter()
-                    .filter(|(op, n, ..)| op == key && n == bytes)
-                    .map(|(_, _, who, t)| format!(", {who} {t:.0} us ({:.1} x ours)", t / us));
-                println!(
-                    "  {name:<15} {us:>8.0} us, {:>3.0} % of the memcpy limit{}",
-                    100.0 * copy / us,
-                    theirs.collect::<String>()
-                );
-            }
+            let us = least(&mut |s| {
+                let c = match op {
+                    "allreduce" => Collective::AllReduce {
+                        buf: all,
+                        dtype,
+                        op: Reduce::Sum,
+                    },
+                    "reduce_scatter" => Collective::ReduceScatter {
+                        send: all,
+                        recv: half,
+                        dtype,
+                        op: Reduce::Sum,
+                    },
+                    "allgather" => Collective::AllGather {
+                        send: half,
+                        recv: all,
+                        dtype,
+                    },
+                    "alltoall" => Collective::AllToAll {
+                        send: all,
+                        recv: b.all(),
+                        dtype,
+                    },
+                    "broadcast" => Collective::Broadcast {
+                        buf: all,
+                        dtype,
+                        root: 0,
+                    },
+                    _ => {
+                        let to = Collective::Send {
+                            buf: all,
+                            dtype,
+                            peer: 1 - rank,
+                        };
+                        let from = Collective::Recv {
+                            buf: b.all(),
+                            dtype,
+                            peer: 1 - rank,
+                        };
+                        let order = if rank == 0 { [to, from] } else { [from, to] };
+                        return order.iter().try_for_each(|c| comm.group(s, &[*c], "bench"));
+                    }
+                };
+                comm.group(s, &[c], "bench")
+            })?;
+            say(op, n, if op == "pingpong" { us / 2.0 } else { us });
         }
     }
     Ok(())

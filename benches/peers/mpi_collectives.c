@@ -1,0 +1,78 @@
+/* Collectives of an MPI library itself, for the bench `collectives`: one JSON line an operation and size, the form of the peers' collectives.py.
+ *
+ *   mpicc -O2 -o mpi_collectives mpi_collectives.c && mpirun -n 2 ./mpi_collectives LABEL BYTES...
+ *
+ * Bytes are what one rank contributes to an all-reduce, broadcast, all-to-all or message, and the full vector of an all-gather or
+ * reduce-scatter. Time is that of one call, averaged over a window of calls in a row; the least window counts. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int rank, ranks;
+
+/* Enough calls that a window takes about half a millisecond at 10 GB/s, so that starting it costs nothing. */
+static int window(long bytes) {
+    long n = 4000000 / (bytes + 2000);
+    return n < 1 ? 1 : (int)n;
+}
+
+enum { ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, BROADCAST, PINGPONG, KINDS };
+static const char *names[] = {"allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "pingpong"};
+
+static void call(int kind, float *a, float *b, int count) {
+    int part = count / ranks;
+    switch (kind) {
+    case ALLREDUCE: MPI_Allreduce(MPI_IN_PLACE, a, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case REDUCE_SCATTER: MPI_Reduce_scatter_block(a, b, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case ALLGATHER: MPI_Allgather(b, part, MPI_FLOAT, a, part, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case ALLTOALL: MPI_Alltoall(a, part, MPI_FLOAT, b, part, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case BROADCAST: MPI_Bcast(a, count, MPI_FLOAT, 0, MPI_COMM_WORLD); break;
+    case PINGPONG: /* there and back: half of it is one way */
+        if (rank == 0) {
+            MPI_Send(a, count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD);
+            MPI_Recv(b, count, MPI_FLOAT, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else if (rank == 1) {
+            MPI_Recv(b, count, MPI_FLOAT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Send(a, count, MPI_FLOAT, 0, 0, MPI_COMM_WORLD);
+        }
+        break;
+    }
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    for (int i = 2; i < argc; i++) {
+        long bytes = atol(argv[i]);
+        int count = (int)(bytes / 4), k = window(bytes);
+        float *a = aligned_alloc(4096, bytes), *b = aligned_alloc(4096, bytes);
+        memset(a, 0, bytes);
+        memset(b, 0, bytes);
+        for (int kind = 0; kind < KINDS; kind++) {
+            double least = 1e9, start = MPI_Wtime(), now;
+            int more = 1;
+            for (int w = 0; more; w++) {
+                MPI_Barrier(MPI_COMM_WORLD);
+                double t = MPI_Wtime();
+                for (int j = 0; j < k; j++) call(kind, a, b, count);
+                now = MPI_Wtime();
+                double one = (now - t) / k;
+                if (w > 1 && one < least) least = one;
+                more = w < 5 || (now - start < 0.4 && w < 400);
+                MPI_Bcast(&more, 1, MPI_INT, 0, MPI_COMM_WORLD);
+            }
+            double slowest;
+            MPI_Reduce(&least, &slowest, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
+            if (kind == PINGPONG) slowest /= 2;
+            if (rank == 0)
+                printf("{\"backend\": \"%s\", \"op\": \"%s\", \"bytes\": %ld, \"ranks\": %d, \"us_min\": %.4f}\n", argv[1], names[kind], bytes, ranks, slowest * 1e6);
+            fflush(stdout);
+        }
+        free(a);
+        free(b);
+    }
+    MPI_Finalize();
+    return 0;
+}
