@@ -46,7 +46,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
-    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon"], dev: &[HAL, "gemm", "libloading", "proptest"] },
+    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, "gemm", "libloading", "proptest"] },
     Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libloading"], dev: &[HAL] },
     Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },

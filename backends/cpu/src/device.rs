@@ -1,5 +1,6 @@
 //! An open CPU device: a team of threads, an account of memory, and what the configuration allows.
 
+use crate::cores::Cores;
 use crate::gemm::{elem::Elem, tile};
 use crate::isa::{Isas, Level};
 use crate::memory::{Account, machine_bytes};
@@ -29,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) comm_timeout_s: u64,
     /// `cpu.profile`: `on` keeps the wall time of every kernel, read with the attribute `profile`.
     pub(crate) profile: bool,
+    /// `cpu.pin`: `on` gives each device's threads cores of their own.
+    pub(crate) pin: bool,
 }
 
 impl Settings {
@@ -50,9 +53,15 @@ impl Settings {
             Some("on") => true,
             Some(x) => return Err(bad("cpu.profile", x, "`on` or `off`")),
         };
+        let pin = match host.config("cpu.pin").as_deref() {
+            None | Some("off") => false,
+            Some("on") => true,
+            Some(x) => return Err(bad("cpu.pin", x, "`on` or `off`")),
+        };
         let simd = level(host.config("cpu.simd").as_deref())?;
         Ok(Settings {
             profile,
+            pin,
             devices,
             threads,
             fused,
@@ -109,9 +118,10 @@ impl Device {
         host: &Host,
         pace: &Arc<Pace>,
     ) -> Device {
+        let cores = settings.pin.then(|| Cores::of(index, settings.threads));
         Device {
             index,
-            team: Arc::new(Team::paced(settings.threads, host, pace.clone())),
+            team: Arc::new(Team::paced(settings.threads, host, pace.clone()).on(cores)),
             account: Arc::new(Account {
                 total: settings.memory,
                 bytes: AtomicU64::new(0),

@@ -4,6 +4,7 @@
 //! capture semantics. A kernel is a [`kernel::Kernel`] run on the stream's thread over the device's [`team::Team`].
 
 mod collective;
+mod cores;
 mod device;
 mod dispatch;
 mod event;

@@ -374,6 +374,7 @@ impl Drop for Stream {
 fn serve(s: &Shared, team: Arc<Team>) {
     *lock(&s.thread) = Some(std::thread::current().id());
     s.pace.wake();
+    team.settle();
     let mut mine = Batch::default();
     let mut seq = 0u64;
     loop {

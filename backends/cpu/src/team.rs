@@ -3,6 +3,7 @@
 //! A run opens a gate; workers that arrive while it is open take tasks from a shared counter, workers that arrive late find it shut and
 //! never see the job. So the caller waits only for workers that really entered, and a worker the scheduler forgot costs nothing.
 
+use crate::cores::Cores;
 use crate::pace::Pace;
 use crossweave_plugin::Host;
 use std::cell::UnsafeCell;
@@ -17,6 +18,7 @@ use std::time::Duration;
 /// device, or a nested call) executes on its caller: allowed because kernels split by shape, so who runs a task never changes a bit.
 pub struct Team {
     threads: usize,
+    cores: Option<Cores>,
     host: Host,
     started: AtomicBool,
     shared: Arc<Shared>,
@@ -74,6 +76,7 @@ impl Team {
     pub(crate) fn paced(threads: usize, host: &Host, pace: Arc<Pace>) -> Team {
         Team {
             threads: threads.clamp(1, ENTERED as usize),
+            cores: None,
             host: *host,
             started: AtomicBool::new(false),
             shared: Arc::new(Shared {
@@ -91,6 +94,19 @@ impl Team {
                 caller_waits: AtomicBool::new(false),
                 done: Condvar::new(),
             }),
+        }
+    }
+
+    /// The same team, on these cores.
+    pub(crate) fn on(mut self, cores: Option<Cores>) -> Team {
+        self.cores = cores;
+        self
+    }
+
+    /// Keeps the calling thread, which is about to be the team's caller, on the team's cores.
+    pub(crate) fn settle(&self) {
+        if let Some(c) = &self.cores {
+            c.settle();
         }
     }
 
@@ -162,9 +178,15 @@ impl Team {
     fn start(&self) {
         for _ in 1..self.threads {
             *lock(&self.shared.lock) += 1;
-            let s = self.shared.clone();
+            let (s, cores) = (self.shared.clone(), self.cores.clone());
+            let run = move || {
+                if let Some(c) = &cores {
+                    c.settle();
+                }
+                serve(&s);
+            };
             // A host that cannot start more threads leaves a smaller team: slower, with the same results.
-            if self.host.spawn(Box::new(move || serve(&s))).is_err() {
+            if self.host.spawn(Box::new(run)).is_err() {
                 *lock(&self.shared.lock) -= 1;
                 break;
             }

@@ -6,8 +6,9 @@
 //! `--peers` compiles `mpi_collectives.c` of that folder with the `mpicc` of each family that is installed and runs it with its `mpirun`: Open MPI as it comes
 //! and in four tunings, of which the best counts. `--plugin` also runs this bench itself under each `mpirun`: our plugin `mpi` on the same memory.
 //!
-//! A figure is the time of one call in a window of calls in a row on one stream, the least of many windows, by the slowest rank. Windows are about half a
-//! millisecond, so that neither the start of the window nor the wait at its end counts for much.
+//! A figure is the time of one call in a window of calls in a row on one stream, the least of many windows, by the slowest rank. In the process it is the
+//! stream's own time, between two events, of a window that was enqueued before it began: what the calls cost a device that is kept busy. Between processes it is
+//! wall time from the first call to the end of the last.
 
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_benches::{Fallible, options::Options, process::load};
@@ -24,6 +25,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_secs(60);
+/// Bytes whose filling takes longer than to enqueue a window.
+const GATE: u64 = 64 << 20;
+/// One call on a stream.
+type Call<'a> = dyn FnMut(&mut Communicator, &Stream) -> crossweave_hal::Result<()> + 'a;
 /// Operations by the names of the peers' scripts.
 const OPS: [&str; 6] = [
     "allreduce",
@@ -282,6 +287,7 @@ fn in_process(ranks: u32, sizes: &[u64]) -> Fallible<Table> {
     let host = HostServices::builder()
         .config("cpu.devices", ranks.to_string())
         .config("cpu.threads", "1")
+        .config("cpu.pin", "on")
         .kv(kv.clone())
         .build();
     let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?);
@@ -372,6 +378,10 @@ fn measure(
     say: &mut dyn FnMut(&str, u64, f64),
 ) -> Fallible<()> {
     let s = device.stream("bench", 0)?;
+    let gate = match copies {
+        true => Some(device.alloc_state(GATE, Tag::Comm)?),
+        false => None,
+    };
     let (rank, ranks) = (comm.rank(), comm.size());
     for &n in sizes {
         let part = n / u64::from(ranks);
@@ -380,27 +390,42 @@ fn measure(
         for m in [&a, &b] {
             s.fill(m.all(), 0, 4)?;
         }
-        let calls = (4_000_000 / (n + 2000)).max(1);
-        let mut least =
-            |f: &mut dyn FnMut(&Stream) -> crossweave_hal::Result<()>| -> Fallible<f64> {
-                let mut best = f64::INFINITY;
-                // As many windows on every rank, whatever its clock says.
-                let windows = (400_000_000 / (n * calls)).clamp(20, 300);
-                for w in 0..windows {
-                    meet();
-                    let start = Instant::now();
-                    for _ in 0..calls {
-                        f(&s)?;
-                    }
-                    s.sync(None)?;
-                    if w > 1 {
-                        best = best.min(start.elapsed().as_secs_f64() * 1e6 / calls as f64);
-                    }
+        let calls = (4_000_000 / (n + 2000)).clamp(1, 400);
+        let mut least = |comm: &mut Communicator, f: &mut Call<'_>| -> Fallible<f64> {
+            let mut best = f64::INFINITY;
+            // As many windows on every rank, whatever its clock says.
+            let windows = (400_000_000 / (n * calls)).clamp(20, 40);
+            for w in 0..windows {
+                meet();
+                // The ranks' streams start together, behind work that takes longer than to enqueue the window.
+                if let Some(gate) = &gate {
+                    s.fill(gate.all(), 0, 4)?;
+                    comm.barrier(&s)?;
                 }
-                Ok(best)
-            };
+                let start = (Instant::now(), s.record()?);
+                for _ in 0..calls {
+                    f(comm, &s)?;
+                }
+                let end = s.record()?;
+                s.sync(None)?;
+                let wall = start.0.elapsed();
+                let took = start
+                    .1
+                    .elapsed(&end)?
+                    .filter(|_| gate.is_some())
+                    .unwrap_or(wall);
+                if w > 1 {
+                    best = best.min(took.as_secs_f64() * 1e6 / calls as f64);
+                }
+            }
+            Ok(best)
+        };
         if copies {
-            say("memcpy", n, least(&mut |s| s.copy(a.all(), b.all()))?);
+            say(
+                "memcpy",
+                n,
+                least(&mut comm, &mut |_, s| s.copy(a.all(), b.all()))?,
+            );
         }
         let dtype = DType::F32;
         let (all, half) = (a.all(), b.region(0, part));
@@ -408,7 +433,7 @@ fn measure(
             if op == "pingpong" && ranks != 2 {
                 continue;
             }
-            let us = least(&mut |s| {
+            let us = least(&mut comm, &mut |comm, s| {
                 let c = match op {
                     "allreduce" => Collective::AllReduce {
                         buf: all,

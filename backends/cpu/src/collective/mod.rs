@@ -21,6 +21,7 @@ use crossweave_plugin::{
     unsupported,
 };
 use round::Place;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -81,7 +82,7 @@ impl Member {
 struct Launch {
     member: Arc<Member>,
     ticket: u64,
-    group: Vec<Planned>,
+    group: SmallVec<[Planned; 1]>,
 }
 
 impl Task for Launch {
@@ -266,7 +267,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
         m.world.health()?;
         let n = m.world.ranks();
         let plan = |x| check::plan(x, m.rank, n);
-        let group = group.iter().map(plan).collect::<Result<Vec<_>>>()?;
+        let group = group.iter().map(plan).collect::<Result<SmallVec<_>>>()?;
         if group.is_empty() {
             return Ok(());
         }

@@ -10,8 +10,13 @@ use super::transfer::{BLOCK, Stores, push};
 use super::world::{Cause, Patience, World, ranks_text};
 use crossweave_abi::*;
 use crossweave_plugin::{Code, Error, Result};
+use smallvec::{SmallVec, smallvec};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Ranks up to which a round allocates nothing.
+const FEW: usize = 8;
+type Few = SmallVec<[*mut u8; FEW]>;
 
 /// Bytes of input up to which copying in is cheaper than a second barrier.
 pub(super) const SMALL: usize = 1024;
@@ -162,7 +167,7 @@ impl World {
         self.gather(rank, round, target, &print, patience)?;
 
         // All are in: from here on everyone goes through, whatever happens elsewhere.
-        let all: Vec<Posted> = self
+        let all: SmallVec<[Posted; FEW]> = self
             .slots
             .iter()
             // SAFETY: see `Slot`: every rank has written this parity before it arrived.
@@ -378,7 +383,7 @@ unsafe fn total(
         return;
     }
     // SAFETY: forwarded.
-    let sources: Vec<(*const u8, f64)> = all
+    let sources: SmallVec<[(*const u8, f64); FEW]> = all
         .iter()
         .map(|p| (unsafe { p.send.add(skip) }, p.scale))
         .collect();
@@ -401,14 +406,14 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
     let n = all.len();
     let bytes = |count: u64| op.bytes(count);
     let stores = Stores::for_traffic(2 * n * bytes(op.count));
-    let outputs = || -> Vec<*mut u8> { all.iter().map(|p| p.recv).collect() };
+    let outputs = || -> Few { all.iter().map(|p| p.recv).collect() };
     // SAFETY: forwarded; each arm writes only what this rank owns in this round.
     unsafe {
         match op.kind {
             COLL_ALL_REDUCE | COLL_REDUCE => {
                 let (from, to) = part(op.count, rank, n);
                 let to_all = match op.kind {
-                    COLL_REDUCE => vec![all[op.root].recv],
+                    COLL_REDUCE => smallvec![all[op.root].recv],
                     _ => outputs(),
                 };
                 total(op, all, 0, &to_all, from, to, stores);
@@ -420,11 +425,11 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
             }
             COLL_ALL_GATHER => {
                 let each = bytes(op.count);
-                let to: Vec<*mut u8> = all.iter().map(|p| p.recv.add(rank * each)).collect();
+                let to: Few = all.iter().map(|p| p.recv.add(rank * each)).collect();
                 push(op.send, &to, each, Stores::for_traffic(2 * n * n * each));
             }
             COLL_ALL_GATHER_V => {
-                let to: Vec<*mut u8> = all
+                let to: Few = all
                     .iter()
                     .map(|p| p.recv.wrapping_add(bytes((&*p.counts).recv_at[rank])))
                     .collect();
@@ -434,7 +439,7 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
                 let (from, to) = part(op.count, rank, n);
                 // 4-bit elements: `part` cuts at multiples of 64, so at bytes.
                 let at = bytes(from);
-                let to_all: Vec<*mut u8> = all.iter().map(|p| p.recv.wrapping_add(at)).collect();
+                let to_all: Few = all.iter().map(|p| p.recv.wrapping_add(at)).collect();
                 let source = all[op.root].send.wrapping_add(at);
                 push(source, &to_all, bytes(to) - at, stores);
             }
