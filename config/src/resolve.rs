@@ -6,7 +6,7 @@ use crate::canonical::of_shards;
 use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
-use crate::unavailable::unavailable;
+use crate::unavailable::{always, unavailable};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
 
 /// Seed of a run that gives none.
@@ -586,6 +586,11 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         let what = "has no effect below stage 3: parameters are whole there all the time";
         let fix = "set zero_optimization.stage to 3, or remove it";
         r.warn("zero_optimization.reshard_after_forward", what, fix);
+    }
+    for (path, on, what) in always(&s) {
+        if !on {
+            r.warn(path, what, "set it to true, or remove it");
+        }
     }
     let dtype = r.dtype(&mut s);
     if ![Dtype::F32, dtype].contains(&accumulation(&s)) {

@@ -519,12 +519,6 @@ pub struct OffloadParam {
     /// Folder on the NVMe disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_path: Option<String>,
-    /// Staging buffers.
-    pub buffer_count: u64,
-    /// Elements of a staging buffer.
-    pub buffer_size: u64,
-    /// Elements kept in host memory when device is nvme.
-    pub max_in_cpu: u64,
     /// Page-locked staging.
     pub pin_memory: bool,
 }
@@ -538,7 +532,7 @@ pub struct OffloadOptimizer {
     /// Folder on the NVMe disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nvme_path: Option<String>,
-    /// Staging buffers.
+    /// Buffers between nvme and memory.
     pub buffer_count: u64,
     /// Page-locked staging.
     pub pin_memory: bool,
@@ -548,8 +542,6 @@ pub struct OffloadOptimizer {
     pub pipeline_read: bool,
     /// Overlap writes with the update.
     pub pipeline_write: bool,
-    /// Skip the first write of the states.
-    pub fast_init: bool,
     /// Fraction of the states that is offloaded.
     pub ratio: f64,
     /// Update on the host beside the next step.

@@ -14,22 +14,19 @@ const OFFLOAD_PARAM: Table = Table {
         )
         .deepspeed(),
         text("nvme_path", "", "folder on the NVMe disk").deepspeed(),
-        int("buffer_count", 1, "5", "staging buffers").deepspeed(),
-        int(
+        ignored(
+            "buffer_count",
+            "parameters rest beside the optimizer states and travel through the same pool: offload_optimizer.buffer_count",
+        ),
+        ignored(
             "buffer_size",
-            1,
-            "100000000",
-            "elements of a staging buffer",
-        )
-        .deepspeed(),
-        int(
+            "a buffer of the pool holds the largest unit with its states, whatever that takes",
+        ),
+        ignored(
             "max_in_cpu",
-            0,
-            "1000000000",
-            "elements kept in host memory when device is nvme",
-        )
-        .deepspeed(),
-        flag("pin_memory", "false", "page-locked staging").deepspeed(),
+            "what rests on nvme rests there whole; host memory holds the pool of offload_optimizer.buffer_count buffers",
+        ),
+        flag("pin_memory", "true", "page-locked staging; always so here").deepspeed(),
     ],
 };
 
@@ -45,17 +42,41 @@ const OFFLOAD_OPTIMIZER: Table = Table {
         )
         .deepspeed(),
         text("nvme_path", "", "folder on the NVMe disk").deepspeed(),
-        int("buffer_count", 1, "4", "staging buffers").deepspeed(),
-        flag("pin_memory", "false", "page-locked staging").deepspeed(),
-        flag(
-            "pipeline",
-            "false",
-            "overlap reads and writes with the update",
+        int(
+            "buffer_count",
+            1,
+            "4",
+            "buffers of the pool between nvme and memory, each of one unit: they bound what host memory holds and how far ahead states are read",
         )
         .deepspeed(),
-        flag("pipeline_read", "false", "overlap reads with the update").deepspeed(),
-        flag("pipeline_write", "false", "overlap writes with the update").deepspeed(),
-        flag("fast_init", "false", "skip the first write of the states").deepspeed(),
+        flag(
+            "pin_memory",
+            "true",
+            "page-locked staging; always so here",
+        )
+        .deepspeed(),
+        flag(
+            "pipeline",
+            "true",
+            "overlap reads and writes with the update; always so here",
+        )
+        .deepspeed(),
+        flag(
+            "pipeline_read",
+            "true",
+            "overlap reads with the update; always so here",
+        )
+        .deepspeed(),
+        flag(
+            "pipeline_write",
+            "true",
+            "overlap writes with the update; always so here",
+        )
+        .deepspeed(),
+        ignored(
+            "fast_init",
+            "states are zero where they rest from the start; there is no first write to save",
+        ),
         fraction("ratio", "1.0", "fraction of the states that is offloaded").deepspeed(),
         flag(
             "delayed_update",

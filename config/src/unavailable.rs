@@ -127,3 +127,26 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
     }
     out
 }
+
+/// What goes on whether a key says so or not: `(path, the key's value, what)`. A `false` that was written is told that it has no effect.
+pub(crate) fn always(s: &Settings) -> Vec<(&'static str, bool, &'static str)> {
+    const PINNED: &str = "has no effect: what a device copies from and to is always page-locked, or no copy would run beside it";
+    const AHEAD: &str = "has no effect: reads always run ahead of the update and writes behind it, as far as buffer_count allows";
+    let zero = &s.zero_optimization;
+    let mut out = vec![];
+    if let Some(o) = &zero.offload_optimizer {
+        let path = "zero_optimization.offload_optimizer.pin_memory";
+        out.push((path, o.pin_memory, PINNED));
+        let path = "zero_optimization.offload_optimizer.pipeline";
+        out.push((path, o.pipeline, AHEAD));
+        let path = "zero_optimization.offload_optimizer.pipeline_read";
+        out.push((path, o.pipeline_read, AHEAD));
+        let path = "zero_optimization.offload_optimizer.pipeline_write";
+        out.push((path, o.pipeline_write, AHEAD));
+    }
+    if let Some(o) = &zero.offload_param {
+        let path = "zero_optimization.offload_param.pin_memory";
+        out.push((path, o.pin_memory, PINNED));
+    }
+    out
+}

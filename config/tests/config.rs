@@ -753,3 +753,28 @@ fn one_cycle_and_the_range_test_resolve() {
         &["cycle_max_lr", "missing"],
     );
 }
+
+/// Keys of DeepSpeed's offload sections that change nothing here say why; those that hold anyway are silent.
+#[test]
+fn offload_keys_without_effect_are_named_with_the_reason() {
+    let text = |keys: &str| {
+        with(&format!(
+            r#""zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu", {keys}}}}}"#
+        ))
+    };
+    let said = |keys: &str| -> String {
+        let resolved = load(&text(keys)).unwrap().resolve(1).unwrap();
+        let all: Vec<String> = resolved.warnings.iter().map(ToString::to_string).collect();
+        all.join("\n")
+    };
+    assert_eq!(said(r#""pin_memory": true, "pipeline_read": true"#), "");
+    let off = said(r#""pin_memory": false, "pipeline_write": false, "fast_init": true"#);
+    for part in [
+        "offload_optimizer.pin_memory: has no effect: what a device copies",
+        "offload_optimizer.pipeline_write: has no effect: reads always run ahead",
+        "fast_init",
+        "no first write to save",
+    ] {
+        assert!(off.contains(part), "{off}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use crate::error::{Law, PlanError};
 use crate::op::{Op, Rank, UnitId};
-use crate::plan::Plan;
+use crate::plan::{Plan, Step};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Hold the plans of all ranks, in rank order, against each other. Each must have passed [`crate::check`] on its own.
@@ -89,13 +89,12 @@ fn same_order(
     pick: fn(&Op) -> bool,
     what: &str,
 ) -> Result<(), PlanError> {
-    let list = |rank: Rank| -> Vec<(usize, &Op)> {
+    let list = |rank: Rank| -> Vec<(usize, &Step)> {
         let steps = plans[rank as usize].steps.iter().enumerate();
-        steps
-            .filter(|(_, s)| pick(&s.op))
-            .map(|(k, s)| (k, &s.op))
-            .collect()
+        steps.filter(|(_, s)| pick(&s.op)).collect()
     };
+    // A gather from the ranks of the node is another one than a gather from all.
+    let same = |a: &Step, b: &Step| (&a.op, a.near) == (&b.op, b.near);
     let Some((&first, rest)) = members.split_first() else {
         return Ok(());
     };
@@ -103,19 +102,19 @@ fn same_order(
     for &rank in rest {
         let found = list(rank);
         let plan = &plans[rank as usize];
-        for (k, (step, op)) in found.iter().enumerate() {
-            let twin = wanted.get(k).map(|(_, op)| *op);
-            if twin != Some(*op) {
-                let other = twin.map_or("nothing".to_string(), Op::to_string);
+        for (k, (step, mine)) in found.iter().enumerate() {
+            let twin = wanted.get(k).map(|(_, s)| *s);
+            if !twin.is_some_and(|t| same(t, mine)) {
+                let other = twin.map_or("nothing".to_string(), Step::to_string);
                 let message = format!(
                     "number {k} of its group's {what}, where rank {first} issues {other}; the group would hang or mix data"
                 );
                 return Err(PlanError::at(plan, *step, Law::CollectiveOrder, message).of_rank(rank));
             }
         }
-        if let Some((_, op)) = wanted.get(found.len()) {
+        if let Some((_, next)) = wanted.get(found.len()) {
             let message = format!(
-                "it ends after {} {what}, where rank {first} goes on with {op}; the group would hang",
+                "it ends after {} {what}, where rank {first} goes on with {next}; the group would hang",
                 found.len()
             );
             return Err(PlanError::whole(Law::CollectiveOrder, message).of_rank(rank));

@@ -585,6 +585,13 @@ fn ranks_agree_on_collectives() {
     let short = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1";
     assert_eq!(world(&[ONE, short]).unwrap_err().law, Law::CollectiveOrder);
     assert_eq!(world(&[short, ONE]).unwrap_err().law, Law::CollectiveOrder);
+    // One gathers from its node where the other gathers from all.
+    let near = SHARDED.replace("+0 B0.0", "+0* B0.0");
+    assert_ne!(near, SHARDED);
+    world(&[&near, &near]).unwrap();
+    let fault = world(&[SHARDED, &near]).unwrap_err();
+    assert_eq!((fault.law, fault.rank), (Law::CollectiveOrder, Some(1)));
+    assert!(fault.to_string().contains("(+0*): number 2"), "{fault}");
     // Each lane agrees, but the two interleave otherwise: rank 0 reduces before it gathers, rank 1 after.
     let crossed = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 rs1 B0.0 -0 rs0 opt0 opt1";
     assert_eq!(world(&[SHARDED, crossed]).unwrap_err().law, Law::Deadlock);
