@@ -27,8 +27,12 @@ fn metrics_and_model_are_those_of_one_rank() {
         ("8", "1"),
     ] {
         let out = format!("r{ranks}-{stage}");
+        // Threads of a rank do not show either.
+        let threads = if ranks == "2" { "3" } else { "2" };
+        let threads = format!("run.threads_per_rank={threads}");
         let stage = format!("zero_optimization.stage={stage}");
-        train(&s, ranks, &["--set", &stage, "--out", &out]);
+        let sets = ["--set", &stage, "--set", &threads, "--out", &out];
+        train(&s, ranks, &sets);
         same(&s.path("one"), &s.path(&out));
     }
     // The same batch without it is another sum on every number of ranks.
@@ -155,6 +159,39 @@ fn what_does_not_go_together_is_refused() {
         ],
     );
     refused("2", &["run.canonical_shards=0"], &["run.canonical_shards"]);
+    refused(
+        "2",
+        &[
+            SHARDS,
+            "bf16.enabled=true",
+            "data_types.grad_accum_dtype=bf16",
+        ],
+        &["data_types.grad_accum_dtype", "run.canonical_shards"],
+    );
+    let said = s.ok(&[
+        "config",
+        "check",
+        "config.json",
+        "--ranks",
+        "3",
+        "--set",
+        SHARDS,
+    ]);
+    assert!(
+        said.contains("8 sequences = 1 x 1 accumulated x 8 logical shards"),
+        "{said}"
+    );
+    let stages = [
+        "plan",
+        "config.json",
+        "--ranks",
+        "2",
+        "--set",
+        SHARDS,
+        "--set",
+        "mesh.pp=2",
+    ];
+    s.refused(&stages, &["run.canonical_shards", "pipeline stages"], &[]);
     refused(
         "2",
         &["run.canonical_shards=3"],
