@@ -67,7 +67,7 @@ impl PipelineSpec {
         for (s, r) in self.stages.iter().enumerate() {
             if r.start != next || r.is_empty() {
                 return Err(format!(
-                    "stage {s} of the pipeline has units {r:?}, and unit {next} is next; every stage needs one unit at least, of {units} in all"
+                    "stage {s} of the pipeline has units {r:?}, and unit {next} is next; every stage needs one unit at least, of {units} in all; set mesh.pp to {units} or less"
                 ));
             }
             next = r.end;
