@@ -1,5 +1,6 @@
 //! The command line, stated once: subcommands, flags, and an example with each.
 
+use crate::ranks::Ranks;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ pub struct Cli {
 pub enum Command {
     /// Train a model as a config says
     #[command(
-        after_help = "Examples:\n  crossweave train train.json\n  crossweave train train.json --ranks 2 --steps 500 --out runs/a\n  crossweave train train.json --set optimizer.params.lr=3e-4 --set bf16.enabled=true\n  crossweave train train.json --resume runs/a\n\nThe output folder gets metrics.jsonl, ledger.json, config.json, checkpoints/ and model/ (Hugging Face layout)."
+        after_help = "Examples:\n  crossweave train train.json\n  crossweave train train.json --ranks 2 --steps 500 --out runs/a\n  crossweave train train.json --set optimizer.params.lr=3e-4 --set bf16.enabled=true\n  crossweave train train.json --resume runs/a\n  crossweave train train.json --ranks cpu:2,./libcrossweave_other.so:1\n\nThe output folder gets metrics.jsonl, ledger.json, config.json, checkpoints/ and model/ (Hugging Face layout)."
     )]
     Train(TrainArgs),
     /// Write logits, loss and gradients of a Hugging Face folder for given tokens
@@ -108,9 +109,9 @@ pub struct TrainArgs {
     /// The config
     #[arg(value_name = "CONFIG.json")]
     pub config: PathBuf,
-    /// Ranks to start; default: mesh.dp, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub ranks: Option<u32>,
+    /// Ranks to start, or ranks of several back ends: cpu:2,./libother.so:1; default: mesh.dp, else 1
+    #[arg(long, value_name = "N|NAME:N,...", value_parser = Ranks::parse)]
+    pub ranks: Option<Ranks>,
     /// Which back end computes.
     #[command(flatten)]
     pub backend: BackendArgs,

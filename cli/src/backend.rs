@@ -5,7 +5,7 @@ use crate::error::{CliError, Result};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_hal::loader::{Found, discover, file_name, find, load, search_dirs};
-use crossweave_hal::{Device, HostServices, LoadError, Plugin, RawPlugin};
+use crossweave_hal::{Carrier, Device, HostServices, LoadError, Plugin, RawPlugin};
 use crossweave_mesh::JobStore;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,6 +124,14 @@ pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Resu
         other => CliError::from(other),
     })?;
     Ok(Plugin::new(load(&path, host)?))
+}
+
+/// Who carries collectives between back ends in one process: the linked CPU's, over pinned memory all of them reach.
+///
+/// # Errors
+/// When it refuses its configuration.
+pub fn bridge(host: &HostServices) -> Result<Carrier> {
+    Ok(Carrier::open(&open_linked("cpu", host)?)?)
 }
 
 /// Opens the device of `rank`: ranks go around the devices there are.

@@ -60,6 +60,14 @@ pub enum CliError {
         /// The run's folder.
         out: PathBuf,
     },
+    /// Some of this process's ranks.
+    #[error("{whom}: {source}")]
+    Of {
+        /// Them, in words.
+        whom: String,
+        /// Why.
+        source: Box<CliError>,
+    },
     /// This rank, one of several processes.
     #[error("rank {rank}: {source}")]
     OnRank {

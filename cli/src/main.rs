@@ -20,6 +20,7 @@ mod predict_offload;
 mod predict_pipeline;
 mod probe;
 mod processes;
+mod ranks;
 mod report;
 mod reports;
 mod say;

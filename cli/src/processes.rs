@@ -5,6 +5,7 @@
 
 use crate::backend;
 use crate::error::{CliError, Result};
+use crate::ranks::Ranks;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin};
 use crossweave_mesh::{JobStore, LateStore, Launch, Launcher, PeerFailure, detect, meet, seats};
@@ -43,7 +44,7 @@ impl Processes {
     ///
     /// # Errors
     /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
-    pub fn join(ranks: Option<u32>) -> Result<Option<Processes>> {
+    pub fn join(ranks: Option<&Ranks>) -> Result<Option<Processes>> {
         let launch = detect(|name| std::env::var(name).ok());
         let launch = launch.map_err(|e| {
             CliError::refused(e.to_string(), "start the job with mpirun, srun or torchrun")
@@ -69,8 +70,25 @@ impl Processes {
     }
 
     /// Contradictions that every rank sees alike.
-    fn check(launch: &Launch, ranks: Option<u32>) -> Result<()> {
-        if let Some(n) = ranks.filter(|n| *n != launch.world) {
+    fn check(launch: &Launch, ranks: Option<&Ranks>) -> Result<()> {
+        if let Some(Ranks::Parts(parts)) = ranks
+            && (parts.len(), parts[0].count) != (1, 1)
+        {
+            let what = "--ranks names several ranks for each of the processes, and a process is one rank between processes";
+            return Err(CliError::refused(
+                format!(
+                    "{what}: {} has started {}",
+                    launch.launcher.name(),
+                    launch.world
+                ),
+                "start a process for each rank: `mpirun -n 2 crossweave train C --backend cpu : -n 1 crossweave train C --plugin PATH`",
+            ));
+        }
+        let count = match ranks {
+            Some(Ranks::Count(n)) => Some(*n),
+            _ => None,
+        };
+        if let Some(n) = count.filter(|n| *n != launch.world) {
             return Err(CliError::refused(
                 format!(
                     "--ranks {n}: {} has started {} processes, and each is one rank",

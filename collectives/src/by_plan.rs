@@ -3,8 +3,10 @@
 //! Sums of 16-bit floats travel in f32 and are rounded once at the end; that doubles their traffic, and is why rank order, whose pieces
 //! travel as they are, stays the default. All ranks must prefer the same way, as they must make the same calls.
 
-use crate::comm_plan::{Algorithm, CommPlan, Home, Kind, Move, Nodes, RankPlan, Span};
-use crate::comm_plan::{hierarchical, plan};
+use crate::comm_plan::{
+    Algorithm, CommPlan, Home, Inside, Join, Kind, Move, Nodes, RankPlan, Span,
+};
+use crate::comm_plan::{hierarchical, hierarchical_scatter, plan};
 use crate::fold::{accumulator, joiner_of, part, prepare};
 use crate::group::Collectives;
 use crossweave_hal::abi::Layout;
@@ -21,7 +23,7 @@ pub enum Prefer {
     RankOrder,
     /// This algorithm, where it has a form of the collective; all ranks get the same bits, but other ones than rank order gives.
     Algorithm(Algorithm),
-    /// All-reduces inside these nodes first, then between them.
+    /// All-reduces and reduce-scatters inside these nodes first, then between them.
     Nodes(Nodes),
 }
 
@@ -46,8 +48,10 @@ impl Planned {
         let made = self.plans.entry((kind, count)).or_insert_with(|| {
             let p = match (prefer, kind) {
                 (Prefer::Algorithm(a), _) => plan(kind, *a, count, ranks),
-                (Prefer::Nodes(nodes), Kind::AllReduce) if nodes.ranks() == ranks => {
-                    Some(hierarchical(count, nodes))
+                (Prefer::Nodes(nodes), _) if nodes.ranks() != ranks => None,
+                (Prefer::Nodes(nodes), Kind::AllReduce) => Some(hierarchical(count, nodes)),
+                (Prefer::Nodes(nodes), Kind::ReduceScatter) => {
+                    Some(hierarchical_scatter(count, nodes))
                 }
                 _ => None,
             };
@@ -187,7 +191,13 @@ impl Collectives {
             }];
             part(home, dtype, span.at, span.n)
         };
-        for round in &mine.rounds {
+        let (first, end, shares) = match &mine.inside {
+            Some(i) if reduce.is_some() && self.join_by_library(s, i, dtype, reduce, at)? => {
+                (i.between.0, i.between.1, i.shares.as_slice())
+            }
+            _ => (0, mine.rounds.len(), [].as_slice()),
+        };
+        for round in &mine.rounds[first..end] {
             let messages: Vec<Collective<'_>> = round
                 .iter()
                 .filter_map(|m| match m {
@@ -205,7 +215,7 @@ impl Collectives {
                 })
                 .collect();
             if !messages.is_empty() {
-                self.comm.group_uncounted(s, &messages)?;
+                self.messages(s, &messages)?;
             }
             for m in round {
                 match m {
@@ -231,7 +241,40 @@ impl Collectives {
                 }
             }
         }
-        Ok(())
+        let shares: Vec<_> = shares.iter().map(|(r, span)| (*r, at(span))).collect();
+        match shares.is_empty() {
+            true => Ok(()),
+            false => self.share(s, dtype, &shares),
+        }
+    }
+
+    /// Joins inside the island by its library in the place of the plan's first rounds; `false`: it has no such collective, nothing has
+    /// happened. The caller's input is read only: the rank that keeps a sum brings a copy.
+    fn join_by_library<'a>(
+        &mut self,
+        s: &Stream,
+        inside: &Inside,
+        dtype: DType,
+        reduce: Option<Reduce>,
+        at: impl Fn(&Span) -> Region<'a>,
+    ) -> Result<bool> {
+        let me = self.rank();
+        // Averages and scaled sums are sums here; what else they need comes before and after.
+        let op = match reduce {
+            Some(op @ (Reduce::Prod | Reduce::Min | Reduce::Max)) => op,
+            _ => Reduce::Sum,
+        };
+        let keep = |j: &Join| j.root == me && j.own != j.sum;
+        let buf = |j: &Join| at(if keep(j) { &j.sum } else { &j.own });
+        let lanes: Vec<_> = inside.joins.iter().map(|j| (j.root, buf(j))).collect();
+        let Some(how) = self.joins_inside(dtype, op, &lanes, inside.shares.is_empty())? else {
+            return Ok(false);
+        };
+        for j in inside.joins.iter().filter(|j| keep(j)) {
+            s.copy(at(&j.sum), at(&j.own))?;
+        }
+        self.join_inside(s, dtype, op, &lanes, how)?;
+        Ok(true)
     }
 }
 

@@ -42,10 +42,17 @@ fn elements(r: Region<'_>, dtype: DType) -> u64 {
 
 impl Collectives {
     /// Runs a part of a composition by whatever route it has itself. Not counted.
-    fn run(&mut self, s: &Stream, c: &Collective<'_>) -> Result<()> {
+    pub(crate) fn run(&mut self, s: &Stream, c: &Collective<'_>) -> Result<()> {
         match self.route(c)? {
-            Route::Native => self.comm.group_uncounted(s, &[*c]),
+            Route::Native => self.messages_or_one(s, c),
             route => self.compose(s, c, route),
+        }
+    }
+
+    fn messages_or_one(&mut self, s: &Stream, c: &Collective<'_>) -> Result<()> {
+        match self.islands {
+            Some(_) => self.messages(s, &[*c]),
+            None => self.comm.group_uncounted(s, &[*c]),
         }
     }
 
@@ -59,7 +66,7 @@ impl Collectives {
             return Ok(());
         }
         match (route, *c) {
-            (Route::Native, c) => self.comm.group_uncounted(s, &[c]),
+            (Route::Native, c) => self.messages_or_one(s, &c),
             (Route::SumThenDivide, c) => {
                 self.run(s, &with_op(&c, Reduce::Sum))?;
                 let out = match c {
@@ -422,6 +429,10 @@ impl Collectives {
         if !there {
             copy(s, mine, send)?;
         }
+        if self.islands.is_some() {
+            let pieces: Vec<_> = (0..self.size()).map(|r| (r, into(r))).collect();
+            return self.spread(s, dtype, &pieces);
+        }
         self.pairs(s, dtype, |_| mine, into)
     }
 
@@ -456,7 +467,7 @@ impl Collectives {
         }
         match members.is_empty() {
             true => Ok(()),
-            false => self.comm.group_uncounted(s, &members),
+            false => self.messages(s, &members),
         }
     }
 
@@ -471,6 +482,9 @@ impl Collectives {
         }
         if buf.bytes == 0 {
             return Ok(());
+        }
+        if self.islands.is_some() {
+            return self.spread(s, dtype, &[(root, buf)]);
         }
         let place = (me + n - root) % n;
         let rank = |place: u32| (place + root) % n;
@@ -491,7 +505,7 @@ impl Collectives {
                 })
             };
             if let Some(m) = member {
-                self.comm.group_uncounted(s, &[m])?;
+                self.messages(s, &[m])?;
             }
             holders *= 2;
         }

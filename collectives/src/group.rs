@@ -2,6 +2,7 @@
 
 use crate::by_plan::Planned;
 use crate::fold::{FoldKey, Folder};
+use crate::islands::Archipelago;
 use crate::route::{self, Key, Route, RouteLine};
 use crossweave_hal::{
     AbortHandle, Bootstrap, Collective, CommOptions, CommTag, Communicator, Counts, DType, Device,
@@ -21,6 +22,10 @@ pub struct Collectives {
     pub(crate) folds: HashMap<FoldKey, Arc<Folder>>,
     pub(crate) scales: HashMap<(u32, DType, u64), Kernel>,
     pub(crate) planned: Planned,
+    /// Where the ranks are of several back ends; `comm` is then the bridge.
+    pub(crate) islands: Option<Archipelago>,
+    /// Every all-reduce is held against the other ranks'.
+    pub(crate) checked: bool,
 }
 
 impl From<Communicator> for Collectives {
@@ -31,6 +36,8 @@ impl From<Communicator> for Collectives {
             folds: HashMap::new(),
             scales: HashMap::new(),
             planned: Planned::default(),
+            islands: None,
+            checked: false,
         }
     }
 }
@@ -59,9 +66,17 @@ impl Collectives {
     pub fn name(&self) -> &str {
         self.comm.name()
     }
-    /// For a watchdog.
+    /// For a watchdog, of the communicator all ranks are in.
     pub fn abort_handle(&self) -> AbortHandle {
         self.comm.abort_handle()
+    }
+    /// For a watchdog: aborting all of them releases this rank from whatever it waits for here.
+    pub fn abort_handles(&self) -> Vec<AbortHandle> {
+        let near = self.islands.as_ref().and_then(Archipelago::near);
+        std::iter::once(&self.comm)
+            .chain(near)
+            .map(|c| c.abort_handle())
+            .collect()
     }
 
     /// All-reduce in place.
@@ -206,32 +221,58 @@ impl Collectives {
     /// composed members follow it, in the order given. A member that cannot be done at all is refused before anything is launched.
     #[track_caller]
     pub fn group(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
+        self.launch(s, members, tag)?;
+        if !self.checked {
+            return Ok(());
+        }
+        members.iter().try_for_each(|m| match *m {
+            Collective::AllReduce { buf, .. } => {
+                self.same_bits(s, buf, &format!("all_reduce ({tag})"))
+            }
+            _ => Ok(()),
+        })
+    }
+
+    #[track_caller]
+    fn launch(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
         let mut native = 0;
         for m in members {
             native += usize::from(self.route(m)? == Route::Native);
         }
-        if native == members.len() {
+        if native == members.len() && self.islands.is_none() {
             return self.comm.group(s, members, tag);
         }
         let asked = self.comm.announce(s, members, tag)?;
-        let result = self.parts(s, members, native);
+        let result = self.parts(s, members, native, tag);
         self.comm.launched(asked, s, members, tag, result)
     }
 
     /// Carries out a group of which `native` members are the plugin's.
-    fn parts(&mut self, s: &Stream, members: &[Collective<'_>], native: usize) -> Result<()> {
+    fn parts(
+        &mut self,
+        s: &Stream,
+        members: &[Collective<'_>],
+        native: usize,
+        tag: CommTag,
+    ) -> Result<()> {
         let mut own = Vec::with_capacity(native);
         for m in members {
             if self.route(m)? == Route::Native {
                 own.push(*m);
             }
         }
-        if !own.is_empty() {
-            self.comm.group_uncounted(s, &own)?;
+        if let Some(first) = own.first() {
+            let before = self.comm.bridged();
+            match self.islands {
+                Some(_) => self.messages(s, &own)?,
+                None => self.comm.group_uncounted(s, &own)?,
+            }
+            self.count_bridge(first, tag, before);
         }
         for m in members {
             let route = self.route(m)?;
             if route != Route::Native {
+                let before = self.comm.bridged();
                 self.compose(s, m, route).map_err(|e| {
                     e.context(format!(
                         "{} on {} by {}",
@@ -240,9 +281,19 @@ impl Collectives {
                         route.describe()
                     ))
                 })?;
+                self.count_bridge(m, tag, before);
             }
         }
         Ok(())
+    }
+
+    /// Notes what has crossed the bridge since it had carried `before`.
+    fn count_bridge(&self, c: &Collective<'_>, tag: CommTag, before: [u64; 2]) {
+        let now = self.comm.bridged();
+        let crossed = [now[0] - before[0], now[1] - before[1]];
+        if crossed != [0, 0] {
+            self.comm.count_bridge(c.name(), tag, crossed);
+        }
     }
 
     /// Ends this rank's part in the group, with a look at what is left over: see [`Communicator::close`].
@@ -261,7 +312,7 @@ impl Collectives {
         }
         // A call that does not fit is the caller's mistake, not an answer about the class.
         self.comm.validate(c)?;
-        let r = route::decide(&self.comm, c);
+        let r = route::decide(&self.comm, c, self.islands.is_some());
         self.routes.insert(key, r.clone());
         r
     }

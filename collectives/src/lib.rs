@@ -17,7 +17,8 @@
 //!
 //! [`Prefer`] puts other algorithms in the place of the composed ones: ring, recursive halving, trees, or nodes first ([`comm_plan`]).
 //!
-//! Sends and receives in groups are the ground everything stands on; a plugin that has only those runs everything.
+//! Sends and receives in groups are the ground everything stands on; a plugin that has only those runs everything. A group whose ranks
+//! are of several back ends stands on messages of two kinds, inside islands and over the bridge between them ([`Collectives::of_islands`]).
 #![forbid(unsafe_code)]
 
 mod by_plan;
@@ -25,6 +26,8 @@ pub mod comm_plan;
 mod compose;
 mod fold;
 mod group;
+mod islands;
+mod parity;
 mod route;
 
 pub use by_plan::Prefer;

@@ -209,11 +209,24 @@ fn alike<'a>(c: &Collective<'a>) -> Collective<'a> {
     c
 }
 
-/// Chooses. Errors are refusals: nothing has happened.
-pub(crate) fn decide(comm: &Communicator, c: &Collective<'_>) -> Result<Route> {
-    if matches!(c, Collective::Send { .. } | Collective::Recv { .. }) || native(comm, &alike(c))? {
+/// Chooses. Errors are refusals: nothing has happened. Between islands the bridge is used for messages, so that what stays inside an island
+/// never goes there, and for sums that devices need not have.
+pub(crate) fn decide(comm: &Communicator, c: &Collective<'_>, islands: bool) -> Result<Route> {
+    let message = matches!(c, Collective::Send { .. } | Collective::Recv { .. });
+    // Devices add what they train in; 64-bit figures and bytes are few, and the host adds them.
+    let added = [DType::F32, DType::Bf16, DType::F16, DType::I32];
+    let by_host = reduction(c).is_some() && !added.contains(&Key::of(c).dtype);
+    if message || ((by_host || !islands) && native(comm, &alike(c))?) {
         return Ok(Route::Native);
     }
+    let native = |comm: &Communicator, c: &Collective<'_>| match islands {
+        true => Ok(false),
+        false => native(comm, c),
+    };
+    let by_sum = |comm, c, dtype, op| match islands {
+        true => Ok(None),
+        false => by_sum(comm, c, dtype, op),
+    };
     Ok(match c {
         Collective::Send { .. } | Collective::Recv { .. } => Route::Native,
         Collective::AllGather { .. }

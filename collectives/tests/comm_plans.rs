@@ -7,7 +7,7 @@ use crossweave_collectives::comm_plan::numbers::{
 use crossweave_collectives::comm_plan::verify::verify;
 use crossweave_collectives::comm_plan::{
     Algorithm, CommPlan, Cut, Home, Kind, Move, Nodes, Order, Span, across, cost, hierarchical,
-    plan,
+    hierarchical_scatter, plan,
 };
 
 fn every_kind(n: u32) -> Vec<Kind> {
@@ -116,6 +116,13 @@ fn hierarchical_plans_are_proved_and_cross_as_little_as_the_formula_says() {
                 let each = 2 * (k - 1) * count / k;
                 assert!(sent.iter().all(|&s| s == each), "{nodes:?}: {sent:?}");
             }
+            let p = hierarchical_scatter(count, &nodes);
+            verify(&p).unwrap_or_else(|e| panic!("{nodes:?} of {count} a rank: {e}\n{p}"));
+            // A node's sum of a piece leaves it once: for each rank that is not its own.
+            let out = nodes
+                .iter()
+                .map(|m| count * u64::from(nodes.ranks() - m.len() as u32));
+            assert_eq!(across(&p, &nodes), out.collect::<Vec<_>>(), "{nodes:?}");
         }
     }
     for (nodes, said) in [
@@ -260,6 +267,7 @@ fn broken(how: &str) -> CommPlan {
                         crossweave_collectives::comm_plan::RankPlan {
                             scratch: 4,
                             rounds: vec![swap, vec![fold]],
+                            inside: None,
                         }
                     })
                     .collect(),

@@ -20,6 +20,10 @@ pub struct Settings {
     pub mesh: Mesh,
     /// Length, output and execution.
     pub run: Run,
+    /// Reductions between the ranks of a job of several back ends.
+    pub collectives: CollectiveSettings,
+    /// Micro-batches of a step by rank.
+    pub balance: Balance,
     /// Sequences of one optimizer step, over all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_batch_size: Option<u64>,
@@ -64,6 +68,46 @@ pub struct Settings {
     /// The same as `run.seed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
+}
+
+/// `collectives`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CollectiveSettings {
+    /// In which order reductions over several islands add.
+    pub order: ReduceOrder,
+    /// Hold the bits of all ranks against each other after every all-reduce.
+    pub check_bits: bool,
+}
+
+/// `collectives.order`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReduceOrder {
+    /// By rank.
+    Rank,
+    /// Inside islands first.
+    Plan,
+}
+
+/// `balance`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Balance {
+    /// One of the words.
+    Word(BalanceWord),
+    /// Given: a weight for each part of `--ranks`, or for each rank.
+    Weights(Vec<f64>),
+}
+
+/// `balance` as a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BalanceWord {
+    /// As many micro-batches on every rank.
+    Equal,
+    /// By the speed of each rank, measured when the run starts.
+    Measured,
 }
 
 /// `model`.

@@ -375,6 +375,51 @@ const DATA_TYPES: Table = Table {
     .deepspeed()],
 };
 
+const COLLECTIVES: Table = Table {
+    doc: "reductions between the ranks of a job of several back ends",
+    overlay: None,
+    fields: &[
+        word(
+            "order",
+            &["rank", "plan"],
+            "\"rank\"",
+            "rank = sums in rank order, the bits of a job of one back end; plan = inside islands first, least traffic between them",
+        ),
+        flag(
+            "check_bits",
+            "false",
+            "after every all-reduce hold the bits of all ranks against each other; waits for the device, for finding a back end that is wrong",
+        ),
+    ],
+};
+
+const BALANCE: Forms = Forms {
+    doc: "micro-batches of a step by rank: \"equal\", \"measured\" (by the speed of each rank at the start of the run), or a list of weights, one for each part of --ranks or for each rank",
+    forms: &[
+        Form {
+            name: "word",
+            kind: Kind::Word(&["equal", "measured"]),
+        },
+        Form {
+            name: "weights",
+            kind: Kind::Numbers(Range {
+                min: 0.0,
+                max: f64::INFINITY,
+                min_in: false,
+                max_in: false,
+            }),
+        },
+    ],
+    pick: |value| match value {
+        Json::Text(_) => Ok(0),
+        Json::List(_) => Ok(1),
+        other => Err((
+            format!("wanted a balance, got {}", other.describe()),
+            "write \"equal\", \"measured\" or e.g. [3, 1]".into(),
+        )),
+    },
+};
+
 /// The whole file.
 pub const ROOT: Table = Table {
     doc: "a training run; keys follow DeepSpeed's JSON where it has them, plus model, data, mesh and run",
@@ -384,6 +429,8 @@ pub const ROOT: Table = Table {
         forms("data", &DATA, ""),
         section("mesh", &MESH),
         section("run", &RUN),
+        section("collectives", &COLLECTIVES),
+        forms("balance", &BALANCE, "\"equal\""),
         int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto(),
         int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto(),
         int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto(),

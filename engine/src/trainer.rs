@@ -14,10 +14,10 @@ use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
 use crossweave_hal::{
-    AbortHandle, Bootstrap, CollectiveLine, DType, Device, Event, HostBuffer, MemoryReport, Stream,
-    Tag,
+    AbortHandle, Bootstrap, BridgeLine, CollectiveLine, DType, Device, Event, HostBuffer,
+    MemoryReport, Stream, Tag,
 };
-use crossweave_mesh::MeshOptions;
+use crossweave_mesh::{Islands, MeshOptions};
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
@@ -84,6 +84,10 @@ pub struct RankSpec {
     /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
     /// trains to the same bits. None: sums go over the ranks.
     pub canonical: Option<u32>,
+    /// Which ranks share a library of collectives, in a job of several back ends.
+    pub islands: Option<Islands>,
+    /// Hold the bits of all ranks against each other after every all-reduce: slow, for finding a back end that is wrong.
+    pub check_bits: bool,
 }
 
 impl Default for RankSpec {
@@ -109,6 +113,8 @@ impl Default for RankSpec {
             offload: None,
             pipeline: None,
             canonical: None,
+            islands: None,
+            check_bits: false,
         }
     }
 }
@@ -152,6 +158,9 @@ pub struct RankLedger {
     pub memory: MemoryReport,
     /// Collectives by kind, group and tag.
     pub collectives: Vec<CollectiveLine>,
+    /// What crossed the bridge to ranks of other islands; absent where there is one island.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bridge: Vec<BridgeLine>,
     /// Device allocations made by steps after the second: 0 in a healthy run.
     pub device_allocs_after_step_2: u64,
 }
@@ -287,6 +296,8 @@ impl Trainer {
         let joining = |e: crossweave_hal::Error| at("joining the group dp")(e.into());
         let options = MeshOptions {
             timeout: spec.timeout,
+            islands: spec.islands.clone(),
+            check_bits: spec.check_bits,
         };
         let (mut mesh, base) =
             pipeline::join(device, &spec, boot, &options, &shared).map_err(&joining)?;
@@ -559,6 +570,7 @@ impl Trainer {
             rank: self.spec.rank,
             memory: self.device.memory(),
             collectives: self.device.collectives(),
+            bridge: self.device.bridged(),
             device_allocs_after_step_2: self.late_allocs,
         }
     }

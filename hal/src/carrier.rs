@@ -15,7 +15,7 @@ use crate::ledger::Tag;
 use crate::stream::Stream;
 use crossweave_abi as abi;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -108,6 +108,8 @@ pub(crate) struct Carried {
     /// Lowest of all priorities: the carrier works in the host call that waits for it, not on a further thread.
     stream: Raw,
     staging: Mutex<Option<Staging>>,
+    /// Bytes copied off the device for the carrier, and onto it.
+    moved: [AtomicU64; 2],
 }
 
 struct Staging {
@@ -128,7 +130,13 @@ impl Carried {
             carrier: device,
             stream: Raw(stream),
             staging: Mutex::new(None),
+            moved: Default::default(),
         })
+    }
+
+    /// Bytes copied off the device for the carrier so far, and onto it.
+    pub fn moved(&self) -> [u64; 2] {
+        self.moved.each_ref().map(|n| n.load(Relaxed))
     }
 
     /// Makes sure of `bytes` of staging memory of `device`.
@@ -257,6 +265,16 @@ fn pieces(c: &Collective<'_>, recv: &Region<'_>) -> Vec<(u64, u64)> {
     }
 }
 
+/// Bytes a collective copies off the device of its rank for the carrier, and onto it.
+pub(crate) fn staged(c: &Collective<'_>, rank: u32) -> [u64; 2] {
+    let ((send, recv), (reads, writes)) = (operands(c), directions(c, rank));
+    let written = |r: &Region<'_>| pieces(c, r).iter().map(|(_, bytes)| bytes).sum();
+    [
+        send.filter(|_| reads).map_or(0, |r| r.bytes),
+        recv.filter(|_| writes).as_ref().map_or(0, written),
+    ]
+}
+
 /// A group on its way to the carrier.
 struct Job {
     comm: Arc<CommInner>,
@@ -345,6 +363,11 @@ pub(crate) fn group(
         return Err(Error::new(Code::Internal, "carrier", "no staging memory"));
     };
     let memory = staging.host.buffer();
+    for m in members {
+        let [sent, received] = staged(m, comm.rank);
+        carried.moved[0].fetch_add(sent, Relaxed);
+        carried.moved[1].fetch_add(received, Relaxed);
+    }
     for (m, p) in members.iter().zip(&places) {
         if let Some((r, at)) = p
             .send

@@ -2,7 +2,7 @@
 
 use crate::buffer::Region;
 use crate::call::check;
-use crate::carrier::{self, Carried};
+use crate::carrier::{self, Carried, Carrier};
 use crate::comm_desc::{NULL_DESC, kind_name, uses};
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
@@ -244,8 +244,32 @@ impl Communicator {
         size: u32,
         options: &CommOptions,
     ) -> Result<Communicator> {
-        let at = || format!("communicator {} rank {rank} of {size}", options.name);
         let carrier = device.carrier();
+        Communicator::connect(device, carrier, boot, scope, rank, size, options)
+    }
+
+    /// The same by the device's own plugin, whoever carries its other communicators: the ranks of one island.
+    pub fn of_island(
+        device: &Device,
+        boot: &dyn Bootstrap,
+        scope: &str,
+        rank: u32,
+        size: u32,
+        options: &CommOptions,
+    ) -> Result<Communicator> {
+        Communicator::connect(device, None, boot, scope, rank, size, options)
+    }
+
+    fn connect(
+        device: &Device,
+        carrier: Option<Carrier>,
+        boot: &dyn Bootstrap,
+        scope: &str,
+        rank: u32,
+        size: u32,
+        options: &CommOptions,
+    ) -> Result<Communicator> {
+        let at = || format!("communicator {} rank {rank} of {size}", options.name);
         // The device whose plugin makes the communicator.
         let home = carrier.as_ref().map_or(device, |c| c.device());
         let Some(api) = home.0.plugin.0.coll else {
@@ -294,7 +318,7 @@ impl Communicator {
             _device: device.clone(),
             handle: Raw(h),
             api,
-            mask: device.0.plugin.0.mask.clone(),
+            mask: home.0.plugin.0.mask.clone(),
             name: options.name.clone(),
             rank,
             size,
@@ -462,7 +486,11 @@ impl Communicator {
             let asked = comm.enter(stream, members, tag, site)?;
             let result = comm.launch(stream, members, descs);
             comm.launched(asked, stream, members, tag, result)
-        })
+        })?;
+        for m in members.iter().filter(|_| self.inner.carried.is_some()) {
+            self.count_bridge(m.name(), tag, carrier::staged(m, self.inner.rank));
+        }
+        Ok(())
     }
 
     /// Says what is going to be launched: it is recorded and held against what the other ranks ask for, before anything happens.
@@ -524,6 +552,18 @@ impl Communicator {
             self.count(m, tag);
         }
         Ok(())
+    }
+
+    /// Bytes this communicator has handed to its carrier so far, and taken from it.
+    pub fn bridged(&self) -> [u64; 2] {
+        let carried = self.inner.carried.as_ref();
+        carried.map_or([0; 2], Carried::moved)
+    }
+
+    /// Notes in the ledger what a collective of that kind has put on the bridge and taken from it.
+    pub fn count_bridge(&self, kind: &'static str, tag: CommTag, [sent, received]: [u64; 2]) {
+        let CommInner { name, size, .. } = &*self.inner;
+        self.ledger.bridge(kind, name, tag, *size, sent, received);
     }
 
     fn alive(&self, first: Option<&Collective<'_>>, site: &Location<'_>) -> Result<()> {

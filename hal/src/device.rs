@@ -5,7 +5,9 @@ use crate::call::check;
 use crate::carrier::{Carrier, Fault};
 use crate::error::{Code, Error, Result};
 use crate::kernel::{Kernel, KernelInner, OpRequest};
-use crate::ledger::{CollectiveLedger, CollectiveLine, MemoryLedger, MemoryReport, Tag};
+use crate::ledger::{
+    BridgeLine, CollectiveLedger, CollectiveLine, MemoryLedger, MemoryReport, Tag,
+};
 use crate::loader::RawPlugin;
 use crate::pool::{Block, Pool};
 use crate::recipe::Decompose;
@@ -581,6 +583,10 @@ impl Device {
     /// The collective ledger: all communicators made on this device.
     pub fn collectives(&self) -> Vec<CollectiveLine> {
         self.0.collectives.report()
+    }
+    /// What this device's rank has put on the bridge to other islands, and taken from it.
+    pub fn bridged(&self) -> Vec<BridgeLine> {
+        self.0.collectives.bridged()
     }
 }
 

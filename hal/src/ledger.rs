@@ -206,12 +206,49 @@ pub struct CollectiveLine {
     pub wire_elements: u64,
 }
 
+/// What crossed the bridge to ranks that the device's own plugin does not reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BridgeLine {
+    /// The collective it crossed for: `all_reduce`, `reduce_scatter`, …
+    pub kind: String,
+    /// Name of the group (mesh axes).
+    pub group: String,
+    /// What was moved: `param`, `grad`, `scalar`, …
+    pub tag: String,
+    /// Ranks in the group.
+    pub ranks: u32,
+    /// Collectives.
+    pub calls: u64,
+    /// Bytes this rank put on the bridge: those copied from its device to pinned memory.
+    pub sent_bytes: u64,
+    /// Bytes it took from the bridge.
+    pub received_bytes: u64,
+}
+
 type Key = (&'static str, String, &'static str, u32);
+type Lines = Mutex<BTreeMap<Key, [u64; 4]>>;
 
 /// Collectives of one rank.
 #[derive(Default)]
 pub struct CollectiveLedger {
-    lines: Mutex<BTreeMap<Key, [u64; 4]>>,
+    lines: Lines,
+    bridge: Lines,
+}
+
+/// Adds to the line of a key.
+fn note(
+    lines: &Lines,
+    (kind, group, tag, ranks): (&'static str, &str, &'static str, u32),
+    what: [u64; 4],
+) {
+    let mut lines = lines.lock().unwrap_or_else(|e| e.into_inner());
+    // Looked up by reference first: the steady state must not allocate a key per call.
+    let same = |k: &Key| k.0 == kind && k.2 == tag && k.3 == ranks && k.1 == group;
+    if let Some((_, v)) = lines.iter_mut().find(|(k, _)| same(k)) {
+        add4(v, what);
+    } else {
+        lines.insert((kind, group.to_string(), tag, ranks), what);
+    }
 }
 
 impl CollectiveLedger {
@@ -232,19 +269,40 @@ impl CollectiveLedger {
             _ if n == 1 => 0,
             _ => elements,
         };
-        let mut lines = self.lines.lock().unwrap_or_else(|e| e.into_inner());
-        // Looked up by reference first: the steady state must not allocate a key per call.
-        if let Some((_, v)) = lines
-            .iter_mut()
-            .find(|(k, _)| k.0 == kind && k.2 == tag && k.3 == ranks && k.1 == group)
-        {
-            add4(v, [1, elements, bytes, wire]);
-        } else {
-            lines.insert(
-                (kind, group.to_string(), tag, ranks),
-                [1, elements, bytes, wire],
-            );
-        }
+        note(
+            &self.lines,
+            (kind, group, tag, ranks),
+            [1, elements, bytes, wire],
+        );
+    }
+
+    /// Notes what a collective put on the bridge and took from it.
+    pub(crate) fn bridge(
+        &self,
+        kind: &'static str,
+        group: &str,
+        tag: &'static str,
+        ranks: u32,
+        sent: u64,
+        received: u64,
+    ) {
+        let what = [1, sent, received, 0];
+        note(&self.bridge, (kind, group, tag, ranks), what);
+    }
+
+    /// What crossed the bridge, sorted; nothing where there is none.
+    pub fn bridged(&self) -> Vec<BridgeLine> {
+        let lines = self.bridge.lock().unwrap_or_else(|e| e.into_inner());
+        let line = |((kind, group, tag, ranks), v): (&Key, &[u64; 4])| BridgeLine {
+            kind: kind.to_string(),
+            group: group.clone(),
+            tag: tag.to_string(),
+            ranks: *ranks,
+            calls: v[0],
+            sent_bytes: v[1],
+            received_bytes: v[2],
+        };
+        lines.iter().map(line).collect()
     }
 
     /// All lines, sorted.

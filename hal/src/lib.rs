@@ -44,7 +44,7 @@ pub use device::{Device, DeviceInfo, PAGE, Plugin, Raw};
 pub use error::{Code, Error, Result};
 pub use host::{HostServices, KvStore, LocalKv};
 pub use kernel::{Kernel, OpRequest};
-pub use ledger::{CollectiveLine, MemoryReport, Tag};
+pub use ledger::{BridgeLine, CollectiveLine, MemoryReport, Tag};
 pub use loader::{LoadError, RawPlugin};
 pub use mask::CollectiveCell;
 pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};

@@ -4,9 +4,10 @@
 //! is its axes (`dp`, `dp.tp`); groups of one name that live side by side (the `tp` of each data replica) are kept apart by their first
 //! rank where ids are exchanged.
 
+use crate::islands::{Islands, Seat};
 use crate::topology::{Axis, Group, Topology, TopologyError};
 use crossweave_collectives::{Collectives, RouteLine};
-use crossweave_hal::{AbortHandle, Bootstrap, CommOptions, Communicator, Device, Error, Result};
+use crossweave_hal::{AbortHandle, Bootstrap, Device, Error, Result};
 use std::time::Duration;
 
 /// Options of all groups of a mesh.
@@ -14,6 +15,10 @@ use std::time::Duration;
 pub struct MeshOptions {
     /// For connecting and for each collective; `None` leaves it to the plugin.
     pub timeout: Option<Duration>,
+    /// The islands of a job of several back ends.
+    pub islands: Option<Islands>,
+    /// Hold the bits of all ranks against each other after every all-reduce.
+    pub check_bits: bool,
 }
 
 /// One rank's place in a topology, with its groups.
@@ -58,20 +63,16 @@ impl Mesh {
             if groups.iter().any(|(g, _)| g.axes == group.axes) {
                 continue;
             }
-            let options = CommOptions {
-                name: name_of(&group.axes),
-                timeout: options.timeout,
+            let seat = Seat {
+                scope: &group.name(),
+                name: &name_of(&group.axes),
+                ranks: &group.ranks,
+                index: group.index,
             };
-            let comm = Communicator::in_scope(
-                device,
-                boot,
-                &group.name(),
-                group.index,
-                group.size(),
-                &options,
-            )
-            .map_err(|e| e.context(format!("rank {rank} joining ranks {:?}", group.ranks)))?;
-            groups.push((group, comm.into()));
+            let comm = seat
+                .join(device, boot, options)
+                .map_err(|e| e.context(format!("rank {rank} joining ranks {:?}", group.ranks)))?;
+            groups.push((group, comm));
         }
         Ok(Mesh {
             topology,
@@ -109,14 +110,16 @@ impl Mesh {
             ));
         }
         let scope = format!("{label}.{}", ranks[0]);
-        let options = CommOptions {
-            name: name.to_string(),
-            timeout: options.timeout,
+        let seat = Seat {
+            scope: &scope,
+            name,
+            ranks,
+            index: index as u32,
         };
-        let size = ranks.len() as u32;
-        let comm = Communicator::in_scope(device, boot, &scope, index as u32, size, &options)
+        let comm = seat
+            .join(device, boot, options)
             .map_err(|e| e.context(format!("rank {} joining ranks {ranks:?}", self.rank)))?;
-        self.named.push((label, comm.into()));
+        self.named.push((label, comm));
         Ok(())
     }
 
@@ -180,7 +183,7 @@ impl Mesh {
     pub fn abort_handles(&self) -> Vec<AbortHandle> {
         let named = self.named.iter().map(|(_, c)| c);
         let all = self.groups.iter().map(|(_, c)| c).chain(named);
-        all.map(|c| c.abort_handle()).collect()
+        all.flat_map(Collectives::abort_handles).collect()
     }
 
     /// How each group carries out what it was asked for so far: group name and route.

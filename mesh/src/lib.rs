@@ -1,9 +1,10 @@
 //! The mesh: any set of axes gives a group, and a group of one is a real group. [`topology`] is the arithmetic; [`groups`] holds the
-//! communicators. [`launch`] tells which
+//! communicators, [`islands`] those of jobs of several back ends. [`launch`] tells which
 //! process of how many this is, [`store`] and [`meet`] let the processes of a job find each other.
 #![forbid(unsafe_code)]
 
 pub mod groups;
+pub mod islands;
 pub mod launch;
 pub mod meet;
 pub mod seats;
@@ -11,6 +12,7 @@ pub mod store;
 pub mod topology;
 
 pub use groups::{Mesh, MeshOptions};
+pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};
 pub use meet::meet;
 pub use seats::{seats, seats_in};

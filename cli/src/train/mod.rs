@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Errors
 /// Everything that can go wrong with a run; see the crates' error types.
 pub fn run(args: TrainArgs) -> Result<()> {
-    match Processes::join(args.ranks)? {
+    match Processes::join(args.ranks.as_ref())? {
         None => run_here(&args, None),
         Some(p) => {
             let result = run_here(&args, Some(&p));
@@ -118,8 +118,8 @@ impl Flights {
     fn of(job: &Job, processes: Option<&Processes>) -> Flights {
         Flights {
             out: job.out.clone(),
-            board: job.plugin.board().clone(),
-            here: job.here.clone(),
+            board: job.crew.board().clone(),
+            here: job.crew.here(),
             store: processes.map(|p| p.store.clone()),
         }
     }
@@ -171,7 +171,7 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> 
             .ok()
         };
         let mut threads = vec![];
-        for rank in job.here.clone() {
+        for rank in job.crew.here() {
             let thread = std::thread::Builder::new().name(format!("rank {rank}"));
             match thread.spawn_scoped(scope, move || one(rank)) {
                 Ok(t) => threads.push(t),

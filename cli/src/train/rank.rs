@@ -40,7 +40,7 @@ struct Writer {
 /// The device, the data, a loss that is not finite, files that cannot be written; and whatever follows from another rank's failure.
 pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     let device = job.device(rank)?;
-    let host = host_device(&job.plugin, &job.host, rank)?;
+    let host = host_device(job.crew.plugin(rank), &job.host, rank)?;
     let boot = StoreBoot::new(&job.host, shared);
     let mut trainer = Trainer::new(
         &device,
@@ -326,7 +326,7 @@ impl Walk<'_> {
         w.live.end();
         let mut summary = w.summary;
         // The device of nothing has no values to save.
-        if summary.stopped || self.job.plugin.name() == "null" {
+        if summary.stopped || self.job.crew.has_null() {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.

@@ -34,7 +34,9 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 29] = [
+const FREE: [&str; 31] = [
+    "collectives",
+    "balance",
     "checkpoint",
     "run.dtype",
     "bf16",

@@ -8,6 +8,7 @@ use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
 use crossweave_engine::RankLedger;
+use crossweave_hal::Plugin;
 use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
@@ -44,10 +45,15 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
         .into_iter()
         .filter_map(|r| Some((r.key, r.value?.into())))
         .collect();
-    let ledger = json!({
-        "backend": {"name": job.plugin.name(), "version": job.plugin.version(), "settings": settings},
+    let first = job.crew.plugin(job.crew.here().start);
+    let mut ledger = json!({
+        "backend": {"name": first.name(), "version": first.version(), "settings": settings},
         "ranks": ledgers,
     });
+    if job.crew.backends().count() > 1 {
+        let one = |(name, p, ranks): (&str, &Plugin, Vec<u32>)| json!({"named": name, "name": p.name(), "version": p.version(), "path": p.path(), "ranks": ranks});
+        ledger["backends"] = job.crew.backends().map(one).collect();
+    }
     write_whole(&job.out.join("ledger.json"), &format!("{ledger:#}\n"))
 }
 

@@ -8,16 +8,18 @@ use crate::backend;
 use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::processes::Processes;
+use crate::ranks::{Crew, Ranks, listed};
 use crate::{configs, source};
-use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, Resolved};
+use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, ReduceOrder, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
 use crossweave_engine::{
     DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage, assign,
     dry_run, plan_for,
 };
-use crossweave_hal::{Carrier, DType, Device, HostServices, Plugin};
-use crossweave_tensor::UnitDecl;
-use std::ops::Range;
+use crossweave_hal::abi::{Layout, op};
+use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest};
+use crossweave_mesh::{IslandOrder, Islands};
+use crossweave_tensor::{Decompositions, UnitDecl};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,12 +29,12 @@ pub struct Job {
     pub resolved: Resolved,
     /// Ranks.
     pub ranks: u32,
-    /// Those that run in this process.
-    pub here: Range<u32>,
-    /// Device of the first of them.
-    first_device: u32,
-    /// Who carries the collectives between processes.
+    /// Those that run in this process, and their back ends.
+    pub crew: Crew,
+    /// Who carries the collectives between processes, or between the back ends of this one.
     carrier: Option<Carrier>,
+    /// Which ranks share a library of collectives, where they do not all.
+    islands: Option<Islands>,
     /// Optimizer steps of the whole run.
     pub steps: u64,
     /// Predictions in a sequence.
@@ -47,9 +49,7 @@ pub struct Job {
     pub batches: Batches,
     /// Validation batches and how many a validation takes.
     pub validation: Option<(Batches, u64)>,
-    /// The back end.
-    pub plugin: Plugin,
-    /// Its host services.
+    /// Host services of the back ends.
     pub host: HostServices,
     /// Sizes found in the dry run.
     pub dry: DryRun,
@@ -78,7 +78,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         let text = serde_json::Value::from(name.as_str()).to_string();
         config.set("run.backend", &text)?;
     }
-    let asked = place.map(|l| l.world).or(args.ranks);
+    let asked = place.map(|l| l.world);
+    let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
         .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
@@ -114,12 +115,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         config.settings.run.threads_per_rank,
         processes.map(|p| p.store.clone()),
     );
-    let plugin = backend::choose(&args.backend, &config.settings.run.backend, &host)?;
-    backend::count(&plugin)?;
-    let plugin = match processes {
-        Some(p) => plugin.on_board(&p.board),
-        None => plugin,
-    };
+    let crew = crew(args, &config, processes, ranks, &host)?;
 
     let hf = matches!(model, Model::Hf(_));
     let mut spec = source::spec(&data, Some(&model))?;
@@ -184,11 +180,30 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let units = units(&source, &resolved)?;
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
-    let first = plugin.open(0)?;
-    let first_rank = rank_spec(&resolved, 0, ranks, seq_len);
-    let first_rank = with_offload(first_rank, &resolved, &first, true);
-    plan_for(&first, &first_rank, &dry)?;
-    drop(first);
+    for (name, plugin, at) in crew.backends() {
+        let of = |e: CliError| match crew.backends().count() {
+            1 => e,
+            _ => CliError::Of {
+                whom: format!("ranks {} ({name})", listed(&at)),
+                source: Box::new(e),
+            },
+        };
+        let first = plugin.open(0).map_err(|e| of(e.into()))?;
+        capable(&first, compute).map_err(of)?;
+        let spec = rank_spec(&resolved, at[0], ranks, seq_len);
+        let spec = with_offload(spec, &resolved, &first, true);
+        plan_for(&first, &spec, &dry).map_err(|e| of(e.into()))?;
+    }
+    let order = match resolved.settings.collectives.order {
+        ReduceOrder::Rank => IslandOrder::Rank,
+        ReduceOrder::Plan => IslandOrder::Plan,
+    };
+    let islands = crew.islands(order);
+    let carrier = match (processes, &islands) {
+        (Some(p), _) => Some(p.carrier.clone()),
+        (None, Some(_)) => Some(backend::bridge(&host)?),
+        (None, None) => None,
+    };
     if processes.is_none_or(Processes::first) {
         for w in &resolved.warnings {
             eprintln!("warning: {w}");
@@ -196,9 +211,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
     }
     Ok(Job {
-        here: place.map_or(0..ranks, |l| l.rank..l.rank + 1),
-        first_device: place.map_or(0, |l| l.local_rank),
-        carrier: processes.map(|p| p.carrier.clone()),
+        crew,
+        carrier,
+        islands,
         resolved,
         ranks,
         steps,
@@ -208,7 +223,6 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         data: spec,
         batches,
         validation,
-        plugin,
         host,
         dry,
         out,
@@ -294,8 +308,7 @@ impl Job {
     /// # Errors
     /// When there is none, or it cannot be opened.
     pub fn device(&self, rank: u32) -> Result<Device> {
-        let index = self.first_device + rank - self.here.start;
-        let device = backend::open_device(&self.plugin, index)?;
+        let device = self.crew.device(rank)?;
         if let Some(carrier) = &self.carrier {
             device.carry(carrier);
         }
@@ -304,7 +317,10 @@ impl Job {
 
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
-        rank_spec(&self.resolved, rank, self.ranks, self.seq_len)
+        RankSpec {
+            islands: self.islands.clone(),
+            ..rank_spec(&self.resolved, rank, self.ranks, self.seq_len)
+        }
     }
 
     /// `config.json` of the trained model.
@@ -386,6 +402,8 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         offload: None,
         pipeline: None,
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
+        islands: None,
+        check_bits: r.settings.collectives.check_bits,
     }
 }
 
@@ -394,6 +412,60 @@ fn comm_timeout(seconds: f64) -> Duration {
     let forever = Duration::from_secs(u32::MAX.into());
     let asked = Duration::try_from_secs_f64(seconds).unwrap_or(forever);
     asked.clamp(Duration::from_millis(1), forever)
+}
+
+/// The back ends of the ranks of this process.
+fn crew(
+    args: &TrainArgs,
+    config: &Config,
+    processes: Option<&Processes>,
+    ranks: u32,
+    host: &HostServices,
+) -> Result<Crew> {
+    let place = processes.map(|p| &p.launch);
+    let (here, device) = match place {
+        Some(l) => (l.rank..l.rank + 1, l.local_rank),
+        None => (0..ranks, 0),
+    };
+    let part = match (&args.ranks, place) {
+        (Some(Ranks::Parts(parts)), None) => return Crew::of_parts(parts, &args.backend, host),
+        (Some(Ranks::Parts(parts)), Some(_)) => {
+            Some(Crew::of_parts(&parts[..1], &args.backend, host)?)
+        }
+        _ => None,
+    };
+    let plugin = match part {
+        Some(c) => c.plugin(0).clone(),
+        None => backend::choose(&args.backend, &config.settings.run.backend, host)?,
+    };
+    backend::count(&plugin)?;
+    let plugin = match processes {
+        Some(p) => plugin.on_board(&p.board),
+        None => plugin,
+    };
+    Ok(Crew::alike(plugin, here, device))
+}
+
+/// Can the device multiply matrices of the compute type? A back end that cannot is told now, not by its first op.
+fn capable(device: &Device, compute: DType) -> Result<()> {
+    let square = Layout::contiguous(compute, &[2, 2]);
+    let operands = [square, square, square, Layout::ABSENT];
+    let product = OpRequest::new(
+        op::MATMUL,
+        &operands,
+        op::MatmulParams::default().as_bytes(),
+    );
+    device.prepare(&product, &Decompositions).map_err(|e| {
+        CliError::refused(
+            format!(
+                "{} cannot compute in {}: {e}",
+                device.plugin().name(),
+                compute.name()
+            ),
+            "choose another run.dtype, or another back end for these ranks",
+        )
+    })?;
+    Ok(())
 }
 
 /// DeepSpeed's own bucket, which its configs write out: half a billion elements, more than most models have.

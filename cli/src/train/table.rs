@@ -3,8 +3,10 @@
 use super::metrics::StepRecord;
 use super::progress::clock;
 use super::setup::Job;
+use crate::ranks::listed;
 use crate::say::say;
 use crossweave_engine::RankLedger;
+use crossweave_hal::Plugin;
 use indicatif::{BinaryBytes, HumanCount};
 
 /// What rank 0 knows of a run at its end.
@@ -93,10 +95,11 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         let line = format!(
             "{}{threads} at the peak, {ranks} on {}",
             BinaryBytes(most),
-            job.plugin.name()
+            backends(job)
         );
         rows.push(("device memory", line));
     }
+    rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     let params: u64 = job.dry.params;
     rows.push(("parameters", HumanCount(params).to_string()));
     rows.push(("files", files(job, s)));
@@ -110,8 +113,36 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
     }
 }
 
+/// The back ends of the ranks, with their ranks where there are several.
+fn backends(job: &Job) -> String {
+    let all: Vec<_> = job.crew.backends().collect();
+    let one = |(name, _, ranks): &(&str, &Plugin, Vec<u32>)| match all.len() {
+        1 => name.to_string(),
+        _ => format!("{name} ({})", listed(ranks)),
+    };
+    all.iter().map(one).collect::<Vec<_>>().join(" and ")
+}
+
+/// What crossed the bridge between islands.
+fn bridge(ledgers: &[RankLedger]) -> Option<String> {
+    let of = |l: &RankLedger| l.bridge.iter().map(|b| b.sent_bytes).sum::<u64>();
+    let (all, most) = (ledgers.iter().map(of).sum(), ledgers.iter().map(of).max()?);
+    let lines = ledgers.iter().flat_map(|l| &l.bridge);
+    let mut kinds: Vec<&str> = lines.map(|b| b.kind.as_str()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    (!kinds.is_empty()).then(|| {
+        format!(
+            "{} crossed, at most {} from one rank ({})",
+            BinaryBytes(all),
+            BinaryBytes(most),
+            kinds.join(", ")
+        )
+    })
+}
+
 fn files(job: &Job, s: &Summary) -> String {
-    let model = match s.stopped || job.plugin.name() == "null" {
+    let model = match s.stopped || job.crew.has_null() {
         true => "",
         false => "model/ ",
     };

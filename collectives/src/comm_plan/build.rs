@@ -2,7 +2,7 @@
 //!
 //! Formulas and orders of sums: 04 §3.1. Ranks need not be a power of two, counts need not divide, and may be zero.
 
-use super::{CommPlan, Cut, Home, Kind, Move, Order, RankPlan, Round, Span};
+use super::{CommPlan, Cut, Home, Inside, Join, Kind, Move, Order, RankPlan, Round, Span};
 
 /// How a collective is carried out over sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -115,6 +115,23 @@ impl Builder {
     pub fn round(&mut self, rank: u32, moves: Round) {
         if !moves.is_empty() {
             self.ranks[rank as usize].rounds.push(moves);
+        }
+    }
+    /// The rounds of a rank so far stay in its island, whose library may do these instead.
+    pub fn inside(&mut self, rank: u32, joins: Vec<Join>, shares: Vec<(u32, Span)>) {
+        let plan = &mut self.ranks[rank as usize];
+        let at = plan.rounds.len();
+        plan.inside = Some(Inside {
+            between: (at, at),
+            joins,
+            shares,
+        });
+    }
+    /// The rounds of a rank from here on stay in its island again.
+    pub fn behind(&mut self, rank: u32) {
+        let plan = &mut self.ranks[rank as usize];
+        if let Some(i) = &mut plan.inside {
+            i.between.1 = plan.rounds.len();
         }
     }
     /// Room for `n` elements in a rank's scratch; where it begins.

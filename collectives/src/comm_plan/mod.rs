@@ -15,7 +15,7 @@ mod show;
 pub mod verify;
 
 pub use build::{Algorithm, plan};
-pub use nodes::{Nodes, NodesError, across, hierarchical};
+pub use nodes::{Nodes, NodesError, across, hierarchical, hierarchical_scatter};
 
 /// What a plan carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -183,6 +183,30 @@ pub struct RankPlan {
     pub scratch: u64,
     /// In order.
     pub rounds: Vec<Round>,
+    /// Of a plan in islands: what its library may do in the place of the first and last rounds.
+    pub inside: Option<Inside>,
+}
+
+/// The part of a rank's plan that stays in its island, as collectives of the island's own library.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Inside {
+    /// First of the rounds that go between islands, and the first behind them: those before join, those behind hand round.
+    pub between: (usize, usize),
+    /// What is joined at which rank of the island.
+    pub joins: Vec<Join>,
+    /// What is handed to the island by which of its ranks.
+    pub shares: Vec<(u32, Span)>,
+}
+
+/// A span of every rank of an island, joined at one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Join {
+    /// Where it is joined.
+    pub root: u32,
+    /// This rank's operand.
+    pub own: Span,
+    /// Where the sum goes at the root.
+    pub sum: Span,
 }
 
 /// One collective, written out for every rank.

@@ -5,7 +5,7 @@
 //! computes each element, the rest copy bits, so all nodes agree however differently their vendors add.
 
 use super::build::Builder;
-use super::{CommPlan, Cut, Home, Kind, Move, Order, Span};
+use super::{CommPlan, Cut, Home, Join, Kind, Move, Order, Span};
 use std::fmt;
 
 /// Which ranks form a node.
@@ -99,6 +99,21 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
             }
         }
     }
+    for (ranks, lanes) in nodes.0.iter().map(|r| (r, 0..nodes.lanes())) {
+        let span = |l: u32| (place(l).1 > 0).then(|| Span::new(Home::Data, place(l).0, place(l).1));
+        let owned = lanes
+            .zip(ranks)
+            .filter_map(|(l, &root)| Some((root, span(l)?)));
+        let shares: Vec<(u32, Span)> = owned.collect();
+        let join = |&(root, own): &(u32, Span)| Join {
+            root,
+            own,
+            sum: own,
+        };
+        for &me in ranks {
+            b.inside(me, shares.iter().map(join).collect(), shares.clone());
+        }
+    }
     for lane in 0..nodes.lanes() {
         let (start, n) = place(lane);
         let homes = Cut::new(n, k);
@@ -147,6 +162,7 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
     }
     for ranks in &nodes.0 {
         for (l, &me) in ranks.iter().enumerate() {
+            b.behind(me);
             let mut moves = vec![];
             for (lane, &owner) in (0..nodes.lanes()).zip(ranks) {
                 let (at, n) = place(lane);
@@ -165,6 +181,101 @@ pub fn hierarchical(count: u64, nodes: &Nodes) -> CommPlan {
         }
     }
     b.finish(Kind::AllReduce, count, false)
+}
+
+/// Reduce-scatter of `count` elements a rank: each island joins every piece at one of its ranks, which sends the sum to the piece's owner;
+/// the owner adds the islands' sums in their order. An island of m of n ranks sends `(n-m)/n` of the vector.
+pub fn hierarchical_scatter(count: u64, nodes: &Nodes) -> CommPlan {
+    let n = nodes.ranks();
+    let mut b = Builder::new(n);
+    let finish = |b: Builder| b.finish(Kind::ReduceScatter, count, false);
+    if count == 0 {
+        return finish(b);
+    }
+    // Island and index in it of each rank; who joins rank r's piece in island k.
+    let mut place = vec![(0, 0); n as usize];
+    for (k, ranks) in nodes.0.iter().enumerate() {
+        for (i, &r) in ranks.iter().enumerate() {
+            place[r as usize] = (k, i);
+        }
+    }
+    let deputy = |r: u32, k: usize| nodes.0[k][place[r as usize].1 % nodes.0[k].len()];
+    let deputy = |r: u32, k: usize| {
+        if place[r as usize].0 == k {
+            r
+        } else {
+            deputy(r, k)
+        }
+    };
+    let piece = |r: u32| Span::new(Home::Data, u64::from(r) * count, count);
+    // Where each rank's sum of piece r lies, where it is the one that joins it.
+    let mut sums: Vec<Vec<Option<Span>>> = vec![vec![None; n as usize]; n as usize];
+    for (k, ranks) in nodes.0.iter().enumerate() {
+        for &me in ranks {
+            let (mut moves, mut folds, mut joins) = (vec![], vec![], vec![]);
+            for r in 0..n {
+                let (root, own) = (deputy(r, k), piece(r));
+                let mut sum = own;
+                if root == me && ranks.len() > 1 {
+                    let mut parts = vec![];
+                    for &from in ranks {
+                        if from == me {
+                            parts.push(own);
+                            continue;
+                        }
+                        let span = Span::new(Home::Scratch, b.scratch(me, count), count);
+                        moves.push(Move::Recv { span, from });
+                        parts.push(span);
+                    }
+                    sum = Span::new(Home::Scratch, b.scratch(me, count), count);
+                    let by = Order::Vendor;
+                    let dst = sum;
+                    folds.push(Move::Fold { dst, parts, by });
+                }
+                match root == me {
+                    true => sums[me as usize][r as usize] = Some(sum),
+                    false => moves.push(Move::Send {
+                        span: own,
+                        to: root,
+                    }),
+                }
+                joins.push(Join { root, own, sum });
+            }
+            b.round(me, moves);
+            b.round(me, folds);
+            b.inside(me, joins, vec![]);
+        }
+    }
+    for me in 0..n {
+        let mine = place[me as usize].0;
+        let (mut moves, mut parts) = (vec![], vec![]);
+        for r in (0..n).filter(|&r| place[r as usize].0 != mine) {
+            if let Some(span) = sums[me as usize][r as usize] {
+                moves.push(Move::Send { span, to: r });
+            }
+        }
+        for k in 0..nodes.0.len() {
+            if k == mine {
+                parts.extend(sums[me as usize][me as usize]);
+                continue;
+            }
+            let span = Span::new(Home::Scratch, b.scratch(me, count), count);
+            let from = deputy(me, k);
+            moves.push(Move::Recv { span, from });
+            parts.push(span);
+        }
+        b.round(me, moves);
+        let (dst, by) = (Span::new(Home::Out, 0, count), Order::Given);
+        b.round(
+            me,
+            vec![match parts[..] {
+                [src] => Move::Copy { dst, src },
+                _ => Move::Fold { dst, parts, by },
+            }],
+        );
+        b.behind(me);
+    }
+    finish(b)
 }
 
 /// Elements each node sends to other nodes.

@@ -1,0 +1,334 @@
+//! `--ranks`: how many ranks, and of which back ends. `4` is four of the run's back end; `cpu:2,./libother.so:1` names a back end for each part,
+//! by name or by plugin file. Ranks that share a plugin are an island, wherever they stand in the list.
+
+use crate::args::BackendArgs;
+use crate::backend;
+use crate::error::{CliError, Result};
+use crossweave_hal::{Board, Device, HostServices, Plugin};
+use crossweave_mesh::{IslandOrder, Islands};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Most ranks of one command.
+const MOST: u32 = 4096;
+
+/// What `--ranks` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// So many of one back end.
+    Count(u32),
+    /// So many of each, in the order of the ranks.
+    Parts(Vec<Part>),
+}
+
+/// Ranks of one back end, one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Name of the back end, or path of its plugin file.
+    pub name: String,
+    /// Ranks.
+    pub count: u32,
+}
+
+impl Ranks {
+    /// Reads `N` or `NAME[:COUNT][,NAME[:COUNT]]…`.
+    ///
+    /// # Errors
+    /// What is wrong with the text, for clap to show.
+    pub fn parse(text: &str) -> std::result::Result<Ranks, String> {
+        let bounded = |n: u32| match n {
+            1..=MOST => Ok(n),
+            _ => Err(format!("{n} ranks: 1 to {MOST} can be started")),
+        };
+        let digits = |t: &str| !t.is_empty() && t.bytes().all(|b| b.is_ascii_digit());
+        let number = |t: &str| {
+            let n = t
+                .parse::<u32>()
+                .map_err(|_| format!("{t} ranks: 1 to {MOST} can be started"))?;
+            bounded(n)
+        };
+        if digits(text.trim()) {
+            return number(text.trim()).map(Ranks::Count);
+        }
+        let mut parts = vec![];
+        for part in text.split(',').map(str::trim) {
+            let (name, count) = match part.rsplit_once(':') {
+                Some((name, count)) if digits(count) => (name, number(count)?),
+                // A path may hold a colon; a name may not.
+                Some((name, count)) if !is_path(part) => {
+                    return Err(format!(
+                        "{name}:{count}: {count:?} is not a number of ranks"
+                    ));
+                }
+                _ => (part, 1),
+            };
+            if name.is_empty() {
+                return Err(
+                    "a back end without a name; write a number, or e.g. cpu:2,./libother.so:1"
+                        .into(),
+                );
+            }
+            parts.push(Part {
+                name: name.to_string(),
+                count,
+            });
+        }
+        let all: u64 = parts.iter().map(|p| u64::from(p.count)).sum();
+        bounded(u32::try_from(all).unwrap_or(u32::MAX))?;
+        Ok(Ranks::Parts(parts))
+    }
+
+    /// Ranks in all.
+    pub fn count(&self) -> u32 {
+        match self {
+            Ranks::Count(n) => *n,
+            Ranks::Parts(parts) => parts.iter().map(|p| p.count).sum(),
+        }
+    }
+}
+
+/// Is it a file rather than a name?
+fn is_path(name: &str) -> bool {
+    name.contains(std::path::MAIN_SEPARATOR) || name.ends_with(std::env::consts::DLL_SUFFIX)
+}
+
+/// Where one rank runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seat {
+    /// Index into the back ends.
+    backend: usize,
+    /// Part of `--ranks`.
+    part: usize,
+    /// Index of its device, before ranks go round the devices there are.
+    device: u32,
+}
+
+/// The back ends of the ranks of this process.
+pub struct Crew {
+    backends: Vec<(String, Plugin)>,
+    seats: Vec<Seat>,
+    /// The rank of the first seat.
+    first: u32,
+}
+
+impl Crew {
+    /// Ranks of one back end: `here` of them in this process, the first on device `device`.
+    pub fn alike(plugin: Plugin, here: Range<u32>, device: u32) -> Crew {
+        let seat = |r: u32| Seat {
+            backend: 0,
+            part: 0,
+            device: device + r - here.start,
+        };
+        Crew {
+            backends: vec![(plugin.name().to_string(), plugin)],
+            first: here.start,
+            seats: here.clone().map(seat).collect(),
+        }
+    }
+
+    /// Opens what `--ranks` names.
+    ///
+    /// # Errors
+    /// A back end that cannot be used, with the ranks it was to compute; flags that say which back end a second time.
+    pub fn of_parts(parts: &[Part], args: &BackendArgs, host: &HostServices) -> Result<Crew> {
+        if args.plugin.is_some() || args.backend.is_some() {
+            let flag = if args.plugin.is_some() {
+                "--plugin"
+            } else {
+                "--backend"
+            };
+            return Err(CliError::refused(
+                format!("--ranks names the back end of each rank, and {flag} names one for all"),
+                format!("drop {flag}, or give --ranks a number"),
+            ));
+        }
+        let mut crew = Crew {
+            backends: vec![],
+            seats: vec![],
+            first: 0,
+        };
+        // Ranks of all back ends check each other's collectives.
+        let board = Board::default();
+        let mut keys: Vec<PathBuf> = vec![];
+        for (part, p) in parts.iter().enumerate() {
+            let ranks = crew.seats.len() as u32..crew.seats.len() as u32 + p.count;
+            let key = match is_path(&p.name) {
+                true => Path::new(&p.name)
+                    .canonicalize()
+                    .unwrap_or_else(|_| p.name.clone().into()),
+                false => p.name.clone().into(),
+            };
+            let index = match keys.iter().position(|k| *k == key) {
+                Some(i) => i,
+                None => {
+                    let args = BackendArgs {
+                        plugin: is_path(&p.name).then(|| p.name.clone().into()),
+                        backend: None,
+                    };
+                    let plugin = backend::choose(&args, &p.name, host).and_then(|plugin| {
+                        backend::count(&plugin)?;
+                        Ok(plugin)
+                    });
+                    let plugin = plugin.map_err(|e| CliError::Of {
+                        whom: format!("{} ({})", told(ranks.clone()), p.name),
+                        source: Box::new(e),
+                    })?;
+                    keys.push(key);
+                    crew.backends
+                        .push((p.name.clone(), plugin.on_board(&board)));
+                    crew.backends.len() - 1
+                }
+            };
+            for _ in ranks {
+                let device = crew.seats.iter().filter(|s| s.backend == index).count() as u32;
+                crew.seats.push(Seat {
+                    backend: index,
+                    part,
+                    device,
+                });
+            }
+        }
+        Ok(crew)
+    }
+
+    fn seat(&self, rank: u32) -> Seat {
+        self.seats[(rank - self.first) as usize]
+    }
+
+    /// The ranks of this process.
+    pub fn here(&self) -> Range<u32> {
+        self.first..self.first + self.seats.len() as u32
+    }
+
+    /// The back end of a rank of this process.
+    pub fn plugin(&self, rank: u32) -> &Plugin {
+        &self.backends[self.seat(rank).backend].1
+    }
+
+    /// Where the ranks check each other: one for all back ends.
+    pub fn board(&self) -> &Board {
+        self.backends[0].1.board()
+    }
+
+    /// Opens the device of a rank of this process.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be opened.
+    pub fn device(&self, rank: u32) -> Result<Device> {
+        backend::open_device(self.plugin(rank), self.seat(rank).device)
+    }
+
+    /// Each back end as `--ranks` named it, with its ranks.
+    pub fn backends(&self) -> impl Iterator<Item = (&str, &Plugin, Vec<u32>)> {
+        self.backends
+            .iter()
+            .enumerate()
+            .map(move |(i, (name, plugin))| {
+                let mine = self.here().filter(move |r| self.seat(*r).backend == i);
+                (name.as_str(), plugin, mine.collect())
+            })
+    }
+
+    /// Does any rank compute on a device that keeps no values?
+    pub fn has_null(&self) -> bool {
+        self.backends.iter().any(|(_, p)| p.name() == "null")
+    }
+
+    /// The islands of the job, where it has more than one and all its ranks are here: ranks of one back end that has collectives form one,
+    /// a rank whose back end has none is alone.
+    pub fn islands(&self, order: IslandOrder) -> Option<Islands> {
+        let collectives = crossweave_hal::abi::IFACE_COLLECTIVE;
+        let of = |(i, s): (usize, &Seat)| {
+            let has = self.backends[s.backend]
+                .1
+                .interfaces()
+                .contains(&collectives);
+            let alone = self.backends.len() + i;
+            (if has { s.backend } else { alone }) as u32
+        };
+        let of: Vec<u32> = self.seats.iter().enumerate().map(of).collect();
+        let several = of.iter().any(|k| *k != of[0]);
+        several.then(|| Islands::new(&of, order))
+    }
+}
+
+/// Ranks in words: `rank 3`, `ranks 0 to 2`.
+pub fn told(ranks: Range<u32>) -> String {
+    match ranks.len() {
+        1 => format!("rank {}", ranks.start),
+        _ => format!("ranks {} to {}", ranks.start, ranks.end.saturating_sub(1)),
+    }
+}
+
+/// Any ranks in words: `0-2, 4`.
+pub fn listed(ranks: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = vec![];
+    for &r in ranks {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == r => *end = r,
+            _ => runs.push((r, r)),
+        }
+    }
+    let one = |(a, b): &(u32, u32)| {
+        if a == b {
+            a.to_string()
+        } else {
+            format!("{a}-{b}")
+        }
+    };
+    runs.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(of: &[(&str, u32)]) -> Ranks {
+        let part = |&(name, count): &(&str, u32)| Part {
+            name: name.into(),
+            count,
+        };
+        Ranks::Parts(of.iter().map(part).collect())
+    }
+
+    #[test]
+    fn numbers_names_and_paths() {
+        assert_eq!(Ranks::parse("4"), Ok(Ranks::Count(4)));
+        assert_eq!(Ranks::parse("cpu"), Ok(parts(&[("cpu", 1)])));
+        let mixed = parts(&[("cpu", 2), ("./lib/libx.so", 3), ("cpu", 1)]);
+        assert_eq!(
+            Ranks::parse("cpu:2, ./lib/libx.so:3,cpu"),
+            Ok(mixed.clone())
+        );
+        assert_eq!(mixed.count(), 6);
+        let colon = parts(&[("/a:b/libx.so", 1)]);
+        assert_eq!(Ranks::parse("/a:b/libx.so"), Ok(colon));
+    }
+
+    #[test]
+    fn what_is_no_list_of_ranks_is_refused_in_words() {
+        for (text, part) in [
+            ("0", "0 ranks"),
+            ("5000", "5000 ranks"),
+            ("99999999999", "99999999999 ranks"),
+            ("cpu:0", "0 ranks"),
+            ("cpu:two", "\"two\" is not a number"),
+            ("cpu:4096,cpu", "4097 ranks"),
+            ("", "without a name"),
+            ("cpu,,cpu", "without a name"),
+            (":2", "without a name"),
+        ] {
+            let e = Ranks::parse(text).unwrap_err();
+            assert!(e.contains(part), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn runs_of_ranks_are_told_shortly() {
+        assert_eq!(listed(&[0, 1, 2, 4, 6, 7]), "0-2, 4, 6-7");
+        assert_eq!(
+            (told(2..3), told(0..2)),
+            ("rank 2".into(), "ranks 0 to 1".into())
+        );
+    }
+}
