@@ -26,6 +26,11 @@ pub enum Command {
         after_help = "Examples:\n  crossweave train train.json\n  crossweave train train.json --ranks 2 --steps 500 --out runs/a\n  crossweave train train.json --set optimizer.params.lr=3e-4 --set bf16.enabled=true\n  crossweave train train.json --resume runs/a\n  crossweave train train.json --ranks cpu:2,./libcrossweave_other.so:1\n\nThe output folder gets metrics.jsonl, ledger.json, config.json, checkpoints/ and model/ (Hugging Face layout)."
     )]
     Train(TrainArgs),
+    /// Run a config's steps under many seeded schedules of its ranks: what depends on timing fails under some seed, and again under it
+    #[command(
+        after_help = "Examples:\n  crossweave explore train.json --ranks 4\n  crossweave explore train.json --ranks 4 --seeds 500 --schedule pct:3\n  crossweave explore train.json --ranks 4 --seed 17\n\nUnder a seed one thread of the job runs at a time, and the seed decides at every call of the device who is next. A schedule fails when\na rank fails, when no thread can run (a deadlock, told at once with who waits for what), or when a step's figures have other bits than\nunder the schedule fifo. Small models and few steps are enough: the order of calls is what is explored. Nothing is written."
+    )]
+    Explore(ExploreArgs),
     /// Write logits, loss and gradients of a Hugging Face folder for given tokens
     #[command(
         after_help = "Example:\n  crossweave probe --model models/gpt2 --inputs inputs.safetensors --out probe.safetensors\n\nInputs: input_ids [B, T], I64. Output: logits [B, T, V], loss (next-token cross-entropy, mean over B x (T-1)) and grad.<name> of every parameter, all F32."
@@ -127,6 +132,35 @@ pub struct TrainArgs {
     /// Continue the run in this folder from its newest checkpoint
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+}
+
+/// Flags of `explore`.
+#[derive(Clone, Debug, Args)]
+pub struct ExploreArgs {
+    /// The config
+    #[arg(value_name = "CONFIG.json")]
+    pub config: PathBuf,
+    /// Ranks, as threads of this process; default: mesh.dp, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: Option<u32>,
+    /// Seeds to try, from 0
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// Only this seed: replays what it showed
+    #[arg(long, value_name = "S", conflicts_with = "seeds")]
+    pub seed: Option<u64>,
+    /// How the next thread is chosen: random, pct:DEPTH (priorities that change DEPTH - 1 times), fifo
+    #[arg(long, value_name = "ORDER", default_value = "random")]
+    pub schedule: crossweave_hal::Order,
+    /// Optimizer steps under each seed
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: u64,
+    /// Which back end computes.
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// Set a key of the config; may be repeated
+    #[arg(long = "set", value_name = "key.path=value")]
+    pub sets: Vec<String>,
 }
 
 /// Element types of a probe.

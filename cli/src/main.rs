@@ -54,6 +54,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Train(a) => train::run(a),
+        Command::Explore(a) => train::explore::run(&a),
         Command::Probe(a) => probe::run(&a),
         Command::Generate(a) => generate::run(&a),
         Command::Backends(a) => backends::run(&a),

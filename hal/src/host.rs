@@ -83,7 +83,7 @@ pub struct ConfigRead {
 
 struct Inner {
     log: Option<Box<LogSink>>,
-    config: BTreeMap<String, String>,
+    config: Mutex<BTreeMap<String, String>>,
     reads: Mutex<BTreeMap<String, Option<String>>>,
     kv: Arc<dyn KvStore>,
     threads: usize,
@@ -130,7 +130,7 @@ impl HostBuilder {
     pub fn build(self) -> HostServices {
         HostServices(Arc::new(Inner {
             log: self.log,
-            config: self.config,
+            config: Mutex::new(self.config),
             reads: Mutex::default(),
             kv: self.kv,
             threads: self.threads,
@@ -157,6 +157,15 @@ impl HostServices {
             config: BTreeMap::new(),
             kv: Arc::new(LocalKv::default()),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        }
+    }
+
+    /// Sets a key from now on, or unsets it (`None`); answers what it was. Plugins read their keys when they open a device.
+    pub fn set_config(&self, key: impl Into<String>, value: Option<String>) -> Option<String> {
+        let mut config = lock(&self.0.config);
+        match value {
+            Some(v) => config.insert(key.into(), v),
+            None => config.remove(&key.into()),
         }
     }
 
@@ -272,8 +281,8 @@ unsafe extern "C" fn config_get(
         let Some(key) = key.as_str() else {
             return abi::E_INVALID;
         };
-        let value = s.config.get(key);
-        lock(&s.reads).insert(key.into(), value.cloned());
+        let value = lock(&s.config).get(key).cloned();
+        lock(&s.reads).insert(key.into(), value.clone());
         match value {
             Some(v) => answer(v.as_bytes(), out, cap, len),
             None => abi::NOT_READY,

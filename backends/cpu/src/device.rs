@@ -6,6 +6,7 @@ use crate::isa::{Isas, Level};
 use crate::memory::{Account, machine_bytes};
 use crate::pace::Pace;
 use crate::profile::Profile;
+use crate::schedule::{Seat, Turn};
 use crate::team::Team;
 use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Host, Info, Result};
@@ -87,7 +88,7 @@ fn bad(key: &str, got: &str, want: &str) -> Error {
     Error::new(Code::Invalid, format!("{key} = `{got}`: must be {want}"))
 }
 
-fn number(host: &Host, key: &str, default: u64, least: u64) -> Result<u64> {
+pub(crate) fn number(host: &Host, key: &str, default: u64, least: u64) -> Result<u64> {
     match host.config(key) {
         None => Ok(default),
         Some(text) => text
@@ -108,6 +109,10 @@ pub struct Device {
     pub(crate) isas: Isas,
     pub(crate) comm_timeout: Duration,
     pub(crate) profile: Option<Arc<Profile>>,
+    /// Streams made so far.
+    pub(crate) streams: AtomicU64,
+    /// Its place in a schedule.
+    seat: Option<Seat>,
 }
 
 impl Device {
@@ -117,10 +122,13 @@ impl Device {
         isas: Isas,
         host: &Host,
         pace: &Arc<Pace>,
+        seat: Option<Seat>,
     ) -> Device {
         let cores = settings.pin.then(|| Cores::of(index, settings.threads));
         Device {
             index,
+            streams: AtomicU64::new(0),
+            seat,
             team: Arc::new(Team::paced(settings.threads, host, pace.clone()).on(cores)),
             account: Arc::new(Account {
                 total: settings.memory,
@@ -152,7 +160,23 @@ impl Device {
         }
     }
 
-    /// `threads`, `fused`, `profile` (see [`Profile::text`]), `mem.live` (allocations alive), `mem.bytes` (given out): numbers as text.
+    /// The turn of its host, under a schedule.
+    pub(crate) fn turn(&self) -> Option<Turn> {
+        self.seat.as_ref().map(Seat::turn)
+    }
+
+    /// Gives the turn away once, as a poll does: for hosts that wait for each other outside the device. An error is the schedule's end.
+    pub(crate) fn give_turn(&self) -> Result<Vec<u8>> {
+        let Some(turn) = self.turn() else {
+            return crossweave_plugin::unsupported(
+                "device_attr `schedule.yield`: no schedule is kept",
+            );
+        };
+        turn.poll();
+        turn.verdict().map_or(Ok(vec![]), Err)
+    }
+
+    /// `schedule`: the account of the schedule this device is part of (`schedule.yield` is [`Device::give_turn`]). `threads`, `fused`, `profile` (see [`Profile::text`]), `mem.live` (allocations alive), `mem.bytes` (given out): numbers as text.
     /// `isa`: the level matrix and attention code uses (`scalar`, `avx2`, `avx512`); `isa.bf16`: the tile of bf16 products, by name.
     pub(crate) fn attr(&self, key: &str) -> Option<Vec<u8>> {
         let text = match key {
@@ -160,6 +184,7 @@ impl Device {
             "fused" => u8::from(self.fused).to_string(),
             "isa" => self.isas.level.name().into(),
             "isa.bf16" => tile::Isa::of(self.isas, Elem::Bf16).name.into(),
+            "schedule" => self.seat.as_ref()?.schedule.account(),
             "mem.live" => self.account.live.load(Ordering::Relaxed).to_string(),
             "profile" => self.profile.as_ref()?.text(),
             "mem.bytes" => self.account.bytes.load(Ordering::Relaxed).to_string(),

@@ -40,15 +40,18 @@ impl Event {
     }
 
     pub(crate) fn record(&self, s: &Stream) -> Result<()> {
+        s.begin();
         // The lock is held over the push, so that the thread cannot stamp before the point is set.
         let mut l = lock(&self.mark.latest);
         let id = l.id + 1;
-        let seq = s.push(|_| Cmd::Record(self.mark.clone(), id))?;
+        let seq = s.push_locked(|_| Cmd::Record(self.mark.clone(), id))?;
         *l = Latest {
             id,
             point: Some((s.shared().clone(), seq)),
             passed: None,
         };
+        drop(l);
+        s.point();
         Ok(())
     }
 
@@ -57,6 +60,7 @@ impl Event {
             return Ok(true);
         };
         if !stream.passed(seq) {
+            stream.poll();
             return Ok(false);
         }
         stream.failure_before(seq).map_or(Ok(true), Err)

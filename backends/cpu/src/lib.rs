@@ -15,6 +15,7 @@ mod memory;
 pub mod ops;
 mod pace;
 mod profile;
+mod schedule;
 mod simd;
 mod stream;
 pub mod team;
@@ -43,6 +44,7 @@ pub struct CpuBackend {
     host: Host,
     pace: Arc<Pace>,
     registry: collective::Registry,
+    gathering: schedule::Gathering,
     selftest: SelfTest,
 }
 
@@ -82,6 +84,7 @@ impl Backend for CpuBackend {
             host,
             pace,
             registry: Default::default(),
+            gathering: Default::default(),
             selftest: SelfTest::default(),
         })
     }
@@ -102,7 +105,9 @@ impl Backend for CpuBackend {
             );
         }
         let isas = self.selftest.isas(settings.simd, &self.host)?;
-        Ok(Device::new(index, &settings, isas, &self.host, &self.pace))
+        let seat = self.gathering.seat(&self.host)?;
+        let (host, pace) = (&self.host, &self.pace);
+        Ok(Device::new(index, &settings, isas, host, pace, seat))
     }
 
     fn info(&self, d: &Device) -> Result<Info> {
@@ -110,6 +115,9 @@ impl Backend for CpuBackend {
     }
 
     fn attr(&self, d: &Device, key: &str) -> Result<Vec<u8>> {
+        if key == "schedule.yield" {
+            return d.give_turn();
+        }
         match d.attr(key) {
             Some(bytes) => Ok(bytes),
             None => unsupported(format!("device_attr `{key}`")),
@@ -129,12 +137,7 @@ impl Backend for CpuBackend {
     }
 
     fn stream(&self, d: &Device, _priority: i32) -> Result<Stream> {
-        Ok(Stream::new(
-            d.team.clone(),
-            self.host,
-            self.pace.clone(),
-            d.profile.clone(),
-        ))
+        Ok(Stream::new(d, self.host, self.pace.clone()))
     }
 
     fn stream_query(&self, s: &Stream) -> Result<bool> {

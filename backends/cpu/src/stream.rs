@@ -5,11 +5,13 @@
 //! number n; `done` is how far the stream has come, and an event is just such a number. A failure is sticky: later commands are passed
 //! without being run, so that waiters are released and memory is free, and every later call reports it.
 
+use crate::device::Device;
 use crate::dispatch::Prepared;
 use crate::event::Mark;
 use crate::kernel::Launch;
 use crate::pace::{Pace, deadline};
 use crate::profile::Profile;
+use crate::schedule::Turn;
 use crate::team::{Team, panic_text};
 use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -129,11 +131,21 @@ pub(crate) struct Shared {
     thread: Mutex<Option<std::thread::ThreadId>>,
     pace: Arc<Pace>,
     profile: Option<Arc<Profile>>,
+    /// Among the streams of its device, from 0.
+    number: u64,
+    turn: Option<Turn>,
 }
 
 impl Shared {
     pub(crate) fn passed(&self, seq: u64) -> bool {
         self.done.load(SeqCst) >= seq
+    }
+
+    /// Whoever asks in vain lets others run, under a schedule.
+    pub(crate) fn poll(&self) {
+        if let Some(t) = &self.turn {
+            t.poll();
+        }
     }
 
     /// The failure that reached command `seq`, if any.
@@ -174,6 +186,19 @@ impl Shared {
         timeout: Option<Duration>,
         give_up: Option<&dyn Fn() -> bool>,
     ) -> bool {
+        if let Some(t) = &self.turn {
+            // Time passes when nobody can run; who waits longer than a glance wants to hear of the deadlock instead.
+            let glance = timeout.is_some_and(|t| t < Duration::from_secs(1));
+            let over = || self.passed(seq) || give_up.is_some_and(|g| g()) || (glance && t.stale());
+            let what = || {
+                let (n, next) = (self.number, self.done.load(SeqCst) + 1);
+                format!("waits for command {seq} of stream {n}, which is at command {next}")
+            };
+            // When the schedule has ended, a host still waits for work that runs; a stream does not.
+            if t.wait(&over, &what).is_ok() || give_up.is_some() || glance {
+                return self.passed(seq);
+            }
+        }
         let end = deadline(timeout);
         if self.pace.spin(WAIT_SPIN, || self.passed(seq)) {
             return true;
@@ -212,6 +237,9 @@ impl Shared {
 
     /// Is the stream being destroyed, and has it waited long enough?
     fn given_up(&self) -> bool {
+        if let Some(t) = &self.turn {
+            return self.abandoned.load(Relaxed) || (t.stale() && lock(&self.closing).is_some());
+        }
         self.abandoned.load(Relaxed)
             || lock(&self.closing).is_some_and(|since| since.elapsed() > CLOSE_GRACE)
     }
@@ -225,12 +253,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(
-        team: Arc<Team>,
-        host: Host,
-        pace: Arc<Pace>,
-        profile: Option<Arc<Profile>>,
-    ) -> Stream {
+    pub(crate) fn new(device: &Device, host: Host, pace: Arc<Pace>) -> Stream {
         Stream {
             shared: Arc::new(Shared {
                 queue: Mutex::new(Queue {
@@ -252,9 +275,11 @@ impl Stream {
                 abandoned: AtomicBool::new(false),
                 thread: Mutex::new(None),
                 pace,
-                profile,
+                profile: device.profile.clone(),
+                number: device.streams.fetch_add(1, Relaxed),
+                turn: device.turn(),
             }),
-            team,
+            team: device.team.clone(),
             host,
         }
     }
@@ -267,8 +292,38 @@ impl Stream {
         self.push_always(build)
     }
 
+    /// Appends and, under a schedule, gives others their chance.
     fn push_always(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
+        let pushed = self.append(build);
+        self.point();
+        pushed
+    }
+
+    /// Under a schedule: others may run now. No lock that they could want may be held here.
+    pub(crate) fn point(&self) {
+        if let Some(t) = &self.shared.turn {
+            t.point();
+        }
+    }
+
+    /// A host's first call waits for the others', so that from then on everything happens in the schedule's order.
+    pub(crate) fn begin(&self) {
+        if let Some(t) = &self.shared.turn {
+            t.begin();
+        }
+    }
+
+    /// As [`Stream::push`], for a caller that holds a lock; it calls [`Stream::begin`] before and [`Stream::point`] after.
+    pub(crate) fn push_locked(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
+        if self.shared.failed.load(Acquire) {
+            self.shared.sticky()?;
+        }
+        self.append(build)
+    }
+
+    fn append(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
         let s = &self.shared;
+        self.begin();
         let mut q = lock(&s.queue);
         if !q.started {
             self.start(&mut q)?;
@@ -289,9 +344,23 @@ impl Stream {
     fn start(&self, q: &mut Queue) -> Result<()> {
         let (shared, team) = (self.shared.clone(), self.team.clone());
         *lock(&shared.ended) = false;
-        let started = self.host.spawn(Box::new(move || serve(&shared, team)));
+        let turn = shared.turn.clone();
+        let actor = turn.map(|t| (t.hire(&format!("stream {}", shared.number)), t));
+        let (mine, hired) = (actor.as_ref().map(|a| a.0), actor);
+        let started = self.host.spawn(Box::new(move || {
+            if let (Some(actor), Some(t)) = (mine, &shared.turn) {
+                t.arrive(actor);
+            }
+            serve(&shared, team);
+            if let (Some(actor), Some(t)) = (mine, &shared.turn) {
+                t.leave(actor);
+            }
+        }));
         if started.is_err() {
             *lock(&self.shared.ended) = true;
+            if let Some((actor, t)) = hired {
+                t.leave(actor);
+            }
         }
         started?;
         q.started = true;
@@ -329,6 +398,9 @@ impl Stream {
     pub(crate) fn query(&self) -> Result<bool> {
         let done = self.shared.passed(self.shared.pushed.load(Acquire));
         self.shared.sticky()?;
+        if !done {
+            self.shared.poll();
+        }
         Ok(done)
     }
 
@@ -363,6 +435,12 @@ impl Drop for Stream {
             // Dropped by its own host call: nobody is left to wait, the thread ends by itself.
             return;
         }
+        let over = || *lock(&s.ended);
+        if let (false, Some(t)) = (over(), &s.turn) {
+            let what = || format!("waits for the end of stream {}", s.number);
+            // A schedule that has ended leaves the wait below.
+            let _ = t.wait(&over, &what);
+        }
         let mut ended = lock(&s.ended);
         while !*ended {
             ended = s.passed.wait(ended).unwrap_or_else(PoisonError::into_inner);
@@ -378,6 +456,11 @@ fn serve(s: &Shared, team: Arc<Team>) {
     let mut mine = Batch::default();
     let mut seq = 0u64;
     loop {
+        if let Some(t) = &s.turn {
+            let work = || s.pushed.load(Acquire) > seq || lock(&s.closing).is_some();
+            // A schedule that has ended leaves the wait below.
+            let _ = t.rest(&work);
+        }
         s.pace.spin(IDLE_SPIN, || s.pushed.load(Acquire) > seq);
         let mut q = lock(&s.queue);
         while q.batch.cmds.is_empty() && !q.closing {
@@ -395,6 +478,9 @@ fn serve(s: &Shared, team: Arc<Team>) {
         let Batch { cmds, words, bytes } = &mut mine;
         for cmd in cmds.drain(..) {
             seq += 1;
+            if let Some(t) = &s.turn {
+                t.point();
+            }
             step(s, &team, seq, cmd, words, bytes);
             s.pass(seq);
         }
@@ -510,6 +596,9 @@ fn run(s: &Shared, team: &Team, cmd: Cmd, words: &[*mut u8], bytes: &[u8]) -> Re
             s.pace.park();
             let arrived = other.wait(at, None, Some(&|| s.given_up()));
             s.pace.wake();
+            if let (false, Some(e)) = (arrived, s.turn.as_ref().and_then(Turn::verdict)) {
+                return Err(e);
+            }
             if !arrived {
                 s.abandoned.store(true, Relaxed);
                 return fail(
@@ -529,6 +618,10 @@ fn run(s: &Shared, team: &Team, cmd: Cmd, words: &[*mut u8], bytes: &[u8]) -> Re
             // SAFETY: `wait_value` checked span and alignment; the host keeps the memory alive until the command has passed.
             let word = unsafe { &*word };
             let ready = || word.load(Acquire) >= at_least;
+            if let Some(t) = &s.turn {
+                let what = || format!("waits for a word to become {at_least}");
+                t.wait(&|| ready() || s.given_up(), &what)?;
+            }
             let mut nap = Duration::from_micros(20);
             if !s.pace.spin(WAIT_SPIN, ready) {
                 s.pace.park();

@@ -3,6 +3,7 @@
 //! Everything that can be wrong is found in [`setup`] before the output folder exists. Then each rank walks [`rank`]; rank 0 also
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
 
+pub mod explore;
 mod gate;
 mod metrics;
 mod offload;

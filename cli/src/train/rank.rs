@@ -12,7 +12,7 @@ use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
 use crossweave_checkpoint::{Checkpoint, Proof};
 use crossweave_data::TokenBatch;
-use crossweave_engine::{MicroBatch, RankLedger, Trainer};
+use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
 use crossweave_hal::Bootstrap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -159,18 +159,7 @@ impl Walk<'_> {
 
     /// Enqueues the step that follows `done` steps.
     fn enqueue(&mut self, done: u64) -> Result<()> {
-        let shape = self.job.batches.shape();
-        let micro = self.job.batches.micro_batch() as u64;
-        let read = |(replica, m): (u64, u64)| -> Result<Ids> {
-            let first = replica * (shape.global_batch / shape.ranks);
-            Ok(Ids::new(
-                &self.job.batches.at_step(done, replica, m)?,
-                first + m * micro,
-            ))
-        };
-        let each = |r: u32| (0..shape.accumulation).map(move |m| (u64::from(r), m));
-        let own = self.trainer.spec().own_replicas();
-        let ids = own.flat_map(each).map(read).collect::<Result<Vec<_>>>()?;
+        let ids = Ids::of_step(self.job, self.trainer.spec(), done)?;
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
         // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
         self.trainer
@@ -354,13 +343,26 @@ impl Walk<'_> {
 }
 
 /// A micro-batch as the engine takes it.
-struct Ids {
+pub(super) struct Ids {
     tokens: Vec<i32>,
     targets: Vec<i32>,
     first: u64,
 }
 
 impl Ids {
+    /// The micro-batches of the rank of `spec` in the step that follows `done` steps.
+    pub(super) fn of_step(job: &Job, spec: &RankSpec, done: u64) -> Result<Vec<Ids>> {
+        let shape = job.batches.shape();
+        let micro = job.batches.micro_batch() as u64;
+        let read = |(replica, m): (u64, u64)| -> Result<Ids> {
+            let first = replica * (shape.global_batch / shape.ranks);
+            let batch = job.batches.at_step(done, replica, m)?;
+            Ok(Ids::new(&batch, first + m * micro))
+        };
+        let each = |r: u32| (0..shape.accumulation).map(move |m| (u64::from(r), m));
+        spec.own_replicas().flat_map(each).map(read).collect()
+    }
+
     fn new(b: &TokenBatch, first: u64) -> Ids {
         // Ids were held to a vocabulary far below 2^31 when they were read.
         let cast = |ids: Vec<u32>| ids.into_iter().map(|i| i as i32).collect();
@@ -371,7 +373,7 @@ impl Ids {
         }
     }
 
-    fn micro_batch(&self) -> MicroBatch<'_> {
+    pub(super) fn micro_batch(&self) -> MicroBatch<'_> {
         MicroBatch {
             tokens: &self.tokens,
             targets: &self.targets,

@@ -65,7 +65,8 @@ impl World {
         let from = self.mail.queue(op.peer, rank);
         let ready = || !lock(from).is_empty();
         let gone = || self.slots[op.peer].gone.load(SeqCst).then_some(op.peer);
-        if let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) {
+        let what = || self.waits_for(rank, op, "receives from");
+        if let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone), &what) {
             return self.give_up(cause, rank, op, "receives from", patience);
         }
         // Only this rank takes from its queues, one launch at a time; an emptied queue means the sender failed and took its post back.
@@ -102,7 +103,8 @@ impl World {
         let op = sent.op;
         let ready = || sent.done.load(SeqCst);
         let gone = || self.slots[op.peer].gone.load(SeqCst).then_some(op.peer);
-        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) else {
+        let what = || self.waits_for(rank, op, "sends to");
+        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone), &what) else {
             return self.health();
         };
         let result = self.give_up(cause, rank, op, "sends to", patience);
@@ -118,8 +120,20 @@ impl World {
         let taken = queue.len() == before;
         drop(queue);
         if taken {
-            self.wait(&|| sent.done.load(SeqCst));
+            let what = || self.waits_for(rank, sent.op, "sends to");
+            self.wait(&|| sent.done.load(SeqCst), &what);
         }
+    }
+
+    /// For a deadlock's account.
+    fn waits_for(&self, rank: usize, op: &Planned, verb: &str) -> String {
+        format!(
+            "waits in {}: rank {rank} {verb} rank {}, {} x {}",
+            self.name,
+            op.peer,
+            op.count,
+            op.dtype.name()
+        )
     }
 
     fn give_up(

@@ -12,6 +12,7 @@ mod world;
 
 use crate::device::Device;
 use crate::memory::Mem;
+use crate::schedule::Turn;
 use crate::stream::{Cmd, Stream, Task, lock};
 use crate::team::Team;
 use crate::{CpuBackend, pace::Pace};
@@ -53,6 +54,7 @@ struct Member {
     enqueued: AtomicU64,
     turn: AtomicU64,
     place: Mutex<Place>,
+    schedule: Option<Turn>,
 }
 
 impl Drop for Member {
@@ -62,7 +64,12 @@ impl Drop for Member {
 }
 
 impl Member {
-    fn join(world: Arc<World>, rank: usize, timeout: Duration) -> Result<Comm> {
+    fn join(
+        world: Arc<World>,
+        rank: usize,
+        timeout: Duration,
+        schedule: Option<Turn>,
+    ) -> Result<Comm> {
         world.join(rank)?;
         Ok(Comm {
             member: Arc::new(Member {
@@ -72,6 +79,7 @@ impl Member {
                 enqueued: AtomicU64::new(0),
                 turn: AtomicU64::new(0),
                 place: Mutex::new(Place::default()),
+                schedule,
             }),
             splits: AtomicU64::new(0),
         })
@@ -94,7 +102,14 @@ impl Task for Launch {
             abandoned,
         };
         let mine = || m.turn.load(SeqCst) == self.ticket;
-        if w.wait_or(&mine, &w.reason(&patience, || None)).is_some() {
+        let what = || {
+            format!(
+                "waits in {} for an earlier launch of rank {} on another stream",
+                w.name, m.rank
+            )
+        };
+        let stop = w.reason(&patience, || None);
+        if w.wait_or(&mine, &stop, &what).is_some() {
             w.fail(w.error(
                 Code::Timeout,
                 format!(
@@ -199,7 +214,8 @@ impl Collectives<CpuBackend> for CpuCollectives {
                 Some(w) => w,
                 None => {
                     let pace: Arc<Pace> = b.pace.clone();
-                    let w = Arc::new(World::new(n, name.into(), timeout, pace));
+                    let turn = d.turn().map(|t| t.shared());
+                    let w = Arc::new(World::new(n, name.into(), timeout, pace, turn));
                     worlds.insert(id.to_vec(), Arc::downgrade(&w));
                     w
                 }
@@ -214,7 +230,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
                 ),
             );
         }
-        Member::join(world, rank, timeout)
+        Member::join(world, rank, timeout, d.turn())
     }
 
     /// Waits for all ranks of the parent, at most its timeout.
@@ -228,6 +244,9 @@ impl Collectives<CpuBackend> for CpuCollectives {
         let m = &*c.member;
         let timeout = cfg.timeout.unwrap_or(m.timeout);
         let number = c.splits.fetch_add(1, SeqCst);
+        if let Some(t) = &m.schedule {
+            t.begin();
+        }
         let child = m
             .world
             .split(m.rank, number, color, key, timeout, &cfg.name)?;
@@ -249,7 +268,7 @@ impl Collectives<CpuBackend> for CpuCollectives {
             world.fail(e.clone());
             return Err(e);
         }
-        Member::join(world, rank, timeout).map(Some)
+        Member::join(world, rank, timeout, m.schedule.clone()).map(Some)
     }
 
     fn supports(_: &CpuBackend, _: &Comm, shape: &CollShape) -> Result<Support> {
@@ -285,6 +304,9 @@ impl Collectives<CpuBackend> for CpuCollectives {
         let w = &c.member.world;
         w.check_connecting();
         w.health()?;
+        if let (false, Some(t)) = (w.connected(), &c.member.schedule) {
+            t.poll();
+        }
         Ok(match w.connected() {
             true => Health::Ready,
             false => Health::Connecting,

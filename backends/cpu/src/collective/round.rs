@@ -198,7 +198,8 @@ impl World {
         work();
         drop(through);
         let target = place.closed * self.ranks() as u64;
-        self.wait(&|| self.done.load(SeqCst) >= target);
+        let what = || format!("waits in {} for the shares of the others", self.name);
+        self.wait(&|| self.done.load(SeqCst) >= target, &what);
     }
 
     /// Waits until all ranks have arrived.
@@ -216,7 +217,14 @@ impl World {
             let away = |s: &Slot| s.gone.load(SeqCst) && absent(s);
             self.slots.iter().position(away)
         };
-        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone)) else {
+        let waits = || {
+            let missing = ranks_text(&self.listed(absent));
+            format!(
+                "waits in {} for {missing}: {print}, collective {round}",
+                self.name
+            )
+        };
+        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone), &waits) else {
             return Ok(());
         };
         let what = format!("{print} (collective {round})");

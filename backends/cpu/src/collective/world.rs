@@ -8,6 +8,7 @@
 use super::mail::Mail;
 use super::round::Slot;
 use crate::pace::{Pace, deadline};
+use crate::schedule::Turn;
 use crate::stream::lock;
 use crossweave_plugin::{Code, Error, Result, fail};
 use std::collections::HashMap;
@@ -65,12 +66,20 @@ pub(super) struct World {
     lock: Mutex<()>,
     wake: Condvar,
     splits: Mutex<HashMap<u64, Split>>,
+    turn: Option<Turn>,
 }
 
 impl World {
-    pub(super) fn new(n: usize, name: String, timeout: Duration, pace: Arc<Pace>) -> World {
+    pub(super) fn new(
+        n: usize,
+        name: String,
+        timeout: Duration,
+        pace: Arc<Pace>,
+        turn: Option<Turn>,
+    ) -> World {
         World {
             name,
+            turn,
             slots: (0..n).map(|_| Slot::default()).collect(),
             mail: Mail::new(n),
             pace,
@@ -198,13 +207,31 @@ impl World {
     }
 
     /// Waits for something that is certain to come.
-    pub(super) fn wait(&self, ready: &dyn Fn() -> bool) {
-        let never = || None;
-        self.wait_or(ready, &never);
+    pub(super) fn wait(&self, ready: &dyn Fn() -> bool, what: &dyn Fn() -> String) {
+        if let Some(t) = &self.turn {
+            // Peers may still be in our memory: a schedule that has ended leaves the wait below.
+            let _ = t.wait(ready, what);
+        }
+        self.park_until(ready, &|| None);
     }
 
-    /// Waits for `ready`, or for a reason to stop.
+    /// Waits for `ready`, or for a reason to stop; `what` tells a schedule's account what is waited for.
     pub(super) fn wait_or(
+        &self,
+        ready: &dyn Fn() -> bool,
+        stop: &dyn Fn() -> Option<Cause>,
+        what: &dyn Fn() -> String,
+    ) -> Option<Cause> {
+        if let Some(t) = &self.turn
+            && let Err(e) = t.wait(&|| ready() || stop().is_some(), what)
+        {
+            self.fail(e);
+            return Some(Cause::Failed);
+        }
+        self.park_until(ready, stop)
+    }
+
+    fn park_until(
         &self,
         ready: &dyn Fn() -> bool,
         stop: &dyn Fn() -> Option<Cause>,
@@ -258,8 +285,9 @@ impl World {
             } else if (patience.abandoned)() {
                 Some(Cause::Abandoned)
             } else {
-                end.is_some_and(|e| Instant::now() >= e)
-                    .then_some(Cause::Late)
+                // Under a schedule no clock decides, and nobody comes late.
+                let late = || self.turn.is_none() && end.is_some_and(|e| Instant::now() >= e);
+                late().then_some(Cause::Late)
             }
         }
     }
@@ -297,8 +325,13 @@ impl World {
             abandoned: &|| false,
         };
         let gone = || (0..n).find(|r| self.slots[*r].gone.load(SeqCst) && !present(*r));
-        if let Some(cause) = self.wait_or(&ready, &self.reason(&patience, gone)) {
-            let missing: Vec<usize> = (0..n).filter(|r| !present(*r)).collect();
+        let missing = || -> Vec<usize> { (0..n).filter(|r| !present(*r)).collect() };
+        let what = || {
+            let missing = ranks_text(&missing());
+            format!("waits in split {number} of {} for {missing}", self.name)
+        };
+        if let Some(cause) = self.wait_or(&ready, &self.reason(&patience, gone), &what) {
+            let missing = missing();
             return Err(match cause {
                 Cause::Failed => return self.health().map(|_| None),
                 Cause::Gone(r) => self
@@ -335,7 +368,8 @@ impl World {
                     "" => format!("{}/{color}", self.name),
                     given => given.to_string(),
                 };
-                Arc::new(World::new(members.len(), name, timeout, self.pace.clone()))
+                let (pace, turn) = (self.pace.clone(), self.turn.clone());
+                Arc::new(World::new(members.len(), name, timeout, pace, turn))
             });
             let mine = members.iter().position(|(_, r)| *r == rank).unwrap_or(0);
             (child.clone(), mine)

@@ -1,0 +1,155 @@
+//! `crossweave explore`: the steps of a config under seeded schedules of its ranks. Nothing is written; what is looked for is a run that
+//! fails, hangs, or ends with other bits than the first.
+//!
+//! A rank's marks are the bits of every step's loss and gradient norm and of a forward after the last update, which sees the parameters.
+//! The schedule `fifo` gives the marks that all others must give.
+
+use super::offload::with_offload;
+use super::rank::Ids;
+use super::setup::{self, Job};
+use crate::args::{ExploreArgs, TrainArgs};
+use crate::error::{CliError, Result};
+use crossweave_engine::{MicroBatch, Trainer};
+use crossweave_hal::{Explorer, Found, Order, Played, Rank};
+
+/// One figure of a rank: what it is, and its bits.
+#[derive(Clone, Debug, PartialEq)]
+struct Mark {
+    what: String,
+    bits: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
+pub fn run(args: &ExploreArgs) -> Result<()> {
+    let job = setup::prepare(&train_args(args), None)?;
+    let spec = with_offload(job.rank_spec(0), &job.resolved, &job.plugin.open(0)?, true);
+    if spec.offload.is_some() {
+        return Err(CliError::refused(
+            "explore: the config offloads, and the host's own devices and workers are not under the schedule",
+            "drop offload_optimizer, offload_param and cpu_checkpointing, which change no bit of the result",
+        ));
+    }
+    let explorer = |order| Explorer::new(&job.plugin, &job.host, job.ranks).order(order);
+    let program = |rank: &Rank| steps(&job, rank).map_err(|e| e.to_string());
+    let first = explorer(Order::Fifo).play(0, program)?;
+    if let Some(f) = first.failure() {
+        return Err(CliError::refused(
+            format!("the config fails before anything is explored: {f}"),
+            "make `crossweave train` run first",
+        ));
+    }
+    let chosen = explorer(args.schedule);
+    let seeds = match args.seed {
+        Some(seed) => seed..seed.saturating_add(1),
+        None => 0..args.seeds,
+    };
+    let total = seeds.end - seeds.start;
+    let (mut switches, mut hash) = (0, 0);
+    for seed in seeds {
+        let played = chosen.play(seed, program)?;
+        let differs = || differs(&first, &played).map(|why| played.found(why));
+        if let Some(found) = played.failure().or_else(differs) {
+            return Err(failed(args, &found));
+        }
+        switches += played.account.switches;
+        hash = played.account.hash;
+    }
+    let one = match args.seed {
+        Some(seed) => format!("seed {seed} (decisions {hash:016x})"),
+        None => format!("{total} seeds"),
+    };
+    println!(
+        "{} ranks, {} steps, schedule {}: {one} held, {switches} switches, the same bits under each",
+        job.ranks, job.steps, args.schedule
+    );
+    Ok(())
+}
+
+fn train_args(args: &ExploreArgs) -> TrainArgs {
+    TrainArgs {
+        config: args.config.clone(),
+        ranks: args.ranks,
+        backend: args.backend.clone(),
+        sets: args.sets.clone(),
+        steps: Some(args.steps),
+        out: None,
+        resume: None,
+    }
+}
+
+/// What to say and to type when a schedule shows a failure.
+fn failed(args: &ExploreArgs, found: &Found) -> CliError {
+    let mut again = format!("crossweave explore {}", args.config.display());
+    if let Some(n) = args.ranks {
+        again += &format!(" --ranks {n}");
+    }
+    if let Some(name) = &args.backend.backend {
+        again += &format!(" --backend {name}");
+    }
+    if let Some(path) = &args.backend.plugin {
+        again += &format!(" --plugin {}", path.display());
+    }
+    for set in &args.sets {
+        again += &format!(" --set '{set}'");
+    }
+    again += &format!(
+        " --steps {} --schedule {} --seed {}",
+        args.steps, found.order, found.seed
+    );
+    CliError::refused(found.to_string(), format!("replay it with `{again}`"))
+}
+
+/// The first figure that is not what it was under the first schedule.
+fn differs(first: &Played<Vec<Mark>>, other: &Played<Vec<Mark>>) -> Option<String> {
+    let pairs = first.ranks.iter().zip(&other.ranks).enumerate();
+    for (rank, (a, b)) in pairs {
+        let (Ok(a), Ok(b)) = (a, b) else { continue };
+        if let Some((a, b)) = a.iter().zip(b).find(|(a, b)| a != b) {
+            let (was, is) = (f64::from_bits(a.bits), f64::from_bits(b.bits));
+            let what = &a.what;
+            return Some(format!(
+                "rank {rank}: {what} is {is:?}, and {was:?} under schedule fifo: the result depends on timing"
+            ));
+        }
+    }
+    None
+}
+
+/// One rank's steps, and what they gave.
+fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
+    let r = rank.rank();
+    let units = super::units(&job.source, &job.resolved)?;
+    let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), &job.dry, rank)?;
+    job.source.start(&mut trainer)?;
+    let mut marks = vec![];
+    let mut mark = |what: String, value: f64| {
+        marks.push(Mark {
+            what,
+            bits: value.to_bits(),
+        })
+    };
+    for done in 0..job.steps {
+        let ids = Ids::of_step(job, trainer.spec(), done)?;
+        let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
+        let lr = |updates| job.resolved.schedule.lr(updates);
+        trainer.step_at(&batches, &lr)?;
+        // One step stays in flight, as in training.
+        if done > 0
+            && let Some(m) = trainer.metrics()?
+        {
+            mark(format!("the loss of step {}", m.step), m.loss);
+            mark(format!("the gradient norm of step {}", m.step), m.grad_norm);
+        }
+    }
+    while let Some(m) = trainer.metrics()? {
+        mark(format!("the loss of step {}", m.step), m.loss);
+        mark(format!("the gradient norm of step {}", m.step), m.grad_norm);
+    }
+    let ids = Ids::of_step(job, trainer.spec(), 0)?;
+    let after = trainer.evaluate(&ids[0].micro_batch())?;
+    mark("the loss after the last update".into(), after);
+    Ok(marks)
+}
