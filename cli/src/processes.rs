@@ -8,7 +8,7 @@ use crate::error::{CliError, Result};
 use crate::ranks::Ranks;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin};
-use crossweave_mesh::{JobStore, LateStore, Launch, Launcher, PeerFailure, detect, meet, seats};
+use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, detect, meet, seats};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,18 +98,6 @@ impl Processes {
                 format!("drop --ranks, or start {n} processes"),
             ));
         }
-        if launch.launcher == Launcher::Torchrun {
-            return Err(CliError::refused(
-                format!(
-                    "torchrun has started {} processes, and MPI, which carries data between processes, cannot connect what it has not started",
-                    launch.world
-                ),
-                format!(
-                    "use `mpirun -n {} crossweave train …` (or srun) instead",
-                    launch.world
-                ),
-            ));
-        }
         Ok(())
     }
 
@@ -124,6 +112,21 @@ impl Processes {
             .kv(Arc::new(late.clone()));
         if let Some(family) = launch.launcher.family() {
             host = host.config("mpi.family", family);
+        }
+        if let Some((address, port)) = &launch.master {
+            // No launcher of MPI has started these: rank 0 connects them.
+            let var = |name: &str| std::env::var(name).unwrap_or_default();
+            let (run, restart) = (
+                var("TORCHELASTIC_RUN_ID"),
+                var("TORCHELASTIC_RESTART_COUNT"),
+            );
+            let key = format!("{address}:{port}/{}/{run}/{restart}", launch.world);
+            host = host
+                .config("mpi.meet", format!("{address}:{port}"))
+                .config("mpi.meet_rank", launch.rank.to_string())
+                .config("mpi.meet_size", launch.world.to_string())
+                .config("mpi.meet_key", key)
+                .config("mpi.meet_timeout_s", MEETING.as_secs().to_string());
         }
         if let Ok(path) = std::env::var("CROSSWEAVE_MPI_LIBRARY") {
             host = host.config("mpi.library", path);

@@ -251,8 +251,14 @@ fn contradictions_are_refused_once_for_all() {
         ("WORLD_SIZE", "2"),
         ("MASTER_ADDR", "127.0.0.1"),
         ("MASTER_PORT", "29500"),
+        ("CROSSWEAVE_MPI_LIBRARY", "libmpi.so.40"),
     ];
-    alone(&torch, &["torchrun", "mpirun -n 2"]);
+    if families().contains(&"openmpi") {
+        alone(
+            &torch,
+            &["is Open MPI, which cannot connect", "install MPICH"],
+        );
+    }
     alone(&torch[..3], &["MASTER_PORT", "not set"]);
     alone(
         &[
@@ -266,6 +272,81 @@ fn contradictions_are_refused_once_for_all() {
             "apt-get install openmpi-bin",
         ],
     );
+}
+
+/// `crossweave args` as `n` processes that know each other by torchrun's variables alone, as a shell loop would start them.
+fn torch_style(s: &Scratch, n: u32, args: &[&str]) -> Vec<Child> {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = free.local_addr().expect("its number").port();
+    drop(free);
+    let start = |rank: u32| {
+        let mut c = s.command(args);
+        c.env("RANK", rank.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("WORLD_SIZE", n.to_string())
+            .env("LOCAL_WORLD_SIZE", n.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        c.spawn().expect("the binary runs")
+    };
+    // The last first: nobody needs rank 0 to be there already.
+    let mut all: Vec<Child> = (0..n).rev().map(start).collect();
+    all.reverse();
+    all
+}
+
+#[test]
+fn processes_that_no_launcher_of_mpi_started_train_to_the_bits_of_threads() {
+    plugin();
+    if !families().contains(&"mpich") {
+        return;
+    }
+    let s = Scratch::new();
+    for (n, stage) in [(2u32, 0), (4, 3)] {
+        let stage = format!("zero_optimization.stage={stage}");
+        let (threads, torch) = (format!("threads-{n}"), format!("torch-{n}"));
+        let args = ["train", "config.json", "--set", &stage, "--out"];
+        let ranks = n.to_string();
+        s.ok(&[&args[..], &[&threads, "--ranks", &ranks]].concat());
+        let all = torch_style(&s, n, &[&args[..], &[&torch]].concat());
+        for (rank, child) in all.into_iter().enumerate() {
+            let o = child.wait_with_output().expect("it ends");
+            let said = text(&o);
+            assert!(o.status.success(), "rank {rank}: {said}");
+            // Rank 0 alone speaks.
+            let lines = usize::from(rank == 0);
+            assert_eq!(said.matches("step      1/8").count(), lines, "{said}");
+        }
+        same(&s.path(&threads), &s.path(&torch));
+    }
+}
+
+#[test]
+fn a_killed_process_that_no_launcher_watches_is_named_by_the_others() {
+    plugin();
+    if !families().contains(&"mpich") {
+        return;
+    }
+    let s = Scratch::new();
+    let args = ["train", "config.json", "--steps", "100000", "--out", "out"];
+    let args = [&args[..], &["--set", "train_batch_size=6"]].concat();
+    let mut all = torch_style(&s, 3, &args);
+    let metrics = s.path("out").join("metrics.jsonl");
+    wait_for("the first steps", || {
+        metrics.is_file() && records(&s.path("out")).len() > 4
+    });
+    let mut killed = all.remove(1);
+    killed.kill().expect("kill");
+    killed.wait().expect("it ends");
+    for child in all {
+        let o = child.wait_with_output().expect("it ends");
+        let said = text(&o);
+        assert!(!o.status.success(), "{said}");
+        assert!(said.contains("rank 1 died without a word"), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
 }
 
 /// The process that is rank `rank` of the job under `launcher`.

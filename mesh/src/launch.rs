@@ -19,7 +19,7 @@ pub enum Launcher {
     OpenMpi,
     /// MPICH's mpirun, Intel MPI, MVAPICH, srun with PMI.
     Mpich,
-    /// torchrun, or anything that sets its variables.
+    /// torchrun, or anything that sets its variables: rank 0 connects them, and MPICH is the library that lets it.
     Torchrun,
     /// srun that offers no process manager interface.
     Slurm,

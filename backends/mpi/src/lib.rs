@@ -4,7 +4,7 @@
 //! computes nothing. Nothing of MPI is needed to build it: see `library` and ADR 0015.
 //!
 //! Configuration: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the launcher's), `mpi.longest_message` (bytes of one
-//! MPI message, 1 GiB), all optional.
+//! MPI message, 1 GiB), all optional; and `mpi.meet` with its kin where no launcher of MPI started the processes (see `pmi`).
 
 mod comm;
 mod flight;
@@ -12,6 +12,7 @@ mod fold;
 mod library;
 mod memory;
 mod plan;
+mod pmi;
 mod run;
 mod stream;
 
@@ -121,7 +122,10 @@ impl Backend for MpiBackend {
                 self.host.config("mpi.library"),
                 self.host.config("mpi.family"),
             );
-            let mpi = library::open(path.as_deref(), family.as_deref())?;
+            let meet = pmi::Meet::read(&self.host)?;
+            let join = meet.map(|m| move || m.join(&self.host));
+            let join = join.as_ref().map(|j| j as &dyn Fn() -> Result<()>);
+            let mpi = library::open(path.as_deref(), family.as_deref(), join)?;
             self.host.log(4, "mpi", &mpi.version());
             Ok(Arc::from(mpi))
         };

@@ -175,7 +175,13 @@ const MPICH: [&str; 3] = ["libmpich.so.12", "libmpi.so.12", "libmpi_cray.so.12"]
 
 /// Opens the library: `path` if one is named, else the first of the `family` (`openmpi`, `mpich` or none given) that is installed, and
 /// starts MPI.
-pub(crate) fn open(path: Option<&str>, family: Option<&str>) -> Result<Box<dyn Mpi>> {
+///
+/// `join`: no launcher of MPI has started the processes; it connects them first.
+pub(crate) fn open(
+    path: Option<&str>,
+    family: Option<&str>,
+    join: Option<&dyn Fn() -> Result<()>>,
+) -> Result<Box<dyn Mpi>> {
     let names: Vec<&str> = match (path, family) {
         (Some(p), _) => vec![p],
         (None, Some("openmpi")) => OPEN_MPI.to_vec(),
@@ -195,11 +201,14 @@ pub(crate) fn open(path: Option<&str>, family: Option<&str>) -> Result<Box<dyn M
     let mut why = vec![];
     for name in &names {
         match load(name) {
-            Ok(lib) => return start(lib, name),
+            Ok(lib) => return start(lib, name, join),
             Err(e) => why.push(e),
         }
     }
     let install = match family {
+        _ if join.is_some() => {
+            "install MPICH (Debian: apt-get install libmpich12): Open MPI cannot connect processes that its own launcher has not started"
+        }
         Some("openmpi") => "install Open MPI (Debian: apt-get install openmpi-bin)",
         Some("mpich") => "install MPICH (Debian: apt-get install mpich)",
         _ => "install Open MPI or MPICH (Debian: apt-get install openmpi-bin, or mpich)",
@@ -231,7 +240,11 @@ fn load(name: &str) -> std::result::Result<&'static libloading::Library, String>
     }
 }
 
-fn start(lib: &'static libloading::Library, name: &str) -> Result<Box<dyn Mpi>> {
+fn start(
+    lib: &'static libloading::Library,
+    name: &str,
+    join: Option<&dyn Fn() -> Result<()>>,
+) -> Result<Box<dyn Mpi>> {
     let object = |symbol_name: &str| -> Option<Object> {
         // SAFETY: only the address is taken: the object is its own handle.
         let s = unsafe { lib.get::<*mut c_void>(symbol_name.as_bytes()) }.ok()?;
@@ -240,6 +253,12 @@ fn start(lib: &'static libloading::Library, name: &str) -> Result<Box<dyn Mpi>> 
         Some(Object(raw.as_raw_ptr()))
     };
     match object("ompi_mpi_comm_world") {
+        Some(_) if join.is_some() => fail(
+            Code::Unsupported,
+            format!(
+                "{name} is Open MPI, which cannot connect processes that its own launcher has not started; install MPICH (Debian: apt-get install libmpich12), or start the job with mpirun"
+            ),
+        ),
         Some(world) => {
             let named = |n: &str| {
                 object(n).ok_or_else(|| {
@@ -255,12 +274,14 @@ fn start(lib: &'static libloading::Library, name: &str) -> Result<Box<dyn Mpi>> 
             Ok(Box::new(lib))
         }
         // The numbers of the MPICH ABI.
-        None => Ok(Box::new(Lib::start(
-            Table::of(lib)?,
-            0x4400_0000,
-            0x4c00_010d,
-            0x5400_0001,
-        )?)),
+        None => {
+            let table = Table::of(lib)?;
+            if let Some(join) = join {
+                join()?;
+            }
+            let lib = Lib::start(table, 0x4400_0000, 0x4c00_010d, 0x5400_0001)?;
+            Ok(Box::new(lib))
+        }
     }
 }
 
