@@ -349,6 +349,28 @@ fn a_killed_process_that_no_launcher_watches_is_named_by_the_others() {
     }
 }
 
+#[test]
+fn an_infinity_is_named_by_every_process_in_one_sentence() {
+    plugin();
+    let s = Scratch::new();
+    for family in families() {
+        let mut c = mpirun(&s, family, 2, &["train", "config.json", "--out", family]);
+        for set in [
+            "run.find_nan=true",
+            "optimizer.params.lr=1e39",
+            "scheduler.params.warmup_max_lr=1e39",
+            "scheduler.params.warmup_num_steps=1",
+        ] {
+            c.args(["--set", set]);
+        }
+        let o = c.output().expect("mpirun starts");
+        let said = text(&o);
+        assert!(!o.status.success(), "{said}");
+        assert!(said.contains("not finite: step "), "{said}");
+        assert!(said.contains(", rank 0, plan step "), "{said}");
+    }
+}
+
 /// The process that is rank `rank` of the job under `launcher`.
 fn process_of(launcher: u32, rank: u32) -> Option<u32> {
     let variables = [

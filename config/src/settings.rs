@@ -471,6 +471,8 @@ pub struct Run {
     pub canonical_shards: Option<u64>,
     /// Seconds a collective waits for a slow rank.
     pub comm_timeout_s: f64,
+    /// Every op's results are looked at, and the first that is not finite ends the run with its place.
+    pub find_nan: bool,
 }
 
 /// Compute types.

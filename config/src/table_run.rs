@@ -330,6 +330,11 @@ const RUN: Table = Table {
             "1800.0",
             "seconds a collective waits for a slow rank; mistakes and deadlocks are found without waiting",
         ),
+        flag(
+            "find_nan",
+            "false",
+            "look at every op's results and say where the first NaN or infinity begins; slow",
+        ),
     ],
 };
 

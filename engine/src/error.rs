@@ -30,6 +30,8 @@ pub enum Error {
         /// What the scaler says.
         source: AtFloor,
     },
+    /// A value became NaN or infinite: where, in one sentence that is the same on every rank.
+    NotFinite(String),
     /// A request that does not fit this model or batch.
     Invalid(String),
 }
@@ -56,6 +58,7 @@ impl std::fmt::Display for Error {
                 write!(f, "step {step}: {source} (first in unit {unit})")
             }
             Error::Plan(e) => write!(f, "{e}"),
+            Error::NotFinite(s) => write!(f, "not finite: {s}"),
             Error::Invalid(s) => f.write_str(s),
         }
     }

@@ -16,6 +16,7 @@ mod groups;
 mod infer;
 mod init;
 mod kept;
+mod nonfinite;
 mod offload;
 mod optim;
 mod pipeline;

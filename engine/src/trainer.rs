@@ -7,6 +7,7 @@ use crate::gather;
 use crate::groups::MeshGroups;
 use crate::init;
 use crate::kept::Landing;
+use crate::nonfinite::Watch;
 use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
 use crate::optim::{assign, recipes};
 use crate::pipeline::{self, Pipe, PipelineSpec};
@@ -230,6 +231,8 @@ pub struct Trainer {
     late_allocs: u64,
     /// Calls and waits of a step, while somebody wants them.
     pub(crate) tracing: Option<Tracing>,
+    /// Looks for values that are not finite.
+    pub(crate) watch: Option<Watch>,
     /// Rank 0 works alone, and the others serve it.
     pub(crate) leading: Cell<bool>,
     // Last, so that the device outlives every handle above.
@@ -400,6 +403,7 @@ impl Trainer {
             steps_here: 0,
             late_allocs: 0,
             tracing: None,
+            watch: None,
             leading: Cell::new(false),
             device: device.clone(),
         })

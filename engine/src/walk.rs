@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::gather;
+use crate::nonfinite::Watch;
 use crate::trainer::{Act, MicroBatch, Trainer};
 use crossweave_plan::{Keep as PlanKeep, Lane, Op, Step};
 use crossweave_tensor::{Batch, Keep, KernelCache};
@@ -42,6 +43,9 @@ impl Trainer {
         let Some(mut figures) = self.figures.pop_front() else {
             return Err(Error::Invalid("no room for another step in flight".into()));
         };
+        if let Some(w) = &mut self.watch {
+            w.begin();
+        }
         let plan = self.take_plan();
         let mut done = self
             .compute
@@ -68,11 +72,13 @@ impl Trainer {
                     source: e,
                 });
             self.note_step(true);
+            self.note_nonfinite(s);
         }
         self.device().at_step(0);
         self.put_plan(plan);
         self.flow.iter_mut().for_each(Vec::clear);
         self.flow_grad.iter_mut().for_each(|g| *g = None);
+        let done = done.and_then(|()| self.agree_on_nonfinite());
         if let Err(e) = done {
             // A failed step leaves nothing half-built behind.
             self.acts.iter_mut().flatten().for_each(|a| *a = None);
@@ -204,9 +210,12 @@ impl Trainer {
     }
 
     pub(crate) fn cache(&mut self, unit: usize, phase: u8) -> RefCell<KernelCache> {
-        self.caches
+        let mut c: RefCell<KernelCache> = self
+            .caches
             .remove(&(unit as u32, phase))
-            .unwrap_or_default()
+            .unwrap_or_default();
+        c.get_mut().watch(self.watch.as_ref().map(Watch::probe));
+        c
     }
     pub(crate) fn keep_cache(&mut self, unit: usize, phase: u8, c: RefCell<KernelCache>) {
         self.caches.insert((unit as u32, phase), c);

@@ -4,6 +4,7 @@
 //! this position last time: no hashing, no allocation in the steady state.
 
 use crate::error::Result;
+use crate::probe::Probe;
 use crate::{Shape, Tensor};
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{DType, Decompose, Device, Kernel, OpRequest, Stream, Tag};
@@ -15,12 +16,17 @@ use std::sync::Arc;
 pub struct KernelCache {
     seen: Vec<Kernel>,
     at: usize,
+    probe: Option<Arc<Probe>>,
 }
 
 impl KernelCache {
     /// Starts over: the next launch is the first of the block again.
     pub fn rewind(&mut self) {
         self.at = 0;
+    }
+    /// From now on `probe` looks at the results of what is launched here; `None`: nobody does.
+    pub fn watch(&mut self, probe: Option<&Arc<Probe>>) {
+        self.probe = probe.cloned();
     }
 }
 
@@ -150,7 +156,16 @@ impl<'a> Run<'a> {
                 let regions: Vec<_> = operands.iter().map(|o| o.map(Tensor::region)).collect();
                 Ok(self.stream.launch(kernel, &regions, dynamic)?)
             }
+        }?;
+        match &c.probe {
+            None => Ok(()),
+            Some(p) => p.look(self, id, at, operands),
         }
+    }
+
+    /// A kernel that is no part of the block.
+    pub(crate) fn prepare(&self, request: &OpRequest) -> Result<Kernel> {
+        Ok(self.device().prepare(request, self.decompose)?)
     }
 
     #[inline]

@@ -223,7 +223,8 @@ impl Meet {
                 continue;
             }
             let (board, meet, count) = (board.clone(), self.clone(), strangers.clone());
-            let served = board.host.spawn(Box::new(move || {
+            let host = board.host;
+            let served = host.spawn(Box::new(move || {
                 let rank = meet.receive(link, &board);
                 count.fetch_sub(1, SeqCst);
                 if let Some((rank, link)) = rank {

@@ -50,6 +50,9 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         &boot,
     )?;
     let schedule = job.resolved.schedule;
+    if job.resolved.settings.run.find_nan {
+        trainer.find_nonfinite();
+    }
     trainer.schedule_betas(move |updates| schedule.betas(updates));
     shared.register(trainer.abort_handles());
     match &job.resume.checkpoint {
@@ -233,7 +236,8 @@ impl Walk<'_> {
                  (learning rate {lr:e} from optimizer.params.lr, {clip}){saved}",
                 self.rank
             ),
-            "lower optimizer.params.lr, set gradient_clipping to 1.0, or add a warm-up under scheduler; no model was written",
+            "lower optimizer.params.lr, set gradient_clipping to 1.0, or add a warm-up under scheduler; no model was written. The same run with \
+             `--set run.find_nan=true` names the rank, layer and op where it begins",
         )
     }
 

@@ -1,0 +1,191 @@
+//! Where a NaN begins: while it is asked for, every op's results are looked at, and the first that is not finite is told with its rank, plan
+//! step, unit, op and operand, in the same sentence on all ranks.
+//!
+//! A rank that has found something goes on to the end of the step, because the others wait for it there; then all ranks exchange what
+//! they found, and the earliest step of the plan wins, at the lowest rank. The run is then over: its parameters hold the value.
+
+use crate::error::{Error, Result};
+use crate::trainer::Trainer;
+use crossweave_hal::{DType, Reduce, Tag};
+use crossweave_mesh::Axis;
+use crossweave_plan::{Op, Step};
+use crossweave_tensor::{Finding, NonFinite, Probe, Tensor};
+use std::sync::Arc;
+
+/// Bytes of a sentence that travel to the other ranks.
+const SENTENCE: usize = 1000;
+
+/// What one rank has found in this step.
+#[derive(Default)]
+pub(crate) struct Watch {
+    probe: Arc<Probe>,
+    /// Number of the plan step, and the sentence.
+    found: Option<(u32, String)>,
+}
+
+impl Watch {
+    pub(crate) fn probe(&self) -> &Arc<Probe> {
+        &self.probe
+    }
+    pub(crate) fn begin(&mut self) {
+        self.found = None;
+        self.probe.again();
+    }
+}
+
+impl Trainer {
+    /// From now on every op of a step is looked at, which takes several times as long and changes no bit. A step in which something
+    /// becomes NaN or infinite is an error that says where it began. Under dynamic loss scaling gradients may: the scaler sees to it.
+    pub fn find_nonfinite(&mut self) {
+        self.watch.get_or_insert_default();
+    }
+
+    /// Was something found in the step just walked?
+    pub(crate) fn note_nonfinite(&mut self, step: &Step) {
+        let Some(finding) = self.watch.as_ref().and_then(|w| w.probe.take()) else {
+            return;
+        };
+        let forward = matches!(step.op, Op::Forward { .. } | Op::Recompute { .. });
+        let scaler = self.spec.precision.scaler.as_ref();
+        if !forward && scaler.is_some_and(|s| !s.is_static()) {
+            return;
+        }
+        let text = self.sentence(step, &finding);
+        if let Some(w) = &mut self.watch {
+            w.found = Some((step.id.0, text));
+        }
+    }
+
+    fn sentence(&self, step: &Step, f: &Finding) -> String {
+        let phase = match &step.op {
+            Op::Forward { mb, .. } => format!("forward of micro-batch {mb}"),
+            Op::Recompute { mb, .. } => format!("recomputed forward of micro-batch {mb}"),
+            Op::Backward { mb, .. } => format!("backward of micro-batch {mb}"),
+            Op::GradNorm => "norm of the gradients".into(),
+            Op::Update { .. } => "update".into(),
+            _ => "other work".into(),
+        };
+        let unit = match step.op {
+            Op::Forward { unit, .. }
+            | Op::Recompute { unit, .. }
+            | Op::Backward { unit, .. }
+            | Op::Update { unit }
+            | Op::GradOut { unit }
+            | Op::Gather { unit } => Some(unit as usize),
+            _ => None,
+        };
+        let layer = unit.map_or(String::new(), |u| {
+            format!(" in layer {}", self.units[u].name)
+        });
+        let why = match &f.inputs[..] {
+            [] => "from inputs that are finite".to_string(),
+            bad => {
+                let each: Vec<String> = bad.iter().map(|b| self.operand(unit, b)).collect();
+                format!(
+                    "because its input was not finite already: {}",
+                    each.join("; ")
+                )
+            }
+        };
+        format!(
+            "step {}, rank {}, plan step {} ({}): {phase}{layer}: op {} (launch {}) gave {}, {why}",
+            self.step,
+            self.spec.rank,
+            step.id.0,
+            step.op,
+            f.op,
+            f.launch,
+            self.operand(unit, &f.result)
+        )
+    }
+
+    /// An operand in words: its name in the op, shape, type and counts, and the parameter it belongs to, if it does.
+    fn operand(&self, unit: Option<usize>, o: &NonFinite) -> String {
+        let t = &o.tensor;
+        let inside = |p: &Tensor| {
+            let from = p.offset();
+            Arc::ptr_eq(p.buffer(), t.buffer()) && (from..from + p.extent()).contains(&t.offset())
+        };
+        let units = match unit {
+            Some(u) => std::iter::once(u)
+                .chain(self.units[u].borrowed.iter().map(|(o, _)| *o))
+                .collect(),
+            None => (0..self.units.len()).collect::<Vec<_>>(),
+        };
+        let named = units.iter().find_map(|u| {
+            let s = &self.state[*u];
+            let of = |all: &[Tensor], what: &str| {
+                let i = all.iter().position(inside)?;
+                Some(format!(" ({what} {})", s.decls.get(i)?.name))
+            };
+            of(&s.params, "parameter").or_else(|| of(&s.grad_views, "gradient of"))
+        });
+        let (dims, dtype) = (t.shape(), t.dtype().name());
+        format!(
+            "{}{} {dims:?} {dtype} with {} of {} values NaN or infinite",
+            o.name,
+            named.unwrap_or_default(),
+            o.values,
+            t.numel()
+        )
+    }
+
+    /// The end of a step: the earliest finding of all ranks, as an error on all of them.
+    pub(crate) fn agree_on_nonfinite(&mut self) -> Result<()> {
+        let Some(watch) = &self.watch else {
+            return Ok(());
+        };
+        let (found, world) = (watch.found.clone(), self.spec.world as usize);
+        let rank = self.spec.rank as usize;
+        if world == 1 {
+            return found.map_or(Ok(()), |(_, text)| Err(Error::NotFinite(text)));
+        }
+        let mut places = vec![0.0; world];
+        if let Some((step, _)) = &found {
+            places[rank] = f64::from(*step) + 1.0;
+        }
+        let places = self.add_over_ranks(&places)?;
+        let found_by = (0..world).filter(|r| places[*r] > 0.0);
+        let Some(winner) = found_by.min_by(|a, b| places[*a].total_cmp(&places[*b])) else {
+            return Ok(());
+        };
+        let mut bytes = vec![0.0; SENTENCE];
+        if let Some((_, text)) = found.filter(|_| winner == rank) {
+            let text = text.bytes().zip(&mut bytes);
+            text.for_each(|(from, to)| *to = f64::from(from));
+        }
+        let bytes = self.add_over_ranks(&bytes)?;
+        let text: Vec<u8> = bytes
+            .iter()
+            .map(|b| *b as u8)
+            .take_while(|b| *b > 0)
+            .collect();
+        Err(Error::NotFinite(
+            String::from_utf8_lossy(&text).into_owned(),
+        ))
+    }
+
+    fn add_over_ranks(&mut self, values: &[f64]) -> Result<Vec<f64>> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let go = || -> std::result::Result<Vec<u8>, crossweave_tensor::Error> {
+            let b = self
+                .device()
+                .alloc(&self.reduce, bytes.len() as u64, Tag::Staging)?;
+            self.reduce.write(b.all(), &bytes)?;
+            let mut mesh = self.groups.mesh().borrow_mut();
+            mesh.group(&[Axis::Dp])?.all_reduce(
+                &self.reduce,
+                b.all(),
+                DType::F64,
+                Reduce::Sum,
+                "nonfinite",
+            )?;
+            let mut out = vec![0u8; bytes.len()];
+            self.reduce.read(b.all(), &mut out)?;
+            Ok(out)
+        };
+        let out = go().map_err(|e| self.error("agreeing on what is not finite", e))?;
+        let word = |b: &[u8]| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+        Ok(out.chunks_exact(8).map(word).collect())
+    }
+}
