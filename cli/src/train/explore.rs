@@ -9,6 +9,7 @@ use super::rank::Ids;
 use super::setup::{self, Job};
 use crate::args::{ExploreArgs, TrainArgs};
 use crate::error::{CliError, Result};
+use crate::ranks::Ranks;
 use crossweave_engine::{MicroBatch, Trainer};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
 
@@ -25,14 +26,19 @@ struct Mark {
 /// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
 pub fn run(args: &ExploreArgs) -> Result<()> {
     let job = setup::prepare(&train_args(args), None)?;
-    let spec = with_offload(job.rank_spec(0), &job.resolved, &job.plugin.open(0)?, true);
+    let spec = with_offload(
+        job.rank_spec(0),
+        &job.resolved,
+        &job.crew.plugin(0).open(0)?,
+        true,
+    );
     if spec.offload.is_some() {
         return Err(CliError::refused(
             "explore: the config offloads, and the host's own devices and workers are not under the schedule",
             "drop offload_optimizer, offload_param and cpu_checkpointing, which change no bit of the result",
         ));
     }
-    let explorer = |order| Explorer::new(&job.plugin, &job.host, job.ranks).order(order);
+    let explorer = |order| Explorer::new(job.crew.plugin(0), &job.host, job.ranks).order(order);
     let program = |rank: &Rank| steps(&job, rank).map_err(|e| e.to_string());
     let first = explorer(Order::Fifo).play(0, program)?;
     if let Some(f) = first.failure() {
@@ -71,7 +77,7 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
 fn train_args(args: &ExploreArgs) -> TrainArgs {
     TrainArgs {
         config: args.config.clone(),
-        ranks: args.ranks,
+        ranks: args.ranks.map(Ranks::Count),
         backend: args.backend.clone(),
         sets: args.sets.clone(),
         steps: Some(args.steps),
