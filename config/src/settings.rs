@@ -22,8 +22,6 @@ pub struct Settings {
     pub run: Run,
     /// Reductions between the ranks of a job of several back ends.
     pub collectives: CollectiveSettings,
-    /// Micro-batches of a step by rank.
-    pub balance: Balance,
     /// Sequences of one optimizer step, over all ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_batch_size: Option<u64>,
@@ -88,26 +86,6 @@ pub enum ReduceOrder {
     Rank,
     /// Inside islands first.
     Plan,
-}
-
-/// `balance`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Balance {
-    /// One of the words.
-    Word(BalanceWord),
-    /// Given: a weight for each part of `--ranks`, or for each rank.
-    Weights(Vec<f64>),
-}
-
-/// `balance` as a word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BalanceWord {
-    /// As many micro-batches on every rank.
-    Equal,
-    /// By the speed of each rank, measured when the run starts.
-    Measured,
 }
 
 /// `model`.

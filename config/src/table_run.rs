@@ -398,33 +398,6 @@ const COLLECTIVES: Table = Table {
     ],
 };
 
-const BALANCE: Forms = Forms {
-    doc: "micro-batches of a step by rank: \"equal\", \"measured\" (by the speed of each rank at the start of the run), or a list of weights, one for each part of --ranks or for each rank",
-    forms: &[
-        Form {
-            name: "word",
-            kind: Kind::Word(&["equal", "measured"]),
-        },
-        Form {
-            name: "weights",
-            kind: Kind::Numbers(Range {
-                min: 0.0,
-                max: f64::INFINITY,
-                min_in: false,
-                max_in: false,
-            }),
-        },
-    ],
-    pick: |value| match value {
-        Json::Text(_) => Ok(0),
-        Json::List(_) => Ok(1),
-        other => Err((
-            format!("wanted a balance, got {}", other.describe()),
-            "write \"equal\", \"measured\" or e.g. [3, 1]".into(),
-        )),
-    },
-};
-
 /// The whole file.
 pub const ROOT: Table = Table {
     doc: "a training run; keys follow DeepSpeed's JSON where it has them, plus model, data, mesh and run",
@@ -435,7 +408,6 @@ pub const ROOT: Table = Table {
         section("mesh", &MESH),
         section("run", &RUN),
         section("collectives", &COLLECTIVES),
-        forms("balance", &BALANCE, "\"equal\""),
         int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto(),
         int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto(),
         int("gradient_accumulation_steps", 1, "", "forward passes per optimizer step; \"auto\" = solve").deepspeed().auto(),

@@ -48,3 +48,14 @@ impl Groups for MeshGroups {
         Ok(())
     }
 }
+
+impl crate::RankSpec {
+    /// Options of the groups a rank joins.
+    pub(crate) fn mesh_options(&self) -> crossweave_mesh::MeshOptions {
+        crossweave_mesh::MeshOptions {
+            timeout: self.timeout,
+            islands: self.islands.clone(),
+            check_bits: self.check_bits,
+        }
+    }
+}

@@ -18,7 +18,7 @@ use crossweave_hal::{
     AbortHandle, Bootstrap, BridgeLine, CollectiveLine, DType, Device, Event, HostBuffer,
     MemoryReport, Stream, Tag,
 };
-use crossweave_mesh::{Islands, MeshOptions};
+use crossweave_mesh::Islands;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
@@ -297,11 +297,7 @@ impl Trainer {
         }
         let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
         let joining = |e: crossweave_hal::Error| at("joining the group dp")(e.into());
-        let options = MeshOptions {
-            timeout: spec.timeout,
-            islands: spec.islands.clone(),
-            check_bits: spec.check_bits,
-        };
+        let options = spec.mesh_options();
         let (mut mesh, base) =
             pipeline::join(device, &spec, boot, &options, &shared).map_err(&joining)?;
         let pipe = Pipe::new(device, &spec, &dry.flows).map_err(|e| hal(e.into()))?;

@@ -34,9 +34,8 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 31] = [
+const FREE: [&str; 30] = [
     "collectives",
-    "balance",
     "checkpoint",
     "run.dtype",
     "bf16",
