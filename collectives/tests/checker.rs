@@ -225,7 +225,7 @@ fn a_call_that_is_missing_or_too_many_is_told_from_one_that_is_different() {
         let b = r.buffer(16);
         if r.rank == 1 {
             std::thread::sleep(Duration::from_millis(50));
-            c.all_gather(&r.s, b.region(0, 16), b.all(), F, "odd")?; // extra
+            c.all_gather(&r.s, b.region(16, 16), b.all(), F, "odd")?; // extra
         }
         for _ in 0..4 {
             c.all_reduce(&r.s, b.all(), F, SUM, "grad")?;
@@ -591,6 +591,30 @@ fn an_aborted_communicator_says_who_used_it_where() {
             &line("aborted"),
         ],
     );
+}
+
+#[test]
+fn memory_shared_in_the_wrong_way_is_refused_where_it_is_called() {
+    let ends = run(2, |r| {
+        let mut c = r.group("dp");
+        let b = r.buffer(16);
+        let piece = |i: u64| b.region(32 * i, 32);
+        let (mine, other) = (u64::from(r.rank), u64::from(1 - r.rank));
+        c.all_gather(&r.s, piece(mine), b.all(), F, "x")?;
+        c.all_to_all(&r.s, b.all(), b.all(), F, "x")?;
+        r.sync()?;
+        assert!(
+            c.reduce_scatter(&r.s, b.all(), piece(other), F, SUM, "x")
+                .is_err()
+        );
+        c.all_gather(&r.s, piece(other), b.all(), F, "x") // aliased
+    });
+    for (rank, e) in ends.iter().enumerate() {
+        let e = e.as_ref().unwrap_err();
+        assert_eq!(e.code, Code::Invalid);
+        let who = format!("rank {rank} of dp: all_gather whose input and output overlap");
+        holds(&e.message, &[&who, &line("aliased")]);
+    }
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn routes_are_chosen_once_and_said() {
         );
         let rs = Collective::ReduceScatter {
             send: b.all(),
-            recv: b.region(0, 128),
+            recv: b.region(128 * u64::from(r.rank), 128),
             dtype: DType::F32,
             op: Reduce::Sum,
         };

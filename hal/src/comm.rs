@@ -486,7 +486,8 @@ impl Communicator {
             let asked = comm.enter(stream, members, tag, site)?;
             let result = comm.launch(stream, members, descs);
             comm.launched(asked, stream, members, tag, result)
-        })?;
+        })
+        .map_err(|e| called(e, site))?;
         for m in members.iter().filter(|_| self.inner.carried.is_some()) {
             self.count_bridge(m.name(), tag, carrier::staged(m, self.inner.rank));
         }
@@ -508,7 +509,8 @@ impl Communicator {
     ) -> Result<Asked> {
         let site = Location::caller();
         self.alive(members.first(), site)?;
-        members.iter().try_for_each(|m| self.validate(m))?;
+        let fits = members.iter().try_for_each(|m| self.validate(m));
+        fits.map_err(|e| called(e, site))?;
         self.enter(stream, members, tag, site)
     }
 
@@ -675,6 +677,14 @@ fn unique_id(device: &Device, api: &abi::CollectiveApi) -> Result<Vec<u8>> {
     })?;
     id.truncate(len as usize);
     Ok(id)
+}
+
+/// A call that does not fit says where it is.
+fn called(mut e: Error, site: &Location<'_>) -> Error {
+    if e.code == Code::Invalid {
+        e.message += &format!(" (called at {}:{})", site.file(), site.line());
+    }
+    e
 }
 
 /// What all members of a group, and nobody else, call it.

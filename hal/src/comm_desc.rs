@@ -31,6 +31,8 @@ impl Communicator {
                     send.bytes,
                     recv.bytes * self.inner.size as u64,
                 )?;
+                let own = send.offset + recv.bytes * u64::from(self.inner.rank);
+                self.shares("reduce_scatter", send, recv, recv.offset == own)?;
                 set_reduce(&mut d, *op);
             }
             Collective::AllGather { send, recv, dtype } => {
@@ -42,6 +44,8 @@ impl Communicator {
                     recv.bytes,
                     send.bytes * self.inner.size as u64,
                 )?;
+                let own = recv.offset + send.bytes * u64::from(self.inner.rank);
+                self.shares("all_gather", send, recv, send.offset == own)?;
             }
             Collective::Broadcast { buf, dtype, root } => {
                 (d.kind, d.dtype, d.count, d.root) = (
@@ -72,6 +76,7 @@ impl Communicator {
                 d.count = count(send, *dtype) / self.inner.size as u64;
                 (d.send, d.recv) = (span(send)?, span(recv)?);
                 self.lengths("all_to_all", send.bytes, recv.bytes)?;
+                self.shares("all_to_all", send, recv, send.offset == recv.offset)?;
             }
             Collective::AllToAllV {
                 send,
@@ -134,6 +139,34 @@ impl Communicator {
             Collective::Barrier => (d.kind, d.dtype) = (abi::COLL_BARRIER, DType::U8.id()),
         }
         Ok((d, ()))
+    }
+
+    /// Input and output may share memory in one way only: the one each kind calls in place.
+    fn shares(
+        &self,
+        what: &str,
+        send: &Region<'_>,
+        recv: &Region<'_>,
+        in_place: bool,
+    ) -> Result<()> {
+        let apart = !std::ptr::eq(send.buffer, recv.buffer)
+            || send.offset >= recv.offset + recv.bytes
+            || recv.offset >= send.offset + send.bytes;
+        if apart || in_place {
+            return Ok(());
+        }
+        let piece = match what {
+            "all_to_all" => "the other",
+            _ => "this rank's piece of the other",
+        };
+        Err(Error::new(
+            Code::Invalid,
+            "launch",
+            format!(
+                "rank {} of {}: {what} whose input and output overlap, but neither is {piece}; use that, or memory of its own",
+                self.inner.rank, self.inner.name
+            ),
+        ))
     }
 
     fn lengths(&self, what: &str, have: u64, want: u64) -> Result<()> {

@@ -187,18 +187,17 @@ impl Member {
     #[inline]
     fn collective(&mut self, mut raw: Raw, c: &Collective<'_>) -> Result<()> {
         let seq = self.count + 1;
-        // Asked for now, so that it is on its way while the record is written.
+        // Both lines are asked for now, so that they are on their way while the record is written: ours by a word that says nothing.
+        let slot = seq as usize % CHAIN;
+        self.at.seat.word(self.region + slot).store(0, Relaxed);
         let next = (self.index + 1) % self.size;
         let early = self.peers[next as usize].as_ref();
-        let early = early.map_or(0, |p| {
-            p.seat.word(p.at + seq as usize % CHAIN).load(Relaxed)
-        });
+        let early = early.map_or(0, |p| p.seat.word(p.at + slot).load(Relaxed));
         raw.seq = seq;
         self.count = seq;
         self.chain = mix(self.chain ^ raw.print.fingerprint());
         let seat = &self.at.seat;
         seat.record(raw);
-        let slot = seq as usize % CHAIN;
         let mine = stamped(seq, CHAIN, self.chain);
         if let Collective::AllToAllV { counts, .. } = c {
             self.post_splits(seq, &counts.send, &counts.recv);

@@ -548,6 +548,8 @@ impl Seat {
         self.words[g + G_FAILED].store(0, Relaxed);
         self.words[g + G_COUNT].store(0, Relaxed);
         self.words[g + G_STATE].store(1, Relaxed);
+        // A rank that begins anew is no rank that has ended.
+        self.words[STATE].store(1, Release);
         self.words[g + G_KEY].store(key, SeqCst);
         Some((entry, region))
     }
