@@ -7,6 +7,7 @@ use crate::gather;
 use crate::groups::MeshGroups;
 use crate::init;
 use crate::kept::Landing;
+use crate::ledger::RankLedger;
 use crate::nonfinite::Watch;
 use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
 use crate::optim::{assign, recipes};
@@ -14,10 +15,7 @@ use crate::pipeline::{self, Pipe, PipelineSpec};
 use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
-use crossweave_hal::{
-    AbortHandle, Bootstrap, BridgeLine, CollectiveLine, DType, Device, Event, HostBuffer,
-    MemoryReport, Stream, Tag,
-};
+use crossweave_hal::{AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Stream, Tag};
 use crossweave_mesh::Islands;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
@@ -27,7 +25,7 @@ use crossweave_zero::{
     Bucket, Canonical, Deal, Near, Own, Persist, Place, Prefetch, Reuse, Ties, Updates, ZeroSpec,
     ZeroStage,
 };
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -148,22 +146,6 @@ pub struct StepMetrics {
     pub skipped: bool,
     /// Steps skipped so far.
     pub skipped_steps: u64,
-}
-
-/// Both ledgers of a rank.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RankLedger {
-    /// Rank.
-    pub rank: u32,
-    /// Bytes by tag.
-    pub memory: MemoryReport,
-    /// Collectives by kind, group and tag.
-    pub collectives: Vec<CollectiveLine>,
-    /// What crossed the bridge to ranks of other islands; absent where there is one island.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bridge: Vec<BridgeLine>,
-    /// Device allocations made by steps after the second: 0 in a healthy run.
-    pub device_allocs_after_step_2: u64,
 }
 
 /// Activations of one unit and micro-batch, between forward and backward.
