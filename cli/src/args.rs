@@ -132,6 +132,9 @@ pub struct TrainArgs {
     /// Continue the run in this folder from its newest checkpoint
     #[arg(long, value_name = "DIR")]
     pub resume: Option<PathBuf>,
+    /// Write a timeline of all ranks for Perfetto or chrome://tracing
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
 }
 
 /// Flags of `explore`.

@@ -1,14 +1,17 @@
 //! The face of a group of ranks: the collectives of [`Communicator`], all of them, whatever the plugin has.
 
 use crate::by_plan::Planned;
+use crate::faults::Faults;
 use crate::fold::{FoldKey, Folder};
 use crate::islands::Archipelago;
 use crate::route::{self, Key, Route, RouteLine};
+use crate::trace::Traced;
 use crossweave_hal::{
     AbortHandle, Bootstrap, Collective, CommOptions, CommTag, Communicator, Counts, DType, Device,
     Kernel, Reduce, Region, Result, Stream,
 };
 use std::collections::{BTreeMap, HashMap};
+use std::panic::Location;
 use std::sync::Arc;
 
 /// A communicator that lacks nothing.
@@ -26,6 +29,10 @@ pub struct Collectives {
     pub(crate) islands: Option<Archipelago>,
     /// Every all-reduce is held against the other ranks'.
     pub(crate) checked: bool,
+    pub(crate) traced: Option<Traced>,
+    pub(crate) faults: Option<Faults>,
+    /// Are results held against each other?
+    pub(crate) values: bool,
 }
 
 impl From<Communicator> for Collectives {
@@ -38,6 +45,9 @@ impl From<Communicator> for Collectives {
             planned: Planned::default(),
             islands: None,
             checked: false,
+            traced: None,
+            faults: None,
+            values: false,
         }
     }
 }
@@ -221,7 +231,10 @@ impl Collectives {
     /// composed members follow it, in the order given. A member that cannot be done at all is refused before anything is launched.
     #[track_caller]
     pub fn group(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
-        self.launch(s, members, tag)?;
+        match self.traced.take() {
+            Some(t) => self.group_traced(t, s, members, tag),
+            None => self.asked(s, members, tag),
+        }?;
         if !self.checked {
             return Ok(());
         }
@@ -234,10 +247,32 @@ impl Collectives {
     }
 
     #[track_caller]
-    fn launch(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
+    pub(crate) fn asked(
+        &mut self,
+        s: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+    ) -> Result<()> {
+        match self.faults.clone() {
+            Some(f) => self.group_with_faults(&f, s, members, tag),
+            None if self.values => self.run_held(s, members, tag, &[]),
+            None => self.launch(s, members, tag),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn launch(
+        &mut self,
+        s: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+    ) -> Result<()> {
+        let site = Location::caller();
         let mut native = 0;
         for m in members {
-            native += usize::from(self.route(m)? == Route::Native);
+            let route = self.route(m);
+            let route = route.map_err(|e| self.comm.at_call(e, members, site))?;
+            native += usize::from(route == Route::Native);
         }
         if native == members.len() && self.islands.is_none() {
             return self.comm.group(s, members, tag);

@@ -24,12 +24,16 @@
 mod by_plan;
 pub mod comm_plan;
 mod compose;
+mod faults;
 mod fold;
 mod group;
 mod islands;
 mod parity;
 mod route;
+mod trace;
+mod values;
 
 pub use by_plan::Prefer;
+pub use faults::{FaultKind, FaultRule, Faults};
 pub use group::Collectives;
 pub use route::{Route, RouteLine};

@@ -30,6 +30,7 @@ mod batch;
 mod canonical;
 mod check;
 mod error;
+mod faults;
 pub mod json;
 mod render;
 mod resolve;
@@ -49,6 +50,7 @@ use std::collections::BTreeMap;
 pub use batch::{Batch, Unsolved, solve};
 pub use check::Row;
 pub use error::{At, Errors, Problem};
+pub use faults::Fault;
 pub use render::{reference, schema as json_schema};
 pub use resolve::{DEFAULT_SEED, Given, LossScale, Resolved};
 pub use schedule::{Anneal, OneCycle, Schedule, Warmup, WsdStyle};
@@ -198,7 +200,7 @@ impl Config {
     /// # Errors
     /// All contradictions found, each with its place.
     pub fn resolve(&self, ranks: u64) -> Result<Resolved, Errors> {
-        resolve::resolve(self, ranks, Given::default())
+        self.resolve_given(ranks, Given::default())
     }
 
     /// As [`Config::resolve`], for given batches (`data.tokens`), whose file knows the batch size
@@ -207,6 +209,7 @@ impl Config {
     /// # Errors
     /// As [`Config::resolve`].
     pub fn resolve_given(&self, ranks: u64, given: Given) -> Result<Resolved, Errors> {
+        faults::check(self, ranks)?;
         resolve::resolve(self, ranks, given)
     }
 

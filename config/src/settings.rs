@@ -63,6 +63,9 @@ pub struct Settings {
     pub gradient_predivide_factor: f64,
     /// Print where the time of a step goes.
     pub wall_clock_breakdown: bool,
+    /// What is to go wrong on purpose.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<crate::Fault>,
     /// The same as `run.seed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
@@ -442,6 +445,8 @@ pub struct Run {
     pub bucket_mb: f64,
     /// Reduce during the backward pass.
     pub overlap: bool,
+    /// What ranks hold against each other: `calls` or `values`.
+    pub check: String,
     /// The same run twice is bitwise the same.
     pub deterministic: bool,
     /// Logical shards of the batch, over which every sum goes in one tree.

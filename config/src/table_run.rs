@@ -1,5 +1,6 @@
 //! The root table, and `data`, `mesh` and `run`.
 
+use crate::faults::FAULT;
 use crate::json::Json;
 use crate::schema::*;
 use crate::table_model::MODEL;
@@ -314,6 +315,12 @@ const RUN: Table = Table {
             "true",
             "reduce gradients while the backward pass goes on",
         ),
+        word(
+            "check",
+            &["calls", "values"],
+            "\"calls\"",
+            "what ranks hold against each other: calls = which collectives they call, always; values = also the bits they get, which costs a read back and a second collective for each",
+        ),
         flag(
             "deterministic",
             "true",
@@ -419,6 +426,7 @@ pub const ROOT: Table = Table {
         section("bf16", &BF16).deepspeed(),
         section("fp16", &FP16).deepspeed(),
         section("activation_checkpointing", &ACTIVATION).deepspeed(),
+        list("faults", &FAULT),
         section("data_types", &DATA_TYPES).deepspeed(),
         word("communication_data_type", &["fp32", "fp16", "bfp16", "bf16"], "", "type of gradients between the ranks, summed in float32 and rounded once; absent = float32").deepspeed().auto(),
         flag("prescale_gradients", "false", "divide gradients by the number of ranks before they are summed; so it is done anyway unless gradient_predivide_factor says otherwise").deepspeed(),

@@ -27,6 +27,7 @@ mod scale;
 mod scaler;
 mod shards;
 mod state;
+mod timeline;
 mod trace;
 mod trainer;
 mod update;

@@ -46,6 +46,7 @@ impl Trainer {
         if let Some(w) = &mut self.watch {
             w.begin();
         }
+        self.groups.aids.set_step(self.step);
         let plan = self.take_plan();
         let mut done = self
             .compute
@@ -63,14 +64,15 @@ impl Trainer {
             let number = self.step_number(s);
             self.device().at_step(number);
             self.note_step(false);
-            done = self
-                .run_step(s, batches, &data, &figures)
-                .map_err(|e| Error::Run {
-                    rank: self.spec.rank,
-                    step: self.step,
-                    at: format!("plan step {} {}", s.id.0, s.op),
-                    source: e,
-                });
+            let open = self.begin_span();
+            let ran = self.run_step(s, batches, &data, &figures);
+            self.end_span(open, &|| s.op.to_string());
+            done = ran.map_err(|e| Error::Run {
+                rank: self.spec.rank,
+                step: self.step,
+                at: format!("plan step {} {}", s.id.0, s.op),
+                source: e,
+            });
             self.note_step(true);
             self.note_nonfinite(s);
         }
@@ -90,9 +92,10 @@ impl Trainer {
             self.figures.push_back(figures);
             return Err(e);
         }
-        let event = self
-            .publish_figures(&figures)
-            .map_err(|e| self.error("publishing figures", e))?;
+        let open = self.begin_span();
+        let published = self.publish_figures(&figures);
+        self.end_span(open, &|| "figures".into());
+        let event = published.map_err(|e| self.error("publishing figures", e))?;
         figures.lr = self.lr;
         self.pending.push_back((self.step, figures, event));
         Ok(())

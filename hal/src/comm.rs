@@ -156,6 +156,7 @@ pub(crate) struct CommInner {
     pub api: abi::CollectiveApi,
     mask: Mask,
     pub name: String,
+    scope: String,
     pub rank: u32,
     pub size: u32,
     aborted: AtomicBool,
@@ -212,6 +213,10 @@ impl AbortHandle {
             Some(f) => check("comm_abort", |e| unsafe { f(self.0.handle.0, e) }),
             None => Ok(()),
         }
+    }
+    /// Has somebody aborted it?
+    pub fn aborted(&self) -> bool {
+        self.0.aborted.load(Relaxed)
     }
     /// `Ok(true)` when connected, `Ok(false)` while connecting, or the failure.
     pub fn health(&self) -> Result<bool> {
@@ -320,6 +325,7 @@ impl Communicator {
             api,
             mask: home.0.plugin.0.mask.clone(),
             name: options.name.clone(),
+            scope: scope.to_string(),
             rank,
             size,
             aborted: AtomicBool::new(false),
@@ -354,6 +360,14 @@ impl Communicator {
     /// Name of the group.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+    /// What all members of this group and no other group of the job call it.
+    pub fn scope(&self) -> &str {
+        &self.inner.scope
+    }
+    /// Bytes of the full vector of a collective, as the ledger counts them.
+    pub fn bytes(&self, c: &Collective<'_>) -> u64 {
+        self.logical(c).1
     }
     /// For a watchdog.
     pub fn abort_handle(&self) -> AbortHandle {
@@ -455,7 +469,18 @@ impl Communicator {
 
     /// Do its regions, lengths and counts fit this communicator? What [`Communicator::group`] checks before it launches.
     pub fn validate(&self, c: &Collective<'_>) -> Result<()> {
-        self.desc(c, 0).map(|_| ())
+        self.desc(c, 0)?;
+        self.sane(c)
+    }
+
+    /// An error of a call that is wrong by itself, with who called what where.
+    pub fn at_call(&self, e: Error, members: &[Collective<'_>], site: &Location<'_>) -> Error {
+        if !matches!(e.code, Code::Invalid | Code::Unsupported) {
+            return e;
+        }
+        let rank = self.watch.as_ref().map_or(self.inner.rank, Member::rank);
+        let name = members.first().map_or("group", kind_name);
+        e.context(format!("rank {rank} calls {name} at {site}"))
     }
 
     /// Notes a collective in the ledger without running it: compositions run their parts by [`Communicator::group_uncounted`] and
@@ -482,12 +507,15 @@ impl Communicator {
     ) -> Result<()> {
         let site = Location::caller();
         self.alive(members.first(), site)?;
-        self.described(members, |comm, descs| {
-            let asked = comm.enter(stream, members, tag, site)?;
-            let result = comm.launch(stream, members, descs);
-            comm.launched(asked, stream, members, tag, result)
-        })
-        .map_err(|e| called(e, site))?;
+        let sound = members.iter().try_for_each(|m| self.sane(m));
+        let done = sound.and_then(|()| {
+            self.described(members, |comm, descs| {
+                let asked = comm.enter(stream, members, tag, site)?;
+                let result = comm.launch(stream, members, descs);
+                comm.launched(asked, stream, members, tag, result)
+            })
+        });
+        done.map_err(|e| self.at_call(e, members, site))?;
         for m in members.iter().filter(|_| self.inner.carried.is_some()) {
             self.count_bridge(m.name(), tag, carrier::staged(m, self.inner.rank));
         }
@@ -509,8 +537,8 @@ impl Communicator {
     ) -> Result<Asked> {
         let site = Location::caller();
         self.alive(members.first(), site)?;
-        let fits = members.iter().try_for_each(|m| self.validate(m));
-        fits.map_err(|e| called(e, site))?;
+        let sound = members.iter().try_for_each(|m| self.validate(m));
+        sound.map_err(|e| self.at_call(e, members, site))?;
         self.enter(stream, members, tag, site)
     }
 
@@ -677,14 +705,6 @@ fn unique_id(device: &Device, api: &abi::CollectiveApi) -> Result<Vec<u8>> {
     })?;
     id.truncate(len as usize);
     Ok(id)
-}
-
-/// A call that does not fit says where it is.
-fn called(mut e: Error, site: &Location<'_>) -> Error {
-    if e.code == Code::Invalid {
-        e.message += &format!(" (called at {}:{})", site.file(), site.line());
-    }
-    e
 }
 
 /// What all members of a group, and nobody else, call it.

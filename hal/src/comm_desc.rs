@@ -169,6 +169,28 @@ impl Communicator {
         ))
     }
 
+    /// What no descriptor shows: ranks that are not there.
+    pub(crate) fn sane(&self, c: &Collective<'_>) -> Result<()> {
+        let n = self.inner.size;
+        let fail = |why: String| {
+            let name = &self.inner.name;
+            Err(Error::new(
+                Code::Invalid,
+                "launch",
+                format!("{why} on {name}"),
+            ))
+        };
+        match c {
+            Collective::Broadcast { root, .. } | Collective::Reduce { root, .. } if *root >= n => {
+                fail(format!("root {root} of {n} ranks"))
+            }
+            Collective::Send { peer, .. } | Collective::Recv { peer, .. } if *peer >= n => {
+                fail(format!("peer rank {peer} of {n} ranks"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn lengths(&self, what: &str, have: u64, want: u64) -> Result<()> {
         if have == want {
             return Ok(());

@@ -30,6 +30,7 @@ mod mask;
 mod pool;
 mod recipe;
 mod stream;
+pub mod trace;
 mod track;
 mod watch;
 

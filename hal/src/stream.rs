@@ -79,6 +79,8 @@ struct State {
     marks: VecDeque<(Raw, u64)>,
     /// For each other stream: the call this stream is already ordered behind.
     behind: Vec<u64>,
+    /// Events to record right before the next call, behind what it waits for.
+    armed: Vec<Event>,
 }
 
 /// Marks a stream keeps; older ones are recorded anew, and who comes late for one waits a little longer.
@@ -99,6 +101,7 @@ impl StreamCore {
             event: None,
             marks: VecDeque::new(),
             behind: vec![],
+            armed: vec![],
         };
         StreamCore {
             handle,
@@ -307,6 +310,9 @@ impl Stream {
                 });
             }
             let Some((u, reuse)) = wait else {
+                if !st.armed.is_empty() {
+                    self.record_armed(&mut st)?;
+                }
                 submit(self.core.handle.0).map_err(|e| self.core.watch.explain(e))?;
                 st.seq += 1;
                 self.core.calls.store(st.seq, Relaxed);
@@ -323,6 +329,17 @@ impl Stream {
             drop(st);
             self.wait_use(u, reuse)?;
         }
+    }
+
+    #[cold]
+    fn record_armed(&self, st: &mut State) -> Result<()> {
+        for event in st.armed.drain(..) {
+            // SAFETY: both handles are live; the state's lock serialises calls on this stream.
+            check("event_record", |e| unsafe {
+                call!(self.device.0.api, event_record)(event.0.handle.0, self.core.handle.0, e)
+            })?;
+        }
+        Ok(())
     }
 
     fn wait_use(&self, u: Use, reuse: bool) -> Result<()> {
@@ -504,20 +521,42 @@ impl Stream {
         self.core.mark(&self.device)
     }
 
+    /// Calls submitted so far.
+    pub fn calls(&self) -> u64 {
+        self.core.calls()
+    }
+
+    /// Records `event` at the beginning of the next call's work: behind what that call waits for on other streams, where
+    /// [`Stream::record_again`] would record it before the wait.
+    pub fn arm(&self, event: &Event) {
+        self.core.lock().armed.push(event.clone());
+    }
+
+    /// Takes back an event that was armed and has met no call.
+    pub fn disarm(&self, event: &Event) {
+        let mut st = self.core.lock();
+        st.armed.retain(|e| !Arc::ptr_eq(&e.0, &event.0));
+    }
+
     /// Records a new event after everything submitted so far.
     pub fn record(&self) -> Result<Event> {
+        let event = self.event()?;
+        self.record_again(&event)?;
+        Ok(event)
+    }
+
+    /// A new event that has not been recorded.
+    pub fn event(&self) -> Result<Event> {
         let mut h = std::ptr::null_mut();
         // SAFETY: the device is open; the out pointer lives for the call.
         check("event_create", |e| unsafe {
             call!(self.device.0.api, event_create)(self.device.0.handle.0, 0, &mut h, e)
         })?;
-        let event = Event(Arc::new(EventInner {
+        Ok(Event(Arc::new(EventInner {
             device: self.device.clone(),
             handle: Raw(h),
             covers: Mutex::new(None),
-        }));
-        self.record_again(&event)?;
-        Ok(event)
+        })))
     }
 
     /// Records an existing event anew; earlier waits do not move.
@@ -573,6 +612,10 @@ impl Event {
     /// Has the latest record been passed?
     pub fn query(&self) -> Result<bool> {
         self.0.device.0.fault.check()?;
+        self.passed()
+    }
+    /// The same also where the device has failed since.
+    pub(crate) fn passed(&self) -> Result<bool> {
         // SAFETY: the event is live.
         state("event_query", |e| unsafe {
             call!(self.0.device.0.api, event_query)(self.0.handle.0, e)

@@ -6,7 +6,8 @@
 
 use crate::islands::{Islands, Seat};
 use crate::topology::{Axis, Group, Topology, TopologyError};
-use crossweave_collectives::{Collectives, RouteLine};
+use crossweave_collectives::{Collectives, Faults, RouteLine};
+use crossweave_hal::trace::Tracer;
 use crossweave_hal::{AbortHandle, Bootstrap, Device, Error, Result};
 use std::time::Duration;
 
@@ -184,6 +185,39 @@ impl Mesh {
         let named = self.named.iter().map(|(_, c)| c);
         let all = self.groups.iter().map(|(_, c)| c).chain(named);
         all.flat_map(Collectives::abort_handles).collect()
+    }
+
+    /// Ends this rank's part in all groups, with a look at what is left over in each: see [`Collectives::close`].
+    ///
+    /// # Errors
+    /// The first group's messages nobody has answered, or work nobody has waited for.
+    pub fn close(self) -> Result<()> {
+        let named = self.named.into_iter().map(|(_, c)| c);
+        let all = self.groups.into_iter().map(|(_, c)| c).chain(named);
+        // Every group is closed, also behind one that has something left.
+        let ends: Vec<Result<()>> = all.map(Collectives::close).collect();
+        ends.into_iter().collect()
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut Collectives> {
+        let named = self.named.iter_mut().map(|(_, c)| c);
+        self.groups.iter_mut().map(|(_, c)| c).chain(named)
+    }
+
+    /// From now on these faults strike this rank, in whatever group.
+    pub fn inject(&mut self, faults: &Faults) {
+        self.each().for_each(|c| c.inject(faults));
+    }
+
+    /// From now on the results of every group's collectives are held against each other; every rank of the topology does this at the
+    /// same point.
+    pub fn check_values(&mut self) {
+        self.each().for_each(Collectives::check_values);
+    }
+
+    /// From now on the collectives of every group are spans of `tracer`; every rank of the topology does this at the same point.
+    pub fn trace(&mut self, tracer: &Tracer) {
+        self.each().for_each(|c| c.trace(tracer));
     }
 
     /// How each group carries out what it was asked for so far: group name and route.

@@ -11,6 +11,8 @@ pub mod seats;
 pub mod store;
 pub mod topology;
 
+/// Faults on purpose.
+pub use crossweave_collectives::{FaultKind, FaultRule, Faults};
 pub use groups::{Mesh, MeshOptions};
 pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};

@@ -83,6 +83,7 @@ fn train_args(args: &ExploreArgs) -> TrainArgs {
         steps: Some(args.steps),
         out: None,
         resume: None,
+        trace: None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
 
 pub mod explore;
+mod faults;
 mod gate;
 mod metrics;
 mod offload;
@@ -15,6 +16,7 @@ pub mod save;
 mod saves;
 mod setup;
 mod table;
+mod trace;
 
 use crate::args::TrainArgs;
 use crate::error::{CliError, Result};
@@ -72,6 +74,10 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let ends = run_ranks(&job, &shared, processes);
     if let Some(first) = shared.first_error() {
         Flights::of(&job, processes).write(&first);
+        if let Some(t) = &job.trace {
+            // The failure is what is to be told; the parts stay where the trace cannot be put together.
+            let _ = t.merge(job.ranks, false);
+        }
         return Err(first);
     }
     let mut ledgers = vec![];
@@ -85,6 +91,10 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         if !p.first() {
             return p.done(0);
         }
+    }
+    if let Some(t) = &job.trace {
+        // Every rank has ended: it has sent its ledger.
+        t.merge(job.ranks, true)?;
     }
     ledgers.sort_by_key(|l| l.rank);
     save::write_ledgers(&job, &ledgers)?;

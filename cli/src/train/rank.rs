@@ -7,7 +7,8 @@ use super::progress::Live;
 use super::saves::Saves;
 use super::setup::Job;
 use super::table::Summary;
-use super::{resume, save};
+use super::trace::RankTrace;
+use super::{faults, resume, save};
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
 use crossweave_checkpoint::{Checkpoint, Proof};
@@ -55,6 +56,12 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     }
     trainer.schedule_betas(move |updates| schedule.betas(updates));
     shared.register(trainer.abort_handles());
+    if job.resolved.settings.run.check == "values" {
+        trainer.check_values();
+    }
+    if let Some(f) = faults::of_rank(job, rank) {
+        trainer.inject(f);
+    }
     match &job.resume.checkpoint {
         Some(c) => resume::restore(&mut trainer, c)?,
         None => job.source.start(&mut trainer)?,
@@ -62,6 +69,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     let session = session(&boot, rank)?;
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
+    let trace = RankTrace::begin(job, rank, &mut trainer)?;
     let mut walk = Walk {
         job,
         shared,
@@ -69,6 +77,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         saves: Saves::new(job, shared, rank, session),
         trainer,
         writer: None,
+        trace,
         in_flight: 0,
     };
     if rank == 0 {
@@ -100,6 +109,7 @@ struct Walk<'a> {
     saves: Saves,
     trainer: Trainer,
     writer: Option<Writer>,
+    trace: Option<RankTrace>,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -124,19 +134,30 @@ impl Walk<'_> {
         while done < self.job.steps && self.shared.may_step(self.rank, done) {
             self.saves.poll()?;
             self.warn();
+            let began = self.now();
             self.enqueue(done)?;
             done += 1;
+            self.spent("step", began);
             let last = done == self.job.steps;
             let validate = self.job.validation.is_some() && (last || due(run.validate_every, done));
             let checkpoint = last || due(run.checkpoint_every, done);
             // The first step is waited for, so that the time of making everything ready is not counted to the second.
             let first = done == self.job.resume.step + 1;
+            let began = self.now();
             self.settle(u32::from(!(first || validate || checkpoint)))?;
+            self.spent("wait for figures", began);
             if validate {
+                let began = self.now();
                 self.validate(done)?;
+                self.spent("validate", began);
             }
             if checkpoint {
+                let began = self.now();
                 self.checkpoint(done, last)?;
+                self.spent("checkpoint", began);
+            }
+            if let Some(t) = &mut self.trace {
+                t.write()?;
             }
         }
         self.settle(0)?;
@@ -158,6 +179,18 @@ impl Walk<'_> {
             w.summary.stopped = stopped;
         }
         Ok(())
+    }
+
+    /// Now, where the run is traced.
+    fn now(&self) -> Option<Duration> {
+        self.trace.as_ref().map(RankTrace::now)
+    }
+
+    /// What the host did since `began`, for the trace.
+    fn spent(&self, name: &str, began: Option<Duration>) {
+        if let (Some(t), Some(began)) = (&self.trace, began) {
+            t.host(name, began);
+        }
     }
 
     /// Enqueues the step that follows `done` steps.

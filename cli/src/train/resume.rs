@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 30] = [
+const FREE: [&str; 32] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -53,6 +53,8 @@ const FREE: [&str; 30] = [
     "run.backend",
     "run.bucket_mb",
     "run.overlap",
+    "run.check",
+    "faults",
     "mesh.dp",
     "steps_per_print",
     "wall_clock_breakdown",

@@ -3,6 +3,7 @@
 use super::offload::with_offload;
 use super::optimizer;
 use super::resume::{self, Resume};
+use super::trace::TraceSpec;
 use crate::args::TrainArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
@@ -57,6 +58,8 @@ pub struct Job {
     pub out: PathBuf,
     /// Where the run continues.
     pub resume: Resume,
+    /// Where its timeline goes.
+    pub trace: Option<TraceSpec>,
 }
 
 /// Prepares the job of a command line.
@@ -204,6 +207,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         (None, Some(_)) => Some(backend::bridge(&host)?),
         (None, None) => None,
     };
+    let speaks = processes.is_none_or(Processes::first);
+    let trace = args.trace.as_deref().map(|t| TraceSpec::new(t, speaks));
+    let trace = trace.transpose()?;
     if processes.is_none_or(Processes::first) {
         for w in &resolved.warnings {
             eprintln!("warning: {w}");
@@ -227,6 +233,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         dry,
         out,
         resume,
+        trace,
     })
 }
 

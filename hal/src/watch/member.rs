@@ -384,14 +384,34 @@ impl Member {
                 self.at.seat.word(mine).load(SeqCst),
                 self.at.seat.word(mine + PEER / 2).load(SeqCst),
             );
-            if sent + received == 0 {
-                continue;
-            }
-            let me = self.index as usize;
+            let (me, own, key) = (self.index as usize, self.index, self.key);
+            let who = self.rank();
             let Some(p) = self.peer(index) else {
                 continue;
             };
             let theirs = p.at + CHAIN + me * PEER;
+            // Whoever ends last sees it: a sender may be gone before its message is.
+            let waiting = p.seat.word(theirs).load(SeqCst);
+            // The place of a communicator that has ended may be another's by now.
+            let its = p.seat.group_word(p.entry, GroupWord::Key).load(SeqCst) == key;
+            if its && waiting > received && index != own {
+                let name = p.seat.rank().unwrap_or(index);
+                let mine = |o: &super::Op| {
+                    let this = o.key == key && o.kind == abi::COLL_SEND;
+                    this && o.peer == own && o.seq == received + 1
+                };
+                let place = p.seat.ops().into_iter().find(mine);
+                let place = place.map_or(String::new(), |o| format!(": {}", o.say()));
+                let why = format!(
+                    "rank {} ends with {} message(s) of rank {name} never received{place}",
+                    who,
+                    waiting - received
+                );
+                return Some(Error::new(Code::Comm, "checker", why));
+            }
+            if sent + received == 0 {
+                continue;
+            }
             let over = p.seat.group_life(p.entry).over();
             let takes = p.seat.word(theirs + PEER / 2).load(SeqCst);
             let gives = p.seat.word(theirs).load(SeqCst);

@@ -1,0 +1,199 @@
+//! Faults on purpose: collectives that come late, never, wrong or not at all on one rank, so that what finds and names them is tested on
+//! real runs. Whoever has none pays one branch.
+
+use crate::group::Collectives;
+use crossweave_hal::{Code, Collective, CommTag, Error, Region, Result, Stream};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What goes wrong.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FaultKind {
+    /// The host waits before the call.
+    Delay(Duration),
+    /// The host waits as long as the bytes would take at this many a second.
+    Slow(f64),
+    /// The call is left out.
+    Drop,
+    /// This bit of what is received is flipped.
+    Corrupt(u64),
+    /// The call fails.
+    Error,
+    /// The host stops until the job has failed.
+    Stall,
+    /// The rank ends without a word.
+    Kill,
+}
+
+/// One fault of this rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FaultRule {
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// In this optimizer step only.
+    pub step: Option<u64>,
+    /// Only this one of the matching calls, from 1, counted within `step` where that is given.
+    pub call: Option<u64>,
+    /// Only for this kind of collective, by its name in the ledger.
+    pub op: Option<String>,
+    /// Only on groups of this name.
+    pub group: Option<String>,
+    /// What it is called in messages: `faults[0]`.
+    pub name: String,
+}
+
+/// How a rank dies where the caller says it can.
+pub type Die = dyn Fn() + Send + Sync;
+
+struct Inner {
+    rank: u32,
+    rules: Vec<FaultRule>,
+    /// Calls each rule has matched.
+    matched: Mutex<Vec<u64>>,
+    step: AtomicU64,
+    die: Box<Die>,
+}
+
+/// The faults of one rank, over all its groups. Clones share it.
+#[derive(Clone)]
+pub struct Faults(Arc<Inner>);
+
+impl Faults {
+    /// Faults of rank `rank` of the job. `die` ends the rank without a word; where it returns (threads cannot be ended) the call fails.
+    pub fn new(rank: u32, rules: Vec<FaultRule>, die: impl Fn() + Send + Sync + 'static) -> Faults {
+        Faults(Arc::new(Inner {
+            rank,
+            matched: Mutex::new(vec![0; rules.len()]),
+            rules,
+            step: AtomicU64::new(0),
+            die: Box::new(die),
+        }))
+    }
+
+    /// What follows belongs to this optimizer step.
+    pub fn set_step(&self, step: u64) {
+        self.0.step.store(step, Relaxed);
+    }
+
+    /// The faults that strike this call.
+    fn strike(&self, members: &[Collective<'_>], group: &str) -> Vec<&FaultRule> {
+        let step = self.0.step.load(Relaxed);
+        let mut matched = self
+            .0
+            .matched
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut all = vec![];
+        for (rule, n) in self.0.rules.iter().zip(matched.iter_mut()) {
+            let op = |o: &String| members.iter().any(|m| m.name() == o.as_str());
+            let fits = rule.step.is_none_or(|s| s == step)
+                && rule.op.as_ref().is_none_or(op)
+                && rule.group.as_ref().is_none_or(|g| g == group)
+                && !(matches!(rule.kind, FaultKind::Corrupt(_))
+                    && received(members, rule).is_none());
+            if !fits {
+                continue;
+            }
+            *n += 1;
+            let lasting = matches!(rule.kind, FaultKind::Delay(_) | FaultKind::Slow(_));
+            if rule.call.map_or(lasting || *n == 1, |c| c == *n) {
+                all.push(rule);
+            }
+        }
+        all
+    }
+}
+
+/// What the rule's op receives into, of a group of ops.
+fn received<'a>(members: &[Collective<'a>], rule: &FaultRule) -> Option<Region<'a>> {
+    let one = |c: &Collective<'a>| {
+        if rule.op.as_ref().is_some_and(|o| o != c.name()) {
+            return None;
+        }
+        match c {
+            Collective::AllReduce { buf, .. }
+            | Collective::Broadcast { buf, .. }
+            | Collective::Reduce { buf, .. }
+            | Collective::Recv { buf, .. } => Some(*buf),
+            Collective::ReduceScatter { recv, .. }
+            | Collective::AllGather { recv, .. }
+            | Collective::AllToAll { recv, .. }
+            | Collective::AllToAllV { recv, .. }
+            | Collective::AllGatherV { recv, .. } => Some(*recv),
+            Collective::Send { .. } | Collective::Barrier => None,
+        }
+    };
+    members.iter().find_map(one).filter(|r| r.bytes > 0)
+}
+
+/// Flips one bit of a region, behind everything enqueued.
+pub(crate) fn flip(s: &Stream, r: Region<'_>, bit: u64) -> Result<()> {
+    let at = r.offset + bit / 8 % r.bytes;
+    let byte = r.buffer.region(at, 1);
+    let mut value = [0u8];
+    s.read(byte, &mut value)?;
+    value[0] ^= 1 << (bit % 8);
+    s.write(byte, &value)
+}
+
+impl Collectives {
+    /// From now on these faults strike.
+    pub fn inject(&mut self, faults: &Faults) {
+        self.faults = Some(faults.clone());
+    }
+
+    /// [`Collectives::group`] with the faults that strike it. A corruption strikes behind the call, before values are held against each other.
+    #[track_caller]
+    pub(crate) fn group_with_faults(
+        &mut self,
+        faults: &Faults,
+        s: &Stream,
+        members: &[Collective<'_>],
+        tag: CommTag,
+    ) -> Result<()> {
+        let rank = faults.0.rank;
+        let step = faults.0.step.load(Relaxed);
+        let name = members.first().map_or("group", Collective::name);
+        let group = self.comm.name().to_string();
+        let at = |rule: &FaultRule| format!("{} in step {step}: {name} on {group}", rule.name);
+        let failed = |rule: &FaultRule, what: &str| Error {
+            peer: Some(rank),
+            ..Error::new(
+                Code::Comm,
+                "fault",
+                format!("rank {rank} {what} ({})", at(rule)),
+            )
+        };
+        let mut flips = vec![];
+        for rule in faults.strike(members, &group) {
+            match &rule.kind {
+                FaultKind::Delay(t) => std::thread::sleep(*t),
+                FaultKind::Slow(rate) => {
+                    let bytes: u64 = members.iter().map(|m| self.comm.bytes(m)).sum();
+                    // A rate so low that the clock cannot hold it is for ever.
+                    let time = Duration::try_from_secs_f64(bytes as f64 / rate);
+                    std::thread::sleep(time.unwrap_or(Duration::MAX));
+                }
+                FaultKind::Drop => return Ok(()),
+                FaultKind::Corrupt(bit) => {
+                    flips.extend(received(members, rule).map(|r| (r, *bit)));
+                }
+                FaultKind::Error => return Err(failed(rule, "fails on purpose")),
+                FaultKind::Stall => {
+                    let job = self.comm.abort_handle();
+                    while !job.aborted() && job.health().is_ok() {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    let why = format!("rank {rank} had stalled on purpose ({})", at(rule));
+                    return Err(Error::new(Code::Aborted, "fault", why));
+                }
+                FaultKind::Kill => {
+                    (faults.0.die)();
+                    return Err(failed(rule, "was killed on purpose"));
+                }
+            }
+        }
+        self.run_held(s, members, tag, &flips)
+    }
+}

@@ -1,0 +1,40 @@
+//! The bugs, a family a file.
+
+mod arguments;
+mod attendance;
+mod control_flow;
+mod endings;
+mod misuse;
+mod order;
+mod point_to_point;
+mod timing;
+
+use crate::bug::Bug;
+
+/// Every bug.
+pub fn all() -> impl Iterator<Item = &'static Bug> {
+    [
+        order::BUGS,
+        arguments::BUGS,
+        attendance::BUGS,
+        point_to_point::BUGS,
+        endings::BUGS,
+        control_flow::BUGS,
+        misuse::BUGS,
+        timing::BUGS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The sources, for the lines of the markers: file and text.
+pub const SOURCES: &[(&str, &str)] = &[
+    ("order.rs", include_str!("order.rs")),
+    ("arguments.rs", include_str!("arguments.rs")),
+    ("attendance.rs", include_str!("attendance.rs")),
+    ("point_to_point.rs", include_str!("point_to_point.rs")),
+    ("endings.rs", include_str!("endings.rs")),
+    ("control_flow.rs", include_str!("control_flow.rs")),
+    ("misuse.rs", include_str!("misuse.rs")),
+    ("timing.rs", include_str!("timing.rs")),
+];

@@ -1,0 +1,338 @@
+//! The ranks of one program: threads of this process, or this process as one of several. Whatever ends first is said once, and the
+//! process ends with it.
+
+use crate::bug::{Bug, Right};
+use crate::judge::{SAYS, TOOK, WELL};
+use crate::rank::{Killed, On, Rank, SECOND, WORLD};
+use crate::{bugs, launch, right};
+use crossweave_backend_cpu::CpuBackend;
+use crossweave_backend_mpi::MpiBackend;
+use crossweave_hal::{
+    Board, Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
+};
+use crossweave_mesh::{
+    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Topology, detect, meet,
+};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Long enough that only a verdict can end a wait.
+const LONG: Duration = Duration::from_secs(120);
+/// For processes to find each other on a busy machine.
+const MEETING: Duration = Duration::from_secs(50);
+/// How long the first failure leaves the others to say theirs: the cause is worth more than what follows from it.
+const LAST_WORDS: Duration = Duration::from_millis(600);
+
+/// One program of either kind.
+#[derive(Clone, Copy)]
+struct Program {
+    ranks: u32,
+    timeout: Duration,
+    run: fn(&mut Rank) -> Result<()>,
+}
+
+fn find(name: &str) -> Program {
+    let bug = |b: &Bug| Program {
+        ranks: b.ranks,
+        timeout: match b.timeout_ms {
+            0 => LONG,
+            ms => Duration::from_millis(ms),
+        },
+        run: b.program,
+    };
+    let right = |r: &Right| Program {
+        ranks: r.ranks,
+        timeout: LONG,
+        run: r.program,
+    };
+    let hit = bugs::all().find(|b| b.name == name).map(bug);
+    let hit = hit.or_else(|| right::RIGHT.iter().find(|r| r.name == name).map(right));
+    hit.unwrap_or_else(|| panic!("no program {name:?} in the corpus"))
+}
+
+/// How a rank ended.
+enum End {
+    Well,
+    /// With these words.
+    Failed(String),
+    /// Without a word.
+    Died,
+}
+
+/// Runs the program of this name, and ends the process.
+pub fn run(name: &str) {
+    let program = find(name);
+    match launch::family() {
+        Some(family) => process(program, &family),
+        None => threads(program),
+    }
+}
+
+/// The topology of a program: four ranks are a grid.
+fn topology(ranks: u32) -> Topology {
+    let (dp, tp) = if ranks == 4 { (2, 2) } else { (ranks, 1) };
+    Topology::new(&[(Axis::Dp, dp), (Axis::Tp, tp)]).expect("a topology")
+}
+
+/// Joins the groups of a program.
+fn join(
+    device: &Device,
+    boot: Arc<dyn Bootstrap>,
+    rank: u32,
+    p: Program,
+    process: bool,
+) -> Result<Rank> {
+    let options = MeshOptions {
+        timeout: Some(p.timeout),
+        ..MeshOptions::default()
+    };
+    let sets: &[&[Axis]] = match p.ranks {
+        4 => &[WORLD, &[Axis::Dp], &[Axis::Tp]],
+        _ => &[WORLD],
+    };
+    let mut mesh = Mesh::new(device, &*boot, topology(p.ranks), rank, sets, &options)?;
+    let all: Vec<u32> = (0..p.ranks).collect();
+    mesh.join(device, &*boot, SECOND, SECOND, &all, &options)?;
+    Rank::new(device, mesh, boot, process)
+}
+
+/// One rank from its first op to its end.
+fn body(mut r: Rank, p: Program) -> Result<()> {
+    // Something all agree on comes first, as in any program.
+    r.all_reduce(On::World, 4)?;
+    r.sync()?;
+    (p.run)(&mut r)?;
+    r.close()
+}
+
+/// What a rank's program came to.
+fn ended(rank: u32, result: std::result::Result<Result<()>, Box<dyn Any + Send>>) -> End {
+    match result {
+        Ok(Ok(())) => End::Well,
+        Ok(Err(e)) => {
+            // The checker's verdicts name their ranks themselves.
+            let own = e.at != "checker";
+            End::Failed(match own {
+                true => format!("rank {rank}: {e}"),
+                false => e.message,
+            })
+        }
+        Err(p) if p.is::<Killed>() => End::Died,
+        Err(p) => {
+            let text = p.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()));
+            let text = text.unwrap_or_default();
+            End::Failed(format!("rank {rank} panicked: {text}"))
+        }
+    }
+}
+
+/// Ids travel through the host's store.
+struct Local(HostServices);
+
+impl Bootstrap for Local {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.kv().set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.0.kv().get(key, Some(timeout))
+    }
+}
+
+fn threads(p: Program) {
+    let host = HostServices::builder().config("cpu.threads", "1").build();
+    let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
+    let plugin = Plugin::new(raw);
+    let waits = Arc::new(Mutex::new(vec![Instant::now(); p.ranks as usize]));
+    let (tell, told): (Sender<(u32, End, Instant)>, Receiver<_>) = channel();
+    let mut running = vec![];
+    for rank in 0..p.ranks {
+        let (plugin, host, tell, waits) =
+            (plugin.clone(), host.clone(), tell.clone(), waits.clone());
+        running.push(std::thread::spawn(move || {
+            let whole = AssertUnwindSafe(|| {
+                let device = plugin.open(0)?;
+                let mut r = join(&device, Arc::new(Local(host)), rank, p, false)?;
+                r.note_waits(&waits);
+                body(r, p)
+            });
+            let end = ended(rank, catch_unwind(whole));
+            let _ = tell.send((rank, end, Instant::now()));
+        }));
+    }
+    drop(tell);
+    let mut ends: Vec<(u32, End, Instant)> = vec![];
+    let mut until: Option<Instant> = None;
+    while ends.len() < p.ranks as usize {
+        let left = until.map_or(LONG * 2, |u| u.saturating_duration_since(Instant::now()));
+        let Ok(end) = told.recv_timeout(left) else {
+            break;
+        };
+        if !matches!(end.1, End::Well) {
+            until.get_or_insert(Instant::now() + LAST_WORDS);
+        }
+        ends.push(end);
+    }
+    let first = ends
+        .iter()
+        .filter(|e| matches!(e.1, End::Failed(_)))
+        .map(|e| e.2)
+        .min();
+    let last = waits
+        .lock()
+        .expect("nobody panics here")
+        .iter()
+        .max()
+        .copied();
+    if let (Some(first), Some(last)) = (first, last) {
+        println!(
+            "{TOOK}{}",
+            first.saturating_duration_since(last).as_micros()
+        );
+    }
+    let died: Vec<u32> = ends
+        .iter()
+        .filter(|e| matches!(e.1, End::Died))
+        .map(|e| e.0)
+        .collect();
+    for (_, end, _) in &ends {
+        if let End::Failed(words) = end {
+            let died = died
+                .iter()
+                .map(|r| format!("rank {r} died without a word; "));
+            println!("{SAYS}{}{words}", died.collect::<String>());
+        }
+    }
+    let well = ends.len() == p.ranks as usize && ends.iter().all(|e| matches!(e.1, End::Well));
+    if well {
+        running
+            .into_iter()
+            .for_each(|t| t.join().expect("it has ended"));
+        println!("{WELL}");
+    }
+    std::process::exit(if well { 0 } else { 7 });
+}
+
+/// Ids travel through the job's store.
+struct Remote(JobStore);
+
+impl Bootstrap for Remote {
+    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        self.0.get(key, Some(timeout))
+    }
+}
+
+/// The board of the processes of this host: all take their places, then everybody opens the others'.
+fn board(store: &JobStore, place: &Launch) -> Result<Board> {
+    let rank = place.rank;
+    if rank == 0 {
+        let name = format!("/dev/shm/crossweave-corpus-{}", std::process::id());
+        store.set("board", name.as_bytes())?;
+    }
+    let name = store.get("board", Some(MEETING))?;
+    let folder = std::path::PathBuf::from(String::from_utf8_lossy(&name).into_owned());
+    let board = Board::in_folder(&folder, rank)?;
+    let all: Vec<u32> = (0..place.world).collect();
+    for round in ["seated", "met"] {
+        store.set(&format!("{round}/{rank}"), b"")?;
+        for r in &all {
+            store.get(&format!("{round}/{r}"), Some(MEETING))?;
+        }
+        if round == "seated" {
+            board.meet(&all)?;
+        }
+    }
+    if rank == 0 {
+        // Everybody has it open: nothing stays behind however the job ends.
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+    Ok(board)
+}
+
+/// Every rank has ended well: who leaves MPI before that may wait for ever for one that has not.
+fn all_well(store: &JobStore, place: &Launch) -> Result<()> {
+    store.set(&format!("ended/{}", place.rank), b"")?;
+    if place.rank == 0 {
+        for r in 0..place.world {
+            store.get(&format!("ended/{r}"), Some(MEETING))?;
+        }
+        store.set("done", b"")?;
+    } else {
+        store.get("done", Some(MEETING))?;
+    }
+    store.farewell(MEETING)
+}
+
+fn process(p: Program, family: &str) {
+    let place = detect(|k| std::env::var(k).ok()).expect("launcher variables");
+    let place = place.expect("a launcher has started this");
+    let late = LateStore::default();
+    let host = HostServices::builder()
+        .kv(Arc::new(late.clone()))
+        .config("mpi.family", family)
+        .config("cpu.threads", "1")
+        .build();
+    let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).expect("MPI"));
+    let carrier = Carrier::open(&mpi).expect("MPI carries");
+    let store = meet(&carrier, &place, "localhost", MEETING).expect("the processes meet");
+    late.bind(store.clone());
+    let board = board(&store, &place).expect("a board");
+    let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
+    let plugin = Plugin::new(raw).on_board(&board);
+    let rank = place.rank;
+    let waits = Arc::new(Mutex::new(vec![Instant::now(); p.ranks as usize]));
+    let whole = AssertUnwindSafe(|| {
+        let device = plugin.open(0)?;
+        device.carry(&carrier);
+        let mut r = join(&device, Arc::new(Remote(store.clone())), rank, p, true)?;
+        r.note_waits(&waits);
+        let aborts = r.mesh.abort_handles();
+        store.on_failure(move |f| {
+            println!("{SAYS}{f}");
+            // One that cannot be aborted has failed itself.
+            for a in &aborts {
+                let _ = a.abort();
+            }
+            // A rank that is anywhere but in a collective does not hear of it.
+            std::thread::spawn(|| {
+                std::thread::sleep(3 * LAST_WORDS);
+                std::process::exit(7);
+            });
+        });
+        body(r, p)
+    });
+    let end = ended(rank, catch_unwind(whole));
+    if let End::Failed(words) = &end {
+        let mut words = words.clone();
+        if store.failure().is_some() {
+            // The news of another rank does not know where it met this one.
+            let flight = board.flight();
+            let own = flight.ranks.iter().find(|r| r.rank == rank);
+            if let Some(op) = own.and_then(|r| r.ops.last()) {
+                words += &format!("; it was in {}", op.say());
+            }
+        }
+        let last = waits.lock().expect("nobody panics here")[rank as usize];
+        println!("{TOOK}{}", last.elapsed().as_micros());
+        println!("{SAYS}{words}");
+        store.report(&words);
+    }
+    let well = matches!(end, End::Well) && all_well(&store, &place).is_ok();
+    if well {
+        drop(carrier);
+        mpi.shutdown().expect("an orderly end");
+        if rank == 0 {
+            println!("{WELL}");
+        }
+        std::process::exit(0);
+    }
+    // Launchers end everybody when the first process ends: the others may still be speaking.
+    std::thread::sleep(LAST_WORDS);
+    std::process::exit(7);
+}
