@@ -41,7 +41,8 @@ fn close(dtype: DType, op: Reduce, n: u32, first: u64, got: &[u8], exact: bool, 
             _ => 2f64.powi(-24),
         };
         let wide = match op {
-            Reduce::Prod => w.abs() * 2f64.powi(-22),
+            // n - 1 roundings on either side.
+            Reduce::Prod => w.abs() * 2.0 * f64::from(n.max(2) - 1) * 2f64.powi(-24),
             _ => size * 4.0 * 2f64.powi(-22),
         };
         let allowed = if exact {
