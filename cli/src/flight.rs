@@ -283,7 +283,7 @@ mod tests {
                 .to_string()
         };
         assert!(
-            line("all_reduce of 4 x f32").ends_with("ranks 0 1 2  done"),
+            line("all_reduce of 4 x f32  at").ends_with("ranks 0 1 2  done"),
             "{text}"
         );
         let eight = text
