@@ -50,6 +50,7 @@ fn run() -> Fallible<()> {
     let host = HostServices::builder()
         .config("cpu.devices", ranks.to_string())
         .config("cpu.threads", "1")
+        .config("cpu.pin", "on")
         .build();
     let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?);
     let barrier = Barrier::new(ranks as usize);
