@@ -65,6 +65,9 @@ impl Processes {
                 // What keeps all ranks from meeting is said once: rank 0's end ends the others through the launcher.
                 std::thread::sleep(Duration::from_secs(1));
             }
+            if e.is_silent() {
+                return e;
+            }
             CliError::on_rank(rank, e)
         })
     }
@@ -146,7 +149,12 @@ impl Processes {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let store = meet(&carrier, &launch, name.trim(), MEETING)?;
         late.bind(store.clone());
-        let board = seats(&store, launch.rank, launch.world, name.trim(), MEETING)?;
+        let board = seats(&store, launch.rank, launch.world, name.trim(), MEETING);
+        // A rank that has failed meanwhile is why they do not meet, and says so itself.
+        let board = board.map_err(|e| match store.failure() {
+            Some(f) => CliError::peer(launch.rank, &f, None),
+            None => e.into(),
+        })?;
         Ok(Processes {
             launch,
             carrier,
