@@ -175,11 +175,12 @@ impl Drop for CommInner {
 
 /// A group of ranks. `&mut self` makes the order of collectives on it total; only [`AbortHandle`] is shareable.
 pub struct Communicator {
+    /// Its place in the checker; `None` where that is switched off or full. First, so that a rank's end is on record before the others can
+    /// be told of it by the plugin.
+    watch: Option<Member>,
     pub(crate) inner: Arc<CommInner>,
     ledger: Arc<CollectiveLedger>,
     seq: u64,
-    /// Its place in the checker; `None` where that is switched off or full.
-    watch: Option<Member>,
     observer: Option<Arc<dyn Observer>>,
 }
 

@@ -260,8 +260,13 @@ impl Board {
         Some(self.pass(at, verdict).error())
     }
 
-    /// A collective has run into its timeout: says who has not come and where that rank is.
-    fn late(&self, at: &Arc<Occupied>, e: Error, waited: Duration) -> Error {
+    /// A collective has failed below: `find` says what that means, from the records and the place of this rank in them.
+    fn ask(
+        &self,
+        at: &Arc<Occupied>,
+        e: Error,
+        find: impl FnOnce(&[View], usize) -> Option<Verdict>,
+    ) -> Error {
         let _one = lock(&self.0.judging);
         if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
             return v.error();
@@ -269,8 +274,7 @@ impl Board {
         let related = self.related(&at.seat);
         let views: Vec<View> = related.iter().map(|s| view(&s.seat)).collect();
         let own = related.iter().position(|s| Arc::ptr_eq(s, at));
-        let within = format!("in time ({:.1} s)", waited.as_secs_f64());
-        match own.and_then(|v| stuck::late(&views, v, &within)) {
+        match own.and_then(|v| find(&views, v)) {
             Some(verdict) => self.pass(at, verdict).error(),
             None => e,
         }
@@ -545,7 +549,8 @@ impl Watch {
                 Ok(())
             }
             Err(e) if e.code == Code::Timeout && at.verdict().is_none() => {
-                Err(board.late(&at, e, began.elapsed()))
+                let within = format!("in time ({:.1} s)", began.elapsed().as_secs_f64());
+                Err(board.ask(&at, e, |views, own| stuck::late(views, own, &within)))
             }
             Err(e) => Err(self.explain(e)),
         }
@@ -559,8 +564,12 @@ impl Watch {
         if e.at == "checker" || !matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout) {
             return e;
         }
-        let verdict = at.verdict().or_else(|| board.heard(&at));
-        verdict.map_or(e, |v| v.error())
+        match at.verdict().or_else(|| board.heard(&at)) {
+            Some(v) => v.error(),
+            // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to.
+            None if e.code == Code::Comm => board.ask(&at, e, stuck::left),
+            None => e,
+        }
     }
 
     /// A stream waits for another: what it does after its call `after` comes behind call `upto` of `on`.

@@ -509,7 +509,8 @@ impl Seat {
             step: self.step_text(r.step),
             at: r.at,
             call,
-            done: call > 0 && call <= self.done(r.stream),
+            // Streams beyond those there is room for count as done: what is not known is no accusation.
+            done: call > 0 && (r.stream as usize >= STREAMS || call <= self.done(r.stream)),
         })
     }
 

@@ -263,7 +263,23 @@ pub(super) fn deadlock(views: &[View]) -> Option<Verdict> {
     let mut g = Graph::new(views);
     g.reduce();
     let first = (0..views.len()).find(|v| g.stuck[*v])?;
-    let mut at = (first, g.front(first, g.awaited(first)?));
+    let at = (first, g.front(first, g.awaited(first)?));
+    walk(&g, at)
+}
+
+/// View `own` has been told that a rank it needs has left: which, and what it did last. `None` when what it asked for needs nobody who has.
+pub(super) fn left(views: &[View], own: usize) -> Option<Verdict> {
+    let mut g = Graph::new(views);
+    // Whoever is still there may yet come, also one that waits.
+    g.stuck.fill(false);
+    g.settle();
+    let l = g.complete[own].iter().position(|c| !c)?;
+    walk(&g, (own, g.front(own, l)))
+}
+
+/// From a launch that does not complete to whom it needs, and on, until somebody has ended or the way closes.
+fn walk(g: &Graph<'_>, mut at: (usize, usize)) -> Option<Verdict> {
+    let views = g.views;
     let mut path: Vec<Stuck<'_>> = vec![];
     loop {
         let (v, l) = at;

@@ -31,8 +31,12 @@ impl Words {
     pub fn create(path: &Path, len: usize) -> io::Result<Words> {
         let mut how = OpenOptions::new();
         let file = how.read(true).write(true).create_new(true).open(path)?;
-        file.set_len(len as u64 * 8)?;
-        map(Some(&file), len)
+        // Room is taken now: a page that a full file system cannot give would end the process when it is first touched.
+        // SAFETY: an open file of ours, and a length.
+        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as i64 * 8) } {
+            0 => map(Some(&file), len),
+            code => Err(io::Error::from_raw_os_error(code)),
+        }
     }
 
     /// Memory another process has created.

@@ -11,7 +11,6 @@ use crate::pace::{Pace, deadline};
 use crate::schedule::Turn;
 use crate::stream::lock;
 use crossweave_plugin::{Code, Error, Result, fail};
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,8 +20,6 @@ const FAILED: u64 = 1 << 63;
 const SPIN: Duration = Duration::from_micros(2);
 const YIELD: Duration = Duration::from_micros(100);
 const POLL: Duration = Duration::from_millis(20);
-/// How long a rank that has left is not yet a failure: whoever watches the calls of all ranks knows more of it and speaks first.
-const LEFT: Duration = Duration::from_millis(150);
 
 /// Why a wait ended without what it waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -280,17 +277,10 @@ impl World {
         gone: impl Fn() -> Option<usize> + 'a,
     ) -> impl Fn() -> Option<Cause> + 'a {
         let end = deadline(Some(patience.timeout));
-        let left = Cell::new(None::<Instant>);
         move || {
-            let gone = gone().filter(|_| {
-                let since = left.get().unwrap_or_else(Instant::now);
-                left.set(Some(since));
-                // Under a schedule no clock decides.
-                self.turn.is_some() || since.elapsed() >= LEFT
-            });
             if self.failed() {
                 Some(Cause::Failed)
-            } else if let Some(r) = gone {
+            } else if let Some(r) = gone() {
                 Some(Cause::Gone(r))
             } else if (patience.abandoned)() {
                 Some(Cause::Abandoned)
