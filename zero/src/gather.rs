@@ -86,9 +86,7 @@ impl Pass for Prefetch {
         let mut sizes: BTreeMap<u64, (Vec<u64>, u64)> = BTreeMap::new();
         for step in &steps {
             if let Op::Gather { unit } = step.op {
-                sizes
-                    .entry(facts.units[unit as usize].param_bytes)
-                    .or_default();
+                sizes.entry(facts.slot_bytes(unit)).or_default();
             }
         }
         for (bytes, (taken, most)) in &mut sizes {

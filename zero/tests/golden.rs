@@ -85,6 +85,29 @@ fn the_printed_example_of_the_architecture() {
     );
 }
 
+/// Slots are padded to equal slices; a unit that the ranks do not divide is gathered ahead like any other.
+#[test]
+fn units_the_ranks_do_not_divide_are_gathered_ahead() {
+    let mut uneven = facts(3, 1);
+    for u in &mut uneven.units {
+        (u.params, u.param_bytes) = (97, 194);
+    }
+    let ahead = |facts: &Facts| {
+        let plan = Pipeline::new()
+            .with(Place(ZeroStage::Three))
+            .with(Updates::default())
+            .with(Coalesce)
+            .with(Prefetch {
+                depth: 1,
+                slots: 2,
+                elements: None,
+            })
+            .run(RECOMPUTED.parse().unwrap(), facts);
+        plan.unwrap().to_string()
+    };
+    assert_eq!(ahead(&uneven), ahead(&facts(3, 1)));
+}
+
 #[test]
 fn stage_0_all_reduces_in_buckets_beside_the_backward() {
     let facts = facts(3, 2);
