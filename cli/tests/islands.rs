@@ -32,8 +32,8 @@ fn train(s: &Scratch, ranks: &str, out: &str, sets: &[&str]) -> String {
 fn a_mixed_job_trains_to_the_bits_of_one_back_end_at_every_stage() {
     let s = Scratch::new();
     let file = cpu_plugin().display().to_string();
-    // Every all-reduce is held against the other ranks', bit by bit.
-    let check = "collectives.check_bits=true";
+    // Every result is held against the other ranks', bit by bit.
+    let check = "run.check=\"values\"";
     for (stage, dtype, layout) in [
         (0, "f32", format!("cpu:2,{file}:2")),
         (1, "bf16", format!("cpu:1,{file}:2,cpu:1")),
@@ -46,7 +46,7 @@ fn a_mixed_job_trains_to_the_bits_of_one_back_end_at_every_stage() {
         );
         let one = format!("one-{stage}");
         let mixed = format!("mixed-{stage}");
-        train(&s, "4", &one, &[&stage_is, &dtype_is]);
+        train(&s, "4", &one, &[&stage_is, &dtype_is, check]);
         let said = train(&s, &layout, &mixed, &[&stage_is, &dtype_is, check]);
         same(&s.path(&one), &s.path(&mixed));
         assert!(said.contains("bridge"), "{said}");
@@ -83,7 +83,7 @@ fn plan_order_crosses_less_and_stages_agree_in_every_bit() {
     let layout = format!("cpu:2,{file}:2");
     let plan = "collectives.order=\"plan\"";
     train(&s, &layout, "rank", &[]);
-    train(&s, &layout, "plan", &[plan, "collectives.check_bits=true"]);
+    train(&s, &layout, "plan", &[plan, "run.check=\"values\""]);
     train(&s, &layout, "plan-2", &[plan, "zero_optimization.stage=2"]);
     same(&s.path("plan"), &s.path("plan-2"));
     let (by_rank, by_plan) = (losses(&s.path("rank")), losses(&s.path("plan")));

@@ -27,8 +27,6 @@ pub struct Collectives {
     pub(crate) planned: Planned,
     /// Where the ranks are of several back ends; `comm` is then the bridge.
     pub(crate) islands: Option<Archipelago>,
-    /// Every all-reduce is held against the other ranks'.
-    pub(crate) checked: bool,
     pub(crate) traced: Option<Traced>,
     pub(crate) faults: Option<Faults>,
     /// Are results held against each other?
@@ -44,7 +42,6 @@ impl From<Communicator> for Collectives {
             scales: HashMap::new(),
             planned: Planned::default(),
             islands: None,
-            checked: false,
             traced: None,
             faults: None,
             values: false,
@@ -234,16 +231,7 @@ impl Collectives {
         match self.traced.take() {
             Some(t) => self.group_traced(t, s, members, tag),
             None => self.asked(s, members, tag),
-        }?;
-        if !self.checked {
-            return Ok(());
         }
-        members.iter().try_for_each(|m| match *m {
-            Collective::AllReduce { buf, .. } => {
-                self.same_bits(s, buf, &format!("all_reduce ({tag})"))
-            }
-            _ => Ok(()),
-        })
     }
 
     #[track_caller]

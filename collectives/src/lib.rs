@@ -28,7 +28,6 @@ mod faults;
 mod fold;
 mod group;
 mod islands;
-mod parity;
 mod route;
 mod trace;
 mod values;

@@ -5,7 +5,7 @@ mod common;
 use common::{Boot, factor, folded, masks, value, vector};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_collectives::comm_plan::{Nodes, across, hierarchical, hierarchical_scatter};
-use crossweave_collectives::{Collectives, Prefer};
+use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults, Prefer};
 use crossweave_hal::{
     Board, BridgeLine, Buffer, Carrier, CollectiveCell, CommOptions, Communicator, Counts, DType,
     Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
@@ -420,29 +420,35 @@ fn close(dtype: DType, op: Reduce, n: u32, got: &[u8], layout: &[usize]) {
 }
 
 #[test]
-fn ranks_that_end_with_other_bits_are_named_by_all() {
+fn a_bit_that_flips_on_its_way_is_found_by_all_islands_where_values_are_checked() {
     let e = ranks(&[0, 0, 1, 0], &[], |r| {
-        r.comm.check_bits(true);
-        let b = r.upload(&vector(DType::F32, r.rank, 33));
-        let (s, d) = (&r.s, DType::F32);
-        r.comm
-            .all_reduce(s, b.all(), d, Reduce::Sum, "grad")
-            .unwrap();
-        // One bit.
+        r.comm.check_values();
         if r.rank == 2 {
-            let mut bytes = r.download(&b);
-            bytes[40] ^= 1;
-            r.s.write(b.all(), &bytes).unwrap();
+            let rule = FaultRule {
+                kind: FaultKind::Corrupt(77),
+                step: None,
+                call: Some(2),
+                op: None,
+                group: None,
+                name: "faults[0]".into(),
+            };
+            r.comm.inject(&Faults::new(r.rank, vec![rule], || ()));
         }
-        r.comm
-            .same_bits(&r.s, b.all(), "all_reduce (grad)")
-            .unwrap_err()
-            .to_string()
+        let b = r.upload(&vector(DType::F32, r.rank, 33));
+        let mut sum = || {
+            r.comm
+                .all_reduce(&r.s, b.all(), DType::F32, Reduce::Sum, "grad")
+        };
+        sum().unwrap();
+        sum().unwrap_err().to_string()
     });
-    assert!(
-        e[0].contains("after all_reduce (grad) of 132 bytes on dp, rank 2 of 4 has other bits"),
-        "{e:?}"
-    );
+    for part in [
+        "rank 2 got other bits than ranks 0, 1, 3",
+        "all_reduce",
+        "grad",
+    ] {
+        assert!(e[0].contains(part), "{part:?} not in {e:?}");
+    }
     assert!(e.iter().all(|x| *x == e[0]), "{e:?}");
 }
 

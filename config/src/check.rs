@@ -355,9 +355,7 @@ impl Walk<'_> {
                 }
             },
             (Kind::Float(range), Json::Number(text)) => self.float(range, text, at, path),
-            (Kind::Pair(range) | Kind::Numbers(range), Json::List(items))
-                if items.len() == 2 || (!items.is_empty() && matches!(kind, Kind::Numbers(_))) =>
-            {
+            (Kind::Pair(range), Json::List(items)) if items.len() == 2 => {
                 let mut out = Vec::new();
                 for (i, item) in items.iter().enumerate() {
                     let path = format!("{path}[{i}]");
@@ -590,7 +588,6 @@ pub fn want(kind: &Kind) -> String {
         Kind::Int { min, max } => format!("a whole number from {min} to {max}"),
         Kind::Float(range) => format!("a number {}", range.describe()),
         Kind::Pair(range) => format!("two numbers {}", range.describe()),
-        Kind::Numbers(range) => format!("a list of numbers {}", range.describe()),
         Kind::Text { .. } => "a string".into(),
         Kind::Word(words) => format!("one of {}", words.join(", ")),
         Kind::Texts => "a string or a list of strings".into(),
@@ -614,7 +611,6 @@ fn example(kind: &Kind) -> String {
         Kind::Int { min, .. } => (*min).max(8).to_string(),
         Kind::Float(_) => "0.1".into(),
         Kind::Pair(_) => "[0.9, 0.999]".into(),
-        Kind::Numbers(_) => "[3, 1]".into(),
         Kind::Text { .. } => "\"text\"".into(),
         Kind::Word(words) => format!("{:?}", words.first().unwrap_or(&"")),
         Kind::Texts => "[\"a\", \"b\"]".into(),

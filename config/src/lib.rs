@@ -209,8 +209,17 @@ impl Config {
     /// # Errors
     /// As [`Config::resolve`].
     pub fn resolve_given(&self, ranks: u64, given: Given) -> Result<Resolved, Errors> {
-        faults::check(self, ranks)?;
-        resolve::resolve(self, ranks, given)
+        match (
+            faults::check(self, ranks.max(1)),
+            resolve::resolve(self, ranks, given),
+        ) {
+            (Ok(()), resolved) => resolved,
+            (Err(e), Ok(_)) => Err(e),
+            (Err(faults), Err(mut e)) => {
+                e.0.extend(faults.0);
+                Err(e)
+            }
+        }
     }
 
     /// `config explain`: a table of every key, its value, where it came from and what it means.

@@ -102,9 +102,6 @@ fn kind(k: &'static Kind) -> Value {
         Kind::Pair(range) => {
             json!({ "type": "array", "items": number(range), "minItems": 2, "maxItems": 2 })
         }
-        Kind::Numbers(range) => {
-            json!({ "type": "array", "items": number(range), "minItems": 1 })
-        }
         Kind::Text { empty } => json!({ "type": "string", "minLength": u8::from(!empty) }),
         Kind::Word(words) => json!({ "enum": words }),
         Kind::Texts => json!({ "anyOf": [

@@ -82,8 +82,6 @@ pub enum Kind {
     Float(Range),
     /// Exactly two numbers.
     Pair(Range),
-    /// A non-empty list of numbers.
-    Numbers(Range),
     /// A string; empty is allowed only where `empty` says so.
     Text {
         /// Whether "" is a value.

@@ -77,8 +77,6 @@ pub struct Settings {
 pub struct CollectiveSettings {
     /// In which order reductions over several islands add.
     pub order: ReduceOrder,
-    /// Hold the bits of all ranks against each other after every all-reduce.
-    pub check_bits: bool,
 }
 
 /// `collectives.order`.

@@ -390,19 +390,12 @@ const DATA_TYPES: Table = Table {
 const COLLECTIVES: Table = Table {
     doc: "reductions between the ranks of a job of several back ends",
     overlay: None,
-    fields: &[
-        word(
-            "order",
-            &["rank", "plan"],
-            "\"rank\"",
-            "rank = sums in rank order, the bits of a job of one back end; plan = inside islands first, least traffic between them",
-        ),
-        flag(
-            "check_bits",
-            "false",
-            "after every all-reduce hold the bits of all ranks against each other; waits for the device, for finding a back end that is wrong",
-        ),
-    ],
+    fields: &[word(
+        "order",
+        &["rank", "plan"],
+        "\"rank\"",
+        "rank = sums in rank order, the bits of a job of one back end; plan = inside islands first, least traffic between them",
+    )],
 };
 
 /// The whole file.

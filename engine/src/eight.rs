@@ -227,7 +227,6 @@ mod tests {
             let options = MeshOptions {
                 timeout: Some(Duration::from_secs(60)),
                 islands: None,
-                check_bits: false,
             };
             let topology = Topology::new(&[(Axis::Dp, RANKS)]).unwrap();
             let mut mesh = Mesh::new(&device, &boot, topology, rank, &[], &options).unwrap();

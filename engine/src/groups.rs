@@ -58,7 +58,6 @@ impl crate::RankSpec {
         crossweave_mesh::MeshOptions {
             timeout: self.timeout,
             islands: self.islands.clone(),
-            check_bits: self.check_bits,
         }
     }
 }

@@ -85,8 +85,6 @@ pub struct RankSpec {
     pub canonical: Option<u32>,
     /// Which ranks share a library of collectives, in a job of several back ends.
     pub islands: Option<Islands>,
-    /// Hold the bits of all ranks against each other after every all-reduce: slow, for finding a back end that is wrong.
-    pub check_bits: bool,
 }
 
 impl Default for RankSpec {
@@ -113,7 +111,6 @@ impl Default for RankSpec {
             pipeline: None,
             canonical: None,
             islands: None,
-            check_bits: false,
         }
     }
 }

@@ -168,7 +168,6 @@ fn a_split_mlp_equals_the_whole_one() {
             let options = MeshOptions {
                 timeout: Some(Duration::from_secs(60)),
                 islands: None,
-                check_bits: false,
             };
             let sets: [&[Axis]; 1] = [&[Axis::Tp]];
             let mesh = Mesh::new(&device, &boot, topology.clone(), rank, &sets, &options).unwrap();

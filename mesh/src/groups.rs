@@ -18,8 +18,6 @@ pub struct MeshOptions {
     pub timeout: Option<Duration>,
     /// The islands of a job of several back ends.
     pub islands: Option<Islands>,
-    /// Hold the bits of all ranks against each other after every all-reduce.
-    pub check_bits: bool,
 }
 
 /// One rank's place in a topology, with its groups.

@@ -86,17 +86,6 @@ impl Seat<'_> {
         boot: &dyn Bootstrap,
         options: &MeshOptions,
     ) -> Result<Collectives> {
-        let mut group = self.connect(device, boot, options)?;
-        group.check_bits(options.check_bits);
-        Ok(group)
-    }
-
-    fn connect(
-        &self,
-        device: &Device,
-        boot: &dyn Bootstrap,
-        options: &MeshOptions,
-    ) -> Result<Collectives> {
         let comm = CommOptions {
             name: self.name.to_string(),
             timeout: options.timeout,

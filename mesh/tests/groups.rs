@@ -53,7 +53,6 @@ fn every_group_sums_over_its_members_and_nobody_else() {
         let options = MeshOptions {
             timeout: Some(Duration::from_secs(60)),
             islands: None,
-            check_bits: false,
         };
         let mut mesh = Mesh::new(&device, boot, topology.clone(), rank, &SETS, &options).unwrap();
         let s = device.stream("test", 0).unwrap();

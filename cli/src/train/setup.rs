@@ -410,7 +410,6 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         pipeline: None,
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
         islands: None,
-        check_bits: r.settings.collectives.check_bits,
     }
 }
 
