@@ -381,33 +381,10 @@ impl Trainer {
         let mut all = vec![0f64; self.spec.replicas() as usize];
         all[own.start as usize..own.end as usize].copy_from_slice(mine);
         if self.spec.world > 1 {
-            self.share(&mut all)
+            self.add_words(&mut all, "scalar")
                 .map_err(|e| self.error("mean over shards", e))?;
         }
         Ok(all.iter().sum::<f64>() / all.len() as f64)
-    }
-
-    /// Words that each are zero on all ranks but one, made known to all.
-    fn share(&self, words: &mut [f64]) -> Tensors<()> {
-        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let b = self
-            .device()
-            .alloc(&self.reduce, bytes.len() as u64, Tag::Staging)?;
-        self.reduce.write(b.all(), &bytes)?;
-        let mut mesh = self.groups.mesh().borrow_mut();
-        mesh.group(&[Axis::Dp])?.all_reduce(
-            &self.reduce,
-            b.all(),
-            DType::F64,
-            Reduce::Sum,
-            "scalar",
-        )?;
-        let mut out = bytes;
-        self.reduce.read(b.all(), &mut out)?;
-        for (w, b) in words.iter_mut().zip(out.as_chunks::<8>().0) {
-            *w = f64::from_le_bytes(*b);
-        }
-        Ok(())
     }
 }
 

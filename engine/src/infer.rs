@@ -52,23 +52,27 @@ impl Trainer {
         if self.spec.world == 1 {
             return Ok(x);
         }
-        let go = || -> Tensors<f64> {
-            let d = self.device();
-            let b = d.alloc(&self.reduce, 8, Tag::Staging)?;
-            self.reduce.write(b.all(), &x.to_le_bytes())?;
-            let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.group(&[Axis::Dp])?.all_reduce(
-                &self.reduce,
-                b.all(),
-                DType::F64,
-                Reduce::Sum,
-                "scalar",
-            )?;
-            let mut out = [0u8; 8];
-            self.reduce.read(b.all(), &mut out)?;
-            Ok(f64::from_le_bytes(out) / self.spec.world as f64)
-        };
-        go().map_err(|e| self.error("mean over ranks", e))
+        let mut sum = [x];
+        self.add_words(&mut sum, "scalar")
+            .map_err(|e| self.error("mean over ranks", e))?;
+        Ok(sum[0] / f64::from(self.spec.world))
+    }
+
+    /// The sum of each word over the ranks, the same bits on all. For figures outside the steady state: it waits for the device.
+    pub(crate) fn add_words(&self, words: &mut [f64], tag: &'static str) -> Tensors<()> {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let b = self
+            .device()
+            .alloc(&self.reduce, bytes.len() as u64, Tag::Staging)?;
+        self.reduce.write(b.all(), &bytes)?;
+        let mut mesh = self.groups.mesh().borrow_mut();
+        mesh.group(&[Axis::Dp])?
+            .all_reduce(&self.reduce, b.all(), DType::F64, Reduce::Sum, tag)?;
+        self.reduce.read(b.all(), &mut bytes)?;
+        for (w, b) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *w = f64::from_le_bytes(*b);
+        }
+        Ok(())
     }
 
     fn ids(&self, tokens: &[i32], targets: Option<&[i32]>, batch: u64, seq: u64) -> Result<Batch> {

@@ -6,8 +6,6 @@
 
 use crate::error::{Error, Result};
 use crate::trainer::Trainer;
-use crossweave_hal::{DType, Reduce, Tag};
-use crossweave_mesh::Axis;
 use crossweave_plan::{Op, Step};
 use crossweave_tensor::{Finding, NonFinite, Probe, Tensor};
 use std::sync::Arc;
@@ -48,6 +46,10 @@ impl Trainer {
         let forward = matches!(step.op, Op::Forward { .. } | Op::Recompute { .. });
         let scaler = self.spec.precision.scaler.as_ref();
         if !forward && scaler.is_some_and(|s| !s.is_static()) {
+            // The scaler's to mend; a forward that follows is looked at like any other.
+            if let Some(w) = &self.watch {
+                w.probe.again();
+            }
             return;
         }
         let text = self.sentence(step, &finding);
@@ -140,11 +142,13 @@ impl Trainer {
         if world == 1 {
             return found.map_or(Ok(()), |(_, text)| Err(Error::NotFinite(text)));
         }
+        const TAG: &str = "nonfinite";
+        let agreeing = |e| self.error("agreeing on what is not finite", e);
         let mut places = vec![0.0; world];
         if let Some((step, _)) = &found {
             places[rank] = f64::from(*step) + 1.0;
         }
-        let places = self.add_over_ranks(&places)?;
+        self.add_words(&mut places, TAG).map_err(agreeing)?;
         let found_by = (0..world).filter(|r| places[*r] > 0.0);
         let Some(winner) = found_by.min_by(|a, b| places[*a].total_cmp(&places[*b])) else {
             return Ok(());
@@ -154,7 +158,7 @@ impl Trainer {
             let text = text.bytes().zip(&mut bytes);
             text.for_each(|(from, to)| *to = f64::from(from));
         }
-        let bytes = self.add_over_ranks(&bytes)?;
+        self.add_words(&mut bytes, TAG).map_err(agreeing)?;
         let text: Vec<u8> = bytes
             .iter()
             .map(|b| *b as u8)
@@ -163,29 +167,5 @@ impl Trainer {
         Err(Error::NotFinite(
             String::from_utf8_lossy(&text).into_owned(),
         ))
-    }
-
-    fn add_over_ranks(&mut self, values: &[f64]) -> Result<Vec<f64>> {
-        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let go = || -> std::result::Result<Vec<u8>, crossweave_tensor::Error> {
-            let b = self
-                .device()
-                .alloc(&self.reduce, bytes.len() as u64, Tag::Staging)?;
-            self.reduce.write(b.all(), &bytes)?;
-            let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.group(&[Axis::Dp])?.all_reduce(
-                &self.reduce,
-                b.all(),
-                DType::F64,
-                Reduce::Sum,
-                "nonfinite",
-            )?;
-            let mut out = vec![0u8; bytes.len()];
-            self.reduce.read(b.all(), &mut out)?;
-            Ok(out)
-        };
-        let out = go().map_err(|e| self.error("agreeing on what is not finite", e))?;
-        let word = |b: &[u8]| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
-        Ok(out.chunks_exact(8).map(word).collect())
     }
 }
