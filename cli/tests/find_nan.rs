@@ -44,6 +44,16 @@ fn a_healthy_run_has_no_alarm_and_the_same_bits() {
         s.ok(&train(&found, ranks, &[sets, &[FIND][..]].concat()));
         same(&s.path(name), &s.path(&found));
     }
+    // As a diverged run is told to: from its last checkpoint on.
+    let more = [
+        "--steps",
+        "6",
+        "--set",
+        "model.recompute=full",
+        "--set",
+        FIND,
+    ];
+    s.ok(&[&["train", "config.json", "--resume", "f32"][..], &more].concat());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Scratch, losses, records, same};
+use common::{Scratch, cpu_plugin, losses, records, same};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -222,6 +222,10 @@ fn contradictions_are_refused_once_for_all() {
         refused(
             &["train", "config.json", "--ranks", "3", "--out", "out"],
             "has started 2 processes",
+        );
+        refused(
+            &["train", "config.json", "--ranks", "cpu:2", "--out", "out"],
+            "process",
         );
         refused(
             &[
@@ -499,5 +503,28 @@ fn a_killed_rank_ends_the_job_with_its_name_and_the_run_goes_on_from_its_checkpo
             &[&args[..], &["--steps", &steps]].concat(),
         ));
         assert!(said.contains("continuing"), "{said}");
+    }
+}
+
+/// The linked back end and the same one loaded from a file do not know each other: MPI is all they share.
+#[test]
+fn back_ends_of_different_processes_train_to_the_bits_of_threads() {
+    plugin();
+    let s = Scratch::new();
+    let file = cpu_plugin().display().to_string();
+    let stage = ["--set", "zero_optimization.stage=3"];
+    let of = |out: &str| -> Vec<String> {
+        let words = ["train", "config.json", "--out", out];
+        words.iter().chain(&stage).map(|w| w.to_string()).collect()
+    };
+    let threads = [of("threads"), vec!["--ranks".into(), "2".into()]].concat();
+    s.ok(&threads.iter().map(String::as_str).collect::<Vec<_>>());
+    for family in families() {
+        let mut c = mpirun(&s, family, 1, &[]);
+        c.args(of(family));
+        c.args([":", "-n", "1", env!("CARGO_BIN_EXE_crossweave")]);
+        c.args(of(family)).args(["--plugin", &file]);
+        ok(c);
+        same(&s.path("threads"), &s.path(family));
     }
 }

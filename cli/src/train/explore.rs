@@ -5,7 +5,7 @@
 //! The schedule `fifo` gives the marks that all others must give.
 
 use super::offload::with_offload;
-use super::rank::Ids;
+use super::rank::{Ids, prepare};
 use super::setup::{self, Job};
 use crate::args::{ExploreArgs, TrainArgs};
 use crate::error::{CliError, Result};
@@ -130,6 +130,7 @@ fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
     let r = rank.rank();
     let units = super::units(&job.source, &job.resolved)?;
     let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), &job.dry, rank)?;
+    prepare(job, r, &mut trainer);
     job.source.start(&mut trainer)?;
     let mut marks = vec![];
     let mut mark = |what: String, value: f64| {

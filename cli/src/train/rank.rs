@@ -35,6 +35,21 @@ struct Writer {
     mark: Instant,
 }
 
+/// What the config asks of a trainer beside its specification.
+pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) {
+    let (run, schedule) = (&job.resolved.settings.run, job.resolved.schedule);
+    if run.find_nan {
+        trainer.find_nonfinite();
+    }
+    trainer.schedule_betas(move |updates| schedule.betas(updates));
+    if run.check == "values" {
+        trainer.check_values();
+    }
+    if let Some(f) = faults::of_rank(job, rank) {
+        trainer.inject(f);
+    }
+}
+
 /// Walks all steps.
 ///
 /// # Errors
@@ -50,18 +65,8 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         &job.dry,
         &boot,
     )?;
-    let schedule = job.resolved.schedule;
-    if job.resolved.settings.run.find_nan {
-        trainer.find_nonfinite();
-    }
-    trainer.schedule_betas(move |updates| schedule.betas(updates));
     shared.register(trainer.abort_handles());
-    if job.resolved.settings.run.check == "values" {
-        trainer.check_values();
-    }
-    if let Some(f) = faults::of_rank(job, rank) {
-        trainer.inject(f);
-    }
+    prepare(job, rank, &mut trainer);
     match &job.resume.checkpoint {
         Some(c) => resume::restore(&mut trainer, c)?,
         None => job.source.start(&mut trainer)?,
@@ -156,8 +161,12 @@ impl Walk<'_> {
                 self.checkpoint(done, last)?;
                 self.spent("checkpoint", began);
             }
-            if let Some(t) = &mut self.trace {
-                t.write()?;
+            // A timeline that cannot be written is no reason to lose the training.
+            if let Some(Err(e)) = self.trace.as_mut().map(|t| t.write()) {
+                self.trace = None;
+                if let Some(w) = &self.writer {
+                    w.live.warn(&format!("{e}; the trace ends here"));
+                }
             }
         }
         self.settle(0)?;

@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 32] = [
+const FREE: [&str; 33] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -54,6 +54,7 @@ const FREE: [&str; 32] = [
     "run.bucket_mb",
     "run.overlap",
     "run.check",
+    "run.find_nan",
     "faults",
     "mesh.dp",
     "steps_per_print",

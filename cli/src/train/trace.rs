@@ -55,9 +55,7 @@ impl TraceSpec {
         };
         let parts = spec.parts();
         if first {
-            if parts.is_dir() {
-                std::fs::remove_dir_all(&parts).map_err(CliError::io("clear", &parts))?;
-            }
+            clear(&parts)?;
             std::fs::create_dir(&parts).map_err(CliError::io("create", &parts))?;
         }
         Ok(spec)
@@ -91,7 +89,7 @@ impl TraceSpec {
         placed.map_err(io)?;
         if whole {
             let parts = self.parts();
-            std::fs::remove_dir_all(&parts).map_err(CliError::io("remove", &parts))?;
+            clear(&parts)?;
         }
         Ok(())
     }
@@ -142,6 +140,24 @@ impl TraceSpec {
         write!(to, "\n],\n\"otherData\":{other}}}\n")?;
         to.flush()
     }
+}
+
+/// Takes away the parts of a run before, and nothing else.
+fn clear(parts: &Path) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(parts) else {
+        return Ok(());
+    };
+    let io = |e| CliError::io("clear", parts)(e);
+    for e in entries {
+        let e = e.map_err(io)?;
+        let name = e.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("rank") && name.ends_with(".jsonl") {
+            std::fs::remove_file(e.path()).map_err(io)?;
+        }
+    }
+    // Refused while there is something in it that is not ours.
+    std::fs::remove_dir(parts).map_err(io)
 }
 
 /// The first line of a part.
