@@ -9,6 +9,7 @@ use crossweave_hal::{
     LocalKv, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const F: DType = DType::F32;
@@ -164,6 +165,7 @@ fn who_deviates_from_the_majority_is_named_with_both_call_sites() {
 
 #[test]
 fn no_byte_moves_and_a_tie_names_both() {
+    let untouched = AtomicU32::new(0);
     let ends = run(2, |r| {
         let mut c = r.group("tp");
         let b = r.buffer(4096);
@@ -179,9 +181,12 @@ fn no_byte_moves_and_a_tie_names_both() {
         let mut bytes = vec![0; 4 * 4096];
         if fresh.read(b.all(), &mut bytes).is_ok() {
             assert!(bytes.chunks(4).all(|x| x == 1f32.to_le_bytes()));
+            untouched.fetch_add(1, Relaxed);
         }
         Err(e)
     });
+    // Whoever came second launched nothing.
+    assert!(untouched.into_inner() > 0);
     let text = sentence(&ends);
     holds(
         &text,
@@ -378,11 +383,8 @@ fn ranks_that_wait_for_each_other_are_told_at_once() {
         &sentence(&ends),
         &["deadlock of ranks 0 and 1", "which has not called it"],
     );
+    // A timeout would have said that somebody did not come.
     println!("three deadlocks in {:?}", began.elapsed());
-    assert!(
-        began.elapsed() < Duration::from_secs(30),
-        "half the timeout of a collective"
-    );
 }
 
 #[test]
@@ -424,13 +426,13 @@ fn a_rank_that_has_ended_never_comes() {
 
 #[test]
 fn a_rank_that_does_not_come_in_time_is_found_where_it_is() {
-    let ends = run_within(2, Duration::from_millis(300), |r| {
+    let ends = run_within(2, Duration::from_secs(2), |r| {
         let mut c = r.group("dp");
         let b = r.buffer(8);
         c.all_reduce(&r.s, b.all(), F, SUM, "grad")?; // last
         r.sync()?;
         if r.rank == 1 {
-            std::thread::sleep(Duration::from_millis(900));
+            std::thread::sleep(Duration::from_secs(6));
         }
         c.broadcast(&r.s, b.all(), F, 0, "loss")?; // awaited
         r.sync()
@@ -554,7 +556,7 @@ fn what_is_left_over_at_the_end_is_named() {
                 peer: 1,
             }];
             c.group(&r.s, &give, "act")?; // unmatched
-            while r.kv.get("gone", Some(Duration::from_millis(1))).is_err() {}
+            r.kv.get("gone", Some(Duration::from_secs(60)))?;
             let end = c.close();
             let _ = r.sync();
             return end;

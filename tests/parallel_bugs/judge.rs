@@ -107,6 +107,18 @@ fn faults(v: &Verdict, e: &Ended, limit: Duration) -> Vec<String> {
     wrong
 }
 
+/// Is this rank among those a sentence speaks of (`rank 2`, `ranks 0, 1 and 2`)?
+fn mentions(said: &str, rank: u32) -> bool {
+    let listed = |list: &str| {
+        let words = list.split([' ', ',', ':', ';']).filter(|w| !w.is_empty());
+        let mut numbers = words.take_while(|w| *w == "and" || w.parse::<u32>().is_ok());
+        numbers.any(|w| w.parse() == Ok(rank))
+    };
+    ["rank ", "ranks "]
+        .iter()
+        .any(|word| said.split(word).skip(1).any(listed))
+}
+
 fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     let mut wrong = vec![];
     let mut need = |what: &str, part: &str| {
@@ -118,7 +130,10 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     v.words.iter().for_each(|w| need("word", w));
     v.sites.iter().for_each(|s| need(s, &line(s)));
     if v.kind != Kind::Deadlock {
-        v.ranks.iter().for_each(|r| need("rank", &r.to_string()));
+        v.ranks
+            .iter()
+            .filter(|r| !mentions(said, **r))
+            .for_each(|r| wrong.push(format!("rank {r} is not named")));
     }
     if !words(v.kind).iter().any(|w| said.contains(w)) {
         wrong.push(format!("no {:?} in {:?}", v.kind, words(v.kind)));

@@ -8,10 +8,10 @@ use crate::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
-    Board, Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
+    Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
 };
 use crossweave_mesh::{
-    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Topology, detect, meet,
+    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Topology, detect, meet, seats,
 };
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -228,33 +228,6 @@ impl Bootstrap for Remote {
     }
 }
 
-/// The board of the processes of this host: all take their places, then everybody opens the others'.
-fn board(store: &JobStore, place: &Launch) -> Result<Board> {
-    let rank = place.rank;
-    if rank == 0 {
-        let name = format!("/dev/shm/crossweave-corpus-{}", std::process::id());
-        store.set("board", name.as_bytes())?;
-    }
-    let name = store.get("board", Some(MEETING))?;
-    let folder = std::path::PathBuf::from(String::from_utf8_lossy(&name).into_owned());
-    let board = Board::in_folder(&folder, rank)?;
-    let all: Vec<u32> = (0..place.world).collect();
-    for round in ["seated", "met"] {
-        store.set(&format!("{round}/{rank}"), b"")?;
-        for r in &all {
-            store.get(&format!("{round}/{r}"), Some(MEETING))?;
-        }
-        if round == "seated" {
-            board.meet(&all)?;
-        }
-    }
-    if rank == 0 {
-        // Everybody has it open: nothing stays behind however the job ends.
-        let _ = std::fs::remove_dir_all(&folder);
-    }
-    Ok(board)
-}
-
 /// Every rank has ended well: who leaves MPI before that may wait for ever for one that has not.
 fn all_well(store: &JobStore, place: &Launch) -> Result<()> {
     store.set(&format!("ended/{}", place.rank), b"")?;
@@ -282,7 +255,7 @@ fn process(p: Program, family: &str) {
     let carrier = Carrier::open(&mpi).expect("MPI carries");
     let store = meet(&carrier, &place, "localhost", MEETING).expect("the processes meet");
     late.bind(store.clone());
-    let board = board(&store, &place).expect("a board");
+    let board = seats(&store, place.rank, place.world, "localhost", MEETING).expect("a board");
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
     let plugin = Plugin::new(raw).on_board(&board);
     let rank = place.rank;
