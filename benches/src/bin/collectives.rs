@@ -111,12 +111,21 @@ fn bytes(text: &str) -> Fallible<u64> {
     Ok(n << shift)
 }
 
+/// The size cut to whole elements of every rank.
+fn whole(n: u64, ranks: u32) -> Fallible<u64> {
+    let unit = 4 * u64::from(ranks);
+    match n / unit * unit {
+        0 => Err(format!("--bytes {n}: at least {unit} for {ranks} ranks").into()),
+        n => Ok(n),
+    }
+}
+
 fn run(mut o: Options) -> Fallible<()> {
     let ranks = o.number("ranks", 2)? as u32;
     let sizes = o.list("bytes", "1K,4K,16K,64K,256K,1M,4M,16M,64M");
     let sizes = sizes
         .iter()
-        .map(|s| bytes(s))
+        .map(|s| whole(bytes(s)?, ranks))
         .collect::<Fallible<Vec<_>>>()?;
     let (peers, plugin) = (o.text("peers"), o.text("plugin").is_some());
     let gloo = o.text("peer-python").zip(o.text("peer-gloo"));
@@ -220,10 +229,17 @@ fn launcher(family: &str, ranks: u32) -> Option<Command> {
     let program = format!("mpirun.{family}");
     Command::new(&program).arg("--version").output().ok()?;
     let mut c = Command::new(&program);
-    if family == "openmpi" {
-        c.args(["--allow-run-as-root", "--oversubscribe", "--bind-to"]);
-        c.arg(if ranks > 2 { "none" } else { "core" });
-    }
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    // As ours, each rank keeps to a core where there are enough.
+    let bind = if ranks as usize > cores {
+        "none"
+    } else {
+        "core"
+    };
+    match family {
+        "openmpi" => c.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", bind]),
+        _ => c.args(["-bind-to", bind]),
+    };
     c.args(["-n", &ranks.to_string()]);
     Some(c)
 }
@@ -361,11 +377,23 @@ fn worker(mut o: Options, launch: Launch) -> Fallible<()> {
     let mut meet = || {
         let _ = gate.barrier(&s).and_then(|()| s.sync(None));
     };
+    let mut all = vec![];
     measure(device, comm, &sizes, false, &mut meet, &mut |op, n, us| {
+        all.push((op.to_string(), n, us));
+    })?;
+    // The slowest rank counts.
+    let b = device.alloc_state(8 * all.len() as u64, Tag::Comm)?;
+    let mine: Vec<u8> = all.iter().flat_map(|(.., us)| us.to_le_bytes()).collect();
+    s.write(b.all(), &mine)?;
+    gate.all_reduce(&s, b.all(), DType::F64, Reduce::Max, "bench")?;
+    let mut out = mine;
+    s.read(b.all(), &mut out)?;
+    for ((op, n, _), us) in all.iter().zip(out.as_chunks::<8>().0) {
+        let us = f64::from_le_bytes(*us);
         if rank == 0 {
             println!("{}", json!({"op": op, "bytes": n, "us_min": us}));
         }
-    })?;
+    }
     // MPI frees no communicator after its end.
     drop(gate);
     store.farewell(SOON)?;
