@@ -129,7 +129,8 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     v.ops.iter().for_each(|op| need("op", op));
     v.words.iter().for_each(|w| need("word", w));
     v.sites.iter().for_each(|s| need(s, &line(s)));
-    if v.kind != Kind::Deadlock {
+    // Of several that end early the first is told, before the others have ended.
+    if !matches!(v.kind, Kind::Deadlock | Kind::Ended) {
         v.ranks
             .iter()
             .filter(|r| !mentions(said, **r))
