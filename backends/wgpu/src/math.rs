@@ -1,0 +1,159 @@
+//! Functions in WGSL text that every kernel may call by name: 16-bit conversions, elementary functions within 4 ulp, Philox.
+//!
+//! WGSL's own functions are only as good as the driver (`exp` may be wrong in the third digit, `erf` does not exist), so these are the CPU
+//! back end's: Cephes polynomials without fused multiply-adds. Infinities and NaN are tested by their bits, because WGSL lets a compiler
+//! assume that there are none.
+
+/// `(name, text)`.
+pub const LIBRARY: &[(&str, &str)] = &[
+    (
+        "is_nan",
+        "fn is_nan(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }",
+    ),
+    (
+        "nonfinite",
+        "fn nonfinite(x: f32) -> bool { return (bitcast<u32>(x) & 0x7f800000u) == 0x7f800000u; }",
+    ),
+    // A value no compiler knows: literals of NaN and infinity are not allowed.
+    (
+        "nan_f",
+        "fn nan_f() -> f32 { var b = 0x7fc00000u; return bitcast<f32>(b); }",
+    ),
+    (
+        "inf_f",
+        "fn inf_f() -> f32 { var b = 0x7f800000u; return bitcast<f32>(b); }",
+    ),
+    // NaN of either side comes through.
+    (
+        "max_nan",
+        "fn max_nan(a: f32, b: f32) -> f32 { return select(b, a, a > b || is_nan(a)); }",
+    ),
+    (
+        "min_nan",
+        "fn min_nan(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }",
+    ),
+    (
+        "f32_of_bf16",
+        "fn f32_of_bf16(b: u32) -> f32 { return bitcast<f32>(b << 16u); }",
+    ),
+    (
+        "bf16_of_f32",
+        "fn bf16_of_f32(v: f32) -> u32 { let b = bitcast<u32>(v); \
+         let r = (b + 0x7fffu + ((b >> 16u) & 1u)) >> 16u; \
+         return select(r, (b >> 16u) | 64u, (b & 0x7fffffffu) > 0x7f800000u); }",
+    ),
+    (
+        "f32_of_f16",
+        "fn f32_of_f16(h: u32) -> f32 { let s = (h & 0x8000u) << 16u; let m = h & 0x7fffu; \
+         if m >= 0x7c00u { return bitcast<f32>(s | 0x7f800000u | ((m & 0x3ffu) << 13u)); } \
+         if m < 0x400u { let t = f32(m) * 5.9604644775390625e-8; return bitcast<f32>(s | bitcast<u32>(t)); } \
+         return bitcast<f32>(s | ((m << 13u) + 0x38000000u)); }",
+    ),
+    // Subnormal halves by adding 0.5, whose last place is theirs.
+    (
+        "f16_of_f32",
+        "fn f16_of_f32(v: f32) -> u32 { let b = bitcast<u32>(v); let s = (b >> 16u) & 0x8000u; let m = b & 0x7fffffffu; \
+         if m > 0x7f800000u { return s | 0x7e00u | ((m >> 13u) & 0x3ffu); } \
+         if m >= 0x477ff000u { return s | 0x7c00u; } \
+         if m < 0x38800000u { return s | (bitcast<u32>(bitcast<f32>(m) + 0.5) - 0x3f000000u); } \
+         return s | ((m - 0x38000000u + 0xfffu + ((m >> 13u) & 1u)) >> 13u); }",
+    ),
+    (
+        "pow2_i",
+        "fn pow2_i(n: i32) -> f32 { return bitcast<f32>(u32(n + 127) << 23u); }",
+    ),
+    (
+        "exp_f",
+        "fn exp_f(x: f32) -> f32 { if is_nan(x) { return x; } let c = clamp(x, -104.5, 89.0); \
+         let n = floor(c * 1.44269504 + 0.5); let r = (c - n * 0.693359375) - n * -2.12194440e-4; \
+         var p = 1.9875691500e-4; p = p * r + 1.3981999507e-3; p = p * r + 8.3334519073e-3; p = p * r + 4.1665795894e-2; \
+         p = p * r + 1.6666665459e-1; p = p * r + 5.0000001201e-1; let y = p * (r * r) + r + 1.0; \
+         let k = i32(n); let h = k >> 1u; return y * pow2_i(h) * pow2_i(k - h); }",
+    ),
+    (
+        "log_f",
+        "fn log_f(x: f32) -> f32 { let u = bitcast<u32>(x); \
+         if (u & 0x7fffffffu) == 0u { return -inf_f(); } if u >= 0x7f800000u { \
+         if u == 0x7f800000u || is_nan(x) { return x; } return nan_f(); } \
+         var b = u; var e = 0.0; if u < 0x00800000u { let z = f32(u); b = bitcast<u32>(z); e = -149.0; } \
+         let e0 = bitcast<i32>(b - 0x3f3504f3u) >> 23u; let m = bitcast<f32>(b - (bitcast<u32>(e0) << 23u)); e = e + f32(e0); \
+         let z = m - 1.0; let z2 = z * z; var p = 7.0376836292e-2; p = p * z - 1.1514610310e-1; p = p * z + 1.1676998740e-1; \
+         p = p * z - 1.2420140846e-1; p = p * z + 1.4249322787e-1; p = p * z - 1.6668057665e-1; p = p * z + 2.0000714765e-1; \
+         p = p * z - 2.4999993993e-1; p = p * z + 3.3333331174e-1; let y = p * z * z2 + e * -2.12194440e-4 - 0.5 * z2; \
+         return z + y + e * 0.693359375; }",
+    ),
+    (
+        "tanh_f",
+        "fn tanh_f(x: f32) -> f32 { if is_nan(x) { return x; } let a = abs(x); var y = 0.0; if a < 0.625 { let z = x * x; \
+         var p = -5.70498872745e-3; p = p * z + 2.06390887954e-2; p = p * z - 5.37397155531e-2; p = p * z + 1.33314422036e-1; \
+         p = p * z - 3.33332819422e-1; return p * z * x + x; } \
+         let e = exp_f(-2.0 * min(a, 44.0)); y = 1.0 - 2.0 * e / (1.0 + e); \
+         return select(y, -y, x < 0.0); }",
+    ),
+    (
+        "sigmoid_f",
+        "fn sigmoid_f(x: f32) -> f32 { let e = exp_f(-abs(x)); return select(1.0, e, x < 0.0) / (1.0 + e); }",
+    ),
+    (
+        "erf_f",
+        "fn erf_f(x: f32) -> f32 { if is_nan(x) { return x; } let a = abs(x); if a < 1.0 { let z = x * x; \
+         var p = -9.667044e-6; p = p * z + 1.1265959e-4; p = p * z - 8.48408e-4; p = p * z + 5.221032e-3; \
+         p = p * z - 2.686543e-2; p = p * z + 1.1283782e-1; p = p * z - 3.7612638e-1; p = p * z + 1.1283791670955126; return p * x; } \
+         let c = min(a, 4.0); var q = 1.6371514e-6; q = q * c - 4.605804e-5; q = q * c + 5.9680563e-4; q = q * c - 4.759596e-3; \
+         q = q * c + 2.6421136e-2; q = q * c - 1.10080083e-1; q = q * c - 6.3182606e-1; q = q * c - 1.1302334; \
+         q = q * c + 3.2013806e-4; let y = 1.0 - exp_f(q); return select(y, -y, x < 0.0); }",
+    ),
+    ("sqrt_f", "fn sqrt_f(x: f32) -> f32 { return sqrt(x); }"),
+    (
+        "rsqrt_f",
+        "fn rsqrt_f(x: f32) -> f32 { return 1.0 / sqrt(x); }",
+    ),
+    (
+        "mul_wide",
+        "fn mul_wide(a: u32, b: u32) -> vec2<u32> { let al = a & 0xffffu; let ah = a >> 16u; let bl = b & 0xffffu; let bh = b >> 16u; \
+         let ll = al * bl; let lh = al * bh; let hl = ah * bl; let mid = (ll >> 16u) + (lh & 0xffffu) + (hl & 0xffffu); \
+         return vec2<u32>((ll & 0xffffu) | (mid << 16u), ah * bh + (lh >> 16u) + (hl >> 16u) + (mid >> 16u)); }",
+    ),
+    // 2/pi shifted right by two, word by word: what Payne and Hanek's reduction reads at the argument's exponent.
+    (
+        "two_over_pi",
+        "fn two_over_pi(i: u32) -> u32 { switch i { case 0u: { return 0x28be60dbu; } case 1u: { return 0x9391054au; } \
+         case 2u: { return 0x7f09d5f4u; } case 3u: { return 0x7d4d3770u; } case 4u: { return 0x36d8a566u; } \
+         case 5u: { return 0x4f10e410u; } case 6u: { return 0x7f9458eau; } default: { return 0xf7aef158u; } } }",
+    ),
+    (
+        "trig_f",
+        "fn trig_f(x: f32, quarter: u32) -> f32 { if nonfinite(x) { return nan_f(); } var r = abs(x); var q = 0u; \
+         if r > 0.7853981 { let b = bitcast<u32>(r); let m = (b << 8u) | 0x80000000u; let ex = (b >> 23u) - 126u; \
+         let i = ex >> 5u; let e = ex & 31u; var hi = 0u; if i > 0u { hi = two_over_pi(i - 1u); } \
+         var mid = two_over_pi(i); var lo = two_over_pi(i + 1u); let last = two_over_pi(i + 2u); \
+         if e > 0u { hi = (hi << e) | (mid >> (32u - e)); mid = (mid << e) | (lo >> (32u - e)); lo = (lo << e) | (last >> (32u - e)); } \
+         let a = mul_wide(m, lo); let c = mul_wide(m, mid); var l = c.x + a.y; \
+         var h = c.y + m * hi + select(0u, 1u, l < c.x); q = h >> 30u; h = h & 0x3fffffffu; var less = false; \
+         if (h & 0x20000000u) != 0u { q = q + 1u; less = true; h = 0x40000000u - h; if l != 0u { h = h - 1u; } l = 0u - l; } \
+         let z = countLeadingZeros(h); var s = 0u; \
+         if z >= 32u { h = l; l = 0u; s = 32u; } let z2 = countLeadingZeros(h); \
+         if z2 > 0u && z2 < 32u { h = (h << z2) | (l >> (32u - z2)); l = l << z2; } s = s + z2; \
+         let fh = f32(h >> 8u); let fl = f32(((h & 255u) << 16u) | (l >> 16u)) * 5.9604644775390625e-8; \
+         r = (fh * 1.57079637 + (fh * -4.37113883e-8 + fl * 1.57079637)) * pow2_i(-22 - i32(s)); \
+         if less { r = -r; } } \
+         if x < 0.0 { r = -r; q = 0u - q; } q = q + quarter; \
+         let w = r * r; var p = -1.9515295891e-4; p = p * w + 8.3321608736e-3; p = p * w - 1.6666654611e-1; \
+         let sine = select(p * w * r + r, x, r == 0.0 && q == 0u); var c4 = 2.443315711809948e-5; c4 = c4 * w - 1.388731625493765e-3; \
+         c4 = c4 * w + 4.166664568298827e-2; let cosine = c4 * (w * w) - 0.5 * w + 1.0; \
+         let y = select(sine, cosine, (q & 1u) != 0u); return select(y, -y, (q & 2u) != 0u); }",
+    ),
+    ("sin_f", "fn sin_f(x: f32) -> f32 { return trig_f(x, 0u); }"),
+    ("cos_f", "fn cos_f(x: f32) -> f32 { return trig_f(x, 1u); }"),
+    // Philox4x32-10: the four words of a counter.
+    (
+        "philox4",
+        "fn philox4(counter: vec4<u32>, key: vec2<u32>) -> vec4<u32> { var c = counter; var k = key; \
+         for (var i = 0; i < 10; i++) { let p = mul_wide(c.x, 0xD2511F53u); let q = mul_wide(c.z, 0xCD9E8D57u); \
+         c = vec4<u32>(q.y ^ c.y ^ k.x, q.x, p.y ^ c.w ^ k.y, p.x); k = k + vec2<u32>(0x9E3779B9u, 0xBB67AE85u); } return c; }",
+    ),
+    (
+        "unit_f",
+        "fn unit_f(word: u32) -> f32 { return f32(word >> 8u) * 5.9604644775390625e-8; }",
+    ),
+];
