@@ -92,6 +92,8 @@ pub const VENDOR_PLACES: &[&str] = &[
     "tests/",
     "xtask/",
     "README.md",
+    // The workspace's own list of back ends and of what they bind.
+    "Cargo.toml",
 ];
 
 /// A vendor's word with a meaning of its own in one file.
