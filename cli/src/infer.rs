@@ -10,7 +10,7 @@ use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::time::Duration;
 
 /// A single rank has nobody to meet.
-struct Alone;
+pub struct Alone;
 
 impl Bootstrap for Alone {
     fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {

@@ -12,6 +12,7 @@ mod error;
 mod estimate;
 mod flight;
 mod generate;
+mod handshake;
 mod infer;
 mod model;
 mod plan;

@@ -5,7 +5,9 @@
 
 use crate::backend;
 use crate::error::{CliError, Result};
+use crate::handshake;
 use crate::ranks::Ranks;
+use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin};
 use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, detect, meet, seats};
@@ -178,31 +180,36 @@ impl Processes {
         Ok(PathBuf::from(String::from_utf8_lossy(&name).into_owned()))
     }
 
-    /// Every rank is prepared, and for the same run: `config` is the resolved one.
+    /// Every rank is prepared, and for the same run.
     ///
     /// # Errors
-    /// A rank that failed, or one with another config.
-    pub fn agree(&self, out: &Path, config: &str) -> Result<()> {
+    /// A rank that failed, or one of another build or with another config: which, and in what it differs.
+    pub fn agree(&self, out: &Path, config: &Resolved) -> Result<()> {
         if self.first() {
             let out = out.to_string_lossy();
             self.store.set("prepared", out.as_bytes())?;
         }
-        let rank = self.launch.rank;
-        let all = self.gather("config", config.as_bytes(), PREPARING)?;
-        let Some(odd) = all.iter().position(|c| c != config.as_bytes()) else {
-            return Ok(());
-        };
-        let theirs = String::from_utf8_lossy(&all[odd]).into_owned();
-        let differs = theirs.lines().zip(config.lines()).find(|(a, b)| a != b);
-        let (theirs, ours) = differs.unwrap_or(("", ""));
-        Err(CliError::refused(
-            format!(
-                "rank {odd} runs another config than rank {rank}: `{}` there, `{}` here",
-                theirs.trim(),
-                ours.trim()
-            ),
-            "give every process the same config file, flags and number of cores",
-        ))
+        let own = handshake::record(config);
+        let all = self.gather("config", &own, PREPARING)?;
+        match handshake::differences(&all) {
+            None => Ok(()),
+            Some(what) => Err(CliError::refused(
+                what,
+                "give every process the same program, config file, flags and number of cores",
+            )),
+        }
+    }
+
+    /// Rank 0's `value` on every rank; what the others give is not looked at.
+    ///
+    /// # Errors
+    /// A rank 0 that has failed or does not come.
+    pub fn tell(&self, what: &str, value: &[u8], timeout: Duration) -> Result<Vec<u8>> {
+        if self.first() {
+            self.store.set(what, value)?;
+            return Ok(value.to_vec());
+        }
+        Ok(self.store.get(what, Some(timeout))?)
     }
 
     /// On rank 0 every rank's `value`, in rank order; nothing elsewhere.

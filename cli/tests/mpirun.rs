@@ -528,3 +528,49 @@ fn back_ends_of_different_processes_train_to_the_bits_of_threads() {
         same(&s.path("threads"), &s.path(family));
     }
 }
+
+#[test]
+fn uneven_shares_of_processes_are_those_of_threads_and_other_configs_are_named() {
+    plugin();
+    let s = Scratch::new();
+    let sets = [
+        "--set",
+        "train_batch_size=24",
+        "--set",
+        "train_micro_batch_size_per_gpu=4",
+        "--set",
+        "run.balance=\"4,1,1\"",
+    ];
+    let of = |out: &str| -> Vec<String> {
+        let words = ["train", "config.json", "--out", out];
+        words.iter().chain(&sets).map(|w| w.to_string()).collect()
+    };
+    let threads = [of("threads"), vec!["--ranks".into(), "3".into()]].concat();
+    s.ok(&threads.iter().map(String::as_str).collect::<Vec<_>>());
+    for family in families() {
+        let mut c = mpirun(&s, family, 3, &[]);
+        c.args(of(family));
+        ok(c);
+        same(&s.path("threads"), &s.path(family));
+        let speed = format!("{family}-speed");
+        let mut c = mpirun(&s, family, 3, &[]);
+        c.args(of(&speed))
+            .args(["--set", "run.balance=\"speed\"", "--steps", "2"]);
+        ok(c);
+        assert_eq!(losses(&s.path(&speed)).len(), 2);
+        let odd = format!("{family}-odd");
+        let mut c = mpirun(&s, family, 2, &[]);
+        c.args(of(&odd));
+        c.args([":", "-n", "1", env!("CARGO_BIN_EXE_crossweave")]);
+        c.args(of(&odd)).args(["--set", "run.seed=77"]);
+        let out = c.output().expect("it starts");
+        let said = text(&out);
+        assert!(!out.status.success(), "{said}");
+        let sentence = "rank 2 runs another config than rank 0: ";
+        assert!(
+            said.contains(sentence) && said.contains("run.seed is 77 there and 1234 here"),
+            "{said}"
+        );
+        assert!(!s.path(&odd).join("metrics.jsonl").exists(), "{said}");
+    }
+}

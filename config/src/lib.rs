@@ -26,6 +26,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod balance;
 mod batch;
 mod canonical;
 mod check;
@@ -47,6 +48,7 @@ mod unavailable;
 
 use std::collections::BTreeMap;
 
+pub use balance::Balance;
 pub use batch::{Batch, Unsolved, solve};
 pub use check::Row;
 pub use error::{At, Errors, Problem};

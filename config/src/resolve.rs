@@ -693,6 +693,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         micro
     };
     let replicas = r.replicas(&s, ranks);
+    r.balance(&s, ranks);
     let batch = match solve(global, micro, accumulation, replicas) {
         Ok(batch) => {
             s.train_batch_size = Some(batch.global);

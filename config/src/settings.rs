@@ -445,6 +445,8 @@ pub struct Run {
     pub overlap: bool,
     /// What ranks hold against each other: `calls` or `values`.
     pub check: String,
+    /// How the sequences of a step are divided over the ranks; see [`Run::balance`].
+    pub balance: String,
     /// The same run twice is bitwise the same.
     pub deterministic: bool,
     /// Logical shards of the batch, over which every sum goes in one tree.

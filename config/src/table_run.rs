@@ -321,6 +321,11 @@ const RUN: Table = Table {
             "\"calls\"",
             "what ranks hold against each other: calls = which collectives they call, always; values = also the bits they get, which costs a read back and a second collective for each",
         ),
+        text(
+            "balance",
+            "\"even\"",
+            "how the sequences of a step are divided over the ranks: even; speed = by how fast each is found to be before the first step; or a weight for each rank, e.g. \"3,1\"",
+        ),
         flag(
             "deterministic",
             "true",

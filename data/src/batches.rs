@@ -3,6 +3,9 @@
 //! The global batch that follows `c` consumed sequences is sequences `c .. c + G`, whatever the number of ranks. Rank
 //! `r` of `N` takes the contiguous share `c + r*G/N ..`, and its micro-batches follow each other in it; so micro-batch
 //! `m` of one rank is what rank `m` of several would hold. A run resumes exactly from `c` alone.
+//!
+//! Ranks that are not equally fast may take shares that are not equally large ([`Batches::divided`]): then rank `r` with micro-batches of
+//! `b_r` sequences takes what begins behind the shares of the ranks before it.
 
 use crate::error::{DataError, Result};
 use std::sync::Arc;
@@ -30,6 +33,42 @@ pub struct BatchShape {
     pub ranks: u64,
     /// Micro-batches of a rank in a step.
     pub accumulation: u64,
+}
+
+/// `total` sequences in proportion to `weights`, at least one to each: by largest remainder, ties to the lower rank.
+pub fn shares(total: u64, weights: &[f64]) -> Vec<u64> {
+    let sum: f64 = weights.iter().sum();
+    let exact = |w: &f64| total as f64 * w / sum;
+    let mut all: Vec<u64> = weights.iter().map(|w| (exact(w) as u64).max(1)).collect();
+    // How much more a rank should have than it has.
+    let lacks = |all: &[u64], r: usize| exact(&weights[r]) - all[r] as f64;
+    while all.iter().sum::<u64>() < total {
+        let most = (0..all.len()).reduce(|a, b| {
+            if lacks(&all, b) > lacks(&all, a) {
+                b
+            } else {
+                a
+            }
+        });
+        match most {
+            Some(r) => all[r] += 1,
+            None => break,
+        }
+    }
+    while all.iter().sum::<u64>() > total {
+        let can = (0..all.len()).filter(|r| all[*r] > 1);
+        match can.reduce(|a, b| {
+            if lacks(&all, b) < lacks(&all, a) {
+                b
+            } else {
+                a
+            }
+        }) {
+            Some(r) => all[r] -= 1,
+            None => break,
+        }
+    }
+    all
 }
 
 /// A micro-batch of one rank.
@@ -69,6 +108,8 @@ pub struct Batches {
     source: Arc<dyn SequenceSource>,
     shape: BatchShape,
     micro: u64,
+    /// Sequences of each rank's micro-batch, where they are not `micro`.
+    rows: Option<Arc<[u64]>>,
     wrap: Option<u64>,
 }
 
@@ -140,6 +181,7 @@ impl Batches {
             source,
             shape,
             micro: global_batch / unit,
+            rows: None,
             wrap,
         })
     }
@@ -149,9 +191,37 @@ impl Batches {
         self.shape
     }
 
-    /// Sequences of a micro-batch.
-    pub fn micro_batch(&self) -> usize {
-        self.micro as usize
+    /// The same global batches in uneven shares: rank `r` takes micro-batches of `rows[r]` sequences.
+    ///
+    /// # Errors
+    /// A share of nothing; shares that are not one for each rank or do not add up to the even ones.
+    pub fn divided(self, rows: &[u64]) -> Result<Self> {
+        let (ranks, sum) = (self.shape.ranks, self.micro * self.shape.ranks);
+        let right = rows.len() as u64 == ranks && rows.iter().all(|r| *r > 0);
+        if !right || rows.iter().try_fold(0u64, |a, r| a.checked_add(*r)) != Some(sum) {
+            let reason = format!("shares {rows:?} of {ranks} ranks are not {sum} sequences");
+            let fix = "give each rank at least one sequence of a micro-batch";
+            return Err(DataError::setting("train_batch_size", reason, fix));
+        }
+        Ok(Self {
+            rows: Some(rows.into()),
+            ..self
+        })
+    }
+
+    /// Sequences of a micro-batch of `rank`.
+    pub fn micro_batch(&self, rank: u64) -> u64 {
+        let own = |rows: &Arc<[u64]>| rows.get(rank as usize).copied();
+        self.rows.as_ref().and_then(own).unwrap_or(self.micro)
+    }
+
+    /// Number in its global batch of the first sequence of micro-batch `micro` of `rank`.
+    pub fn first_of(&self, rank: u64, micro: u64) -> u64 {
+        let before: u64 = match &self.rows {
+            Some(rows) => rows.iter().take(rank as usize).sum(),
+            None => rank * self.micro,
+        };
+        before * self.shape.accumulation + micro * self.micro_batch(rank)
     }
 
     /// Tokens of a row; predictions are one fewer.
@@ -173,9 +243,9 @@ impl Batches {
     /// A rank or micro-batch outside the shape, the end of given batches, a token outside the vocabulary, a failed read.
     pub fn after(&self, consumed: u64, rank: u64, micro: u64) -> Result<TokenBatch> {
         let BatchShape {
-            global_batch,
             ranks,
             accumulation,
+            ..
         } = self.shape;
         if rank >= ranks || micro >= accumulation {
             let reason = format!(
@@ -187,16 +257,16 @@ impl Batches {
                 "ask within the shape",
             ));
         }
-        let first = consumed.saturating_add(rank * (global_batch / ranks) + micro * self.micro);
-        let columns = self.source.row_len();
-        let mut tokens = vec![0; self.micro_batch() * columns];
+        let first = consumed.saturating_add(self.first_of(rank, micro));
+        let (rows, columns) = (self.micro_batch(rank) as usize, self.source.row_len());
+        let mut tokens = vec![0; rows * columns];
         for (i, row) in tokens.chunks_exact_mut(columns).enumerate() {
             let sequence = first.saturating_add(i as u64);
             self.source
                 .read(self.wrap.map_or(sequence, |n| sequence % n), row)?;
         }
         Ok(TokenBatch {
-            rows: self.micro_batch(),
+            rows,
             columns,
             tokens,
         })
@@ -327,6 +397,35 @@ mod tests {
         };
         let batches = Batches::training(Arc::new(Count(9)), shape, "k").unwrap();
         assert!(batches.at_step(0, 2, 0).is_err() && batches.at_step(0, 0, 1).is_err());
+    }
+
+    #[test]
+    fn uneven_shares_are_the_same_global_batch() {
+        let shape = BatchShape {
+            global_batch: 24,
+            ranks: 3,
+            accumulation: 2,
+        };
+        let even = Batches::training(Arc::new(Count(99)), shape, "k").unwrap();
+        let uneven = even.clone().divided(&[7, 1, 4]).unwrap();
+        assert_eq!(step(&uneven, 3), step(&even, 3));
+        assert_eq!(uneven.at_step(0, 1, 1).unwrap().tokens, [15, 15, 15]);
+        assert_eq!((uneven.first_of(2, 1), uneven.micro_batch(0)), (20, 7));
+        for wrong in [&[12, 0, 0][..], &[6, 6], &[4, 4, 5], &[u64::MAX, 1, 12]] {
+            assert!(even.clone().divided(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn shares_follow_weights_and_nobody_gets_nothing() {
+        assert_eq!(shares(8, &[3.0, 1.0]), [6, 2]);
+        assert_eq!(shares(8, &[1.0, 1.0, 1.0]), [3, 3, 2]);
+        assert_eq!(shares(4, &[1000.0, 1.0, 1.0]), [2, 1, 1]);
+        assert_eq!(shares(3, &[1.0, 1e-9, 1e9]), [1, 1, 1]);
+        for total in 3..40 {
+            let all = shares(total, &[0.7, 2.9, 1.1]);
+            assert_eq!(all.iter().sum::<u64>(), total);
+        }
     }
 
     #[test]

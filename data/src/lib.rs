@@ -21,7 +21,7 @@ mod spec;
 mod split;
 mod tokenizer;
 
-pub use batches::{BatchShape, Batches, SequenceSource, TokenBatch};
+pub use batches::{BatchShape, Batches, SequenceSource, TokenBatch, shares};
 pub use build::BuildReport;
 pub use corpus::{Corpus, open};
 pub use error::{DataError, Result};

@@ -155,7 +155,7 @@ impl Trainer {
         };
         let cache = self.cache(0, LOSS);
         let run = Run::new(&self.compute, &Decompositions, &cache);
-        let share = 1.0 / (self.spec.micro_batches * self.spec.replicas()) as f64;
+        let share = self.spec.weight / (self.spec.micro_batches * self.spec.replicas()) as f64;
         let word = match self.spec.canonical {
             Some(_) => f.losses().start + u64::from(self.spec.own_first()) + m as u64,
             None => 0,

@@ -358,7 +358,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Mean of a figure that each replica has: `mine` are those of this rank's, in order.
+    /// Mean of a figure that each replica has, by the sequences it was taken over: `mine` are those of this rank's, in order.
     ///
     /// # Errors
     /// Another number of figures than replicas here; the ranks.
@@ -376,7 +376,7 @@ impl Trainer {
             )));
         }
         if self.spec.canonical.is_none() {
-            return self.mean(*first);
+            return self.mean(*first * self.spec.weight);
         }
         let mut all = vec![0f64; self.spec.replicas() as usize];
         all[own.start as usize..own.end as usize].copy_from_slice(mine);

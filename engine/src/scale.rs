@@ -68,11 +68,12 @@ struct Verdict {
 /// The moving parts.
 pub(crate) struct Scaling {
     scaler: Option<LossScaler>,
-    /// Gradient of the loss: `scale / (micro-batches * predivide)`.
+    /// Gradient of the loss: `scale * weight / (micro-batches * predivide)`.
     seed: Tensor,
     /// What a gradient is multiplied by to undo scale and division.
     pub unscale: f64,
     micro_batches: f64,
+    weight: f64,
     before: f64,
     after: f64,
     units: usize,
@@ -112,6 +113,7 @@ impl Scaling {
             seed: Tensor::dense(seed, 0, [1], DType::F32),
             unscale: 1.0,
             micro_batches: spec.micro_batches as f64,
+            weight: spec.weight,
             before,
             after: before / spec.replicas() as f64,
             units,
@@ -136,7 +138,7 @@ impl Scaling {
         self.after / self.scale()
     }
     fn fill_seed(&self, stream: &Stream) -> Tensors<()> {
-        let value = (self.scale() / (self.micro_batches * self.before)) as f32;
+        let value = (self.scale() * self.weight / (self.micro_batches * self.before)) as f32;
         Ok(stream.fill(self.seed.region(), value.to_bits() as u64, 4)?)
     }
 

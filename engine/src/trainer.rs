@@ -58,6 +58,8 @@ pub struct RankSpec {
     pub micro_batches: u32,
     /// Sequences a micro-batch on this rank.
     pub batch: u64,
+    /// Sequences of this rank's micro-batch over the mean of all ranks': what its loss and gradients count for. 1 where all take the same.
+    pub weight: f64,
     /// Tokens a sequence.
     pub seq_len: u64,
     /// Largest global gradient norm; 0 = no clipping.
@@ -98,6 +100,7 @@ impl Default for RankSpec {
             compute: DType::F32,
             micro_batches: 1,
             batch: 1,
+            weight: 1.0,
             seq_len: 1,
             clip: 0.0,
             optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01),
@@ -247,6 +250,15 @@ impl Trainer {
             return Err(Error::Invalid(format!(
                 "nodes of {node} ranks with {} ranks at stage {}: hierarchical partition needs stage 3 and a number that divides the ranks",
                 spec.world, spec.zero.stage as u8
+            )));
+        }
+        let uneven = spec.weight != 1.0;
+        if !(spec.weight.is_finite() && spec.weight > 0.0)
+            || uneven && (spec.canonical.is_some() || spec.pipeline.is_some())
+        {
+            return Err(Error::Invalid(format!(
+                "a rank of weight {}: a positive number, and 1 with logical shards or pipeline stages",
+                spec.weight
             )));
         }
         crate::eight::check(device, &spec)?;

@@ -25,7 +25,8 @@ struct Mark {
 /// # Errors
 /// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
 pub fn run(args: &ExploreArgs) -> Result<()> {
-    let job = setup::prepare(&train_args(args), None)?;
+    let mut job = setup::prepare(&train_args(args), None)?;
+    job.balance(None)?;
     let spec = with_offload(
         job.rank_spec(0),
         &job.resolved,
@@ -129,7 +130,7 @@ fn differs(first: &Played<Vec<Mark>>, other: &Played<Vec<Mark>>) -> Option<Strin
 fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
     let r = rank.rank();
     let units = super::units(&job.source, &job.resolved)?;
-    let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), &job.dry, rank)?;
+    let mut trainer = Trainer::new(rank.device(), units, job.rank_spec(r), job.dry(r), rank)?;
     prepare(job, r, &mut trainer);
     job.source.start(&mut trainer)?;
     let mut marks = vec![];

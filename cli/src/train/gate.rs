@@ -112,7 +112,7 @@ impl Shared {
     pub fn register(&self, handles: Vec<AbortHandle>) {
         let mut state = self.lock();
         if state.failed {
-            let _ = handles.iter().try_for_each(AbortHandle::abort);
+            let _ = handles.iter().try_for_each(AbortHandle::release);
         }
         state.aborts.extend(handles);
     }
@@ -133,7 +133,7 @@ impl Shared {
         self.changed.notify_all();
         // Each is tried; one that cannot be aborted has failed itself.
         for handle in aborts {
-            let _ = handle.abort();
+            let _ = handle.release();
         }
     }
 

@@ -3,6 +3,7 @@
 //! Everything that can be wrong is found in [`setup`] before the output folder exists. Then each rank walks [`rank`]; rank 0 also
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
 
+mod balance;
 pub mod explore;
 mod faults;
 mod gate;
@@ -52,10 +53,11 @@ pub fn run(args: TrainArgs) -> Result<()> {
 
 /// Runs the ranks of this process.
 fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
-    let job = setup::prepare(args, processes)?;
+    let mut job = setup::prepare(args, processes)?;
     if let Some(p) = processes {
-        p.agree(&job.out, &job.resolved.to_json())?;
+        p.agree(&job.out, &job.resolved)?;
     }
+    job.balance(processes)?;
     let first = processes.is_none_or(Processes::first);
     if first {
         flight::clear(&job.out);

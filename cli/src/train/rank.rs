@@ -62,7 +62,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         &device,
         super::units(&job.source, &job.resolved)?,
         with_offload(job.rank_spec(rank), &job.resolved, &host, false),
-        &job.dry,
+        job.dry(rank),
         &boot,
     )?;
     shared.register(trainer.abort_handles());
@@ -399,11 +399,9 @@ impl Ids {
     /// The micro-batches of the rank of `spec` in the step that follows `done` steps.
     pub(super) fn of_step(job: &Job, spec: &RankSpec, done: u64) -> Result<Vec<Ids>> {
         let shape = job.batches.shape();
-        let micro = job.batches.micro_batch() as u64;
         let read = |(replica, m): (u64, u64)| -> Result<Ids> {
-            let first = replica * (shape.global_batch / shape.ranks);
             let batch = job.batches.at_step(done, replica, m)?;
-            Ok(Ids::new(&batch, first + m * micro))
+            Ok(Ids::new(&batch, job.batches.first_of(replica, m)))
         };
         let each = |r: u32| (0..shape.accumulation).map(move |m| (u64::from(r), m));
         spec.own_replicas().flat_map(each).map(read).collect()

@@ -50,6 +50,9 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
         "backend": {"name": first.name(), "version": first.version(), "settings": settings},
         "ranks": ledgers,
     });
+    if let Some(rows) = &job.rows {
+        ledger["micro_batch"] = rows.clone().into();
+    }
     if job.crew.backends().count() > 1 {
         let one = |(name, p, ranks): (&str, &Plugin, Vec<u32>)| json!({"named": name, "name": p.name(), "version": p.version(), "path": p.path(), "ranks": ranks});
         ledger["backends"] = job.crew.backends().map(one).collect();

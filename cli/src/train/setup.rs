@@ -1,5 +1,6 @@
 //! From a command line to a job: everything is checked here, before the first rank starts and before anything is written.
 
+use super::balance;
 use super::offload::with_offload;
 use super::optimizer;
 use super::resume::{self, Resume};
@@ -52,8 +53,10 @@ pub struct Job {
     pub validation: Option<(Batches, u64)>,
     /// Host services of the back ends.
     pub host: HostServices,
-    /// Sizes found in the dry run.
-    pub dry: DryRun,
+    /// Sizes found in the dry runs, by the sequences of a micro-batch: those of even shares first.
+    dry: Vec<DryRun>,
+    /// Sequences of each rank's micro-batch, where they are not the same.
+    pub rows: Option<Vec<u64>>,
     /// Output folder.
     pub out: PathBuf,
     /// Where the run continues.
@@ -182,21 +185,6 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let compute = compute_type(resolved.dtype);
     let units = units(&source, &resolved)?;
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
-    // Refused here, before the output folder exists, rather than after minutes of filling memory.
-    for (name, plugin, at) in crew.backends() {
-        let of = |e: CliError| match crew.backends().count() {
-            1 => e,
-            _ => CliError::Of {
-                whom: format!("ranks {} ({name})", listed(&at)),
-                source: Box::new(e),
-            },
-        };
-        let first = plugin.open(0).map_err(|e| of(e.into()))?;
-        capable(&first, compute).map_err(of)?;
-        let spec = rank_spec(&resolved, at[0], ranks, seq_len);
-        let spec = with_offload(spec, &resolved, &first, true);
-        plan_for(&first, &spec, &dry).map_err(|e| of(e.into()))?;
-    }
     let order = match resolved.settings.collectives.order {
         ReduceOrder::Rank => IslandOrder::Rank,
         ReduceOrder::Plan => IslandOrder::Plan,
@@ -216,7 +204,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         }
         resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
     }
-    Ok(Job {
+    let job = Job {
         crew,
         carrier,
         islands,
@@ -230,11 +218,22 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         batches,
         validation,
         host,
-        dry,
+        dry: vec![dry],
+        rows: None,
         out,
         resume,
         trace,
-    })
+    };
+    // Refused here, before the output folder exists, rather than after minutes of filling memory.
+    for (name, plugin, at) in job.crew.backends() {
+        let first = plugin.open(0).map_err(CliError::from);
+        let able = first.and_then(|first| {
+            capable(&first, compute)?;
+            job.fits(&first, at[0])
+        });
+        able.map_err(|e| job.of(name, &at, e))?;
+    }
+    Ok(job)
 }
 
 /// The engine's name of a compute type.
@@ -310,6 +309,66 @@ fn holds_run(dir: &Path) -> bool {
 }
 
 impl Job {
+    /// Divides the batch as `run.balance` says, once all ranks of all processes are prepared.
+    ///
+    /// # Errors
+    /// A speed that cannot be measured; a share that does not fit its rank's device.
+    pub fn balance(&mut self, processes: Option<&Processes>) -> Result<()> {
+        let Some(rows) = balance::divide(self, processes)? else {
+            return Ok(());
+        };
+        let null = backend::open_linked("null", &self.host)?.open(0)?;
+        let units = units(&self.source, &self.resolved)?;
+        for n in &rows {
+            if self.dry.iter().all(|d| d.shape.0 != *n) {
+                let compute = compute_type(self.resolved.dtype);
+                let dry = dry_run(&null, &units, compute, *n, self.seq_len)?;
+                self.dry.push(dry);
+            }
+        }
+        self.batches = self.batches.clone().divided(&rows)?;
+        if let Some((batches, _)) = &mut self.validation {
+            *batches = batches.clone().divided(&rows)?;
+        }
+        self.rows = Some(rows);
+        for (name, plugin, at) in self.crew.backends() {
+            // The plan of the largest share takes the most memory.
+            let most = at
+                .iter()
+                .max_by_key(|r| self.batches.micro_batch(u64::from(**r)));
+            let Some(most) = most else { continue };
+            let first = plugin.open(0).map_err(CliError::from);
+            let fits = first.and_then(|first| self.fits(&first, *most));
+            fits.map_err(|e| self.of(name, &[*most], e))?;
+        }
+        Ok(())
+    }
+
+    /// Sizes of what a rank does.
+    pub fn dry(&self, rank: u32) -> &DryRun {
+        let rows = self.batches.micro_batch(u64::from(rank));
+        let own = self.dry.iter().find(|d| d.shape.0 == rows);
+        own.unwrap_or(&self.dry[0])
+    }
+
+    /// Is there room on a device for what a rank does?
+    fn fits(&self, device: &Device, rank: u32) -> Result<()> {
+        let spec = with_offload(self.rank_spec(rank), &self.resolved, device, true);
+        plan_for(device, &spec, self.dry(rank))?;
+        Ok(())
+    }
+
+    /// An error of some ranks, where there are several back ends.
+    fn of(&self, name: &str, ranks: &[u32], e: CliError) -> CliError {
+        match self.crew.backends().count() {
+            1 => e,
+            _ => CliError::Of {
+                whom: format!("ranks {} ({name})", listed(ranks)),
+                source: Box::new(e),
+            },
+        }
+    }
+
     /// Opens the device of a rank of this process.
     ///
     /// # Errors
@@ -324,8 +383,11 @@ impl Job {
 
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
+        let rows = self.batches.micro_batch(u64::from(rank));
         RankSpec {
             islands: self.islands.clone(),
+            batch: rows,
+            weight: rows as f64 / self.resolved.batch.micro as f64,
             ..rank_spec(&self.resolved, rank, self.ranks, self.seq_len)
         }
     }
@@ -388,6 +450,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         compute: compute_type(r.dtype),
         micro_batches: r.batch.accumulation as u32,
         batch: r.batch.micro,
+        weight: 1.0,
         seq_len,
         clip: r.settings.gradient_clipping,
         optim: optimizer::groups(&r.settings),

@@ -99,8 +99,15 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         );
         rows.push(("device memory", line));
     }
+    if let Some(shares) = &job.rows {
+        let shares: Vec<String> = shares.iter().map(u64::to_string).collect();
+        rows.push((
+            "shares",
+            format!("{} sequences of a micro-batch, by rank", shares.join(", ")),
+        ));
+    }
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
-    let params: u64 = job.dry.params;
+    let params: u64 = job.dry(0).params;
     rows.push(("parameters", HumanCount(params).to_string()));
     rows.push(("files", files(job, s)));
     let width = rows.iter().map(|(k, _)| k.len()).max().unwrap_or(0);

@@ -1,0 +1,127 @@
+//! What the processes of a job hold against each other before the first step: the program's version and the resolved config, key by key.
+//!
+//! The back end may differ from process to process: a job of several is a mixed one (docs/islands.md).
+
+use crate::ranks::listed;
+use crossweave_config::Resolved;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// Keys that each process may choose for itself.
+const FREE: [&str; 1] = ["run.backend"];
+/// Differences told of one group of ranks.
+const MOST: usize = 4;
+
+/// What this process runs, as it is compared.
+pub fn record(config: &Resolved) -> Vec<u8> {
+    let text = config.to_json();
+    let settings: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    let all = json!({"crossweave": env!("CARGO_PKG_VERSION"), "config": settings});
+    all.to_string().into_bytes()
+}
+
+/// In what the ranks' records differ from rank 0's, if they do.
+pub fn differences(all: &[Vec<u8>]) -> Option<String> {
+    let read = |bytes: &Vec<u8>| -> BTreeMap<String, String> {
+        let mut flat = BTreeMap::new();
+        let value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
+        flatten("", &value, &mut flat);
+        FREE.iter().for_each(|key| drop(flat.remove(*key)));
+        flat
+    };
+    let first = read(all.first()?);
+    let mut odd: BTreeMap<Vec<String>, Vec<u32>> = BTreeMap::new();
+    for (rank, bytes) in all.iter().enumerate().skip(1) {
+        let differs = against(&first, &read(bytes));
+        if !differs.is_empty() {
+            odd.entry(differs).or_default().push(rank as u32);
+        }
+    }
+    let one = |(differs, ranks): (&Vec<String>, &Vec<u32>)| {
+        let more = match differs.len().saturating_sub(MOST) {
+            0 => String::new(),
+            n => format!(", and {n} more"),
+        };
+        let (who, run) = match ranks.len() {
+            1 => (format!("rank {}", ranks[0]), "runs"),
+            _ => (format!("ranks {}", listed(ranks)), "run"),
+        };
+        let told: Vec<&str> = differs.iter().take(MOST).map(String::as_str).collect();
+        format!(
+            "{who} {run} another config than rank 0: {}{more}",
+            told.join(", ")
+        )
+    };
+    let groups: Vec<String> = odd.iter().map(one).collect();
+    (!groups.is_empty()).then(|| groups.join("; "))
+}
+
+/// Every key that differs, with both values.
+fn against(ours: &BTreeMap<String, String>, theirs: &BTreeMap<String, String>) -> Vec<String> {
+    let keys: std::collections::BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+    let say = |v: Option<&String>| v.map_or("nothing", String::as_str).to_string();
+    let differs = |k: &&&String| ours.get(**k) != theirs.get(**k);
+    keys.iter()
+        .filter(differs)
+        .map(|k| {
+            let (here, there) = (say(ours.get(*k)), say(theirs.get(*k)));
+            format!("{k} is {there} there and {here} here")
+        })
+        .collect()
+}
+
+/// Every value under its path of keys; the config's own keys without a prefix.
+fn flatten(path: &str, value: &Value, into: &mut BTreeMap<String, String>) {
+    let under = |map: &Map<String, Value>, into: &mut BTreeMap<String, String>| {
+        for (key, v) in map {
+            let path = match path {
+                "" | "config" => key.clone(),
+                _ => format!("{path}.{key}"),
+            };
+            flatten(&path, v, into);
+        }
+    };
+    match value {
+        Value::Object(map) if !map.is_empty() => under(map, into),
+        v => drop(into.insert(path.to_string(), v.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(config: Value) -> Vec<u8> {
+        json!({"crossweave": "1", "config": config})
+            .to_string()
+            .into_bytes()
+    }
+
+    #[test]
+    fn ranks_are_named_with_every_key_that_differs() {
+        let base = of(json!({"run": {"steps": 5, "backend": "cpu"}, "seed": 1}));
+        let other_device = of(json!({"run": {"steps": 5, "backend": "x"}, "seed": 1}));
+        assert_eq!(
+            differences(&[base.clone(), other_device, base.clone()]),
+            None
+        );
+        let odd = of(json!({"run": {"steps": 6, "backend": "cpu"}}));
+        let said = differences(&[base.clone(), odd.clone(), base.clone(), odd]).unwrap();
+        assert_eq!(
+            said,
+            "ranks 1, 3 run another config than rank 0: run.steps is 6 there and 5 here, seed is nothing there and 1 here"
+        );
+        let build = json!({"crossweave": "2", "config": {"run": {"steps": 5}, "seed": 1}});
+        let said = differences(&[base, build.to_string().into_bytes()]).unwrap();
+        assert!(
+            said.contains("crossweave is \"2\" there and \"1\" here"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_record_differs() {
+        assert!(differences(&[of(json!({"seed": 1})), b"\xff".to_vec()]).is_some());
+        assert_eq!(differences(&[]), None);
+    }
+}
