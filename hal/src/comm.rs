@@ -9,12 +9,12 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
 use crate::mask::{self, Mask};
 use crate::stream::Stream;
-use crate::watch::{Member, Observer};
+use crate::watch::{Mark, Member, Observer};
 use crossweave_abi as abi;
 use crossweave_abi::DType;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// How ranks find each other: a key-value store all of them reach.
@@ -160,6 +160,8 @@ pub(crate) struct CommInner {
     pub rank: u32,
     pub size: u32,
     aborted: AtomicBool,
+    /// Its place in the checker.
+    mark: OnceLock<Mark>,
     /// Another plugin does it.
     pub carried: Option<Carried>,
 }
@@ -208,6 +210,13 @@ impl AbortHandle {
     }
     /// Marks the communicator failed and releases whoever waits in it; returns at once.
     pub fn abort(&self) -> Result<()> {
+        if let Some(mark) = self.0.mark.get() {
+            mark.aborted();
+        }
+        self.release()
+    }
+    /// The same because of a failure elsewhere: it is not this rank that the others are told of.
+    pub fn release(&self) -> Result<()> {
         self.0.aborted.store(true, Relaxed);
         match self.0.api.comm_abort {
             // SAFETY: the handle is live while `self` is; abort may race with anything (R7).
@@ -330,6 +339,7 @@ impl Communicator {
             rank,
             size,
             aborted: AtomicBool::new(false),
+            mark: OnceLock::new(),
             carried: None,
         };
         // Made last: a failure here leaves a communicator that is destroyed like any other.
@@ -340,6 +350,7 @@ impl Communicator {
         let watch = device.0.watch.join(board, key, &options.name, size, rank);
         if let Some(w) = &watch {
             w.aborts(AbortHandle(inner.clone()).weak());
+            let _ = inner.mark.set(w.mark());
         }
         Ok(Communicator {
             inner,

@@ -40,7 +40,7 @@ fn words(kind: Kind) -> &'static [&'static str] {
         Kind::Missing => &["missed", "as collective"],
         Kind::Extra => &["extra", "too many", "as collective"],
         Kind::Deadlock => &["deadlock of"],
-        Kind::Ended => &["has ended", "has left"],
+        Kind::Ended => &["has ended", "has left", "has aborted"],
         Kind::Timeout => &["did not come to", "did not get to"],
         Kind::Unmatched => &["never comes to send", "never received"],
         Kind::Unwaited => &["without having waited for"],

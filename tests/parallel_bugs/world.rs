@@ -270,7 +270,7 @@ fn process(p: Program, family: &str) {
             println!("{SAYS}{f}");
             // One that cannot be aborted has failed itself.
             for a in &aborts {
-                let _ = a.abort();
+                let _ = a.release();
             }
             // A rank that is anywhere but in a collective does not hear of it.
             std::thread::spawn(|| {

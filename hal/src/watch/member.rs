@@ -46,6 +46,28 @@ fn stamped(seq: u64, buffer: usize, hash: u64) -> u64 {
     (seq / buffer as u64 + 1) << 48 | hash & LOW48
 }
 
+/// A communicator's place in the records, for whoever may abort it.
+pub(crate) struct Mark {
+    at: Arc<Occupied>,
+    entry: usize,
+    key: u64,
+}
+
+impl Mark {
+    /// Its rank aborts it: on record before the others can be told of it by the plugin.
+    pub fn aborted(&self) {
+        if self
+            .at
+            .seat
+            .group_word(self.entry, GroupWord::Key)
+            .load(Acquire)
+            == self.key
+        {
+            self.at.seat.abort(self.entry);
+        }
+    }
+}
+
 impl Member {
     pub(super) fn join(
         board: Board,
@@ -91,6 +113,15 @@ impl Member {
         match failed.load(Acquire) {
             0 => None,
             _ => self.at.verdict().map(|v| v.error()),
+        }
+    }
+
+    /// What marks it as aborted by its own rank, from any thread and also when it is no more.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            at: self.at.clone(),
+            entry: self.entry,
+            key: self.key,
         }
     }
 

@@ -20,7 +20,7 @@ mod words;
 
 pub use flight::{Flight, RankFlight};
 pub use judge::{Fault, Verdict};
-pub(crate) use member::Member;
+pub(crate) use member::{Mark, Member};
 pub use op::Op;
 
 use crate::comm::WeakAbort;
@@ -425,7 +425,7 @@ impl Occupied {
         let aborts = std::mem::take(&mut *lock(&self.aborts));
         // Each is tried; one that cannot be aborted has failed itself.
         for a in aborts.iter().filter_map(WeakAbort::get) {
-            let _ = a.abort();
+            let _ = a.release();
         }
     }
 }
@@ -566,8 +566,9 @@ impl Watch {
         }
         match at.verdict().or_else(|| board.heard(&at)) {
             Some(v) => v.error(),
-            // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to.
-            None if e.code == Code::Comm => board.ask(&at, e, stuck::left),
+            // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
+            // what this rank has aborted itself nobody else is to blame.
+            None if e.code == Code::Comm || !at.seat.aborts() => board.ask(&at, e, stuck::left),
             None => e,
         }
     }

@@ -87,6 +87,8 @@ pub(super) enum Life {
     Live,
     Ended,
     Panicked,
+    /// Aborted by its own rank, which still has it.
+    Aborted,
 }
 
 impl Life {
@@ -95,12 +97,13 @@ impl Life {
             1 => Life::Live,
             2 => Life::Ended,
             3 => Life::Panicked,
+            4 => Life::Aborted,
             _ => Life::Free,
         }
     }
     /// Can it never do anything more?
     pub fn over(self) -> bool {
-        matches!(self, Life::Ended | Life::Panicked)
+        matches!(self, Life::Ended | Life::Panicked | Life::Aborted)
     }
 }
 
@@ -532,7 +535,7 @@ impl Seat {
             // The place of one that has ended.
             (0..n).find(|e| {
                 let life = Life::of(self.words[GROUPS_AT + e * GROUP + G_STATE].load(Relaxed));
-                life.over() && book.regions[*e].1 >= need
+                matches!(life, Life::Ended | Life::Panicked) && book.regions[*e].1 >= need
             })?
         };
         let (region, words) = book.regions[entry];
@@ -576,6 +579,17 @@ impl Seat {
     #[inline]
     pub fn group_life(&self, entry: usize) -> Life {
         Life::of(self.group_word(entry, GroupWord::State).load(Acquire))
+    }
+    /// Has its rank aborted one of its communicators?
+    pub fn aborts(&self) -> bool {
+        (0..GROUPS).any(|e| self.group_life(e) == Life::Aborted)
+    }
+    /// Its own rank gives the communicator up: it asks for nothing more, and is told nothing less.
+    pub fn abort(&self, entry: usize) {
+        let state = self.group_word(entry, GroupWord::State);
+        if state.compare_exchange(1, 4, SeqCst, SeqCst).is_ok() {
+            self.words[CHANGES].fetch_add(1, SeqCst);
+        }
     }
     /// The communicator is destroyed here.
     pub fn leave(&self, entry: usize) {

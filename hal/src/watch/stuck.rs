@@ -351,6 +351,7 @@ pub(super) fn ended(views: &[View], op: &Op, gone: &Member<'_>) -> Verdict {
     let lives = |(_, e): &(usize, super::seat::Entry)| e.life == Life::Live;
     let how = match (gone.entry.life, gone.view.entries.iter().any(lives)) {
         (Life::Panicked, _) => "has panicked",
+        (Life::Aborted, _) => "has aborted the group",
         (_, false) => "has ended",
         _ => "has left the group",
     };
