@@ -28,6 +28,9 @@ pub enum CliError {
     /// The device layer.
     #[error("{0}")]
     Hal(#[from] crossweave_hal::Error),
+    /// The conformance kit.
+    #[error("{0}")]
+    Conform(#[from] crossweave_conform::Trouble),
     /// Training or inference.
     #[error("{0}")]
     Engine(#[from] crossweave_engine::Error),
@@ -157,6 +160,7 @@ impl CliError {
             // What shells report for a process that ended on an interrupt.
             CliError::Stopped { .. } => 130,
             CliError::Elsewhere { code } => *code,
+            CliError::Conform(t) => t.exit_code(),
             _ => 1,
         }
     }

@@ -1,6 +1,6 @@
 //! The `crossweave` binary: the only crate that reads the environment and the command line, prints, and decides exit codes.
 //!
-//! Exit codes: 0 done, 1 an error that is printed, 2 a wrong command line, 101 a bug, 130 stopped by a signal.
+//! Exit codes: 0 done, 1 an error that is printed, 2 a wrong command line, 101 a bug, 130 stopped by a signal; `conform` has its own.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -8,6 +8,7 @@ mod backend;
 mod backends;
 mod checkpoints;
 mod configs;
+mod conform;
 mod error;
 mod estimate;
 mod flight;
@@ -65,5 +66,7 @@ fn run(command: Command) -> Result<()> {
         Command::Report(a) => reports::run(&a),
         Command::Flight(a) => flight::run(&a),
         Command::Checkpoint { action } => checkpoints::run(action),
+        Command::Conform(a) => conform::run(&a),
+        Command::ConformChild { job } => conform::child(&job),
     }
 }

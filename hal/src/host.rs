@@ -6,7 +6,7 @@
 use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
 use crossweave_abi::{RangeFn, SpawnFn, Status, Str};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -90,6 +90,8 @@ struct Inner {
     started: AtomicU64,
     running: Arc<AtomicUsize>,
     faults: Mutex<BTreeMap<String, u32>>,
+    /// Names of the places that asked, where somebody wants to know them.
+    asked: Option<Mutex<BTreeSet<String>>>,
     origin: Instant,
 }
 
@@ -103,6 +105,7 @@ pub struct HostBuilder {
     config: BTreeMap<String, String>,
     kv: Arc<dyn KvStore>,
     threads: usize,
+    record_faults: bool,
 }
 
 impl HostBuilder {
@@ -126,6 +129,11 @@ impl HostBuilder {
         self.threads = n.max(1);
         self
     }
+    /// Keeps the names of fault points that plugins pass, for [`HostServices::fault_points`].
+    pub fn record_faults(mut self) -> Self {
+        self.record_faults = true;
+        self
+    }
     /// Done.
     pub fn build(self) -> HostServices {
         HostServices(Arc::new(Inner {
@@ -137,6 +145,7 @@ impl HostBuilder {
             started: AtomicU64::new(0),
             running: Arc::default(),
             faults: Mutex::default(),
+            asked: self.record_faults.then(Mutex::default),
             origin: Instant::now(),
         }))
     }
@@ -157,6 +166,7 @@ impl HostServices {
             config: BTreeMap::new(),
             kv: Arc::new(LocalKv::default()),
             threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            record_faults: false,
         }
     }
 
@@ -190,6 +200,12 @@ impl HostServices {
     /// Makes the named place of a plugin fail with `value` (0 = no longer). For the conformance kit and tests.
     pub fn set_fault(&self, name: impl Into<String>, value: u32) {
         lock(&self.0.faults).insert(name.into(), value);
+    }
+
+    /// Names of the fault points passed so far, in order of the name; empty unless [`HostBuilder::record_faults`] was asked for.
+    pub fn fault_points(&self) -> Vec<String> {
+        let asked = self.0.asked.as_ref();
+        asked.map_or(vec![], |a| lock(a).iter().cloned().collect())
     }
 
     /// The store ranks exchange values through.
@@ -415,6 +431,11 @@ unsafe extern "C" fn now_ns(ctx: *mut c_void) -> u64 {
 unsafe extern "C" fn fault_point(ctx: *mut c_void, name: Str) -> u32 {
     // SAFETY: as `log`.
     let (s, name) = unsafe { (services(ctx), name.as_str()) };
+    if let (Some(asked), Some(n)) = (&s.asked, name)
+        && !lock(asked).contains(n)
+    {
+        lock(asked).insert(n.to_owned());
+    }
     name.and_then(|n| lock(&s.faults).get(n).copied())
         .unwrap_or(0)
 }
@@ -489,6 +510,7 @@ mod tests {
     fn faults_can_be_set_and_cleared() {
         let host = HostServices::default();
         let t = host.table();
+        assert!(host.fault_points().is_empty());
         host.set_fault("null.copy", 7);
         // SAFETY: our own table.
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.copy")) }, 7);

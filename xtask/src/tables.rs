@@ -18,6 +18,7 @@ const ABI: &str = "crossweave-abi";
 const PLUGIN: &str = "crossweave-plugin";
 const HAL: &str = "crossweave-hal";
 const STORE: &str = "crossweave-store";
+const CONFORM: &str = "crossweave-conform";
 const NULL: &str = "crossweave-backend-null";
 const CPU: &str = "crossweave-backend-cpu";
 const MPI: &str = "crossweave-backend-mpi";
@@ -42,6 +43,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
     Crate { name: STORE, floor: 3, ours: &[HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
+    // Speaks to the raw C tables, hence beside the HAL.
+    Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json"], dev: &["proptest", "tempfile"] },
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
@@ -64,7 +67,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
     Crate {
         name: "crossweave", floor: 8,
-        ours: &[ABI, HAL, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],
+        ours: &[ABI, HAL, CONFORM, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],
         theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
         dev: &["tempfile"],
     },

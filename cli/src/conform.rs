@@ -1,0 +1,149 @@
+//! `crossweave conform`: holds a plugin against its contract, and prints what holds. Children of the kit are this program again.
+//!
+//! Exit codes: 0 everything claimed holds, 1 a claim fails, 2 the plugin cannot be loaded or lacks a mandatory slot, 3 the machine lacks
+//! something or not all was run, 4 a case passes that was expected to fail.
+
+use crate::args::ConformArgs;
+use crate::backend::{LINKED, plugin_dirs};
+use crate::error::{CliError, Result};
+use crate::say::say;
+use crossweave_conform::expect::Expect;
+use crossweave_conform::launch::{Program, read_job};
+use crossweave_conform::report::Status;
+use crossweave_conform::{Options, Target, Trouble, child as kit};
+use crossweave_hal::loader::find;
+use crossweave_mesh::detect;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The hidden subcommand by which a child is started.
+const CHILD: &str = "conform-child";
+
+/// Runs the command.
+///
+/// # Errors
+/// A plugin that cannot be loaded, a machine that lacks something, and a report that is not clean: it is printed, and the error only
+/// carries the exit code.
+pub fn run(a: &ConformArgs) -> Result<()> {
+    let target = target(&a.plugin)?;
+    let expect = match &a.expect {
+        Some(path) => Expect::read(path).map_err(Trouble::Environment)?,
+        None => Expect::default(),
+    };
+    let program = std::env::current_exe().map_err(CliError::io("find", Path::new("crossweave")))?;
+    let o = Options {
+        config: config(&target, &a.sets)?,
+        target,
+        level: a.level.into(),
+        profile: a.profile.map(Into::into),
+        devices: a.devices.clone(),
+        ranks: a.ranks.clone(),
+        launcher: a.launcher.into(),
+        only: a.only.clone(),
+        replay: a.replay.clone(),
+        seed: a.seed,
+        expect,
+        big: a.big,
+        budget: a.budget,
+        program: Program {
+            path: program,
+            args: vec![CHILD.into()],
+            launcher: a.launcher_command.clone(),
+        },
+    };
+    if a.list {
+        for c in o.cases()? {
+            say!("{}", c.id);
+        }
+        return Ok(());
+    }
+    // A report that cannot be written is known before minutes of work, not after.
+    for path in a.report.iter().chain(&a.markdown) {
+        std::fs::write(path, "")
+            .map_err(|e| Trouble::Environment(format!("cannot write {}: {e}", path.display())))?;
+    }
+    let verbose = a.verbose || a.replay.is_some();
+    let report = o.run(&mut |c| {
+        if verbose {
+            say!("{:<8}{}   {}", c.status.word(), c.id, c.note);
+        } else if c.status == Status::Fail {
+            eprintln!("FAIL {}", c.id);
+        }
+    })?;
+    say!("{}", report.text().trim_end());
+    for (path, text) in [(&a.report, report.json()), (&a.markdown, report.markdown())] {
+        if let Some(path) = path {
+            std::fs::write(path, text).map_err(CliError::io("write", path))?;
+        }
+    }
+    match report.exit_code() {
+        0 => Ok(()),
+        code => Err(CliError::Elsewhere { code }),
+    }
+}
+
+/// A path, a linked back end's name, or a plugin's name.
+fn target(word: &str) -> Result<Target> {
+    let path = PathBuf::from(word);
+    if LINKED.contains(&word) {
+        return Ok(Target::Linked(word.into()));
+    }
+    if path.components().count() > 1 || path.extension().is_some() || path.exists() {
+        return Ok(Target::File(path));
+    }
+    let found = find(word, &plugin_dirs()).map_err(|e| Trouble::Plugin(e.to_string()))?;
+    Ok(Target::File(found))
+}
+
+/// The plugin's configuration: two devices where it lets itself be divided, and what the user sets.
+fn config(target: &Target, sets: &[String]) -> Result<BTreeMap<String, String>> {
+    let mut config = BTreeMap::new();
+    let name = match target {
+        Target::Linked(name) => Some(name.clone()),
+        Target::File(path) => {
+            let m = crossweave_hal::manifest::Manifest::read(path);
+            m.ok().map(|m| m.name)
+        }
+    };
+    if let Some(name) = name {
+        config.insert(format!("{name}.devices"), "2".into());
+    }
+    if let Some(library) = std::env::var_os("CROSSWEAVE_MPI_LIBRARY") {
+        config.insert("mpi.library".into(), library.to_string_lossy().into_owned());
+    }
+    for s in sets {
+        let Some((key, value)) = s.split_once('=') else {
+            return Err(CliError::refused(
+                format!("--set {s:?} is not KEY=VALUE"),
+                "give the plugin's key and its value, such as --set cpu.threads=1",
+            ));
+        };
+        config.insert(key.trim().into(), value.trim().into());
+    }
+    Ok(config)
+}
+
+/// Runs a child's job.
+///
+/// # Errors
+/// A job that cannot be read: a person has called the hidden subcommand.
+pub fn child(job: &Path) -> Result<()> {
+    let mut job = read_job(job).map_err(Trouble::Environment)?;
+    // A job that leaves the rank open is started by a launcher.
+    let place = match job.team.is_some() && job.rank.is_none() {
+        true => detect(|name| std::env::var(name).ok())
+            .map_err(|e| Trouble::Environment(e.to_string()))?,
+        false => None,
+    };
+    if let Some(family) = place.as_ref().and_then(|l| l.launcher.family()) {
+        let key = "mpi.family".to_string();
+        job.config.entry(key).or_insert_with(|| family.to_string());
+    }
+    let linked = |name: &str| match name {
+        "cpu" => Some(crossweave_backend_cpu::entry()),
+        "null" => Some(crossweave_backend_null::entry()),
+        _ => None,
+    };
+    kit::serve(&job, &linked, place.map(|l| l.rank))
+        .map_err(CliError::io("write to", Path::new("standard output")))
+}

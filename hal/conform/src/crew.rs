@@ -1,0 +1,401 @@
+//! Ranks: threads of this process that keep their communicator from case to case, or one process each under a launcher. A case gives a
+//! body that every rank runs, and gets every rank's answer, whichever way they were started.
+
+use crate::ctx::{Ctx, Rig, SOON};
+use crate::raw::{Comm, Joining};
+use crossweave_hal::{Code, Error, KvStore};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What one rank's body found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Answer {
+    /// Was the cell claimed?
+    pub claimed: bool,
+    /// In words.
+    pub note: String,
+    /// A digest of what must be the same on all ranks.
+    pub digest: Vec<u64>,
+    /// Results, where the judge wants to see them.
+    pub bits: Vec<u8>,
+}
+
+/// One rank.
+pub struct Rank {
+    /// Which.
+    pub rank: u32,
+    /// Of how many.
+    pub n: u32,
+    /// Its communicator; `None` in bodies that make their own.
+    pub comm: Option<Comm>,
+    /// Its device and stream.
+    pub rig: Rig,
+    /// What the ranks exchange words through.
+    pub kv: Arc<dyn KvStore>,
+    /// Begins every key of this case.
+    pub scope: String,
+    /// Are the ranks threads of one process?
+    pub threads: bool,
+}
+
+impl Rank {
+    /// The communicator.
+    ///
+    /// # Errors
+    /// When the body was started without one.
+    pub fn comm(&self) -> Result<&Comm, String> {
+        self.comm
+            .as_ref()
+            .ok_or_else(|| "no communicator was made for this case".into())
+    }
+
+    /// A fresh communicator of all ranks, under a name of its own.
+    ///
+    /// # Errors
+    /// The plugin's, in words.
+    pub fn join(&self, name: &str, timeout: Duration) -> Result<Comm, String> {
+        let scope = format!("{}{name}/", self.scope);
+        join(&self.rig, &*self.kv, &scope, self.rank, self.n, timeout)
+    }
+
+    /// Waits until every rank has come here.
+    ///
+    /// # Errors
+    /// When one does not.
+    pub fn meet(&self, name: &str) -> Result<(), String> {
+        let mine = format!("{}{name}/{}", self.scope, self.rank);
+        self.kv.set(&mine, b"x").map_err(|e| e.to_string())?;
+        for r in 0..self.n {
+            let key = format!("{}{name}/{r}", self.scope);
+            self.kv
+                .get(&key, Some(2 * SOON))
+                .map_err(|e| format!("rank {r} did not come to `{name}`: {e}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Timeout of communicators of usual cases.
+pub const COMM_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Joins all ranks: rank 0 makes the id, the others get it through the store.
+pub(crate) fn join(
+    rig: &Rig,
+    kv: &dyn KvStore,
+    scope: &str,
+    rank: u32,
+    n: u32,
+    timeout: Duration,
+) -> Result<Comm, String> {
+    let key = format!("{scope}id");
+    let id = if rank == 0 {
+        let id = rig.dev.unique_id()?;
+        kv.set(&key, &id).map_err(|e| e.to_string())?;
+        id
+    } else {
+        kv.get(&key, Some(SOON)).map_err(|e| e.to_string())?
+    };
+    let prefix = format!("{scope}comm/");
+    let cfg = Joining {
+        rank,
+        nranks: n,
+        timeout,
+        prefix: &prefix,
+        name: "kit",
+    };
+    let comm = rig.dev.join(&id, &cfg)?;
+    let end = Instant::now() + SOON.max(timeout);
+    while !comm.health()? {
+        if Instant::now() > end {
+            return Err("comm_async_error still says NOT_READY".into());
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(comm)
+}
+
+/// Communicators kept from case to case, by number of ranks.
+#[derive(Default)]
+pub(crate) struct Crews {
+    idle: BTreeMap<u32, Vec<Rank>>,
+    made: u64,
+}
+
+/// This process as one of several.
+pub(crate) struct Team {
+    pub(crate) rank: u32,
+    pub(crate) n: u32,
+    pub(crate) kv: Arc<FileKv>,
+}
+
+impl Ctx {
+    /// Runs `body` on `n` ranks with a communicator of all of them.
+    ///
+    /// # Errors
+    /// The first failing rank's words, with its number.
+    pub fn ranks(
+        &self,
+        n: u32,
+        body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
+    ) -> Result<Vec<Answer>, String> {
+        self.crew(n, true, body)
+    }
+
+    /// As [`Ctx::ranks`], without a communicator: the body makes what it needs, and nothing is kept.
+    ///
+    /// # Errors
+    /// As [`Ctx::ranks`].
+    pub fn loose_ranks(
+        &self,
+        n: u32,
+        body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
+    ) -> Result<Vec<Answer>, String> {
+        self.crew(n, false, body)
+    }
+
+    /// Are ranks processes?
+    pub fn processes(&self) -> bool {
+        self.team.is_some()
+    }
+
+    fn crew(
+        &self,
+        n: u32,
+        with_comm: bool,
+        body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
+    ) -> Result<Vec<Answer>, String> {
+        if let Some(team) = &self.team {
+            return self.process(team, n, with_comm, body);
+        }
+        let lock = || {
+            self.crews
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+        };
+        let (kept, number) = {
+            let mut crews = lock();
+            crews.made += 1;
+            let kept = match with_comm {
+                true => crews.idle.remove(&n),
+                false => None,
+            };
+            (kept, crews.made)
+        };
+        let scope = format!("kit/{}/{number}/", std::process::id());
+        let kv = self.host.kv().clone();
+        let made: Vec<Result<Rank, String>> = match kept {
+            Some(ranks) => ranks
+                .into_iter()
+                .map(|mut r| {
+                    r.scope.clone_from(&scope);
+                    Ok(r)
+                })
+                .collect(),
+            None => std::thread::scope(|s| {
+                let each: Vec<_> = (0..n)
+                    .map(|rank| {
+                        let (kv, scope) = (kv.clone(), scope.clone());
+                        s.spawn(move || self.rank(rank, n, kv, scope, with_comm, true))
+                    })
+                    .collect();
+                each.into_iter().map(joined).collect()
+            }),
+        };
+        let ranks = first_error(made)?;
+        let answers: Vec<Result<Answer, String>> = std::thread::scope(|s| {
+            let each: Vec<_> = ranks.iter().map(|r| s.spawn(move || body(r))).collect();
+            each.into_iter().map(joined).collect()
+        });
+        let answers = first_error(answers)?;
+        if with_comm {
+            lock().idle.insert(n, ranks);
+        }
+        Ok(answers)
+    }
+
+    fn rank(
+        &self,
+        rank: u32,
+        n: u32,
+        kv: Arc<dyn KvStore>,
+        scope: String,
+        with_comm: bool,
+        threads: bool,
+    ) -> Result<Rank, String> {
+        let device = self.devices[rank as usize % self.devices.len()];
+        let rig = Rig::on(self.plugin.open(device)?)?;
+        let comm = match with_comm {
+            true => Some(join(&rig, &*kv, &scope, rank, n, COMM_TIMEOUT)?),
+            false => None,
+        };
+        Ok(Rank {
+            rank,
+            n,
+            comm,
+            rig,
+            kv,
+            scope,
+            threads,
+        })
+    }
+
+    fn process(
+        &self,
+        team: &Team,
+        n: u32,
+        with_comm: bool,
+        body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
+    ) -> Result<Vec<Answer>, String> {
+        if n != team.n {
+            return Err(format!("the launcher started {} ranks, not {n}", team.n));
+        }
+        let (number, kept) = {
+            let mut crews = self
+                .crews
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            crews.made += 1;
+            let kept = match with_comm {
+                true => crews.idle.remove(&n),
+                false => None,
+            };
+            (crews.made, kept)
+        };
+        let scope = format!("{number}/");
+        let kv: Arc<dyn KvStore> = team.kv.clone();
+        let mine = match kept.and_then(|mut r| r.pop()) {
+            Some(mut r) => {
+                r.scope.clone_from(&scope);
+                Ok(r)
+            }
+            None => self.rank(team.rank, n, kv, scope.clone(), with_comm, false),
+        };
+        let answer = match &mine {
+            Ok(r) => body(r),
+            Err(e) => Err(e.clone()),
+        };
+        let text = serde_json::to_vec(&answer).map_err(|e| e.to_string())?;
+        let key = |r: u32| format!("{scope}answer/{r}");
+        team.kv
+            .set(&key(team.rank), &text)
+            .map_err(|e| e.to_string())?;
+        let mut all = Vec::new();
+        for r in 0..n {
+            let got = team
+                .kv
+                .get(&key(r), Some(2 * SOON))
+                .map_err(|_| format!("rank {r} gave no answer"))?;
+            let a: Result<Answer, String> =
+                serde_json::from_slice(&got).map_err(|e| e.to_string())?;
+            all.push(a);
+        }
+        let all = first_error(all)?;
+        if let (true, Ok(r)) = (with_comm, mine) {
+            let mut crews = self
+                .crews
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            crews.idle.insert(n, vec![r]);
+        }
+        Ok(all)
+    }
+
+    /// Lets every kept communicator go.
+    pub(crate) fn dismiss(&self) {
+        let mut crews = self
+            .crews
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        crews.idle.clear();
+    }
+}
+
+fn joined<T>(t: std::thread::ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
+    t.join().unwrap_or_else(|p| {
+        let text = p
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()));
+        std::mem::forget(p);
+        Err(format!(
+            "the kit panicked: {}",
+            text.unwrap_or_else(|| "without text".into())
+        ))
+    })
+}
+
+/// All, or the most telling error: one that is not a consequence of another rank's.
+fn first_error<T>(all: Vec<Result<T, String>>) -> Result<Vec<T>, String> {
+    let secondary = |e: &str| e.contains("COMM") || e.contains("TIMEOUT") || e.contains("ABORTED");
+    let errors: Vec<(usize, &String)> = all
+        .iter()
+        .enumerate()
+        .filter_map(|(r, a)| a.as_ref().err().map(|e| (r, e)))
+        .collect();
+    let pick = errors
+        .iter()
+        .find(|(_, e)| !secondary(e))
+        .or(errors.first());
+    if let Some((r, e)) = pick {
+        return Err(format!("rank {r}: {e}"));
+    }
+    Ok(all.into_iter().flatten().collect())
+}
+
+/// A key-value store in a folder that all processes see: files appear whole, readers look again and again.
+pub struct FileKv {
+    dir: PathBuf,
+}
+
+impl FileKv {
+    /// In `dir`, which exists.
+    pub fn new(dir: PathBuf) -> FileKv {
+        FileKv { dir }
+    }
+
+    fn file(&self, key: &str) -> PathBuf {
+        let mut name = String::with_capacity(key.len() * 2);
+        for b in key.bytes() {
+            match b {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(b as char),
+                _ => name.push_str(&format!("%{b:02x}")),
+            }
+        }
+        self.dir.join(name)
+    }
+}
+
+impl KvStore for FileKv {
+    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
+        let to = self.file(key);
+        let id = std::process::id();
+        let thread = format!("{:?}", std::thread::current().id());
+        let thread: String = thread.chars().filter(char::is_ascii_digit).collect();
+        let part = to.with_extension(format!("{id}-{thread}.part"));
+        let done = std::fs::write(&part, value).and_then(|()| std::fs::rename(&part, &to));
+        done.map_err(|e| Error::new(Code::Internal, "kv_set", format!("{}: {e}", to.display())))
+    }
+
+    fn get(&self, key: &str, timeout: Option<Duration>) -> crossweave_hal::Result<Vec<u8>> {
+        let file = self.file(key);
+        let end = timeout.map(|t| Instant::now() + t);
+        let mut nap = Duration::from_micros(200);
+        loop {
+            if let Ok(v) = std::fs::read(&file) {
+                return Ok(v);
+            }
+            if end.is_some_and(|e| Instant::now() >= e) {
+                return Err(Error::new(
+                    Code::Timeout,
+                    "kv_get",
+                    format!("no rank has set {key:?} in time"),
+                ));
+            }
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(Duration::from_millis(5));
+        }
+    }
+}

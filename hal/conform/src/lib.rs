@@ -1,0 +1,39 @@
+//! The conformance kit: what a plugin claims must hold, and what it does not claim must be refused without side effects.
+//!
+//! It speaks to the C tables only ([`raw`]). A case ([`Case`]) is one claim under a stable id; the cases of a group run in a child process,
+//! which tells by lines of JSON what it begins and ends ([`child`]), so that a crash, a hang or an exit is the failure of one named case and
+//! the rest goes on in a new child ([`run`]). Numbers come from the run's seed and the case's id, so a case alone is the case in a full
+//! run. Tolerances belong to error classes, never to a back end's name. `docs/conformance.md` is the user's side.
+
+pub mod abi;
+pub mod case;
+pub mod child;
+pub mod coll;
+pub mod crew;
+pub mod ctx;
+pub mod expect;
+pub mod fault;
+pub mod launch;
+pub mod leak;
+pub mod life;
+pub mod mem;
+pub mod op;
+pub mod order;
+pub mod perf;
+pub mod raw;
+pub mod report;
+pub mod run;
+
+pub use case::{
+    Case, Check, Demanded, Group, Level, Outcome, Profile, Verdict, pass, pass_with, refused,
+    registry, skip,
+};
+pub use child::{Job, Target};
+pub use crew::{Answer, Rank};
+pub use ctx::{Area, Ctx, Pinned, Rig, Rng, Stall};
+pub use launch::Launcher;
+pub use report::Report;
+pub use run::{Options, Trouble};
+
+/// The kit's own version, in every scorecard: it goes up when a case is added or judged differently.
+pub const KIT: &str = "1";

@@ -1,0 +1,403 @@
+//! The parent's side: picks the cases, runs each group in a child, goes on in a new child after a crash, a hang or an exit, and applies
+//! expectations and the profile.
+
+use crate::case::{Case, Group, Level, Outcome, Profile, matches, registry};
+use crate::child::{Hello, Job, Line, Target};
+use crate::expect::Expect;
+use crate::launch::{Ended, Launcher, Program, Running};
+use crate::report::{Cell, Report, Status};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What to run, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What is tested.
+    pub target: Target,
+    /// Configuration for the plugin.
+    pub config: BTreeMap<String, String>,
+    /// How far.
+    pub level: Level,
+    /// What must be claimed.
+    pub profile: Option<Profile>,
+    /// Devices; empty = those there are, at most two.
+    pub devices: Vec<u32>,
+    /// Numbers of ranks.
+    pub ranks: Vec<u32>,
+    /// Who starts ranks.
+    pub launcher: Launcher,
+    /// Patterns of ids; empty = all.
+    pub only: Vec<String>,
+    /// One case alone, by its id.
+    pub replay: Option<String>,
+    /// The run's seed.
+    pub seed: u64,
+    /// What is known not to hold.
+    pub expect: Expect,
+    /// Sizes that take long, too.
+    pub big: bool,
+    /// Stop starting cases after this.
+    pub budget: Option<Duration>,
+    /// How children are started.
+    pub program: Program,
+}
+
+/// Why there is no report.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// The plugin cannot be loaded or lacks a mandatory slot.
+    #[error("{0}")]
+    Plugin(String),
+    /// The machine lacks something.
+    #[error("{0}")]
+    Environment(String),
+}
+
+impl Trouble {
+    /// The exit status.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Trouble::Plugin(_) => 2,
+            Trouble::Environment(_) => 3,
+        }
+    }
+}
+
+impl Options {
+    /// The cases this run would have, in order.
+    ///
+    /// # Errors
+    /// A replay of an unknown case, with the nearest ids; a pattern that meets nothing.
+    pub fn cases(&self) -> Result<Vec<Case>, Trouble> {
+        let mut all = registry(&self.ranks, self.big);
+        if let Some(id) = &self.replay {
+            if !all.iter().any(|c| c.id == *id) {
+                let head = id.rsplit_once('.').map_or(id.as_str(), |(h, _)| h);
+                let near: Vec<&str> = all
+                    .iter()
+                    .map(|c| c.id.as_str())
+                    .filter(|c| c.starts_with(head))
+                    .take(4)
+                    .collect();
+                return Err(Trouble::Environment(format!(
+                    "no case {id:?} for --ranks {}; {}",
+                    list(&self.ranks),
+                    match near.is_empty() {
+                        true => "see --list".into(),
+                        false => format!("there are {}", near.join(", ")),
+                    }
+                )));
+            }
+            all.retain(|c| c.id == *id);
+            return Ok(all);
+        }
+        // What is named is run, whatever the level.
+        if self.only.is_empty() {
+            all.retain(|c| Level::of(c.group()) <= self.level);
+            if self.profile == Some(Profile::CollectiveOnly) {
+                all.retain(|c| c.group() != Group::Op);
+            }
+            return Ok(all);
+        }
+        for p in &self.only {
+            if !all.iter().any(|c| matches(p, &c.id)) {
+                return Err(Trouble::Environment(format!(
+                    "--only {p:?} meets no case; see --list"
+                )));
+            }
+        }
+        all.retain(|c| self.only.iter().any(|p| matches(p, &c.id)));
+        Ok(all)
+    }
+
+    fn job(&self, cases: Vec<String>, team: Option<u32>) -> Job {
+        Job {
+            target: self.target.clone(),
+            config: self.config.clone(),
+            seed: self.seed,
+            devices: self.devices.clone(),
+            ranks: self.ranks.clone(),
+            big: self.big,
+            cases,
+            team: team.map(|n| (n, std::path::PathBuf::new())),
+            rank: None,
+        }
+    }
+
+    /// Runs everything. `told` hears of each case as it ends.
+    ///
+    /// # Errors
+    /// When the plugin cannot be loaded or children cannot be started.
+    pub fn run(&self, told: &mut dyn FnMut(&Cell)) -> Result<Report, Trouble> {
+        let cases = self.cases()?;
+        let hello = self.probe()?;
+        if let Some(bad) = self
+            .devices
+            .iter()
+            .find(|d| **d as usize >= hello.devices.len())
+        {
+            return Err(Trouble::Environment(format!(
+                "--devices {bad}: {} has {} (0 to {})",
+                hello.name,
+                hello.devices.len(),
+                hello.devices.len() - 1
+            )));
+        }
+        let start = Instant::now();
+        let mut cells = Vec::new();
+        for unit in self.units(&cases) {
+            self.unit(&unit, start, &mut |c| {
+                told(&c);
+                cells.push(c);
+            })?;
+        }
+        let idle = match self.only.is_empty() && self.replay.is_none() {
+            true => {
+                let all = registry(&self.ranks, self.big);
+                let ids: Vec<&str> = all.iter().map(|c| c.id.as_str()).collect();
+                let idle = self.expect.idle(&ids);
+                idle.into_iter().map(str::to_owned).collect()
+            }
+            false => vec![],
+        };
+        Ok(Report::new(self, hello, cells, idle, start.elapsed()))
+    }
+
+    /// Loads the plugin in a child and asks what it is.
+    fn probe(&self) -> Result<Hello, Trouble> {
+        let job = self.job(vec![], None);
+        let mut child =
+            Running::start(&self.program, Launcher::Threads, &job).map_err(Trouble::Environment)?;
+        match child.next(Duration::from_secs(120)) {
+            Ok(Line::Hello(h)) => {
+                child.leave(Duration::from_secs(20));
+                Ok(*h)
+            }
+            Ok(Line::Broken { why, environment }) => Err(match environment {
+                true => Trouble::Environment(why),
+                false => Trouble::Plugin(why),
+            }),
+            Ok(_) => Err(Trouble::Environment("a child spoke out of turn".into())),
+            Err(Ended::Late) => Err(Trouble::Plugin(format!(
+                "{}: loading it and opening its devices did not end within 120 s",
+                self.target.text()
+            ))),
+            Err(Ended::Itself(status)) => Err(Trouble::Plugin(format!(
+                "{}: loading it and opening its devices ended the process: {status}{}",
+                self.target.text(),
+                tail(&child)
+            ))),
+        }
+    }
+
+    /// Cases that share a child: of one group, and of one number of ranks where ranks are processes.
+    fn units<'a>(&self, cases: &'a [Case]) -> Vec<Unit<'a>> {
+        let mut units: Vec<Unit<'a>> = Vec::new();
+        for c in cases {
+            let team = c.ranks.filter(|_| self.launcher != Launcher::Threads);
+            let last = units
+                .iter_mut()
+                .rev()
+                .find(|u| u.group == c.group() && u.team == team && !u.alone && !c.alone);
+            match last {
+                Some(u) => u.cases.push(c),
+                None => units.push(Unit {
+                    group: c.group(),
+                    team,
+                    alone: c.alone,
+                    cases: vec![c],
+                }),
+            }
+        }
+        units
+    }
+
+    fn unit(
+        &self,
+        unit: &Unit<'_>,
+        start: Instant,
+        told: &mut dyn FnMut(Cell),
+    ) -> Result<(), Trouble> {
+        let mut left: &[&Case] = &unit.cases;
+        let mut silent = 0;
+        while !left.is_empty() {
+            if self.budget.is_some_and(|b| start.elapsed() >= b) {
+                for c in left {
+                    told(Cell::not_run(c, "the budget was spent"));
+                }
+                return Ok(());
+            }
+            let ids = left.iter().map(|c| c.id.clone()).collect();
+            let mut child = Running::start(&self.program, self.launcher, &self.job(ids, unit.team))
+                .map_err(|e| Trouble::Environment(format!("cannot start a child: {e}")))?;
+            let before = left.len();
+            self.listen(&mut child, &mut left, start, told);
+            // A child that brings nothing about is not asked for ever.
+            silent = if left.len() == before { silent + 1 } else { 0 };
+            if silent > 0 {
+                let c = left[0];
+                left = &left[1..];
+                let why = format!("the child ended before the case began{}", tail(&child));
+                told(self.cell(c, Err(why)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a child's lines until it ends, and moves `left` behind what is judged.
+    fn listen(
+        &self,
+        child: &mut Running,
+        left: &mut &[&Case],
+        start: Instant,
+        told: &mut dyn FnMut(Cell),
+    ) {
+        let mut running: Option<&Case> = None;
+        let mut limit = Duration::from_secs(120);
+        loop {
+            if running.is_none() && self.budget.is_some_and(|b| start.elapsed() >= b) {
+                return;
+            }
+            let why = match child.next(limit) {
+                Ok(Line::Begin { id }) => {
+                    if let Some(at) = left.iter().position(|c| c.id == id) {
+                        // A case the child did not know is not lost silently.
+                        for c in &left[..at] {
+                            told(self.cell(c, Err("the child did not know this case".into())));
+                        }
+                        *left = &left[at..];
+                        running = Some(left[0]);
+                        limit = left[0].limit;
+                    }
+                    continue;
+                }
+                Ok(Line::End { id, found }) => {
+                    if let Some(c) = running.take().filter(|c| c.id == id) {
+                        *left = &left[1..];
+                        told(self.cell(c, found));
+                    }
+                    limit = Duration::from_secs(60);
+                    continue;
+                }
+                Ok(Line::Done) => {
+                    child.leave(Duration::from_secs(30));
+                    return;
+                }
+                Ok(Line::Hello(_)) => continue,
+                Ok(Line::Broken { why, .. }) => {
+                    if let Some(c) = left.first() {
+                        told(self.cell(c, Err(format!("the plugin did not load again: {why}"))));
+                        *left = &left[1..];
+                    }
+                    return;
+                }
+                Err(Ended::Late) => format!("hung: no answer within {} s", limit.as_secs()),
+                Err(Ended::Itself(status)) => {
+                    format!("ended the process: {status}{}", tail(child))
+                }
+            };
+            if let Some(c) = running {
+                told(self.cell(c, Err(why)));
+                *left = &left[1..];
+            }
+            return;
+        }
+    }
+
+    /// Applies profile and expectations to what a case found.
+    fn cell(&self, case: &Case, found: Result<crate::case::Verdict, String>) -> Cell {
+        let demanded = self.profile.filter(|p| case.demanded.by(*p));
+        let (mut status, claimed, mut note, bound, error) = match found {
+            Err(why) => (Status::Fail, true, why, None, None),
+            Ok(v) => {
+                let s = match v.outcome {
+                    Outcome::Pass => Status::Pass,
+                    Outcome::Fail => Status::Fail,
+                    Outcome::Refused => Status::Refused,
+                    Outcome::Skip => Status::Skip,
+                };
+                (
+                    s,
+                    matches!(v.outcome, Outcome::Pass | Outcome::Fail),
+                    v.note,
+                    v.bound,
+                    v.error,
+                )
+            }
+        };
+        if let Some(p) = demanded {
+            // Without an interface of its own a plugin's ranks are carried by the host, except where carrying is the whole point.
+            let carried = case.group() == Group::Coll && p != Profile::CollectiveOnly;
+            if status == Status::Refused || (status == Status::Skip && !carried) {
+                status = Status::Fail;
+                note = format!(
+                    "not claimed ({note}), and the profile {} demands it",
+                    p.name()
+                );
+            }
+        }
+        if case.is_draft() && status == Status::Fail {
+            status = Status::Draft;
+        }
+        if let Some(reason) = self.expect.unsupported(&case.id) {
+            match status {
+                Status::Pass => {
+                    status = Status::Xpass;
+                    note = format!(
+                        "listed as unsupported ({reason}) and passes: take it off the list"
+                    );
+                }
+                Status::Fail | Status::Refused | Status::Skip => {
+                    status = Status::Xfail;
+                    note = format!("unsupported: {reason}");
+                }
+                _ => {}
+            }
+        } else if let Some((reason, issue)) = self.expect.failure(&case.id) {
+            match status {
+                Status::Pass => {
+                    status = Status::Xpass;
+                    note = format!(
+                        "listed as an expected failure ({reason}, {issue}) and passes: take it off the list"
+                    );
+                }
+                Status::Fail => {
+                    status = Status::Xfail;
+                    note = format!("expected: {reason} ({issue}); found: {note}");
+                }
+                _ => {}
+            }
+        }
+        Cell {
+            id: case.id.clone(),
+            row: case.row.into(),
+            ranks: case.ranks,
+            demanded: demanded.is_some(),
+            claimed,
+            status,
+            note,
+            bound,
+            error,
+        }
+    }
+}
+
+/// Cases of one child.
+struct Unit<'a> {
+    group: Group,
+    team: Option<u32>,
+    alone: bool,
+    cases: Vec<&'a Case>,
+}
+
+fn tail(child: &Running) -> String {
+    match child.errors() {
+        e if e.is_empty() => String::new(),
+        e => format!("; its last words: {e}"),
+    }
+}
+
+pub(crate) fn list(n: &[u32]) -> String {
+    let v: Vec<String> = n.iter().map(u32::to_string).collect();
+    v.join(",")
+}
