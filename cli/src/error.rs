@@ -118,8 +118,15 @@ impl CliError {
 
     /// A failure of this process, which is rank `rank` of several; rank 0 speaks for the job.
     pub fn on_rank(rank: u32, source: CliError) -> CliError {
+        let named = || {
+            let words = source.to_string();
+            [',', ':']
+                .iter()
+                .any(|c| words.starts_with(&format!("rank {rank}{c}")))
+        };
         match rank {
             0 => source,
+            _ if named() => source,
             _ => CliError::OnRank {
                 rank,
                 source: Box::new(source),
@@ -152,6 +159,20 @@ impl CliError {
     pub fn is_secondary(&self) -> bool {
         matches!(self, CliError::Engine(e) if e.is_secondary())
             || matches!(self, CliError::Hal(e) if e.code == crossweave_hal::Code::Aborted)
+    }
+
+    /// Can another rank's failure have caused this one of `rank`? What a rank has met alone is told at once, before its end is noticed.
+    pub fn may_follow(&self, rank: u32) -> bool {
+        use crossweave_hal::Code;
+        let hal = match self {
+            CliError::Engine(e) => e.hal(),
+            CliError::Hal(e) => Some(e),
+            _ => None,
+        };
+        let between = |e: &crossweave_hal::Error| {
+            matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout) && e.peer != Some(rank)
+        };
+        hal.is_some_and(between)
     }
 
     /// The exit status of the process.

@@ -574,3 +574,52 @@ fn uneven_shares_of_processes_are_those_of_threads_and_other_configs_are_named()
         assert!(!s.path(&odd).join("metrics.jsonl").exists(), "{said}");
     }
 }
+
+#[test]
+fn faults_on_purpose_are_named_and_traces_are_whole_between_processes() {
+    plugin();
+    let s = Scratch::new();
+    for family in families() {
+        let traced = format!("{family}-traced");
+        let mut c = mpirun(&s, family, 3, &[]);
+        c.args(["train", "config.json", "--out", &traced]);
+        c.args(["--set", "train_batch_size=24", "--trace", "t.json"]);
+        ok(c);
+        let bytes = std::fs::read(s.path("t.json")).expect("a trace");
+        let trace: serde_json::Value = serde_json::from_slice(&bytes).expect("valid JSON");
+        assert_eq!(trace["otherData"]["whole"], true);
+        let events = trace["traceEvents"].as_array().expect("events");
+        let ranks: std::collections::BTreeSet<u64> =
+            events.iter().filter_map(|e| e["pid"].as_u64()).collect();
+        assert!(ranks.is_superset(&(0..3).collect()), "{ranks:?}");
+        for (kind, parts) in [
+            (
+                "error",
+                &["rank 1 fails on purpose", "faults[0] in step 4"][..],
+            ),
+            (
+                "drop",
+                &["rank 1 missed all_reduce", "engine/src/reduce.rs"],
+            ),
+            ("corrupt", &["rank 1 got other bits than ranks 0, 2"]),
+            ("kill", &["rank 1 died without a word"]),
+        ] {
+            let out = format!("{family}-{kind}");
+            let own: &[&str] = match (family, kind) {
+                // Else the launcher may end the survivors before they have said who died.
+                ("mpich", "kill") => &["-disable-auto-cleanup"],
+                _ => &[],
+            };
+            let fault = format!("faults=[{{\"rank\": 1, \"kind\": \"{kind}\", \"step\": 4}}]");
+            let mut c = launcher(&s, family, 3, own, &["train", "config.json", "--out", &out]);
+            c.args(["--set", "train_batch_size=24", "--set", &fault]);
+            c.args(["--set", "run.check=\"values\""]);
+            let o = c.output().expect("it starts");
+            let said = text(&o);
+            assert!(!o.status.success(), "{family} {kind}: {said}");
+            for p in parts {
+                assert!(said.contains(p), "{family} {kind}: {p:?} not in: {said}");
+            }
+        }
+    }
+}

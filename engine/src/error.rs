@@ -71,8 +71,19 @@ impl From<PlanError> for Error {
 }
 
 impl Error {
+    /// The HAL's error below, where it is one.
+    pub fn hal(&self) -> Option<&hal::Error> {
+        match self {
+            Error::Run {
+                source: tensor::Error::Hal(e),
+                ..
+            } => Some(e),
+            _ => None,
+        }
+    }
+
     /// Did another rank's failure (or an abort) cause this one? The first cause is the one to show.
     pub fn is_secondary(&self) -> bool {
-        matches!(self, Error::Run { source: tensor::Error::Hal(e), .. } if matches!(e.code, hal::Code::Aborted))
+        self.hal().is_some_and(|e| e.code == hal::Code::Aborted)
     }
 }

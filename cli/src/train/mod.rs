@@ -178,7 +178,8 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> 
             });
             end.map_err(|e| {
                 // The death of a process breaks its peers' collectives before the news of it comes.
-                let cause = processes.and_then(Processes::cause);
+                let follows = processes.filter(|_| e.may_follow(rank));
+                let cause = follows.and_then(Processes::cause);
                 shared.fail(cause.map_or(e, |_| CliError::Elsewhere { code: 1 }));
             })
             .ok()
