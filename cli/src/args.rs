@@ -397,6 +397,9 @@ pub struct BackendsArgs {
     /// Load this plugin file too, and list its devices
     #[arg(long, value_name = "PATH")]
     pub plugin: Option<PathBuf>,
+    /// Print what this plugin file alone says of itself, as JSON: what a listing asks in a process of its own
+    #[arg(long, hide = true, value_name = "PATH")]
+    pub probe: Option<PathBuf>,
 }
 
 /// What to do with a config.

@@ -27,6 +27,38 @@ pub fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
 }
 
+/// What the user sets for plugins: `CROSSWEAVE_PLUGIN_OPTIONS="key=value;key=value"`. The keys are in each plugin's README.
+fn plugin_options() -> Vec<(String, String)> {
+    let text = std::env::var("CROSSWEAVE_PLUGIN_OPTIONS").unwrap_or_default();
+    let pairs = text.split(';').map(str::trim).filter(|p| !p.is_empty());
+    pairs
+        .filter_map(|p| match p.split_once('=') {
+            Some((key, value)) => Some((key.trim().to_string(), value.trim().to_string())),
+            None => {
+                eprintln!(
+                    "warning: CROSSWEAVE_PLUGIN_OPTIONS: {p:?} is not key=value; it changes nothing"
+                );
+                None
+            }
+        })
+        .collect()
+}
+
+/// Where plugins keep what they may make again, such as compiled kernels: `CROSSWEAVE_CACHE_DIR`, else the user's folder for such things.
+fn cache_dir() -> Option<PathBuf> {
+    let folder = |var: &str| {
+        std::env::var_os(var)
+            .filter(|v| !v.is_empty())
+            .map(PathBuf::from)
+    };
+    folder("CROSSWEAVE_CACHE_DIR").or_else(|| {
+        folder("XDG_CACHE_HOME")
+            .or_else(|| Some(folder("HOME")?.join(".cache")))
+            .filter(|d| d.is_absolute())
+            .map(|d| d.join("crossweave"))
+    })
+}
+
 /// Host services for `ranks` ranks on this machine of `threads` threads each (`None`: the cores divided by the ranks). `store`: that of a
 /// job of several processes.
 pub fn host(ranks: u32, threads: Option<u64>, store: Option<JobStore>) -> HostServices {
@@ -43,6 +75,12 @@ pub fn host(ranks: u32, threads: Option<u64>, store: Option<JobStore>) -> HostSe
     });
     for name in LINKED {
         host = host.config(format!("{name}.devices"), ranks.to_string());
+    }
+    if let Some(dir) = cache_dir() {
+        host = host.config("cache_dir", dir.display().to_string());
+    }
+    for (key, value) in plugin_options() {
+        host = host.config(key, value);
     }
     host.config("cpu.threads", threads.to_string())
         // The dry run measures any model; whether it fits is asked of the device it will run on.

@@ -1,4 +1,5 @@
-//! `crossweave backends`: what is linked and what lies on the plugin path, without running any plugin's code unless asked to.
+//! `crossweave backends`: what is linked and what lies on the plugin path, with its devices. No plugin's code runs in this process unless asked
+//! to: what a found plugin's devices are is asked in a process of its own, which a broken driver may take down.
 
 use crate::args::BackendsArgs;
 use crate::backend::{LINKED, host, open_linked, plugin_dirs};
@@ -8,6 +9,12 @@ use crossweave_hal::loader::ABI_MAJOR;
 use crossweave_hal::loader::{discover, load};
 use crossweave_hal::{Plugin, abi};
 use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a found plugin may take to say what it has.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 ///
@@ -15,6 +22,10 @@ use serde_json::{Value, json};
 /// A plugin given by `--plugin` that cannot be used; one that is merely found and cannot be used is listed with the reason.
 pub fn run(args: &BackendsArgs) -> Result<()> {
     let host = host(1, None, None);
+    if let Some(path) = &args.probe {
+        say!("{}", opened(&Plugin::new(load(path, &host)?))?);
+        return Ok(());
+    }
     let dirs = plugin_dirs();
     let mut list = vec![];
     for name in LINKED {
@@ -26,11 +37,20 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
     for found in discover(&dirs) {
         let path = found.path.display().to_string();
         list.push(match found.manifest {
-            Ok(m) => json!({
-                "name": m.name, "linked": false, "path": path, "vendor": m.vendor, "version": m.other.get("version"),
-                "abi": format!("{}.{}", m.abi_major, m.abi_minor), "interfaces": m.interfaces, "needs": m.needs,
-                "usable": true, "error": null, "devices": null,
-            }),
+            Ok(m) => {
+                // One that only carries messages for others has no device of its own to show, and may start a job when opened.
+                let computes = m.interfaces.iter().any(|i| i.starts_with("crossweave.ops/"));
+                let (usable, error, devices) = match computes.then(|| probed(&found.path)) {
+                    None => (true, Value::Null, Value::Null),
+                    Some(Ok(own)) => (true, Value::Null, own["devices"].clone()),
+                    Some(Err(why)) => (false, Value::from(why), Value::Null),
+                };
+                json!({
+                    "name": m.name, "linked": false, "path": path, "vendor": m.vendor, "version": m.other.get("version"),
+                    "abi": format!("{}.{}", m.abi_major, m.abi_minor), "interfaces": m.interfaces, "needs": m.needs,
+                    "usable": usable, "error": error, "devices": devices,
+                })
+            }
             Err(e) => json!({
                 "name": found.name, "linked": false, "path": path, "usable": false, "error": e.to_string(), "devices": null,
             }),
@@ -48,6 +68,44 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
         dirs.join(", ")
     );
     Ok(())
+}
+
+/// What a found plugin says when it is opened in a process of its own, or why it cannot be used here.
+fn probed(path: &Path) -> std::result::Result<Value, String> {
+    let io = |e: std::io::Error| format!("it could not be asked: {e}");
+    let program = std::env::current_exe().map_err(io)?;
+    let mut child = Command::new(program)
+        .args(["backends", "--probe"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io)?;
+    let start = Instant::now();
+    // What it says is less than a pipe holds, so it never waits for its reader.
+    while child.try_wait().map_err(io)?.is_none() {
+        if start.elapsed() > PATIENCE {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(format!(
+                "it has not answered within {} s",
+                PATIENCE.as_secs()
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let out = child.wait_with_output().map_err(io)?;
+    let said = String::from_utf8_lossy(&out.stderr);
+    match serde_json::from_slice(&out.stdout) {
+        Ok(own) if out.status.success() => Ok(own),
+        _ => Err(match said.lines().last().map(str::trim) {
+            Some(line) if !line.is_empty() => {
+                line.strip_prefix("error: ").unwrap_or(line).to_string()
+            }
+            _ => format!("opening it ended with {}", out.status),
+        }),
+    }
 }
 
 /// What an opened back end says of itself and its devices.

@@ -23,6 +23,7 @@ const NULL: &str = "crossweave-backend-null";
 const CPU: &str = "crossweave-backend-cpu";
 const MPI: &str = "crossweave-backend-mpi";
 const WGPU: &str = "crossweave-backend-wgpu";
+const CUDA: &str = "crossweave-backend-cuda";
 const COLLECTIVES: &str = "crossweave-collectives";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
@@ -53,6 +54,9 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, "gemm", "libloading", "proptest"] },
     Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libloading"], dev: &[HAL] },
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["wgpu"], dev: &[CPU, HAL, TENSOR] },
+    // Its tables are held against public bindings in tests only.
+    Crate { name: CUDA, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libloading"], dev: &[HAL, "cudarc"] },
+    Crate { name: "crossweave-cuda-plugin", floor: 3, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },

@@ -1,0 +1,213 @@
+//! Host calls of a stream on a thread of its own.
+//!
+//! The driver's `cuLaunchHostFunc` is not enough: it may run the functions of all streams on one thread, so that a call that waits for another
+//! stream's call (a collective carried through pinned memory does) never ends, and after a failure it runs nothing. Here the stream records an
+//! event and then waits for a word of pinned memory; the thread waits for the event, runs the function with its outcome, and writes the word.
+//! Where the device cannot wait for words the stream's wait is a host function that sleeps until the thread is done.
+
+use crate::device::{Dev, lock};
+use crate::driver::*;
+use crate::memory::Mem;
+use crate::stream::Event;
+use crate::wait;
+use crossweave_plugin::{Code, HostCall, Result, fail};
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMES: u32 = 2;
+/// How long a destroyed stream may take to pass its last wait.
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+struct Call {
+    event: Event,
+    ticket: u64,
+    f: HostCall,
+}
+
+#[derive(Default)]
+struct Queue {
+    calls: VecDeque<Call>,
+    /// Events for the next calls.
+    spare: Vec<Event>,
+    stop: bool,
+    ended: bool,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// The last call that has been run, in pinned memory.
+    word: Mem,
+    /// Who sleeps in a host function is woken when `word` changes.
+    moved: (Mutex<()>, Condvar),
+}
+
+impl Shared {
+    fn done(&self) -> &AtomicU64 {
+        // SAFETY: an aligned word of pinned memory that lives as long as `self`; the device only reads it.
+        unsafe {
+            &*(self
+                .word
+                .map()
+                .unwrap_or(std::ptr::null_mut())
+                .cast::<AtomicU64>())
+        }
+    }
+
+    fn finish(&self, ticket: u64) {
+        self.done().store(ticket, Ordering::Release);
+        let _held = lock(&self.moved.0);
+        self.moved.1.notify_all();
+    }
+}
+
+/// The thread, and what the stream shares with it.
+pub(crate) struct Caller {
+    dev: Arc<Dev>,
+    shared: Arc<Shared>,
+    next: u64,
+}
+
+impl Caller {
+    pub(crate) fn new(dev: &Arc<Dev>) -> Result<Caller> {
+        let word = Mem::pinned(dev, 8, 64)?;
+        // SAFETY: `pinned` memory is mapped and has room for the word.
+        unsafe { word.map()?.cast::<u64>().write(0) };
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            changed: Condvar::new(),
+            word,
+            moved: Default::default(),
+        });
+        let of_thread = shared.clone();
+        dev.api.host.spawn(Box::new(move || {
+            serve(&of_thread);
+            lock(&of_thread.queue).ended = true;
+            of_thread.changed.notify_all();
+        }))?;
+        Ok(Caller {
+            dev: dev.clone(),
+            shared,
+            next: 0,
+        })
+    }
+
+    pub(crate) fn call(&mut self, stream: Handle, f: HostCall) -> Result<()> {
+        // A refusal comes before anything is queued: the function then still belongs to the host.
+        self.dev.alive()?;
+        let spare = lock(&self.shared.queue).spare.pop();
+        let event = match spare {
+            Some(e) => e,
+            None => Event::new(&self.dev, NO_TIMES)?,
+        };
+        event.record_raw(stream)?;
+        self.next += 1;
+        let ticket = self.next;
+        let mut q = lock(&self.shared.queue);
+        q.calls.push_back(Call { event, ticket, f });
+        drop(q);
+        self.shared.changed.notify_all();
+        // From here on the function runs once, whatever becomes of the stream: a failure is the device's and shows at the next call.
+        let _ = self.hold(stream, ticket);
+        Ok(())
+    }
+
+    /// The stream goes on when the call has been run.
+    fn hold(&self, stream: Handle, ticket: u64) -> Result<()> {
+        let _in = self.dev.enter()?;
+        let d = self.dev.driver();
+        match d.cuStreamWaitValue64_v2.filter(|_| self.dev.facts.mem_ops) {
+            Some(wait) => {
+                // SAFETY: the word lives until the stream is gone (`Drop`).
+                let s = unsafe { wait(stream, self.shared.word.at, ticket, WAIT_GEQ) };
+                self.dev.check("cuStreamWaitValue64_v2", s)
+            }
+            None => {
+                let arg = Box::into_raw(Box::new((self.shared.clone(), ticket)));
+                // SAFETY: `sleep` takes the box, once.
+                let s = unsafe { (d.cuLaunchHostFunc)(stream, sleep, arg.cast()) };
+                if s != SUCCESS {
+                    // SAFETY: the driver refused, so it never calls `sleep`.
+                    drop(unsafe { Box::from_raw(arg) });
+                }
+                self.dev.check("cuLaunchHostFunc", s)
+            }
+        }
+    }
+}
+
+/// Runs on the driver's thread, where no call of the driver is allowed.
+unsafe extern "C" fn sleep(arg: *mut c_void) {
+    // SAFETY: the box made in `hold`, handed over once.
+    let (shared, ticket) = *unsafe { Box::from_raw(arg.cast::<(Arc<Shared>, u64)>()) };
+    let mut held = lock(&shared.moved.0);
+    while shared.done().load(Ordering::Acquire) < ticket {
+        held = shared
+            .moved
+            .1
+            .wait(held)
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+fn serve(shared: &Shared) {
+    loop {
+        let mut q = lock(&shared.queue);
+        let call = loop {
+            match q.calls.pop_front() {
+                Some(c) => break c,
+                None if q.stop => return,
+                None => {
+                    q = shared
+                        .changed
+                        .wait(q)
+                        .unwrap_or_else(PoisonError::into_inner)
+                }
+            }
+        };
+        drop(q);
+        let Call { event, ticket, f } = call;
+        let reached = wait::until("the stream", None, || match lock(&shared.queue).stop {
+            // Given up: nobody waits for what is still queued.
+            true if !event.query()? => fail(Code::Aborted, "the stream was destroyed"),
+            true => Ok(true),
+            false => event.query(),
+        });
+        let failed = reached.is_err();
+        // The function is the host's; a panic in it must not end the thread on which the stream waits.
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| f(reached)));
+        shared.finish(ticket);
+        if !failed {
+            lock(&shared.queue).spare.push(event);
+        }
+    }
+}
+
+impl Caller {
+    /// Ends the thread; calls still queued whose turn has not come are run with `Aborted`. Then the stream is let go and `passed` asked until
+    /// the stream no longer reads the word.
+    pub(crate) fn retire(self, passed: impl FnMut() -> Result<bool>) {
+        let mut q = lock(&self.shared.queue);
+        q.stop = true;
+        self.shared.changed.notify_all();
+        while !q.ended {
+            q = self
+                .shared
+                .changed
+                .wait(q)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(q);
+        self.shared.finish(u64::MAX);
+        let end = wait::until("the stream", Some(GIVE_UP), passed);
+        if matches!(&end, Err(e) if e.code == Code::Timeout) {
+            // Something else holds the stream for good: a lost page of memory is better than a device that reads freed memory.
+            std::mem::forget(self.shared);
+        }
+    }
+}

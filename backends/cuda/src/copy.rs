@@ -1,0 +1,251 @@
+//! Copies and fills, on the stream they are given.
+
+use crate::driver::*;
+use crate::memory::{Mem, at};
+use crate::stream::Stream;
+use crossweave_plugin::{Code, Result, Span, fail};
+
+/// `height` rows of `width` bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub dpitch: u64,
+    pub spitch: u64,
+    pub width: u64,
+    pub height: u64,
+}
+
+impl Stream {
+    pub(crate) fn copy(&self, dst: Address, src: Address, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let _in = self.dev.enter()?;
+        // SAFETY: the host keeps both spans alive until the stream has passed the copy; addresses are unified.
+        let s = unsafe { (self.dev.driver().cuMemcpyAsync)(dst, src, bytes as usize, self.raw) };
+        self.dev.check("cuMemcpyAsync", s)
+    }
+
+    pub(crate) fn copy_2d(&self, dst: Span<'_, Mem>, src: Span<'_, Mem>, r: Rows) -> Result<()> {
+        if r.width == 0 || r.height == 0 {
+            return Ok(());
+        }
+        for (what, span, pitch) in [("destination", &dst, r.dpitch), ("source", &src, r.spitch)] {
+            let needs = pitch
+                .checked_mul(r.height - 1)
+                .and_then(|n| n.checked_add(r.width));
+            if pitch < r.width || needs.is_none_or(|n| n > span.bytes) {
+                return fail(
+                    Code::Invalid,
+                    format!(
+                        "copy_2d: {} rows of {} bytes, {pitch} apart, in a {what} of {} bytes",
+                        r.height, r.width, span.bytes
+                    ),
+                );
+            }
+        }
+        let (to, from) = (at(&dst), at(&src));
+        if r.height == 1 || (r.width == r.dpitch && r.width == r.spitch) {
+            return self.copy(to, from, r.width * r.height);
+        }
+        if r.dpitch.max(r.spitch) > self.dev.facts.max_pitch {
+            // Rows further apart than the copy engine can count.
+            return (0..r.height)
+                .try_for_each(|i| self.copy(to + i * r.dpitch, from + i * r.spitch, r.width));
+        }
+        let copy = Copy2d {
+            src_x: 0,
+            src_y: 0,
+            src_type: MEMORY_UNIFIED,
+            src_host: std::ptr::null(),
+            src_device: from,
+            src_array: std::ptr::null_mut(),
+            src_pitch: r.spitch as usize,
+            dst_x: 0,
+            dst_y: 0,
+            dst_type: MEMORY_UNIFIED,
+            dst_host: std::ptr::null_mut(),
+            dst_device: to,
+            dst_array: std::ptr::null_mut(),
+            dst_pitch: r.dpitch as usize,
+            width: r.width as usize,
+            height: r.height as usize,
+        };
+        let _in = self.dev.enter()?;
+        // SAFETY: as for `copy`; the record is read before the call returns.
+        let s = unsafe { (self.dev.driver().cuMemcpy2DAsync_v2)(&copy, self.raw) };
+        self.dev.check("cuMemcpy2DAsync_v2", s)
+    }
+
+    pub(crate) fn copy_peer(&self, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
+        if dst.bytes != src.bytes {
+            return fail(
+                Code::Invalid,
+                format!("copy_peer: {} bytes onto {}", src.bytes, dst.bytes),
+            );
+        }
+        if dst.bytes == 0 {
+            return Ok(());
+        }
+        let _in = self.dev.enter()?;
+        // SAFETY: as for `copy`; each context is that of the memory's device.
+        let s = unsafe {
+            (self.dev.driver().cuMemcpyPeerAsync)(
+                at(&dst),
+                dst.mem.dev.ctx,
+                at(&src),
+                src.mem.dev.ctx,
+                dst.bytes as usize,
+                self.raw,
+            )
+        };
+        self.dev.check("cuMemcpyPeerAsync", s)
+    }
+
+    pub(crate) fn fill(&self, dst: Span<'_, Mem>, pattern: u64, width: u32) -> Result<()> {
+        let wide = u64::from(width);
+        if !matches!(width, 1 | 2 | 4 | 8) || !dst.bytes.is_multiple_of(wide) {
+            return fail(
+                Code::Invalid,
+                format!("fill: a pattern of {width} bytes over {} bytes", dst.bytes),
+            );
+        }
+        if dst.bytes == 0 {
+            return Ok(());
+        }
+        let _in = self.dev.enter()?;
+        let d = self.dev.driver();
+        for f in fills(at(&dst), dst.bytes, pattern, width) {
+            // SAFETY: every fill lies inside the span, which the host keeps alive until the stream has passed it.
+            let (name, s) = unsafe {
+                match f {
+                    Fill::D8(to, v, n) => {
+                        ("cuMemsetD8Async", (d.cuMemsetD8Async)(to, v, n, self.raw))
+                    }
+                    Fill::D16(to, v, n) => {
+                        ("cuMemsetD16Async", (d.cuMemsetD16Async)(to, v, n, self.raw))
+                    }
+                    Fill::D32(to, v, n) => {
+                        ("cuMemsetD32Async", (d.cuMemsetD32Async)(to, v, n, self.raw))
+                    }
+                    Fill::Column8(to, pitch, v, n) => (
+                        "cuMemsetD2D8Async",
+                        (d.cuMemsetD2D8Async)(to, pitch, v, 1, n, self.raw),
+                    ),
+                    Fill::Column32(to, pitch, v, n) => (
+                        "cuMemsetD2D32Async",
+                        (d.cuMemsetD2D32Async)(to, pitch, v, 1, n, self.raw),
+                    ),
+                }
+            };
+            self.dev.check(name, s)?;
+        }
+        Ok(())
+    }
+}
+
+/// One fill of the driver: address, value, count; columns with their pitch before the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    D8(Address, u8, usize),
+    D16(Address, u16, usize),
+    D32(Address, u32, usize),
+    Column8(Address, usize, u8, usize),
+    Column32(Address, usize, u32, usize),
+}
+
+/// How the driver, which fills with 1, 2 or 4 aligned bytes, repeats `width` bytes of `pattern` over `bytes` from `to`.
+pub(crate) fn fills(
+    to: Address,
+    bytes: u64,
+    pattern: u64,
+    width: u32,
+) -> impl Iterator<Item = Fill> {
+    let b = pattern.to_le_bytes();
+    let n = (bytes / u64::from(width)) as usize;
+    let word = |i: usize| u32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
+    let alike = |w: usize| b[..width as usize].chunks(w).all(|c| c == &b[..w]);
+    let mut out = [None; 8];
+    if alike(1) {
+        out[0] = Some(Fill::D8(to, b[0], bytes as usize));
+    } else if alike(2.min(width as usize)) && to.is_multiple_of(2) {
+        out[0] = Some(Fill::D16(
+            to,
+            u16::from_le_bytes([b[0], b[1]]),
+            bytes as usize / 2,
+        ));
+    } else if width >= 4 && alike(4) && to.is_multiple_of(4) {
+        out[0] = Some(Fill::D32(to, word(0), bytes as usize / 4));
+    } else if width == 8 && to.is_multiple_of(4) {
+        out[0] = Some(Fill::Column32(to, 8, word(0), n));
+        out[1] = Some(Fill::Column32(to + 4, 8, word(4), n));
+    } else {
+        for (i, o) in out.iter_mut().enumerate().take(width as usize) {
+            *o = Some(Fill::Column8(to + i as u64, width as usize, b[i], n));
+        }
+    }
+    out.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the fills leave in memory.
+    fn played(offset: u64, bytes: u64, pattern: u64, width: u32) -> Vec<u8> {
+        let mut m = vec![0xEE; (offset + bytes) as usize + 16];
+        for f in fills(offset, bytes, pattern, width) {
+            let mut put = |at: usize, v: &[u8]| m[at..at + v.len()].copy_from_slice(v);
+            match f {
+                Fill::D8(a, v, n) => (0..n).for_each(|i| put(a as usize + i, &[v])),
+                Fill::D16(a, v, n) => {
+                    assert_eq!(a % 2, 0);
+                    (0..n).for_each(|i| put(a as usize + 2 * i, &v.to_le_bytes()))
+                }
+                Fill::D32(a, v, n) => {
+                    assert_eq!(a % 4, 0);
+                    (0..n).for_each(|i| put(a as usize + 4 * i, &v.to_le_bytes()))
+                }
+                Fill::Column8(a, p, v, n) => (0..n).for_each(|i| put(a as usize + p * i, &[v])),
+                Fill::Column32(a, p, v, n) => {
+                    assert_eq!(a % 4, 0);
+                    (0..n).for_each(|i| put(a as usize + p * i, &v.to_le_bytes()))
+                }
+            }
+        }
+        m
+    }
+
+    #[test]
+    fn any_pattern_at_any_address_repeats_and_touches_nothing_else() {
+        let patterns = [
+            0,
+            0x3f80_0000,
+            0x0102_0304_0506_0708,
+            0x1111_1111_1111_1111,
+            0xabcd_abcd_abcd_abcd,
+            0x0000_0001_0000_0001,
+        ];
+        for width in [1, 2, 4, 8] {
+            for offset in 0..8 {
+                for pattern in patterns {
+                    let bytes = 24;
+                    let got = played(offset, bytes, pattern, width);
+                    let mut want = vec![0xEE; got.len()];
+                    for i in 0..bytes as usize {
+                        want[offset as usize + i] = pattern.to_le_bytes()[i % width as usize];
+                    }
+                    assert_eq!(got, want, "{width} bytes of {pattern:#x} at {offset}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_one_fill() {
+        assert_eq!(
+            fills(4, 4096, 0, 4).collect::<Vec<_>>(),
+            [Fill::D8(4, 0, 4096)]
+        );
+        assert_eq!(fills(8, 16, 0x3f80_0000, 4).count(), 1);
+    }
+}

@@ -1,0 +1,251 @@
+//! NVIDIA GPUs through the CUDA driver, with cuBLASLt, NVRTC and NCCL where they are installed. Nothing of CUDA is needed to build it: every
+//! library is opened at run time (`library`), and one that is missing is an error that names it and where it was looked for.
+//!
+//! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`, `cuda.libcublaslt`, `cuda.libnccl`
+//! (files), `cuda.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`.
+
+// The compute half, which uses the rest of the tables, comes next.
+#![allow(dead_code)]
+
+mod caller;
+mod copy;
+mod device;
+mod driver;
+mod error;
+mod library;
+mod memory;
+mod settings;
+mod stream;
+mod wait;
+
+use copy::Rows;
+use crossweave_abi as abi;
+use crossweave_plugin::{
+    Backend, Code, Host, HostCall, Info, MemKind, NoCollectives, NoOps, Optional, Result, Span,
+    fail, unsupported,
+};
+use device::{Api, Dev, lock};
+pub use memory::{Mem, native};
+pub use settings::{KEYS, Settings};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+pub use stream::{Event, Stream};
+
+crossweave_plugin::declare_backend!(Cuda, name = "cuda", vendor = "Crossweave");
+
+/// CUDA as a plugin. The driver is opened when it is first asked for.
+pub struct Cuda {
+    host: Host,
+    settings: Settings,
+    /// Set once it has been opened; a failure is tried again, as a driver may be installed meanwhile.
+    api: Mutex<Option<Arc<Api>>>,
+}
+
+/// An open device.
+pub struct Device(pub(crate) Arc<Dev>);
+
+impl Cuda {
+    /// With settings of the caller's instead of the host's: for tests, and for programs that link the back end.
+    pub fn with(host: Host, settings: Settings) -> Cuda {
+        Cuda {
+            host,
+            settings,
+            api: Mutex::new(None),
+        }
+    }
+
+    fn api(&self) -> Result<Arc<Api>> {
+        let mut api = lock(&self.api);
+        if let Some(a) = &*api {
+            return Ok(a.clone());
+        }
+        let opened = Api::open(self.host, &self.settings)?;
+        *api = Some(opened.clone());
+        Ok(opened)
+    }
+}
+
+/// The address of a 64-bit word.
+fn word(w: &Span<'_, Mem>) -> Result<u64> {
+    let at = memory::at(w);
+    match w.bytes < 8 || !at.is_multiple_of(8) {
+        true => fail(
+            Code::Invalid,
+            format!(
+                "a word of {} bytes at {at:#x}: give 8 aligned bytes",
+                w.bytes
+            ),
+        ),
+        false => Ok(at),
+    }
+}
+
+impl Backend for Cuda {
+    type Device = Device;
+    type Mem = Mem;
+    type Stream = Stream;
+    type Event = Event;
+    type Ops = NoOps;
+    type Collectives = NoCollectives;
+    const OPTIONAL: Optional = Optional {
+        attr: true,
+        import: true,
+        export: true,
+        elapsed: true,
+        host_call: true,
+        wait_value: true,
+        write_value: true,
+        copy_peer: true,
+        peer_access: true,
+    };
+
+    fn init(host: Host) -> Result<Cuda> {
+        Ok(Cuda::with(host, Settings::of(&host)))
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        Ok(self.api()?.count)
+    }
+
+    fn open(&self, index: u32) -> Result<Device> {
+        self.api()?.device(index).map(Device)
+    }
+
+    fn info(&self, d: &Device) -> Result<Info> {
+        let dev = &d.0;
+        let (mem_free, mem_total) = dev.memory()?;
+        let f = dev.driver();
+        Ok(Info {
+            kind: 2,
+            mem_total,
+            mem_free,
+            caps: abi::CAP_DETERMINISTIC,
+            numa_node: dev.facts.numa.unwrap_or(u32::MAX),
+            align: 256,
+            uuid: dev.uuid(),
+            name: dev.text("cuDeviceGetName", f.cuDeviceGetName)?,
+            pci_bus_id: dev.text("cuDeviceGetPCIBusId", f.cuDeviceGetPCIBusId)?,
+            arch: dev.arch(),
+        })
+    }
+
+    fn attr(&self, d: &Device, key: &str) -> Result<Vec<u8>> {
+        let v = d.0.api.version;
+        let text = match key {
+            "cuda.driver" => format!("{}.{} ({})", v / 1000, v % 1000 / 10, d.0.api.file),
+            "cuda.sm_count" => d.0.facts.sm_count.to_string(),
+            "cuda.mem_ops" => d.0.facts.mem_ops.to_string(),
+            _ => return unsupported(format!("attribute {key:?}")),
+        };
+        Ok(text.into_bytes())
+    }
+
+    fn alloc(&self, d: &Device, kind: MemKind, bytes: u64, align: u64) -> Result<Mem> {
+        match kind {
+            MemKind::HostPinned => Mem::pinned(&d.0, bytes, align),
+            MemKind::Device => Mem::device(&d.0, kind, bytes, align),
+            MemKind::Symmetric => Mem::device(&d.0, kind, bytes, align),
+        }
+    }
+
+    fn map(&self, m: &Mem) -> Result<*mut u8> {
+        m.map()
+    }
+
+    fn import(&self, d: &Device, n: &abi::Native) -> Result<Mem> {
+        Mem::import(&d.0, n)
+    }
+
+    fn export(&self, m: &Mem, native_type: u32) -> Result<abi::Native> {
+        m.export(native_type)
+    }
+
+    fn stream(&self, d: &Device, priority: i32) -> Result<Stream> {
+        Stream::new(&d.0, priority)
+    }
+
+    fn stream_query(&self, s: &Stream) -> Result<bool> {
+        s.query()
+    }
+
+    fn stream_sync(&self, s: &Stream, timeout: Option<Duration>) -> Result<()> {
+        s.sync(timeout)
+    }
+
+    fn event(&self, d: &Device) -> Result<Event> {
+        Event::new(&d.0, 0)
+    }
+
+    fn record(&self, e: &Event, s: &Stream) -> Result<()> {
+        e.record(s)
+    }
+
+    fn event_query(&self, e: &Event) -> Result<bool> {
+        e.query()
+    }
+
+    fn event_sync(&self, e: &Event, timeout: Option<Duration>) -> Result<()> {
+        e.sync(timeout)
+    }
+
+    fn elapsed(&self, from: &Event, to: &Event) -> Result<u64> {
+        from.elapsed(to)
+    }
+
+    fn wait_event(&self, s: &Stream, e: &Event) -> Result<()> {
+        s.wait_event(e)
+    }
+
+    fn host_call(&self, s: &Stream, f: HostCall) -> Result<()> {
+        s.host_call(f)
+    }
+
+    fn wait_value(&self, s: &Stream, w: Span<'_, Mem>, at_least: u64) -> Result<()> {
+        s.wait_value(word(&w)?, at_least)
+    }
+
+    fn write_value(&self, s: &Stream, w: Span<'_, Mem>, value: u64) -> Result<()> {
+        s.write_value(word(&w)?, value)
+    }
+
+    fn copy(&self, s: &Stream, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
+        if dst.bytes != src.bytes {
+            return fail(
+                Code::Invalid,
+                format!("copy: {} bytes onto {}", src.bytes, dst.bytes),
+            );
+        }
+        s.copy(memory::at(&dst), memory::at(&src), dst.bytes)
+    }
+
+    fn copy_2d(
+        &self,
+        s: &Stream,
+        dst: Span<'_, Mem>,
+        dpitch: u64,
+        src: Span<'_, Mem>,
+        spitch: u64,
+        width: u64,
+        height: u64,
+    ) -> Result<()> {
+        let rows = Rows {
+            dpitch,
+            spitch,
+            width,
+            height,
+        };
+        s.copy_2d(dst, src, rows)
+    }
+
+    fn copy_peer(&self, s: &Stream, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
+        s.copy_peer(dst, src)
+    }
+
+    fn fill(&self, s: &Stream, dst: Span<'_, Mem>, pattern: u64, pattern_bytes: u32) -> Result<()> {
+        s.fill(dst, pattern, pattern_bytes)
+    }
+
+    fn peer_access(&self, from: &Device, to: &Device) -> Result<(u32, u32)> {
+        Ok((from.0.reach(&to.0)?, 0))
+    }
+}

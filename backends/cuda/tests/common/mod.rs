@@ -1,0 +1,159 @@
+//! The back end on the simulator: compiled by the system's C compiler into the target folder, opened by the way the real driver is.
+
+#![allow(dead_code)]
+
+use crossweave_backend_cuda::{Cuda, Device, Mem, Settings, Stream};
+use crossweave_plugin::{Backend, Host, MemKind, Span};
+use libloading::Library;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+
+/// The simulator's file for this test program.
+pub fn simulator(program: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let out = dir.join(format!("libsimulator-{program}.so"));
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulator");
+    let mut sources: Vec<PathBuf> = std::fs::read_dir(&from)
+        .expect("the simulator's sources")
+        .map(|e| e.expect("an entry").path())
+        .filter(|p| p.extension().is_some_and(|x| x == "c"))
+        .collect();
+    sources.sort();
+    let run = Command::new("cc")
+        .args([
+            "-std=gnu11",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-pthread",
+            "-lm",
+            "-o",
+        ])
+        .arg(&out)
+        .args(&sources)
+        .output()
+        .expect("a C compiler (cc)");
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    out
+}
+
+/// The back end on the simulator, and the simulator's own functions.
+pub struct Simulated {
+    pub b: Cuda,
+    pub sim: Library,
+}
+
+impl Simulated {
+    /// Of a test program whose tests run one after another or on devices of their own.
+    pub fn new(program: &str) -> Simulated {
+        let file = simulator(program);
+        let settings = |key: &str| (key.to_string(), file.display().to_string());
+        let mut s = Settings::default();
+        for key in [
+            "cuda.libcuda",
+            "cuda.libnccl",
+            "cuda.libnvrtc",
+            "cuda.libcublaslt",
+        ] {
+            let (k, v) = settings(key);
+            s = s.with(&k, v);
+        }
+        Simulated {
+            b: Cuda::with(Host::none(), s),
+            // SAFETY: a library of ours without constructors.
+            sim: unsafe { Library::new(&file) }.expect("the simulator opens"),
+        }
+    }
+
+    /// A function of the simulator's that takes and gives integers.
+    pub fn ask(&self, name: &str, arg: i64) -> i64 {
+        // SAFETY: `sim_*` functions of one integer argument.
+        unsafe {
+            let f = self
+                .sim
+                .get::<unsafe extern "C" fn(i64) -> i64>(name.as_bytes())
+                .expect(name);
+            f(arg)
+        }
+    }
+
+    /// Contexts this thread has entered and not left.
+    pub fn depth(&self) -> i64 {
+        self.ask("sim_depth", 0) as i32 as i64
+    }
+
+    pub fn live(&self, kind: char) -> i64 {
+        self.ask("sim_live", kind as i64)
+    }
+
+    pub fn kill(&self, device: u32, status: i32) {
+        // SAFETY: the simulator's function of two ints.
+        unsafe {
+            let f = self
+                .sim
+                .get::<unsafe extern "C" fn(i32, i32)>(b"sim_kill")
+                .expect("sim_kill");
+            f(device as i32, status)
+        }
+    }
+
+    /// What was launched since the last question, a line each.
+    pub fn launches(&self) -> Vec<String> {
+        let mut b = vec![0u8; 1 << 16];
+        // SAFETY: the simulator writes at most the stated length.
+        unsafe {
+            let f = self
+                .sim
+                .get::<unsafe extern "C" fn(*mut u8, usize) -> i32>(b"sim_launches")
+                .expect("sim_launches");
+            f(b.as_mut_ptr(), b.len());
+        }
+        let text = String::from_utf8_lossy(b.split(|c| *c == 0).next().unwrap_or(&[])).into_owned();
+        text.lines().map(str::to_string).collect()
+    }
+
+    pub fn pinned(&self, d: &Device, bytes: u64) -> Mem {
+        self.b
+            .alloc(d, MemKind::HostPinned, bytes, 0)
+            .expect("pinned memory")
+    }
+
+    pub fn device_memory(&self, d: &Device, bytes: u64) -> Mem {
+        self.b
+            .alloc(d, MemKind::Device, bytes, 0)
+            .expect("device memory")
+    }
+
+    /// The bytes of pinned memory; touched only while streams are idle.
+    #[allow(clippy::mut_from_ref)]
+    pub fn bytes<'a>(&self, m: &'a Mem, n: usize) -> &'a mut [u8] {
+        // SAFETY: mapped memory of at least that many bytes.
+        unsafe { std::slice::from_raw_parts_mut(self.b.map(m).expect("mapped"), n) }
+    }
+
+    /// Holds a stream until the sender is used or dropped.
+    pub fn stall(&self, s: &Stream) -> mpsc::Sender<()> {
+        let (open, gate) = mpsc::channel::<()>();
+        let wait = move |_| {
+            let _ = gate.recv();
+        };
+        self.b.host_call(s, Box::new(wait)).expect("a host call");
+        open
+    }
+}
+
+pub fn span(m: &Mem, offset: u64, bytes: u64) -> Span<'_, Mem> {
+    Span {
+        mem: m,
+        offset,
+        bytes,
+    }
+}

@@ -1,0 +1,249 @@
+/* A simulator of the CUDA driver over host memory, for tests of the back end's host side: streams are threads, copies and fills happen, events
+ * and waits order them, and kernels are written down, not executed. It is not CUDA, and nothing it shows says anything of a GPU.
+ *
+ * It is stricter than the driver where that finds mistakes: a call that needs a context fails without one, copies must lie inside
+ * memory that was allocated or registered, and what is freed twice or never is counted. `sim_*` are the tests' own functions. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int st;
+typedef uint64_t addr;
+enum { DEVICES = 8, OK = 0, INVALID = 1, OOM = 2, NO_CONTEXT = 201, BAD_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600 };
+#define API __attribute__((visibility("default")))
+
+static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
+
+typedef struct ctx { int dev, retained, dead, peers; } ctx;
+static ctx contexts[DEVICES];
+static int visible = DEVICES, mem_ops = 1;
+static __thread ctx *stack[64];
+static __thread int depth;
+
+#define HERE() ctx *c = depth ? stack[depth - 1] : NULL; if (!c) return NO_CONTEXT; if (c->dead) return c->dead
+
+/* ---- memory: blocks by kind, 'd' device, 'h' pinned, 'r' registered */
+typedef struct block { char *p; size_t n; char kind; int dev; struct block *next; } block;
+static block *blocks;
+static size_t live[256], used[DEVICES], capacity = 1ull << 30;
+static block *find(addr a, size_t n) {
+  for (block *b = blocks; b; b = b->next)
+    if ((addr)b->p <= a && a + n <= (addr)b->p + b->n) return b;
+  return NULL;
+}
+static void add(char *p, size_t n, char kind, int dev) {
+  block *b = malloc(sizeof *b);
+  *b = (block){p, n, kind, dev, blocks};
+  blocks = b; live[(unsigned char)kind]++;
+}
+static int take(char *p, char kind) {
+  for (block **at = &blocks; *at; at = &(*at)->next)
+    if ((*at)->p == p && (*at)->kind == kind) {
+      block *b = *at;
+      *at = b->next; live[(unsigned char)kind]--;
+      if (kind == 'd') used[b->dev] -= b->n;
+      free(b); return 1;
+    }
+  return 0;
+}
+
+/* ---- streams */
+typedef struct event { uint64_t asked, passed, at; ctx *c; } event;
+typedef struct command {
+  char kind; addr dst, src; size_t n, dpitch, spitch, rows; uint64_t v; unsigned width;
+  event *e; void (*fn)(void *); void *arg; void (*run)(void *); struct command *next;
+} command;
+typedef struct stream { ctx *c; command *first, **last; int busy, dead, priority; pthread_t t; } stream;
+static int streams, events, launches;
+static char launched[1 << 16];
+
+static uint64_t now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
+static void nap(void) { struct timespec t = {0, 200000}; nanosleep(&t, NULL); }
+
+static void *serve(void *arg) {
+  stream *s = arg;
+  pthread_mutex_lock(&big);
+  for (;;) {
+    while (!s->first && !s->dead) pthread_cond_wait(&moved, &big);
+    if (!s->first) break;
+    command *q = s->first;
+    s->first = q->next; if (!s->first) s->last = &s->first;
+    s->busy = 1;
+    if (!s->c->dead) switch (q->kind) {
+      case 'c': for (size_t i = 0; i < q->rows; i++) memmove((char *)q->dst + i * q->dpitch, (char *)q->src + i * q->spitch, q->n); break;
+      case 'f': for (size_t i = 0; i < q->rows; i++) for (size_t k = 0; k < q->n; k++) memcpy((char *)q->dst + i * q->dpitch + k * q->width, &q->v, q->width); break;
+      case 'e': if (q->v > q->e->passed) { q->e->passed = q->v; q->e->at = now(); } break;
+      case 'w': while (q->e->passed < q->v && !s->c->dead && !q->e->c->dead) pthread_cond_wait(&moved, &big); break;
+      case 'g': while (__atomic_load_n((uint64_t *)q->dst, __ATOMIC_ACQUIRE) < q->v && !s->c->dead) { pthread_mutex_unlock(&big); nap(); pthread_mutex_lock(&big); } break;
+      case 's': __atomic_store_n((uint64_t *)q->dst, q->v, __ATOMIC_RELEASE); break;
+      case 'h': pthread_mutex_unlock(&big); q->fn(q->arg); pthread_mutex_lock(&big); break;
+      case 'x': pthread_mutex_unlock(&big); q->run(q->arg); pthread_mutex_lock(&big); break;
+      case 'k': if (q->v) s->c->dead = (int)q->v; break;
+    }
+    free(q);
+    s->busy = 0;
+    pthread_cond_broadcast(&moved);
+  }
+  free(s); streams--;
+  pthread_cond_broadcast(&moved);
+  pthread_mutex_unlock(&big);
+  return NULL;
+}
+static st push(stream *s, command x) {
+  command *q = malloc(sizeof *q);
+  *q = x; q->next = NULL;
+  pthread_mutex_lock(&big);
+  *s->last = q; s->last = &q->next;
+  pthread_cond_broadcast(&moved);
+  pthread_mutex_unlock(&big);
+  return OK;
+}
+
+/* ---- the driver */
+API st cuInit(unsigned f) { if (f) return INVALID; for (int i = 0; i < DEVICES; i++) contexts[i].dev = i; return visible ? OK : 100; }
+API st cuDriverGetVersion(int *v) { *v = 12080; return OK; }
+API st cuGetErrorName(st s, const char **p) { *p = s == OOM ? "CUDA_ERROR_OUT_OF_MEMORY" : s == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : s == 719 ? "CUDA_ERROR_LAUNCH_FAILED" : s == NO_CONTEXT ? "CUDA_ERROR_INVALID_CONTEXT" : s == INVALID ? "CUDA_ERROR_INVALID_VALUE" : NULL; return *p ? OK : INVALID; }
+API st cuGetErrorString(st s, const char **p) { *p = s ? "simulated" : "no error"; return OK; }
+API st cuDeviceGetCount(int *n) { *n = visible; return OK; }
+API st cuDeviceGet(int *d, int i) { if (i < 0 || i >= visible) return 101; *d = i; return OK; }
+API st cuDeviceGetName(char *p, int n, int d) { snprintf(p, n, "SIMULATED GPU %d", d); return OK; }
+API st cuDeviceGetUuid_v2(unsigned char *p, int d) { memset(p, 0xA0 + d, 16); return OK; }
+API st cuDeviceGetPCIBusId(char *p, int n, int d) { snprintf(p, n, "0000:%02x:00.0", d + 1); return OK; }
+API st cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = capacity; return OK; }
+API st cuDeviceGetAttribute(int *v, unsigned a, int d) {
+  (void)d;
+  switch (a) {
+    case 1: *v = 1024; return OK;
+    case 8: *v = 49152; return OK;
+    case 10: *v = 32; return OK;
+    case 11: *v = 0x7fffffff; return OK;
+    case 16: *v = 132; return OK;
+    case 75: *v = 9; return OK;
+    case 76: *v = 0; return OK;
+    case 97: *v = 232448; return OK;
+    case 93: case 122: *v = mem_ops; return OK;
+    default: return INVALID;
+  }
+}
+API st cuDeviceCanAccessPeer(int *v, int a, int b) { *v = a != b; return OK; }
+API st cuDevicePrimaryCtxRetain(ctx **p, int d) { pthread_mutex_lock(&big); contexts[d].retained++; pthread_mutex_unlock(&big); *p = &contexts[d]; return OK; }
+API st cuDevicePrimaryCtxRelease_v2(int d) { pthread_mutex_lock(&big); int n = contexts[d].retained--; pthread_mutex_unlock(&big); return n > 0 ? OK : NO_CONTEXT; }
+API st cuCtxPushCurrent_v2(ctx *p) { if (!p || p->retained <= 0 || depth == 64) return NO_CONTEXT; stack[depth++] = p; return OK; }
+API st cuCtxPopCurrent_v2(ctx **p) { if (!depth) return NO_CONTEXT; *p = stack[--depth]; return OK; }
+API st cuCtxGetStreamPriorityRange(int *least, int *greatest) { HERE(); *least = 0; *greatest = -5; return OK; }
+API st cuCtxEnablePeerAccess(ctx *o, unsigned f) { HERE(); if (f) return INVALID; if (c->peers >> o->dev & 1) return 704; c->peers |= 1 << o->dev; return OK; }
+API st cuMemGetInfo_v2(size_t *f, size_t *t) { HERE(); *f = capacity - used[c->dev]; *t = capacity; return OK; }
+API st cuMemAlloc_v2(addr *p, size_t n) {
+  HERE();
+  if (!n) return INVALID;
+  pthread_mutex_lock(&big);
+  st r = OOM;
+  if (used[c->dev] + n <= capacity) {
+    char *m = aligned_alloc(256, (n + 255) / 256 * 256);
+    memset(m, 0xCB, n);
+    used[c->dev] += n; add(m, n, 'd', c->dev); *p = (addr)m; r = OK;
+  }
+  pthread_mutex_unlock(&big);
+  return r;
+}
+static st release(char *p, char kind, int give) {
+  pthread_mutex_lock(&big);
+  int had = take(p, kind);
+  pthread_mutex_unlock(&big);
+  if (had && give) free(p);
+  return had ? OK : INVALID;
+}
+API st cuMemFree_v2(addr p) { HERE(); return release((char *)p, 'd', 1); }
+API st cuMemHostAlloc(void **p, size_t n, unsigned f) {
+  HERE();
+  if (!n || f > 7) return INVALID;
+  *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
+  pthread_mutex_lock(&big); add(*p, n, 'h', c->dev); pthread_mutex_unlock(&big);
+  return OK;
+}
+API st cuMemFreeHost(void *p) { HERE(); return release(p, 'h', 1); }
+API st cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
+  HERE();
+  if (!n || f > 15) return INVALID;
+  pthread_mutex_lock(&big);
+  st r = find((addr)p, n) ? 712 : OK;
+  if (!r) add(p, n, 'r', c->dev);
+  pthread_mutex_unlock(&big);
+  return r;
+}
+API st cuMemHostUnregister(void *p) { HERE(); return release(p, 'r', 0); }
+API st cuMemHostGetDevicePointer_v2(addr *a, void *p, unsigned f) { HERE(); if (f) return INVALID; pthread_mutex_lock(&big); block *b = find((addr)p, 1); pthread_mutex_unlock(&big); if (!b || b->kind == 'd') return INVALID; *a = (addr)p; return OK; }
+static int inside(addr a, size_t n) { pthread_mutex_lock(&big); int y = find(a, n) != NULL; pthread_mutex_unlock(&big); return y; }
+API st cuMemcpyAsync(addr d, addr s, size_t n, stream *q) { HERE(); if (!inside(d, n) || !inside(s, n)) return INVALID; return push(q, (command){.kind = 'c', .dst = d, .src = s, .n = n, .rows = 1}); }
+API st cuMemcpyPeerAsync(addr d, ctx *dc, addr s, ctx *sc, size_t n, stream *q) { HERE(); if (!dc || !sc || !inside(d, n) || !inside(s, n)) return INVALID; return push(q, (command){.kind = 'c', .dst = d, .src = s, .n = n, .rows = 1}); }
+typedef struct copy2d { size_t sx, sy; unsigned st; const void *sh; addr sd; void *sa; size_t sp, dx, dy; unsigned dt; void *dh; addr dd; void *da; size_t dp, w, h; } copy2d;
+API st cuMemcpy2DAsync_v2(const copy2d *x, stream *q) {
+  HERE();
+  if (x->st != 4 || x->dt != 4 || x->sp < x->w || x->dp < x->w) return INVALID;
+  if (!inside(x->sd, x->sp * (x->h - 1) + x->w) || !inside(x->dd, x->dp * (x->h - 1) + x->w)) return INVALID;
+  return push(q, (command){.kind = 'c', .dst = x->dd, .src = x->sd, .n = x->w, .rows = x->h, .dpitch = x->dp, .spitch = x->sp});
+}
+static st fill(addr d, size_t pitch, uint64_t v, unsigned w, size_t n, size_t rows, stream *q) {
+  if (d % w || !inside(d, (rows - 1) * pitch + n * w)) return INVALID;
+  return push(q, (command){.kind = 'f', .dst = d, .dpitch = pitch, .v = v, .width = w, .n = n, .rows = rows});
+}
+API st cuMemsetD8Async(addr d, uint8_t v, size_t n, stream *q) { HERE(); return fill(d, 0, v, 1, n, 1, q); }
+API st cuMemsetD16Async(addr d, uint16_t v, size_t n, stream *q) { HERE(); return fill(d, 0, v, 2, n, 1, q); }
+API st cuMemsetD32Async(addr d, uint32_t v, size_t n, stream *q) { HERE(); return fill(d, 0, v, 4, n, 1, q); }
+API st cuMemsetD2D8Async(addr d, size_t p, uint8_t v, size_t w, size_t h, stream *q) { HERE(); return fill(d, p, v, 1, w, h, q); }
+API st cuMemsetD2D32Async(addr d, size_t p, uint32_t v, size_t w, size_t h, stream *q) { HERE(); return fill(d, p, v, 4, w, h, q); }
+API st cuStreamCreateWithPriority(stream **p, unsigned f, int priority) {
+  HERE();
+  if (f != 1 || priority > 0 || priority < -5) return INVALID;
+  stream *s = calloc(1, sizeof *s);
+  s->c = c; s->last = &s->first; s->priority = priority;
+  pthread_mutex_lock(&big); streams++; pthread_mutex_unlock(&big);
+  pthread_create(&s->t, NULL, serve, s);
+  pthread_detach(s->t);
+  *p = s;
+  return OK;
+}
+API st cuStreamDestroy_v2(stream *s) { ctx *c = depth ? stack[depth - 1] : NULL; if (!c) return NO_CONTEXT; pthread_mutex_lock(&big); s->dead = 1; pthread_cond_broadcast(&moved); pthread_mutex_unlock(&big); return OK; }
+API st cuStreamQuery(stream *s) { HERE(); pthread_mutex_lock(&big); int busy = s->busy || s->first; int dead = s->c->dead; pthread_mutex_unlock(&big); return dead ? dead : busy ? NOT_READY : OK; }
+API st cuStreamWaitEvent(stream *s, event *e, unsigned f) { HERE(); if (f) return INVALID; pthread_mutex_lock(&big); uint64_t v = e->asked; pthread_mutex_unlock(&big); return push(s, (command){.kind = 'w', .e = e, .v = v}); }
+API st cuLaunchHostFunc(stream *s, void (*fn)(void *), void *arg) { HERE(); return push(s, (command){.kind = 'h', .fn = fn, .arg = arg}); }
+API st cuStreamWaitValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); if (!mem_ops) return 801; if (f || a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 'g', .dst = a, .v = v}); }
+API st cuStreamWriteValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); if (!mem_ops) return 801; if (f || a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 's', .dst = a, .v = v}); }
+API st cuEventCreate(event **p, unsigned f) { HERE(); if (f > 7) return INVALID; *p = calloc(1, sizeof **p); (*p)->c = c; pthread_mutex_lock(&big); events++; pthread_mutex_unlock(&big); return OK; }
+API st cuEventDestroy_v2(event *e) { if (!depth) return NO_CONTEXT; (void)e; pthread_mutex_lock(&big); events--; pthread_mutex_unlock(&big); return OK; /* queued records and waits may still name it: its bytes stay */ }
+API st cuEventRecord(event *e, stream *s) { HERE(); if (e->c != s->c) return BAD_HANDLE; pthread_mutex_lock(&big); uint64_t v = ++e->asked; pthread_mutex_unlock(&big); return push(s, (command){.kind = 'e', .e = e, .v = v}); }
+API st cuEventQuery(event *e) { HERE(); pthread_mutex_lock(&big); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; pthread_mutex_unlock(&big); return r; }
+API st cuEventElapsedTime(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
+
+/* ---- kernels: a module is any image that starts with SIMCUBIN; a function is its name */
+static int modules;
+API st cuModuleLoadData(void **m, const void *image) { HERE(); if (memcmp(image, "SIMCUBIN", 8)) return 200; *m = strdup(image); pthread_mutex_lock(&big); modules++; pthread_mutex_unlock(&big); return OK; }
+API st cuModuleUnload(void *m) { if (!depth) return NO_CONTEXT; free(m); pthread_mutex_lock(&big); modules--; pthread_mutex_unlock(&big); return OK; }
+API st cuModuleGetFunction(void **f, void *m, const char *name) { HERE(); if (!strstr(m, name)) return NOT_FOUND; *f = strdup(name); return OK; }
+API st cuFuncSetAttribute(void *f, unsigned a, int v) { HERE(); (void)f; return a == 8 && v <= 232448 ? OK : INVALID; }
+API st cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **params, void **extra) {
+  HERE();
+  if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024 || gy > 65535 || gz > 65535 || shared > 232448 || (params && extra)) return INVALID;
+  pthread_mutex_lock(&big);
+  launches++;
+  size_t at = strlen(launched);
+  snprintf(launched + at, sizeof launched - at, "%s %u,%u,%u %u,%u,%u %u\n", (char *)f, gx, gy, gz, bx, by, bz, shared);
+  pthread_mutex_unlock(&big);
+  return push(s, (command){.kind = 'k', .v = strcmp(f, "sim_goes_astray") ? 0 : 700});
+}
+
+/* ---- for the tests */
+API int sim_depth(void) { return depth; }
+API ctx *sim_context(int dev) { return &contexts[dev]; }
+API int sim_retained(int dev) { return contexts[dev].retained; }
+API void sim_kill(int dev, int status) { pthread_mutex_lock(&big); contexts[dev].dead = status; pthread_cond_broadcast(&moved); pthread_mutex_unlock(&big); }
+API void sim_mem_ops(int yes) { mem_ops = yes; }
+API size_t sim_live(int kind) { pthread_mutex_lock(&big); size_t n = kind == 's' ? (size_t)streams : kind == 'e' ? (size_t)events : kind == 'm' ? (size_t)modules : live[kind]; pthread_mutex_unlock(&big); return n; }
+API void sim_capacity(size_t n) { capacity = n; }
+API int sim_priority(stream *s) { return s->priority; }
+API int sim_launches(char *out, size_t n) { pthread_mutex_lock(&big); if (out && n) { snprintf(out, n, "%s", launched); launched[0] = 0; } int k = launches; pthread_mutex_unlock(&big); return k; }
+API void sim_enqueue(stream *s, void (*run)(void *), void *arg) { push(s, (command){.kind = 'x', .run = run, .arg = arg}); }
