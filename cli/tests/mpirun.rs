@@ -526,6 +526,23 @@ fn back_ends_of_different_processes_train_to_the_bits_of_threads() {
         c.args(of(family)).args(["--plugin", &file]);
         ok(c);
         same(&s.path("threads"), &s.path(family));
+        // The rank on the other back end is killed, and the run goes on from its checkpoint on other ranks.
+        let out = format!("{family}-killed");
+        let kill = "faults=[{\"rank\": 1, \"kind\": \"kill\", \"step\": 6}]";
+        let own: &[&str] = match family {
+            "mpich" => &["-disable-auto-cleanup"],
+            _ => &[],
+        };
+        let mut c = launcher(&s, family, 1, own, &[]);
+        c.args(of(&out)).args(["--set", kill]);
+        c.args([":", "-n", "1", env!("CARGO_BIN_EXE_crossweave")]);
+        c.args(of(&out)).args(["--plugin", &file, "--set", kill]);
+        let o = c.output().expect("it starts");
+        let said = text(&o);
+        assert!(!o.status.success(), "{said}");
+        assert!(said.contains("rank 1 died without a word"), "{said}");
+        s.ok(&["train", "config.json", "--ranks", "2", "--resume", &out]);
+        same(&s.path("threads"), &s.path(&out));
     }
 }
 
