@@ -127,7 +127,7 @@ impl Prepared {
 
 /// Collects the operands of a pass and makes it.
 pub struct Binds<'a> {
-    op: &'a Op<'a>,
+    op: Option<&'a Op<'a>>,
     facts: &'a Facts,
     list: Vec<Bind>,
 }
@@ -136,18 +136,39 @@ impl<'a> Binds<'a> {
     /// For one pass of `op`.
     pub fn new(op: &'a Op<'a>, facts: &'a Facts) -> Binds<'a> {
         Binds {
-            op,
+            op: Some(op),
             facts,
             list: vec![],
         }
     }
 
+    /// For a pass of the device's own.
+    pub(crate) fn internal(facts: &'a Facts) -> Binds<'a> {
+        Binds {
+            op: None,
+            facts,
+            list: vec![],
+        }
+    }
+
+    /// Binds region `i` of a pass of the device's own as whole words; it never needs more than one window.
+    pub(crate) fn words(&mut self, name: &str, i: usize, access: Access) -> Result<&mut Self> {
+        let bytes = self.facts.max_binding - self.facts.align;
+        self.add(name, Source::Operand(i), bytes, DType::U32, access)
+    }
+
+    fn name(&self) -> &'static str {
+        self.op.map_or("transfer", op_name)
+    }
+
     /// Binds operand `i`, which must be present, under a name.
     pub fn operand(&mut self, name: &str, i: usize, access: Access) -> Result<&mut Self> {
-        let (Some(l), Some(dtype)) = (self.op.layout(i), self.op.dtype(i)) else {
+        let layout = self.op.and_then(|o| o.layout(i));
+        let dtype = layout.and_then(|l| DType::from_id(l.dtype));
+        let (Some(l), Some(dtype)) = (layout, dtype) else {
             return fail(
                 Code::Invalid,
-                format!("{}: operand {i} ({name}) is absent", op_name(self.op)),
+                format!("{}: operand {i} ({name}) is absent", self.name()),
             );
         };
         self.add(name, Source::Operand(i), l.extent_bytes(), dtype, access)
@@ -189,6 +210,7 @@ impl<'a> Binds<'a> {
 
     /// Makes the pass from a body with `fn main` (see the module's text). `dynamic` words may be used by every body.
     pub fn pass(self, label: &str, body: &str, params: Vec<u32>, groups: [u32; 3]) -> Result<Pass> {
+        let name = self.name();
         let mut binds = self.list;
         let wgsl = wgsl::module(&mut binds, params.len(), body, self.facts);
         let bindings: u32 = binds
@@ -198,15 +220,13 @@ impl<'a> Binds<'a> {
         if bindings > self.facts.max_storage {
             return unsupported(format!(
                 "{}: {bindings} storage bindings, the adapter has {}",
-                op_name(self.op),
-                self.facts.max_storage
+                name, self.facts.max_storage
             ));
         }
         if groups.iter().any(|g| *g > self.facts.max_groups) {
             return unsupported(format!(
                 "{}: {groups:?} workgroups, the adapter takes {} in a dimension",
-                op_name(self.op),
-                self.facts.max_groups
+                name, self.facts.max_groups
             ));
         }
         Ok(Pass {

@@ -1,0 +1,203 @@
+//! The thread that waits for the adapter: submissions end in order, so one thread learns of all of them, hands what was read back to the
+//! host's memory and tells the streams how far they have come.
+
+use crate::device::{Fault, lock};
+use crate::memory::HostBlock;
+use crate::stream::Progress;
+use crossweave_plugin::{Code, Error, Host, Result};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use wgpu::{PollError, PollType, SubmissionIndex};
+
+/// Buffers for reading back, kept from one to the next.
+#[derive(Default)]
+pub(crate) struct Stage(Mutex<Vec<wgpu::Buffer>>);
+
+/// Buffers kept, and the largest worth keeping.
+const KEEP: (usize, u64) = (8, 64 << 20);
+
+impl Stage {
+    /// A buffer of at least so many bytes, made when none is free.
+    pub fn take(&self, bytes: u64, make: impl FnOnce() -> wgpu::Buffer) -> wgpu::Buffer {
+        let mut free = lock(&self.0);
+        let fits = |b: &wgpu::Buffer| b.size() >= bytes && b.size() <= 4 * bytes.max(4096);
+        let at = free.iter().position(fits);
+        at.map(|i| free.swap_remove(i)).unwrap_or_else(make)
+    }
+
+    fn give(&self, b: wgpu::Buffer) {
+        let mut free = lock(&self.0);
+        if free.len() < KEEP.0 && b.size() <= KEEP.1 {
+            free.push(b);
+        }
+    }
+}
+
+/// Rows of staging memory on their way to the host's.
+pub(crate) struct ReadBack {
+    pub stage: Arc<Stage>,
+    pub staging: wgpu::Buffer,
+    pub host: Arc<HostBlock>,
+    pub offset: u64,
+    /// Bytes between rows in host memory and in staging memory.
+    pub pitches: [u64; 2],
+    pub width: u64,
+    pub height: u64,
+}
+
+/// A submission and what follows from its end.
+pub(crate) struct Item {
+    pub index: SubmissionIndex,
+    /// The stream, and its last command in the submission.
+    pub stream: Arc<Progress>,
+    pub seq: u64,
+    pub reads: Vec<ReadBack>,
+}
+
+#[derive(Default)]
+struct State {
+    items: VecDeque<Item>,
+    closing: bool,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// The thread's handle; dropping it waits for the thread's end.
+pub(crate) struct Reaper(Arc<Inbox>);
+
+impl Reaper {
+    pub fn start(host: &Host, device: wgpu::Device, fault: Arc<Fault>) -> Result<Reaper> {
+        let inbox = Arc::new(Inbox::default());
+        let mine = inbox.clone();
+        host.spawn(Box::new(move || {
+            let run = catch_unwind(AssertUnwindSafe(|| serve(&mine, &device, &fault)));
+            if let Err(p) = run {
+                std::mem::forget(p);
+                fault.set(Error::new(
+                    Code::Panic,
+                    "the thread that waits for the adapter panicked",
+                ));
+            }
+            drop(device);
+            let mut s = lock(&mine.state);
+            s.ended = true;
+            // Nobody may wait for what will not be told.
+            let left: Vec<_> = s.items.drain(..).map(|i| (i.stream, i.seq)).collect();
+            mine.changed.notify_all();
+            drop(s);
+            left.iter().for_each(|(stream, seq)| stream.pass(*seq));
+        }))?;
+        Ok(Reaper(inbox))
+    }
+
+    pub fn push(&self, item: Item) {
+        let mut s = lock(&self.0.state);
+        if s.ended {
+            drop(s);
+            item.stream.pass(item.seq);
+            return;
+        }
+        s.items.push_back(item);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        let mut s = lock(&self.0.state);
+        s.closing = true;
+        self.0.changed.notify_all();
+        while !s.ended {
+            s = self
+                .0
+                .changed
+                .wait(s)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn serve(inbox: &Inbox, device: &wgpu::Device, fault: &Fault) {
+    loop {
+        let mut s = lock(&inbox.state);
+        let item = loop {
+            if let Some(i) = s.items.pop_front() {
+                break i;
+            }
+            if s.closing {
+                return;
+            }
+            s = inbox
+                .changed
+                .wait(s)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(s);
+        wait(device, &item.index, fault);
+        let Item {
+            stream, seq, reads, ..
+        } = item;
+        // Everything is let go before anybody learns: who waits may close the device next.
+        for r in reads {
+            if fault.get().is_none()
+                && let Err(e) = land(r)
+            {
+                fault.set(e);
+            }
+        }
+        stream.pass(seq);
+    }
+}
+
+/// Until the submission has ended or the device has.
+fn wait(device: &wgpu::Device, index: &SubmissionIndex, fault: &Fault) {
+    while fault.get().is_none() {
+        let polled = device.poll(PollType::Wait {
+            submission_index: Some(index.clone()),
+            timeout: Some(Duration::from_secs(1)),
+        });
+        match polled {
+            Ok(_) => return,
+            Err(PollError::Timeout) => {}
+            Err(e) => fault.set(Error::new(
+                Code::Internal,
+                format!("waiting for the adapter: {e}"),
+            )),
+        }
+    }
+}
+
+/// From mapped staging memory to the host's.
+fn land(r: ReadBack) -> Result<()> {
+    let lost = |e: &dyn std::fmt::Display| Error::new(Code::Internal, format!("reading back: {e}"));
+    {
+        let view = r
+            .staging
+            .slice(..)
+            .get_mapped_range()
+            .map_err(|e| lost(&e))?;
+        for row in 0..r.height {
+            let from = (row * r.pitches[1]) as usize;
+            let bytes = &view[from..from + r.width as usize];
+            // SAFETY: the copy's span was checked against the memory, which the block keeps alive; the host orders who touches it.
+            unsafe {
+                let to = r
+                    .host
+                    .ptr
+                    .as_ptr()
+                    .add((r.offset + row * r.pitches[0]) as usize);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+            }
+        }
+    }
+    r.staging.unmap();
+    r.stage.give(r.staging);
+    Ok(())
+}
