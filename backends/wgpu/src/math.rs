@@ -156,4 +156,129 @@ pub const LIBRARY: &[(&str, &str)] = &[
         "unit_f",
         "fn unit_f(word: u32) -> f32 { return f32(word >> 8u) * 5.9604644775390625e-8; }",
     ),
+    // No compiler sees through it, so a product kept here is rounded before it is added to anything: the launch-time word is zero.
+    (
+        "keep",
+        "fn keep(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ dyn_word(15u)); }",
+    ),
+    // The exact product's rest below `p = a * b`, by Dekker's split.
+    (
+        "rest_of_product",
+        "fn rest_of_product(a: f32, b: f32, p: f32) -> f32 { let s = keep(a * 4097.0); let ah = s - keep(s - a); let al = a - ah; \
+         let t = keep(b * 4097.0); let bh = t - keep(t - b); let bl = b - bh; \
+         return ((keep(ah * bh) - p) + keep(ah * bl) + keep(al * bh)) + keep(al * bl); }",
+    ),
+    // a^b = e^(b ln a) with the logarithm in two floats: a single one would lose seven bits where the result is large.
+    (
+        "pow_f",
+        "fn pow_f(a: f32, b: f32) -> f32 { if b == 0.0 || a == 1.0 { return 1.0; } if is_nan(a) || is_nan(b) { return nan_f(); } \
+         let whole = abs(b) >= 16777216.0 || floor(b) == b; let odd = whole && abs(b) < 16777216.0 && (i32(b) & 1) != 0; \
+         let minus = (bitcast<u32>(a) >> 31u) != 0u; let x = abs(a); \
+         let big = (bitcast<u32>(b) & 0x7fffffffu) == 0x7f800000u; \
+         if big { if x == 1.0 { return 1.0; } return select(0.0, inf_f(), (x > 1.0) == (b > 0.0)); } \
+         if x == 0.0 { let z = select(0.0, inf_f(), b < 0.0); return select(z, -z, minus && odd); } \
+         if bitcast<u32>(x) == 0x7f800000u { let z = select(inf_f(), 0.0, b < 0.0); return select(z, -z, minus && odd); } \
+         if minus && !whole { return nan_f(); } \
+         var u = bitcast<u32>(x); var e = 0.0; if u < 0x00800000u { u = bitcast<u32>(f32(u)); e = -149.0; } \
+         let e0 = bitcast<i32>(u - 0x3f3504f3u) >> 23u; let m = bitcast<f32>(u - (bitcast<u32>(e0) << 23u)); e = e + f32(e0); \
+         let d = m - 1.0; let n = m + 1.0; let nl = (m - (n - 1.0)); let q = d / n; let p = keep(q * n); \
+         let ql = ((d - p) - rest_of_product(q, n, p) - keep(q * nl)) / n; \
+         let z = q * q; var c = 0.2222222; c = c * z + 0.28571430; c = c * z + 0.4; c = c * z + 0.6666667; \
+         let tail = 2.0 * ql + c * (z * q); let l1 = keep(e * 0.693145752); let l2 = e * 1.42860677e-6; \
+         let s = l1 + 2.0 * q; let sl = select((l1 - s) + 2.0 * q, (2.0 * q - s) + l1, abs(2.0 * q) > abs(l1)); \
+         let low = (sl + l2) + tail; let h = s + low; let hl = (s - h) + low; \
+         let r = b * h; if r > 89.5 { let o = inf_f(); return select(o, -o, minus && odd); } if r < -105.0 { return select(0.0, -0.0, minus && odd); } \
+         let y = keep(r); let yl = rest_of_product(b, h, y) + b * hl; let v = exp_f(y); \
+         let w = v + keep(v * yl); let out = select(w, v, nonfinite(v)); return select(out, -out, minus && odd); }",
+    ),
+    (
+        "sign_8",
+        "fn sign_8(b: u32) -> vec2<u32> { let s = bitcast<i32>(b << 24u) >> 24u; return vec2<u32>(bitcast<u32>(s), bitcast<u32>(s >> 31u)); }",
+    ),
+    // 64-bit integers as (low, high).
+    (
+        "add_64",
+        "fn add_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { let l = a.x + b.x; return vec2<u32>(l, a.y + b.y + select(0u, 1u, l < a.x)); }",
+    ),
+    (
+        "neg_64",
+        "fn neg_64(a: vec2<u32>) -> vec2<u32> { return add_64(vec2<u32>(~a.x, ~a.y), vec2<u32>(1u, 0u)); }",
+    ),
+    (
+        "sub_64",
+        "fn sub_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { return vec2<u32>(a.x - b.x, a.y - b.y - select(0u, 1u, a.x < b.x)); }",
+    ),
+    (
+        "mul_64",
+        "fn mul_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { let p = mul_wide(a.x, b.x); return vec2<u32>(p.x, p.y + a.x * b.y + a.y * b.x); }",
+    ),
+    (
+        "less_64",
+        "fn less_64(a: vec2<u32>, b: vec2<u32>) -> bool { if a.y == b.y { return a.x < b.x; } return bitcast<i32>(a.y) < bitcast<i32>(b.y); }",
+    ),
+    (
+        "below_64",
+        "fn below_64(a: vec2<u32>, b: vec2<u32>) -> bool { if a.y == b.y { return a.x < b.x; } return a.y < b.y; }",
+    ),
+    (
+        "clamp_64",
+        "fn clamp_64(a: vec2<u32>, lo: vec2<u32>, hi: vec2<u32>) -> vec2<u32> { let m = select(a, lo, less_64(a, lo)); return select(m, hi, less_64(hi, m)); }",
+    ),
+    (
+        "div_64",
+        "fn div_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { if (b.x | b.y) == 0u { return vec2<u32>(); } \
+         let minus = ((a.y ^ b.y) >> 31u) != 0u; var n = a; if (a.y >> 31u) != 0u { n = neg_64(a); } var d = b; if (b.y >> 31u) != 0u { d = neg_64(b); } \
+         var q = vec2<u32>(); var r = vec2<u32>(); for (var i = 0; i < 64; i++) { let over = r.y >> 31u; \
+         r = vec2<u32>((r.x << 1u) | (n.y >> 31u), (r.y << 1u) | (r.x >> 31u)); n = vec2<u32>(n.x << 1u, (n.y << 1u) | (n.x >> 31u)); \
+         q = vec2<u32>(q.x << 1u, (q.y << 1u) | (q.x >> 31u)); if over != 0u || !below_64(r, d) { r = sub_64(r, d); q.x = q.x | 1u; } } \
+         if minus { return neg_64(q); } return q; }",
+    ),
+    (
+        "pow_64",
+        "fn pow_64(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> { if all(a == vec2<u32>(1u, 0u)) { return a; } \
+         if all(a == vec2<u32>(0xffffffffu, 0xffffffffu)) { if (b.x & 1u) == 0u { return vec2<u32>(1u, 0u); } return a; } \
+         if (b.y >> 31u) != 0u { return vec2<u32>(); } var r = vec2<u32>(1u, 0u); var s = a; var e = b; \
+         for (var i = 0; i < 64; i++) { if (e.x | e.y) == 0u { break; } if (e.x & 1u) != 0u { r = mul_64(r, s); } s = mul_64(s, s); \
+         e = vec2<u32>((e.x >> 1u) | (e.y << 31u), e.y >> 1u); } return r; }",
+    ),
+    (
+        "shifted_64",
+        "fn shifted_64(m: u32, e: i32) -> vec2<u32> { if e <= -32 { return vec2<u32>(); } if e < 0 { return vec2<u32>(m >> u32(-e), 0u); } \
+         if e == 0 { return vec2<u32>(m, 0u); } if e < 32 { return vec2<u32>(m << u32(e), m >> u32(32 - e)); } \
+         if e < 64 { return vec2<u32>(0u, m << u32(e - 32)); } return vec2<u32>(); }",
+    ),
+    (
+        "i64_of_f32",
+        "fn i64_of_f32(x: f32) -> vec2<u32> { if is_nan(x) { return vec2<u32>(); } let b = bitcast<u32>(x); let minus = (b >> 31u) != 0u; \
+         let e = i32((b >> 23u) & 255u) - 150; if e >= 40 { if minus { return vec2<u32>(0u, 0x80000000u); } return vec2<u32>(0xffffffffu, 0x7fffffffu); } \
+         let v = shifted_64((b & 0x7fffffu) | 0x800000u, e); if minus { return neg_64(v); } return v; }",
+    ),
+    (
+        "u64_of_f32",
+        "fn u64_of_f32(x: f32) -> vec2<u32> { let b = bitcast<u32>(x); if is_nan(x) || (b >> 31u) != 0u { return vec2<u32>(); } \
+         let e = i32((b >> 23u) & 255u) - 150; if e >= 41 { return vec2<u32>(0xffffffffu, 0xffffffffu); } return shifted_64((b & 0x7fffffu) | 0x800000u, e); }",
+    ),
+    (
+        "f32_of_64",
+        "fn f32_of_64(v: vec2<u32>, signed: bool, odd: bool) -> f32 { if (v.x | v.y) == 0u { return 0.0; } let minus = signed && (v.y >> 31u) != 0u; \
+         var a = v; if minus { a = neg_64(v); } var z = 0u; if a.y == 0u { a = vec2<u32>(0u, a.x); z = 32u; } \
+         let s = countLeadingZeros(a.y); if s > 0u { a = vec2<u32>(a.x << s, (a.y << s) | (a.x >> (32u - s))); } z = z + s; \
+         var m = a.y >> 8u; let rest = a.y & 255u; let sticky = a.x != 0u; \
+         if odd { if rest != 0u || sticky { m = m | 1u; } } else if rest > 128u || (rest == 128u && (sticky || (m & 1u) != 0u)) { m = m + 1u; } \
+         let f = f32(m) * pow2_i(40 - i32(z)); return select(f, -f, minus); }",
+    ),
+    // Adding to a sum of two floats what one would lose (Neumaier).
+    (
+        "sum_in",
+        "fn sum_in(s: vec2<f32>, x: f32) -> vec2<f32> { let t = keep(s.x + x); \
+         var c = 0.0; if abs(s.x) >= abs(x) { c = keep(s.x - t) + x; } else { c = keep(x - t) + s.x; } \
+         if nonfinite(t) { c = 0.0; } return vec2<f32>(t, s.y + c); }",
+    ),
+    // One rounding, whether or not the adapter has it: the product's rest is added to the sum's.
+    (
+        "fma_f",
+        "fn fma_f(a: f32, b: f32, c: f32) -> f32 { let p = keep(a * b); let r = rest_of_product(a, b, p); let s = keep(p + c); \
+         if nonfinite(p) || nonfinite(r) || nonfinite(s) { return s; } \
+         let d = keep(s - p); let t = keep(p - keep(s - d)) + keep(c - d); return s + (t + r); }",
+    ),
 ];

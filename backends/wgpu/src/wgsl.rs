@@ -15,6 +15,8 @@
 //! | `off_x() -> u32` | any | elements from the binding's start (i64: words) |
 //! | `wd_x(w) -> u32`, `sw_x(w, v)` | any | word `w` of the binding |
 //! | `put_x(w, bits, mask)` | any | atomically replaces the masked bits of word `w` |
+//! | `grow_x(w, n)` | any | atomically adds `n` to word `w` |
+//! | `stu2_x(i, a, b)`, `stu4_x(i, a, b, c, d)` | 16 bits, 8 bits | raw elements that may make a word |
 //!
 //! A store of an element smaller than a word merges by compare-and-exchange, so neighbours may be written by other invocations; `st2_x` and
 //! `st4_x` write whole words where they can. Parameters: `param(k) -> u32`, `paramf(k) -> f32`; launch-time words: `dyn_word(k)`,
@@ -108,8 +110,10 @@ pub fn module(binds: &mut [Bind], params: usize, body: &str, facts: &Facts) -> S
     }
     for b in binds.iter_mut() {
         let name = &b.name;
-        let put = format!("put_{name}");
-        b.atomic = calls(&text, &put) || calls(body, &put);
+        b.atomic = ["put", "grow"].iter().any(|f| {
+            let f = format!("{f}_{name}");
+            calls(&text, &f) || calls(body, &f)
+        });
         for w in 0..if b.atomic { b.windows } else { 0 } {
             let _ = writeln!(
                 head,
@@ -171,6 +175,8 @@ fn accessors(k: usize, b: &Bind, facts: &Facts, add: &mut dyn FnMut(String, Stri
             )
         };
         f("put", "w: u32, v: u32, mask: u32", "", pick(&merge, ""));
+        let sum = |i: u32| format!("atomicAdd(&cw_{x}_a{i}[@], v);");
+        f("grow", "w: u32, v: u32", "", pick(&sum, ""));
     }
     let bits = b.dtype.bits();
     match bits {
@@ -261,6 +267,27 @@ fn accessors(k: usize, b: &Bind, facts: &Facts, add: &mut dyn FnMut(String, Stri
                 "",
                 format!("stu_{x}(i, v.x);"),
             );
+            // A whole word where the elements are one, else one by one.
+            let names = &["a", "b", "c", "d"][..per as usize];
+            let args: String = names.iter().map(|n| format!(", {n}: u32")).collect();
+            let parts = |text: &dyn Fn(usize, &str) -> String| {
+                names
+                    .iter()
+                    .enumerate()
+                    .map(|(k, n)| text(k, n))
+                    .collect::<Vec<_>>()
+            };
+            let word =
+                parts(&|k, n| format!("(({n} & {mask}u) << {}u)", k * bits as usize)).join(" | ");
+            let each = parts(&|k, n| format!("stu_{x}(i + {k}u, {n});")).join(" ");
+            f(
+                &format!("stu{per}"),
+                &format!("i: u32{args}"),
+                "",
+                format!(
+                    "let e = i + off_{x}(); if (e & {low}u) == 0u {{ sw_{x}(e >> {shift}u, {word}); }} else {{ {each} }}"
+                ),
+            );
         }
     }
     let (of_bits, to_bits) = match b.dtype {
@@ -322,11 +349,7 @@ fn accessors(k: usize, b: &Bind, facts: &Facts, add: &mut dyn FnMut(String, Stri
         "st2",
         "i: u32, a: f32, b: f32",
         "",
-        format!(
-            "let e = i + off_{x}(); let p = {to_bits}(a); let q = {to_bits}(b); \
-             if (e & 1u) == 0u {{ sw_{x}(e >> 1u, p | (q << 16u)); }} \
-             else {{ put_{x}(e >> 1u, p << 16u, 4294901760u); put_{x}((e >> 1u) + 1u, q, 65535u); }}"
-        ),
+        format!("stu2_{x}(i, {to_bits}(a), {to_bits}(b));"),
     );
     four(x, &mut f);
 }

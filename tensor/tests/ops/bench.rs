@@ -191,7 +191,11 @@ impl Bench {
             .threads(2)
             .build();
         let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the linked backend loads");
-        let device = Plugin::new(raw).open(0).expect("device 0 opens");
+        Bench::on(Plugin::new(raw).open(0).expect("device 0 opens"), fused)
+    }
+
+    /// Any device, which answers fused ops itself or, all of them, does not.
+    pub fn on(device: Device, fused: bool) -> Bench {
         let stream = device.stream("ops", 0).expect("a stream");
         Bench {
             device,

@@ -234,12 +234,8 @@ pub fn histogram(b: &Bench) {
 
 /// Raw words against the committed vectors, and the three kinds against the formulas of the table.
 pub fn philox(b: &Bench) {
-    let text = std::fs::read_to_string(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../tests/oracles/philox4x32.json"
-    ))
-    .expect("the oracle is committed");
-    let oracle: serde_json::Value = serde_json::from_str(&text).expect("the oracle is JSON");
+    let text = include_str!("../../../tests/oracles/philox4x32.json");
+    let oracle: serde_json::Value = serde_json::from_str(text).expect("the oracle is JSON");
     let words = |v: &serde_json::Value| -> Vec<u32> {
         v.as_array()
             .unwrap()

@@ -73,11 +73,16 @@ pub fn every_op(fused: bool) {
         missing.is_empty(),
         "ops of the table without a case: {missing:?}"
     );
-    let bench = Bench::open(fused);
-    let failed: Vec<_> = CASES
-        .iter()
-        .filter(|(_, f)| catch_unwind(AssertUnwindSafe(|| f(&bench))).is_err())
-        .filter_map(|(id, _)| op::spec(*id).map(|s| s.name))
-        .collect();
+    let failed = failures(&Bench::open(fused), |_| true);
     assert!(failed.is_empty(), "failed: {failed:?}; each says why above");
+}
+
+/// Runs the chosen ops on a device and names those that fail; each says why on standard error.
+pub fn failures(bench: &Bench, chosen: impl Fn(u32) -> bool) -> Vec<&'static str> {
+    CASES
+        .iter()
+        .filter(|(id, _)| chosen(*id))
+        .filter(|(_, f)| catch_unwind(AssertUnwindSafe(|| f(bench))).is_err())
+        .filter_map(|(id, _)| op::spec(*id).map(|s| s.name))
+        .collect()
 }

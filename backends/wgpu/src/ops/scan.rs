@@ -1,0 +1,106 @@
+//! arg_reduce and cumsum: one dim walked in order, a line an invocation.
+
+use super::elementwise::{SIZE, index};
+use super::view::*;
+use crate::kernel::{Access, Binds, Facts, Prepared, fold};
+use crossweave_abi::op;
+use crossweave_plugin::{DType, Op, Result};
+
+/// Dtypes of running sums.
+const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
+
+/// The other dims as a view, and the length and stride of `dim`.
+fn split(v: &View, dim: usize) -> (View, usize, usize) {
+    let others: Vec<usize> = (0..v.shape.len()).filter(|d| *d != dim).collect();
+    (v.pick(&others), v.shape[dim], v.stride[dim])
+}
+
+const HEAD: &str = "@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>) {
+  let line = gid.x + gid.y * nwg.x * 64u;
+  if line >= param(0u) { return; }
+";
+
+/// `arg_reduce`.
+pub fn arg_reduce(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+    arity(o, 2..=2)?;
+    let p = o.params::<op::DimParams>()?;
+    flags(o, p.flags, 0)?;
+    if p.kind > 1 {
+        return refuse(o, format!("kind {} (0 = largest, 1 = smallest)", p.kind));
+    }
+    let (dst, src) = (output(o, 0, INDEX)?, input(o, 1, FLOATS)?);
+    let dim = p.dim as usize;
+    let Some(&n) = src.shape.get(dim) else {
+        return invalid(o, format!("dim {dim} of rank {}", src.shape.len()));
+    };
+    let mut want = src.shape.clone();
+    want[dim] = 1;
+    shape(o, 0, &dst, &want)?;
+    if n == 0 && dst.total > 0 {
+        return invalid(o, format!("dim {dim} is empty: it has no largest element"));
+    }
+    let (lines, n, step) = split(&src, dim);
+    let (text, more) = index("at", &lines, 3);
+    // The first NaN beats every number as the largest and loses to every number as the smallest.
+    let wins = match p.kind {
+        0 => "select(v > best && !is_nan(best), !is_nan(best), is_nan(v))",
+        _ => "!is_nan(v) && (is_nan(best) || v < best)",
+    };
+    let body = format!(
+        "{text}{HEAD}  let base = at(line); var best = ld_x(base); var where_ = 0u;\n  \
+         for (var k = 1u; k < param(1u); k++) {{ let v = ld_x(base + k * param(2u)); if {wins} {{ best = v; where_ = k; }} }}\n  \
+         stb_y(line, vec2<u32>(where_, 0u));\n}}\n"
+    );
+    let mut params = vec![lines.total as u32, n as u32, step as u32];
+    params.extend(more);
+    let mut b = Binds::new(o, f);
+    b.operand("y", 0, Access::ReadWrite)?;
+    b.operand("x", 1, Access::Read)?;
+    let groups = fold((dst.total as u64).div_ceil(SIZE), f)?;
+    Ok(Prepared::of(vec![b.pass(
+        "arg_reduce",
+        &body,
+        params,
+        groups,
+    )?]))
+}
+
+/// `cumsum`.
+pub fn cumsum(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+    arity(o, 2..=2)?;
+    let p = o.params::<op::DimParams>()?;
+    flags(o, p.flags, 0)?;
+    let (dst, src) = (output(o, 0, NUMBERS)?, input(o, 1, NUMBERS)?);
+    shape(o, 1, &src, &dst.shape)?;
+    same_dtype(o, 1, &src, &dst)?;
+    let dim = p.dim as usize;
+    if p.kind != 0 || dim >= src.shape.len() {
+        return invalid(
+            o,
+            format!("kind {}, dim {dim} of rank {}", p.kind, src.shape.len()),
+        );
+    }
+    let (from, n, step_in) = split(&src, dim);
+    let (to, _, step_out) = split(&dst, dim);
+    let (a, more) = index("at_from", &from, 4);
+    let (c, rest) = index("at_to", &to, 4 + more.len());
+    let (start, step) = match src.dtype.is_float() {
+        true => ("vec2<f32>()", "s = sum_in(s, ld_x(x)); st_y(y, s.x + s.y);"),
+        false if src.dtype == DType::I32 => ("vec2<u32>()", "s.x = s.x + ldu_x(x); stu_y(y, s.x);"),
+        false => ("vec2<u32>()", "s = add_64(s, ldb_x(x)); stb_y(y, s);"),
+    };
+    let body = format!(
+        "{a}{c}{HEAD}  let from = at_from(line); let to = at_to(line); var s = {start};\n  \
+         for (var k = 0u; k < param(1u); k++) {{ let x = from + k * param(2u); let y = to + k * param(3u); {step} }}\n}}\n"
+    );
+    let mut params = vec![from.total as u32, n as u32, step_in as u32, step_out as u32];
+    params.extend(more);
+    params.extend(rest);
+    let mut b = Binds::new(o, f);
+    b.operand("y", 0, Access::ReadWrite)?;
+    b.operand("x", 1, Access::Read)?;
+    let lines = if n == 0 { 0 } else { from.total as u64 };
+    let groups = fold(lines.div_ceil(SIZE), f)?;
+    Ok(Prepared::of(vec![b.pass("cumsum", &body, params, groups)?]))
+}
