@@ -23,8 +23,8 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nwg: vec3
   let g = wg.x + wg.y * nwg.x;
   let n = param(0u);
   var s = vec2<f32>();
-  let from = g * 4096u;
-  for (var k = t; k < 4096u; k += 64u) { if from + k < n { let x = ld_x(at(from + k)); s = sum_in(s, x * x); } }
+  let start = g * 4096u;
+  for (var k = t; k < 4096u; k += 64u) { if start + k < n { let x = ld_x(at(start + k)); s = sum_in(s, x * x); } }
   part[t] = s;
   workgroupBarrier();
   for (var h = 32u; h > 0u; h = h >> 1u) {
@@ -99,10 +99,10 @@ pub fn sumsq(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
 const NONFINITE: &str = "var<workgroup> part: array<u32, 64>;
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-  let from = (wg.x + wg.y * nwg.x) * 4096u;
+  let start = (wg.x + wg.y * nwg.x) * 4096u;
   let n = param(0u);
   var c = 0u;
-  for (var k = t; k < 4096u; k += 64u) { if from + k < n && nonfinite(ld_x(at(from + k))) { c += 1u; } }
+  for (var k = t; k < 4096u; k += 64u) { if start + k < n && nonfinite(ld_x(at(start + k))) { c += 1u; } }
   part[t] = c;
   workgroupBarrier();
   if t == 0u { var s = 0u; for (var k = 0u; k < 64u; k++) { s += part[k]; } if s > 0u { grow_y(off_y(), s); } }

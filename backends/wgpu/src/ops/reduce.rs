@@ -61,12 +61,12 @@ const TOGETHER: &str = "var<workgroup> both: array<vec2<f32>, 64>;
 fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nwg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
   let g = wg.x + wg.y * nwg.x;
   let v = g / param(3u);
-  let from = (g % param(3u)) * param(2u);
-  let to = min(from + param(2u), param(1u));
+  let start = (g % param(3u)) * param(2u);
+  let to = min(start + param(2u), param(1u));
   var s = vec2<f32>(START, 0.0);
   if v < param(0u) {
     let base = at_kept(v);
-    for (var k = from + t; k < to; k += 64u) { let x = ld_x(base + at_gone(k)); s = TAKE; }
+    for (var k = start + t; k < to; k += 64u) { let x = ld_x(base + at_gone(k)); s = TAKE; }
   }
   both[t] = s;
   workgroupBarrier();

@@ -91,8 +91,8 @@ pub fn cumsum(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
         false => ("vec2<u32>()", "s = add_64(s, ldb_x(x)); stb_y(y, s);"),
     };
     let body = format!(
-        "{a}{c}{HEAD}  let from = at_from(line); let to = at_to(line); var s = {start};\n  \
-         for (var k = 0u; k < param(1u); k++) {{ let x = from + k * param(2u); let y = to + k * param(3u); {step} }}\n}}\n"
+        "{a}{c}{HEAD}  let start = at_from(line); let to = at_to(line); var s = {start};\n  \
+         for (var k = 0u; k < param(1u); k++) {{ let x = start + k * param(2u); let y = to + k * param(3u); {step} }}\n}}\n"
     );
     let mut params = vec![from.total as u32, n as u32, step_in as u32, step_out as u32];
     params.extend(more);

@@ -1,0 +1,38 @@
+//! A device to test on, where there is an adapter, and the suite of the ops.
+#![allow(dead_code)]
+
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+#[path = "../../../../tensor/tests/ops/mod.rs"]
+pub mod ops;
+
+use crossweave_backend_wgpu::Wgpu;
+use crossweave_hal::abi::op;
+use crossweave_hal::{Device, HostServices, Plugin, RawPlugin};
+use ops::bench::Bench;
+
+/// Device 0 under this configuration, or a line that says why there is none.
+pub fn device(config: &[(&str, &str)]) -> Option<Device> {
+    let mut host = HostServices::builder();
+    for (k, v) in config {
+        host = host.config(*k, *v);
+    }
+    let raw = RawPlugin::from_static::<Wgpu>(&host.threads(2).build()).expect("the backend loads");
+    match Plugin::new(raw).open(0) {
+        Ok(d) => Some(d),
+        Err(e) => {
+            eprintln!("skipped: no adapter ({e})");
+            None
+        }
+    }
+}
+
+/// A bench on it.
+pub fn open(config: &[(&str, &str)]) -> Option<Bench> {
+    device(config).map(|d| Bench::on(d, true))
+}
+
+/// Ops this back end answers itself.
+pub fn claimed(id: u32) -> bool {
+    let fused = (op::LAYER_NORM_FWD..=op::EMBEDDING_BWD).contains(&id);
+    !fused && id != op::MATMUL
+}

@@ -1,0 +1,16 @@
+//! The same suite with bindings of four kilobytes: operands that a real adapter takes whole are cut into windows, and those in large buffers
+//! are bound from where they lie.
+
+mod common;
+
+#[test]
+fn every_op_with_operands_in_several_bindings() {
+    let Some(bench) = common::open(&[("wgpu.max_binding", "4096"), ("wgpu.subgroups", "off")])
+    else {
+        return;
+    };
+    let most = bench.device.attr("wgpu.max_binding").expect("a counter");
+    assert_eq!(most, b"4096");
+    let failed = common::ops::failures(&bench, common::claimed);
+    assert!(failed.is_empty(), "failed: {failed:?}; each says why above");
+}
