@@ -1,0 +1,361 @@
+//! Ops that move, make or convert elements: `copy_strided`, `cast`, `fill_strided`, `iota`, `gather_rows`.
+
+use super::cell::{Cell, Gen, INDEX};
+use super::num;
+use super::tensor::{T, count};
+use super::trial::{Arg, Trial, Want};
+use crate::case::Demanded;
+use crossweave_abi::DType;
+use crossweave_abi::op::{self, FillParams, IndexParams, IotaParams, NoParams};
+
+/// Dtypes of whole bytes.
+const WHOLE: [DType; 15] = [
+    DType::I8,
+    DType::U8,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U64,
+    DType::F16,
+    DType::Bf16,
+    DType::F32,
+    DType::F64,
+    DType::F8E4M3,
+    DType::F8E5M2,
+    DType::F8E4M3Fnuz,
+    DType::F8E5M2Fnuz,
+    DType::F8E8M0,
+];
+
+/// Dtypes whose movement a transformer cannot do without.
+fn needed(t: DType) -> Demanded {
+    match t {
+        DType::F32 | DType::I32 => Demanded::MINIMAL,
+        DType::Bf16 => Demanded::TRAIN,
+        _ => Demanded::NOWHERE,
+    }
+}
+
+/// Every cell of these ops.
+pub fn cells() -> Vec<Cell> {
+    let mut all = Vec::new();
+    for t in WHOLE {
+        all.push(Cell::new(op::COPY_STRIDED, t.name(), move |g| copy(g, t)).needed(needed(t)));
+    }
+    for to in WHOLE {
+        for from in WHOLE {
+            if to == DType::F8E8M0 || from == DType::F8E8M0 {
+                continue;
+            }
+            use DType::{Bf16, F32, I32, U8};
+            let by = match (to, from) {
+                (F32, U8) | (F32, I32) | (I32, F32) => Demanded::MINIMAL,
+                (F32, Bf16) | (Bf16, F32) => Demanded::TRAIN,
+                _ => Demanded::NOWHERE,
+            };
+            let what = format!("{}.from_{}", to.name(), from.name());
+            all.push(Cell::new(op::CAST, what, move |g| cast(g, to, from)).needed(by));
+        }
+    }
+    for t in WHOLE {
+        all.push(Cell::new(op::FILL_STRIDED, t.name(), move |g| fill(g, t)).needed(needed(t)));
+        let by = match t {
+            DType::F32 | DType::I32 => Demanded::MINIMAL,
+            _ => Demanded::NOWHERE,
+        };
+        all.push(Cell::new(op::IOTA, t.name(), move |g| iota(g, t)).needed(by));
+    }
+    for t in WHOLE {
+        for i in INDEX {
+            let by = match i {
+                DType::I32 => needed(t),
+                _ => Demanded::NOWHERE,
+            };
+            let what = format!("{}.by_{}", t.name(), i.name());
+            all.push(Cell::new(op::GATHER_ROWS, what, move |g| gather(g, t, i)).needed(by));
+        }
+    }
+    all
+}
+
+/// Random bits of a dtype: NaNs, infinities, zeros of both signs among them.
+fn any(g: &mut Gen, t: DType, shape: &[usize]) -> T {
+    let mask = u64::MAX >> (64 - 8 * num::size(t));
+    let bits = g.bits(count(shape)).iter().map(|b| b & mask).collect();
+    T::of_bits(t, shape, bits)
+}
+
+fn none() -> NoParams {
+    NoParams::default()
+}
+
+fn copied(what: &str, dst: T, src: T) -> Trial {
+    // A NaN may arrive as another NaN: a device may move floats as floats.
+    let want = Want::Exact(src.bits.clone());
+    Trial::new(what, none().as_bytes(), vec![dst.into(), src.into()], vec![(0, want)])
+}
+
+fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
+    // Bits of one width are one thing to a copy: only the widths differ in how they are moved.
+    let mut all = Vec::new();
+    for n in [0, 1, 7, 257, 1000] {
+        let src = any(g, t, &[n]);
+        all.push(copied(&format!("[{n}]"), T::poison(t, &[n]), src));
+    }
+    let s = [5, 33, 8];
+    let p = || T::poison(t, &s);
+    all.push(copied("[5,33,8] from any order", p(), any(g, t, &s).lying(&[2, 0, 1])));
+    all.push(copied("[5,33,8] into any order", p().lying(&[1, 2, 0]), any(g, t, &s)));
+    all.push(copied("[5,33,8] both in other orders", p().lying(&[2, 1, 0]), any(g, t, &s).lying(&[1, 0, 2])));
+    all.push(copied("[5,33,8] from a slice into a slice", p().padded(5), any(g, t, &s).padded(3)));
+    all.push(copied("[5,33,8] every second", p().spread(2), any(g, t, &s).spread(3)));
+    all.push(copied("[5,33,8] rows broadcast", p(), any(g, t, &s).broadcast(&[1])));
+    all.push(copied("[5,33,8] one element broadcast", p().padded(1), any(g, t, &s).broadcast(&[0, 1, 2])));
+    let s = [2, 1, 3, 2, 1, 3, 2, 2];
+    all.push(copied("rank 8", T::poison(t, &s), any(g, t, &s).lying(&[7, 0, 6, 1, 5, 2, 4, 3])));
+    let s = [65, 70];
+    all.push(copied("[65,70] transposed", T::poison(t, &s), any(g, t, &s).transposed()));
+    all.push(copied("[]", T::poison(t, &[]), any(g, t, &[])));
+    if g.big {
+        let s = [1025, 1027];
+        all.push(copied("[1025,1027] transposed", T::poison(t, &s), any(g, t, &s).transposed()));
+    }
+    all
+}
+
+/// What a cast must give, from the bits of the source.
+fn converted(to: DType, from: DType, bits: u64) -> u64 {
+    if num::is_float(from) {
+        return num::encode(to, num::decode(from, bits));
+    }
+    let i = num::int_of(from, bits);
+    if !num::is_float(to) {
+        return num::int_bits(to, i);
+    }
+    // Beyond 2^53 an f64 would round first: halves of an ulp are kept by an odd last bit.
+    let a = i.unsigned_abs();
+    let odd = if a >> 53 == 0 {
+        a as f64
+    } else {
+        ((a >> 11) | u128::from(a & 0x7ff != 0)) as f64 * 2048.0
+    };
+    match to {
+        DType::F64 => (i as f64).to_bits(),
+        to => num::encode(to, if i < 0 { -odd } else { odd }),
+    }
+}
+
+/// Numbers at which conversions into a dtype go wrong: ties, the ends of its range, subnormals, signs.
+fn awkward(to: DType) -> Vec<f64> {
+    let mut v = vec![0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.999_999, 3.7, -3.7];
+    if num::is_float(to) {
+        for x in [1.0, 1.1, 3.0, 100.0, 0.3] {
+            let u = num::ulp(to, x);
+            let x = num::through(to, x);
+            // Exactly between two neighbours, above an even and above an odd one, and a hair beside.
+            for k in 0..4 {
+                let tie = x + (k as f64 + 0.5) * u;
+                v.extend([tie, -tie, tie + u / 64.0, tie - u / 64.0]);
+            }
+        }
+        let (top, tiny) = (num::largest(to), num::ulp(to, 0.0));
+        v.extend([top, -top, top * 1.0001, top * 1.02, top * 1.2, top * 2.0, -top * 2.0]);
+        v.extend([tiny, -tiny, tiny * 0.5, tiny * 0.51, tiny * 1.5, tiny * 2.5, tiny * 7.3, -tiny * 3.5]);
+    } else {
+        let w = 8 * num::size(to) as i32;
+        for e in [w - 2, w - 1, w, w + 1] {
+            let p = 2f64.powi(e);
+            v.extend([p, -p, p - 1.0, p + 1.0, 1.0 - p, -p - 1.0]);
+        }
+    }
+    v.extend([f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
+    v
+}
+
+fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
+    let trial = |what: &str, dst: T, src: T| {
+        let want = Want::Exact(src.bits.iter().map(|b| converted(to, from, *b)).collect());
+        Trial::new(what, none().as_bytes(), vec![dst.into(), src.into()], vec![(0, want)])
+    };
+    // What cannot be told from an ordinary number by a flushing device comes apart from what can.
+    let tiny = |v: f64| v != 0.0 && v.abs() < num::MIN_NORMAL;
+    let mut v = awkward(to);
+    v.extend(awkward(from));
+    let src = T::new(from, &[v.len()], &v);
+    let (mut plain, mut small) = (Vec::new(), Vec::new());
+    for b in src.bits {
+        let f = |t: DType, b: u64| num::is_float(t) && tiny(num::decode(t, b));
+        if f(from, b) || f(to, converted(to, from, b)) {
+            small.push(b);
+        } else {
+            plain.push(b);
+        }
+    }
+    let mut all = vec![];
+    let of = |bits: Vec<u64>| T::of_bits(from, &[bits.len()], bits);
+    let poison = |n: usize| T::poison(to, &[n]);
+    all.push(trial("ends, ties and signs", poison(plain.len()), of(plain)));
+    if !small.is_empty() {
+        all.push(trial("subnormal numbers", poison(small.len()), of(small)).subnormal());
+    }
+    for n in [0, 1, 8, 33, 255] {
+        let src = g.real(from, &[n], 100.0);
+        all.push(trial(&format!("[{n}]"), poison(n), src));
+    }
+    let s = [9, 31];
+    let p = || T::poison(to, &s);
+    all.push(trial("[9,31] transposed", p(), g.real(from, &s, 50.0).transposed()));
+    all.push(trial("[9,31] rows broadcast", p(), g.real(from, &s, 50.0).broadcast(&[0])));
+    all.push(trial("[9,31] padded", p(), g.real(from, &s, 50.0).padded(2)));
+    if num::size(from) == 1 && num::is_float(from) {
+        let all_codes = T::of_bits(from, &[256], (0..256).collect());
+        all.push(trial("all 256 codes", poison(256), all_codes).subnormal());
+    }
+    if g.big && num::size(from) == 2 {
+        let codes = T::of_bits(from, &[65536], (0..65536).collect());
+        all.push(trial("all 65536 codes", poison(65536), codes).subnormal());
+    }
+    all
+}
+
+fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
+    let values: &[f64] = match t {
+        DType::I8 => &[0.0, -128.0, 127.0],
+        DType::U8 => &[0.0, 1.0, 255.0],
+        DType::I32 => &[0.0, -7.0, 2147483647.0, -2147483648.0],
+        DType::U32 => &[0.0, 4294967295.0],
+        DType::I64 => &[0.0, -1e15, 9007199254740993.0],
+        DType::U64 => &[0.0, 1.8446744073709550e19],
+        DType::F8E8M0 => return vec![],
+        _ => &[0.0, -0.0, 1.0, -2.5, 0.1, f64::INFINITY, f64::NAN],
+    };
+    let trial = |what: String, value: f64, dst: T| {
+        let p = FillParams {
+            value,
+            ..Default::default()
+        };
+        let want = Want::exact(t, vec![value; dst.bits.len()]);
+        Trial::new(what, p.as_bytes(), vec![dst.into()], vec![(0, want)])
+    };
+    let mut all = Vec::new();
+    for (i, v) in values.iter().enumerate() {
+        // No infinity in this dtype: what fill makes of it is cast's business.
+        if v.is_infinite() && !num::decode(t, num::encode(t, *v)).is_infinite() {
+            continue;
+        }
+        let n = [1, 33, 257, 7][i % 4];
+        all.push(trial(format!("{v} into [{n}]"), *v, T::poison(t, &[n])));
+    }
+    let v = values[1];
+    all.push(trial("[0,3]".into(), v, T::poison(t, &[0, 3])));
+    all.push(trial("[33,7] transposed".into(), v, T::poison(t, &[33, 7]).transposed()));
+    all.push(trial("[33,7] with gaps".into(), v, T::poison(t, &[33, 7]).padded(3)));
+    all.push(trial("[5,6,7] every second".into(), v, T::poison(t, &[5, 6, 7]).spread(2)));
+    all
+}
+
+fn iota(_: &mut Gen, t: DType) -> Vec<Trial> {
+    if t == DType::F8E8M0 {
+        return vec![];
+    }
+    let mut all = Vec::new();
+    let cases: &[(&[usize], f64, f64)] = &[
+        (&[0], 0.0, 1.0),
+        (&[1], 3.0, 1.0),
+        (&[33], 0.0, 1.0),
+        (&[4, 5], 2.0, 3.0),
+        (&[100], 100.0, -1.0),
+    ];
+    for (shape, start, step) in cases {
+        // Whole numbers that the dtype holds exactly, however start + step i is evaluated.
+        let v: Vec<f64> = (0..count(shape)).map(|i| start + step * i as f64).collect();
+        if v.iter().any(|x| num::through(t, *x) != *x) {
+            continue;
+        }
+        let p = IotaParams {
+            start: *start,
+            step: *step,
+            ..Default::default()
+        };
+        let want = Want::exact(t, v);
+        all.push(Trial::new(
+            format!("{shape:?} from {start} by {step}"),
+            p.as_bytes(),
+            vec![T::poison(t, shape).into()],
+            vec![(0, want)],
+        ));
+    }
+    if t == DType::I64 || t == DType::F64 {
+        // Beyond what f32 counts exactly.
+        let v = (0..50).map(|i| 16_777_216.0 + i as f64);
+        let p = IotaParams {
+            start: 16_777_216.0,
+            step: 1.0,
+            ..Default::default()
+        };
+        all.push(Trial::new("beyond 2^24", p.as_bytes(), vec![T::poison(t, &[50]).into()], vec![(0, Want::exact(t, v))]));
+    }
+    all
+}
+
+/// Indices with repeats, the ignored one (2), and some out of range on both sides.
+pub fn indices(g: &mut Gen, n: usize, rows: usize) -> Vec<i64> {
+    (0..n)
+        .map(|i| match (i, g.below(12)) {
+            (3, _) => -1,
+            (5, _) => rows as i64,
+            (_, 0) => 2,
+            (_, 1) => i32::MAX as i64,
+            (_, 2) => i32::MIN as i64,
+            (_, 3) => rows as i64 - 1,
+            _ => g.below(rows) as i64,
+        })
+        .collect()
+}
+
+/// The row an index means.
+pub fn row_of(ix: i64, rows: usize, ignore: Option<i64>) -> Option<usize> {
+    (ignore != Some(ix)).then(|| usize::try_from(ix).ok().filter(|r| *r < rows))?
+}
+
+fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let trial = |g: &mut Gen, what: &str, table: T, shape: &[usize], ignore: Option<i64>, spread: i64| {
+        let (rows, width) = (table.shape[0], count(&table.shape[1..]));
+        let ix = indices(g, count(shape), rows);
+        let bits: Vec<u64> = ix
+            .iter()
+            .flat_map(|i| {
+                let r = row_of(*i, rows, ignore);
+                let b = &table.bits;
+                (0..width).map(move |c| r.map_or(0, |r| b[r * width + c])).collect::<Vec<_>>()
+            })
+            .collect();
+        let p = IndexParams {
+            flags: if ignore.is_some() { op::FLAG_HAS_IGNORE } else { 0 },
+            ignore: ignore.unwrap_or(1),
+            ..Default::default()
+        };
+        let out: Vec<usize> = shape.iter().chain(&table.shape[1..]).copied().collect();
+        let index = T::ints(it, shape, &ix).spread(spread);
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![Arg::Own(T::poison(t, &out)), table.into(), index.into()],
+            vec![(0, Want::Exact(bits))],
+        )
+    };
+    let mut all = Vec::new();
+    for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (50, 257, 31)] {
+        let table = any(g, t, &[rows, width]);
+        all.push(trial(g, &format!("[{rows},{width}] by [{n}]"), table, &[n], None, 1));
+    }
+    let table = any(g, t, &[11, 7]);
+    all.push(trial(g, "one index ignored", table, &[37], Some(2), 1));
+    let table = any(g, t, &[9, 12]).transposed();
+    all.push(trial(g, "transposed table", table, &[4, 5], None, 1));
+    let table = any(g, t, &[9, 12]).padded(4);
+    all.push(trial(g, "padded table, every second index", table, &[20], None, 2));
+    let table = any(g, t, &[6, 2, 5]);
+    all.push(trial(g, "rows of two dims", table, &[3, 4], None, 1));
+    all
+}

@@ -1,0 +1,207 @@
+//! `elementwise_program`: programs that use every instruction, overwrite operands, read scalars, mix storages and broadcast.
+
+use super::bound::{Num, num as exact};
+use super::cell::{Cell, FLOATS, Gen};
+use super::num;
+use super::tensor::T;
+use super::trial::{Trial, Want};
+use crossweave_abi::DType;
+use crossweave_abi::op::{self, PROGRAM_MAX_INSTS, ProgramDyn, ProgramInst, ProgramParams, inst};
+
+/// Every cell of this op.
+pub fn cells() -> Vec<Cell> {
+    let mut all: Vec<Cell> = FLOATS
+        .into_iter()
+        .map(|t| Cell::new(op::ELEMENTWISE_PROGRAM, t.name(), move |g| programs(g, t, t)))
+        .collect();
+    for t in [DType::Bf16, DType::F16] {
+        let what = format!("f32.with_{}", t.name());
+        all.push(Cell::new(op::ELEMENTWISE_PROGRAM, what, move |g| programs(g, DType::F32, t)));
+    }
+    all
+}
+
+/// `dst = op(a, b, c)`.
+fn i(op: u32, dst: u32, a: u32, b: u32, c: u32) -> ProgramInst {
+    ProgramInst {
+        op,
+        dst,
+        a,
+        b,
+        c,
+        ..Default::default()
+    }
+}
+
+/// `dst = imm`, or the scalar of that number.
+fn k(op: u32, dst: u32, imm: f32) -> ProgramInst {
+    ProgramInst {
+        imm,
+        ..i(op, dst, 0, 0, 0)
+    }
+}
+
+fn params(code: &[ProgramInst], writes: u32) -> ProgramParams {
+    let mut p = ProgramParams {
+        n_insts: code.len() as u32,
+        writes,
+        ..Default::default()
+    };
+    p.insts[..code.len()].copy_from_slice(code);
+    p
+}
+
+/// Runs one element: operands in, registers out.
+fn interpret(code: &[ProgramInst], x: &[f64], scalars: &[f32; 8]) -> Vec<Num> {
+    let mut r = vec![exact(0.0); 64];
+    x.iter().enumerate().for_each(|(i, v)| r[i] = exact(*v));
+    for c in code {
+        let (a, b, z) = (r[c.a as usize], r[c.b as usize], r[c.c as usize]);
+        r[c.dst as usize] = match c.op {
+            inst::CONST => exact(f64::from(c.imm)),
+            inst::SCALAR => exact(f64::from(scalars[c.imm as usize])),
+            inst::MOV => a,
+            inst::ADD => a + b,
+            inst::SUB => a - b,
+            inst::MUL => a * b,
+            inst::DIV => a / b,
+            inst::MAX => a.max(b),
+            inst::MIN => -((-a).max(-b)),
+            inst::FMA => {
+                // One rounding, not two.
+                let v = a.v * b.v + z.v;
+                Num {
+                    v,
+                    e: a.v.abs() * b.e + b.v.abs() * a.e + z.e + num::U * v.abs(),
+                }
+            }
+            inst::NEG => -a,
+            inst::ABS => Num { v: a.v.abs(), e: a.e },
+            inst::SQRT => a.sqrt(),
+            inst::RSQRT => exact(1.0) / a.sqrt(),
+            inst::EXP => a.exp(),
+            inst::LOG => a.ln(),
+            inst::TANH => a.tanh(),
+            inst::ERF => a.erf(),
+            inst::SIGMOID => a.sigmoid(),
+            inst::FLOOR => exact(a.v.floor()),
+            inst::LT => exact(f64::from(u8::from(a.v < b.v))),
+            _ => {
+                if a.v != 0.0 {
+                    b
+                } else {
+                    z
+                }
+            }
+        };
+    }
+    r
+}
+
+fn trial(what: &str, code: &[ProgramInst], writes: u32, x: &[T], scalars: &[&[f32]]) -> Trial {
+    let p = params(code, writes);
+    let cols: Vec<Vec<f64>> = x.iter().map(T::values).collect();
+    let want = |s: &ProgramDyn| -> Vec<(usize, Want)> {
+        let rows: Vec<Vec<Num>> = (0..cols[0].len())
+            .map(|e| interpret(code, &cols.iter().map(|c| c[e]).collect::<Vec<_>>(), &s.scalars))
+            .collect();
+        (0..x.len())
+            .filter(|o| writes >> o & 1 == 1)
+            .map(|o| (o, Want::Fused(rows.iter().map(|r| r[o]).collect())))
+            .collect()
+    };
+    let first = ProgramDyn::new(scalars[0]);
+    let args = x.iter().cloned().map(Into::into).collect();
+    let mut t = Trial::new(what, p.as_bytes(), args, want(&first)).given(first.as_bytes());
+    for s in &scalars[1..] {
+        let d = ProgramDyn::new(s);
+        t = t.then(d.as_bytes(), want(&d));
+    }
+    t
+}
+
+fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
+    use inst::*;
+    let mut all = Vec::new();
+    // y = a * b + 2 (rounded twice), a written too.
+    let simple = [i(MUL, 3, 1, 2, 0), k(CONST, 4, 2.0), i(ADD, 0, 3, 4, 0)];
+    for n in [0, 1, 7, 33, 257, 1000] {
+        let x = [T::full(t, &[n], 0.0), g.real(u, &[n], 2.0), g.real(t, &[n], 2.0)];
+        all.push(trial(&format!("[{n}] a * b + 2"), &simple, 1, &x, &[&[]]));
+    }
+    let s = [9, 33];
+    let x = [
+        T::full(t, &s, 0.0),
+        g.real(u, &s, 2.0).broadcast(&[0]),
+        g.real(t, &s, 2.0).transposed(),
+    ];
+    all.push(trial("[9,33] a row and a transpose", &simple, 1, &x, &[&[]]));
+    let x = [T::full(t, &s, 0.0), g.real(u, &s, 2.0).broadcast(&[0, 1]), g.real(t, &s, 2.0).broadcast(&[1])];
+    all.push(trial("[9,33] one element and a column", &simple, 1, &x, &[&[]]));
+    // Two operands written, one read after it was overwritten: registers, not memory, are read.
+    let swap = [i(MOV, 5, 0, 0, 0), i(MOV, 0, 1, 0, 0), i(MOV, 1, 5, 0, 0), i(ADD, 2, 0, 1, 0)];
+    let x = [g.real(t, &[100], 2.0), g.real(t, &[100], 2.0), T::full(t, &[100], 0.0)];
+    all.push(trial("swap, and the sum", &swap, 0b111, &x, &[&[]]));
+    // Every function of one argument.
+    let unary = [
+        k(CONST, 9, 0.5),
+        i(ABS, 2, 1, 0, 0),
+        i(ADD, 3, 2, 9, 0),
+        i(SQRT, 4, 3, 0, 0),
+        i(RSQRT, 5, 3, 0, 0),
+        i(LOG, 6, 3, 0, 0),
+        i(EXP, 7, 1, 0, 0),
+        i(TANH, 8, 1, 0, 0),
+        i(ERF, 10, 1, 0, 0),
+        i(SIGMOID, 11, 1, 0, 0),
+        i(FLOOR, 12, 1, 0, 0),
+        i(NEG, 13, 12, 0, 0),
+        i(ADD, 14, 4, 5, 0),
+        i(MUL, 15, 6, 7, 0),
+        i(SUB, 16, 8, 10, 0),
+        i(FMA, 17, 11, 13, 14),
+        i(DIV, 18, 15, 3, 0),
+        i(ADD, 19, 16, 17, 0),
+        i(ADD, 0, 18, 19, 0),
+    ];
+    let x = [T::full(t, &[300], 0.0), g.real(u, &[300], 2.5)];
+    all.push(trial("every function", &unary, 1, &x, &[&[]]));
+    // Choices; a NaN is not chosen, and not less than anything.
+    let choose = [
+        k(CONST, 3, 0.25),
+        i(LT, 4, 1, 3, 0),
+        i(SELECT, 5, 4, 1, 2),
+        i(MAX, 6, 5, 2, 0),
+        i(MIN, 7, 6, 1, 0),
+        i(MOV, 0, 7, 0, 0),
+    ];
+    let mut a = g.real(u, &[65], 1.0);
+    let b = g.real(t, &[65], 1.0);
+    all.push(trial("choices", &choose, 1, &[T::full(t, &[65], 0.0), a.clone(), b.clone()], &[&[]]));
+    a.bits[7] = num::encode(u, f64::NAN);
+    let pick = [k(CONST, 3, 0.0), i(LT, 4, 1, 3, 0), i(SELECT, 0, 4, 3, 2)];
+    all.push(trial("a NaN is less than nothing", &pick, 1, &[T::full(t, &[65], 0.0), a.clone(), b.clone()], &[&[]]));
+    let top = [i(MAX, 0, 1, 2, 0)];
+    all.push(trial("a NaN is the maximum", &top, 1, &[T::full(t, &[65], 0.0), a, b], &[&[]]));
+    // Scalars come with the launch.
+    let scaled = [k(SCALAR, 2, 0.0), k(SCALAR, 3, 7.0), i(FMA, 0, 1, 2, 3)];
+    let x = [T::full(t, &[100], 0.0), g.real(u, &[100], 2.0)];
+    let one = [1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -3.0];
+    let two = [-0.25, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 7.0];
+    all.push(trial("scalars of two launches", &scaled, 1, &x, &[&one, &two]));
+    // An operand in its own place, and u32 words as conditions.
+    let keep = [k(CONST, 2, 2.0), i(MUL, 2, 0, 2, 0), i(SELECT, 0, 1, 0, 2)];
+    let words = T::of_bits(DType::U32, &[40], (0..40).map(|i| i % 3).collect());
+    all.push(trial("words choose", &keep, 1, &[g.real(t, &[40], 2.0), words], &[&[]]));
+    // As long as a program may be, with as many operands.
+    let mut long: Vec<ProgramInst> = vec![i(MOV, 20, 1, 0, 0)];
+    for n in 0..PROGRAM_MAX_INSTS as u32 - 2 {
+        long.push(i(if n % 2 == 0 { ADD } else { SUB }, 20 + (n + 1) % 40, 20 + n % 40, 2 + n % 14, 0));
+    }
+    let last = 20 + (PROGRAM_MAX_INSTS as u32 - 2) % 40;
+    long.push(i(MOV, 0, last, 0, 0));
+    let mut x = vec![T::full(t, &[70], 0.0)];
+    x.extend((1..16).map(|_| g.real(u, &[70], 1.0)));
+    all.push(trial("64 instructions, 16 operands", &long, 1, &x, &[&[]]));
+    all
+}

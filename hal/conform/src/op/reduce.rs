@@ -1,0 +1,513 @@
+//! Sums and searches: `reduce`, `arg_reduce`, `cumsum`, `nonfinite_count`, `multi_sumsq`, `sort_pairs`, `topk`.
+//!
+//! Sums come twice: over small whole numbers, where every order gives one exact result (so a narrow accumulator shows at once), and over
+//! reals that cancel or swamp each other, held to the bound of the order that the plan states.
+
+use super::bound::Num;
+use super::cell::{Cell, FLOATS, Gen, INDEX};
+use super::num;
+use super::tensor::{T, count};
+use super::trial::{Sum, Trial, Want};
+use crate::case::Demanded;
+use crossweave_abi::DType;
+use crossweave_abi::op::{self, DimParams, FLAG_ACCUM, FLAG_DESCENDING, NoParams, ReduceParams, reduce};
+use std::cmp::Ordering;
+
+const KINDS: [(u32, &str); 5] = [
+    (reduce::SUM, "sum"),
+    (reduce::SUMSQ, "sumsq"),
+    (reduce::MAX, "max"),
+    (reduce::MIN, "min"),
+    (reduce::PROD, "prod"),
+];
+const KEYS: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
+
+/// Demanded of index ops: f32 by i32.
+fn plain(t: DType, i: DType) -> Demanded {
+    match (t, i) {
+        (DType::F32 | DType::I32, DType::I32) => Demanded::MINIMAL,
+        _ => Demanded::NOWHERE,
+    }
+}
+
+/// Every cell of these ops.
+pub fn cells() -> Vec<Cell> {
+    let mut all = Vec::new();
+    for (k, name) in KINDS {
+        all.extend(Cell::floats(op::REDUCE, name, true, move |g, t| reduced(g, k, t, t)));
+        for t in [DType::Bf16, DType::F16] {
+            let what = format!("{name}.f32.of_{}", t.name());
+            all.push(Cell::new(op::REDUCE, what, move |g| reduced(g, k, DType::F32, t)));
+        }
+    }
+    for t in FLOATS {
+        for i in INDEX {
+            let what = format!("{}.{}", t.name(), i.name());
+            all.push(Cell::new(op::ARG_REDUCE, &what, move |g| arg(g, t, i)).needed(plain(t, i)));
+            all.push(Cell::new(op::TOPK, &what, move |g| topk(g, t, i)).needed(plain(t, i)));
+        }
+    }
+    for t in KEYS {
+        all.push(Cell::new(op::CUMSUM, t.name(), move |g| cumsum(g, t)).needed(plain(t, DType::I32)));
+        for i in INDEX {
+            let what = format!("{}.{}", t.name(), i.name());
+            all.push(Cell::new(op::SORT_PAIRS, what, move |g| sort(g, t, i)).needed(plain(t, i)));
+        }
+    }
+    all.extend(Cell::floats(op::NONFINITE_COUNT, "", true, nonfinite));
+    for t in FLOATS {
+        all.push(Cell::new(op::MULTI_SUMSQ, t.name(), move |g| sumsq(g, t)));
+    }
+    all
+}
+
+/// Values of kept element after kept element, with the shape of the result.
+fn lines(src: &T, axes: u32) -> (Vec<usize>, Vec<Vec<f64>>) {
+    let kept: Vec<usize> = (0..src.shape.len())
+        .map(|d| if axes >> d & 1 == 1 { 1 } else { src.shape[d] })
+        .collect();
+    let mut out = vec![Vec::new(); count(&kept)];
+    for (i, v) in src.values().into_iter().enumerate() {
+        let (mut rest, mut at, mut step) = (i, 0, 1);
+        for d in (0..src.shape.len()).rev() {
+            if axes >> d & 1 == 0 {
+                at += rest % src.shape[d] * step;
+                step *= src.shape[d];
+            }
+            rest /= src.shape[d];
+        }
+        out[at].push(v);
+    }
+    (kept, out)
+}
+
+/// The result of one line. `old` is what it is added to.
+fn result(k: u32, x: &[f64], old: Option<f64>) -> Sum {
+    let old = old.unwrap_or(0.0);
+    let n = x.len() as f64 + if old != 0.0 { 1.0 } else { 0.0 };
+    let sum = |f: fn(f64) -> f64, extra: f64| Sum {
+        v: old + x.iter().map(|v| f(*v)).sum::<f64>(),
+        n: n + extra,
+        mag: old.abs() + x.iter().map(|v| f(*v).abs()).sum::<f64>(),
+    };
+    match k {
+        reduce::SUM => sum(|v| v, 0.0),
+        // Each square is rounded before it is added.
+        reduce::SUMSQ => sum(|v| v * v, 1.0),
+        _ => {
+            let v: f64 = x.iter().product();
+            Sum {
+                v,
+                n,
+                mag: v.abs(),
+            }
+        }
+    }
+}
+
+fn extreme(k: u32, x: &[f64]) -> f64 {
+    let none = if k == reduce::MAX { f64::NEG_INFINITY } else { f64::INFINITY };
+    x.iter().fold(none, |a, b| match (a.is_nan() || b.is_nan(), k) {
+        (true, _) => f64::NAN,
+        (_, reduce::MAX) => a.max(*b),
+        _ => a.min(*b),
+    })
+}
+
+fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
+    let run = |what: &str, src: T, axes: u32, old: Option<T>| {
+        let p = ReduceParams {
+            kind: k,
+            axes,
+            flags: if old.is_some() { FLAG_ACCUM } else { 0 },
+            ..Default::default()
+        };
+        let (kept, x) = lines(&src, axes);
+        let was = old.as_ref().map(T::values);
+        let whole = |v: &[f64]| v.iter().all(|v| v.fract() == 0.0);
+        let want = if matches!(k, reduce::MAX | reduce::MIN) {
+            Want::Value(x.iter().map(|x| num::encode(to, extreme(k, x))).collect())
+        } else {
+            let s: Vec<Sum> = x.iter().enumerate().map(|(i, x)| result(k, x, was.as_ref().map(|w| w[i]))).collect();
+            let exact = s.iter().all(|s| s.mag < 16_777_216.0) && x.iter().all(|x| whole(x)) && was.iter().all(|w| whole(w));
+            if exact {
+                Want::Value(s.iter().map(|s| num::encode(to, s.v)).collect())
+            } else if k == reduce::PROD {
+                // Every factor rounds once, whatever the order.
+                Want::Fused(s.iter().map(|s| Num { v: s.v, e: s.n * num::U * s.mag }).collect())
+            } else {
+                Want::Sum(s)
+            }
+        };
+        let dst = old.unwrap_or_else(|| T::poison(to, &kept));
+        Trial::new(what, p.as_bytes(), vec![dst.into(), src.into()], vec![(0, want)])
+    };
+    let product = k == reduce::PROD;
+    let small = |g: &mut Gen, s: &[usize]| {
+        if product {
+            // Powers of two with few factors that are not 1.
+            let v: Vec<f64> = (0..count(s)).map(|i| if i % 37 == 5 { 2.0 } else if i % 11 == 3 { -1.0 } else { 1.0 }).collect();
+            T::new(t, s, &v)
+        } else {
+            g.whole(t, s, 8)
+        }
+    };
+    let real = |g: &mut Gen, s: &[usize]| {
+        if product {
+            let v: Vec<f64> = (0..count(s)).map(|_| 1.0 + 0.02 * g.unit()).collect();
+            T::new(t, s, &v)
+        } else {
+            g.real(t, s, 3.0)
+        }
+    };
+    let mut all = Vec::new();
+    for n in [1, 7, 31, 257, 1000] {
+        let (a, b) = (small(g, &[n]), real(g, &[n]));
+        all.push(run(&format!("all of [{n}], whole numbers"), a, 1, None));
+        all.push(run(&format!("all of [{n}]"), b, 1, None));
+    }
+    let s = [5, 33, 12];
+    for axes in [0b100, 0b010, 0b001, 0b101, 0b111, 0b110, 0] {
+        let a = small(g, &s);
+        all.push(run(&format!("dims {axes:#05b} of {s:?}, whole numbers"), a, axes, None));
+    }
+    let a = real(g, &s).lying(&[2, 0, 1]);
+    all.push(run("dim 1 of [5,33,12] in another order", a, 0b010, None));
+    let a = real(g, &s).padded(4);
+    all.push(run("dim 2 of [5,33,12] padded", a, 0b100, None));
+    let a = small(g, &[40, 20]).broadcast(&[0]);
+    all.push(run("dim 0 of [40,20] broadcast", a, 0b01, None));
+    let a = small(g, &[40, 20]).broadcast(&[1]);
+    all.push(run("dim 1 of [40,20] broadcast", a, 0b10, None));
+    // Nothing gives the value of nothing; no lines give no results.
+    let a = small(g, &[3, 0]);
+    all.push(run("dim 1 of [3,0]", a, 0b10, None));
+    let a = small(g, &[0, 3]);
+    all.push(run("dim 1 of [0,3]", a, 0b10, None));
+    if matches!(k, reduce::SUM | reduce::SUMSQ) {
+        let (a, old) = (small(g, &[9, 40]), g.whole(to, &[9, 1], 50));
+        all.push(run("added to what is there", a, 0b10, Some(old)));
+        let (a, old) = (real(g, &[40, 9]), g.real(to, &[1, 9], 50.0));
+        all.push(run("columns added to what is there", a, 0b01, Some(old)));
+    }
+    if k == reduce::SUM {
+        // One element swamps the rest, and goes again.
+        let mut v: Vec<f64> = (0..257).map(|_| 1.0 + g.unit()).collect();
+        (v[3], v[200]) = (60_000.0, -60_000.0);
+        all.push(run("a huge pair that cancels", T::new(t, &[257], &v), 1, None));
+    }
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let v = [1.0, inf, 2.0, nan, 1.0, 5.0, -inf, 1.0, 3.0, -7.0, -8.0, -9.0];
+    if !product {
+        all.push(run("NaN and infinities", T::new(t, &[4, 3], &v), 0b10, None));
+    }
+    if g.big {
+        let a = g.whole(t, &[(1 << 20) + 1], 2);
+        if !product && k != reduce::SUMSQ {
+            all.push(run("2^20 + 1 whole numbers", a, 1, None));
+        }
+    }
+    all
+}
+
+/// Elements in lines along `dim`, each with the flat index of its first element and the step.
+fn along(shape: &[usize], dim: usize) -> Vec<Vec<usize>> {
+    let step: usize = shape[dim + 1..].iter().product();
+    let n = shape[dim];
+    let outer: usize = shape[..dim].iter().product();
+    (0..outer)
+        .flat_map(|o| (0..step).map(move |s| (0..n).map(|i| (o * n + i) * step + s).collect()))
+        .collect()
+}
+
+fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
+    for kind in [0, 1] {
+        let mut run = |what: &str, src: T, dim: usize| {
+            let p = DimParams {
+                kind,
+                dim: dim as u32,
+                ..Default::default()
+            };
+            let v = src.values();
+            // NaN is larger than every number, and the first of equals wins.
+            let larger = |a: f64, b: f64| a > b || a.is_nan() && !b.is_nan();
+            let ix: Vec<i64> = along(&src.shape, dim)
+                .into_iter()
+                .map(|l| {
+                    let mut best = 0;
+                    for i in 1..l.len() {
+                        let (a, b) = (v[l[i]], v[l[best]]);
+                        if if kind == 0 { larger(a, b) } else { larger(b, a) } {
+                            best = i;
+                        }
+                    }
+                    best as i64
+                })
+                .collect();
+            let mut out = src.shape.clone();
+            out[dim] = 1;
+            let want = Want::Exact(T::ints(it, &out, &ix).bits);
+            let name = ["largest", "smallest"][kind as usize];
+            all.push(Trial::new(
+                format!("{name}, {what}"),
+                p.as_bytes(),
+                vec![T::poison(it, &out).into(), src.into()],
+                vec![(0, want)],
+            ));
+        };
+        for n in [1, 7, 33, 257, 1000] {
+            run(&format!("[3,{n}] along 1"), g.real(t, &[3, n], 9.0), 1);
+            // Few values, so most lines are ties.
+            run(&format!("[3,{n}] along 1 with ties"), g.whole(t, &[3, n], 1), 1);
+        }
+        run("[33,9] along 0", g.whole(t, &[33, 9], 3), 0);
+        run("[5,17,6] along 1", g.whole(t, &[5, 17, 6], 2), 1);
+        run("[9,33] transposed", g.whole(t, &[9, 33], 2).transposed(), 1);
+        run("[9,33] padded", g.whole(t, &[9, 33], 2).padded(3), 1);
+        let (inf, nan) = (f64::INFINITY, f64::NAN);
+        let v = [1.0, nan, nan, 2.0, nan, nan, nan, nan, inf, -inf, 0.0, inf, 0.0, -0.0, -0.0, 0.0];
+        run("NaN, infinities and zeros", T::new(t, &[4, 4], &v), 1);
+        run("[0,4]", T::new(t, &[0, 4], &[]), 1);
+    }
+    all
+}
+
+fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
+    let float = num::is_float(t);
+    let run = |what: &str, src: T, dim: usize| {
+        let p = DimParams {
+            dim: dim as u32,
+            ..Default::default()
+        };
+        let want = if float {
+            let v = src.values();
+            let mut s = vec![Sum { v: 0.0, n: 0.0, mag: 0.0 }; v.len()];
+            for l in along(&src.shape, dim) {
+                let mut a = Sum { v: 0.0, n: 0.0, mag: 0.0 };
+                for i in l {
+                    a = Sum {
+                        v: a.v + v[i],
+                        n: a.n + 1.0,
+                        mag: a.mag + v[i].abs(),
+                    };
+                    s[i] = a;
+                }
+            }
+            if v.iter().all(|v| v.fract() == 0.0) {
+                Want::Value(s.iter().map(|s| num::encode(t, s.v)).collect())
+            } else {
+                Want::Sum(s)
+            }
+        } else {
+            let v = src.integers();
+            let mut bits = vec![0; v.len()];
+            for l in along(&src.shape, dim) {
+                let mut a = 0i128;
+                for i in l {
+                    a += v[i];
+                    bits[i] = num::int_bits(t, a);
+                }
+            }
+            Want::Exact(bits)
+        };
+        Trial::new(what, p.as_bytes(), vec![T::poison(t, &src.shape).into(), src.into()], vec![(0, want)])
+    };
+    let whole = |g: &mut Gen, s: &[usize]| {
+        let v: Vec<i64> = (0..count(s)).map(|_| g.below(9) as i64 - 4).collect();
+        if float {
+            T::new(t, s, &v.iter().map(|v| *v as f64).collect::<Vec<_>>())
+        } else {
+            T::ints(t, s, &v)
+        }
+    };
+    let mut all = Vec::new();
+    for n in [0, 1, 7, 33, 257, 1000] {
+        all.push(run(&format!("[2,{n}] along 1"), whole(g, &[2, n]), 1));
+    }
+    all.push(run("[33,5] along 0", whole(g, &[33, 5]), 0));
+    all.push(run("[4,9,6] along 1", whole(g, &[4, 9, 6]), 1));
+    all.push(run("[9,20] transposed", whole(g, &[9, 20]).transposed(), 1));
+    if float {
+        let v = g.real(t, &[3, 300], 3.0);
+        all.push(run("[3,300] reals", v, 1));
+    } else {
+        let top = if t == DType::I32 { i32::MAX as i64 } else { i64::MAX };
+        all.push(run("sums that wrap", T::ints(t, &[4], &[top, 1, top, 5]), 0));
+    }
+    all
+}
+
+fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
+    let none = NoParams::default();
+    let run = |what: &str, start: u32, x: Vec<T>| {
+        let n = x.iter().flat_map(T::values).filter(|v| !v.is_finite()).count() as u64;
+        let dst = T::of_bits(DType::U32, &[1], vec![start as u64]);
+        let mut args = vec![dst.into()];
+        args.extend(x.into_iter().map(Into::into));
+        let want = Want::Exact(vec![start as u64 + n]);
+        Trial::new(what, none.as_bytes(), args, vec![(0, want)])
+    };
+    let with = |g: &mut Gen, s: &[usize], bad: &[(usize, f64)]| {
+        let mut x = g.real(t, s, 4.0);
+        bad.iter().for_each(|(i, v)| x.bits[*i] = num::encode(t, *v));
+        x
+    };
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    let top = num::largest(t);
+    let mut all = vec![];
+    for n in [0, 1, 33, 1000] {
+        let x = with(g, &[n], &[]);
+        all.push(run(&format!("[{n}] of finite numbers"), 3, vec![x]));
+    }
+    let x = with(g, &[257], &[(256, -inf)]);
+    all.push(run("minus infinity at the end", 0, vec![x]));
+    let x = with(g, &[257], &[(0, inf)]);
+    all.push(run("infinity at the start", 0, vec![x]));
+    let x = with(g, &[33], &[(1, nan), (7, -nan), (32, inf), (8, -inf), (9, top), (10, -top)]);
+    all.push(run("all kinds, and the largest numbers", 40, vec![x]));
+    let x = vec![
+        with(g, &[5, 7], &[(3, nan)]).transposed(),
+        with(g, &[0], &[]),
+        with(g, &[100], &[(50, inf), (51, nan)]),
+        with(g, &[9, 4], &[(35, -inf)]).padded(3),
+    ];
+    all.push(run("over several tensors", 7, x));
+    let x = with(g, &[1000], &[(999, nan), (500, nan)]);
+    all.push(run("NaN among a thousand", 0, vec![x]));
+    all
+}
+
+fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
+    let none = NoParams::default();
+    let run = |what: &str, start: f64, x: Vec<T>| {
+        let v: Vec<f64> = x.iter().flat_map(T::values).collect();
+        let s = result(reduce::SUMSQ, &v, Some(start));
+        let whole = v.iter().all(|v| v.fract() == 0.0) && s.mag < 16_777_216.0 && start.fract() == 0.0;
+        let want = if whole {
+            Want::exact(DType::F32, [s.v])
+        } else {
+            Want::Sum(vec![s])
+        };
+        let mut args = vec![T::new(DType::F32, &[1], &[start]).into()];
+        args.extend(x.into_iter().map(Into::into));
+        Trial::new(what, none.as_bytes(), args, vec![(0, want)])
+    };
+    let mut all = vec![];
+    for n in [0, 1, 7, 1000] {
+        let x = g.whole(t, &[n], 9);
+        all.push(run(&format!("[{n}] of whole numbers"), 0.0, vec![x]));
+    }
+    let x = (0..5).map(|i| g.whole(t, &[33 * i + 1], 5)).collect();
+    all.push(run("five tensors added to 100", 100.0, x));
+    let x = vec![g.real(t, &[1000], 2.0), g.real(t, &[31, 7], 0.01).transposed(), g.real(t, &[257], 100.0)];
+    all.push(run("reals of several sizes", 0.0, x));
+    let mut x = g.real(t, &[100], 1.0);
+    x.bits[50] = num::encode(t, f64::INFINITY);
+    all.push(run("an infinity", 0.0, vec![x]));
+    all
+}
+
+/// Ascending; NaN after every number; zeros of both signs equal.
+fn ascending(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
+    for down in [false, true] {
+        let mut run = |what: &str, keys: T, spread: i64| {
+            let p = DimParams {
+                dim: (keys.shape.len() - 1) as u32,
+                flags: if down { FLAG_DESCENDING } else { 0 },
+                ..Default::default()
+            };
+            let n = *keys.shape.last().unwrap_or(&0);
+            let total = keys.bits.len();
+            let values: Vec<i64> = (0..total).map(|i| (i * 7 % 1000) as i64 - 3).collect();
+            let values = T::ints(it, &keys.shape, &values).spread(spread);
+            let (mut ks, mut vs) = (Vec::new(), Vec::new());
+            for r in 0..total.checked_div(n).unwrap_or(0) {
+                let mut ix: Vec<usize> = (r * n..(r + 1) * n).collect();
+                let cmp = |a: usize, b: usize| {
+                    if num::is_float(t) {
+                        ascending(num::decode(t, keys.bits[a]), num::decode(t, keys.bits[b]))
+                    } else {
+                        num::int_of(t, keys.bits[a]).cmp(&num::int_of(t, keys.bits[b]))
+                    }
+                };
+                ix.sort_by(|a, b| if down { cmp(*b, *a) } else { cmp(*a, *b) });
+                ks.extend(ix.iter().map(|i| keys.bits[*i]));
+                vs.extend(ix.iter().map(|i| values.bits[*i]));
+            }
+            let s = keys.shape.clone();
+            let name = ["ascending", "descending"][usize::from(down)];
+            all.push(Trial::new(
+                format!("{name}, {what}"),
+                p.as_bytes(),
+                vec![T::poison(t, &s).into(), T::poison(it, &s).into(), keys.into(), values.into()],
+                vec![(0, Want::Exact(ks)), (1, Want::Exact(vs))],
+            ));
+        };
+        let whole = |g: &mut Gen, s: &[usize], most: i64| {
+            let v: Vec<i64> = (0..count(s)).map(|_| g.below(2 * most as usize + 1) as i64 - most).collect();
+            if num::is_float(t) {
+                T::new(t, s, &v.iter().map(|v| *v as f64).collect::<Vec<_>>())
+            } else {
+                T::ints(t, s, &v)
+            }
+        };
+        for n in [0, 1, 2, 7, 33, 257] {
+            run(&format!("[2,{n}]"), whole(g, &[2, n], 100), 1);
+        }
+        run("[3,255] with many ties", whole(g, &[3, 255], 2), 1);
+        run("[1000] of equals", whole(g, &[1000], 0), 1);
+        run("[5,40] transposed, values with gaps", whole(g, &[5, 40], 5).transposed(), 2);
+        if num::is_float(t) {
+            let (inf, nan) = (f64::INFINITY, f64::NAN);
+            let v = [nan, 1.0, -inf, nan, inf, 0.0, -0.0, 0.0, -1.0, inf];
+            run("NaN, infinities and zeros", T::new(t, &[10], &v), 1);
+        } else {
+            let (lo, hi) = if t == DType::I32 { (i32::MIN as i64, i32::MAX as i64) } else { (i64::MIN, i64::MAX) };
+            run("ends of the range", T::ints(t, &[7], &[hi, lo, 0, hi - 1, lo + 1, -1, hi]), 1);
+        }
+    }
+    all
+}
+
+fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
+    let mut run = |what: &str, src: T, k: usize| {
+        let n = *src.shape.last().unwrap_or(&0);
+        let p = DimParams {
+            dim: (src.shape.len() - 1) as u32,
+            ..Default::default()
+        };
+        let v = src.values();
+        let (mut ks, mut ixs) = (Vec::new(), Vec::new());
+        for r in 0..v.len().checked_div(n).unwrap_or(0) {
+            let mut ix: Vec<usize> = (0..n).collect();
+            ix.sort_by(|a, b| ascending(v[r * n + b], v[r * n + a]).then(a.cmp(b)));
+            for i in ix.into_iter().take(k) {
+                ks.push(src.bits[r * n + i]);
+                ixs.push(i as i64);
+            }
+        }
+        let mut s = src.shape.clone();
+        if let Some(l) = s.last_mut() {
+            *l = k;
+        }
+        let want = vec![(0, Want::Exact(ks)), (1, Want::Exact(T::ints(it, &s, &ixs).bits))];
+        let args = vec![T::poison(t, &s).into(), T::poison(it, &s).into(), src.into()];
+        all.push(Trial::new(format!("{k} of {what}"), p.as_bytes(), args, want));
+    };
+    for (n, k) in [(1, 1), (7, 3), (33, 33), (257, 8), (1000, 1), (8, 0)] {
+        run(&format!("[3,{n}]"), g.real(t, &[3, n], 9.0), k);
+        run(&format!("[3,{n}] with ties"), g.whole(t, &[3, n], 1), k);
+    }
+    run("[2,3,40]", g.whole(t, &[2, 3, 40], 4), 5);
+    run("[5,40] transposed", g.whole(t, &[5, 40], 3).transposed(), 7);
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    run("NaN, infinities and zeros", T::new(t, &[8], &[1.0, nan, -inf, inf, nan, -0.0, 0.0, inf]), 6);
+    all
+}

@@ -1,0 +1,225 @@
+//! `softmax_*`, `cross_entropy_*`: logits far beyond what an exponential holds, minus infinity, ignored rows, targets out of range.
+
+use super::bound::{Num, num as exact, sum};
+use super::cell::{Cell, FLOATS, Gen, INDEX};
+use super::num;
+use super::tensor::T;
+use super::trial::{Arg, Trial, Want};
+use crossweave_abi::DType;
+use crossweave_abi::op::{self, FLAG_HAS_IGNORE, NoParams, XentParams};
+
+const F: DType = DType::F32;
+const IGNORE: i64 = -100;
+
+/// Every cell of these ops.
+pub fn cells() -> Vec<Cell> {
+    let mut all = Vec::new();
+    for t in FLOATS {
+        all.push(Cell::new(op::SOFTMAX_FWD, t.name(), move |g| softmax(g, t)));
+        all.push(Cell::new(op::SOFTMAX_BWD, t.name(), move |g| softmax_bwd(g, t)));
+        for i in INDEX {
+            let what = format!("{}.by_{}", t.name(), i.name());
+            all.push(Cell::new(op::CROSS_ENTROPY_FWD, &what, move |g| xent(g, t, i)));
+            all.push(Cell::new(op::CROSS_ENTROPY_BWD, &what, move |g| xent_bwd(g, t, i)));
+        }
+    }
+    all
+}
+
+/// e^(x - m), exactly 0 for minus infinity.
+pub fn exp_from(x: f64, m: Num) -> Num {
+    if x == f64::NEG_INFINITY && m.v > f64::NEG_INFINITY {
+        return exact(0.0);
+    }
+    (exact(x) - m).exp()
+}
+
+/// The largest of a row, NaN if there is one.
+pub fn largest(x: &[f64]) -> f64 {
+    x.iter().fold(f64::NEG_INFINITY, |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(*b) })
+}
+
+/// Softmax of a row.
+pub fn row_softmax(x: &[f64]) -> Vec<Num> {
+    let m = exact(largest(x));
+    let e: Vec<Num> = x.iter().map(|x| exp_from(*x, m)).collect();
+    let s = sum(e.iter().copied());
+    e.into_iter().map(|e| e / s).collect()
+}
+
+/// log sum exp of a row.
+pub fn row_lse(x: &[f64]) -> Num {
+    let m = exact(largest(x));
+    sum(x.iter().map(|x| exp_from(*x, m))).ln() + m
+}
+
+/// Rows of several kinds: plain, large, far below zero, partly minus infinity, all equal.
+fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
+    let mut v = g.reals(n * d, 4.0);
+    for r in 0..n {
+        let row = &mut v[r * d..(r + 1) * d];
+        match r % 5 {
+            1 => row.iter_mut().for_each(|x| *x = *x * 20.0 + 500.0),
+            2 => row.iter_mut().for_each(|x| *x -= 1000.0),
+            3 => row.iter_mut().step_by(2).skip(1).for_each(|x| *x = f64::NEG_INFINITY),
+            4 => row.fill(3.0),
+            _ => {}
+        }
+    }
+    T::new(t, &[n, d], &v)
+}
+
+fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
+    let none = NoParams::default();
+    let run = |what: &str, x: T| {
+        let d = *x.shape.last().unwrap_or(&1);
+        let v = x.values();
+        let want = Want::Fused(v.chunks(d.max(1)).flat_map(row_softmax).collect());
+        Trial::new(what, none.as_bytes(), vec![T::poison(t, &x.shape).into(), x.into()], vec![(0, want)])
+    };
+    let mut all = Vec::new();
+    for (n, d) in [(0, 3), (1, 1), (7, 7), (10, 33), (5, 257), (5, 1000)] {
+        all.push(run(&format!("[{n},{d}]"), rows(g, t, n, d)));
+    }
+    all.push(run("[2,3,31]", T::of_bits(t, &[2, 3, 31], rows(g, t, 6, 31).bits)));
+    all.push(run("[5,40] padded", rows(g, t, 5, 40).padded(3)));
+    let mut x = rows(g, t, 3, 20);
+    x.bits[25] = num::encode(t, f64::NAN);
+    all.push(run("a NaN keeps to its row", x));
+    all
+}
+
+fn softmax_bwd(g: &mut Gen, t: DType) -> Vec<Trial> {
+    let none = NoParams::default();
+    let mut all = Vec::new();
+    for (n, d) in [(0, 3), (1, 1), (7, 7), (10, 33), (4, 257), (3, 1000)] {
+        let x = rows(g, t, n, d).values();
+        let y: Vec<f64> = x.chunks(d).flat_map(row_softmax).map(|y| y.v).collect();
+        let (y, dy) = (T::new(t, &[n, d], &y), g.real(t, &[n, d], 2.0));
+        let (yv, dv) = (y.values(), dy.values());
+        let mut w = Vec::new();
+        for r in 0..n {
+            let at = |c: usize| (exact(yv[r * d + c]), exact(dv[r * d + c]));
+            let s = sum((0..d).map(|c| at(c).0 * at(c).1));
+            w.extend((0..d).map(|c| at(c).0 * (at(c).1 - s)));
+        }
+        let args = vec![T::poison(t, &[n, d]).into(), dy.into(), y.into()];
+        all.push(Trial::new(format!("[{n},{d}]"), none.as_bytes(), args, vec![(0, Want::Fused(w))]));
+    }
+    all
+}
+
+fn params(ignore: bool) -> XentParams {
+    XentParams {
+        flags: if ignore { FLAG_HAS_IGNORE } else { 0 },
+        // Without the flag the number means nothing.
+        ignore: if ignore { IGNORE } else { 0 },
+        ..Default::default()
+    }
+}
+
+/// Loss of a row whose target is in range.
+pub fn row_loss(x: &[f64], target: usize) -> Num {
+    row_lse(x) - exact(x[target])
+}
+
+/// Gradient of a row.
+pub fn row_grad(x: &[f64], lse: f64, target: usize, dloss: f64) -> Vec<Num> {
+    (0..x.len())
+        .map(|c| {
+            let p = exp_from(x[c], exact(lse));
+            let p = if c == target { p - exact(1.0) } else { p };
+            p * exact(dloss)
+        })
+        .collect()
+}
+
+fn targets(g: &mut Gen, x: &[f64], n: usize, d: usize, ignore: bool) -> Vec<i64> {
+    (0..n)
+        .map(|r| {
+            if ignore && r % 3 == 1 {
+                return IGNORE;
+            }
+            // A target whose logit is minus infinity has no finite loss.
+            let mut c = [0, d - 1, g.below(d)][r % 3];
+            while x[r * d + c] == f64::NEG_INFINITY {
+                c = (c + 1) % d;
+            }
+            c as i64
+        })
+        .collect()
+}
+
+fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let run = |what: &str, x: T, target: &[i64], ignore: bool| {
+        let (n, d) = (x.shape[0], x.shape[1]);
+        let v = x.values();
+        let row = |r: usize| &v[r * d..(r + 1) * d];
+        let lse = (0..n).map(|r| row_lse(row(r)));
+        let loss = (0..n).map(|r| match target[r] {
+            IGNORE if ignore => exact(0.0),
+            c if (0..d as i64).contains(&c) => row_loss(row(r), c as usize),
+            _ => exact(f64::NAN),
+        });
+        let want = vec![(0, Want::Fused(loss.collect())), (1, Want::Fused(lse.collect()))];
+        let args = vec![
+            Arg::Own(T::poison(F, &[n])),
+            T::poison(F, &[n]).into(),
+            x.into(),
+            T::ints(it, &[n], target).into(),
+        ];
+        Trial::new(what, params(ignore).as_bytes(), args, want)
+    };
+    let mut all = Vec::new();
+    for (n, d) in [(0, 3), (1, 1), (7, 7), (11, 33), (6, 257), (5, 1000)] {
+        let x = rows(g, t, n, d);
+        let tg = targets(g, &x.values(), n, d, n > 1);
+        all.push(run(&format!("[{n},{d}]"), x, &tg, n > 1));
+    }
+    let x = g.real(t, &[6, 40], 4.0).padded(8);
+    all.push(run("targets out of range, padded rows", x, &[40, -1, 3, IGNORE, i64::from(i32::MAX), 39], true));
+    let x = g.real(t, &[3, 40], 4.0);
+    all.push(run("nothing is ignored without the flag", x, &[0, IGNORE, 5], false));
+    let mut x = g.real(t, &[3, 20], 4.0);
+    x.bits[25] = num::encode(t, f64::NAN);
+    let mut trial = run("an ignored row counts nothing, whatever it holds", x, &[0, IGNORE, 5], true);
+    // Its log-sum-exp is what it is.
+    trial.launches[0].want.truncate(2);
+    all.push(trial);
+    all
+}
+
+fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
+    let run = |what: &str, x: T, target: &[i64], ignore: bool, dloss: T, alias: bool| {
+        let (n, d) = (x.shape[0], x.shape[1]);
+        let v = x.values();
+        let row = |r: usize| &v[r * d..(r + 1) * d];
+        let lse = T::new(F, &[n], &(0..n).map(|r| row_lse(row(r)).v).collect::<Vec<_>>());
+        let (lv, gv) = (lse.values(), dloss.values());
+        let want = (0..n).flat_map(|r| match target[r] {
+            IGNORE if ignore => vec![exact(0.0); d],
+            c => row_grad(row(r), lv[r], c as usize, gv[r]),
+        });
+        let want = vec![(0, Want::Fused(want.collect()))];
+        let (out, x): (Arg, Arg) = match alias {
+            true => (x.clone().into(), Arg::Alias(x, 0)),
+            false => (T::poison(t, &[n, d]).into(), x.into()),
+        };
+        let args = vec![out, x, lse.into(), T::ints(it, &[n], target).into(), dloss.into()];
+        Trial::new(what, params(ignore).as_bytes(), args, want)
+    };
+    let mut all = Vec::new();
+    for (n, d) in [(0, 3), (1, 1), (7, 7), (11, 33), (6, 257), (5, 1000)] {
+        let x = rows(g, t, n, d);
+        let tg = targets(g, &x.values(), n, d, n > 1);
+        let dl = g.real(F, &[n], 2.0);
+        all.push(run(&format!("[{n},{d}]"), x, &tg, n > 1, dl, false));
+    }
+    let x = rows(g, t, 9, 40);
+    let tg = targets(g, &x.values(), 9, 40, true);
+    all.push(run("one dloss for all, in place", x, &tg, true, T::full(F, &[9], 0.125).broadcast(&[0]), true));
+    let mut x = g.real(t, &[3, 20], 4.0);
+    x.bits[25] = num::encode(t, f64::NAN);
+    all.push(run("an ignored row gives zeros, whatever it holds", x, &[0, IGNORE, 5], true, T::full(F, &[3], 1.0), false));
+    all
+}

@@ -1,0 +1,252 @@
+//! Operands as the kit sees them: row-major elements in bits, and where a layout puts them in memory that holds other things too.
+
+use super::num;
+use crossweave_abi::{DType, Layout};
+
+/// What gaps and guards hold; no output may change it.
+pub const GUARD: u8 = 0xA5;
+/// What an output holds before it is written: NaN in every float dtype.
+pub const POISON: u8 = 0xFF;
+
+/// An operand.
+#[derive(Clone, Debug)]
+pub struct T {
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes.
+    pub shape: Vec<usize>,
+    /// Strides in elements.
+    pub stride: Vec<i64>,
+    /// Row-major elements.
+    pub bits: Vec<u64>,
+}
+
+/// Row-major strides.
+pub fn dense(shape: &[usize]) -> Vec<i64> {
+    let mut s = vec![1i64; shape.len()];
+    for i in (1..shape.len()).rev() {
+        s[i - 1] = s[i] * shape[i] as i64;
+    }
+    s
+}
+
+/// Elements of a shape.
+pub fn count(shape: &[usize]) -> usize {
+    shape.iter().product()
+}
+
+/// The index of element `i` of a shape, as text.
+pub fn index_of(shape: &[usize], mut i: usize) -> String {
+    let mut at = vec![0; shape.len()];
+    for d in (0..shape.len()).rev() {
+        at[d] = i % shape[d];
+        i /= shape[d];
+    }
+    format!("{at:?}")
+}
+
+impl T {
+    /// Dense, from numbers, each rounded to the dtype.
+    pub fn new(dtype: DType, shape: &[usize], values: &[f64]) -> T {
+        let bits = values.iter().map(|v| num::encode(dtype, *v)).collect();
+        T::of_bits(dtype, shape, bits)
+    }
+
+    /// Dense, from bits.
+    pub fn of_bits(dtype: DType, shape: &[usize], bits: Vec<u64>) -> T {
+        T {
+            dtype,
+            shape: shape.to_vec(),
+            stride: dense(shape),
+            bits,
+        }
+    }
+
+    /// Dense, from integers.
+    pub fn ints(dtype: DType, shape: &[usize], values: &[i64]) -> T {
+        let bits = values
+            .iter()
+            .map(|v| num::int_bits(dtype, *v as i128))
+            .collect();
+        T::of_bits(dtype, shape, bits)
+    }
+
+    /// One element everywhere.
+    pub fn full(dtype: DType, shape: &[usize], v: f64) -> T {
+        T::of_bits(dtype, shape, vec![num::encode(dtype, v); count(shape)])
+    }
+
+    /// An output before it is written.
+    pub fn poison(dtype: DType, shape: &[usize]) -> T {
+        let bits = u64::MAX >> (64 - 8 * num::size(dtype));
+        T::of_bits(dtype, shape, vec![bits; count(shape)])
+    }
+
+    /// The same elements in another layout.
+    pub fn at(mut self, stride: &[i64]) -> T {
+        self.stride = stride.to_vec();
+        self
+    }
+
+    /// The dims broadcast by stride 0 (their elements repeat those of index 0); the rest dense.
+    pub fn broadcast(mut self, dims: &[usize]) -> T {
+        let mut kept = self.shape.clone();
+        dims.iter().for_each(|d| kept[*d] = kept[*d].min(1));
+        let mut stride = dense(&kept);
+        dims.iter().for_each(|d| stride[*d] = 0);
+        let row = dense(&self.shape);
+        for i in 0..self.bits.len() {
+            let mut from = i;
+            for &d in dims {
+                let at = i / row[d] as usize % self.shape[d];
+                from -= at * row[d] as usize;
+            }
+            self.bits[i] = self.bits[from];
+        }
+        self.stride = stride;
+        self
+    }
+
+    /// Physically transposed: the last two dims lie the other way round.
+    pub fn transposed(self) -> T {
+        let r = self.shape.len();
+        let mut order: Vec<usize> = (0..r).collect();
+        order.swap(r - 2, r - 1);
+        self.lying(&order)
+    }
+
+    /// Memory order of the dims, outermost first.
+    pub fn lying(self, order: &[usize]) -> T {
+        let sizes: Vec<usize> = order.iter().map(|d| self.shape[*d]).collect();
+        let inner = dense(&sizes);
+        let mut stride = vec![0; order.len()];
+        for (k, d) in order.iter().enumerate() {
+            stride[*d] = inner[k];
+        }
+        self.at(&stride)
+    }
+
+    /// Rows further apart than they are long.
+    pub fn padded(self, by: usize) -> T {
+        let mut wide = self.shape.clone();
+        if let Some(l) = wide.last_mut() {
+            *l += by;
+        }
+        let s = dense(&wide);
+        self.at(&s)
+    }
+
+    /// Every stride multiplied: elements with gaps between them.
+    pub fn spread(self, by: i64) -> T {
+        let s: Vec<i64> = dense(&self.shape).iter().map(|s| s * by).collect();
+        self.at(&s)
+    }
+
+    /// The numbers.
+    pub fn values(&self) -> Vec<f64> {
+        self.bits
+            .iter()
+            .map(|b| num::decode(self.dtype, *b))
+            .collect()
+    }
+
+    /// The integers.
+    pub fn integers(&self) -> Vec<i128> {
+        self.bits
+            .iter()
+            .map(|b| num::int_of(self.dtype, *b))
+            .collect()
+    }
+
+    /// What crosses the boundary.
+    pub fn layout(&self) -> Layout {
+        let shape: Vec<u64> = self.shape.iter().map(|d| *d as u64).collect();
+        Layout::strided(self.dtype, &shape, &self.stride)
+    }
+
+    /// Elements from the first to one past the last.
+    pub fn reach(&self) -> usize {
+        if self.bits.is_empty() {
+            return 0;
+        }
+        let last: i64 = self
+            .shape
+            .iter()
+            .zip(&self.stride)
+            .map(|(n, s)| (*n as i64 - 1) * s)
+            .sum();
+        last as usize + 1
+    }
+
+    /// Bytes of its span.
+    pub fn bytes(&self) -> usize {
+        self.reach() * num::size(self.dtype)
+    }
+
+    /// Calls `f(element, offset in elements)` for every element, in row-major order.
+    pub fn walk(&self, mut f: impl FnMut(usize, usize)) {
+        let mut at = vec![0usize; self.shape.len()];
+        let mut offset = 0i64;
+        for i in 0..self.bits.len() {
+            f(i, offset as usize);
+            for d in (0..at.len()).rev() {
+                at[d] += 1;
+                offset += self.stride[d];
+                if at[d] < self.shape[d] {
+                    break;
+                }
+                offset -= self.stride[d] * self.shape[d] as i64;
+                at[d] = 0;
+            }
+        }
+    }
+
+    /// Writes the elements into the memory of its span.
+    pub fn put(&self, memory: &mut [u8]) {
+        let n = num::size(self.dtype);
+        self.walk(|i, o| {
+            memory[o * n..(o + 1) * n].copy_from_slice(&self.bits[i].to_le_bytes()[..n]);
+        });
+    }
+
+    /// Reads the elements back from the memory of its span.
+    pub fn take(&self, memory: &[u8]) -> Vec<u64> {
+        let n = num::size(self.dtype);
+        let mut bits = vec![0; self.bits.len()];
+        self.walk(|i, o| {
+            let mut b = [0; 8];
+            b[..n].copy_from_slice(&memory[o * n..(o + 1) * n]);
+            bits[i] = u64::from_le_bytes(b);
+        });
+        bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_is_taken_whatever_the_layout() {
+        let t = || T::new(DType::Bf16, &[2, 3, 4], &(0..24).map(f64::from).collect::<Vec<_>>());
+        for t in [
+            t(),
+            t().transposed(),
+            t().lying(&[2, 0, 1]),
+            t().padded(3),
+            t().spread(2),
+            t().broadcast(&[0]),
+            t().broadcast(&[1, 2]),
+        ] {
+            let mut memory = vec![GUARD; t.bytes()];
+            t.put(&mut memory);
+            assert_eq!(t.take(&memory), t.bits, "{:?}", t.stride);
+        }
+        let b = t().broadcast(&[0, 2]);
+        assert_eq!(b.stride, [0, 1, 0]);
+        assert_eq!(b.values()[..8], [0.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0]);
+        assert_eq!(b.bytes(), 6);
+        assert_eq!(T::new(DType::F32, &[0, 3], &[]).padded(1).bytes(), 0);
+        assert_eq!(index_of(&[2, 3, 4], 23), "[1, 2, 3]");
+    }
+}
