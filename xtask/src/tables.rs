@@ -45,7 +45,7 @@ pub const CRATES: &[Crate] = &[
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
     Crate { name: STORE, floor: 3, ours: &[HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
     // Speaks to the raw C tables, hence beside the HAL.
-    Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[] },
+    Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json"], dev: &["proptest", "tempfile"] },
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },

@@ -283,6 +283,8 @@ pub fn serve(
         }
     }
     ctx.dismiss();
+    // Cases may share an open device.
+    drop(all);
     say(Line::Done);
     if let Some(f) = ctx
         .plugin

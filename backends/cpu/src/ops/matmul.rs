@@ -1,5 +1,6 @@
 //! `matmul`: checks layouts and hands over to [`crate::gemm`].
 
+use super::view::{FLOATS, output_strided};
 use crate::gemm::elem::Elem;
 use crate::gemm::tile::Isa;
 use crate::gemm::{Gemm, Operands};
@@ -113,6 +114,7 @@ pub fn prepare(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kerne
             sc[0]
         ));
     }
+    output_strided(op, 0, FLOATS)?;
     let bias = match op.layout(3) {
         None => None,
         Some(l) => {

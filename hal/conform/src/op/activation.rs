@@ -6,7 +6,9 @@ use super::num;
 use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
-use crossweave_abi::op::{self, FLAG_INTERLEAVED, FLAG_INVERSE, KindParams, NoParams, RopeParams, activation};
+use crossweave_abi::op::{
+    self, FLAG_INTERLEAVED, FLAG_INVERSE, KindParams, NoParams, RopeParams, activation,
+};
 
 const F: DType = DType::F32;
 const KINDS: [(u32, &str); 4] = [
@@ -22,11 +24,17 @@ pub fn cells() -> Vec<Cell> {
     for t in FLOATS {
         for (k, name) in KINDS {
             let what = format!("{name}.{}", t.name());
-            all.push(Cell::new(op::ACTIVATION_FWD, &what, move |g| forward(g, k, t)));
-            all.push(Cell::new(op::ACTIVATION_BWD, &what, move |g| backward(g, k, t)));
+            all.push(Cell::new(op::ACTIVATION_FWD, &what, move |g| {
+                forward(g, k, t)
+            }));
+            all.push(Cell::new(op::ACTIVATION_BWD, &what, move |g| {
+                backward(g, k, t)
+            }));
         }
         all.push(Cell::new(op::SWIGLU_FWD, t.name(), move |g| swiglu(g, t)));
-        all.push(Cell::new(op::SWIGLU_BWD, t.name(), move |g| swiglu_bwd(g, t)));
+        all.push(Cell::new(op::SWIGLU_BWD, t.name(), move |g| {
+            swiglu_bwd(g, t)
+        }));
         for (f, name) in [(0, "halves"), (FLAG_INTERLEAVED, "interleaved")] {
             let what = format!("{name}.{}", t.name());
             all.push(Cell::new(op::ROPE, what, move |g| rope(g, t, f)));
@@ -89,7 +97,12 @@ fn arguments(g: &mut Gen, t: DType, s: &[usize]) -> T {
 fn forward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let run = |what: &str, x: T| {
         let want = Want::Fused(x.values().into_iter().map(|v| act(k, exact(v)).0).collect());
-        Trial::new(what, kind(k).as_bytes(), vec![T::poison(t, &x.shape).into(), x.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            kind(k).as_bytes(),
+            vec![T::poison(t, &x.shape).into(), x.into()],
+            vec![(0, want)],
+        )
     };
     let mut all = Vec::new();
     for n in [0, 1, 7, 33, 257, 1000] {
@@ -111,7 +124,12 @@ fn backward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
             true => (dy.clone().into(), Arg::Alias(dy, 0)),
             false => (T::poison(t, &x.shape).into(), dy.into()),
         };
-        Trial::new(what, kind(k).as_bytes(), vec![out, dy, x.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            kind(k).as_bytes(),
+            vec![out, dy, x.into()],
+            vec![(0, want)],
+        )
     };
     let mut all = Vec::new();
     for n in [0, 1, 7, 33, 257, 1000] {
@@ -134,13 +152,26 @@ fn half(x: T) -> T {
 fn swiglu(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let mut all = Vec::new();
-    for (n, d, halves) in [(0, 3, false), (1, 1, false), (7, 33, false), (5, 257, true), (9, 8, true), (2, 1000, true)] {
+    for (n, d, halves) in [
+        (0, 3, false),
+        (1, 1, false),
+        (7, 33, false),
+        (5, 257, true),
+        (9, 8, true),
+        (2, 1000, true),
+    ] {
         let s = [n, d];
         let (a, b) = (arguments(g, t, &s), g.real(t, &s, 2.0));
         let v = a.values().into_iter().zip(b.values());
-        let want = Want::Fused(v.map(|(a, b)| act(activation::SILU, exact(a)).0 * exact(b)).collect());
+        let want = Want::Fused(
+            v.map(|(a, b)| act(activation::SILU, exact(a)).0 * exact(b))
+                .collect(),
+        );
         let (a, b) = if halves { (half(a), half(b)) } else { (a, b) };
-        let what = format!("[{n},{d}]{}", if halves { " halves of one matrix" } else { "" });
+        let what = format!(
+            "[{n},{d}]{}",
+            if halves { " halves of one matrix" } else { "" }
+        );
         let args = vec![T::poison(t, &s).into(), a.into(), b.into()];
         all.push(Trial::new(what, none.as_bytes(), args, vec![(0, want)]));
     }
@@ -150,17 +181,37 @@ fn swiglu(g: &mut Gen, t: DType) -> Vec<Trial> {
 fn swiglu_bwd(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let mut all = Vec::new();
-    for (n, d, halves) in [(0, 3, false), (1, 1, false), (7, 33, false), (5, 257, true), (9, 8, true), (2, 1000, true)] {
+    for (n, d, halves) in [
+        (0, 3, false),
+        (1, 1, false),
+        (7, 33, false),
+        (5, 257, true),
+        (9, 8, true),
+        (2, 1000, true),
+    ] {
         let s = [n, d];
         let (a, b, dy) = (arguments(g, t, &s), g.real(t, &s, 2.0), g.real(t, &s, 2.0));
         let rows = || a.values().into_iter().zip(b.values()).zip(dy.values());
-        let dgate = rows().map(|((a, b), d)| exact(d) * exact(b) * act(activation::SILU, exact(a)).1);
+        let dgate =
+            rows().map(|((a, b), d)| exact(d) * exact(b) * act(activation::SILU, exact(a)).1);
         let dup = rows().map(|((a, _), d)| exact(d) * act(activation::SILU, exact(a)).0);
-        let want = vec![(0, Want::Fused(dgate.collect())), (1, Want::Fused(dup.collect()))];
+        let want = vec![
+            (0, Want::Fused(dgate.collect())),
+            (1, Want::Fused(dup.collect())),
+        ];
         let place = |x: T| if halves { half(x) } else { x };
         let p = || place(T::poison(t, &s));
-        let args = vec![p().into(), p().into(), dy.clone().into(), place(a.clone()).into(), place(b.clone()).into()];
-        let what = format!("[{n},{d}]{}", if halves { " halves of one matrix" } else { "" });
+        let args = vec![
+            p().into(),
+            p().into(),
+            dy.clone().into(),
+            place(a.clone()).into(),
+            place(b.clone()).into(),
+        ];
+        let what = format!(
+            "[{n},{d}]{}",
+            if halves { " halves of one matrix" } else { "" }
+        );
         all.push(Trial::new(what, none.as_bytes(), args, want));
     }
     all
@@ -170,8 +221,16 @@ fn swiglu_bwd(g: &mut Gen, t: DType) -> Vec<Trial> {
 pub fn rotate(x: &mut [Num], cos: &[f64], sin: &[f64], flags: u32) {
     let half = cos.len();
     for i in 0..half {
-        let (p, q) = if flags & FLAG_INTERLEAVED != 0 { (2 * i, 2 * i + 1) } else { (i, i + half) };
-        let s = if flags & FLAG_INVERSE != 0 { -sin[i] } else { sin[i] };
+        let (p, q) = if flags & FLAG_INTERLEAVED != 0 {
+            (2 * i, 2 * i + 1)
+        } else {
+            (i, i + half)
+        };
+        let s = if flags & FLAG_INVERSE != 0 {
+            -sin[i]
+        } else {
+            sin[i]
+        };
         let (c, s) = (exact(cos[i]), exact(s));
         let (a, b) = (x[p], x[q]);
         (x[p], x[q]) = (a * c - b * s, b * c + a * s);
@@ -197,8 +256,12 @@ fn rope(g: &mut Gen, t: DType, layout: u32) -> Vec<Trial> {
         ] {
             let s = [b, n, h, d];
             let x = g.real(t, &s, 2.0);
-            let a: Vec<f64> = (0..n * r / 2).map(|i| (i / (r / 2)) as f64 * 0.7f64.powi((i % (r / 2)) as i32)).collect();
-            let of = |f: fn(f64) -> f64| T::new(F, &[n, r / 2], &a.iter().map(|a| f(*a)).collect::<Vec<_>>());
+            let a: Vec<f64> = (0..n * r / 2)
+                .map(|i| (i / (r / 2)) as f64 * 0.7f64.powi((i % (r / 2)) as i32))
+                .collect();
+            let of = |f: fn(f64) -> f64| {
+                T::new(F, &[n, r / 2], &a.iter().map(|a| f(*a)).collect::<Vec<_>>())
+            };
             let (cos, sin) = (of(f64::cos), of(f64::sin));
             let (cv, sv) = (cos.values(), sin.values());
             let mut w: Vec<Num> = x.values().into_iter().map(exact).collect();
@@ -220,7 +283,12 @@ fn rope(g: &mut Gen, t: DType, layout: u32) -> Vec<Trial> {
             };
             let name = if inverse == 0 { "" } else { "back, " };
             let args = vec![out, x, cos.into(), sin.into()];
-            all.push(Trial::new(format!("{name}{s:?}{how}"), p.as_bytes(), args, vec![(0, Want::Fused(w))]));
+            all.push(Trial::new(
+                format!("{name}{s:?}{how}"),
+                p.as_bytes(),
+                args,
+                vec![(0, Want::Fused(w))],
+            ));
         }
     }
     all

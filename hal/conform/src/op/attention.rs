@@ -18,8 +18,12 @@ const F: DType = DType::F32;
 pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for t in FLOATS {
-        all.push(Cell::new(op::ATTENTION_FWD, t.name(), move |g| trials(g, t, false)));
-        all.push(Cell::new(op::ATTENTION_BWD, t.name(), move |g| trials(g, t, true)));
+        all.push(Cell::new(op::ATTENTION_FWD, t.name(), move |g| {
+            trials(g, t, false)
+        }));
+        all.push(Cell::new(op::ATTENTION_BWD, t.name(), move |g| {
+            trials(g, t, true)
+        }));
     }
     all
 }
@@ -49,7 +53,11 @@ pub struct Shape {
 
 impl Shape {
     fn factor(&self) -> f64 {
-        if self.scale == 0.0 { 1.0 / (self.d as f64).sqrt() } else { self.scale }
+        if self.scale == 0.0 {
+            1.0 / (self.d as f64).sqrt()
+        } else {
+            self.scale
+        }
     }
     fn sees(&self, i: usize, j: usize) -> bool {
         let at = i as i64 + self.tk as i64 - self.tq as i64;
@@ -93,7 +101,8 @@ fn scores(s: &Shape, x: &Inputs, b: usize, h: usize, i: usize) -> Vec<Option<Num
         .map(|j| {
             let k = &x.k[s.at(s.tk, s.hkv, b, j, g)..][..s.d];
             let raw = dot(q.iter().zip(k).map(|(a, b)| (exact(*a), exact(*b))));
-            s.sees(i, j).then(|| raw * exact(f64::from(f as f32)).rounded_from(f))
+            s.sees(i, j)
+                .then(|| raw * exact(f64::from(f as f32)).rounded_from(f))
         })
         .collect()
 }
@@ -107,13 +116,20 @@ pub fn forward(t: DType, s: &Shape, x: &Inputs) -> (Vec<Num>, Vec<Num>) {
             let g = h / (s.h / s.hkv);
             for i in 0..s.tq {
                 let sc = scores(s, x, b, h, i);
-                let seen: Vec<(usize, Num)> = sc.into_iter().enumerate().filter_map(|(j, v)| Some((j, v?))).collect();
+                let seen: Vec<(usize, Num)> = sc
+                    .into_iter()
+                    .enumerate()
+                    .filter_map(|(j, v)| Some((j, v?)))
+                    .collect();
                 // Sees nothing: zeros, and the logarithm of nothing.
                 if seen.is_empty() {
                     continue;
                 }
                 let top = largest(&seen.iter().map(|s| s.1.v).collect::<Vec<_>>());
-                let p: Vec<(usize, Num)> = seen.iter().map(|(j, s)| (*j, (*s - exact(top)).exp())).collect();
+                let p: Vec<(usize, Num)> = seen
+                    .iter()
+                    .map(|(j, s)| (*j, (*s - exact(top)).exp()))
+                    .collect();
                 let l = sum(p.iter().map(|p| p.1));
                 lse[(b * s.h + h) * s.tq + i] = l.ln() + exact(top);
                 let out = s.at(s.tq, s.h, b, i, h);
@@ -128,7 +144,14 @@ pub fn forward(t: DType, s: &Shape, x: &Inputs) -> (Vec<Num>, Vec<Num>) {
 }
 
 /// dq, dk, dv for a gradient of o; `o` and `lse` as the forward has stored them.
-pub fn backward(t: DType, s: &Shape, x: &Inputs, d_out: &[f64], o: &[f64], lse: &[f64]) -> [Vec<Num>; 3] {
+pub fn backward(
+    t: DType,
+    s: &Shape,
+    x: &Inputs,
+    d_out: &[f64],
+    o: &[f64],
+    lse: &[f64],
+) -> [Vec<Num>; 3] {
     let mut dq = vec![exact(0.0); x.q.len()];
     let mut parts: [Vec<Vec<Num>>; 2] = [vec![Vec::new(); x.k.len()], vec![Vec::new(); x.k.len()]];
     let f = exact(s.factor() as f32 as f64).rounded_from(s.factor());
@@ -190,13 +213,22 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         s(1, 0, 5, 2, 2, 8, true, 0, 0.0),
         s(0, 4, 4, 2, 2, 8, true, 0, 0.0),
     ];
-    let mut all: Vec<Trial> = shapes.iter().map(|s| trial(g, t, s, Lie::Dense, back)).collect();
+    let mut all: Vec<Trial> = shapes
+        .iter()
+        .map(|s| trial(g, t, s, Lie::Dense, back))
+        .collect();
     let y = s(2, 17, 17, 4, 4, 8, true, 0, 0.0);
     all.push(trial(g, t, &y, Lie::Heads, back));
     all.push(trial(g, t, &y, Lie::Fused, back));
     all.push(trial(g, t, &y, Lie::Loud, back));
     if g.big {
-        all.push(trial(g, t, &s(1, 300, 300, 2, 1, 64, true, 0, 0.0), Lie::Dense, back));
+        all.push(trial(
+            g,
+            t,
+            &s(1, 300, 300, 2, 1, 64, true, 0, 0.0),
+            Lie::Dense,
+            back,
+        ));
     }
     all
 }
@@ -225,7 +257,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     };
     let loud = if lie == Lie::Loud { 30.0 } else { 1.0 };
     let (qs, ks) = ([s.b, s.tq, s.h, s.d], [s.b, s.tk, s.hkv, s.d]);
-    let (q, k, v) = (g.real(t, &qs, 2.0 * loud), g.real(t, &ks, 2.0), g.real(t, &ks, 2.0));
+    let (q, k, v) = (
+        g.real(t, &qs, 2.0 * loud),
+        g.real(t, &ks, 2.0),
+        g.real(t, &ks, 2.0),
+    );
     let x = Inputs {
         q: q.values(),
         k: k.values(),
@@ -252,7 +288,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         s.hkv,
         s.d,
         if s.causal { " causal" } else { "" },
-        if s.window > 0 { format!(" window {}", s.window) } else { String::new() },
+        if s.window > 0 {
+            format!(" window {}", s.window)
+        } else {
+            String::new()
+        },
     );
     let (o, lse) = forward(t, s, &x);
     let ls = [s.b, s.h, s.tq];
@@ -271,7 +311,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     let (o, lse) = (T::new(t, &qs, &of(&o)), T::new(F, &ls, &of(&lse)));
     let d_out = g.real(t, &qs, 2.0);
     let [dq, dk, dv] = backward(t, s, &x, &d_out.values(), &o.values(), &lse.values());
-    let want = vec![(0, Want::Fused(dq)), (1, Want::Fused(dk)), (2, Want::Fused(dv))];
+    let want = vec![
+        (0, Want::Fused(dq)),
+        (1, Want::Fused(dk)),
+        (2, Want::Fused(dv)),
+    ];
     let args: Vec<Arg> = vec![
         place(T::poison(t, &qs)).into(),
         place(T::poison(t, &ks)).into(),

@@ -135,7 +135,10 @@ pub fn sum(x: impl IntoIterator<Item = Num>) -> Num {
         mag += x.v.abs() + x.e;
         n += 1.0;
     }
-    Num { v, e: e + n * U * mag }
+    Num {
+        v,
+        e: e + n * U * mag,
+    }
 }
 
 /// Sum of products.
@@ -195,7 +198,9 @@ mod tests {
         let mut worst = 0.0f64;
         let mut seed = 1u64;
         let mut unit = || {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            seed = seed
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             ((seed >> 40) as f32 / (1 << 23) as f32) - 1.0
         };
         for _ in 0..20_000 {
@@ -208,12 +213,18 @@ mod tests {
             assert!(off <= r.e, "{a} {b} {c}: off {off}, bound {}", r.e);
             worst = worst.max(off / r.e);
         }
-        assert!(worst > 0.05, "the bound is {} times what happens", 1.0 / worst);
+        assert!(
+            worst > 0.05,
+            "the bound is {} times what happens",
+            1.0 / worst
+        );
     }
 
     #[test]
     fn a_sum_in_either_order_is_within_its_bound() {
-        let v: Vec<f32> = (0..1000).map(|i| ((i * 7919) % 1000) as f32 / 7.0 - 70.0).collect();
+        let v: Vec<f32> = (0..1000)
+            .map(|i| ((i * 7919) % 1000) as f32 / 7.0 - 70.0)
+            .collect();
         let r = sum(v.iter().map(|x| num(*x as f64)));
         let forward: f32 = v.iter().sum();
         let backward: f32 = v.iter().rev().sum();

@@ -138,12 +138,22 @@ impl Cell {
         let largest = trials
             .iter()
             .enumerate()
-            .max_by_key(|(_, t)| t.args.iter().filter_map(|a| a.tensor()).map(T::bytes).sum::<usize>())
+            .max_by_key(|(_, t)| {
+                t.args
+                    .iter()
+                    .filter_map(|a| a.tensor())
+                    .map(T::bytes)
+                    .sum::<usize>()
+            })
             .map(|(i, _)| i);
         let (mut worst, mut class, mut held) = (0.0f64, 0, 0usize);
         let mut no: Vec<String> = Vec::new();
         for (i, t) in trials.iter().enumerate() {
-            let mut places = vec![if i % 2 == 0 { Place::Odd } else { Place::Aligned }];
+            let mut places = vec![if i % 2 == 0 {
+                Place::Odd
+            } else {
+                Place::Aligned
+            }];
             if Some(i) == largest {
                 places = vec![Place::Aligned, Place::Odd, Place::Shared];
             }
@@ -180,7 +190,11 @@ impl Cell {
             note += &format!(", {left_out} with subnormal numbers left out (declared)");
         }
         if let Some(first) = no.first() {
-            let text = format!("{} of {} combinations not claimed; {first}", no.len(), trials.len());
+            let text = format!(
+                "{} of {} combinations not claimed; {first}",
+                no.len(),
+                trials.len()
+            );
             if self.demanded != Demanded::NOWHERE {
                 return refused(text);
             }
@@ -213,7 +227,10 @@ impl Cell {
                 match rig.run(spec, &t, Place::Aligned, abi::MATH_DETERMINISTIC)? {
                     Answer::Held { bits, .. } if bits == first => compared += 1,
                     Answer::Held { .. } => {
-                        return Err(format!("{}: run {n} gives other bits than the first", t.what));
+                        return Err(format!(
+                            "{}: run {n} gives other bits than the first",
+                            t.what
+                        ));
                     }
                     Answer::Refused(why) => {
                         return Err(format!("{}: claimed once, refused again: {why}", t.what));

@@ -14,7 +14,10 @@ use crossweave_abi::op::{AdamwDyn, AdamwParams, FLAG_INTERLEAVED, FLAG_INVERSE, 
 struct Rng(u64);
 impl Rng {
     fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) as f64 / (1u64 << 30) as f64 - 1.0
     }
     fn reals(&mut self, n: usize) -> Vec<f64> {
@@ -34,7 +37,10 @@ fn slope(x: &[f64], i: usize, f: impl Fn(&[f64]) -> f64) -> f64 {
 }
 
 fn near(what: &str, got: f64, want: f64) {
-    assert!((got - want).abs() <= 1e-7 * (1.0 + want.abs()), "{what}: {got}, by differences {want}");
+    assert!(
+        (got - want).abs() <= 1e-7 * (1.0 + want.abs()),
+        "{what}: {got}, by differences {want}"
+    );
 }
 
 /// sum w · y
@@ -44,7 +50,12 @@ fn weighed(y: &[Num], w: &[f64]) -> f64 {
 
 #[test]
 fn activations() {
-    for kind in [activation::GELU_TANH, activation::GELU_ERF, activation::SILU, activation::RELU] {
+    for kind in [
+        activation::GELU_TANH,
+        activation::GELU_ERF,
+        activation::SILU,
+        activation::RELU,
+    ] {
         for x in [-6.0, -2.5, -0.7, 0.3, 1.1, 4.0] {
             let d = slope(&[x], 0, |x| act(kind, exact(x[0])).0.v);
             near("activation", act(kind, exact(x)).1.v, d);
@@ -84,7 +95,11 @@ fn softmax_and_cross_entropy() {
     for i in 0..6 {
         let d = slope(&x, i, |x| weighed(&row_softmax(x), &dy));
         near("softmax", y[i].v * (dy[i] - s), d);
-        near("cross entropy", g[i].v, slope(&x, i, |x| 0.7 * row_loss(x, 2).v));
+        near(
+            "cross entropy",
+            g[i].v,
+            slope(&x, i, |x| 0.7 * row_loss(x, 2).v),
+        );
     }
     assert_eq!(row_softmax(&[f64::NEG_INFINITY, 0.0])[0].v, 0.0);
     assert!((row_lse(&[1000.0, 1000.0]).v - 1000.0 - 2f64.ln()).abs() < 1e-12);
@@ -93,7 +108,12 @@ fn softmax_and_cross_entropy() {
 #[test]
 fn attention_of_every_mask() {
     let mut r = Rng(3);
-    for (tq, tk, h, hkv, causal, window) in [(3, 3, 2, 1, true, 0), (2, 4, 2, 2, true, 2), (4, 2, 1, 1, true, 0), (3, 4, 4, 2, false, 2)] {
+    for (tq, tk, h, hkv, causal, window) in [
+        (3, 3, 2, 1, true, 0),
+        (2, 4, 2, 2, true, 2),
+        (4, 2, 1, 1, true, 0),
+        (3, 4, 4, 2, false, 2),
+    ] {
         let s = Shape {
             b: 1,
             tq,
@@ -118,11 +138,38 @@ fn attention_of_every_mask() {
         let [dq, dk, dv] = attention::backward(t, &s, &x, &dy, &of(&o), &of(&lse));
         let f = |x: &Inputs| weighed(&attention::forward(t, &s, x).0, &dy);
         for i in 0..nq {
-            near("dq", dq[i].v, slope(&x.q, i, |q| f(&Inputs { q: q.to_vec(), ..x.clone() })));
+            near(
+                "dq",
+                dq[i].v,
+                slope(&x.q, i, |q| {
+                    f(&Inputs {
+                        q: q.to_vec(),
+                        ..x.clone()
+                    })
+                }),
+            );
         }
         for i in 0..nk {
-            near("dk", dk[i].v, slope(&x.k, i, |k| f(&Inputs { k: k.to_vec(), ..x.clone() })));
-            near("dv", dv[i].v, slope(&x.v, i, |v| f(&Inputs { v: v.to_vec(), ..x.clone() })));
+            near(
+                "dk",
+                dk[i].v,
+                slope(&x.k, i, |k| {
+                    f(&Inputs {
+                        k: k.to_vec(),
+                        ..x.clone()
+                    })
+                }),
+            );
+            near(
+                "dv",
+                dv[i].v,
+                slope(&x.v, i, |v| {
+                    f(&Inputs {
+                        v: v.to_vec(),
+                        ..x.clone()
+                    })
+                }),
+            );
         }
         // A query before all keys sees none.
         if tq > tk && causal {
@@ -164,7 +211,10 @@ fn adamw_by_the_book() {
         p -= lr * 0.1 * p;
         m = 0.9 * m + 0.1 * g;
         v = 0.99 * v + 0.01 * g * g;
-        let (mh, vh) = (m / (1.0 - 0.9f64.powi(step)), v / (1.0 - 0.99f64.powi(step)));
+        let (mh, vh) = (
+            m / (1.0 - 0.9f64.powi(step)),
+            v / (1.0 - 0.99f64.powi(step)),
+        );
         p -= lr * mh / (vh.sqrt() + 1e-8);
         let d = AdamwDyn {
             lr,

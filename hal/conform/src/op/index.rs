@@ -20,13 +20,21 @@ pub fn cells() -> Vec<Cell> {
                 _ => Demanded::NOWHERE,
             };
             let what = format!("{}.by_{}", t.name(), it.name());
-            all.push(Cell::new(op::SCATTER_ADD_ROWS, &what, move |g| scatter(g, t, t, it)).needed(by));
+            all.push(
+                Cell::new(op::SCATTER_ADD_ROWS, &what, move |g| scatter(g, t, t, it)).needed(by),
+            );
             if t != DType::F32 {
                 let wide = format!("f32.of_{what}");
-                all.push(Cell::new(op::SCATTER_ADD_ROWS, wide, move |g| scatter(g, DType::F32, t, it)));
+                all.push(Cell::new(op::SCATTER_ADD_ROWS, wide, move |g| {
+                    scatter(g, DType::F32, t, it)
+                }));
             }
-            all.push(Cell::new(op::EMBEDDING_FWD, &what, move |g| embedding(g, t, it)));
-            all.push(Cell::new(op::EMBEDDING_BWD, &what, move |g| embedding_bwd(g, t, it)));
+            all.push(Cell::new(op::EMBEDDING_FWD, &what, move |g| {
+                embedding(g, t, it)
+            }));
+            all.push(Cell::new(op::EMBEDDING_BWD, &what, move |g| {
+                embedding_bwd(g, t, it)
+            }));
         }
         for t in [DType::I32, DType::U32] {
             let by = match (t, it) {
@@ -42,7 +50,11 @@ pub fn cells() -> Vec<Cell> {
 
 fn params(ignore: Option<i64>) -> IndexParams {
     IndexParams {
-        flags: if ignore.is_some() { op::FLAG_HAS_IGNORE } else { 0 },
+        flags: if ignore.is_some() {
+            op::FLAG_HAS_IGNORE
+        } else {
+            0
+        },
         // Without the flag the number means nothing.
         ignore: ignore.unwrap_or(1),
         ..Default::default()
@@ -77,7 +89,9 @@ fn added(table: &T, src: &T, to: &[Option<usize>], width: usize) -> Vec<Sum> {
 
 /// Bits where all is whole and small, else the bound of a sum.
 fn sums(t: DType, s: Vec<Sum>) -> Want {
-    if s.iter().all(|s| s.v.fract() == 0.0 && s.mag.fract() == 0.0 && s.mag < 16_777_216.0) {
+    if s.iter()
+        .all(|s| s.v.fract() == 0.0 && s.mag.fract() == 0.0 && s.mag < 16_777_216.0)
+    {
         return Want::Value(s.iter().map(|s| num::encode(t, s.v)).collect());
     }
     Want::Sum(s)
@@ -88,7 +102,11 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
         let (rows, width) = (table.shape[0], count(&table.shape[1..]));
         let to: Vec<_> = ix.iter().map(|i| row_of(*i, rows, ignore)).collect();
         let want = sums(t, added(&table, &src, &to, width));
-        let index = T::ints(it, &src.shape[..src.shape.len() + 1 - table.shape.len()], ix);
+        let index = T::ints(
+            it,
+            &src.shape[..src.shape.len() + 1 - table.shape.len()],
+            ix,
+        );
         Trial::new(
             what,
             params(ignore).as_bytes(),
@@ -100,9 +118,21 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
     for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (3, 257, 50)] {
         let ix = indices(g, n, rows);
         let (table, src) = (g.whole(t, &[rows, width], 3), g.whole(ts, &[n, width], 3));
-        all.push(run(&format!("[{n},{width}] into [{rows},{width}], whole numbers"), table, src, &ix, None));
+        all.push(run(
+            &format!("[{n},{width}] into [{rows},{width}], whole numbers"),
+            table,
+            src,
+            &ix,
+            None,
+        ));
         let (table, src) = (g.real(t, &[rows, width], 2.0), g.real(ts, &[n, width], 2.0));
-        all.push(run(&format!("[{n},{width}] into [{rows},{width}]"), table, src, &ix, Some(2)));
+        all.push(run(
+            &format!("[{n},{width}] into [{rows},{width}]"),
+            table,
+            src,
+            &ix,
+            Some(2),
+        ));
     }
     // All into one row: what two writers do to one element shows.
     let (table, src) = (g.whole(t, &[3, 40], 2), g.whole(ts, &[200, 40], 1));
@@ -128,36 +158,58 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
 }
 
 fn embedding(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
-    let run = |what: &str, table: T, shape: &[usize], ix: &[i64], pos: Option<T>, ignore: Option<i64>| {
-        let (rows, d) = (table.shape[0], table.shape[1]);
-        let seq = *shape.last().unwrap_or(&1);
-        let (v, p) = (table.values(), pos.as_ref().map(T::values));
-        let n: usize = count(shape) * d;
-        let at = |i: usize| row_of(ix[i / d], rows, ignore).map(|r| r * d + i % d);
-        let want = match &p {
-            // A copy: no arithmetic.
-            None => Want::Exact((0..n).map(|i| at(i).map_or(0, |r| table.bits[r])).collect()),
-            Some(p) => Want::Fused(
-                (0..n)
-                    .map(|i| exact(at(i).map_or(0.0, |r| v[r])) + exact(p[i / d % seq * d + i % d]))
-                    .collect(),
-            ),
+    let run =
+        |what: &str, table: T, shape: &[usize], ix: &[i64], pos: Option<T>, ignore: Option<i64>| {
+            let (rows, d) = (table.shape[0], table.shape[1]);
+            let seq = *shape.last().unwrap_or(&1);
+            let (v, p) = (table.values(), pos.as_ref().map(T::values));
+            let n: usize = count(shape) * d;
+            let at = |i: usize| row_of(ix[i / d], rows, ignore).map(|r| r * d + i % d);
+            let want = match &p {
+                // A copy: no arithmetic.
+                None => Want::Exact((0..n).map(|i| at(i).map_or(0, |r| table.bits[r])).collect()),
+                Some(p) => Want::Fused(
+                    (0..n)
+                        .map(|i| {
+                            exact(at(i).map_or(0.0, |r| v[r])) + exact(p[i / d % seq * d + i % d])
+                        })
+                        .collect(),
+                ),
+            };
+            let out: Vec<usize> = shape.iter().copied().chain([d]).collect();
+            Trial::new(
+                what,
+                params(ignore).as_bytes(),
+                vec![
+                    T::poison(t, &out).into(),
+                    table.into(),
+                    T::ints(it, shape, ix).into(),
+                    pos.into(),
+                ],
+                vec![(0, want)],
+            )
         };
-        let out: Vec<usize> = shape.iter().copied().chain([d]).collect();
-        Trial::new(
-            what,
-            params(ignore).as_bytes(),
-            vec![T::poison(t, &out).into(), table.into(), T::ints(it, shape, ix).into(), pos.into()],
-            vec![(0, want)],
-        )
-    };
     let mut all = Vec::new();
     for (b, s, rows, d) in [(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)] {
         let ix = indices(g, b * s, rows);
         let table = g.real(t, &[rows, d], 2.0);
-        all.push(run(&format!("[{b},{s}] of [{rows},{d}]"), table.clone(), &[b, s], &ix, None, None));
+        all.push(run(
+            &format!("[{b},{s}] of [{rows},{d}]"),
+            table.clone(),
+            &[b, s],
+            &ix,
+            None,
+            None,
+        ));
         let pos = g.real(t, &[s + 2, d], 2.0);
-        all.push(run(&format!("[{b},{s}] of [{rows},{d}] with positions"), table, &[b, s], &ix, Some(pos), Some(2)));
+        all.push(run(
+            &format!("[{b},{s}] of [{rows},{d}] with positions"),
+            table,
+            &[b, s],
+            &ix,
+            Some(pos),
+            Some(2),
+        ));
     }
     all
 }
@@ -174,16 +226,39 @@ fn embedding_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             let to: Vec<_> = (0..ix.len()).map(|i| Some(i % seq)).collect();
             want.push((1, sums(f, added(p, &dy, &to, d))));
         }
-        let args = vec![dtable.into(), Arg::from(dpos), dy.into(), T::ints(it, &lead, ix).into()];
+        let args = vec![
+            dtable.into(),
+            Arg::from(dpos),
+            dy.into(),
+            T::ints(it, &lead, ix).into(),
+        ];
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
     for (b, s, rows, d) in [(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)] {
         let ix = indices(g, b * s, rows);
         let (dt, dy) = (g.whole(f, &[rows, d], 5), g.whole(t, &[b, s, d], 5));
-        all.push(run(&format!("[{b},{s},{d}] into {rows} rows, whole numbers"), dt, None, dy, &ix, None));
-        let (dt, dy, dp) = (g.real(f, &[rows, d], 2.0), g.real(t, &[b, s, d], 2.0), g.real(f, &[s + 2, d], 1.0));
-        all.push(run(&format!("[{b},{s},{d}] into {rows} rows and positions"), dt, Some(dp), dy, &ix, Some(2)));
+        all.push(run(
+            &format!("[{b},{s},{d}] into {rows} rows, whole numbers"),
+            dt,
+            None,
+            dy,
+            &ix,
+            None,
+        ));
+        let (dt, dy, dp) = (
+            g.real(f, &[rows, d], 2.0),
+            g.real(t, &[b, s, d], 2.0),
+            g.real(f, &[s + 2, d], 1.0),
+        );
+        all.push(run(
+            &format!("[{b},{s},{d}] into {rows} rows and positions"),
+            dt,
+            Some(dp),
+            dy,
+            &ix,
+            Some(2),
+        ));
     }
     let (dt, dy) = (g.whole(f, &[4, 40], 2), g.whole(t, &[4, 64, 40], 1));
     all.push(run("256 rows into one", dt, None, dy, &vec![2; 256], None));
@@ -196,15 +271,28 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         let v = index.integers();
         let n = (0..bins).map(|b| v.iter().filter(|i| **i == b as i128).count() as i64);
         let want = Want::Exact(T::ints(t, &[bins], &n.collect::<Vec<_>>()).bits);
-        Trial::new(what, none.as_bytes(), vec![T::poison(t, &[bins]).into(), index.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            none.as_bytes(),
+            vec![T::poison(t, &[bins]).into(), index.into()],
+            vec![(0, want)],
+        )
     };
     let mut all = Vec::new();
     for (bins, n) in [(9, 0), (1, 1), (9, 100), (300, 1000)] {
         let ix = indices(g, n, bins);
-        all.push(run(&format!("{n} into {bins}"), bins, T::ints(it, &[n], &ix)));
+        all.push(run(
+            &format!("{n} into {bins}"),
+            bins,
+            T::ints(it, &[n], &ix),
+        ));
     }
     let ix = indices(g, 60, 5);
-    all.push(run("[6,10] transposed", 5, T::ints(it, &[6, 10], &ix).transposed()));
+    all.push(run(
+        "[6,10] transposed",
+        5,
+        T::ints(it, &[6, 10], &ix).transposed(),
+    ));
     all.push(run("1000 of one", 4, T::full(it, &[1000], 2.0)));
     all
 }

@@ -14,7 +14,9 @@ pub fn cells() -> Vec<Cell> {
     for t in FLOATS {
         if t != DType::F32 {
             let what = format!("f32.of_{}", t.name());
-            all.push(Cell::new(op::MATMUL, what, move |g| product(g, DType::F32, t)));
+            all.push(Cell::new(op::MATMUL, what, move |g| {
+                product(g, DType::F32, t)
+            }));
         }
     }
     all
@@ -38,11 +40,21 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
         (s[s.len() - 2], s[s.len() - 1])
     };
     let ((m, k), (_, n)) = (dims(&a), dims(&b));
-    let batch = [&a, &b].iter().filter(|t| t.shape.len() == 3).map(|t| t.shape[0]).max();
+    let batch = [&a, &b]
+        .iter()
+        .filter(|t| t.shape.len() == 3)
+        .map(|t| t.shape[0])
+        .max();
     let (av, bv) = (a.values(), b.values());
     let alpha = if x.alpha == 0.0 { 1.0 } else { x.alpha };
-    let (bias, old) = (x.bias.as_ref().map(T::values), x.old.as_ref().map(T::values));
-    let extra = [x.bias.is_some(), x.old.is_some(), x.alpha != 0.0].iter().filter(|y| **y).count() as f64;
+    let (bias, old) = (
+        x.bias.as_ref().map(T::values),
+        x.old.as_ref().map(T::values),
+    );
+    let extra = [x.bias.is_some(), x.old.is_some(), x.alpha != 0.0]
+        .iter()
+        .filter(|y| **y)
+        .count() as f64;
     let mut s = Vec::new();
     for z in 0..batch.unwrap_or(1) {
         let off = |t: &T, size: usize| if t.shape.len() == 3 { z * size } else { 0 };
@@ -56,7 +68,13 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
                     mag += p.abs();
                 }
                 (v, mag) = (v * alpha, mag * alpha.abs());
-                for e in [bias.as_ref().map(|x| x[j]), old.as_ref().map(|x| x[(z * m + i) * n + j])].into_iter().flatten() {
+                for e in [
+                    bias.as_ref().map(|x| x[j]),
+                    old.as_ref().map(|x| x[(z * m + i) * n + j]),
+                ]
+                .into_iter()
+                .flatten()
+                {
                     v += e;
                     mag += e.abs();
                 }
@@ -68,7 +86,9 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
             }
         }
     }
-    let whole = s.iter().all(|s| s.v.fract() == 0.0 && s.mag.fract() == 0.0 && s.mag < 16_777_216.0)
+    let whole = s
+        .iter()
+        .all(|s| s.v.fract() == 0.0 && s.mag.fract() == 0.0 && s.mag < 16_777_216.0)
         && av.iter().chain(&bv).all(|v| v.fract() == 0.0)
         && alpha.fract() == 0.0;
     let want = if whole {
@@ -99,9 +119,24 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     let none = Extra::default;
     let mut all = Vec::new();
-    for (m, n, k) in [(1, 1, 1), (7, 5, 3), (33, 31, 17), (1, 33, 65), (65, 1, 33), (70, 66, 130), (0, 3, 4), (3, 0, 4)] {
+    for (m, n, k) in [
+        (1, 1, 1),
+        (7, 5, 3),
+        (33, 31, 17),
+        (1, 33, 65),
+        (65, 1, 33),
+        (70, 66, 130),
+        (0, 3, 4),
+        (3, 0, 4),
+    ] {
         let (a, b) = (g.whole(t, &[m, k], 4), g.whole(t, &[k, n], 4));
-        all.push(trial(&format!("[{m},{k}] x [{k},{n}], whole numbers"), to, a, b, none()));
+        all.push(trial(
+            &format!("[{m},{k}] x [{k},{n}], whole numbers"),
+            to,
+            a,
+            b,
+            none(),
+        ));
     }
     for (m, n, k) in [(8, 9, 257), (33, 17, 31)] {
         let (a, b) = (g.real(t, &[m, k], 2.0), g.real(t, &[k, n], 2.0));
@@ -111,7 +146,11 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     let (a, b) = (g.whole(t, &[3, 0], 4), g.whole(t, &[0, 5], 4));
     all.push(trial("[3,0] x [0,5]", to, a, b, none()));
     let (m, n, k) = (19, 23, 37);
-    for (name, ta, tb) in [("A", true, false), ("B", false, true), ("A and B", true, true)] {
+    for (name, ta, tb) in [
+        ("A", true, false),
+        ("B", false, true),
+        ("A and B", true, true),
+    ] {
         let (mut a, mut b) = (g.whole(t, &[m, k], 4), g.whole(t, &[k, n], 4));
         if ta {
             a = a.transposed();
@@ -119,37 +158,105 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         if tb {
             b = b.transposed();
         }
-        all.push(trial(&format!("[{m},{k}] x [{k},{n}], {name} transposed"), to, a, b, none()));
+        all.push(trial(
+            &format!("[{m},{k}] x [{k},{n}], {name} transposed"),
+            to,
+            a,
+            b,
+            none(),
+        ));
     }
-    let (a, b) = (g.whole(t, &[m, k], 4).padded(5), g.whole(t, &[k, n], 4).padded(3));
+    let (a, b) = (
+        g.whole(t, &[m, k], 4).padded(5),
+        g.whole(t, &[k, n], 4).padded(3),
+    );
     let x = Extra {
         padded: 2,
         ..none()
     };
     all.push(trial("all padded", to, a, b, x));
-    let (a, b) = (g.whole(t, &[m, k], 4).broadcast(&[0]), g.whole(t, &[k, n], 4));
+    let (a, b) = (
+        g.whole(t, &[m, k], 4).broadcast(&[0]),
+        g.whole(t, &[k, n], 4),
+    );
     all.push(trial("one row of A for all", to, a, b, none()));
     let (a, b) = (g.whole(t, &[3, 9, 11], 4), g.whole(t, &[3, 11, 8], 4));
     all.push(trial("batch of 3", to, a.clone(), b.clone(), none()));
-    all.push(trial("batch of 3, A transposed", to, a.clone().transposed(), b.clone(), none()));
-    all.push(trial("batch of 3, batch inside", to, a.clone().lying(&[1, 0, 2]), b.clone().lying(&[1, 0, 2]), none()));
-    all.push(trial("batch of 3, one B for all", to, a, b.broadcast(&[0]), none()));
+    all.push(trial(
+        "batch of 3, A transposed",
+        to,
+        a.clone().transposed(),
+        b.clone(),
+        none(),
+    ));
+    all.push(trial(
+        "batch of 3, batch inside",
+        to,
+        a.clone().lying(&[1, 0, 2]),
+        b.clone().lying(&[1, 0, 2]),
+        none(),
+    ));
+    all.push(trial(
+        "batch of 3, one B for all",
+        to,
+        a,
+        b.broadcast(&[0]),
+        none(),
+    ));
     let (a, b) = (g.whole(t, &[m, k], 3), g.whole(t, &[k, n], 3));
     let bias = g.whole(t, &[n], 9);
-    let old = || T::new(to, &[m, n], &(0..m * n).map(|i| (i % 17) as f64 - 8.0).collect::<Vec<_>>());
+    let old = || {
+        T::new(
+            to,
+            &[m, n],
+            &(0..m * n)
+                .map(|i| (i % 17) as f64 - 8.0)
+                .collect::<Vec<_>>(),
+        )
+    };
     let with = |bias: Option<T>, alpha: f64, old: Option<T>| Extra {
         bias,
         alpha,
         old,
         padded: 0,
     };
-    all.push(trial("bias", to, a.clone(), b.clone(), with(Some(bias.clone()), 0.0, None)));
-    all.push(trial("alpha 3", to, a.clone(), b.clone(), with(None, 3.0, None)));
-    all.push(trial("added to C", to, a.clone(), b.clone(), with(None, 0.0, Some(old()))));
-    all.push(trial("bias, alpha and C", to, a.clone(), b, with(Some(bias), 2.0, Some(old()))));
+    all.push(trial(
+        "bias",
+        to,
+        a.clone(),
+        b.clone(),
+        with(Some(bias.clone()), 0.0, None),
+    ));
+    all.push(trial(
+        "alpha 3",
+        to,
+        a.clone(),
+        b.clone(),
+        with(None, 3.0, None),
+    ));
+    all.push(trial(
+        "added to C",
+        to,
+        a.clone(),
+        b.clone(),
+        with(None, 0.0, Some(old())),
+    ));
+    all.push(trial(
+        "bias, alpha and C",
+        to,
+        a.clone(),
+        b,
+        with(Some(bias), 2.0, Some(old())),
+    ));
     // What a product of nothing is added to stays.
     let (z, e) = (g.whole(t, &[m, 0], 1), g.whole(t, &[0, n], 1));
-    all.push(trial("[19,0] x [0,23] added to C", to, z, e, with(None, 0.0, Some(old()))));
+    all.push(trial(
+        "[19,0] x [0,23] added to C",
+        to,
+        z,
+        e,
+        with(None, 0.0, Some(old())),
+    ));
     let mut v = g.reals(m * k, 1.0);
     let mut w = g.reals(k * n, 1.0);
     // A huge column against a huge row of B that cancels.
@@ -165,8 +272,18 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
     all.push(trial("a huge pair that cancels", to, x, y, none()));
     let mut v = g.reals(m * k, 1.0);
     (v[k + 3], v[2 * k + 5], v[5 * k]) = (f64::NAN, f64::INFINITY, f64::NEG_INFINITY);
-    let b = T::new(t, &[k, n], &(0..k * n).map(|i| 0.5 + (i % 7) as f64).collect::<Vec<_>>());
-    all.push(trial("NaN and infinities keep to their rows", to, T::new(t, &[m, k], &v), b, none()));
+    let b = T::new(
+        t,
+        &[k, n],
+        &(0..k * n).map(|i| 0.5 + (i % 7) as f64).collect::<Vec<_>>(),
+    );
+    all.push(trial(
+        "NaN and infinities keep to their rows",
+        to,
+        T::new(t, &[m, k], &v),
+        b,
+        none(),
+    ));
     if g.big {
         let (a, b) = (g.whole(t, &[257, 1025], 2), g.whole(t, &[1025, 130], 2));
         all.push(trial("[257,1025] x [1025,130]", to, a, b, none()));

@@ -10,13 +10,13 @@ mod bound;
 mod cell;
 #[cfg(test)]
 mod gradients;
-#[cfg(test)]
-mod on_cpu;
 mod index;
 mod matmul;
 mod moves;
 mod norm;
 mod num;
+#[cfg(test)]
+mod on_cpu;
 mod optim;
 mod pointwise;
 mod program;
@@ -29,12 +29,13 @@ mod tensor;
 mod trial;
 
 use crate::case::{Case, Check};
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, Rng};
 use crate::raw::Plugin;
 use cell::{Cell, Gen};
-use crossweave_abi::op::{Class, OPS};
+use crossweave_abi::op::{Class, OPS, OpSpec};
 use rig::Rig;
 use std::sync::{Arc, Mutex, PoisonError};
+use trial::Trial;
 
 pub use rig::FLUSH;
 
@@ -58,21 +59,46 @@ fn cells() -> Vec<Cell> {
     all
 }
 
+/// An open device, and of every op that it claims one trial that it claims.
+struct Open {
+    plugin: Arc<Plugin>,
+    rig: Rig,
+    claimed: Option<Vec<(&'static OpSpec, Trial)>>,
+}
+
 /// The device that the cases of one process share, opened by the first and opened again after one that failed on it.
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Option<(Arc<Plugin>, Rig)>>>);
+struct Shared(Arc<Mutex<Option<Open>>>);
 
 impl Shared {
-    fn with(&self, ctx: &Ctx, f: impl FnOnce(&mut Rig, &mut Gen) -> Check) -> Check {
+    fn with(&self, ctx: &Ctx, f: impl FnOnce(&mut Open, &mut Gen) -> Check) -> Check {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Taken out: who fails or panics leaves nothing behind.
-        let mut rig = match held.take() {
-            Some((p, rig)) if Arc::ptr_eq(&p, &ctx.plugin) => rig,
-            _ => Rig::new(&ctx.device()?)?,
+        let mut open = match held.take() {
+            Some(o) if Arc::ptr_eq(&o.plugin, &ctx.plugin) => o,
+            _ => Open {
+                plugin: ctx.plugin.clone(),
+                rig: Rig::new(&ctx.device()?)?,
+                claimed: None,
+            },
         };
-        let verdict = f(&mut rig, &mut Gen::new(ctx.rng(), ctx.big))?;
-        *held = Some((ctx.plugin.clone(), rig));
+        let verdict = f(&mut open, &mut Gen::new(ctx.rng(), ctx.big))?;
+        *held = Some(open);
         Ok(verdict)
+    }
+}
+
+impl Open {
+    fn judge(&mut self, rule: &refuse::Rule, cells: &[Cell]) -> Check {
+        // One seed for all rules: a rule asked alone is asked of the same trials.
+        let g = &mut Gen::new(Rng::new(1), false);
+        let claimed = self
+            .claimed
+            .take()
+            .unwrap_or_else(|| refuse::claimed(cells, &self.rig, g));
+        let verdict = refuse::judge(rule, &claimed, &mut self.rig);
+        self.claimed = Some(claimed);
+        verdict
     }
 }
 
@@ -90,24 +116,34 @@ pub fn cases(_big: bool) -> Vec<Case> {
     let mut all = Vec::new();
     for i in 0..cells.len() {
         let (s, own) = (shared.clone(), cells.clone());
-        let case = Case::new(cells[i].id.clone(), move |ctx| s.with(ctx, |rig, g| own[i].judge(rig, g)));
-        all.push(case.row(rows(cells[i].op)).demanded(cells[i].demanded).limit(LIMIT));
+        let case = Case::new(cells[i].id.clone(), move |ctx| {
+            s.with(ctx, |o, g| own[i].judge(&mut o.rig, g))
+        });
+        all.push(
+            case.row(rows(cells[i].op))
+                .demanded(cells[i].demanded)
+                .limit(LIMIT),
+        );
     }
     for spec in OPS {
         let Some(i) = cells.iter().position(|c| c.op == spec.id) else {
             continue;
         };
         let (s, own) = (shared.clone(), cells.clone());
-        let case = Case::new(format!("op.{}.same_bits", spec.name), move |ctx| s.with(ctx, |rig, g| own[i].twice(rig, g)));
+        let case = Case::new(format!("op.{}.same_bits", spec.name), move |ctx| {
+            s.with(ctx, |o, g| own[i].twice(&mut o.rig, g))
+        });
         all.push(case.row(rows(spec.id)).limit(LIMIT));
     }
     let s = shared.clone();
-    let id = Case::new("op.refuse.unknown_id", move |ctx| s.with(ctx, |rig, _| refuse::unknown_id(rig)));
+    let id = Case::new("op.refuse.unknown_id", move |ctx| {
+        s.with(ctx, |o, _| refuse::unknown_id(&o.rig))
+    });
     all.push(id.row("op (refusals)"));
     for rule in refuse::RULES {
         let (s, own) = (shared.clone(), cells.clone());
         let case = Case::new(format!("op.refuse.{}", rule.name), move |ctx| {
-            s.with(ctx, |rig, g| refuse::judge(rule, &own, rig, g))
+            s.with(ctx, |o, _| o.judge(rule, &own))
         });
         all.push(case.row("op (refusals)").limit(LIMIT));
     }
@@ -117,20 +153,34 @@ pub fn cases(_big: bool) -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctx::Rng;
 
     #[test]
     fn every_op_of_the_table_has_cells_and_every_cell_has_trials() {
         let cells = cells();
         for spec in OPS {
-            assert!(cells.iter().any(|c| c.op == spec.id), "{} has no cell", spec.name);
+            assert!(
+                cells.iter().any(|c| c.op == spec.id),
+                "{} has no cell",
+                spec.name
+            );
         }
         for c in &cells {
             let trials = c.trials(&mut Gen::new(Rng::new(1), false));
             for t in &trials {
-                assert!(!t.launches.is_empty() && !t.launches[0].want.is_empty(), "{}: {}", c.id, t.what);
+                assert!(
+                    !t.launches.is_empty() && !t.launches[0].want.is_empty(),
+                    "{}: {}",
+                    c.id,
+                    t.what
+                );
                 for a in t.args.iter().filter_map(trial::Arg::tensor) {
-                    assert_eq!(tensor::count(&a.shape), a.bits.len(), "{}: {}", c.id, t.what);
+                    assert_eq!(
+                        tensor::count(&a.shape),
+                        a.bits.len(),
+                        "{}: {}",
+                        c.id,
+                        t.what
+                    );
                 }
             }
         }
@@ -148,10 +198,18 @@ mod tests {
                         };
                         let perfect: Vec<u64> = match w {
                             trial::Want::Exact(b) | trial::Want::Value(b) => b.clone(),
-                            trial::Want::Rounded(v) => v.iter().map(|v| num::encode(x.dtype, *v)).collect(),
-                            trial::Want::Ulp(v) => v.iter().map(|v| num::encode(x.dtype, v.0)).collect(),
-                            trial::Want::Sum(s) | trial::Want::Matmul(s) => s.iter().map(|s| num::encode(x.dtype, s.v)).collect(),
-                            trial::Want::Fused(n) => n.iter().map(|n| num::encode(x.dtype, n.v)).collect(),
+                            trial::Want::Rounded(v) => {
+                                v.iter().map(|v| num::encode(x.dtype, *v)).collect()
+                            }
+                            trial::Want::Ulp(v) => {
+                                v.iter().map(|v| num::encode(x.dtype, v.0)).collect()
+                            }
+                            trial::Want::Sum(s) | trial::Want::Matmul(s) => {
+                                s.iter().map(|s| num::encode(x.dtype, s.v)).collect()
+                            }
+                            trial::Want::Fused(n) => {
+                                n.iter().map(|n| num::encode(x.dtype, n.v)).collect()
+                            }
                             trial::Want::Unchanged => x.bits.clone(),
                         };
                         let class = rig::row(c.op).error;

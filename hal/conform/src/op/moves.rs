@@ -92,7 +92,12 @@ fn none() -> NoParams {
 fn copied(what: &str, dst: T, src: T) -> Trial {
     // A NaN may arrive as another NaN: a device may move floats as floats.
     let want = Want::Exact(src.bits.clone());
-    Trial::new(what, none().as_bytes(), vec![dst.into(), src.into()], vec![(0, want)])
+    Trial::new(
+        what,
+        none().as_bytes(),
+        vec![dst.into(), src.into()],
+        vec![(0, want)],
+    )
 }
 
 fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
@@ -104,21 +109,61 @@ fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
     }
     let s = [5, 33, 8];
     let p = || T::poison(t, &s);
-    all.push(copied("[5,33,8] from any order", p(), any(g, t, &s).lying(&[2, 0, 1])));
-    all.push(copied("[5,33,8] into any order", p().lying(&[1, 2, 0]), any(g, t, &s)));
-    all.push(copied("[5,33,8] both in other orders", p().lying(&[2, 1, 0]), any(g, t, &s).lying(&[1, 0, 2])));
-    all.push(copied("[5,33,8] from a slice into a slice", p().padded(5), any(g, t, &s).padded(3)));
-    all.push(copied("[5,33,8] every second", p().spread(2), any(g, t, &s).spread(3)));
-    all.push(copied("[5,33,8] rows broadcast", p(), any(g, t, &s).broadcast(&[1])));
-    all.push(copied("[5,33,8] one element broadcast", p().padded(1), any(g, t, &s).broadcast(&[0, 1, 2])));
+    all.push(copied(
+        "[5,33,8] from any order",
+        p(),
+        any(g, t, &s).lying(&[2, 0, 1]),
+    ));
+    all.push(copied(
+        "[5,33,8] into any order",
+        p().lying(&[1, 2, 0]),
+        any(g, t, &s),
+    ));
+    all.push(copied(
+        "[5,33,8] both in other orders",
+        p().lying(&[2, 1, 0]),
+        any(g, t, &s).lying(&[1, 0, 2]),
+    ));
+    all.push(copied(
+        "[5,33,8] from a slice into a slice",
+        p().padded(5),
+        any(g, t, &s).padded(3),
+    ));
+    all.push(copied(
+        "[5,33,8] every second",
+        p().spread(2),
+        any(g, t, &s).spread(3),
+    ));
+    all.push(copied(
+        "[5,33,8] rows broadcast",
+        p(),
+        any(g, t, &s).broadcast(&[1]),
+    ));
+    all.push(copied(
+        "[5,33,8] one element broadcast",
+        p().padded(1),
+        any(g, t, &s).broadcast(&[0, 1, 2]),
+    ));
     let s = [2, 1, 3, 2, 1, 3, 2, 2];
-    all.push(copied("rank 8", T::poison(t, &s), any(g, t, &s).lying(&[7, 0, 6, 1, 5, 2, 4, 3])));
+    all.push(copied(
+        "rank 8",
+        T::poison(t, &s),
+        any(g, t, &s).lying(&[7, 0, 6, 1, 5, 2, 4, 3]),
+    ));
     let s = [65, 70];
-    all.push(copied("[65,70] transposed", T::poison(t, &s), any(g, t, &s).transposed()));
+    all.push(copied(
+        "[65,70] transposed",
+        T::poison(t, &s),
+        any(g, t, &s).transposed(),
+    ));
     all.push(copied("[]", T::poison(t, &[]), any(g, t, &[])));
     if g.big {
         let s = [1025, 1027];
-        all.push(copied("[1025,1027] transposed", T::poison(t, &s), any(g, t, &s).transposed()));
+        all.push(copied(
+            "[1025,1027] transposed",
+            T::poison(t, &s),
+            any(g, t, &s).transposed(),
+        ));
     }
     all
 }
@@ -147,7 +192,9 @@ fn converted(to: DType, from: DType, bits: u64) -> u64 {
 
 /// Numbers at which conversions into a dtype go wrong: ties, the ends of its range, subnormals, signs.
 fn awkward(to: DType) -> Vec<f64> {
-    let mut v = vec![0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.999_999, 3.7, -3.7];
+    let mut v = vec![
+        0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.999_999, 3.7, -3.7,
+    ];
     if num::is_float(to) {
         for x in [1.0, 1.1, 3.0, 100.0, 0.3] {
             let u = num::ulp(to, x);
@@ -159,8 +206,25 @@ fn awkward(to: DType) -> Vec<f64> {
             }
         }
         let (top, tiny) = (num::largest(to), num::ulp(to, 0.0));
-        v.extend([top, -top, top * 1.0001, top * 1.02, top * 1.2, top * 2.0, -top * 2.0]);
-        v.extend([tiny, -tiny, tiny * 0.5, tiny * 0.51, tiny * 1.5, tiny * 2.5, tiny * 7.3, -tiny * 3.5]);
+        v.extend([
+            top,
+            -top,
+            top * 1.0001,
+            top * 1.02,
+            top * 1.2,
+            top * 2.0,
+            -top * 2.0,
+        ]);
+        v.extend([
+            tiny,
+            -tiny,
+            tiny * 0.5,
+            tiny * 0.51,
+            tiny * 1.5,
+            tiny * 2.5,
+            tiny * 7.3,
+            -tiny * 3.5,
+        ]);
     } else {
         let w = 8 * num::size(to) as i32;
         for e in [w - 2, w - 1, w, w + 1] {
@@ -175,7 +239,12 @@ fn awkward(to: DType) -> Vec<f64> {
 fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
     let trial = |what: &str, dst: T, src: T| {
         let want = Want::Exact(src.bits.iter().map(|b| converted(to, from, *b)).collect());
-        Trial::new(what, none().as_bytes(), vec![dst.into(), src.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            none().as_bytes(),
+            vec![dst.into(), src.into()],
+            vec![(0, want)],
+        )
     };
     // What cannot be told from an ordinary number by a flushing device comes apart from what can.
     let tiny = |v: f64| v != 0.0 && v.abs() < num::MIN_NORMAL;
@@ -194,7 +263,11 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
     let mut all = vec![];
     let of = |bits: Vec<u64>| T::of_bits(from, &[bits.len()], bits);
     let poison = |n: usize| T::poison(to, &[n]);
-    all.push(trial("ends, ties and signs", poison(plain.len()), of(plain)));
+    all.push(trial(
+        "ends, ties and signs",
+        poison(plain.len()),
+        of(plain),
+    ));
     if !small.is_empty() {
         all.push(trial("subnormal numbers", poison(small.len()), of(small)).subnormal());
     }
@@ -204,9 +277,21 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
     }
     let s = [9, 31];
     let p = || T::poison(to, &s);
-    all.push(trial("[9,31] transposed", p(), g.real(from, &s, 50.0).transposed()));
-    all.push(trial("[9,31] rows broadcast", p(), g.real(from, &s, 50.0).broadcast(&[0])));
-    all.push(trial("[9,31] padded", p(), g.real(from, &s, 50.0).padded(2)));
+    all.push(trial(
+        "[9,31] transposed",
+        p(),
+        g.real(from, &s, 50.0).transposed(),
+    ));
+    all.push(trial(
+        "[9,31] rows broadcast",
+        p(),
+        g.real(from, &s, 50.0).broadcast(&[0]),
+    ));
+    all.push(trial(
+        "[9,31] padded",
+        p(),
+        g.real(from, &s, 50.0).padded(2),
+    ));
     if num::size(from) == 1 && num::is_float(from) {
         let all_codes = T::of_bits(from, &[256], (0..256).collect());
         all.push(trial("all 256 codes", poison(256), all_codes).subnormal());
@@ -225,7 +310,7 @@ fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
         DType::I32 => &[0.0, -7.0, 2147483647.0, -2147483648.0],
         DType::U32 => &[0.0, 4294967295.0],
         DType::I64 => &[0.0, -1e15, 9007199254740993.0],
-        DType::U64 => &[0.0, 1.8446744073709550e19],
+        DType::U64 => &[0.0, 18_446_744_073_709_549_568.0],
         DType::F8E8M0 => return vec![],
         _ => &[0.0, -0.0, 1.0, -2.5, 0.1, f64::INFINITY, f64::NAN],
     };
@@ -248,9 +333,21 @@ fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
     }
     let v = values[1];
     all.push(trial("[0,3]".into(), v, T::poison(t, &[0, 3])));
-    all.push(trial("[33,7] transposed".into(), v, T::poison(t, &[33, 7]).transposed()));
-    all.push(trial("[33,7] with gaps".into(), v, T::poison(t, &[33, 7]).padded(3)));
-    all.push(trial("[5,6,7] every second".into(), v, T::poison(t, &[5, 6, 7]).spread(2)));
+    all.push(trial(
+        "[33,7] transposed".into(),
+        v,
+        T::poison(t, &[33, 7]).transposed(),
+    ));
+    all.push(trial(
+        "[33,7] with gaps".into(),
+        v,
+        T::poison(t, &[33, 7]).padded(3),
+    ));
+    all.push(trial(
+        "[5,6,7] every second".into(),
+        v,
+        T::poison(t, &[5, 6, 7]).spread(2),
+    ));
     all
 }
 
@@ -293,7 +390,12 @@ fn iota(_: &mut Gen, t: DType) -> Vec<Trial> {
             step: 1.0,
             ..Default::default()
         };
-        all.push(Trial::new("beyond 2^24", p.as_bytes(), vec![T::poison(t, &[50]).into()], vec![(0, Want::exact(t, v))]));
+        all.push(Trial::new(
+            "beyond 2^24",
+            p.as_bytes(),
+            vec![T::poison(t, &[50]).into()],
+            vec![(0, Want::exact(t, v))],
+        ));
     }
     all
 }
@@ -319,42 +421,63 @@ pub fn row_of(ix: i64, rows: usize, ignore: Option<i64>) -> Option<usize> {
 }
 
 fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
-    let trial = |g: &mut Gen, what: &str, table: T, shape: &[usize], ignore: Option<i64>, spread: i64| {
-        let (rows, width) = (table.shape[0], count(&table.shape[1..]));
-        let ix = indices(g, count(shape), rows);
-        let bits: Vec<u64> = ix
-            .iter()
-            .flat_map(|i| {
-                let r = row_of(*i, rows, ignore);
-                let b = &table.bits;
-                (0..width).map(move |c| r.map_or(0, |r| b[r * width + c])).collect::<Vec<_>>()
-            })
-            .collect();
-        let p = IndexParams {
-            flags: if ignore.is_some() { op::FLAG_HAS_IGNORE } else { 0 },
-            ignore: ignore.unwrap_or(1),
-            ..Default::default()
+    let trial =
+        |g: &mut Gen, what: &str, table: T, shape: &[usize], ignore: Option<i64>, spread: i64| {
+            let (rows, width) = (table.shape[0], count(&table.shape[1..]));
+            let ix = indices(g, count(shape), rows);
+            let bits: Vec<u64> = ix
+                .iter()
+                .flat_map(|i| {
+                    let r = row_of(*i, rows, ignore);
+                    let b = &table.bits;
+                    (0..width)
+                        .map(move |c| r.map_or(0, |r| b[r * width + c]))
+                        .collect::<Vec<_>>()
+                })
+                .collect();
+            let p = IndexParams {
+                flags: if ignore.is_some() {
+                    op::FLAG_HAS_IGNORE
+                } else {
+                    0
+                },
+                ignore: ignore.unwrap_or(1),
+                ..Default::default()
+            };
+            let out: Vec<usize> = shape.iter().chain(&table.shape[1..]).copied().collect();
+            let index = T::ints(it, shape, &ix).spread(spread);
+            Trial::new(
+                what,
+                p.as_bytes(),
+                vec![Arg::Own(T::poison(t, &out)), table.into(), index.into()],
+                vec![(0, Want::Exact(bits))],
+            )
         };
-        let out: Vec<usize> = shape.iter().chain(&table.shape[1..]).copied().collect();
-        let index = T::ints(it, shape, &ix).spread(spread);
-        Trial::new(
-            what,
-            p.as_bytes(),
-            vec![Arg::Own(T::poison(t, &out)), table.into(), index.into()],
-            vec![(0, Want::Exact(bits))],
-        )
-    };
     let mut all = Vec::new();
     for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (50, 257, 31)] {
         let table = any(g, t, &[rows, width]);
-        all.push(trial(g, &format!("[{rows},{width}] by [{n}]"), table, &[n], None, 1));
+        all.push(trial(
+            g,
+            &format!("[{rows},{width}] by [{n}]"),
+            table,
+            &[n],
+            None,
+            1,
+        ));
     }
     let table = any(g, t, &[11, 7]);
     all.push(trial(g, "one index ignored", table, &[37], Some(2), 1));
     let table = any(g, t, &[9, 12]).transposed();
     all.push(trial(g, "transposed table", table, &[4, 5], None, 1));
     let table = any(g, t, &[9, 12]).padded(4);
-    all.push(trial(g, "padded table, every second index", table, &[20], None, 2));
+    all.push(trial(
+        g,
+        "padded table, every second index",
+        table,
+        &[20],
+        None,
+        2,
+    ));
     let table = any(g, t, &[6, 2, 5]);
     all.push(trial(g, "rows of two dims", table, &[3, 4], None, 1));
     all

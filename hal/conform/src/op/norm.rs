@@ -22,10 +22,18 @@ pub fn cells() -> Vec<Cell> {
                 true => t.name().to_string(),
                 false => format!("{}.w_f32", t.name()),
             };
-            all.push(Cell::new(op::LAYER_NORM_FWD, &what, move |g| forward(g, t, w, true)));
-            all.push(Cell::new(op::LAYER_NORM_BWD, &what, move |g| backward(g, t, w, true)));
-            all.push(Cell::new(op::RMS_NORM_FWD, &what, move |g| forward(g, t, w, false)));
-            all.push(Cell::new(op::RMS_NORM_BWD, &what, move |g| backward(g, t, w, false)));
+            all.push(Cell::new(op::LAYER_NORM_FWD, &what, move |g| {
+                forward(g, t, w, true)
+            }));
+            all.push(Cell::new(op::LAYER_NORM_BWD, &what, move |g| {
+                backward(g, t, w, true)
+            }));
+            all.push(Cell::new(op::RMS_NORM_FWD, &what, move |g| {
+                forward(g, t, w, false)
+            }));
+            all.push(Cell::new(op::RMS_NORM_BWD, &what, move |g| {
+                backward(g, t, w, false)
+            }));
         }
     }
     all
@@ -34,19 +42,35 @@ pub fn cells() -> Vec<Cell> {
 /// A row's mean (0 for RMS) and 1/deviation.
 pub fn statistics(x: &[f64], centred: bool, eps: f64) -> (Num, Num) {
     let n = exact(x.len() as f64);
-    let mean = if centred { sum(x.iter().map(|v| exact(*v))) / n } else { exact(0.0) };
-    let c = x.iter().map(|v| if centred { exact(*v) - mean } else { exact(*v) });
+    let mean = if centred {
+        sum(x.iter().map(|v| exact(*v))) / n
+    } else {
+        exact(0.0)
+    };
+    let c = x
+        .iter()
+        .map(|v| if centred { exact(*v) - mean } else { exact(*v) });
     let var = sum(c.map(|c| c * c)) / n;
     let eps = exact(f64::from(eps as f32)).rounded_from(eps);
     (mean, exact(1.0) / (var + eps).sqrt())
 }
 
 /// One row of the forward.
-pub fn row_forward(x: &[f64], w: &[f64], b: Option<&[f64]>, centred: bool, eps: f64) -> (Vec<Num>, Num, Num) {
+pub fn row_forward(
+    x: &[f64],
+    w: &[f64],
+    b: Option<&[f64]>,
+    centred: bool,
+    eps: f64,
+) -> (Vec<Num>, Num, Num) {
     let (mean, rstd) = statistics(x, centred, eps);
     let y = (0..x.len())
         .map(|i| {
-            let c = if centred { exact(x[i]) - mean } else { exact(x[i]) };
+            let c = if centred {
+                exact(x[i]) - mean
+            } else {
+                exact(x[i])
+            };
             let y = c * rstd * exact(w[i]);
             b.map_or(y, |b| y + exact(b[i]))
         })
@@ -55,11 +79,24 @@ pub fn row_forward(x: &[f64], w: &[f64], b: Option<&[f64]>, centred: bool, eps: 
 }
 
 /// One row of the backward: dx (without dres), and this row's parts of dw and db. `None` for the mean of RMS.
-pub fn row_backward(dy: &[f64], x: &[f64], w: &[f64], mean: Option<f64>, rstd: f64) -> (Vec<Num>, Vec<Num>) {
+pub fn row_backward(
+    dy: &[f64],
+    x: &[f64],
+    w: &[f64],
+    mean: Option<f64>,
+    rstd: f64,
+) -> (Vec<Num>, Vec<Num>) {
     let d = exact(x.len() as f64);
     let rs = exact(rstd);
-    let h: Vec<Num> = x.iter().map(|x| mean.map_or(exact(*x), |m| exact(*x) - exact(m)) * rs).collect();
-    let g: Vec<Num> = dy.iter().zip(w).map(|(a, b)| exact(*a) * exact(*b)).collect();
+    let h: Vec<Num> = x
+        .iter()
+        .map(|x| mean.map_or(exact(*x), |m| exact(*x) - exact(m)) * rs)
+        .collect();
+    let g: Vec<Num> = dy
+        .iter()
+        .zip(w)
+        .map(|(a, b)| exact(*a) * exact(*b))
+        .collect();
     let c1 = sum(g.iter().copied()) / d;
     let c2 = sum(g.iter().zip(&h).map(|(a, b)| *a * *b)) / d;
     let dx = g
@@ -86,7 +123,9 @@ fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
     for r in 0..n {
         let row = &mut v[r * d..(r + 1) * d];
         match r % 4 {
-            1 => row.iter_mut().for_each(|x| *x = *x * 0.5 + if t == F { 1000.0 } else { 12.0 }),
+            1 => row
+                .iter_mut()
+                .for_each(|x| *x = *x * 0.5 + if t == F { 1000.0 } else { 12.0 }),
             2 => row.iter_mut().for_each(|x| *x *= 1e-3),
             3 if d > 1 => row[d / 2] = 300.0,
             _ => {}
@@ -100,7 +139,9 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         let d = *x.shape.last().unwrap_or(&1);
         let n = x.bits.len() / d.max(1);
         let (v, wv, bv) = (x.values(), w.values(), b.as_ref().map(T::values));
-        let all: Vec<_> = (0..n).map(|r| row_forward(&v[r * d..(r + 1) * d], &wv, bv.as_deref(), centred, EPS)).collect();
+        let all: Vec<_> = (0..n)
+            .map(|r| row_forward(&v[r * d..(r + 1) * d], &wv, bv.as_deref(), centred, EPS))
+            .collect();
         let y = Want::Fused(all.iter().flat_map(|r| r.0.clone()).collect());
         let stat = |f: fn(&(Vec<Num>, Num, Num)) -> Num| Want::Fused(all.iter().map(f).collect());
         let lead = x.shape[..x.shape.len() - 1].to_vec();
@@ -112,12 +153,23 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
                 vec![(0, y), (1, stat(|r| r.1)), (2, stat(|r| r.2))],
             )
         } else {
-            (vec![out, s(), x.into(), w.into()], vec![(0, y), (1, stat(|r| r.2))])
+            (
+                vec![out, s(), x.into(), w.into()],
+                vec![(0, y), (1, stat(|r| r.2))],
+            )
         };
         Trial::new(what, params().as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (n, d) in [(0, 5), (1, 1), (3, 7), (5, 64), (9, 33), (4, 257), (2, 1000)] {
+    for (n, d) in [
+        (0, 5),
+        (1, 1),
+        (3, 7),
+        (5, 64),
+        (9, 33),
+        (4, 257),
+        (2, 1000),
+    ] {
         let (x, w) = (rows(g, t, n, d), g.real(tw, &[d], 2.0));
         let b = centred.then(|| g.real(tw, &[d], 2.0));
         all.push(run(&format!("[{n},{d}]"), x, w, b));
@@ -139,12 +191,25 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
 
 fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     // `alias`: dx lies in dy (1) or in dres (2).
-    let run = |g: &mut Gen, what: &str, n: usize, d: usize, with_db: bool, with_res: bool, alias: usize| {
-        let (x, w, dy) = (rows(g, t, n, d), g.real(tw, &[d], 2.0), g.real(t, &[n, d], 2.0));
+    let run = |g: &mut Gen,
+               what: &str,
+               n: usize,
+               d: usize,
+               with_db: bool,
+               with_res: bool,
+               alias: usize| {
+        let (x, w, dy) = (
+            rows(g, t, n, d),
+            g.real(tw, &[d], 2.0),
+            g.real(t, &[n, d], 2.0),
+        );
         let dres = with_res.then(|| g.real(t, &[n, d], 2.0));
         let (xv, wv, dv) = (x.values(), w.values(), dy.values());
-        let stats: Vec<_> = (0..n).map(|r| statistics(&xv[r * d..(r + 1) * d], centred, EPS)).collect();
-        let column = |f: fn(&(Num, Num)) -> f64| T::new(F, &[n], &stats.iter().map(f).collect::<Vec<_>>());
+        let stats: Vec<_> = (0..n)
+            .map(|r| statistics(&xv[r * d..(r + 1) * d], centred, EPS))
+            .collect();
+        let column =
+            |f: fn(&(Num, Num)) -> f64| T::new(F, &[n], &stats.iter().map(f).collect::<Vec<_>>());
         let (mean, rstd) = (column(|s| s.0.v), column(|s| s.1.v));
         let (mv, rv) = (mean.values(), rstd.values());
         let (dw, db) = (g.real(F, &[d], 1.0), g.real(F, &[d], 1.0));
@@ -156,10 +221,17 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
             .collect();
         let res = dres.as_ref().map(T::values);
         let dx = per.iter().flat_map(|p| p.0.clone()).enumerate();
-        let dx = Want::Fused(dx.map(|(i, v)| res.as_ref().map_or(v, |r| v + exact(r[i]))).collect());
+        let dx = Want::Fused(
+            dx.map(|(i, v)| res.as_ref().map_or(v, |r| v + exact(r[i])))
+                .collect(),
+        );
         let grown = |old: &T, part: &dyn Fn(usize, usize) -> Num| {
             let o = old.values();
-            Want::Fused((0..d).map(|c| sum((0..n).map(|r| part(r, c)).chain([exact(o[c])]))).collect())
+            Want::Fused(
+                (0..d)
+                    .map(|c| sum((0..n).map(|r| part(r, c)).chain([exact(o[c])])))
+                    .collect(),
+            )
         };
         let dw_want = grown(&dw, &|r, c| per[r].1[c]);
         let db_want = grown(&db, &|r, c| exact(dv[r * d + c]));
@@ -177,15 +249,41 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
                 want.push((2, db_want));
             }
             let db: Arg = with_db.then_some(db).into();
-            vec![out, dw.into(), db, dy, x.into(), w.into(), mean.into(), rstd.into(), dres]
+            vec![
+                out,
+                dw.into(),
+                db,
+                dy,
+                x.into(),
+                w.into(),
+                mean.into(),
+                rstd.into(),
+                dres,
+            ]
         } else {
             vec![out, dw.into(), dy, x.into(), w.into(), rstd.into(), dres]
         };
         Trial::new(what, params().as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (n, d) in [(0, 5), (1, 1), (3, 7), (9, 33), (70, 20), (4, 257), (2, 1000)] {
-        all.push(run(g, &format!("[{n},{d}] with a residual"), n, d, true, true, 0));
+    for (n, d) in [
+        (0, 5),
+        (1, 1),
+        (3, 7),
+        (9, 33),
+        (70, 20),
+        (4, 257),
+        (2, 1000),
+    ] {
+        all.push(run(
+            g,
+            &format!("[{n},{d}] with a residual"),
+            n,
+            d,
+            true,
+            true,
+            0,
+        ));
     }
     all.push(run(g, "[5,40] alone", 5, 40, false, false, 0));
     all.push(run(g, "[5,40] in place of dy", 5, 40, true, true, 1));

@@ -38,7 +38,10 @@ fn the_cpu_back_end_holds_every_cell_it_claims() {
                 failed.push(format!("{}: demanded and not claimed: {}", case.id, v.note));
             }
             Ok(v) => {
-                println!("{:?} {} {ms} ms {} {:?}", v.outcome, case.id, v.note, v.error);
+                println!(
+                    "{:?} {} {ms} ms {} {:?}",
+                    v.outcome, case.id, v.note, v.error
+                );
                 match v.outcome {
                     Outcome::Refused => refused += 1,
                     _ => passed += 1,
@@ -47,8 +50,16 @@ fn the_cpu_back_end_holds_every_cell_it_claims() {
             Err(e) => failed.push(format!("{}: {e}", case.id)),
         }
     }
-    assert!(failed.is_empty(), "{} failed, {passed} passed:\n{}", failed.len(), failed.join("\n"));
-    assert!(passed > 400 && refused > 50, "{passed} passed, {refused} refused");
+    assert!(
+        failed.is_empty(),
+        "{} failed, {passed} passed:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+    assert!(
+        passed > 400 && refused > 50,
+        "{passed} passed, {refused} refused"
+    );
     let slips = ctx.plugin.take_slips();
     assert!(slips.is_empty(), "{slips:?}");
 }

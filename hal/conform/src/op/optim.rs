@@ -17,7 +17,9 @@ pub fn cells() -> Vec<Cell> {
             if tg == F || tg == t {
                 let what = format!("{}.grad_{}", t.name(), tg.name());
                 all.push(Cell::new(op::ADAMW, &what, move |g| adamw(g, t, tg, false)));
-                all.push(Cell::new(op::ADAMW, format!("{what}.master"), move |g| adamw(g, t, tg, true)));
+                all.push(Cell::new(op::ADAMW, format!("{what}.master"), move |g| {
+                    adamw(g, t, tg, true)
+                }));
             }
         }
         all.push(Cell::new(op::MULTI_SCALE, t.name(), move |g| scale(g, t)));
@@ -51,7 +53,9 @@ impl Group {
         }
     }
     fn args(&self) -> Vec<Arg> {
-        let mut a: Vec<Arg> = [&self.p, &self.g, &self.m, &self.v].map(|t| t.clone().into()).to_vec();
+        let mut a: Vec<Arg> = [&self.p, &self.g, &self.m, &self.v]
+            .map(|t| t.clone().into())
+            .to_vec();
         a.extend(self.master.clone().map(Arg::from));
         a
     }
@@ -79,7 +83,9 @@ fn wanted(q: &AdamwParams, d: &AdamwDyn, coef: f64, x: &Group, at: usize) -> Vec
     let col = |t: &T| t.values().into_iter().map(exact).collect::<Vec<_>>();
     let base = x.master.as_ref().unwrap_or(&x.p);
     let (p, g, m, v) = (col(base), col(&x.g), col(&x.m), col(&x.v));
-    let new: Vec<[Num; 3]> = (0..p.len()).map(|i| update(q, d, coef, [p[i], g[i], m[i], v[i]])).collect();
+    let new: Vec<[Num; 3]> = (0..p.len())
+        .map(|i| update(q, d, coef, [p[i], g[i], m[i], v[i]]))
+        .collect();
     let of = |k: usize| Want::Fused(new.iter().map(|n| n[k]).collect());
     let mut w = vec![(at, of(0)), (at + 2, of(1)), (at + 3, of(2))];
     if x.master.is_some() {
@@ -106,10 +112,18 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
         ..Default::default()
     };
     // A trial over groups, with the launches given.
-    let run = |what: &str, q: &AdamwParams, coef: Option<f64>, skip: Option<u64>, groups: &[Group], launches: &[AdamwDyn]| {
+    let run = |what: &str,
+               q: &AdamwParams,
+               coef: Option<f64>,
+               skip: Option<u64>,
+               groups: &[Group],
+               launches: &[AdamwDyn]| {
         let scalar = coef.map(|c| T::new(F, &[1], &[c]));
         let c = scalar.as_ref().map_or(1.0, |t| t.values()[0]);
-        let mut args: Vec<Arg> = vec![scalar.into(), skip.map(|s| T::of_bits(DType::U32, &[1], vec![s])).into()];
+        let mut args: Vec<Arg> = vec![
+            scalar.into(),
+            skip.map(|s| T::of_bits(DType::U32, &[1], vec![s])).into(),
+        ];
         groups.iter().for_each(|x| args.extend(x.args()));
         let want = |d: &AdamwDyn| -> Vec<(usize, Want)> {
             groups
@@ -118,11 +132,21 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
                 .flat_map(|(i, x)| {
                     let w = wanted(q, d, c, x, 2 + i * each);
                     // Skipped: every bit stays.
-                    w.into_iter().map(|(k, w)| (k, if skip.unwrap_or(0) != 0 { Want::Unchanged } else { w }))
+                    w.into_iter().map(|(k, w)| {
+                        (
+                            k,
+                            if skip.unwrap_or(0) != 0 {
+                                Want::Unchanged
+                            } else {
+                                w
+                            },
+                        )
+                    })
                 })
                 .collect()
         };
-        let mut t = Trial::new(what, q.as_bytes(), args, want(&launches[0])).given(launches[0].as_bytes());
+        let mut t =
+            Trial::new(what, q.as_bytes(), args, want(&launches[0])).given(launches[0].as_bytes());
         for d in &launches[1..] {
             t = t.then(d.as_bytes(), want(d));
         }
@@ -131,23 +155,86 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
     let mut all = Vec::new();
     for n in [0, 1, 7, 257, 1000] {
         let x = [Group::new(g, t, tg, n, master)];
-        all.push(run(&format!("[{n}] step 1"), &q(0), None, None, &x, &[d(1e-2, 1.0, 1)]));
+        all.push(run(
+            &format!("[{n}] step 1"),
+            &q(0),
+            None,
+            None,
+            &x,
+            &[d(1e-2, 1.0, 1)],
+        ));
     }
     let x = [Group::new(g, t, tg, 100, master)];
     // Prepared once: rate, scale and step come with the launch.
     let three = [d(1e-2, 1.0, 1), d(3e-3, 0.125, 2), d(5e-2, 4.0, 100_000)];
-    all.push(run("steps 1, 2 and 100000 of one prepared op", &q(0), None, None, &x, &three));
+    all.push(run(
+        "steps 1, 2 and 100000 of one prepared op",
+        &q(0),
+        None,
+        None,
+        &x,
+        &three,
+    ));
     all.push(run("L2 decay", &q(1), None, None, &x, &[d(1e-2, 0.5, 3)]));
-    all.push(run("clipped by a device factor", &q(0), Some(0.37), None, &x, &[d(1e-2, 0.5, 3)]));
-    all.push(run("not skipped", &q(0), Some(1.0), Some(0), &x, &[d(1e-2, 1.0, 2)]));
-    all.push(run("skipped", &q(0), Some(f64::NAN), Some(1), &x, &[d(1e-2, 1.0, 2)]));
-    all.push(run("skipped by any word but 0", &q(0), None, Some(0x8000_0000), &x, &[d(1e-2, 1.0, 2)]));
-    let x: Vec<Group> = [33, 1, 0, 257].into_iter().map(|n| Group::new(g, t, tg, n, master)).collect();
-    all.push(run("four tensors", &q(0), Some(0.5), Some(0), &x, &[d(1e-2, 1.0, 7)]));
+    all.push(run(
+        "clipped by a device factor",
+        &q(0),
+        Some(0.37),
+        None,
+        &x,
+        &[d(1e-2, 0.5, 3)],
+    ));
+    all.push(run(
+        "not skipped",
+        &q(0),
+        Some(1.0),
+        Some(0),
+        &x,
+        &[d(1e-2, 1.0, 2)],
+    ));
+    all.push(run(
+        "skipped",
+        &q(0),
+        Some(f64::NAN),
+        Some(1),
+        &x,
+        &[d(1e-2, 1.0, 2)],
+    ));
+    all.push(run(
+        "skipped by any word but 0",
+        &q(0),
+        None,
+        Some(0x8000_0000),
+        &x,
+        &[d(1e-2, 1.0, 2)],
+    ));
+    let x: Vec<Group> = [33, 1, 0, 257]
+        .into_iter()
+        .map(|n| Group::new(g, t, tg, n, master))
+        .collect();
+    all.push(run(
+        "four tensors",
+        &q(0),
+        Some(0.5),
+        Some(0),
+        &x,
+        &[d(1e-2, 1.0, 7)],
+    ));
     let mut x = Group::new(g, t, tg, 33, master);
     // A gradient of nothing and moments of nothing: no division by zero comes through.
-    (x.g, x.m, x.v) = (T::full(tg, &[33], 0.0), T::full(F, &[33], 0.0), T::full(F, &[33], 0.0));
-    all.push(run("nothing but decay", &q(0), None, None, &[x], &[d(1e-2, 1.0, 1)]));
+    (x.g, x.m, x.v) = (
+        T::full(tg, &[33], 0.0),
+        T::full(F, &[33], 0.0),
+        T::full(F, &[33], 0.0),
+    );
+    all.push(run(
+        "nothing but decay",
+        &q(0),
+        None,
+        None,
+        &[x],
+        &[d(1e-2, 1.0, 1)],
+    ));
     all
 }
 
@@ -165,13 +252,17 @@ fn scale(g: &mut Gen, t: DType) -> Vec<Trial> {
                 .enumerate()
                 .map(|(i, x)| {
                     let f = exact(f64::from(s as f32)) * exact(k);
-                    (i + 1, Want::Fused(x.values().into_iter().map(|v| exact(v) * f).collect()))
+                    (
+                        i + 1,
+                        Want::Fused(x.values().into_iter().map(|v| exact(v) * f).collect()),
+                    )
                 })
                 .collect()
         };
         let mut args: Vec<Arg> = vec![c.into()];
         args.extend(x.iter().cloned().map(Arg::from));
-        let mut t = Trial::new(what, none.as_bytes(), args, want(scales[0])).given(of(scales[0]).as_bytes());
+        let mut t = Trial::new(what, none.as_bytes(), args, want(scales[0]))
+            .given(of(scales[0]).as_bytes());
         for s in &scales[1..] {
             t = t.then(of(*s).as_bytes(), want(*s));
         }
@@ -182,7 +273,17 @@ fn scale(g: &mut Gen, t: DType) -> Vec<Trial> {
         let x = g.real(t, &[n], 4.0);
         all.push(run(&format!("[{n}]"), None, vec![x], &[0.3]));
     }
-    let x = vec![g.real(t, &[33], 4.0), g.real(t, &[5, 7], 4.0), g.real(t, &[0], 1.0), g.real(t, &[100], 4.0)];
-    all.push(run("four tensors, a device factor, three launches", Some(0.7), x, &[0.5, 2.0, 0.125]));
+    let x = vec![
+        g.real(t, &[33], 4.0),
+        g.real(t, &[5, 7], 4.0),
+        g.real(t, &[0], 1.0),
+        g.real(t, &[100], 4.0),
+    ];
+    all.push(run(
+        "four tensors, a device factor, three launches",
+        Some(0.7),
+        x,
+        &[0.5, 2.0, 0.125],
+    ));
     all
 }

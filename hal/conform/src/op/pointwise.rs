@@ -7,10 +7,19 @@ use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
 use crate::case::Demanded;
 use crossweave_abi::DType;
-use crossweave_abi::op::{self, AxpbyParams, ClampParams, KindParams, NoParams, binary, compare, unary};
+use crossweave_abi::op::{
+    self, AxpbyParams, ClampParams, KindParams, NoParams, binary, compare, unary,
+};
 
 /// Dtypes of `any` that arithmetic may be claimed for.
-const INTS: [DType; 6] = [DType::I8, DType::U8, DType::I32, DType::U32, DType::I64, DType::U64];
+const INTS: [DType; 6] = [
+    DType::I8,
+    DType::U8,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U64,
+];
 /// Sizes around the widths of vectors.
 const SIZES: [usize; 5] = [0, 1, 7, 33, 257];
 
@@ -50,17 +59,25 @@ const COMPARE: [(u32, &str); 6] = [
 pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for (k, name) in UNARY {
-        all.extend(Cell::floats(op::UNARY, name, true, move |g, t| unary_trials(g, k, t)));
+        all.extend(Cell::floats(op::UNARY, name, true, move |g, t| {
+            unary_trials(g, k, t)
+        }));
     }
     for (k, name) in BINARY {
-        all.extend(Cell::floats(op::BINARY, name, true, move |g, t| binary_trials(g, k, t)));
+        all.extend(Cell::floats(op::BINARY, name, true, move |g, t| {
+            binary_trials(g, k, t)
+        }));
         for t in INTS {
             let what = format!("{name}.{}", t.name());
-            all.push(Cell::new(op::BINARY, what, move |g| integer_trials(g, k, t)));
+            all.push(Cell::new(op::BINARY, what, move |g| {
+                integer_trials(g, k, t)
+            }));
         }
     }
     for (k, name) in COMPARE {
-        all.extend(Cell::floats(op::COMPARE, name, false, move |g, t| compare_trials(g, k, t)));
+        all.extend(Cell::floats(op::COMPARE, name, false, move |g, t| {
+            compare_trials(g, k, t)
+        }));
         for t in INTS {
             let by = match t {
                 DType::I32 => Demanded::MINIMAL,
@@ -75,7 +92,12 @@ pub fn cells() -> Vec<Cell> {
         all.push(Cell::new(op::SELECT, t.name(), move |g| select(g, t)));
     }
     all.extend(Cell::floats(op::AXPBY, "", true, |g, t| axpby(g, t, t)));
-    for (y, x) in [(DType::F32, DType::Bf16), (DType::F32, DType::F16), (DType::Bf16, DType::F32), (DType::F16, DType::F32)] {
+    for (y, x) in [
+        (DType::F32, DType::Bf16),
+        (DType::F32, DType::F16),
+        (DType::Bf16, DType::F32),
+        (DType::F16, DType::F32),
+    ] {
         let what = format!("{}.of_{}", y.name(), x.name());
         all.push(Cell::new(op::AXPBY, what, move |g| axpby(g, y, x)));
     }
@@ -83,7 +105,9 @@ pub fn cells() -> Vec<Cell> {
     for t in FLOATS {
         all.push(Cell::new(op::ADD, t.name(), move |g| add(g, t, [t, t])));
     }
-    all.push(Cell::new(op::ADD, "f32.of_bf16", |g| add(g, DType::F32, [DType::F32, DType::Bf16])));
+    all.push(Cell::new(op::ADD, "f32.of_bf16", |g| {
+        add(g, DType::F32, [DType::F32, DType::Bf16])
+    }));
     all
 }
 
@@ -105,12 +129,18 @@ fn one_in(p: &[u8], what: &str, dst: T, src: T, want: Want) -> Trial {
 
 /// The layouts an input of a pointwise op is tried in.
 fn shapes(g: &mut Gen, mut make: impl FnMut(&mut Gen, &[usize]) -> T) -> Vec<(String, T)> {
-    let mut all: Vec<(String, T)> = SIZES.iter().map(|n| (format!("[{n}]"), make(g, &[*n]))).collect();
+    let mut all: Vec<(String, T)> = SIZES
+        .iter()
+        .map(|n| (format!("[{n}]"), make(g, &[*n])))
+        .collect();
     let s = [9, 33];
     all.push(("[9,33] transposed".into(), make(g, &s).transposed()));
     all.push(("[9,33] padded".into(), make(g, &s).padded(3)));
     all.push(("[9,33] rows broadcast".into(), make(g, &s).broadcast(&[0])));
-    all.push(("[9,33] columns broadcast".into(), make(g, &s).broadcast(&[1])));
+    all.push((
+        "[9,33] columns broadcast".into(),
+        make(g, &s).broadcast(&[1]),
+    ));
     all.push(("[4,5,6] every second".into(), make(g, &[4, 5, 6]).spread(2)));
     if g.big {
         all.push(("[1000003]".into(), make(g, &[1_000_003])));
@@ -172,11 +202,18 @@ fn unary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
             .collect();
         T::new(t, s, &v)
     };
-    let mut all: Vec<Trial> = shapes(g, make).into_iter().map(|(w, x)| run(&w, x)).collect();
+    let mut all: Vec<Trial> = shapes(g, make)
+        .into_iter()
+        .map(|(w, x)| run(&w, x))
+        .collect();
     let inf = f64::INFINITY;
     let mut v = vec![1.0, -1.0, 0.5, -0.5, 2.0, inf, -inf, f64::NAN, 3.0, -3.5];
     // 1 / sqrt(-0) is an infinity of a sign that nobody agrees on.
-    v.extend(if k == unary::RSQRT { vec![0.0] } else { vec![0.0, -0.0] });
+    v.extend(if k == unary::RSQRT {
+        vec![0.0]
+    } else {
+        vec![0.0, -0.0]
+    });
     if matches!(k, unary::EXP | unary::SIGMOID) {
         v.extend([88.0, -87.0, 89.0, 200.0, -200.0, 11.0, -15.0]);
     }
@@ -196,8 +233,15 @@ fn unary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let (small, plain): (Vec<u64>, Vec<u64>) = src.bits.into_iter().partition(|b| tiny(*b));
     all.push(run("special values", T::of_bits(t, &[plain.len()], plain)));
     let mut small = small;
-    if matches!(k, unary::NEG | unary::ABS | unary::SQRT | unary::LOG | unary::EXP) {
-        let v: &[f64] = if k == unary::EXP { &[-88.0, -95.0, -100.0, -103.0] } else { &[1e-40, 3e-42, 1.4e-45] };
+    if matches!(
+        k,
+        unary::NEG | unary::ABS | unary::SQRT | unary::LOG | unary::EXP
+    ) {
+        let v: &[f64] = if k == unary::EXP {
+            &[-88.0, -95.0, -100.0, -103.0]
+        } else {
+            &[1e-40, 3e-42, 1.4e-45]
+        };
         small.extend(v.iter().map(|v| num::encode(t, *v)));
     }
     if !small.is_empty() {
@@ -209,9 +253,18 @@ fn unary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
 fn binary_want(k: u32, a: &T, b: &T) -> Want {
     let (x, y) = (f32s(a), f32s(b));
     let pairs = || x.iter().zip(&y);
-    let round = |f: fn(f32, f32) -> f32| Want::Rounded(pairs().map(|(a, b)| f(*a, *b) as f64).collect());
+    let round =
+        |f: fn(f32, f32) -> f32| Want::Rounded(pairs().map(|(a, b)| f(*a, *b) as f64).collect());
     let pick = |f: fn(f32, f32) -> bool| {
-        let v = pairs().map(|(a, b)| if a.is_nan() || b.is_nan() { f32::NAN } else if f(*a, *b) { *a } else { *b });
+        let v = pairs().map(|(a, b)| {
+            if a.is_nan() || b.is_nan() {
+                f32::NAN
+            } else if f(*a, *b) {
+                *a
+            } else {
+                *b
+            }
+        });
         Want::Value(v.map(|v| num::encode(a.dtype, v as f64)).collect())
     };
     match k {
@@ -237,7 +290,12 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let p = kind(k);
     let run = |what: &str, a: T, b: T| {
         let (want, dst) = (binary_want(k, &a, &b), T::poison(t, &a.shape));
-        Trial::new(what, p.as_bytes(), vec![dst.into(), a.into(), b.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![dst.into(), a.into(), b.into()],
+            vec![(0, want)],
+        )
     };
     let value = move |g: &mut Gen, s: &[usize]| {
         if k == binary::POW {
@@ -273,11 +331,25 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         if let Arg::Own(x) = args[which].clone() {
             args[which] = Arg::Alias(x, 0);
         }
-        all.push(Trial::new(format!("in place of operand {which}"), p.as_bytes(), args, vec![(0, want)]));
+        all.push(Trial::new(
+            format!("in place of operand {which}"),
+            p.as_bytes(),
+            args,
+            vec![(0, want)],
+        ));
     }
     if k == binary::POW {
-        let v = [(2.0, 10.0), (1.0, 5.0), (4.0, 0.5), (9.0, -0.5), (3.0, 0.0), (0.0, 2.0), (2.0, -3.0)];
-        let of = |f: fn(&(f64, f64)) -> f64| T::new(t, &[v.len()], &v.iter().map(f).collect::<Vec<_>>());
+        let v = [
+            (2.0, 10.0),
+            (1.0, 5.0),
+            (4.0, 0.5),
+            (9.0, -0.5),
+            (3.0, 0.0),
+            (0.0, 2.0),
+            (2.0, -3.0),
+        ];
+        let of =
+            |f: fn(&(f64, f64)) -> f64| T::new(t, &[v.len()], &v.iter().map(f).collect::<Vec<_>>());
         all.push(run("known powers", of(|v| v.0), of(|v| v.1)));
         return all;
     }
@@ -302,29 +374,46 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         (1.0, 3.0),
         (-7.0, 3.0),
     ];
-    let of = |f: fn(&(f64, f64)) -> f64| T::new(t, &[v.len()], &v.iter().map(f).collect::<Vec<_>>());
+    let of =
+        |f: fn(&(f64, f64)) -> f64| T::new(t, &[v.len()], &v.iter().map(f).collect::<Vec<_>>());
     all.push(run("special values", of(|v| v.0), of(|v| v.1)));
     let v: Vec<f64> = [1e-40, -3e-42, 1e-38, 1.4e-45].to_vec();
     let w: Vec<f64> = [1e-40, 1e-41, -1.1e-38, 0.25].to_vec();
-    all.push(run("subnormal numbers", T::new(t, &[4], &v), T::new(t, &[4], &w)).subnormal());
+    all.push(
+        run(
+            "subnormal numbers",
+            T::new(t, &[4], &v),
+            T::new(t, &[4], &w),
+        )
+        .subnormal(),
+    );
     all
 }
 
 fn integer_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let p = kind(k);
     let run = |what: &str, a: T, b: T| {
-        let v = a.integers().into_iter().zip(b.integers()).map(|(a, b)| match k {
-            binary::ADD => a + b,
-            binary::SUB => a - b,
-            binary::MUL => a.wrapping_mul(b),
-            binary::DIV => a / b,
-            binary::MAX => a.max(b),
-            binary::MIN => a.min(b),
-            _ => a.wrapping_pow(b as u32),
-        });
+        let v = a
+            .integers()
+            .into_iter()
+            .zip(b.integers())
+            .map(|(a, b)| match k {
+                binary::ADD => a + b,
+                binary::SUB => a - b,
+                binary::MUL => a.wrapping_mul(b),
+                binary::DIV => a / b,
+                binary::MAX => a.max(b),
+                binary::MIN => a.min(b),
+                _ => a.wrapping_pow(b as u32),
+            });
         let want = Want::Exact(v.map(|v| num::int_bits(t, v)).collect());
         let dst = T::poison(t, &a.shape);
-        Trial::new(what, p.as_bytes(), vec![dst.into(), a.into(), b.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![dst.into(), a.into(), b.into()],
+            vec![(0, want)],
+        )
     };
     // Division by zero and of the least number by -1 are nobody's rule, nor are negative powers.
     let right = |g: &mut Gen, n: usize| -> Vec<i64> {
@@ -338,19 +427,39 @@ fn integer_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     };
     let signed = matches!(t, DType::I8 | DType::I32 | DType::I64);
     let left = |g: &mut Gen, n: usize| -> Vec<i64> {
-        (0..n).map(|_| g.below(100) as i64 - if signed { 50 } else { 0 }).collect()
+        (0..n)
+            .map(|_| g.below(100) as i64 - if signed { 50 } else { 0 })
+            .collect()
     };
     let mut all = Vec::new();
     for n in SIZES {
         let (a, b) = (left(g, n), right(g, n));
-        all.push(run(&format!("[{n}]"), T::ints(t, &[n], &a), T::ints(t, &[n], &b)));
+        all.push(run(
+            &format!("[{n}]"),
+            T::ints(t, &[n], &a),
+            T::ints(t, &[n], &b),
+        ));
     }
     let (a, b) = (left(g, 63), right(g, 63));
-    all.push(run("[9,7] row broadcast", T::ints(t, &[9, 7], &a), T::ints(t, &[9, 7], &b).broadcast(&[0])));
+    all.push(run(
+        "[9,7] row broadcast",
+        T::ints(t, &[9, 7], &a),
+        T::ints(t, &[9, 7], &b).broadcast(&[0]),
+    ));
     // What f32 cannot hold, and what wraps.
     let w = 8 * num::size(t) as u32;
-    let top = if signed { (1i128 << (w - 1)) - 1 } else { (1i128 << w) - 1 };
-    let bits = |v: &[i128]| T::of_bits(t, &[v.len()], v.iter().map(|v| num::int_bits(t, *v)).collect());
+    let top = if signed {
+        (1i128 << (w - 1)) - 1
+    } else {
+        (1i128 << w) - 1
+    };
+    let bits = |v: &[i128]| {
+        T::of_bits(
+            t,
+            &[v.len()],
+            v.iter().map(|v| num::int_bits(t, *v)).collect(),
+        )
+    };
     let odd = top / 2 + 1;
     let (a, b) = match k {
         binary::DIV => ([top, odd, top - 1, odd + 1], [1, 3, 2, 7]),
@@ -386,10 +495,19 @@ fn compare_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
             })
             .collect();
         let dst = T::poison(DType::U8, &a.shape);
-        Trial::new(what, p.as_bytes(), vec![dst.into(), a.into(), b.into()], vec![(0, Want::Exact(bits))])
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![dst.into(), a.into(), b.into()],
+            vec![(0, Want::Exact(bits))],
+        )
     };
     let value = move |g: &mut Gen, s: &[usize]| {
-        let lo = if matches!(t, DType::U8 | DType::U32 | DType::U64) { 0 } else { -3 };
+        let lo = if matches!(t, DType::U8 | DType::U32 | DType::U64) {
+            0
+        } else {
+            -3
+        };
         let v: Vec<i64> = (0..count(s)).map(|_| g.below(7) as i64 + lo).collect();
         if float {
             T::new(t, s, &v.iter().map(|v| *v as f64).collect::<Vec<_>>())
@@ -406,15 +524,32 @@ fn compare_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         let (inf, nan) = (f64::INFINITY, f64::NAN);
         let a = [nan, 1.0, nan, inf, -inf, -0.0, 0.0, inf, 1.0];
         let b = [1.0, nan, nan, inf, inf, 0.0, -0.0, 1.0, 1.0];
-        all.push(run("special values", T::new(t, &[9], &a), T::new(t, &[9], &b)));
+        all.push(run(
+            "special values",
+            T::new(t, &[9], &a),
+            T::new(t, &[9], &b),
+        ));
     } else {
         // Neighbours that are one number in a float, and the ends of the range.
         let w = 8 * num::size(t) as u32;
         let signed = matches!(t, DType::I8 | DType::I32 | DType::I64);
-        let top = if signed { (1i128 << (w - 1)) - 1 } else { (1i128 << w) - 1 };
+        let top = if signed {
+            (1i128 << (w - 1)) - 1
+        } else {
+            (1i128 << w) - 1
+        };
         let least = if signed { -top - 1 } else { 0 };
-        let bits = |v: &[i128]| T::of_bits(t, &[v.len()], v.iter().map(|v| num::int_bits(t, *v)).collect());
-        let (a, b) = ([top, top - 1, least, top, least + 1], [top - 1, top, top, top, least]);
+        let bits = |v: &[i128]| {
+            T::of_bits(
+                t,
+                &[v.len()],
+                v.iter().map(|v| num::int_bits(t, *v)).collect(),
+            )
+        };
+        let (a, b) = (
+            [top, top - 1, least, top, least + 1],
+            [top - 1, top, top, top, least],
+        );
         all.push(run("ends of the range", bits(&a), bits(&b)));
     }
     all
@@ -426,7 +561,9 @@ fn select(g: &mut Gen, t: DType) -> Vec<Trial> {
         // Any value but 0 means yes.
         let c: Vec<u64> = (0..n).map(|_| [0, 1, 0, 255, 2][g.below(5)]).collect();
         let c = shape(T::of_bits(DType::U8, &a.shape, c));
-        let bits = (0..n).map(|i| if c.bits[i] != 0 { a.bits[i] } else { b.bits[i] }).collect();
+        let bits = (0..n)
+            .map(|i| if c.bits[i] != 0 { a.bits[i] } else { b.bits[i] })
+            .collect();
         Trial::new(
             what,
             NoParams::default().as_bytes(),
@@ -446,9 +583,21 @@ fn select(g: &mut Gen, t: DType) -> Vec<Trial> {
     }
     let s = [7, 19];
     let (a, b) = (make(g, &s).transposed(), make(g, &s).broadcast(&[0]));
-    all.push(run(g, "[7,19] transposed, row broadcast, padded condition", a, b, |c| c.padded(5)));
+    all.push(run(
+        g,
+        "[7,19] transposed, row broadcast, padded condition",
+        a,
+        b,
+        |c| c.padded(5),
+    ));
     let (a, b) = (make(g, &s).broadcast(&[0, 1]), make(g, &s));
-    all.push(run(g, "[7,19] one element, condition broadcast", a, b, |c| c.broadcast(&[1])));
+    all.push(run(
+        g,
+        "[7,19] one element, condition broadcast",
+        a,
+        b,
+        |c| c.broadcast(&[1]),
+    ));
     all
 }
 
@@ -469,7 +618,12 @@ fn axpby(g: &mut Gen, ty: DType, tx: DType) -> Vec<Trial> {
             }
         });
         let want = Want::Fused(v.collect());
-        Trial::new(what, p.as_bytes(), vec![y.into(), x.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![y.into(), x.into()],
+            vec![(0, want)],
+        )
     };
     let mut all = Vec::new();
     for n in SIZES {
@@ -477,10 +631,22 @@ fn axpby(g: &mut Gen, ty: DType, tx: DType) -> Vec<Trial> {
         all.push(run(&format!("[{n}] 0.5, 2"), y, x, 0.5, 2.0));
     }
     let x = g.real(tx, &[100], 4.0);
-    all.push(run("beta 0 does not read y", T::poison(ty, &[100]), x, 3.0, 0.0));
-    let (y, x) = (g.real(ty, &[9, 33], 4.0), g.real(tx, &[9, 33], 4.0).transposed());
+    all.push(run(
+        "beta 0 does not read y",
+        T::poison(ty, &[100]),
+        x,
+        3.0,
+        0.0,
+    ));
+    let (y, x) = (
+        g.real(ty, &[9, 33], 4.0),
+        g.real(tx, &[9, 33], 4.0).transposed(),
+    );
     all.push(run("[9,33] x transposed", y, x, -1.0, 1.0));
-    let (y, x) = (g.real(ty, &[9, 33], 4.0), g.real(tx, &[9, 33], 4.0).broadcast(&[0]));
+    let (y, x) = (
+        g.real(ty, &[9, 33], 4.0),
+        g.real(tx, &[9, 33], 4.0).broadcast(&[0]),
+    );
     all.push(run("[9,33] x a row", y, x, 1.0, -0.25));
     all
 }
@@ -492,7 +658,10 @@ fn clamp(g: &mut Gen, t: DType) -> Vec<Trial> {
             hi,
             ..Default::default()
         };
-        let v = src.values().into_iter().map(|v| if v.is_nan() { v } else { v.max(lo).min(hi) });
+        let v = src
+            .values()
+            .into_iter()
+            .map(|v| if v.is_nan() { v } else { v.max(lo).min(hi) });
         let want = Want::Value(v.map(|v| num::encode(t, v)).collect());
         one_in(p.as_bytes(), what, T::poison(t, &src.shape), src, want)
     };
@@ -509,23 +678,46 @@ fn clamp(g: &mut Gen, t: DType) -> Vec<Trial> {
 
 fn add(g: &mut Gen, ty: DType, of: [DType; 2]) -> Vec<Trial> {
     let none = NoParams::default();
-    let want = |a: &T, b: &T| Want::Rounded(f32s(a).iter().zip(f32s(b)).map(|(a, b)| (a + b) as f64).collect());
+    let want = |a: &T, b: &T| {
+        Want::Rounded(
+            f32s(a)
+                .iter()
+                .zip(f32s(b))
+                .map(|(a, b)| (a + b) as f64)
+                .collect(),
+        )
+    };
     let mut all = Vec::new();
     for s in [vec![0], vec![1], vec![7], vec![257], vec![4, 33]] {
         let (a, b) = (g.real(of[0], &s, 4.0), g.real(of[1], &s, 4.0));
         let w = want(&a, &b);
         let args = vec![T::poison(ty, &s).into(), a.into(), b.into()];
-        all.push(Trial::new(format!("{s:?}"), none.as_bytes(), args, vec![(0, w)]));
+        all.push(Trial::new(
+            format!("{s:?}"),
+            none.as_bytes(),
+            args,
+            vec![(0, w)],
+        ));
     }
     let (a, b) = (g.real(of[0], &[100], 4.0), g.real(of[1], &[100], 4.0));
     let w = want(&a, &b);
     if ty == of[0] {
         let args = vec![a.clone().into(), Arg::Alias(a.clone(), 0), b.clone().into()];
-        all.push(Trial::new("in place of a", none.as_bytes(), args, vec![(0, w.clone())]));
+        all.push(Trial::new(
+            "in place of a",
+            none.as_bytes(),
+            args,
+            vec![(0, w.clone())],
+        ));
     }
     if ty == of[1] {
         let args = vec![b.clone().into(), a.into(), Arg::Alias(b, 0)];
-        all.push(Trial::new("in place of b", none.as_bytes(), args, vec![(0, w)]));
+        all.push(Trial::new(
+            "in place of b",
+            none.as_bytes(),
+            args,
+            vec![(0, w)],
+        ));
     }
     all
 }

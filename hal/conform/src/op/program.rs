@@ -12,11 +12,17 @@ use crossweave_abi::op::{self, PROGRAM_MAX_INSTS, ProgramDyn, ProgramInst, Progr
 pub fn cells() -> Vec<Cell> {
     let mut all: Vec<Cell> = FLOATS
         .into_iter()
-        .map(|t| Cell::new(op::ELEMENTWISE_PROGRAM, t.name(), move |g| programs(g, t, t)))
+        .map(|t| {
+            Cell::new(op::ELEMENTWISE_PROGRAM, t.name(), move |g| {
+                programs(g, t, t)
+            })
+        })
         .collect();
     for t in [DType::Bf16, DType::F16] {
         let what = format!("f32.with_{}", t.name());
-        all.push(Cell::new(op::ELEMENTWISE_PROGRAM, what, move |g| programs(g, DType::F32, t)));
+        all.push(Cell::new(op::ELEMENTWISE_PROGRAM, what, move |g| {
+            programs(g, DType::F32, t)
+        }));
     }
     all
 }
@@ -76,7 +82,10 @@ fn interpret(code: &[ProgramInst], x: &[f64], scalars: &[f32; 8]) -> Vec<Num> {
                 }
             }
             inst::NEG => -a,
-            inst::ABS => Num { v: a.v.abs(), e: a.e },
+            inst::ABS => Num {
+                v: a.v.abs(),
+                e: a.e,
+            },
             inst::SQRT => a.sqrt(),
             inst::RSQRT => exact(1.0) / a.sqrt(),
             inst::EXP => a.exp(),
@@ -103,7 +112,13 @@ fn trial(what: &str, code: &[ProgramInst], writes: u32, x: &[T], scalars: &[&[f3
     let cols: Vec<Vec<f64>> = x.iter().map(T::values).collect();
     let want = |s: &ProgramDyn| -> Vec<(usize, Want)> {
         let rows: Vec<Vec<Num>> = (0..cols[0].len())
-            .map(|e| interpret(code, &cols.iter().map(|c| c[e]).collect::<Vec<_>>(), &s.scalars))
+            .map(|e| {
+                interpret(
+                    code,
+                    &cols.iter().map(|c| c[e]).collect::<Vec<_>>(),
+                    &s.scalars,
+                )
+            })
             .collect();
         (0..x.len())
             .filter(|o| writes >> o & 1 == 1)
@@ -126,7 +141,11 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
     // y = a * b + 2 (rounded twice), a written too.
     let simple = [i(MUL, 3, 1, 2, 0), k(CONST, 4, 2.0), i(ADD, 0, 3, 4, 0)];
     for n in [0, 1, 7, 33, 257, 1000] {
-        let x = [T::full(t, &[n], 0.0), g.real(u, &[n], 2.0), g.real(t, &[n], 2.0)];
+        let x = [
+            T::full(t, &[n], 0.0),
+            g.real(u, &[n], 2.0),
+            g.real(t, &[n], 2.0),
+        ];
         all.push(trial(&format!("[{n}] a * b + 2"), &simple, 1, &x, &[&[]]));
     }
     let s = [9, 33];
@@ -135,12 +154,37 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
         g.real(u, &s, 2.0).broadcast(&[0]),
         g.real(t, &s, 2.0).transposed(),
     ];
-    all.push(trial("[9,33] a row and a transpose", &simple, 1, &x, &[&[]]));
-    let x = [T::full(t, &s, 0.0), g.real(u, &s, 2.0).broadcast(&[0, 1]), g.real(t, &s, 2.0).broadcast(&[1])];
-    all.push(trial("[9,33] one element and a column", &simple, 1, &x, &[&[]]));
+    all.push(trial(
+        "[9,33] a row and a transpose",
+        &simple,
+        1,
+        &x,
+        &[&[]],
+    ));
+    let x = [
+        T::full(t, &s, 0.0),
+        g.real(u, &s, 2.0).broadcast(&[0, 1]),
+        g.real(t, &s, 2.0).broadcast(&[1]),
+    ];
+    all.push(trial(
+        "[9,33] one element and a column",
+        &simple,
+        1,
+        &x,
+        &[&[]],
+    ));
     // Two operands written, one read after it was overwritten: registers, not memory, are read.
-    let swap = [i(MOV, 5, 0, 0, 0), i(MOV, 0, 1, 0, 0), i(MOV, 1, 5, 0, 0), i(ADD, 2, 0, 1, 0)];
-    let x = [g.real(t, &[100], 2.0), g.real(t, &[100], 2.0), T::full(t, &[100], 0.0)];
+    let swap = [
+        i(MOV, 5, 0, 0, 0),
+        i(MOV, 0, 1, 0, 0),
+        i(MOV, 1, 5, 0, 0),
+        i(ADD, 2, 0, 1, 0),
+    ];
+    let x = [
+        g.real(t, &[100], 2.0),
+        g.real(t, &[100], 2.0),
+        T::full(t, &[100], 0.0),
+    ];
     all.push(trial("swap, and the sum", &swap, 0b111, &x, &[&[]]));
     // Every function of one argument.
     let unary = [
@@ -177,26 +221,62 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
     ];
     let mut a = g.real(u, &[65], 1.0);
     let b = g.real(t, &[65], 1.0);
-    all.push(trial("choices", &choose, 1, &[T::full(t, &[65], 0.0), a.clone(), b.clone()], &[&[]]));
+    all.push(trial(
+        "choices",
+        &choose,
+        1,
+        &[T::full(t, &[65], 0.0), a.clone(), b.clone()],
+        &[&[]],
+    ));
     a.bits[7] = num::encode(u, f64::NAN);
     let pick = [k(CONST, 3, 0.0), i(LT, 4, 1, 3, 0), i(SELECT, 0, 4, 3, 2)];
-    all.push(trial("a NaN is less than nothing", &pick, 1, &[T::full(t, &[65], 0.0), a.clone(), b.clone()], &[&[]]));
+    all.push(trial(
+        "a NaN is less than nothing",
+        &pick,
+        1,
+        &[T::full(t, &[65], 0.0), a.clone(), b.clone()],
+        &[&[]],
+    ));
     let top = [i(MAX, 0, 1, 2, 0)];
-    all.push(trial("a NaN is the maximum", &top, 1, &[T::full(t, &[65], 0.0), a, b], &[&[]]));
+    all.push(trial(
+        "a NaN is the maximum",
+        &top,
+        1,
+        &[T::full(t, &[65], 0.0), a, b],
+        &[&[]],
+    ));
     // Scalars come with the launch.
     let scaled = [k(SCALAR, 2, 0.0), k(SCALAR, 3, 7.0), i(FMA, 0, 1, 2, 3)];
     let x = [T::full(t, &[100], 0.0), g.real(u, &[100], 2.0)];
     let one = [1.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -3.0];
     let two = [-0.25, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 7.0];
-    all.push(trial("scalars of two launches", &scaled, 1, &x, &[&one, &two]));
+    all.push(trial(
+        "scalars of two launches",
+        &scaled,
+        1,
+        &x,
+        &[&one, &two],
+    ));
     // An operand in its own place, and u32 words as conditions.
     let keep = [k(CONST, 2, 2.0), i(MUL, 2, 0, 2, 0), i(SELECT, 0, 1, 0, 2)];
     let words = T::of_bits(DType::U32, &[40], (0..40).map(|i| i % 3).collect());
-    all.push(trial("words choose", &keep, 1, &[g.real(t, &[40], 2.0), words], &[&[]]));
+    all.push(trial(
+        "words choose",
+        &keep,
+        1,
+        &[g.real(t, &[40], 2.0), words],
+        &[&[]],
+    ));
     // As long as a program may be, with as many operands.
     let mut long: Vec<ProgramInst> = vec![i(MOV, 20, 1, 0, 0)];
     for n in 0..PROGRAM_MAX_INSTS as u32 - 2 {
-        long.push(i(if n % 2 == 0 { ADD } else { SUB }, 20 + (n + 1) % 40, 20 + n % 40, 2 + n % 14, 0));
+        long.push(i(
+            if n % 2 == 0 { ADD } else { SUB },
+            20 + (n + 1) % 40,
+            20 + n % 40,
+            2 + n % 14,
+            0,
+        ));
     }
     let last = 20 + (PROGRAM_MAX_INSTS as u32 - 2) % 40;
     long.push(i(MOV, 0, last, 0, 0));

@@ -20,7 +20,10 @@ pub fn block(mut c: [u32; 4], mut k: [u32; 2]) -> [u32; 4] {
             (p >> 32) as u32 ^ c[3] ^ k[1],
             p as u32,
         ];
-        k = [k[0].wrapping_add(0x9E37_79B9), k[1].wrapping_add(0xBB67_AE85)];
+        k = [
+            k[0].wrapping_add(0x9E37_79B9),
+            k[1].wrapping_add(0xBB67_AE85),
+        ];
     }
     c
 }
@@ -28,7 +31,12 @@ pub fn block(mut c: [u32; 4], mut k: [u32; 2]) -> [u32; 4] {
 /// Word of element `e`.
 fn word(d: &PhiloxDyn, e: usize) -> u32 {
     let c = d.offset.wrapping_add(e as u64 / 4);
-    let counter = [c as u32, (c >> 32) as u32, d.stream as u32, (d.stream >> 32) as u32];
+    let counter = [
+        c as u32,
+        (c >> 32) as u32,
+        d.stream as u32,
+        (d.stream >> 32) as u32,
+    ];
     block(counter, [d.seed as u32, (d.seed >> 32) as u32])[e % 4]
 }
 
@@ -40,19 +48,36 @@ fn normal(d: &PhiloxDyn, e: usize) -> f32 {
     let u2 = f64::from(word(d, e | 1) >> 8) * UNIT;
     let r = (-2.0 * u1.ln()).sqrt();
     let a = 2.0 * std::f64::consts::PI * u2;
-    (if e % 2 == 0 { r * a.cos() } else { r * a.sin() }) as f32
+    (if e.is_multiple_of(2) { r * a.cos() } else { r * a.sin() }) as f32
 }
 
 /// Every cell of these ops.
 pub fn cells() -> Vec<Cell> {
     let mut all = vec![
-        Cell::new(op::PHILOX, "bits.u32", |g| stream(g, philox::BITS, DType::U32)).needed(Demanded::MINIMAL),
+        Cell::new(op::PHILOX, "bits.u32", |g| {
+            stream(g, philox::BITS, DType::U32)
+        })
+        .needed(Demanded::MINIMAL),
     ];
     for t in FLOATS {
-        let by = if t == DType::F32 { Demanded::MINIMAL } else { Demanded::NOWHERE };
+        let by = if t == DType::F32 {
+            Demanded::MINIMAL
+        } else {
+            Demanded::NOWHERE
+        };
         let name = |k: &str| format!("{k}.{}", t.name());
-        all.push(Cell::new(op::PHILOX, name("uniform"), move |g| stream(g, philox::UNIFORM, t)).needed(by));
-        all.push(Cell::new(op::PHILOX, name("normal"), move |g| stream(g, philox::NORMAL, t)).needed(by));
+        all.push(
+            Cell::new(op::PHILOX, name("uniform"), move |g| {
+                stream(g, philox::UNIFORM, t)
+            })
+            .needed(by),
+        );
+        all.push(
+            Cell::new(op::PHILOX, name("normal"), move |g| {
+                stream(g, philox::NORMAL, t)
+            })
+            .needed(by),
+        );
         all.push(Cell::new(op::DROPOUT, t.name(), move |g| dropout(g, t)));
     }
     all
@@ -114,7 +139,13 @@ fn stream(g: &mut Gen, kind: u32, t: DType) -> Vec<Trial> {
         for d in launches {
             let w = vec![(0, want(&d, n))];
             trial = Some(match trial {
-                None => Trial::new(format!("{s:?}"), p.as_bytes(), vec![T::poison(t, &s).into()], w).given(d.as_bytes()),
+                None => Trial::new(
+                    format!("{s:?}"),
+                    p.as_bytes(),
+                    vec![T::poison(t, &s).into()],
+                    w,
+                )
+                .given(d.as_bytes()),
                 Some(t) => t.then(d.as_bytes(), w),
             });
         }
@@ -128,7 +159,11 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         let (x, r) = (x.values(), r.map(T::values));
         let v = (0..x.len()).map(|e| {
             let keep = f64::from(word(d, e) >> 8) * UNIT >= p;
-            let y = if keep { exact(x[e]) / exact((1.0 - p) as f32 as f64) } else { exact(0.0) };
+            let y = if keep {
+                exact(x[e]) / exact((1.0 - p) as f32 as f64)
+            } else {
+                exact(0.0)
+            };
             match &r {
                 Some(r) => y + exact(r[e]),
                 None => y,
@@ -138,7 +173,14 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
     };
     let mut all = Vec::new();
     let d = dynamics();
-    for (n, p) in [(0, 0.5), (1, 0.5), (7, 0.1), (257, 0.5), (1000, 0.9), (33, 0.0)] {
+    for (n, p) in [
+        (0, 0.5),
+        (1, 0.5),
+        (7, 0.1),
+        (257, 0.5),
+        (1000, 0.9),
+        (33, 0.0),
+    ] {
         let params = DropoutParams {
             p,
             ..Default::default()
@@ -146,7 +188,9 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         let x = g.real(t, &[n], 4.0);
         let w = vec![(0, want(&d[1], p, &x, None))];
         let args = vec![T::poison(t, &[n]).into(), x.into()];
-        all.push(Trial::new(format!("[{n}] p {p}"), params.as_bytes(), args, w).given(d[1].as_bytes()));
+        all.push(
+            Trial::new(format!("[{n}] p {p}"), params.as_bytes(), args, w).given(d[1].as_bytes()),
+        );
     }
     let params = DropoutParams {
         p: 0.3,
@@ -155,11 +199,20 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
     // Two steps of one prepared op: the mask is the launch's.
     let (x, r) = (g.real(t, &[9, 33], 4.0), g.real(t, &[9, 33], 4.0));
     let w = |d: &PhiloxDyn| vec![(0, want(d, 0.3, &x, Some(&r)))];
-    let args: Vec<Arg> = vec![T::poison(t, &[9, 33]).into(), x.clone().into(), r.clone().into()];
+    let args: Vec<Arg> = vec![
+        T::poison(t, &[9, 33]).into(),
+        x.clone().into(),
+        r.clone().into(),
+    ];
     all.push(
-        Trial::new("[9,33] with a residual, two steps", params.as_bytes(), args, w(&d[2]))
-            .given(d[2].as_bytes())
-            .then(d[3].as_bytes(), w(&d[3])),
+        Trial::new(
+            "[9,33] with a residual, two steps",
+            params.as_bytes(),
+            args,
+            w(&d[2]),
+        )
+        .given(d[2].as_bytes())
+        .then(d[3].as_bytes(), w(&d[3])),
     );
     let w = vec![(0, want(&d[4], 0.3, &x, None))];
     let args = vec![x.clone().into(), Arg::Alias(x, 0)];
@@ -176,8 +229,16 @@ mod tests {
     fn known_answers() {
         let f = u32::MAX;
         for (c, k, want) in [
-            ([0; 4], [0; 2], [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8]),
-            ([f; 4], [f; 2], [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD]),
+            (
+                [0; 4],
+                [0; 2],
+                [0x6627_E8D5, 0xE169_C58D, 0xBC57_AC4C, 0x9B00_DBD8],
+            ),
+            (
+                [f; 4],
+                [f; 2],
+                [0x408F_276D, 0x41C8_3B0E, 0xA20B_C7C6, 0x6D54_51FD],
+            ),
             (
                 [0x243F_6A88, 0x85A3_08D3, 0x1319_8A2E, 0x0370_7344],
                 [0xA409_3822, 0x299F_31D0],
@@ -198,6 +259,9 @@ mod tests {
         let v: Vec<f64> = (0..n).map(|e| f64::from(normal(&d, e))).collect();
         let mean = v.iter().sum::<f64>() / n as f64;
         let var = v.iter().map(|v| v * v).sum::<f64>() / n as f64;
-        assert!(mean.abs() < 5.0 / (n as f64).sqrt() && (var - 1.0).abs() < 0.05, "{mean} {var}");
+        assert!(
+            mean.abs() < 5.0 / (n as f64).sqrt() && (var - 1.0).abs() < 0.05,
+            "{mean} {var}"
+        );
     }
 }

@@ -10,7 +10,9 @@ use super::tensor::{T, count};
 use super::trial::{Sum, Trial, Want};
 use crate::case::Demanded;
 use crossweave_abi::DType;
-use crossweave_abi::op::{self, DimParams, FLAG_ACCUM, FLAG_DESCENDING, NoParams, ReduceParams, reduce};
+use crossweave_abi::op::{
+    self, DimParams, FLAG_ACCUM, FLAG_DESCENDING, NoParams, ReduceParams, reduce,
+};
 use std::cmp::Ordering;
 
 const KINDS: [(u32, &str); 5] = [
@@ -34,10 +36,14 @@ fn plain(t: DType, i: DType) -> Demanded {
 pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for (k, name) in KINDS {
-        all.extend(Cell::floats(op::REDUCE, name, true, move |g, t| reduced(g, k, t, t)));
+        all.extend(Cell::floats(op::REDUCE, name, true, move |g, t| {
+            reduced(g, k, t, t)
+        }));
         for t in [DType::Bf16, DType::F16] {
             let what = format!("{name}.f32.of_{}", t.name());
-            all.push(Cell::new(op::REDUCE, what, move |g| reduced(g, k, DType::F32, t)));
+            all.push(Cell::new(op::REDUCE, what, move |g| {
+                reduced(g, k, DType::F32, t)
+            }));
         }
     }
     for t in FLOATS {
@@ -48,7 +54,9 @@ pub fn cells() -> Vec<Cell> {
         }
     }
     for t in KEYS {
-        all.push(Cell::new(op::CUMSUM, t.name(), move |g| cumsum(g, t)).needed(plain(t, DType::I32)));
+        all.push(
+            Cell::new(op::CUMSUM, t.name(), move |g| cumsum(g, t)).needed(plain(t, DType::I32)),
+        );
         for i in INDEX {
             let what = format!("{}.{}", t.name(), i.name());
             all.push(Cell::new(op::SORT_PAIRS, what, move |g| sort(g, t, i)).needed(plain(t, i)));
@@ -96,22 +104,23 @@ fn result(k: u32, x: &[f64], old: Option<f64>) -> Sum {
         reduce::SUMSQ => sum(|v| v * v, 1.0),
         _ => {
             let v: f64 = x.iter().product();
-            Sum {
-                v,
-                n,
-                mag: v.abs(),
-            }
+            Sum { v, n, mag: v.abs() }
         }
     }
 }
 
 fn extreme(k: u32, x: &[f64]) -> f64 {
-    let none = if k == reduce::MAX { f64::NEG_INFINITY } else { f64::INFINITY };
-    x.iter().fold(none, |a, b| match (a.is_nan() || b.is_nan(), k) {
-        (true, _) => f64::NAN,
-        (_, reduce::MAX) => a.max(*b),
-        _ => a.min(*b),
-    })
+    let none = if k == reduce::MAX {
+        f64::NEG_INFINITY
+    } else {
+        f64::INFINITY
+    };
+    x.iter()
+        .fold(none, |a, b| match (a.is_nan() || b.is_nan(), k) {
+            (true, _) => f64::NAN,
+            (_, reduce::MAX) => a.max(*b),
+            _ => a.min(*b),
+        })
 }
 
 fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
@@ -128,25 +137,53 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         let want = if matches!(k, reduce::MAX | reduce::MIN) {
             Want::Value(x.iter().map(|x| num::encode(to, extreme(k, x))).collect())
         } else {
-            let s: Vec<Sum> = x.iter().enumerate().map(|(i, x)| result(k, x, was.as_ref().map(|w| w[i]))).collect();
-            let exact = s.iter().all(|s| s.mag < 16_777_216.0) && x.iter().all(|x| whole(x)) && was.iter().all(|w| whole(w));
+            let s: Vec<Sum> = x
+                .iter()
+                .enumerate()
+                .map(|(i, x)| result(k, x, was.as_ref().map(|w| w[i])))
+                .collect();
+            let exact = s.iter().all(|s| s.mag < 16_777_216.0)
+                && x.iter().all(|x| whole(x))
+                && was.iter().all(|w| whole(w));
             if exact {
                 Want::Value(s.iter().map(|s| num::encode(to, s.v)).collect())
             } else if k == reduce::PROD {
                 // Every factor rounds once, whatever the order.
-                Want::Fused(s.iter().map(|s| Num { v: s.v, e: s.n * num::U * s.mag }).collect())
+                Want::Fused(
+                    s.iter()
+                        .map(|s| Num {
+                            v: s.v,
+                            e: s.n * num::U * s.mag,
+                        })
+                        .collect(),
+                )
             } else {
                 Want::Sum(s)
             }
         };
         let dst = old.unwrap_or_else(|| T::poison(to, &kept));
-        Trial::new(what, p.as_bytes(), vec![dst.into(), src.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![dst.into(), src.into()],
+            vec![(0, want)],
+        )
     };
     let product = k == reduce::PROD;
     let small = |g: &mut Gen, s: &[usize]| {
         if product {
             // Powers of two with few factors that are not 1.
-            let v: Vec<f64> = (0..count(s)).map(|i| if i % 37 == 5 { 2.0 } else if i % 11 == 3 { -1.0 } else { 1.0 }).collect();
+            let v: Vec<f64> = (0..count(s))
+                .map(|i| {
+                    if i % 37 == 5 {
+                        2.0
+                    } else if i % 11 == 3 {
+                        -1.0
+                    } else {
+                        1.0
+                    }
+                })
+                .collect();
             T::new(t, s, &v)
         } else {
             g.whole(t, s, 8)
@@ -169,7 +206,12 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
     let s = [5, 33, 12];
     for axes in [0b100, 0b010, 0b001, 0b101, 0b111, 0b110, 0] {
         let a = small(g, &s);
-        all.push(run(&format!("dims {axes:#05b} of {s:?}, whole numbers"), a, axes, None));
+        all.push(run(
+            &format!("dims {axes:#05b} of {s:?}, whole numbers"),
+            a,
+            axes,
+            None,
+        ));
     }
     let a = real(g, &s).lying(&[2, 0, 1]);
     all.push(run("dim 1 of [5,33,12] in another order", a, 0b010, None));
@@ -194,12 +236,24 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         // One element swamps the rest, and goes again.
         let mut v: Vec<f64> = (0..257).map(|_| 1.0 + g.unit()).collect();
         (v[3], v[200]) = (60_000.0, -60_000.0);
-        all.push(run("a huge pair that cancels", T::new(t, &[257], &v), 1, None));
+        all.push(run(
+            "a huge pair that cancels",
+            T::new(t, &[257], &v),
+            1,
+            None,
+        ));
     }
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    let v = [1.0, inf, 2.0, nan, 1.0, 5.0, -inf, 1.0, 3.0, -7.0, -8.0, -9.0];
+    let v = [
+        1.0, inf, 2.0, nan, 1.0, 5.0, -inf, 1.0, 3.0, -7.0, -8.0, -9.0,
+    ];
     if !product {
-        all.push(run("NaN and infinities", T::new(t, &[4, 3], &v), 0b10, None));
+        all.push(run(
+            "NaN and infinities",
+            T::new(t, &[4, 3], &v),
+            0b10,
+            None,
+        ));
     }
     if g.big {
         let a = g.whole(t, &[(1 << 20) + 1], 2);
@@ -238,7 +292,11 @@ fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
                     let mut best = 0;
                     for i in 1..l.len() {
                         let (a, b) = (v[l[i]], v[l[best]]);
-                        if if kind == 0 { larger(a, b) } else { larger(b, a) } {
+                        if if kind == 0 {
+                            larger(a, b)
+                        } else {
+                            larger(b, a)
+                        } {
                             best = i;
                         }
                     }
@@ -259,14 +317,20 @@ fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         for n in [1, 7, 33, 257, 1000] {
             run(&format!("[3,{n}] along 1"), g.real(t, &[3, n], 9.0), 1);
             // Few values, so most lines are ties.
-            run(&format!("[3,{n}] along 1 with ties"), g.whole(t, &[3, n], 1), 1);
+            run(
+                &format!("[3,{n}] along 1 with ties"),
+                g.whole(t, &[3, n], 1),
+                1,
+            );
         }
         run("[33,9] along 0", g.whole(t, &[33, 9], 3), 0);
         run("[5,17,6] along 1", g.whole(t, &[5, 17, 6], 2), 1);
         run("[9,33] transposed", g.whole(t, &[9, 33], 2).transposed(), 1);
         run("[9,33] padded", g.whole(t, &[9, 33], 2).padded(3), 1);
         let (inf, nan) = (f64::INFINITY, f64::NAN);
-        let v = [1.0, nan, nan, 2.0, nan, nan, nan, nan, inf, -inf, 0.0, inf, 0.0, -0.0, -0.0, 0.0];
+        let v = [
+            1.0, nan, nan, 2.0, nan, nan, nan, nan, inf, -inf, 0.0, inf, 0.0, -0.0, -0.0, 0.0,
+        ];
         run("NaN, infinities and zeros", T::new(t, &[4, 4], &v), 1);
         run("[0,4]", T::new(t, &[0, 4], &[]), 1);
     }
@@ -282,9 +346,20 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
         };
         let want = if float {
             let v = src.values();
-            let mut s = vec![Sum { v: 0.0, n: 0.0, mag: 0.0 }; v.len()];
+            let mut s = vec![
+                Sum {
+                    v: 0.0,
+                    n: 0.0,
+                    mag: 0.0
+                };
+                v.len()
+            ];
             for l in along(&src.shape, dim) {
-                let mut a = Sum { v: 0.0, n: 0.0, mag: 0.0 };
+                let mut a = Sum {
+                    v: 0.0,
+                    n: 0.0,
+                    mag: 0.0,
+                };
                 for i in l {
                     a = Sum {
                         v: a.v + v[i],
@@ -311,7 +386,12 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
             }
             Want::Exact(bits)
         };
-        Trial::new(what, p.as_bytes(), vec![T::poison(t, &src.shape).into(), src.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            p.as_bytes(),
+            vec![T::poison(t, &src.shape).into(), src.into()],
+            vec![(0, want)],
+        )
     };
     let whole = |g: &mut Gen, s: &[usize]| {
         let v: Vec<i64> = (0..count(s)).map(|_| g.below(9) as i64 - 4).collect();
@@ -332,8 +412,16 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
         let v = g.real(t, &[3, 300], 3.0);
         all.push(run("[3,300] reals", v, 1));
     } else {
-        let top = if t == DType::I32 { i32::MAX as i64 } else { i64::MAX };
-        all.push(run("sums that wrap", T::ints(t, &[4], &[top, 1, top, 5]), 0));
+        let top = if t == DType::I32 {
+            i32::MAX as i64
+        } else {
+            i64::MAX
+        };
+        all.push(run(
+            "sums that wrap",
+            T::ints(t, &[4], &[top, 1, top, 5]),
+            0,
+        ));
     }
     all
 }
@@ -341,7 +429,11 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
 fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let run = |what: &str, start: u32, x: Vec<T>| {
-        let n = x.iter().flat_map(T::values).filter(|v| !v.is_finite()).count() as u64;
+        let n = x
+            .iter()
+            .flat_map(T::values)
+            .filter(|v| !v.is_finite())
+            .count() as u64;
         let dst = T::of_bits(DType::U32, &[1], vec![start as u64]);
         let mut args = vec![dst.into()];
         args.extend(x.into_iter().map(Into::into));
@@ -350,7 +442,8 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     };
     let with = |g: &mut Gen, s: &[usize], bad: &[(usize, f64)]| {
         let mut x = g.real(t, s, 4.0);
-        bad.iter().for_each(|(i, v)| x.bits[*i] = num::encode(t, *v));
+        bad.iter()
+            .for_each(|(i, v)| x.bits[*i] = num::encode(t, *v));
         x
     };
     let (inf, nan) = (f64::INFINITY, f64::NAN);
@@ -364,7 +457,18 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     all.push(run("minus infinity at the end", 0, vec![x]));
     let x = with(g, &[257], &[(0, inf)]);
     all.push(run("infinity at the start", 0, vec![x]));
-    let x = with(g, &[33], &[(1, nan), (7, -nan), (32, inf), (8, -inf), (9, top), (10, -top)]);
+    let x = with(
+        g,
+        &[33],
+        &[
+            (1, nan),
+            (7, -nan),
+            (32, inf),
+            (8, -inf),
+            (9, top),
+            (10, -top),
+        ],
+    );
     all.push(run("all kinds, and the largest numbers", 40, vec![x]));
     let x = vec![
         with(g, &[5, 7], &[(3, nan)]).transposed(),
@@ -383,7 +487,8 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
     let run = |what: &str, start: f64, x: Vec<T>| {
         let v: Vec<f64> = x.iter().flat_map(T::values).collect();
         let s = result(reduce::SUMSQ, &v, Some(start));
-        let whole = v.iter().all(|v| v.fract() == 0.0) && s.mag < 16_777_216.0 && start.fract() == 0.0;
+        let whole =
+            v.iter().all(|v| v.fract() == 0.0) && s.mag < 16_777_216.0 && start.fract() == 0.0;
         let want = if whole {
             Want::exact(DType::F32, [s.v])
         } else {
@@ -400,7 +505,11 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
     }
     let x = (0..5).map(|i| g.whole(t, &[33 * i + 1], 5)).collect();
     all.push(run("five tensors added to 100", 100.0, x));
-    let x = vec![g.real(t, &[1000], 2.0), g.real(t, &[31, 7], 0.01).transposed(), g.real(t, &[257], 100.0)];
+    let x = vec![
+        g.real(t, &[1000], 2.0),
+        g.real(t, &[31, 7], 0.01).transposed(),
+        g.real(t, &[257], 100.0),
+    ];
     all.push(run("reals of several sizes", 0.0, x));
     let mut x = g.real(t, &[100], 1.0);
     x.bits[50] = num::encode(t, f64::INFINITY);
@@ -410,7 +519,8 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
 
 /// Ascending; NaN after every number; zeros of both signs equal.
 fn ascending(a: f64, b: f64) -> Ordering {
-    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+    a.partial_cmp(&b)
+        .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
 
 fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
@@ -445,12 +555,19 @@ fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             all.push(Trial::new(
                 format!("{name}, {what}"),
                 p.as_bytes(),
-                vec![T::poison(t, &s).into(), T::poison(it, &s).into(), keys.into(), values.into()],
+                vec![
+                    T::poison(t, &s).into(),
+                    T::poison(it, &s).into(),
+                    keys.into(),
+                    values.into(),
+                ],
                 vec![(0, Want::Exact(ks)), (1, Want::Exact(vs))],
             ));
         };
         let whole = |g: &mut Gen, s: &[usize], most: i64| {
-            let v: Vec<i64> = (0..count(s)).map(|_| g.below(2 * most as usize + 1) as i64 - most).collect();
+            let v: Vec<i64> = (0..count(s))
+                .map(|_| g.below(2 * most as usize + 1) as i64 - most)
+                .collect();
             if num::is_float(t) {
                 T::new(t, s, &v.iter().map(|v| *v as f64).collect::<Vec<_>>())
             } else {
@@ -462,14 +579,26 @@ fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         }
         run("[3,255] with many ties", whole(g, &[3, 255], 2), 1);
         run("[1000] of equals", whole(g, &[1000], 0), 1);
-        run("[5,40] transposed, values with gaps", whole(g, &[5, 40], 5).transposed(), 2);
+        run(
+            "[5,40] transposed, values with gaps",
+            whole(g, &[5, 40], 5).transposed(),
+            2,
+        );
         if num::is_float(t) {
             let (inf, nan) = (f64::INFINITY, f64::NAN);
             let v = [nan, 1.0, -inf, nan, inf, 0.0, -0.0, 0.0, -1.0, inf];
             run("NaN, infinities and zeros", T::new(t, &[10], &v), 1);
         } else {
-            let (lo, hi) = if t == DType::I32 { (i32::MIN as i64, i32::MAX as i64) } else { (i64::MIN, i64::MAX) };
-            run("ends of the range", T::ints(t, &[7], &[hi, lo, 0, hi - 1, lo + 1, -1, hi]), 1);
+            let (lo, hi) = if t == DType::I32 {
+                (i32::MIN as i64, i32::MAX as i64)
+            } else {
+                (i64::MIN, i64::MAX)
+            };
+            run(
+                "ends of the range",
+                T::ints(t, &[7], &[hi, lo, 0, hi - 1, lo + 1, -1, hi]),
+                1,
+            );
         }
     }
     all
@@ -497,9 +626,21 @@ fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         if let Some(l) = s.last_mut() {
             *l = k;
         }
-        let want = vec![(0, Want::Exact(ks)), (1, Want::Exact(T::ints(it, &s, &ixs).bits))];
-        let args = vec![T::poison(t, &s).into(), T::poison(it, &s).into(), src.into()];
-        all.push(Trial::new(format!("{k} of {what}"), p.as_bytes(), args, want));
+        let want = vec![
+            (0, Want::Exact(ks)),
+            (1, Want::Exact(T::ints(it, &s, &ixs).bits)),
+        ];
+        let args = vec![
+            T::poison(t, &s).into(),
+            T::poison(it, &s).into(),
+            src.into(),
+        ];
+        all.push(Trial::new(
+            format!("{k} of {what}"),
+            p.as_bytes(),
+            args,
+            want,
+        ));
     };
     for (n, k) in [(1, 1), (7, 3), (33, 33), (257, 8), (1000, 1), (8, 0)] {
         run(&format!("[3,{n}]"), g.real(t, &[3, n], 9.0), k);
@@ -508,6 +649,10 @@ fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     run("[2,3,40]", g.whole(t, &[2, 3, 40], 4), 5);
     run("[5,40] transposed", g.whole(t, &[5, 40], 3).transposed(), 7);
     let (inf, nan) = (f64::INFINITY, f64::NAN);
-    run("NaN, infinities and zeros", T::new(t, &[8], &[1.0, nan, -inf, inf, nan, -0.0, 0.0, inf]), 6);
+    run(
+        "NaN, infinities and zeros",
+        T::new(t, &[8], &[1.0, nan, -inf, inf, nan, -0.0, 0.0, inf]),
+        6,
+    );
     all
 }

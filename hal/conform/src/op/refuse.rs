@@ -20,21 +20,66 @@ pub struct Rule {
 
 /// All rules.
 pub const RULES: &[Rule] = &[
-    Rule { name: "revision", ask: revision },
-    Rule { name: "flags", ask: flags },
-    Rule { name: "kind", ask: kind },
-    Rule { name: "params_tail", ask: params_tail },
-    Rule { name: "desc_tail", ask: desc_tail },
-    Rule { name: "dtype", ask: dtype },
-    Rule { name: "rank", ask: rank },
-    Rule { name: "negative", ask: negative },
-    Rule { name: "overlapping_output", ask: overlapping },
-    Rule { name: "shape", ask: shape },
-    Rule { name: "operands", ask: operands },
-    Rule { name: "launch_operands", ask: launch_operands },
-    Rule { name: "launch_short_span", ask: launch_short_span },
-    Rule { name: "launch_workspace", ask: launch_workspace },
-    Rule { name: "launch_dyn_tail", ask: launch_dyn_tail },
+    Rule {
+        name: "revision",
+        ask: revision,
+    },
+    Rule {
+        name: "flags",
+        ask: flags,
+    },
+    Rule {
+        name: "kind",
+        ask: kind,
+    },
+    Rule {
+        name: "params_tail",
+        ask: params_tail,
+    },
+    Rule {
+        name: "desc_tail",
+        ask: desc_tail,
+    },
+    Rule {
+        name: "dtype",
+        ask: dtype,
+    },
+    Rule {
+        name: "rank",
+        ask: rank,
+    },
+    Rule {
+        name: "negative",
+        ask: negative,
+    },
+    Rule {
+        name: "overlapping_output",
+        ask: overlapping,
+    },
+    Rule {
+        name: "shape",
+        ask: shape,
+    },
+    Rule {
+        name: "operands",
+        ask: operands,
+    },
+    Rule {
+        name: "launch_operands",
+        ask: launch_operands,
+    },
+    Rule {
+        name: "launch_short_span",
+        ask: launch_short_span,
+    },
+    Rule {
+        name: "launch_workspace",
+        ask: launch_workspace,
+    },
+    Rule {
+        name: "launch_dyn_tail",
+        ask: launch_dyn_tail,
+    },
 ];
 
 /// Ids that are no op of the table.
@@ -59,23 +104,27 @@ pub fn unknown_id(rig: &Rig) -> Check {
     pass_with(format!("up to {id:#x}"))
 }
 
-/// Asks a rule of every claimed op.
-pub fn judge(rule: &Rule, cells: &[Cell], rig: &mut Rig, g: &mut Gen) -> Check {
-    let (mut asked, mut wrong) = (0, Vec::new());
-    for spec in op::OPS {
-        let Some(t) = representative(spec, cells, rig, g) else {
-            continue;
-        };
-        asked += 1;
-        if let Err(e) = (rule.ask)(rig, spec, &t) {
+/// Asks a rule of every claimed op, each by one trial.
+pub fn judge(rule: &Rule, claimed: &[(&'static OpSpec, Trial)], rig: &mut Rig) -> Check {
+    let mut wrong = Vec::new();
+    for (spec, t) in claimed {
+        if let Err(e) = (rule.ask)(rig, spec, t) {
             wrong.push(format!("{}: {e}", spec.name));
         }
     }
-    match (asked, wrong.is_empty()) {
+    match (claimed.len(), wrong.is_empty()) {
         (0, _) => refused("no op is claimed"),
-        (_, true) => pass_with(format!("{asked} ops")),
-        _ => Err(format!("{} of {asked} ops: {}", wrong.len(), wrong.join("; "))),
+        (n, true) => pass_with(format!("{n} ops")),
+        (n, _) => Err(format!("{} of {n} ops: {}", wrong.len(), wrong.join("; "))),
     }
+}
+
+/// Every op of the table that is claimed, with a trial that is.
+pub fn claimed(cells: &[Cell], rig: &Rig, g: &mut Gen) -> Vec<(&'static OpSpec, Trial)> {
+    op::OPS
+        .iter()
+        .filter_map(|s| Some((s, representative(s, cells, rig, g)?)))
+        .collect()
 }
 
 /// A claimed trial of the op whose operands are all there and have elements.
@@ -87,7 +136,10 @@ fn representative(spec: &OpSpec, cells: &[Cell], rig: &Rig, g: &mut Gen) -> Opti
                 Arg::Own(t) => t.bits.len() > 1 || t.shape.len() <= 1 && !t.bits.is_empty(),
                 Arg::Alias(..) => false,
             })
-            && t.args.iter().filter_map(Arg::tensor).any(|t| t.bits.len() > 1)
+            && t.args
+                .iter()
+                .filter_map(Arg::tensor)
+                .any(|t| t.bits.len() > 1)
     };
     for c in cells.iter().filter(|c| c.op == spec.id) {
         for t in c.trials(g).into_iter().filter(fits) {
@@ -104,7 +156,10 @@ fn must_refuse(said: Raw<(OpHandle, abi::OpPlan)>, unsupported: bool) -> Result<
     match said {
         Ok(_) => Err("claimed".into()),
         Err(r) if r.unsupported() || !unsupported && r.status == abi::E_INVALID => Ok(()),
-        Err(r) => Err(format!("refused by {r}, not as UNSUPPORTED{}", if unsupported { "" } else { " or INVALID" })),
+        Err(r) => Err(format!(
+            "refused by {r}, not as UNSUPPORTED{}",
+            if unsupported { "" } else { " or INVALID" }
+        )),
     }
 }
 
@@ -138,7 +193,8 @@ fn asked(
 
 fn revision(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     for r in [2, u32::MAX] {
-        changed(rig, spec, t, true, |d, _, _| d.op_revision = r).map_err(|e| format!("revision {r} {e}"))?;
+        changed(rig, spec, t, true, |d, _, _| d.op_revision = r)
+            .map_err(|e| format!("revision {r} {e}"))?;
     }
     Ok(())
 }
@@ -177,9 +233,15 @@ fn flags(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     let Some(at) = field(spec, "flags") else {
         return Ok(());
     };
-    let old = u32::from_le_bytes([t.params[at], t.params[at + 1], t.params[at + 2], t.params[at + 3]]);
+    let old = u32::from_le_bytes([
+        t.params[at],
+        t.params[at + 1],
+        t.params[at + 2],
+        t.params[at + 3],
+    ]);
     for bit in [12, 31] {
-        changed(rig, spec, t, true, |_, _, p| put(p, at, old | 1 << bit)).map_err(|e| format!("with flag bit {bit} {e}"))?;
+        changed(rig, spec, t, true, |_, _, p| put(p, at, old | 1 << bit))
+            .map_err(|e| format!("with flag bit {bit} {e}"))?;
     }
     Ok(())
 }
@@ -193,7 +255,8 @@ fn kind(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
         return Ok(());
     };
     for k in [77, u32::MAX] {
-        changed(rig, spec, t, true, |_, _, p| put(p, at, k)).map_err(|e| format!("kind {k} {e}"))?;
+        changed(rig, spec, t, true, |_, _, p| put(p, at, k))
+            .map_err(|e| format!("kind {k} {e}"))?;
     }
     Ok(())
 }
@@ -208,8 +271,11 @@ fn params_tail(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
             put(p, 0, n);
         }
     };
-    changed(rig, spec, t, true, longer(1)).map_err(|e| format!("params with an unknown field set {e}"))?;
-    asked(rig, spec, t, longer(0)).map(|_| ()).map_err(|r| format!("params with zeros behind were refused: {r}"))
+    changed(rig, spec, t, true, longer(1))
+        .map_err(|e| format!("params with an unknown field set {e}"))?;
+    asked(rig, spec, t, longer(0))
+        .map(|_| ())
+        .map_err(|r| format!("params with zeros behind were refused: {r}"))
 }
 
 fn desc_tail(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
@@ -229,8 +295,11 @@ fn desc_tail(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
         let said = unsafe { rig.ask(&*std::ptr::from_ref(&d).cast::<abi::OpDesc>()) };
         std::hint::black_box(&d.tail);
         match fine {
-            false => must_refuse(said, true).map_err(|e| format!("a descriptor with an unknown field set {e}"))?,
-            true => said.map(|_| ()).map_err(|r| format!("a descriptor with zeros behind was refused: {r}"))?,
+            false => must_refuse(said, true)
+                .map_err(|e| format!("a descriptor with an unknown field set {e}"))?,
+            true => said
+                .map(|_| ())
+                .map_err(|r| format!("a descriptor with zeros behind was refused: {r}"))?,
         }
     }
     Ok(())
@@ -242,7 +311,8 @@ fn there(l: &[Layout]) -> impl Iterator<Item = usize> + '_ {
 
 fn dtype(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     for i in there(&layouts(t)) {
-        changed(rig, spec, t, true, |_, l, _| l[i].dtype = 0x7F20).map_err(|e| format!("operand {i} of an unknown dtype {e}"))?;
+        changed(rig, spec, t, true, |_, l, _| l[i].dtype = 0x7F20)
+            .map_err(|e| format!("operand {i} of an unknown dtype {e}"))?;
     }
     Ok(())
 }
@@ -250,7 +320,8 @@ fn dtype(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
 fn rank(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     for i in there(&layouts(t)) {
         for r in [9, u32::MAX] {
-            changed(rig, spec, t, false, |_, l, _| l[i].rank = r).map_err(|e| format!("operand {i} of rank {r} {e}"))?;
+            changed(rig, spec, t, false, |_, l, _| l[i].rank = r)
+                .map_err(|e| format!("operand {i} of rank {r} {e}"))?;
         }
     }
     Ok(())
@@ -263,12 +334,14 @@ fn negative(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
         let Some(d) = (0..ls[i].rank as usize).find(|d| ls[i].shape[*d] > 1) else {
             continue;
         };
-        changed(rig, spec, t, false, |_, l, _| l[i].shape[d] = -1).map_err(|e| format!("operand {i} of size -1 {e}"))?;
+        changed(rig, spec, t, false, |_, l, _| l[i].shape[d] = -1)
+            .map_err(|e| format!("operand {i} of size -1 {e}"))?;
         let backwards = |_: &mut abi::OpDesc, l: &mut Vec<Layout>, _: &mut Vec<u8>| {
             l[i].stride[d] = -l[i].stride[d].max(1);
             l[i].flags = 0;
         };
-        changed(rig, spec, t, false, backwards).map_err(|e| format!("operand {i} with a negative stride {e}"))?;
+        changed(rig, spec, t, false, backwards)
+            .map_err(|e| format!("operand {i} with a negative stride {e}"))?;
     }
     Ok(())
 }
@@ -281,21 +354,30 @@ fn written(t: &Trial) -> Vec<usize> {
 fn overlapping(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     let ls = layouts(t);
     for i in written(t) {
-        let Some(d) = (0..ls[i].rank as usize).find(|d| ls[i].shape[*d] > 1) else {
-            continue;
-        };
-        let zero = |_: &mut abi::OpDesc, l: &mut Vec<Layout>, _: &mut Vec<u8>| {
-            l[i].stride[d] = 0;
-            l[i].flags = 0;
-        };
-        changed(rig, spec, t, false, zero).map_err(|e| format!("output {i} with stride 0 {e}"))?;
+        for d in (0..ls[i].rank as usize).filter(|d| ls[i].shape[*d] > 1) {
+            let zero = |_: &mut abi::OpDesc, l: &mut Vec<Layout>, _: &mut Vec<u8>| {
+                l[i].stride[d] = 0;
+                l[i].flags = 0;
+            };
+            changed(rig, spec, t, false, zero)
+                .map_err(|e| format!("output {i} with stride 0 in dim {d} {e}"))?;
+        }
     }
     Ok(())
 }
 
 fn shape(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     // Where sizes are free there is nothing that does not fit.
-    if matches!(spec.id, op::FILL_STRIDED | op::IOTA | op::PHILOX | op::HISTOGRAM | op::NONFINITE_COUNT | op::MULTI_SUMSQ | op::MULTI_SCALE) {
+    if matches!(
+        spec.id,
+        op::FILL_STRIDED
+            | op::IOTA
+            | op::PHILOX
+            | op::HISTOGRAM
+            | op::NONFINITE_COUNT
+            | op::MULTI_SUMSQ
+            | op::MULTI_SCALE
+    ) {
         return Ok(());
     }
     let ls = layouts(t);
@@ -304,12 +386,15 @@ fn shape(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
             continue;
         };
         let longer = |_: &mut abi::OpDesc, l: &mut Vec<Layout>, _: &mut Vec<u8>| {
-            let shape: Vec<u64> = (0..=d).map(|k| l[i].shape[k] as u64 + u64::from(k == d)).collect();
+            let shape: Vec<u64> = (0..=d)
+                .map(|k| l[i].shape[k] as u64 + u64::from(k == d))
+                .collect();
             if let Some(t) = DType::from_id(l[i].dtype) {
                 l[i] = Layout::contiguous(t, &shape);
             }
         };
-        changed(rig, spec, t, false, longer).map_err(|e| format!("output {i} one element longer than the rest {e}"))?;
+        changed(rig, spec, t, false, longer)
+            .map_err(|e| format!("output {i} one element longer than the rest {e}"))?;
     }
     Ok(())
 }
@@ -318,14 +403,21 @@ fn operands(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     changed(rig, spec, t, false, |_, l, _| l.clear()).map_err(|e| format!("no operands {e}"))?;
     let open = spec.operands.iter().any(|o| o.contains('*'));
     if !open {
-        changed(rig, spec, t, false, |_, l, _| l.extend([Layout::contiguous(DType::F32, &[1]); 9])).map_err(|e| format!("nine operands too many {e}"))?;
+        changed(rig, spec, t, false, |_, l, _| {
+            l.extend([Layout::contiguous(DType::F32, &[1]); 9])
+        })
+        .map_err(|e| format!("nine operands too many {e}"))?;
     }
     for (i, o) in spec.operands.iter().enumerate().take(t.args.len()) {
-        let optional = o.split(' ').next().is_some_and(|m| m.ends_with('?') || m.ends_with("?*"));
+        let optional = o
+            .split(' ')
+            .next()
+            .is_some_and(|m| m.ends_with('?') || m.ends_with("?*"));
         if optional || o.contains('*') || matches!(t.args[i], Arg::Absent) {
             continue;
         }
-        changed(rig, spec, t, false, |_, l, _| l[i] = Layout::ABSENT).map_err(|e| format!("operand {i} absent {e}"))?;
+        changed(rig, spec, t, false, |_, l, _| l[i] = Layout::ABSENT)
+            .map_err(|e| format!("operand {i} absent {e}"))?;
     }
     Ok(())
 }
@@ -347,12 +439,28 @@ fn no_launch(
 }
 
 fn launch_operands(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
-    no_launch(rig, spec, t, "one operand less than prepared", false, |s, _, _| {
-        s.pop();
-    })?;
-    no_launch(rig, spec, t, "one operand more than prepared", false, |s, _, _| s.push(Span::NULL))?;
+    no_launch(
+        rig,
+        spec,
+        t,
+        "one operand less than prepared",
+        false,
+        |s, _, _| {
+            s.pop();
+        },
+    )?;
+    no_launch(
+        rig,
+        spec,
+        t,
+        "one operand more than prepared",
+        false,
+        |s, _, _| s.push(Span::NULL),
+    )?;
     let first = written(t)[0];
-    no_launch(rig, spec, t, "an output missing", false, |s, _, _| s[first] = Span::NULL)
+    no_launch(rig, spec, t, "an output missing", false, |s, _, _| {
+        s[first] = Span::NULL
+    })
 }
 
 fn launch_short_span(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
@@ -371,18 +479,34 @@ fn launch_workspace(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), Strin
     if plan.workspace_bytes == 0 {
         return Ok(());
     }
-    no_launch(rig, spec, t, "no workspace", false, |_, w, _| *w = Span::NULL)?;
-    no_launch(rig, spec, t, "a workspace one byte short", false, |_, w, _| w.bytes -= 1)
+    no_launch(rig, spec, t, "no workspace", false, |_, w, _| {
+        *w = Span::NULL
+    })?;
+    no_launch(
+        rig,
+        spec,
+        t,
+        "a workspace one byte short",
+        false,
+        |_, w, _| w.bytes -= 1,
+    )
 }
 
 fn launch_dyn_tail(rig: &mut Rig, spec: &OpSpec, t: &Trial) -> Result<(), String> {
     if spec.dynamic.is_empty() || t.launches[0].dynamic.is_empty() {
         return Ok(());
     }
-    no_launch(rig, spec, t, "a dyn struct with an unknown field set", true, |_, _, d| {
-        d.extend([0; 7]);
-        d.push(1);
-        let n = d.len() as u32;
-        put(d, 0, n);
-    })
+    no_launch(
+        rig,
+        spec,
+        t,
+        "a dyn struct with an unknown field set",
+        true,
+        |_, _, d| {
+            d.extend([0; 7]);
+            d.push(1);
+            let n = d.len() as u32;
+            put(d, 0, n);
+        },
+    )
 }

@@ -169,7 +169,13 @@ impl Rig {
     }
 
     /// Prepares, launches and looks at every byte.
-    pub fn run(&mut self, spec: &OpSpec, t: &Trial, place: Place, math: u32) -> Result<Answer, String> {
+    pub fn run(
+        &mut self,
+        spec: &OpSpec,
+        t: &Trial,
+        place: Place,
+        math: u32,
+    ) -> Result<Answer, String> {
         let say = |e: String| format!("{}: {e} ({})", t.what, place.name());
         let (prepared, plan) = match self.prepare(spec.id, t, math) {
             Ok(p) => p,
@@ -262,7 +268,9 @@ impl Rig {
         if said.is_err() {
             for (i, (b, was)) in sets[0].iter().zip(&before).enumerate() {
                 if b.image != *was && i < t.args.len() {
-                    return Err(format!("the launch was refused and operand {i} was written"));
+                    return Err(format!(
+                        "the launch was refused and operand {i} was written"
+                    ));
                 }
             }
         }
@@ -284,7 +292,11 @@ impl Rig {
             }
         }
         let total: usize = blocks().map(|b| b.image.len()).sum();
-        if self.staging.as_ref().is_none_or(|(m, _)| (m.bytes as usize) < total) {
+        if self
+            .staging
+            .as_ref()
+            .is_none_or(|(m, _)| (m.bytes as usize) < total)
+        {
             let bytes = total.max(1 << 20).next_power_of_two() as u64;
             let m = self.dev.alloc(abi::MEM_HOST_PINNED, bytes, 0)?;
             let at = m.map()?;
@@ -351,10 +363,15 @@ impl Rig {
                     false => "the workspace".into(),
                 };
                 if let Some(at) = fence(0..body) {
-                    return Err(format!("{which}{} bytes before {name} were written", body - at));
+                    return Err(format!(
+                        "{which}{} bytes before {name} were written",
+                        body - at
+                    ));
                 }
                 if let Some(at) = fence(body + b.bytes..b.image.len()) {
-                    return Err(format!("{which}bytes behind {name} were written, the first {at} bytes after its end"));
+                    return Err(format!(
+                        "{which}bytes behind {name} were written, the first {at} bytes after its end"
+                    ));
                 }
                 let Some(Arg::Own(own)) = t.args.get(i) else {
                     continue;
@@ -373,7 +390,10 @@ impl Rig {
                     x.walk(|_, o| gaps[o * m..(o + 1) * m].fill(false));
                 }
                 if let Some(at) = (0..memory.len()).find(|p| gaps[*p] && memory[*p] != GUARD) {
-                    return Err(format!("{which}{name}: the gap {} elements from its start was written", at / n));
+                    return Err(format!(
+                        "{which}{name}: the gap {} elements from its start was written",
+                        at / n
+                    ));
                 }
                 let rules: Vec<_> = l
                     .want
@@ -391,9 +411,8 @@ impl Rig {
                         continue;
                     };
                     let got = x.take(memory);
-                    let err = check(want, x, &got, class).map_err(|e| {
-                        format!("{which}operand {w}: {e} [{}]", class_name(class))
-                    })?;
+                    let err = check(want, x, &got, class)
+                        .map_err(|e| format!("{which}operand {w}: {e} [{}]", class_name(class)))?;
                     worst = worst.max(err);
                     bits.push(got);
                 }

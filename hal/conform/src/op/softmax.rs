@@ -16,11 +16,17 @@ pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for t in FLOATS {
         all.push(Cell::new(op::SOFTMAX_FWD, t.name(), move |g| softmax(g, t)));
-        all.push(Cell::new(op::SOFTMAX_BWD, t.name(), move |g| softmax_bwd(g, t)));
+        all.push(Cell::new(op::SOFTMAX_BWD, t.name(), move |g| {
+            softmax_bwd(g, t)
+        }));
         for i in INDEX {
             let what = format!("{}.by_{}", t.name(), i.name());
-            all.push(Cell::new(op::CROSS_ENTROPY_FWD, &what, move |g| xent(g, t, i)));
-            all.push(Cell::new(op::CROSS_ENTROPY_BWD, &what, move |g| xent_bwd(g, t, i)));
+            all.push(Cell::new(op::CROSS_ENTROPY_FWD, &what, move |g| {
+                xent(g, t, i)
+            }));
+            all.push(Cell::new(op::CROSS_ENTROPY_BWD, &what, move |g| {
+                xent_bwd(g, t, i)
+            }));
         }
     }
     all
@@ -36,7 +42,13 @@ pub fn exp_from(x: f64, m: Num) -> Num {
 
 /// The largest of a row, NaN if there is one.
 pub fn largest(x: &[f64]) -> f64 {
-    x.iter().fold(f64::NEG_INFINITY, |a, b| if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(*b) })
+    x.iter().fold(f64::NEG_INFINITY, |a, b| {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else {
+            a.max(*b)
+        }
+    })
 }
 
 /// Softmax of a row.
@@ -61,7 +73,11 @@ fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
         match r % 5 {
             1 => row.iter_mut().for_each(|x| *x = *x * 20.0 + 500.0),
             2 => row.iter_mut().for_each(|x| *x -= 1000.0),
-            3 => row.iter_mut().step_by(2).skip(1).for_each(|x| *x = f64::NEG_INFINITY),
+            3 => row
+                .iter_mut()
+                .step_by(2)
+                .skip(1)
+                .for_each(|x| *x = f64::NEG_INFINITY),
             4 => row.fill(3.0),
             _ => {}
         }
@@ -75,13 +91,21 @@ fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
         let d = *x.shape.last().unwrap_or(&1);
         let v = x.values();
         let want = Want::Fused(v.chunks(d.max(1)).flat_map(row_softmax).collect());
-        Trial::new(what, none.as_bytes(), vec![T::poison(t, &x.shape).into(), x.into()], vec![(0, want)])
+        Trial::new(
+            what,
+            none.as_bytes(),
+            vec![T::poison(t, &x.shape).into(), x.into()],
+            vec![(0, want)],
+        )
     };
     let mut all = Vec::new();
     for (n, d) in [(0, 3), (1, 1), (7, 7), (10, 33), (5, 257), (5, 1000)] {
         all.push(run(&format!("[{n},{d}]"), rows(g, t, n, d)));
     }
-    all.push(run("[2,3,31]", T::of_bits(t, &[2, 3, 31], rows(g, t, 6, 31).bits)));
+    all.push(run(
+        "[2,3,31]",
+        T::of_bits(t, &[2, 3, 31], rows(g, t, 6, 31).bits),
+    ));
     all.push(run("[5,40] padded", rows(g, t, 5, 40).padded(3)));
     let mut x = rows(g, t, 3, 20);
     x.bits[25] = num::encode(t, f64::NAN);
@@ -104,7 +128,12 @@ fn softmax_bwd(g: &mut Gen, t: DType) -> Vec<Trial> {
             w.extend((0..d).map(|c| at(c).0 * (at(c).1 - s)));
         }
         let args = vec![T::poison(t, &[n, d]).into(), dy.into(), y.into()];
-        all.push(Trial::new(format!("[{n},{d}]"), none.as_bytes(), args, vec![(0, Want::Fused(w))]));
+        all.push(Trial::new(
+            format!("[{n},{d}]"),
+            none.as_bytes(),
+            args,
+            vec![(0, Want::Fused(w))],
+        ));
     }
     all
 }
@@ -161,7 +190,10 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             c if (0..d as i64).contains(&c) => row_loss(row(r), c as usize),
             _ => exact(f64::NAN),
         });
-        let want = vec![(0, Want::Fused(loss.collect())), (1, Want::Fused(lse.collect()))];
+        let want = vec![
+            (0, Want::Fused(loss.collect())),
+            (1, Want::Fused(lse.collect())),
+        ];
         let args = vec![
             Arg::Own(T::poison(F, &[n])),
             T::poison(F, &[n]).into(),
@@ -177,12 +209,27 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         all.push(run(&format!("[{n},{d}]"), x, &tg, n > 1));
     }
     let x = g.real(t, &[6, 40], 4.0).padded(8);
-    all.push(run("targets out of range, padded rows", x, &[40, -1, 3, IGNORE, i64::from(i32::MAX), 39], true));
+    all.push(run(
+        "targets out of range, padded rows",
+        x,
+        &[40, -1, 3, IGNORE, i64::from(i32::MAX), 39],
+        true,
+    ));
     let x = g.real(t, &[3, 40], 4.0);
-    all.push(run("nothing is ignored without the flag", x, &[0, IGNORE, 5], false));
+    all.push(run(
+        "nothing is ignored without the flag",
+        x,
+        &[0, IGNORE, 5],
+        false,
+    ));
     let mut x = g.real(t, &[3, 20], 4.0);
     x.bits[25] = num::encode(t, f64::NAN);
-    let mut trial = run("an ignored row counts nothing, whatever it holds", x, &[0, IGNORE, 5], true);
+    let mut trial = run(
+        "an ignored row counts nothing, whatever it holds",
+        x,
+        &[0, IGNORE, 5],
+        true,
+    );
     // Its log-sum-exp is what it is.
     trial.launches[0].want.truncate(2);
     all.push(trial);
@@ -194,7 +241,11 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         let (n, d) = (x.shape[0], x.shape[1]);
         let v = x.values();
         let row = |r: usize| &v[r * d..(r + 1) * d];
-        let lse = T::new(F, &[n], &(0..n).map(|r| row_lse(row(r)).v).collect::<Vec<_>>());
+        let lse = T::new(
+            F,
+            &[n],
+            &(0..n).map(|r| row_lse(row(r)).v).collect::<Vec<_>>(),
+        );
         let (lv, gv) = (lse.values(), dloss.values());
         let want = (0..n).flat_map(|r| match target[r] {
             IGNORE if ignore => vec![exact(0.0); d],
@@ -205,7 +256,13 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             true => (x.clone().into(), Arg::Alias(x, 0)),
             false => (T::poison(t, &[n, d]).into(), x.into()),
         };
-        let args = vec![out, x, lse.into(), T::ints(it, &[n], target).into(), dloss.into()];
+        let args = vec![
+            out,
+            x,
+            lse.into(),
+            T::ints(it, &[n], target).into(),
+            dloss.into(),
+        ];
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
@@ -217,9 +274,23 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     }
     let x = rows(g, t, 9, 40);
     let tg = targets(g, &x.values(), 9, 40, true);
-    all.push(run("one dloss for all, in place", x, &tg, true, T::full(F, &[9], 0.125).broadcast(&[0]), true));
+    all.push(run(
+        "one dloss for all, in place",
+        x,
+        &tg,
+        true,
+        T::full(F, &[9], 0.125).broadcast(&[0]),
+        true,
+    ));
     let mut x = g.real(t, &[3, 20], 4.0);
     x.bits[25] = num::encode(t, f64::NAN);
-    all.push(run("an ignored row gives zeros, whatever it holds", x, &[0, IGNORE, 5], true, T::full(F, &[3], 1.0), false));
+    all.push(run(
+        "an ignored row gives zeros, whatever it holds",
+        x,
+        &[0, IGNORE, 5],
+        true,
+        T::full(F, &[3], 1.0),
+        false,
+    ));
     all
 }

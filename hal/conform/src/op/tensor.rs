@@ -228,7 +228,13 @@ mod tests {
 
     #[test]
     fn what_is_put_is_taken_whatever_the_layout() {
-        let t = || T::new(DType::Bf16, &[2, 3, 4], &(0..24).map(f64::from).collect::<Vec<_>>());
+        let t = || {
+            T::new(
+                DType::Bf16,
+                &[2, 3, 4],
+                &(0..24).map(f64::from).collect::<Vec<_>>(),
+            )
+        };
         for t in [
             t(),
             t().transposed(),

@@ -148,7 +148,9 @@ impl Trial {
 pub fn admissible(row: u64, stated: u64) -> bool {
     match row {
         class::EXACT | class::CAST => matches!(stated, class::EXACT | class::CAST),
-        class::ROUNDED | class::TRANSCENDENTAL => (class::EXACT..=class::TRANSCENDENTAL).contains(&stated),
+        class::ROUNDED | class::TRANSCENDENTAL => {
+            (class::EXACT..=class::TRANSCENDENTAL).contains(&stated)
+        }
         class::SUM_SEQUENTIAL | class::SUM_PAIRWISE => {
             (class::EXACT..=class::SUM_PAIRWISE).contains(&stated)
         }
@@ -199,7 +201,14 @@ fn tolerance(want: &Want, i: usize, t: DType, stated: u64) -> Option<(f64, f64)>
                 class::TRANSCENDENTAL => 4.0 * num::ulp(DType::F32, r),
                 _ => return None,
             };
-            Some((r, e + if narrow { stored(r, e) + num::ulp(t, r) } else { 0.0 }))
+            Some((
+                r,
+                e + if narrow {
+                    stored(r, e) + num::ulp(t, r)
+                } else {
+                    0.0
+                },
+            ))
         }
         Want::Ulp(v) => {
             let (v, ulps) = v[i];
@@ -232,7 +241,11 @@ pub fn check(want: &Want, before: &T, got: &[u64], stated: u64) -> Result<f64, S
         let show = |bits: u64| {
             let width = 2 * num::size(t);
             if num::is_float(t) {
-                format!("{:?} ({bits:#0width$x})", num::decode(t, bits), width = width + 2)
+                format!(
+                    "{:?} ({bits:#0width$x})",
+                    num::decode(t, bits),
+                    width = width + 2
+                )
             } else {
                 num::int_of(t, bits).to_string()
             }
@@ -340,10 +353,30 @@ mod tests {
         assert!(ok(&s, f, 1024.0 * 1000.0 * U, class::SUM_SEQUENTIAL));
         assert!(!ok(&s, f, 1024.0 * 1000.0 * U, class::SUM_PAIRWISE));
         assert!(ok(&s, f, 1024.0 * 19.0 * U, class::SUM_PAIRWISE));
-        assert!(ok(&Want::Fused(vec![exact(1.0)]), f, up(1.0, 1), class::FUSED));
-        assert!(!ok(&Want::Fused(vec![exact(1.0)]), f, up(1.0, 3), class::FUSED));
-        assert!(!ok(&Want::Fused(vec![exact(f64::NAN)]), f, 1.0, class::FUSED));
-        assert!(!ok(&Want::Fused(vec![exact(1.0)]), f, f64::NAN, class::FUSED));
+        assert!(ok(
+            &Want::Fused(vec![exact(1.0)]),
+            f,
+            up(1.0, 1),
+            class::FUSED
+        ));
+        assert!(!ok(
+            &Want::Fused(vec![exact(1.0)]),
+            f,
+            up(1.0, 3),
+            class::FUSED
+        ));
+        assert!(!ok(
+            &Want::Fused(vec![exact(f64::NAN)]),
+            f,
+            1.0,
+            class::FUSED
+        ));
+        assert!(!ok(
+            &Want::Fused(vec![exact(1.0)]),
+            f,
+            f64::NAN,
+            class::FUSED
+        ));
     }
 
     #[test]

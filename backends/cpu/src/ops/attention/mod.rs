@@ -11,6 +11,7 @@ pub mod selftest;
 #[cfg(test)]
 mod tests;
 
+use super::view::{F32, FLOATS, arity, output_strided};
 use crate::gemm::each;
 use crate::gemm::elem::Elem;
 use crate::gemm::tile::Level;
@@ -357,7 +358,10 @@ pub fn prepare_fwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn K
 }
 
 fn prepare_fwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
+    arity(op, 5..=5)?;
     let s = shape(op, 2, 0, 1, isa.nr)?;
+    output_strided(op, 0, FLOATS)?;
+    output_strided(op, 1, F32)?;
     let floats = fwd::floats(&s) * threads;
     Ok((
         Box::new(Forward {
@@ -455,7 +459,11 @@ pub fn prepare_bwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn K
 }
 
 fn prepare_bwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
+    arity(op, 9..=9)?;
     let s = shape(op, 5, 4, 8, isa.nr)?;
+    for i in 0..3 {
+        output_strided(op, i, FLOATS)?;
+    }
     let (qs, ks) = ([s.b, s.tq, s.h, s.d], [s.b, s.tk, s.hkv, s.d]);
     let split = s.b * s.hkv < threads;
     let s = bwd::Bwd {
