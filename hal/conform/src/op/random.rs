@@ -48,7 +48,11 @@ fn normal(d: &PhiloxDyn, e: usize) -> f32 {
     let u2 = f64::from(word(d, e | 1) >> 8) * UNIT;
     let r = (-2.0 * u1.ln()).sqrt();
     let a = 2.0 * std::f64::consts::PI * u2;
-    (if e.is_multiple_of(2) { r * a.cos() } else { r * a.sin() }) as f32
+    (if e.is_multiple_of(2) {
+        r * a.cos()
+    } else {
+        r * a.sin()
+    }) as f32
 }
 
 /// Every cell of these ops.
