@@ -120,6 +120,8 @@ pub(crate) struct Shared {
     pushed: AtomicU64,
     done: AtomicU64,
     waiters: AtomicU32,
+    /// The first command anybody who sleeps in `passed` waits for: those before it wake nobody.
+    wanted: AtomicU64,
     /// True when the thread has ended (or never ran).
     ended: Mutex<bool>,
     passed: Condvar,
@@ -173,8 +175,10 @@ impl Shared {
 
     fn pass(&self, seq: u64) {
         self.done.store(seq, SeqCst);
-        if self.waiters.load(SeqCst) > 0 {
+        if self.waiters.load(SeqCst) > 0 && self.wanted.load(SeqCst) <= seq {
             let _guard = lock(&self.ended);
+            // Who goes on sleeping says so again.
+            self.wanted.store(u64::MAX, SeqCst);
             self.passed.notify_all();
         }
     }
@@ -209,6 +213,8 @@ impl Shared {
         self.waiters.fetch_add(1, SeqCst);
         let mut guard = lock(&self.ended);
         let arrived = loop {
+            // Said before looking, as the stream says how far it is before it asks who is wanted: one of the two sees the other.
+            self.wanted.fetch_min(seq, SeqCst);
             if self.passed(seq) {
                 break true;
             }
@@ -270,6 +276,7 @@ impl Stream {
                 pushed: AtomicU64::new(0),
                 done: AtomicU64::new(0),
                 waiters: AtomicU32::new(0),
+                wanted: AtomicU64::new(u64::MAX),
                 ended: Mutex::new(true),
                 passed: Condvar::new(),
                 failed: AtomicBool::new(false),
