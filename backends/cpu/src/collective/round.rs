@@ -3,6 +3,8 @@
 //! Every rank does 1/n of the work (the *owner computes*): it reads its part of every input in rank order and writes the result into every
 //! output, so all ranks hold identical bits. Inputs of at most [`SMALL`] bytes are copied into double-buffered slots instead; then every
 //! rank computes its own output and the closing barrier falls away: a slot is reused two rounds later, when everyone has long read it.
+//! Nobody touches another's buffers then, so a small round needs no common decision to go ahead either: each rank says on a line of its own
+//! that it has come, and looks at the others'. That is one message between cores where a common counter is three.
 
 use super::check::{Counts, Planned, kind_name, reduce_name};
 use super::reduce::{self, Sum};
@@ -64,14 +66,19 @@ struct Posted {
 #[repr(align(64))]
 struct Inbox([u8; SMALL]);
 
+/// A count the others poll, on a line on which nothing else is written.
+#[repr(align(64))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
 /// A rank's place in the world, on cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Slot {
     pub(super) joined: AtomicBool,
     pub(super) gone: AtomicBool,
-    /// Rounds this rank has arrived at.
-    arrived: AtomicU64,
     posted: UnsafeCell<[Option<Posted>; 2]>,
+    /// Rounds this rank has arrived at.
+    arrived: Line,
     inbox: UnsafeCell<[Inbox; 2]>,
 }
 // SAFETY: the cells of parity p are written by their rank before it arrives at a round of that parity and read by others after all have
@@ -85,17 +92,18 @@ impl Default for Slot {
         Slot {
             joined: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            arrived: AtomicU64::new(0),
             posted: UnsafeCell::new([None; 2]),
+            arrived: Line::default(),
             inbox: UnsafeCell::new([Inbox([0; SMALL]), Inbox([0; SMALL])]),
         }
     }
 }
 
-/// Where one rank stands: rounds begun, and those of them that end with a barrier.
+/// Where one rank stands: rounds begun, those of them that were decided in common, and those that end with a barrier.
 #[derive(Default)]
 pub(super) struct Place {
     round: u64,
+    counted: u64,
     closed: u64,
 }
 
@@ -160,13 +168,26 @@ impl World {
                 counts: &op.counts,
             });
         }
-        let target = (round + 1) * n as u64;
-        mine.arrived.store(round + 1, SeqCst);
-        self.arrive(target)?;
-        place.round += 1;
-        self.gather(rank, round, target, &print, patience)?;
+        if small {
+            // Who has failed takes part in nothing more, so that the others do not wait for ever.
+            self.health()?;
+            mine.arrived.0.store(round + 1, SeqCst);
+            self.notify();
+            place.round += 1;
+            let ready = || self.slots.iter().all(|s| s.arrived.0.load(SeqCst) > round);
+            self.gather(rank, round, &ready, &print, patience)?;
+        } else {
+            let target = (place.counted + 1) * n as u64;
+            mine.arrived.0.store(round + 1, SeqCst);
+            // A rank in a small round, which is another collective, must see that we are here.
+            self.notify();
+            self.arrive(target)?;
+            place.round += 1;
+            place.counted += 1;
+            self.gather(rank, round, &|| self.all_in(target), &print, patience)?;
+        }
 
-        // All are in: from here on everyone goes through, whatever happens elsewhere.
+        // All are in: from here on everyone goes through, whatever happens elsewhere. Of a small round only this rank does, for itself.
         let all: SmallVec<[Posted; FEW]> = self
             .slots
             .iter()
@@ -175,6 +196,9 @@ impl World {
             .collect();
         if let Err(e) = self.agree(&all, round) {
             self.fail(e);
+            if small {
+                return self.health();
+            }
             // The others make the same comparison and read our counts for it: nobody leaves before all have.
             self.through(place, || ());
             return self.health();
@@ -207,12 +231,11 @@ impl World {
         &self,
         rank: usize,
         round: u64,
-        target: u64,
+        ready: &dyn Fn() -> bool,
         print: &Print,
         patience: &Patience<'_>,
     ) -> Result<()> {
-        let ready = || self.all_in(target);
-        let absent = |s: &Slot| s.arrived.load(SeqCst) <= round;
+        let absent = |s: &Slot| s.arrived.0.load(SeqCst) <= round;
         let gone = || {
             let away = |s: &Slot| s.gone.load(SeqCst) && absent(s);
             self.slots.iter().position(away)
@@ -224,7 +247,7 @@ impl World {
                 self.name
             )
         };
-        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone), &waits) else {
+        let Some(cause) = self.wait_or(ready, &self.reason(patience, gone), &waits) else {
             return Ok(());
         };
         let what = format!("{print} (collective {round})");
