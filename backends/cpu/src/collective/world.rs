@@ -11,6 +11,7 @@ use crate::pace::{Pace, deadline};
 use crate::schedule::Turn;
 use crate::stream::lock;
 use crossweave_plugin::{Code, Error, Result, fail};
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -276,8 +277,10 @@ impl World {
         patience: &'a Patience<'_>,
         gone: impl Fn() -> Option<usize> + 'a,
     ) -> impl Fn() -> Option<Cause> + 'a {
-        let end = deadline(Some(patience.timeout));
+        // The clock is read when somebody is waited for in earnest.
+        let end = OnceCell::new();
         move || {
+            let end = *end.get_or_init(|| deadline(Some(patience.timeout)));
             if self.failed() {
                 Some(Cause::Failed)
             } else if let Some(r) = gone() {
