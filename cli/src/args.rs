@@ -239,6 +239,9 @@ pub struct ConformArgs {
     /// Start no case after this time, such as 90s, 10m, 1h
     #[arg(long, value_name = "TIME", value_parser = span_of_time)]
     pub budget: Option<std::time::Duration>,
+    /// Fail a case that takes longer than this; each has a limit of its own, of a minute or two
+    #[arg(long, value_name = "TIME", value_parser = span_of_time)]
+    pub case_limit: Option<std::time::Duration>,
     /// Large sizes too: minutes, and several GiB
     #[arg(long)]
     pub big: bool,

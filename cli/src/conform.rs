@@ -45,6 +45,7 @@ pub fn run(a: &ConformArgs) -> Result<()> {
         expect,
         big: a.big,
         budget: a.budget,
+        limit: a.case_limit,
         program: Program {
             path: program,
             args: vec![CHILD.into()],

@@ -77,6 +77,8 @@ pub const CRATES: &[Crate] = &[
         dev: &["tempfile"],
     },
     Crate { name: "crossweave-tests", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    // Defects on purpose, for the conformance kit's own test.
+    Crate { name: "crossweave-seeded-cpu-plugin", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "crossweave-benches", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "crossweave-examples", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "xtask", floor: 0, ours: &[], theirs: &["serde_json"], dev: &[] },

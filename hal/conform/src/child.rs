@@ -221,6 +221,7 @@ pub fn serve(
         builder = builder.kv(t.kv.clone());
     }
     let host = builder.record_faults().build();
+    let threads = crate::life::threads();
     let plugin = open(&job.target, &host, linked)
         .map_err(|e| (e.to_string(), environment(&e)))
         .and_then(|(raw, entry)| Plugin::new(raw, entry).map_err(|e| (e, false)));
@@ -254,6 +255,7 @@ pub fn serve(
         seed: 0,
         devices,
         big: job.big,
+        threads,
         shut: AtomicBool::new(false),
         crews: Mutex::new(Crews::default()),
         team,

@@ -33,6 +33,8 @@ pub struct Ctx {
     pub devices: Vec<u32>,
     /// Sizes that take long, too.
     pub big: bool,
+    /// Threads of the process before the plugin was loaded.
+    pub threads: Option<usize>,
     /// A case has shut the plugin down.
     pub shut: AtomicBool,
     pub(crate) crews: Mutex<Crews>,
@@ -401,12 +403,12 @@ impl Stall {
                 Ok(Stall::Word(word))
             }
             StallKind::Work => {
-                let bytes = 32u64 << 20;
+                let bytes = 8u64 << 20;
                 let (a, b) = (
                     s.dev().alloc(abi::MEM_DEVICE, bytes, 0)?,
                     s.dev().alloc(abi::MEM_DEVICE, bytes, 0)?,
                 );
-                for _ in 0..12 {
+                for _ in 0..8 {
                     s.fill(a.whole(), 0, 4)?;
                     s.copy(b.whole(), a.whole())?;
                 }

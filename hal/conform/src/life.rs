@@ -433,9 +433,11 @@ fn shutdown(ctx: &Ctx) -> crate::Check {
             ));
         }
     }
-    match settles(threads, 1) {
-        None => pass_with("threads cannot be counted on this system"),
-        Some(1) => pass(),
-        Some(n) => Err(format!("{} threads are left", n - 1)),
+    let Some(before) = ctx.threads else {
+        return pass_with("threads cannot be counted on this system");
+    };
+    match settles(threads, before) {
+        Some(n) if n > before => Err(format!("{} threads are left", n - before)),
+        _ => pass(),
     }
 }

@@ -46,7 +46,7 @@ fn while_held(
     s: &Stream,
     f: &dyn Fn() -> Result<(), String>,
 ) -> Result<Option<Stall>, String> {
-    for _ in 0..4 {
+    for _ in 0..3 {
         let stall = Stall::new(s)?;
         f()?;
         if stall.certain() || !s.query()? {

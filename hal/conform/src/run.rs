@@ -38,6 +38,8 @@ pub struct Options {
     pub big: bool,
     /// Stop starting cases after this.
     pub budget: Option<Duration>,
+    /// A bound on every case's own time limit.
+    pub limit: Option<Duration>,
     /// How children are started.
     pub program: Program,
 }
@@ -267,7 +269,7 @@ impl Options {
                         }
                         *left = &left[at..];
                         running = Some(left[0]);
-                        limit = left[0].limit;
+                        limit = left[0].limit.min(self.limit.unwrap_or(Duration::MAX));
                     }
                     continue;
                 }

@@ -1,0 +1,78 @@
+//! `coll.*`: every claimed (kind, type, reduction) on every number of ranks, and what cells cannot show: uneven exchanges, groups, splits,
+//! two communicators, and the order of streams.
+
+mod cell;
+mod desk;
+mod special;
+mod uneven;
+mod value;
+
+use crate::case::{Case, Demanded};
+use cell::Cell;
+pub use cell::digest;
+use crossweave_abi::*;
+pub use desk::{Desk, Place};
+
+/// The group's cases for these numbers of ranks; `big` adds counts beyond a million.
+pub fn cases(ranks: &[u32], _big: bool) -> Vec<Case> {
+    let mut v = Vec::new();
+    for n in ranks {
+        let n = *n;
+        let mut add = |kind: u32, name: &str, dtype: DType, reduce: u32, word: &str, flags: u32| {
+            let id = match word {
+                "" => format!("coll.{name}.{}.r{n}", dtype.name()),
+                w => format!("coll.{name}.{}.{w}.r{n}", dtype.name()),
+            };
+            let cell = Cell {
+                kind,
+                dtype,
+                reduce,
+                flags,
+                big: dtype == DType::F32 && matches!(reduce, 0 | RED_SUM),
+            };
+            let must = match (kind, reduce, flags) {
+                (COLL_ALL_REDUCE, RED_SUM, 0) => dtype == DType::F32,
+                (COLL_ALL_GATHER | COLL_BROADCAST, ..) => dtype == DType::U8,
+                _ => false,
+            };
+            let case = Case::new(id, move |ctx| cell.judge(ctx, n)).on_ranks(n);
+            v.push(match must {
+                true => case.demanded(Demanded::COLLECTIVE),
+                false => case,
+            });
+        };
+        for (kind, name) in [
+            (COLL_ALL_REDUCE, "all_reduce"),
+            (COLL_REDUCE_SCATTER, "reduce_scatter"),
+            (COLL_REDUCE, "reduce"),
+        ] {
+            for t in DType::ALL {
+                for (reduce, word) in [
+                    (RED_SUM, "sum"),
+                    (RED_PROD, "prod"),
+                    (RED_MIN, "min"),
+                    (RED_MAX, "max"),
+                    (RED_AVG, "avg"),
+                    (RED_PREMUL_SUM, "premul_sum"),
+                ] {
+                    add(kind, name, t, reduce, word, 0);
+                }
+                if matches!(t, DType::F16 | DType::Bf16) {
+                    add(kind, name, t, RED_SUM, "sum_acc_f32", COLLF_ACC_F32);
+                }
+            }
+        }
+        for (kind, name) in [
+            (COLL_ALL_GATHER, "all_gather"),
+            (COLL_BROADCAST, "broadcast"),
+            (COLL_ALL_TO_ALL, "all_to_all"),
+        ] {
+            for t in DType::ALL {
+                add(kind, name, t, 0, "", 0);
+            }
+        }
+        v.extend(uneven::cases(n));
+        v.extend(special::cases(n));
+    }
+    v
+}

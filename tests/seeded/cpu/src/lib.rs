@@ -1,0 +1,343 @@
+//! The CPU back end with one defect, chosen by the configuration key `seeded.bug`; without it, the CPU back end. The conformance kit must
+//! name each (`tests/seeded/main.rs` lists them with the case that does). Built for that test only.
+
+mod coll;
+mod ops;
+
+use crossweave_abi as abi;
+use crossweave_backend_cpu::{CpuBackend, Device, Event, Mem, Stream};
+use crossweave_plugin::{
+    Backend, Code, Error, Host, HostCall, Info, MemKind, Optional, Result, Span, fail,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The CPU back end and what is wrong with it.
+pub struct Seeded {
+    inner: Arc<CpuBackend>,
+    host: Host,
+    bug: String,
+    broken: AtomicBool,
+}
+
+crossweave_plugin::declare_backend!(Seeded, name = "seeded", vendor = "Crossweave");
+crossweave_plugin::export_plugin!(Seeded, manifest = "name=seeded;vendor=Crossweave;kinds=cpu");
+
+impl Seeded {
+    /// Is this the defect?
+    pub(crate) fn is(&self, bug: &str) -> bool {
+        self.bug == bug
+    }
+
+    pub(crate) fn inner(&self) -> &CpuBackend {
+        &self.inner
+    }
+
+    /// Fails where the kit wants it to.
+    fn fault(&self, name: &str) -> Result<()> {
+        if self.broken.load(Ordering::Relaxed) {
+            return fail(Code::Internal, "still broken by an earlier fault");
+        }
+        match self.host.fault_point(name) as i32 {
+            0 => Ok(()),
+            n if -n == abi::E_PANIC => panic!("fault point {name}"),
+            n => {
+                if self.is("fault_breaks_for_ever") {
+                    self.broken.store(true, Ordering::Relaxed);
+                }
+                let status = if self.is("fault_reported_as_unsupported") {
+                    abi::E_UNSUPPORTED
+                } else {
+                    -n
+                };
+                fail(Code::from_status(status), format!("fault point {name}"))
+            }
+        }
+    }
+}
+
+/// An event that knows whether it was ever recorded.
+pub struct Point {
+    event: Arc<Event>,
+    recorded: AtomicBool,
+}
+
+impl Backend for Seeded {
+    type Device = Device;
+    type Mem = Mem;
+    type Stream = Stream;
+    type Event = Point;
+    type Ops = ops::SeededOps;
+    type Collectives = coll::SeededColl;
+    const OPTIONAL: Optional = CpuBackend::OPTIONAL;
+
+    fn init(host: Host) -> Result<Seeded> {
+        let bug = host.config("seeded.bug").unwrap_or_default();
+        if bug == "shutdown_leaves_a_thread" {
+            host.spawn(Box::new(|| {
+                loop {
+                    std::thread::park();
+                }
+            }))?;
+        }
+        Ok(Seeded {
+            inner: Arc::new(CpuBackend::init(host)?),
+            host,
+            bug,
+            broken: AtomicBool::new(false),
+        })
+    }
+
+    fn shutdown(&self) -> Result<()> {
+        self.inner.shutdown()
+    }
+
+    fn device_count(&self) -> Result<u32> {
+        self.inner.device_count()
+    }
+
+    fn open(&self, index: u32) -> Result<Device> {
+        let index = match self.is("index_wraps_around") {
+            true => index % self.device_count()?.max(1),
+            false => index,
+        };
+        if self.is("thread_for_each_open") {
+            std::thread::spawn(|| {
+                loop {
+                    std::thread::park();
+                }
+            });
+        }
+        self.inner.open(index)
+    }
+
+    fn info(&self, d: &Device) -> Result<Info> {
+        let mut info = self.inner.info(d)?;
+        if self.is("more_free_than_there_is") {
+            info.mem_free = info.mem_total + 1;
+        }
+        Ok(info)
+    }
+
+    fn attr(&self, d: &Device, key: &str) -> Result<Vec<u8>> {
+        match self.inner.attr(d, key) {
+            Err(e) if self.is("unknown_attribute_is_empty") && e.code == Code::Unsupported => {
+                Ok(vec![])
+            }
+            other => other,
+        }
+    }
+
+    fn alloc(&self, d: &Device, kind: MemKind, bytes: u64, align: u64) -> Result<Mem> {
+        let kind = match kind {
+            MemKind::Device if self.is("device_memory_is_mapped") => MemKind::HostPinned,
+            kind => kind,
+        };
+        let align = if self.is("alignment_ignored") {
+            0
+        } else {
+            align
+        };
+        if self.is("leak_in_alloc") {
+            std::mem::forget(self.inner.alloc(d, MemKind::Device, 4096, 0)?);
+        }
+        self.inner
+            .alloc(d, kind, bytes, align)
+            .map_err(|e| match e.code {
+                Code::Oom if self.is("oom_is_internal") => Error::new(Code::Internal, e.message),
+                Code::Oom if self.is("oom_is_sticky") => e.sticky(),
+                _ => e,
+            })
+    }
+
+    fn map(&self, m: &Mem) -> Result<*mut u8> {
+        self.inner.map(m)
+    }
+
+    fn import(&self, d: &Device, native: &abi::Native) -> Result<Mem> {
+        if self.is("import_copies") && native.type_ == abi::NATIVE_HOST_POINTER {
+            let m = self.inner.alloc(d, MemKind::HostPinned, native.bytes, 0)?;
+            let at = self.inner.map(&m)?;
+            // SAFETY: the host states that so many bytes lie there.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    native.value[0] as *const u8,
+                    at,
+                    native.bytes as usize,
+                )
+            };
+            return Ok(m);
+        }
+        self.inner.import(d, native)
+    }
+
+    fn stream(&self, d: &Device, priority: i32) -> Result<Stream> {
+        self.inner.stream(d, priority)
+    }
+
+    fn stream_query(&self, s: &Stream) -> Result<bool> {
+        self.inner.stream_query(s)
+    }
+
+    fn stream_sync(&self, s: &Stream, timeout: Option<Duration>) -> Result<()> {
+        match self.inner.stream_sync(s, timeout) {
+            Err(e) if self.is("stream_timeout_is_ok") && e.code == Code::Timeout => Ok(()),
+            other => other,
+        }
+    }
+
+    fn event(&self, d: &Device) -> Result<Point> {
+        if self.is("descriptor_for_each_event") {
+            std::mem::forget(std::fs::File::open("/dev/null"));
+        }
+        Ok(Point {
+            event: Arc::new(self.inner.event(d)?),
+            recorded: AtomicBool::new(false),
+        })
+    }
+
+    fn record(&self, e: &Point, s: &Stream) -> Result<()> {
+        e.recorded.store(true, Ordering::Relaxed);
+        self.inner.record(&e.event, s)
+    }
+
+    fn event_query(&self, e: &Point) -> Result<bool> {
+        if self.is("unrecorded_event_is_pending") && !e.recorded.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        if self.is("event_is_always_complete") {
+            return Ok(true);
+        }
+        self.inner.event_query(&e.event)
+    }
+
+    fn event_sync(&self, e: &Point, timeout: Option<Duration>) -> Result<()> {
+        match self.inner.event_sync(&e.event, timeout) {
+            Err(x) if self.is("event_timeout_is_ok") && x.code == Code::Timeout => Ok(()),
+            other => other,
+        }
+    }
+
+    fn elapsed(&self, from: &Point, to: &Point) -> Result<u64> {
+        match self.inner.elapsed(&from.event, &to.event) {
+            Err(_) if self.is("elapsed_of_a_pending_event") => Ok(0),
+            other => other,
+        }
+    }
+
+    fn wait_event(&self, s: &Stream, e: &Point) -> Result<()> {
+        if self.is("wait_event_does_nothing") {
+            return Ok(());
+        }
+        if self.is("rerecord_moves_waits") {
+            let (b, e) = (self.inner.clone(), e.event.clone());
+            return self.inner.host_call(
+                s,
+                Box::new(move |_| {
+                    // The latest record when the stream comes here, not when the wait was called.
+                    let _ = b.event_sync(&e, Some(Duration::from_secs(30)));
+                }),
+            );
+        }
+        self.inner.wait_event(s, &e.event)
+    }
+
+    fn host_call(&self, s: &Stream, f: HostCall) -> Result<()> {
+        if self.is("host_call_at_once") {
+            std::thread::spawn(move || f(Ok(())));
+            return Ok(());
+        }
+        self.inner.host_call(s, f)
+    }
+
+    fn wait_value(&self, s: &Stream, word: Span<'_, Mem>, at_least: u64) -> Result<()> {
+        if self.is("wait_value_wants_equality") {
+            let at = self.inner.map(word.mem)? as usize + word.offset as usize;
+            return self.inner.host_call(
+                s,
+                Box::new(move |_| {
+                    // SAFETY: the host keeps the word until the stream has passed.
+                    let word = unsafe { &*(at as *const AtomicU64) };
+                    while word.load(Ordering::Acquire) != at_least {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }),
+            );
+        }
+        self.inner.wait_value(s, word, at_least)
+    }
+
+    fn write_value(&self, s: &Stream, word: Span<'_, Mem>, value: u64) -> Result<()> {
+        if self.is("write_value_writes_half") {
+            return self.inner.fill(s, Span { bytes: 4, ..word }, value, 4);
+        }
+        self.inner.write_value(s, word, value)
+    }
+
+    fn copy(&self, s: &Stream, mut dst: Span<'_, Mem>, mut src: Span<'_, Mem>) -> Result<()> {
+        self.fault("seeded.copy")?;
+        if self.is("copy_truncates_to_the_shorter") {
+            let n = dst.bytes.min(src.bytes);
+            (dst.bytes, src.bytes) = (n, n);
+        }
+        if self.is("copy_drops_the_odd_byte") && dst.bytes > 64 && dst.bytes == src.bytes {
+            (dst.bytes, src.bytes) = (dst.bytes & !1, src.bytes & !1);
+        }
+        self.inner.copy(s, dst, src)
+    }
+
+    fn copy_2d(
+        &self,
+        s: &Stream,
+        dst: Span<'_, Mem>,
+        dpitch: u64,
+        src: Span<'_, Mem>,
+        spitch: u64,
+        width: u64,
+        height: u64,
+    ) -> Result<()> {
+        let dpitch = match self.is("copy_2d_ignores_the_pitch") {
+            true => width,
+            false => dpitch,
+        };
+        self.inner
+            .copy_2d(s, dst, dpitch, src, spitch, width, height)
+    }
+
+    fn copy_peer(&self, s: &Stream, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
+        self.inner.copy_peer(s, dst, src)
+    }
+
+    fn fill(
+        &self,
+        s: &Stream,
+        mut dst: Span<'_, Mem>,
+        pattern: u64,
+        pattern_bytes: u32,
+    ) -> Result<()> {
+        self.fault("seeded.fill")?;
+        if self.is("leak_in_fill") {
+            std::mem::forget(std::hint::black_box(vec![1u8; 512]));
+        }
+        if self.is("fill_rounds_up") && dst.bytes > 0 {
+            dst.bytes = dst
+                .bytes
+                .next_multiple_of(16)
+                .min(dst.mem.bytes() - dst.offset);
+            dst.bytes -= dst.bytes % u64::from(pattern_bytes.max(1));
+        }
+        if self.is("fill_repeats_one_byte") && pattern_bytes == 2 {
+            return self.inner.fill(s, dst, pattern, 1);
+        }
+        if self.is("enqueue_waits") {
+            self.inner.fill(s, dst, pattern, pattern_bytes)?;
+            return self.inner.stream_sync(s, None);
+        }
+        self.inner.fill(s, dst, pattern, pattern_bytes)
+    }
+
+    fn peer_access(&self, from: &Device, to: &Device) -> Result<(u32, u32)> {
+        self.inner.peer_access(from, to)
+    }
+}

@@ -1,0 +1,193 @@
+//! The conformance kit is tested by seeded bugs: each defect below is compiled into a plugin, and the kit must name it by the right case;
+//! without a defect the same cases hold. Narrow runs keep this short; one defect of each kind is also looked for by a run of whole levels.
+
+mod frame;
+
+use crossweave_conform::Level;
+use frame::{Defect, all_named, c_plugin, failures, holds, options, run, wrapped_cpu};
+
+/// A child of the kit, when this binary is started as one.
+#[test]
+#[ignore = "started by the kit"]
+fn child() {
+    frame::serve_child();
+}
+
+/// Of devices, memory, streams and events, in a wrapper of the CPU back end.
+const DEVICE: &[Defect] = &[
+    ("index_wraps_around", "life.device.index_beyond"),
+    ("thread_for_each_open", "life.threads_end_with_their_owner"),
+    ("shutdown_leaves_a_thread", "life.shutdown"),
+    ("unknown_attribute_is_empty", "abi.unknown_attribute"),
+    ("more_free_than_there_is", "mem.info.free_goes_down_and_up"),
+    ("device_memory_is_mapped", "mem.map.device_memory"),
+    ("alignment_ignored", "mem.alloc.alignment"),
+    ("oom_is_internal", "mem.alloc.beyond_memory"),
+    ("oom_is_sticky", "fault.oom_is_not_sticky"),
+    ("import_copies", "mem.import_host_pointer"),
+    ("copy_truncates_to_the_shorter", "mem.copy.unequal_lengths"),
+    ("copy_drops_the_odd_byte", "mem.copy.sizes"),
+    ("copy_2d_ignores_the_pitch", "mem.copy_2d"),
+    ("fill_rounds_up", "mem.fill.patterns"),
+    ("fill_repeats_one_byte", "mem.fill.patterns"),
+    ("enqueue_waits", "order.enqueue_returns_while_stalled"),
+    ("wait_event_does_nothing", "order.cross_stream_event"),
+    (
+        "rerecord_moves_waits",
+        "order.rerecord_does_not_move_a_wait",
+    ),
+    (
+        "unrecorded_event_is_pending",
+        "order.wait_for_an_unrecorded_event",
+    ),
+    (
+        "event_is_always_complete",
+        "order.event_query_follows_the_latest_record",
+    ),
+    ("event_timeout_is_ok", "order.event_sync_timeout"),
+    ("stream_timeout_is_ok", "order.stream_sync_timeout"),
+    ("elapsed_of_a_pending_event", "order.event_elapsed"),
+    ("host_call_at_once", "order.host_call_in_order"),
+    ("wait_value_wants_equality", "order.wait_value"),
+    ("write_value_writes_half", "order.write_value"),
+    ("leak_in_fill", "leak.copy_and_fill"),
+    ("leak_in_alloc", "leak.mem"),
+    ("descriptor_for_each_event", "leak.event"),
+    ("fault_breaks_for_ever", "fault.points.oom"),
+    ("fault_reported_as_unsupported", "fault.points.error"),
+];
+
+/// Of collectives, in the same wrapper, on two ranks.
+const COLLECTIVE: &[Defect] = &[
+    ("ids_are_all_the_same", "abi.attribute_length"),
+    ("unknown_flags_are_claimed", "abi.unknown_collective"),
+    ("avg_sums", "coll.all_reduce.f32.avg.r2"),
+    ("counts_taken_as_bytes", "coll.broadcast.f32.r2"),
+    (
+        "premul_ignores_the_scale",
+        "coll.all_reduce.f32.premul_sum.r2",
+    ),
+    ("root_off_by_one", "coll.broadcast.u8.r2"),
+    ("bad_roots_are_clamped", "coll.bad_root_or_peer.r2"),
+    ("reduce_writes_everywhere", "coll.reduce.f32.sum.r2"),
+    ("min_is_max", "coll.reduce_scatter.i32.min.r2"),
+    ("gaps_are_closed", "coll.all_to_all_v.f32.r2"),
+    ("barrier_holds_nobody", "coll.barrier.holds_all.r2"),
+    ("groups_run_their_first", "coll.group.mixed.r2"),
+    ("messages_overtake", "coll.send_recv.u8.r2"),
+    (
+        "launch_waits_for_peers",
+        "coll.order.launch_returns_at_once.r2",
+    ),
+    ("last_bits_differ_by_rank", "coll.all_reduce.f32.sum.r2"),
+    ("input_is_scratch", "coll.all_reduce.bf16.max.r2"),
+    (
+        "query_claims_integer_averages",
+        "coll.all_reduce.i32.avg.r2",
+    ),
+    (
+        "query_refuses_what_launch_takes",
+        "coll.all_reduce.f32.prod.r2",
+    ),
+    ("split_ignores_the_key", "coll.split.colour_and_key.r2"),
+    ("abort_takes_its_time", "fault.abort_from_another_thread.r2"),
+    ("comm_timeout_ignored", "fault.missing_rank_is_named.r2"),
+    ("failures_are_not_sticky", "fault.missing_rank_is_named.r2"),
+    ("the_wrong_rank_is_named", "fault.missing_rank_is_named.r2"),
+    ("failures_are_internal", "fault.missing_member_at_init.r2"),
+    (
+        "a_dead_communicator_is_well",
+        "fault.abort_from_another_thread.r2",
+    ),
+];
+
+/// What only C can get wrong.
+const C: &[Defect] = &[
+    ("MANIFEST_LIES", "abi.manifest.agrees_with_the_entry"),
+    ("EXPORTS", "abi.file.exported_symbols"),
+    (
+        "VERSION_IGNORED",
+        "abi.entry.newer_host_requirement_is_refused",
+    ),
+    ("TABLE_OVERRUN", "abi.entry.smaller_plugin_table"),
+    ("PREFIX_IDS", "abi.unknown_interface"),
+    ("SHORT_IDS", "abi.unknown_interface"),
+    ("INFO_OVERRUN", "abi.no_write_past_smaller_struct"),
+    ("RECORD_OVERRUN", "abi.smaller_error_record"),
+    ("RECORD_ON_SUCCESS", "abi.error_record_on_failure_only"),
+    ("RECORD_CODE", "abi.error_record_on_failure_only"),
+    ("UNTERMINATED", "abi.error_record_on_failure_only"),
+    ("NULL_RECORD", "abi.null_error_record"),
+    ("NULL_HANDLES", "life.null_handles"),
+    ("NULL_OUT", "life.null_out_pointers"),
+    ("DESTROY_NULL", "life.destroy_takes_null"),
+    ("SIGNAL_HANDLER", "life.caller_thread_is_left_alone"),
+    ("EXITS", "life.stream.destroy_with_work"),
+    ("UNKNOWN_KIND", "mem.alloc.unknown_kind"),
+    ("FLAGS_IGNORED", "abi.unknown_flags"),
+    ("MAP_MOVES", "mem.map"),
+    ("FILL_BIG_ENDIAN", "mem.fill.patterns"),
+    ("PITCHES_SWAPPED", "mem.copy_2d"),
+    ("CRASH", "mem.copy_2d"),
+    ("HANGS", "mem.copy_2d"),
+    ("LEAK_EVENT", "leak.event"),
+    ("LEAK_DEVICE", "leak.device"),
+    ("FREE_READING", "mem.info.free_goes_down_and_up"),
+];
+
+#[test]
+fn defects_of_a_device_are_named() {
+    let plugin = wrapped_cpu();
+    holds(&plugin, DEVICE);
+    all_named(&plugin, DEVICE);
+}
+
+#[test]
+fn defects_of_collectives_are_named() {
+    let plugin = wrapped_cpu();
+    holds(&plugin, COLLECTIVE);
+    all_named(&plugin, COLLECTIVE);
+}
+
+#[test]
+fn defects_of_a_c_plugin_are_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let Some(good) = c_plugin(dir.path(), "") else {
+        return;
+    };
+    holds(&good, C);
+    let mut lost = vec![];
+    for (bug, case) in C {
+        let Some(plugin) = c_plugin(dir.path(), bug) else {
+            return;
+        };
+        lost.extend(frame::named(&plugin, (bug, case)).err());
+    }
+    assert_eq!(lost, Vec::<String>::new(), "defects that were not named");
+}
+
+/// Nobody says where to look: whole levels find a defect too, name it once each, and go on behind a crash.
+#[test]
+fn whole_levels_find_a_sample() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (bug, wanted) in [
+        ("CRASH", "mem.copy_2d"),
+        ("RECORD_OVERRUN", "abi.smaller_error_record"),
+    ] {
+        let Some(plugin) = c_plugin(dir.path(), bug) else {
+            return;
+        };
+        let mut o = options(&plugin, "", &[]);
+        o.level = Level::Device;
+        let r = run(&o);
+        assert_eq!(r.exit_code(), 1, "{bug}");
+        let bad = failures(&r);
+        assert!(bad.iter().any(|f| f.starts_with(wanted)), "{bug}: {bad:?}");
+        if bug == "CRASH" {
+            assert!(bad.iter().all(|f| f.starts_with("mem.copy_2d")), "{bad:?}");
+            assert!(bad.iter().any(|f| f.contains("SIGSEGV")), "{bad:?}");
+        }
+        // Every case of the level has an end.
+        assert_eq!(r.cells.len(), o.cases().expect("cases").len(), "{bug}");
+    }
+}
