@@ -46,6 +46,11 @@ pub enum Command {
         after_help = "Examples:\n  crossweave backends\n  crossweave backends --json\n  crossweave backends --plugin ./libcrossweave_acme.so\n\nPlugins are found beside the program and on CROSSWEAVE_PLUGIN_PATH; a listing reads their manifests and runs none of their code."
     )]
     Backends(BackendsArgs),
+    /// Create a plugin project: a device that builds, conforms and trains, to start your back end from
+    #[command(
+        after_help = "Examples:\n  crossweave new-plugin acme --lang c\n  crossweave new-plugin acme --lang rust --out work/acme\n\nThe project needs nothing but a compiler of its language: headers, or the crates that make Rust traits into the C tables, come with it.\nIt is a software device with every mandatory op; docs/write-a-backend.md leads from there to a back end that is fast."
+    )]
+    NewPlugin(NewPluginArgs),
     /// Check a config, print the schema, or explain every key
     #[command(
         after_help = "Examples:\n  crossweave config check train.json --ranks 4\n  crossweave config schema > crossweave.schema.json\n  crossweave config explain train.json"
@@ -265,6 +270,39 @@ pub struct BackendArgs {
     /// Back end from this plugin file
     #[arg(long, value_name = "PATH")]
     pub plugin: Option<PathBuf>,
+}
+
+/// A language to write a plugin in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Lang {
+    /// Traits of safe Rust, exported as C tables by a macro.
+    Rust,
+    /// The C tables themselves.
+    C,
+}
+
+impl Lang {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Lang::Rust => "Rust",
+            Lang::C => "C",
+        }
+    }
+}
+
+/// Flags of `new-plugin`.
+#[derive(Clone, Debug, Args)]
+pub struct NewPluginArgs {
+    /// The plugin's name: small letters, digits, _; the library is libcrossweave_NAME.so
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// The language to write it in
+    #[arg(long, value_name = "LANG", value_enum)]
+    pub lang: Lang,
+    /// The folder to create; default: NAME
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 /// Flags of `flight`.

@@ -16,6 +16,7 @@ mod generate;
 mod handshake;
 mod infer;
 mod model;
+mod new_plugin;
 mod plan;
 mod predict;
 mod predict_offload;
@@ -60,6 +61,7 @@ fn run(command: Command) -> Result<()> {
         Command::Probe(a) => probe::run(&a),
         Command::Generate(a) => generate::run(&a),
         Command::Backends(a) => backends::run(&a),
+        Command::NewPlugin(a) => new_plugin::run(&a),
         Command::Config { action } => configs::run(action),
         Command::Plan(a) => plan::run(&a),
         Command::Estimate(a) => estimate::run(&a),

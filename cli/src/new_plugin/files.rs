@@ -1,0 +1,74 @@
+//! What a new plugin is made of: the examples and the vendor side of the ABI, as they are in this tree, carried by the binary.
+
+use crate::args::Lang;
+
+/// A file of a new project: where it goes and what it says.
+pub struct File {
+    /// Path in the project.
+    pub path: &'static str,
+    /// Text in this tree.
+    pub text: &'static str,
+    /// Rewritten for the plugin's name; the rest is copied as it is.
+    pub own: bool,
+}
+
+/// Files of one folder of this tree, under another folder of the project.
+macro_rules! files {
+    ($own:literal, $to:literal, $from:literal: $($name:literal)*) => {
+        &[$(File {
+            path: concat!($to, $name),
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../", $from, $name)),
+            own: $own,
+        }),*]
+    };
+}
+
+/// A manifest that stands without the workspace it comes from.
+macro_rules! manifest {
+    ($name:literal, $dependencies:literal) => {
+        File {
+            path: concat!("vendor/", $name, "/Cargo.toml"),
+            text: concat!(
+                "# Crossweave's vendor side, as it came with the binary that made this project; yours to replace by a newer one.\n",
+                "[package]\nname = \"", $name, "\"\nversion = \"", env!("CARGO_PKG_VERSION"), "\"\nedition = \"2024\"\n",
+                "license = \"Apache-2.0\"\npublish = false\n\n[dependencies]\n", $dependencies
+            ),
+            own: false,
+        }
+    };
+}
+
+const C: &[&[File]] = &[
+    files!(true, "", "examples/c-plugin/": "Makefile" "README.md" ".gitignore" "src/plugin.h" "src/device.c" "src/ops.c"),
+    files!(false, "include/", "hal/include/": "crossweave_plugin.h" "crossweave_ops.h"),
+    files!(false, "include/", "": "LICENSE"),
+];
+
+const RUST: &[&[File]] = &[
+    files!(true, "", "examples/rust-plugin/":
+        "Cargo.toml" "README.md" ".gitignore" "src/lib.rs" "src/memory.rs" "src/queue.rs" "src/view.rs" "src/ops.rs"
+        "src/kernels/mod.rs" "src/kernels/index.rs" "src/kernels/matmul.rs" "src/kernels/moves.rs" "src/kernels/order.rs"
+        "src/kernels/pointwise.rs" "src/kernels/random.rs" "src/kernels/reduce.rs"),
+    files!(false, "vendor/crossweave-abi/src/", "hal/abi/src/":
+        "api.rs" "consts.rs" "dtype.rs" "lib.rs" "read.rs" "types.rs" "op/mod.rs" "op/params.rs"),
+    files!(false, "vendor/crossweave-plugin/src/", "hal/plugin/src/":
+        "backend.rs" "error.rs" "export.rs" "host.rs" "lib.rs" "export/collective.rs" "export/device.rs" "export/ops.rs"
+        "export/tests.rs" "export/wire.rs"),
+    &[
+        manifest!("crossweave-abi", ""),
+        manifest!(
+            "crossweave-plugin",
+            "crossweave-abi = { path = \"../crossweave-abi\" }\n"
+        ),
+    ],
+    files!(false, "vendor/", "": "LICENSE"),
+];
+
+/// All files of a project, in a language.
+pub fn of(lang: Lang) -> impl Iterator<Item = &'static File> {
+    let parts = match lang {
+        Lang::C => C,
+        Lang::Rust => RUST,
+    };
+    parts.iter().flat_map(|p| p.iter())
+}

@@ -1,0 +1,78 @@
+//! The commands of the guide *Write a backend*, run as they stand, one after the other, in an empty folder.
+
+mod common;
+
+use common::losses;
+use std::path::Path;
+use std::process::Command;
+
+/// The fenced blocks of a document that are for a shell.
+fn commands(text: &str) -> String {
+    let mut script = String::from("set -eu\n");
+    let mut inside = false;
+    for line in text.lines() {
+        match line {
+            "```sh" => {
+                inside = true;
+                // Each block stands for itself: a `cd` in it ends with it.
+                script.push_str("(\n");
+            }
+            "```" if inside => {
+                inside = false;
+                script.push_str(")\n");
+            }
+            l if inside => {
+                script.push_str(l);
+                script.push('\n');
+            }
+            _ => {}
+        }
+    }
+    assert!(!inside, "a block without its end");
+    script
+}
+
+#[test]
+fn every_command_of_the_guide_works_as_it_stands() {
+    if Command::new("cc").arg("--version").output().is_err() {
+        println!("skipped: no C compiler here");
+        return;
+    }
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/write-a-backend.md");
+    let script = commands(&std::fs::read_to_string(guide).expect("the guide"));
+    for word in ["new-plugin", "conform", "train", "cargo build"] {
+        assert!(script.contains(word), "the guide runs no {word}:\n{script}");
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let programs = [env!("CARGO_BIN_EXE_crossweave"), env!("CARGO")];
+    let given = std::env::var_os("PATH").unwrap_or_default();
+    let path = programs
+        .iter()
+        .filter_map(|p| Path::new(p).parent())
+        .map(Path::to_path_buf)
+        .chain(std::env::split_paths(&given));
+    let out = Command::new("sh")
+        .arg("-c")
+        .arg(&script)
+        .current_dir(dir.path())
+        .env("PATH", std::env::join_paths(path).expect("a path"))
+        .env("CROSSWEAVE_CACHE", dir.path().join("cache"))
+        .env_remove("CROSSWEAVE_PLUGIN_PATH")
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("RUSTFLAGS")
+        .output()
+        .expect("a shell");
+    let (said, errors) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert!(out.status.success(), "{script}\n{said}\n{errors}");
+    // What the guide says of the runs.
+    let cpu = losses(&dir.path().join("runs/cpu"));
+    assert_eq!(cpu.len(), 20);
+    for run in ["acme", "two", "mixed", "program"] {
+        for (a, b) in cpu.iter().zip(losses(&dir.path().join("runs").join(run))) {
+            assert!((a - b).abs() <= 1e-4 * a, "{run}: {b}, the cpu has {a}");
+        }
+    }
+}
