@@ -112,6 +112,12 @@ impl Backend for Wgpu {
         })
     }
 
+    /// Lets the drivers go, with the threads that they keep.
+    fn shutdown(&self) -> Result<()> {
+        *device::lock(&self.adapters) = None;
+        Ok(())
+    }
+
     fn device_count(&self) -> Result<u32> {
         self.with_adapters(|a, s| a.count(s))
     }
