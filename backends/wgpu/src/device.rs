@@ -146,6 +146,7 @@ impl Device {
                 .then_some((info.subgroup_min_size, info.subgroup_max_size)),
             f16: features.contains(Features::SHADER_F16),
             fused: settings.fused,
+            naive_matmul: settings.naive_matmul,
         };
         let reaper = Reaper::start(host, device.clone(), fault.clone())?;
         Ok(Device {

@@ -30,6 +30,8 @@ pub struct Facts {
     pub f16: bool,
     /// Fused ops are answered at all (`wgpu.fused`).
     pub fused: bool,
+    /// Products by the plain kernel, to compare with (`wgpu.naive_matmul`).
+    pub naive_matmul: bool,
 }
 
 /// What a pass does with an operand.

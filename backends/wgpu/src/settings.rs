@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub fused: bool,
     /// `wgpu.subgroups`: whether kernels may use subgroup functions.
     pub subgroups: bool,
+    /// `wgpu.naive_matmul`: products by the plain kernel, to compare with.
+    pub naive_matmul: bool,
 }
 
 /// Least `wgpu.max_binding`: two rows of anything a test makes, and still many windows.
@@ -50,6 +52,7 @@ impl Settings {
                 .unwrap_or(64) as u32,
             fused: flag(host, "wgpu.fused")?.unwrap_or(true),
             subgroups: flag(host, "wgpu.subgroups")?.unwrap_or(true),
+            naive_matmul: flag(host, "wgpu.naive_matmul")?.unwrap_or(false),
         };
         Ok(s)
     }

@@ -55,26 +55,42 @@ fn dense(shape: &[u64]) -> Vec<i64> {
 }
 
 fn case(what: &str, id: u32, params: &[u8], operands: &[(DType, &[u64])], flops: f64) -> Case {
-    let size = |(t, s): &(DType, &[u64])| (s.iter().product::<u64>() * u64::from(t.bits())) as f64 / 8.0;
+    let size =
+        |(t, s): &(DType, &[u64])| (s.iter().product::<u64>() * u64::from(t.bits())) as f64 / 8.0;
     Case {
         what: what.into(),
         id,
         params: params.to_vec(),
-        operands: operands.iter().map(|(t, s)| (*t, s.to_vec(), dense(s))).collect(),
+        operands: operands
+            .iter()
+            .map(|(t, s)| (*t, s.to_vec(), dense(s)))
+            .collect(),
         flops,
         bytes: operands.iter().map(size).sum(),
     }
 }
 
 fn cases(z: Size, t: DType) -> Vec<Case> {
-    let Size { batch, tokens, width, heads, vocab } = z;
+    let Size {
+        batch,
+        tokens,
+        width,
+        heads,
+        vocab,
+    } = z;
     let (n, d) = (batch * tokens, width / heads);
     let none = op::NoParams::default();
     let f = DType::F32;
     let product = |what: &str, m: u64, k: u64, c: u64, ta: bool, tb: bool| {
         let p = op::MatmulParams::default();
         let flops = 2.0 * (m * k * c) as f64;
-        let mut x = case(what, op::MATMUL, p.as_bytes(), &[(t, &[m, c]), (t, &[m, k]), (t, &[k, c])], flops);
+        let mut x = case(
+            what,
+            op::MATMUL,
+            p.as_bytes(),
+            &[(t, &[m, c]), (t, &[m, k]), (t, &[k, c])],
+            flops,
+        );
         if ta {
             x.operands[1].2 = vec![1, m as i64];
         }
@@ -84,14 +100,23 @@ fn cases(z: Size, t: DType) -> Vec<Case> {
         x.operands.push((f, vec![], vec![]));
         x
     };
-    let attention = op::AttentionParams { flags: op::FLAG_CAUSAL, ..Default::default() };
+    let attention = op::AttentionParams {
+        flags: op::FLAG_CAUSAL,
+        ..Default::default()
+    };
     let (q, l) = ([batch, tokens, heads, d], [batch, heads, tokens]);
     // Causal: half of the pairs.
     let pairs = (batch * heads * tokens * tokens) as f64 * d as f64;
-    let eps = op::NormParams { eps: 1e-5, ..Default::default() };
+    let eps = op::NormParams {
+        eps: 1e-5,
+        ..Default::default()
+    };
     let x: &[u64] = &[n, width];
     let wide: &[u64] = &[n, 4 * width];
-    let act = op::KindParams { kind: op::activation::GELU_TANH, ..Default::default() };
+    let act = op::KindParams {
+        kind: op::activation::GELU_TANH,
+        ..Default::default()
+    };
     let xent = op::XentParams::default();
     let index = op::IndexParams::default();
     let rope = op::RopeParams::default();
@@ -99,25 +124,152 @@ fn cases(z: Size, t: DType) -> Vec<Case> {
         product("matmul n n", n, width, 4 * width, false, false),
         product("matmul n t", n, width, 4 * width, false, true),
         product("matmul t n", width, n, 4 * width, true, false),
-        case("attention_fwd", op::ATTENTION_FWD, attention.as_bytes(), &[(t, &q), (f, &l), (t, &q), (t, &q), (t, &q)], 2.0 * pairs),
-        case("attention_bwd", op::ATTENTION_BWD, attention.as_bytes(),
-            &[(t, &q), (t, &q), (t, &q), (t, &q), (t, &q), (t, &q), (t, &q), (t, &q), (f, &l)], 5.0 * pairs),
-        case("layer_norm_fwd", op::LAYER_NORM_FWD, eps.as_bytes(), &[(t, x), (f, &[n]), (f, &[n]), (t, x), (t, &[width]), (t, &[width])], 0.0),
-        case("layer_norm_bwd", op::LAYER_NORM_BWD, eps.as_bytes(),
-            &[(t, x), (f, &[width]), (f, &[width]), (t, x), (t, x), (t, &[width]), (f, &[n]), (f, &[n]), (t, x)], 0.0),
-        case("softmax_fwd", op::SOFTMAX_FWD, none.as_bytes(), &[(t, wide), (t, wide)], 0.0),
-        case("cross_entropy_fwd", op::CROSS_ENTROPY_FWD, xent.as_bytes(), &[(f, &[n]), (f, &[n]), (t, &[n, vocab]), (DType::I32, &[n])], 0.0),
-        case("cross_entropy_bwd", op::CROSS_ENTROPY_BWD, xent.as_bytes(),
-            &[(t, &[n, vocab]), (t, &[n, vocab]), (f, &[n]), (DType::I32, &[n]), (f, &[n])], 0.0),
-        case("activation_fwd", op::ACTIVATION_FWD, act.as_bytes(), &[(t, wide), (t, wide)], 0.0),
-        case("activation_bwd", op::ACTIVATION_BWD, act.as_bytes(), &[(t, wide), (t, wide), (t, wide)], 0.0),
-        case("swiglu_fwd", op::SWIGLU_FWD, none.as_bytes(), &[(t, wide), (t, wide), (t, wide)], 0.0),
-        case("rope", op::ROPE, rope.as_bytes(), &[(t, &q), (t, &q), (f, &[tokens, d / 2]), (f, &[tokens, d / 2])], 0.0),
-        case("embedding_fwd", op::EMBEDDING_FWD, index.as_bytes(),
-            &[(t, &[batch, tokens, width]), (t, &[vocab, width]), (DType::I32, &[batch, tokens]), (t, &[tokens, width])], 0.0),
-        case("embedding_bwd", op::EMBEDDING_BWD, index.as_bytes(),
-            &[(f, &[vocab, width]), (f, &[tokens, width]), (t, &[batch, tokens, width]), (DType::I32, &[batch, tokens])], 0.0),
-        case("add", op::ADD, none.as_bytes(), &[(t, wide), (t, wide), (t, wide)], 0.0),
+        case(
+            "attention_fwd",
+            op::ATTENTION_FWD,
+            attention.as_bytes(),
+            &[(t, &q), (f, &l), (t, &q), (t, &q), (t, &q)],
+            2.0 * pairs,
+        ),
+        case(
+            "attention_bwd",
+            op::ATTENTION_BWD,
+            attention.as_bytes(),
+            &[
+                (t, &q),
+                (t, &q),
+                (t, &q),
+                (t, &q),
+                (t, &q),
+                (t, &q),
+                (t, &q),
+                (t, &q),
+                (f, &l),
+            ],
+            5.0 * pairs,
+        ),
+        case(
+            "layer_norm_fwd",
+            op::LAYER_NORM_FWD,
+            eps.as_bytes(),
+            &[
+                (t, x),
+                (f, &[n]),
+                (f, &[n]),
+                (t, x),
+                (t, &[width]),
+                (t, &[width]),
+            ],
+            0.0,
+        ),
+        case(
+            "layer_norm_bwd",
+            op::LAYER_NORM_BWD,
+            eps.as_bytes(),
+            &[
+                (t, x),
+                (f, &[width]),
+                (f, &[width]),
+                (t, x),
+                (t, x),
+                (t, &[width]),
+                (f, &[n]),
+                (f, &[n]),
+                (t, x),
+            ],
+            0.0,
+        ),
+        case(
+            "softmax_fwd",
+            op::SOFTMAX_FWD,
+            none.as_bytes(),
+            &[(t, wide), (t, wide)],
+            0.0,
+        ),
+        case(
+            "cross_entropy_fwd",
+            op::CROSS_ENTROPY_FWD,
+            xent.as_bytes(),
+            &[(f, &[n]), (f, &[n]), (t, &[n, vocab]), (DType::I32, &[n])],
+            0.0,
+        ),
+        case(
+            "cross_entropy_bwd",
+            op::CROSS_ENTROPY_BWD,
+            xent.as_bytes(),
+            &[
+                (t, &[n, vocab]),
+                (t, &[n, vocab]),
+                (f, &[n]),
+                (DType::I32, &[n]),
+                (f, &[n]),
+            ],
+            0.0,
+        ),
+        case(
+            "activation_fwd",
+            op::ACTIVATION_FWD,
+            act.as_bytes(),
+            &[(t, wide), (t, wide)],
+            0.0,
+        ),
+        case(
+            "activation_bwd",
+            op::ACTIVATION_BWD,
+            act.as_bytes(),
+            &[(t, wide), (t, wide), (t, wide)],
+            0.0,
+        ),
+        case(
+            "swiglu_fwd",
+            op::SWIGLU_FWD,
+            none.as_bytes(),
+            &[(t, wide), (t, wide), (t, wide)],
+            0.0,
+        ),
+        case(
+            "rope",
+            op::ROPE,
+            rope.as_bytes(),
+            &[
+                (t, &q),
+                (t, &q),
+                (f, &[tokens, d / 2]),
+                (f, &[tokens, d / 2]),
+            ],
+            0.0,
+        ),
+        case(
+            "embedding_fwd",
+            op::EMBEDDING_FWD,
+            index.as_bytes(),
+            &[
+                (t, &[batch, tokens, width]),
+                (t, &[vocab, width]),
+                (DType::I32, &[batch, tokens]),
+                (t, &[tokens, width]),
+            ],
+            0.0,
+        ),
+        case(
+            "embedding_bwd",
+            op::EMBEDDING_BWD,
+            index.as_bytes(),
+            &[
+                (f, &[vocab, width]),
+                (f, &[tokens, width]),
+                (t, &[batch, tokens, width]),
+                (DType::I32, &[batch, tokens]),
+            ],
+            0.0,
+        ),
+        case(
+            "add",
+            op::ADD,
+            none.as_bytes(),
+            &[(t, wide), (t, wide), (t, wide)],
+            0.0,
+        ),
     ]
 }
 
@@ -128,9 +280,27 @@ fn run() -> Fallible<()> {
     let dtypes = o.list("dtypes", "f32");
     let size_name = o.text("size").unwrap_or("small".into());
     let size = match size_name.as_str() {
-        "small" => Size { batch: 2, tokens: 128, width: 128, heads: 2, vocab: 1024 },
-        "medium" => Size { batch: 4, tokens: 512, width: 512, heads: 8, vocab: 8192 },
-        "large" => Size { batch: 8, tokens: 2048, width: 2048, heads: 16, vocab: 50304 },
+        "small" => Size {
+            batch: 2,
+            tokens: 128,
+            width: 128,
+            heads: 2,
+            vocab: 1024,
+        },
+        "medium" => Size {
+            batch: 4,
+            tokens: 512,
+            width: 512,
+            heads: 8,
+            vocab: 8192,
+        },
+        "large" => Size {
+            batch: 8,
+            tokens: 2048,
+            width: 2048,
+            heads: 16,
+            vocab: 50304,
+        },
         s => return Err(format!("--size {s:?}: small, medium or large").into()),
     };
     let config = o.text("config").unwrap_or_default();
@@ -139,7 +309,9 @@ fn run() -> Fallible<()> {
     o.done()?;
     let mut host = HostServices::builder().threads(threads as u32);
     for pair in config.split(',').filter(|p| !p.is_empty()) {
-        let (k, v) = pair.split_once('=').ok_or(format!("--config {pair:?}: KEY=VALUE"))?;
+        let (k, v) = pair
+            .split_once('=')
+            .ok_or(format!("--config {pair:?}: KEY=VALUE"))?;
         host = host.config(k, v);
     }
     let host = host.build();
@@ -157,8 +329,19 @@ fn run() -> Fallible<()> {
     };
     let device = Plugin::new(raw).open(0)?;
     let stream = device.stream("ops", 0)?;
-    println!("{}, size {size_name}{}", device.info()?.name, if config.is_empty() { String::new() } else { format!(", {config}") });
-    println!("{:<20} {:>5} {:>7} {:>10} {:>10} {:>8}", "op", "dtype", "route", "us", "GFLOP/s", "GB/s");
+    println!(
+        "{}, size {size_name}{}",
+        device.info()?.name,
+        if config.is_empty() {
+            String::new()
+        } else {
+            format!(", {config}")
+        }
+    );
+    println!(
+        "{:<20} {:>5} {:>7} {:>10} {:>10} {:>8}",
+        "op", "dtype", "route", "us", "GFLOP/s", "GB/s"
+    );
     for t in &dtypes {
         let dtype = match t.as_str() {
             "f32" => DType::F32,
@@ -224,8 +407,21 @@ fn measure(device: &Device, stream: &Stream, c: &Case, dtype: &str, rounds: u64)
     let n = (0.1 / once(1)?.max(1e-6)).clamp(1.0, 1000.0) as u64;
     let times = (0..rounds).map(|_| once(n)).collect::<Fallible<Vec<_>>>()?;
     let s = median(&times);
-    let route = if kernel.is_native() { "native" } else { "composed" };
-    let rate = if c.flops > 0.0 { format!("{:.2}", c.flops / s / 1e9) } else { "-".into() };
-    println!("{:<20} {dtype:>5} {route:>8} {:>9.1} {rate:>10} {:>8.2}", c.what, s * 1e6, c.bytes / s / 1e9);
+    let route = if kernel.is_native() {
+        "native"
+    } else {
+        "composed"
+    };
+    let rate = if c.flops > 0.0 {
+        format!("{:.2}", c.flops / s / 1e9)
+    } else {
+        "-".into()
+    };
+    println!(
+        "{:<20} {dtype:>5} {route:>8} {:>9.1} {rate:>10} {:>8.2}",
+        c.what,
+        s * 1e6,
+        c.bytes / s / 1e9
+    );
     Ok(())
 }

@@ -36,7 +36,10 @@ impl Share {
         let most = facts.workgroup_bytes.min(24 << 10);
         match [32, 16, 8, 4].into_iter().find(|r| bytes(*r) <= most) {
             Some(r) => Ok(Share::Block(r)),
-            None => refuse(o, format!("heads of {d} do not fit the adapter's workgroup memory")),
+            None => refuse(
+                o,
+                format!("heads of {d} do not fit the adapter's workgroup memory"),
+            ),
         }
     }
 
@@ -157,7 +160,9 @@ impl Code<'_> {
         for (k, i) in [("b", 0), ("t", 1), ("h", 2)] {
             self.t.param(&format!("{name}_{k}"), v.stride[i]);
         }
-        format!("fn {name}_at(b: u32, t: u32, h: u32) -> u32 {{ return b * ${name}_b + t * ${name}_t + h * ${name}_h; }}\n")
+        format!(
+            "fn {name}_at(b: u32, t: u32, h: u32) -> u32 {{ return b * ${name}_b + t * ${name}_t + h * ${name}_h; }}\n"
+        )
     }
 
     fn quads(&self) -> u32 {
@@ -170,7 +175,10 @@ impl Code<'_> {
         match self.s.d - at {
             1 => format!("vec4<f32>(ld_{name}(o + {at}u), 0.0, 0.0, 0.0)"),
             2 => format!("vec4<f32>(ld2_{name}(o + {at}u), 0.0, 0.0)"),
-            3 => format!("vec4<f32>(ld2_{name}(o + {at}u), ld_{name}(o + {}u), 0.0)", at + 2),
+            3 => format!(
+                "vec4<f32>(ld2_{name}(o + {at}u), ld_{name}(o + {}u), 0.0)",
+                at + 2
+            ),
             _ => format!("ld4_{name}(o + {at}u)"),
         }
     }
@@ -196,7 +204,12 @@ impl Code<'_> {
         let quads = self.quads();
         let whole = self.s.d / 4;
         let rest: String = (4 * whole..self.s.d)
-            .map(|e| format!("st_{name}(o + {e}u, w[{whole}].{}); ", ["x", "y", "z"][e as usize % 4]))
+            .map(|e| {
+                format!(
+                    "st_{name}(o + {e}u, w[{whole}].{}); ",
+                    ["x", "y", "z"][e as usize % 4]
+                )
+            })
             .collect();
         format!(
             "fn store_{name}(o: u32, v: array<vec4<f32>, {quads}>) {{
@@ -253,7 +266,10 @@ impl Code<'_> {
                                 format!("ld_{name}(o{name}{u} + {at}u + lane)")
                             } else {
                                 let d = self.s.d;
-                                format!("select(0.0, ld_{name}(o{name}{u} + min({at}u + lane, {}u)), {at}u + lane < {d}u)", d - 1)
+                                format!(
+                                    "select(0.0, ld_{name}(o{name}{u} + min({at}u + lane, {}u)), {at}u + lane < {d}u)",
+                                    d - 1
+                                )
                             };
                             let _ = writeln!(inner, "let w{name}{u}_{c} = {value};");
                         }
@@ -261,13 +277,17 @@ impl Code<'_> {
                     if let Some(n) = numbers {
                         let _ = writeln!(inner, "let z{u} = {};", n.replace('@', &format!("j{u}")));
                     }
-                    let quad = |which: usize, c: u32| {
-                        let name = names[which];
-                        let of = |e: u32| {
-                            let at = 4 * c + e;
-                            format!("subgroupBroadcast(w{name}{u}_{}, {}u)", at / size, at % size)
-                        };
-                        format!("vec4<f32>({}, {}, {}, {})", of(0), of(1), of(2), of(3))
+                    // Rows that are used twice go round once.
+                    let named = unroll == 1;
+                    for name in names.iter().filter(|_| named) {
+                        for c in 0..quads {
+                            let all = round(name, u, c, size);
+                            let _ = writeln!(inner, "let x{name}{u}_{c} = {all};");
+                        }
+                    }
+                    let quad = |which: usize, c: u32| match named {
+                        true => format!("x{}{u}_{c}", names[which]),
+                        false => round(names[which], u, c, size),
                     };
                     inner.push_str(&step(u, &quad));
                 }
@@ -332,7 +352,9 @@ impl Code<'_> {
     fn head(&mut self, names: [&str; 2], numbers: bool, rows: u32, of: u32) -> String {
         let blocks = rows.div_ceil(self.s.size);
         let groups = u64::from(blocks) * u64::from(of) * u64::from(self.s.b);
-        self.t.param("blocks", blocks).param("groups", groups as u32);
+        self.t
+            .param("blocks", blocks)
+            .param("groups", groups as u32);
         let mut s = MATH.to_string()
             + "fn sum4(v: vec4<f32>) -> f32 { return (v.x + v.y) + (v.z + v.w); }\n";
         let lane = match self.s.share {
@@ -388,16 +410,37 @@ impl Code<'_> {
         )
     }
 
-    fn pass(&self, binds: Binds<'_>, label: &str, body: &str, rows: u32, of: u32, facts: &Facts) -> Result<Pass> {
+    fn pass(
+        &self,
+        binds: Binds<'_>,
+        label: &str,
+        body: &str,
+        rows: u32,
+        of: u32,
+        facts: &Facts,
+    ) -> Result<Pass> {
         let blocks = u64::from(rows.div_ceil(self.s.size));
         let groups = fold(blocks * u64::from(of) * u64::from(self.s.b), facts)?;
         binds.pass(label, &self.t.fill(body), self.t.params.clone(), groups)
     }
 }
 
+/// Quad `c` of the walked row `u` of an operand, from the lanes that hold it.
+fn round(name: &str, u: u32, c: u32, size: u32) -> String {
+    let of = |e: u32| {
+        let at = 4 * c + e;
+        format!(
+            "subgroupBroadcast(w{name}{u}_{}, {}u)",
+            at / size,
+            at % size
+        )
+    };
+    format!("vec4<f32>({}, {}, {}, {})", of(0), of(1), of(2), of(3))
+}
+
 /// Rows of a step of the forward: what is rescaled when the maximum grows is rescaled once a step.
 fn unroll(d: u32) -> u32 {
-    if d <= 64 { 4 } else { 2 }
+    if d <= 32 { 4 } else { 2 }
 }
 
 /// `attention_fwd`: operands o, lse, q, k, v.
@@ -440,29 +483,29 @@ pub fn forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     let values = |quads: &dyn Fn(u32, u32) -> String| {
         let mut last = "let new_top = max(top, ".to_string();
         let tops = (1..u_max).fold("s0".to_string(), |m, u| format!("max({m}, s{u})"));
-        let _ = writeln!(last, "{tops});\nlet fade = exp_neg(top - new_top);\ntop = new_top;");
+        let _ = writeln!(
+            last,
+            "{tops});\nlet fade = exp_neg(top - new_top);\ntop = new_top;"
+        );
         for u in 0..u_max {
-            let _ = writeln!(last, "let p{u} = select(0.0, exp_neg(s{u} - new_top), seen{u});");
+            let _ = writeln!(
+                last,
+                "let p{u} = select(0.0, exp_neg(s{u} - new_top), seen{u});"
+            );
         }
         let sum: Vec<_> = (0..u_max).map(|u| format!("p{u}")).collect();
         let _ = writeln!(last, "total = total * fade + ({});", sum.join(" + "));
         for n in 0..c.quads() {
-            let add: Vec<_> = (0..u_max).map(|u| format!("p{u} * {}", quads(u, n))).collect();
+            let add: Vec<_> = (0..u_max)
+                .map(|u| format!("p{u} * {}", quads(u, n)))
+                .collect();
             let _ = writeln!(last, "o{n} = o{n} * fade + ({});", add.join(" + "));
         }
         last
     };
     let last = match s.share {
-        Share::Broadcast(size) => values(&|u, n| {
-            let of = |e: u32| {
-                let at = 4 * n + e;
-                format!("subgroupBroadcast(wv{u}_{}, {}u)", at / size, at % size)
-            };
-            format!("vec4<f32>({}, {}, {}, {})", of(0), of(1), of(2), of(3))
-        }),
-        Share::Block(_) => {
-            values(&|u, n| format!("s_v[(jj + {u}u) * {}u + {n}u]", c.quads()))
-        }
+        Share::Broadcast(size) => values(&|u, n| round("v", u, n, size)),
+        Share::Block(_) => values(&|u, n| format!("s_v[(jj + {u}u) * {}u + {n}u]", c.quads())),
     };
     let walk = c.walk(["k", "v"], "kv", "$tk", None, u_max, &step, &last);
     body.push_str(&walk);
@@ -476,7 +519,9 @@ pub fn forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 ",
     );
     let all = c.array(|n| format!("o{n} * inverse"));
-    body.push_str(&format!("    store_o(o_at(b, i, head), {all});\n  }}\n}}\n"));
+    body.push_str(&format!(
+        "    store_o(o_at(b, i, head), {all});\n  }}\n}}\n"
+    ));
     let mut binds = Binds::new(o, facts);
     binds
         .operand("o", 0, Access::ReadWrite)?
@@ -486,7 +531,14 @@ pub fn forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
         .operand("v", 4, Access::Read)?;
     Ok(Prepared {
         tier: 2,
-        ..Prepared::of(vec![c.pass(binds, "attention forward", &body, s.tq, s.h, facts)?])
+        ..Prepared::of(vec![c.pass(
+            binds,
+            "attention forward",
+            &body,
+            s.tq,
+            s.h,
+            facts,
+        )?])
     })
 }
 
@@ -512,7 +564,14 @@ pub fn backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     // dq, and delta for the other pass.
     let mut c = Code::new(&s);
     let mut body = String::new();
-    for (name, view) in [("q", &q), ("k", &k), ("v", &v), ("o", &out), ("g", &g), ("dq", &dq)] {
+    for (name, view) in [
+        ("q", &q),
+        ("k", &k),
+        ("v", &v),
+        ("o", &out),
+        ("g", &g),
+        ("dq", &dq),
+    ] {
         body.push_str(&c.at(name, view));
     }
     body.push_str(&(c.load("q") + &c.load("g") + &c.load("o") + &c.store("dq")));
@@ -568,7 +627,14 @@ let ds = select(p * ({} - delta), 0.0, p == 0.0);
 
     let mut c = Code::new(&s);
     let mut body = String::new();
-    for (name, view) in [("q", &q), ("k", &k), ("v", &v), ("g", &g), ("dk", &dk), ("dv", &dv)] {
+    for (name, view) in [
+        ("q", &q),
+        ("k", &k),
+        ("v", &v),
+        ("g", &g),
+        ("dk", &dk),
+        ("dv", &dv),
+    ] {
         body.push_str(&c.at(name, view));
     }
     body.push_str(&(c.load("k") + &c.load("v") + &c.store("dk") + &c.store("dv")));
@@ -589,9 +655,7 @@ let ds = select(p * ({} - delta), 0.0, p == 0.0);
         false => "0u".into(),
     };
     let to = |y: &str| match s.window > 0 {
-        true => format!(
-            "u32(clamp(i32({y}) - bitcast<i32>($offset) + i32($window), 0, i32($tq)))"
-        ),
+        true => format!("u32(clamp(i32({y}) - bitcast<i32>($offset) + i32($window), 0, i32($tq)))"),
         false => "$tq".into(),
     };
     body.push_str(&format!(
@@ -624,8 +688,19 @@ let ds = select(p * ({} - z{u}.y), 0.0, p == 0.0);
         )
     };
     body.push_str("  for (var x = 0u; x < $group; x++) { let h = head * $group + x;\n");
-    body.push_str(&c.walk(["q", "g"], "h", "$tq", Some("numbers(b, h, @)"), 1, &step, ""));
-    let (all_k, all_v) = (c.array(|n| format!("dk{n} * $scale")), c.array(|n| format!("dv{n}")));
+    body.push_str(&c.walk(
+        ["q", "g"],
+        "h",
+        "$tq",
+        Some("numbers(b, h, @)"),
+        1,
+        &step,
+        "",
+    ));
+    let (all_k, all_v) = (
+        c.array(|n| format!("dk{n} * $scale")),
+        c.array(|n| format!("dv{n}")),
+    );
     body.push_str(&format!(
         "  }}
   if first + lane < $tk {{

@@ -18,13 +18,19 @@ fn ignore_of(o: &Op<'_>) -> Result<Option<i64>> {
 fn table_of(o: &Op<'_>, v: &View) -> Result<(u32, u32)> {
     match v.shape[..] {
         [n, d] => Ok((n, d)),
-        _ => invalid(o, format!("table has rank {}, [V, d] wanted", v.shape.len())),
+        _ => invalid(
+            o,
+            format!("table has rank {}, [V, d] wanted", v.shape.len()),
+        ),
     }
 }
 
 fn check_pos(o: &Op<'_>, pos: &View, t: u32, d: u32) -> Result<()> {
     if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
-        return invalid(o, format!("pos has shape {:?}, [>= {t}, {d}] wanted", pos.shape));
+        return invalid(
+            o,
+            format!("pos has shape {:?}, [>= {t}, {d}] wanted", pos.shape),
+        );
     }
     Ok(())
 }
@@ -36,7 +42,11 @@ fn joined(index: &View, d: u32) -> Vec<u32> {
 /// `embedding_fwd`.
 pub fn embedding(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 3..=4)?;
-    let (y, table, index) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?, input(o, 2, INDEX)?);
+    let (y, table, index) = (
+        output(o, 0, FLOATS)?,
+        input(o, 1, FLOATS)?,
+        input(o, 2, INDEX)?,
+    );
     let (n, d) = table_of(o, &table)?;
     shape(o, 0, &y, &joined(&index, d))?;
     let positions = index.shape.last().copied().unwrap_or(1);
@@ -55,7 +65,10 @@ pub fn embedding(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     if n > 0 {
         binds.operand("table", 1, Access::Read)?;
     } else {
-        compute = compute.replace("if k < $index_limit { r0 = ld_table(k * $row + c * $col); }", "");
+        compute = compute.replace(
+            "if k < $index_limit { r0 = ld_table(k * $row + c * $col); }",
+            "",
+        );
     }
     binds.operand("index", 2, Access::Read)?;
     if let Some(p) = &pos {
@@ -112,7 +125,12 @@ pub fn embedding_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
         .operand("index", 3, Access::Read)?
         .workspace("rows", 0, bytes, DType::U32, Access::ReadWrite)?
         .workspace("first", bytes, bytes, DType::U32, Access::ReadWrite)?;
-    passes.push(binds.pass("embedding rows", &t.fill(&body), t.params.clone(), per_index)?);
+    passes.push(binds.pass(
+        "embedding rows",
+        &t.fill(&body),
+        t.params.clone(),
+        per_index,
+    )?);
 
     // next[i]: the next position with that row, or n. It has one predecessor, so one invocation clears its mark.
     let mut t = Text::default();
@@ -133,7 +151,12 @@ pub fn embedding_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
         .workspace("rows", 0, bytes, DType::U32, Access::Read)?
         .workspace("first", bytes, bytes, DType::U32, Access::ReadWrite)?
         .workspace("next", 2 * bytes, bytes, DType::U32, Access::ReadWrite)?;
-    passes.push(binds.pass("embedding chains", &t.fill(&body), t.params.clone(), per_index)?);
+    passes.push(binds.pass(
+        "embedding chains",
+        &t.fill(&body),
+        t.params.clone(),
+        per_index,
+    )?);
 
     let wg = 64.min(facts.max_invocations);
     let across = d.div_ceil(wg);
@@ -186,7 +209,12 @@ pub fn embedding_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
             .operand("dpos", 1, Access::ReadWrite)?
             .operand("dy", 2, Access::Read)?;
         let groups = fold(u64::from(positions) * u64::from(across), facts)?;
-        passes.push(binds.pass("embedding positions", &t.fill(&body), t.params.clone(), groups)?);
+        passes.push(binds.pass(
+            "embedding positions",
+            &t.fill(&body),
+            t.params.clone(),
+            groups,
+        )?);
     }
     Ok(Prepared {
         workspace_bytes: 3 * bytes,

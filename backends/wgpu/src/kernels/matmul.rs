@@ -38,6 +38,9 @@ const DEPTH: u32 = 16;
 
 /// The form for a product of this size on this adapter.
 pub fn choose(facts: &Facts, [m, n, k]: [u32; 3]) -> Form {
+    if facts.naive_matmul {
+        return Form::Naive;
+    }
     if let Some(subgroup) = super::one_small_subgroup(facts) {
         // More rows are faster, and take longer to compile.
         let work = u64::from(m) * u64::from(n) * u64::from(k);
@@ -55,7 +58,10 @@ pub fn choose(facts: &Facts, [m, n, k]: [u32; 3]) -> Form {
     // A large block only where there are enough of them to fill a device.
     let blocks = |b: u32| u64::from(m.div_ceil(b)) * u64::from(n.div_ceil(b));
     if fits(128, 8) && blocks(128) >= 64 {
-        Form::Tile { block: 128, each: 8 }
+        Form::Tile {
+            block: 128,
+            each: 8,
+        }
     } else if fits(64, 4) && m > 32 && n > 32 {
         Form::Tile { block: 64, each: 4 }
     } else if fits(32, 4) {
@@ -77,7 +83,10 @@ fn matrix(o: &Op<'_>, i: usize) -> Result<Matrix> {
     let view = input(o, i, FLOATS)?;
     let r = view.shape.len();
     if !(2..=3).contains(&r) {
-        return refuse(o, format!("operand {i} has rank {r}, supported are 2 and 3"));
+        return refuse(
+            o,
+            format!("operand {i} has rank {r}, supported are 2 and 3"),
+        );
     }
     let batch = if r == 3 { view.stride[0] } else { 0 };
     let (row, col) = (view.stride[r - 2], view.stride[r - 1]);
@@ -106,9 +115,16 @@ pub fn matmul(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     let (tc, ta, tb) = (c.view.dtype, a.view.dtype, b.view.dtype);
     if ta != tb || (tc != ta && tc != DType::F32) {
         let (x, y, z) = (ta.name(), tb.name(), tc.name());
-        return refuse(o, format!("a {x}, b {y}, c {z}: a and b must agree, c be theirs or f32"));
+        return refuse(
+            o,
+            format!("a {x}, b {y}, c {z}: a and b must agree, c be theirs or f32"),
+        );
     }
-    let batches = if c.view.shape.len() == 3 { c.view.shape[0] } else { 1 };
+    let batches = if c.view.shape.len() == 3 {
+        c.view.shape[0]
+    } else {
+        1
+    };
     let ([m, n], [_, k]) = (c.shape, a.shape);
     let same = |x: &Matrix| {
         x.view.shape.len() == 2 || (c.view.shape.len() == 3 && x.view.shape[0] == batches)
@@ -296,7 +312,9 @@ fn stage(x: &str, block: u32, along_k: bool, unit: bool) -> String {
         let four = if unit {
             format!("ld4_{x}(o)")
         } else {
-            format!("vec4<f32>(ld_{x}(o), ld_{x}(o + {k_step}), ld_{x}(o + 2u * {k_step}), ld_{x}(o + 3u * {k_step}))")
+            format!(
+                "vec4<f32>(ld_{x}(o), ld_{x}(o + {k_step}), ld_{x}(o + 2u * {k_step}), ld_{x}(o + 3u * {k_step}))"
+            )
         };
         let deep = DEPTH / 4;
         format!(
@@ -323,7 +341,9 @@ fn stage(x: &str, block: u32, along_k: bool, unit: bool) -> String {
         let four = if unit {
             format!("ld4_{x}(o)")
         } else {
-            format!("vec4<f32>(ld_{x}(o), ld_{x}(o + {u_step}), ld_{x}(o + 2u * {u_step}), ld_{x}(o + 3u * {u_step}))")
+            format!(
+                "vec4<f32>(ld_{x}(o), ld_{x}(o + {u_step}), ld_{x}(o + 2u * {u_step}), ld_{x}(o + 3u * {u_step}))"
+            )
         };
         format!(
             "for (var q = lane; q < {}u; q += $threads) {{
@@ -381,8 +401,18 @@ fn tile(block: u32, each: u32, a: &Matrix, b: &Matrix, t: &mut Text) -> String {
         all.len(),
         all.join(", ")
     );
-    let stage_a = stage("a", block, a.row != 1 || a.col == 1, a.row == 1 || a.col == 1);
-    let stage_b = stage("b", block, b.col != 1 && b.row == 1, b.row == 1 || b.col == 1);
+    let stage_a = stage(
+        "a",
+        block,
+        a.row != 1 || a.col == 1,
+        a.row == 1 || a.col == 1,
+    );
+    let stage_b = stage(
+        "b",
+        block,
+        b.col != 1 && b.row == 1,
+        b.row == 1 || b.col == 1,
+    );
     format!(
         "{STORE}
 var<workgroup> s_a: array<vec4<f32>, {words}>;

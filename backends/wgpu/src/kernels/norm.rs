@@ -56,7 +56,11 @@ fn forward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
     }
     let w = input(o, at + 1, FLOATS)?;
     shape(o, at + 1, &w, &[d])?;
-    let b = if centred { optional(o, 5, FLOATS)? } else { None };
+    let b = if centred {
+        optional(o, 5, FLOATS)?
+    } else {
+        None
+    };
     if let Some(b) = &b {
         shape(o, 5, b, &[d])?;
     }
@@ -106,7 +110,12 @@ fn forward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
         binds.operand("b", 5, Access::Read)?;
     }
     let body = t.fill(&body);
-    let pass = binds.pass("norm forward", &body, t.params.clone(), fold(u64::from(n), facts)?)?;
+    let pass = binds.pass(
+        "norm forward",
+        &body,
+        t.params.clone(),
+        fold(u64::from(n), facts)?,
+    )?;
     Ok(Prepared::of(vec![pass]))
 }
 
@@ -227,7 +236,12 @@ fn backward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
         binds.workspace("pb", part_bytes, part_bytes, DType::F32, Access::ReadWrite)?;
     }
     let groups = fold(u64::from(across) * u64::from(parts), facts)?;
-    passes.push(binds.pass("norm weight parts", &t.fill(&body), t.params.clone(), groups)?);
+    passes.push(binds.pass(
+        "norm weight parts",
+        &t.fill(&body),
+        t.params.clone(),
+        groups,
+    )?);
 
     let mut t = Text::default();
     t.param("d", d).param("parts", parts);
@@ -245,9 +259,13 @@ fn backward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
 "
     );
     let mut binds = Binds::new(o, facts);
-    binds
-        .operand("dw", 1, Access::ReadWrite)?
-        .workspace("pw", 0, part_bytes, DType::F32, Access::Read)?;
+    binds.operand("dw", 1, Access::ReadWrite)?.workspace(
+        "pw",
+        0,
+        part_bytes,
+        DType::F32,
+        Access::Read,
+    )?;
     if has_db {
         binds.operand("db", 2, Access::ReadWrite)?.workspace(
             "pb",

@@ -11,7 +11,8 @@ use crossweave_plugin::{DType, Op, Result};
 pub const SIZE: u32 = 64;
 
 /// sqrt(8 / pi): gelu_new is x sigmoid(2 u), which keeps its accuracy in the lower tail.
-const GELU: &str = "fn gelu_u(x: f32) -> f32 { return 1.5957691216 * (x + 0.044715 * x * x * x); }\n";
+const GELU: &str =
+    "fn gelu_u(x: f32) -> f32 { return 1.5957691216 * (x + 0.044715 * x * x * x); }\n";
 
 fn function(o: &Op<'_>, backward: bool) -> Result<String> {
     // Far out a derivative is 0 where its factor may be infinite.
@@ -108,7 +109,15 @@ pub fn activation(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     binds
         .operand("y", 0, Access::ReadWrite)?
         .operand("x", 1, Access::Read)?;
-    each(o, facts, t, head, binds, "let r0 = act(ld_x(x_at(e)));", &[("y", &y)])
+    each(
+        o,
+        facts,
+        t,
+        head,
+        binds,
+        "let r0 = act(ld_x(x_at(e)));",
+        &[("y", &y)],
+    )
 }
 
 /// `activation_bwd`.
@@ -154,7 +163,11 @@ pub fn swiglu_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 5..=5)?;
     flags(o, o.params::<NoParams>()?.flags, 0)?;
     let (dgate, dup) = (output_strided(o, 0, FLOATS)?, output_strided(o, 1, FLOATS)?);
-    let ins = [input(o, 2, FLOATS)?, input(o, 3, FLOATS)?, input(o, 4, FLOATS)?];
+    let ins = [
+        input(o, 2, FLOATS)?,
+        input(o, 3, FLOATS)?,
+        input(o, 4, FLOATS)?,
+    ];
     shape(o, 1, &dup, &dgate.shape)?;
     let mut t = Text::default();
     let mut head = MATH.to_string();
@@ -169,5 +182,13 @@ pub fn swiglu_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     }
     let compute = "let g = ld_gate(gate_at(e)); let u = ld_up(up_at(e)); let d = ld_dy(dy_at(e)); let s = gate(g);
   let r0 = d * u * (s.x + select(g * s.y, 0.0, s.y == 0.0)); let r1 = d * (g * s.x);";
-    each(o, facts, t, head, binds, compute, &[("dgate", &dgate), ("dup", &dup)])
+    each(
+        o,
+        facts,
+        t,
+        head,
+        binds,
+        compute,
+        &[("dgate", &dgate), ("dup", &dup)],
+    )
 }

@@ -15,14 +15,20 @@ pub fn rope(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     let (y, x) = (output_strided(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     let (cos, sin) = (input(o, 2, F32)?, input(o, 3, F32)?);
     let [_, t, h, d] = y.shape[..] else {
-        return invalid(o, format!("x has rank {}, [B, T, H, D] wanted", y.shape.len()));
+        return invalid(
+            o,
+            format!("x has rank {}, [B, T, H, D] wanted", y.shape.len()),
+        );
     };
     shape(o, 1, &x, &y.shape)?;
     shape(o, 3, &sin, &cos.shape)?;
     if cos.shape.len() != 2 || cos.shape[0] != t || u64::from(cos.shape[1]) * 2 > u64::from(d) {
         return invalid(
             o,
-            format!("cos, sin have shape {:?}, [{t}, R/2] with R <= {d} wanted", cos.shape),
+            format!(
+                "cos, sin have shape {:?}, [{t}, R/2] with R <= {d} wanted",
+                cos.shape
+            ),
         );
     }
     for (v, who) in [(&x, "x"), (&y, "y")] {

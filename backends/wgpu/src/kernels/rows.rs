@@ -26,8 +26,10 @@ pub fn rows(facts: &Facts, columns: u32, t: &mut Text) -> String {
         )
     };
     if let Some(size) = super::one_small_subgroup(facts) {
-        t.set("wg", format!("{size}u"))
-            .set("main", head("@builtin(subgroup_invocation_id) lane: u32", size) + "\n  let sub = 0u;");
+        t.set("wg", format!("{size}u")).set(
+            "main",
+            head("@builtin(subgroup_invocation_id) lane: u32", size) + "\n  let sub = 0u;",
+        );
         return "fn all_add(v: f32, lane: u32, sub: u32) -> f32 { return subgroupAdd(v); }
 fn all_max(v: f32, lane: u32, sub: u32) -> f32 { return subgroupMax(v); }
 "
@@ -67,7 +69,10 @@ fn all_max(v: f32, lane: u32, sub: u32) -> f32 { return subgroupMax(v); }
             + &one("all_add", "subgroupAdd", "all + s_part[i]")
             + &one("all_max", "subgroupMax", "max(all, s_part[i])");
     }
-    t.set("main", head("@builtin(local_invocation_index) lane: u32", size) + "\n  let sub = 0u;");
+    t.set(
+        "main",
+        head("@builtin(local_invocation_index) lane: u32", size) + "\n  let sub = 0u;",
+    );
     let one = |name: &str, join: &str| {
         format!(
             "fn {name}(v: f32, lane: u32, sub: u32) -> f32 {{

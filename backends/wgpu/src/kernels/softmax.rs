@@ -115,7 +115,9 @@ pub fn row_of(name: &str, dtype: DType, ignore: Option<i64>, limit: u32, t: &mut
     let load = if dtype == DType::I64 {
         format!("let v = ldb_{name}(o);")
     } else {
-        format!("let b = ldu_{name}(o); let v = vec2<u32>(b, select(0u, 4294967295u, (b >> 31u) == 1u));")
+        format!(
+            "let b = ldu_{name}(o); let v = vec2<u32>(b, select(0u, 4294967295u, (b >> 31u) == 1u));"
+        )
     };
     format!(
         "fn row_of_{name}(o: u32) -> u32 {{ {load} {skip} return select({BAD}, v.x, v.y == 0u && v.x < ${name}_limit); }}\n"
@@ -222,6 +224,11 @@ $main
         .operand("target", 3, Access::Read)?
         .operand("dloss", 4, Access::Read)?;
     let groups = fold(u64::from(n), facts)?;
-    let pass = binds.pass("cross entropy backward", &t.fill(&body), t.params.clone(), groups)?;
+    let pass = binds.pass(
+        "cross entropy backward",
+        &t.fill(&body),
+        t.params.clone(),
+        groups,
+    )?;
     Ok(Prepared::of(vec![pass]))
 }

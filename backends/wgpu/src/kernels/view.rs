@@ -61,7 +61,12 @@ fn offsets(name: &str, dims: &[(u32, u32)], text: &mut Text) -> String {
     for (k, &(n, s)) in dims.iter().enumerate().skip(1).rev() {
         let size = format!("{name}_n{k}");
         text.param(&size, n);
-        let part = times(text, format!("{name}_s{k}"), &format!("{left} - q{k} * ${size}"), s);
+        let part = times(
+            text,
+            format!("{name}_s{k}"),
+            &format!("{left} - q{k} * ${size}"),
+            s,
+        );
         let _ = write!(body, "let q{k} = {left} / ${size}; o += {part}; ");
         left = format!("q{k}");
     }
@@ -84,7 +89,11 @@ impl View {
     /// Offsets of the rows (all dims but the last), as a function `name(r)`.
     pub fn row_offsets(&self, name: &str, text: &mut Text) -> String {
         let outer = self.shape.len().saturating_sub(1);
-        offsets(name, &merge(&self.shape[..outer], &self.stride[..outer]), text)
+        offsets(
+            name,
+            &merge(&self.shape[..outer], &self.stride[..outer]),
+            text,
+        )
     }
 
     /// Stride along the last dim.
@@ -169,7 +178,12 @@ fn who(o: &Op<'_>, i: usize) -> String {
 fn view(o: &Op<'_>, i: usize, l: &Layout, dtypes: &[DType]) -> Result<View> {
     let dtype = match DType::from_id(l.dtype) {
         Some(t) if dtypes.contains(&t) => t,
-        Some(t) => return refuse(o, format!("{}: dtype {} is not supported", who(o, i), t.name())),
+        Some(t) => {
+            return refuse(
+                o,
+                format!("{}: dtype {} is not supported", who(o, i), t.name()),
+            );
+        }
         None => return refuse(o, format!("{}: dtype {:#x} is unknown", who(o, i), l.dtype)),
     };
     let rank = l.rank as usize;
@@ -195,7 +209,10 @@ fn view(o: &Op<'_>, i: usize, l: &Layout, dtypes: &[DType]) -> Result<View> {
     if total > MOST || (total > 0 && reach > MOST) {
         return refuse(
             o,
-            format!("{}: spans more than 2^31 elements, which indices of 32 bits do not reach", who(o, i)),
+            format!(
+                "{}: spans more than 2^31 elements, which indices of 32 bits do not reach",
+                who(o, i)
+            ),
         );
     }
     let dims = merge(&shape, &stride);
@@ -246,7 +263,10 @@ pub fn dense(o: &Op<'_>, i: usize, v: View) -> Result<View> {
 /// Checks that operand `i` has this shape.
 pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[u32]) -> Result<()> {
     if v.shape != want {
-        return invalid(o, format!("{}: shape {:?}, {want:?} wanted", who(o, i), v.shape));
+        return invalid(
+            o,
+            format!("{}: shape {:?}, {want:?} wanted", who(o, i), v.shape),
+        );
     }
     Ok(())
 }
@@ -256,7 +276,11 @@ pub fn per_row(o: &Op<'_>, i: usize, v: &View, n: u32) -> Result<()> {
     if v.total != n {
         return invalid(
             o,
-            format!("{}: {} elements, one for each of {n} rows wanted", who(o, i), v.total),
+            format!(
+                "{}: {} elements, one for each of {n} rows wanted",
+                who(o, i),
+                v.total
+            ),
         );
     }
     Ok(())
@@ -271,8 +295,14 @@ mod tests {
         let mut t = Text::default();
         assert_eq!(merge(&[2, 3, 4], &[12, 4, 1]), [(24, 1)]);
         assert_eq!(merge(&[2, 1, 4], &[9, 77, 2]), [(2, 9), (4, 2)]);
-        assert_eq!(offsets("f", &[], &mut t), "fn f(e: u32) -> u32 { return 0u; }\n");
-        assert_eq!(offsets("f", &[(5, 1)], &mut t), "fn f(e: u32) -> u32 { return e; }\n");
+        assert_eq!(
+            offsets("f", &[], &mut t),
+            "fn f(e: u32) -> u32 { return 0u; }\n"
+        );
+        assert_eq!(
+            offsets("f", &[(5, 1)], &mut t),
+            "fn f(e: u32) -> u32 { return e; }\n"
+        );
         let s = offsets("g", &[(2, 9), (4, 2)], &mut t);
         assert_eq!(
             t.fill(&s),

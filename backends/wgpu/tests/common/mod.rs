@@ -31,8 +31,12 @@ pub fn open(config: &[(&str, &str)]) -> Option<Bench> {
     device(config).map(|d| Bench::on(d, true))
 }
 
-/// Ops this back end answers itself.
+/// Every op but the products.
 pub fn claimed(id: u32) -> bool {
-    let fused = (op::LAYER_NORM_FWD..=op::EMBEDDING_BWD).contains(&id);
-    !fused && id != op::MATMUL
+    !products(id)
+}
+
+/// The ops whose kernels take a software driver long to compile: in a program of their own.
+pub fn products(id: u32) -> bool {
+    [op::MATMUL, op::ATTENTION_FWD, op::ATTENTION_BWD].contains(&id)
 }
