@@ -1,0 +1,91 @@
+//! Small models train on this back end to the CPU's loss curve, and after the first step nothing is compiled.
+
+#[path = "../../../engine/tests/common/mod.rs"]
+mod job;
+
+use crossweave_backend_wgpu::Wgpu;
+use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
+use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, RawPlugin, Result};
+use crossweave_nn::ModelSpec;
+use std::time::Duration;
+
+/// One rank meets nobody.
+struct Nobody;
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, key: &str, _: Duration) -> Result<Vec<u8>> {
+        Err(Error::new(Code::Invalid, "get", key))
+    }
+}
+
+fn counter(d: &Device, key: &str) -> u64 {
+    let text = d.attr(key).expect("a counter");
+    String::from_utf8(text).unwrap().parse().expect("a number")
+}
+
+const STEPS: u64 = 50;
+const BATCH: u64 = 3;
+
+/// Losses of every step; `first` is called behind the first one, when its work has ended.
+fn losses(null: &Plugin, device: &Device, model: &ModelSpec, mut first: impl FnMut()) -> Vec<f64> {
+    let spec = RankSpec {
+        batch: BATCH,
+        ..job::spec(1, 1)
+    };
+    let units = job::units(model);
+    let null = null.open(0).unwrap();
+    let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
+    let mut t = Trainer::new(device, units, spec, &dry, &Nobody).unwrap();
+    t.init().unwrap();
+    let mut all = vec![];
+    for step in 0..STEPS {
+        let at = |i: u64| (((step * 7919 + i * i * 31 + i * 17) >> 2) % 37) as i32;
+        let tokens: Vec<i32> = (0..BATCH * job::SEQ).map(at).collect();
+        let targets: Vec<i32> = (1..=BATCH * job::SEQ).map(at).collect();
+        let batch = MicroBatch {
+            tokens: &tokens,
+            targets: &targets,
+            first_sequence: 0,
+        };
+        t.step(&[batch], 3e-3).unwrap();
+        all.extend(t.metrics().unwrap().iter().map(|m| m.loss));
+        if step == 0 {
+            first();
+        }
+    }
+    all
+}
+
+/// One process keeps the configuration of its first device, so this is one test.
+#[test]
+fn gpt2_and_llama_follow_the_cpu_and_compile_nothing_after_the_first_step() {
+    let host = HostServices::builder().config("wgpu.devices", "2").build();
+    let raw = RawPlugin::from_static::<Wgpu>(&host).expect("the backend loads");
+    let wgpu = Plugin::new(raw);
+    let job::World { cpu, null } = job::world();
+    for (name, model) in [("gpt2", job::gpt2(2, 0.1)), ("llama", job::llama(2))] {
+        let device = match wgpu.open(0) {
+            Ok(d) => d,
+            Err(e) => return eprintln!("skipped: no adapter ({e})"),
+        };
+        let want = losses(&null, &cpu.open(0).unwrap(), &model, || {});
+        let mut made = 0;
+        let got = losses(&null, &device, &model, || {
+            made = counter(&device, "wgpu.pipelines");
+        });
+        assert_eq!(got.len() as u64, STEPS, "{name}");
+        for (step, (a, b)) in want.iter().zip(&got).enumerate() {
+            let off = (a - b).abs() / a.abs();
+            assert!(off <= 1e-4, "{name} step {step}: {b}, on the CPU {a}");
+        }
+        assert!(
+            want[STEPS as usize - 1] < want[0],
+            "{name}: the loss does not fall"
+        );
+        assert!(made > 0, "{name}: the first step compiles");
+        let all = counter(&device, "wgpu.pipelines");
+        assert_eq!(all, made, "{name}: pipelines compiled after the first step");
+    }
+}

@@ -1,0 +1,78 @@
+//! What a launch costs the host: small ops on one stream of any back end, the time to enqueue them and the time until they have ended.
+//!
+//! `cargo run --release -p crossweave-benches --bin launches -- [cpu|null|PLUGIN.so] [LAUNCHES]`; of a plugin that counts what its own threads
+//! do (`NAME.dispatches`, `NAME.encode_ns`, …) also that.
+
+#![forbid(unsafe_code)]
+
+use crossweave_hal::abi::{Layout, op};
+use crossweave_hal::{
+    Buffer, DType, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Tag, loader,
+};
+use std::path::Path;
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let name = args.first().map_or("cpu", String::as_str);
+    let n: u32 = args.get(1).map_or(Ok(10_000), |s| s.parse())?;
+    let host = HostServices::builder().build();
+    let raw = match name {
+        "cpu" => RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?,
+        "null" => RawPlugin::from_static::<crossweave_backend_null::Null>(&host)?,
+        file => loader::load(Path::new(file), &host)?,
+    };
+    let plugin = Plugin::new(raw);
+    let device = plugin.open(0)?;
+    let stream = device.stream("bench", 0)?;
+    let x = device.alloc(&stream, 4096, Tag::Activation)?;
+    let y = device.alloc(&stream, 4096, Tag::Activation)?;
+    let l = Layout::contiguous(DType::F32, &[1024]);
+    let params = op::NoParams::default();
+    let k = device.prepare(
+        &OpRequest::new(op::ADD, &[l, l, l], params.as_bytes()),
+        &NoDecompose,
+    )?;
+    let whole = |b| Some(Buffer::region(b, 0, 4096));
+    stream.fill(x.region(0, 4096), 0, 4)?;
+    stream.fill(y.region(0, 4096), 0, 4)?;
+    let counters = ["dispatches", "submits", "encode_ns", "bind_groups"];
+    let read = || {
+        counters.map(|c| {
+            let key = format!("{}.{c}", plugin.name());
+            let text = device
+                .attr(&key)
+                .ok()
+                .and_then(|b| String::from_utf8(b).ok());
+            text.and_then(|t| t.parse::<u64>().ok())
+        })
+    };
+    // The first round warms caches up.
+    for round in ["cold", "warm", "warm"] {
+        stream.sync(None)?;
+        let before = read();
+        let began = Instant::now();
+        for _ in 0..n {
+            stream.launch(&k, &[whole(&y), whole(&y), whole(&x)], &[])?;
+        }
+        let enqueued = began.elapsed();
+        stream.sync(None)?;
+        let ended = began.elapsed();
+        let each = |d: std::time::Duration| d.as_nanos() as f64 / 1e3 / f64::from(n);
+        println!(
+            "{name} {round}: {n} launches, {:.2} us each to enqueue, {:.2} us each until the end",
+            each(enqueued),
+            each(ended)
+        );
+        for ((c, a), b) in counters.iter().zip(before).zip(read()) {
+            if let (Some(a), Some(b)) = (a, b) {
+                println!(
+                    "  {c}: {} ({:.3} a launch)",
+                    b - a,
+                    (b - a) as f64 / f64::from(n)
+                );
+            }
+        }
+    }
+    Ok(())
+}
