@@ -41,7 +41,8 @@ fn losses(null: &Plugin, device: &Device, model: &ModelSpec, mut first: impl FnM
     t.init().unwrap();
     let mut all = vec![];
     for step in 0..STEPS {
-        let at = |i: u64| (((step * 7919 + i * i * 31 + i * 17) >> 2) % 37) as i32;
+        // A few batches over and over, so that there is something to learn.
+        let at = |i: u64| (((step % 4 * 7919 + i * i * 31 + i * 17) >> 2) % 37) as i32;
         let tokens: Vec<i32> = (0..BATCH * job::SEQ).map(at).collect();
         let targets: Vec<i32> = (1..=BATCH * job::SEQ).map(at).collect();
         let batch = MicroBatch {
@@ -80,10 +81,9 @@ fn gpt2_and_llama_follow_the_cpu_and_compile_nothing_after_the_first_step() {
             let off = (a - b).abs() / a.abs();
             assert!(off <= 1e-4, "{name} step {step}: {b}, on the CPU {a}");
         }
-        assert!(
-            want[STEPS as usize - 1] < want[0],
-            "{name}: the loss does not fall"
-        );
+        let mean = |l: &[f64]| l.iter().sum::<f64>() / l.len() as f64;
+        let ends = (mean(&got[..4]), mean(&got[got.len() - 4..]));
+        assert!(ends.1 < ends.0, "{name}: the loss does not fall: {ends:?}");
         assert!(made > 0, "{name}: the first step compiles");
         let all = counter(&device, "wgpu.pipelines");
         assert_eq!(all, made, "{name}: pipelines compiled after the first step");
