@@ -237,7 +237,7 @@ fn lanes(subgroup: u32, rows: u32, t: &mut Text) -> String {
     let load_b = "vec4<f32>(ld_b(o + jb.x), ld_b(o + jb.y), ld_b(o + jb.z), ld_b(o + jb.w))";
     let mut steps = String::new();
     for s in 0..subgroup {
-        let _ = write!(steps, "{{ let o = ob + {s}u * $b_row; let y = {load_b};\n");
+        let _ = writeln!(steps, "{{ let o = ob + {s}u * $b_row; let y = {load_b};");
         for r in 0..rows {
             let _ = writeln!(steps, "c{r} += subgroupBroadcast(a{r}, {s}u) * y;");
         }

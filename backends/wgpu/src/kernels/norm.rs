@@ -121,7 +121,7 @@ fn forward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
 
 /// A loop that stores `one` (of column `c`) in a dense row: by twos where two 16-bit elements are a word, which then needs no merging.
 pub fn row_store(y: &View, d: u32, one: &str, name: &str) -> String {
-    if y.dtype != DType::F32 && d % 2 == 0 {
+    if y.dtype != DType::F32 && d.is_multiple_of(2) {
         return format!(
             "  for (var e = 2u * lane; e < $d; e += 2u * $wg) {{
     var c = e; let first = {one};
