@@ -55,8 +55,7 @@ fn dense(shape: &[u64]) -> Vec<i64> {
 }
 
 fn case(what: &str, id: u32, params: &[u8], operands: &[(DType, &[u64])], flops: f64) -> Case {
-    let size =
-        |(t, s): &(DType, &[u64])| (s.iter().product::<u64>() * u64::from(t.bits())) as f64 / 8.0;
+    let size = |(t, s): &(DType, &[u64])| (s.iter().product::<u64>() * t.bits()) as f64 / 8.0;
     Case {
         what: what.into(),
         id,
@@ -307,7 +306,7 @@ fn run() -> Fallible<()> {
     let threads = o.number("threads", 2)?;
     let rounds = o.number("rounds", 5)?;
     o.done()?;
-    let mut host = HostServices::builder().threads(threads as u32);
+    let mut host = HostServices::builder().threads(threads as usize);
     for pair in config.split(',').filter(|p| !p.is_empty()) {
         let (k, v) = pair
             .split_once('=')
