@@ -1,6 +1,8 @@
 //! The command line, stated once: subcommands, flags, and an example with each.
 
+pub use crate::explain::ExplainArgs;
 use crate::ranks::Ranks;
+pub use crate::replay::ReplayArgs;
 use clap::builder::TypedValueParser as _;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -65,11 +67,21 @@ pub enum Command {
         after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on a device of nothing, whose ledgers count what the real one's will.\nBytes are those of one rank; elements and calls those of one optimizer step. Formulas: docs/zero.md."
     )]
     Plan(PlanArgs),
+    /// Show the route of every op and collective of a step on a back end, what a call costs, and what would improve it
+    #[command(
+        after_help = "Examples:\n  crossweave explain train.json\n  crossweave explain train.json --plugin ./libcrossweave_acme.so --ranks 2\n  crossweave explain train.json --write-lock routes.json\n  crossweave explain train.json --lock routes.json\n  crossweave explain train.json --layer lacks=attention_bwd+matmul:bf16\n\nNothing is trained: the step is rehearsed on a device of nothing, and every op it launches is prepared on the back end. Routes, best\nfirst: native, elementwise_program, mixed, primitives, wider (cast, run in f32, cast back), host (only with run.allow_host_ops).\n--lock ends with status 1 when a route is worse than in the file, or costs more launches."
+    )]
+    Explain(ExplainArgs),
     /// Estimate memory, traffic and time of a model from formulas alone
     #[command(
         after_help = "Examples:\n  crossweave estimate gpt2-xl\n  crossweave estimate 7.5B --ranks 64\n  crossweave estimate gpt3-175b --accounting fp32\n  crossweave estimate gpt3-175b --time --tflops 34.5 --tokens 300B\n  crossweave estimate 10B --device-memory 32GB --host 1.5TB --keep inputs\n  crossweave estimate 1T --nodes 1 --host 1.5TB --nvme 28TB\n\nMODEL is a preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-6.7b, gpt3-13b, turing-17b, gpt3-175b, mt-nlg-530b, gpt-1t,\nllama-7b, llama-13b, llama-65b, llama2-70b, llama3-8b, llama3-70b, llama3-405b) or a number of parameters.\nFor a config of your own, `crossweave plan CONFIG.json --ranks N` gives exact figures."
     )]
     Estimate(EstimateArgs),
+    /// Make the calls of a recorded run on a back end, without model or data, and compare what comes back
+    #[command(
+        after_help = "Examples:\n  crossweave train train.json --steps 3 --layer record=run.calls\n  crossweave replay run.calls\n  crossweave replay run.calls --plugin ./libcrossweave_acme.so --rtol 1e-4\n\nThe file holds every call at the boundary of the back end with the bytes that went to the device and came back (docs/layers.md)."
+    )]
+    Replay(ReplayArgs),
     /// Write a run's report: one self-contained HTML page
     #[command(
         after_help = "Examples:\n  crossweave report runs/quickstart\n  crossweave report runs/quickstart --tensorboard"
@@ -270,6 +282,10 @@ pub struct BackendArgs {
     /// Back end from this plugin file
     #[arg(long, value_name = "PATH")]
     pub plugin: Option<PathBuf>,
+    /// Put the back end inside a layer, outermost last: validate, trace=FILE, record=FILE, fault=CALL:N:CODE, throttle=CALL:RATE, lacks=OP[:TYPE], or a
+    /// library (docs/layers.md)
+    #[arg(long = "layer", value_name = "NAME[=SPEC]")]
+    pub layers: Vec<String>,
 }
 
 /// A language to write a plugin in.

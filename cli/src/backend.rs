@@ -2,6 +2,7 @@
 
 use crate::args::BackendArgs;
 use crate::error::{CliError, Result};
+use crate::layers;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_hal::loader::{Found, discover, file_name, find, load, search_dirs};
@@ -116,8 +117,13 @@ pub fn open_linked(name: &str, host: &HostServices) -> Result<Plugin> {
 /// the plugin path.
 ///
 /// # Errors
-/// A name that is nowhere, with what is there; a plugin that cannot be used; a file whose name is not the one asked for.
+/// A name that is nowhere, with what is there; a plugin that cannot be used; a file whose name is not the one asked for; a layer that is none.
 pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plugin> {
+    layers::apply(bare(args, configured, host)?, &args.layers, host)
+}
+
+/// The same outside of any layer.
+fn bare(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plugin> {
     if let Some(path) = &args.plugin {
         let plugin = Plugin::new(load(path, host)?);
         if let Some(name) = args.backend.as_deref().filter(|n| *n != plugin.name()) {
@@ -162,6 +168,15 @@ pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Resu
         other => CliError::from(other),
     })?;
     Ok(Plugin::new(load(&path, host)?))
+}
+
+/// Lets `device` leave to the linked CPU what it can compute by no other route.
+///
+/// # Errors
+/// When the CPU refuses its configuration.
+pub fn allow_host_ops(device: &Device, host: &HostServices, rank: u32) -> Result<()> {
+    device.allow_host_ops(&open_device(&open_linked("cpu", host)?, rank)?);
+    Ok(())
 }
 
 /// Who carries collectives between back ends in one process: the linked CPU's, over pinned memory all of them reach.

@@ -11,10 +11,12 @@ mod configs;
 mod conform;
 mod error;
 mod estimate;
+mod explain;
 mod flight;
 mod generate;
 mod handshake;
 mod infer;
+mod layers;
 mod model;
 mod new_plugin;
 mod plan;
@@ -24,6 +26,8 @@ mod predict_pipeline;
 mod probe;
 mod processes;
 mod ranks;
+mod rehearse;
+mod replay;
 mod report;
 mod reports;
 mod say;
@@ -64,7 +68,9 @@ fn run(command: Command) -> Result<()> {
         Command::NewPlugin(a) => new_plugin::run(&a),
         Command::Config { action } => configs::run(action),
         Command::Plan(a) => plan::run(&a),
+        Command::Explain(a) => explain::run(&a),
         Command::Estimate(a) => estimate::run(&a),
+        Command::Replay(a) => replay::run(&a),
         Command::Report(a) => reports::run(&a),
         Command::Flight(a) => flight::run(&a),
         Command::Checkpoint { action } => checkpoints::run(action),

@@ -2,30 +2,16 @@
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
-use crate::error::{CliError, Result};
+use crate::error::Result;
 use crate::predict_offload::Homes;
+use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
-use crate::{configs, model, predict, predict_pipeline, source};
-use crossweave_config::{Data, Given, Model};
-use crossweave_data::Tokenizer;
+use crate::{configs, predict, predict_pipeline};
 use crossweave_engine::{PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run};
-use crossweave_hal::{Board, Bootstrap};
+use crossweave_hal::Board;
 use serde_json::json;
 use std::fmt::Write;
-use std::time::Duration;
-
-/// The device of nothing meets nobody: any id will do.
-struct Nobody;
-
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// Runs the command.
 ///
@@ -37,37 +23,11 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     homes.home(&mut config)?;
     let device = crate::estimate::device(&args.device)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
-    let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
-        config.resolve(ranks)?;
-        return Err(CliError::refused(
-            "the config has no model or no data",
-            "add it",
-        ));
-    };
-    // No text is read: a plan needs sizes only.
-    let spec = source::spec(data, Some(model))?;
-    let mut vocab = None;
-    let mut given = Given::default();
-    let length = match data {
-        Data::Tokens(d) => {
-            let file = crossweave_data::GivenTokens::open(d.tokens.as_ref(), &d.key, None)?;
-            given = Given {
-                batch: Some(file.batch()),
-                steps: Some(file.steps()),
-                width: None,
-            };
-            Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1)
-        }
-        Data::Text(d) => {
-            if let (Some(t), Model::New(_)) = (&spec.tokenizer, model) {
-                vocab = Some(Tokenizer::open(t, spec.model_vocab)?.vocab_size() as u64);
-            }
-            d.seq_len
-        }
-    };
-    let resolved = config.resolve_given(ranks, given)?;
-    let source = model::of_config(&resolved.model, vocab)?;
-    let seq = length.unwrap_or_else(|| source.spec.model().max_positions());
+    let Rehearsal {
+        resolved,
+        source,
+        seq,
+    } = Rehearsal::of(config, ranks)?;
     let host = host(ranks as u32, None, None);
     let plugin = open_linked("null", &host)?;
     let null = plugin.open(0)?;

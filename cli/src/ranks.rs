@@ -164,6 +164,7 @@ impl Crew {
                     let args = BackendArgs {
                         plugin: is_path(&p.name).then(|| p.name.clone().into()),
                         backend: None,
+                        layers: args.layers.clone(),
                     };
                     let plugin = backend::choose(&args, &p.name, host).and_then(|plugin| {
                         backend::count(&plugin)?;

@@ -456,6 +456,8 @@ pub struct Run {
     pub comm_timeout_s: f64,
     /// Every op's results are looked at, and the first that is not finite ends the run with its place.
     pub find_nan: bool,
+    /// Ops that the device can run by no other route are computed on the host.
+    pub allow_host_ops: bool,
 }
 
 /// Compute types.

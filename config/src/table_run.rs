@@ -347,6 +347,11 @@ const RUN: Table = Table {
             "false",
             "look at every op's results and say where the first NaN or infinity begins; slow",
         ),
+        flag(
+            "allow_host_ops",
+            "false",
+            "compute ops that the device can run by no other route on the host, through pinned memory; slow, and told when it happens",
+        ),
     ],
 };
 

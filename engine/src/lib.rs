@@ -51,7 +51,7 @@ pub use ledger::RankLedger;
 pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
 pub use optim::assign;
 pub use pipeline::PipelineSpec;
-pub use predict::{Prediction, predict};
+pub use predict::{Prediction, predict, rehearse};
 pub use scale::Precision;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use shards::{Shard, ShardPart, Snapshot};

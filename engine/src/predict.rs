@@ -30,22 +30,9 @@ pub struct Prediction {
 /// # Errors
 /// What a step can fail with.
 pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
-    let spec = &trainer.spec;
-    let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
-    let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.own_micro_batches()))
-        .map(|m| MicroBatch {
-            tokens: &tokens,
-            targets: &tokens,
-            first_sequence: m * spec.batch,
-        })
-        .collect();
     let start = trainer.ledger();
     let mut after = vec![start.clone()];
-    for _ in 0..3 {
-        trainer.step(&batches, 0.0)?;
-        trainer.metrics()?;
-        after.push(trainer.ledger());
-    }
+    rehearse(trainer, 3, &mut |t| after.push(t.ledger()))?;
     let collectives = |i: usize| less(&after[i].collectives, &after[i - 1].collectives);
     let moved = |pick: fn(&MemoryReport) -> &BTreeMap<String, u64>| {
         let (last, before) = (pick(&after[3].memory), pick(&after[2].memory));
@@ -63,6 +50,33 @@ pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
         from_host: moved(|m| &m.from_host),
         steady: after[3].memory.clone(),
     })
+}
+
+/// Walks `steps` steps of a trainer on tokens that are all 0, and calls `after` at the end of each. On the device of nothing this costs
+/// nothing and asks for all that training would.
+///
+/// # Errors
+/// What a step can fail with.
+pub fn rehearse(
+    trainer: &mut Trainer,
+    steps: u32,
+    after: &mut dyn FnMut(&mut Trainer),
+) -> Result<()> {
+    let spec = &trainer.spec;
+    let tokens = vec![0i32; (spec.batch * spec.seq_len) as usize];
+    let batches: Vec<MicroBatch<'_>> = (0..u64::from(spec.own_micro_batches()))
+        .map(|m| MicroBatch {
+            tokens: &tokens,
+            targets: &tokens,
+            first_sequence: m * spec.batch,
+        })
+        .collect();
+    for _ in 0..steps {
+        trainer.step(&batches, 0.0)?;
+        trainer.metrics()?;
+        after(trainer);
+    }
+    Ok(())
 }
 
 /// The lines of `now` without what they counted `before`.

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, Home, HostBuffer};
 use crate::call::check;
 use crate::carrier::{Carrier, Fault};
 use crate::error::{Code, Error, Result};
-use crate::kernel::{Kernel, KernelInner, OpRequest};
+use crate::kernel::{Kernel, KernelInner, OpRequest, Route, Within};
 use crate::ledger::{
     BridgeLine, CollectiveLedger, CollectiveLine, MemoryLedger, MemoryReport, Tag,
 };
@@ -34,6 +34,16 @@ impl Plugin {
     /// default the ranks of one plugin do.
     pub fn on_board(&self, board: &Board) -> Plugin {
         Plugin(self.0.clone(), board.clone())
+    }
+    /// The same plugin inside a layer, with its ranks on the same board.
+    ///
+    /// # Errors
+    /// What `wrap` fails with.
+    pub fn layered<E>(
+        &self,
+        wrap: impl FnOnce(RawPlugin) -> std::result::Result<RawPlugin, E>,
+    ) -> std::result::Result<Plugin, E> {
+        Ok(Plugin(Arc::new(wrap((*self.0).clone())?), self.1.clone()))
     }
     /// Where its ranks check each other.
     pub fn board(&self) -> &Board {
@@ -102,6 +112,7 @@ impl Plugin {
             streams: RwLock::new(vec![]),
             kernels: Mutex::new(HashMap::new()),
             carrier: Mutex::new(None),
+            host_ops: Mutex::new(None),
             fault: Arc::default(),
             watch: Arc::default(),
         })))
@@ -164,6 +175,8 @@ pub(crate) struct DeviceInner {
     pub streams: RwLock<Vec<Arc<StreamCore>>>,
     kernels: Mutex<HashMap<OpRequest, Arc<KernelInner>>>,
     carrier: Mutex<Option<Carrier>>,
+    /// Computes what this device cannot, where that is allowed.
+    host_ops: Mutex<Option<Device>>,
     pub fault: Arc<Fault>,
     pub watch: Arc<Watch>,
 }
@@ -559,16 +572,47 @@ impl Device {
 
     /// Prepares an op; the same request gives the same kernel. `decompose` answers for fused ops the device lacks.
     pub fn prepare(&self, op: &OpRequest, decompose: &dyn Decompose) -> Result<Kernel> {
+        self.prepare_within(op, decompose, Within::Caller)
+    }
+
+    pub(crate) fn prepare_within(
+        &self,
+        op: &OpRequest,
+        decompose: &dyn Decompose,
+        within: Within,
+    ) -> Result<Kernel> {
         let known = lock(&self.0.kernels).get(op).cloned();
-        let inner = match known {
+        let fits =
+            |k: &Arc<KernelInner>| within == Within::Caller || !matches!(k.route, Route::Host(_));
+        let inner = match known.filter(fits) {
             Some(k) => k,
             None => {
-                let k = Kernel::prepare(self, op, decompose)?;
+                let k = Kernel::prepare(self, op, decompose, within)?;
                 lock(&self.0.kernels).insert(op.clone(), k.clone());
                 k
             }
         };
         Ok(Kernel::wrap(inner, self))
+    }
+
+    /// From now on ops that this device can run by no other route are computed by `host`, a device that computes on host memory and imports
+    /// host addresses: operands are copied to pinned memory, the host computes while the stream waits, results are copied back. Each such
+    /// call stalls the stream and the caller.
+    pub fn allow_host_ops(&self, host: &Device) {
+        *lock(&self.0.host_ops) = Some(host.clone());
+    }
+    pub(crate) fn host_ops(&self) -> Option<Device> {
+        lock(&self.0.host_ops).clone()
+    }
+    /// The ops prepared so far that are computed on the host.
+    pub fn ops_on_host(&self) -> Vec<String> {
+        let kernels = lock(&self.0.kernels);
+        let on_host = kernels
+            .iter()
+            .filter(|(_, k)| matches!(k.route, Route::Host(_)));
+        let mut all: Vec<String> = on_host.map(|(r, _)| r.describe()).collect();
+        all.sort();
+        all
     }
 
     /// The memory ledger.

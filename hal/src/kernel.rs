@@ -1,12 +1,15 @@
-//! Prepared ops: native where the device has the op, the core's one decomposition where it has not; the same type either way.
+//! Prepared ops: native where the device has the op, the core's one decomposition where it has not, then the same in a wider type, then,
+//! only where the caller allows it, on the host; the same type either way.
 
 use crate::buffer::Buffer;
 use crate::call::check;
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
+use crate::hostop::HostOp;
 use crate::ledger::Tag;
-use crate::recipe::{Decompose, Prepared, Recipe};
+use crate::recipe::{Decompose, Prepared};
 use crate::stream::{Operand, Stream};
+use crate::wider;
 use crossweave_abi as abi;
 use crossweave_abi::op;
 use std::sync::Arc;
@@ -95,25 +98,21 @@ pub(crate) enum Route {
         release: Option<unsafe extern "C" fn(abi::Handle)>,
     },
     Recipe(Prepared),
+    /// Cast, run in f32, cast back.
+    Wider(Prepared),
+    /// On the host device, through pinned memory.
+    Host(HostOp),
 }
 
 pub(crate) struct KernelInner {
-    route: Route,
-    request: OpRequest,
+    pub(crate) route: Route,
+    pub(crate) request: OpRequest,
     /// Bit i: operand i is written (operands past 63 repeat the last group, see `writes`).
     write_bits: u64,
-    workspace: u64,
-    tier: u32,
-}
-
-impl KernelInner {
-    /// Launches one call costs.
-    pub fn launches(&self) -> usize {
-        match &self.route {
-            Route::Native { .. } => 1,
-            Route::Recipe(p) => p.explain().1,
-        }
-    }
+    pub(crate) workspace: u64,
+    pub(crate) tier: u32,
+    /// The plugin's estimate in nanoseconds, or 0.
+    pub(crate) est_ns: u64,
 }
 
 impl Drop for KernelInner {
@@ -129,11 +128,58 @@ impl Drop for KernelInner {
     }
 }
 
+/// Whose op is prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Within {
+    /// A caller's.
+    Caller,
+    /// A step of a decomposition: never on the host by itself, because the whole op goes there in one round trip.
+    Recipe,
+}
+
+/// The route of an op the device refuses (02 §3.5): decomposition, the same in a wider type, the host. `refused`: what the device said.
+fn fallback(
+    device: &Device,
+    request: &OpRequest,
+    decompose: &dyn Decompose,
+    within: Within,
+    refused: Error,
+) -> Result<Route> {
+    let mut why = refused;
+    if let Some(r) = decompose.recipe(request) {
+        match r.prepare(device, decompose) {
+            Ok(p) => return Ok(Route::Recipe(p)),
+            Err(e) if e.code == Code::Unsupported => why = e.context("its decomposition"),
+            Err(e) => return Err(e.context("its decomposition")),
+        }
+    }
+    if let Some(r) = wider::recipe(request) {
+        match r.prepare(device, decompose) {
+            Ok(p) => return Ok(Route::Wider(p)),
+            // What the op itself lacks says more than what its wider form lacks.
+            Err(e) if e.code == Code::Unsupported => {}
+            Err(e) => return Err(e.context("the same in f32")),
+        }
+    }
+    if within == Within::Recipe {
+        return Err(why);
+    }
+    match device.host_ops() {
+        Some(host) => HostOp::prepare(&host, request, decompose)
+            .map(Route::Host)
+            .map_err(|e| e.context("on the host")),
+        None => {
+            why.message += "; run.allow_host_ops computes such ops on the host";
+            Err(why)
+        }
+    }
+}
+
 /// A prepared op. Clone shares it.
 #[derive(Clone)]
 pub struct Kernel {
     pub(crate) inner: Arc<KernelInner>,
-    _device: Device,
+    device: Device,
 }
 
 const STACK: usize = 24;
@@ -142,7 +188,7 @@ impl Kernel {
     pub(crate) fn wrap(inner: Arc<KernelInner>, device: &Device) -> Kernel {
         Kernel {
             inner,
-            _device: device.clone(),
+            device: device.clone(),
         }
     }
 
@@ -150,49 +196,35 @@ impl Kernel {
         device: &Device,
         request: &OpRequest,
         decompose: &dyn Decompose,
+        within: Within,
     ) -> Result<Arc<KernelInner>> {
         let mut write_bits = 0u64;
         for i in 0..request.operands.len().min(64) {
             write_bits |= (request.writes(i) as u64) << i;
         }
-        let (route, workspace, tier) = match native(device, request) {
-            Ok((handle, release, plan)) => (
-                Route::Native { handle, release },
-                plan.workspace_bytes,
-                plan.tier,
-            ),
-            Err(e) if e.code == Code::Unsupported => match decompose.recipe(request) {
-                Some(r) => {
-                    let p = Recipe::prepare(r, device, decompose).map_err(|e| {
-                        e.context(format!("decomposition of {}", request.describe()))
-                    })?;
-                    (Route::Recipe(p), 0, 0)
-                }
-                None => {
-                    return Err(e.context(format!(
-                        "{} on {}",
-                        request.describe(),
-                        device.plugin().name()
-                    )));
-                }
-            },
-            Err(e) => {
-                return Err(e.context(format!(
-                    "{} on {}",
-                    request.describe(),
-                    device.plugin().name()
-                )));
+        let at = || format!("{} on {}", request.describe(), device.plugin().name());
+        let (route, plan) = match native(device, request) {
+            Ok((handle, release, plan)) => (Route::Native { handle, release }, Some(plan)),
+            Err(e) if e.code == Code::Unsupported => {
+                let route = fallback(device, request, decompose, within, e);
+                (route.map_err(|e| e.context(at()))?, None)
             }
+            Err(e) => return Err(e.context(at())),
         };
         Ok(Arc::new(KernelInner {
             route,
             request: request.clone(),
             write_bits,
-            workspace,
-            tier,
+            workspace: plan.map_or(0, |p| p.workspace_bytes),
+            tier: plan.map_or(0, |p| p.tier),
+            est_ns: plan.map_or(0, |p| p.est_ns),
         }))
     }
 
+    /// The device it was prepared on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
     /// What was prepared.
     pub fn request(&self) -> &OpRequest {
         &self.inner.request
@@ -201,17 +233,6 @@ impl Kernel {
     pub fn is_native(&self) -> bool {
         matches!(self.inner.route, Route::Native { .. })
     }
-    /// Route in one word, and launches a call costs.
-    pub fn explain(&self) -> (&'static str, usize) {
-        match &self.inner.route {
-            Route::Native { .. } => (
-                ["native", "native", "tuned"][self.inner.tier.min(2) as usize],
-                1,
-            ),
-            Route::Recipe(p) => p.explain(),
-        }
-    }
-
     pub(crate) fn launch(
         &self,
         stream: &Stream,
@@ -227,7 +248,8 @@ impl Kernel {
             ));
         }
         match &k.route {
-            Route::Recipe(p) => p.launch(stream, operands, dynamic),
+            Route::Recipe(p) | Route::Wider(p) => p.launch(stream, operands, dynamic),
+            Route::Host(h) => h.launch(stream, &k.request, operands, dynamic),
             Route::Native { handle, .. } => {
                 let mut small = [abi::Span::NULL; STACK];
                 let mut large = vec![];

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// The ABI major this host speaks: the number in the entry symbol's name.
 pub const ABI_MAJOR: u32 = 1;
+/// The symbol a layer exports.
+pub const LAYER_NAME: &str = "crossweave_layer_v1";
 /// The least minor of a plugin this host accepts.
 pub const MIN_PLUGIN_MINOR: u32 = 0;
 
@@ -49,8 +51,8 @@ pub enum LoadError {
     },
     #[error("plugin {}: the system cannot open it: {why}", path.display())]
     Open { path: PathBuf, why: String },
-    #[error("plugin {}: the symbol {} is missing though its manifest states ABI {ABI_MAJOR}; export it", path.display(), abi::ENTRY_NAME)]
-    NoEntry { path: PathBuf },
+    #[error("plugin {}: the symbol {symbol} is missing though its manifest states ABI {ABI_MAJOR}; export it", path.display())]
+    NoEntry { path: PathBuf, symbol: &'static str },
     #[error("plugin {who}: {} failed: {error}", abi::ENTRY_NAME)]
     Entry { who: String, error: Error },
     #[error(
@@ -239,8 +241,8 @@ fn open(file: &OsStr) -> Result<&'static libloading::Library, String> {
     Ok(Box::leak(Box::new(lib)))
 }
 
-/// Loads the plugin in `path`.
-pub fn load(path: &Path, host: &HostServices) -> Result<RawPlugin, LoadError> {
+/// Opens the library in `path`, once its manifest fits and what it needs is there.
+fn open_checked(path: &Path) -> Result<&'static libloading::Library, LoadError> {
     let m = check_major(Manifest::read(path)?, path)?;
     for need in &m.needs {
         let mut why = Vec::new();
@@ -257,22 +259,76 @@ pub fn load(path: &Path, host: &HostServices) -> Result<RawPlugin, LoadError> {
     }
     // A bare file name would be searched for on the system's path instead of here.
     let full = std::path::absolute(path).unwrap_or_else(|_| path.into());
-    let lib = open(full.as_os_str()).map_err(|why| LoadError::Open {
+    open(full.as_os_str()).map_err(|why| LoadError::Open {
         path: path.into(),
         why,
-    })?;
+    })
+}
+
+/// Loads the plugin in `path`.
+pub fn load(path: &Path, host: &HostServices) -> Result<RawPlugin, LoadError> {
+    let lib = open_checked(path)?;
     // SAFETY: the symbol's name carries its type and major version.
     let entry = unsafe { lib.get::<EntryFn>(abi::ENTRY_NAME.as_bytes()) };
     let Ok(entry) = entry else {
-        return Err(LoadError::NoEntry { path: path.into() });
+        let symbol = abi::ENTRY_NAME;
+        return Err(LoadError::NoEntry {
+            path: path.into(),
+            symbol,
+        });
     };
     // SAFETY: an entry of this name keeps the contract of the header.
-    let mut raw = unsafe { start(*entry, host, path.display().to_string())? };
+    let enter = |host, out, e| unsafe { entry(host, out, e) };
+    let mut raw = start(&enter, host, path.display().to_string())?;
     raw.path = Some(path.into());
     Ok(raw)
 }
 
+/// Loads the layer in `path` around `inner`. The minor in effect is the least of the three sides', so that no slot or field that one of
+/// them does not know slips past it.
+pub fn load_layer(
+    path: &Path,
+    host: &HostServices,
+    inner: &RawPlugin,
+) -> Result<RawPlugin, LoadError> {
+    let lib = open_checked(path)?;
+    // SAFETY: the symbol's name carries its type and major version.
+    let wrap = unsafe { lib.get::<abi::LayerFn>(LAYER_NAME.as_bytes()) };
+    let Ok(wrap) = wrap.map(|w| *w) else {
+        let symbol = LAYER_NAME;
+        return Err(LoadError::NoEntry {
+            path: path.into(),
+            symbol,
+        });
+    };
+    let table: &'static abi::Plugin = Box::leak(Box::new(inner.table()));
+    // SAFETY: a layer of this name keeps the contract of the header; the table it wraps lives as long as the process.
+    let enter = |host, out, e| unsafe { wrap(host, table, out, e) };
+    let mut raw = start(&enter, host, path.display().to_string())?;
+    raw.abi_minor = raw.abi_minor.min(inner.abi_minor);
+    raw.path = inner.path.clone();
+    raw.mask = inner.mask.clone();
+    Ok(raw)
+}
+
 impl RawPlugin {
+    /// The plugin as its entry function would fill it in: what a layer wraps. Texts are leaked (R9).
+    pub fn table(&self) -> abi::Plugin {
+        let text = |s: &str| Str::new(Box::leak(s.to_string().into_boxed_str()));
+        abi::Plugin {
+            size: size_of::<abi::Plugin>() as u32,
+            abi_minor: self.abi_minor,
+            min_host_minor: 0,
+            reserved: 0,
+            name: text(&self.name),
+            version: text(&self.version),
+            vendor: text(&self.vendor),
+            self_: self.self_,
+            get_interface: Some(self.get_interface),
+            shutdown: self.shutdown,
+        }
+    }
+
     /// A backend linked into this program: the same entry function, the same tables.
     pub fn from_static<B: crossweave_plugin::export::Declared>(
         host: &HostServices,
@@ -287,23 +343,23 @@ impl RawPlugin {
     /// `entry` keeps the contract of `crossweave_plugin_v1` (rules R1-R9) and stays mapped until the process ends.
     pub unsafe fn from_entry(entry: EntryFn, host: &HostServices) -> Result<RawPlugin, LoadError> {
         // SAFETY: promised by the caller.
-        unsafe { start(entry, host, "(linked)".into()) }
+        let enter = |host, out, e| unsafe { entry(host, out, e) };
+        start(&enter, host, "(linked)".into())
     }
 }
 
+/// An entry with what makes it sound to call.
+type Enter<'a> = dyn Fn(*const abi::Host, *mut abi::Plugin, abi::ErrPtr) -> abi::Status + 'a;
+
 /// Calls the entry and copies the tables.
-///
-/// # Safety
-/// As [`RawPlugin::from_entry`].
-unsafe fn start(entry: EntryFn, host: &HostServices, who: String) -> Result<RawPlugin, LoadError> {
+fn start(entry: &Enter<'_>, host: &HostServices, who: String) -> Result<RawPlugin, LoadError> {
     // R9: the plugin may keep the pointer, so the table lives as long as the process.
     let table: &'static abi::Host = Box::leak(Box::new(host.table()));
     // SAFETY: all-zero is "nothing provided" by R1.
     let mut p: abi::Plugin = unsafe { std::mem::zeroed() };
     p.size = size_of::<abi::Plugin>() as u32;
     let mut e = abi::Error::new();
-    // SAFETY: the caller vouches for the entry; the pointers are live and state their sizes.
-    let status = unsafe { entry(table, &mut p, &mut e) };
+    let status = entry(table, &mut p, &mut e);
     if status != abi::OK {
         let error = Error::from_record(status, "entry", &e);
         return Err(LoadError::Entry { who, error });

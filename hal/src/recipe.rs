@@ -4,7 +4,7 @@
 
 use crate::device::Device;
 use crate::error::{Code, Error, Result};
-use crate::kernel::{Kernel, OpRequest};
+use crate::kernel::{Kernel, OpRequest, Within};
 use crate::ledger::Tag;
 use crate::stream::{Operand, Stream};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Recipe {
                     operands,
                     dynamic,
                 } => Ready::Launch {
-                    kernel: device.prepare(&op, decompose)?.inner,
+                    kernel: device.prepare_within(&op, decompose, Within::Recipe)?.inner,
                     operands,
                     dynamic,
                 },
@@ -113,16 +113,16 @@ impl Recipe {
 }
 
 impl Prepared {
-    pub fn explain(&self) -> (&'static str, usize) {
-        let n = self
-            .steps
-            .iter()
-            .map(|s| match s {
-                Ready::Launch { kernel, .. } => kernel.launches(),
-                Ready::Fill { .. } => 1,
-            })
-            .sum();
-        ("recipe", n)
+    /// The kernels launched, in order; `None`: a fill.
+    pub fn parts(&self) -> impl Iterator<Item = Option<&crate::kernel::KernelInner>> {
+        self.steps.iter().map(|s| match s {
+            Ready::Launch { kernel, .. } => Some(&**kernel),
+            Ready::Fill { .. } => None,
+        })
+    }
+    /// Bytes of temporaries.
+    pub fn temps(&self) -> u64 {
+        self.temps.iter().sum()
     }
 
     pub fn launch(&self, stream: &Stream, operands: &[Operand<'_>], dynamic: &[u8]) -> Result<()> {

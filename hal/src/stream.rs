@@ -250,6 +250,8 @@ pub struct Stream {
     pub(crate) core: Arc<StreamCore>,
     /// Scratch of the ops on this stream. The cell also makes streams `!Sync`: they are handed from thread to thread, never shared (R7).
     pub(crate) scratch: std::cell::RefCell<Option<Buffer>>,
+    /// What ops on the host work with, once there was one.
+    pub(crate) host_side: std::cell::RefCell<Option<Box<crate::hostop::HostSide>>>,
 }
 
 /// An operand of a launch, `None` when absent.
@@ -261,6 +263,7 @@ impl Stream {
             device,
             core,
             scratch: Default::default(),
+            host_side: Default::default(),
         }
     }
     /// Its device.

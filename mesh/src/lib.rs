@@ -12,7 +12,7 @@ pub mod store;
 pub mod topology;
 
 /// Faults on purpose.
-pub use crossweave_collectives::{FaultKind, FaultRule, Faults};
+pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};
 pub use groups::{Mesh, MeshOptions};
 pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};

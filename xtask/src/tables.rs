@@ -19,6 +19,7 @@ const PLUGIN: &str = "crossweave-plugin";
 const HAL: &str = "crossweave-hal";
 const STORE: &str = "crossweave-store";
 const CONFORM: &str = "crossweave-conform";
+const LAYERS: &str = "crossweave-layers";
 const NULL: &str = "crossweave-backend-null";
 const CPU: &str = "crossweave-backend-cpu";
 const MPI: &str = "crossweave-backend-mpi";
@@ -46,6 +47,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: STORE, floor: 3, ours: &[HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
     // Speaks to the raw C tables, hence beside the HAL.
     Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
+    // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
+    Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json"], dev: &["proptest", "tempfile"] },
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
@@ -72,7 +75,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
     Crate {
         name: "crossweave", floor: 8,
-        ours: &[ABI, HAL, CONFORM, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],
+        ours: &[ABI, HAL, CONFORM, LAYERS, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],
         theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
         dev: &["tempfile"],
     },

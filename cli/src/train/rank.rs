@@ -14,7 +14,7 @@ use crate::infer::{self, Draw};
 use crossweave_checkpoint::{Checkpoint, Proof};
 use crossweave_data::TokenBatch;
 use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
-use crossweave_hal::Bootstrap;
+use crossweave_hal::{Bootstrap, Device};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,6 +79,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         job,
         shared,
         rank,
+        device: device.clone(),
         saves: Saves::new(job, shared, rank, session),
         trainer,
         writer: None,
@@ -110,6 +111,8 @@ struct Walk<'a> {
     job: &'a Job,
     shared: &'a Shared,
     rank: u32,
+    /// Asked once for what it could not compute itself.
+    device: Device,
     // Before the trainer, so that copies of its state are written before its device closes.
     saves: Saves,
     trainer: Trainer,
@@ -151,6 +154,9 @@ impl Walk<'_> {
             let began = self.now();
             self.settle(u32::from(!(first || validate || checkpoint)))?;
             self.spent("wait for figures", began);
+            if first {
+                self.tell_host_ops();
+            }
             if validate {
                 let began = self.now();
                 self.validate(done)?;
@@ -188,6 +194,17 @@ impl Walk<'_> {
             w.summary.stopped = stopped;
         }
         Ok(())
+    }
+
+    /// What the device leaves to the host is never left unsaid.
+    fn tell_host_ops(&self) {
+        let ops = self.device.ops_on_host();
+        if let (Some(w), [first, ..]) = (&self.writer, &ops[..]) {
+            w.live.warn(&format!(
+                "{} of this run's ops are computed on the host (run.allow_host_ops), the first {first}; `crossweave explain` lists all",
+                ops.len()
+            ));
+        }
     }
 
     /// Now, where the run is traced.

@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 33] = [
+const FREE: [&str; 34] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -55,6 +55,7 @@ const FREE: [&str; 33] = [
     "run.overlap",
     "run.check",
     "run.find_nan",
+    "run.allow_host_ops",
     "faults",
     "mesh.dp",
     "steps_per_print",

@@ -228,6 +228,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     for (name, plugin, at) in job.crew.backends() {
         let first = plugin.open(0).map_err(CliError::from);
         let able = first.and_then(|first| {
+            if job.resolved.settings.run.allow_host_ops {
+                backend::allow_host_ops(&first, &job.host, 0)?;
+            }
             capable(&first, compute)?;
             job.fits(&first, at[0])
         });
@@ -377,6 +380,9 @@ impl Job {
         let device = self.crew.device(rank)?;
         if let Some(carrier) = &self.carrier {
             device.carry(carrier);
+        }
+        if self.resolved.settings.run.allow_host_ops {
+            backend::allow_host_ops(&device, &self.host, rank)?;
         }
         Ok(device)
     }

@@ -1,0 +1,308 @@
+//! The collectives of a step on the back end: which it has itself, and of what the others are composed.
+//!
+//! Ranks as threads join a group on the back end's own devices and ask; what is composed is carried out once, and its launches counted,
+//! because what a composition costs depends on the back end's own pieces.
+
+use crate::error::{CliError, Result};
+use crossweave_hal::{
+    Bootstrap, Collective, CommOptions, Communicator, DType, Device, HostServices, Plugin, Reduce,
+    Region, Stream, Tag, abi,
+};
+use crossweave_layers::{Census, Counts, OfCollective, wrap};
+use crossweave_mesh::Collectives;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Ranks that are asked at most: a larger group is asked as one of so many.
+const MOST: u32 = 8;
+/// Long enough for a loaded machine; a back end that does not come together is told, not waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One collective of the step.
+pub struct Row {
+    /// As it was asked for.
+    pub of: OfCollective,
+    /// Calls a step.
+    pub calls: u64,
+    /// In words; the reason when there is none.
+    pub route: String,
+    /// Does the back end have it?
+    pub native: bool,
+    /// Calls of the back end that one costs a rank, where known.
+    pub launches: Option<u64>,
+    /// The back end's estimate in nanoseconds.
+    pub est_ns: Option<u64>,
+}
+
+impl Row {
+    /// `reduce_scatter bf16 sum`.
+    pub fn what(&self) -> String {
+        let dtype = DType::from_id(self.of.dtype).map_or("?", DType::name);
+        let reduce =
+            ["", "sum", "prod", "min", "max", "avg", "premul_sum"][self.of.reduce.min(6) as usize];
+        let place = if self.of.in_place { " in place" } else { "" };
+        format!("{} {dtype} {reduce}", self.of.name())
+            .trim_end()
+            .to_string()
+            + place
+    }
+    /// All of it.
+    pub fn json(&self) -> Value {
+        json!({
+            "what": self.what(), "kind": self.of.name(), "group": self.of.group, "ranks": self.of.ranks, "count": self.of.count,
+            "calls": self.calls, "route": self.route, "native": self.native, "launches_per_call": self.launches,
+            "est_ns": self.est_ns,
+        })
+    }
+}
+
+/// What a rank has found of one collective.
+struct Answer {
+    route: String,
+    native: bool,
+    launches: u64,
+    est_ns: Option<u64>,
+}
+
+/// The rows of a step.
+///
+/// # Errors
+/// A thread that cannot be started.
+pub fn rows(plugin: &Plugin, services: &HostServices, counts: &Counts) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = vec![];
+    for (of, calls) in &counts.collectives {
+        rows.push(Row {
+            of: of.clone(),
+            calls: *calls,
+            route: String::new(),
+            native: false,
+            launches: None,
+            est_ns: None,
+        });
+    }
+    if !plugin.interfaces().contains(&abi::IFACE_COLLECTIVE) {
+        for r in &mut rows {
+            let alone = r.of.ranks == 1;
+            r.route = if alone {
+                "none needed".into()
+            } else {
+                "by the host, through pinned memory".into()
+            };
+        }
+        return Ok(rows);
+    }
+    let mut sizes: Vec<i32> = rows.iter().map(|r| r.of.ranks).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for size in sizes {
+        let mine: Vec<usize> = (0..rows.len())
+            .filter(|i| rows[*i].of.ranks == size)
+            .collect();
+        let asked: Vec<OfCollective> = mine.iter().map(|i| rows[*i].of.clone()).collect();
+        match ask(plugin, services, size.max(1) as u32, &asked) {
+            Ok(answers) => {
+                for (i, a) in mine.into_iter().zip(answers) {
+                    let r = &mut rows[i];
+                    (r.native, r.est_ns) = (a.native, a.est_ns);
+                    (r.route, r.launches) = (a.route, Some(a.launches));
+                }
+            }
+            Err(e) => mine
+                .into_iter()
+                .for_each(|i| rows[i].route = format!("unknown: {e}")),
+        }
+    }
+    Ok(rows)
+}
+
+/// Over the store of the services, which the ranks of this process share.
+struct Meet<'a>(&'a HostServices);
+
+impl Bootstrap for Meet<'_> {
+    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
+        self.0.kv().set(&format!("explain/{key}"), value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        self.0.kv().get(&format!("explain/{key}"), Some(timeout))
+    }
+}
+
+fn ask(
+    plugin: &Plugin,
+    services: &HostServices,
+    size: u32,
+    all: &[OfCollective],
+) -> Result<Vec<Answer>> {
+    let ranks = size.min(MOST);
+    let devices = crate::backend::count(plugin)?;
+    let census = Census::default();
+    let layer = Box::new(census.clone());
+    // Rank 0 inside a census of its own, so that only its calls are counted.
+    let counted = plugin.layered(|raw| Ok::<_, CliError>(wrap(raw, services, layer)))?;
+    let one = |rank: u32| -> crossweave_hal::Result<Vec<Answer>> {
+        let from = if rank == 0 { &counted } else { plugin };
+        let device = from.open(rank % devices)?;
+        let options = CommOptions {
+            name: format!("explain{size}"),
+            timeout: Some(PATIENCE),
+        };
+        let comm = Communicator::in_scope(
+            &device,
+            &Meet(services),
+            &options.name,
+            rank,
+            ranks,
+            &options,
+        )?;
+        let mut comm = Collectives::from(comm);
+        let stream = device.stream("explain", 0)?;
+        let mut answers = vec![];
+        for c in all {
+            answers.push(answer(&device, &mut comm, &stream, c, ranks, &census)?);
+        }
+        stream.sync(None)?;
+        Ok(answers)
+    };
+    std::thread::scope(|s| {
+        let others: Vec<_> = (1..ranks)
+            .map(|r| s.spawn(move || one(r).map(|_| ())))
+            .collect();
+        let first = one(0);
+        let mut failure = None;
+        for o in others {
+            failure = match o.join() {
+                Ok(Err(e)) => failure.or(Some(e)),
+                _ => failure,
+            };
+        }
+        match (first, failure) {
+            (Ok(a), None) => Ok(a),
+            (Err(e), _) | (_, Some(e)) => Err(e.into()),
+        }
+    })
+}
+
+fn reduction(id: u32) -> Reduce {
+    match id {
+        abi::RED_PROD => Reduce::Prod,
+        abi::RED_MIN => Reduce::Min,
+        abi::RED_MAX => Reduce::Max,
+        abi::RED_AVG => Reduce::Avg,
+        abi::RED_PREMUL_SUM => Reduce::PremulSum(1.0),
+        _ => Reduce::Sum,
+    }
+}
+
+fn answer(
+    device: &Device,
+    comm: &mut Collectives,
+    stream: &Stream,
+    c: &OfCollective,
+    ranks: u32,
+    census: &Census,
+) -> crossweave_hal::Result<Answer> {
+    let dtype = DType::from_id(c.dtype).unwrap_or(DType::U8);
+    let (n, op, me) = (
+        u64::from(ranks),
+        reduction(c.reduce),
+        u64::from(comm.rank()),
+    );
+    let piece = dtype.bytes(c.count);
+    // The longest operand any kind has: a piece for each rank, and one more to receive into.
+    let whole = piece * n;
+    let memory = device.alloc_state((whole + piece).max(whole * 2).max(1), Tag::Comm)?;
+    stream.fill(memory.all(), 0, 1)?;
+    let region = |at: u64, bytes: u64| -> Region<'_> { memory.region(at, bytes) };
+    let (all, own, apart) = (
+        region(0, whole),
+        region(me * piece, piece),
+        region(whole, piece),
+    );
+    let buf = region(0, piece);
+    let asked = match c.kind {
+        abi::COLL_ALL_REDUCE => Collective::AllReduce { buf, dtype, op },
+        abi::COLL_REDUCE_SCATTER if c.in_place => Collective::ReduceScatter {
+            send: all,
+            recv: own,
+            dtype,
+            op,
+        },
+        abi::COLL_REDUCE_SCATTER => Collective::ReduceScatter {
+            send: all,
+            recv: apart,
+            dtype,
+            op,
+        },
+        abi::COLL_ALL_GATHER if c.in_place => Collective::AllGather {
+            send: own,
+            recv: all,
+            dtype,
+        },
+        abi::COLL_ALL_GATHER => Collective::AllGather {
+            send: apart,
+            recv: all,
+            dtype,
+        },
+        abi::COLL_BROADCAST => Collective::Broadcast {
+            buf,
+            dtype,
+            root: 0,
+        },
+        abi::COLL_REDUCE => Collective::Reduce {
+            buf,
+            dtype,
+            op,
+            root: 0,
+        },
+        abi::COLL_ALL_TO_ALL if c.in_place => Collective::AllToAll {
+            send: all,
+            recv: all,
+            dtype,
+        },
+        abi::COLL_ALL_TO_ALL => Collective::AllToAll {
+            send: all,
+            recv: region(whole, whole),
+            dtype,
+        },
+        abi::COLL_BARRIER => Collective::Barrier,
+        // Messages between pairs of ranks are what every back end has.
+        _ => {
+            return Ok(Answer {
+                route: "native".into(),
+                native: true,
+                launches: 1,
+                est_ns: None,
+            });
+        }
+    };
+    let route = match comm.route(&asked) {
+        Ok(r) => r,
+        Err(e) => {
+            return Ok(Answer {
+                route: format!("none: {}", e.message),
+                native: false,
+                launches: 0,
+                est_ns: None,
+            });
+        }
+    };
+    let native = route.describe() == "native";
+    let mut launches = 1;
+    if !native {
+        // Twice: the first prepares what it needs.
+        comm.group(stream, &[asked], "explain")?;
+        let before = census.counts();
+        comm.group(stream, &[asked], "explain")?;
+        stream.sync(Some(PATIENCE))?;
+        let used = census.counts().since(&before);
+        launches = used.groups
+            + used.ops.iter().map(|o| o.1).sum::<u64>()
+            + used.moves.values().map(|m| m.0).sum::<u64>();
+    }
+    Ok(Answer {
+        route: route.describe().into(),
+        native,
+        launches,
+        est_ns: None,
+    })
+}

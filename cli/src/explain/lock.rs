@@ -1,0 +1,348 @@
+//! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is told and fails.
+
+use super::{ExplainArgs, collectives, rows};
+use crate::error::{CliError, Result};
+use crate::say::say;
+use crossweave_hal::RouteKind;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::Path;
+
+const SCHEMA: &str = "crossweave.routes/1";
+
+/// One route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Locked {
+    /// Op or collective with its types: `matmul bf16`.
+    op: String,
+    /// Shape, or the group of a collective.
+    shape: String,
+    /// The way.
+    route: String,
+    /// Launches of a call.
+    launches: u64,
+    /// Tier of a native route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tier: Option<u32>,
+}
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lock {
+    schema: String,
+    plugin: String,
+    config: String,
+    /// Sorted.
+    pub routes: Vec<Locked>,
+}
+
+/// Ways of collectives: native, composed, by the host, none.
+const COLLECTIVE: [&str; 4] = ["native", "composed", "by the host", "none"];
+
+impl Locked {
+    /// Place in the order of ways, best first; a native op of a better tier is better.
+    fn rank(&self) -> Option<(usize, u64, u64)> {
+        let at = match RouteKind::by_name(&self.route) {
+            Some(r) => r as usize,
+            None => COLLECTIVE.iter().position(|c| *c == self.route)?,
+        };
+        let tier = self.tier.map_or(0, |t| 2 - u64::from(t.min(2)));
+        Some((at, tier, self.launches))
+    }
+    fn way(&self) -> String {
+        let tier = match self.tier {
+            Some(0) => " (reference)",
+            Some(2) => " (tuned)",
+            _ => "",
+        };
+        format!("{}{tier}, {} launches", self.route, self.launches)
+    }
+}
+
+impl Lock {
+    /// Of what was found.
+    pub fn of(page: &Value, ops: &[rows::Row], colls: &[collectives::Row]) -> Lock {
+        let mut routes: Vec<Locked> = ops
+            .iter()
+            .filter_map(|r| {
+                let h = r.how.as_ref().ok()?;
+                Some(Locked {
+                    op: format!("{} {}", r.op, r.types),
+                    shape: r.shape.clone(),
+                    route: h.route.name().into(),
+                    launches: h.launches,
+                    tier: h.tier.filter(|_| h.route == RouteKind::Native),
+                })
+            })
+            .collect();
+        routes.extend(
+            colls
+                .iter()
+                .filter(|c| c.launches.is_some() || c.route.starts_with("by"))
+                .map(|c| {
+                    let route = match c.native {
+                        true => 0,
+                        false if c.route.starts_with("by") => 2,
+                        false if c.route.starts_with("none") => 3,
+                        false => 1,
+                    };
+                    Locked {
+                        op: c.what(),
+                        shape: format!("{} of {}, {}", c.of.group, c.of.ranks, c.of.count),
+                        route: COLLECTIVE[route].into(),
+                        launches: c.launches.unwrap_or(0),
+                        tier: None,
+                    }
+                }),
+        );
+        routes.sort_by(|a, b| (&a.op, &a.shape, a.rank()).cmp(&(&b.op, &b.shape, b.rank())));
+        // Of one op and shape that goes several ways the worst one counts.
+        routes.reverse();
+        routes.dedup_by(|a, b| (&a.op, &a.shape) == (&b.op, &b.shape));
+        routes.reverse();
+        let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+        Lock {
+            schema: SCHEMA.into(),
+            plugin: text(&page["plugin"]["name"]),
+            config: text(&page["config"]),
+            routes,
+        }
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is none.
+    pub fn read(path: &Path) -> Result<Lock> {
+        let text = std::fs::read_to_string(path).map_err(CliError::io("read the lock", path))?;
+        let bad = |why: String| {
+            CliError::refused(
+                format!("{}: {why}", path.display()),
+                "write it anew with --write-lock",
+            )
+        };
+        let lock: Lock =
+            serde_json::from_str(&text).map_err(|e| bad(format!("no lock of routes: {e}")))?;
+        if lock.schema != SCHEMA {
+            return Err(bad(format!(
+                "its schema is {:?}, and this program reads {SCHEMA:?}",
+                lock.schema
+            )));
+        }
+        match lock.routes.iter().find(|r| r.rank().is_none()) {
+            Some(r) => Err(bad(format!(
+                "{} {}: no route is called {:?}",
+                r.op, r.shape, r.route
+            ))),
+            None => Ok(lock),
+        }
+    }
+
+    /// Writes it, whole or not at all, a line a route so that a diff is readable.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let io = |e: std::io::Error| CliError::io("write", path)(e);
+        let json = |v: &dyn Fn() -> serde_json::Result<String>| v().map_err(std::io::Error::from);
+        let mut text = String::from("{\n");
+        for (key, value) in [
+            ("schema", &self.schema),
+            ("plugin", &self.plugin),
+            ("config", &self.config),
+        ] {
+            let value = json(&|| serde_json::to_string(value)).map_err(io)?;
+            text += &format!(" \"{key}\": {value},\n");
+        }
+        let lines = self
+            .routes
+            .iter()
+            .map(|r| json(&|| serde_json::to_string(r)));
+        let lines: Vec<String> = lines.collect::<std::io::Result<_>>().map_err(io)?;
+        text += &format!(" \"routes\": [\n  {}\n ]\n}}\n", lines.join(",\n  "));
+        let dir = path
+            .parent()
+            .filter(|p| !p.as_os_str().is_empty())
+            .unwrap_or(Path::new("."));
+        let mut part = path.file_name().unwrap_or_default().to_os_string();
+        part.push(format!(".{}.part", std::process::id()));
+        let part = dir.join(part);
+        std::fs::write(&part, text)
+            .and_then(|()| std::fs::rename(&part, path))
+            .map_err(|e| {
+                let _ = std::fs::remove_file(&part);
+                io(e)
+            })
+    }
+
+    /// What `now` is against this.
+    pub fn compare(&self, now: &Lock) -> Difference {
+        let mut d = Difference::default();
+        for r in &now.routes {
+            let was = self
+                .routes
+                .iter()
+                .find(|l| (&l.op, &l.shape) == (&r.op, &r.shape));
+            // A shape that is new is held against the worst way the same op had in any.
+            let of_op = self
+                .routes
+                .iter()
+                .filter(|l| l.op == r.op)
+                .max_by_key(|l| l.rank().map(|k| (k.0, k.1)));
+            let (Some(then), exact) = (was.or(of_op), was.is_some()) else {
+                d.new.push(format!("{} {}: {}", r.op, r.shape, r.way()));
+                continue;
+            };
+            let key = |l: &Locked| {
+                let k = l.rank().unwrap_or((usize::MAX, 0, 0));
+                if exact { k } else { (k.0, k.1, 0) }
+            };
+            let line = format!("{} {}: was {}, is {}", r.op, r.shape, then.way(), r.way());
+            match key(r).cmp(&key(then)) {
+                std::cmp::Ordering::Greater => d.worse.push(line),
+                std::cmp::Ordering::Less if exact => d.better.push(line),
+                _ => {}
+            }
+        }
+        let gone = |l: &&Locked| {
+            now.routes
+                .iter()
+                .all(|r| (&r.op, &r.shape) != (&l.op, &l.shape))
+        };
+        d.gone = self
+            .routes
+            .iter()
+            .filter(gone)
+            .map(|l| format!("{} {}", l.op, l.shape))
+            .collect();
+        if self.plugin != now.plugin {
+            d.other = Some(format!(
+                "the lock is of {}, these are routes of {}",
+                self.plugin, now.plugin
+            ));
+        }
+        d
+    }
+}
+
+/// How routes have changed, a line each.
+#[derive(Debug, Default)]
+pub struct Difference {
+    worse: Vec<String>,
+    better: Vec<String>,
+    new: Vec<String>,
+    gone: Vec<String>,
+    other: Option<String>,
+}
+
+impl Difference {
+    /// Says it; worse routes are an error.
+    ///
+    /// # Errors
+    /// Routes that are worse.
+    pub fn tell(&self, path: &Path, args: &ExplainArgs) -> Result<()> {
+        let show = |sign: &str, what: &str, lines: &[String]| {
+            for l in lines {
+                // Beside `--json` the page must stay JSON.
+                match args.json {
+                    true => eprintln!("{sign} {what}: {l}"),
+                    false => say!("{sign} {what}: {l}"),
+                }
+            }
+        };
+        if let Some(o) = &self.other {
+            eprintln!("note: {}: {o}", path.display());
+        }
+        show("-", "worse", &self.worse);
+        show("+", "better", &self.better);
+        show("+", "new", &self.new);
+        show("-", "gone", &self.gone);
+        if !self.worse.is_empty() {
+            return Err(CliError::refused(
+                format!(
+                    "{} routes are worse than in {}",
+                    self.worse.len(),
+                    path.display()
+                ),
+                format!(
+                    "mend the back end, or accept them with `--write-lock {}`",
+                    path.display()
+                ),
+            ));
+        }
+        let moved = self.better.len() + self.new.len() + self.gone.len();
+        match moved {
+            0 => eprintln!("{}: every route is as it was", path.display()),
+            _ => eprintln!(
+                "{}: no route is worse; {} better, {} new, {} gone: keep that with `--write-lock {}`",
+                path.display(),
+                self.better.len(),
+                self.new.len(),
+                self.gone.len(),
+                path.display()
+            ),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lock(routes: &[(&str, &str, &str, u64, Option<u32>)]) -> Lock {
+        let one =
+            |(op, shape, route, launches, tier): &(&str, &str, &str, u64, Option<u32>)| Locked {
+                op: (*op).into(),
+                shape: (*shape).into(),
+                route: (*route).into(),
+                launches: *launches,
+                tier: *tier,
+            };
+        Lock {
+            schema: SCHEMA.into(),
+            plugin: "p".into(),
+            config: "c".into(),
+            routes: routes.iter().map(one).collect(),
+        }
+    }
+
+    #[test]
+    fn worse_is_a_later_route_a_lower_tier_or_more_launches() {
+        let then = lock(&[
+            ("a", "2", "native", 1, Some(1)),
+            ("b", "2", "primitives", 5, None),
+        ]);
+        for worse in [
+            ("a", "2", "elementwise_program", 1, None),
+            ("a", "2", "native", 1, Some(0)),
+            ("b", "2", "primitives", 6, None),
+            ("b", "2", "host", 2, None),
+            // A new shape of a known op.
+            ("a", "4", "wider", 4, None),
+        ] {
+            let d = then.compare(&lock(&[worse]));
+            assert_eq!((d.worse.len(), d.better.len()), (1, 0), "{worse:?} {d:?}");
+        }
+        for same in [
+            ("a", "4", "native", 1, Some(1)),
+            ("b", "4", "primitives", 50, None),
+            ("b", "2", "primitives", 5, None),
+        ] {
+            let d = then.compare(&lock(&[same]));
+            assert_eq!((d.worse.len(), d.better.len()), (0, 0), "{same:?} {d:?}");
+        }
+        let d = then.compare(&lock(&[
+            ("a", "2", "native", 1, Some(2)),
+            ("b", "2", "mixed", 9, None),
+            ("c", "2", "host", 2, None),
+        ]));
+        assert_eq!(
+            (d.worse.len(), d.better.len(), d.new.len()),
+            (0, 2, 1),
+            "{d:?}"
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! `crossweave explain`: the way of every op and collective of a training step on a back end, before anything is trained.
+//!
+//! The step is rehearsed on the device of nothing inside the census layer, which counts each op with its types and shapes; then every one
+//! of them is prepared on the back end asked for, and the kernel says which way it goes. What is shown is what `train` would launch.
+
+mod collectives;
+mod lock;
+mod rows;
+mod text;
+
+use crate::args::BackendArgs;
+use crate::backend::{self, host, open_linked};
+use crate::configs;
+use crate::error::{CliError, Result};
+use crate::predict_offload::Homes;
+use crate::rehearse::{Nobody, Rehearsal};
+use crate::say::say;
+use crate::train::{rank_spec, with_offload};
+use clap::Args;
+use crossweave_engine::{PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run, rehearse};
+use crossweave_hal::Board;
+use crossweave_layers::{Census, Counts, wrap};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Flags of `explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainArgs {
+    /// The config
+    #[arg(value_name = "CONFIG.json")]
+    pub config: PathBuf,
+    /// Ranks; default: mesh.dp, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub ranks: Option<u32>,
+    /// Which back end computes.
+    #[command(flatten)]
+    pub backend: BackendArgs,
+    /// Set a key of the config; may be repeated
+    #[arg(long = "set", value_name = "key.path=value")]
+    pub sets: Vec<String>,
+    /// Peak of the device in TFLOP/s, to estimate what the back end gives no estimate of
+    #[arg(long, value_name = "T", value_parser = positive, requires = "gbps")]
+    pub tflops: Option<f64>,
+    /// Memory bandwidth of the device in GB/s, for the same
+    #[arg(long, value_name = "G", value_parser = positive, requires = "tflops")]
+    pub gbps: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Hold the routes against this file; a worse one is an error
+    #[arg(long, value_name = "FILE")]
+    pub lock: Option<PathBuf>,
+    /// Write the routes to this file
+    #[arg(long, value_name = "FILE")]
+    pub write_lock: Option<PathBuf>,
+}
+
+fn positive(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
+        _ => Err("wanted a number above 0".to_string()),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A config that is wrong; a back end that cannot be used; an op that has no route; routes worse than the lock's.
+pub fn run(args: &ExplainArgs) -> Result<()> {
+    let mut config = configs::load(&args.config, &args.sets)?;
+    if let Some(name) = &args.backend.backend {
+        config.set("run.backend", &Value::from(name.as_str()).to_string())?;
+    }
+    let offloads = {
+        let homes = Homes::of(&config.settings);
+        let before = json!(config.settings.zero_optimization);
+        homes.home(&mut config)?;
+        before != json!(config.settings.zero_optimization)
+    };
+    let ranks = config.ranks(args.ranks.map(u64::from));
+    let job = Rehearsal::of(config, ranks)?;
+    let counts = count(&job, ranks)?;
+
+    let services = host(ranks as u32, Some(1), None);
+    let plugin = backend::choose(&args.backend, &job.resolved.settings.run.backend, &services)?;
+    let device = backend::open_device(&plugin, 0)?;
+    let may = job.resolved.settings.run.allow_host_ops;
+    if may {
+        backend::allow_host_ops(&device, &services, 0)?;
+    }
+    let rates = rows::Rates::of(&device, args.tflops, args.gbps);
+    let ops = rows::ops(&device, &counts, &rates)?;
+    let colls = collectives::rows(&plugin, &services, &counts)?;
+    let missing: Vec<&rows::Row> = ops.iter().filter(|r| r.how.is_err()).collect();
+    let page = json!({
+        "schema": "crossweave.explain/1",
+        "config": args.config.display().to_string(),
+        "plugin": {
+            "name": plugin.name(), "version": plugin.version(), "vendor": plugin.vendor(),
+            "path": plugin.path().map(|p| p.display().to_string()), "layers": args.backend.layers,
+        },
+        "device": device.info()?.name,
+        "ranks": ranks,
+        "pipeline_stages": job.resolved.settings.mesh.pp,
+        "dtype": job.resolved.dtype,
+        "allow_host_ops": may,
+        "offloads": offloads,
+        "ops": ops.iter().map(rows::Row::json).collect::<Vec<_>>(),
+        "moves": rows::moves(&counts),
+        "collectives": colls.iter().map(collectives::Row::json).collect::<Vec<_>>(),
+        "totals": rows::totals(&ops, &colls, &counts),
+    });
+    match args.json {
+        true => say!("{page:#}"),
+        false => say!("{}", text::page(&page).trim_end()),
+    }
+    if let Some(first) = missing.first() {
+        let why = first.how.as_ref().err().map_or("", String::as_str);
+        return Err(CliError::refused(
+            format!(
+                "{} ops of this step have no route on {}, the first {}: {why}",
+                missing.len(),
+                plugin.name(),
+                first.op
+            ),
+            "implement the op or the primitives of its decomposition, or set run.allow_host_ops=true",
+        ));
+    }
+    let now = lock::Lock::of(&page, &ops, &colls);
+    let held = match &args.lock {
+        Some(path) => Some((lock::Lock::read(path)?.compare(&now), path)),
+        None => None,
+    };
+    if let Some(path) = &args.write_lock {
+        now.write(path)?;
+        eprintln!("wrote {}: {} routes", path.display(), now.routes.len());
+    }
+    match held {
+        Some((found, path)) => found.tell(path, args),
+        None => Ok(()),
+    }
+}
+
+/// What one step of rank 0, or of rank 0 of every pipeline stage, launches.
+fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
+    let services = host(ranks as u32, None, None);
+    let bare = open_linked("null", &services)?;
+    let mesh = &job.resolved.settings.mesh;
+    let stages = mesh.pp.max(1);
+    let data = (ranks / stages) as u32;
+    let spec = rank_spec(&job.resolved, 0, data, job.seq);
+    let units = crate::train::units(&job.source, &job.resolved)?;
+    let dry = dry_run(&bare.open(0)?, &units, spec.compute, spec.batch, job.seq)?;
+    let order = PipelineOrder::from_name(&mesh.pp_schedule).unwrap_or_default();
+    let mut all = Counts::default();
+    for stage in 0..stages as u32 {
+        let census = Census::default();
+        let layer = Box::new(census.clone());
+        let plugin = bare
+            .on_board(&Board::default())
+            .layered(|raw| Ok::<_, CliError>(wrap(raw, &services, layer)))?;
+        let null = plugin.open(0)?;
+        let spec = RankSpec {
+            pipeline: (stages > 1)
+                .then(|| PipelineSpec::even(units.len() as u32, mesh.pp as u32, stage, order)),
+            ..with_offload(spec.clone(), &job.resolved, &null, true)
+        };
+        let units = crate::train::units(&job.source, &job.resolved)?;
+        let mut trainer = Trainer::new(&null, units, spec, &dry, &Nobody)?;
+        // The first step may differ: it gathers what later ones find gathered. The third shows what every later one does.
+        let mut before = Counts::default();
+        let mut step = Counts::default();
+        rehearse(&mut trainer, 3, &mut |_| {
+            let now = census.counts();
+            step = now.since(&before);
+            before = now;
+        })?;
+        all.add(&step);
+    }
+    Ok(all)
+}

@@ -1,0 +1,270 @@
+//! One row per op, types and shapes: which way it goes on the device, and what that costs.
+
+use super::collectives;
+use crate::error::Result;
+use crossweave_hal::abi::{Layout, op};
+use crossweave_hal::{Code, DType, Device, Explained, OpRequest, RouteKind};
+use crossweave_layers::{Counts, MoveKind};
+use crossweave_tensor::Decompositions;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What the device can do at most, where that is known.
+pub struct Rates {
+    flops: f64,
+    bytes: f64,
+}
+
+impl Rates {
+    /// As given, or as the device says by the attributes `flops_per_s` and `bytes_per_s` (decimal text).
+    pub fn of(device: &Device, tflops: Option<f64>, gbps: Option<f64>) -> Option<Rates> {
+        if let (Some(t), Some(g)) = (tflops, gbps) {
+            return Some(Rates {
+                flops: t * 1e12,
+                bytes: g * 1e9,
+            });
+        }
+        let attr = |key: &str| -> Option<f64> {
+            let text = String::from_utf8(device.attr(key).ok()?).ok()?;
+            text.trim()
+                .parse()
+                .ok()
+                .filter(|x: &f64| *x > 0.0 && x.is_finite())
+        };
+        Some(Rates {
+            flops: attr("flops_per_s")?,
+            bytes: attr("bytes_per_s")?,
+        })
+    }
+}
+
+/// One op of the step.
+pub struct Row {
+    /// Name in the op table.
+    pub op: &'static str,
+    /// Types of its operands.
+    pub types: String,
+    /// Shapes, as far as they tell it from others.
+    pub shape: String,
+    /// Calls a step.
+    pub calls: u64,
+    /// Its way, or why there is none.
+    pub how: std::result::Result<Explained, String>,
+    /// Nanoseconds of a call, and whether the back end said so.
+    pub est: Option<(u64, bool)>,
+}
+
+/// The rows of a step on `device`, the worst ways first, then by calls.
+///
+/// # Errors
+/// A device that fails while it prepares an op.
+pub fn ops(device: &Device, counts: &Counts, rates: &Option<Rates>) -> Result<Vec<Row>> {
+    let mut rows: Vec<Row> = vec![];
+    for (facts, calls) in &counts.ops {
+        let request = facts.request();
+        let how = match device.prepare(&request, &Decompositions) {
+            Ok(k) => Ok(k.explain()),
+            Err(e) if e.code == Code::Unsupported => Err(e.message),
+            Err(e) => return Err(e.into()),
+        };
+        let est = match (&how, rates) {
+            (Ok(h), _) if h.est_ns.is_some() => h.est_ns.map(|n| (n, true)),
+            (Ok(h), Some(r)) => Some((r.of_call(&request, h), false)),
+            _ => None,
+        };
+        let (types, shape) = (types(&request), shape(&request));
+        let row = Row {
+            op: facts.name(),
+            types,
+            shape,
+            calls: *calls,
+            how,
+            est,
+        };
+        // Requests that differ in parameters or strides only are one row, unless they go different ways.
+        let same = |r: &&mut Row| {
+            (r.op, &r.types, &r.shape) == (row.op, &row.types, &row.shape)
+                && way(&r.how) == way(&row.how)
+        };
+        match rows.iter_mut().find(same) {
+            Some(r) => r.calls += row.calls,
+            None => rows.push(row),
+        }
+    }
+    let order = |r: &Row| (way(&r.how).0, r.calls * r.launches());
+    rows.sort_by(|a, b| {
+        order(b)
+            .cmp(&order(a))
+            .then_with(|| (a.op, &a.shape).cmp(&(b.op, &b.shape)))
+    });
+    Ok(rows)
+}
+
+/// Rank of a way, best first (the last: none), and its launches.
+fn way(how: &std::result::Result<Explained, String>) -> (usize, u64) {
+    match how {
+        Ok(h) => (h.route as usize, h.launches),
+        Err(_) => (RouteKind::ALL.len(), 0),
+    }
+}
+
+impl Rates {
+    /// The roofline of the op itself, and of the bytes that its parts move beside: each temporary is written and read.
+    fn of_call(&self, r: &OpRequest, h: &Explained) -> u64 {
+        let own: u64 = r.operands.iter().map(Layout::extent_bytes).sum();
+        let beside = if h.route == RouteKind::Native {
+            0
+        } else {
+            2 * h.workspace
+        };
+        let time = (flops(r) / self.flops).max((own + beside) as f64 / self.bytes);
+        (time * 1e9).ceil() as u64
+    }
+}
+
+/// Arithmetic of the products in it; everything else is bound by memory.
+fn flops(r: &OpRequest) -> f64 {
+    let dim = |o: usize, d: usize| r.operands.get(o).map_or(0.0, |l| l.shape[d] as f64);
+    let causal = |at: usize| {
+        let flags = r
+            .params
+            .get(at..at + 4)
+            .map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+        if flags & op::FLAG_CAUSAL != 0 {
+            0.5
+        } else {
+            1.0
+        }
+    };
+    match r.id {
+        op::MATMUL => {
+            let (c, a) = (&r.operands[0], &r.operands[1]);
+            let k = a.shape[(a.rank as usize).saturating_sub(1)];
+            2.0 * c.numel() as f64 * k as f64
+        }
+        // q [B, Tq, H, D], k [B, Tk, ..]: two products forward, five backward.
+        op::ATTENTION_FWD => {
+            4.0 * dim(2, 0) * dim(2, 1) * dim(2, 2) * dim(2, 3) * dim(3, 1) * causal(4)
+        }
+        op::ATTENTION_BWD => {
+            10.0 * dim(5, 0) * dim(5, 1) * dim(5, 2) * dim(5, 3) * dim(6, 1) * causal(4)
+        }
+        _ => 0.0,
+    }
+}
+
+/// Types in the order of the operands, each once: `bf16 f32`.
+fn types(r: &OpRequest) -> String {
+    let mut all: Vec<&str> = vec![];
+    for d in r.operands.iter().filter_map(|l| DType::from_id(l.dtype)) {
+        if !all.contains(&d.name()) {
+            all.push(d.name());
+        }
+    }
+    all.join(" ")
+}
+
+fn dims(l: &Layout) -> String {
+    let d: Vec<String> = l.shape[..l.rank as usize]
+        .iter()
+        .map(i64::to_string)
+        .collect();
+    d.join("x")
+}
+
+/// What tells an op from others of its name: `128x64x256` of a product (M, N, K), the largest operand's shape of others, and how many
+/// tensors it takes where that may differ.
+fn shape(r: &OpRequest) -> String {
+    let there: Vec<&Layout> = r.operands.iter().filter(|l| l.present()).collect();
+    if r.id == op::MATMUL && r.operands.len() >= 2 {
+        let (c, a) = (&r.operands[0], &r.operands[1]);
+        return format!(
+            "{}x{}",
+            dims(c),
+            a.shape[(a.rank as usize).saturating_sub(1)]
+        );
+    }
+    let repeats = op::spec(r.id).is_some_and(|s| s.operands.iter().any(|o| o.contains('*')));
+    if repeats && r.id != op::ELEMENTWISE_PROGRAM {
+        let most = there.iter().map(|l| l.numel()).max().unwrap_or(0);
+        let all: u64 = there.iter().map(|l| l.numel()).sum();
+        return format!("{} operands, {all} elements, largest {most}", there.len());
+    }
+    let largest = there.iter().max_by_key(|l| l.numel());
+    largest.map_or(String::new(), |l| dims(l))
+}
+
+impl Row {
+    /// Launches of a call.
+    pub fn launches(&self) -> u64 {
+        self.how.as_ref().map_or(0, |h| h.launches)
+    }
+    /// Name of the way.
+    pub fn route(&self) -> &'static str {
+        self.how.as_ref().map_or("none", |h| h.route.name())
+    }
+    /// What would make it better.
+    fn better(&self) -> Option<String> {
+        match &self.how {
+            Ok(h) if h.route == RouteKind::Native && h.tier == Some(0) => {
+                Some(format!("a {} that is more than a reference", self.op))
+            }
+            Ok(h) if h.route == RouteKind::Native => None,
+            Ok(h) => {
+                let mut names = h.lacking.iter();
+                let own = format!("native {}", names.next().map_or(self.op, String::as_str));
+                let parts: Vec<&str> = names.map(String::as_str).collect();
+                Some(match parts.is_empty() {
+                    true => own,
+                    false => format!("{own}; or {}", parts.join(", ")),
+                })
+            }
+            Err(_) => Some(format!(
+                "{}, or the primitives of its decomposition",
+                self.op
+            )),
+        }
+    }
+    /// All of it.
+    pub fn json(&self) -> Value {
+        let how = self.how.as_ref().ok();
+        json!({
+            "op": self.op, "types": self.types, "shape": self.shape, "calls": self.calls, "route": self.route(),
+            "launches_per_call": self.launches(), "launches": self.launches() * self.calls,
+            "tier": how.and_then(|h| h.tier).map(|t| ["reference", "native", "tuned"][t.min(2) as usize]),
+            "est_ns": self.est.map(|e| e.0), "est_from": self.est.map(|e| if e.1 { "plugin" } else { "roofline" }),
+            "workspace": how.map_or(0, |h| h.workspace), "parts": how.map(|h| &h.parts), "better_if": self.better(),
+            "error": self.how.as_ref().err(),
+        })
+    }
+}
+
+/// Copies and fills that are no part of an op.
+pub fn moves(counts: &Counts) -> Value {
+    let mut all: BTreeMap<MoveKind, (u64, u64)> =
+        counts.moves.iter().map(|(k, v)| (*k, *v)).collect();
+    let one = |(k, (n, bytes)): (MoveKind, (u64, u64))| json!({"kind": k.name(), "calls": n, "bytes": bytes});
+    Value::Array(std::mem::take(&mut all).into_iter().map(one).collect())
+}
+
+/// Sums of a step.
+pub fn totals(ops: &[Row], colls: &[collectives::Row], counts: &Counts) -> Value {
+    let mut by_route: BTreeMap<&str, u64> = BTreeMap::new();
+    for r in ops {
+        *by_route.entry(r.route()).or_default() += r.calls;
+    }
+    let launches: u64 = ops.iter().map(|r| r.launches() * r.calls).sum();
+    let moves: u64 = counts.moves.values().map(|m| m.0).sum();
+    let collectives: u64 = colls
+        .iter()
+        .filter_map(|c| Some(c.launches? * c.calls))
+        .sum();
+    let est: Option<u64> = ops.iter().map(|r| Some(r.est?.0 * r.calls)).sum();
+    let on_host = ops.iter().filter(|r| r.route() == RouteKind::Host.name());
+    json!({
+        "op_calls": ops.iter().map(|r| r.calls).sum::<u64>(), "op_calls_by_route": by_route,
+        "op_launches": launches, "copies_and_fills": moves, "collective_launches": collectives,
+        "launches": launches + moves + collectives, "est_ns": est,
+        "host_round_trips": on_host.map(|r| r.calls).sum::<u64>(),
+    })
+}

@@ -1,0 +1,66 @@
+//! `--layer NAME[=SPEC]`: a back end inside layers, the first next to it.
+
+use crate::error::{CliError, Result};
+use crossweave_hal::loader::load_layer;
+use crossweave_hal::{HostServices, Plugin};
+use crossweave_layers::{Fault, Lacks, Layer, Record, Throttle, Trace, Validate, wrap};
+use std::path::Path;
+
+/// Names of the layers that are part of this program.
+const LINKED: [&str; 6] = ["validate", "trace", "record", "fault", "throttle", "lacks"];
+
+/// `plugin` inside the layers of `specs`, in their order.
+///
+/// # Errors
+/// A layer that is none, or whose words are wrong.
+pub fn apply(plugin: Plugin, specs: &[String], host: &HostServices) -> Result<Plugin> {
+    specs.iter().try_fold(plugin, |p, spec| one(p, spec, host))
+}
+
+fn one(plugin: Plugin, spec: &str, host: &HostServices) -> Result<Plugin> {
+    let (name, words) = match spec.split_once('=') {
+        Some((n, w)) => (n, Some(w)),
+        None => (spec, None),
+    };
+    let refused = |why: String| {
+        CliError::refused(
+            format!("--layer {spec}: {why}"),
+            "see `crossweave train --help` and docs/layers.md",
+        )
+    };
+    let want = |example: &str| {
+        words
+            .filter(|w| !w.is_empty())
+            .ok_or_else(|| refused(format!("write e.g. {example}")))
+    };
+    let layer: Box<dyn Layer> = match name {
+        "validate" => match words {
+            None => Box::new(Validate::default()),
+            Some(_) => return Err(refused("validate takes no words".into())),
+        },
+        "trace" | "record" => {
+            // Several processes write several files.
+            let path =
+                want(&format!("{name}=FILE"))?.replace("%p", &std::process::id().to_string());
+            let path = Path::new(&path);
+            let io = CliError::io("write", path);
+            match name {
+                "trace" => Box::new(Trace::to(path).map_err(io)?),
+                _ => Box::new(Record::to(path).map_err(io)?),
+            }
+        }
+        "fault" => Box::new(Fault::parse(want("fault=alloc:3:oom")?).map_err(refused)?),
+        "throttle" => Box::new(Throttle::parse(want("throttle=copy:10GB/s")?).map_err(refused)?),
+        "lacks" => Box::new(Lacks::parse(want("lacks=attention_bwd")?).map_err(refused)?),
+        _ if name.ends_with(std::env::consts::DLL_SUFFIX) => {
+            return Ok(plugin.layered(|raw| load_layer(Path::new(name), host, &raw))?);
+        }
+        _ => {
+            let names = LINKED.join(", ");
+            return Err(refused(format!(
+                "no layer is called {name:?}; there are {names}, and libraries by their path"
+            )));
+        }
+    };
+    Ok(plugin.layered(|raw| Ok::<_, CliError>(wrap(raw, host, layer)))?)
+}

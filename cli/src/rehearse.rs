@@ -1,0 +1,76 @@
+//! What a step needs to be rehearsed on the device of nothing: the model, the sizes and the resolved config, without text being read.
+
+use crate::error::{CliError, Result};
+use crate::model::{self, Source};
+use crate::source;
+use crossweave_config::{Config, Data, Given, Model, Resolved};
+use crossweave_data::Tokenizer;
+use crossweave_hal::Bootstrap;
+use std::time::Duration;
+
+/// The device of nothing meets nobody: any id will do.
+pub struct Nobody;
+
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        Ok(vec![0; 8])
+    }
+}
+
+/// A job as far as its steps depend on it.
+pub struct Rehearsal {
+    /// The config with nothing left open.
+    pub resolved: Resolved,
+    /// The model.
+    pub source: Source,
+    /// Tokens of a sequence.
+    pub seq: u64,
+}
+
+impl Rehearsal {
+    /// Of a config on `ranks` ranks.
+    ///
+    /// # Errors
+    /// A config that is wrong, or has no model or no data.
+    pub fn of(config: Config, ranks: u64) -> Result<Rehearsal> {
+        let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
+            config.resolve(ranks)?;
+            return Err(CliError::refused(
+                "the config has no model or no data",
+                "add it",
+            ));
+        };
+        // No text is read: a plan needs sizes only.
+        let spec = source::spec(data, Some(model))?;
+        let mut vocab = None;
+        let mut given = Given::default();
+        let length = match data {
+            Data::Tokens(d) => {
+                let file = crossweave_data::GivenTokens::open(d.tokens.as_ref(), &d.key, None)?;
+                given = Given {
+                    batch: Some(file.batch()),
+                    steps: Some(file.steps()),
+                    width: None,
+                };
+                Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1)
+            }
+            Data::Text(d) => {
+                if let (Some(t), Model::New(_)) = (&spec.tokenizer, model) {
+                    vocab = Some(Tokenizer::open(t, spec.model_vocab)?.vocab_size() as u64);
+                }
+                d.seq_len
+            }
+        };
+        let resolved = config.resolve_given(ranks, given)?;
+        let source = model::of_config(&resolved.model, vocab)?;
+        let seq = length.unwrap_or_else(|| source.spec.model().max_positions());
+        Ok(Rehearsal {
+            resolved,
+            source,
+            seq,
+        })
+    }
+}
