@@ -149,6 +149,23 @@ fn collectives_are_named_with_their_route() {
             .all(|c| c["native"] == true && c["launches_per_call"] == 1),
         "{all:?}"
     );
+    // What is composed is carried out once, and its parts are counted.
+    let stage = ["--ranks", "2", "--set", "zero_optimization.stage=3"];
+    let v = explain(
+        &s,
+        &[&stage[..], &["--layer", "lacks=reduce_scatter"]].concat(),
+    );
+    let all = v["collectives"].as_array().expect("a list");
+    let composed: Vec<_> = all.iter().filter(|c| c["native"] == false).collect();
+    assert!(!composed.is_empty());
+    for c in composed {
+        assert_eq!(c["kind"], "reduce_scatter");
+        assert!(c["launches_per_call"].as_u64() > Some(1), "{c}");
+        assert!(
+            c["route"].as_str().is_some_and(|r| !r.starts_with("none")),
+            "{c}"
+        );
+    }
 }
 
 #[test]

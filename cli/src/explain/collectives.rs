@@ -30,8 +30,6 @@ pub struct Row {
     pub native: bool,
     /// Calls of the back end that one costs a rank, where known.
     pub launches: Option<u64>,
-    /// The back end's estimate in nanoseconds.
-    pub est_ns: Option<u64>,
 }
 
 impl Row {
@@ -51,7 +49,6 @@ impl Row {
         json!({
             "what": self.what(), "kind": self.of.name(), "group": self.of.group, "ranks": self.of.ranks, "count": self.of.count,
             "calls": self.calls, "route": self.route, "native": self.native, "launches_per_call": self.launches,
-            "est_ns": self.est_ns,
         })
     }
 }
@@ -61,7 +58,6 @@ struct Answer {
     route: String,
     native: bool,
     launches: u64,
-    est_ns: Option<u64>,
 }
 
 /// The rows of a step.
@@ -77,7 +73,6 @@ pub fn rows(plugin: &Plugin, services: &HostServices, counts: &Counts) -> Result
             route: String::new(),
             native: false,
             launches: None,
-            est_ns: None,
         });
     }
     if !plugin.interfaces().contains(&abi::IFACE_COLLECTIVE) {
@@ -103,8 +98,7 @@ pub fn rows(plugin: &Plugin, services: &HostServices, counts: &Counts) -> Result
             Ok(answers) => {
                 for (i, a) in mine.into_iter().zip(answers) {
                     let r = &mut rows[i];
-                    (r.native, r.est_ns) = (a.native, a.est_ns);
-                    (r.route, r.launches) = (a.route, Some(a.launches));
+                    (r.native, r.route, r.launches) = (a.native, a.route, Some(a.launches));
                 }
             }
             Err(e) => mine
@@ -271,7 +265,6 @@ fn answer(
                 route: "native".into(),
                 native: true,
                 launches: 1,
-                est_ns: None,
             });
         }
     };
@@ -282,7 +275,6 @@ fn answer(
                 route: format!("none: {}", e.message),
                 native: false,
                 launches: 0,
-                est_ns: None,
             });
         }
     };
@@ -303,6 +295,5 @@ fn answer(
         route: route.describe().into(),
         native,
         launches,
-        est_ns: None,
     })
 }

@@ -1,9 +1,9 @@
-//! Hides ops of a plugin: what is named is refused as if the plugin had never had it, before anything reaches it (R3). It shows what a
+//! Hides ops and collectives of a plugin: what is named is refused as if the plugin had never had it, before anything reaches it (R3). It shows what a
 //! device would lose, and is how fallbacks are tested on any machine.
 
-use crate::call::{Call, OpFacts};
+use crate::call::{Call, OpFacts, collective_name};
 use crate::wrap::Layer;
-use crossweave_abi::{DType, Status, op};
+use crossweave_abi::{CollDesc, DType, Status, op};
 use crossweave_plugin::{Code, Error, Result};
 
 /// One hidden cell: an op or all of a class, in one type or in all.
@@ -18,6 +18,7 @@ enum What {
     All,
     Fused,
     Op(u32),
+    Collective(u32),
 }
 
 /// The layer.
@@ -25,7 +26,7 @@ enum What {
 pub struct Lacks(Vec<Cell>);
 
 impl Lacks {
-    /// Reads `attention_bwd+matmul:bf16+fused`: names of the op table, `fused` (every optional op but `elementwise_program`) or `all`, each
+    /// Reads `attention_bwd+matmul:bf16+fused+reduce_scatter`: names of the op table, of collectives (but `reduce`, which is the op), `fused` (every optional op but `elementwise_program`) or `all`, each
     /// with `:TYPE` for operands of that type only.
     ///
     /// # Errors
@@ -48,7 +49,11 @@ impl Lacks {
             let what = match name {
                 "all" => What::All,
                 "fused" => What::Fused,
-                _ => What::Op(op::by_name(name).ok_or_else(|| no_op(name))?.id),
+                _ => match (op::by_name(name), collective(name)) {
+                    (Some(s), _) => What::Op(s.id),
+                    (None, Some(kind)) => What::Collective(kind),
+                    (None, None) => return Err(no_op(name)),
+                },
             };
             Ok(Cell { what, dtype })
         };
@@ -64,6 +69,7 @@ impl Lacks {
         self.0.iter().any(|c| {
             let fused = op::spec(o.op).is_some_and(|s| s.class == op::Class::Fused);
             let named = match c.what {
+                What::Collective(_) => false,
                 What::All => true,
                 What::Fused => fused && o.op != op::ELEMENTWISE_PROGRAM,
                 What::Op(id) => id == o.op,
@@ -75,6 +81,15 @@ impl Lacks {
     }
 }
 
+impl Lacks {
+    fn hides_collective(&self, d: &CollDesc) -> bool {
+        let hit = |c: &Cell| {
+            c.what == What::Collective(d.kind) && c.dtype.is_none_or(|t| t.id() == d.dtype)
+        };
+        self.0.iter().any(hit)
+    }
+}
+
 fn no_op(name: &str) -> String {
     let close = op::OPS
         .iter()
@@ -82,9 +97,19 @@ fn no_op(name: &str) -> String {
     match close {
         Some(s) => format!("no op is called {name:?}; did you mean {}?", s.name),
         None => format!(
-            "no op is called {name:?}; names are those of crossweave_ops.h, or fused, or all"
+            "no op is called {name:?}; names are those of crossweave_ops.h and of collectives, or fused, or all"
         ),
     }
+}
+
+/// The kind of a collective's name.
+fn collective(name: &str) -> Option<u32> {
+    (1..=u32::from(u8::MAX)).find(|k| collective_name(*k) == name)
+}
+
+fn hidden(name: &str) -> Result<Status> {
+    let why = format!("{name} is hidden by the layer lacks");
+    Err(Error::new(Code::Unsupported, why))
 }
 
 impl Layer for Lacks {
@@ -94,10 +119,16 @@ impl Layer for Lacks {
 
     fn around(&self, call: &Call<'_>, next: &mut dyn FnMut() -> Status) -> Result<Status> {
         match call {
-            Call::Prepare { op, .. } if self.hides(op) => Err(Error::new(
-                Code::Unsupported,
-                format!("{} is hidden by the layer lacks", op.name()),
-            )),
+            Call::Prepare { op, .. } if self.hides(op) => hidden(op.name()),
+            Call::CommQuery { desc, .. } if self.hides_collective(desc) => {
+                hidden(collective_name(desc.kind))
+            }
+            Call::Collective { members, .. } => {
+                match members.iter().find(|m| self.hides_collective(&m.desc)) {
+                    Some(m) => hidden(collective_name(m.desc.kind)),
+                    None => Ok(next()),
+                }
+            }
             _ => Ok(next()),
         }
     }
