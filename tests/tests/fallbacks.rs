@@ -282,6 +282,10 @@ fn f32_gives_what_16_bits_would_to_the_last_rounding() {
                 .iter()
                 .zip(to_f32(&got[i], l.dtype))
             {
+                // Roots of negative moments, by both ways.
+                if x.is_nan() && y.is_nan() {
+                    continue;
+                }
                 // One unit in the last place of bf16, where sums go in another order.
                 assert!(
                     (x - y).abs() <= x.abs().max(1e-3) / 128.0,

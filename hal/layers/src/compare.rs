@@ -18,7 +18,7 @@ pub(crate) fn differs(want: &[u8], got: &[u8], how: Compare) -> Option<String> {
         return Some(format!("{} bytes were recorded", want.len()));
     }
     let word = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let words = want.len() % 4 == 0;
+    let words = want.len().is_multiple_of(4);
     let tolerance = match how {
         Compare::Relative(r) if words => r,
         _ => {

@@ -83,7 +83,7 @@ pub(super) fn check(call: &Call<'_>) -> Verdict {
         }
         Call::WaitValue { word, .. } | Call::WriteValue { word, .. } => {
             given("word", word)?;
-            match word.bytes == 8 && word.offset % 8 == 0 {
+            match word.bytes == 8 && word.offset.is_multiple_of(8) {
                 true => Ok(()),
                 false => Err(format!(
                     "a word at byte {} of {} bytes; it has 8, aligned",
@@ -181,7 +181,7 @@ fn launch(
             ));
         }
         let width = DType::from_id(l.dtype).map_or(1, |d| d.bytes(1).max(1));
-        if o.offset % width != 0 {
+        if !o.offset.is_multiple_of(width) {
             return Err(format!(
                 "{} begins at byte {}, within an element of {width} bytes",
                 name(i),
