@@ -25,6 +25,7 @@ const CPU: &str = "crossweave-backend-cpu";
 const MPI: &str = "crossweave-backend-mpi";
 const WGPU: &str = "crossweave-backend-wgpu";
 const CUDA: &str = "crossweave-backend-cuda";
+const KERNELS: &str = "crossweave-kernels";
 const COLLECTIVES: &str = "crossweave-collectives";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
@@ -61,6 +62,8 @@ pub const CRATES: &[Crate] = &[
     // Its tables are held against public bindings in tests only.
     Crate { name: CUDA, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libloading"], dev: &[HAL, "cudarc"] },
     Crate { name: "crossweave-cuda-plugin", floor: 3, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
+    // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.
+    Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, "libloading", "object"] },
     Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },

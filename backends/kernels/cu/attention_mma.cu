@@ -1,0 +1,344 @@
+// Attention on tensor cores (mma m16n8k16, from sm_80 on) for 16-bit storage. A block of four warps owns 64 rows, a warp sixteen; tiles of
+// the other side come in the background; scores and sums stay in registers, softmax is online in base 2. The backward has one owner for
+// every sum, so it is deterministic: blocks of keys walk the queries, blocks of queries walk the keys.
+
+struct AttentionArgs {
+  char* o; float* lse; const char *q, *k, *v, *go; char *dq, *dk, *dv; float* delta; i64 os[3], qs[3], ks[3], vs[3], gos[3], dqs[3], dks[3], dvs[3],
+  ls[3]; i64 window; u32 b, tq, tk, h, hkv, d, causal; float scale;
+};
+
+#define CW_BLOCK 64
+
+template <class T> struct Core;
+template <> struct Core<bf16> {
+  static CW_DEVICE void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { cw_mma_bf16(d, a, b); }
+  static CW_DEVICE u32 pack(float lo, float hi) { return cw_pack_bf16(lo, hi); }
+};
+template <> struct Core<f16> {
+  static CW_DEVICE void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { cw_mma_f16(d, a, b); }
+  static CW_DEVICE u32 pack(float lo, float hi) { return cw_pack_f16(lo, hi); }
+};
+
+// 64 rows of a head into shared memory with a pitch of D + 8 (which keeps ldmatrix free of bank conflicts); rows past the end are zero.
+template <int D> CW_DEVICE void cw_fetch(u16* to, const u16* from, i64 pitch, i64 t0, i64 end) {
+  const bool aligned = (((u64)from | (u64)(pitch * 2)) & 15) == 0;
+  for (int e = (int)threadIdx.x; e < CW_BLOCK * D / 8; e += 128) {
+    int r = e / (D / 8), c = e % (D / 8) * 8;
+    bool there = t0 + r < end;
+    const u16* p = from + (there ? t0 + r : 0) * pitch + c;
+    u16* s = to + r * (D + 8) + c;
+    if (aligned) cw_copy_async(s, p, there);
+    else for (int i = 0; i < 8; i++) s[i] = there ? p[i] : (u16)0;
+  }
+}
+
+template <class T, int D> CW_DEVICE void cw_attention_mma(const AttentionArgs& a) {
+  CW_DYN_SHARED(u16, mem);
+  const int P = D + 8;
+  u16 *sq = mem, *sk = sq + CW_BLOCK * P, *sv = sk + CW_BLOCK * P;
+  const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+  const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
+  // The longest rows of a causal mask start first.
+  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK;
+  const u16* pq = (const u16*)a.q + b * a.qs[0] + h * a.qs[2];
+  const u16* pk = (const u16*)a.k + b * a.ks[0] + hk * a.ks[2];
+  const u16* pv = (const u16*)a.v + b * a.vs[0] + hk * a.vs[2];
+  const i64 shift = (i64)a.tk - (i64)a.tq, first = i0 + shift, last = first + CW_BLOCK - 1;
+  i64 hi = (i64)a.tk, lo = 0;
+  if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
+  if (a.window > 0 && first - a.window + 1 > 0) lo = (first - a.window + 1) / CW_BLOCK * CW_BLOCK;
+
+  cw_fetch<D>(sq, pq, a.qs[1], i0, (i64)a.tq);
+  if (lo < hi) cw_fetch<D>(sk, pk, a.ks[1], lo, (i64)a.tk);
+  cw_copy_commit();
+  cw_copy_wait<0>();
+  CW_SYNC();
+  u32 fq[D / 16][4];
+  CW_UNROLL for (int k = 0; k < D / 16; k++) cw_ldmatrix(fq[k], sq + (warp * 16 + lane % 16) * P + k * 16 + lane / 16 * 8);
+
+  float o[D / 8][4];
+  CW_UNROLL for (int n = 0; n < D / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) o[n][e] = 0.0f;
+  float top[2];
+  float sum[2];
+  top[0] = top[1] = -CW_INF;
+  sum[0] = sum[1] = 0.0f;
+  const float scale = a.scale * 1.44269504f;
+
+  for (i64 j0 = lo; j0 < hi; j0 += CW_BLOCK) {
+    cw_fetch<D>(sv, pv, a.vs[1], j0, (i64)a.tk);
+    cw_copy_commit();
+    float s[8][4];
+    CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) s[n][e] = 0.0f;
+    CW_UNROLL for (int k = 0; k < D / 16; k++)
+      CW_UNROLL for (int n = 0; n < 8; n += 2) {
+        u32 f[4];
+        cw_ldmatrix(f, sk + (n * 8 + lane / 16 * 8 + lane % 8) * P + k * 16 + lane / 8 % 2 * 8);
+        u32 f0[2]; u32 f1[2];
+        f0[0] = f[0]; f0[1] = f[1]; f1[0] = f[2]; f1[1] = f[3];
+        Core<T>::mma(s[n], fq[k], f0);
+        Core<T>::mma(s[n + 1], fq[k], f1);
+      }
+    CW_SYNC();
+    bool more = j0 + CW_BLOCK < hi;
+    if (more) cw_fetch<D>(sk, pk, a.ks[1], j0 + CW_BLOCK, (i64)a.tk);
+    cw_copy_commit();
+
+    // Rows lane / 4 and lane / 4 + 8 of the warp's sixteen.
+    bool whole = j0 + CW_BLOCK <= (i64)a.tk && (!a.causal || j0 + CW_BLOCK - 1 <= first + warp * 16) && (a.window <= 0 || j0 > last - a.window);
+    float best[2];
+    best[0] = top[0]; best[1] = top[1];
+    CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
+      float x = s[n][e] * scale;
+      if (!whole) {
+        i64 j = j0 + n * 8 + lane % 4 * 2 + (e & 1), at = first + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0);
+        bool seen = j < (i64)a.tk && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
+        if (!seen) x = -CW_INF;
+      }
+      s[n][e] = x;
+      best[e / 2] = Max()(best[e / 2], x);
+    }
+    CW_UNROLL for (int r = 0; r < 2; r++) {
+      best[r] = Max()(best[r], cw_shfl_xor(best[r], 1));
+      best[r] = Max()(best[r], cw_shfl_xor(best[r], 2));
+      float base = best[r] == -CW_INF ? 0.0f : best[r], keep = cw_exp2(top[r] - base), part = 0.0f;
+      CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 2; e++) {
+        float w = cw_exp2(s[n][r * 2 + e] - base);
+        s[n][r * 2 + e] = w;
+        part += w;
+      }
+      sum[r] = sum[r] * keep + part;
+      top[r] = best[r];
+      CW_UNROLL for (int n = 0; n < D / 8; n++) { o[n][r * 2] *= keep; o[n][r * 2 + 1] *= keep; }
+    }
+
+    cw_copy_wait<1>();
+    CW_SYNC();
+    CW_UNROLL for (int k = 0; k < 4; k++) {
+      u32 p[4];
+      p[0] = Core<T>::pack(s[2 * k][0], s[2 * k][1]);
+      p[1] = Core<T>::pack(s[2 * k][2], s[2 * k][3]);
+      p[2] = Core<T>::pack(s[2 * k + 1][0], s[2 * k + 1][1]);
+      p[3] = Core<T>::pack(s[2 * k + 1][2], s[2 * k + 1][3]);
+      CW_UNROLL for (int n = 0; n < D / 8; n += 2) {
+        u32 f[4];
+        cw_ldmatrix_t(f, sv + (k * 16 + lane % 16) * P + n * 8 + lane / 16 * 8);
+        u32 f0[2]; u32 f1[2];
+        f0[0] = f[0]; f0[1] = f[1]; f1[0] = f[2]; f1[1] = f[3];
+        Core<T>::mma(o[n], p, f0);
+        Core<T>::mma(o[n + 1], p, f1);
+      }
+    }
+    cw_copy_wait<0>();
+    CW_SYNC();
+  }
+
+  CW_UNROLL for (int r = 0; r < 2; r++) {
+    sum[r] += cw_shfl_xor(sum[r], 1);
+    sum[r] += cw_shfl_xor(sum[r], 2);
+    i64 i = i0 + warp * 16 + lane / 4 + r * 8;
+    if (i >= (i64)a.tq) continue;
+    float k = sum[r] == 0.0f ? 0.0f : 1.0f / sum[r];
+    u16* out = (u16*)a.o + b * a.os[0] + i * a.os[1] + h * a.os[2];
+    const bool pairs = ((u64)out & 3) == 0;
+    CW_UNROLL for (int n = 0; n < D / 8; n++) {
+      u32 w = Core<T>::pack(o[n][r * 2] * k, o[n][r * 2 + 1] * k);
+      u16* p = out + n * 8 + lane % 4 * 2;
+      if (pairs) *(u32*)p = w;
+      else { p[0] = (u16)w; p[1] = (u16)(w >> 16); }
+    }
+    if (lane % 4 == 0) a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] = sum[r] == 0.0f ? -CW_INF : (top[r] + log2f(sum[r])) * 0.69314718f;
+  }
+}
+
+// ---- backward
+
+// N rows of a head into shared memory, as `cw_fetch`.
+template <int D, int N> CW_DEVICE void cw_fetch_rows(u16* to, const u16* from, i64 pitch, i64 t0, i64 end) {
+  const bool aligned = (((u64)from | (u64)(pitch * 2)) & 15) == 0;
+  for (int e = (int)threadIdx.x; e < N * D / 8; e += 128) {
+    int r = e / (D / 8), c = e % (D / 8) * 8;
+    bool there = t0 + r < end;
+    const u16* p = from + (there ? t0 + r : 0) * pitch + c;
+    u16* s = to + r * (D + 8) + c;
+    if (aligned) cw_copy_async(s, p, there);
+    else for (int i = 0; i < 8; i++) s[i] = there ? p[i] : (u16)0;
+  }
+}
+
+// s = x y^T for sixteen rows of x and N of y, both D wide in shared memory.
+template <class T, int D, int N> CW_DEVICE void cw_by_rows(float (&s)[N / 8][4], const u16* x, const u16* y, int lane) {
+  const int P = D + 8;
+  CW_UNROLL for (int n = 0; n < N / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) s[n][e] = 0.0f;
+  CW_UNROLL for (int k = 0; k < D / 16; k++) {
+    u32 f[4];
+    cw_ldmatrix(f, x + (lane % 16) * P + k * 16 + lane / 16 * 8);
+    CW_UNROLL for (int n = 0; n < N / 8; n += 2) {
+      u32 g[4]; u32 g0[2]; u32 g1[2];
+      cw_ldmatrix(g, y + (n * 8 + lane / 16 * 8 + lane % 8) * P + k * 16 + lane / 8 % 2 * 8);
+      g0[0] = g[0]; g0[1] = g[1]; g1[0] = g[2]; g1[1] = g[3];
+      Core<T>::mma(s[n], f, g0);
+      Core<T>::mma(s[n + 1], f, g1);
+    }
+  }
+}
+// o += s y for sixteen rows of s, in registers and rounded to the storage, and the N rows of y.
+template <class T, int D, int N> CW_DEVICE void cw_by_columns(float (&o)[D / 8][4], const float (&s)[N / 8][4], const u16* y, int lane) {
+  const int P = D + 8;
+  CW_UNROLL for (int k = 0; k < N / 16; k++) {
+    u32 f[4];
+    f[0] = Core<T>::pack(s[2 * k][0], s[2 * k][1]);
+    f[1] = Core<T>::pack(s[2 * k][2], s[2 * k][3]);
+    f[2] = Core<T>::pack(s[2 * k + 1][0], s[2 * k + 1][1]);
+    f[3] = Core<T>::pack(s[2 * k + 1][2], s[2 * k + 1][3]);
+    CW_UNROLL for (int n = 0; n < D / 8; n += 2) {
+      u32 g[4]; u32 g0[2]; u32 g1[2];
+      cw_ldmatrix_t(g, y + (k * 16 + lane % 16) * P + n * 8 + lane / 16 * 8);
+      g0[0] = g[0]; g0[1] = g[1]; g1[0] = g[2]; g1[1] = g[3];
+      Core<T>::mma(o[n], f, g0);
+      Core<T>::mma(o[n + 1], f, g1);
+    }
+  }
+}
+template <class T, int D> CW_DEVICE void cw_put(u16* out, const float (&o)[D / 8][4], int r, float k, int lane) {
+  const bool pairs = ((u64)out & 3) == 0;
+  CW_UNROLL for (int n = 0; n < D / 8; n++) {
+    u32 w = Core<T>::pack(o[n][r * 2] * k, o[n][r * 2 + 1] * k);
+    u16* p = out + n * 8 + lane % 4 * 2;
+    if (pairs) *(u32*)p = w;
+    else { p[0] = (u16)w; p[1] = (u16)(w >> 16); }
+  }
+}
+CW_DEVICE bool cw_seen(const AttentionArgs& a, i64 i, i64 j) {
+  i64 at = i + (i64)a.tk - (i64)a.tq;
+  return j < (i64)a.tk && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
+}
+
+// dk and dv of 64 keys: N queries at a time, over the heads that read these keys.
+template <class T, int D, int N> CW_DEVICE void cw_attention_mma_keys(const AttentionArgs& a) {
+  CW_DYN_SHARED(u16, mem);
+  const int P = D + 8;
+  u16 *sk = mem, *sv = sk + CW_BLOCK * P, *sq = sv + CW_BLOCK * P, *sg = sq + 2 * N * P;
+  float *sl = (float*)(sg + 2 * N * P), *sd = sl + 2 * N;
+  const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+  const u32 hk = blockIdx.y % a.hkv, b = blockIdx.y / a.hkv, each = a.h / a.hkv;
+  const i64 j0 = (i64)blockIdx.x * CW_BLOCK, shift = (i64)a.tk - (i64)a.tq;
+  i64 lo = a.causal && j0 - shift > 0 ? (j0 - shift) / N * N : 0, hi = (i64)a.tq;
+  if (a.window > 0 && j0 + CW_BLOCK - 1 + a.window - shift < hi) hi = j0 + CW_BLOCK - 1 + a.window - shift;
+  const i64 tiles = hi > lo ? (hi - lo + N - 1) / N : 0, rounds = tiles * (i64)each;
+  const float scale = a.scale * 1.44269504f;
+
+  float dk[D / 8][4];
+  float dv[D / 8][4];
+  CW_UNROLL for (int n = 0; n < D / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) { dk[n][e] = 0.0f; dv[n][e] = 0.0f; }
+  for (i64 round = -1; round < rounds; round++) {
+    // What the last round brought is there, and nobody reads what the next one overwrites.
+    cw_copy_wait<0>();
+    CW_SYNC();
+    if (round < 0 && rounds > 0) {
+      cw_fetch_rows<D, CW_BLOCK>(sk, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, (i64)a.tk);
+      cw_fetch_rows<D, CW_BLOCK>(sv, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, (i64)a.tk);
+    }
+    if (round + 1 < rounds) {
+      const int stage = (int)((round + 1) & 1);
+      const u32 h = hk * each + (u32)((round + 1) / tiles);
+      const i64 i0 = lo + (round + 1) % tiles * N;
+      cw_fetch_rows<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, (i64)a.tq);
+      cw_fetch_rows<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, (i64)a.tq);
+      if (threadIdx.x < N) {
+        const i64 i = i0 + threadIdx.x;
+        const bool there = i < (i64)a.tq;
+        // A query past the end has no probability anywhere.
+        sl[stage * N + threadIdx.x] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
+        sd[stage * N + threadIdx.x] = there ? a.delta[((u64)b * a.h + h) * a.tq + i] : 0.0f;
+      }
+    }
+    cw_copy_commit();
+    if (round < 0) continue;
+    const int stage = (int)(round & 1);
+    const i64 i0 = lo + round % tiles * N;
+    const u16 *q = sq + stage * N * P, *g = sg + stage * N * P;
+    const bool whole = (!a.causal || j0 + CW_BLOCK - 1 <= i0 + shift) && (a.window <= 0 || j0 > i0 + N - 1 + shift - a.window);
+    float p[N / 8][4];
+    cw_by_rows<T, D, N>(p, sk + warp * 16 * P, q, lane);
+    CW_UNROLL for (int n = 0; n < N / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
+      const int c = n * 8 + lane % 4 * 2 + (e & 1);
+      float w = cw_exp2(p[n][e] * scale - sl[stage * N + c]);
+      if (!whole && !cw_seen(a, i0 + c, j0 + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0))) w = 0.0f;
+      p[n][e] = w;
+    }
+    cw_by_columns<T, D, N>(dv, p, g, lane);
+    float d[N / 8][4];
+    cw_by_rows<T, D, N>(d, sv + warp * 16 * P, g, lane);
+    CW_UNROLL for (int n = 0; n < N / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
+      const int c = n * 8 + lane % 4 * 2 + (e & 1);
+      d[n][e] = p[n][e] == 0.0f ? 0.0f : p[n][e] * (d[n][e] - sd[stage * N + c]);
+    }
+    cw_by_columns<T, D, N>(dk, d, q, lane);
+  }
+  CW_UNROLL for (int r = 0; r < 2; r++) {
+    const i64 j = j0 + warp * 16 + lane / 4 + r * 8;
+    if (j >= (i64)a.tk) continue;
+    cw_put<T, D>((u16*)a.dk + b * a.dks[0] + j * a.dks[1] + hk * a.dks[2], dk, r, a.scale, lane);
+    cw_put<T, D>((u16*)a.dv + b * a.dvs[0] + j * a.dvs[1] + hk * a.dvs[2], dv, r, 1.0f, lane);
+  }
+}
+
+// dq of 64 queries: N keys at a time.
+template <class T, int D, int N> CW_DEVICE void cw_attention_mma_queries(const AttentionArgs& a) {
+  CW_DYN_SHARED(u16, mem);
+  const int P = D + 8;
+  u16 *sq = mem, *sg = sq + CW_BLOCK * P, *sk = sg + CW_BLOCK * P, *sv = sk + 2 * N * P;
+  const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+  const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
+  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + (i64)a.tk - (i64)a.tq, last = first + CW_BLOCK - 1;
+  i64 lo = a.window > 0 && first - a.window + 1 > 0 ? (first - a.window + 1) / N * N : 0, hi = (i64)a.tk;
+  if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
+  const i64 rounds = hi > lo ? (hi - lo + N - 1) / N : 0;
+  const float scale = a.scale * 1.44269504f;
+  float lse[2];
+  float delta[2];
+  CW_UNROLL for (int r = 0; r < 2; r++) {
+    const i64 i = i0 + warp * 16 + lane / 4 + r * 8;
+    const bool there = i < (i64)a.tq;
+    lse[r] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
+    delta[r] = there ? a.delta[((u64)b * a.h + h) * a.tq + i] : 0.0f;
+  }
+
+  float dq[D / 8][4];
+  CW_UNROLL for (int n = 0; n < D / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) dq[n][e] = 0.0f;
+  for (i64 round = -1; round < rounds; round++) {
+    cw_copy_wait<0>();
+    CW_SYNC();
+    if (round < 0 && rounds > 0) {
+      cw_fetch_rows<D, CW_BLOCK>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, (i64)a.tq);
+      cw_fetch_rows<D, CW_BLOCK>(sg, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, (i64)a.tq);
+    }
+    if (round + 1 < rounds) {
+      const int stage = (int)((round + 1) & 1);
+      const i64 j0 = lo + (round + 1) * N;
+      cw_fetch_rows<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, (i64)a.tk);
+      cw_fetch_rows<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, (i64)a.tk);
+    }
+    cw_copy_commit();
+    if (round < 0) continue;
+    const int stage = (int)(round & 1);
+    const i64 j0 = lo + round * N;
+    const u16 *k = sk + stage * N * P, *v = sv + stage * N * P;
+    const bool whole = j0 + N <= (i64)a.tk && (!a.causal || j0 + N - 1 <= first) && (a.window <= 0 || j0 > last - a.window);
+    float p[N / 8][4];
+    cw_by_rows<T, D, N>(p, sq + warp * 16 * P, k, lane);
+    float d[N / 8][4];
+    cw_by_rows<T, D, N>(d, sg + warp * 16 * P, v, lane);
+    CW_UNROLL for (int n = 0; n < N / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
+      float w = cw_exp2(p[n][e] * scale - lse[e / 2]);
+      if (!whole && !cw_seen(a, i0 + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0), j0 + n * 8 + lane % 4 * 2 + (e & 1))) w = 0.0f;
+      d[n][e] = w == 0.0f ? 0.0f : w * (d[n][e] - delta[e / 2]);
+    }
+    cw_by_columns<T, D, N>(dq, d, k, lane);
+  }
+  CW_UNROLL for (int r = 0; r < 2; r++) {
+    const i64 i = i0 + warp * 16 + lane / 4 + r * 8;
+    if (i >= (i64)a.tq) continue;
+    cw_put<T, D>((u16*)a.dq + b * a.dqs[0] + i * a.dqs[1] + h * a.dqs[2], dq, r, a.scale, lane);
+  }
+}

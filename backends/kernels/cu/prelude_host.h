@@ -1,0 +1,235 @@
+// An emulation of a device on the host, for tests: a fiber per thread, one block at a time, threads resumed in an order drawn from a seed.
+// It shows what a kernel computes and that its barriers fit; it says nothing of speed, of memory ordering, or of a vendor's compiler.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef unsigned long long u64;
+typedef int8_t i8;
+typedef int32_t i32;
+typedef long long i64;
+
+namespace cwhost {
+struct Three { u32 x, y, z; };
+enum State { READY, AT_BARRIER, AT_WARP, DONE };
+struct Fiber { void* sp; char* stack; State state; const void* mine; };
+struct Block {
+  Three grid, block, at, thread;
+  u32 now, n, warp;
+  Fiber* fibers;
+  u32* order;
+  void* scheduler;
+  void (*body)(const void*);
+  const void* args;
+  char* dynamic;
+  const char* error;
+};
+static thread_local Block* B;
+static const size_t STACK = 256 * 1024;
+
+extern "C" void cwhost_switch(void** from, void* to);
+#if defined(__x86_64__)
+__asm__(".text\n.p2align 4\n.globl cwhost_switch\n.hidden cwhost_switch\n.type cwhost_switch,@function\ncwhost_switch:\n"
+  " push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
+  " pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n.size cwhost_switch,.-cwhost_switch\n");
+static const int SAVED = 6;
+#elif defined(__aarch64__)
+__asm__(".text\n.p2align 4\n.globl cwhost_switch\n.hidden cwhost_switch\n.type cwhost_switch,%function\ncwhost_switch:\n"
+  " sub sp, sp, #176\n stp x19, x20, [sp]\n stp x21, x22, [sp, #16]\n stp x23, x24, [sp, #32]\n stp x25, x26, [sp, #48]\n"
+  " stp x27, x28, [sp, #64]\n stp x29, x30, [sp, #80]\n stp d8, d9, [sp, #96]\n stp d10, d11, [sp, #112]\n stp d12, d13, [sp, #128]\n"
+  " stp d14, d15, [sp, #144]\n mov x9, sp\n str x9, [x0]\n mov sp, x1\n ldp x19, x20, [sp]\n ldp x21, x22, [sp, #16]\n"
+  " ldp x23, x24, [sp, #32]\n ldp x25, x26, [sp, #48]\n ldp x27, x28, [sp, #64]\n ldp x29, x30, [sp, #80]\n ldp d8, d9, [sp, #96]\n"
+  " ldp d10, d11, [sp, #112]\n ldp d12, d13, [sp, #128]\n ldp d14, d15, [sp, #144]\n add sp, sp, #176\n ret\n");
+#endif
+
+static inline void yield(State s) {
+  Fiber& f = B->fibers[B->now];
+  f.state = s;
+  cwhost_switch(&f.sp, B->scheduler);
+}
+static void entry() { B->body(B->args); yield(DONE); __builtin_trap(); }
+
+static int run_block(Block& b) {
+  B = &b;
+  for (u32 i = 0; i < b.n; i++) {
+    Fiber& f = b.fibers[i];
+    f.state = READY;
+    void** s = (void**)(((uintptr_t)f.stack + STACK - 256) & ~(uintptr_t)15);
+#if defined(__aarch64__)
+    s -= 22; memset(s, 0, 176); s[11] = (void*)entry;
+#else
+    *--s = nullptr; *--s = (void*)entry;
+    for (int k = 0; k < SAVED; k++) *--s = nullptr;
+#endif
+    f.sp = s;
+  }
+  for (;;) {
+    u32 done = 0, barrier = 0, progress = 0;
+    for (u32 k = 0; k < b.n; k++) {
+      u32 i = b.order[k];
+      if (b.fibers[i].state != READY) continue;
+      b.now = i;
+      b.thread.x = i % b.block.x; b.thread.y = i / b.block.x % b.block.y; b.thread.z = i / (b.block.x * b.block.y);
+      cwhost_switch(&b.scheduler, b.fibers[i].sp);
+      progress++;
+    }
+    for (u32 w = 0; w < b.n; w += b.warp) {
+      u32 end = w + b.warp < b.n ? w + b.warp : b.n, here = 0;
+      for (u32 i = w; i < end; i++) here += b.fibers[i].state == AT_WARP;
+      if (here == end - w) { for (u32 i = w; i < end; i++) b.fibers[i].state = READY; progress++; }
+    }
+    for (u32 i = 0; i < b.n; i++) { done += b.fibers[i].state == DONE; barrier += b.fibers[i].state == AT_BARRIER; }
+    if (done == b.n) return 0;
+    if (barrier == b.n) { for (u32 i = 0; i < b.n; i++) b.fibers[i].state = READY; progress++; }
+    if (!progress) { b.error = "threads of a block wait at different barriers, or some have left"; return 1; }
+  }
+}
+
+struct Ctx { Three grid, block; u32 shared, warp; u64 seed; const char* error; };
+
+static int run(void (*body)(const void*), const void* args, Ctx& c) {
+  Block b{};
+  b.grid = c.grid; b.block = c.block; b.n = c.block.x * c.block.y * c.block.z; b.warp = c.warp; b.body = body; b.args = args;
+  if (b.n > 1024) { c.error = "more than 1024 threads"; return 2; }
+  char* stacks = (char*)aligned_alloc(4096, (size_t)b.n * STACK);
+  b.fibers = (Fiber*)calloc(b.n, sizeof(Fiber));
+  b.order = (u32*)calloc(b.n, sizeof(u32));
+  for (u32 i = 0; i < b.n; i++) { b.fibers[i].stack = stacks + (size_t)i * STACK; b.order[i] = i; }
+  u64 r = c.seed * 6364136223846793005ull + 1442695040888963407ull;
+  if (c.seed) for (u32 i = b.n; i > 1; i--) {
+    r = r * 6364136223846793005ull + 1442695040888963407ull;
+    u32 j = (u32)((r >> 33) % i), t = b.order[i - 1];
+    b.order[i - 1] = b.order[j]; b.order[j] = t;
+  }
+  // What nothing wrote is NaN.
+  b.dynamic = (char*)aligned_alloc(256, ((size_t)c.shared + 511) & ~(size_t)255);
+  int rc = 0;
+  for (u32 z = 0; z < c.grid.z && !rc; z++) for (u32 y = 0; y < c.grid.y && !rc; y++) for (u32 x = 0; x < c.grid.x && !rc; x++) {
+    b.at = Three{x, y, z};
+    memset(b.dynamic, 0xff, c.shared);
+    rc = run_block(b);
+  }
+  free(b.dynamic); free(b.order); free(b.fibers); free(stacks);
+  c.error = b.error;
+  return rc;
+}
+
+// What every lane of the warp holds; the warp meets before and after.
+template <class T> static inline void gather(const T& mine, T (&all)[64]) {
+  Block* b = B;
+  u32 me = b->now, first = me / b->warp * b->warp, end = first + b->warp < b->n ? first + b->warp : b->n;
+  b->fibers[me].mine = &mine;
+  yield(AT_WARP);
+  for (u32 i = first; i < end; i++) memcpy((void*)&all[i - first], b->fibers[i].mine, sizeof(T));
+  yield(AT_WARP);
+}
+}
+
+#define threadIdx (cwhost::B->thread)
+#define blockIdx (cwhost::B->at)
+#define blockDim (cwhost::B->block)
+#define gridDim (cwhost::B->grid)
+#define CW_WARP ((int)cwhost::B->warp)
+#define CW_PARAM const
+#define CW_DYN_SHARED(T, n) T* n = (T*)cwhost::B->dynamic
+#define CW_SHARED static thread_local
+#define CW_LANE() (cwhost::B->now % cwhost::B->warp)
+#define CW_SYNC() cwhost::yield(cwhost::AT_BARRIER)
+#define CW_SYNC_WARP() cwhost::yield(cwhost::AT_WARP)
+#define CW_UNROLL
+#define CW_T(...) __VA_ARGS__
+#define CW_OFFSET(T, F) __builtin_offsetof(T, F)
+#define CW_DEVICE inline
+#define CW_HOST 1
+#define CW_KERNEL(THREADS, NAME, ARGS, BODY) \
+  extern "C" int NAME(const void* args, cwhost::Ctx* c) { \
+    if (c->block.x * c->block.y * c->block.z > THREADS) { c->error = "more threads than the kernel was bounded to"; return 3; } \
+    return cwhost::run([](const void* p) { BODY(*(const ARGS*)p); }, args, *c); \
+  } \
+  extern "C" const u32 NAME##_bytes = sizeof(ARGS);
+
+inline float cw_float_of_bits(u32 u) { float f; memcpy(&f, &u, 4); return f; }
+inline u32 cw_bits_of_float(float f) { u32 u; memcpy(&u, &f, 4); return u; }
+inline double cw_double_of_bits(u64 u) { double f; memcpy(&f, &u, 8); return f; }
+inline u64 cw_bits_of_double(double f) { u64 u; memcpy(&u, &f, 8); return u; }
+inline float cw_f32_of_f16(u16 h) {
+  u32 sign = (u32)(h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff;
+  if (e == 31) return cw_float_of_bits(sign | 0x7f800000u | m << 13);
+  if (e == 0) { float f = (float)m * (1.0f / 16777216.0f); return sign ? -f : f; }
+  return cw_float_of_bits(sign | (e + 112) << 23 | m << 13);
+}
+inline u16 cw_f16_of_f32(float f) {
+  u32 u = cw_bits_of_float(f), a = u & 0x7fffffffu;
+  u16 sign = (u16)(u >> 16 & 0x8000);
+  if (a > 0x7f800000u) return sign | 0x7e00 | (u16)(a >> 13 & 0x3ff);
+  if (a >= 0x477ff000u) return sign | 0x7c00;
+  if (a < 0x38800000u) return sign | (u16)rintf(cw_float_of_bits(a) * 16777216.0f);
+  return sign | (u16)((a + 0xfffu + (a >> 13 & 1u) - (112u << 23)) >> 13);
+}
+inline u32 cw_pack_f16(float lo, float hi) { return (u32)cw_f16_of_f32(lo) | (u32)cw_f16_of_f32(hi) << 16; }
+inline float cw_mul(float a, float b) { return a * b; }
+inline float cw_add(float a, float b) { return a + b; }
+inline double cw_mul64(double a, double b) { return a * b; }
+inline double cw_add64(double a, double b) { return a + b; }
+inline float cw_fma(float a, float b, float c) { return fmaf(a, b, c); }
+inline float cw_exp2(float x) { return exp2f(x); }
+
+template <class T> inline T cw_shfl_xor(T v, int m) {
+  T all[64];
+  u32 lane = CW_LANE();
+  cwhost::gather(v, all);
+  return all[lane ^ (u32)m];
+}
+template <class T> inline T cw_shfl_up(T v, int d) {
+  T all[64];
+  u32 lane = CW_LANE();
+  cwhost::gather(v, all);
+  return lane >= (u32)d ? all[lane - d] : v;
+}
+inline u32 cw_atomic_add(u32* p, u32 v) { u32 old = *p; *p = old + v; return old; }
+
+// The tensor cores' instructions by their documented fragments.
+struct CwFragment { u32 a[4], b[2]; };
+template <class F> inline void cw_mma_of(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], F value) {
+  CwFragment mine, all[64];
+  memcpy(mine.a, a, 16); memcpy(mine.b, b, 8);
+  u32 lane = CW_LANE();
+  cwhost::gather(mine, all);
+  for (int i = 0; i < 4; i++) {
+    u32 row = lane / 4 + (i >= 2 ? 8 : 0), col = lane % 4 * 2 + (i & 1);
+    float sum = 0;
+    for (u32 k = 0; k < 16; k++) {
+      u32 la = row % 8 * 4 + k % 8 / 2, ra = (row >= 8 ? 1 : 0) + (k >= 8 ? 2 : 0), lb = col * 4 + k % 8 / 2, rb = k >= 8 ? 1 : 0;
+      sum += value((u16)(all[la].a[ra] >> (k & 1) * 16)) * value((u16)(all[lb].b[rb] >> (k & 1) * 16));
+    }
+    d[i] += sum;
+  }
+}
+inline void cw_mma_bf16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  cw_mma_of(d, a, b, [](u16 h) { return cw_float_of_bits((u32)h << 16); });
+}
+inline void cw_mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { cw_mma_of(d, a, b, cw_f32_of_f16); }
+inline void cw_ldmatrix_of(u32 (&r)[4], const void* p, bool transposed) {
+  const void* all[64];
+  u32 lane = CW_LANE();
+  cwhost::gather(p, all);
+  for (u32 j = 0; j < 4; j++) {
+    u16 v[2];
+    for (u32 i = 0; i < 2; i++) {
+      u32 row = transposed ? lane % 4 * 2 + i : lane / 4, col = transposed ? lane / 4 : lane % 4 * 2 + i;
+      v[i] = ((const u16*)all[8 * j + row])[col];
+    }
+    r[j] = (u32)v[0] | (u32)v[1] << 16;
+  }
+}
+inline void cw_ldmatrix(u32 (&r)[4], const void* p) { cw_ldmatrix_of(r, p, false); }
+inline void cw_ldmatrix_t(u32 (&r)[4], const void* p) { cw_ldmatrix_of(r, p, true); }
+inline void cw_copy_async(void* shared, const void* global, bool there) {
+  if (there) memcpy(shared, global, 16); else memset(shared, 0, 16);
+}
+inline void cw_copy_commit() {}
+template <int N> inline void cw_copy_wait() {}

@@ -1,0 +1,273 @@
+//! attention_*: tensor cores where the device and the storage have them, else the portable kernels.
+
+use super::{Answer, done, launch, nothing};
+use crate::args::{AttentionArgs, zero};
+use crate::launch::{Dynamic, Place};
+use crate::source::{Dialect, Facts, Family, Kernel};
+use crate::view::*;
+use crossweave_abi::op;
+use crossweave_plugin::{DType, Op, Result};
+
+/// Queries or keys of a block of the portable kernels; `CW_ROWS` in the source.
+const ROWS: u64 = 16;
+/// Queries of a block on tensor cores; `CW_BLOCK` in the source.
+const BLOCK: u64 = 64;
+
+/// An operand that must be `want` = [B, T, H, D], unit in D.
+fn view(o: &Op<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
+    let v = if out {
+        output_strided(o, i, FLOATS)?
+    } else {
+        input(o, i, FLOATS)?
+    };
+    shape(o, i, &v, want)?;
+    if want[3] > 1 && v.stride[3] != 1 {
+        return refuse(o, format!("operand {i} must have unit stride in D"));
+    }
+    Ok(v)
+}
+
+fn strides(v: &View) -> [i64; 3] {
+    [v.stride[0], v.stride[1], v.stride[2]]
+}
+
+/// What both directions share: the arguments, shapes of q and k, and whether there is anything to do. `at` is where q stands.
+fn common(o: &Op<'_>, at: usize, lse: usize) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
+    let p = o.params::<op::AttentionParams>()?;
+    flags(o, p.flags, op::FLAG_CAUSAL)?;
+    if p.window < 0 {
+        return invalid(o, format!("window {} is negative", p.window));
+    }
+    let four = |i: usize| -> Result<[u64; 4]> {
+        let v = input(o, i, FLOATS)?;
+        match v.shape[..] {
+            [b, t, h, d] => Ok([b, t, h, d]),
+            _ => invalid(o, format!("operand {i} must be [B, T, H, D]")),
+        }
+    };
+    let (q, k) = (four(at)?, four(at + 1)?);
+    if q[0] != k[0] || q[3] != k[3] || (k[2] == 0 && q[2] != 0) || (k[2] > 0 && q[2] % k[2] != 0) {
+        return invalid(o, format!("q {q:?} and k {k:?} do not fit"));
+    }
+    if q[3] > 256 {
+        return refuse(o, format!("heads of {}, at most 256", q[3]));
+    }
+    let l = input(o, lse, F32)?;
+    shape(o, lse, &l, &[q[0], q[2], q[1]])?;
+    if q.iter().chain(&k).any(|n| *n > i32::MAX as u64) || q[0] * q[2] > 65535 {
+        return refuse(o, "more heads or positions than a grid has");
+    }
+    let mut a: AttentionArgs = zero();
+    (a.b, a.tq, a.tk) = (q[0] as u32, q[1] as u32, k[1] as u32);
+    (a.h, a.hkv, a.d) = (q[2] as u32, k[2] as u32, q[3] as u32);
+    a.ls.copy_from_slice(&l.stride);
+    a.causal = (p.flags & op::FLAG_CAUSAL != 0) as u32;
+    a.window = p.window;
+    a.scale = if p.scale == 0.0 {
+        1.0 / (q[3] as f64).sqrt()
+    } else {
+        p.scale
+    } as f32;
+    Ok((a, q, k))
+}
+
+/// Does the device have tensor cores for this storage, and are there kernels for heads of this size?
+fn has_cores(f: &Facts, t: DType, d: u64) -> bool {
+    f.dialect != Dialect::Hip
+        && f.arch >= 80
+        && f.warp == 32
+        && t != DType::F32
+        && matches!(d, 32 | 64 | 96 | 128)
+}
+
+/// Columns of a head that a thread of the portable kernels has.
+fn columns(d: u64) -> u64 {
+    match d {
+        0..=64 => 8,
+        65..=128 => 16,
+        _ => 32,
+    }
+}
+
+fn portable(
+    o: &Op<'_>,
+    f: &Facts,
+    name: &str,
+    types: &[&str],
+    a: &AttentionArgs,
+    grid: [u64; 2],
+    floats: u64,
+    places: &[(&str, Place)],
+) -> Result<crate::launch::Launch> {
+    let shared = floats * 4;
+    if shared > f.shared as u64 {
+        return refuse(
+            o,
+            format!(
+                "heads of {} need {shared} bytes of shared memory, the device has {}",
+                a.d, f.shared
+            ),
+        );
+    }
+    let k = Kernel::new(
+        Family::Attention,
+        format!("cw_{name}_{}", types.join("_")),
+        128,
+        "AttentionArgs",
+        &format!("cw_{name}<{}>", types.join(", ")),
+    );
+    Ok(launch(k, [grid[0], grid[1], 1], 128, shared, a, places))
+}
+
+/// `attention_fwd`.
+pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
+    arity(o, 5..=5)?;
+    let (mut a, q, k) = common(o, 2, 1)?;
+    let (vo, vq) = (view(o, 0, &q, true)?, view(o, 2, &q, false)?);
+    let (vk, vv) = (view(o, 3, &k, false)?, view(o, 4, &k, false)?);
+    if q[0] * q[1] * q[2] == 0 || q[3] == 0 {
+        return nothing(o);
+    }
+    (a.os, a.qs) = (strides(&vo), strides(&vq));
+    (a.ks, a.vs) = (strides(&vk), strides(&vv));
+    let places = [
+        ("o", Place::Operand(0)),
+        ("lse", Place::Operand(1)),
+        ("q", Place::Operand(2)),
+        ("k", Place::Operand(3)),
+        ("v", Place::Operand(4)),
+    ];
+    let t = vq.dtype;
+    let one = [&vo, &vk, &vv].iter().all(|v| v.dtype == t);
+    let shared = 3 * BLOCK * (q[3] + 8) * 2;
+    if one && has_cores(f, t, q[3]) && shared <= f.shared as u64 {
+        let (c, d) = (c_type(t), q[3]);
+        let k = Kernel::new(
+            Family::AttentionMma,
+            format!("cw_attention_mma_{c}_{d}"),
+            128,
+            "AttentionArgs",
+            &format!("cw_attention_mma<{c}, {d}>"),
+        );
+        let grid = [q[1].div_ceil(BLOCK), q[0] * q[2], 1];
+        let l = launch(k, grid, 128, shared, &a, &places);
+        let mut p = done(o, 0, vec![l], Dynamic::None)?;
+        p.plan.tier = 2;
+        return Ok(p);
+    }
+    let nc = columns(q[3]).to_string();
+    let types = [
+        c_type(vo.dtype),
+        c_type(t),
+        c_type(vk.dtype),
+        c_type(vv.dtype),
+        &nc,
+    ];
+    let floats = 48 * (q[3] + 1) + ROWS * 33;
+    let grid = [q[1].div_ceil(ROWS), q[0] * q[2]];
+    let l = portable(o, f, "attention", &types, &a, grid, floats, &places)?;
+    done(o, 0, vec![l], Dynamic::None)
+}
+
+/// `attention_bwd`.
+pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
+    // dq dk dv do o q k v lse
+    arity(o, 9..=9)?;
+    let (mut a, q, k) = common(o, 5, 8)?;
+    let (dq, dk, dv) = (
+        view(o, 0, &q, true)?,
+        view(o, 1, &k, true)?,
+        view(o, 2, &k, true)?,
+    );
+    let (go, vo, vq) = (
+        view(o, 3, &q, false)?,
+        view(o, 4, &q, false)?,
+        view(o, 5, &q, false)?,
+    );
+    let (vk, vv) = (view(o, 6, &k, false)?, view(o, 7, &k, false)?);
+    if q[0] * q[2] * q[3] == 0 || (q[1] == 0 && k[1] == 0) {
+        return nothing(o);
+    }
+    (a.os, a.qs, a.ks, a.vs) = (strides(&vo), strides(&vq), strides(&vk), strides(&vv));
+    (a.gos, a.dqs, a.dks, a.dvs) = (strides(&go), strides(&dq), strides(&dk), strides(&dv));
+    let places = [
+        ("dq", Place::Operand(0)),
+        ("dk", Place::Operand(1)),
+        ("dv", Place::Operand(2)),
+        ("go", Place::Operand(3)),
+        ("o", Place::Operand(4)),
+        ("q", Place::Operand(5)),
+        ("k", Place::Operand(6)),
+        ("v", Place::Operand(7)),
+        ("lse", Place::Operand(8)),
+        ("delta", Place::Workspace(0)),
+    ];
+    let same = [&dq, &dk, &dv, &go, &vo, &vk, &vv]
+        .iter()
+        .all(|v| v.dtype == vq.dtype);
+    let on_cores = same && has_cores(f, vq.dtype, q[3]) && q[1] > 0 && k[1] > 0;
+    // Rows of the other side at a time; two stages of them.
+    let step = if q[3] <= 64 { 64 } else { 32 };
+    let room = (2 * BLOCK + 4 * step) * (q[3] + 8) * 2 + 4 * step * 4;
+    let on_cores = on_cores && room <= f.shared as u64;
+    let nc = columns(q[3]).to_string();
+    let [tdq, tdk, tdv, tg, to, tq, tk, tv] =
+        [&dq, &dk, &dv, &go, &vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
+    let rows = [q[1].div_ceil(ROWS), q[0] * q[2]];
+    let tiles = 4 * ROWS * (q[3] + 1);
+    let mut out = Vec::new();
+    if q[1] > 0 {
+        out.push(portable(
+            o,
+            f,
+            "attention_delta",
+            &[tg, to],
+            &a,
+            rows,
+            0,
+            &places,
+        )?);
+    }
+    if on_cores {
+        for (name, rows, heads) in [("keys", k[1], k[2]), ("queries", q[1], q[2])] {
+            let kernel = Kernel::new(
+                Family::AttentionMma,
+                format!("cw_attention_mma_{name}_{tq}_{}", q[3]),
+                128,
+                "AttentionArgs",
+                &format!("cw_attention_mma_{name}<{tq}, {}, {step}>", q[3]),
+            );
+            let grid = [rows.div_ceil(BLOCK), q[0] * heads, 1];
+            out.push(launch(kernel, grid, 128, room, &a, &places));
+        }
+        let mut p = done(o, q[0] * q[1] * q[2] * 4, out, Dynamic::None)?;
+        p.plan.tier = 2;
+        return Ok(p);
+    }
+    if k[1] > 0 {
+        out.push(portable(
+            o,
+            f,
+            "attention_keys",
+            &[tdk, tdv, tq, tk, tv, tg, &nc],
+            &a,
+            [k[1].div_ceil(ROWS), k[0] * k[2]],
+            tiles + 2 * ROWS * 17,
+            &places,
+        )?);
+    }
+    if q[1] > 0 {
+        out.push(portable(
+            o,
+            f,
+            "attention_queries",
+            &[tdq, tq, tk, tv, tg, &nc],
+            &a,
+            rows,
+            tiles + ROWS * 17,
+            &places,
+        )?);
+    }
+    let bytes = q[0] * q[1] * q[2] * 4;
+    done(o, bytes, out, Dynamic::None)
+}

@@ -1,0 +1,209 @@
+//! layer_norm_* and rms_norm_*.
+
+use super::point::GROUP;
+use super::{Answer, blocks, done, launch, nothing, threads_for};
+use crate::args::{Dims, NormArgs, NormSumArgs, zero};
+use crate::launch::{Dynamic, Place};
+use crate::source::{Facts, Family, Kernel};
+use crate::view::*;
+use crossweave_abi::op;
+use crossweave_plugin::{DType, Op, Result};
+
+/// Most threads of a block.
+const MOST: u32 = 512;
+
+/// Groups of eight a thread keeps, and the threads of a block, for a row of `d`; 0 groups when the row does not fit registers.
+pub(crate) fn shape_of_block(d: u64, most_groups: u64) -> (u64, u32) {
+    let groups = d.div_ceil(GROUP).max(1);
+    let threads = threads_for(groups, 64, MOST);
+    let each = groups.div_ceil(threads as u64).next_power_of_two();
+    if each > most_groups {
+        (0, MOST)
+    } else {
+        (each, threads)
+    }
+}
+
+/// A dense f32 statistic with one element a row.
+fn stat(o: &Op<'_>, i: usize, n: u64) -> Result<()> {
+    let v = output(o, i, F32)?;
+    if v.total != n {
+        return invalid(
+            o,
+            format!(
+                "operand {i}: {} elements, one for each of {n} rows wanted",
+                v.total
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// `layer_norm_fwd`.
+pub(crate) fn layer_forward(o: &Op<'_>, f: &Facts) -> Answer {
+    forward(o, f, true)
+}
+/// `rms_norm_fwd`.
+pub(crate) fn rms_forward(o: &Op<'_>, f: &Facts) -> Answer {
+    forward(o, f, false)
+}
+
+fn forward(o: &Op<'_>, f: &Facts, layer: bool) -> Answer {
+    // layer: y mean rstd x w b?; rms: y rstd x w.
+    let at = if layer { 3 } else { 2 };
+    if layer {
+        arity(o, 5..=6)?
+    } else {
+        arity(o, 4..=4)?
+    }
+    let p = o.params::<op::NormParams>()?;
+    flags(o, p.flags, 0)?;
+    let (y, x) = (output(o, 0, FLOATS)?, input(o, at, FLOATS)?);
+    shape(o, at, &x, &y.shape)?;
+    let (n, d) = rows_of(o, at, &x)?;
+    for i in 1..at {
+        stat(o, i, n)?;
+    }
+    let w = input(o, at + 1, FLOATS)?;
+    shape(o, at + 1, &w, &[d])?;
+    let b = if layer { optional(o, 5, FLOATS)? } else { None };
+    if let Some(b) = &b {
+        shape(o, 5, b, &[d])?;
+    }
+    if y.total == 0 {
+        return nothing(o);
+    }
+    let mut a: NormArgs = zero();
+    (a.x_outer, _, a.x_inner) = x.rows();
+    (a.w_inner, a.b_inner) = (w.stride[0], b.as_ref().map_or(0, |b| b.stride[0]));
+    (a.n, a.d, a.eps) = (n, d, p.eps);
+    let (g, threads) = shape_of_block(d, 8);
+    let types = [
+        c_type(y.dtype),
+        c_type(x.dtype),
+        c_type(w.dtype),
+        b.as_ref().map_or("float", |b| c_type(b.dtype)),
+    ];
+    let name = if layer { "layer_norm" } else { "rms_norm" };
+    let k = Kernel::new(
+        Family::Norm,
+        format!("cw_{name}_{}_{g}", types.join("_")),
+        MOST,
+        "NormArgs",
+        &format!("cw_norm<{}, {g}, {layer}>", types.join(", ")),
+    );
+    let at = at as u32;
+    let mut places = vec![
+        ("y", Place::Operand(0)),
+        ("rstd", Place::Operand(at - 1)),
+        ("x", Place::Operand(at)),
+        ("w", Place::Operand(at + 1)),
+    ];
+    if layer {
+        places.push(("mean", Place::Operand(1)));
+    }
+    if b.is_some() {
+        places.push(("b", Place::Operand(5)));
+    }
+    let l = launch(k, [blocks(n, 1, f), 1, 1], threads, 0, &a, &places);
+    done(o, 0, vec![l], Dynamic::None)
+}
+
+/// `layer_norm_bwd`.
+pub(crate) fn layer_backward(o: &Op<'_>, f: &Facts) -> Answer {
+    backward(o, f, true)
+}
+/// `rms_norm_bwd`.
+pub(crate) fn rms_backward(o: &Op<'_>, f: &Facts) -> Answer {
+    backward(o, f, false)
+}
+
+/// Partial sums of the weight gradients: at most so many, by shape alone.
+const PARTS: u64 = 512;
+
+fn backward(o: &Op<'_>, _: &Facts, layer: bool) -> Answer {
+    // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
+    let at = if layer { 3 } else { 2 };
+    let last = if layer { 8 } else { 6 };
+    arity(o, last..=last + 1)?;
+    let p = o.params::<op::NormParams>()?;
+    flags(o, p.flags, 0)?;
+    let dx = output(o, 0, FLOATS)?;
+    let (dy, x) = (input(o, at, FLOATS)?, input(o, at + 1, FLOATS)?);
+    let (n, d) = rows_of(o, at + 1, &x)?;
+    shape(o, at, &dy, &x.shape)?;
+    shape(o, 0, &dx, &x.shape)?;
+    let w = input(o, at + 2, FLOATS)?;
+    shape(o, at + 2, &w, &[d])?;
+    shape(o, 1, &output(o, 1, F32)?, &[d])?;
+    let has_db = layer && o.layout(2).is_some();
+    if has_db {
+        shape(o, 2, &output(o, 2, F32)?, &[d])?;
+    }
+    for i in at + 3..last {
+        stat(o, i, n)?;
+    }
+    let dres = optional(o, last, FLOATS)?;
+    if let Some(r) = &dres {
+        shape(o, last, r, &x.shape)?;
+    }
+    if dx.total == 0 {
+        return nothing(o);
+    }
+    let mut a: NormArgs = zero();
+    (a.x_outer, _, a.x_inner) = x.rows();
+    (a.dy_outer, _, a.dy_inner) = dy.rows();
+    let none: Dims = zero();
+    (a.dres_outer, _, a.dres_inner) = dres.as_ref().map_or((none, 0, 0), View::rows);
+    (a.w_inner, a.n, a.d) = (w.stride[0], n, d);
+    a.rows = n.div_ceil(PARTS).max(4);
+    let parts = n.div_ceil(a.rows);
+    let (g, threads) = shape_of_block(d, 4);
+    let types = [
+        c_type(dx.dtype),
+        c_type(x.dtype),
+        c_type(w.dtype),
+        c_type(dy.dtype),
+        dres.as_ref().map_or("float", |r| c_type(r.dtype)),
+    ];
+    let name = if layer { "layer_norm" } else { "rms_norm" };
+    let k = Kernel::new(
+        Family::Norm,
+        format!("cw_{name}_grad_{}_{g}", types.join("_")),
+        MOST,
+        "NormArgs",
+        &format!("cw_norm_grad<{}, {g}, {layer}>", types.join(", ")),
+    );
+    let at = at as u32;
+    let mut places = vec![
+        ("y", Place::Operand(0)),
+        ("dy", Place::Operand(at)),
+        ("x", Place::Operand(at + 1)),
+        ("w", Place::Operand(at + 2)),
+        ("rstd", Place::Operand(last as u32 - 1)),
+        ("parts_at", Place::Workspace(0)),
+    ];
+    if layer {
+        places.push(("mean", Place::Operand(6)));
+    }
+    if dres.is_some() {
+        places.push(("dres", Place::Operand(last as u32)));
+    }
+    let first = launch(k, [parts, 1, 1], threads, 0, &a, &places);
+    let mut s: NormSumArgs = zero();
+    (s.d, s.parts) = (d, parts);
+    let k = Kernel::new(
+        Family::Norm,
+        "cw_sums_of_weights".into(),
+        256,
+        "NormSumArgs",
+        "cw_norm_sum",
+    );
+    let mut places = vec![("dw", Place::Operand(1)), ("parts_at", Place::Workspace(0))];
+    if has_db {
+        places.push(("db", Place::Operand(2)));
+    }
+    let second = launch(k, [d.div_ceil(32), 1, 1], 256, 0, &s, &places);
+    let bytes = parts * 2 * d * DType::F32.bits() / 8;
+    done(o, bytes, vec![first, second], Dynamic::None)
+}
