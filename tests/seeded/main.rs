@@ -1,6 +1,7 @@
 //! The conformance kit is tested by seeded bugs: each defect below is compiled into a plugin, and the kit must name it by the right case;
 //! without a defect the same cases hold. Narrow runs keep this short; one defect of each kind is also looked for by a run of whole levels.
 
+mod cards;
 mod frame;
 
 use crossweave_conform::Level;

@@ -182,7 +182,9 @@ impl Report {
         if o.launcher.name() != "threads" {
             let _ = write!(again, " --launcher {}", o.launcher.name());
         }
-        for (k, v) in &o.config {
+        // What the command sets by itself need not be said again.
+        let own = |k: &str, v: &str| k == format!("{}.devices", hello.name) && v == "2";
+        for (k, v) in o.config.iter().filter(|(k, v)| !own(k, v)) {
             let _ = write!(again, " --set {k}={v}");
         }
         Report {
