@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 /// One piece of work; it is told of an earlier failure of the stream.
 pub(crate) type Work = Box<dyn FnOnce(Option<&Error>) -> Result<()> + Send>;
 
-#[derive(Default)]
 struct State {
     queue: VecDeque<Work>,
     pushed: u64,
@@ -18,15 +17,38 @@ struct State {
     driven: bool,
     /// The progress thread exists.
     thread: bool,
+    /// It sleeps.
+    idle: bool,
+    /// The first piece of work anybody sleeps for: those before it wake nobody.
+    wanted: u64,
     closing: bool,
     failure: Option<(u64, Error)>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            queue: VecDeque::new(),
+            pushed: 0,
+            done: 0,
+            driven: false,
+            thread: false,
+            idle: false,
+            wanted: u64::MAX,
+            closing: false,
+            failure: None,
+        }
+    }
 }
 
 /// What the handle, the thread and events share.
 #[derive(Default)]
 pub(crate) struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
+    /// For the progress thread: there may be something to do.
+    work: Condvar,
+    /// For whoever waits: what is wanted is done.
+    passed: Condvar,
 }
 
 fn lock(m: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -57,7 +79,14 @@ impl Shared {
         if let (Err(e), None) = (result, &st.failure) {
             st.failure = Some((seq, e.sticky()));
         }
-        self.changed.notify_all();
+        if st.wanted <= seq {
+            // Who goes on sleeping says so again.
+            st.wanted = u64::MAX;
+            self.passed.notify_all();
+        }
+        if st.idle && (st.closing || !st.queue.is_empty()) {
+            self.work.notify_one();
+        }
         true
     }
 
@@ -65,12 +94,14 @@ impl Shared {
     fn serve(&self) {
         loop {
             while self.step() {}
-            let st = lock(&self.state);
+            let mut st = lock(&self.state);
             if st.closing && st.queue.is_empty() {
                 return;
             }
             if st.queue.is_empty() || st.driven {
-                drop(self.changed.wait(st));
+                st.idle = true;
+                let mut st = self.work.wait(st).unwrap_or_else(PoisonError::into_inner);
+                st.idle = false;
             }
         }
     }
@@ -94,10 +125,11 @@ impl Shared {
                     format!("the stream has not come so far within {timeout:?}"),
                 );
             }
+            st.wanted = st.wanted.min(seq);
             // A pause that is never long: the thread may have been asked for after the wait began.
             let pause = left.unwrap_or(Duration::from_secs(1));
             let woken = self
-                .changed
+                .passed
                 .wait_timeout(st, pause.min(Duration::from_secs(1)));
             st = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -132,18 +164,18 @@ impl Stream {
         st.queue.push_back(work);
         st.pushed += 1;
         let seq = st.pushed;
-        drop(st);
         if !self.lazy {
-            self.wake()?;
+            self.wake(st)?;
         }
         Ok(seq)
     }
 
     /// Makes sure that a thread works on the queue.
-    fn wake(&self) -> Result<()> {
-        let mut st = lock(&self.shared.state);
+    fn wake(&self, mut st: MutexGuard<'_, State>) -> Result<()> {
         if st.thread {
-            self.shared.changed.notify_all();
+            if st.idle {
+                self.shared.work.notify_one();
+            }
             return Ok(());
         }
         st.thread = true;
@@ -161,7 +193,7 @@ impl Stream {
     pub(crate) fn query(&self) -> Result<bool> {
         let done = self.shared.at(self.pushed())?;
         if !done && self.lazy {
-            self.wake()?;
+            self.wake(lock(&self.shared.state))?;
         }
         Ok(done)
     }
@@ -178,7 +210,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         lock(&self.shared.state).closing = true;
         while self.lazy && self.shared.step() {}
-        self.shared.changed.notify_all();
+        self.shared.work.notify_all();
     }
 }
 
