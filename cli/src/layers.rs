@@ -62,5 +62,5 @@ fn one(plugin: Plugin, spec: &str, host: &HostServices) -> Result<Plugin> {
             )));
         }
     };
-    Ok(plugin.layered(|raw| Ok::<_, CliError>(wrap(raw, host, layer)))?)
+    plugin.layered(|raw| Ok(wrap(raw, host, layer)))
 }

@@ -12,6 +12,8 @@ use crossweave_plugin::{Code, Error, Result};
 use std::ffi::c_void;
 
 /// The wrapped table.
+// With the first minor the smaller of the two is no question yet.
+#[allow(clippy::unnecessary_min_or_max)]
 pub(crate) fn ops_table(inner: &OpsApi) -> OpsApi {
     OpsApi {
         size: size_of::<OpsApi>() as u32,
@@ -23,6 +25,7 @@ pub(crate) fn ops_table(inner: &OpsApi) -> OpsApi {
 }
 
 /// The wrapped table. `launch_multi` and `topology` are not passed on: the core uses neither, and does without them by threads.
+#[allow(clippy::unnecessary_min_or_max)]
 pub(crate) fn coll_table(inner: &CollectiveApi) -> CollectiveApi {
     CollectiveApi {
         size: size_of::<CollectiveApi>() as u32,

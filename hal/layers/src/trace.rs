@@ -86,7 +86,7 @@ impl State {
     fn close(&mut self) -> std::io::Result<()> {
         if !self.closed {
             let other = json!({"program": "crossweave", "layer": "trace", "calls": self.calls, "dropped": self.dropped});
-            write!(self.file, "{TAIL}{other}}}\n")?;
+            writeln!(self.file, "{TAIL}{other}}}")?;
             self.closed = true;
         }
         self.file.flush()
