@@ -3,6 +3,7 @@
 
 mod cards;
 mod frame;
+mod ops;
 
 use crossweave_conform::Level;
 use frame::{Defect, all_named, c_plugin, failures, holds, options, run, wrapped_cpu};

@@ -203,44 +203,50 @@ impl Cell {
         Ok(with_error(pass_with(note)?, class, worst))
     }
 
-    /// Runs the trials twice under the deterministic flag and compares bits.
+    /// Runs the trials again and again under the deterministic flag, prepared anew and launched anew, and compares bits.
     pub fn twice(&self, rig: &mut Rig, g: &mut Gen) -> Check {
         let spec = row(self.op);
         let mut compared = 0;
-        for t in self.trials(g) {
+        for mut t in self.trials(g) {
             if t.subnormal && rig.flushes() {
                 continue;
             }
-            let first = match rig.run(spec, &t, Place::Aligned, abi::MATH_DETERMINISTIC)? {
-                Answer::Held { bits, .. } => bits,
-                Answer::Refused(why) => {
-                    if rig.deterministic() && rig.prepare(self.op, &t, 0).is_ok() {
-                        return Err(format!(
-                            "{}: the device claims determinism of every claimed op, and refuses the flag here: {why}",
-                            t.what
-                        ));
-                    }
-                    continue;
-                }
-            };
-            for n in 2..5 {
-                match rig.run(spec, &t, Place::Aligned, abi::MATH_DETERMINISTIC)? {
-                    Answer::Held { bits, .. } if bits == first => compared += 1,
-                    Answer::Held { .. } => {
-                        return Err(format!(
-                            "{}: run {n} gives other bits than the first",
-                            t.what
-                        ));
+            let launches = t.launches.len();
+            t.launches = [&t.launches[..]; 3].concat();
+            let mut first: Option<Vec<Vec<u64>>> = None;
+            for prepared in 0..2 {
+                let bits = match rig.run(spec, &t, Place::Aligned, abi::MATH_DETERMINISTIC)? {
+                    Answer::Held { bits, .. } => bits,
+                    Answer::Refused(why) if prepared == 0 => {
+                        if rig.deterministic() && rig.prepare(self.op, &t, 0).is_ok() {
+                            return Err(format!(
+                                "{}: the device claims determinism of every claimed op, and refuses the flag here: {why}",
+                                t.what
+                            ));
+                        }
+                        break;
                     }
                     Answer::Refused(why) => {
                         return Err(format!("{}: claimed once, refused again: {why}", t.what));
                     }
+                };
+                // Outputs of one launch after the other, over and over.
+                let outputs = (bits.len() / t.launches.len()).max(1) * launches;
+                let first = first.get_or_insert_with(|| bits[..outputs].to_vec());
+                for (n, again) in bits.chunks(outputs).enumerate() {
+                    if again != &first[..] {
+                        return Err(format!(
+                            "{}: launch {n} of preparation {prepared} gives other bits than the first",
+                            t.what
+                        ));
+                    }
+                    compared += 1;
                 }
             }
         }
         match compared {
             0 => refused("not claimed with the deterministic flag"),
-            n => pass_with(format!("{n} runs with the same bits")),
+            n => pass_with(format!("{n} launches with the same bits")),
         }
     }
 }
