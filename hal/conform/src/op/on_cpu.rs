@@ -23,6 +23,7 @@ fn the_cpu_back_end_holds_every_cell_it_claims() {
         seed: 0,
         devices: vec![0],
         big: false,
+        threads: None,
         shut: AtomicBool::new(false),
         crews: Mutex::new(Crews::default()),
         team: None,
