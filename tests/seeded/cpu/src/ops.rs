@@ -126,7 +126,8 @@ fn unstable(x: &[Host], _: u64) {
     for i in 1..x[0].n() {
         if x[0].get::<i32>(i) == x[0].get::<i32>(i - 1) {
             let (a, b) = (x[1].get::<i32>(i - 1), x[1].get::<i32>(i));
-            (x[1].set(i - 1, b), x[1].set(i, a));
+            x[1].set(i - 1, b);
+            x[1].set(i, a);
         }
     }
 }
