@@ -45,14 +45,14 @@ fn plugin_options() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Where plugins keep what they may make again, such as compiled kernels: `CROSSWEAVE_CACHE_DIR`, else the user's folder for such things.
+/// Where plugins keep what they may make again, such as compiled kernels: `CROSSWEAVE_CACHE`, else the user's folder for such things.
 fn cache_dir() -> Option<PathBuf> {
     let folder = |var: &str| {
         std::env::var_os(var)
             .filter(|v| !v.is_empty())
             .map(PathBuf::from)
     };
-    folder("CROSSWEAVE_CACHE_DIR").or_else(|| {
+    folder("CROSSWEAVE_CACHE").or_else(|| {
         folder("XDG_CACHE_HOME")
             .or_else(|| Some(folder("HOME")?.join(".cache")))
             .filter(|d| d.is_absolute())

@@ -97,7 +97,9 @@ impl Caller {
         })
     }
 
-    pub(crate) fn call(&mut self, stream: Handle, f: HostCall) -> Result<()> {
+    /// `Err`: refused, and the function is not run. Otherwise it runs once, whatever becomes of the stream; inside, whether the stream
+    /// waits for it.
+    pub(crate) fn call(&mut self, stream: Handle, f: HostCall) -> Result<Result<()>> {
         // A refusal comes before anything is queued: the function then still belongs to the host.
         self.dev.alive()?;
         let spare = lock(&self.shared.queue).spare.pop();
@@ -112,9 +114,7 @@ impl Caller {
         q.calls.push_back(Call { event, ticket, f });
         drop(q);
         self.shared.changed.notify_all();
-        // From here on the function runs once, whatever becomes of the stream: a failure is the device's and shows at the next call.
-        let _ = self.hold(stream, ticket);
-        Ok(())
+        Ok(self.hold(stream, ticket))
     }
 
     /// The stream goes on when the call has been run.

@@ -1,7 +1,7 @@
 //! Copies and fills, on the stream they are given.
 
 use crate::driver::*;
-use crate::memory::{Mem, at};
+use crate::memory::{Mem, at, inside};
 use crate::stream::Stream;
 use crossweave_plugin::{Code, Result, Span, fail};
 
@@ -29,6 +29,8 @@ impl Stream {
         if r.width == 0 || r.height == 0 {
             return Ok(());
         }
+        inside("the destination", &dst)?;
+        inside("the source", &src)?;
         for (what, span, pitch) in [("destination", &dst, r.dpitch), ("source", &src, r.spitch)] {
             let needs = pitch
                 .checked_mul(r.height - 1)
@@ -83,6 +85,8 @@ impl Stream {
                 format!("copy_peer: {} bytes onto {}", src.bytes, dst.bytes),
             );
         }
+        inside("the destination", &dst)?;
+        inside("the source", &src)?;
         if dst.bytes == 0 {
             return Ok(());
         }
@@ -102,6 +106,7 @@ impl Stream {
     }
 
     pub(crate) fn fill(&self, dst: Span<'_, Mem>, pattern: u64, width: u32) -> Result<()> {
+        inside("the destination", &dst)?;
         let wide = u64::from(width);
         if !matches!(width, 1 | 2 | 4 | 8) || !dst.bytes.is_multiple_of(wide) {
             return fail(

@@ -5,11 +5,12 @@ use crate::driver::{
 };
 use crate::error::{self, Meaning};
 use crate::library::{self, DRIVER};
+use crate::lt::{Choice, Lt, Problem};
 use crate::settings::Settings;
 use crossweave_plugin::{Code, Error, Host, Result, fail};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What is guarded is replaced whole, so a panic elsewhere leaves it usable.
@@ -26,6 +27,9 @@ pub(crate) struct Api {
     pub file: String,
     pub host: Host,
     pub settings: Settings,
+    lt: Mutex<Option<Arc<Lt>>>,
+    /// That products go without the library has been said.
+    slow_products: AtomicBool,
     /// Devices visible.
     pub count: u32,
     devices: Mutex<BTreeMap<u32, Weak<Dev>>>,
@@ -64,9 +68,25 @@ impl Api {
             file: opened.name,
             host,
             settings: settings.clone(),
+            lt: Mutex::new(None),
+            slow_products: AtomicBool::new(false),
             count: count.max(0) as u32,
             devices: Mutex::default(),
         }))
+    }
+
+    /// The library for matrix products, opened once.
+    pub fn lt(&self) -> Result<Arc<Lt>> {
+        if self.settings.get("cuda.cublaslt") == Some("off") {
+            return fail(Code::Unsupported, "cuda.cublaslt = off");
+        }
+        let mut slot = lock(&self.lt);
+        if let Some(lt) = &*slot {
+            return Ok(lt.clone());
+        }
+        let lt = Arc::new(Lt::open(&self.settings)?);
+        *slot = Some(lt.clone());
+        Ok(lt)
     }
 
     /// The device, shared by all who opened it.
@@ -115,6 +135,10 @@ pub(crate) struct Dev {
     pub ordinal: i32,
     pub ctx: Handle,
     pub facts: Facts,
+    /// The library's handle for this device.
+    lt: Mutex<Option<(Arc<Lt>, Handle)>>,
+    /// Algorithms by problem; `None`: the library has none.
+    pub choices: Mutex<HashMap<Problem, Option<Choice>>>,
     /// The status that ended the device, or 0.
     lost: AtomicI32,
     /// The function that first met it.
@@ -184,6 +208,8 @@ impl Dev {
             ordinal,
             ctx,
             facts,
+            lt: Mutex::new(None),
+            choices: Mutex::default(),
             lost: AtomicI32::new(0),
             lost_at: Mutex::default(),
         })
@@ -267,6 +293,35 @@ impl Dev {
         })
     }
 
+    /// The library for matrix products with its handle here; `None` where it is not there or not wanted, which is said once.
+    pub fn lt(&self) -> Result<Option<(Arc<Lt>, Handle)>> {
+        let mut slot = lock(&self.lt);
+        if let Some(lt) = &*slot {
+            return Ok(Some(lt.clone()));
+        }
+        let lt = match self.api.lt() {
+            Ok(lt) => lt,
+            Err(e) => {
+                let unasked = self.api.settings.get("cuda.cublaslt") != Some("off");
+                if unasked && !self.api.slow_products.swap(true, Ordering::Relaxed) {
+                    let text = format!(
+                        "matrix products run on kernels that are several times slower: {}",
+                        e.message
+                    );
+                    self.api.host.log(2, "cuda", &text);
+                }
+                return Ok(None);
+            }
+        };
+        let _in = self.enter()?;
+        let mut handle = Handle::NULL;
+        // SAFETY: the out pointer lives for the call.
+        let s = unsafe { (lt.t.cublasLtCreate)(&mut handle) };
+        lt.check("cublasLtCreate", s)?;
+        *slot = Some((lt.clone(), handle));
+        Ok(Some((lt, handle)))
+    }
+
     /// Makes `other`'s memory reachable from here where the machine can. Bit 0: loads and stores; bit 1: copies without the host.
     pub fn reach(&self, other: &Dev) -> Result<u32> {
         if self.ordinal == other.ordinal {
@@ -326,6 +381,12 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
+        if let Ok(_in) = self.enter_anyway()
+            && let Some((lt, handle)) = lock(&self.lt).take()
+        {
+            // SAFETY: made by us, destroyed once.
+            unsafe { (lt.t.cublasLtDestroy)(handle) };
+        }
         // SAFETY: gives back what `open` retained; a context others hold stays.
         unsafe { (self.driver().cuDevicePrimaryCtxRelease_v2)(self.ordinal) };
     }

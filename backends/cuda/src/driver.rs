@@ -123,7 +123,6 @@ table! {
         fn cuDeviceGetName(*mut c_char, i32, i32) -> Status;
         fn cuDeviceGetUuid_v2(*mut [u8; 16], i32) -> Status;
         fn cuDeviceGetPCIBusId(*mut c_char, i32, i32) -> Status;
-        fn cuDeviceTotalMem_v2(*mut usize, i32) -> Status;
         fn cuDeviceGetAttribute(*mut i32, u32, i32) -> Status;
         fn cuDeviceCanAccessPeer(*mut i32, i32, i32) -> Status;
         fn cuDevicePrimaryCtxRetain(*mut Handle, i32) -> Status;

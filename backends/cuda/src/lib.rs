@@ -4,16 +4,20 @@
 //! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`, `cuda.libcublaslt`, `cuda.libnccl`
 //! (files), `cuda.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`.
 
-// The compute half, which uses the rest of the tables, comes next.
+// The half that prepares ops, which uses the compiler, its cache and the products, comes with the kernels.
 #![allow(dead_code)]
 
+mod cache;
 mod caller;
 mod copy;
 mod device;
 mod driver;
 mod error;
 mod library;
+mod lt;
 mod memory;
+mod nccl;
+mod nvrtc;
 mod settings;
 mod stream;
 mod wait;
@@ -21,13 +25,14 @@ mod wait;
 use copy::Rows;
 use crossweave_abi as abi;
 use crossweave_plugin::{
-    Backend, Code, Host, HostCall, Info, MemKind, NoCollectives, NoOps, Optional, Result, Span,
-    fail, unsupported,
+    Backend, Code, Host, HostCall, Info, MemKind, NoOps, Optional, Result, Span, fail, unsupported,
 };
 use device::{Api, Dev, lock};
 pub use memory::{Mem, native};
+pub use nccl::{Comm, CudaCollectives};
+use nccl::{Inner, Nccl};
 pub use settings::{KEYS, Settings};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 pub use stream::{Event, Stream};
 
@@ -39,6 +44,9 @@ pub struct Cuda {
     settings: Settings,
     /// Set once it has been opened; a failure is tried again, as a driver may be installed meanwhile.
     api: Mutex<Option<Arc<Api>>>,
+    nccl: Mutex<Option<Arc<Nccl>>>,
+    /// Communicators alive: memory registered with one is taken off it before it is freed.
+    comms: Arc<Mutex<Vec<Weak<Inner>>>>,
 }
 
 /// An open device.
@@ -51,6 +59,8 @@ impl Cuda {
             host,
             settings,
             api: Mutex::new(None),
+            nccl: Mutex::new(None),
+            comms: Arc::default(),
         }
     }
 
@@ -65,8 +75,59 @@ impl Cuda {
     }
 }
 
+impl Cuda {
+    /// NCCL, opened once; where it is missing every use says so.
+    fn nccl(&self) -> Result<Arc<Nccl>> {
+        let mut slot = lock(&self.nccl);
+        if let Some(n) = &*slot {
+            return Ok(n.clone());
+        }
+        let n = Arc::new(Nccl::open(&self.settings)?);
+        *slot = Some(n.clone());
+        Ok(n)
+    }
+
+    /// Memory that NCCL reaches directly, else exportable memory where that is asked for, else plain: smaller pieces are not worth a granule of physical memory each.
+    fn symmetric(&self, dev: &Arc<Dev>, bytes: u64, align: u64) -> Result<Mem> {
+        const WORTH: u64 = 1 << 20;
+        const GRANULE: u64 = 2 << 20;
+        if bytes < WORTH || align > GRANULE {
+            return Mem::device(dev, MemKind::Symmetric, bytes, align);
+        }
+        let of_nccl = match dev.api.count {
+            0 | 1 => None,
+            _ => self
+                .nccl()
+                .ok()
+                .and_then(|n| n.t.ncclMemAlloc.zip(n.t.ncclMemFree)),
+        };
+        if let Some((alloc, free)) = of_nccl {
+            let _in = dev.enter()?;
+            let mut p = std::ptr::null_mut();
+            // SAFETY: the out pointer lives for the call; what is given is given back once, with the context current.
+            if unsafe { alloc(&mut p, bytes as usize) } == 0 && !p.is_null() {
+                let (at, comms) = (p as usize, self.comms.clone());
+                let release = move || {
+                    lock(&comms)
+                        .iter()
+                        .filter_map(Weak::upgrade)
+                        .for_each(|c| c.forget(at as u64));
+                    // SAFETY: as above.
+                    unsafe { free(at as *mut std::ffi::c_void) };
+                };
+                return Ok(Mem::of_library(dev, at as u64, bytes, Box::new(release)));
+            }
+        }
+        match self.settings.get("cuda.exportable") {
+            Some("on") => Mem::shareable(dev, MemKind::Symmetric, bytes),
+            _ => Mem::device(dev, MemKind::Symmetric, bytes, align),
+        }
+    }
+}
+
 /// The address of a 64-bit word.
 fn word(w: &Span<'_, Mem>) -> Result<u64> {
+    memory::inside("a word", w)?;
     let at = memory::at(w);
     match w.bytes < 8 || !at.is_multiple_of(8) {
         true => fail(
@@ -86,7 +147,7 @@ impl Backend for Cuda {
     type Stream = Stream;
     type Event = Event;
     type Ops = NoOps;
-    type Collectives = NoCollectives;
+    type Collectives = CudaCollectives;
     const OPTIONAL: Optional = Optional {
         attr: true,
         import: true,
@@ -131,8 +192,29 @@ impl Backend for Cuda {
 
     fn attr(&self, d: &Device, key: &str) -> Result<Vec<u8>> {
         let v = d.0.api.version;
+        let api = &d.0.api;
         let text = match key {
+            "cuda.cublaslt" => api.lt().map_or_else(
+                |e| e.message,
+                |lt| format!("{} ({})", lt.version(), lt.file),
+            ),
             "cuda.driver" => format!("{}.{} ({})", v / 1000, v % 1000 / 10, d.0.api.file),
+            "cuda.nccl" => self
+                .nccl()
+                .map_or_else(|e| e.message, |n| format!("{} ({})", n.version(), n.file)),
+            // Any plugin's: may its own collectives be used here, and by ranks that share a device?
+            "collective.ready" => self.nccl().map_or_else(
+                |e| {
+                    let text = format!(
+                        "collectives between GPUs are carried through pinned memory: {}",
+                        e.message
+                    );
+                    self.host.log(2, "cuda", &text);
+                    e.message
+                },
+                |_| "yes".into(),
+            ),
+            "collective.shares_device" => "no".into(),
             "cuda.sm_count" => d.0.facts.sm_count.to_string(),
             "cuda.mem_ops" => d.0.facts.mem_ops.to_string(),
             _ => return unsupported(format!("attribute {key:?}")),
@@ -144,7 +226,7 @@ impl Backend for Cuda {
         match kind {
             MemKind::HostPinned => Mem::pinned(&d.0, bytes, align),
             MemKind::Device => Mem::device(&d.0, kind, bytes, align),
-            MemKind::Symmetric => Mem::device(&d.0, kind, bytes, align),
+            MemKind::Symmetric => self.symmetric(&d.0, bytes, align),
         }
     }
 
@@ -215,6 +297,8 @@ impl Backend for Cuda {
                 format!("copy: {} bytes onto {}", src.bytes, dst.bytes),
             );
         }
+        memory::inside("the destination", &dst)?;
+        memory::inside("the source", &src)?;
         s.copy(memory::at(&dst), memory::at(&src), dst.bytes)
     }
 

@@ -52,6 +52,20 @@ pub(crate) fn at(s: &Span<'_, Mem>) -> Address {
     s.mem.at + s.offset
 }
 
+/// The host checks that spans lie inside their memory; the device would not survive one that does not.
+pub(crate) fn inside(what: &str, s: &Span<'_, Mem>) -> Result<()> {
+    match s.offset.checked_add(s.bytes) {
+        Some(end) if end <= s.mem.bytes => Ok(()),
+        _ => fail(
+            Code::Invalid,
+            format!(
+                "{what}: {} bytes from {} of memory of {} bytes",
+                s.bytes, s.offset, s.mem.bytes
+            ),
+        ),
+    }
+}
+
 fn power(align: u64) -> Result<()> {
     match align == 0 || align.is_power_of_two() {
         true => Ok(()),
@@ -151,6 +165,11 @@ impl Mem {
             host: std::ptr::null_mut(),
             owner: Owner::Library(release),
         }
+    }
+
+    /// Was it made by NCCL, so that NCCL can take it as it is?
+    pub(crate) fn of_nccl(&self) -> bool {
+        matches!(self.owner, Owner::Library(_))
     }
 
     pub(crate) fn map(&self) -> Result<*mut u8> {
@@ -336,7 +355,7 @@ impl Mem {
             ),
             _ => {
                 return unsupported(
-                    "mem_export: only symmetric memory of one MiB and more has a descriptor",
+                    "mem_export: only symmetric memory of one MiB and more has a descriptor, where NCCL made it or cuda.exportable is on",
                 );
             }
         };

@@ -5,13 +5,36 @@ use crate::device::{Dev, lock};
 use crate::driver::*;
 use crate::wait;
 use crossweave_plugin::{Code, Error, HostCall, Result, fail};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// What went wrong on a stream that the driver knows nothing of: a collective that was given up. The first stays.
+#[derive(Default)]
+pub(crate) struct Fault {
+    set: AtomicBool,
+    error: Mutex<Option<Error>>,
+}
+
+impl Fault {
+    pub(crate) fn set(&self, e: Error) {
+        lock(&self.error).get_or_insert(e);
+        self.set.store(true, Ordering::Release);
+    }
+
+    fn check(&self) -> Result<()> {
+        if !self.set.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        lock(&self.error).clone().map_or(Ok(()), Err)
+    }
+}
 
 /// An in-order queue.
 pub struct Stream {
     pub(crate) dev: Arc<Dev>,
     pub(crate) raw: Handle,
+    pub(crate) fault: Arc<Fault>,
     /// Runs host calls; made by the first.
     caller: Mutex<Option<Caller>>,
 }
@@ -41,11 +64,19 @@ impl Stream {
         Ok(Stream {
             dev: dev.clone(),
             raw,
+            fault: Arc::default(),
             caller: Mutex::new(None),
         })
     }
 
     pub(crate) fn query(&self) -> Result<bool> {
+        let done = self.ask()?;
+        self.fault.check()?;
+        Ok(done)
+    }
+
+    /// What the driver says.
+    fn ask(&self) -> Result<bool> {
         let _in = self.dev.enter()?;
         // SAFETY: the stream is alive.
         match unsafe { (self.dev.driver().cuStreamQuery)(self.raw) } {
@@ -72,7 +103,13 @@ impl Stream {
             *caller = Some(Caller::new(&self.dev)?);
         }
         match &mut *caller {
-            Some(c) => c.call(self.raw, f),
+            Some(c) => {
+                if let Err(e) = c.call(self.raw, f)? {
+                    // What comes next on the stream would not wait for the call.
+                    self.fault.set(e);
+                }
+                Ok(())
+            }
             None => fail(Code::Internal, "no thread for host calls"),
         }
     }
@@ -112,7 +149,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         // First those who wait for the stream and whom the stream waits for.
         if let Some(c) = lock(&self.caller).take() {
-            c.retire(|| self.query());
+            c.retire(|| self.ask());
         }
         if let Ok(_in) = self.dev.enter_anyway() {
             // SAFETY: created by us, destroyed once; the driver finishes what is queued.

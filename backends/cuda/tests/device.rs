@@ -5,6 +5,7 @@ mod common;
 use common::{Simulated, span};
 use crossweave_backend_cuda::native;
 use crossweave_plugin::{Backend, Code, MemKind, abi};
+use std::os::fd::FromRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -15,15 +16,15 @@ const LONG: Option<Duration> = Some(Duration::from_secs(60));
 #[test]
 fn the_host_side_on_the_simulator() {
     // One after another: what is alive is counted for the whole process.
-    let t = Simulated::new("device");
+    let t = Simulated::new("device", &[]);
     for (device, test) in [
         facts as fn(&Simulated, u32),
         copies_and_fills,
         order,
         host_calls,
-        host_calls_that_wait_for_each_other,
         words,
         imports_and_exports,
+        descriptors,
     ]
     .into_iter()
     .enumerate()
@@ -48,6 +49,7 @@ fn the_host_side_on_the_simulator() {
             );
         }
     }
+    host_calls_that_wait_for_each_other(&t, 5);
     a_lost_device(&t, 7);
     host_calls_without_words(&t, 6);
 }
@@ -363,6 +365,38 @@ fn imports_and_exports(t: &Simulated, i: u32) {
         t.b.export(&m, native::POSIX_FD).unwrap_err().code,
         Code::Unsupported
     );
+}
+
+/// Physical memory as a descriptor, mapped a second time: both see the same bytes, and it lives as long as the last of them.
+fn descriptors(t: &Simulated, i: u32) {
+    let d = t.b.open(i).unwrap();
+    let s = t.b.stream(&d, 0).unwrap();
+    let m = t.b.alloc(&d, MemKind::Symmetric, (2 << 20) + 5, 0).unwrap();
+    let out = t.b.export(&m, native::POSIX_FD).unwrap();
+    assert_eq!(
+        (out.bytes, t.live('p')),
+        (4 << 20, 0),
+        "whole granules; the handle is given back"
+    );
+    let again = t.b.import(&d, &out).unwrap();
+    // SAFETY: the descriptor is ours since the export.
+    drop(unsafe { std::fs::File::from_raw_fd(out.value[0] as i32) });
+    t.b.fill(&s, span(&m, 0, 64), 0x5A, 1).unwrap();
+    t.b.stream_sync(&s, LONG).unwrap();
+    drop(m);
+    let p = t.pinned(&d, 64);
+    t.b.copy(&s, span(&p, 0, 64), span(&again, 0, 64)).unwrap();
+    t.b.stream_sync(&s, LONG).unwrap();
+    assert!(t.bytes(&p, 64).iter().all(|b| *b == 0x5A));
+    let odd = abi::Native { bytes: 4096, ..out };
+    assert_eq!(t.b.import(&d, &odd).err().unwrap().code, Code::Invalid);
+    let small = t.b.alloc(&d, MemKind::Symmetric, 4096, 0).unwrap();
+    assert_eq!(
+        t.b.export(&small, native::POSIX_FD).unwrap_err().code,
+        Code::Unsupported
+    );
+    drop((again, small));
+    assert_eq!((t.live('v'), t.live('p')), (0, 0));
 }
 
 /// A kernel that goes astray ends the device: every later call says so, what is pending is told, and all is given back.

@@ -52,19 +52,23 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Of a test program whose tests run one after another or on devices of their own.
-    pub fn new(program: &str) -> Simulated {
+    /// Of a test program, with these libraries of the simulator's beside the driver (`cuda.lib…`); the others are not there.
+    pub fn new(program: &str, libraries: &[&str]) -> Simulated {
         let file = simulator(program);
-        let settings = |key: &str| (key.to_string(), file.display().to_string());
-        let mut s = Settings::default();
+        let mut s = Settings::default().with("cuda.exportable", "on");
         for key in [
             "cuda.libcuda",
             "cuda.libnccl",
             "cuda.libnvrtc",
             "cuda.libcublaslt",
         ] {
-            let (k, v) = settings(key);
-            s = s.with(&k, v);
+            let there = key == "cuda.libcuda" || libraries.contains(&key);
+            let name = if there {
+                file.display().to_string()
+            } else {
+                "/nowhere/at-all.so".into()
+            };
+            s = s.with(key, name);
         }
         Simulated {
             b: Cuda::with(Host::none(), s),

@@ -3,12 +3,15 @@
  *
  * It is stricter than the driver where that finds mistakes: a call that needs a context fails without one, copies must lie inside
  * memory that was allocated or registered, and what is freed twice or never is counted. `sim_*` are the tests' own functions. */
+#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int st;
 typedef uint64_t addr;
@@ -126,6 +129,7 @@ API st cuDeviceGetAttribute(int *v, unsigned a, int d) {
     case 76: *v = 0; return OK;
     case 97: *v = 232448; return OK;
     case 93: case 122: *v = mem_ops; return OK;
+    case 102: case 103: *v = 1; return OK;
     default: return INVALID;
   }
 }
@@ -219,6 +223,43 @@ API st cuEventRecord(event *e, stream *s) { HERE(); if (e->c != s->c) return BAD
 API st cuEventQuery(event *e) { HERE(); pthread_mutex_lock(&big); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; pthread_mutex_unlock(&big); return r; }
 API st cuEventElapsedTime(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
 
+/* ---- physical memory apart from addresses: a file of memory, mapped where an address range was reserved. Handles are descriptors + 1. */
+enum { GRANULE = 2 << 20 };
+typedef struct prop { unsigned kind, types; struct { unsigned kind; int id; } at; void *win; unsigned char flags[8]; } prop;
+typedef struct range { addr a; size_t n; int fd; struct range *next; } range;
+static range *ranges;
+static int handles;
+API st cuMemGetAllocationGranularity(size_t *n, const prop *p, unsigned o) { HERE(); if (p->kind != 1 || p->at.kind != 1 || o) return INVALID; *n = GRANULE; return OK; }
+API st cuMemCreate(uint64_t *h, size_t n, const prop *p, uint64_t f) {
+  HERE();
+  if (!n || n % GRANULE || f || p->types != 1) return INVALID;
+  int fd = memfd_create("simulated", 0);
+  if (fd < 0 || ftruncate(fd, n)) return OOM;
+  __atomic_fetch_add(&handles, 1, __ATOMIC_SEQ_CST);
+  *h = fd + 1; return OK;
+}
+API st cuMemRelease(uint64_t h) { close((int)h - 1); __atomic_fetch_sub(&handles, 1, __ATOMIC_SEQ_CST); return OK; }
+API st cuMemAddressReserve(addr *a, size_t n, size_t align, addr hint, uint64_t f) { HERE(); if (!n || n % GRANULE || align || hint || f) return INVALID; void *p = mmap(NULL, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); if (p == MAP_FAILED) return OOM; *a = (addr)p; return OK; }
+API st cuMemAddressFree(addr a, size_t n) { return munmap((void *)a, n) ? INVALID : OK; }
+API st cuMemMap(addr a, size_t n, size_t o, uint64_t h, uint64_t f) {
+  HERE();
+  if (o || f || mmap((void *)a, n, PROT_NONE, MAP_SHARED | MAP_FIXED, (int)h - 1, 0) == MAP_FAILED) return INVALID;
+  range *r = malloc(sizeof *r);
+  pthread_mutex_lock(&big); *r = (range){a, n, dup((int)h - 1), ranges}; ranges = r; add((char *)a, n, 'v', c->dev); pthread_mutex_unlock(&big);
+  return OK;
+}
+API st cuMemSetAccess(addr a, size_t n, const void *d, size_t count) { HERE(); const unsigned *w = d; if (count != 1 || w[0] != 1 || w[2] != 3) return INVALID; return mprotect((void *)a, n, PROT_READ | PROT_WRITE) ? INVALID : OK; }
+API st cuMemUnmap(addr a, size_t n) {
+  pthread_mutex_lock(&big);
+  for (range **r = &ranges; *r; r = &(*r)->next) if ((*r)->a == a && (*r)->n == n) { range *x = *r; close(x->fd); *r = x->next; free(x); break; }
+  int had = take((char *)a, 'v');
+  pthread_mutex_unlock(&big);
+  return had ? OK : INVALID;
+}
+API st cuMemRetainAllocationHandle(uint64_t *h, void *p) { HERE(); for (range *r = ranges; r; r = r->next) if (r->a == (addr)p) { *h = dup(r->fd) + 1; __atomic_fetch_add(&handles, 1, __ATOMIC_SEQ_CST); return OK; } return INVALID; }
+API st cuMemExportToShareableHandle(void *out, uint64_t h, unsigned type, uint64_t f) { HERE(); if (type != 1 || f) return INVALID; *(int *)out = dup((int)h - 1); return OK; }
+API st cuMemImportFromShareableHandle(uint64_t *h, void *os, unsigned type) { HERE(); if (type != 1) return INVALID; int fd = dup((int)(intptr_t)os); if (fd < 0) return INVALID; __atomic_fetch_add(&handles, 1, __ATOMIC_SEQ_CST); *h = fd + 1; return OK; }
+
 /* ---- kernels: a module is any image that starts with SIMCUBIN; a function is its name */
 static int modules;
 API st cuModuleLoadData(void **m, const void *image) { HERE(); if (memcmp(image, "SIMCUBIN", 8)) return 200; *m = strdup(image); pthread_mutex_lock(&big); modules++; pthread_mutex_unlock(&big); return OK; }
@@ -242,7 +283,7 @@ API ctx *sim_context(int dev) { return &contexts[dev]; }
 API int sim_retained(int dev) { return contexts[dev].retained; }
 API void sim_kill(int dev, int status) { pthread_mutex_lock(&big); contexts[dev].dead = status; pthread_cond_broadcast(&moved); pthread_mutex_unlock(&big); }
 API void sim_mem_ops(int yes) { mem_ops = yes; }
-API size_t sim_live(int kind) { pthread_mutex_lock(&big); size_t n = kind == 's' ? (size_t)streams : kind == 'e' ? (size_t)events : kind == 'm' ? (size_t)modules : live[kind]; pthread_mutex_unlock(&big); return n; }
+API size_t sim_live(int kind) { pthread_mutex_lock(&big); size_t n = kind == 's' ? (size_t)streams : kind == 'e' ? (size_t)events : kind == 'm' ? (size_t)modules : kind == 'p' ? (size_t)handles : live[kind]; pthread_mutex_unlock(&big); return n; }
 API void sim_capacity(size_t n) { capacity = n; }
 API int sim_priority(stream *s) { return s->priority; }
 API int sim_launches(char *out, size_t n) { pthread_mutex_lock(&big); if (out && n) { snprintf(out, n, "%s", launched); launched[0] = 0; } int k = launches; pthread_mutex_unlock(&big); return k; }

@@ -1,0 +1,199 @@
+//! Compiled kernels on disk: a file for each source, compiler, driver and architecture, proved by its hash before it is used.
+//!
+//! A file appears whole (written beside, then renamed), so any number of processes may share the folder. A file that does not prove itself is
+//! as good as none and is written anew. Nothing here fails a run: a folder that cannot be written is one warning.
+
+use crossweave_plugin::Host;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// First bytes of a file; the number is the format's.
+const MAGIC: &[u8; 8] = b"CWCUBIN1";
+
+/// What a compiled kernel is made of.
+pub(crate) struct Recipe<'a> {
+    pub source: &'a str,
+    pub options: &'a [String],
+    pub compiler: (i32, i32),
+    pub driver: i32,
+    pub target: &'a str,
+}
+
+pub(crate) type Key = [u8; 32];
+
+impl Recipe<'_> {
+    pub(crate) fn key(&self) -> Key {
+        let mut h = blake3::Hasher::new();
+        let mut field = |b: &[u8]| {
+            h.update(&(b.len() as u64).to_le_bytes());
+            h.update(b);
+        };
+        field(MAGIC);
+        field(format!("{}.{} {}", self.compiler.0, self.compiler.1, self.driver).as_bytes());
+        field(self.target.as_bytes());
+        for o in self.options {
+            field(o.as_bytes());
+        }
+        field(self.source.as_bytes());
+        *h.finalize().as_bytes()
+    }
+}
+
+/// The bytes of a file.
+fn packed(key: &Key, image: &[u8]) -> Vec<u8> {
+    let mut b = Vec::with_capacity(80 + image.len());
+    b.extend_from_slice(MAGIC);
+    b.extend_from_slice(key);
+    b.extend_from_slice(&(image.len() as u64).to_le_bytes());
+    b.extend_from_slice(blake3::hash(image).as_bytes());
+    b.extend_from_slice(image);
+    b
+}
+
+/// The image of a file that is what it says, whole.
+fn proved(key: &Key, b: &[u8]) -> Option<Vec<u8>> {
+    let (head, image) = b.split_at_checked(80)?;
+    let whole = head[..8] == MAGIC[..]
+        && head[8..40] == key[..]
+        && head[40..48] == (image.len() as u64).to_le_bytes()[..]
+        && head[48..80] == blake3::hash(image).as_bytes()[..];
+    whole.then(|| image.to_vec())
+}
+
+pub(crate) struct Cache {
+    dir: Option<PathBuf>,
+    host: Host,
+    written: AtomicU64,
+    warned: AtomicBool,
+}
+
+impl Cache {
+    pub(crate) fn new(dir: Option<PathBuf>, host: Host) -> Cache {
+        Cache {
+            dir,
+            host,
+            written: AtomicU64::new(0),
+            warned: AtomicBool::new(false),
+        }
+    }
+
+    fn path(dir: &Path, key: &Key) -> PathBuf {
+        let hex: String = key[..16].iter().map(|b| format!("{b:02x}")).collect();
+        dir.join(format!("{hex}.cubin"))
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Vec<u8>> {
+        let dir = self.dir.as_ref()?;
+        proved(key, &std::fs::read(Cache::path(dir, key)).ok()?)
+    }
+
+    pub(crate) fn put(&self, key: &Key, image: &[u8]) {
+        let Some(dir) = &self.dir else {
+            return;
+        };
+        let n = self.written.fetch_add(1, Ordering::Relaxed);
+        let beside = dir.join(format!(".{}.{n}.part", std::process::id()));
+        let write = || {
+            std::fs::create_dir_all(dir)?;
+            std::fs::write(&beside, packed(key, image))?;
+            std::fs::rename(&beside, Cache::path(dir, key))
+        };
+        if let Err(e) = write() {
+            let _ = std::fs::remove_file(&beside);
+            if !self.warned.swap(true, Ordering::Relaxed) {
+                let text = format!(
+                    "compiled kernels cannot be kept in {}: {e}; every start compiles anew (set cuda.cache_dir to a folder that can be written, or to off)",
+                    dir.display()
+                );
+                self.host.log(2, "cuda", &text);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn recipe<'a>(source: &'a str, options: &'a [String]) -> Recipe<'a> {
+        Recipe {
+            source,
+            options,
+            compiler: (12, 8),
+            driver: 12080,
+            target: "sm_90a",
+        }
+    }
+
+    #[test]
+    fn everything_that_changes_the_code_changes_the_key() {
+        let (a, b) = (["-x".to_string()], ["-".to_string(), "x".to_string()]);
+        let k = recipe("s", &a).key();
+        assert_eq!(k, recipe("s", &a).key());
+        let others = [
+            recipe("t", &a).key(),
+            recipe("s", &b).key(),
+            Recipe {
+                compiler: (12, 9),
+                ..recipe("s", &a)
+            }
+            .key(),
+            Recipe {
+                driver: 12090,
+                ..recipe("s", &a)
+            }
+            .key(),
+            Recipe {
+                target: "sm_90",
+                ..recipe("s", &a)
+            }
+            .key(),
+        ];
+        assert!(others.iter().all(|o| *o != k));
+    }
+
+    #[test]
+    fn what_was_put_is_got_and_damage_of_any_byte_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::new(Some(dir.path().join("deep/er")), Host::none());
+        let key = recipe("s", &[]).key();
+        assert_eq!(cache.get(&key), None);
+        cache.put(&key, b"image");
+        assert_eq!(cache.get(&key).as_deref(), Some(&b"image"[..]));
+        let file = Cache::path(&dir.path().join("deep/er"), &key);
+        let whole = std::fs::read(&file).unwrap();
+        for i in 0..whole.len() {
+            let mut b = whole.clone();
+            b[i] ^= 1;
+            std::fs::write(&file, b).unwrap();
+            assert_eq!(cache.get(&key), None, "byte {i}");
+        }
+        for n in [0, 8, 79, whole.len() - 1] {
+            std::fs::write(&file, &whole[..n]).unwrap();
+            assert_eq!(cache.get(&key), None, "{n} bytes");
+        }
+        cache.put(&key, b"image");
+        assert!(cache.get(&key).is_some());
+        // Nothing half written stays.
+        assert_eq!(
+            std::fs::read_dir(dir.path().join("deep/er"))
+                .unwrap()
+                .count(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_is_no_failure() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let cache = Cache::new(Some(file.join("sub")), Host::none());
+        let key = recipe("s", &[]).key();
+        cache.put(&key, b"image");
+        assert_eq!(cache.get(&key), None);
+        let nowhere = Cache::new(None, Host::none());
+        nowhere.put(&key, b"image");
+        assert_eq!(nowhere.get(&key), None);
+    }
+}

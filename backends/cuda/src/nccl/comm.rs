@@ -1,0 +1,778 @@
+//! A communicator: formed without blocking, watched by a thread of its own, and given up from any thread at once.
+//!
+//! NCCL knows no timeouts, and a collective whose peers do not come holds its stream for ever. The thread asks NCCL for its asynchronous error and
+//! looks at the ends of launched groups; when one is late or a peer has failed it keeps the error, marks the streams used as failed (what is in
+//! their memory is no result), and aborts NCCL's communicator, which lets the streams go.
+
+use super::call::{self, BYTES, Call, Reduction, calls, supports};
+use super::{Config, IN_PROGRESS, Nccl, UniqueId};
+use crate::device::{Dev, lock};
+use crate::driver::{Address, Handle};
+use crate::memory::{Mem, at, inside};
+use crate::stream::{Event, Fault, Stream};
+use crate::{Cuda, Device, wait};
+use crossweave_plugin::{
+    Code, Coll, CollShape, Collectives, CommConfig, Error, Health, MemKind, Result, Support, abi,
+    fail, unsupported,
+};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the watching thread looks.
+const GLANCE: Duration = Duration::from_millis(20);
+/// How long a call of NCCL that is under way may keep a release waiting, and an orderly end its peers.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For forming a group when the host sets no limit.
+const FORMING: Duration = Duration::from_secs(300);
+/// `CU_EVENT_DISABLE_TIMING`.
+const NO_TIMES: u32 = 2;
+
+/// Collectives between GPUs.
+pub enum CudaCollectives {}
+
+/// A launched group that may not have ended.
+struct Flight {
+    end: Event,
+    until: Option<Instant>,
+    what: &'static str,
+}
+
+#[derive(Default)]
+struct Flights {
+    queue: VecDeque<Flight>,
+    spare: Vec<Event>,
+    /// The communicator is going away.
+    stop: bool,
+    ended: bool,
+}
+
+/// What the communicator and its watching thread share.
+pub(crate) struct Inner {
+    nccl: Arc<Nccl>,
+    dev: Arc<Dev>,
+    raw: Handle,
+    name: String,
+    rank: u32,
+    nranks: u32,
+    timeout: Option<Duration>,
+    /// A word of the device, for barriers.
+    word: Mem,
+    aborted: AtomicBool,
+    connected: AtomicBool,
+    /// NCCL takes calls on one communicator one at a time, also the question for its error, which completes what is under way.
+    serial: Mutex<()>,
+    /// Threads inside a call of NCCL on this communicator, or waiting for their turn.
+    inside: AtomicUsize,
+    /// NCCL's communicator has been given back, or is being.
+    gone: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    flights: Mutex<Flights>,
+    changed: Condvar,
+    /// Streams it was used on.
+    streams: Mutex<Vec<Arc<Fault>>>,
+    /// Memory registered with it: handles by address.
+    registered: Mutex<HashMap<Address, usize>>,
+}
+
+/// A communicator.
+pub struct Comm(Arc<Inner>);
+
+/// While this lives NCCL's communicator does, and nobody else calls it.
+struct Inside<'a> {
+    _turn: MutexGuard<'a, ()>,
+    _count: Counted<'a>,
+}
+struct Counted<'a>(&'a AtomicUsize);
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Inner {
+    fn enter(&self) -> Result<Inside<'_>> {
+        self.inside.fetch_add(1, SeqCst);
+        let count = Counted(&self.inside);
+        let turn = lock(&self.serial);
+        if let Some(e) = &*lock(&self.failure) {
+            return Err(e.clone());
+        }
+        if self.aborted.load(SeqCst) || self.gone.load(SeqCst) {
+            return Err(Error::new(
+                Code::Aborted,
+                format!("communicator {} was aborted", self.name),
+            )
+            .sticky());
+        }
+        Ok(Inside {
+            _turn: turn,
+            _count: count,
+        })
+    }
+
+    /// NCCL's own state: `Ok(true)` when nothing is under way.
+    fn state(&self) -> Result<bool> {
+        let _held = self.enter()?;
+        let mut s = 0;
+        // SAFETY: the communicator is alive while `_held` is.
+        let r = unsafe { (self.nccl.t.ncclCommGetAsyncError)(self.raw, &mut s) };
+        self.nccl.check("ncclCommGetAsyncError", r, self.raw)?;
+        self.nccl
+            .check(&format!("communicator {}", self.name), s, self.raw)?;
+        let ready = s != IN_PROGRESS;
+        if ready {
+            self.connected.store(true, SeqCst);
+        }
+        Ok(ready)
+    }
+
+    /// Waits until NCCL has finished what it is doing on the host.
+    fn settle(&self, what: &str) -> Result<()> {
+        let limit = self.timeout.unwrap_or(FORMING);
+        let done = wait::until(what, Some(limit), || self.state());
+        done.map_err(|e| match e.code {
+            Code::Timeout => {
+                let e = Error::new(
+                    Code::Timeout,
+                    format!(
+                        "communicator {} rank {} of {}: {what} has not ended within {:.1} s; a rank is missing or cannot be reached",
+                        self.name,
+                        self.rank,
+                        self.nranks,
+                        limit.as_secs_f64()
+                    ),
+                )
+                .sticky();
+                self.fail(e.clone());
+                e
+            }
+            Code::Comm => {
+                self.fail(e.clone());
+                e
+            }
+            _ => e,
+        })
+    }
+
+    /// Keeps the first failure and marks the streams.
+    fn fail(&self, e: Error) {
+        let mut slot = lock(&self.failure);
+        let e = slot.get_or_insert(e).clone();
+        drop(slot);
+        for s in &*lock(&self.streams) {
+            s.set(e.clone());
+        }
+        self.changed.notify_all();
+    }
+
+    /// Gives NCCL's communicator back without waiting for peers. The first who comes does it; may take as long as NCCL's threads.
+    fn release(&self) {
+        if self.gone.swap(true, SeqCst) {
+            return;
+        }
+        let end = Instant::now() + PATIENCE;
+        while self.inside.load(SeqCst) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if let Ok(_in) = self.dev.enter_anyway() {
+            // SAFETY: made by us; `gone` lets exactly one come here, and nobody is inside any more.
+            unsafe { (self.nccl.t.ncclCommAbort)(self.raw) };
+        }
+    }
+
+    /// Everything that was launched has ended: an orderly end with the peers, in bounded time.
+    fn finish(&self) {
+        let orderly = lock(&self.failure).is_none()
+            && !self.aborted.load(SeqCst)
+            && self.connected.load(SeqCst);
+        if !orderly {
+            return self.release();
+        }
+        let t = &self.nccl.t;
+        let done = match self.dev.enter_anyway() {
+            Ok(_in) => {
+                for handle in lock(&self.registered)
+                    .drain()
+                    .map(|(_, h)| h)
+                    .filter(|h| *h != 0)
+                {
+                    if let Some(f) = t.ncclCommDeregister {
+                        // SAFETY: registered by us with this communicator.
+                        unsafe { f(self.raw, handle as *mut c_void) };
+                    }
+                }
+                // SAFETY: alive; finalize ends what is under way.
+                let s = unsafe { (t.ncclCommFinalize)(self.raw) };
+                self.nccl.check("ncclCommFinalize", s, self.raw)
+            }
+            Err(e) => Err(e),
+        };
+        let done = done.and_then(|()| {
+            wait::until("the end of a communicator", Some(PATIENCE), || self.state())
+        });
+        if done.is_err() || self.gone.swap(true, SeqCst) {
+            return self.release();
+        }
+        if let Ok(_in) = self.dev.enter_anyway() {
+            // SAFETY: finalized, destroyed once.
+            unsafe { (t.ncclCommDestroy)(self.raw) };
+        }
+    }
+
+    /// Is a launched group late, or has NCCL failed?
+    fn glance(&self) -> Result<()> {
+        let mut f = lock(&self.flights);
+        while let Some(first) = f.queue.front() {
+            if !first.end.query()? {
+                break;
+            }
+            if let Some(done) = f.queue.pop_front() {
+                f.spare.push(done.end);
+            }
+        }
+        if let Some(late) = f
+            .queue
+            .front()
+            .filter(|l| l.until.is_some_and(|u| Instant::now() > u))
+        {
+            let limit = self.timeout.unwrap_or_default().as_secs_f64();
+            return Err(Error::new(
+                Code::Timeout,
+                format!(
+                    "{} on {} rank {} of {} has not ended within {limit:.1} s; another rank has not come to it, or has failed",
+                    late.what, self.name, self.rank, self.nranks
+                ),
+            )
+            .sticky());
+        }
+        drop(f);
+        self.state().map(drop)
+    }
+}
+
+/// The watching thread.
+fn watch(inner: &Inner) {
+    loop {
+        let f = lock(&inner.flights);
+        let f = inner
+            .changed
+            .wait_timeout(f, GLANCE)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+        let stop = f.stop;
+        drop(f);
+        if stop {
+            inner.finish();
+            return;
+        }
+        if inner.gone.load(SeqCst) {
+            continue;
+        }
+        if inner.aborted.load(SeqCst) || lock(&inner.failure).is_some() {
+            inner.release();
+        } else if let Err(e) = inner.glance()
+            && e.code != Code::Aborted
+        {
+            inner.fail(e);
+            inner.release();
+        }
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        // The thread ends it, and is not waited for after an abort; the host has made sure that no stream still works on it.
+        let waits = !self.0.aborted.load(SeqCst) && lock(&self.0.failure).is_none();
+        let mut f = lock(&self.0.flights);
+        f.stop = true;
+        self.0.changed.notify_all();
+        while waits && !f.ended {
+            f = self
+                .0
+                .changed
+                .wait(f)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn start(b: &Cuda, nccl: Arc<Nccl>, dev: Arc<Dev>, raw: Handle, cfg: CommConfig) -> Result<Comm> {
+    let word = Mem::device(&dev, MemKind::Device, 256, 0);
+    let inner = match word {
+        Ok(word) => Arc::new(Inner {
+            nccl,
+            dev,
+            raw,
+            name: cfg.name,
+            rank: cfg.rank,
+            nranks: cfg.nranks,
+            timeout: cfg.timeout,
+            word,
+            aborted: AtomicBool::new(false),
+            connected: AtomicBool::new(false),
+            serial: Mutex::new(()),
+            inside: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            flights: Mutex::default(),
+            changed: Condvar::new(),
+            streams: Mutex::default(),
+            registered: Mutex::default(),
+        }),
+        Err(e) => {
+            if let Ok(_in) = dev.enter_anyway() {
+                // SAFETY: made by the caller, and of no further use.
+                unsafe { (nccl.t.ncclCommAbort)(raw) };
+            }
+            return Err(e);
+        }
+    };
+    let of_thread = inner.clone();
+    let spawned = b.host.spawn(Box::new(move || {
+        watch(&of_thread);
+        lock(&of_thread.flights).ended = true;
+        of_thread.changed.notify_all();
+    }));
+    if let Err(e) = spawned {
+        inner.release();
+        return Err(e);
+    }
+    let mut comms = lock(&b.comms);
+    comms.retain(|c| c.strong_count() > 0);
+    comms.push(Arc::downgrade(&inner));
+    drop(comms);
+    Ok(Comm(inner))
+}
+
+/// NCCL refuses two ranks on one GPU, late and without saying which; so each says beforehand which it has, and all refuse alike.
+fn distinct(b: &Cuda, dev: &Dev, cfg: &CommConfig) -> Result<()> {
+    let mine = dev.uuid();
+    let key = |r: u32| format!("{}gpu/{r}", cfg.kv_prefix);
+    if cfg.nranks < 2 || mine == [0; 16] {
+        return Ok(());
+    }
+    match b.host.kv_set(&key(cfg.rank), &mine) {
+        // A host without a store: NCCL finds out itself.
+        Err(e) if e.code == Code::Unsupported => return Ok(()),
+        r => r?,
+    }
+    let limit = cfg.timeout.unwrap_or(FORMING);
+    let all = (0..cfg.nranks)
+        .map(|r| b.host.kv_get(&key(r), limit))
+        .collect::<Result<Vec<_>>>()?;
+    match twins(&all) {
+        None => Ok(()),
+        Some((i, j)) => unsupported(format!(
+            "ranks {i} and {j} of {} share one GPU, which NCCL refuses; give each rank a GPU, or let the host carry their collectives",
+            cfg.name
+        )),
+    }
+}
+
+/// The first two ranks that name the same GPU.
+fn twins(all: &[Vec<u8>]) -> Option<(usize, usize)> {
+    (1..all.len()).find_map(|i| all[..i].iter().position(|x| *x == all[i]).map(|j| (j, i)))
+}
+
+impl Collectives<Cuda> for CudaCollectives {
+    type Comm = Comm;
+
+    fn unique_id(b: &Cuda, d: &Device) -> Result<Vec<u8>> {
+        let nccl = b.nccl()?;
+        let _in = d.0.enter()?;
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the out pointer lives for the call.
+        let s = unsafe { (nccl.t.ncclGetUniqueId)(&mut id) };
+        nccl.check("ncclGetUniqueId", s, Handle::NULL)?;
+        Ok(id.0.to_vec())
+    }
+
+    fn init(b: &Cuda, d: &Device, id: &[u8], cfg: CommConfig) -> Result<Comm> {
+        let nccl = b.nccl()?;
+        let Ok(id) = <[u8; 128]>::try_from(id) else {
+            return fail(
+                Code::Invalid,
+                format!("an id of {} bytes, NCCL's have 128", id.len()),
+            );
+        };
+        distinct(b, &d.0, &cfg)?;
+        let _in = d.0.enter()?;
+        let (mut raw, mut config) = (Handle::NULL, Config::nonblocking());
+        // SAFETY: out pointers live for the call; the configuration states its size.
+        let s = unsafe {
+            (nccl.t.ncclCommInitRankConfig)(
+                &mut raw,
+                cfg.nranks as i32,
+                UniqueId(id),
+                cfg.rank as i32,
+                &mut config,
+            )
+        };
+        nccl.check("ncclCommInitRankConfig", s, Handle::NULL)?;
+        if raw == Handle::NULL {
+            return fail(
+                Code::Internal,
+                "ncclCommInitRankConfig gave no communicator",
+            );
+        }
+        start(b, nccl, d.0.clone(), raw, cfg)
+    }
+
+    fn split(
+        b: &Cuda,
+        c: &Comm,
+        color: Option<i32>,
+        key: i32,
+        cfg: CommConfig,
+    ) -> Result<Option<Comm>> {
+        let inner = &c.0;
+        let Some(split) = inner.nccl.t.ncclCommSplit else {
+            return unsupported(format!("NCCL {} has no split", inner.nccl.version()));
+        };
+        inner.settle("forming the group")?;
+        let (mut raw, mut config) = (Handle::NULL, Config::nonblocking());
+        {
+            let _held = inner.enter()?;
+            let _in = inner.dev.enter()?;
+            // SAFETY: as for `init`; a negative colour makes no member.
+            let s = unsafe { split(inner.raw, color.unwrap_or(-1), key, &mut raw, &mut config) };
+            inner.nccl.check("ncclCommSplit", s, inner.raw)?;
+        }
+        // The parent says when the child's address is there.
+        inner.settle("splitting the group")?;
+        match (color, raw) {
+            (None, _) => Ok(None),
+            (Some(_), Handle::NULL) => fail(Code::Internal, "ncclCommSplit gave no communicator"),
+            (Some(_), raw) => start(b, inner.nccl.clone(), inner.dev.clone(), raw, cfg).map(Some),
+        }
+    }
+
+    fn supports(_: &Cuda, c: &Comm, x: &CollShape) -> Result<Support> {
+        supports(x, c.0.nranks)?;
+        Ok(Support {
+            tier: 2,
+            ..Support::default()
+        })
+    }
+
+    fn launch(_: &Cuda, c: &Comm, s: &Stream, group: &[Coll<'_, Mem>]) -> Result<()> {
+        let inner = &c.0;
+        if !Arc::ptr_eq(&inner.dev, &s.dev) {
+            return fail(
+                Code::Invalid,
+                format!(
+                    "a communicator of device {} on a stream of device {}",
+                    inner.dev.index, s.dev.index
+                ),
+            );
+        }
+        let mut planned = Vec::with_capacity(group.len());
+        let mut list = vec![];
+        for x in group {
+            for o in [&x.send, &x.recv, &x.scale_dev].into_iter().flatten() {
+                inside("an operand", o)?;
+            }
+            let shape = CollShape {
+                kind: x.kind,
+                dtype: x.dtype,
+                reduce: x.reduce,
+                count: x.count,
+                flags: x.flags,
+                in_place: same(x),
+            };
+            let reduction = supports(&shape, inner.nranks)?;
+            let from = list.len();
+            calls(x, inner.rank, inner.nranks, &mut list)?;
+            planned.push((reduction, from..list.len()));
+        }
+        inner.settle("forming the group")?;
+        inner.uses(s);
+        inner.enqueue(s, group, &planned, &list)?;
+        // Connections are made at first use, while the call is under way.
+        inner.settle("launching")?;
+        inner.departed(s, group)
+    }
+
+    fn async_error(_: &Cuda, c: &Comm) -> Result<Health> {
+        match c.0.state()? || c.0.connected.load(SeqCst) {
+            true => Ok(Health::Ready),
+            false => Ok(Health::Connecting),
+        }
+    }
+
+    fn abort(_: &Cuda, c: &Comm) -> Result<()> {
+        let inner = &c.0;
+        if !inner.aborted.swap(true, SeqCst) {
+            let e = Error::new(
+                Code::Aborted,
+                format!("communicator {} was aborted", inner.name),
+            )
+            .sticky();
+            inner.fail(e);
+        }
+        Ok(())
+    }
+}
+
+/// Is it in place?
+fn same(x: &Coll<'_, Mem>) -> bool {
+    match (&x.send, &x.recv) {
+        (Some(s), Some(r)) => at(s) == at(r),
+        _ => false,
+    }
+}
+
+impl Inner {
+    /// Remembers the stream, to mark it when the group fails.
+    fn uses(&self, s: &Stream) {
+        let mut streams = lock(&self.streams);
+        if !streams.iter().any(|f| Arc::ptr_eq(f, &s.fault)) {
+            streams.push(s.fault.clone());
+        }
+    }
+
+    /// Registers symmetric memory at its first use; without it NCCL copies through its own buffers.
+    fn register(&self, m: &Mem) {
+        if m.kind != MemKind::Symmetric || !m.of_nccl() {
+            return;
+        }
+        let Some(f) = self.nccl.t.ncclCommRegister else {
+            return;
+        };
+        let mut known = lock(&self.registered);
+        if known.contains_key(&m.at) {
+            return;
+        }
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: memory of NCCL's own allocator, of that size.
+        let s = unsafe {
+            f(
+                self.raw,
+                m.at as usize as *mut c_void,
+                m.bytes as usize,
+                &mut handle,
+            )
+        };
+        // Not registered is not wrong, only slower; it is not tried again.
+        let handle = if s == 0 { handle as usize } else { 0 };
+        known.insert(m.at, handle);
+    }
+
+    /// The memory there is about to be freed.
+    pub(crate) fn forget(&self, at: Address) {
+        let handle = lock(&self.registered).remove(&at).filter(|h| *h != 0);
+        if let (Some(h), Some(f), Ok(_held)) =
+            (handle, self.nccl.t.ncclCommDeregister, self.enter())
+        {
+            // SAFETY: registered by us with this communicator, which is alive while `_held` is.
+            unsafe { f(self.raw, h as *mut c_void) };
+        }
+    }
+
+    fn enqueue(
+        &self,
+        s: &Stream,
+        group: &[Coll<'_, Mem>],
+        planned: &[(Option<Reduction>, std::ops::Range<usize>)],
+        list: &[Call],
+    ) -> Result<()> {
+        let _held = self.enter()?;
+        let _in = self.dev.enter()?;
+        let t = &self.nccl.t;
+        let mut made = vec![];
+        let mut numbers = Vec::with_capacity(group.len());
+        for (x, (reduction, _)) in group.iter().zip(planned) {
+            for m in [&x.send, &x.recv].into_iter().flatten() {
+                self.register(m.mem);
+            }
+            numbers.push(match reduction {
+                Some(Reduction::PremulSum) => {
+                    let op = self.premul(x)?;
+                    made.push(op);
+                    op
+                }
+                Some(Reduction::Built(n)) => *n,
+                None => 0,
+            });
+        }
+        // SAFETY: operands live until the stream has passed the group (R8), and were checked to be long enough. A group that was begun
+        // is ended, whatever happens in it.
+        let (done, end) = unsafe {
+            let begun = self
+                .nccl
+                .check("ncclGroupStart", (t.ncclGroupStart)(), self.raw);
+            let done = begun.and_then(|()| {
+                group
+                    .iter()
+                    .zip(planned)
+                    .zip(&numbers)
+                    .try_for_each(|((x, (_, range)), op)| {
+                        list[range.clone()]
+                            .iter()
+                            .try_for_each(|c| self.call(s, x, c, *op))
+                    })
+            });
+            (done, (t.ncclGroupEnd)())
+        };
+        for op in made {
+            // SAFETY: made above for this communicator; a launched collective no longer reads it.
+            unsafe { (t.ncclRedOpDestroy)(op, self.raw) };
+        }
+        done?;
+        self.nccl.check("ncclGroupEnd", end, self.raw)
+    }
+
+    fn premul(&self, x: &Coll<'_, Mem>) -> Result<u32> {
+        /// `ncclScalarResidence_t`.
+        const DEVICE: u32 = 0;
+        const HOST: u32 = 1;
+        let mut host = call::scale_bytes(x.scale, x.dtype);
+        let (scalar, place) = match &x.scale_dev {
+            Some(m) => (at(m) as usize as *mut c_void, DEVICE),
+            None => (host.as_mut_ptr().cast(), HOST),
+        };
+        let mut op = 0;
+        // SAFETY: a scalar of the elements' type; the library copies one of the host at once.
+        let s = unsafe {
+            (self.nccl.t.ncclRedOpCreatePreMulSum)(
+                &mut op,
+                scalar,
+                call::number(x.dtype).unwrap_or(0),
+                place,
+                self.raw,
+            )
+        };
+        self.nccl.check("ncclRedOpCreatePreMulSum", s, self.raw)?;
+        Ok(op)
+    }
+
+    /// # Safety
+    /// Inside a group, with operands that hold what the call names.
+    unsafe fn call(&self, s: &Stream, x: &Coll<'_, Mem>, c: &Call, op: u32) -> Result<()> {
+        let t = &self.nccl.t;
+        let send = x.send.as_ref().map_or(0, at);
+        let recv = x.recv.as_ref().map_or(0, at);
+        let (from, to) = (
+            |n: u64| (send + n) as usize as *const c_void,
+            |n: u64| (recv + n) as usize as *mut c_void,
+        );
+        let kind = call::number(x.dtype).unwrap_or(BYTES);
+        let (r, q) = (self.raw, s.raw);
+        let own = |peer: i32| peer == self.rank as i32;
+        // A rank's own piece that is where it belongs.
+        let stays = x.kind == abi::COLL_ALL_GATHER_V
+            && x.recv_offsets
+                .get(self.rank as usize)
+                .is_some_and(|o| send == recv + o * (x.dtype.bits() / 8));
+        // SAFETY: promised by the caller.
+        let (name, status) = unsafe {
+            match *c {
+                Call::AllReduce { count } => (
+                    "ncclAllReduce",
+                    (t.ncclAllReduce)(from(0), to(0), count as usize, kind, op, r, q),
+                ),
+                Call::ReduceScatter { count } => (
+                    "ncclReduceScatter",
+                    (t.ncclReduceScatter)(from(0), to(0), count as usize, kind, op, r, q),
+                ),
+                Call::AllGather { bytes } => (
+                    "ncclAllGather",
+                    (t.ncclAllGather)(from(0), to(0), bytes as usize, BYTES, r, q),
+                ),
+                Call::Broadcast { bytes, root } => {
+                    // Either end may be absent where it is not the rank's to give or to take.
+                    let (a, b) = (
+                        if send == 0 { recv } else { send },
+                        if recv == 0 { send } else { recv },
+                    );
+                    let (a, b) = (a as usize as *const c_void, b as usize as *mut c_void);
+                    (
+                        "ncclBroadcast",
+                        (t.ncclBroadcast)(a, b, bytes as usize, BYTES, root, r, q),
+                    )
+                }
+                Call::Reduce { count, root } => {
+                    let b = if recv == 0 { send } else { recv } as usize as *mut c_void;
+                    (
+                        "ncclReduce",
+                        (t.ncclReduce)(from(0), b, count as usize, kind, op, root, r, q),
+                    )
+                }
+                Call::Send { peer, .. } | Call::Recv { peer, .. } if own(peer) && stays => {
+                    return Ok(());
+                }
+                Call::Send { at, bytes, peer } => (
+                    "ncclSend",
+                    (t.ncclSend)(from(at), bytes as usize, BYTES, peer, r, q),
+                ),
+                Call::Recv { at, bytes, peer } => (
+                    "ncclRecv",
+                    (t.ncclRecv)(to(at), bytes as usize, BYTES, peer, r, q),
+                ),
+                Call::Barrier => {
+                    let w = self.word.at as usize;
+                    (
+                        "ncclAllReduce",
+                        (t.ncclAllReduce)(w as *const c_void, w as *mut c_void, 1, BYTES, 0, r, q),
+                    )
+                }
+            }
+        };
+        self.nccl.check(name, status, r)
+    }
+
+    /// Puts the group's end on record for the watching thread.
+    fn departed(&self, s: &Stream, group: &[Coll<'_, Mem>]) -> Result<()> {
+        let spare = lock(&self.flights).spare.pop();
+        let end = match spare {
+            Some(e) => e,
+            None => Event::new(&self.dev, NO_TIMES)?,
+        };
+        end.record_raw(s.raw)?;
+        let flight = Flight {
+            end,
+            until: self.timeout.and_then(|t| Instant::now().checked_add(t)),
+            what: group.first().map_or("a group", |x| name(x.kind)),
+        };
+        lock(&self.flights).queue.push_back(flight);
+        Ok(())
+    }
+}
+
+fn name(kind: u32) -> &'static str {
+    match kind {
+        abi::COLL_ALL_REDUCE => "all_reduce",
+        abi::COLL_REDUCE_SCATTER => "reduce_scatter",
+        abi::COLL_ALL_GATHER => "all_gather",
+        abi::COLL_BROADCAST => "broadcast",
+        abi::COLL_REDUCE => "reduce",
+        abi::COLL_ALL_TO_ALL => "all_to_all",
+        abi::COLL_ALL_TO_ALL_V => "all_to_all_v",
+        abi::COLL_ALL_GATHER_V => "all_gather_v",
+        abi::COLL_SEND => "send",
+        abi::COLL_RECV => "recv",
+        _ => "barrier",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::twins;
+
+    #[test]
+    fn the_first_two_ranks_of_one_gpu_are_named() {
+        let of = |names: &[&str]| {
+            twins(
+                &names
+                    .iter()
+                    .map(|n| n.as_bytes().to_vec())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(of(&["a", "b", "c"]), None);
+        assert_eq!(of(&["a", "b", "c", "b", "a"]), Some((1, 3)));
+    }
+}
