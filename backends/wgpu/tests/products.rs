@@ -1,12 +1,17 @@
-//! The product and attention against the f64 references, with subgroup functions where the adapter has them.
+//! The product and attention by the adapter's own form: with subgroup functions where it has them.
 
 mod common;
 
+use common::forms::{attention, large, matmul};
+use common::ops::bench::{Bench, Rng};
+
 #[test]
 fn products_by_the_adapters_own_form() {
-    let Some(bench) = common::open(&[]) else {
+    let Some(us) = common::open(&[]) else {
         return;
     };
-    let failed = common::ops::failures(&bench, common::products);
-    assert!(failed.is_empty(), "failed: {failed:?}; each says why above");
+    let (cpu, mut r) = (Bench::open(true), Rng(78));
+    matmul(&us, &cpu, &mut r);
+    attention(&us, &cpu, &mut r);
+    large(&us, &cpu, &mut r);
 }

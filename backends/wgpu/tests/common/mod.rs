@@ -5,6 +5,8 @@
 #[path = "../../../../tensor/tests/ops/mod.rs"]
 pub mod ops;
 
+pub mod forms;
+
 use crossweave_backend_wgpu::Wgpu;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Device, HostServices, Plugin, RawPlugin};
