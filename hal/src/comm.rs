@@ -14,7 +14,7 @@ use crossweave_abi as abi;
 use crossweave_abi::DType;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How ranks find each other: a key-value store all of them reach.
@@ -161,7 +161,7 @@ pub(crate) struct CommInner {
     pub size: u32,
     aborted: AtomicBool,
     /// Its place in the checker.
-    mark: OnceLock<Mark>,
+    mark: Option<Mark>,
     /// Another plugin does it.
     pub carried: Option<Carried>,
 }
@@ -210,7 +210,7 @@ impl AbortHandle {
     }
     /// Marks the communicator failed and releases whoever waits in it; returns at once.
     pub fn abort(&self) -> Result<()> {
-        if let Some(mark) = self.0.mark.get() {
+        if let Some(mark) = &self.0.mark {
             mark.aborted();
         }
         self.release()
@@ -339,18 +339,18 @@ impl Communicator {
             rank,
             size,
             aborted: AtomicBool::new(false),
-            mark: OnceLock::new(),
+            mark: None,
             carried: None,
         };
         // Made last: a failure here leaves a communicator that is destroyed like any other.
         inner.carried = carrier.as_ref().map(Carried::new).transpose()?;
-        let inner = Arc::new(inner);
         let board = &device.0.plugin.1;
         let key = watch_key(&id, scope, size);
         let watch = device.0.watch.join(board, key, &options.name, size, rank);
+        inner.mark = watch.as_ref().map(Member::mark);
+        let inner = Arc::new(inner);
         if let Some(w) = &watch {
             w.aborts(AbortHandle(inner.clone()).weak());
-            let _ = inner.mark.set(w.mark());
         }
         Ok(Communicator {
             inner,

@@ -45,6 +45,8 @@ pub(crate) struct Member {
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) aborted: AtomicBool,
+    /// Of the stream that runs its collective.
+    abandoned: Mutex<Option<Arc<AtomicBool>>>,
     failure: Mutex<Option<Error>>,
     /// Launches made, and launches run: they run in that order even from several streams.
     launched: AtomicU64,
@@ -66,6 +68,12 @@ impl Member {
             *s = vec![0; words];
         }
         s.as_mut_ptr().cast()
+    }
+
+    /// Is the stream it works on being destroyed, so that waiting has become pointless?
+    pub(crate) fn given_up(&self) -> bool {
+        let told = lock(&self.abandoned);
+        told.as_ref().is_some_and(|a| a.load(SeqCst))
     }
 
     fn health(&self) -> Result<()> {
@@ -195,6 +203,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             prefix: cfg.kv_prefix,
             timeout,
             aborted: AtomicBool::new(false),
+            abandoned: Mutex::default(),
             failure: Mutex::new(None),
             launched: AtomicU64::new(0),
             turn: AtomicU64::new(0),
@@ -265,6 +274,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
             prefix: format!("{}split{nth}.{color}/", m.prefix),
             timeout: cfg.timeout.unwrap_or(m.timeout),
             aborted: AtomicBool::new(false),
+            abandoned: Mutex::default(),
             failure: Mutex::new(None),
             launched: AtomicU64::new(0),
             turn: AtomicU64::new(0),
@@ -294,8 +304,12 @@ impl Collectives<MpiBackend> for MpiCollectives {
             return Ok(());
         }
         let ticket = m.launched.fetch_add(1, SeqCst);
+        let abandoned = s.abandoned();
         let work = move |failed: Option<&Error>| match failed {
-            None => m.group(ticket, &group),
+            None => {
+                *lock(&m.abandoned) = Some(abandoned);
+                m.group(ticket, &group)
+            }
             Some(e) => {
                 let e = Error::new(
                     Code::Comm,

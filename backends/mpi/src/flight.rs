@@ -164,6 +164,9 @@ impl<'a> Flight<'a> {
                 std::thread::yield_now();
                 continue;
             }
+            if m.given_up() {
+                return Err(self.aborted());
+            }
             std::thread::sleep(NAP.min(waited / 8));
             let since = self.began.elapsed();
             if since > word {
@@ -303,7 +306,7 @@ impl<'a> Flight<'a> {
 pub(crate) fn until(m: &Member, what: &str, ready: impl Fn() -> bool) -> Result<()> {
     let began = Instant::now();
     while !ready() {
-        if m.aborted.load(SeqCst) {
+        if m.aborted.load(SeqCst) || m.given_up() {
             return fail(Code::Aborted, format!("{what} on {}: aborted", m.name));
         }
         if began.elapsed() > m.timeout {

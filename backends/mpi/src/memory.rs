@@ -21,6 +21,7 @@ impl Mem {
     pub(crate) fn alloc(bytes: u64, align: u64) -> Result<Mem> {
         let layout = usize::try_from(bytes.max(1))
             .ok()
+            .filter(|_| align == 0 || align.is_power_of_two())
             .and_then(|n| Layout::from_size_align(n, align.max(64) as usize).ok());
         let Some(layout) = layout else {
             return fail(

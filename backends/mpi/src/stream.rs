@@ -3,8 +3,13 @@
 
 use crossweave_plugin::{Code, Error, Host, Result, fail};
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
+
+/// How long a destroyed stream goes on waiting for other ranks before it gives its work up.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// One piece of work; it is told of an earlier failure of the stream.
 pub(crate) type Work = Box<dyn FnOnce(Option<&Error>) -> Result<()> + Send>;
@@ -15,6 +20,8 @@ struct State {
     done: u64,
     /// Somebody runs the front of the queue.
     driven: bool,
+    /// Who.
+    runs: Option<ThreadId>,
     /// The progress thread exists.
     thread: bool,
     /// It sleeps.
@@ -32,6 +39,7 @@ impl Default for State {
             pushed: 0,
             done: 0,
             driven: false,
+            runs: None,
             thread: false,
             idle: false,
             wanted: u64::MAX,
@@ -49,6 +57,8 @@ pub(crate) struct Shared {
     work: Condvar,
     /// For whoever waits: what is wanted is done.
     passed: Condvar,
+    /// The stream is being destroyed, and has waited for others long enough.
+    abandoned: Arc<AtomicBool>,
 }
 
 fn lock(m: &Mutex<State>) -> MutexGuard<'_, State> {
@@ -67,6 +77,7 @@ impl Shared {
             return false;
         };
         st.driven = true;
+        st.runs = Some(std::thread::current().id());
         let seq = st.done + 1;
         let before = st.failure.as_ref().map(|(_, e)| e.clone());
         drop(st);
@@ -74,7 +85,7 @@ impl Shared {
         let result = std::panic::catch_unwind(run)
             .unwrap_or_else(|_| fail(Code::Panic, "work of an mpi stream panicked; this is a bug"));
         let mut st = lock(&self.state);
-        st.driven = false;
+        (st.driven, st.runs) = (false, None);
         st.done = seq;
         if let (Err(e), None) = (result, &st.failure) {
             st.failure = Some((seq, e.sticky()));
@@ -186,6 +197,11 @@ impl Stream {
             .map(|_| ())
     }
 
+    /// Turns true when its work is to give up waiting for others.
+    pub(crate) fn abandoned(&self) -> Arc<AtomicBool> {
+        self.shared.abandoned.clone()
+    }
+
     fn pushed(&self) -> u64 {
         lock(&self.shared.state).pushed
     }
@@ -207,10 +223,24 @@ impl Stream {
 }
 
 impl Drop for Stream {
+    /// Runs what is queued to its end, since its memory may be freed next; only waits for other ranks are cut short, after [`CLOSE_GRACE`].
     fn drop(&mut self) {
-        lock(&self.shared.state).closing = true;
-        while self.lazy && self.shared.step() {}
-        self.shared.work.notify_all();
+        let s = &self.shared;
+        lock(&s.state).closing = true;
+        while self.lazy && s.step() {}
+        s.work.notify_all();
+        let since = Instant::now();
+        let mut st = lock(&s.state);
+        // Dropped by its own work, which nobody else can end.
+        let own = st.runs == Some(std::thread::current().id());
+        while !own && st.done < st.pushed {
+            if since.elapsed() > CLOSE_GRACE {
+                s.abandoned.store(true, SeqCst);
+            }
+            st.wanted = st.wanted.min(st.pushed);
+            let woken = s.passed.wait_timeout(st, Duration::from_millis(20));
+            st = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 

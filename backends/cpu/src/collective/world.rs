@@ -11,7 +11,7 @@ use crate::pace::{Pace, deadline};
 use crate::schedule::Turn;
 use crate::stream::lock;
 use crossweave_plugin::{Code, Error, Result, fail};
-use std::cell::OnceCell;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -278,9 +278,14 @@ impl World {
         gone: impl Fn() -> Option<usize> + 'a,
     ) -> impl Fn() -> Option<Cause> + 'a {
         // The clock is read when somebody is waited for in earnest.
-        let end = OnceCell::new();
+        let end = Cell::new(None);
         move || {
-            let end = *end.get_or_init(|| deadline(Some(patience.timeout)));
+            let known = end.get();
+            let end = known.unwrap_or_else(|| {
+                let until = deadline(Some(patience.timeout));
+                end.set(Some(until));
+                until
+            });
             if self.failed() {
                 Some(Cause::Failed)
             } else if let Some(r) = gone() {
