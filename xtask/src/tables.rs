@@ -60,8 +60,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, "half", "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.
-    Crate { name: CUDA, floor: 2, ours: &[ABI, PLUGIN], theirs: &["blake3", "libloading"], dev: &[HAL, "cudarc", "tempfile"] },
-    Crate { name: "crossweave-cuda-plugin", floor: 3, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
+    Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS], theirs: &["blake3", "libloading"], dev: &[HAL, "cudarc", "tempfile"] },
+    Crate { name: "crossweave-cuda-plugin", floor: 4, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
     // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.
     Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, "libloading", "object"] },
     Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },

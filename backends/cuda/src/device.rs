@@ -6,6 +6,7 @@ use crate::driver::{
 use crate::error::{self, Meaning};
 use crate::library::{self, DRIVER};
 use crate::lt::{Choice, Lt, Problem};
+use crate::modules::{Compiler, Modules};
 use crate::settings::Settings;
 use crossweave_plugin::{Code, Error, Host, Result, fail};
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +28,7 @@ pub(crate) struct Api {
     pub file: String,
     pub host: Host,
     pub settings: Settings,
+    pub compiler: Compiler,
     lt: Mutex<Option<Arc<Lt>>>,
     /// That products go without the library has been said.
     slow_products: AtomicBool,
@@ -68,6 +70,7 @@ impl Api {
             file: opened.name,
             host,
             settings: settings.clone(),
+            compiler: Compiler::new(host, settings),
             lt: Mutex::new(None),
             slow_products: AtomicBool::new(false),
             count: count.max(0) as u32,
@@ -135,6 +138,7 @@ pub(crate) struct Dev {
     pub ordinal: i32,
     pub ctx: Handle,
     pub facts: Facts,
+    pub modules: Modules,
     /// The library's handle for this device.
     lt: Mutex<Option<(Arc<Lt>, Handle)>>,
     /// Algorithms by problem; `None`: the library has none.
@@ -208,6 +212,7 @@ impl Dev {
             ordinal,
             ctx,
             facts,
+            modules: Modules::default(),
             lt: Mutex::new(None),
             choices: Mutex::default(),
             lost: AtomicI32::new(0),
@@ -381,11 +386,16 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        if let Ok(_in) = self.enter_anyway()
-            && let Some((lt, handle)) = lock(&self.lt).take()
-        {
-            // SAFETY: made by us, destroyed once.
-            unsafe { (lt.t.cublasLtDestroy)(handle) };
+        if let Ok(_in) = self.enter_anyway() {
+            // SAFETY: loaded for this device, unloaded once; nothing prepared for it is left, as that keeps the device.
+            let unload = |m| unsafe { (self.driver().cuModuleUnload)(m) };
+            self.modules.unload(|m| {
+                unload(m);
+            });
+            if let Some((lt, handle)) = lock(&self.lt).take() {
+                // SAFETY: made by us, destroyed once.
+                unsafe { (lt.t.cublasLtDestroy)(handle) };
+            }
         }
         // SAFETY: gives back what `open` retained; a context others hold stays.
         unsafe { (self.driver().cuDevicePrimaryCtxRelease_v2)(self.ordinal) };

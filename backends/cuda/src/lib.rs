@@ -4,9 +4,6 @@
 //! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`, `cuda.libcublaslt`, `cuda.libnccl`
 //! (files), `cuda.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`.
 
-// The half that prepares ops, which uses the compiler, its cache and the products, comes with the kernels.
-#![allow(dead_code)]
-
 mod cache;
 mod caller;
 mod copy;
@@ -16,8 +13,10 @@ mod error;
 mod library;
 mod lt;
 mod memory;
+mod modules;
 mod nccl;
 mod nvrtc;
+mod ops;
 mod settings;
 mod stream;
 mod wait;
@@ -25,12 +24,13 @@ mod wait;
 use copy::Rows;
 use crossweave_abi as abi;
 use crossweave_plugin::{
-    Backend, Code, Host, HostCall, Info, MemKind, NoOps, Optional, Result, Span, fail, unsupported,
+    Backend, Code, Host, HostCall, Info, MemKind, Optional, Result, Span, fail, unsupported,
 };
 use device::{Api, Dev, lock};
 pub use memory::{Mem, native};
 pub use nccl::{Comm, CudaCollectives};
 use nccl::{Inner, Nccl};
+pub use ops::{CudaOps, Prepared};
 pub use settings::{KEYS, Settings};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -146,7 +146,7 @@ impl Backend for Cuda {
     type Mem = Mem;
     type Stream = Stream;
     type Event = Event;
-    type Ops = NoOps;
+    type Ops = CudaOps;
     type Collectives = CudaCollectives;
     const OPTIONAL: Optional = Optional {
         attr: true,
@@ -194,6 +194,10 @@ impl Backend for Cuda {
         let v = d.0.api.version;
         let api = &d.0.api;
         let text = match key {
+            "cuda.nvrtc" => api.compiler.nvrtc().map_or_else(
+                |e| e.message,
+                |n| format!("{}.{} ({})", n.version.0, n.version.1, n.file),
+            ),
             "cuda.cublaslt" => api.lt().map_or_else(
                 |e| e.message,
                 |lt| format!("{} ({})", lt.version(), lt.file),

@@ -10,7 +10,6 @@ use crate::settings::Settings;
 use crossweave_plugin::{Code, Error, Result};
 #[cfg(test)]
 use cudarc::cublaslt::sys as bindings;
-#[allow(unused_imports)]
 pub(crate) use product::{Choice, Product};
 pub(crate) use shape::Problem;
 use std::ffi::{c_char, c_void};

@@ -296,7 +296,7 @@ impl Product {
                 &algo.algo,
                 pointer(scratch).cast_mut(),
                 algo.workspace,
-                s.raw,
+                crate::ops::stream_handle(s),
             )
         };
         lt.check("cublasLtMatmul", status)

@@ -1,0 +1,205 @@
+//! Compute: matrix products by cuBLASLt where it takes the layout, everything else (and products it does not take) by our own kernels.
+
+use crate::device::Dev;
+use crate::driver::Handle;
+use crate::lt::Product;
+use crate::memory::{Mem, at, inside};
+use crate::modules::Function;
+use crate::stream::Stream;
+use crate::{Cuda, Device};
+use crossweave_kernels::{self as kernels, ArgBuffer, Dialect, Facts, Values};
+use crossweave_plugin::abi::op;
+use crossweave_plugin::{Code, Dyn, Op, Ops, Plan, Result, Span, fail};
+use std::sync::Arc;
+
+/// Operands of one launch whose addresses lie on the launching thread's stack; multi-tensor ops may have more.
+const INLINE: usize = 64;
+
+/// Compute on the GPU.
+pub enum CudaOps {}
+
+/// A prepared op.
+pub struct Prepared {
+    dev: Arc<Dev>,
+    work: Work,
+    workspace: u64,
+}
+
+enum Work {
+    Kernels(kernels::Prepared, Vec<Function>),
+    /// A product, and our own kernels where the library's algorithm does not take every address.
+    Product(
+        Box<Product>,
+        Option<Box<(kernels::Prepared, Vec<Function>)>>,
+    ),
+}
+
+impl Ops<Cuda> for CudaOps {
+    type Prepared = Prepared;
+
+    fn prepare(_: &Cuda, d: &Device, o: &Op<'_>) -> Result<(Prepared, Plan)> {
+        let dev = &d.0;
+        dev.alive()?;
+        let f = &dev.facts;
+        // Kernels are chosen by what the compiler can make for the device. Without one, what it would be is asked, so that an op no
+        // kernel takes is still refused as such.
+        let target = dev.target();
+        let arch = target.as_ref().map_or(f.major * 10 + f.minor, |t| t.arch);
+        let facts = Facts {
+            dialect: Dialect::Cuda,
+            arch,
+            sms: f.sm_count,
+            warp: f.warp,
+            shared: f.shared_optin,
+        };
+        let own = kernels::prepare(o, &facts)?;
+        if o.id == op::MATMUL
+            && !own.launches.is_empty()
+            && let Some((product, workspace)) = Product::prepare(dev, o)?
+        {
+            let workspace = workspace.max(own.plan.workspace_bytes);
+            let plan = Plan {
+                tier: 2,
+                workspace_bytes: workspace,
+                ..own.plan
+            };
+            let spare = if product.any() {
+                None
+            } else {
+                let functions = functions(dev, &own)?;
+                Some(Box::new((own, functions)))
+            };
+            let prepared = Prepared {
+                dev: dev.clone(),
+                work: Work::Product(Box::new(product), spare),
+                workspace,
+            };
+            return Ok((prepared, plan));
+        }
+        if !own.launches.is_empty() {
+            target?;
+        }
+        let functions = functions(dev, &own)?;
+        let (plan, workspace) = (own.plan, own.plan.workspace_bytes);
+        let prepared = Prepared {
+            dev: dev.clone(),
+            work: Work::Kernels(own, functions),
+            workspace,
+        };
+        Ok((prepared, plan))
+    }
+
+    fn launch(
+        _: &Cuda,
+        p: &Prepared,
+        s: &Stream,
+        operands: &[Option<Span<'_, Mem>>],
+        workspace: Option<Span<'_, Mem>>,
+        dynamic: Dyn<'_>,
+    ) -> Result<()> {
+        if !Arc::ptr_eq(&p.dev, &s.dev) {
+            return fail(
+                Code::Invalid,
+                format!(
+                    "an op prepared for device {} on a stream of device {}",
+                    p.dev.index, s.dev.index
+                ),
+            );
+        }
+        for o in operands.iter().chain([&workspace]).flatten() {
+            inside("an operand", o)?;
+        }
+        let scratch = workspace.as_ref().map_or(0, |w| w.bytes);
+        if scratch < p.workspace {
+            return fail(
+                Code::Invalid,
+                format!(
+                    "a workspace of {scratch} bytes, planned were {}",
+                    p.workspace
+                ),
+            );
+        }
+        let scratch = workspace.as_ref().map_or(0, at);
+        let address = |o: &Option<Span<'_, Mem>>| o.as_ref().map_or(0, at);
+        let mut inline = [0u64; INLINE];
+        let many: Vec<u64>;
+        let addresses = if operands.len() <= INLINE {
+            for (to, from) in inline.iter_mut().zip(operands) {
+                *to = address(from);
+            }
+            &inline[..operands.len()]
+        } else {
+            many = operands.iter().map(address).collect();
+            &many
+        };
+        match &p.work {
+            Work::Product(product, spare) => match spare {
+                Some(b) if !product.takes(addresses) => {
+                    let (own, functions) = &**b;
+                    enqueue(own, functions, s, addresses, scratch, &own.values(dynamic)?)
+                }
+                _ => product.launch(s, addresses, scratch),
+            },
+            Work::Kernels(own, functions) => {
+                let values = own.values(dynamic)?;
+                enqueue(own, functions, s, addresses, scratch, &values)
+            }
+        }
+    }
+}
+
+fn functions(dev: &Dev, own: &kernels::Prepared) -> Result<Vec<Function>> {
+    own.launches
+        .iter()
+        .map(|l| dev.function(&l.kernel, l.shared))
+        .collect()
+}
+
+fn enqueue(
+    own: &kernels::Prepared,
+    functions: &[Function],
+    s: &Stream,
+    addresses: &[u64],
+    scratch: u64,
+    values: &Values,
+) -> Result<()> {
+    if own.launches.is_empty() {
+        return Ok(());
+    }
+    let dev = &s.dev;
+    let _in = dev.enter()?;
+    let mut buffer = ArgBuffer::default();
+    for (l, f) in own.launches.iter().zip(functions) {
+        let args = l.fill(addresses, scratch, values, &mut buffer);
+        // The kernel's one parameter is the struct, by value: the driver copies it before it returns.
+        let mut params = [args.as_mut_ptr().cast()];
+        let ([gx, gy, gz], [bx, by, bz]) = (l.grid, l.block);
+        // SAFETY: the struct is the one the kernel declares (checked where the kernels are compiled); operands live until the stream has
+        // passed the launch.
+        let status = unsafe {
+            (dev.driver().cuLaunchKernel)(
+                f.0,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                l.shared,
+                s.raw,
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        dev.check("cuLaunchKernel", status).map_err(|mut e| {
+            e.message = format!("kernel {}: {}", l.kernel.entry, e.message);
+            e
+        })?;
+    }
+    Ok(())
+}
+
+/// For tables whose handles are the driver's.
+pub(crate) fn stream_handle(s: &Stream) -> Handle {
+    s.raw
+}
