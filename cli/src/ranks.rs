@@ -235,17 +235,41 @@ impl Crew {
         self.backends.iter().any(|(_, p)| p.name() == "null")
     }
 
-    /// The islands of the job, where it has more than one and all its ranks are here: ranks of one back end that has collectives form one,
-    /// a rank whose back end has none is alone.
+    /// May the ranks of a back end use its own collectives? Not where it has none, where its devices say that what they need for them is
+    /// missing (`collective.ready`), or where ranks share a device and its collectives do not take that (`collective.shares_device`).
+    fn together(&self, backend: usize) -> bool {
+        let plugin = &self.backends[backend].1;
+        let seats = self.seats.iter().filter(|s| s.backend == backend).count();
+        if !plugin
+            .interfaces()
+            .contains(&crossweave_hal::abi::IFACE_COLLECTIVE)
+        {
+            return false;
+        }
+        if seats < 2 {
+            return true;
+        }
+        // A back end that does not know the keys needs nothing and takes anything; one that cannot be opened says so when it is used.
+        let says = |key: &str| {
+            let device = plugin.open(0).ok()?;
+            Some(String::from_utf8_lossy(&device.attr(key).ok()?).into_owned())
+        };
+        let ready = says("collective.ready").is_none_or(|a| a == "yes");
+        let few = plugin.device_count().is_ok_and(|n| seats > n as usize);
+        ready && !(few && says("collective.shares_device").is_some_and(|a| a == "no"))
+    }
+
+    /// The islands of the job, where it has more than one and all its ranks are here: ranks of one back end whose collectives can be used
+    /// form one, any other rank is alone.
     pub fn islands(&self, order: IslandOrder) -> Option<Islands> {
-        let collectives = crossweave_hal::abi::IFACE_COLLECTIVE;
+        let together: Vec<bool> = (0..self.backends.len()).map(|b| self.together(b)).collect();
         let of = |(i, s): (usize, &Seat)| {
-            let has = self.backends[s.backend]
-                .1
-                .interfaces()
-                .contains(&collectives);
             let alone = self.backends.len() + i;
-            (if has { s.backend } else { alone }) as u32
+            (if together[s.backend] {
+                s.backend
+            } else {
+                alone
+            }) as u32
         };
         let of: Vec<u32> = self.seats.iter().enumerate().map(of).collect();
         let several = of.iter().any(|k| *k != of[0]);
