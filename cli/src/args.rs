@@ -733,7 +733,8 @@ mod tests {
             let shown = help.is_some_and(|h| h.contains("crossweave "));
             assert!(shown || c.get_name() == "help", "{}", c.get_name());
             c.get_subcommands()
-                .filter(|s| s.get_name() != "help")
+                // What is hidden is the program's own, not a user's.
+                .filter(|s| s.get_name() != "help" && !s.is_hide_set())
                 .for_each(walk);
         }
         walk(&cli);
