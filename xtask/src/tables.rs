@@ -107,6 +107,7 @@ pub const VENDOR_PLACES: &[&str] = &[
     "docs/",
     "tests/",
     "xtask/",
+    "benches/RESULTS.md",
     "README.md",
     // The workspace's own list of back ends and of what they bind.
     "Cargo.toml",
