@@ -99,10 +99,17 @@ fn make_lock(folder: &Path) -> std::io::Result<File> {
         .write(true)
         .create_new(true)
         .open(folder.join(LOCK))?;
-    f.try_lock().map_err(|e| match e {
-        TryLockError::Error(e) => e,
-        TryLockError::WouldBlock => std::io::ErrorKind::WouldBlock.into(),
-    })?;
+    // Another rank that looks for dead runs holds it for a moment, and lets it go when it finds no first line.
+    let mut tries = 0;
+    loop {
+        match f.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if tries < 2000 => tries += 1,
+            Err(TryLockError::WouldBlock) => return Err(std::io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     f.write_all(MAGIC.as_bytes())?;
     f.sync_data()?;
     Ok(f)
