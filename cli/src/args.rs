@@ -45,7 +45,7 @@ pub enum Command {
     Generate(GenerateArgs),
     /// List the back ends that can be used
     #[command(
-        after_help = "Examples:\n  crossweave backends\n  crossweave backends --json\n  crossweave backends --plugin ./libcrossweave_acme.so\n\nPlugins are found beside the program and on CROSSWEAVE_PLUGIN_PATH; a listing reads their manifests and runs none of their code."
+        after_help = "Examples:\n  crossweave backends\n  crossweave backends --json\n  crossweave backends --plugin ./libcrossweave_acme.so\n\nPlugins are found beside the program and on CROSSWEAVE_PLUGIN_PATH; what a found plugin's devices are is asked in a process of its own, which a broken driver may take down."
     )]
     Backends(BackendsArgs),
     /// Create a plugin project: a device that builds, conforms and trains, to start your back end from

@@ -6,7 +6,7 @@ use crate::layers;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_hal::loader::{Found, discover, file_name, find, load, search_dirs};
-use crossweave_hal::{Carrier, Device, HostServices, LoadError, Plugin, RawPlugin};
+use crossweave_hal::{Carrier, Device, HostServices, LoadError, Plugin, RawPlugin, abi};
 use crossweave_mesh::JobStore;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -185,6 +185,26 @@ pub fn allow_host_ops(device: &Device, host: &HostServices, rank: u32) -> Result
 /// When it refuses its configuration.
 pub fn bridge(host: &HostServices) -> Result<Carrier> {
     Ok(Carrier::open(&open_linked("cpu", host)?)?)
+}
+
+/// Why `ranks` ranks of a back end do not use its own collectives: it has none, its devices say that what they need for them is missing
+/// (attribute `collective.ready`), or ranks share a device and its collectives do not take that (`collective.shares_device`).
+pub fn carried(plugin: &Plugin, ranks: u32) -> Option<String> {
+    if !plugin.interfaces().contains(&abi::IFACE_COLLECTIVE) {
+        return Some("it has no collectives of its own".into());
+    }
+    // One that cannot be opened says so when it is used; one that does not know the keys needs nothing and takes anything.
+    let device = (ranks > 1).then(|| plugin.open(0).ok()).flatten()?;
+    let says = |key: &str| {
+        let answer = device.attr(key).ok()?;
+        Some(String::from_utf8_lossy(&answer).into_owned())
+    };
+    if let Some(why) = says("collective.ready").filter(|a| a != "yes") {
+        return Some(why);
+    }
+    let count = plugin.device_count().ok().filter(|n| ranks > *n)?;
+    let shares = says("collective.shares_device").is_some_and(|a| a == "no");
+    shares.then(|| format!("{ranks} ranks share {count} device(s), which its collectives do not take"))
 }
 
 /// Opens the device of `rank`: ranks go around the devices there are.

@@ -9,8 +9,10 @@ use crossweave_hal::loader::ABI_MAJOR;
 use crossweave_hal::loader::{discover, load};
 use crossweave_hal::{Plugin, abi};
 use serde_json::{Value, json};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long a found plugin may take to say what it has.
@@ -82,8 +84,10 @@ fn probed(path: &Path) -> std::result::Result<Value, String> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(io)?;
+    // Read while it speaks: a driver may say more than a pipe holds.
+    let said = drained(child.stderr.take());
+    let answer = drained(child.stdout.take());
     let start = Instant::now();
-    // What it says is less than a pipe holds, so it never waits for its reader.
     while child.try_wait().map_err(io)?.is_none() {
         if start.elapsed() > PATIENCE {
             let _ = child.kill();
@@ -95,17 +99,31 @@ fn probed(path: &Path) -> std::result::Result<Value, String> {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let out = child.wait_with_output().map_err(io)?;
-    let said = String::from_utf8_lossy(&out.stderr);
-    match serde_json::from_slice(&out.stdout) {
-        Ok(own) if out.status.success() => Ok(own),
+    let status = child.wait().map_err(io)?;
+    let end = |t: JoinHandle<Vec<u8>>| t.join().unwrap_or_default();
+    let (answer, said) = (end(answer), end(said));
+    let said = String::from_utf8_lossy(&said);
+    match serde_json::from_slice(&answer) {
+        Ok(own) if status.success() => Ok(own),
         _ => Err(match said.lines().last().map(str::trim) {
             Some(line) if !line.is_empty() => {
                 line.strip_prefix("error: ").unwrap_or(line).to_string()
             }
-            _ => format!("opening it ended with {}", out.status),
+            _ => format!("opening it ended with {status}"),
         }),
     }
+}
+
+/// Everything that comes out of a pipe, read on a thread of its own.
+fn drained(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut all = vec![];
+        if let Some(mut pipe) = pipe {
+            // What was read before an error is what there is to tell.
+            let _ = pipe.read_to_end(&mut all);
+        }
+        all
+    })
 }
 
 /// What an opened back end says of itself and its devices.

@@ -6,8 +6,10 @@
 mod files;
 
 use crate::args::{Lang, NewPluginArgs};
+use crate::backend::{LINKED, plugin_dirs};
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crossweave_hal::loader::discover;
 use std::path::{Path, PathBuf};
 
 /// What the examples are called; three spellings of it are replaced.
@@ -53,14 +55,28 @@ fn check_name(name: &str) -> Result<()> {
             "give a small letter, then small letters, digits and _, at most 32 in all: acme, acme_a100",
         ));
     }
-    if ["cpu", "null", "mpi"].contains(&name) {
+    let found = discover(&plugin_dirs());
+    if LINKED.contains(&name) || name == "mpi" || found.iter().any(|f| f.name == name) {
         return Err(CliError::refused(
-            format!("a back end named {name} is part of Crossweave"),
+            format!("there is a back end named {name} already"),
             "choose another name; two of one name cannot be told apart by --backend",
+        ));
+    }
+    // Words of the project itself: the crates that come with it, the headers' guards, keywords and names of its own sources.
+    if TAKEN.contains(&name) {
+        return Err(CliError::refused(
+            format!("{name:?} is a word of the project's own"),
+            "choose another name, e.g. with a number or your chip's: acme, acme_a100",
         ));
     }
     Ok(())
 }
+
+/// Names under which the generated project would not compile.
+const TAKEN: [&str; 17] = [
+    "abi", "plugin", "crossweave", "self", "backend", "device", "host", "stream", "event", "mem",
+    "error", "result", "span", "ops", "op", "arc", "host_call",
+];
 
 fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CliError {
     let path = path.to_owned();
@@ -169,12 +185,15 @@ mod tests {
             "cpu",
             "null",
             "mpi",
+            "self",
+            "device",
+            "plugin",
             &"a".repeat(33),
         ] {
             let e = check_name(bad).unwrap_err().to_string();
             assert!(e.contains("fix:") && !e.contains('\n'), "{bad:?}: {e}");
         }
-        for good in ["acme", "a", "acme_a100", "self", "x9"] {
+        for good in ["acme", "a", "acme_a100", "device_2", "x9"] {
             assert!(check_name(good).is_ok(), "{good}");
         }
     }

@@ -142,6 +142,15 @@ impl Crew {
                 format!("drop {flag}, or give --ranks a number"),
             ));
         }
+        let several = parts.iter().any(|p| p.name != parts[0].name);
+        let files = ["record=", "trace="];
+        let one_file = |l: &&String| files.iter().any(|f| l.starts_with(f));
+        if let Some(layer) = args.layers.iter().find(one_file).filter(|_| several) {
+            return Err(CliError::refused(
+                format!("--layer {layer} writes one file, and --ranks names several back ends"),
+                "run the job with one back end, or every rank in a process of its own with %p in the file's name",
+            ));
+        }
         let mut crew = Crew {
             backends: vec![],
             seats: vec![],
@@ -235,34 +244,14 @@ impl Crew {
         self.backends.iter().any(|(_, p)| p.name() == "null")
     }
 
-    /// May the ranks of a back end use its own collectives? Not where it has none, where its devices say that what they need for them is
-    /// missing (`collective.ready`), or where ranks share a device and its collectives do not take that (`collective.shares_device`).
-    fn together(&self, backend: usize) -> bool {
-        let plugin = &self.backends[backend].1;
-        let seats = self.seats.iter().filter(|s| s.backend == backend).count();
-        if !plugin
-            .interfaces()
-            .contains(&crossweave_hal::abi::IFACE_COLLECTIVE)
-        {
-            return false;
-        }
-        if seats < 2 {
-            return true;
-        }
-        // A back end that does not know the keys needs nothing and takes anything; one that cannot be opened says so when it is used.
-        let says = |key: &str| {
-            let device = plugin.open(0).ok()?;
-            Some(String::from_utf8_lossy(&device.attr(key).ok()?).into_owned())
-        };
-        let ready = says("collective.ready").is_none_or(|a| a == "yes");
-        let few = plugin.device_count().is_ok_and(|n| seats > n as usize);
-        ready && !(few && says("collective.shares_device").is_some_and(|a| a == "no"))
-    }
-
     /// The islands of the job, where it has more than one and all its ranks are here: ranks of one back end whose collectives can be used
     /// form one, any other rank is alone.
     pub fn islands(&self, order: IslandOrder) -> Option<Islands> {
-        let together: Vec<bool> = (0..self.backends.len()).map(|b| self.together(b)).collect();
+        let ranks = |b: usize| self.seats.iter().filter(|s| s.backend == b).count() as u32;
+        let own = |(b, (_, plugin)): (usize, &(String, Plugin))| {
+            backend::carried(plugin, ranks(b)).is_none()
+        };
+        let together: Vec<bool> = self.backends.iter().enumerate().map(own).collect();
         let of = |(i, s): (usize, &Seat)| {
             let alone = self.backends.len() + i;
             (if together[s.backend] {

@@ -71,7 +71,9 @@ fn every_command_of_the_guide_works_as_it_stands() {
     let cpu = losses(&dir.path().join("runs/cpu"));
     assert_eq!(cpu.len(), 20);
     for run in ["acme", "two", "mixed", "program"] {
-        for (a, b) in cpu.iter().zip(losses(&dir.path().join("runs").join(run))) {
+        let own = losses(&dir.path().join("runs").join(run));
+        assert_eq!(own.len(), cpu.len(), "{run}");
+        for (a, b) in cpu.iter().zip(own) {
             assert!((a - b).abs() <= 1e-4 * a, "{run}: {b}, the cpu has {a}");
         }
     }

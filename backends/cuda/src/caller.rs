@@ -35,8 +35,10 @@ struct Queue {
     /// Events for the next calls.
     spare: Vec<Event>,
     stop: bool,
-    ended: bool,
 }
+
+/// Turns true when the thread is over and holds nothing of the device's any more.
+type End = (Mutex<bool>, Condvar);
 
 struct Shared {
     queue: Mutex<Queue>,
@@ -70,6 +72,7 @@ impl Shared {
 pub(crate) struct Caller {
     dev: Arc<Dev>,
     shared: Arc<Shared>,
+    ended: Arc<End>,
     next: u64,
 }
 
@@ -84,15 +87,19 @@ impl Caller {
             word,
             moved: Default::default(),
         });
-        let of_thread = shared.clone();
+        let ended = Arc::<End>::default();
+        let (of_thread, end) = (shared.clone(), ended.clone());
         dev.api.host.spawn(Box::new(move || {
             serve(&of_thread);
-            lock(&of_thread.queue).ended = true;
-            of_thread.changed.notify_all();
+            // The device first: who is told of the end may count on it.
+            drop(of_thread);
+            *lock(&end.0) = true;
+            end.1.notify_all();
         }))?;
         Ok(Caller {
             dev: dev.clone(),
             shared,
+            ended,
             next: 0,
         })
     }
@@ -192,17 +199,17 @@ impl Caller {
     /// Ends the thread; calls still queued whose turn has not come are run with `Aborted`. Then the stream is let go and `passed` asked until
     /// the stream no longer reads the word.
     pub(crate) fn retire(self, passed: impl FnMut() -> Result<bool>) {
-        let mut q = lock(&self.shared.queue);
-        q.stop = true;
+        lock(&self.shared.queue).stop = true;
         self.shared.changed.notify_all();
-        while !q.ended {
-            q = self
-                .shared
-                .changed
-                .wait(q)
+        let mut ended = lock(&self.ended.0);
+        while !*ended {
+            ended = self
+                .ended
+                .1
+                .wait(ended)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        drop(q);
+        drop(ended);
         self.shared.finish(u64::MAX);
         let end = wait::until("the stream", Some(GIVE_UP), passed);
         if matches!(&end, Err(e) if e.code == Code::Timeout) {

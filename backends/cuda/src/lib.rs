@@ -207,17 +207,7 @@ impl Backend for Cuda {
                 .nccl()
                 .map_or_else(|e| e.message, |n| format!("{} ({})", n.version(), n.file)),
             // Any plugin's: may its own collectives be used here, and by ranks that share a device?
-            "collective.ready" => self.nccl().map_or_else(
-                |e| {
-                    let text = format!(
-                        "collectives between GPUs are carried through pinned memory: {}",
-                        e.message
-                    );
-                    self.host.log(2, "cuda", &text);
-                    e.message
-                },
-                |_| "yes".into(),
-            ),
+            "collective.ready" => self.nccl().map_or_else(|e| e.message, |_| "yes".into()),
             "collective.shares_device" => "no".into(),
             "cuda.sm_count" => d.0.facts.sm_count.to_string(),
             "cuda.mem_ops" => d.0.facts.mem_ops.to_string(),

@@ -45,7 +45,7 @@ pub(crate) struct Member {
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) aborted: AtomicBool,
-    /// Of the stream that runs its collective.
+    /// Of the stream whose collective runs now.
     abandoned: Mutex<Option<Arc<AtomicBool>>>,
     failure: Mutex<Option<Error>>,
     /// Launches made, and launches run: they run in that order even from several streams.
@@ -76,7 +76,7 @@ impl Member {
         told.as_ref().is_some_and(|a| a.load(SeqCst))
     }
 
-    fn health(&self) -> Result<()> {
+    pub(crate) fn health(&self) -> Result<()> {
         match &*lock(&self.failure) {
             Some(e) => Err(e.clone()),
             None if self.aborted.load(SeqCst) => {
@@ -90,13 +90,29 @@ impl Member {
         }
     }
 
-    fn group(&self, ticket: u64, group: &[Planned]) -> Result<()> {
-        flight::until(self, "an earlier launch on another stream", || {
-            self.turn.load(SeqCst) == ticket
-        })?;
+    /// `mine`: turns true when the stream of this launch is being destroyed.
+    fn group(&self, ticket: u64, group: &[Planned], mine: Arc<AtomicBool>) -> Result<()> {
+        let turn = || self.turn.load(SeqCst) == ticket;
+        let what = "an earlier launch on another stream";
+        if let Err(e) = flight::until(self, what, &mine, turn) {
+            // Its ticket will never be passed on: the launches behind it are told, not left to wait.
+            lock(&self.failure).get_or_insert(e.clone().sticky());
+            return Err(e);
+        }
+        *lock(&self.abandoned) = Some(mine);
+        let result = self.run(group);
+        *lock(&self.abandoned) = None;
+        if let Err(e) = &result {
+            lock(&self.failure).get_or_insert(e.clone().sticky());
+        }
+        self.turn.store(ticket + 1, SeqCst);
+        result
+    }
+
+    fn run(&self, group: &[Planned]) -> Result<()> {
         self.health()?;
         // SAFETY: operands of a group whose turn on its stream has come; the host keeps them until the stream has passed it.
-        let result = unsafe {
+        unsafe {
             run::exchange(self, group).and_then(|()| {
                 group
                     .iter()
@@ -106,12 +122,7 @@ impl Member {
                         run::collective(self, p, number)
                     })
             })
-        };
-        if let Err(e) = &result {
-            lock(&self.failure).get_or_insert(e.clone().sticky());
         }
-        self.turn.store(ticket + 1, SeqCst);
-        result
     }
 }
 
@@ -306,10 +317,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
         let ticket = m.launched.fetch_add(1, SeqCst);
         let abandoned = s.abandoned();
         let work = move |failed: Option<&Error>| match failed {
-            None => {
-                *lock(&m.abandoned) = Some(abandoned);
-                m.group(ticket, &group)
-            }
+            None => m.group(ticket, &group, abandoned),
             Some(e) => {
                 let e = Error::new(
                     Code::Comm,

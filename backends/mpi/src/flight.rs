@@ -4,7 +4,7 @@
 use crate::comm::Member;
 use crate::library::Request;
 use crossweave_plugin::{Code, Error, Result, fail};
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Waiting begins to sleep after this long: other ranks on the same cores have work to do.
@@ -303,10 +303,16 @@ impl<'a> Flight<'a> {
 }
 
 /// Waits for `ready`, under the same patience, for things that are not messages.
-pub(crate) fn until(m: &Member, what: &str, ready: impl Fn() -> bool) -> Result<()> {
+pub(crate) fn until(
+    m: &Member,
+    what: &str,
+    abandoned: &AtomicBool,
+    ready: impl Fn() -> bool,
+) -> Result<()> {
     let began = Instant::now();
     while !ready() {
-        if m.aborted.load(SeqCst) || m.given_up() {
+        m.health()?;
+        if abandoned.load(SeqCst) {
             return fail(Code::Aborted, format!("{what} on {}: aborted", m.name));
         }
         if began.elapsed() > m.timeout {

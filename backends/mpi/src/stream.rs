@@ -125,7 +125,13 @@ impl Shared {
         }
     }
 
-    fn wait(&self, seq: u64, timeout: Option<Duration>) -> Result<()> {
+    /// `give_up`: turns true when waiting has become pointless.
+    fn wait(
+        &self,
+        seq: u64,
+        timeout: Option<Duration>,
+        give_up: Option<&AtomicBool>,
+    ) -> Result<()> {
         let end = timeout.and_then(|t| Instant::now().checked_add(t));
         let mut st = lock(&self.state);
         while st.done < seq {
@@ -136,12 +142,17 @@ impl Shared {
                     format!("the stream has not come so far within {timeout:?}"),
                 );
             }
+            if give_up.is_some_and(|g| g.load(SeqCst)) {
+                return fail(
+                    Code::Aborted,
+                    "the stream was destroyed while it waited for an event",
+                );
+            }
             st.wanted = st.wanted.min(seq);
             // A pause that is never long: the thread may have been asked for after the wait began.
-            let pause = left.unwrap_or(Duration::from_secs(1));
-            let woken = self
-                .passed
-                .wait_timeout(st, pause.min(Duration::from_secs(1)));
+            let most = Duration::from_millis(if give_up.is_some() { 20 } else { 1000 });
+            let pause = left.unwrap_or(most).min(most);
+            let woken = self.passed.wait_timeout(st, pause);
             st = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(st);
@@ -172,29 +183,27 @@ impl Stream {
         if let Some((_, e)) = &st.failure {
             return Err(e.clone());
         }
+        if !self.lazy {
+            // Before the work is queued: where no thread can be had, nothing is left behind for one.
+            self.wake(&mut st)?;
+        }
         st.queue.push_back(work);
         st.pushed += 1;
-        let seq = st.pushed;
-        if !self.lazy {
-            self.wake(st)?;
-        }
-        Ok(seq)
+        Ok(st.pushed)
     }
 
-    /// Makes sure that a thread works on the queue.
-    fn wake(&self, mut st: MutexGuard<'_, State>) -> Result<()> {
+    /// Makes sure that a thread works on the queue. It takes the lock that the caller holds before it looks.
+    fn wake(&self, st: &mut State) -> Result<()> {
         if st.thread {
             if st.idle {
                 self.shared.work.notify_one();
             }
             return Ok(());
         }
-        st.thread = true;
-        drop(st);
         let shared = self.shared.clone();
-        self.host
-            .spawn(Box::new(move || shared.serve()))
-            .map(|_| ())
+        self.host.spawn(Box::new(move || shared.serve()))?;
+        st.thread = true;
+        Ok(())
     }
 
     /// Turns true when its work is to give up waiting for others.
@@ -209,7 +218,7 @@ impl Stream {
     pub(crate) fn query(&self) -> Result<bool> {
         let done = self.shared.at(self.pushed())?;
         if !done && self.lazy {
-            self.wake(lock(&self.shared.state))?;
+            self.wake(&mut lock(&self.shared.state))?;
         }
         Ok(done)
     }
@@ -218,7 +227,7 @@ impl Stream {
         let seq = self.pushed();
         // What runs here has a timeout of its own.
         while self.lazy && self.shared.step() {}
-        self.shared.wait(seq, timeout)
+        self.shared.wait(seq, timeout, None)
     }
 }
 
@@ -226,8 +235,15 @@ impl Drop for Stream {
     /// Runs what is queued to its end, since its memory may be freed next; only waits for other ranks are cut short, after [`CLOSE_GRACE`].
     fn drop(&mut self) {
         let s = &self.shared;
-        lock(&s.state).closing = true;
-        while self.lazy && s.step() {}
+        {
+            let mut st = lock(&s.state);
+            st.closing = true;
+            // Also a lazy stream's rest is for a thread, so that there is somebody to cut it short.
+            if st.done < st.pushed && self.wake(&mut st).is_err() {
+                drop(st);
+                while s.step() {}
+            }
+        }
         s.work.notify_all();
         let since = Instant::now();
         let mut st = lock(&s.state);
@@ -265,7 +281,7 @@ impl Event {
         self.point().map_or(Ok(true), |(s, seq)| s.at(seq))
     }
     pub(crate) fn sync(&self, timeout: Option<Duration>) -> Result<()> {
-        self.point().map_or(Ok(()), |(s, seq)| s.wait(seq, timeout))
+        self.point().map_or(Ok(()), |(s, seq)| s.wait(seq, timeout, None))
     }
     pub(crate) fn wait_on(&self, s: &Stream) -> Result<()> {
         let Some((other, seq)) = self.point() else {
@@ -274,6 +290,8 @@ impl Event {
         if Arc::ptr_eq(&other, &s.shared) {
             return Ok(());
         }
-        s.push(Box::new(move |_| other.wait(seq, None))).map(|_| ())
+        let abandoned = s.abandoned();
+        s.push(Box::new(move |_| other.wait(seq, None, Some(&abandoned))))
+            .map(|_| ())
     }
 }

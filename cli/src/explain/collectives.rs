@@ -3,6 +3,7 @@
 //! Ranks as threads join a group on the back end's own devices and ask; what is composed is carried out once, and its launches counted,
 //! because what a composition costs depends on the back end's own pieces.
 
+use crate::backend;
 use crate::error::{CliError, Result};
 use crossweave_hal::{
     Bootstrap, Collective, CommOptions, Communicator, DType, Device, HostServices, Plugin, Reduce,
@@ -64,7 +65,12 @@ struct Answer {
 ///
 /// # Errors
 /// A thread that cannot be started.
-pub fn rows(plugin: &Plugin, services: &HostServices, counts: &Counts) -> Result<Vec<Row>> {
+pub fn rows(
+    plugin: &Plugin,
+    services: &HostServices,
+    counts: &Counts,
+    world: u32,
+) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = vec![];
     for (of, calls) in &counts.collectives {
         rows.push(Row {
@@ -75,7 +81,7 @@ pub fn rows(plugin: &Plugin, services: &HostServices, counts: &Counts) -> Result
             launches: None,
         });
     }
-    if !plugin.interfaces().contains(&abi::IFACE_COLLECTIVE) {
+    if backend::carried(plugin, world).is_some() {
         for r in &mut rows {
             let alone = r.of.ranks == 1;
             r.route = if alone {

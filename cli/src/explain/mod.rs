@@ -90,7 +90,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     }
     let rates = rows::Rates::of(&device, args.tflops, args.gbps);
     let ops = rows::ops(&device, &counts, &rates)?;
-    let colls = collectives::rows(&plugin, &services, &counts)?;
+    let colls = collectives::rows(&plugin, &services, &counts, ranks as u32)?;
     let missing: Vec<&rows::Row> = ops.iter().filter(|r| r.how.is_err()).collect();
     let page = json!({
         "schema": "crossweave.explain/1",

@@ -18,7 +18,7 @@ use crossweave_engine::{
     DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage, assign,
     dry_run, plan_for,
 };
-use crossweave_hal::abi::{Layout, op};
+use crossweave_hal::abi::{IFACE_COLLECTIVE, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest};
 use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_tensor::{Decompositions, UnitDecl};
@@ -198,6 +198,13 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let speaks = processes.is_none_or(Processes::first);
     let trace = args.trace.as_deref().map(|t| TraceSpec::new(t, speaks));
     let trace = trace.transpose()?;
+    for (name, plugin, at) in crew.backends().filter(|_| processes.is_none()) {
+        // Of a back end that has none nothing else could be expected.
+        let has = plugin.interfaces().contains(&IFACE_COLLECTIVE);
+        if let Some(why) = backend::carried(plugin, at.len() as u32).filter(|_| has) {
+            eprintln!("note: ranks of {name} meet through pinned memory: {why}");
+        }
+    }
     if processes.is_none_or(Processes::first) {
         for w in &resolved.warnings {
             eprintln!("warning: {w}");

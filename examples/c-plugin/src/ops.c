@@ -261,7 +261,7 @@ static void run_scan(const struct launch *l) { /* arg_reduce: the first wins, Na
 }
 static void run_nonfinite(const struct launch *l) {
   uint32_t *n = (uint32_t *)(void *)l->at[0];
-  for (uint32_t k = 1; k < l->op->n; k++)
+  for (uint32_t k = 1; n && k < l->op->n; k++)
     LOOP(i, l->op->v[k].count) *n += !isfinite(get_float(l->op->v[k].dtype, l->at[k] + to(l->op->v + k, i)));
 }
 
@@ -521,7 +521,7 @@ static cw_status bind(struct launch *l, const cw_span *operands, cw_span workspa
   for (uint32_t i = 0; i < op->n; i++) {
     const view *v = op->v + i;
     l->at[i] = address(operands[i]);
-    bool there = l->at[i] && operands[i].bytes >= (uint64_t)v->bytes && (uintptr_t)l->at[i] % v->size == 0;
+    bool there = l->at[i] && operands[i].bytes >= (uint64_t)v->bytes && (!v->size || (uintptr_t)l->at[i] % v->size == 0);
     NEED(v->bytes ? there : v->dtype || !operands[i].mem, CW_E_INVALID, "%s: operand %u: too few bytes, or not aligned", op->row->name, i);
   }
   l->workspace = address(workspace);

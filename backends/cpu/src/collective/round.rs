@@ -82,7 +82,8 @@ pub(super) struct Slot {
     inbox: UnsafeCell<[Inbox; 2]>,
 }
 // SAFETY: the cells of parity p are written by their rank before it arrives at a round of that parity and read by others after all have
-// arrived; the next write of that parity comes two rounds later, when all have arrived once more and so are done reading.
+// arrived; the next write of that parity comes two rounds later, when all have arrived once more and so are done reading. A rank whose
+// round has failed finds the world failed before it would write again.
 unsafe impl Sync for Slot {}
 // SAFETY: as above; the addresses in it are used only between the two barriers of their round.
 unsafe impl Send for Slot {}
@@ -125,6 +126,8 @@ impl World {
         op: &Planned,
         patience: &Patience<'_>,
     ) -> Result<()> {
+        // Who has failed writes nothing more: others may still read what it has shown them in a small round.
+        self.health()?;
         let n = self.ranks();
         let (round, parity) = (place.round, (place.round & 1) as usize);
         let mine = &self.slots[rank];
@@ -169,18 +172,17 @@ impl World {
             });
         }
         if small {
-            // Who has failed takes part in nothing more, so that the others do not wait for ever.
-            self.health()?;
             mine.arrived.0.store(round + 1, SeqCst);
-            self.notify();
             place.round += 1;
             let ready = || self.slots.iter().all(|s| s.arrived.0.load(SeqCst) > round);
+            // The last one wakes those that sleep: it sees all the others' stores.
+            if ready() {
+                self.notify();
+            }
             self.gather(rank, round, &ready, &print, patience)?;
         } else {
             let target = (place.counted + 1) * n as u64;
             mine.arrived.0.store(round + 1, SeqCst);
-            // A rank in a small round, which is another collective, must see that we are here.
-            self.notify();
             self.arrive(target)?;
             place.round += 1;
             place.counted += 1;

@@ -3,7 +3,8 @@
 //! Rounds are decided by one counter. A rank *arrives* by adding one; a round goes ahead exactly when all have arrived. Failing sets a bit
 //! in the same word and freezes the count, so "go" and "fail" exclude each other and every rank sees the same decision. That is what makes
 //! it safe to leave a failed round at once: no peer can be touching our buffers. In a round that went ahead nobody leaves before all are
-//! through, and that wait is unconditional because the work between is finite.
+//! through, and that wait is unconditional because the work between is finite. A small round needs none of this: nobody touches another's
+//! buffers in it, each rank decides from the others' flags, and who has failed takes no further part.
 
 use super::mail::Mail;
 use super::round::Slot;
@@ -271,7 +272,7 @@ impl World {
         cause
     }
 
-    /// A reason to stop waiting for `awaited` ranks; `here` says which of them have done their part.
+    /// A reason to stop waiting for `awaited` ranks; `gone` names one that has left.
     pub(super) fn reason<'a>(
         &'a self,
         patience: &'a Patience<'_>,

@@ -110,7 +110,7 @@ pub fn histogram(o: &Op<'_>) -> Result<Kernel> {
             return;
         }
         let ry = l.region(0);
-        ry.fill(&[0]);
+        (0..y.count).for_each(|b| put_int(y.dtype, &ry, b, 0));
         for i in 0..x.count {
             let b = int(x.dtype, &l.region(1), x.at(i));
             if (0..y.count).contains(&b) {

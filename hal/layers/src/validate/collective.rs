@@ -180,7 +180,8 @@ impl Groups {
         }
     }
 
-    /// Before a call: is it what the first rank to come has called?
+    /// Before a call: is it what the first rank to come calls? Who comes first is decided here, before the plugin is called, so that of two
+    /// ranks that call at the same time one is told.
     pub fn enter(&mut self, comm: &Object, members: &[Member<'_>]) -> Verdict {
         let Some((id, rank, calls)) = self.comms.get(&comm.id()) else {
             return Ok(());
@@ -190,13 +191,17 @@ impl Groups {
         if mine.is_empty() {
             return Ok(());
         }
-        match self.calls.get(&(id.clone(), *calls)) {
-            Some((first, who, _)) if *first != mine => Err(format!(
+        let (first, who, _) = self
+            .calls
+            .entry((id.clone(), *calls))
+            .or_insert_with(|| (mine.clone(), *rank, 0));
+        match *first == mine {
+            true => Ok(()),
+            false => Err(format!(
                 "call {calls} of its group is {} on rank {rank}, and {} on rank {who}",
                 told(&mine),
                 told(first)
             )),
-            _ => Ok(()),
         }
     }
 
@@ -215,11 +220,20 @@ impl Groups {
         }
         let key = (id.clone(), *calls);
         *calls += 1;
-        let rank = *rank;
-        let e = self.calls.entry(key.clone()).or_insert((mine, rank, 0));
+        let e = self.calls.entry(key.clone()).or_insert((mine, *rank, 0));
         e.2 += 1;
         if e.2 >= size {
             self.calls.remove(&key);
+        }
+    }
+
+    /// The plugin has refused it: who comes next is the first.
+    pub fn refused(&mut self, comm: &Object) {
+        if let Some((id, rank, calls)) = self.comms.get(&comm.id()) {
+            let key = (id.clone(), *calls);
+            if matches!(self.calls.get(&key), Some((_, who, 0)) if who == rank) {
+                self.calls.remove(&key);
+            }
         }
     }
 }

@@ -183,6 +183,8 @@ impl Validate {
             if let Call::Collective { comm, members, .. } = call {
                 st.groups.launched(comm, members);
             }
+        } else if let Call::Collective { comm, .. } = call {
+            st.groups.refused(comm);
         }
         st.order.after(call, s);
         let may_wait = matches!(
