@@ -204,7 +204,9 @@ pub fn carried(plugin: &Plugin, ranks: u32) -> Option<String> {
     }
     let count = plugin.device_count().ok().filter(|n| ranks > *n)?;
     let shares = says("collective.shares_device").is_some_and(|a| a == "no");
-    shares.then(|| format!("{ranks} ranks share {count} device(s), which its collectives do not take"))
+    shares.then(|| {
+        format!("{ranks} ranks share {count} device(s), which its collectives do not take")
+    })
 }
 
 /// Opens the device of `rank`: ranks go around the devices there are.

@@ -74,8 +74,23 @@ fn check_name(name: &str) -> Result<()> {
 
 /// Names under which the generated project would not compile.
 const TAKEN: [&str; 17] = [
-    "abi", "plugin", "crossweave", "self", "backend", "device", "host", "stream", "event", "mem",
-    "error", "result", "span", "ops", "op", "arc", "host_call",
+    "abi",
+    "plugin",
+    "crossweave",
+    "self",
+    "backend",
+    "device",
+    "host",
+    "stream",
+    "event",
+    "mem",
+    "error",
+    "result",
+    "span",
+    "ops",
+    "op",
+    "arc",
+    "host_call",
 ];
 
 fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CliError {

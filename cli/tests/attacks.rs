@@ -335,7 +335,12 @@ fn back_ends() {
     s.refused(
         &["train", "config.json", "--backend", "acme", "--out", "x"],
         // Which plugins lie beside the binary depends on what was built.
-        &["\"acme\"", "available are cpu", "null", "CROSSWEAVE_PLUGIN_PATH"],
+        &[
+            "\"acme\"",
+            "available are cpu",
+            "null",
+            "CROSSWEAVE_PLUGIN_PATH",
+        ],
         &["x"],
     );
     std::fs::create_dir(s.path("plugins")).unwrap();

@@ -281,7 +281,8 @@ impl Event {
         self.point().map_or(Ok(true), |(s, seq)| s.at(seq))
     }
     pub(crate) fn sync(&self, timeout: Option<Duration>) -> Result<()> {
-        self.point().map_or(Ok(()), |(s, seq)| s.wait(seq, timeout, None))
+        self.point()
+            .map_or(Ok(()), |(s, seq)| s.wait(seq, timeout, None))
     }
     pub(crate) fn wait_on(&self, s: &Stream) -> Result<()> {
         let Some((other, seq)) = self.point() else {
