@@ -115,6 +115,52 @@ fn a_measured_division_adds_up_and_can_be_repeated() {
 }
 
 #[test]
+fn a_rank_that_cannot_be_measured_is_named_and_nobody_waits_for_it() {
+    let s = Scratch::new();
+    let args = |more: &[&'static str]| {
+        let all = ["train", "config.json", "--ranks", "2", "--out", "run"];
+        let sets = [
+            "train_batch_size=16",
+            "train_micro_batch_size_per_gpu=8",
+            "run.balance=\"speed\"",
+        ];
+        let mut v = all.to_vec();
+        v.extend(sets.iter().flat_map(|x| ["--set", *x]));
+        v.extend(more);
+        v
+    };
+    // It fails while the other is being measured.
+    let lost = args(&["--layer", "fault=launch:matmul:10:device_lost@1"]);
+    let said = ["measuring rank 1", "call 10 of op_launch of matmul"];
+    s.refused(&lost, &said, &["run"]);
+    // A back end that lacks an op is measured with the host's.
+    let host = ["--layer", "lacks=matmul", "--steps", "1"];
+    s.ok(&args(
+        &[&host[..], &["--set", "run.allow_host_ops=true"]].concat(),
+    ));
+}
+
+#[test]
+fn a_run_goes_on_with_another_division() {
+    let s = Scratch::new();
+    let args = |weights: &'static str, steps: &'static str| {
+        let all = ["train", "config.json", "--ranks", "2", "--out", "run"];
+        let sets = ["train_batch_size=16", "train_micro_batch_size_per_gpu=8"];
+        let mut v = all.to_vec();
+        v.extend(sets.iter().chain([&weights]).flat_map(|x| ["--set", *x]));
+        v.extend(["--steps", steps, "--set", "run.checkpoint_every=2"]);
+        v
+    };
+    s.ok(&args("run.balance=\"3,1\"", "2"));
+    s.ok(&[&args("run.balance=\"1,3\"", "4")[..], &["--resume", "run"]].concat());
+    let last = records(&s.path("run"))
+        .iter()
+        .filter_map(|r| r["step"].as_u64())
+        .max();
+    assert_eq!(last, Some(4));
+}
+
+#[test]
 fn divisions_that_cannot_be_are_refused_by_their_key() {
     let s = Scratch::new();
     let refused = |set: &str, more: &[&str], parts: &[&str]| {
@@ -151,4 +197,13 @@ fn divisions_that_cannot_be_are_refused_by_their_key() {
         &shards,
         &["run.balance", "canonical"],
     );
+    let clocks = [
+        "explore",
+        "config.json",
+        "--ranks",
+        "2",
+        "--set",
+        "run.balance=\"speed\"",
+    ];
+    s.refused(&clocks, &["run.balance", "by clocks"], &[]);
 }

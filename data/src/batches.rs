@@ -37,8 +37,11 @@ pub struct BatchShape {
 
 /// `total` sequences in proportion to `weights`, at least one to each: by largest remainder, ties to the lower rank.
 pub fn shares(total: u64, weights: &[f64]) -> Vec<u64> {
-    let sum: f64 = weights.iter().sum();
-    let exact = |w: &f64| total as f64 * w / sum;
+    // Weights may be too large to be added; by a power of two nothing is rounded.
+    let most = weights.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let scale = f64::from_bits(most.to_bits() & f64::INFINITY.to_bits());
+    let sum: f64 = weights.iter().map(|w| w / scale).sum();
+    let exact = |w: &f64| total as f64 * (w / scale) / sum;
     let mut all: Vec<u64> = weights.iter().map(|w| (exact(w) as u64).max(1)).collect();
     // How much more a rank should have than it has.
     let lacks = |all: &[u64], r: usize| exact(&weights[r]) - all[r] as f64;
@@ -419,6 +422,8 @@ mod tests {
     #[test]
     fn shares_follow_weights_and_nobody_gets_nothing() {
         assert_eq!(shares(8, &[3.0, 1.0]), [6, 2]);
+        assert_eq!(shares(8, &[f64::MAX, f64::MAX]), [4, 4]);
+        assert_eq!(shares(8, &[f64::MAX, 1.0]), [7, 1]);
         assert_eq!(shares(8, &[1.0, 1.0, 1.0]), [3, 3, 2]);
         assert_eq!(shares(4, &[1000.0, 1.0, 1.0]), [2, 1, 1]);
         assert_eq!(shares(3, &[1.0, 1e-9, 1e9]), [1, 1, 1]);

@@ -13,8 +13,7 @@ use crossweave_data::shares;
 use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Steps that count; one before them makes everything ready.
@@ -65,54 +64,157 @@ pub fn divide(job: &Job, processes: Option<&Processes>) -> Result<Option<Vec<u64
 /// Sequences a second of every rank.
 fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
     let here = job.crew.here();
-    let meet = Meeting {
-        start: Barrier::new(here.len()),
-        measured: AtomicUsize::new(0),
-        ranks: here.len(),
-    };
-    let own: Vec<Result<f64>> = std::thread::scope(|scope| {
-        let one = |rank: u32| {
-            let meet = &meet;
-            scope.spawn(move || speed(job, rank, meet))
+    let meet = Meeting::new(here.len());
+    std::thread::scope(|scope| {
+        // Whatever goes wrong below, no rank is left waiting.
+        let _open = Open(&meet);
+        let seats: Vec<Seat<'_>> = here.clone().map(|_| Seat::new(&meet)).collect();
+        let mut threads = vec![];
+        for (rank, seat) in here.clone().zip(seats) {
+            let name = format!("speed of rank {rank}");
+            let thread = std::thread::Builder::new().name(name);
+            let whom = move |e: CliError| CliError::Of {
+                whom: format!("measuring rank {rank}"),
+                source: Box::new(e),
+            };
+            let thread = thread.spawn_scoped(scope, move || speed(job, rank, seat).map_err(whom));
+            threads.push(thread.map_err(|e| {
+                let what = format!("measuring rank {rank}'s speed: no thread can be started: {e}");
+                CliError::refused(what, "raise the limit of threads (ulimit -u)")
+            })?);
+        }
+        // All ranks of all processes begin together, and go on until all are measured.
+        meet.all_have(READY);
+        if let Some(p) = processes {
+            p.gather("speed-ready", &[], TOGETHER)?;
+            p.tell("speed-go", &[], TOGETHER)?;
+        }
+        meet.open(READY);
+        meet.all_have(MEASURED);
+        let own: Option<Vec<f64>> = meet.found(here.len());
+        let all = match (processes, own) {
+            (None, Some(own)) => own,
+            (Some(p), Some(own)) => {
+                let bytes: Vec<u8> = own.iter().flat_map(|s| s.to_le_bytes()).collect();
+                let all = p.gather("speed", &bytes, TOGETHER)?.concat();
+                let all = p.tell("speeds", &all, TOGETHER)?;
+                let word = |b: &[u8; 8]| f64::from_le_bytes(*b);
+                all.as_chunks::<8>().0.iter().map(word).collect()
+            }
+            // The threads say why.
+            (_, None) => vec![],
         };
-        let threads: Vec<_> = here.clone().map(one).collect();
+        meet.open(MEASURED);
         let panicked =
             || CliError::refused("measuring a rank's speed panicked", "please report it");
-        threads
-            .into_iter()
-            .map(|t| t.join().unwrap_or_else(|_| Err(panicked())))
-            .collect()
-    });
-    let own = own.into_iter().collect::<Result<Vec<f64>>>()?;
-    let Some(p) = processes else {
-        return Ok(own);
-    };
-    let bytes: Vec<u8> = own.iter().flat_map(|s| s.to_le_bytes()).collect();
-    let all = p.gather("speed", &bytes, TOGETHER)?.concat();
-    let all = p.tell("speeds", &all, TOGETHER)?;
-    let word = |b: &[u8; 8]| f64::from_le_bytes(*b);
-    Ok(all.as_chunks::<8>().0.iter().map(word).collect())
+        for t in threads {
+            t.join().unwrap_or_else(|_| Err(panicked()))?;
+        }
+        Ok(all)
+    })
 }
+
+/// Gates at which the ranks of this process wait for all others.
+const READY: usize = 0;
+const MEASURED: usize = 1;
+const GATES: usize = 2;
 
 /// Where the ranks of this process begin and end together.
 struct Meeting {
-    start: Barrier,
-    measured: AtomicUsize,
     ranks: usize,
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
-fn speed(job: &Job, rank: u32, meet: &Meeting) -> Result<f64> {
-    let ready = ready(job, rank);
-    // Also by those that cannot go on, so that nobody waits for ever.
-    meet.start.wait();
-    let done = |r: Result<f64>| {
-        meet.measured.fetch_add(1, Ordering::SeqCst);
-        r
-    };
-    let (mut trainer, tokens) = match ready {
-        Ok(r) => r,
-        Err(e) => return done(Err(e)),
-    };
+#[derive(Default)]
+struct State {
+    /// Ranks that have come to each gate, or never will.
+    came: [usize; GATES],
+    open: [bool; GATES],
+    /// What they have found.
+    speeds: Vec<(u32, f64)>,
+}
+
+impl Meeting {
+    fn new(ranks: usize) -> Meeting {
+        Meeting {
+            ranks,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn until(&self, done: impl Fn(&State) -> bool) {
+        let wait = |st| {
+            self.changed
+                .wait(st)
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let mut st = self.state();
+        while !done(&st) {
+            st = wait(st);
+        }
+    }
+
+    fn all_have(&self, gate: usize) {
+        self.until(|st| st.came[gate] >= self.ranks);
+    }
+
+    fn open(&self, gate: usize) {
+        self.state().open[gate] = true;
+        self.changed.notify_all();
+    }
+
+    /// Every rank's speed, in the order of the ranks; `None` when one has none.
+    fn found(&self, ranks: usize) -> Option<Vec<f64>> {
+        let mut all = self.state().speeds.clone();
+        all.sort_by_key(|(rank, _)| *rank);
+        (all.len() == ranks).then(|| all.into_iter().map(|(_, s)| s).collect())
+    }
+}
+
+/// Opens all gates at its end.
+struct Open<'a>(&'a Meeting);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        (0..GATES).for_each(|gate| self.0.open(gate));
+    }
+}
+
+/// A rank's place: who gives it up, by an error, by a panic or by never having begun, is waited for no longer.
+struct Seat<'a> {
+    meet: &'a Meeting,
+    came: usize,
+}
+
+impl<'a> Seat<'a> {
+    fn new(meet: &'a Meeting) -> Self {
+        Seat { meet, came: 0 }
+    }
+
+    fn come(&mut self) {
+        self.meet.state().came[self.came] += 1;
+        self.came += 1;
+        self.meet.changed.notify_all();
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        while self.came < GATES {
+            self.come();
+        }
+    }
+}
+
+fn speed(job: &Job, rank: u32, mut seat: Seat<'_>) -> Result<()> {
+    let meet = seat.meet;
+    let (mut trainer, tokens) = ready(job, rank)?;
     let batch = [MicroBatch {
         tokens: &tokens,
         targets: &tokens,
@@ -124,61 +226,55 @@ fn speed(job: &Job, rank: u32, meet: &Meeting) -> Result<f64> {
         trainer.metrics()?;
         Ok(began.elapsed())
     };
-    let measure = |step: &mut dyn FnMut() -> Result<Duration>| -> Result<f64> {
-        step()?;
-        let mut best = Duration::MAX;
-        for _ in 0..STEPS {
-            best = best.min(step()?);
-        }
-        Ok(job.resolved.batch.micro as f64 / best.as_secs_f64().max(1e-9))
-    };
-    let found = done(measure(&mut step))?;
+    seat.come();
+    meet.until(|st| st.open[READY]);
+    step()?;
+    let mut best = Duration::MAX;
+    for _ in 0..STEPS {
+        best = best.min(step()?);
+    }
+    let found = job.resolved.batch.micro as f64 / best.as_secs_f64().max(1e-9);
+    meet.state().speeds.push((rank, found));
+    seat.come();
     // The slower ranks are measured beside the faster ones, as they will work.
-    while meet.measured.load(Ordering::SeqCst) < meet.ranks {
+    while !meet.state().open[MEASURED] {
         step()?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// A rank alone with the model's ends and two layers, and any tokens.
 fn ready(job: &Job, rank: u32) -> Result<(Trainer, Vec<i32>)> {
-    let whom = |e: CliError| CliError::Of {
-        whom: format!("measuring rank {rank}"),
-        source: Box::new(e),
+    let units = short(super::units(&job.source, &job.resolved)?);
+    let null = crate::backend::open_linked("null", &job.host)?.open(0)?;
+    let batch = job.resolved.batch.micro;
+    let spec = RankSpec {
+        rank: 0,
+        world: 1,
+        micro_batches: 1,
+        batch,
+        // Nothing is learnt: an optimizer that keeps nothing, at learning rate 0.
+        optim: ParamGroups::all(
+            Optimizer::Sgd(Sgd {
+                momentum: 0.0,
+                dampening: 0.0,
+                nesterov: false,
+            }),
+            0.0,
+        ),
+        zero: Default::default(),
+        clip: 0.0,
+        precision: Default::default(),
+        canonical: None,
+        islands: None,
+        ..job.rank_spec(rank)
     };
-    let go = || -> Result<(Trainer, Vec<i32>)> {
-        let units = short(super::units(&job.source, &job.resolved)?);
-        let null = crate::backend::open_linked("null", &job.host)?.open(0)?;
-        let batch = job.resolved.batch.micro;
-        let spec = RankSpec {
-            rank: 0,
-            world: 1,
-            micro_batches: 1,
-            batch,
-            // Nothing is learnt: an optimizer that keeps nothing, at learning rate 0.
-            optim: ParamGroups::all(
-                Optimizer::Sgd(Sgd {
-                    momentum: 0.0,
-                    dampening: 0.0,
-                    nesterov: false,
-                }),
-                0.0,
-            ),
-            zero: Default::default(),
-            clip: 0.0,
-            precision: Default::default(),
-            canonical: None,
-            islands: None,
-            ..job.rank_spec(rank)
-        };
-        let dry = dry_run(&null, &units, spec.compute, batch, job.seq_len)?;
-        let device = job.crew.device(rank)?;
-        let mut trainer = Trainer::new(&device, units, spec, &dry, &Alone)?;
-        trainer.init()?;
-        let tokens = vec![0; (batch * job.seq_len) as usize];
-        Ok((trainer, tokens))
-    };
-    go().map_err(whom)
+    let dry = dry_run(&null, &units, spec.compute, batch, job.seq_len)?;
+    let device = job.device(rank)?;
+    let mut trainer = Trainer::new(&device, units, spec, &dry, &Alone)?;
+    trainer.init()?;
+    let tokens = vec![0; (batch * job.seq_len) as usize];
+    Ok((trainer, tokens))
 }
 
 /// The first three units and the last, where no other is needed by them.

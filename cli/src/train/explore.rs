@@ -10,6 +10,7 @@ use super::setup::{self, Job};
 use crate::args::{ExploreArgs, TrainArgs};
 use crate::error::{CliError, Result};
 use crate::ranks::Ranks;
+use crossweave_config::Balance;
 use crossweave_engine::{MicroBatch, Trainer};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
 
@@ -26,6 +27,12 @@ struct Mark {
 /// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
 pub fn run(args: &ExploreArgs) -> Result<()> {
     let mut job = setup::prepare(&train_args(args), None)?;
+    if job.resolved.settings.run.balance() == Some(Balance::Speed) {
+        return Err(CliError::refused(
+            "explore: run.balance=\"speed\" divides the batch by clocks, so that no seed could be played again",
+            "give the division that `crossweave train` has printed, e.g. run.balance=\"3,1\"",
+        ));
+    }
     job.balance(None)?;
     let spec = with_offload(
         job.rank_spec(0),

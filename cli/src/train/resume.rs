@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 34] = [
+const FREE: [&str; 35] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -56,6 +56,7 @@ const FREE: [&str; 34] = [
     "run.check",
     "run.find_nan",
     "run.allow_host_ops",
+    "run.balance",
     "faults",
     "mesh.dp",
     "steps_per_print",
