@@ -7,6 +7,7 @@ use crossweave_hal::{Board, Op, RankFlight, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// One rank's file.
@@ -25,19 +26,23 @@ fn file_of(rank: u32) -> String {
     format!("flight-rank{rank}.json")
 }
 
-/// Writes the records of `ranks` to the run's folder, each whole or not at all. Ranks that never asked for anything leave none.
+/// Writes the records of all ranks to the run's folder, each whole or not at all: first those of `own` ranks, then those that others have
+/// not written, since a rank may be dead, or its launcher may end it before it has. Ranks that never asked for anything leave none.
 ///
 /// # Errors
 /// A file that cannot be written.
-pub fn write(out: &Path, board: &Board, ranks: impl Fn(u32) -> bool, why: &str) -> Result<()> {
+pub fn write(out: &Path, board: &Board, own: &Range<u32>, why: &str) -> Result<()> {
     let all = board.flight();
-    for flight in all.ranks {
-        if !ranks(flight.rank) || flight.ops.is_empty() {
-            continue;
-        }
+    let mut ranks = all.ranks;
+    ranks.retain(|f| !f.ops.is_empty());
+    ranks.sort_by_key(|f| !own.contains(&f.rank));
+    for flight in ranks {
+        let own = own.contains(&flight.rank);
         std::fs::create_dir_all(out).map_err(CliError::io("create", out))?;
         let path = out.join(file_of(flight.rank));
-        let partial = out.join(format!(".{}.{}", file_of(flight.rank), std::process::id()));
+        // Of this thread: a process may come to its end on two at once.
+        let me = (std::process::id(), std::thread::current().id());
+        let partial = out.join(format!(".{}.{me:?}", file_of(flight.rank)));
         let record = Record {
             format: FORMAT,
             why: why.into(),
@@ -47,7 +52,19 @@ pub fn write(out: &Path, board: &Board, ranks: impl Fn(u32) -> bool, why: &str) 
         let text = serde_json::to_string(&record).map_err(std::io::Error::from);
         let done = text
             .and_then(|t| std::fs::write(&partial, t))
-            .and_then(|()| std::fs::rename(&partial, &path));
+            .and_then(|()| match own {
+                true => std::fs::rename(&partial, &path),
+                // Who speaks for itself is not written over.
+                false => {
+                    let linked = match std::fs::hard_link(&partial, &path) {
+                        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                        // A file system without links.
+                        Err(_) if !path.exists() => std::fs::copy(&partial, &path).map(|_| ()),
+                        r => r,
+                    };
+                    linked.and(std::fs::remove_file(&partial))
+                }
+            });
         done.map_err(CliError::io("write", &path))?;
     }
     Ok(())

@@ -64,7 +64,9 @@ fn launcher(s: &Scratch, family: &str, n: u32, own: &[&str], args: &[&str]) -> C
         c.args(["--allow-run-as-root", "--oversubscribe"]);
         // No network is asked for, and waiting ranks leave the cores to the others.
         c.env("OMPI_MCA_btl", "self,vader")
-            .env("OMPI_MCA_mpi_yield_when_idle", "1");
+            .env("OMPI_MCA_mpi_yield_when_idle", "1")
+            // One second is what it leaves survivors to say who died, too little on a busy machine.
+            .env("OMPI_MCA_odls_base_sigkill_timeout", "4");
     }
     c.args(["-n", &n.to_string()]);
     c.arg(env!("CARGO_BIN_EXE_crossweave")).args(args);

@@ -133,7 +133,14 @@ fn what_cannot_be_created_is_refused_and_leaves_nothing() {
             &["\"Acme\"", "small letter"][..],
         ),
         (&["a/b", "--lang", "c"], &["\"a/b\""]),
-        (&["cpu", "--lang", "rust"], &["part of Crossweave"]),
+        (
+            &["cpu", "--lang", "rust"],
+            &["a back end named cpu already"],
+        ),
+        (
+            &["device", "--lang", "rust"],
+            &["\"device\"", "word of the project"],
+        ),
         (
             &["acme", "--lang", "c", "--out", "corpus"],
             &["corpus exists"],

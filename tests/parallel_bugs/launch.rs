@@ -126,7 +126,9 @@ impl Run {
                         c.args(["--allow-run-as-root", "--oversubscribe"]);
                         // No network is asked for, and waiting ranks leave the cores to the others.
                         c.env("OMPI_MCA_btl", "self,vader")
-                            .env("OMPI_MCA_mpi_yield_when_idle", "1");
+                            .env("OMPI_MCA_mpi_yield_when_idle", "1")
+                            // One second is what it leaves survivors to say who died, too little on a busy machine.
+                            .env("OMPI_MCA_odls_base_sigkill_timeout", "4");
                     }
                     // Else the launcher may end the survivors before they have said who died.
                     _ => {

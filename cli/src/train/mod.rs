@@ -119,7 +119,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     end
 }
 
-/// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and those of the dead, who cannot.
+/// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and what others could not.
 struct Flights {
     out: PathBuf,
     board: Board,
@@ -143,9 +143,7 @@ impl Flights {
             Some(f) => f.to_string(),
             None => why.to_string(),
         };
-        let dead = failure.filter(|f| f.message.is_none()).map(|f| f.rank);
-        let ours = |rank: u32| self.here.contains(&rank) || dead == Some(rank);
-        if let Err(e) = flight::write(&self.out, &self.board, ours, &why) {
+        if let Err(e) = flight::write(&self.out, &self.board, &self.here, &why) {
             eprintln!("warning: no flight record: {e}");
         }
     }
