@@ -193,6 +193,19 @@ impl Collectives<MpiBackend> for MpiCollectives {
                     ),
                 );
             }
+            let twice = (1..world.len()).find(|r| world[..*r].contains(&world[*r]));
+            if let Some(r) = twice {
+                return fail(
+                    Code::Comm,
+                    format!(
+                        "communicator {}: rank {r} and one before it are both rank {} of the {ranks} {} knows: the processes are not one MPI \
+                         job; start them together, by mpirun or srun",
+                        cfg.name,
+                        world[r],
+                        mpi.version()
+                    ),
+                );
+            }
             let tag = id
                 .iter()
                 .fold(0u32, |h, b| h.wrapping_mul(31) + u32::from(*b))
