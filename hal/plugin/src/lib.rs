@@ -11,6 +11,7 @@ mod backend;
 mod error;
 pub mod export;
 mod host;
+pub mod operand;
 
 pub use backend::*;
 pub use error::*;

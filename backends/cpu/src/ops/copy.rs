@@ -8,25 +8,6 @@ use crossweave_plugin::{DType, Op, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
-/// Dtypes whose elements are whole bytes.
-pub const WHOLE_BYTES: &[DType] = &[
-    DType::I8,
-    DType::U8,
-    DType::I32,
-    DType::U32,
-    DType::I64,
-    DType::U64,
-    DType::F16,
-    DType::Bf16,
-    DType::F32,
-    DType::F64,
-    DType::F8E4M3,
-    DType::F8E5M2,
-    DType::F8E4M3Fnuz,
-    DType::F8E5M2Fnuz,
-    DType::F8E8M0,
-];
-
 /// One loop of a copy: size, destination stride, source stride.
 type Loop = (usize, usize, usize);
 

@@ -68,7 +68,7 @@ struct Gather {
 /// `gather_rows`.
 pub fn gather_rows(o: &Op<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
-    let any = super::copy::WHOLE_BYTES;
+    let any = WHOLE_BYTES;
     let (dst, table) = (output(o, 0, any)?, input(o, 1, any)?);
     same_dtype(o, 1, &table, &dst)?;
     let (n, width) = table_of(o, 1, &table)?;

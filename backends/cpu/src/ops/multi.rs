@@ -78,7 +78,7 @@ pub fn sumsq(o: &Op<'_>, _: usize) -> Prepared {
     scalar(o, 0, &output(o, 0, F32)?)?;
     let t = Tensors::new(o, 1, false)?;
     let bytes = t.count() * 8;
-    Ok((Box::new(SumSquares(t)), plan(o, bytes)))
+    Ok((Box::new(SumSquares(t)), plan(o, bytes as u64)))
 }
 
 impl Kernel for SumSquares {
@@ -157,7 +157,7 @@ pub fn nonfinite_count(o: &Op<'_>, _: usize) -> Prepared {
     scalar(o, 0, &output(o, 0, &[DType::U32])?)?;
     let t = Tensors::new(o, 1, false)?;
     let bytes = t.count() * 4;
-    Ok((Box::new(Nonfinite(t)), plan(o, bytes)))
+    Ok((Box::new(Nonfinite(t)), plan(o, bytes as u64)))
 }
 
 impl Kernel for Nonfinite {

@@ -232,7 +232,7 @@ fn backward(o: &Op<'_>, centred: bool) -> Prepared {
         d,
         rows,
     };
-    Ok((Box::new(k), plan(o, parts * d * 8)))
+    Ok((Box::new(k), plan(o, (parts * d * 8) as u64)))
 }
 
 /// `layer_norm_bwd`.

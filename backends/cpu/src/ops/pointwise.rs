@@ -330,7 +330,7 @@ struct Select {
 pub fn select(o: &Op<'_>, _: usize) -> Prepared {
     arity(o, 4..=4)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
-    let any = super::copy::WHOLE_BYTES;
+    let any = WHOLE_BYTES;
     let (dst, cond) = (output(o, 0, any)?, input(o, 1, &[DType::U8])?);
     let (a, b) = (input(o, 2, any)?, input(o, 3, any)?);
     for (i, v) in [(1, &cond), (2, &a), (3, &b)] {

@@ -138,7 +138,7 @@ pub fn reduce(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
         along,
         piece,
     };
-    Ok((Box::new(k), plan(o, bytes)))
+    Ok((Box::new(k), plan(o, bytes as u64)))
 }
 
 impl Reduce {
