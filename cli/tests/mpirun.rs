@@ -672,14 +672,15 @@ fn faults_on_purpose_are_named_and_traces_are_whole_between_processes() {
                 _ => &[],
             };
             let fault = format!("faults=[{{\"rank\": 1, \"kind\": \"{kind}\", \"step\": 4}}]");
-            let (_, o) = played(family, |n| {
+            let scene = |n: u32| {
                 let out = format!("{family}-{kind}-{n}");
                 let args = ["train", "config.json", "--out", &out];
                 let mut c = launcher(&s, family, 3, own, &args);
                 c.args(["--set", "train_batch_size=24", "--set", &fault]);
                 c.args(["--set", "run.check=\"values\""]);
                 c.output().expect("it starts")
-            });
+            };
+            let (_, o) = played(family, scene, |_| true);
             let said = text(&o);
             assert!(!o.status.success(), "{family} {kind}: {said}");
             for p in parts {
