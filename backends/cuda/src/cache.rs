@@ -4,6 +4,8 @@
 //! as good as none and is written anew. Nothing here fails a run: a folder that cannot be written is one warning.
 
 use crossweave_plugin::Host;
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -87,26 +89,43 @@ impl Cache {
         proved(key, &std::fs::read(Cache::path(dir, key)).ok()?)
     }
 
+    /// A new file beside, of a name nobody else has: processes (whose numbers repeat between machines and containers that share the folder),
+    /// caches of one process, and threads of one cache may all write at once.
+    fn beside(&self, dir: &Path) -> std::io::Result<(PathBuf, File)> {
+        let (process, cache) = (std::process::id(), std::ptr::from_ref(self) as usize);
+        loop {
+            let n = self.written.fetch_add(1, Ordering::Relaxed);
+            let path = dir.join(format!(".{process}.{cache:x}.{n}.part"));
+            match File::create_new(&path) {
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+                r => return r.map(|f| (path, f)),
+            }
+        }
+    }
+
     pub(crate) fn put(&self, key: &Key, image: &[u8]) {
         let Some(dir) = &self.dir else {
             return;
         };
-        let n = self.written.fetch_add(1, Ordering::Relaxed);
-        let beside = dir.join(format!(".{}.{n}.part", std::process::id()));
         let write = || {
             std::fs::create_dir_all(dir)?;
-            std::fs::write(&beside, packed(key, image))?;
-            std::fs::rename(&beside, Cache::path(dir, key))
-        };
-        if let Err(e) = write() {
-            let _ = std::fs::remove_file(&beside);
-            if !self.warned.swap(true, Ordering::Relaxed) {
-                let text = format!(
-                    "compiled kernels cannot be kept in {}: {e}; every start compiles anew (set cuda.cache_dir to a folder that can be written, or to off)",
-                    dir.display()
-                );
-                self.host.log(2, "cuda", &text);
+            let (beside, mut file) = self.beside(dir)?;
+            let done = file
+                .write_all(&packed(key, image))
+                .and_then(|()| std::fs::rename(&beside, Cache::path(dir, key)));
+            if done.is_err() {
+                let _ = std::fs::remove_file(&beside);
             }
+            done
+        };
+        if let Err(e) = write()
+            && !self.warned.swap(true, Ordering::Relaxed)
+        {
+            let text = format!(
+                "compiled kernels cannot be kept in {}: {e}; every start compiles anew (set cuda.cache_dir to a folder that can be written, or to off)",
+                dir.display()
+            );
+            self.host.log(2, "cuda", &text);
         }
     }
 }
@@ -181,6 +200,36 @@ mod tests {
                 .count(),
             1
         );
+    }
+
+    #[test]
+    fn caches_of_one_folder_write_at_once_and_leave_whole_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let recipes: Vec<String> = (0..8).map(|i| format!("source {i}")).collect();
+        let image = |i: usize| vec![i as u8; 10_000 + i];
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| {
+                    // Several caches of one process, as of a back end that is linked and one that is loaded.
+                    let cache = Cache::new(Some(dir.path().into()), Host::none());
+                    for round in 0..5 {
+                        for (i, r) in recipes.iter().enumerate() {
+                            let key = recipe(r, &[]).key();
+                            cache.put(&key, &image(i));
+                            assert_eq!(cache.get(&key), Some(image(i)), "round {round}");
+                        }
+                    }
+                });
+            }
+        });
+        let count = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(count, recipes.len());
+        // A name that is taken, by another machine's process of this number, is left to it.
+        let cache = Cache::new(Some(dir.path().into()), Host::none());
+        let (path, _file) = cache.beside(dir.path()).unwrap();
+        cache.written.store(0, Ordering::Relaxed);
+        let (other, _file) = cache.beside(dir.path()).unwrap();
+        assert_ne!(path, other);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::device::{Dev, lock};
 use crate::driver::*;
 use crate::memory::Mem;
 use crate::stream::Event;
-use crate::wait;
+use crate::wait::{self, End};
 use crossweave_plugin::{Code, HostCall, Result, fail};
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -18,8 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// `CU_EVENT_DISABLE_TIMING`.
-const NO_TIMES: u32 = 2;
 /// How long a destroyed stream may take to pass its last wait.
 const GIVE_UP: Duration = Duration::from_secs(10);
 
@@ -37,34 +35,29 @@ struct Queue {
     stop: bool,
 }
 
-/// Turns true when the thread is over and holds nothing of the device's any more.
-type End = (Mutex<bool>, Condvar);
-
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
     /// The last call that has been run, in pinned memory.
     word: Mem,
-    /// Who sleeps in a host function is woken when `word` changes.
-    moved: (Mutex<()>, Condvar),
+    gate: Arc<Gate>,
+}
+
+/// The last call that has been run, for who sleeps in a host function: memory of the device's is nothing the driver's thread may let go.
+#[derive(Default)]
+struct Gate {
+    done: Mutex<u64>,
+    moved: Condvar,
 }
 
 impl Shared {
-    fn done(&self) -> &AtomicU64 {
-        // SAFETY: an aligned word of pinned memory that lives as long as `self`; the device only reads it.
-        unsafe {
-            &*(self
-                .word
-                .map()
-                .unwrap_or(std::ptr::null_mut())
-                .cast::<AtomicU64>())
-        }
-    }
-
     fn finish(&self, ticket: u64) {
-        self.done().store(ticket, Ordering::Release);
-        let _held = lock(&self.moved.0);
-        self.moved.1.notify_all();
+        if let Ok(word) = self.word.map() {
+            // SAFETY: an aligned word of pinned memory that lives as long as `self`; the device only reads it.
+            unsafe { &*word.cast::<AtomicU64>() }.store(ticket, Ordering::Release);
+        }
+        *lock(&self.gate.done) = ticket;
+        self.gate.moved.notify_all();
     }
 }
 
@@ -72,7 +65,7 @@ impl Shared {
 pub(crate) struct Caller {
     dev: Arc<Dev>,
     shared: Arc<Shared>,
-    ended: Arc<End>,
+    ended: End,
     next: u64,
 }
 
@@ -85,16 +78,15 @@ impl Caller {
             queue: Mutex::default(),
             changed: Condvar::new(),
             word,
-            moved: Default::default(),
+            gate: Arc::default(),
         });
-        let ended = Arc::<End>::default();
-        let (of_thread, end) = (shared.clone(), ended.clone());
+        let of_thread = shared.clone();
+        let (ended, teller) = End::new();
         dev.api.host.spawn(Box::new(move || {
-            serve(&of_thread);
-            // The device first: who is told of the end may count on it.
-            drop(of_thread);
-            *lock(&end.0) = true;
-            end.1.notify_all();
+            // Dropped last.
+            let _teller = teller;
+            let shared = of_thread;
+            serve(&shared);
         }))?;
         Ok(Caller {
             dev: dev.clone(),
@@ -112,7 +104,7 @@ impl Caller {
         let spare = lock(&self.shared.queue).spare.pop();
         let event = match spare {
             Some(e) => e,
-            None => Event::new(&self.dev, NO_TIMES)?,
+            None => Event::new(&self.dev, EVENT_NO_TIMES)?,
         };
         event.record_raw(stream)?;
         self.next += 1;
@@ -135,7 +127,7 @@ impl Caller {
                 self.dev.check("cuStreamWaitValue64_v2", s)
             }
             None => {
-                let arg = Box::into_raw(Box::new((self.shared.clone(), ticket)));
+                let arg = Box::into_raw(Box::new((self.shared.gate.clone(), ticket)));
                 // SAFETY: `sleep` takes the box, once.
                 let s = unsafe { (d.cuLaunchHostFunc)(stream, sleep, arg.cast()) };
                 if s != SUCCESS {
@@ -151,13 +143,12 @@ impl Caller {
 /// Runs on the driver's thread, where no call of the driver is allowed.
 unsafe extern "C" fn sleep(arg: *mut c_void) {
     // SAFETY: the box made in `hold`, handed over once.
-    let (shared, ticket) = *unsafe { Box::from_raw(arg.cast::<(Arc<Shared>, u64)>()) };
-    let mut held = lock(&shared.moved.0);
-    while shared.done().load(Ordering::Acquire) < ticket {
-        held = shared
+    let (gate, ticket) = *unsafe { Box::from_raw(arg.cast::<(Arc<Gate>, u64)>()) };
+    let mut done = lock(&gate.done);
+    while *done < ticket {
+        done = gate
             .moved
-            .1
-            .wait(held)
+            .wait(done)
             .unwrap_or_else(PoisonError::into_inner);
     }
 }
@@ -201,19 +192,12 @@ impl Caller {
     pub(crate) fn retire(self, passed: impl FnMut() -> Result<bool>) {
         lock(&self.shared.queue).stop = true;
         self.shared.changed.notify_all();
-        let mut ended = lock(&self.ended.0);
-        while !*ended {
-            ended = self
-                .ended
-                .1
-                .wait(ended)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(ended);
-        self.shared.finish(u64::MAX);
+        self.ended.wait();
+        // Every call has been run, so the word is at the last ticket and nothing the stream still waits for is above it.
+        self.shared.finish(self.next);
         let end = wait::until("the stream", Some(GIVE_UP), passed);
-        if matches!(&end, Err(e) if e.code == Code::Timeout) {
-            // Something else holds the stream for good: a lost page of memory is better than a device that reads freed memory.
+        if matches!(&end, Err(e) if e.code != Code::DeviceLost) {
+            // Something else holds the stream, perhaps for good: a lost page of memory is better than a device that reads freed memory.
             std::mem::forget(self.shared);
         }
     }

@@ -119,15 +119,12 @@ pub(crate) struct Facts {
     pub minor: u32,
     pub sm_count: u32,
     pub warp: u32,
-    pub max_threads: u32,
-    pub shared_per_block: u32,
     pub shared_optin: u32,
     pub max_pitch: u64,
     /// Streams can wait for and write words of memory.
     pub mem_ops: bool,
     /// Memory can be exported as a file descriptor.
     pub posix_fd: bool,
-    pub integrated: bool,
     pub numa: Option<u32>,
 }
 
@@ -143,6 +140,8 @@ pub(crate) struct Dev {
     lt: Mutex<Option<(Arc<Lt>, Handle)>>,
     /// Algorithms by problem; `None`: the library has none.
     pub choices: Mutex<HashMap<Problem, Option<Choice>>>,
+    /// Devices whose memory kernels here may touch.
+    peers: Mutex<Vec<i32>>,
     /// The status that ended the device, or 0.
     lost: AtomicI32,
     /// The function that first met it.
@@ -197,13 +196,10 @@ impl Dev {
             minor: some(attr::MINOR),
             sm_count: some(attr::SM_COUNT),
             warp: some(attr::WARP),
-            max_threads: some(attr::MAX_THREADS),
-            shared_per_block: some(attr::SHARED_PER_BLOCK),
             shared_optin: some(attr::SHARED_OPTIN).max(some(attr::SHARED_PER_BLOCK)),
             max_pitch: u64::from(some(attr::MAX_PITCH)),
             mem_ops: words && (ask(attr::MEM_OPS) != 0 || ask(attr::MEM_OPS_V1) != 0),
             posix_fd: ask(attr::POSIX_FD) != 0,
-            integrated: ask(attr::INTEGRATED) != 0,
             numa,
         };
         Ok(Dev {
@@ -215,6 +211,7 @@ impl Dev {
             modules: Modules::default(),
             lt: Mutex::new(None),
             choices: Mutex::default(),
+            peers: Mutex::default(),
             lost: AtomicI32::new(0),
             lost_at: Mutex::default(),
         })
@@ -310,7 +307,7 @@ impl Dev {
                 let unasked = self.api.settings.get("cuda.cublaslt") != Some("off");
                 if unasked && !self.api.slow_products.swap(true, Ordering::Relaxed) {
                     let text = format!(
-                        "matrix products run on kernels that are several times slower: {}",
+                        "matrix products run on this back end's own kernels, which use no tensor cores: {}",
                         e.message
                     );
                     self.api.host.log(2, "cuda", &text);
@@ -343,13 +340,24 @@ impl Dev {
         let _in = self.enter()?;
         // SAFETY: both contexts are alive.
         match unsafe { (d.cuCtxEnablePeerAccess)(other.ctx, 0) } {
-            SUCCESS | PEER_ALREADY_ENABLED => Ok(3),
+            SUCCESS | PEER_ALREADY_ENABLED => {
+                let mut peers = lock(&self.peers);
+                if !peers.contains(&other.ordinal) {
+                    peers.push(other.ordinal);
+                }
+                Ok(3)
+            }
             s => match self.failed("cuCtxEnablePeerAccess", s) {
                 // More peers than the hardware has room for: copies still go directly.
                 e if e.code == Code::Unsupported || s == TOO_MANY_PEERS => Ok(2),
                 e => Err(e),
             },
         }
+    }
+
+    /// Has `reach` made the other's memory reachable for loads and stores?
+    pub fn has_access(&self, other: &Dev) -> bool {
+        lock(&self.peers).contains(&other.ordinal)
     }
 
     /// Free and total bytes.

@@ -84,9 +84,12 @@ pub(crate) const TOO_MANY_PEERS: Status = 711;
 pub(crate) const ALREADY_REGISTERED: Status = 712;
 
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
+/// `CU_EVENT_DISABLE_TIMING`.
+pub(crate) const EVENT_NO_TIMES: u32 = 2;
 pub(crate) const HOST_PORTABLE: u32 = 1;
 pub(crate) const HOST_DEVICE_MAP: u32 = 2;
 pub(crate) const MEMORY_UNIFIED: u32 = 4;
+/// Of 64-bit words: `(int64_t)(word - value) >= 0`, a comparison in a circle. What is waited for and written stays below 2^63.
 pub(crate) const WAIT_GEQ: u32 = 0;
 pub(crate) const HANDLE_POSIX_FD: u32 = 1;
 pub(crate) const ALLOCATION_PINNED: u32 = 1;
@@ -95,12 +98,10 @@ pub(crate) const ACCESS_READ_WRITE: u32 = 3;
 
 /// `CUdevice_attribute`.
 pub(crate) mod attr {
-    pub(crate) const MAX_THREADS: u32 = 1;
     pub(crate) const SHARED_PER_BLOCK: u32 = 8;
     pub(crate) const WARP: u32 = 10;
     pub(crate) const MAX_PITCH: u32 = 11;
     pub(crate) const SM_COUNT: u32 = 16;
-    pub(crate) const INTEGRATED: u32 = 18;
     pub(crate) const MAJOR: u32 = 75;
     pub(crate) const MINOR: u32 = 76;
     /// Of the older interface; 0 on drivers that only know the newer.
@@ -243,17 +244,12 @@ mod tests {
         }
         for (ours, theirs) in [
             (
-                attr::MAX_THREADS,
-                A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK,
-            ),
-            (
                 attr::SHARED_PER_BLOCK,
                 A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK,
             ),
             (attr::WARP, A::CU_DEVICE_ATTRIBUTE_WARP_SIZE),
             (attr::MAX_PITCH, A::CU_DEVICE_ATTRIBUTE_MAX_PITCH),
             (attr::SM_COUNT, A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
-            (attr::INTEGRATED, A::CU_DEVICE_ATTRIBUTE_INTEGRATED),
             (attr::MAJOR, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
             (attr::MINOR, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
             (
@@ -283,6 +279,10 @@ mod tests {
         assert_eq!(
             STREAM_NON_BLOCKING,
             bindings::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32
+        );
+        assert_eq!(
+            EVENT_NO_TIMES,
+            bindings::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32
         );
         assert_eq!(HOST_PORTABLE, bindings::CU_MEMHOSTALLOC_PORTABLE);
         assert_eq!(HOST_DEVICE_MAP, bindings::CU_MEMHOSTREGISTER_DEVICEMAP);

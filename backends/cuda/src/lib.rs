@@ -90,10 +90,12 @@ impl Cuda {
     /// Memory that NCCL reaches directly, else exportable memory where that is asked for, else plain: smaller pieces are not worth a granule of physical memory each.
     fn symmetric(&self, dev: &Arc<Dev>, bytes: u64, align: u64) -> Result<Mem> {
         const WORTH: u64 = 1 << 20;
-        const GRANULE: u64 = 2 << 20;
-        if bytes < WORTH || align > GRANULE {
+        memory::power(align)?;
+        if bytes < WORTH {
             return Mem::device(dev, MemKind::Symmetric, bytes, align);
         }
+        // Neither of the two asks for an alignment: one that is wanted beyond what they give is had from the driver.
+        let aligned = |m: &Mem| m.at.is_multiple_of(align.max(1));
         let of_nccl = match dev.api.count {
             0 | 1 => None,
             _ => self
@@ -115,13 +117,19 @@ impl Cuda {
                     // SAFETY: as above.
                     unsafe { free(at as *mut std::ffi::c_void) };
                 };
-                return Ok(Mem::of_library(dev, at as u64, bytes, Box::new(release)));
+                let m = Mem::of_library(dev, at as u64, bytes, Box::new(release));
+                if aligned(&m) {
+                    return Ok(m);
+                }
             }
         }
-        match self.settings.get("cuda.exportable") {
-            Some("on") => Mem::shareable(dev, MemKind::Symmetric, bytes),
-            _ => Mem::device(dev, MemKind::Symmetric, bytes, align),
+        if self.settings.get("cuda.exportable") == Some("on") {
+            let m = Mem::shareable(dev, MemKind::Symmetric, bytes)?;
+            if aligned(&m) {
+                return Ok(m);
+            }
         }
+        Mem::device(dev, MemKind::Symmetric, bytes, align)
     }
 }
 

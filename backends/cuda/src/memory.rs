@@ -66,7 +66,7 @@ pub(crate) fn inside(what: &str, s: &Span<'_, Mem>) -> Result<()> {
     }
 }
 
-fn power(align: u64) -> Result<()> {
+pub(crate) fn power(align: u64) -> Result<()> {
     match align == 0 || align.is_power_of_two() {
         true => Ok(()),
         false => fail(
@@ -170,6 +170,23 @@ impl Mem {
     /// Was it made by NCCL, so that NCCL can take it as it is?
     pub(crate) fn of_nccl(&self) -> bool {
         matches!(self.owner, Owner::Library(_))
+    }
+
+    /// May kernels of `dev` touch it? A device that touches memory of another it has no access to is lost.
+    pub(crate) fn reached_by(&self, dev: &Dev) -> Result<()> {
+        match self.kind == MemKind::HostPinned
+            || self.dev.ordinal == dev.ordinal
+            || dev.has_access(&self.dev)
+        {
+            true => Ok(()),
+            false => fail(
+                Code::Invalid,
+                format!(
+                    "memory of device {}, which device {} has not been given access to (peer_access)",
+                    self.dev.index, dev.index
+                ),
+            ),
+        }
     }
 
     pub(crate) fn map(&self) -> Result<*mut u8> {

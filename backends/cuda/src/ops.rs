@@ -1,18 +1,18 @@
 //! Compute: matrix products by cuBLASLt where it takes the layout, everything else (and products it does not take) by our own kernels.
 
-use crate::device::Dev;
+use crate::device::{Dev, lock};
 use crate::driver::Handle;
 use crate::lt::Product;
 use crate::memory::{Mem, at, inside};
 use crate::modules::Function;
 use crate::stream::Stream;
 use crate::{Cuda, Device};
-use crossweave_kernels::{self as kernels, ArgBuffer, Dialect, Facts, Values};
+use crossweave_kernels::{self as kernels, ArgBuffer, Dialect, Facts, Operands, Values};
 use crossweave_plugin::abi::op;
-use crossweave_plugin::{Code, Dyn, Op, Ops, Plan, Result, Span, fail};
-use std::sync::Arc;
+use crossweave_plugin::{Code, Dyn, Error, Op, Ops, Plan, Result, Span, fail};
+use std::sync::{Arc, Mutex};
 
-/// Operands of one launch whose addresses lie on the launching thread's stack; multi-tensor ops may have more.
+/// Operands of one launch whose addresses lie on the launching thread's stack; multi-tensor ops may have more, and keep room for them.
 const INLINE: usize = 64;
 
 /// Compute on the GPU.
@@ -22,7 +22,26 @@ pub enum CudaOps {}
 pub struct Prepared {
     dev: Arc<Dev>,
     work: Work,
+    operands: Operands,
     workspace: u64,
+    /// Room for the addresses of more operands than [`INLINE`].
+    many: Mutex<Box<[u64]>>,
+}
+
+impl Prepared {
+    fn new(dev: &Arc<Dev>, work: Work, operands: Operands, workspace: u64) -> Prepared {
+        let many = match operands.count() {
+            n if n > INLINE => n,
+            _ => 0,
+        };
+        Prepared {
+            dev: dev.clone(),
+            work,
+            operands,
+            workspace,
+            many: Mutex::new(vec![0; many].into()),
+        }
+    }
 }
 
 enum Work {
@@ -63,30 +82,24 @@ impl Ops<Cuda> for CudaOps {
                 workspace_bytes: workspace,
                 ..own.plan
             };
+            let operands = own.operands.clone();
             let spare = if product.any() {
                 None
             } else {
                 let functions = functions(dev, &own)?;
                 Some(Box::new((own, functions)))
             };
-            let prepared = Prepared {
-                dev: dev.clone(),
-                work: Work::Product(Box::new(product), spare),
-                workspace,
-            };
-            return Ok((prepared, plan));
+            let work = Work::Product(Box::new(product), spare);
+            return Ok((Prepared::new(dev, work, operands, workspace), plan));
         }
         if !own.launches.is_empty() {
             target?;
         }
         let functions = functions(dev, &own)?;
         let (plan, workspace) = (own.plan, own.plan.workspace_bytes);
-        let prepared = Prepared {
-            dev: dev.clone(),
-            work: Work::Kernels(own, functions),
-            workspace,
-        };
-        Ok((prepared, plan))
+        let operands = own.operands.clone();
+        let work = Work::Kernels(own, functions);
+        Ok((Prepared::new(dev, work, operands, workspace), plan))
     }
 
     fn launch(
@@ -106,32 +119,35 @@ impl Ops<Cuda> for CudaOps {
                 ),
             );
         }
-        for o in operands.iter().chain([&workspace]).flatten() {
-            inside("an operand", o)?;
+        // Everything is checked before anything reaches the device, which a stray access would end.
+        let wanted = &p.operands;
+        for (i, o) in operands.iter().chain([&workspace]).enumerate() {
+            let Some(o) = o else { continue };
+            inside("the span", o)
+                .and_then(|()| o.mem.reached_by(&s.dev))
+                .map_err(|e| {
+                    let which = match i < operands.len() {
+                        true => format!("operand {i}"),
+                        false => "the workspace".into(),
+                    };
+                    let message = format!("{}: {which}: {}", wanted.name(), e.message);
+                    Error { message, ..e }
+                })?;
         }
-        let scratch = workspace.as_ref().map_or(0, |w| w.bytes);
-        if scratch < p.workspace {
-            return fail(
-                Code::Invalid,
-                format!(
-                    "a workspace of {scratch} bytes, planned were {}",
-                    p.workspace
-                ),
-            );
-        }
-        let scratch = workspace.as_ref().map_or(0, at);
-        let address = |o: &Option<Span<'_, Mem>>| o.as_ref().map_or(0, at);
+        let place = |o: &Span<'_, Mem>| (at(o), o.bytes);
+        let scratch = wanted.workspace(p.workspace, workspace.as_ref().map(place))?;
         let mut inline = [0u64; INLINE];
-        let many: Vec<u64>;
-        let addresses = if operands.len() <= INLINE {
-            for (to, from) in inline.iter_mut().zip(operands) {
-                *to = address(from);
+        let mut many;
+        let addresses: &mut [u64] = match wanted.count() <= INLINE {
+            true => &mut inline[..wanted.count()],
+            false => {
+                many = lock(&p.many);
+                &mut many
             }
-            &inline[..operands.len()]
-        } else {
-            many = operands.iter().map(address).collect();
-            &many
         };
+        let spans = operands.iter().map(|o| o.as_ref().map(place));
+        wanted.addresses(spans, addresses)?;
+        let addresses = &*addresses;
         match &p.work {
             Work::Product(product, spare) => match spare {
                 Some(b) if !product.takes(addresses) => {

@@ -4,7 +4,7 @@ use crate::caller::Caller;
 use crate::device::{Dev, lock};
 use crate::driver::*;
 use crate::wait;
-use crossweave_plugin::{Code, Error, HostCall, Result, fail};
+use crossweave_plugin::{Code, Error, HostCall, Result, fail, unsupported};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -128,6 +128,7 @@ impl Stream {
 
     pub(crate) fn wait_value(&self, word: Address, at_least: u64) -> Result<()> {
         let (f, _) = self.words()?;
+        ordered(at_least)?;
         let _in = self.dev.enter()?;
         // SAFETY: an aligned word of live memory (checked by the caller).
         let s = unsafe { f(self.raw, word, at_least, WAIT_GEQ) };
@@ -136,10 +137,21 @@ impl Stream {
 
     pub(crate) fn write_value(&self, word: Address, value: u64) -> Result<()> {
         let (_, f) = self.words()?;
+        ordered(value)?;
         let _in = self.dev.enter()?;
         // SAFETY: as above.
         let s = unsafe { f(self.raw, word, value, 0) };
         self.dev.check("cuStreamWriteValue64_v2", s)
+    }
+}
+
+/// The device compares words in a circle ([`WAIT_GEQ`]): from 2^63 on a larger number would count as smaller.
+fn ordered(value: u64) -> Result<()> {
+    match i64::try_from(value) {
+        Ok(_) => Ok(()),
+        Err(_) => unsupported(format!(
+            "a word of {value}: this device orders words below 2^63 only"
+        )),
     }
 }
 

@@ -1,12 +1,41 @@
-//! Waiting with a timeout: ask, and sleep longer the longer it takes. The driver's own waits know no timeout.
+//! Waiting with a timeout: ask, and sleep longer the longer it takes. The driver's own waits know no timeout. And the end of a thread.
 
+use crate::device::lock;
 use crossweave_plugin::{Code, Result, fail};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the processor is kept busy before the first sleep: most waits of a training step end within it.
+/// How long the processor is kept busy before the first sleep, so that a short wait is not made a long one by it.
 const SPIN: Duration = Duration::from_micros(30);
 /// Longest sleep, so that a long wait is late by little.
 const LONGEST: Duration = Duration::from_micros(200);
+
+/// The end of a thread of ours, for who waits for it.
+pub(crate) struct End(Arc<(Mutex<bool>, Condvar)>);
+
+/// The thread's side, which tells when it is dropped. The thread drops it last: who has waited may count on it holding nothing of the device's.
+pub(crate) struct Teller(Arc<(Mutex<bool>, Condvar)>);
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        *lock(&self.0.0) = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl End {
+    pub(crate) fn new() -> (End, Teller) {
+        let both = Arc::default();
+        (End(Arc::clone(&both)), Teller(both))
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut ended = lock(&self.0.0);
+        while !*ended {
+            ended = self.0.1.wait(ended).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
 
 /// The next pause after waiting for `waited`: none while spinning, then a 32nd of the wait, within bounds.
 pub(crate) fn pause(waited: Duration) -> Option<Duration> {

@@ -267,8 +267,13 @@ fn host_calls(t: &Simulated, i: u32) {
     t.b.record(&e, &s).unwrap();
     t.b.wait_event(&u, &e).unwrap();
     t.b.host_call(&u, Box::new(call)).unwrap();
+    // The other stream is let go only when the call has been run.
+    let told = held.clone();
     let ender = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(50));
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        while told.load(SeqCst) == 0 && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         drop(gate);
     });
     drop(u);
@@ -320,6 +325,13 @@ fn words(t: &Simulated, i: u32) {
         );
     }
     t.b.stream_sync(&u, LONG).unwrap();
+    // The device compares in a circle: there 2^63 is less than 0.
+    for r in [
+        t.b.wait_value(&s, span(&w, 8, 8), 1 << 63),
+        t.b.write_value(&s, span(&w, 8, 8), u64::MAX),
+    ] {
+        assert_eq!(r.unwrap_err().code, Code::Unsupported);
+    }
 }
 
 fn imports_and_exports(t: &Simulated, i: u32) {

@@ -7,7 +7,7 @@ use common::{Simulated, simulator, span};
 use crossweave_backend_cuda::{Cuda, CudaOps, Device, Mem, Prepared, Settings};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AdamwDyn, AdamwParams, KindParams, MatmulParams, NoParams};
-use crossweave_plugin::{Backend, Code, DType, Dyn, Host, Op, Ops, Plan, Result, abi};
+use crossweave_plugin::{Backend, Code, DType, Dyn, Host, Op, Ops, Plan, Result, Span, abi};
 use std::time::Duration;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
@@ -49,6 +49,7 @@ fn compute_on_the_simulator() {
     let t = Simulated::new("ops", &["cuda.libnvrtc", "cuda.libcublaslt"]);
     kernels_are_compiled_once_and_launched(&t);
     launch_time_parameters_are_checked(&t);
+    what_is_given_is_checked_before_the_device_sees_it(&t);
     products(&t, 2, true);
     products(&t, 3, false);
     a_stray_kernel_ends_the_device(&t);
@@ -150,6 +151,108 @@ fn launch_time_parameters_are_checked(t: &Simulated) {
     go(1).unwrap();
     t.b.stream_sync(&s, LONG).unwrap();
     assert!(!t.launches().is_empty());
+}
+
+fn what_is_given_is_checked_before_the_device_sees_it(t: &Simulated) {
+    let d = t.b.open(5).unwrap();
+    let s = t.b.stream(&d, 0).unwrap();
+    let f = DType::F32;
+    let l = [dense(f, &[8]), strided(f, &[8], &[2]), dense(f, &[8])];
+    let kind = KindParams {
+        kind: op::binary::ADD,
+        ..KindParams::default()
+    };
+    let (add, _) = prepare(&t.b, &d, op::BINARY, &l, kind.as_bytes()).unwrap();
+    let product = [
+        dense(f, &[3, 5]),
+        dense(f, &[3, 4]),
+        dense(f, &[4, 5]),
+        Layout::ABSENT,
+    ];
+    let params = MatmulParams::default();
+    let (product, plan) = prepare(&t.b, &d, op::MATMUL, &product, params.as_bytes()).unwrap();
+    assert_eq!((plan.tier, plan.workspace_bytes), (2, 4096));
+    let (m, p) = (t.device_memory(&d, 16384), t.pinned(&d, 64));
+    let other = t.b.open(6).unwrap();
+    let foreign = t.device_memory(&other, 64);
+    let on = |offset, bytes| Some(span(&m, offset, bytes));
+    // Fifteen floats for the eight that lie two apart.
+    let (x, y) = (on(0, 32), on(256, 60));
+    let ws = on(8192, 4096);
+    let good = [x, y, x];
+    let (c, a, b) = (on(0, 60), on(256, 48), on(512, 80));
+    type Given<'a> = (
+        &'a Prepared,
+        &'a [Option<Span<'a, Mem>>],
+        Option<Span<'a, Mem>>,
+    );
+    let cases: [(&str, Given<'_>); 14] = [
+        ("launched with 2", (&add, &[x, y], None)),
+        ("launched with 4", (&add, &[x, y, x, x], None)),
+        (
+            "operand 2 was there at prepare but is missing",
+            (&add, &[x, y, None], None),
+        ),
+        (
+            "operand 1 needs 60 bytes, its span has 59",
+            (&add, &[x, on(256, 59), x], None),
+        ),
+        ("operand 0 starts at", (&add, &[on(2, 32), y, x], None)),
+        (
+            "operand 0: the span: 32 bytes from 16380",
+            (&add, &[on(16380, 32), y, x], None),
+        ),
+        (
+            "operand 0: the span: 32 bytes from 18446744073709551615",
+            (&add, &[on(u64::MAX, 32), y, x], None),
+        ),
+        (
+            "operand 2: memory of device 6, which device 5",
+            (&add, &[x, y, Some(span(&foreign, 0, 32))], None),
+        ),
+        (
+            "operand 3 was absent at prepare but is given",
+            (&product, &[c, a, b, x], ws),
+        ),
+        (
+            "operand 0 needs 60 bytes",
+            (&product, &[on(0, 56), a, b, None], ws),
+        ),
+        (
+            "operand 1 starts at",
+            (&product, &[c, on(257, 48), b, None], ws),
+        ),
+        (
+            "needs 4096 bytes of workspace, got 0",
+            (&product, &[c, a, b, None], None),
+        ),
+        (
+            "the workspace must be 256-byte aligned",
+            (&product, &[c, a, b, None], on(8200, 4096)),
+        ),
+        (
+            "the workspace: the span",
+            (&product, &[c, a, b, None], on(16000, 4096)),
+        ),
+    ];
+    t.launches();
+    for (what, (prepared, operands, ws)) in cases {
+        let e = CudaOps::launch(&t.b, prepared, &s, operands, ws, Dyn(&[])).unwrap_err();
+        assert!(
+            e.code == Code::Invalid && e.message.contains(what),
+            "{e}, wanted {what:?}"
+        );
+    }
+    assert_eq!(t.launches().len(), 0, "what is refused launches nothing");
+    // Pinned memory is any device's; another device's memory once access has been given.
+    let shared = [Some(span(&p, 0, 32)), y, x];
+    CudaOps::launch(&t.b, &add, &s, &good, None, Dyn(&[])).unwrap();
+    CudaOps::launch(&t.b, &add, &s, &shared, None, Dyn(&[])).unwrap();
+    assert_eq!(t.b.peer_access(&d, &other).unwrap(), (3, 0));
+    let far = [x, y, Some(span(&foreign, 0, 32))];
+    CudaOps::launch(&t.b, &add, &s, &far, None, Dyn(&[])).unwrap();
+    t.b.stream_sync(&s, LONG).unwrap();
+    assert_eq!(t.launches().len(), 3);
 }
 
 /// Against the sum written out; `unaligned`: whether the library has an algorithm for odd addresses.

@@ -1,8 +1,9 @@
 //! What a back end gets: kernels with their grids and argument bytes, filled in at launch without allocating.
 
 use crate::source::Kernel;
+use crate::view;
 use crossweave_abi::op;
-use crossweave_plugin::{Code, Dyn, Plan, Result, fail};
+use crossweave_plugin::{Code, Dyn, Op, Plan, Result, fail};
 
 /// Most bytes of an argument struct (the parameter space of every CUDA and HIP version is at least 4 KiB).
 pub const ARGS_MAX: usize = 4032;
@@ -83,6 +84,115 @@ impl Launch {
     }
 }
 
+/// Alignment that kernels count on of the workspace's first byte.
+const WORKSPACE_ALIGN: u64 = 256;
+
+/// What a launch must be given, by the layouts at prepare: a kernel that reaches beyond what is there ends the device, or another's data.
+#[derive(Clone, Debug)]
+pub struct Operands {
+    name: &'static str,
+    /// Per operand: bytes its layout touches and the alignment of its elements; `None` = absent.
+    wanted: Vec<Option<(u64, u64)>>,
+}
+
+impl Operands {
+    pub(crate) fn of(o: &Op<'_>) -> Result<Operands> {
+        Ok(Operands {
+            name: view::name(o),
+            wanted: (0..o.operands.len())
+                .map(|i| view::extent(o, i))
+                .collect::<Result<_>>()?,
+        })
+    }
+
+    /// The op's name, for messages.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// How many there are, absent ones included.
+    pub fn count(&self) -> usize {
+        self.wanted.len()
+    }
+
+    /// Checks what a launch gives, address and bytes or `None`, and writes the addresses, 0 for what is absent. `out` has room for all.
+    pub fn addresses(
+        &self,
+        given: impl ExactSizeIterator<Item = Option<(u64, u64)>>,
+        out: &mut [u64],
+    ) -> Result<()> {
+        let name = self.name;
+        if given.len() != self.wanted.len() || out.len() < self.wanted.len() {
+            return fail(
+                Code::Invalid,
+                format!(
+                    "{name}: prepared with {} operands, launched with {}",
+                    self.wanted.len(),
+                    given.len()
+                ),
+            );
+        }
+        for (i, (span, want)) in given.zip(&self.wanted).enumerate() {
+            out[i] = match (span, want) {
+                (Some((at, bytes)), Some((needs, align))) => {
+                    if bytes < *needs {
+                        return fail(
+                            Code::Invalid,
+                            format!(
+                                "{name}: operand {i} needs {needs} bytes, its span has {bytes}"
+                            ),
+                        );
+                    }
+                    if !at.is_multiple_of(*align) {
+                        return fail(
+                            Code::Invalid,
+                            format!(
+                                "{name}: operand {i} starts at {at:#x}, elements need multiples of {align}"
+                            ),
+                        );
+                    }
+                    at
+                }
+                // An absent optional operand may still be passed as an empty span, and an empty tensor as none.
+                (None, None | Some((0, _))) | (Some((_, 0)), None) => 0,
+                (given, _) => {
+                    let (was, is) = match given.is_some() {
+                        true => ("absent", "is given"),
+                        false => ("there", "is missing"),
+                    };
+                    return fail(
+                        Code::Invalid,
+                        format!("{name}: operand {i} was {was} at prepare but {is} at launch"),
+                    );
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// The address of a workspace of `needs` bytes, 0 where none is needed.
+    pub fn workspace(&self, needs: u64, given: Option<(u64, u64)>) -> Result<u64> {
+        let name = self.name;
+        match (needs, given) {
+            (0, _) => Ok(0),
+            (_, Some((at, bytes))) if bytes >= needs => match at.is_multiple_of(WORKSPACE_ALIGN) {
+                true => Ok(at),
+                false => fail(
+                    Code::Invalid,
+                    format!("{name}: the workspace must be {WORKSPACE_ALIGN}-byte aligned"),
+                ),
+            },
+            (_, given) => fail(
+                Code::Invalid,
+                format!(
+                    "{name}: needs {needs} bytes of workspace, got {}",
+                    given.map_or(0, |w| w.1)
+                ),
+            ),
+        }
+    }
+}
+
 /// Launch-time parameters as the kernels read them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Values(pub [u32; 8]);
@@ -114,6 +224,8 @@ pub(crate) enum Dynamic {
 pub struct Prepared {
     /// What `op_prepare` answers.
     pub plan: Plan,
+    /// What a launch must be given.
+    pub operands: Operands,
     /// In stream order; empty when there is nothing to do.
     pub launches: Vec<Launch>,
     pub(crate) dynamic: Dynamic,

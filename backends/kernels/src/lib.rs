@@ -6,7 +6,8 @@
 //!
 //! 1. prepare: for each launch, compile `kernel.source(dialect)` with [`options`] (cached by its hash), load it, look up `kernel.entry`;
 //!    where `shared` is above 48 KiB, raise the function's dynamic shared memory limit once.
-//! 2. launch: `values = prepared.values(dynamic)?` (checks the launch-time parameters), then for each launch
+//! 2. launch: `prepared.operands.addresses(…)?` and `.workspace(…)?` (what is given holds what the layouts reach),
+//!    `values = prepared.values(dynamic)?` (checks the launch-time parameters), then for each launch
 //!    `launch.fill(&addresses, workspace, &values, &mut buffer)` writes the argument struct, and the driver gets a pointer to it.
 //!
 //! Nothing is allocated at launch. Addresses of absent operands are 0. The workspace must be 256-byte aligned. Operands need the
@@ -18,6 +19,6 @@ mod ops;
 mod source;
 mod view;
 
-pub use launch::{ARGS_MAX, ArgBuffer, Launch, Place, Prepared, Slot, Values};
+pub use launch::{ARGS_MAX, ArgBuffer, Launch, Operands, Place, Prepared, Slot, Values};
 pub use ops::{every_kernel, every_launch, prepare};
 pub use source::{Dialect, Facts, Family, Kernel, arch_name, options, source};

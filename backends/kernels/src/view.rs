@@ -2,7 +2,7 @@
 
 use crate::args::{Dims, zero};
 pub(crate) use crossweave_plugin::operand::{
-    F32, FLOATS, INDEX, WHOLE_BYTES, arity, flags, invalid, named, plan, refuse,
+    F32, FLOATS, INDEX, WHOLE_BYTES, arity, flags, invalid, name, named, plan, refuse,
 };
 use crossweave_plugin::{DType, Op, Result, operand};
 
@@ -133,6 +133,35 @@ pub(crate) fn input(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
 /// Reads an operand that may be absent.
 pub(crate) fn optional(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
     Ok(operand::optional(o, i, dtypes)?.map(View::from))
+}
+
+/// Bytes that an operand's layout touches and the alignment of its elements, whatever its dtype; `None` where it is absent.
+pub(crate) fn extent(o: &Op<'_>, i: usize) -> Result<Option<(u64, u64)>> {
+    let Some(l) = o.layout(i) else {
+        return Ok(None);
+    };
+    let Some(dtype) = DType::from_id(l.dtype) else {
+        return refuse(
+            o,
+            format!("{}: dtype {:#x} is unknown", named(o, i), l.dtype),
+        );
+    };
+    let v = input(o, i, &[dtype])?;
+    let last: u128 = v
+        .shape
+        .iter()
+        .zip(&v.stride)
+        .map(|(n, s)| (n.max(&1) - 1) as u128 * *s as u128)
+        .sum();
+    let bits = dtype.bits();
+    let bytes = match v.total {
+        0 => 0,
+        _ => ((last + 1) * bits as u128).div_ceil(8),
+    };
+    match u64::try_from(bytes) {
+        Ok(bytes) => Ok(Some((bytes, (bits / 8).max(1)))),
+        Err(_) => invalid(o, format!("{}: more elements than memory has", named(o, i))),
+    }
 }
 
 /// Reads an output with any strides that write each element once.

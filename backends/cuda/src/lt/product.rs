@@ -38,8 +38,8 @@ pub(crate) struct Product {
     descs: Descs,
     handle: Handle,
     choice: Choice,
-    /// The address of the bias is part of the descriptor: held from setting it to the launch.
-    bias: Option<Mutex<()>>,
+    /// The bias's address is part of the descriptor, not of the launch: the one it has, held until the launch has read it.
+    bias: Option<Mutex<u64>>,
     alpha: f32,
     beta: f32,
 }
@@ -237,7 +237,7 @@ impl Product {
             descs,
             handle,
             choice,
-            bias: p.bias.map(|_| Mutex::new(())),
+            bias: p.bias.map(|_| Mutex::new(0)),
             alpha: f32::from_bits(p.alpha),
             beta: f32::from(u8::from(p.accumulate)),
         };
@@ -271,9 +271,13 @@ impl Product {
         let _in = s.dev.enter()?;
         let _held = match &self.bias {
             Some(held) => {
-                let guard = lock(held);
-                d.set(id::DESC_BIAS_POINTER, &of(3))?;
-                Some(guard)
+                let mut now = lock(held);
+                if *now != of(3) {
+                    *now = 0;
+                    d.set(id::DESC_BIAS_POINTER, &of(3))?;
+                    *now = of(3);
+                }
+                Some(now)
             }
             None => None,
         };

@@ -183,6 +183,9 @@ pub(crate) fn calls<M>(x: &Coll<'_, M>, rank: u32, nranks: u32, out: &mut Vec<Ca
     };
     let all = |count: u64| count.checked_mul(n).and_then(|c| c.checked_mul(width));
     let one = bytes(x.count)?;
+    if x.scale_dev.is_some() {
+        room("the scale", &x.scale_dev, Some(width))?;
+    }
     let known = |what: &str, r: i32| match (0..nranks as i32).contains(&r) {
         true => Ok(r),
         false => fail(Code::Invalid, format!("{what} {r} of {nranks} ranks")),

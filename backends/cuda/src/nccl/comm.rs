@@ -4,20 +4,24 @@
 //! looks at the ends of launched groups; when one is late or a peer has failed it keeps the error, marks the streams used as failed (what is in
 //! their memory is no result), and aborts NCCL's communicator, which lets the streams go.
 
-use super::call::{self, BYTES, Call, Reduction, calls, supports};
-use super::{Config, IN_PROGRESS, Nccl, UniqueId};
+mod launch;
+
+use super::call::{self, calls, supports};
+use super::{Config, IN_PROGRESS, Nccl, SUCCESS, UniqueId};
 use crate::device::{Dev, lock};
 use crate::driver::{Address, Handle};
 use crate::memory::{Mem, at, inside};
 use crate::stream::{Event, Fault, Stream};
-use crate::{Cuda, Device, wait};
+use crate::wait::{self, End};
+use crate::{Cuda, Device};
 use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, MemKind, Result, Support, abi,
     fail, unsupported,
 };
+use launch::Planned;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,8 +31,6 @@ const GLANCE: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For forming a group when the host sets no limit.
 const FORMING: Duration = Duration::from_secs(300);
-/// `CU_EVENT_DISABLE_TIMING`.
-const NO_TIMES: u32 = 2;
 
 /// Collectives between GPUs.
 pub enum CudaCollectives {}
@@ -46,7 +48,26 @@ struct Flights {
     spare: Vec<Event>,
     /// The communicator is going away.
     stop: bool,
-    ended: bool,
+}
+
+/// Where NCCL writes a communicator's address: at once, and once more from a thread of its own when the group has formed or failed to. So it lies on
+/// the heap, and is freed only when that is over.
+#[derive(Default)]
+struct Slot(Arc<AtomicPtr<c_void>>);
+
+impl Slot {
+    fn out(&self) -> *mut Handle {
+        self.0.as_ptr().cast()
+    }
+
+    fn get(&self) -> Handle {
+        Handle(self.0.load(SeqCst))
+    }
+
+    /// NCCL may yet write it: it is never freed.
+    fn abandon(&self) {
+        std::mem::forget(self.0.clone());
+    }
 }
 
 /// What the communicator and its watching thread share.
@@ -54,6 +75,7 @@ pub(crate) struct Inner {
     nccl: Arc<Nccl>,
     dev: Arc<Dev>,
     raw: Handle,
+    slot: Slot,
     name: String,
     rank: u32,
     nranks: u32,
@@ -68,7 +90,10 @@ pub(crate) struct Inner {
     inside: AtomicUsize,
     /// NCCL's communicator has been given back, or is being.
     gone: AtomicBool,
+    /// It has been given back: no thread of NCCL's works on it.
+    over: AtomicBool,
     failure: Mutex<Option<Error>>,
+    planned: Mutex<Planned>,
     flights: Mutex<Flights>,
     changed: Condvar,
     /// Streams it was used on.
@@ -77,8 +102,16 @@ pub(crate) struct Inner {
     registered: Mutex<HashMap<Address, usize>>,
 }
 
-/// A communicator.
-pub struct Comm(Arc<Inner>);
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.over.load(SeqCst) && !self.connected.load(SeqCst) {
+            self.slot.abandon();
+        }
+    }
+}
+
+/// A communicator, and the end of its watching thread.
+pub struct Comm(Arc<Inner>, End);
 
 /// While this lives NCCL's communicator does, and nobody else calls it.
 struct Inside<'a> {
@@ -120,8 +153,10 @@ impl Inner {
         // SAFETY: the communicator is alive while `_held` is.
         let r = unsafe { (self.nccl.t.ncclCommGetAsyncError)(self.raw, &mut s) };
         self.nccl.check("ncclCommGetAsyncError", r, self.raw)?;
-        self.nccl
-            .check(&format!("communicator {}", self.name), s, self.raw)?;
+        if !matches!(s, SUCCESS | IN_PROGRESS) {
+            let who = format!("communicator {}", self.name);
+            self.nccl.check(&who, s, self.raw)?;
+        }
         let ready = s != IN_PROGRESS;
         if ready {
             self.connected.store(true, SeqCst);
@@ -173,13 +208,19 @@ impl Inner {
         if self.gone.swap(true, SeqCst) {
             return;
         }
-        let end = Instant::now() + PATIENCE;
-        while self.inside.load(SeqCst) > 0 && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.quiet();
         if let Ok(_in) = self.dev.enter_anyway() {
             // SAFETY: made by us; `gone` lets exactly one come here, and nobody is inside any more.
             unsafe { (self.nccl.t.ncclCommAbort)(self.raw) };
+            self.over.store(true, SeqCst);
+        }
+    }
+
+    /// Waits, once `gone` keeps others out, for those who are inside; with patience, as NCCL may keep one for ever.
+    fn quiet(&self) {
+        let end = Instant::now() + PATIENCE;
+        while self.inside.load(SeqCst) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -192,39 +233,39 @@ impl Inner {
             return self.release();
         }
         let t = &self.nccl.t;
-        let done = match self.dev.enter_anyway() {
-            Ok(_in) => {
-                for handle in lock(&self.registered)
-                    .drain()
-                    .map(|(_, h)| h)
-                    .filter(|h| *h != 0)
-                {
-                    if let Some(f) = t.ncclCommDeregister {
-                        // SAFETY: registered by us with this communicator.
-                        unsafe { f(self.raw, handle as *mut c_void) };
-                    }
+        // Memory that is freed meanwhile is taken off it by another thread.
+        let done = self.enter().and_then(|_held| {
+            let _in = self.dev.enter_anyway()?;
+            for handle in lock(&self.registered)
+                .drain()
+                .map(|(_, h)| h)
+                .filter(|h| *h != 0)
+            {
+                if let Some(f) = t.ncclCommDeregister {
+                    // SAFETY: registered by us with this communicator.
+                    unsafe { f(self.raw, handle as *mut c_void) };
                 }
-                // SAFETY: alive; finalize ends what is under way.
-                let s = unsafe { (t.ncclCommFinalize)(self.raw) };
-                self.nccl.check("ncclCommFinalize", s, self.raw)
             }
-            Err(e) => Err(e),
-        };
+            // SAFETY: alive; finalize ends what is under way.
+            let s = unsafe { (t.ncclCommFinalize)(self.raw) };
+            self.nccl.check("ncclCommFinalize", s, self.raw)
+        });
         let done = done.and_then(|()| {
             wait::until("the end of a communicator", Some(PATIENCE), || self.state())
         });
         if done.is_err() || self.gone.swap(true, SeqCst) {
             return self.release();
         }
+        self.quiet();
         if let Ok(_in) = self.dev.enter_anyway() {
-            // SAFETY: finalized, destroyed once.
+            // SAFETY: finalized, destroyed once, with nobody inside.
             unsafe { (t.ncclCommDestroy)(self.raw) };
+            self.over.store(true, SeqCst);
         }
     }
 
-    /// Is a launched group late, or has NCCL failed?
-    fn glance(&self) -> Result<()> {
-        let mut f = lock(&self.flights);
+    /// Takes groups that have ended off the list.
+    fn landed(f: &mut Flights) -> Result<()> {
         while let Some(first) = f.queue.front() {
             if !first.end.query()? {
                 break;
@@ -233,6 +274,13 @@ impl Inner {
                 f.spare.push(done.end);
             }
         }
+        Ok(())
+    }
+
+    /// Is a launched group late, or has NCCL failed?
+    fn glance(&self) -> Result<()> {
+        let mut f = lock(&self.flights);
+        Inner::landed(&mut f)?;
         if let Some(late) = f
             .queue
             .front()
@@ -286,26 +334,29 @@ impl Drop for Comm {
     fn drop(&mut self) {
         // The thread ends it, and is not waited for after an abort; the host has made sure that no stream still works on it.
         let waits = !self.0.aborted.load(SeqCst) && lock(&self.0.failure).is_none();
-        let mut f = lock(&self.0.flights);
-        f.stop = true;
+        lock(&self.0.flights).stop = true;
         self.0.changed.notify_all();
-        while waits && !f.ended {
-            f = self
-                .0
-                .changed
-                .wait(f)
-                .unwrap_or_else(PoisonError::into_inner);
+        if waits {
+            self.1.wait();
         }
     }
 }
 
-fn start(b: &Cuda, nccl: Arc<Nccl>, dev: Arc<Dev>, raw: Handle, cfg: CommConfig) -> Result<Comm> {
+fn start(
+    b: &Cuda,
+    nccl: Arc<Nccl>,
+    dev: Arc<Dev>,
+    slot: Slot,
+    raw: Handle,
+    cfg: CommConfig,
+) -> Result<Comm> {
     let word = Mem::device(&dev, MemKind::Device, 256, 0);
     let inner = match word {
         Ok(word) => Arc::new(Inner {
             nccl,
             dev,
             raw,
+            slot,
             name: cfg.name,
             rank: cfg.rank,
             nranks: cfg.nranks,
@@ -316,25 +367,32 @@ fn start(b: &Cuda, nccl: Arc<Nccl>, dev: Arc<Dev>, raw: Handle, cfg: CommConfig)
             serial: Mutex::new(()),
             inside: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
+            over: AtomicBool::new(false),
             failure: Mutex::new(None),
+            planned: Mutex::default(),
             flights: Mutex::default(),
             changed: Condvar::new(),
             streams: Mutex::default(),
             registered: Mutex::default(),
         }),
         Err(e) => {
-            if let Ok(_in) = dev.enter_anyway() {
-                // SAFETY: made by the caller, and of no further use.
-                unsafe { (nccl.t.ncclCommAbort)(raw) };
+            match dev.enter_anyway() {
+                Ok(_in) => {
+                    // SAFETY: made by the caller, and of no further use. It waits for the thread that forms the group.
+                    unsafe { (nccl.t.ncclCommAbort)(raw) };
+                }
+                Err(_) => slot.abandon(),
             }
             return Err(e);
         }
     };
     let of_thread = inner.clone();
+    let (ended, teller) = End::new();
     let spawned = b.host.spawn(Box::new(move || {
-        watch(&of_thread);
-        lock(&of_thread.flights).ended = true;
-        of_thread.changed.notify_all();
+        // Dropped last.
+        let _teller = teller;
+        let inner = of_thread;
+        watch(&inner);
     }));
     if let Err(e) = spawned {
         inner.release();
@@ -344,7 +402,7 @@ fn start(b: &Cuda, nccl: Arc<Nccl>, dev: Arc<Dev>, raw: Handle, cfg: CommConfig)
     comms.retain(|c| c.strong_count() > 0);
     comms.push(Arc::downgrade(&inner));
     drop(comms);
-    Ok(Comm(inner))
+    Ok(Comm(inner, ended))
 }
 
 /// NCCL refuses two ranks on one GPU, late and without saying which; so each says beforehand which it has, and all refuse alike.
@@ -400,25 +458,28 @@ impl Collectives<Cuda> for CudaCollectives {
         };
         distinct(b, &d.0, &cfg)?;
         let _in = d.0.enter()?;
-        let (mut raw, mut config) = (Handle::NULL, Config::nonblocking());
-        // SAFETY: out pointers live for the call; the configuration states its size.
+        let (slot, mut config) = (Slot::default(), Config::nonblocking());
+        // SAFETY: the slot lives until the group has formed or been given up; the configuration, which states its size, is copied.
         let s = unsafe {
             (nccl.t.ncclCommInitRankConfig)(
-                &mut raw,
+                slot.out(),
                 cfg.nranks as i32,
                 UniqueId(id),
                 cfg.rank as i32,
                 &mut config,
             )
         };
-        nccl.check("ncclCommInitRankConfig", s, Handle::NULL)?;
-        if raw == Handle::NULL {
-            return fail(
-                Code::Internal,
-                "ncclCommInitRankConfig gave no communicator",
-            );
-        }
-        start(b, nccl, d.0.clone(), raw, cfg)
+        let made = nccl
+            .check("ncclCommInitRankConfig", s, Handle::NULL)
+            .and_then(|()| match slot.get() {
+                Handle::NULL => fail(
+                    Code::Internal,
+                    "ncclCommInitRankConfig gave no communicator",
+                ),
+                raw => Ok(raw),
+            })
+            .inspect_err(|_| slot.abandon())?;
+        start(b, nccl, d.0.clone(), slot, made, cfg)
     }
 
     fn split(
@@ -433,20 +494,24 @@ impl Collectives<Cuda> for CudaCollectives {
             return unsupported(format!("NCCL {} has no split", inner.nccl.version()));
         };
         inner.settle("forming the group")?;
-        let (mut raw, mut config) = (Handle::NULL, Config::nonblocking());
-        {
+        let (slot, mut config) = (Slot::default(), Config::nonblocking());
+        let mut asked = || {
             let _held = inner.enter()?;
             let _in = inner.dev.enter()?;
             // SAFETY: as for `init`; a negative colour makes no member.
-            let s = unsafe { split(inner.raw, color.unwrap_or(-1), key, &mut raw, &mut config) };
-            inner.nccl.check("ncclCommSplit", s, inner.raw)?;
-        }
+            let s = unsafe { split(inner.raw, color.unwrap_or(-1), key, slot.out(), &mut config) };
+            inner.nccl.check("ncclCommSplit", s, inner.raw)
+        };
         // The parent says when the child's address is there.
-        inner.settle("splitting the group")?;
-        match (color, raw) {
+        asked()
+            .and_then(|()| inner.settle("splitting the group"))
+            .inspect_err(|_| slot.abandon())?;
+        match (color, slot.get()) {
             (None, _) => Ok(None),
             (Some(_), Handle::NULL) => fail(Code::Internal, "ncclCommSplit gave no communicator"),
-            (Some(_), raw) => start(b, inner.nccl.clone(), inner.dev.clone(), raw, cfg).map(Some),
+            (Some(_), raw) => {
+                start(b, inner.nccl.clone(), inner.dev.clone(), slot, raw, cfg).map(Some)
+            }
         }
     }
 
@@ -469,11 +534,25 @@ impl Collectives<Cuda> for CudaCollectives {
                 ),
             );
         }
-        let mut planned = Vec::with_capacity(group.len());
-        let mut list = vec![];
+        let mut planned = lock(&inner.planned);
+        let p = &mut *planned;
+        p.calls.clear();
+        p.each.clear();
         for x in group {
+            let width = x.dtype.bits() / 8;
             for o in [&x.send, &x.recv, &x.scale_dev].into_iter().flatten() {
                 inside("an operand", o)?;
+                o.mem.reached_by(&inner.dev)?;
+                if call::reduces(x.kind) && width > 0 && !at(o).is_multiple_of(width) {
+                    return fail(
+                        Code::Invalid,
+                        format!(
+                            "{}: an operand starts at {:#x}, elements need multiples of {width}",
+                            name(x.kind),
+                            at(o)
+                        ),
+                    );
+                }
             }
             let shape = CollShape {
                 kind: x.kind,
@@ -484,13 +563,14 @@ impl Collectives<Cuda> for CudaCollectives {
                 in_place: same(x),
             };
             let reduction = supports(&shape, inner.nranks)?;
-            let from = list.len();
-            calls(x, inner.rank, inner.nranks, &mut list)?;
-            planned.push((reduction, from..list.len()));
+            let from = p.calls.len();
+            calls(x, inner.rank, inner.nranks, &mut p.calls)?;
+            p.each.push((reduction, from..p.calls.len()));
         }
         inner.settle("forming the group")?;
         inner.uses(s);
-        inner.enqueue(s, group, &planned, &list)?;
+        inner.enqueue(s, group, p)?;
+        drop(planned);
         // Connections are made at first use, while the call is under way.
         inner.settle("launching")?;
         inner.departed(s, group)
@@ -522,223 +602,6 @@ fn same(x: &Coll<'_, Mem>) -> bool {
     match (&x.send, &x.recv) {
         (Some(s), Some(r)) => at(s) == at(r),
         _ => false,
-    }
-}
-
-impl Inner {
-    /// Remembers the stream, to mark it when the group fails.
-    fn uses(&self, s: &Stream) {
-        let mut streams = lock(&self.streams);
-        if !streams.iter().any(|f| Arc::ptr_eq(f, &s.fault)) {
-            streams.push(s.fault.clone());
-        }
-    }
-
-    /// Registers symmetric memory at its first use; without it NCCL copies through its own buffers.
-    fn register(&self, m: &Mem) {
-        if m.kind != MemKind::Symmetric || !m.of_nccl() {
-            return;
-        }
-        let Some(f) = self.nccl.t.ncclCommRegister else {
-            return;
-        };
-        let mut known = lock(&self.registered);
-        if known.contains_key(&m.at) {
-            return;
-        }
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: memory of NCCL's own allocator, of that size.
-        let s = unsafe {
-            f(
-                self.raw,
-                m.at as usize as *mut c_void,
-                m.bytes as usize,
-                &mut handle,
-            )
-        };
-        // Not registered is not wrong, only slower; it is not tried again.
-        let handle = if s == 0 { handle as usize } else { 0 };
-        known.insert(m.at, handle);
-    }
-
-    /// The memory there is about to be freed.
-    pub(crate) fn forget(&self, at: Address) {
-        let handle = lock(&self.registered).remove(&at).filter(|h| *h != 0);
-        if let (Some(h), Some(f), Ok(_held)) =
-            (handle, self.nccl.t.ncclCommDeregister, self.enter())
-        {
-            // SAFETY: registered by us with this communicator, which is alive while `_held` is.
-            unsafe { f(self.raw, h as *mut c_void) };
-        }
-    }
-
-    fn enqueue(
-        &self,
-        s: &Stream,
-        group: &[Coll<'_, Mem>],
-        planned: &[(Option<Reduction>, std::ops::Range<usize>)],
-        list: &[Call],
-    ) -> Result<()> {
-        let _held = self.enter()?;
-        let _in = self.dev.enter()?;
-        let t = &self.nccl.t;
-        let mut made = vec![];
-        let mut numbers = Vec::with_capacity(group.len());
-        for (x, (reduction, _)) in group.iter().zip(planned) {
-            for m in [&x.send, &x.recv].into_iter().flatten() {
-                self.register(m.mem);
-            }
-            numbers.push(match reduction {
-                Some(Reduction::PremulSum) => {
-                    let op = self.premul(x)?;
-                    made.push(op);
-                    op
-                }
-                Some(Reduction::Built(n)) => *n,
-                None => 0,
-            });
-        }
-        // SAFETY: operands live until the stream has passed the group (R8), and were checked to be long enough. A group that was begun
-        // is ended, whatever happens in it.
-        let (done, end) = unsafe {
-            let begun = self
-                .nccl
-                .check("ncclGroupStart", (t.ncclGroupStart)(), self.raw);
-            let done = begun.and_then(|()| {
-                group
-                    .iter()
-                    .zip(planned)
-                    .zip(&numbers)
-                    .try_for_each(|((x, (_, range)), op)| {
-                        list[range.clone()]
-                            .iter()
-                            .try_for_each(|c| self.call(s, x, c, *op))
-                    })
-            });
-            (done, (t.ncclGroupEnd)())
-        };
-        for op in made {
-            // SAFETY: made above for this communicator; a launched collective no longer reads it.
-            unsafe { (t.ncclRedOpDestroy)(op, self.raw) };
-        }
-        done?;
-        self.nccl.check("ncclGroupEnd", end, self.raw)
-    }
-
-    fn premul(&self, x: &Coll<'_, Mem>) -> Result<u32> {
-        /// `ncclScalarResidence_t`.
-        const DEVICE: u32 = 0;
-        const HOST: u32 = 1;
-        let mut host = call::scale_bytes(x.scale, x.dtype);
-        let (scalar, place) = match &x.scale_dev {
-            Some(m) => (at(m) as usize as *mut c_void, DEVICE),
-            None => (host.as_mut_ptr().cast(), HOST),
-        };
-        let mut op = 0;
-        // SAFETY: a scalar of the elements' type; the library copies one of the host at once.
-        let s = unsafe {
-            (self.nccl.t.ncclRedOpCreatePreMulSum)(
-                &mut op,
-                scalar,
-                call::number(x.dtype).unwrap_or(0),
-                place,
-                self.raw,
-            )
-        };
-        self.nccl.check("ncclRedOpCreatePreMulSum", s, self.raw)?;
-        Ok(op)
-    }
-
-    /// # Safety
-    /// Inside a group, with operands that hold what the call names.
-    unsafe fn call(&self, s: &Stream, x: &Coll<'_, Mem>, c: &Call, op: u32) -> Result<()> {
-        let t = &self.nccl.t;
-        let send = x.send.as_ref().map_or(0, at);
-        let recv = x.recv.as_ref().map_or(0, at);
-        let (from, to) = (
-            |n: u64| (send + n) as usize as *const c_void,
-            |n: u64| (recv + n) as usize as *mut c_void,
-        );
-        let kind = call::number(x.dtype).unwrap_or(BYTES);
-        let (r, q) = (self.raw, s.raw);
-        let own = |peer: i32| peer == self.rank as i32;
-        // A rank's own piece that is where it belongs.
-        let stays = x.kind == abi::COLL_ALL_GATHER_V
-            && x.recv_offsets
-                .get(self.rank as usize)
-                .is_some_and(|o| send == recv + o * (x.dtype.bits() / 8));
-        // SAFETY: promised by the caller.
-        let (name, status) = unsafe {
-            match *c {
-                Call::AllReduce { count } => (
-                    "ncclAllReduce",
-                    (t.ncclAllReduce)(from(0), to(0), count as usize, kind, op, r, q),
-                ),
-                Call::ReduceScatter { count } => (
-                    "ncclReduceScatter",
-                    (t.ncclReduceScatter)(from(0), to(0), count as usize, kind, op, r, q),
-                ),
-                Call::AllGather { bytes } => (
-                    "ncclAllGather",
-                    (t.ncclAllGather)(from(0), to(0), bytes as usize, BYTES, r, q),
-                ),
-                Call::Broadcast { bytes, root } => {
-                    // Either end may be absent where it is not the rank's to give or to take.
-                    let (a, b) = (
-                        if send == 0 { recv } else { send },
-                        if recv == 0 { send } else { recv },
-                    );
-                    let (a, b) = (a as usize as *const c_void, b as usize as *mut c_void);
-                    (
-                        "ncclBroadcast",
-                        (t.ncclBroadcast)(a, b, bytes as usize, BYTES, root, r, q),
-                    )
-                }
-                Call::Reduce { count, root } => {
-                    let b = if recv == 0 { send } else { recv } as usize as *mut c_void;
-                    (
-                        "ncclReduce",
-                        (t.ncclReduce)(from(0), b, count as usize, kind, op, root, r, q),
-                    )
-                }
-                Call::Send { peer, .. } | Call::Recv { peer, .. } if own(peer) && stays => {
-                    return Ok(());
-                }
-                Call::Send { at, bytes, peer } => (
-                    "ncclSend",
-                    (t.ncclSend)(from(at), bytes as usize, BYTES, peer, r, q),
-                ),
-                Call::Recv { at, bytes, peer } => (
-                    "ncclRecv",
-                    (t.ncclRecv)(to(at), bytes as usize, BYTES, peer, r, q),
-                ),
-                Call::Barrier => {
-                    let w = self.word.at as usize;
-                    (
-                        "ncclAllReduce",
-                        (t.ncclAllReduce)(w as *const c_void, w as *mut c_void, 1, BYTES, 0, r, q),
-                    )
-                }
-            }
-        };
-        self.nccl.check(name, status, r)
-    }
-
-    /// Puts the group's end on record for the watching thread.
-    fn departed(&self, s: &Stream, group: &[Coll<'_, Mem>]) -> Result<()> {
-        let spare = lock(&self.flights).spare.pop();
-        let end = match spare {
-            Some(e) => e,
-            None => Event::new(&self.dev, NO_TIMES)?,
-        };
-        end.record_raw(s.raw)?;
-        let flight = Flight {
-            end,
-            until: self.timeout.and_then(|t| Instant::now().checked_add(t)),
-            what: group.first().map_or("a group", |x| name(x.kind)),
-        };
-        lock(&self.flights).queue.push_back(flight);
-        Ok(())
     }
 }
 

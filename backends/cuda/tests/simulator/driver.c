@@ -81,7 +81,8 @@ static void *serve(void *arg) {
       case 'f': for (size_t i = 0; i < q->rows; i++) for (size_t k = 0; k < q->n; k++) memcpy((char *)q->dst + i * q->dpitch + k * q->width, &q->v, q->width); break;
       case 'e': if (q->v > q->e->passed) { q->e->passed = q->v; q->e->at = now(); } break;
       case 'w': while (q->e->passed < q->v && !s->c->dead && !q->e->c->dead) pthread_cond_wait(&moved, &big); break;
-      case 'g': while (__atomic_load_n((uint64_t *)q->dst, __ATOMIC_ACQUIRE) < q->v && !s->c->dead) { pthread_mutex_unlock(&big); nap(); pthread_mutex_lock(&big); } break;
+      /* The driver compares 64-bit words in a circle. */
+      case 'g': while ((int64_t)(__atomic_load_n((uint64_t *)q->dst, __ATOMIC_ACQUIRE) - q->v) < 0 && !s->c->dead) { pthread_mutex_unlock(&big); nap(); pthread_mutex_lock(&big); } break;
       case 's': __atomic_store_n((uint64_t *)q->dst, q->v, __ATOMIC_RELEASE); break;
       case 'h': pthread_mutex_unlock(&big); q->fn(q->arg); pthread_mutex_lock(&big); break;
       case 'x': pthread_mutex_unlock(&big); q->run(q->arg); pthread_mutex_lock(&big); break;

@@ -107,47 +107,60 @@ API int cublasLtMatmul(void *h, desc *d, const float *alpha, const void *a, layo
 /* ---- NCCL: a group is found by its id; the n-th collective of each rank meets the n-th of the others */
 enum { RANKS = 8, BOXES = 4096 };
 typedef struct group { char id[128]; int n, here, left, dead; struct group *next; struct { int arrived, left; const void *send[RANKS]; void *recv[RANKS]; char *tmp[RANKS]; } ops[BOXES]; const void *mail[RANKS][RANKS][64]; size_t mail_bytes[RANKS][RANKS][64]; int sent[RANKS][RANKS], got[RANKS][RANKS]; } group;
-typedef struct comm { group *g; int rank, polls, seq, aborted; } comm;
+/* `slot`: where the address of the communicator goes, once more when the group has formed or been given up; `child`: of a split under way. */
+typedef struct comm { group *g; int rank, polls, seq, aborted; struct comm **slot, *held, *child; } comm;
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER;
 static group *groups;
-static int nccl_live, nccl_aborts, registered, ops_live;
+static int nccl_live, nccl_aborts, registered, ops_live, strays;
 static __thread int grouping;
 static uint64_t ids = 1;
 API int sim_nccl_live(void) { return nccl_live; }
 API int sim_nccl_aborts(void) { return nccl_aborts; }
 API int sim_registered(void) { return registered; }
+/* How often a slot held something else than what had been left in it: somebody else's memory by then. */
+API int sim_nccl_strays(void) { return strays; }
 API int ncclGetVersion(int *v) { *v = 22304; return 0; }
 API const char *ncclGetErrorString(int s) { return s == 6 ? "remote process exited or there was a network error" : "simulated"; }
 API const char *ncclGetLastError(void *c) { (void)c; return ""; }
 typedef struct uid { char b[128]; } uid;
 API int ncclGetUniqueId(uid *u) { memset(u, 0, sizeof *u); uint64_t n = __atomic_fetch_add(&ids, 1, __ATOMIC_RELAXED); memcpy(u->b, &n, 8); u->b[127] = 1; return 0; }
 typedef struct config { size_t size; uint32_t magic, version; int blocking; } config;
-static int join(comm **out, int n, uid id, int rank) {
+static void formed(comm *c) {
+  if (!c->slot) return;
+  if (*c->slot != c->held) strays++;
+  __atomic_store_n(c->slot, c, __ATOMIC_RELEASE);
+  c->slot = NULL;
+}
+static int join(comm **out, int n, uid id, int rank, comm *parent) {
   pthread_mutex_lock(&big);
   group *g = groups;
   while (g && memcmp(g->id, id.b, 128)) g = g->next;
   if (!g) { g = calloc(1, sizeof *g); memcpy(g->id, id.b, 128); g->n = n; g->next = groups; groups = g; }
   g->here++; nccl_live++;
   comm *c = calloc(1, sizeof *c);
-  c->g = g; c->rank = rank; *out = c;
+  c->g = g; c->rank = rank; c->slot = out; c->held = parent ? NULL : c;
+  *out = c->held;
+  if (parent) { parent->child = c; parent->polls = 0; }
   pthread_cond_broadcast(&moved);
   pthread_mutex_unlock(&big);
   return 7;
 }
-API int ncclCommInitRankConfig(comm **out, int n, uid id, int rank, config *cfg) { if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking || cfg->size < 44 || n > RANKS || rank >= n || !id.b[127]) return 4; return join(out, n, id, rank); }
+API int ncclCommInitRankConfig(comm **out, int n, uid id, int rank, config *cfg) { if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking || cfg->size < 44 || n > RANKS || rank >= n || !id.b[127]) return 4; return join(out, n, id, rank, NULL); }
 API int ncclCommSplit(comm *c, int color, int key, comm **out, config *cfg) {
   if (!sim_depth() || cfg->magic != 0xcafebeef || cfg->blocking) return 4;
   *out = NULL;
   if (color < 0) return 0;
   uid id = {0};
   memcpy(id.b, c->g->id, 64); id.b[100] = (char)(color + 1); id.b[127] = 1;
-  return join(out, c->g->n, id, key);
+  return join(out, c->g->n, id, key, c);
 }
 API int ncclCommGetAsyncError(comm *c, int *s) {
   pthread_mutex_lock(&big);
   c->polls++;
-  *s = c->g->dead ? 6 : c->g->here < c->g->n || c->polls < 4 ? 7 : 0;
+  comm *x = c->child ? c->child : c;
+  *s = c->g->dead ? 6 : x->g->here < x->g->n || c->polls < 4 ? 7 : 0;
+  if (!*s) { formed(x); c->child = NULL; }
   pthread_mutex_unlock(&big);
   return 0;
 }
@@ -163,7 +176,7 @@ API int ncclCommDestroy(comm *c) {
   pthread_mutex_unlock(&big);
   return 0;
 }
-API int ncclCommAbort(comm *c) { if (!sim_depth()) return 4; pthread_mutex_lock(&big); nccl_aborts++; pthread_mutex_unlock(&big); leave(c); return 0; }
+API int ncclCommAbort(comm *c) { if (!sim_depth()) return 4; pthread_mutex_lock(&big); nccl_aborts++; formed(c); if (c->child) formed(c->child); pthread_mutex_unlock(&big); leave(c); return 0; }
 API void sim_nccl_peer_dies(int64_t id) { pthread_mutex_lock(&big); for (group *g = groups; g; g = g->next) if (!memcmp(g->id, &id, 8)) g->dead = 1; pthread_cond_broadcast(&moved); pthread_mutex_unlock(&big); }
 struct call;
 static __thread struct { stream *s; struct call *k; } receives[256];

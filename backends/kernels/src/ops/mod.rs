@@ -14,11 +14,11 @@ mod sort;
 mod survey;
 
 use crate::args::Plain;
-use crate::launch::{Dynamic, Launch, Place, Prepared, Slot};
+use crate::launch::{ARGS_MAX, Dynamic, Launch, Operands, Place, Prepared, Slot};
 use crate::source::{Facts, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Result, unsupported};
+use crossweave_plugin::{Code, Op, Result, fail, unsupported};
 pub use survey::{every_kernel, every_launch};
 
 type Answer = Result<Prepared>;
@@ -93,14 +93,29 @@ pub(crate) fn nothing(o: &Op<'_>) -> Answer {
 }
 
 pub(crate) fn done(o: &Op<'_>, workspace: u64, launches: Vec<Launch>, dynamic: Dynamic) -> Answer {
+    // An address without its place in the argument struct would be a kernel that reads address 0.
+    for l in &launches {
+        let room = l.args.len();
+        if room > ARGS_MAX || l.slots.iter().any(|s| s.at as usize + 8 > room) {
+            return fail(
+                Code::Internal,
+                format!(
+                    "{}: kernel {} is given an address its {room} bytes of arguments have no field for",
+                    name(o),
+                    l.kernel.entry
+                ),
+            );
+        }
+    }
     Ok(Prepared {
         plan: plan(o, workspace),
+        operands: Operands::of(o)?,
         launches,
         dynamic,
     })
 }
 
-/// A launch of a kernel with one argument struct. `slots` name the struct's address fields.
+/// A launch of a kernel with one argument struct. `slots` name the struct's address fields; [`done`] refuses one it does not have.
 pub(crate) fn launch<A: Plain>(
     kernel: Kernel,
     grid: [u64; 3],
@@ -111,12 +126,12 @@ pub(crate) fn launch<A: Plain>(
 ) -> Launch {
     let slots = slots
         .iter()
-        .filter_map(|(field, place)| {
-            let (_, at) = A::FIELDS.iter().find(|(f, _)| f == field)?;
-            Some(Slot {
-                at: *at as u32,
+        .map(|(field, place)| {
+            let known = A::FIELDS.iter().find(|(f, _)| f == field);
+            Slot {
+                at: known.map_or(u32::MAX, |(_, at)| *at as u32),
                 place: *place,
-            })
+            }
         })
         .collect();
     Launch {
@@ -140,4 +155,112 @@ pub(crate) fn threads_for(groups: u64, least: u32, most: u32) -> u32 {
     (groups.clamp(1, most as u64) as u32)
         .next_power_of_two()
         .clamp(least, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{RopeArgs, zero};
+    use crate::source::Family;
+    use crossweave_abi::Layout;
+    use crossweave_plugin::DType;
+
+    fn layout(dtype: DType, shape: &[i64], stride: &[i64]) -> Layout {
+        let mut l = Layout {
+            dtype: dtype.id(),
+            rank: shape.len() as u32,
+            ..Layout::ABSENT
+        };
+        l.shape[..shape.len()].copy_from_slice(shape);
+        l.stride[..stride.len()].copy_from_slice(stride);
+        l
+    }
+
+    #[test]
+    fn an_address_for_a_field_that_is_not_there_is_no_launch() {
+        let o = Op::new(op::ROPE, &[], &[], 0);
+        let with = |field: &str| {
+            let k = Kernel::new(Family::Rope, "cw_rope_x".into(), 32, "RopeArgs", "x");
+            let l = launch(
+                k,
+                [1; 3],
+                32,
+                0,
+                &zero::<RopeArgs>(),
+                &[(field, Place::Operand(0))],
+            );
+            done(&o, 0, vec![l], Dynamic::None)
+        };
+        assert!(with("cos").is_ok());
+        let e = with("cosine").err().map(|e| (e.code, e.message));
+        assert!(
+            matches!(&e, Some((Code::Internal, m)) if m.contains("rope: kernel cw_rope_x")),
+            "{e:?}"
+        );
+    }
+
+    #[test]
+    fn what_a_launch_is_given_is_held_against_the_layouts() {
+        let l = [
+            layout(DType::F32, &[2, 3], &[8, 1]),
+            Layout::ABSENT,
+            layout(DType::Bf16, &[0], &[1]),
+            layout(DType::U8, &[5], &[0]),
+        ];
+        let o = Operands::of(&Op::new(op::ADD, &l, &[], 0)).unwrap();
+        let ask = |given: &[Option<(u64, u64)>]| {
+            let mut out = [77; 4];
+            o.addresses(given.iter().copied(), &mut out)
+                .map(|()| out)
+                .map_err(|e| (e.code, e.message))
+        };
+        let says = |given: &[Option<(u64, u64)>], what: &str| match ask(given) {
+            Err((Code::Invalid, m)) => assert!(m.starts_with("add: ") && m.contains(what), "{m}"),
+            r => panic!("{r:?}, wanted {what:?}"),
+        };
+        // Two rows of three, eight apart: eleven elements.
+        let x = Some((256, 44));
+        assert_eq!(ask(&[x, None, None, Some((3, 1))]), Ok([256, 0, 0, 3]));
+        assert_eq!(
+            ask(&[Some((4, 99)), Some((8, 0)), Some((2, 0)), Some((3, 1))]),
+            Ok([4, 0, 2, 3])
+        );
+        says(
+            &[x, None, None],
+            "prepared with 4 operands, launched with 3",
+        );
+        says(
+            &[Some((256, 43)), None, None, Some((3, 1))],
+            "operand 0 needs 44 bytes, its span has 43",
+        );
+        says(
+            &[Some((258, 44)), None, None, Some((3, 1))],
+            "operand 0 starts at 0x102",
+        );
+        says(
+            &[x, Some((8, 1)), None, Some((3, 1))],
+            "operand 1 was absent at prepare but is given",
+        );
+        says(
+            &[None, None, None, Some((3, 1))],
+            "operand 0 was there at prepare but is missing",
+        );
+        says(&[x, None, None, Some((3, 0))], "operand 3 needs 1 bytes");
+        assert_eq!(o.workspace(0, None).ok(), Some(0));
+        assert_eq!(o.workspace(9, Some((512, 9))).ok(), Some(512));
+        for (needs, given) in [(9, None), (9, Some((512, 8))), (9, Some((576, 9)))] {
+            assert_eq!(
+                o.workspace(needs, given).err().map(|e| e.code),
+                Some(Code::Invalid)
+            );
+        }
+        // Layouts no memory has, of operands no planner looked at.
+        let huge = [layout(DType::F64, &[1 << 40, 1 << 40], &[1 << 40, 1])];
+        assert!(Operands::of(&Op::new(op::ADD, &huge, &[], 0)).is_err());
+        let deep = [Layout {
+            rank: 9,
+            ..layout(DType::F32, &[1], &[1])
+        }];
+        assert!(Operands::of(&Op::new(op::ADD, &deep, &[], 0)).is_err());
+    }
 }
