@@ -5,13 +5,16 @@ use crate::ready;
 use crate::reaper::{Reaper, Stage};
 use crate::settings::{Settings, internal};
 use crossweave_plugin::{Code, Error, Host, Info, Result, abi};
+use std::any::Any;
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wgpu::{
     Adapter, AdapterInfo, BindGroup, BindGroupLayout, BindGroupLayoutDescriptor,
-    BindGroupLayoutEntry, BindingType, BufferBindingType, ComputePipeline,
-    ComputePipelineDescriptor, DeviceDescriptor, ErrorFilter, Features, Limits,
+    BindGroupLayoutEntry, BindingType, Buffer, BufferBindingType, BufferDescriptor, BufferUsages,
+    ComputePipeline, ComputePipelineDescriptor, DeviceDescriptor, ErrorFilter, Features, Limits,
     PipelineCompilationOptions, PipelineLayout, PipelineLayoutDescriptor, ShaderModuleDescriptor,
     ShaderSource, ShaderStages,
 };
@@ -39,6 +42,23 @@ impl Fault {
         }
         lock(&self.error).clone()
     }
+    /// Runs what may panic (wgpu does when a device is lost while somebody waits for it): that is the device's failure, and the thread goes on.
+    pub fn contain(&self, what: &str, f: impl FnOnce()) {
+        if let Err(p) = catch_unwind(AssertUnwindSafe(f)) {
+            let text = panic_text(p);
+            self.set(Error::new(Code::Panic, format!("{what} panicked: {text}")));
+        }
+    }
+}
+
+/// What a panic said. The payload is not dropped: one whose own `drop` panics must not take the thread with it.
+pub(crate) fn panic_text(p: Box<dyn Any + Send>) -> String {
+    let text = p
+        .downcast_ref::<&str>()
+        .map(|s| s.to_string())
+        .or(p.downcast_ref::<String>().cloned());
+    std::mem::forget(p);
+    text.unwrap_or_else(|| "no text".into())
 }
 
 /// What `device_attr` tells.
@@ -111,8 +131,8 @@ impl Device {
             ..Default::default()
         });
         let (device, queue) = ready(asked)
-            .ok_or_else(|| internal("device_open", "the adapter did not answer"))?
-            .map_err(|e| internal(&format!("device_open of {}", info.name), e))?;
+            .ok_or_else(|| internal(&"device_open", "the adapter did not answer"))?
+            .map_err(|e| internal(&format_args!("device_open of {}", info.name), e))?;
         let fault = Arc::new(Fault::default());
         let f = fault.clone();
         device.set_device_lost_callback(move |reason, text| {
@@ -144,7 +164,7 @@ impl Device {
             max_groups: limits.max_compute_workgroups_per_dimension,
             subgroup: (settings.subgroups && features.contains(Features::SUBGROUP))
                 .then_some((info.subgroup_min_size, info.subgroup_max_size)),
-            f16: features.contains(Features::SHADER_F16),
+            f16: settings.f16 && features.contains(Features::SHADER_F16),
             fused: settings.fused,
             naive_matmul: settings.naive_matmul,
         };
@@ -211,6 +231,7 @@ impl Device {
             "wgpu.compile_ns" => c.compile_ns.load(Relaxed),
             "wgpu.bytes" => c.bytes.load(Relaxed),
             "wgpu.max_binding" => s.facts.max_binding,
+            "wgpu.f16" => u64::from(s.facts.f16),
             _ => return None,
         };
         Some(n.to_string().into_bytes())
@@ -221,6 +242,45 @@ impl Shared {
     /// `Err` once the device has failed.
     pub fn check(&self) -> Result<()> {
         self.fault.get().map_or(Ok(()), Err)
+    }
+
+    /// Makes something of the device's; what wgpu reports meanwhile is this call's error and not the device's failure.
+    pub fn make<T>(&self, what: &dyn Display, f: impl FnOnce() -> T) -> Result<T> {
+        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
+        let other = self.device.push_error_scope(ErrorFilter::Internal);
+        let validation = self.device.push_error_scope(ErrorFilter::Validation);
+        let made = f();
+        let refused = [
+            ready(validation.pop()),
+            ready(other.pop()),
+            ready(memory.pop()),
+        ];
+        match refused.into_iter().flatten().flatten().next() {
+            None => Ok(made),
+            Some(wgpu::Error::OutOfMemory { .. }) => {
+                let given = self.counts.bytes.load(Relaxed);
+                let text = format!(
+                    "{what}: the adapter refused ({given} bytes are given out); free memory or ask for less"
+                );
+                Err(Error::new(Code::Oom, text).retryable())
+            }
+            Some(e) => {
+                self.check()?;
+                Err(internal(what, e))
+            }
+        }
+    }
+
+    /// A buffer of the adapter's.
+    pub fn buffer(&self, what: &dyn Display, size: u64, usage: BufferUsages) -> Result<Buffer> {
+        self.make(what, || {
+            self.device.create_buffer(&BufferDescriptor {
+                label: None,
+                size,
+                usage,
+                mapped_at_creation: false,
+            })
+        })
     }
 
     /// The layout of `n` storage bindings behind the parameter block.
@@ -266,38 +326,29 @@ impl Shared {
         }
         self.check()?;
         let began = std::time::Instant::now();
-        let memory = self.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let other = self.device.push_error_scope(ErrorFilter::Internal);
-        let validation = self.device.push_error_scope(ErrorFilter::Validation);
-        let (layout, whole) = self.layout(pass.bindings);
-        let module = self.device.create_shader_module(ShaderModuleDescriptor {
-            label: Some(&pass.label),
-            source: ShaderSource::Wgsl(pass.wgsl.as_str().into()),
-        });
-        let pipeline = self
-            .device
-            .create_compute_pipeline(&ComputePipelineDescriptor {
+        let made = self.make(&format_args!("compiling {}", pass.label), || {
+            let (layout, whole) = self.layout(pass.bindings);
+            let module = self.device.create_shader_module(ShaderModuleDescriptor {
                 label: Some(&pass.label),
-                layout: Some(&whole),
-                module: &module,
-                entry_point: Some("main"),
-                compilation_options: PipelineCompilationOptions {
-                    // Kernels write before they read.
-                    zero_initialize_workgroup_memory: false,
-                    ..Default::default()
-                },
-                cache: None,
+                source: ShaderSource::Wgsl(pass.wgsl.as_str().into()),
             });
-        let failed = [
-            ready(validation.pop()),
-            ready(other.pop()),
-            ready(memory.pop()),
-        ];
-        if let Some(e) = failed.into_iter().flatten().flatten().next() {
-            self.check()?;
-            return Err(internal(&format!("compiling {}", pass.label), e));
-        }
-        let made = Arc::new(Pipeline { pipeline, layout });
+            let pipeline = self
+                .device
+                .create_compute_pipeline(&ComputePipelineDescriptor {
+                    label: Some(&pass.label),
+                    layout: Some(&whole),
+                    module: &module,
+                    entry_point: Some("main"),
+                    compilation_options: PipelineCompilationOptions {
+                        // Kernels write before they read.
+                        zero_initialize_workgroup_memory: false,
+                        ..Default::default()
+                    },
+                    cache: None,
+                });
+            Pipeline { pipeline, layout }
+        })?;
+        let made = Arc::new(made);
         let took = began.elapsed().as_nanos() as u64;
         self.counts.compile_ns.fetch_add(took, Relaxed);
         self.counts.pipelines.fetch_add(1, Relaxed);
@@ -324,16 +375,10 @@ impl Shared {
 
     /// Drops the bind groups of a buffer.
     pub fn forget(&self, id: u64) {
-        // Dropped outside the lock: a bind group may hold the last reference to other buffers.
-        let mut gone = vec![];
         let mut all = lock(&self.groups);
-        all.retain(|key, group| {
-            let keep = !key.contains(&id);
-            if !keep {
-                gone.push(group.clone());
-            }
-            keep
-        });
+        let gone: Vec<_> = all.extract_if(|key, _| key.contains(&id)).collect();
         drop(all);
+        // Outside the lock: a bind group may hold the last reference to other buffers.
+        drop(gone);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::device::{Device, Pipeline};
 use crate::kernel::{DYN_WORDS, Dynamic, HostFill, Pass, op_name};
-use crate::memory::{Mem, Place, Region};
+use crate::memory::{Mem, Place, Region, inside};
 use crate::stream::{Cmd, Stream};
 use crate::{Wgpu, ops};
 use crossweave_abi::op::{self, Class};
@@ -198,10 +198,7 @@ impl Ops<Wgpu> for WgpuOps {
             None => [0; DYN_WORDS],
         };
         s.device.counts.launches.fetch_add(1, Relaxed);
-        let region = |x: &Span<'_, Mem>| Region {
-            place: x.mem.place.clone(),
-            offset: x.offset,
-        };
+        let region = Region::unchecked;
         if p.host.is_some() {
             let Some(dst) = operands.first().and_then(|o| o.as_ref()).map(region) else {
                 return Ok(());
@@ -251,7 +248,7 @@ fn reach(l: &crossweave_abi::Layout) -> u128 {
 
 fn device(span: &Span<'_, Mem>, op: &str, what: &dyn std::fmt::Display) -> Result<()> {
     match span.mem.place {
-        Place::Device(_) => Region::of(span, op).map(|_| ()),
+        Place::Device(_) => inside(span, &format_args!("{op}: {what}")),
         Place::Host(_) => fail(
             Code::Invalid,
             format!(

@@ -8,7 +8,7 @@ use crate::device::{Pipeline, Shared};
 use crate::dispatch::Ready;
 use crate::kernel::{Bind, Source, Words};
 use crate::memory::{Block, HostBlock, Place, Region};
-use crate::reaper::{Item, ReadBack};
+use crate::reaper::{Item, ReadBack, Told};
 use crate::stream::{Progress, Rows};
 use crate::transfer::Transfers;
 use crossweave_plugin::{Code, Result, fail};
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use wgpu::{
-    BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferDescriptor,
-    BufferUsages, CommandEncoder, ComputePass, SubmissionIndex,
+    BindGroupDescriptor, BindGroupEntry, BindingResource, BufferBinding, BufferUsages,
+    CommandEncoder, ComputePass, SubmissionIndex,
 };
 
 /// Bytes of the parameter blocks of one command buffer.
@@ -96,42 +96,52 @@ impl Encoder {
             return Ok(());
         }
         self.flushed = seq;
-        self.pass = None;
-        let encoder = self.encoder.take();
+        // From here on the stream is told, whatever happens.
+        let told = Told {
+            stream: self.progress.clone(),
+            seq,
+        };
         let reads = std::mem::take(&mut self.reads);
-        let empty = self.recorded == 0 && !self.written;
-        let failed = self.device.fault.get();
-        if !empty && failed.is_none() {
-            if !self.params.is_empty() {
-                self.device
-                    .queue
-                    .write_buffer(&self.ring.buffer, 0, &self.params);
-            }
-            let index = self
-                .device
-                .queue
-                .submit(encoder.map(CommandEncoder::finish));
-            self.device.counts.submits.fetch_add(1, Relaxed);
+        let sent = self.submit(|| {
             for r in &reads {
                 // The callback has nothing to say that mapping the range later does not.
                 r.staging.map_async(wgpu::MapMode::Read, .., |_| {});
             }
-            self.last = Some(index);
+        });
+        if let (Some(index), Ok(())) = (&self.last, &sent) {
+            self.device.reaper.push(Item {
+                index: index.clone(),
+                reads,
+                told,
+            });
+        } else {
+            // Nothing of this stream is on the adapter.
+            drop(reads);
+            drop(told);
+        }
+        self.progress.submit(seq);
+        sent
+    }
+
+    /// Hands what is recorded to the adapter's queue, if there is anything and the device lives; `then` runs behind it.
+    fn submit(&mut self, then: impl FnOnce()) -> Result<()> {
+        self.pass = None;
+        let encoder = self.encoder.take();
+        let device = &self.device;
+        if (self.recorded > 0 || self.written) && device.fault.get().is_none() {
+            device.fault.contain("handing over to the adapter", || {
+                if !self.params.is_empty() {
+                    let ring = &self.ring.buffer;
+                    device.queue.write_buffer(ring, 0, &self.params);
+                }
+                self.last = Some(device.queue.submit(encoder.map(CommandEncoder::finish)));
+                device.counts.submits.fetch_add(1, Relaxed);
+                then();
+            });
         }
         self.params.clear();
         self.recorded = 0;
         self.written = false;
-        match (&self.last, failed) {
-            (Some(index), None) => self.device.reaper.push(Item {
-                index: index.clone(),
-                stream: self.progress.clone(),
-                seq,
-                reads,
-            }),
-            // Nothing of this stream is on the adapter.
-            _ => self.progress.pass(seq),
-        }
-        self.progress.submit(seq);
         self.device.check()
     }
 
@@ -197,7 +207,8 @@ impl Encoder {
         let mut at = (self.params.len() as u64).next_multiple_of(align);
         if at + slot > RING || self.recorded >= self.device.batch {
             self.flush(self.noted - 1)?;
-            self.hand_over()?;
+            // In the middle of a command; its own end is told by the flush that follows it.
+            self.submit(|| {})?;
             at = 0;
         }
         if slot > RING || slot > self.device.limits.max_uniform_buffer_binding_size {
@@ -310,30 +321,6 @@ impl Encoder {
         Ok(())
     }
 
-    /// Hands recorded commands over in the middle of a command: its own end is told by the flush that follows it.
-    fn hand_over(&mut self) -> Result<()> {
-        self.pass = None;
-        if self.recorded == 0 && !self.written {
-            return Ok(());
-        }
-        if !self.params.is_empty() {
-            self.device
-                .queue
-                .write_buffer(&self.ring.buffer, 0, &self.params);
-        }
-        let encoder = self.encoder.take();
-        let index = self
-            .device
-            .queue
-            .submit(encoder.map(CommandEncoder::finish));
-        self.device.counts.submits.fetch_add(1, Relaxed);
-        self.last = Some(index);
-        self.params.clear();
-        self.recorded = 0;
-        self.written = false;
-        self.device.check()
-    }
-
     /// Fills bytes of device memory.
     pub fn fill(&mut self, dst: &Region, bytes: u64, pattern: u64) -> Result<()> {
         let Place::Device(block) = &dst.place else {
@@ -423,16 +410,12 @@ impl Encoder {
             return fail(Code::Oom, format!("reading back {total} bytes at once"));
         }
         let direct = src.offset.is_multiple_of(4) && rows.height == 1;
-        let device = self.device.clone();
-        let make = || {
-            device.device.create_buffer(&BufferDescriptor {
-                label: None,
-                size: total.next_power_of_two().max(4096).min(limit / 16 * 16),
-                usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
-                mapped_at_creation: false,
-            })
-        };
-        let staging = self.device.stage.take(total, make);
+        let staging = self.device.stage.take(total, || {
+            let size = total.next_power_of_two().max(4096).min(limit / 16 * 16);
+            let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+            let what = format_args!("reading back {total} bytes");
+            self.device.buffer(&what, size, usage)
+        })?;
         if direct {
             // The buffer ends on a word, so rounding up stays inside it.
             self.encoder()

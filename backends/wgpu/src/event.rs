@@ -27,24 +27,24 @@ impl Event {
         let Some((core, seq)) = self.point() else {
             return Ok(true);
         };
-        if !core.progress.passed(seq) {
-            // Asking must not be what keeps it from happening.
-            return Ok(core.wait_done(seq, Some(Duration::ZERO)));
-        }
-        core.failure_before(seq).map_or(Ok(true), Err)
+        // Not only looked at: asking must not be what keeps it from happening.
+        let done = core.wait_done(seq, Some(Duration::ZERO));
+        core.failure_before(seq).map_or(Ok(done), Err)
     }
 
     pub(crate) fn sync(&self, timeout: Option<Duration>) -> Result<()> {
         let Some((core, seq)) = self.point() else {
             return Ok(());
         };
-        if !core.wait_done(seq, timeout) {
-            return fail(
+        let done = core.wait_done(seq, timeout);
+        match core.failure_before(seq) {
+            Some(e) => Err(e),
+            None if done => Ok(()),
+            None => fail(
                 Code::Timeout,
                 format!("event_sync: the record was not passed within {timeout:?}"),
-            );
+            ),
         }
-        core.failure_before(seq).map_or(Ok(()), Err)
     }
 
     pub(crate) fn wait_on(&self, s: &Stream) -> Result<()> {
@@ -57,5 +57,30 @@ impl Event {
             return s.sticky();
         }
         s.push(|_| Cmd::Wait(core, seq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_plugin::Error;
+
+    #[test]
+    fn a_query_tells_the_failure_of_what_was_recorded_and_of_nothing_later() {
+        let core = Arc::new(Core::new(Arc::default()));
+        let at = |seq| Event {
+            point: Mutex::new(Some((core.clone(), seq))),
+        };
+        assert!(!at(1).query().expect("not yet"));
+        core.progress.fail(2, Error::new(Code::Oom, "no room"));
+        // The failure is known before the stream is told how far it came, and stays.
+        for _ in 0..2 {
+            let e = at(2).query().expect_err("command 2 failed");
+            assert_eq!(e.code, Code::Oom);
+            let e = at(2).sync(Some(Duration::ZERO)).expect_err("as the query");
+            assert_eq!(e.code, Code::Oom);
+            core.progress.pass(2);
+        }
+        assert!(at(1).query().expect("what came before did not fail"));
     }
 }

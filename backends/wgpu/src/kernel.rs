@@ -26,7 +26,7 @@ pub struct Facts {
     pub max_groups: u32,
     /// Least and greatest subgroup size, where subgroup functions work.
     pub subgroup: Option<(u32, u32)>,
-    /// `enable f16;` works. Storage conversions do not need it.
+    /// The adapter converts halves itself (`SHADER_F16`, `wgpu.f16`); without it they are taken apart as bits.
     pub f16: bool,
     /// Fused ops are answered at all (`wgpu.fused`).
     pub fused: bool,
@@ -72,6 +72,8 @@ pub struct Bind {
     pub windows: u32,
     /// Bound a second time, for the atomic merges of elements that share a word.
     pub atomic: bool,
+    /// Bound as pairs of `f16`: only read, by `ld_x`, `ld2_x` and `ld4_x`.
+    pub halves: bool,
 }
 
 /// One dispatch.
@@ -176,6 +178,17 @@ impl<'a> Binds<'a> {
         self.add(name, Source::Operand(i), l.extent_bytes(), dtype, access)
     }
 
+    /// Binds operand `i` to be read by `ld_x`, `ld2_x` and `ld4_x` alone, halves as the adapter converts them where it does. For arithmetic:
+    /// WGSL lets an adapter take subnormal halves for zeros.
+    pub fn loaded(&mut self, name: &str, i: usize) -> Result<&mut Self> {
+        let f16 = self.facts.f16;
+        self.operand(name, i, Access::Read)?;
+        if let Some(b) = self.list.last_mut() {
+            b.halves = f16 && b.dtype == DType::F16;
+        }
+        Ok(self)
+    }
+
     /// Binds part of the workspace under a name.
     pub fn workspace(
         &mut self,
@@ -206,6 +219,7 @@ impl<'a> Binds<'a> {
             dtype,
             windows: reach.div_ceil(self.facts.max_binding).max(1) as u32,
             atomic: false,
+            halves: false,
         });
         Ok(self)
     }

@@ -18,6 +18,7 @@ mod reaper;
 mod settings;
 mod stream;
 mod transfer;
+mod view;
 pub mod wgsl;
 
 pub use device::Device;
@@ -56,25 +57,34 @@ pub(crate) fn ready<T>(f: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-impl Wgpu {
-    /// Fails here when the host's fault point says so; a lost device is really lost.
-    pub(crate) fn fault(&self, at: &str, device: Option<&Device>) -> Result<()> {
-        let code = match self.host.fault_point(at) as i32 {
-            0 => return Ok(()),
-            n => Code::from_status(-n),
-        };
-        match code {
-            Code::Panic => panic!("fault point {at}"),
-            Code::DeviceLost => {
-                let e = Error::new(code, format!("fault point {at}")).sticky();
-                if let Some(d) = device {
-                    d.shared.fault.set(e.clone());
-                    d.shared.device.destroy();
-                }
-                Err(e)
+/// Fails here when the host's fault point says so; a lost device is really lost.
+pub(crate) fn fault_point(
+    host: &Host,
+    at: &str,
+    device: Option<(&wgpu::Device, &device::Fault)>,
+) -> Result<()> {
+    let code = match host.fault_point(at) as i32 {
+        0 => return Ok(()),
+        n => Code::from_status(-n),
+    };
+    match code {
+        Code::Panic => panic!("fault point {at}"),
+        Code::DeviceLost => {
+            let e = Error::new(code, format!("fault point {at}")).sticky();
+            if let Some((device, fault)) = device {
+                fault.set(e.clone());
+                device.destroy();
             }
-            code => fail(code, format!("fault point {at}")),
+            Err(e)
         }
+        code => fail(code, format!("fault point {at}")),
+    }
+}
+
+impl Wgpu {
+    pub(crate) fn fault(&self, at: &str, device: Option<&Device>) -> Result<()> {
+        let device = device.map(|d| (&d.shared.device, &*d.shared.fault));
+        fault_point(&self.host, at, device)
     }
 
     fn with_adapters<T>(&self, f: impl FnOnce(&Adapters, &Settings) -> Result<T>) -> Result<T> {

@@ -1,13 +1,12 @@
 //! Memory: device memory is a wgpu buffer, page-locked memory is the host's, and copies between them are staged.
 
 use crate::device::Shared;
-use crate::ready;
 use crossweave_plugin::{Code, Error, MemKind, Result, Span, fail, unsupported};
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use wgpu::{BufferDescriptor, BufferUsages, ErrorFilter};
+use wgpu::BufferUsages;
 
 /// A buffer of the device with a number no other ever has.
 pub(crate) struct Block {
@@ -74,36 +73,17 @@ impl Block {
             .bytes
             .fetch_update(Relaxed, Relaxed, room)
             .map_err(|_| oom(&format!("wgpu.mem_total is {}", device.mem_total)))?;
-        let memory = device.device.push_error_scope(ErrorFilter::OutOfMemory);
-        let validation = device.device.push_error_scope(ErrorFilter::Validation);
-        let internal = device.device.push_error_scope(ErrorFilter::Internal);
-        let buffer = device.device.create_buffer(&BufferDescriptor {
-            label: None,
-            size,
-            usage,
-            mapped_at_creation: false,
-        });
-        let refused = [
-            ready(internal.pop()),
-            ready(validation.pop()),
-            ready(memory.pop()),
-        ];
-        let refused = refused.into_iter().flatten().flatten().next();
-        let block = Block {
+        let made = device.buffer(&format_args!("mem_alloc: {bytes} bytes"), size, usage);
+        let buffer = made.inspect_err(|_| {
+            device.counts.bytes.fetch_sub(counted, Relaxed);
+        })?;
+        Ok(Block {
             buffer,
             id: FIRST_ID + device.counts.ids.fetch_add(1, Relaxed),
             bytes: size,
             counted,
             device: device.clone(),
-        };
-        match refused {
-            None => Ok(block),
-            Some(wgpu::Error::OutOfMemory { .. }) => Err(oom("the adapter refused")),
-            Some(e) => {
-                device.check()?;
-                Err(crate::settings::internal("mem_alloc", e))
-            }
-        }
+        })
     }
 }
 
@@ -198,22 +178,28 @@ pub(crate) struct Region {
 impl Region {
     /// Of a span, checked against its memory.
     pub fn of(span: &Span<'_, Mem>, what: &str) -> Result<Region> {
-        if span
-            .offset
-            .checked_add(span.bytes)
-            .is_none_or(|end| end > span.mem.bytes)
-        {
-            return fail(
-                Code::Invalid,
-                format!(
-                    "{what}: bytes {}+{} of memory of {}",
-                    span.offset, span.bytes, span.mem.bytes
-                ),
-            );
-        }
-        Ok(Region {
+        inside(span, &what)?;
+        Ok(Region::unchecked(span))
+    }
+
+    /// Of a span that was checked.
+    pub fn unchecked(span: &Span<'_, Mem>) -> Region {
+        Region {
             place: span.mem.place.clone(),
             offset: span.offset,
-        })
+        }
     }
+}
+
+/// Refuses a span that does not lie inside its memory.
+pub(crate) fn inside(span: &Span<'_, Mem>, what: &dyn std::fmt::Display) -> Result<()> {
+    let end = span.offset.checked_add(span.bytes);
+    if end.is_none_or(|end| end > span.mem.bytes) {
+        let (at, n, of) = (span.offset, span.bytes, span.mem.bytes);
+        return fail(
+            Code::Invalid,
+            format!("{what}: bytes {at}+{n} of memory of {of}"),
+        );
+    }
+    Ok(())
 }

@@ -2,11 +2,11 @@
 //! host's memory and tells the streams how far they have come.
 
 use crate::device::{Fault, lock};
+use crate::fault_point;
 use crate::memory::HostBlock;
 use crate::stream::Progress;
 use crossweave_plugin::{Code, Error, Host, Result};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use wgpu::{PollError, PollType, SubmissionIndex};
@@ -20,11 +20,15 @@ const KEEP: (usize, u64) = (8, 64 << 20);
 
 impl Stage {
     /// A buffer of at least so many bytes, made when none is free.
-    pub fn take(&self, bytes: u64, make: impl FnOnce() -> wgpu::Buffer) -> wgpu::Buffer {
+    pub fn take(
+        &self,
+        bytes: u64,
+        make: impl FnOnce() -> Result<wgpu::Buffer>,
+    ) -> Result<wgpu::Buffer> {
         let mut free = lock(&self.0);
         let fits = |b: &wgpu::Buffer| b.size() >= bytes && b.size() <= 4 * bytes.max(4096);
         let at = free.iter().position(fits);
-        at.map(|i| free.swap_remove(i)).unwrap_or_else(make)
+        at.map(|i| free.swap_remove(i)).map_or_else(make, Ok)
     }
 
     fn give(&self, b: wgpu::Buffer) {
@@ -50,10 +54,23 @@ pub(crate) struct ReadBack {
 /// A submission and what follows from its end.
 pub(crate) struct Item {
     pub index: SubmissionIndex,
-    /// The stream, and its last command in the submission.
-    pub stream: Arc<Progress>,
-    pub seq: u64,
     pub reads: Vec<ReadBack>,
+    /// The last field: everything is let go before anybody learns, for who waits may close the device next.
+    pub told: Told,
+}
+
+/// Tells a stream how far it has come when it is dropped, on whatever way: nobody may wait for what will not be told. Who gives a submission
+/// up sets the device's failure first.
+pub(crate) struct Told {
+    pub stream: Arc<Progress>,
+    /// The stream's last command in the submission.
+    pub seq: u64,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.stream.pass(self.seq);
+    }
 }
 
 #[derive(Default)]
@@ -76,23 +93,17 @@ impl Reaper {
     pub fn start(host: &Host, device: wgpu::Device, fault: Arc<Fault>) -> Result<Reaper> {
         let inbox = Arc::new(Inbox::default());
         let mine = inbox.clone();
+        let host_here = *host;
         host.spawn(Box::new(move || {
-            let run = catch_unwind(AssertUnwindSafe(|| serve(&mine, &device, &fault)));
-            if let Err(p) = run {
-                std::mem::forget(p);
-                fault.set(Error::new(
-                    Code::Panic,
-                    "the thread that waits for the adapter panicked",
-                ));
-            }
+            let whole = "the thread that waits for the adapter";
+            fault.contain(whole, || serve(&mine, &device, &fault, &host_here));
             drop(device);
             let mut s = lock(&mine.state);
             s.ended = true;
-            // Nobody may wait for what will not be told.
-            let left: Vec<_> = s.items.drain(..).map(|i| (i.stream, i.seq)).collect();
+            let left = std::mem::take(&mut s.items);
             mine.changed.notify_all();
             drop(s);
-            left.iter().for_each(|(stream, seq)| stream.pass(*seq));
+            drop(left);
         }))?;
         Ok(Reaper(inbox))
     }
@@ -101,8 +112,7 @@ impl Reaper {
         let mut s = lock(&self.0.state);
         if s.ended {
             drop(s);
-            item.stream.pass(item.seq);
-            return;
+            return drop(item);
         }
         s.items.push_back(item);
         self.0.changed.notify_all();
@@ -124,10 +134,10 @@ impl Drop for Reaper {
     }
 }
 
-fn serve(inbox: &Inbox, device: &wgpu::Device, fault: &Fault) {
+fn serve(inbox: &Inbox, device: &wgpu::Device, fault: &Fault, host: &Host) {
     loop {
         let mut s = lock(&inbox.state);
-        let item = loop {
+        let mut item = loop {
             if let Some(i) = s.items.pop_front() {
                 break i;
             }
@@ -140,19 +150,20 @@ fn serve(inbox: &Inbox, device: &wgpu::Device, fault: &Fault) {
                 .unwrap_or_else(PoisonError::into_inner);
         };
         drop(s);
-        wait(device, &item.index, fault);
-        let Item {
-            stream, seq, reads, ..
-        } = item;
-        // Everything is let go before anybody learns: who waits may close the device next.
-        for r in reads {
-            if fault.get().is_none()
-                && let Err(e) = land(r)
-            {
+        fault.contain("waiting for the adapter", || {
+            if let Err(e) = fault_point(host, "wgpu.wait", Some((device, fault))) {
                 fault.set(e);
             }
-        }
-        stream.pass(seq);
+            wait(device, &item.index, fault);
+            for r in item.reads.drain(..) {
+                if fault.get().is_none()
+                    && let Err(e) = land(r)
+                {
+                    fault.set(e);
+                }
+            }
+        });
+        drop(item.told);
     }
 }
 

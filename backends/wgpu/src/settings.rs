@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub fused: bool,
     /// `wgpu.subgroups`: whether kernels may use subgroup functions.
     pub subgroups: bool,
+    /// `wgpu.f16`: whether kernels may use the adapter's halves.
+    pub f16: bool,
     /// `wgpu.naive_matmul`: products by the plain kernel, to compare with.
     pub naive_matmul: bool,
 }
@@ -52,6 +54,7 @@ impl Settings {
                 .unwrap_or(64) as u32,
             fused: flag(host, "wgpu.fused")?.unwrap_or(true),
             subgroups: flag(host, "wgpu.subgroups")?.unwrap_or(true),
+            f16: flag(host, "wgpu.f16")?.unwrap_or(true),
             naive_matmul: flag(host, "wgpu.naive_matmul")?.unwrap_or(false),
         };
         Ok(s)
@@ -183,6 +186,6 @@ impl Adapters {
 }
 
 /// As an error of the vendor's side.
-pub(crate) fn internal(what: &str, e: impl std::fmt::Display) -> Error {
+pub(crate) fn internal(what: &dyn std::fmt::Display, e: impl std::fmt::Display) -> Error {
     Error::new(Code::Internal, format!("{what}: {e}"))
 }

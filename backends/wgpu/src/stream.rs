@@ -5,14 +5,14 @@
 //! is one for all streams, so that who comes after it on any stream comes after it on the adapter; and `done`, up to which they have
 //! ended. A failure is sticky: later commands are passed without being run, and every later call reports it.
 
-use crate::device::{Fault, Shared, lock};
+use crate::device::{Fault, Shared, lock, panic_text};
 use crate::dispatch::Ready;
 use crate::encode::Encoder;
 use crate::kernel::Words;
 use crate::memory::{Place, Region};
 use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -96,6 +96,8 @@ pub(crate) struct Progress {
     changed: Condvar,
     /// `Marks::done`, to look at without the lock.
     done: AtomicU64,
+    /// Is there a `Marks::failure`? Every launch asks.
+    failed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -133,15 +135,19 @@ impl Progress {
         self.wait(None, None, |m| m.done >= seq);
     }
 
-    fn fail(&self, seq: u64, e: Error) {
+    pub fn fail(&self, seq: u64, e: Error) {
         let mut m = lock(&self.marks);
         if m.failure.is_none() {
             m.failure = Some((seq, e.sticky()));
+            self.failed.store(true, Release);
         }
     }
 
     /// The failure that reached command `seq`, if any.
     fn failure_before(&self, seq: u64) -> Option<Error> {
+        if !self.failed.load(Acquire) {
+            return None;
+        }
         let m = lock(&self.marks);
         let f = m.failure.as_ref().filter(|(at, _)| *at <= seq);
         f.map(|(_, e)| e.clone())
@@ -190,6 +196,16 @@ pub(crate) struct Core {
 }
 
 impl Core {
+    pub fn new(fault: Arc<Fault>) -> Core {
+        Core {
+            queue: Mutex::default(),
+            work: Condvar::new(),
+            progress: Arc::default(),
+            thread: Mutex::default(),
+            fault,
+        }
+    }
+
     /// Somebody waits for what is recorded.
     fn hurry(&self) {
         let mut q = lock(&self.queue);
@@ -233,13 +249,7 @@ impl Stream {
     pub(crate) fn new(device: &Arc<Shared>, host: Host) -> Result<Stream> {
         device.check()?;
         Ok(Stream {
-            core: Arc::new(Core {
-                queue: Mutex::default(),
-                work: Condvar::new(),
-                progress: Arc::default(),
-                thread: Mutex::default(),
-                fault: device.fault.clone(),
-            }),
+            core: Arc::new(Core::new(device.fault.clone())),
             device: device.clone(),
             host,
         })
@@ -404,7 +414,7 @@ fn serve(core: &Arc<Core>, mut encoder: Encoder) {
     }
     // Everything recorded was flushed above; the last of it must have ended before its buffers may go.
     core.progress.wait_all(seq);
-    drop(encoder);
+    forgiving(|| drop(encoder));
     let mut m = lock(&core.progress.marks);
     m.ended = true;
     core.progress.changed.notify_all();
@@ -412,8 +422,7 @@ fn serve(core: &Arc<Core>, mut encoder: Encoder) {
 
 fn forgiving(f: impl FnOnce()) {
     if let Err(p) = catch_unwind(AssertUnwindSafe(f)) {
-        // A payload whose own `drop` panics must not take the thread with it.
-        std::mem::forget(p);
+        panic_text(p);
     }
 }
 
@@ -423,12 +432,7 @@ fn guarded(core: &Core, seq: u64, name: &str, f: impl FnOnce() -> Result<()>) {
         Ok(Ok(())) => {}
         Ok(Err(e)) => core.progress.fail(seq, e),
         Err(p) => {
-            let text = p
-                .downcast_ref::<&str>()
-                .map(|s| s.to_string())
-                .or(p.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no text".into());
-            std::mem::forget(p);
+            let text = panic_text(p);
             let e = Error::new(Code::Panic, format!("{name} panicked: {text}"));
             core.progress.fail(seq, e);
         }
@@ -533,9 +537,7 @@ fn run(
                 });
             }
             // The adapter's queue orders what follows there; what the host touches must wait for the end.
-            if !other.progress.passed(at) {
-                host_after.push((other, at));
-            }
+            remember(host_after, other, at);
             Ok(())
         }
         Cmd::HostCall(f) => {
@@ -557,6 +559,21 @@ fn run(
     }
 }
 
+/// Notes a point to wait for. One entry a stream and none of what has ended: who never touches host memory may wait for ever new events.
+fn remember(host_after: &mut Vec<(Arc<Core>, u64)>, other: Arc<Core>, at: u64) {
+    let mut last = at;
+    host_after.retain(|(core, at)| {
+        let same = Arc::ptr_eq(core, &other);
+        if same {
+            last = last.max(*at);
+        }
+        !same && !core.progress.passed(*at)
+    });
+    if !other.progress.passed(last) {
+        host_after.push((other, last));
+    }
+}
+
 /// Waits for what other streams had to end before this one touches host memory.
 fn join(core: &Core, host_after: &mut Vec<(Arc<Core>, u64)>) -> Result<()> {
     for (other, at) in host_after.drain(..) {
@@ -570,4 +587,28 @@ fn join(core: &Core, host_after: &mut Vec<(Arc<Core>, u64)>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_waits_for_ever_new_events_remembers_each_other_stream_once() {
+        let core = || Arc::new(Core::new(Arc::default()));
+        let (a, b) = (core(), core());
+        let mut after = vec![];
+        for at in 1..100 {
+            remember(&mut after, a.clone(), at);
+            remember(&mut after, b.clone(), 100 - at);
+        }
+        let points: Vec<_> = after.iter().map(|(_, at)| *at).collect();
+        assert_eq!(points, [99, 99], "the furthest point of each");
+        a.progress.pass(99);
+        remember(&mut after, b.clone(), 1);
+        assert_eq!(after.len(), 1, "what has ended is forgotten");
+        b.progress.pass(99);
+        remember(&mut after, b, 1);
+        assert!(after.is_empty());
+    }
 }

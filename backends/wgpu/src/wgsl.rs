@@ -2,7 +2,8 @@
 //! pipeline cache.
 //!
 //! All storage is `array<u32>`, bound read-write: operands are pieces of a few large buffers, and WebGPU forbids one buffer to be read-only
-//! and writable in one dispatch. For a bind named `x` there are (indices count elements from the operand's start):
+//! and writable in one dispatch. Halves that are only loaded are `array<vec2<f16>>` where the adapter has that type ([`Bind::halves`]; of the
+//! accessors they have the `ld`). For a bind named `x` there are (indices count elements from the operand's start):
 //!
 //! | accessor | for | what |
 //! |---|---|---|
@@ -89,7 +90,7 @@ pub fn module(binds: &mut [Bind], params: usize, body: &str, facts: &Facts) -> S
         }
     }
     let mut head = String::new();
-    if body.contains("f16(") || body.contains("<f16>") {
+    if binds.iter().any(|b| b.halves) {
         head.push_str("enable f16;\n");
     }
     let blocks = block_words(binds.len(), params) / 4;
@@ -99,11 +100,12 @@ pub fn module(binds: &mut [Bind], params: usize, body: &str, facts: &Facts) -> S
     );
     let mut at = 1;
     for b in binds.iter() {
+        let word = if b.halves { "vec2<f16>" } else { "u32" };
         for w in 0..b.windows {
             let name = &b.name;
             let _ = writeln!(
                 head,
-                "@group(0) @binding({at}) var<storage, read_write> cw_{name}_{w}: array<u32>;"
+                "@group(0) @binding({at}) var<storage, read_write> cw_{name}_{w}: array<{word}>;"
             );
             at += 1;
         }
@@ -163,6 +165,28 @@ fn accessors(k: usize, b: &Bind, facts: &Facts, add: &mut dyn FnMut(String, Stri
         s + "}" + tail
     };
     let load = |i: u32| format!("return cw_{x}_{i}[@];");
+    if b.halves {
+        f("hw", "w: u32", "vec2<f16>", pick(&load, ""));
+        f(
+            "ld",
+            "i: u32",
+            "f32",
+            format!(
+                "let e = i + off_{x}(); let p = hw_{x}(e >> 1u); return f32(select(p.x, p.y, (e & 1u) == 1u));"
+            ),
+        );
+        f(
+            "ld2",
+            "i: u32",
+            "vec2<f32>",
+            format!(
+                "let e = i + off_{x}(); let p = vec2<f32>(hw_{x}(e >> 1u)); if (e & 1u) == 0u {{ return p; }} \
+                 return vec2<f32>(p.y, f32(hw_{x}((e >> 1u) + 1u).x));"
+            ),
+        );
+        four(x, &mut f);
+        return;
+    }
     f("wd", "w: u32", "u32", pick(&load, ""));
     let store = |i: u32| format!("cw_{x}_{i}[@] = v;");
     f("sw", "w: u32, v: u32", "", pick(&store, ""));

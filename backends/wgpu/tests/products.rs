@@ -1,4 +1,4 @@
-//! The product and attention by the adapter's own form: with subgroup functions where it has them.
+//! The product and attention by the adapter's own form: with subgroup functions and halves where it has them.
 
 mod common;
 

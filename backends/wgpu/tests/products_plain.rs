@@ -1,4 +1,4 @@
-//! The product and attention by the forms that use workgroup memory and no subgroups.
+//! The product and attention by the forms that use workgroup memory and no subgroups, halves taken apart as bits.
 
 mod common;
 
@@ -7,9 +7,10 @@ use common::ops::bench::{Bench, Rng};
 
 #[test]
 fn products_by_blocks_in_workgroup_memory() {
-    let Some(us) = common::open(&[("wgpu.subgroups", "off")]) else {
+    let Some(us) = common::open(&[("wgpu.subgroups", "off"), ("wgpu.f16", "off")]) else {
         return;
     };
+    assert_eq!(us.device.attr("wgpu.f16").expect("a counter"), b"0");
     let (cpu, mut r) = (Bench::open(true), Rng(77));
     matmul(&us, &cpu, &mut r);
     attention(&us, &cpu, &mut r);

@@ -3,9 +3,11 @@
 #[path = "../../../engine/tests/common/mod.rs"]
 mod job;
 
-use crossweave_backend_wgpu::Wgpu;
+#[path = "common/adapter.rs"]
+mod adapter;
+
 use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
-use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, RawPlugin, Result};
+use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, Result};
 use crossweave_nn::ModelSpec;
 use std::time::Duration;
 
@@ -63,14 +65,12 @@ fn losses(null: &Plugin, device: &Device, model: &ModelSpec, mut first: impl FnM
 #[test]
 fn gpt2_and_llama_follow_the_cpu_and_compile_nothing_after_the_first_step() {
     let host = HostServices::builder().config("wgpu.devices", "2").build();
-    let raw = RawPlugin::from_static::<Wgpu>(&host).expect("the backend loads");
-    let wgpu = Plugin::new(raw);
+    let Some(wgpu) = adapter::plugin(&host) else {
+        return;
+    };
     let job::World { cpu, null } = job::world();
     for (name, model) in [("gpt2", job::gpt2(2, 0.1)), ("llama", job::llama(2))] {
-        let device = match wgpu.open(0) {
-            Ok(d) => d,
-            Err(e) => return eprintln!("skipped: no adapter ({e})"),
-        };
+        let device = wgpu.open(0).expect("the adapter opens");
         let want = losses(&null, &cpu.open(0).unwrap(), &model, || {});
         let mut made = 0;
         let got = losses(&null, &device, &model, || {

@@ -526,9 +526,9 @@ pub fn forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     binds
         .operand("o", 0, Access::ReadWrite)?
         .operand("lse", 1, Access::ReadWrite)?
-        .operand("q", 2, Access::Read)?
-        .operand("k", 3, Access::Read)?
-        .operand("v", 4, Access::Read)?;
+        .loaded("q", 2)?
+        .loaded("k", 3)?
+        .loaded("v", 4)?;
     Ok(Prepared {
         tier: 2,
         ..Prepared::of(vec![c.pass(
@@ -616,11 +616,11 @@ let ds = select(p * ({} - delta), 0.0, p == 0.0);
     let mut binds = Binds::new(o, facts);
     binds
         .operand("dq", 0, Access::ReadWrite)?
-        .operand("g", 3, Access::Read)?
-        .operand("o", 4, Access::Read)?
-        .operand("q", 5, Access::Read)?
-        .operand("k", 6, Access::Read)?
-        .operand("v", 7, Access::Read)?
+        .loaded("g", 3)?
+        .loaded("o", 4)?
+        .loaded("q", 5)?
+        .loaded("k", 6)?
+        .loaded("v", 7)?
         .operand("lse", 8, Access::Read)?
         .workspace("delta", 0, delta_bytes, DType::F32, Access::ReadWrite)?;
     let first = c.pass(binds, "attention backward q", &body, s.tq, s.h, facts)?;
@@ -714,10 +714,10 @@ let ds = select(p * ({} - z{u}.y), 0.0, p == 0.0);
     binds
         .operand("dk", 1, Access::ReadWrite)?
         .operand("dv", 2, Access::ReadWrite)?
-        .operand("g", 3, Access::Read)?
-        .operand("q", 5, Access::Read)?
-        .operand("k", 6, Access::Read)?
-        .operand("v", 7, Access::Read)?
+        .loaded("g", 3)?
+        .loaded("q", 5)?
+        .loaded("k", 6)?
+        .loaded("v", 7)?
         .operand("lse", 8, Access::Read)?
         .workspace("delta", 0, delta_bytes, DType::F32, Access::Read)?;
     let second = c.pass(binds, "attention backward k v", &body, s.tk, s.hkv, facts)?;

@@ -90,7 +90,7 @@ pub fn embedding_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     let (dy, index) = (input(o, 2, FLOATS)?, input(o, 3, INDEX)?);
     shape(o, 2, &dy, &joined(&index, d))?;
     let positions = index.shape.last().copied().unwrap_or(1);
-    let dpos = optional(o, 1, F32)?.map(|p| dense(o, 1, p)).transpose()?;
+    let dpos = o.layout(1).map(|_| output(o, 1, F32)).transpose()?;
     if let Some(p) = &dpos {
         check_pos(o, p, positions, d)?;
     }

@@ -190,10 +190,10 @@ pub fn matmul(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
     let mut binds = Binds::new(o, facts);
     binds
         .operand("c", 0, Access::ReadWrite)?
-        .operand("a", 1, Access::Read)?
-        .operand("b", 2, Access::Read)?;
+        .loaded("a", 1)?
+        .loaded("b", 2)?;
     if bias.is_some() {
-        binds.operand("bias", 3, Access::Read)?;
+        binds.loaded("bias", 3)?;
     }
     let body = t.fill(&body);
     let pass: Pass = binds.pass("matmul", &body, t.params.clone(), fold(groups, facts)?)?;
@@ -437,4 +437,48 @@ var<workgroup> s_b: array<vec4<f32>, {words}>;
         words = DEPTH * quads,
         threads = side * side,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_abi::{Layout, op};
+
+    const FACTS: Facts = Facts {
+        max_binding: 1 << 27,
+        align: 32,
+        max_storage: 8,
+        workgroup_bytes: 16384,
+        max_invocations: 256,
+        max_groups: 65535,
+        subgroup: None,
+        f16: false,
+        fused: true,
+        naive_matmul: false,
+    };
+
+    #[test]
+    fn halves_are_the_adapters_own_where_it_has_them() {
+        for (dtype, f16) in [
+            (DType::F16, true),
+            (DType::F16, false),
+            (DType::Bf16, true),
+            (DType::F32, true),
+        ] {
+            let l = Layout::contiguous(dtype, &[64, 64]);
+            let layouts = [l, l, l, Layout::contiguous(dtype, &[64])];
+            let params = MatmulParams::default();
+            let o = Op::new(op::MATMUL, &layouts, params.as_bytes(), 0);
+            let facts = Facts { f16, ..FACTS };
+            let made = matmul(&o, &facts).expect("a product");
+            let text = &made.passes[0].wgsl;
+            let native = f16 && dtype == DType::F16;
+            assert_eq!(text.contains("enable f16;"), native, "{text}");
+            for x in ["a", "b", "bias"] {
+                let halves = format!("cw_{x}_0: array<vec2<f16>>");
+                assert_eq!(text.contains(&halves), native, "{text}");
+            }
+            assert!(text.contains("cw_c_0: array<u32>"), "{text}");
+        }
+    }
 }

@@ -9,9 +9,9 @@ mod random;
 mod reduce;
 mod scan;
 mod sort;
-mod view;
 
 use crate::kernel::{Facts, Prepared};
+use crate::view;
 use crossweave_abi::op;
 use crossweave_plugin::{Op, Result};
 

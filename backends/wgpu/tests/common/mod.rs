@@ -5,27 +5,21 @@
 #[path = "../../../../tensor/tests/ops/mod.rs"]
 pub mod ops;
 
+pub mod adapter;
 pub mod forms;
 
-use crossweave_backend_wgpu::Wgpu;
 use crossweave_hal::abi::op;
-use crossweave_hal::{Device, HostServices, Plugin, RawPlugin};
+use crossweave_hal::{Device, HostServices};
 use ops::bench::Bench;
 
-/// Device 0 under this configuration, or a line that says why there is none.
+/// Device 0 under this configuration, where there is an adapter.
 pub fn device(config: &[(&str, &str)]) -> Option<Device> {
     let mut host = HostServices::builder();
     for (k, v) in config {
         host = host.config(*k, *v);
     }
-    let raw = RawPlugin::from_static::<Wgpu>(&host.threads(2).build()).expect("the backend loads");
-    match Plugin::new(raw).open(0) {
-        Ok(d) => Some(d),
-        Err(e) => {
-            eprintln!("skipped: no adapter ({e})");
-            None
-        }
-    }
+    let plugin = adapter::plugin(&host.threads(2).build())?;
+    Some(plugin.open(0).expect("the adapter opens"))
 }
 
 /// A bench on it.

@@ -3,6 +3,7 @@
 use crate::kernel::op_name as name;
 use crossweave_abi::{Layout, op};
 use crossweave_plugin::{Code, DType, Op, Result, fail, unsupported};
+use std::fmt::Debug;
 
 /// The floats of the op table's `f`.
 pub const FLOATS: &[DType] = &[DType::F32, DType::Bf16, DType::F16];
@@ -99,7 +100,7 @@ impl View {
 }
 
 /// The operand's name in the op table, or its group's.
-fn operand(o: &Op<'_>, i: usize) -> String {
+pub fn operand(o: &Op<'_>, i: usize) -> String {
     let n = op::spec(o.id)
         .and_then(|s| s.operands.get(i))
         .and_then(|s| s.split(':').next());
@@ -224,11 +225,14 @@ pub fn dense(o: &Op<'_>, i: usize, v: View) -> Result<View> {
 
 /// Checks that operand `i` has this shape.
 pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[usize]) -> Result<()> {
-    if v.shape != want {
-        return invalid(
-            o,
-            format!("{}: shape {:?}, {want:?} wanted", operand(o, i), v.shape),
-        );
+    same_shape(o, i, &v.shape, want)
+}
+
+/// Checks a shape of operand `i`.
+pub fn same_shape<N: PartialEq + Debug>(o: &Op<'_>, i: usize, is: &[N], want: &[N]) -> Result<()> {
+    if is != want {
+        let who = operand(o, i);
+        return invalid(o, format!("{who}: shape {is:?}, {want:?} wanted"));
     }
     Ok(())
 }
