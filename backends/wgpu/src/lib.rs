@@ -18,7 +18,6 @@ mod reaper;
 mod settings;
 mod stream;
 mod transfer;
-mod view;
 pub mod wgsl;
 
 pub use device::Device;

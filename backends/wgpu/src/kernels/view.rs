@@ -1,8 +1,8 @@
-//! Layouts as kernels see them: [`crate::view`] in numbers that WGSL has, element offsets as WGSL.
+//! Layouts as kernels see them: checked operands in numbers that WGSL has, element offsets as WGSL.
 
 use super::text::Text;
-use crate::view as full;
-pub use crate::view::{F32, FLOATS, INDEX, arity, flags, invalid, refuse};
+use crossweave_plugin::operand as full;
+pub use crossweave_plugin::operand::{F32, FLOATS, INDEX, arity, flags, invalid, refuse};
 use crossweave_plugin::{DType, Op, Result};
 use std::fmt::Write;
 
@@ -113,7 +113,7 @@ fn view(o: &Op<'_>, i: usize, full: full::View) -> Result<View> {
         .map(|(&n, &s)| n.saturating_sub(1) as u128 * s as u128)
         .sum();
     if full.total as u128 > MOST || (full.total > 0 && last >= MOST) {
-        let who = full::operand(o, i);
+        let who = full::named(o, i);
         return refuse(
             o,
             format!("{who}: spans more than 2^31 elements, which indices of 32 bits do not reach"),
@@ -154,7 +154,11 @@ pub fn output(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
 
 /// Checks that operand `i` has this shape.
 pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[u32]) -> Result<()> {
-    full::same_shape(o, i, &v.shape, want)
+    if v.shape != want {
+        let (who, is) = (full::named(o, i), &v.shape);
+        return invalid(o, format!("{who}: shape {is:?}, {want:?} wanted"));
+    }
+    Ok(())
 }
 
 /// Checks that operand `i` has one element for each of `n` rows.
@@ -164,7 +168,7 @@ pub fn per_row(o: &Op<'_>, i: usize, v: &View, n: u32) -> Result<()> {
             o,
             format!(
                 "{}: {} elements, one for each of {n} rows wanted",
-                full::operand(o, i),
+                full::named(o, i),
                 v.total
             ),
         );

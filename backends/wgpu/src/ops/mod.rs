@@ -11,9 +11,8 @@ mod scan;
 mod sort;
 
 use crate::kernel::{Facts, Prepared};
-use crate::view;
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Result};
+use crossweave_plugin::{Op, Result, operand as view};
 
 /// What an op's file exports: answers `Unsupported` without side effects for what it does not do.
 pub type Prepare = fn(op: &Op<'_>, facts: &Facts) -> Result<Prepared>;
