@@ -63,7 +63,7 @@ impl OpRequest {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..at + 4)
         .map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))

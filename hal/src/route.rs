@@ -84,7 +84,6 @@ struct Sum {
     native: u64,
     programs: u64,
     fused: u64,
-    primitives: u64,
     wider: bool,
     host: bool,
     tier: Option<u32>,
@@ -107,7 +106,7 @@ impl Sum {
                 self.native += 1;
                 match op::spec(k.request.id).map(|s| s.class) {
                     _ if k.request.id == op::ELEMENTWISE_PROGRAM => self.programs += 1,
-                    Some(op::Class::Primitive) => self.primitives += 1,
+                    Some(op::Class::Primitive) => {}
                     _ => self.fused += 1,
                 }
                 self.tier = Some(self.tier.map_or(k.tier, |t| t.min(k.tier)));

@@ -3,7 +3,7 @@
 //! Arithmetic is f32 whatever the storage, so that this gives what the op itself would: one rounding, at the end. It is a recipe like any
 //! other. `cast` itself does not go this way: through f32 an integer would be rounded twice; nor does `copy_strided`, which computes nothing.
 
-use crate::kernel::OpRequest;
+use crate::kernel::{OpRequest, u32_at};
 use crate::recipe::{Recipe, RecipeStep, Slot};
 use crossweave_abi as abi;
 use crossweave_abi::{DType, op};
@@ -30,10 +30,7 @@ fn dense(l: &abi::Layout) -> abi::Layout {
         .iter()
         .map(|d| *d as u64)
         .collect();
-    let flags = l.flags & abi::LAYOUT_MAY_ALIAS;
-    let mut wide = abi::Layout::contiguous(DType::F32, &shape);
-    wide.flags |= flags;
-    wide
+    abi::Layout::contiguous(DType::F32, &shape)
 }
 
 /// How the op finds the dense temporary: broadcast dims where it had them.
@@ -51,13 +48,12 @@ fn seen(l: &abi::Layout) -> abi::Layout {
 
 /// Does the op look at what is in operand `i`, which it writes?
 pub(crate) fn reads_written(o: &OpRequest, i: usize) -> bool {
-    let flags = o
-        .params
-        .get(4..8)
-        .map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    let adds = |at: usize| u32_at(&o.params, at) & op::FLAG_ACCUM != 0;
     match o.id {
         // Without the flag the product is written over whatever is there.
-        op::MATMUL => flags & op::FLAG_ACCUM != 0,
+        op::MATMUL => adds(std::mem::offset_of!(op::MatmulParams, flags)),
+        // With it a sum is no mere output, whatever its table row says.
+        op::REDUCE => adds(std::mem::offset_of!(op::ReduceParams, flags)),
         // Which operands a program reads is not in its table row.
         op::ELEMENTWISE_PROGRAM | op::ADAMW => true,
         _ => op::spec(o.id).is_none_or(|s| {
@@ -145,8 +141,8 @@ pub(crate) fn recipe(o: &OpRequest) -> Option<Recipe> {
         if few.numel() > 0 && writes {
             back.extend(cast_back(&mut r.temps, few, all, temp));
         }
+        // A temporary of its own: it shares memory with nothing.
         wide.operands[i] = seen(l);
-        wide.operands[i].flags |= l.flags & abi::LAYOUT_MAY_ALIAS;
         slots.push(temp);
     }
     r.steps.push(RecipeStep::Launch {

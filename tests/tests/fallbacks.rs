@@ -115,6 +115,12 @@ fn ops(t: DType) -> Vec<(&'static str, OpRequest, Vec<u8>)> {
         step: 3,
         ..Default::default()
     };
+    let sum = |flags: u32| op::ReduceParams {
+        kind: op::reduce::SUM,
+        axes: 1 << 1,
+        flags,
+        ..Default::default()
+    };
     let row = Layout::strided(t, &[4, 3], &[0, 1]);
     let rows = op::IndexParams::default();
     let index = Layout::contiguous(DType::I32, &[5]);
@@ -143,6 +149,20 @@ fn ops(t: DType) -> Vec<(&'static str, OpRequest, Vec<u8>)> {
                 op::MATMUL,
                 &[of(&[4, 5]), of(&[4, 6]), transposed, Layout::ABSENT],
                 add.as_bytes(),
+            ),
+            vec![],
+        ),
+        (
+            "reduce",
+            OpRequest::new(op::REDUCE, &[of(&[4, 1]), slice], sum(0).as_bytes()),
+            vec![],
+        ),
+        (
+            "reduce that adds",
+            OpRequest::new(
+                op::REDUCE,
+                &[of(&[4, 1]), of(&[4, 6])],
+                sum(op::FLAG_ACCUM).as_bytes(),
             ),
             vec![],
         ),
@@ -224,6 +244,158 @@ fn ops(t: DType) -> Vec<(&'static str, OpRequest, Vec<u8>)> {
             vec![],
         ),
     ]
+}
+
+/// An op, the buffers its operands are in (type and elements), and where: buffer and first element.
+struct Packed {
+    name: &'static str,
+    op: OpRequest,
+    buffers: Vec<(DType, u64)>,
+    places: Vec<(usize, u64)>,
+}
+
+/// Runs an op on operands that are parts of buffers, and answers the buffers.
+fn run_packed(device: &Device, p: &Packed) -> (RouteKind, Vec<Vec<u8>>) {
+    let stream = device.stream("test", 0).expect("a stream");
+    let kernel = device
+        .prepare(&p.op, &NoDecompose)
+        .unwrap_or_else(|e| panic!("{e}"));
+    let buffers: Vec<_> = p
+        .buffers
+        .iter()
+        .enumerate()
+        .map(|(i, (t, n))| {
+            let l = Layout::contiguous(*t, &[*n]);
+            let b = device
+                .alloc(&stream, l.extent_bytes(), Tag::Activation)
+                .expect("memory");
+            stream
+                .write(b.all(), &values(&l, 7 + i as u32))
+                .expect("values");
+            b
+        })
+        .collect();
+    let operands: Vec<_> = p
+        .op
+        .operands
+        .iter()
+        .zip(&p.places)
+        .map(|(l, (b, at))| Some(buffers[*b].region(p.buffers[*b].0.bytes(*at), l.extent_bytes())))
+        .collect();
+    for _ in 0..2 {
+        stream
+            .launch(&kernel, &operands, &[])
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
+    let read = |b: &crossweave_hal::Buffer| {
+        let mut bytes = vec![0; b.bytes() as usize];
+        stream.read(b.all(), &mut bytes).expect("bytes");
+        bytes
+    };
+    (kernel.explain().route, buffers.iter().map(read).collect())
+}
+
+/// Ops whose operands lie in one another's gaps, side by side, or on one another.
+fn packed(t: DType) -> Vec<Packed> {
+    let none = op::NoParams::default();
+    let half = Layout::strided(t, &[4, 3], &[6, 1]);
+    let dense = Layout::contiguous(t, &[4, 3]);
+    // q, k and v of one matrix, and their gradients of another: [B, T, 3, H, D].
+    let (b, s, h, d) = (2u64, 5u64, 2u64, 4u64);
+    let line = (3 * h * d) as i64;
+    let head = |shape: &[u64]| Layout::strided(t, shape, &[s as i64 * line, line, d as i64, 1]);
+    let (qkv, o) = (head(&[b, s, h, d]), Layout::contiguous(t, &[b, s, h, d]));
+    let all = b * s * 3 * h * d;
+    let attention = op::AttentionParams {
+        flags: op::FLAG_CAUSAL,
+        ..Default::default()
+    };
+    let add = op::KindParams {
+        kind: op::binary::ADD,
+        ..Default::default()
+    };
+    vec![
+        Packed {
+            name: "swiglu_bwd",
+            op: OpRequest::new(
+                op::SWIGLU_BWD,
+                &[half, half, dense, half, half],
+                none.as_bytes(),
+            ),
+            buffers: vec![(t, 24), (t, 12), (t, 24)],
+            places: vec![(0, 0), (0, 3), (1, 0), (2, 3), (2, 0)],
+        },
+        Packed {
+            name: "attention_bwd",
+            op: OpRequest::new(
+                op::ATTENTION_BWD,
+                &[
+                    qkv,
+                    qkv,
+                    qkv,
+                    o,
+                    o,
+                    qkv,
+                    qkv,
+                    qkv,
+                    Layout::contiguous(DType::F32, &[b, h, s]),
+                ],
+                attention.as_bytes(),
+            ),
+            buffers: vec![
+                (t, all),
+                (t, o.numel()),
+                (t, o.numel()),
+                (t, all),
+                (DType::F32, b * h * s),
+            ],
+            places: vec![
+                (0, 0),
+                (0, h * d),
+                (0, 2 * h * d),
+                (1, 0),
+                (2, 0),
+                (3, 0),
+                (3, h * d),
+                (3, 2 * h * d),
+                (4, 0),
+            ],
+        },
+        // Side by side without a gap, and what comes out of one half over what went in.
+        Packed {
+            name: "binary in place",
+            op: OpRequest::new(op::BINARY, &[dense, dense, dense], add.as_bytes()),
+            buffers: vec![(t, 30)],
+            places: vec![(0, 3), (0, 3), (0, 15)],
+        },
+    ]
+}
+
+#[test]
+fn operands_that_share_a_buffer_keep_what_the_others_wrote() {
+    let native = cpu(None);
+    for t in [DType::F32, DType::Bf16] {
+        for p in packed(t) {
+            let (way, want) = run_packed(&native, &p);
+            assert_eq!(way, RouteKind::Native);
+            let poor = cpu(Some("all"));
+            poor.allow_host_ops(&cpu(None));
+            let (way, got) = run_packed(&poor, &p);
+            assert_eq!(way, RouteKind::Host, "{}", p.name);
+            assert!(want == got, "{} {} on the host", p.name, t.name());
+        }
+    }
+    for p in packed(DType::Bf16) {
+        let (_, want) = run_packed(&native, &p);
+        let poor = cpu(Some(&format!("{}:bf16", p.op.name())));
+        let (way, got) = run_packed(&poor, &p);
+        assert_eq!(way, RouteKind::Wider, "{}", p.name);
+        for (i, (t, _)) in p.buffers.iter().enumerate() {
+            let (x, y) = (to_f32(&want[i], t.id()), to_f32(&got[i], t.id()));
+            let close = |(x, y): (&f32, &f32)| (x - y).abs() <= x.abs().max(1e-2) / 64.0;
+            assert!(x.iter().zip(&y).all(close), "{}: {x:?} and {y:?}", p.name);
+        }
+    }
 }
 
 fn to_f32(bytes: &[u8], dtype: u32) -> Vec<f32> {

@@ -241,10 +241,9 @@ impl Row {
 
 /// Copies and fills that are no part of an op.
 pub fn moves(counts: &Counts) -> Value {
-    let mut all: BTreeMap<MoveKind, (u64, u64)> =
-        counts.moves.iter().map(|(k, v)| (*k, *v)).collect();
+    let all: BTreeMap<MoveKind, (u64, u64)> = counts.moves.iter().map(|(k, v)| (*k, *v)).collect();
     let one = |(k, (n, bytes)): (MoveKind, (u64, u64))| json!({"kind": k.name(), "calls": n, "bytes": bytes});
-    Value::Array(std::mem::take(&mut all).into_iter().map(one).collect())
+    Value::Array(all.into_iter().map(one).collect())
 }
 
 /// Sums of a step.
