@@ -18,6 +18,7 @@ mod census;
 mod compare;
 mod device;
 mod fault;
+mod fields;
 mod lacks;
 mod object;
 mod ops;

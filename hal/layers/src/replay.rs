@@ -1,6 +1,7 @@
 //! A recorded run on another plugin: the same calls, a thread for each device, and what comes back held against what came back then.
 
 use crate::compare::{Compare, differs};
+use crate::fields::{bytes_of, list, number, word};
 use crate::tape::Recording;
 use crossweave_abi as abi;
 use crossweave_abi::{Handle, Status, Str};
@@ -120,6 +121,7 @@ pub fn replay(
         let mut lane = Lane {
             s: &shared,
             report: Report::default(),
+            scratch: HashMap::new(),
         };
         for (i, c) in calls {
             if shared.stop.load(Ordering::Acquire) {
@@ -215,32 +217,8 @@ impl Shared<'_> {
 struct Lane<'a> {
     s: &'a Shared<'a>,
     report: Report,
-}
-
-fn number<T: TryFrom<i64>>(v: &Value) -> Result<T, String> {
-    let n = v
-        .as_i64()
-        .or_else(|| v.as_u64().map(|n| n as i64))
-        .ok_or_else(|| format!("{v} is no number"))?;
-    T::try_from(n).map_err(|_| format!("{n} is out of range"))
-}
-
-fn word(v: &Value) -> Result<u64, String> {
-    v.as_u64().ok_or_else(|| format!("{v} is no number"))
-}
-
-fn bytes_of(v: &Value) -> Result<Vec<u8>, String> {
-    let t = v.as_str().ok_or("bytes are missing")?.as_bytes();
-    let digit = |c: u8| {
-        (c as char)
-            .to_digit(16)
-            .map(|d| d as u8)
-            .ok_or("bytes are no hexadecimal digits")
-    };
-    t.chunks(2)
-        .map(|p| Ok(digit(p[0])? << 4 | digit(*p.get(1).ok_or("half a byte")?)?))
-        .collect::<Result<_, &str>>()
-        .map_err(Into::into)
+    /// By the number of a stream: workspaces this plugin needs beyond the recorded ones, handle and bytes, the largest last.
+    scratch: HashMap<u64, Vec<(usize, u64)>>,
 }
 
 macro_rules! slot {
@@ -426,6 +404,10 @@ impl Lane<'_> {
                 }
                 "stream_destroy" => {
                     slot!(p, device, stream_destroy)(self.take(c, What::Stream)?);
+                    // What ran on the stream is over: nothing uses its workspaces any more.
+                    for (h, _) in self.scratch.remove(&word(&c["of"])?).into_iter().flatten() {
+                        slot!(p, device, mem_free)(h as Handle);
+                    }
                     abi::OK
                 }
                 "stream_sync" => {
@@ -516,11 +498,12 @@ impl Lane<'_> {
                         dynamic.as_ptr().cast()
                     };
                     let op = self.s.find(&c["of"], What::Op)?;
+                    let on = stream()?;
                     let workspace = self.workspace(c, op.bytes)?;
                     let f = slot!(p, ops, op_launch);
                     f(
                         op.handle as Handle,
-                        stream()?,
+                        on,
                         spans.as_ptr(),
                         spans.len() as u32,
                         workspace,
@@ -546,18 +529,34 @@ impl Lane<'_> {
     }
 
     /// The recorded workspace, where it is enough for what this plugin has planned.
-    fn workspace(&self, c: &Value, planned: u64) -> Result<abi::Span, String> {
+    fn workspace(&mut self, c: &Value, planned: u64) -> Result<abi::Span, String> {
         let span = self.span(&c["workspace"])?;
         if span.bytes >= planned {
             return Ok(span);
         }
-        // The recorded plugin needed less. The memory stays until the process ends: the call may still run when its device closes.
+        // The recorded plugin needed less. Calls of one stream run one after another and share; what is too small is still in use, and
+        // goes with the stream. Each is twice the last, so that all of them are as much as two of the largest.
+        let stream = word(&c["stream"])?;
+        let last = self
+            .scratch
+            .get(&stream)
+            .and_then(|all| all.last().copied());
+        if let Some((h, _)) = last.filter(|(_, bytes)| *bytes >= planned) {
+            return Ok(abi::Span {
+                mem: h as Handle,
+                offset: 0,
+                bytes: planned,
+            });
+        }
+        let bytes = last.map_or(planned, |(_, b)| planned.max(b.saturating_mul(2)));
         let f = slot!(self.s.plugin, device, mem_alloc);
         let (mut h, mut e) = (std::ptr::null_mut(), abi::Error::new());
         let device = self.handle(&c["d"], What::Device)?;
         // SAFETY: the device is alive; both pointers live for the call.
-        let s = unsafe { f(device, abi::MEM_DEVICE, planned, 256, &mut h, &mut e) };
+        let s = unsafe { f(device, abi::MEM_DEVICE, bytes, 256, &mut h, &mut e) };
         told("mem_alloc of a workspace", s, &e)?;
+        let all = self.scratch.entry(stream).or_default();
+        all.push((h as usize, bytes));
         Ok(abi::Span {
             mem: h,
             offset: 0,
@@ -788,8 +787,4 @@ impl Lane<'_> {
         }
         Ok(())
     }
-}
-
-fn list(v: &Value) -> impl Iterator<Item = &Value> {
-    v.as_array().into_iter().flatten()
 }

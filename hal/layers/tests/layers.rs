@@ -4,7 +4,8 @@ mod common;
 
 use common::{cpu, host, matmul, program, run, within};
 use crossweave_backend_null::Null;
-use crossweave_hal::{Code, NoDecompose, Plugin, RawPlugin, Tag};
+use crossweave_hal::abi::{Layout, op};
+use crossweave_hal::{Code, DType, NoDecompose, OpRequest, Plugin, RawPlugin, Tag};
 use crossweave_layers::{
     Census, Compare, Fault, Lacks, MoveKind, Record, Recording, Throttle, Trace, Validate, replay,
     wrap,
@@ -167,6 +168,55 @@ fn a_recording_replays_and_tells_what_differs() {
     )
     .unwrap_err();
     assert!(e.contains("fill") && e.contains("fails on purpose"), "{e}");
+}
+
+#[test]
+fn a_replay_gives_back_the_workspaces_the_recorded_plugin_did_not_need() {
+    let program = |raw: RawPlugin| -> crossweave_hal::Result<u64> {
+        let device = Plugin::new(raw).open(0)?;
+        let stream = device.stream("s", 0)?;
+        let mut most = 0;
+        // The second needs more than the first.
+        for t in [16u64, 64] {
+            let (x, lse) = (
+                Layout::contiguous(DType::F32, &[1, t, 2, 8]),
+                Layout::contiguous(DType::F32, &[1, 2, t]),
+            );
+            let params = op::AttentionParams::default();
+            let operands = [x, x, x, x, x, x, x, x, lse];
+            let request = OpRequest::new(op::ATTENTION_BWD, &operands, params.as_bytes());
+            let kernel = device.prepare(&request, &NoDecompose)?;
+            let alloc = |l: &Layout| device.alloc(&stream, l.extent_bytes(), Tag::Activation);
+            let all: Vec<_> = operands
+                .iter()
+                .map(alloc)
+                .collect::<crossweave_hal::Result<_>>()?;
+            for b in &all {
+                stream.fill(b.all(), 0, 4)?;
+            }
+            let spans: Vec<_> = all.iter().map(|b| Some(b.all())).collect();
+            for _ in 0..3 {
+                stream.launch(&kernel, &spans, &[])?;
+            }
+            assert!(kernel.explain().workspace >= most);
+            most = kernel.explain().workspace;
+        }
+        stream.sync(None)?;
+        Ok(most)
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("calls");
+    let null = RawPlugin::from_static::<Null>(&host()).unwrap();
+    let raw = wrap(null, &host(), Box::new(Record::to(&path).unwrap()));
+    assert_eq!(program(raw).unwrap(), 0, "the device of nothing needs none");
+    assert!(program(cpu()).unwrap() > 0, "or this test asks nothing");
+    let r = Recording::read(&path, false).unwrap();
+    let validated = within(Validate::default());
+    let report = replay(&r, &validated, Compare::Bits).unwrap();
+    assert_eq!(report.calls["op_launch"], 6);
+    // A handle left when the device was closed is told by the next call.
+    let left = Plugin::new(validated).device_count();
+    assert!(left.is_ok(), "{}", left.unwrap_err());
 }
 
 #[test]

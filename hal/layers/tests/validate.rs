@@ -235,6 +235,25 @@ fn memory_freed_under_queued_work_is_told_and_waited_for_work_is_not() {
         &["mem_free", "freed while stream", "nothing has waited"],
     );
     ok().expect("told once");
+    // The stream was waited for then, not for ever.
+    let late = c.mem(d, 64);
+    c.copy(s, span(late, 0, 8), span(m, 0, 8)).expect("a copy");
+    c.free(late);
+    told(ok(), &["mem_free", "freed while stream"]);
+    ok().expect("told once");
+    // A stream that is gone uses nothing.
+    let (t, n) = (c.stream(d), c.mem(d, 64));
+    c.copy(t, span(n, 0, 8), span(m, 0, 8)).expect("a copy");
+    c.sync(t).expect("done");
+    // SAFETY: made above, destroyed once.
+    unsafe {
+        c.0.device
+            .as_ref()
+            .and_then(|t| t.stream_destroy)
+            .expect("a slot")(t)
+    };
+    c.free(n);
+    ok().expect("it is gone");
     let n = c.mem(d, 64);
     c.copy(s, span(n, 0, 8), span(m, 0, 8)).expect("a copy");
     c.sync(s).expect("done");

@@ -242,7 +242,8 @@ impl Validate {
                 }
                 st.order.forget_mem(mem.id());
             }
-            Call::StreamDestroy { stream } => st.order.waited(stream.id()),
+            Call::StreamDestroy { stream } => st.order.forget_stream(stream.id()),
+            Call::EventDestroy { event } => st.order.forget_event(event.id()),
             Call::CommDestroy { comm } => st.groups.left(comm),
             _ => {}
         }

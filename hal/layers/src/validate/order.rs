@@ -138,9 +138,25 @@ impl Order {
         open.min()
     }
 
-    /// A stream has been waited for, whatever it ended with, or is gone with what was queued.
+    /// A stream has been waited for, whatever it ended with. What is enqueued from now on has not.
     pub fn waited(&mut self, stream: u64) {
-        self.pass(stream, u64::MAX);
+        let calls = self.streams.get(&stream).map_or(0, |s| s.calls);
+        self.pass(stream, calls);
+    }
+
+    /// A stream is gone with what was queued on it.
+    pub fn forget_stream(&mut self, stream: u64) {
+        self.waited(stream);
+        self.streams.remove(&stream);
+        self.waiting.remove(&stream);
+        self.uses.values_mut().for_each(|by| {
+            by.remove(&stream);
+        });
+        self.events.retain(|_, (of, _)| *of != stream);
+    }
+
+    pub fn forget_event(&mut self, event: u64) {
+        self.events.remove(&event);
     }
 
     pub fn forget_mem(&mut self, mem: u64) {
@@ -148,7 +164,9 @@ impl Order {
     }
 
     pub fn forget_device(&mut self, device: u64) {
-        self.streams.retain(|_, s| s.device != device);
+        let of = |(id, s): (&u64, &Stream)| (s.device == device).then_some(*id);
+        let gone: Vec<u64> = self.streams.iter().filter_map(of).collect();
+        gone.into_iter().for_each(|s| self.forget_stream(s));
     }
 
     /// A wait for a stream begins: what is enqueued by then will have been passed.
