@@ -8,7 +8,7 @@ use crossweave_abi as abi;
 use crossweave_abi::{RangeFn, SpawnFn, Status, Str};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,8 @@ struct Inner {
     started: AtomicU64,
     running: Arc<AtomicUsize>,
     faults: Mutex<BTreeMap<String, u32>>,
+    /// Is any fault set? Plugins pass fault points in their launches: without one they cost a load.
+    armed: AtomicBool,
     /// Names of the places that asked, where somebody wants to know them.
     asked: Option<Mutex<BTreeSet<String>>>,
     origin: Instant,
@@ -145,6 +147,7 @@ impl HostBuilder {
             started: AtomicU64::new(0),
             running: Arc::default(),
             faults: Mutex::default(),
+            armed: AtomicBool::new(false),
             asked: self.record_faults.then(Mutex::default),
             origin: Instant::now(),
         }))
@@ -199,7 +202,12 @@ impl HostServices {
 
     /// Makes the named place of a plugin fail with `value` (0 = no longer). For the conformance kit and tests.
     pub fn set_fault(&self, name: impl Into<String>, value: u32) {
-        lock(&self.0.faults).insert(name.into(), value);
+        let mut faults = lock(&self.0.faults);
+        match value {
+            0 => faults.remove(&name.into()),
+            v => faults.insert(name.into(), v),
+        };
+        self.0.armed.store(!faults.is_empty(), Ordering::Release);
     }
 
     /// Names of the fault points passed so far, in order of the name; empty unless [`HostBuilder::record_faults`] was asked for.
@@ -430,7 +438,12 @@ unsafe extern "C" fn now_ns(ctx: *mut c_void) -> u64 {
 
 unsafe extern "C" fn fault_point(ctx: *mut c_void, name: Str) -> u32 {
     // SAFETY: as `log`.
-    let (s, name) = unsafe { (services(ctx), name.as_str()) };
+    let s = unsafe { services(ctx) };
+    if s.asked.is_none() && !s.armed.load(Ordering::Acquire) {
+        return 0;
+    }
+    // SAFETY: as `log`.
+    let name = unsafe { name.as_str() };
     if let (Some(asked), Some(n)) = (&s.asked, name)
         && !lock(asked).contains(n)
     {
@@ -514,8 +527,19 @@ mod tests {
         host.set_fault("null.copy", 7);
         // SAFETY: our own table.
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.copy")) }, 7);
+        // SAFETY: our own table.
+        assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.fill")) }, 0);
+        host.set_fault("null.fill", 8);
         host.set_fault("null.copy", 0);
         // SAFETY: our own table.
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.copy")) }, 0);
+        // SAFETY: our own table.
+        assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.fill")) }, 8);
+        assert!(host.fault_points().is_empty(), "nobody asked for the names");
+        // Who wants the names gets those of places at which nothing is set too.
+        let host = HostServices::builder().record_faults().build();
+        // SAFETY: our own table.
+        assert_eq!(unsafe { fault_point(host.table().ctx, Str::new("x")) }, 0);
+        assert_eq!(host.fault_points(), ["x"]);
     }
 }
