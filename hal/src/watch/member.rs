@@ -56,15 +56,7 @@ pub(crate) struct Mark {
 impl Mark {
     /// Its rank aborts it: on record before the others can be told of it by the plugin.
     pub fn aborted(&self) {
-        if self
-            .at
-            .seat
-            .group_word(self.entry, GroupWord::Key)
-            .load(Acquire)
-            == self.key
-        {
-            self.at.seat.abort(self.entry);
-        }
+        self.at.seat.abort(self.entry, self.key);
     }
 }
 

@@ -584,8 +584,13 @@ impl Seat {
     pub fn aborts(&self) -> bool {
         (0..GROUPS).any(|e| self.group_life(e) == Life::Aborted)
     }
-    /// Its own rank gives the communicator up: it asks for nothing more, and is told nothing less.
-    pub fn abort(&self, entry: usize) {
+    /// Its own rank gives the communicator of this key up: it asks for nothing more, and is told nothing less. Nothing where another
+    /// communicator has the place by now; under the lock that it would take the place with, so that it cannot come between.
+    pub fn abort(&self, entry: usize, key: u64) {
+        let _book = self.book();
+        if self.group_word(entry, GroupWord::Key).load(SeqCst) != key {
+            return;
+        }
         let state = self.group_word(entry, GroupWord::State);
         if state.compare_exchange(1, 4, SeqCst, SeqCst).is_ok() {
             self.words[CHANGES].fetch_add(1, SeqCst);
@@ -728,6 +733,22 @@ mod tests {
             s.join(9999, "g", 4, 0).is_none(),
             "all places are taken by living ones"
         );
+    }
+
+    #[test]
+    fn an_abort_that_comes_late_leaves_whoever_has_the_place_by_then_alone() {
+        let s = seat();
+        for key in 1..=GROUPS as u64 {
+            s.join(key, "g", 4, 0).unwrap();
+        }
+        let (entry, _) = s.find(3, 0).unwrap();
+        s.leave(entry);
+        let (again, _) = s.join(5000, "g", 4, 0).unwrap();
+        assert_eq!(again, entry);
+        s.abort(entry, 3);
+        assert_eq!(s.group_life(entry), Life::Live);
+        s.abort(entry, 5000);
+        assert_eq!(s.group_life(entry), Life::Aborted);
     }
 
     #[test]
