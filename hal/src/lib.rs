@@ -20,6 +20,7 @@ mod comm_desc;
 mod device;
 pub mod error;
 pub mod explore;
+pub mod file;
 pub mod header;
 pub mod host;
 mod hostop;

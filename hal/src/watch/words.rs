@@ -32,11 +32,11 @@ impl Words {
         let mut how = OpenOptions::new();
         let file = how.read(true).write(true).create_new(true).open(path)?;
         // Room is taken now: a page that a full file system cannot give would end the process when it is first touched.
-        // SAFETY: an open file of ours, and a length.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len as i64 * 8) } {
-            0 => map(Some(&file), len),
-            code => Err(io::Error::from_raw_os_error(code)),
-        }
+        let made = crate::file::reserve(&file, len as u64 * 8);
+        made.and_then(|()| map(Some(&file), len)).inspect_err(|_| {
+            // Nobody is to find a record that nobody writes.
+            let _ = std::fs::remove_file(path);
+        })
     }
 
     /// Memory another process has created.

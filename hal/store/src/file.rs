@@ -1,6 +1,7 @@
 //! A file of blocks: reserved whole when it is made, open twice (past the page cache and through it), without a name once it is open.
 
 use crate::{ALIGN, Error, Folder, Result};
+use crossweave_hal::file::reserve;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -53,6 +54,7 @@ impl BlockFile {
         let direct = if direct { open_direct(&path) } else { None };
         // From here on the space belongs to the descriptors: it is given back however the process ends.
         std::fs::remove_file(&path).map_err(fail("cannot unlink the open file"))?;
+        // A full disk is said before a step has begun.
         reserve(&buffered, bytes).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => Error::Full {
                 file: path.clone(),
@@ -114,21 +116,4 @@ fn open_direct(path: &Path) -> Option<File> {
 #[cfg(not(target_os = "linux"))]
 fn open_direct(_: &Path) -> Option<File> {
     None
-}
-
-/// Takes the space now, so that a full disk is said before a step has begun.
-fn reserve(file: &File, bytes: u64) -> std::io::Result<()> {
-    let len = i64::try_from(bytes).map_err(|_| std::io::Error::from_raw_os_error(libc::EFBIG))?;
-    #[cfg(target_os = "linux")]
-    loop {
-        // SAFETY: the descriptor is open; the call touches no memory of ours.
-        match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, len) } {
-            0 => return Ok(()),
-            libc::EINTR => continue,
-            // A file system that cannot reserve: a full disk is then said by the write that meets it.
-            libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => break,
-            code => return Err(std::io::Error::from_raw_os_error(code)),
-        }
-    }
-    file.set_len(len as u64)
 }
