@@ -201,7 +201,9 @@ typedef struct cw_device_api {
   void (*device_close)(cw_device dev);
   /* Describes it; mem_free is a current reading. kit: abi, mem */
   cw_status (*device_info)(cw_device dev, cw_device_info *out, cw_error *err);
-  /* (opt) A vendor attribute by key. cap 0 asks for the length. UNSUPPORTED: unknown key. kit: abi */
+  /* (opt) A vendor attribute by key. cap 0 asks for the length. UNSUPPORTED: unknown key. The host asks for two, as text without a NUL,
+   * and takes UNSUPPORTED for "yes": "collective.ready", "yes" or a sentence that says what is missing; "collective.shares_device", "no"
+   * where ranks of one group must be on different devices. Otherwise ranks go through pinned memory and another's collectives. kit: abi */
   cw_status (*device_attr)(cw_device dev, cw_str key, void *out, uint64_t cap, uint64_t *len, cw_error *err);
   /* Uninitialised memory of CW_MEM_*; align 0 = the device's own. May block in the driver. UNSUPPORTED: kind; OOM. kit: mem */
   cw_status (*mem_alloc)(cw_device dev, uint32_t kind, uint64_t bytes, uint64_t align, cw_mem *out, cw_error *err);
