@@ -136,8 +136,7 @@ impl Key {
         RouteLine {
             kind: self.kind,
             dtype: self.dtype.name(),
-            reduce: ["", "sum", "prod", "min", "max", "avg", "premul_sum"]
-                [self.reduce.min(6) as usize],
+            reduce: abi::red_name(self.reduce).unwrap_or(""),
             below_bytes: self.below(),
             route: match route {
                 Ok(r) => Ok(*r),

@@ -263,19 +263,20 @@ fn set_reduce(d: &mut abi::CollDesc, op: Reduce) {
 }
 
 pub(crate) fn kind_name(c: &Collective<'_>) -> &'static str {
-    match c {
-        Collective::AllReduce { .. } => "all_reduce",
-        Collective::ReduceScatter { .. } => "reduce_scatter",
-        Collective::AllGather { .. } => "all_gather",
-        Collective::Broadcast { .. } => "broadcast",
-        Collective::Reduce { .. } => "reduce",
-        Collective::AllToAll { .. } => "all_to_all",
-        Collective::AllToAllV { .. } => "all_to_all_v",
-        Collective::AllGatherV { .. } => "all_gather_v",
-        Collective::Send { .. } => "send",
-        Collective::Recv { .. } => "recv",
-        Collective::Barrier => "barrier",
-    }
+    let kind = match c {
+        Collective::AllReduce { .. } => abi::COLL_ALL_REDUCE,
+        Collective::ReduceScatter { .. } => abi::COLL_REDUCE_SCATTER,
+        Collective::AllGather { .. } => abi::COLL_ALL_GATHER,
+        Collective::Broadcast { .. } => abi::COLL_BROADCAST,
+        Collective::Reduce { .. } => abi::COLL_REDUCE,
+        Collective::AllToAll { .. } => abi::COLL_ALL_TO_ALL,
+        Collective::AllToAllV { .. } => abi::COLL_ALL_TO_ALL_V,
+        Collective::AllGatherV { .. } => abi::COLL_ALL_GATHER_V,
+        Collective::Send { .. } => abi::COLL_SEND,
+        Collective::Recv { .. } => abi::COLL_RECV,
+        Collective::Barrier => abi::COLL_BARRIER,
+    };
+    abi::coll_name(kind).unwrap_or("unknown")
 }
 
 pub(crate) fn uses<'a>(c: &Collective<'a>) -> [Option<(&'a Buffer, bool)>; 2] {

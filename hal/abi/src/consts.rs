@@ -1,4 +1,4 @@
-//! Every numeric constant of the ABI, as the header spells them (without the `CW_` prefix).
+//! Every numeric constant of the ABI, as the header spells them (without the `CW_` prefix), and the names of collectives.
 
 /// Status of a call: zero is success, positive is a state, negative is an error.
 pub type Status = i32;
@@ -96,5 +96,39 @@ pub const RED_MAX: u32 = 4;
 pub const RED_AVG: u32 = 5;
 /// `x * scale` before the sum.
 pub const RED_PREMUL_SUM: u32 = 6;
+
+/// Names of the collective kinds, from [`COLL_ALL_REDUCE`] on: as ledgers, configurations and messages have them.
+pub const COLL_NAMES: [&str; 11] = [
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "all_to_all_v",
+    "all_gather_v",
+    "send",
+    "recv",
+    "barrier",
+];
+/// Names of the reduce operators, from [`RED_SUM`] on.
+pub const RED_NAMES: [&str; 6] = ["sum", "prod", "min", "max", "avg", "premul_sum"];
+
+/// Name of a collective kind.
+pub fn coll_name(kind: u32) -> Option<&'static str> {
+    COLL_NAMES.get(kind.checked_sub(1)? as usize).copied()
+}
+
+/// Collective kind of a name.
+pub fn coll_by_name(name: &str) -> Option<u32> {
+    let at = COLL_NAMES.iter().position(|n| *n == name)?;
+    Some(at as u32 + 1)
+}
+
+/// Name of a reduce operator.
+pub fn red_name(reduce: u32) -> Option<&'static str> {
+    RED_NAMES.get(reduce.checked_sub(1)? as usize).copied()
+}
+
 /// `CollDesc::flags`: sum 16-bit floats in f32 and round once.
 pub const COLLF_ACC_F32: u32 = 1;

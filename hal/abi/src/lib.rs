@@ -1,4 +1,4 @@
-//! The Rust mirror of `hal/include/crossweave_plugin.h`: layouts, ids and the op table, and no logic beyond rule R1's reading of sized structs.
+//! The Rust mirror of `hal/include/crossweave_plugin.h`: layouts, ids, names and the op table, and no logic beyond rule R1's reading of sized structs.
 //!
 //! The header is the contract; this crate says the same in Rust. Sizes and offsets are asserted at compile time here, and
 //! `abi/v1.lock` freezes every field, signature and constant (see `tests/lock.rs` in `crossweave-hal`). Function pointers are

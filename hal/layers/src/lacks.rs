@@ -3,7 +3,7 @@
 
 use crate::call::{Call, OpFacts, collective_name};
 use crate::wrap::Layer;
-use crossweave_abi::{CollDesc, DType, Status, op};
+use crossweave_abi::{CollDesc, DType, Status, coll_by_name, op};
 use crossweave_plugin::{Code, Error, Result};
 
 /// One hidden cell: an op or all of a class, in one type or in all.
@@ -49,7 +49,7 @@ impl Lacks {
             let what = match name {
                 "all" => What::All,
                 "fused" => What::Fused,
-                _ => match (op::by_name(name), collective(name)) {
+                _ => match (op::by_name(name), coll_by_name(name)) {
                     (Some(s), _) => What::Op(s.id),
                     (None, Some(kind)) => What::Collective(kind),
                     (None, None) => return Err(no_op(name)),
@@ -100,11 +100,6 @@ fn no_op(name: &str) -> String {
             "no op is called {name:?}; names are those of crossweave_ops.h and of collectives, or fused, or all"
         ),
     }
-}
-
-/// The kind of a collective's name.
-fn collective(name: &str) -> Option<u32> {
-    (1..=u32::from(u8::MAX)).find(|k| collective_name(*k) == name)
 }
 
 fn hidden(name: &str) -> Result<Status> {

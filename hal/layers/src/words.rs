@@ -85,9 +85,7 @@ impl Calls {
             && first.starts_with(|c: char| c.is_ascii_alphabetic())
         {
             let known = match slot {
-                "launch" | "comm_query" => {
-                    (1..=11).any(|k| crate::call::collective_name(k) == *first)
-                }
+                "launch" | "comm_query" => crossweave_abi::coll_by_name(first).is_some(),
                 _ => crossweave_abi::op::by_name(first).is_some(),
             };
             if !known {

@@ -204,20 +204,7 @@ impl Print {
 
 /// Name of a kind, as in the ledger.
 pub(super) fn kind_name(kind: u32) -> &'static str {
-    match kind {
-        abi::COLL_ALL_REDUCE => "all_reduce",
-        abi::COLL_REDUCE_SCATTER => "reduce_scatter",
-        abi::COLL_ALL_GATHER => "all_gather",
-        abi::COLL_BROADCAST => "broadcast",
-        abi::COLL_REDUCE => "reduce",
-        abi::COLL_ALL_TO_ALL => "all_to_all",
-        abi::COLL_ALL_TO_ALL_V => "all_to_all_v",
-        abi::COLL_ALL_GATHER_V => "all_gather_v",
-        abi::COLL_SEND => "send",
-        abi::COLL_RECV => "recv",
-        abi::COLL_BARRIER => "barrier",
-        _ => "unknown",
-    }
+    abi::coll_name(kind).unwrap_or("unknown")
 }
 
 impl Op {

@@ -6,32 +6,13 @@ use crossweave_plugin::{Code, Coll, CollShape, Result, Span, fail, unsupported};
 
 /// Names of the kinds, for messages.
 pub(super) fn kind_name(kind: u32) -> &'static str {
-    match kind {
-        COLL_ALL_REDUCE => "all_reduce",
-        COLL_REDUCE_SCATTER => "reduce_scatter",
-        COLL_ALL_GATHER => "all_gather",
-        COLL_BROADCAST => "broadcast",
-        COLL_REDUCE => "reduce",
-        COLL_ALL_TO_ALL => "all_to_all",
-        COLL_ALL_TO_ALL_V => "all_to_all_v",
-        COLL_ALL_GATHER_V => "all_gather_v",
-        COLL_SEND => "send",
-        COLL_RECV => "recv",
-        COLL_BARRIER => "barrier",
-        _ => "unknown",
-    }
+    coll_name(kind).unwrap_or("unknown")
 }
 
 pub(super) fn reduce_name(reduce: u32) -> &'static str {
     match reduce {
         0 => "none",
-        RED_SUM => "sum",
-        RED_PROD => "prod",
-        RED_MIN => "min",
-        RED_MAX => "max",
-        RED_AVG => "avg",
-        RED_PREMUL_SUM => "premul_sum",
-        _ => "unknown",
+        r => red_name(r).unwrap_or("unknown"),
     }
 }
 
@@ -86,7 +67,7 @@ pub(super) fn supported(s: &CollShape) -> Result<()> {
             reduce_name(s.reduce)
         )
     };
-    if kind_name(s.kind) == "unknown" {
+    if coll_name(s.kind).is_none() {
         return unsupported(format!("collective kind {}", s.kind));
     }
     if s.flags & !COLLF_ACC_F32 != 0 {
