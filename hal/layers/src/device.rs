@@ -2,9 +2,10 @@
 
 use crate::call::Call;
 use crate::object::{Facts, Kind, Object};
-use crate::wrap::{Context, destroy, guard, mem_facts, operand, timeout};
+use crate::wrap::{Context, destroy, mem_facts, operand};
 use crossweave_abi as abi;
 use crossweave_abi::{DeviceApi, ErrPtr, Handle, HostFn, Native, Span, Status, Str};
+use crossweave_plugin::export::{guard, timeout};
 use crossweave_plugin::{Code, Error, Result};
 use std::ffi::c_void;
 

@@ -3,11 +3,12 @@
 use crate::call::{Call, Member, Operand};
 use crate::device::{created, own, wrapped};
 use crate::object::{Facts, Kind, Object};
-use crate::wrap::{destroy, guard, op_facts, operand};
+use crate::wrap::{destroy, op_facts, operand};
 use crossweave_abi as abi;
 use crossweave_abi::{
     CollDesc, CollectiveApi, CommConfig, ErrPtr, Handle, OpDesc, OpPlan, OpsApi, Span, Status,
 };
+use crossweave_plugin::export::{self as wire, guard};
 use crossweave_plugin::{Code, Error, Result};
 use std::ffi::c_void;
 
@@ -112,21 +113,11 @@ wrapped!(unique_id(h: Handle, out: *mut c_void, cap: u64, len: *mut u64) |e| {
     device.context.around(&Call::UniqueId { device, cap }, || f(device.inner, out, cap, len, e))
 });
 
-/// A configuration as far as a layer looks at it.
-///
-/// # Safety
-/// `cfg` is NULL or keeps R1 and lives for the call.
-unsafe fn config(cfg: *const CommConfig) -> Result<CommConfig> {
-    // SAFETY: the caller keeps R1.
-    unsafe { abi::read_desc::<CommConfig>(cfg.cast()) }
-        .map_err(|w| Error::new(Code::Unsupported, w))
-}
-
 wrapped!(comm_init(h: Handle, id: *const c_void, id_len: u64, cfg: *const CommConfig, out: *mut Handle) |e| {
     let device = Object::of(h, Kind::Device)?;
     let c = device.context;
     let f = own!(c, coll, comm_init);
-    let g = config(cfg)?;
+    let g = wire::desc(cfg, "communicator config")?;
     let bytes: &[u8] = match id.is_null() || id_len == 0 {
         true => &[],
         false => std::slice::from_raw_parts(id.cast(), id_len as usize),
@@ -169,6 +160,7 @@ unsafe fn member<'a>(d: &CollDesc, ranks: usize) -> Result<(Member<'a>, CollDesc
             }
         };
         let own = CollDesc {
+            size: size_of::<CollDesc>() as u32,
             send: s,
             recv: r,
             scale_dev: scale,
@@ -194,35 +186,10 @@ fn ranks(comm: &Object) -> usize {
     }
 }
 
-/// # Safety
-/// `descs` has `n` descriptors, each of the size the first one states.
-unsafe fn descriptors(descs: *const CollDesc, n: u32) -> Result<Vec<CollDesc>> {
-    let mut all = Vec::with_capacity(n as usize);
-    if n == 0 || descs.is_null() {
-        return Ok(all);
-    }
-    // SAFETY: promised by the caller.
-    unsafe {
-        let stride = (*descs.cast::<u32>()) as usize;
-        for i in 0..n as usize {
-            let d = abi::read_desc::<CollDesc>(descs.cast::<u8>().add(i * stride).cast());
-            all.push(CollDesc {
-                size: size_of::<CollDesc>() as u32,
-                ..d.map_err(|w| Error::new(Code::Unsupported, w))?
-            });
-        }
-    }
-    Ok(all)
-}
-
 wrapped!(comm_query(h: Handle, desc: *const CollDesc, out: *mut abi::CollSupport) |e| {
     let comm = Object::of(h, Kind::Comm)?;
     let f = own!(comm.context, coll, comm_query);
-    let given = descriptors(desc, 1)?;
-    let Some(d) = given.first() else {
-        return Err(Error::new(Code::Invalid, "no descriptor"));
-    };
-    let (_, own) = member(d, ranks(comm))?;
+    let (_, own) = member(&wire::desc(desc, "collective")?, ranks(comm))?;
     comm.context.around(&Call::CommQuery { comm, desc: &own }, || f(comm.inner, &own, out, e))
 });
 
@@ -257,7 +224,7 @@ unsafe extern "C" fn comm_destroy(h: Handle) {
 wrapped!(launch(h: Handle, s: Handle, descs: *const CollDesc, n: u32) |e| {
     let (comm, stream) = (Object::of(h, Kind::Comm)?, Object::of(s, Kind::Stream)?);
     let f = own!(comm.context, coll, launch);
-    let given = descriptors(descs, n)?;
+    let given = wire::desc_array(descs, n, "collective")?;
     let (mut members, mut inner) = (Vec::with_capacity(given.len()), Vec::with_capacity(given.len()));
     for d in &given {
         let (m, own) = member(d, ranks(comm))?;

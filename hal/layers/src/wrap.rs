@@ -9,13 +9,13 @@ use crate::object::{Facts, Kind, Object};
 use crossweave_abi as abi;
 use crossweave_abi::{ErrPtr, Handle, Status, Str};
 use crossweave_hal::{HostServices, RawPlugin};
-use crossweave_plugin::{Code, Error, Result};
+use crossweave_plugin::Result;
+use crossweave_plugin::export::{desc, desc_array, guard};
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// What looks at the calls. An implementation is called from any thread (R7).
 pub trait Layer: Send + Sync + 'static {
@@ -114,55 +114,6 @@ impl Context {
             }
         }
     }
-}
-
-/// Nothing unwinds into the caller (R5), and a refusal becomes a record.
-///
-/// # Safety
-/// `e` is NULL or a record of as many bytes as its `size` says.
-pub(crate) unsafe fn guard(e: ErrPtr, at: &str, body: impl FnOnce() -> Result<Status>) -> Status {
-    let error = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(s)) => return s,
-        Ok(Err(x)) => x,
-        Err(p) => {
-            // Its destructor could panic again.
-            std::mem::forget(p);
-            Error::new(Code::Panic, "a layer panicked")
-        }
-    };
-    let status = error.code.status();
-    if e.is_null() || status >= 0 {
-        return status;
-    }
-    let mut r = abi::Error::new();
-    r.code = status;
-    r.vendor_code = error.vendor_code;
-    r.flags = u32::from(error.sticky) * abi::ERRF_STICKY
-        + u32::from(error.retryable) * abi::ERRF_RETRYABLE;
-    r.peer_rank = error.peer.map_or(-1, |p| p as i32);
-    text(&mut r.where_, at);
-    text(&mut r.message, &error.message);
-    // SAFETY: only what the caller owns is written.
-    unsafe {
-        let owned = (e as *const u32).read() as usize;
-        if owned >= 8 {
-            r.size = owned as u32;
-            let n = owned.min(size_of::<abi::Error>());
-            std::ptr::copy_nonoverlapping((&raw const r).cast::<u8>(), e.cast::<u8>(), n);
-            if owned > 72 && owned < size_of::<abi::Error>() {
-                e.cast::<u8>().add(owned - 1).write(0);
-            }
-        }
-    }
-    status
-}
-
-fn text(dst: &mut [u8], s: &str) {
-    let mut n = s.len().min(dst.len() - 1);
-    while !s.is_char_boundary(n) {
-        n -= 1;
-    }
-    dst[..n].copy_from_slice(&s.as_bytes()[..n]);
 }
 
 /// The operand of a span, and the span as the plugin has it.
@@ -269,11 +220,6 @@ unsafe fn context_of(h: Handle) -> Option<&'static Context> {
     known.then(|| unsafe { (*h.cast::<Object>()).context })
 }
 
-/// Nanoseconds on the wire: negative is for ever.
-pub(crate) fn timeout(ns: i64) -> Option<Duration> {
-    (ns >= 0).then(|| Duration::from_nanos(ns as u64))
-}
-
 /// A copy of what an op is prepared as.
 ///
 /// # Safety
@@ -281,18 +227,8 @@ pub(crate) fn timeout(ns: i64) -> Option<Duration> {
 pub(crate) unsafe fn op_facts(d: *const abi::OpDesc) -> Result<OpFacts> {
     // SAFETY: promised by the caller.
     unsafe {
-        let desc = abi::read_desc::<abi::OpDesc>(d.cast())
-            .map_err(|w| Error::new(Code::Unsupported, w))?;
-        let mut operands = vec![];
-        if desc.n_operands > 0 && !desc.operands.is_null() {
-            // The stride of the array is the size its first element states.
-            let stride = (*desc.operands).size as usize;
-            for i in 0..desc.n_operands as usize {
-                let at = desc.operands.cast::<u8>().add(i * stride).cast::<c_void>();
-                let l = abi::read_desc::<abi::Layout>(at);
-                operands.push(l.map_err(|w| Error::new(Code::Unsupported, w))?);
-            }
-        }
+        let desc = desc(d, "op descriptor")?;
+        let operands = desc_array(desc.operands, desc.n_operands, "layout")?;
         let params = match desc.params.is_null() || desc.params_bytes == 0 {
             true => vec![],
             false => {

@@ -9,6 +9,10 @@ mod collective;
 mod device;
 mod ops;
 
+/// What a layer, which has C tables on both sides, writes its slots with too.
+#[doc(hidden)]
+pub use wire::{desc, desc_array, guard, timeout};
+
 use crate::{Backend, Code, Collectives, Host, Ops, Result, fail};
 use crossweave_abi as abi;
 use crossweave_abi::{ErrPtr, Handle, Status, Str};

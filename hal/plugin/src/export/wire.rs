@@ -62,7 +62,7 @@ pub(crate) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
 ///
 /// # Safety
 /// `e` is NULL or points at a live error record that states its size.
-pub(crate) unsafe fn guard(e: ErrPtr, at: &str, body: impl FnOnce() -> Result<Status>) -> Status {
+pub unsafe fn guard(e: ErrPtr, at: &str, body: impl FnOnce() -> Result<Status>) -> Status {
     let error = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(s)) => return s,
         Ok(Err(x)) => x,
@@ -242,7 +242,7 @@ pub(crate) unsafe fn put_bytes(
 ///
 /// # Safety
 /// `p` is NULL or a live struct of the size it states.
-pub(crate) unsafe fn desc<T: Sized32>(p: *const T, what: &str) -> Result<T> {
+pub unsafe fn desc<T: Sized32>(p: *const T, what: &str) -> Result<T> {
     if p.is_null() {
         return fail(Code::Invalid, format!("the {what} is NULL"));
     }
@@ -259,7 +259,7 @@ pub(crate) unsafe fn desc<T: Sized32>(p: *const T, what: &str) -> Result<T> {
 ///
 /// # Safety
 /// `p` is NULL or an array of `n` structs, each stating the same size.
-pub(crate) unsafe fn desc_array<T: Sized32>(p: *const T, n: u32, what: &str) -> Result<Vec<T>> {
+pub unsafe fn desc_array<T: Sized32>(p: *const T, n: u32, what: &str) -> Result<Vec<T>> {
     if n == 0 {
         return Ok(Vec::new());
     }
@@ -347,7 +347,7 @@ pub(crate) unsafe fn slice<'a, T>(p: *const T, n: u64, what: &str) -> Result<&'a
 }
 
 /// A timeout of the wire: negative waits for ever.
-pub(crate) fn timeout(ns: i64) -> Option<Duration> {
+pub fn timeout(ns: i64) -> Option<Duration> {
     (ns >= 0).then(|| Duration::from_nanos(ns as u64))
 }
 
