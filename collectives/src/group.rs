@@ -7,8 +7,8 @@ use crate::islands::Archipelago;
 use crate::route::{self, Key, Route, RouteLine};
 use crate::trace::Traced;
 use crossweave_hal::{
-    AbortHandle, Bootstrap, Collective, CommOptions, CommTag, Communicator, Counts, DType, Device,
-    Kernel, Reduce, Region, Result, Stream,
+    AbortHandle, Bootstrap, CollSupport, Collective, CommOptions, CommTag, Communicator, Counts,
+    DType, Device, Kernel, Reduce, Region, Result, Stream,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
@@ -338,6 +338,11 @@ impl Collectives {
         let r = route::decide(&self.comm, c, self.islands.is_some());
         self.routes.insert(key, r.clone());
         r
+    }
+
+    /// What the plugin itself says of a collective; `None`: it lacks it. The same on every rank.
+    pub fn query(&self, c: &Collective<'_>) -> Result<Option<CollSupport>> {
+        self.comm.query(c)
     }
 
     /// Every route decided so far, by kind, dtype, reduction and size.

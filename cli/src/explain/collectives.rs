@@ -19,6 +19,10 @@ const MOST: u32 = 8;
 /// Long enough for a loaded machine; a back end that does not come together is told, not waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Bytes of a full vector that are enough to ask with: which way a longer one goes hangs on the back end's own limit alone, and a question
+/// must not take the memory of a step.
+const ENOUGH: u64 = 1 << 20;
+
 /// One collective of the step.
 pub struct Row {
     /// As it was asked for.
@@ -37,8 +41,7 @@ impl Row {
     /// `reduce_scatter bf16 sum`.
     pub fn what(&self) -> String {
         let dtype = DType::from_id(self.of.dtype).map_or("?", DType::name);
-        let reduce =
-            ["", "sum", "prod", "min", "max", "avg", "premul_sum"][self.of.reduce.min(6) as usize];
+        let reduce = abi::red_name(self.of.reduce).unwrap_or("");
         let place = if self.of.in_place { " in place" } else { "" };
         format!("{} {dtype} {reduce}", self.of.name())
             .trim_end()
@@ -59,6 +62,8 @@ struct Answer {
     route: String,
     native: bool,
     launches: u64,
+    /// Bytes of the longest vector the back end takes; 0: of any.
+    limit: u64,
 }
 
 /// The rows of a step.
@@ -158,7 +163,16 @@ fn ask(
         let stream = device.stream("explain", 0)?;
         let mut answers = vec![];
         for c in all {
-            answers.push(answer(&device, &mut comm, &stream, c, ranks, &census)?);
+            let bits = DType::from_id(c.dtype).map_or(8, DType::bits);
+            let enough = (ENOUGH * 8 / bits / u64::from(ranks)).max(1);
+            let mut ask = |count| answer(&device, &mut comm, &stream, c, count, ranks, &census);
+            let mut found = ask(c.count.min(enough))?;
+            // What the back end has for a short one it may not have for this. Routes are those of a power of two, hence twice.
+            let whole = c.count.saturating_mul(bits) / 8;
+            if found.limit > 0 && whole.saturating_mul(2 * u64::from(ranks)) >= found.limit {
+                found = ask(c.count)?;
+            }
+            answers.push(found);
         }
         stream.sync(None)?;
         Ok(answers)
@@ -198,6 +212,7 @@ fn answer(
     comm: &mut Collectives,
     stream: &Stream,
     c: &OfCollective,
+    count: u64,
     ranks: u32,
     census: &Census,
 ) -> crossweave_hal::Result<Answer> {
@@ -207,7 +222,7 @@ fn answer(
         reduction(c.reduce),
         u64::from(comm.rank()),
     );
-    let piece = dtype.bytes(c.count);
+    let piece = dtype.bytes(count);
     // The longest operand any kind has: a piece for each rank, and one more to receive into.
     let whole = piece * n;
     let memory = device.alloc_state((whole + piece).max(whole * 2).max(1), Tag::Comm)?;
@@ -271,6 +286,7 @@ fn answer(
                 route: "native".into(),
                 native: true,
                 launches: 1,
+                limit: 0,
             });
         }
     };
@@ -281,10 +297,15 @@ fn answer(
                 route: format!("none: {}", e.message),
                 native: false,
                 launches: 0,
+                limit: 0,
             });
         }
     };
     let native = route.describe() == "native";
+    let limit = match native {
+        true => comm.query(&asked)?.map_or(0, |s| s.max_bytes),
+        false => 0,
+    };
     let mut launches = 1;
     if !native {
         // Twice: the first prepares what it needs.
@@ -301,5 +322,51 @@ fn answer(
         route: route.describe().into(),
         native,
         launches,
+        limit,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_takes_no_memory_of_the_step() {
+        let host = HostServices::builder().threads(1).build();
+        let whole = backend::open_linked("cpu", &host).unwrap();
+        let lacks = Box::new(crossweave_layers::Lacks::parse("reduce_scatter").unwrap());
+        let poor = whole.layered(|raw| Ok::<_, CliError>(wrap(raw, &host, lacks)));
+        // A petabyte each.
+        let of = |kind, in_place| OfCollective {
+            kind,
+            dtype: DType::F32.id(),
+            reduce: abi::RED_SUM,
+            count: 1 << 48,
+            in_place,
+            ranks: 2,
+            group: "dp".into(),
+        };
+        let asked = [
+            of(abi::COLL_ALL_REDUCE, true),
+            of(abi::COLL_REDUCE_SCATTER, true),
+            of(abi::COLL_REDUCE_SCATTER, false),
+            of(abi::COLL_ALL_GATHER, false),
+            of(abi::COLL_ALL_TO_ALL, false),
+        ];
+        let counts = Counts {
+            collectives: asked.into_iter().map(|c| (c, 1)).collect(),
+            ..Counts::default()
+        };
+        let rows = rows(&poor.unwrap(), &host, &counts, 2).unwrap();
+        for r in rows {
+            let composed = r.of.kind == abi::COLL_REDUCE_SCATTER;
+            assert_eq!(r.native, !composed, "{}: {}", r.what(), r.route);
+            assert!(
+                r.launches.is_some_and(|n| (n > 1) == composed),
+                "{}",
+                r.route
+            );
+            assert_eq!(r.of.count, 1 << 48);
+        }
+    }
 }
