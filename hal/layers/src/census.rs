@@ -43,7 +43,7 @@ pub struct OfCollective {
     pub reduce: u32,
     /// Elements, as its descriptor counts them.
     pub count: u64,
-    /// One span for both.
+    /// Input and output share memory.
     pub in_place: bool,
     /// Ranks of its group.
     pub ranks: i32,
@@ -143,6 +143,11 @@ fn pinned(o: &Operand<'_>) -> bool {
     matches!(o.mem.map(|m| m.facts()), Some(Facts::Mem { kind, .. }) if *kind == abi::MEM_HOST_PINNED || *kind == 0)
 }
 
+/// Do they have bytes in common? Of one memory is not enough: a pool's blocks are parts of one.
+fn shared(a: &abi::Span, b: &abi::Span) -> bool {
+    a.mem == b.mem && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes
+}
+
 impl Layer for Census {
     fn name(&self) -> &'static str {
         "census"
@@ -193,7 +198,7 @@ impl Layer for Census {
                         dtype: m.desc.dtype,
                         reduce: m.desc.reduce,
                         count: m.desc.count,
-                        in_place: m.desc.send.mem == m.desc.recv.mem,
+                        in_place: shared(&m.desc.send, &m.desc.recv),
                         ranks: *size,
                         group: name.clone(),
                     };
