@@ -1,5 +1,6 @@
 //! The driver as this process has it, and an open device: its primary context, its facts, and whether it is lost.
 
+use crate::cudnn::{Cudnn, OnDevice};
 use crate::driver::{
     Driver, Handle, NO_DEVICE, PEER_ALREADY_ENABLED, SUCCESS, Status, TOO_MANY_PEERS, attr,
 };
@@ -30,6 +31,7 @@ pub(crate) struct Api {
     pub settings: Settings,
     pub compiler: Compiler,
     lt: Mutex<Option<Arc<Lt>>>,
+    dnn: Mutex<Option<Arc<Cudnn>>>,
     /// That products go without the library has been said.
     slow_products: AtomicBool,
     /// Devices visible.
@@ -72,6 +74,7 @@ impl Api {
             settings: settings.clone(),
             compiler: Compiler::new(host, settings),
             lt: Mutex::new(None),
+            dnn: Mutex::new(None),
             slow_products: AtomicBool::new(false),
             count: count.max(0) as u32,
             devices: Mutex::default(),
@@ -90,6 +93,22 @@ impl Api {
         let lt = Arc::new(Lt::open(&self.settings)?);
         *slot = Some(lt.clone());
         Ok(lt)
+    }
+
+    /// The library for attention, opened once.
+    pub fn cudnn(&self) -> Result<Arc<Cudnn>> {
+        match self.settings.get("cuda.cudnn") {
+            None | Some("auto") => {}
+            Some("off") => return fail(Code::Unsupported, "cuda.cudnn = off"),
+            Some(v) => return fail(Code::Invalid, format!("cuda.cudnn = {v}: auto or off")),
+        }
+        let mut slot = lock(&self.dnn);
+        if let Some(lib) = &*slot {
+            return Ok(lib.clone());
+        }
+        let lib = Arc::new(Cudnn::open(&self.settings)?);
+        *slot = Some(lib.clone());
+        Ok(lib)
     }
 
     /// The device, shared by all who opened it.
@@ -142,6 +161,8 @@ pub(crate) struct Dev {
     pub choices: Mutex<HashMap<Problem, Option<Choice>>>,
     /// Devices whose memory kernels here may touch.
     peers: Mutex<Vec<i32>>,
+    /// What cuDNN keeps for this device.
+    pub dnn: OnDevice,
     /// The status that ended the device, or 0.
     lost: AtomicI32,
     /// The function that first met it.
@@ -212,6 +233,7 @@ impl Dev {
             lt: Mutex::new(None),
             choices: Mutex::default(),
             peers: Mutex::default(),
+            dnn: OnDevice::default(),
             lost: AtomicI32::new(0),
             lost_at: Mutex::default(),
         })
@@ -400,6 +422,7 @@ impl Drop for Dev {
             self.modules.unload(|m| {
                 unload(m);
             });
+            self.dnn.close();
             if let Some((lt, handle)) = lock(&self.lt).take() {
                 // SAFETY: made by us, destroyed once.
                 unsafe { (lt.t.cublasLtDestroy)(handle) };

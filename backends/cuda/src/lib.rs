@@ -1,12 +1,13 @@
-//! NVIDIA GPUs through the CUDA driver, with cuBLASLt, NVRTC and NCCL where they are installed. Nothing of CUDA is needed to build it: every
+//! NVIDIA GPUs through the CUDA driver, with cuBLASLt, cuDNN, NVRTC and NCCL where they are installed. Nothing of CUDA is needed to build it: every
 //! library is opened at run time (`library`), and one that is missing is an error that names it and where it was looked for.
 //!
-//! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`, `cuda.libcublaslt`, `cuda.libnccl`
-//! (files), `cuda.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`.
+//! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`, `cuda.libcublaslt`, `cuda.libnccl`,
+//! `cuda.libcudnn` (files), `cuda.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`.
 
 mod cache;
 mod caller;
 mod copy;
+mod cudnn;
 mod device;
 mod driver;
 mod error;
@@ -210,6 +211,10 @@ impl Backend for Cuda {
                 |e| e.message,
                 |lt| format!("{} ({})", lt.version(), lt.file),
             ),
+            "cuda.cudnn" => api.cudnn().map_or_else(
+                |e| e.message,
+                |lib| format!("{} ({})", lib.version(), lib.file),
+            ),
             "cuda.driver" => format!("{}.{} ({})", v / 1000, v % 1000 / 10, d.0.api.file),
             "cuda.nccl" => self
                 .nccl()
@@ -217,6 +222,8 @@ impl Backend for Cuda {
             // Any plugin's: may its own collectives be used here, and by ranks that share a device?
             "collective.ready" => self.nccl().map_or_else(|e| e.message, |_| "yes".into()),
             "collective.shares_device" => "no".into(),
+            // Any plugin's: what stands behind ops that more than one kernel of the best tier can do.
+            "kernels.chosen" => format!("attention: {}", d.0.dnn.chosen()),
             "cuda.sm_count" => d.0.facts.sm_count.to_string(),
             "cuda.mem_ops" => d.0.facts.mem_ops.to_string(),
             _ => return unsupported(format!("attribute {key:?}")),

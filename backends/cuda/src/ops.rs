@@ -1,5 +1,7 @@
-//! Compute: matrix products by cuBLASLt where it takes the layout, everything else (and products it does not take) by our own kernels.
+//! Compute: matrix products by cuBLASLt and attention by cuDNN where they take the layout, everything else (and what they do not take) by our own
+//! kernels.
 
+use crate::cudnn::Attention;
 use crate::device::{Dev, lock};
 use crate::driver::Handle;
 use crate::lt::Product;
@@ -51,6 +53,8 @@ enum Work {
         Box<Product>,
         Option<Box<(kernels::Prepared, Vec<Function>)>>,
     ),
+    /// An attention, and our own kernels for addresses the library does not take.
+    Attention(Box<Attention>, Box<(kernels::Prepared, Vec<Function>)>),
 }
 
 impl Ops<Cuda> for CudaOps {
@@ -94,6 +98,20 @@ impl Ops<Cuda> for CudaOps {
         }
         if !own.launches.is_empty() {
             target?;
+        }
+        if matches!(o.id, op::ATTENTION_FWD | op::ATTENTION_BWD)
+            && !own.launches.is_empty()
+            && let Some((attention, workspace)) = Attention::prepare(dev, o)?
+        {
+            let workspace = workspace.max(own.plan.workspace_bytes);
+            let plan = Plan {
+                tier: 2,
+                workspace_bytes: workspace,
+                ..own.plan
+            };
+            let (functions, operands) = (functions(dev, &own)?, own.operands.clone());
+            let work = Work::Attention(Box::new(attention), Box::new((own, functions)));
+            return Ok((Prepared::new(dev, work, operands, workspace), plan));
         }
         let functions = functions(dev, &own)?;
         let (plan, workspace) = (own.plan, own.plan.workspace_bytes);
@@ -155,6 +173,13 @@ impl Ops<Cuda> for CudaOps {
                     enqueue(own, functions, s, addresses, scratch, &own.values(dynamic)?)
                 }
                 _ => product.launch(s, addresses, scratch),
+            },
+            Work::Attention(attention, spare) => match attention.takes(addresses) {
+                true => attention.launch(s, addresses, scratch),
+                false => {
+                    let (own, functions) = &**spare;
+                    enqueue(own, functions, s, addresses, scratch, &own.values(dynamic)?)
+                }
             },
             Work::Kernels(own, functions) => {
                 let values = own.values(dynamic)?;

@@ -4,13 +4,16 @@ use crossweave_plugin::Host;
 use std::collections::BTreeMap;
 
 /// Keys of the configuration. `cache_dir` is any plugin's; the others are this one's.
-pub const KEYS: [&str; 9] = [
+pub const KEYS: [&str; 12] = [
     "cuda.library_path",
     "cuda.libcuda",
     "cuda.libnvrtc",
     "cuda.libcublaslt",
     "cuda.libnccl",
+    "cuda.libcudnn",
     "cuda.cublaslt",
+    "cuda.cudnn",
+    "cuda.cudnn_workspace",
     "cuda.exportable",
     "cuda.cache_dir",
     "cache_dir",

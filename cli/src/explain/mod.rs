@@ -92,7 +92,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let ops = rows::ops(&device, &counts, &rates)?;
     let colls = collectives::rows(&plugin, &services, &counts, ranks as u32)?;
     let missing: Vec<&rows::Row> = ops.iter().filter(|r| r.how.is_err()).collect();
-    let page = json!({
+    let mut page = json!({
         "schema": "crossweave.explain/1",
         "config": args.config.display().to_string(),
         "plugin": {
@@ -110,6 +110,14 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
         "collectives": colls.iter().map(collectives::Row::json).collect::<Vec<_>>(),
         "totals": rows::totals(&ops, &colls, &counts),
     });
+    // Where a back end has several kernels of its best tier, it may say which it took.
+    if let Some(text) = device
+        .attr("kernels.chosen")
+        .ok()
+        .and_then(|b| String::from_utf8(b).ok())
+    {
+        page["kernels_chosen"] = text.into();
+    }
     match args.json {
         true => say!("{page:#}"),
         false => say!("{}", text::page(&page).trim_end()),

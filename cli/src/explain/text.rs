@@ -182,6 +182,9 @@ fn write(o: &mut String, v: &Value) -> std::fmt::Result {
         0 => writeln!(o, "host round trips: none")?,
         k => writeln!(o, "host round trips: {k} a step (run.allow_host_ops)")?,
     }
+    if let Some(text) = v["kernels_chosen"].as_str() {
+        writeln!(o, "kernels: {text}")?;
+    }
     if v["offloads"] == true {
         writeln!(
             o,

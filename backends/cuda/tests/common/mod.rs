@@ -54,13 +54,19 @@ pub struct Simulated {
 impl Simulated {
     /// Of a test program, with these libraries of the simulator's beside the driver (`cuda.lib…`); the others are not there.
     pub fn new(program: &str, libraries: &[&str]) -> Simulated {
-        let file = simulator(program);
-        let mut s = Settings::default().with("cuda.exportable", "on");
+        let settings = Settings::default().with("cuda.exportable", "on");
+        Simulated::with(&simulator(program), libraries, settings)
+    }
+
+    /// The same of a simulator that is there, with these settings.
+    pub fn with(file: &Path, libraries: &[&str], settings: Settings) -> Simulated {
+        let mut s = settings;
         for key in [
             "cuda.libcuda",
             "cuda.libnccl",
             "cuda.libnvrtc",
             "cuda.libcublaslt",
+            "cuda.libcudnn",
         ] {
             let there = key == "cuda.libcuda" || libraries.contains(&key);
             let name = if there {
@@ -73,7 +79,7 @@ impl Simulated {
         Simulated {
             b: Cuda::with(Host::none(), s),
             // SAFETY: a library of ours without constructors.
-            sim: unsafe { Library::new(&file) }.expect("the simulator opens"),
+            sim: unsafe { Library::new(file) }.expect("the simulator opens"),
         }
     }
 
