@@ -60,7 +60,7 @@ pub fn run(a: &ConformArgs) -> Result<()> {
     }
     // A report that cannot be written is known before minutes of work, not after.
     for path in a.report.iter().chain(&a.markdown) {
-        std::fs::write(path, "")
+        writable(path)
             .map_err(|e| Trouble::Environment(format!("cannot write {}: {e}", path.display())))?;
     }
     let verbose = a.verbose || a.replay.is_some();
@@ -74,13 +74,46 @@ pub fn run(a: &ConformArgs) -> Result<()> {
     say!("{}", report.text().trim_end());
     for (path, text) in [(&a.report, report.json()), (&a.markdown, report.markdown())] {
         if let Some(path) = path {
-            std::fs::write(path, text).map_err(CliError::io("write", path))?;
+            put(path, &text).map_err(CliError::io("write", path))?;
         }
     }
     match report.exit_code() {
         0 => Ok(()),
         code => Err(CliError::Elsewhere { code }),
     }
+}
+
+/// Where a report for `path` is written first; `None` for what is no file (a pipe, a terminal) and is written as it is. Links stay links.
+fn beside(path: &Path) -> std::io::Result<Option<(PathBuf, PathBuf)>> {
+    let path = match std::fs::metadata(path) {
+        Ok(m) if m.is_dir() => return Err(std::io::ErrorKind::IsADirectory.into()),
+        Ok(m) if !m.is_file() => return Ok(None),
+        Ok(_) => path.canonicalize()?,
+        Err(_) => path.to_path_buf(),
+    };
+    let mut part = path.as_os_str().to_owned();
+    part.push(format!(".{}.part", std::process::id()));
+    Ok(Some((part.into(), path)))
+}
+
+/// Can a report be put there? What is there stays as it is.
+fn writable(path: &Path) -> std::io::Result<()> {
+    match beside(path)? {
+        Some((part, _)) => std::fs::write(&part, "").and_then(|()| std::fs::remove_file(&part)),
+        None => Ok(()),
+    }
+}
+
+/// Writes a report whole: an earlier one is there until this one is.
+fn put(path: &Path, text: &str) -> std::io::Result<()> {
+    let Some((part, path)) = beside(path)? else {
+        return std::fs::write(path, text);
+    };
+    let done = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, path));
+    if done.is_err() {
+        let _ = std::fs::remove_file(&part);
+    }
+    done
 }
 
 /// A path, a linked back end's name, or a plugin's name.
@@ -147,4 +180,32 @@ pub fn child(job: &Path) -> Result<()> {
     };
     kit::serve(&job, &linked, place.map(|l| l.rank))
         .map_err(CliError::io("write to", Path::new("standard output")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_takes_the_place_of_the_last_one_when_it_is_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let (out, link) = (dir.path().join("out.json"), dir.path().join("link.json"));
+        std::fs::write(&out, "old").unwrap();
+        writable(&out).unwrap();
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "old");
+        put(&out, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), "new");
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(&out, &link).unwrap();
+            put(&link, "newer").unwrap();
+            assert!(link.is_symlink());
+            assert_eq!(std::fs::read_to_string(&out).unwrap(), "newer");
+            std::fs::remove_file(&link).unwrap();
+        }
+        assert!(writable(dir.path()).is_err());
+        assert!(writable(&dir.path().join("no/such/folder.json")).is_err());
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
 }

@@ -92,6 +92,8 @@ struct Inner {
     faults: Mutex<BTreeMap<String, u32>>,
     /// Is any fault set? Plugins pass fault points in their launches: without one they cost a load.
     armed: AtomicBool,
+    /// Names of the places that were told to fail since somebody asked.
+    failed: Mutex<BTreeSet<String>>,
     /// Names of the places that asked, where somebody wants to know them.
     asked: Option<Mutex<BTreeSet<String>>>,
     origin: Instant,
@@ -148,6 +150,7 @@ impl HostBuilder {
             running: Arc::default(),
             faults: Mutex::default(),
             armed: AtomicBool::new(false),
+            failed: Mutex::default(),
             asked: self.record_faults.then(Mutex::default),
             origin: Instant::now(),
         }))
@@ -214,6 +217,14 @@ impl HostServices {
     pub fn fault_points(&self) -> Vec<String> {
         let asked = self.0.asked.as_ref();
         asked.map_or(vec![], |a| lock(a).iter().cloned().collect())
+    }
+
+    /// Names of the places that were told to fail since the last question, in order of the name: a plugin that says nothing of one has
+    /// swallowed it.
+    pub fn take_failed(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.0.failed))
+            .into_iter()
+            .collect()
     }
 
     /// The store ranks exchange values through.
@@ -449,8 +460,12 @@ unsafe extern "C" fn fault_point(ctx: *mut c_void, name: Str) -> u32 {
     {
         lock(asked).insert(n.to_owned());
     }
-    name.and_then(|n| lock(&s.faults).get(n).copied())
-        .unwrap_or(0)
+    let told = name.and_then(|n| lock(&s.faults).get(n).copied());
+    let told = told.unwrap_or(0);
+    if let (Some(n), true) = (name, told != 0) {
+        lock(&s.failed).insert(n.to_owned());
+    }
+    told
 }
 
 #[cfg(test)]
@@ -527,6 +542,7 @@ mod tests {
         host.set_fault("null.copy", 7);
         // SAFETY: our own table.
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.copy")) }, 7);
+        assert_eq!(host.take_failed(), ["null.copy"]);
         // SAFETY: our own table.
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.fill")) }, 0);
         host.set_fault("null.fill", 8);
@@ -535,6 +551,7 @@ mod tests {
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.copy")) }, 0);
         // SAFETY: our own table.
         assert_eq!(unsafe { fault_point(t.ctx, Str::new("null.fill")) }, 8);
+        assert_eq!(host.take_failed(), ["null.fill"]);
         assert!(host.fault_points().is_empty(), "nobody asked for the names");
         // Who wants the names gets those of places at which nothing is set too.
         let host = HostServices::builder().record_faults().build();

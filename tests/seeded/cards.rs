@@ -1,58 +1,139 @@
-//! Committed scorecards say what is true: the kit's version, its cases, and what is claimed.
+//! Committed scorecards say what is true: the kit's version, its cases, what is claimed, and what `ci/scorecards` makes.
 
 use crate::frame::options;
-use crossweave_conform::report::Status;
-use crossweave_conform::{Group, KIT, Level, Report, Target, registry};
-use std::collections::BTreeSet;
+use crossweave_conform::expect::Expect;
+use crossweave_conform::report::{Cell, Status, levels};
+use crossweave_conform::{Case, Group, KIT, Level, Profile, Report, Target, registry};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const FIX: &str = "the scorecard is stale; make them anew with ci/scorecards";
 
-fn cards() -> Vec<(PathBuf, Report)> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance");
-    let files = std::fs::read_dir(&dir).expect("docs/conformance");
-    let mut all: Vec<(PathBuf, Report)> = files
-        .map(|f| f.expect("an entry").path())
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn folder() -> PathBuf {
+    root().join("docs/conformance")
+}
+
+fn cards() -> BTreeMap<String, Report> {
+    let files = std::fs::read_dir(folder()).expect("docs/conformance");
+    let paths = files.map(|f| f.expect("an entry").path());
+    paths
         .filter(|p| p.extension().is_some_and(|e| e == "json"))
         .map(|p| {
             let text = std::fs::read_to_string(&p).expect("a card");
             let card =
                 serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", p.display()));
-            (p, card)
+            let name = p.file_stem().expect("a name").to_string_lossy();
+            (name.into_owned(), card)
         })
-        .collect();
-    all.sort_by(|a, b| a.0.cmp(&b.0));
-    all
+        .collect()
+}
+
+/// The cards that `ci/scorecards` makes: name, and the flags of each.
+fn made() -> BTreeMap<String, Vec<String>> {
+    let text = std::fs::read_to_string(root().join("ci/scorecards")).expect("ci/scorecards");
+    let lines = text.lines().filter_map(|l| l.strip_prefix("card "));
+    let words = lines.map(|l| l.split_whitespace().map(String::from).collect::<Vec<_>>());
+    words.map(|w| (w[0].clone(), w[1..].to_vec())).collect()
+}
+
+/// The list of what a card's back end is known not to keep.
+fn expectations(name: &str) -> Option<Expect> {
+    let path = folder().join(format!("{name}.expect.toml"));
+    let list = path.is_file().then(|| Expect::read(&path));
+    list.map(|l| l.expect("a list"))
+}
+
+#[test]
+fn scorecards_are_those_that_are_made() {
+    let all = cards();
+    let made = made();
+    assert!(made.len() >= 5, "{made:?}");
+    let of = |m: Vec<&String>| m.into_iter().cloned().collect::<Vec<_>>();
+    assert_eq!(of(all.keys().collect()), of(made.keys().collect()));
+    for f in std::fs::read_dir(folder()).expect("docs/conformance") {
+        let file = f.expect("an entry").file_name();
+        let file = file.to_string_lossy();
+        let (name, rest) = file.split_once('.').expect("an extension");
+        let known = made.contains_key(name) && ["json", "md", "expect.toml"].contains(&rest);
+        assert!(known, "{file} belongs to no card");
+    }
+    for (name, flags) in &made {
+        let card = &all[name];
+        let flag = |word: &str| {
+            let at = flags.iter().position(|f| f == word);
+            at.map(|i| flags[i + 1].as_str())
+        };
+        let ranks: Vec<String> = card.ranks.iter().map(u32::to_string).collect();
+        let wanted = [
+            (flag("--level").unwrap_or("fault"), card.level.as_str()),
+            (flag("--launcher").unwrap_or("threads"), &card.launcher),
+            (flag("--ranks").unwrap_or("1,2,3,4,8"), &ranks.join(",")),
+            (
+                flag("--profile").unwrap_or("none"),
+                card.profile.as_deref().unwrap_or("none"),
+            ),
+        ];
+        for (made, is) in wanted {
+            assert_eq!(made, is, "{name}: {FIX}");
+        }
+        assert_eq!(card.seed, 0, "{name}");
+        assert_eq!(
+            flag("--expect").is_some(),
+            expectations(name).is_some(),
+            "{name}"
+        );
+    }
 }
 
 #[test]
 fn scorecards_are_of_this_kit_and_its_cases() {
-    let all = cards();
-    assert!(all.len() >= 3, "{} scorecards", all.len());
-    for (path, card) in &all {
-        let at = path.display();
+    for (at, card) in cards() {
         assert_eq!(card.schema, "crossweave.conform/1", "{at}");
         assert_eq!(card.kit, KIT, "{at}: {FIX}");
-        assert!(
-            path.with_extension("md").is_file(),
-            "{at}: its page is missing"
-        );
         let level = Level::ALL.into_iter().find(|l| l.name() == card.level);
         let level = level.unwrap_or_else(|| panic!("{at}: level {}", card.level));
-        let ops = card
-            .cells
-            .iter()
-            .any(|c| Group::of(&c.id) == Some(Group::Op));
-        let cases = registry(&card.ranks, false);
-        let wanted: BTreeSet<&str> = cases
-            .iter()
-            .filter(|c| Level::of(c.group()) <= level && (ops || c.group() != Group::Op))
-            .map(|c| c.id.as_str())
-            .collect();
+        let profile = card.profile.as_deref().map(|name| {
+            let all = [
+                Profile::Minimal,
+                Profile::Train,
+                Profile::Moe,
+                Profile::CollectiveOnly,
+            ];
+            let p = all.into_iter().find(|p| p.name() == name);
+            p.unwrap_or_else(|| panic!("{at}: profile {name}"))
+        });
+        let ops = profile != Some(Profile::CollectiveOnly);
+        let mut cases = registry(&card.ranks, false);
+        cases.retain(|c| Level::of(c.group()) <= level && (ops || c.group() != Group::Op));
+        let wanted: BTreeSet<&str> = cases.iter().map(|c| c.id.as_str()).collect();
         let have: BTreeSet<&str> = card.cells.iter().map(|c| c.id.as_str()).collect();
         let differ: Vec<&&str> = wanted.symmetric_difference(&have).take(5).collect();
         assert!(differ.is_empty(), "{at}: {differ:?}: {FIX}");
-        let page = std::fs::read_to_string(path.with_extension("md")).expect("its page");
+        assert_eq!(have.len(), card.cells.len(), "{at}: a case twice");
+        let by_id: BTreeMap<&str, &Case> = cases.iter().map(|c| (c.id.as_str(), c)).collect();
+        for c in &card.cells {
+            let case = by_id[c.id.as_str()];
+            let demanded = profile.is_some_and(|p| case.demanded.by(p));
+            assert_eq!(
+                (c.row.as_str(), c.ranks, c.demanded),
+                (case.row, case.ranks, demanded),
+                "{at}: {}: {FIX}",
+                c.id
+            );
+            let claimed = match c.status {
+                Status::Pass => Some(true),
+                Status::Refused | Status::Skip => Some(false),
+                _ => None,
+            };
+            assert!(claimed.is_none_or(|x| x == c.claimed), "{at}: {}", c.id);
+        }
+        assert_eq!(card.levels, levels(&card.cells, true), "{at}: {FIX}");
+        let page = folder().join(format!("{at}.md"));
+        let page = std::fs::read_to_string(page).unwrap_or_else(|e| panic!("{at}.md: {e}"));
         assert_eq!(
             page,
             card.markdown(),
@@ -61,39 +142,97 @@ fn scorecards_are_of_this_kit_and_its_cases() {
     }
 }
 
-/// Of the linked CPU, by a sample of its cells.
+/// A back end of this project keeps what it claims, but for what its list says; and the list says nothing that is not so.
+#[test]
+fn scorecards_are_clean_but_for_their_lists() {
+    for (at, card) in cards() {
+        let list = expectations(&at).unwrap_or_default();
+        for c in &card.cells {
+            let reason = list.unsupported(&c.id);
+            let reason = reason.or_else(|| list.failure(&c.id).map(|f| f.0));
+            match (c.status, reason) {
+                (Status::Pass | Status::Refused | Status::Skip | Status::Draft, None) => {}
+                (Status::Xfail, Some(why)) => assert!(c.note.contains(why), "{at}: {}", c.id),
+                (status, _) => panic!("{at}: {} is {status:?} {}", c.id, c.note),
+            }
+        }
+        let ids: Vec<&str> = card.cells.iter().map(|c| c.id.as_str()).collect();
+        assert_eq!(list.idle(&ids), Vec::<&str>::new(), "{at}");
+        // What is not offered is claimed nowhere.
+        for (interface, group) in [("ops", Group::Op), ("collective", Group::Coll)] {
+            let id = format!("crossweave.{interface}/1");
+            let of = |c: &&Cell| Group::of(&c.id) == Some(group) && c.claimed;
+            let claimed = card.cells.iter().find(of).map(|c| &c.id);
+            assert!(
+                claimed.is_none() || card.plugin.interfaces.contains(&id),
+                "{at}: {claimed:?} without {id}"
+            );
+        }
+    }
+}
+
+/// Cases of both cards end alike.
+fn alike(now: &[Cell], then: &Report, but: &dyn Fn(&Cell) -> bool) -> usize {
+    let then: BTreeMap<&str, &Cell> = then.cells.iter().map(|c| (c.id.as_str(), c)).collect();
+    let mut met = 0;
+    for c in now.iter().filter(|c| !but(c)) {
+        let Some(t) = then.get(c.id.as_str()) else {
+            continue;
+        };
+        met += 1;
+        assert_eq!(
+            (c.claimed, c.status),
+            (t.claimed, t.status),
+            "{}: {} ({FIX})",
+            c.id,
+            c.note
+        );
+    }
+    met
+}
+
+/// The linked CPU by one case of each family and a sample of all, the device of nothing by every case, and the CPU as a library by its
+/// linked card.
 #[test]
 fn scorecards_claim_what_the_back_end_claims() {
     let all = cards();
-    let card = all
-        .iter()
-        .find(|(p, _)| p.file_stem().is_some_and(|s| s == "cpu"));
-    let (_, card) = card.expect("docs/conformance/cpu.json");
+    let card = &all["cpu"];
+    let mut families = BTreeSet::new();
+    let short = |c: &&Cell| c.ranks.is_none_or(|n| n <= 2) && !c.id.starts_with("leak.");
     let sample: Vec<&str> = card
         .cells
         .iter()
-        .filter(|c| c.ranks.is_none_or(|n| n <= 2) && !c.id.starts_with("leak."))
-        .map(|c| c.id.as_str())
-        .step_by(17)
+        .filter(short)
+        .enumerate()
+        .filter(|(i, c)| {
+            let family: Vec<&str> = c.id.split('.').take(2).collect();
+            families.insert((family, c.status.word())) || i % 34 == 0
+        })
+        .map(|(_, c)| c.id.as_str())
         .collect();
     let mut o = options(Path::new(""), "", &sample);
     o.target = Target::Linked("cpu".into());
     o.ranks = card.ranks.clone();
     let now = crate::frame::run(&o);
-    for c in &now.cells {
-        let then = card
-            .cells
-            .iter()
-            .find(|t| t.id == c.id)
-            .expect("sampled from it");
-        assert_eq!(
-            (c.claimed, c.status),
-            (then.claimed, then.status),
-            "{}: {} ({FIX})",
-            c.id,
-            c.note
-        );
-        assert_ne!(c.status, Status::Fail, "{}", c.id);
+    assert_eq!(alike(&now.cells, card, &|_| false), sample.len());
+
+    let linked_only = |c: &Cell| c.note == "linked: no file";
+    let met = alike(&card.cells, &all["cpu-plugin"], &linked_only);
+    assert!(met > 1000, "{met} cases in both cards of the CPU");
+
+    // What hangs there is given a moment, and the rest as long as anything.
+    let card = &all["null"];
+    let hangs = |c: &&Cell| c.note.contains("found: hung");
+    let (hung, rest): (Vec<&Cell>, Vec<&Cell>) = card.cells.iter().partition(hangs);
+    for (cells, limit) in [(hung, Some(5)), (rest, None)] {
+        let ids: Vec<&str> = cells.iter().map(|c| c.id.as_str()).collect();
+        let mut o = options(Path::new(""), "", &ids);
+        o.target = Target::Linked("null".into());
+        o.config = card.config.clone();
+        o.ranks = card.ranks.clone();
+        o.limit = limit.map(std::time::Duration::from_secs);
+        o.expect = expectations("null").expect("its list");
+        let now = crate::frame::run(&o);
+        assert_eq!(alike(&now.cells, card, &|_| false), ids.len());
     }
-    assert_eq!(now.cells.len(), sample.len());
 }

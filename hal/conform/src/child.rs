@@ -1,6 +1,6 @@
 //! The child's side: loads the plugin, runs the cases it was given, and tells each beginning and end as a line of JSON.
 
-use crate::case::{Outcome, Verdict, registry};
+use crate::case::{Verdict, registry};
 use crate::crew::{Crews, FileKv, Team};
 use crate::ctx::{Ctx, case_seed};
 use crate::raw::Plugin;
@@ -11,7 +11,7 @@ use crossweave_hal::manifest::Manifest;
 use crossweave_hal::{HostServices, LoadError, RawPlugin};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,6 +137,34 @@ impl Pipe {
     }
 }
 
+/// Ends this process when the parent has ended: its side of standard input closes then. The parent sends a byte first, so that an input
+/// that is not from it (a launcher gives its own to one rank) is left alone.
+fn end_with_parent() {
+    let byte = || {
+        let mut b = [0u8; 1];
+        loop {
+            match std::io::stdin().read(&mut b) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                got => return matches!(got, Ok(1)),
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        if byte() {
+            while byte() {}
+            #[cfg(unix)]
+            // SAFETY: a signal to this process. By no gentler way: what a plugin does at an exit may take for ever.
+            unsafe {
+                libc::kill(libc::getpid(), libc::SIGKILL);
+            }
+        }
+        // Threads are counted: this one is there to the end.
+        loop {
+            std::thread::park();
+        }
+    });
+}
+
 /// Loads what a job names.
 ///
 /// # Errors
@@ -188,7 +216,7 @@ fn environment(e: &LoadError) -> bool {
 /// Runs a job. `linked` gives entries of linked back ends; `place` is this process's rank when a launcher says so.
 ///
 /// # Errors
-/// When the protocol's pipe cannot be had.
+/// When the protocol's pipe cannot be had, or the plugin cannot be loaded on a rank that has no word in the protocol.
 pub fn serve(
     job: &Job,
     linked: &dyn Fn(&str) -> Option<EntryFn>,
@@ -199,6 +227,9 @@ pub fn serve(
     let mut pipe = Pipe::take()?;
     let rank = job.rank.or(place).unwrap_or(0);
     let first = rank == 0;
+    if first || job.rank.is_some() {
+        end_with_parent();
+    }
     let mut say = |line: Line| {
         if first {
             pipe.say(&line);
@@ -207,6 +238,7 @@ pub fn serve(
     let team = job.team.as_ref().map(|(n, dir)| Team {
         rank,
         n: *n,
+        launched: job.rank.is_none(),
         kv: Arc::new(FileKv::new(dir.clone())),
     });
     let mut builder = HostServices::builder().log(|level, target, message| {
@@ -227,6 +259,7 @@ pub fn serve(
         .and_then(|(raw, entry)| Plugin::new(raw, entry).map_err(|e| (e, false)));
     let plugin = match plugin {
         Ok(p) => Arc::new(p),
+        Err((why, _)) if !first => return Err(std::io::Error::other(why)),
         Err((why, environment)) => {
             say(Line::Broken { why, environment });
             return Ok(());
@@ -234,6 +267,7 @@ pub fn serve(
     };
     let (hello, count) = match hello(&plugin, &job.target, job.cases.is_empty()) {
         Ok(x) => x,
+        Err(why) if !first => return Err(std::io::Error::other(why)),
         Err(why) => {
             let environment = true;
             say(Line::Broken { why, environment });
@@ -261,7 +295,7 @@ pub fn serve(
         team,
     };
     let all = registry(&job.ranks, job.big);
-    for id in &job.cases {
+    for (number, id) in job.cases.iter().enumerate() {
         let Some(case) = all.iter().find(|c| c.id == *id) else {
             continue;
         };
@@ -269,12 +303,12 @@ pub fn serve(
         ctx.seed = case_seed(job.seed, id);
         ctx.plugin.take_slips();
         let run = catch_unwind(AssertUnwindSafe(|| case.judge(&ctx)));
-        let mut found = run.unwrap_or_else(|p| Err(format!("the kit panicked: {}", panic_text(p))));
-        let slips = ctx.plugin.take_slips();
-        if let (Ok(v), Some(s)) = (&found, slips.first())
-            && v.outcome != Outcome::Skip
-        {
+        let mut found = run.unwrap_or_else(|p| Err(panicked(p)));
+        if let (Ok(_), Some(s)) = (&found, ctx.plugin.take_slips().first()) {
             found = Err(s.clone());
+        }
+        if let Some(team) = &ctx.team {
+            found = team.agree(number, found);
         }
         let failed = found.is_err();
         let id = id.clone();
@@ -300,7 +334,8 @@ pub fn serve(
     Ok(())
 }
 
-fn panic_text(p: Box<dyn std::any::Any + Send>) -> String {
+/// A panic of a case, as its verdict.
+pub(crate) fn panicked(p: Box<dyn std::any::Any + Send>) -> String {
     let text = match p.downcast_ref::<&str>() {
         Some(s) => s.to_string(),
         None => match p.downcast_ref::<String>() {
@@ -310,7 +345,7 @@ fn panic_text(p: Box<dyn std::any::Any + Send>) -> String {
     };
     // Its destructor could panic again.
     std::mem::forget(p);
-    text
+    format!("the kit panicked: {text}")
 }
 
 /// What the plugin says of itself; devices are opened only when that is all that is asked.

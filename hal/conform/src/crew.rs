@@ -1,11 +1,14 @@
 //! Ranks: threads of this process that keep their communicator from case to case, or one process each under a launcher. A case gives a
 //! body that every rank runs, and gets every rank's answer, whichever way they were started.
 
+use crate::case::Check;
+use crate::child::panicked;
 use crate::ctx::{Ctx, Rig, SOON};
 use crate::raw::{Comm, Joining};
 use crossweave_hal::{Code, Error, KvStore};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +42,8 @@ pub struct Rank {
     pub scope: String,
     /// Are the ranks threads of one process?
     pub threads: bool,
+    /// Has a launcher started them, as one world?
+    pub launched: bool,
 }
 
 impl Rank {
@@ -128,7 +133,47 @@ pub(crate) struct Crews {
 pub(crate) struct Team {
     pub(crate) rank: u32,
     pub(crate) n: u32,
+    /// Started by a launcher, not by the kit.
+    pub(crate) launched: bool,
     pub(crate) kv: Arc<FileKv>,
+}
+
+impl Team {
+    /// What all ranks together found of a case: what one of them alone saw (a slip, a panic) fails it too, and all learn whether it failed.
+    pub(crate) fn agree(&self, number: usize, mine: Check) -> Check {
+        let said = |key: &str, patience: Duration| -> Result<Option<String>, String> {
+            let text = self.kv.get(key, Some(patience));
+            let text = text.map_err(|_| "did not come to the end of the case".to_string())?;
+            serde_json::from_slice(&text).map_err(|e| e.to_string())
+        };
+        let say = |key: &str, why: Option<&String>| -> Result<(), String> {
+            let text = serde_json::to_vec(&why).map_err(|e| e.to_string())?;
+            self.kv.set(key, &text).map_err(|e| e.to_string())
+        };
+        let found = |rank: u32| format!("kit/found/{number}/{rank}");
+        let over = format!("kit/over/{number}");
+        if self.rank > 0 {
+            say(&found(self.rank), mine.as_ref().err())?;
+            let end = said(&over, 4 * SOON).map_err(|e| format!("rank 0 {e}"))?;
+            return match end {
+                Some(why) => mine.and(Err(why)),
+                None => mine,
+            };
+        }
+        let mut all = mine;
+        for rank in 1..self.n {
+            // Whoever has failed waits for nobody.
+            if all.is_ok() {
+                match said(&found(rank), 2 * SOON) {
+                    Ok(None) => {}
+                    Ok(Some(why)) => all = Err(format!("rank {rank}: {why}")),
+                    Err(e) => all = Err(format!("rank {rank} {e}")),
+                }
+            }
+        }
+        say(&over, all.as_ref().err())?;
+        all
+    }
 }
 
 impl Ctx {
@@ -198,7 +243,7 @@ impl Ctx {
                 let each: Vec<_> = (0..n)
                     .map(|rank| {
                         let (kv, scope) = (kv.clone(), scope.clone());
-                        s.spawn(move || self.rank(rank, n, kv, scope, with_comm, true))
+                        s.spawn(move || self.rank(rank, n, kv, scope, with_comm))
                     })
                     .collect();
                 each.into_iter().map(joined).collect()
@@ -223,7 +268,6 @@ impl Ctx {
         kv: Arc<dyn KvStore>,
         scope: String,
         with_comm: bool,
-        threads: bool,
     ) -> Result<Rank, String> {
         let device = self.devices[rank as usize % self.devices.len()];
         let rig = Rig::on(self.plugin.open(device)?)?;
@@ -238,7 +282,8 @@ impl Ctx {
             rig,
             kv,
             scope,
-            threads,
+            threads: self.team.is_none(),
+            launched: self.team.as_ref().is_some_and(|t| t.launched),
         })
     }
 
@@ -271,10 +316,13 @@ impl Ctx {
                 r.scope.clone_from(&scope);
                 Ok(r)
             }
-            None => self.rank(team.rank, n, kv, scope.clone(), with_comm, false),
+            None => self.rank(team.rank, n, kv, scope.clone(), with_comm),
         };
         let answer = match &mine {
-            Ok(r) => body(r),
+            // The others wait for an answer, whatever it is.
+            Ok(r) => {
+                catch_unwind(AssertUnwindSafe(|| body(r))).unwrap_or_else(|p| Err(panicked(p)))
+            }
             Err(e) => Err(e.clone()),
         };
         let text = serde_json::to_vec(&answer).map_err(|e| e.to_string())?;
@@ -314,17 +362,7 @@ impl Ctx {
 }
 
 fn joined<T>(t: std::thread::ScopedJoinHandle<'_, Result<T, String>>) -> Result<T, String> {
-    t.join().unwrap_or_else(|p| {
-        let text = p
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| p.downcast_ref::<&str>().map(|s| s.to_string()));
-        std::mem::forget(p);
-        Err(format!(
-            "the kit panicked: {}",
-            text.unwrap_or_else(|| "without text".into())
-        ))
-    })
+    t.join().unwrap_or_else(|p| Err(panicked(p)))
 }
 
 /// All, or the most telling error: one that is not a consequence of another rank's.
@@ -397,5 +435,50 @@ impl KvStore for FileKv {
             std::thread::sleep(nap);
             nap = (nap * 2).min(Duration::from_millis(5));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::pass;
+
+    /// What each of three ranks is told of a case that ends for them like this.
+    fn agreed(found: [Result<(), &str>; 3]) -> Vec<Option<String>> {
+        let dir = tempfile::tempdir().unwrap();
+        let kv = Arc::new(FileKv::new(dir.path().to_path_buf()));
+        let one = |rank: usize| {
+            let (launched, kv) = (false, kv.clone());
+            let (rank, n, mine) = (rank as u32, 3, found[rank]);
+            let team = Team {
+                rank,
+                n,
+                launched,
+                kv,
+            };
+            let mine = mine.map_err(String::from).and_then(|()| pass());
+            team.agree(7, mine).err()
+        };
+        std::thread::scope(|s| {
+            let all: Vec<_> = (0..3).map(|r| s.spawn(move || one(r))).collect();
+            all.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn what_one_rank_alone_saw_all_are_told() {
+        assert_eq!(agreed([Ok(()); 3]), [None, None, None]);
+        let slip = agreed([Ok(()), Ok(()), Err("a slip")]);
+        let told = Some("rank 2: a slip".to_string());
+        assert_eq!(slip, [told.clone(), told, Some("a slip".into())]);
+        let own = agreed([Err("wrong"), Ok(()), Ok(())]);
+        assert_eq!(
+            own,
+            [
+                Some("wrong".to_string()),
+                Some("wrong".into()),
+                Some("wrong".into())
+            ]
+        );
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::child::{Job, Line, MARK};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -49,8 +49,13 @@ pub struct Program {
 /// How a child ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Ended {
-    /// By itself, with its status in words.
-    Itself(String),
+    /// By itself.
+    Itself {
+        /// In words.
+        status: String,
+        /// As a child ends that has nothing to complain of.
+        well: bool,
+    },
     /// It said nothing for too long and was stopped.
     Late,
 }
@@ -60,11 +65,17 @@ pub(crate) struct Running {
     children: Vec<Child>,
     lines: Receiver<Line>,
     errors: Arc<Mutex<Vec<u8>>>,
+    /// While these are open the children know that the kit lives.
+    _inputs: Vec<ChildStdin>,
     _files: tempfile::TempDir,
 }
 
 /// Bytes of the error output that are kept.
 const TAIL: usize = 2000;
+/// How often the children are looked at while they say nothing.
+const LOOK: Duration = Duration::from_millis(100);
+/// What the others may still say when one of them has fallen.
+const GRACE: Duration = Duration::from_secs(5);
 
 impl Running {
     /// Starts a job.
@@ -131,8 +142,9 @@ impl Running {
         let (tx, lines) = channel();
         let errors = Arc::new(Mutex::new(Vec::new()));
         let mut children = Vec::new();
+        let mut inputs = Vec::new();
         for (i, mut c) in commands.into_iter().enumerate() {
-            c.stdin(Stdio::null())
+            c.stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped());
             let mut child = match c.spawn() {
@@ -142,6 +154,11 @@ impl Running {
                     return Err(format!("{}: {e}", c.get_program().to_string_lossy()));
                 }
             };
+            if let Some(mut input) = child.stdin.take() {
+                // One that has ended already is noticed by its silence.
+                let _ = input.write_all(b"\n");
+                inputs.push(input);
+            }
             if let Some(out) = child.stdout.take() {
                 let tx = tx.clone();
                 let errors = errors.clone();
@@ -183,32 +200,63 @@ impl Running {
             children,
             lines,
             errors,
+            _inputs: inputs,
             _files: files,
         })
     }
 
-    /// The next line, or how the child ended without one.
-    pub(crate) fn next(&mut self, within: Duration) -> Result<Line, Ended> {
-        match self.lines.recv_timeout(within) {
-            Ok(l) => Ok(l),
-            Err(RecvTimeoutError::Timeout) => {
-                self.stop();
-                Err(Ended::Late)
+    /// The next line, or how the child ended without one. While a case runs no rank has anything to end for.
+    pub(crate) fn next(&mut self, within: Duration, in_case: bool) -> Result<Line, Ended> {
+        let until = Instant::now() + within;
+        let mut fallen: Option<(Instant, String)> = None;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(LOOK)) {
+                Ok(l) => return Ok(l),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(self.leave(Duration::from_secs(20)));
+                }
+                Err(RecvTimeoutError::Timeout) if left <= LOOK => {
+                    self.stop();
+                    return Err(Ended::Late);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            Err(RecvTimeoutError::Disconnected) => Err(self.leave(Duration::from_secs(20))),
+            // The other ranks of one that has crashed would wait for it until the case's limit.
+            if fallen.is_none() {
+                fallen = self.fallen(in_case).map(|s| (Instant::now(), s));
+            }
+            if let Some((since, status)) = &fallen
+                && since.elapsed() > GRACE
+            {
+                let (status, well) = (status.clone(), false);
+                self.stop();
+                return Err(Ended::Itself { status, well });
+            }
         }
+    }
+
+    /// One of several that has ended, badly or (with `any`) at all.
+    fn fallen(&mut self, any: bool) -> Option<String> {
+        let several = self.children.len() > 1;
+        let mut each = self.children.iter_mut().enumerate().filter(|_| several);
+        each.find_map(|(rank, c)| match c.try_wait() {
+            Ok(Some(s)) if any || !s.success() => Some(format!("rank {rank}: {}", status_text(s))),
+            _ => None,
+        })
     }
 
     /// Waits for the end, and stops who does not come to it.
     pub(crate) fn leave(&mut self, within: Duration) -> Ended {
         let until = Instant::now() + within;
-        let mut worst: Option<ExitStatus> = None;
-        for c in &mut self.children {
+        let several = self.children.len() > 1;
+        let mut worst: Option<(usize, ExitStatus)> = None;
+        for (rank, c) in self.children.iter_mut().enumerate() {
             loop {
                 match c.try_wait() {
                     Ok(Some(s)) => {
-                        if worst.is_none_or(|w| w.success()) {
-                            worst = Some(s);
+                        if worst.is_none_or(|w| w.1.success()) {
+                            worst = Some((rank, s));
                         }
                         break;
                     }
@@ -223,7 +271,13 @@ impl Running {
             }
         }
         match worst {
-            Some(s) => Ended::Itself(status_text(s)),
+            Some((rank, s)) => Ended::Itself {
+                status: match several {
+                    true => format!("rank {rank}: {}", status_text(s)),
+                    false => status_text(s),
+                },
+                well: s.success(),
+            },
             None => Ended::Late,
         }
     }

@@ -127,7 +127,7 @@ pub struct Report {
     pub seed: u64,
     /// Configuration the plugin was given.
     pub config: BTreeMap<String, String>,
-    /// Per level: `pass` or `fail`.
+    /// Per level: `pass`, `fail`, `incomplete` (not all was run), `partial` (not all was asked for) or `not judged`.
     pub levels: BTreeMap<String, String>,
     /// Every case.
     pub cells: Vec<Cell>,
@@ -151,21 +151,8 @@ impl Report {
         idle: Vec<String>,
         took: Duration,
     ) -> Report {
-        let mut levels = BTreeMap::new();
-        for c in &cells {
-            let Some(g) = Group::of(&c.id).filter(|g| *g != Group::Perf) else {
-                continue;
-            };
-            let bad = matches!(c.status, Status::Fail | Status::Xpass);
-            let word = levels
-                .entry(Level::of(g).name().to_string())
-                .or_insert_with(|| "pass".to_string());
-            if bad {
-                *word = "fail".into();
-            } else if c.status == Status::NotRun && word == "pass" {
-                *word = "incomplete".into();
-            }
-        }
+        let whole = o.only.is_empty() && o.replay.is_none();
+        let levels = levels(&cells, whole);
         let (perf, cells) = cells
             .into_iter()
             .partition(|c| Group::of(&c.id) == Some(Group::Perf));
@@ -276,34 +263,21 @@ impl Report {
     }
 
     fn verdict(&self) -> String {
-        let words = self.levels.iter().map(|(l, w)| (Level::ALL, l, w));
         let mut good = vec![];
-        let mut bad = vec![];
-        for (_, l, w) in words {
-            match w.as_str() {
-                "pass" => good.push(l.as_str()),
-                _ => bad.push(format!(
-                    "{l} {}",
-                    if w == "fail" {
-                        "NOT conformant"
-                    } else {
-                        "incomplete"
-                    }
-                )),
+        let mut rest = vec![];
+        for l in Level::ALL.map(Level::name) {
+            match self.levels.get(l).map(String::as_str) {
+                None => {}
+                Some("pass") => good.push(l),
+                Some("fail") => rest.push(format!("{l} NOT conformant")),
+                Some("partial") => rest.push(format!("{l} looked at in part, and no claim fails")),
+                Some(word) => rest.push(format!("{l} {word}")),
             }
         }
-        good.sort_by_key(|l| Level::ALL.iter().position(|x| x.name() == *l));
-        let mut text = match good.is_empty() {
-            true => String::new(),
-            false => format!("{} conformant", good.join(", ")),
-        };
-        for b in bad {
-            if !text.is_empty() {
-                text.push_str("; ");
-            }
-            text.push_str(&b);
+        if !good.is_empty() {
+            rest.insert(0, format!("{} conformant", good.join(", ")));
         }
-        text
+        rest.join("; ")
     }
 
     /// For a person.
@@ -424,17 +398,59 @@ impl Report {
         }
         m
     }
+}
 
-    /// What makes a committed scorecard stale: the kit's version, the cases and what is claimed of them.
-    pub fn claims(&self) -> BTreeMap<&str, bool> {
-        self.cells
-            .iter()
-            .map(|c| (c.id.as_str(), c.claimed))
-            .collect()
+/// What the cells make of each level that they belong to; `whole` = none of its cases was left out. Skipped cells judge nothing.
+pub fn levels(cells: &[Cell], whole: bool) -> BTreeMap<String, String> {
+    let mut of: BTreeMap<&str, Vec<Status>> = BTreeMap::new();
+    for c in cells {
+        if let Some(g) = Group::of(&c.id).filter(|g| *g != Group::Perf) {
+            of.entry(Level::of(g).name()).or_default().push(c.status);
+        }
     }
+    let word = |all: &[Status]| match all {
+        s if s.iter().any(|s| matches!(s, Status::Fail | Status::Xpass)) => "fail",
+        s if s.contains(&Status::NotRun) => "incomplete",
+        s if s.iter().all(|s| *s == Status::Skip) => "not judged",
+        _ if !whole => "partial",
+        _ => "pass",
+    };
+    let each = of.iter().map(|(l, s)| (l.to_string(), word(s).into()));
+    each.collect()
 }
 
 /// Text that does not end a cell of a table.
 fn cell_text(s: &str) -> String {
     s.replace('|', "\\|").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_what_its_judged_cells_make_of_it() {
+        let word = |statuses: &[Status], whole: bool| {
+            let cell = |status: &Status| Cell {
+                id: "coll.x".into(),
+                row: "coll".into(),
+                ranks: None,
+                demanded: false,
+                claimed: false,
+                status: *status,
+                note: String::new(),
+                bound: None,
+                error: None,
+            };
+            let cells: Vec<Cell> = statuses.iter().map(cell).collect();
+            levels(&cells, whole)["coll"].clone()
+        };
+        use Status::*;
+        assert_eq!(word(&[Skip, Skip], true), "not judged");
+        assert_eq!(word(&[Skip, Refused], true), "pass");
+        assert_eq!(word(&[Skip, Pass], false), "partial");
+        assert_eq!(word(&[Pass, NotRun], false), "incomplete");
+        assert_eq!(word(&[NotRun, Xpass], true), "fail");
+        assert!(levels(&[], true).is_empty());
+    }
 }

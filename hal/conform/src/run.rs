@@ -1,13 +1,18 @@
 //! The parent's side: picks the cases, runs each group in a child, goes on in a new child after a crash, a hang or an exit, and applies
 //! expectations and the profile.
 
-use crate::case::{Case, Group, Level, Outcome, Profile, matches, registry};
+use crate::case::{Case, Group, Level, Outcome, Profile, Verdict, matches, registry};
 use crate::child::{Hello, Job, Line, Target};
 use crate::expect::Expect;
 use crate::launch::{Ended, Launcher, Program, Running};
 use crate::report::{Cell, Report, Status};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+/// Children in a row that may end before their first case; then the rest of their cases is given up.
+const PATIENCE: u32 = 3;
+/// How long a child may take to let communicators and the plugin go.
+const LEAVE: Duration = Duration::from_secs(60);
 
 /// What to run, and how.
 #[derive(Clone, Debug)]
@@ -170,7 +175,7 @@ impl Options {
         let job = self.job(vec![], None);
         let mut child =
             Running::start(&self.program, Launcher::Threads, &job).map_err(Trouble::Environment)?;
-        match child.next(Duration::from_secs(120)) {
+        match child.next(Duration::from_secs(120), false) {
             Ok(Line::Hello(h)) => {
                 child.leave(Duration::from_secs(20));
                 Ok(*h)
@@ -184,7 +189,7 @@ impl Options {
                 "{}: loading it and opening its devices did not end within 120 s",
                 self.target.text()
             ))),
-            Err(Ended::Itself(status)) => Err(Trouble::Plugin(format!(
+            Err(Ended::Itself { status, .. }) => Err(Trouble::Plugin(format!(
                 "{}: loading it and opening its devices ended the process: {status}{}",
                 self.target.text(),
                 tail(&child)
@@ -233,35 +238,48 @@ impl Options {
             let mut child = Running::start(&self.program, self.launcher, &self.job(ids, unit.team))
                 .map_err(|e| Trouble::Environment(format!("cannot start a child: {e}")))?;
             let before = left.len();
-            self.listen(&mut child, &mut left, start, told);
-            // A child that brings nothing about is not asked for ever.
-            silent = if left.len() == before { silent + 1 } else { 0 };
-            if silent > 0 {
-                let c = left[0];
-                left = &left[1..];
-                let why = format!("the child ended before the case began{}", tail(&child));
-                told(self.cell(c, Err(why)));
+            let quiet = self.listen(&mut child, &mut left, start, told);
+            if left.len() < before {
+                silent = 0;
+                continue;
             }
+            // A child that brings nothing about is not asked for ever.
+            let Some(why) = quiet else { continue };
+            silent += 1;
+            let given_up = if silent < PATIENCE { 1 } else { left.len() };
+            for c in &left[..given_up] {
+                told(self.cell(c, Err(why.clone())));
+            }
+            left = &left[given_up..];
         }
         Ok(())
     }
 
-    /// Takes a child's lines until it ends, and moves `left` behind what is judged.
+    /// Takes a child's lines until it ends, and moves `left` behind what is judged. Answers why it ended, where no case was running.
     fn listen(
         &self,
         child: &mut Running,
         left: &mut &[&Case],
         start: Instant,
         told: &mut dyn FnMut(Cell),
-    ) {
+    ) -> Option<String> {
         let mut running: Option<&Case> = None;
+        // What a case found is kept until its child goes on: a crash behind it is its own.
+        let mut kept: Option<(&Case, Result<Verdict, String>)> = None;
         let mut limit = Duration::from_secs(120);
         loop {
-            if running.is_none() && self.budget.is_some_and(|b| start.elapsed() >= b) {
-                return;
+            let spent = self.budget.is_some_and(|b| start.elapsed() >= b);
+            if spent && running.is_none() && !left.is_empty() {
+                if let Some((c, found)) = kept {
+                    told(self.cell(c, found));
+                }
+                return None;
             }
-            let why = match child.next(limit) {
+            let why = match child.next(limit, running.is_some()) {
                 Ok(Line::Begin { id }) => {
+                    if let Some((c, found)) = kept.take() {
+                        told(self.cell(c, found));
+                    }
                     if let Some(at) = left.iter().position(|c| c.id == id) {
                         // A case the child did not know is not lost silently.
                         for c in &left[..at] {
@@ -276,38 +294,47 @@ impl Options {
                 Ok(Line::End { id, found }) => {
                     if let Some(c) = running.take().filter(|c| c.id == id) {
                         *left = &left[1..];
-                        told(self.cell(c, found));
+                        kept = Some((c, found));
                     }
                     limit = Duration::from_secs(60);
                     continue;
                 }
-                Ok(Line::Done) => {
-                    child.leave(Duration::from_secs(30));
-                    return;
-                }
+                Ok(Line::Done) => match child.leave(LEAVE.min(self.limit.unwrap_or(LEAVE))) {
+                    Ended::Itself { well: true, .. } => {
+                        if let Some((c, found)) = kept {
+                            told(self.cell(c, found));
+                        }
+                        return Some("the child knew none of the cases".into());
+                    }
+                    Ended::Itself { status, .. } => {
+                        format!("ended the process badly: {status}{}", tail(child))
+                    }
+                    Ended::Late => "the process did not end in time".into(),
+                },
                 Ok(Line::Hello(_)) => continue,
                 Ok(Line::Broken { why, .. }) => {
-                    if let Some(c) = left.first() {
-                        told(self.cell(c, Err(format!("the plugin did not load again: {why}"))));
-                        *left = &left[1..];
-                    }
-                    return;
+                    return Some(format!("the plugin did not load again: {why}"));
                 }
                 Err(Ended::Late) => format!("hung: no answer within {} s", limit.as_secs()),
-                Err(Ended::Itself(status)) => {
+                Err(Ended::Itself { status, .. }) => {
                     format!("ended the process: {status}{}", tail(child))
                 }
             };
             if let Some(c) = running {
                 told(self.cell(c, Err(why)));
                 *left = &left[1..];
+            } else if let Some((c, found)) = kept {
+                let after = |_| Err(format!("after the case: {why}"));
+                told(self.cell(c, found.and_then(after)));
+            } else {
+                return Some(format!("before the case began: {why}"));
             }
-            return;
+            return None;
         }
     }
 
     /// Applies profile and expectations to what a case found.
-    fn cell(&self, case: &Case, found: Result<crate::case::Verdict, String>) -> Cell {
+    fn cell(&self, case: &Case, found: Result<Verdict, String>) -> Cell {
         let demanded = self.profile.filter(|p| case.demanded.by(*p));
         let (mut status, claimed, mut note, bound, error) = match found {
             Err(why) => (Status::Fail, true, why, None, None),
@@ -327,11 +354,13 @@ impl Options {
                 )
             }
         };
+        let mut off_profile = false;
         if let Some(p) = demanded {
             // Without an interface of its own a plugin's ranks are carried by the host, except where carrying is the whole point.
             let carried = case.group() == Group::Coll && p != Profile::CollectiveOnly;
             if status == Status::Refused || (status == Status::Skip && !carried) {
                 status = Status::Fail;
+                off_profile = true;
                 note = format!(
                     "not claimed ({note}), and the profile {} demands it",
                     p.name()
@@ -341,19 +370,18 @@ impl Options {
         if case.is_draft() && status == Status::Fail {
             status = Status::Draft;
         }
-        if let Some(reason) = self.expect.unsupported(&case.id) {
-            match status {
-                Status::Pass => {
-                    status = Status::Xpass;
-                    note = format!(
-                        "listed as unsupported ({reason}) and passes: take it off the list"
-                    );
-                }
-                Status::Fail | Status::Refused | Status::Skip => {
-                    status = Status::Xfail;
-                    note = format!("unsupported: {reason}");
-                }
-                _ => {}
+        let excused = match status {
+            Status::Fail => refusal(&note) || off_profile,
+            s => matches!(s, Status::Pass | Status::Refused | Status::Skip),
+        };
+        let unsupported = self.expect.unsupported(&case.id);
+        if let Some(reason) = unsupported.filter(|_| excused) {
+            if status == Status::Pass {
+                status = Status::Xpass;
+                note = format!("listed as unsupported ({reason}) and passes: take it off the list");
+            } else {
+                status = Status::Xfail;
+                note = format!("unsupported: {reason}");
             }
         } else if let Some((reason, issue)) = self.expect.failure(&case.id) {
             match status {
@@ -369,6 +397,11 @@ impl Options {
                 }
                 _ => {}
             }
+        } else if let (Some(reason), Status::Fail) = (unsupported, status) {
+            note += &format!(
+                "; listed as unsupported ({reason}), which excuses a refusal with UNSUPPORTED and nothing else: a known bug is an \
+                 [[expected_failure]]"
+            );
         }
         Cell {
             id: case.id.clone(),
@@ -392,6 +425,19 @@ struct Unit<'a> {
     cases: Vec<&'a Case>,
 }
 
+/// Did a case end because a slot answered UNSUPPORTED, and not because something was wrong?
+fn refusal(why: &str) -> bool {
+    let ranked = why.strip_prefix("rank ").and_then(|r| r.split_once(": "));
+    let why = ranked.map_or(why, |r| r.1);
+    let Some((slot, answer)) = why.split_once(": ") else {
+        return false;
+    };
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    let said = answer.strip_prefix("UNSUPPORTED");
+    slot.bytes().all(word)
+        && said.is_some_and(|m| m.is_empty() || m.starts_with(" (") && m.ends_with(')'))
+}
+
 fn tail(child: &Running) -> String {
     match child.errors() {
         e if e.is_empty() => String::new(),
@@ -402,4 +448,25 @@ fn tail(child: &Running) -> String {
 pub(crate) fn list(n: &[u32]) -> String {
     let v: Vec<String> = n.iter().map(u32::to_string).collect();
     v.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::refusal;
+
+    #[test]
+    fn only_an_unsupported_answer_is_a_refusal() {
+        for (why, yes) in [
+            ("copy_2d: UNSUPPORTED", true),
+            ("copy_2d: UNSUPPORTED (no rows here (yet))", true),
+            ("rank 1: comm_split: UNSUPPORTED (no)", true),
+            ("copy_2d: INVALID (UNSUPPORTED)", false),
+            ("launch: INVALID: UNSUPPORTED is wanted", false),
+            ("device_open: UNSUPPORTED (no), and not INVALID", false),
+            ("a wait was forgotten: UNSUPPORTED", false),
+            ("the sum is wrong", false),
+        ] {
+            assert_eq!(refusal(why), yes, "{why}");
+        }
+    }
 }

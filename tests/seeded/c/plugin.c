@@ -281,6 +281,58 @@ static const cw_device_api DEVICE = {
   .stream_wait_event = stream_wait_event, .copy = copy, .copy_2d = copy_2d, .fill = fill,
 };
 
+/* Collectives that refuse everything: what ranks get wrong when they are processes, whatever the results. */
+#if defined(BUG_RANK_1_SLIPS) || defined(BUG_RANK_1_CRASHES) || defined(BUG_RANK_1_EXITS)
+#define BUG_RANKS
+#endif
+#ifdef BUG_RANKS
+struct cw_comm_impl { int32_t rank; };
+static cw_status unique_id(cw_device d, void *out, uint64_t cap, uint64_t *len, cw_error *err) {
+  HANDLE(d);
+  if (!len) INVALID("NULL");
+  *len = 4;
+  if (!cap) return ok(err);
+  if (cap < 4) INVALID("an id has 4 bytes");
+  memcpy(out, "rank", 4);
+  return ok(err);
+}
+static cw_status comm_init(cw_device d, const void *id, uint64_t n, const cw_comm_config *cfg, cw_comm *out, cw_error *err) {
+  (void)id, (void)n;
+  HANDLE(d);
+  if (!cfg || !out || cfg->rank < 0 || cfg->rank >= cfg->nranks) INVALID("rank");
+  *out = malloc(sizeof **out);
+  (*out)->rank = cfg->rank;
+  return ok(err);
+}
+static cw_status comm_query(cw_comm c, const cw_coll_desc *desc, cw_coll_support *out, cw_error *err) {
+  (void)desc, (void)out;
+  HANDLE(c);
+#ifdef BUG_RANK_1_SLIPS
+  if (c->rank == 1) return CW_E_UNSUPPORTED;
+#elif defined(BUG_RANK_1_CRASHES)
+  if (c->rank == 1) *(volatile int *)16 = 1;
+#elif defined(BUG_RANK_1_EXITS)
+  if (c->rank == 1) exit(0);
+#endif
+  UNSUPPORTED("this device refuses them all");
+}
+static cw_status comm_async_error(cw_comm c, cw_error *err) {
+  HANDLE(c);
+  return ok(err);
+}
+static void comm_destroy(cw_comm c) { free(c); }
+static cw_status comm_launch(cw_comm c, cw_stream s, const cw_coll_desc *descs, uint32_t n, cw_error *err) {
+  (void)descs, (void)n;
+  HANDLE(c);
+  HANDLE(s);
+  UNSUPPORTED("this device refuses them all");
+}
+static const cw_collective_api COLLECTIVE = {
+  .size = sizeof(cw_collective_api), .unique_id = unique_id, .comm_init = comm_init, .comm_query = comm_query,
+  .comm_async_error = comm_async_error, .comm_abort = comm_async_error, .comm_destroy = comm_destroy, .launch = comm_launch,
+};
+#endif
+
 static int same(cw_str id, const char *name) {
 #ifdef BUG_PREFIX_IDS
   return strncmp(id.ptr, name, strlen(name)) == 0;
@@ -292,10 +344,19 @@ static int same(cw_str id, const char *name) {
 }
 static const void *get_interface(void *self, cw_str id) {
   (void)self;
+#ifdef BUG_RANKS
+  if (same(id, "crossweave.collective/1")) return &COLLECTIVE;
+#endif
   return same(id, "crossweave.device/1") ? &DEVICE : NULL;
 }
 static cw_status shutdown_(void *self, cw_error *err) {
   (void)self;
+#ifdef BUG_CRASH_AT_THE_END
+  *(volatile int *)16 = 1;
+#endif
+#ifdef BUG_HANGS_AT_THE_END
+  for (;;) usleep(1000);
+#endif
   return ok(err);
 }
 #ifdef BUG_EXPORTS

@@ -422,7 +422,7 @@ impl Run<'_> {
 }
 
 /// 64 bits of a hash: the same bytes, the same word.
-pub fn digest(bytes: &[u8]) -> u64 {
+fn digest(bytes: &[u8]) -> u64 {
     let mut h = 0xCBF2_9CE4_8422_2325u64;
     for b in bytes {
         h = (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01B3);

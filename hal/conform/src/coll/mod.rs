@@ -9,12 +9,10 @@ mod value;
 
 use crate::case::{Case, Demanded};
 use cell::Cell;
-pub use cell::digest;
 use crossweave_abi::*;
-pub use desk::{Desk, Place};
 
-/// The group's cases for these numbers of ranks; `big` adds counts beyond a million.
-pub fn cases(ranks: &[u32], _big: bool) -> Vec<Case> {
+/// The group's cases for these numbers of ranks.
+pub fn cases(ranks: &[u32]) -> Vec<Case> {
     let mut v = Vec::new();
     for n in ranks {
         let n = *n;

@@ -37,8 +37,6 @@ use rig::Rig;
 use std::sync::{Arc, Mutex, PoisonError};
 use trial::Trial;
 
-pub use rig::FLUSH;
-
 /// Every cell, op by op in the order of the table.
 fn cells() -> Vec<Cell> {
     let mut all = Vec::new();

@@ -162,6 +162,8 @@ impl Collectives<Seeded> for SeededColl {
         match CpuCollectives::async_error(b.inner(), &c.comm) {
             Err(e) if b.is("failures_are_not_sticky") => Err(Error { sticky: false, ..e }),
             Err(e) if b.is("the_wrong_rank_is_named") => Err(e.peer(c.n + 5)),
+            Err(e) if b.is("a_rank_names_itself") => Err(e.peer(c.rank)),
+            Err(e) if b.is("nobody_is_named") => Err(Error { peer: None, ..e }),
             Err(_) if b.is("a_dead_communicator_is_well") => Ok(Health::Ready),
             Err(e) if b.is("failures_are_internal") => Err(Error {
                 code: Code::Internal,

@@ -51,7 +51,14 @@ impl Seeded {
                 } else {
                     -n
                 };
-                fail(Code::from_status(status), format!("fault point {name}"))
+                if self.is("fault_is_swallowed") {
+                    return Ok(());
+                }
+                let e = Error::new(Code::from_status(status), format!("fault point {name}"));
+                match status == abi::E_DEVICE_LOST && !self.is("lost_is_not_sticky") {
+                    true => Err(e.sticky()),
+                    false => Err(e),
+                }
             }
         }
     }
