@@ -51,12 +51,15 @@ fn setting(host: &Host, key: &str, most: u64, otherwise: u64) -> Result<u64> {
 impl Softdev {
     /// Fails where the conformance kit wants it to.
     fn fault(&self, place: &str) -> Result<()> {
-        match self.host.fault_point(&format!("softdev.{place}")) as i32 {
-            0 => Ok(()),
-            n => fail(
-                Code::from_status(-n),
-                format!("fault point softdev.{place}"),
-            ),
+        let code = match self.host.fault_point(&format!("softdev.{place}")) as i32 {
+            0 => return Ok(()),
+            n => Code::from_status(-n),
+        };
+        let e = Error::new(code, format!("fault point softdev.{place}"));
+        // A lost device stays lost, and every such error says so.
+        match code {
+            Code::DeviceLost => Err(e.sticky()),
+            _ => Err(e),
         }
     }
 }
