@@ -5,6 +5,7 @@
 //! number n; `done` is how far the stream has come, and an event is just such a number. A failure is sticky: later commands are passed
 //! without being run, so that waiters are released and memory is free, and every later call reports it.
 
+use crate::collective::Launch as Collectives;
 use crate::device::Device;
 use crate::dispatch::Prepared;
 use crate::event::Mark;
@@ -32,14 +33,6 @@ const KEEP: usize = 4096;
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Work another module runs on a stream's thread (collectives).
-pub(crate) trait Task: Send {
-    /// Runs it; `abandoned` turns true when the stream is being destroyed and waiting has become pointless.
-    fn run(&mut self, team: &Team, abandoned: &dyn Fn() -> bool) -> Result<()>;
-    /// The stream failed earlier, so it will not run.
-    fn skip(&mut self, why: &Error);
 }
 
 pub(crate) enum Cmd {
@@ -76,7 +69,8 @@ pub(crate) enum Cmd {
     HostCall(HostCall),
     WaitValue(*const AtomicU64, u64),
     WriteValue(*const AtomicU64, u64),
-    Task(Box<dyn Task>),
+    /// A group of collectives: its place in `Batch::groups`.
+    Collectives(u32),
 }
 
 impl Cmd {
@@ -91,7 +85,7 @@ impl Cmd {
             Cmd::HostCall(_) => "stream_host_call",
             Cmd::WaitValue(..) => "stream_wait_value",
             Cmd::WriteValue(..) => "stream_write_value",
-            Cmd::Task(_) => "collective",
+            Cmd::Collectives(_) => "collective",
         }
     }
 }
@@ -101,9 +95,28 @@ pub(crate) struct Batch {
     cmds: Vec<Cmd>,
     pub(crate) words: Vec<*mut u8>,
     pub(crate) bytes: Vec<u8>,
+    /// Taken out when their turn comes; they lie in a row, as commands do, so that the thread finds them before it asks.
+    pub(crate) groups: Vec<Option<Collectives>>,
 }
 // SAFETY: the addresses are operands which the host keeps alive until the stream has passed the command.
 unsafe impl Send for Batch {}
+
+impl Batch {
+    fn group(&mut self, at: u32) -> Option<Collectives> {
+        self.groups.get_mut(at as usize).and_then(Option::take)
+    }
+
+    /// For the next commands; what grew too large is given back.
+    fn clear(&mut self) {
+        self.words.clear();
+        self.bytes.clear();
+        self.groups.clear();
+        let large = self.cmds.capacity().max(self.groups.capacity()) > KEEP;
+        if large || self.words.capacity() > 16 * KEEP || self.bytes.capacity() > 64 * KEEP {
+            *self = Batch::default();
+        }
+    }
+}
 
 struct Queue {
     batch: Batch,
@@ -485,20 +498,18 @@ fn serve(s: &Shared, team: Arc<Team>) {
         }
         std::mem::swap(&mut q.batch, &mut mine);
         drop(q);
-        let Batch { cmds, words, bytes } = &mut mine;
+        // Taken out for the walk, which takes operands and groups out of the rest.
+        let mut cmds = std::mem::take(&mut mine.cmds);
         for cmd in cmds.drain(..) {
             seq += 1;
             if let Some(t) = &s.turn {
                 t.point();
             }
-            step(s, &team, seq, cmd, words, bytes);
+            step(s, &team, seq, cmd, &mut mine);
             s.pass(seq);
         }
-        words.clear();
-        bytes.clear();
-        if cmds.capacity() > KEEP || words.capacity() > 16 * KEEP || bytes.capacity() > 64 * KEEP {
-            mine = Batch::default();
-        }
+        mine.cmds = cmds;
+        mine.clear();
     }
     s.pace.park();
     // The team may end with this thread; its workers must be gone before the stream says so.
@@ -509,13 +520,17 @@ fn serve(s: &Shared, team: Arc<Team>) {
 }
 
 /// Passes one command: runs it, or, after a failure, only releases who depends on it.
-fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, words: &[*mut u8], bytes: &[u8]) {
+fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, batch: &mut Batch) {
     let name = cmd.name();
     if s.failed.load(Acquire) {
         let why = s.failure_before(u64::MAX);
         let done = catch_unwind(AssertUnwindSafe(|| match (cmd, why) {
             (Cmd::HostCall(f), Some(e)) => f(Err(e)),
-            (Cmd::Task(mut t), Some(e)) => t.skip(&e),
+            (Cmd::Collectives(at), Some(e)) => {
+                if let Some(mut group) = batch.group(at) {
+                    group.skip(&e);
+                }
+            }
             (Cmd::Record(mark, id), _) => mark.stamp(id),
             _ => {}
         }));
@@ -532,7 +547,7 @@ fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, words: &[*mut u8], bytes: &
         };
         (p, label, Instant::now())
     });
-    let run = catch_unwind(AssertUnwindSafe(|| run(s, team, cmd, words, bytes)));
+    let run = catch_unwind(AssertUnwindSafe(|| run(s, team, cmd, batch)));
     if let Some((profile, label, at)) = started {
         profile.add(label.as_deref().unwrap_or(name), at.elapsed());
     }
@@ -551,7 +566,7 @@ fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, words: &[*mut u8], bytes: &
     }
 }
 
-fn run(s: &Shared, team: &Team, cmd: Cmd, words: &[*mut u8], bytes: &[u8]) -> Result<()> {
+fn run(s: &Shared, team: &Team, cmd: Cmd, batch: &mut Batch) -> Result<()> {
     match cmd {
         Cmd::Kernel {
             op,
@@ -562,9 +577,9 @@ fn run(s: &Shared, team: &Team, cmd: Cmd, words: &[*mut u8], bytes: &[u8]) -> Re
             workspace,
         } => {
             let launch = Launch {
-                operands: &words[w as usize..(w + n) as usize],
+                operands: &batch.words[w as usize..(w + n) as usize],
                 workspace,
-                dynamic: &bytes[b as usize..(b + len) as usize],
+                dynamic: &batch.bytes[b as usize..(b + len) as usize],
                 team,
             };
             // SAFETY: `Ops::launch` checked every operand against the layout the op was prepared with; the host orders streams.
@@ -655,7 +670,11 @@ fn run(s: &Shared, team: &Team, cmd: Cmd, words: &[*mut u8], bytes: &[u8]) -> Re
             // SAFETY: as for `WaitValue`.
             unsafe { &*word }.store(value, Release);
         }
-        Cmd::Task(mut t) => t.run(team, &|| s.given_up())?,
+        Cmd::Collectives(at) => {
+            if let Some(mut group) = batch.group(at) {
+                group.run(&|| s.given_up())?;
+            }
+        }
     }
     Ok(())
 }

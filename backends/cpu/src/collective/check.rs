@@ -39,7 +39,8 @@ pub(super) struct Planned {
     pub(super) count: u64,
     pub(super) send: *const u8,
     pub(super) recv: *mut u8,
-    pub(super) counts: Counts,
+    /// Of the kinds that have some.
+    pub(super) counts: Option<Box<Counts>>,
     pub(super) scale: f64,
     /// Address and bytes of a factor in memory, read in stream order.
     pub(super) scale_dev: Option<(*const u8, u64)>,
@@ -122,7 +123,7 @@ pub(super) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
         count: c.count,
         send: std::ptr::null(),
         recv: std::ptr::null_mut(),
-        counts: Counts::default(),
+        counts: None,
         scale: c.scale,
         scale_dev: None,
     };
@@ -164,11 +165,11 @@ pub(super) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
         COLL_SEND => (Some(c.count), Some(0)),
         COLL_RECV => (Some(0), Some(c.count)),
         _ => {
-            let recv = counts("recv_counts", c.recv_counts, c.recv_offsets, n, name)?;
-            p.counts.recv = recv.0;
-            p.counts.recv_at = recv.1;
+            let mut own = Box::<Counts>::default();
+            (own.recv, own.recv_at) =
+                counts("recv_counts", c.recv_counts, c.recv_offsets, n, name)?;
             let reads = if c.kind == COLL_ALL_GATHER_V {
-                let mine = p.counts.recv[rank];
+                let mine = own.recv[rank];
                 if c.count != 0 && c.count != mine {
                     return fail(
                         Code::Invalid,
@@ -181,13 +182,14 @@ pub(super) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
                 p.count = 0;
                 Some(mine)
             } else {
-                let send = counts("send_counts", c.send_counts, c.send_offsets, n, name)?;
-                p.counts.send = send.0;
-                p.counts.send_at = send.1;
+                (own.send, own.send_at) =
+                    counts("send_counts", c.send_counts, c.send_offsets, n, name)?;
                 p.count = 0;
-                extent(&p.counts.send, &p.counts.send_at)
+                extent(&own.send, &own.send_at)
             };
-            (reads, extent(&p.counts.recv, &p.counts.recv_at))
+            let writes = extent(&own.recv, &own.recv_at);
+            p.counts = Some(own);
+            (reads, writes)
         }
     };
     let (reads, writes) = (need(reads)?, need(writes)?);

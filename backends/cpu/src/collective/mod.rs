@@ -13,15 +13,14 @@ mod world;
 use crate::device::Device;
 use crate::memory::Mem;
 use crate::schedule::Turn;
-use crate::stream::{Cmd, Stream, Task, lock};
-use crate::team::Team;
+use crate::stream::{Cmd, Stream, lock};
 use crate::{CpuBackend, pace::Pace};
 use check::Planned;
 use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Result, Support, fail,
     unsupported,
 };
-use round::Place;
+use round::{Line, Place};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -51,9 +50,9 @@ struct Member {
     rank: usize,
     timeout: Duration,
     /// Launches enqueued, and launches run: they run in that order even from several streams.
-    enqueued: AtomicU64,
+    enqueued: Line<AtomicU64>,
     turn: AtomicU64,
-    place: Mutex<Place>,
+    place: Place,
     schedule: Option<Turn>,
 }
 
@@ -76,9 +75,9 @@ impl Member {
                 world,
                 rank,
                 timeout,
-                enqueued: AtomicU64::new(0),
+                enqueued: Line::default(),
                 turn: AtomicU64::new(0),
-                place: Mutex::new(Place::default()),
+                place: Place::default(),
                 schedule,
             }),
             splits: AtomicU64::new(0),
@@ -87,21 +86,22 @@ impl Member {
 }
 
 /// A group on its way through a stream.
-struct Launch {
+pub(crate) struct Launch {
     member: Arc<Member>,
     ticket: u64,
     group: SmallVec<[Planned; 1]>,
 }
 
-impl Task for Launch {
-    fn run(&mut self, _: &Team, abandoned: &dyn Fn() -> bool) -> Result<()> {
+impl Launch {
+    /// Runs it; `abandoned` turns true when the stream is being destroyed and waiting has become pointless.
+    pub(crate) fn run(&mut self, abandoned: &dyn Fn() -> bool) -> Result<()> {
         let m = &*self.member;
         let w = &*m.world;
         let patience = Patience {
             timeout: m.timeout,
             abandoned,
         };
-        let mine = || m.turn.load(SeqCst) == self.ticket;
+        let mine = || m.turn.load(Acquire) == self.ticket;
         let what = || {
             format!(
                 "waits in {} for an earlier launch of rank {} on another stream",
@@ -120,12 +120,13 @@ impl Task for Launch {
             return w.health();
         }
         let result = self.group(&patience);
-        m.turn.store(self.ticket + 1, SeqCst);
-        w.notify();
+        m.turn.store(self.ticket + 1, Release);
+        w.spoken();
         result
     }
 
-    fn skip(&mut self, why: &Error) {
+    /// The stream failed earlier, so it will not run.
+    pub(crate) fn skip(&mut self, why: &Error) {
         let (w, rank) = (&self.member.world, self.member.rank);
         w.fail(
             w.error(
@@ -138,9 +139,7 @@ impl Task for Launch {
             .peer(rank as u32),
         );
     }
-}
 
-impl Launch {
     /// Sends are posted first, so that nothing in a group can wait for something later in it.
     fn group(&self, patience: &Patience<'_>) -> Result<()> {
         let (w, rank) = (&*self.member.world, self.member.rank);
@@ -154,12 +153,18 @@ impl Launch {
             }
         }
         if result.is_ok() {
-            let mut place = lock(&self.member.place);
-            result = self
-                .group
-                .iter()
-                .filter(|p| !p.point_to_point())
-                .try_for_each(|op| w.round(rank, &mut place, op, patience));
+            let last = self.group.len() - 1;
+            let rounds = self.group.iter().enumerate();
+            result = rounds
+                .filter(|(_, p)| !p.point_to_point())
+                .try_for_each(|(i, op)| {
+                    w.round(rank, &self.member.place, op, patience)?;
+                    // Of the last round the others are told with the end of the launch.
+                    if i < last {
+                        w.spoken();
+                    }
+                    Ok(())
+                });
         }
         if result.is_ok() {
             result = of(crossweave_abi::COLL_RECV).try_for_each(|op| w.receive(rank, op, patience));
@@ -290,12 +295,13 @@ impl Collectives<CpuBackend> for CpuCollectives {
         if group.is_empty() {
             return Ok(());
         }
-        s.push(|_| {
-            Cmd::Task(Box::new(Launch {
+        s.push(|batch| {
+            batch.groups.push(Some(Launch {
                 member: m.clone(),
-                ticket: m.enqueued.fetch_add(1, SeqCst),
+                ticket: m.enqueued.0.fetch_add(1, SeqCst),
                 group,
-            }))
+            }));
+            Cmd::Collectives(batch.groups.len() as u32 - 1)
         })
         .map(|_| ())
     }

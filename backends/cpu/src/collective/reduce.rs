@@ -6,6 +6,7 @@
 use super::transfer::{Stores, fence, put};
 use crossweave_abi::*;
 use half::{bf16, f16};
+use std::mem::MaybeUninit;
 
 /// Elements handled at a time: a block of f32 is 8 KB.
 const ELEMS: usize = 2048;
@@ -214,8 +215,9 @@ unsafe fn typed_avx2<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
 /// As [`typed`].
 #[inline(always)]
 unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
-    let mut acc = [T::Acc::default(); ELEMS];
-    let mut out = [T::default(); ELEMS];
+    // Not cleared first: that would cost more than a small vector does.
+    let mut acc = [MaybeUninit::<T::Acc>::uninit(); ELEMS];
+    let mut out = [MaybeUninit::<T>::uninit(); ELEMS];
     let size = size_of::<T>();
     let n = s.sources.len();
     let mut at = from;
@@ -232,13 +234,14 @@ unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
             let (first, second) = (source(0), source(1.min(n - 1)));
             match s.reduce {
                 RED_PREMUL_SUM => {
-                    acc.iter_mut()
-                        .enumerate()
-                        .for_each(|(i, a)| *a = first.scaled(i));
+                    for (i, a) in acc.iter_mut().enumerate() {
+                        a.write(first.scaled(i));
+                    }
                     for j in 1..n {
                         let x = source(j);
-                        let each = acc.iter_mut().enumerate();
-                        each.for_each(|(i, a)| *a = T::add(*a, x.scaled(i)));
+                        for (i, a) in acc.iter_mut().enumerate() {
+                            a.write(T::add(a.assume_init(), x.scaled(i)));
+                        }
                     }
                 }
                 RED_PROD => fold::<T>(acc, n, &first, &second, source, T::mul),
@@ -247,6 +250,8 @@ unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
                 _ => fold::<T>(acc, n, &first, &second, source, T::add),
             }
         }
+        // SAFETY: each arm above has written all of it.
+        let acc = unsafe { std::slice::from_raw_parts_mut(acc.as_mut_ptr().cast::<T::Acc>(), len) };
         if s.reduce == RED_AVG {
             acc.iter_mut().for_each(|a| *a = T::share(*a, n));
         }
@@ -254,7 +259,7 @@ unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
             acc.as_ptr().cast()
         } else {
             for (o, a) in out.iter_mut().zip(acc.iter()) {
-                *o = T::down(*a);
+                o.write(T::down(*a));
             }
             out.as_ptr().cast()
         };
@@ -295,27 +300,29 @@ impl<T: Elem> Block<T> {
 /// Every source holds `acc.len()` elements.
 #[inline(always)]
 unsafe fn fold<T: Elem>(
-    acc: &mut [T::Acc],
+    acc: &mut [MaybeUninit<T::Acc>],
     n: usize,
     first: &Block<T>,
     second: &Block<T>,
     source: impl Fn(usize) -> Block<T>,
     op: impl Fn(T::Acc, T::Acc) -> T::Acc,
 ) {
-    // SAFETY: forwarded.
+    // SAFETY: forwarded; later passes read what the first has written.
     unsafe {
         if n == 1 {
-            acc.iter_mut()
-                .enumerate()
-                .for_each(|(i, a)| *a = first.get(i));
+            for (i, a) in acc.iter_mut().enumerate() {
+                a.write(first.get(i));
+            }
             return;
         }
-        let pairs = acc.iter_mut().enumerate();
-        pairs.for_each(|(i, a)| *a = op(first.get(i), second.get(i)));
+        for (i, a) in acc.iter_mut().enumerate() {
+            a.write(op(first.get(i), second.get(i)));
+        }
         for j in 2..n {
             let x = source(j);
-            let each = acc.iter_mut().enumerate();
-            each.for_each(|(i, a)| *a = op(*a, x.get(i)));
+            for (i, a) in acc.iter_mut().enumerate() {
+                a.write(op(a.assume_init(), x.get(i)));
+            }
         }
     }
 }

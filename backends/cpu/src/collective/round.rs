@@ -4,16 +4,18 @@
 //! output, so all ranks hold identical bits. Inputs of at most [`SMALL`] bytes are copied into double-buffered slots instead; then every
 //! rank computes its own output and the closing barrier falls away: a slot is reused two rounds later, when everyone has long read it.
 //! Nobody touches another's buffers then, so a small round needs no common decision to go ahead either: each rank says on a line of its own
-//! that it has come, and looks at the others'. That is one message between cores where a common counter is three.
+//! that it has come, and looks at the others'. That is one message between cores where a common counter is three, and what is published
+//! travels in the line that says so.
 
 use super::check::{Counts, Planned, kind_name, reduce_name};
 use super::reduce::{self, Sum};
-use super::transfer::{BLOCK, Stores, push};
+use super::transfer::{BLOCK, Stores, claim, push};
 use super::world::{Cause, Patience, World, ranks_text};
 use crossweave_abi::*;
 use crossweave_plugin::{Code, Error, Result};
 use smallvec::{SmallVec, smallvec};
 use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// Ranks up to which a round allocates nothing.
@@ -29,7 +31,7 @@ struct Print {
     kind: u32,
     dtype: DType,
     reduce: u32,
-    root: usize,
+    root: u32,
     count: u64,
 }
 
@@ -66,19 +68,37 @@ struct Posted {
 #[repr(align(64))]
 struct Inbox([u8; SMALL]);
 
-/// A count the others poll, on a line on which nothing else is written.
-#[repr(align(64))]
+/// Something on cache lines on which nothing else is written; two, which the processor fetches as a pair.
+#[repr(align(128))]
 #[derive(Default)]
-struct Line(AtomicU64);
+pub(super) struct Line<T>(pub(super) T);
+
+/// What a rank shows in the rounds of one parity, in one cache line: who sees that it has come has all of it.
+#[repr(C)]
+struct Card {
+    /// The last round of this parity it has arrived at, counted from 1.
+    arrived: AtomicU64,
+    posted: UnsafeCell<MaybeUninit<Posted>>,
+}
+const _: () = assert!(size_of::<Card>() <= 64);
+
+impl Default for Card {
+    fn default() -> Card {
+        Card {
+            arrived: AtomicU64::new(0),
+            posted: UnsafeCell::new(MaybeUninit::uninit()),
+        }
+    }
+}
 
 /// A rank's place in the world, on cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Slot {
     pub(super) joined: AtomicBool,
     pub(super) gone: AtomicBool,
-    posted: UnsafeCell<[Option<Posted>; 2]>,
-    /// Rounds this rank has arrived at.
-    arrived: Line,
+    cards: [Line<Card>; 2],
+    /// Rounds with a closing barrier that this rank has done its share of.
+    through: Line<AtomicU64>,
     inbox: UnsafeCell<[Inbox; 2]>,
 }
 // SAFETY: the cells of parity p are written by their rank before it arrives at a round of that parity and read by others after all have
@@ -88,58 +108,72 @@ unsafe impl Sync for Slot {}
 // SAFETY: as above; the addresses in it are used only between the two barriers of their round.
 unsafe impl Send for Slot {}
 
+impl Slot {
+    fn arrived(&self, round: u64) -> bool {
+        let card = &self.cards[(round & 1) as usize].0;
+        card.arrived.load(SeqCst) > round
+    }
+}
+
 impl Default for Slot {
     fn default() -> Slot {
         Slot {
             joined: AtomicBool::new(false),
             gone: AtomicBool::new(false),
-            posted: UnsafeCell::new([None; 2]),
-            arrived: Line::default(),
+            cards: Default::default(),
+            through: Line::default(),
             inbox: UnsafeCell::new([Inbox([0; SMALL]), Inbox([0; SMALL])]),
         }
     }
 }
 
-/// Where one rank stands: rounds begun, those of them that were decided in common, and those that end with a barrier.
+/// Where one rank stands: rounds begun, those of them that were decided in common, and those that end with a barrier. Only the launch whose
+/// turn it is touches it, and passes it on with the turn.
 #[derive(Default)]
 pub(super) struct Place {
-    round: u64,
-    counted: u64,
-    closed: u64,
+    round: AtomicU64,
+    counted: AtomicU64,
+    closed: AtomicU64,
+}
+
+fn next(count: &AtomicU64) -> u64 {
+    let n = count.load(Relaxed) + 1;
+    count.store(n, Relaxed);
+    n
 }
 
 /// Says "through" also when the work panics: the others wait for it unconditionally.
-struct Through<'a>(&'a World);
+struct Through<'a>(&'a AtomicU64, u64);
 impl Drop for Through<'_> {
     fn drop(&mut self) {
-        self.0.done.fetch_add(1, SeqCst);
-        self.0.notify();
+        self.0.store(self.1, Release);
     }
 }
 
 impl World {
-    /// Takes part in the next collective.
+    /// Takes part in the next collective. The caller calls [`World::spoken`] before it waits for anything else.
     pub(super) fn round(
         &self,
         rank: usize,
-        place: &mut Place,
+        place: &Place,
         op: &Planned,
         patience: &Patience<'_>,
     ) -> Result<()> {
         // Who has failed writes nothing more: others may still read what it has shown them in a small round.
         self.health()?;
         let n = self.ranks();
-        let (round, parity) = (place.round, (place.round & 1) as usize);
+        let round = place.round.load(Relaxed);
+        let parity = (round & 1) as usize;
         let mine = &self.slots[rank];
         let print = Print {
             kind: op.kind,
             dtype: op.dtype,
             reduce: op.reduce,
-            root: op.root,
+            root: op.root as u32,
             count: op.count,
         };
         let input = op.bytes(match op.kind {
-            COLL_REDUCE_SCATTER => op.count * n as u64,
+            COLL_REDUCE_SCATTER | COLL_ALL_TO_ALL => op.count * n as u64,
             _ => op.count,
         });
         let small = input <= SMALL
@@ -148,6 +182,7 @@ impl World {
                 COLL_ALL_REDUCE
                     | COLL_REDUCE_SCATTER
                     | COLL_ALL_GATHER
+                    | COLL_ALL_TO_ALL
                     | COLL_BROADCAST
                     | COLL_REDUCE
                     | COLL_BARRIER
@@ -163,38 +198,34 @@ impl World {
                 }
                 send = inbox;
             }
-            (*mine.posted.get())[parity] = Some(Posted {
+            let counts = op.counts.as_deref();
+            (*mine.cards[parity].0.posted.get()).write(Posted {
                 print,
                 send,
                 recv: op.recv,
                 scale: op.factor(),
-                counts: &op.counts,
+                counts: counts.map_or(std::ptr::null(), std::ptr::from_ref),
             });
         }
+        mine.cards[parity].0.arrived.store(round + 1, Release);
         if small {
-            mine.arrived.0.store(round + 1, SeqCst);
-            place.round += 1;
-            let ready = || self.slots.iter().all(|s| s.arrived.0.load(SeqCst) > round);
-            // The last one wakes those that sleep: it sees all the others' stores.
-            if ready() {
-                self.notify();
-            }
+            next(&place.round);
+            let ready = || self.slots.iter().all(|s| s.arrived(round));
             self.gather(rank, round, &ready, &print, patience)?;
         } else {
-            let target = (place.counted + 1) * n as u64;
-            mine.arrived.0.store(round + 1, SeqCst);
+            let target = (place.counted.load(Relaxed) + 1) * n as u64;
             self.arrive(target)?;
-            place.round += 1;
-            place.counted += 1;
+            next(&place.round);
+            next(&place.counted);
             self.gather(rank, round, &|| self.all_in(target), &print, patience)?;
         }
 
         // All are in: from here on everyone goes through, whatever happens elsewhere. Of a small round only this rank does, for itself.
-        let all: SmallVec<[Posted; FEW]> = self
+        let mut all: SmallVec<[Posted; FEW]> = self
             .slots
             .iter()
             // SAFETY: see `Slot`: every rank has written this parity before it arrived.
-            .filter_map(|s| unsafe { (*s.posted.get())[parity] })
+            .map(|s| unsafe { (*s.cards[parity].0.posted.get()).assume_init() })
             .collect();
         if let Err(e) = self.agree(&all, round) {
             self.fail(e);
@@ -202,15 +233,22 @@ impl World {
                 return self.health();
             }
             // The others make the same comparison and read our counts for it: nobody leaves before all have.
-            self.through(place, || ());
+            self.through(rank, place, || ());
             return self.health();
         }
         if small {
-            // SAFETY: every input lies in an inbox that stays unchanged until two rounds later; we write our own output only.
+            // The next round is likely to be like this one, and nobody reads its parity any more.
+            claim(std::ptr::from_ref(&mine.cards[1 - parity]).cast(), 1);
+            // SAFETY: only the address is taken.
+            let inbox = unsafe { &raw const (*mine.inbox.get())[1 - parity] };
+            claim(inbox.cast(), input);
+            // Our own we read where it is: the others are taking our inbox out of our cache.
+            all[rank].send = op.send;
+            // SAFETY: every other input lies in an inbox that stays unchanged until two rounds later; we write our own output only.
             unsafe { small_share(rank, op, &all) };
             return Ok(());
         }
-        self.through(place, || {
+        self.through(rank, place, || {
             // SAFETY: all ranks stay until all are through, and the shares are disjoint.
             unsafe { share(rank, op, &all) };
         });
@@ -218,14 +256,14 @@ impl World {
     }
 
     /// Does `work`, says so, and waits until all ranks have done theirs.
-    fn through(&self, place: &mut Place, work: impl FnOnce()) {
-        place.closed += 1;
-        let through = Through(self);
+    fn through(&self, rank: usize, place: &Place, work: impl FnOnce()) {
+        let closed = next(&place.closed);
+        let through = Through(&self.slots[rank].through.0, closed);
         work();
         drop(through);
-        let target = place.closed * self.ranks() as u64;
+        let done = |s: &Slot| s.through.0.load(SeqCst) >= closed;
         let what = || format!("waits in {} for the shares of the others", self.name);
-        self.wait(&|| self.done.load(SeqCst) >= target, &what);
+        self.wait(&|| self.slots.iter().all(done), &what);
     }
 
     /// Waits until all ranks have arrived.
@@ -237,7 +275,7 @@ impl World {
         print: &Print,
         patience: &Patience<'_>,
     ) -> Result<()> {
-        let absent = |s: &Slot| s.arrived.0.load(SeqCst) <= round;
+        let absent = |s: &Slot| !s.arrived(round);
         let gone = || {
             let away = |s: &Slot| s.gone.load(SeqCst) && absent(s);
             self.slots.iter().position(away)
@@ -367,7 +405,7 @@ fn part(count: u64, r: usize, n: usize) -> (u64, u64) {
 }
 
 /// # Safety
-/// All inputs are in inboxes; `op`'s output is this rank's.
+/// The others' inputs are in inboxes; `op`'s output is this rank's.
 unsafe fn small_share(rank: usize, op: &Planned, all: &[Posted]) {
     let n = all.len();
     let size = op.bytes(1).max(1);
@@ -386,6 +424,13 @@ unsafe fn small_share(rank: usize, op: &Planned, all: &[Posted]) {
                 let bytes = op.bytes(op.count);
                 for (j, p) in all.iter().enumerate().take(n).filter(|_| bytes > 0) {
                     push(p.send, &[op.recv.add(j * bytes)], bytes, Stores::Plain);
+                }
+            }
+            COLL_ALL_TO_ALL if op.count > 0 => {
+                let each = op.bytes(op.count);
+                for (j, p) in all.iter().enumerate() {
+                    let source = p.send.add(rank * each);
+                    push(source, &[op.recv.add(j * each)], each, Stores::Plain);
                 }
             }
             COLL_BROADCAST if op.count > 0 => push(
@@ -458,15 +503,31 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
             }
             COLL_ALL_GATHER => {
                 let each = bytes(op.count);
-                let to: Few = all.iter().map(|p| p.recv.add(rank * each)).collect();
-                push(op.send, &to, each, Stores::for_traffic(2 * n * n * each));
+                match Stores::for_traffic(2 * n * n * each) {
+                    // Each rank fetches what it wants: its output stays in its own cache, and an input that nobody changes in theirs.
+                    Stores::Plain if each > 0 => {
+                        for (from, p) in all.iter().enumerate() {
+                            push(p.send, &[op.recv.add(from * each)], each, Stores::Plain);
+                        }
+                    }
+                    stores => {
+                        // From memory each input is read only once.
+                        let to: Few = all.iter().map(|p| p.recv.add(rank * each)).collect();
+                        push(op.send, &to, each, stores);
+                    }
+                }
             }
             COLL_ALL_GATHER_V => {
                 let to: Few = all
                     .iter()
                     .map(|p| p.recv.wrapping_add(bytes((&*p.counts).recv_at[rank])))
                     .collect();
-                push(op.send, &to, bytes(op.counts.recv[rank]), Stores::Plain);
+                push(
+                    op.send,
+                    &to,
+                    bytes((&*all[rank].counts).recv[rank]),
+                    Stores::Plain,
+                );
             }
             COLL_BROADCAST => {
                 let (from, to) = part(op.count, rank, n);
@@ -490,11 +551,12 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
                 }
             }
             COLL_ALL_TO_ALL_V => {
+                let own = &*all[rank].counts;
                 for (from, p) in all.iter().enumerate() {
-                    let len = bytes(op.counts.recv[from]);
+                    let len = bytes(own.recv[from]);
                     if len > 0 {
                         let source = p.send.add(bytes((&*p.counts).send_at[rank]));
-                        let to = op.recv.add(bytes(op.counts.recv_at[from]));
+                        let to = op.recv.add(bytes(own.recv_at[from]));
                         push(source, &[to], len, Stores::Plain);
                     }
                 }

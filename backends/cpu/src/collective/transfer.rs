@@ -51,6 +51,19 @@ pub(super) unsafe fn push(src: *const u8, dsts: &[*mut u8], bytes: usize, stores
     fence(stores);
 }
 
+/// Fetches lines for writing before they are written: whoever has read them last keeps a copy that must be called in.
+pub(super) fn claim(at: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a hint, which touches no memory and cannot fault; processors that lack it do nothing.
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) at.wrapping_add(line), options(nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
+}
+
 /// Makes streamed stores visible before whatever publishes them.
 pub(super) fn fence(stores: Stores) {
     #[cfg(target_arch = "x86_64")]

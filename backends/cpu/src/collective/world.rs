@@ -7,14 +7,14 @@
 //! buffers in it, each rank decides from the others' flags, and who has failed takes no further part.
 
 use super::mail::Mail;
-use super::round::Slot;
+use super::round::{Line, Slot};
 use crate::pace::{Pace, deadline};
 use crate::schedule::Turn;
 use crate::stream::lock;
 use crossweave_plugin::{Code, Error, Result, fail};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -59,10 +59,8 @@ pub(super) struct World {
     pub(super) timeout: Duration,
     born: Instant,
     joined: AtomicU32,
-    /// Arrivals of all rounds so far, and [`FAILED`].
-    arrivals: AtomicU64,
-    /// Ranks that are through, over all rounds that end with a barrier.
-    pub(super) done: AtomicU64,
+    /// Arrivals of all rounds so far that are decided in common, and [`FAILED`].
+    arrivals: Line<AtomicU64>,
     failure: Mutex<Option<Error>>,
     parked: AtomicU32,
     lock: Mutex<()>,
@@ -88,8 +86,7 @@ impl World {
             timeout,
             born: Instant::now(),
             joined: AtomicU32::new(0),
-            arrivals: AtomicU64::new(0),
-            done: AtomicU64::new(0),
+            arrivals: Line::default(),
             failure: Mutex::new(None),
             parked: AtomicU32::new(0),
             lock: Mutex::new(()),
@@ -153,7 +150,7 @@ impl World {
     }
 
     pub(super) fn failed(&self) -> bool {
-        self.arrivals.load(SeqCst) & FAILED != 0
+        self.arrivals.0.load(SeqCst) & FAILED != 0
     }
 
     /// The failure, if there is one.
@@ -170,19 +167,20 @@ impl World {
     /// Marks and releases; the first reason stays.
     pub(super) fn fail(&self, e: Error) {
         lock(&self.failure).get_or_insert(e);
-        self.arrivals.fetch_or(FAILED, SeqCst);
+        self.arrivals.0.fetch_or(FAILED, SeqCst);
         self.notify();
     }
 
     /// Counts the caller in; an error when the communicator has failed (then the caller does not count).
     pub(super) fn arrive(&self, target: u64) -> Result<()> {
-        let mut a = self.arrivals.load(SeqCst);
+        let mut a = self.arrivals.0.load(SeqCst);
         loop {
             if a & FAILED != 0 {
                 return self.health();
             }
             match self
                 .arrivals
+                .0
                 .compare_exchange_weak(a, a + 1, SeqCst, SeqCst)
             {
                 Ok(_) => break,
@@ -197,7 +195,7 @@ impl World {
 
     /// Have all arrived?
     pub(super) fn all_in(&self, target: u64) -> bool {
-        self.arrivals.load(SeqCst) & !FAILED >= target
+        self.arrivals.0.load(SeqCst) & !FAILED >= target
     }
 
     /// Wakes whoever sleeps here; a load when nobody does.
@@ -206,6 +204,13 @@ impl World {
             drop(lock(&self.lock));
             self.wake.notify_all();
         }
+    }
+
+    /// Wakes whoever sleeps here and waits for what this rank has said since it last did; said without an order of its own, so that only
+    /// this must be seen before the sleepers are counted.
+    pub(super) fn spoken(&self) {
+        fence(SeqCst);
+        self.notify();
     }
 
     /// Waits for something that is certain to come.
