@@ -346,6 +346,43 @@ pub fn distance(a: &Outcome, b: &Outcome) -> f64 {
     worst
 }
 
+/// How far one outcome is from another, in three measures.
+#[derive(Debug, Default)]
+pub struct Apart {
+    /// Largest relative difference of a step's loss.
+    pub loss: f64,
+    /// Norm of the difference of all parameters over the norm of all parameters.
+    pub norm: f64,
+    /// Largest difference in a tensor over the largest value in it, of the worst tensor.
+    pub tensor: f64,
+}
+
+/// How far `a` is from `b`, its parameters in those whose names `counts` takes.
+pub fn apart(a: &Outcome, b: &Outcome, counts: impl Fn(&str) -> bool) -> Apart {
+    let mut far = Apart::default();
+    for (x, y) in a.metrics.iter().zip(&b.metrics) {
+        far.loss = far.loss.max((x.loss - y.loss).abs() / y.loss.abs());
+    }
+    let (mut difference, mut all) = (0f64, 0f64);
+    let values = a
+        .state
+        .iter()
+        .filter(|((name, kind), _)| *kind == "value" && counts(name));
+    for (key, x) in values {
+        let (mut most, mut top) = (0f64, 0f64);
+        for (&x, &y) in x.iter().zip(&b.state[key]) {
+            let d = f64::from(x) - f64::from(y);
+            difference += d * d;
+            all += f64::from(y).powi(2);
+            most = most.max(d.abs());
+            top = top.max(f64::from(y).abs());
+        }
+        far.tensor = far.tensor.max(if most == 0.0 { 0.0 } else { most / top });
+    }
+    far.norm = (difference / all).sqrt();
+    far
+}
+
 /// Runs a rank alone until a step fails; the failure's sentence.
 pub fn train_until_error(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> String {
     let units = units(model);
