@@ -9,6 +9,7 @@ use crossweave_engine::{
     RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
+use crossweave_zero::optim::GroupRule;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -96,6 +97,36 @@ fn no_kind_of_offload_changes_a_bit() {
         0,
         "swap is left"
     );
+}
+
+/// Where a rank's part on the host is frozen and its part on the device is not, the host has no moments and the device has.
+#[test]
+fn a_part_on_the_host_that_is_frozen_has_no_moments_and_is_no_obstacle() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    for ranks in [1, 4] {
+        let mut base = spec(ranks, 1);
+        base.optim.rules.push(GroupRule {
+            patterns: vec!["*wte*".into()],
+            frozen: true,
+            ..Default::default()
+        });
+        let plain = train(&w, &gpt2(1, 0.0), &base, 3);
+        for tier in [Tier::Host, Tier::Nvme] {
+            for ratio in [0.05, 0.13, 0.9] {
+                let mut o = offload(&w, dir.path(), tier);
+                o.optimizer.as_mut().unwrap().ratio = ratio;
+                let s = RankSpec {
+                    offload: Some(o),
+                    ..staged(&base, 2)
+                };
+                let got = train(&w, &gpt2(1, 0.0), &s, 3);
+                assert!(
+                    got.bits() == plain.bits(),
+                    "{ranks} ranks, {tier:?}, {ratio}"
+                );
+            }
+        }
+    }
 }
 
 /// Parameters of a model, and those of its largest unit.

@@ -263,6 +263,15 @@ impl Offload {
     pub fn hosted(&self, u: usize) -> u64 {
         self.hosted[u]
     }
+    /// Whether what the host holds of a unit has a state of this kind.
+    fn keeps(&self, u: usize, kind: StateKind) -> bool {
+        match kind {
+            StateKind::Value => true,
+            StateKind::Moment1 => self.moments[u] > 0,
+            StateKind::Moment2 => self.moments[u] > 1,
+            StateKind::Rows | StateKind::Cols => false,
+        }
+    }
 
     /// Who waited for whom on the ways off the device and onto it.
     pub fn out_log(&self) -> WaitLog {
@@ -523,7 +532,9 @@ impl Trainer {
     pub(crate) fn read_local(&self, u: usize, kind: StateKind, r: &Range<u64>) -> Tensors<Vec<u8>> {
         let k = self.hosted(u);
         let mut bytes = match &self.offload {
-            Some(o) if r.start < k => o.read(u, kind, r.start..r.end.min(k))?,
+            Some(o) if r.start < k && o.keeps(u, kind) => o.read(u, kind, r.start..r.end.min(k))?,
+            // Nothing the host holds of the unit has such a state (it is frozen, say), and what the device holds may.
+            Some(_) if r.start < k => vec![0; 4 * (r.end.min(k) - r.start) as usize],
             _ => vec![],
         };
         let rest = r.start.max(k)..r.end;
