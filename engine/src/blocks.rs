@@ -7,6 +7,7 @@ use crossweave_hal::abi::op;
 use crossweave_tensor::{
     Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
+use crossweave_zero::Deal;
 use std::cell::RefCell;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -22,6 +23,11 @@ impl Trainer {
                 .map(|(u, p)| self.state[*u].params[*p].clone()),
         );
         v
+    }
+
+    /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
+    fn scattered(&self, u: usize) -> bool {
+        self.spec.canonical.is_some() && self.state[u].hold.deal == Deal::OwnerWhole
     }
 
     pub(crate) fn forward(
@@ -51,7 +57,7 @@ impl Trainer {
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
         self.wait_units(u)?;
-        let run = Run::new(&self.compute, &Decompositions, cache);
+        let run = Run::new(&self.compute, &Decompositions, cache).one_by_one(self.scattered(u));
         let params = self.views(u);
         let sink = GradSink::none();
         let key = RngKey {
@@ -99,7 +105,7 @@ impl Trainer {
             self.state[o].open_grad(&self.compute)?;
         }
         let cache = self.cache(u, BACKWARD);
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
         let (mut grads, mut written) = (
             self.state[u].grad_views.clone(),
             self.state[u].written.clone(),

@@ -35,6 +35,7 @@ pub struct Run<'a> {
     stream: &'a Stream,
     decompose: &'a dyn Decompose,
     cache: &'a RefCell<KernelCache>,
+    one_by_one: bool,
 }
 
 impl<'a> Run<'a> {
@@ -49,7 +50,16 @@ impl<'a> Run<'a> {
             stream,
             decompose,
             cache,
+            one_by_one: false,
         }
+    }
+    /// Sums over several weights take the weights one by one also where they lie end to end: where that depends on the number of
+    /// ranks, and bits may not.
+    pub fn one_by_one(self, one_by_one: bool) -> Run<'a> {
+        Run { one_by_one, ..self }
+    }
+    pub(crate) fn takes_one_by_one(&self) -> bool {
+        self.one_by_one
     }
     /// The stream.
     pub fn stream(&self) -> &'a Stream {

@@ -52,8 +52,10 @@ struct Part {
     width: u64,
 }
 
-/// One part when all weights (and biases) lie end to end, else one a parameter: some of them frozen, and so kept elsewhere.
-fn parts(params: &[Tensor], w: &[Param], b: &[Param], conv1d: bool) -> Result<Vec<Part>> {
+/// One part when all weights (and biases) lie end to end, else one a parameter: some of them frozen, and so kept elsewhere, or dealt whole to
+/// different ranks.
+fn parts(env: &Env<'_>, w: &[Param], b: &[Param], conv1d: bool) -> Result<Vec<Part>> {
+    let params = env.params;
     let find = |p: &Param| match params.get(p.0 as usize) {
         Some(t) => Ok(t),
         None => shape_error(format!(
@@ -74,7 +76,8 @@ fn parts(params: &[Tensor], w: &[Param], b: &[Param], conv1d: bool) -> Result<Ve
         true => Some(None),
         false => fuse(&biases).map(Some),
     };
-    if let (Some(weight), Some(bias)) = (fuse(&weights), bias) {
+    let whole = fuse(&weights).filter(|_| w.len() == 1 || !env.run.takes_one_by_one());
+    if let (Some(weight), Some(bias)) = (whole, bias) {
         return Ok(vec![Part {
             at: 0,
             width: width(&weight),
@@ -117,7 +120,7 @@ pub(crate) fn forward(
         ));
     }
     let xv = cx.val(x)?;
-    let parts = parts(cx.env.params, w, b, conv1d)?;
+    let parts = parts(cx.env, w, b, conv1d)?;
     let n = parts.iter().map(|p| p.width).sum();
     let y = cx.env.run.empty(xv.shape().with_last(n), xv.dtype())?;
     let (x2, y2) = (xv.rows(), y.rows());
@@ -187,7 +190,7 @@ impl Node {
             None => (b.dest(self.x)?, false),
         };
         let mut add = add;
-        for part in parts(env.params, &self.w, &[], self.conv1d)? {
+        for part in parts(env, &self.w, &[], self.conv1d)? {
             let nk = if self.conv1d {
                 part.weight.t()
             } else {
