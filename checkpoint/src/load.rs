@@ -4,7 +4,7 @@ use crate::dtype::{Dtype, num_bytes, num_elements};
 use crate::error::{CheckpointError, Result};
 use crate::hash::hex;
 use crate::layout::{Logical, prove, runs};
-use crate::manifest::{FileRecord, Found, MANIFEST, Manifest, list, read_manifest};
+use crate::manifest::{FileRecord, Found, MANIFEST, Manifest, is_step, list, read_manifest};
 use crate::nearest::nearest;
 use crate::safefile::{SafeFile, TensorInfo};
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl Checkpoint {
     /// As [`Checkpoint::open`], with a choice of what is proven at once and what when it is read.
     pub fn open_as(path: impl AsRef<Path>, proof: Proof) -> Result<Self> {
         let path = path.as_ref();
-        if path.join(MANIFEST).is_file() {
+        if is_step(path) {
             return open_step(path, proof);
         }
         while let Some(found) = Self::latest(path)? {

@@ -183,7 +183,13 @@ fn parse_step(name: &str) -> Option<u64> {
     name.strip_prefix("step-")?.parse().ok()
 }
 
-/// A folder that holds a complete checkpoint, by its name and its manifest's presence; nothing is verified yet.
+/// Whether `path` is the folder of one step: it has a manifest, or the name that says it should.
+pub(crate) fn is_step(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str());
+    path.join(MANIFEST).is_file() || name.and_then(parse_step).is_some() && path.is_dir()
+}
+
+/// A folder that holds a checkpoint, by its name; nothing is verified yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Optimizer step, from the folder's name.
@@ -192,7 +198,7 @@ pub struct Found {
     pub path: PathBuf,
 }
 
-/// The complete checkpoints of a run, oldest first. `dir` is the run's directory or the folder of steps in it. A run
+/// The checkpoints of a run, oldest first. `dir` is the run's directory or the folder of steps in it. A run
 /// without checkpoints gives an empty list.
 pub fn list(dir: impl AsRef<Path>) -> Result<Vec<Found>> {
     let mut root = root_of(dir.as_ref());
@@ -213,19 +219,19 @@ pub fn list(dir: impl AsRef<Path>) -> Result<Vec<Found>> {
 /// Times a folder is listed before it counts as empty of checkpoints.
 const LISTINGS: usize = 10;
 
-/// One listing: the complete checkpoints, and whether there was anything at all.
+/// One listing: the checkpoints, and whether there was anything at all.
 fn scan(root: &Path) -> Result<(Vec<Found>, bool)> {
     let mut found = BTreeMap::new();
     let mut aside = Vec::new();
     let entries = entries(root)?;
     let seen = !entries.is_empty();
     for (name, path) in entries {
-        if !path.join(MANIFEST).is_file() {
-            continue;
-        }
-        if let Some(step) = parse_step(&name) {
+        // A step's folder gets its name when it is complete: one without a manifest has lost it, and is listed to be told so.
+        if let Some(step) = parse_step(&name).filter(|_| path.is_dir()) {
             found.insert(step, path);
-        } else if let Some(step) = hidden_step(&name, ".replaced") {
+        } else if let Some(step) = hidden_step(&name, ".replaced")
+            && path.join(MANIFEST).is_file()
+        {
             aside.push((step, path));
         }
     }

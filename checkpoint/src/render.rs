@@ -4,7 +4,7 @@ use crate::error::{CheckpointError, Result};
 use crate::hf::HfDir;
 use crate::layout::prove;
 use crate::load::check_file;
-use crate::manifest::{Found, MANIFEST, Manifest, list, read_manifest};
+use crate::manifest::{Found, MANIFEST, Manifest, is_step, list, read_manifest};
 use crate::safefile::{SafeFile, TensorInfo};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -226,7 +226,7 @@ fn what(path: &Path) -> Result<Kind> {
     if path.is_file() {
         return Ok(Kind::File);
     }
-    if path.join(MANIFEST).is_file() {
+    if is_step(path) {
         return Ok(Kind::Step);
     }
     let found = list(path)?;

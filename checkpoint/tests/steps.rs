@@ -325,9 +325,23 @@ fn what_a_kill_leaves_is_passed_over_and_cleared() {
             .unwrap();
         }
     }
-    // A copy that was interrupted has no manifest yet.
-    std::fs::create_dir(root.join("step-00000009")).unwrap();
     assert_eq!(Checkpoint::open(temp.path()).unwrap().step(), 1);
+    // A copy that was interrupted has no manifest yet, or a manifest was lost: nothing falls back silently.
+    let copied = root.join("step-00000009");
+    std::fs::create_dir(&copied).unwrap();
+    let named = Checkpoint::open(temp.path());
+    assert!(
+        matches!(
+            &named,
+            Err(CheckpointError::Damaged {
+                step: 9,
+                previous_good: Some(1),
+                ..
+            })
+        ),
+        "{named:?}"
+    );
+    std::fs::remove_dir(&copied).unwrap();
     // Killed between the two renames of a replacement: the old folder has only its other name.
     std::fs::rename(
         root.join("step-00000001"),
@@ -339,6 +353,7 @@ fn what_a_kill_leaves_is_passed_over_and_cleared() {
     assert_eq!(steps(temp.path()), [1, 2]);
     assert!(root.join("step-00000001").is_dir(), "put back");
     save(temp.path(), 2);
+    std::fs::create_dir(&copied).unwrap();
     save(temp.path(), 9);
     let mut names: Vec<_> = std::fs::read_dir(&root)
         .unwrap()

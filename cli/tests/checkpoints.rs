@@ -189,7 +189,7 @@ fn damaged_checkpoints_are_passed_over_by_name() {
         std::fs::write(newest(file), bytes).unwrap();
     };
     type Attack<'a> = (&'a str, &'a [&'a str], &'a dyn Fn());
-    let attacks: [Attack<'_>; 6] = [
+    let attacks: [Attack<'_>; 7] = [
         ("flipped", &["rank-00001.safetensors", "BLAKE3"], &|| {
             flip(&name(1))
         }),
@@ -223,6 +223,13 @@ fn damaged_checkpoints_are_passed_over_by_name() {
             &|| {
                 let other = step_dir(&s.path("other"), 8).join("manifest.json");
                 std::fs::copy(other, newest("manifest.json")).unwrap();
+            },
+        ),
+        (
+            "a lost manifest",
+            &["manifest.json", "No such file"],
+            &|| {
+                std::fs::remove_file(newest("manifest.json")).unwrap();
             },
         ),
         ("a torn manifest", &["manifest.json", "truncated"], &|| {

@@ -85,7 +85,7 @@ fn other_meshes_round_gradients_and_no_more() {
     for model in [gpt2(2, 0.1), llama(2)] {
         for optimizer in [&linear, &usual] {
             let on = |ranks: u32| {
-                let mut optim = ParamGroups::all(optimizer.clone(), 0.1);
+                let mut optim = ParamGroups::all(*optimizer, 0.1);
                 // Steps of a size that AdamW's have, for weights to move by.
                 optim.base.lr_scale = if optimizer == &linear { 30.0 } else { 1.0 };
                 let s = staged(&spec(ranks, 1), ranks % 4);
