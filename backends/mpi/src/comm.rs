@@ -252,8 +252,8 @@ impl Collectives<MpiBackend> for MpiCollectives {
         let n = m.ranks as usize;
         let mut all = vec![[-1i32, 0]; n];
         all[m.rank as usize] = [color.unwrap_or(-1), key];
-        let words = format!("split {nth}");
-        let mut f = flight::Flight::new(m, &words, Some(u64::MAX - nth));
+        let what = flight::What::Split(nth);
+        let mut f = flight::Flight::new(m, what, Some(u64::MAX - nth));
         for r in (0..n).filter(|r| *r != m.rank as usize) {
             // SAFETY: `all` lives until the flight has landed; a failed split ends the communicator.
             unsafe {
@@ -337,7 +337,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
                     format!(
                         "rank {}'s stream failed before it came to {}: {}",
                         m.rank,
-                        group.first().map_or("", |p| &p.what),
+                        group.first().map_or(String::new(), Planned::what),
                         e.message
                     ),
                 );

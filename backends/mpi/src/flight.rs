@@ -3,12 +3,15 @@
 
 use crate::comm::Member;
 use crate::library::Request;
+use crate::plan::Planned;
 use crossweave_plugin::{Code, Error, Result, fail};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// Waiting begins to sleep after this long: other ranks on the same cores have work to do.
 const AWAKE: Duration = Duration::from_micros(200);
+/// And after this long for each MiB under way, which passes through the library piece by piece only while somebody looks.
+const AWAKE_MIB: Duration = Duration::from_millis(1);
 /// Longest sleep between two looks.
 const NAP: Duration = Duration::from_micros(200);
 /// A wait of this length is told to the other ranks, and theirs are read.
@@ -21,26 +24,51 @@ struct Pending {
     receives: bool,
 }
 
+/// What messages and the other ranks call a phase; put into words when somebody wants to read them.
+#[derive(Clone, Copy)]
+pub(crate) enum What<'a> {
+    Collective(&'a Planned),
+    Split(u64),
+}
+
+impl What<'_> {
+    fn words(&self) -> [u64; 5] {
+        match self {
+            What::Collective(p) => p.words(),
+            What::Split(nth) => [u64::MAX, *nth, 0, 0, 0],
+        }
+    }
+}
+
+impl std::fmt::Display for What<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            What::Collective(p) => f.write_str(&p.what()),
+            What::Split(nth) => write!(f, "split {nth}"),
+        }
+    }
+}
+
 /// The messages of one phase of one collective.
 pub(crate) struct Flight<'a> {
     member: &'a Member,
-    /// `all_reduce f32 sum of 1024 elements`.
-    what: &'a str,
+    what: What<'a>,
     /// Number of the collective on its communicator; `None` for sends and receives, which only two ranks count.
     number: Option<u64>,
     tag: i32,
-    began: Instant,
+    /// Of the wait, once it is one in earnest.
+    began: Option<Instant>,
     pending: Vec<Pending>,
 }
 
 impl<'a> Flight<'a> {
-    pub(crate) fn new(member: &'a Member, what: &'a str, number: Option<u64>) -> Flight<'a> {
+    pub(crate) fn new(member: &'a Member, what: What<'a>, number: Option<u64>) -> Flight<'a> {
         let tag = match number {
             // Ranks that are not in the same collective do not share a tag, so that one's bytes never end in the other's buffers.
             Some(n) => {
                 let seed = 0xcbf2_9ce4_8422_2325 ^ n;
-                let step = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
-                2 + (what.bytes().fold(seed, step) >> 20) as i32 % 0x7ff0
+                let step = |h: u64, w: u64| (h ^ h >> 29 ^ w).wrapping_mul(0xd6e8_feb8_6659_fd93);
+                2 + (what.words().into_iter().fold(seed, step) >> 33) as i32 % 0x7ff0
             }
             None => 1,
         };
@@ -48,8 +76,8 @@ impl<'a> Flight<'a> {
             member,
             what,
             number,
-            tag: tag.abs(),
-            began: Instant::now(),
+            tag,
+            began: None,
             pending: vec![],
         }
     }
@@ -123,7 +151,10 @@ impl<'a> Flight<'a> {
 
     fn wait(&mut self) -> Result<()> {
         let m = self.member;
-        let (mut idle, mut looks) = (Instant::now(), 0u32);
+        let under_way: u64 = self.pending.iter().map(|p| p.bytes as u64).sum();
+        let awake = AWAKE + AWAKE_MIB * (under_way >> 20) as u32;
+        // The clock is not read while what is awaited may come at any moment.
+        let (mut idle, mut looks) = (None, 0u32);
         let mut word = WORD;
         loop {
             let before = self.pending.len();
@@ -152,23 +183,27 @@ impl<'a> Flight<'a> {
             }
             looks += 1;
             if self.pending.len() < before {
-                (idle, looks) = (Instant::now(), 0);
+                (idle, looks) = (None, 0);
                 continue;
             }
             if looks < 32 {
                 std::hint::spin_loop();
                 continue;
             }
-            let waited = idle.elapsed();
-            if waited < AWAKE {
+            let began = *self.began.get_or_insert_with(Instant::now);
+            let waited = idle.get_or_insert_with(Instant::now).elapsed();
+            if waited < awake {
                 std::thread::yield_now();
-                continue;
+                if looks % 256 != 0 {
+                    continue;
+                }
+            } else {
+                std::thread::sleep(NAP.min(waited / 8));
             }
             if m.given_up() {
                 return Err(self.aborted());
             }
-            std::thread::sleep(NAP.min(waited / 8));
-            let since = self.began.elapsed();
+            let since = began.elapsed();
             if since > word {
                 word = since + WORD;
                 self.compare_notes()?;
@@ -177,6 +212,10 @@ impl<'a> Flight<'a> {
                 return Err(self.timed_out());
             }
         }
+    }
+
+    fn waited(&self) -> Duration {
+        self.began.map_or(Duration::ZERO, |t| t.elapsed())
     }
 
     fn name(&self) -> String {
@@ -216,7 +255,7 @@ impl<'a> Flight<'a> {
         for peer in self.peers() {
             if let Some((n, what)) = self.word_of(peer)
                 && n == number
-                && what != self.what
+                && what != self.what.to_string()
             {
                 let e = Error::new(
                     Code::Comm,
@@ -257,7 +296,7 @@ impl<'a> Flight<'a> {
                 "{}: rank {} waited {:.1} s for {}",
                 self.name(),
                 m.rank,
-                self.began.elapsed().as_secs_f64(),
+                self.waited().as_secs_f64(),
                 who.join(", ")
             ),
         );

@@ -44,8 +44,6 @@ pub(crate) struct Planned {
     pub(crate) scale: f64,
     /// Address and bytes of a factor in memory, read in stream order.
     pub(crate) scale_dev: Option<(*const u8, u64)>,
-    /// `all_reduce f32 sum of 1024 elements`: what messages and the other ranks call it.
-    pub(crate) what: String,
 }
 // SAFETY: the addresses are operands which the host keeps alive until the stream has passed the collective.
 unsafe impl Send for Planned {}
@@ -74,6 +72,31 @@ impl Planned {
 
     pub(crate) fn point_to_point(&self) -> bool {
         matches!(self.kind, COLL_SEND | COLL_RECV)
+    }
+
+    /// What every rank of the collective says alike, so that a difference is a mistake: `all_reduce sum of 1024 f32`.
+    pub(crate) fn what(&self) -> String {
+        let (kind, dtype, count) = (kind_name(self.kind), self.dtype.name(), self.count);
+        match self.kind {
+            COLL_BARRIER => kind.into(),
+            COLL_ALL_TO_ALL_V | COLL_ALL_GATHER_V => format!("{kind} {dtype}"),
+            COLL_SEND => format!("send of {count} {dtype} to rank {}", self.peer),
+            COLL_RECV => format!("recv of {count} {dtype} from rank {}", self.peer),
+            COLL_BROADCAST => format!("{kind} of {count} {dtype} from rank {}", self.root),
+            COLL_REDUCE => format!(
+                "{kind} {} of {count} {dtype} to rank {}",
+                reduce_name(self.reduce),
+                self.root
+            ),
+            k if reduces(k) => format!("{kind} {} of {count} {dtype}", reduce_name(self.reduce)),
+            _ => format!("{kind} of {count} {dtype}"),
+        }
+    }
+
+    /// The same as numbers.
+    pub(crate) fn words(&self) -> [u64; 5] {
+        let small = [self.kind, self.dtype.id(), self.reduce].map(u64::from);
+        [small[0], small[1], small[2], self.root as u64, self.count]
     }
 }
 
@@ -137,7 +160,6 @@ pub(crate) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
         counts: Counts::default(),
         scale: c.scale,
         scale_dev: None,
-        what: describe(c),
     };
     if c.kind == COLL_BARRIER {
         p.count = 0;
@@ -228,26 +250,6 @@ pub(crate) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
         p.scale_dev = Some((address(f, "scale")?, f.bytes));
     }
     Ok(p)
-}
-
-/// What every rank of the collective says alike, so that a difference is a mistake.
-fn describe(c: &Coll<'_, Mem>) -> String {
-    let (kind, dtype) = (kind_name(c.kind), c.dtype.name());
-    match c.kind {
-        COLL_BARRIER => kind.into(),
-        COLL_ALL_TO_ALL_V | COLL_ALL_GATHER_V => format!("{kind} {dtype}"),
-        COLL_SEND => format!("send of {} {dtype} to rank {}", c.count, c.peer),
-        COLL_RECV => format!("recv of {} {dtype} from rank {}", c.count, c.peer),
-        COLL_BROADCAST => format!("{kind} of {} {dtype} from rank {}", c.count, c.root),
-        COLL_REDUCE => format!(
-            "{kind} {} of {} {dtype} to rank {}",
-            reduce_name(c.reduce),
-            c.count,
-            c.root
-        ),
-        _ if reduces(c.kind) => format!("{kind} {} of {} {dtype}", reduce_name(c.reduce), c.count),
-        _ => format!("{kind} of {} {dtype}", c.count),
-    }
 }
 
 fn same(a: &Span<'_, Mem>, b: &Span<'_, Mem>) -> bool {

@@ -2,7 +2,7 @@
 //! one latency counts more than bytes, are sent whole and reduced by every rank in the same order, which gives the same bits.
 
 use crate::comm::Member;
-use crate::flight::Flight;
+use crate::flight::{Flight, What};
 use crate::fold::Fold;
 use crate::plan::Planned;
 use crossweave_abi::*;
@@ -50,7 +50,7 @@ pub(crate) unsafe fn exchange(m: &Member, group: &[Planned]) -> Result<()> {
     let Some(first) = receives.first().or(sends.first()) else {
         return Ok(());
     };
-    let mut f = Flight::new(m, &first.what, None);
+    let mut f = Flight::new(m, What::Collective(first), None);
     // SAFETY: operands, until the stream has passed the group.
     unsafe {
         for p in &receives {
@@ -83,7 +83,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
 
 impl Run<'_> {
     fn flight(&self) -> Flight<'_> {
-        Flight::new(self.m, &self.p.what, Some(self.number))
+        Flight::new(self.m, What::Collective(self.p), Some(self.number))
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {

@@ -9,6 +9,9 @@
 //! A figure is the time of one call in a window of calls in a row on one stream, the least of many windows, by the slowest rank. In the process it is the
 //! stream's own time, between two events, of a window that was enqueued before it began: what the calls cost a device that is kept busy. Between processes it is
 //! wall time from the first call to the end of the last.
+//!
+//! The first line says what no collective can be faster than: threads that only meet, each by a flag on a line of its own, and threads that take 1 KB
+//! from each other as they do (one word of each cache line). A peer that has not ended after `--limit` seconds (60) is stopped; what it has said counts.
 
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_benches::{Fallible, options::Options, process::load};
@@ -21,6 +24,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
@@ -129,21 +133,26 @@ fn run(mut o: Options) -> Fallible<()> {
         .collect::<Fallible<Vec<_>>>()?;
     let (peers, plugin) = (o.text("peers"), o.text("plugin").is_some());
     let gloo = o.text("peer-python").zip(o.text("peer-gloo"));
+    let limit = o.number("limit", 60)? as u32;
     o.done()?;
     println!(
-        "{ranks} ranks, f32, microseconds a call; load {:.1}",
-        load()
+        "{ranks} ranks, f32, microseconds a call; load {:.1}; {ranks} threads meet in {:.3}, and take 1 KB from each other in {:.3}",
+        load(),
+        floor(ranks as usize, 0),
+        floor(ranks as usize, 16),
     );
     let mut table = in_process(ranks, &sizes)?;
     if let Some(folder) = peers {
-        table.extend(mpi_peers(Path::new(&folder), ranks, &sizes)?);
+        table.extend(mpi_peers(Path::new(&folder), ranks, &sizes, limit)?);
     }
     if plugin {
-        table.extend(our_plugin(ranks, &sizes)?);
+        table.extend(our_plugin(ranks, &sizes, limit)?);
     }
     if let Some((python, script)) = gloo {
         let python = Path::new(&python);
-        let mut c = Command::new(python.with_file_name("torchrun"));
+        let mut c = Command::new("timeout");
+        c.args(["--kill-after=5", &limit.to_string()]);
+        c.arg(python.with_file_name("torchrun"));
         c.env("OMP_NUM_THREADS", "1");
         c.args([
             "--standalone",
@@ -201,14 +210,74 @@ fn show(table: &Table, sizes: &[u64]) {
     }
 }
 
+/// Something on cache lines of its own.
+#[repr(align(128))]
+#[derive(Default)]
+struct Line<T>(T);
+
+/// One thread of [`floor`]: its flag, and a slot for each parity, as many lines of a word each.
+#[derive(Default)]
+struct Spot {
+    flag: Line<AtomicU64>,
+    slots: [Vec<[AtomicU64; 8]>; 2],
+}
+
+/// Microseconds in which threads meet and each takes `lines` cache lines from every other: the least of many windows.
+fn floor(threads: usize, lines: usize) -> f64 {
+    const CALLS: u64 = 1000;
+    let slot = || (0..lines).map(|_| Default::default()).collect();
+    let spot = |_| Spot {
+        slots: [slot(), slot()],
+        ..Spot::default()
+    };
+    let spots: Vec<Spot> = (0..threads).map(spot).collect();
+    let one = |mine: &Spot| {
+        let (mut now, mut best) = (0, f64::INFINITY);
+        for _ in 0..100 {
+            let start = Instant::now();
+            for _ in 0..CALLS {
+                now += 1;
+                let parity = (now & 1) as usize;
+                for line in &mine.slots[parity] {
+                    line[0].store(now, Ordering::Relaxed);
+                }
+                mine.flag.0.store(now, Ordering::Release);
+                let mut looks = 0u32;
+                for other in &spots {
+                    while other.flag.0.load(Ordering::Acquire) < now {
+                        std::hint::spin_loop();
+                        looks += 1;
+                        // More threads than cores.
+                        if looks > 10_000 {
+                            std::thread::yield_now();
+                        }
+                    }
+                    let words = other.slots[parity].iter();
+                    let sum =
+                        words.fold(0, |s: u64, w| s.wrapping_add(w[0].load(Ordering::Relaxed)));
+                    std::hint::black_box(sum);
+                }
+            }
+            best = start.elapsed().as_secs_f64().min(best);
+        }
+        best * 1e6 / CALLS as f64
+    };
+    std::thread::scope(|s| {
+        let all: Vec<_> = spots.iter().map(|m| s.spawn(move || one(m))).collect();
+        let all = all.into_iter().filter_map(|h| h.join().ok());
+        all.fold(0.0, f64::max)
+    })
+}
+
 /// Runs a command whose lines of JSON are figures.
 fn lines(mut c: Command, who: &str) -> Fallible<Table> {
     let out = c
         .output()
         .map_err(|e| format!("{:?}: {e}", c.get_program()))?;
     if !out.status.success() {
-        let text = String::from_utf8_lossy(&out.stderr).into_owned();
-        return Err(format!("{who}: {}\n{text}", out.status).into());
+        // 124: stopped at the limit.
+        let text = String::from_utf8_lossy(&out.stderr);
+        println!("{who}: {}; what it said before counts\n{text}", out.status);
     }
     let mut table = Table::new();
     for line in String::from_utf8_lossy(&out.stdout).lines() {
@@ -225,10 +294,12 @@ fn lines(mut c: Command, who: &str) -> Fallible<Table> {
 }
 
 /// The launcher of a family, if it is installed.
-fn launcher(family: &str, ranks: u32) -> Option<Command> {
+fn launcher(family: &str, ranks: u32, limit: u32) -> Option<Command> {
     let program = format!("mpirun.{family}");
     Command::new(&program).arg("--version").output().ok()?;
-    let mut c = Command::new(&program);
+    // A launcher that is asked to end takes its ranks with it.
+    let mut c = Command::new("timeout");
+    c.args(["--kill-after=5", &limit.to_string(), &program]);
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     // As ours, each rank keeps to a core where there are enough.
     let bind = if ranks as usize > cores {
@@ -236,6 +307,9 @@ fn launcher(family: &str, ranks: u32) -> Option<Command> {
     } else {
         "core"
     };
+    if family == "openmpi" && ranks as usize > cores {
+        c.args(["--mca", "mpi_yield_when_idle", "1"]);
+    }
     match family {
         "openmpi" => c.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", bind]),
         _ => c.args(["-bind-to", bind]),
@@ -244,10 +318,10 @@ fn launcher(family: &str, ranks: u32) -> Option<Command> {
     Some(c)
 }
 
-fn mpi_peers(folder: &Path, ranks: u32, sizes: &[u64]) -> Fallible<Table> {
+fn mpi_peers(folder: &Path, ranks: u32, sizes: &[u64], limit: u32) -> Fallible<Table> {
     let mut table = Table::new();
     for family in ["openmpi", "mpich"] {
-        let Some(_) = launcher(family, ranks) else {
+        let Some(_) = launcher(family, ranks, limit) else {
             println!("skipped: no mpirun.{family}");
             continue;
         };
@@ -268,17 +342,14 @@ fn mpi_peers(folder: &Path, ranks: u32, sizes: &[u64]) -> Fallible<Table> {
             _ => &[("mpich", &[])],
         };
         for (name, extra) in tunings {
-            let Some(mut c) = launcher(family, ranks) else {
+            let Some(mut c) = launcher(family, ranks, limit) else {
                 continue;
             };
             c.args(*extra)
                 .arg(&program)
                 .arg(name)
                 .args(sizes.iter().map(u64::to_string));
-            match lines(c, name) {
-                Ok(t) => table.extend(t),
-                Err(e) => println!("{name} failed: {e}"),
-            }
+            table.extend(lines(c, name)?);
         }
         std::fs::remove_file(&program)?;
     }
@@ -286,10 +357,10 @@ fn mpi_peers(folder: &Path, ranks: u32, sizes: &[u64]) -> Fallible<Table> {
 }
 
 /// This bench as the ranks of an MPI job.
-fn our_plugin(ranks: u32, sizes: &[u64]) -> Fallible<Table> {
+fn our_plugin(ranks: u32, sizes: &[u64], limit: u32) -> Fallible<Table> {
     let mut table = Table::new();
     for family in ["openmpi", "mpich"] {
-        let Some(mut c) = launcher(family, ranks) else {
+        let Some(mut c) = launcher(family, ranks, limit) else {
             continue;
         };
         let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();

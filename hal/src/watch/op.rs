@@ -66,11 +66,13 @@ pub(super) struct Print {
     pub splits: u64,
 }
 
+const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
+
 /// Spreads a word's bits over the word.
 #[inline]
 pub(super) fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    let x = (x ^ (x >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let x = (x ^ (x >> 32)).wrapping_mul(SPREAD);
+    let x = (x ^ (x >> 32)).wrapping_mul(SPREAD);
     x ^ (x >> 32)
 }
 
@@ -186,7 +188,9 @@ impl Print {
             | u64::from(self.dtype) << 8
             | u64::from(self.reduce) << 24
             | u64::from(self.root) << 32;
-        mix(mix(small) ^ self.count.rotate_left(20)) ^ self.splits
+        // Two products side by side: one after the other they would stand in the way of every call. The chain of a communicator mixes them.
+        let (small, count) = (small.wrapping_mul(SPREAD), self.count.wrapping_mul(SPREAD));
+        small ^ count.rotate_left(32) ^ self.splits
     }
 
     /// The same of a send or receive: equal at both ends when they fit.
