@@ -5,7 +5,7 @@ use crate::device::{Dev, lock};
 use crate::driver::Handle;
 use crate::nvrtc::{Nvrtc, Target};
 use crossweave_kernels::{Dialect, Kernel, arch_name, options};
-use crossweave_plugin::{Host, Result};
+use crossweave_plugin::{Code, Host, Result, fail};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -127,6 +127,15 @@ impl Dev {
         self.api.compiler.nvrtc()?.target(arch, arch_name)
     }
 
+    /// May kernels of warpgroup products be chosen? Only machine code for sm_90a has them: not what a driver finishes for a newer device.
+    pub(crate) fn wgmma(&self, target: &Target) -> Result<bool> {
+        match self.api.settings.get("cuda.wgmma") {
+            None | Some("auto") => Ok(target.name == "sm_90a"),
+            Some("off") => Ok(false),
+            Some(v) => fail(Code::Invalid, format!("cuda.wgmma = {v}: auto or off")),
+        }
+    }
+
     /// The kernel, ready to launch with so much dynamic shared memory.
     pub(crate) fn function(&self, kernel: &Kernel, shared: u32) -> Result<Function> {
         let mut loaded = lock(&self.modules.loaded);
@@ -145,10 +154,7 @@ impl Dev {
             .image(kernel, &nvrtc, &target, self.api.version)?;
         let d = self.driver();
         let name = CString::new(kernel.entry.as_str()).map_err(|_| {
-            crossweave_plugin::Error::new(
-                crossweave_plugin::Code::Internal,
-                "a kernel's name with a NUL byte",
-            )
+            crossweave_plugin::Error::new(Code::Internal, "a kernel's name with a NUL byte")
         })?;
         let _in = self.enter()?;
         let (mut module, mut function) = (Handle::NULL, Handle::NULL);

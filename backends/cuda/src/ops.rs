@@ -74,6 +74,7 @@ impl Ops<Cuda> for CudaOps {
             sms: f.sm_count,
             warp: f.warp,
             shared: f.shared_optin,
+            wgmma: target.as_ref().map_or(Ok(false), |t| dev.wgmma(t))?,
         };
         let own = kernels::prepare(o, &facts)?;
         if o.id == op::MATMUL
@@ -100,8 +101,9 @@ impl Ops<Cuda> for CudaOps {
             target?;
         }
         if matches!(o.id, op::ATTENTION_FWD | op::ATTENTION_BWD)
-            && !own.launches.is_empty()
-            && let Some((attention, workspace)) = Attention::prepare(dev, o)?
+            && let Some(last) = own.launches.last()
+            && let Some((attention, workspace)) =
+                Attention::prepare(dev, o, last.kernel.family.name())?
         {
             let workspace = workspace.max(own.plan.workspace_bytes);
             let plan = Plan {

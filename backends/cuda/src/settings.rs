@@ -4,7 +4,7 @@ use crossweave_plugin::Host;
 use std::collections::BTreeMap;
 
 /// Keys of the configuration. `cache_dir` is any plugin's; the others are this one's.
-pub const KEYS: [&str; 12] = [
+pub const KEYS: [&str; 13] = [
     "cuda.library_path",
     "cuda.libcuda",
     "cuda.libnvrtc",
@@ -14,6 +14,7 @@ pub const KEYS: [&str; 12] = [
     "cuda.cublaslt",
     "cuda.cudnn",
     "cuda.cudnn_workspace",
+    "cuda.wgmma",
     "cuda.exportable",
     "cuda.cache_dir",
     "cache_dir",

@@ -494,10 +494,10 @@ fn the_rest_goes_to_own_kernels(r: &Rig<'_>) {
     let chosen = r.chosen();
     for part in [
         " by cuDNN; ",
-        "1 by own kernels: heads that are no multiple of 8",
-        "1 by own kernels: the engine's bits vary",
-        "2 by own kernels: cudnnBackendFinalize of the heuristics: CUDNN_STATUS_NOT_SUPPORTED (3000): no engine of this simulator",
-        "1 by own kernels: scores of one sequence beyond cuda.cudnn_workspace",
+        "1 by own kernels (attention): heads that are no multiple of 8",
+        "1 by own kernels (attention): the engine's bits vary",
+        "2 by own kernels (attention): cudnnBackendFinalize of the heuristics: CUDNN_STATUS_NOT_SUPPORTED (3000): no engine of this simulator",
+        "1 by own kernels (attention): scores of one sequence beyond cuda.cudnn_workspace",
     ] {
         assert!(chosen.contains(part), "{part} is not in: {chosen}");
     }
@@ -523,28 +523,31 @@ fn failures_say_what_the_library_says(r: &Rig<'_>) {
 
 /// Off, unknown words, and no library: with what is there.
 fn settings_are_held(t: &Simulated, file: &Path) {
-    let chosen = |value: Option<&str>, there: &[&str]| {
-        let mut s = Settings::default();
-        if let Some(v) = value {
-            s = s.with("cuda.cudnn", v);
-        }
+    let of = |c: &Case, set: &[(&str, &str)], there: &[&str]| {
+        let s = set
+            .iter()
+            .fold(Settings::default(), |s, (k, v)| s.with(k, *v));
         let t = Simulated::with(file, there, s);
         let d = t.b.open(1).unwrap();
-        let p = PLAIN.params();
-        let l = PLAIN.forward();
-        let o = Op::new(op::ATTENTION_FWD, &l, p.as_bytes(), PLAIN.flags);
+        let p = c.params();
+        let l = c.forward();
+        let o = Op::new(op::ATTENTION_FWD, &l, p.as_bytes(), c.flags);
         CudaOps::prepare(&t.b, &d, &o)?;
         Ok(String::from_utf8(t.b.attr(&d, "kernels.chosen")?).unwrap())
+    };
+    let chosen = |value: Option<&str>, there: &[&str]| {
+        let set: Vec<_> = value.iter().map(|v| ("cuda.cudnn", *v)).collect();
+        of(&PLAIN, &set, there)
     };
     let both = ["cuda.libnvrtc", "cuda.libcudnn"];
     let text: Result<String> = chosen(Some("off"), &both);
     assert_eq!(
         text.unwrap(),
-        "attention: 0 by cuDNN; 1 by own kernels: cuda.cudnn = off"
+        "attention: 0 by cuDNN; 1 by own kernels (attention): cuda.cudnn = off"
     );
     let text = chosen(None, &both[..1]).unwrap();
     assert!(
-        text.contains("1 by own kernels: no cuDNN: looked for at-all.so"),
+        text.contains("1 by own kernels (attention): no cuDNN: looked for at-all.so"),
         "{text}"
     );
     assert_eq!(
@@ -555,6 +558,25 @@ fn settings_are_held(t: &Simulated, file: &Path) {
     assert_eq!(
         (e.code, e.message.as_str()),
         (Code::Invalid, "cuda.cudnn = sometimes: auto or off")
+    );
+    // The simulated device is of 9.0: products of warpgroups, unless they are not wanted.
+    let wide = Case {
+        d: 64,
+        tq: 65,
+        tk: 65,
+        ..PLAIN
+    };
+    for (wgmma, family) in [("auto", "attention_wgmma"), ("off", "attention_mma")] {
+        let set = [("cuda.cudnn", "off"), ("cuda.wgmma", wgmma)];
+        assert_eq!(
+            of(&wide, &set, &both).unwrap(),
+            format!("attention: 0 by cuDNN; 1 by own kernels ({family}): cuda.cudnn = off")
+        );
+    }
+    let e = of(&wide, &[("cuda.wgmma", "maybe")], &both).unwrap_err();
+    assert_eq!(
+        (e.code, e.message.as_str()),
+        (Code::Invalid, "cuda.wgmma = maybe: auto or off")
     );
     assert_eq!(t.ask("sim_dnn_live", 0) as i32, 0);
 }

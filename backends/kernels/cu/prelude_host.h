@@ -1,5 +1,6 @@
 // An emulation of a device on the host, for tests: a fiber per thread, one block at a time, threads resumed in an order drawn from a seed.
-// It shows what a kernel computes and that its barriers fit; it says nothing of speed, of memory ordering, or of a vendor's compiler.
+// It shows what a kernel computes, that its barriers fit, and that it waits for its background copies, which arrive when they are waited for and
+// not before; it says nothing of speed, of other memory ordering, or of a vendor's compiler.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -15,8 +16,19 @@ typedef long long i64;
 
 namespace cwhost {
 struct Three { u32 x, y, z; };
-enum State { READY, AT_BARRIER, AT_WARP, DONE };
-struct Fiber { void* sp; char* stack; State state; const void* mine; };
+enum State { READY, AT_BARRIER, AT_WARP, AT_GROUP, DONE };
+// Sixteen bytes on their way to shared memory, from `from` or zeros.
+struct Copy { void* to; const void* from; u32 group; };
+static const u32 COPIES = 512;
+struct Fiber {
+  void* sp; char* stack; State state; const void* mine;
+  Copy* copies;
+  u32 n_copies, copy_groups;
+  // Fences of the asynchronous proxy this thread has passed, now and when the block last met.
+  u32 fences, seen;
+};
+// Sixteen bytes of dynamic shared memory: who wrote them last and behind how many fences; on their way still; 0 = nobody.
+struct Chunk { u32 writer, fences; bool coming; };
 struct Block {
   Three grid, block, at, thread;
   u32 now, n, warp;
@@ -26,6 +38,11 @@ struct Block {
   void (*body)(const void*);
   const void* args;
   char* dynamic;
+  u32 shared;
+  Chunk* chunks;
+  // Which block of the thread's it is, of all runs, and what looks at its end whether all was awaited.
+  u32 serial;
+  void (*finish)();
   const char* error;
 };
 static thread_local Block* B;
@@ -51,13 +68,23 @@ static inline void yield(State s) {
   f.state = s;
   cwhost_switch(&f.sp, B->scheduler);
 }
+// The kernel is wrong: the run ends with these words.
+static void fail(const char* why) {
+  if (!B->error) B->error = why;
+  yield(DONE);
+}
 static void entry() { B->body(B->args); yield(DONE); __builtin_trap(); }
 
 static int run_block(Block& b) {
   B = &b;
+  static thread_local u32 blocks;
+  b.serial = ++blocks;
+  b.finish = nullptr;
+  memset(b.chunks, 0, b.shared / 16 * sizeof(Chunk));
   for (u32 i = 0; i < b.n; i++) {
     Fiber& f = b.fibers[i];
     f.state = READY;
+    f.n_copies = f.copy_groups = f.fences = f.seen = 0;
     void** s = (void**)(((uintptr_t)f.stack + STACK - 256) & ~(uintptr_t)15);
 #if defined(__aarch64__)
     s -= 22; memset(s, 0, 176); s[11] = (void*)entry;
@@ -77,14 +104,22 @@ static int run_block(Block& b) {
       cwhost_switch(&b.scheduler, b.fibers[i].sp);
       progress++;
     }
-    for (u32 w = 0; w < b.n; w += b.warp) {
-      u32 end = w + b.warp < b.n ? w + b.warp : b.n, here = 0;
-      for (u32 i = w; i < end; i++) here += b.fibers[i].state == AT_WARP;
-      if (here == end - w) { for (u32 i = w; i < end; i++) b.fibers[i].state = READY; progress++; }
+    if (b.error) return 1;
+    const State meeting[2] = {AT_WARP, AT_GROUP};
+    for (State s : meeting) {
+      u32 size = s == AT_WARP ? b.warp : 128;
+      for (u32 w = 0; w < b.n; w += size) {
+        u32 end = w + size < b.n ? w + size : b.n, here = 0;
+        for (u32 i = w; i < end; i++) here += b.fibers[i].state == s;
+        if (here == end - w) { for (u32 i = w; i < end; i++) b.fibers[i].state = READY; progress++; }
+      }
     }
     for (u32 i = 0; i < b.n; i++) { done += b.fibers[i].state == DONE; barrier += b.fibers[i].state == AT_BARRIER; }
-    if (done == b.n) return 0;
-    if (barrier == b.n) { for (u32 i = 0; i < b.n; i++) b.fibers[i].state = READY; progress++; }
+    if (done == b.n) {
+      if (b.finish) b.finish();
+      return b.error != nullptr;
+    }
+    if (barrier == b.n) { for (u32 i = 0; i < b.n; i++) { b.fibers[i].state = READY; b.fibers[i].seen = b.fibers[i].fences; } progress++; }
     if (!progress) { b.error = "threads of a block wait at different barriers, or some have left"; return 1; }
   }
 }
@@ -98,7 +133,8 @@ static int run(void (*body)(const void*), const void* args, Ctx& c) {
   char* stacks = (char*)aligned_alloc(4096, (size_t)b.n * STACK);
   b.fibers = (Fiber*)calloc(b.n, sizeof(Fiber));
   b.order = (u32*)calloc(b.n, sizeof(u32));
-  for (u32 i = 0; i < b.n; i++) { b.fibers[i].stack = stacks + (size_t)i * STACK; b.order[i] = i; }
+  Copy* copies = (Copy*)calloc((size_t)b.n * COPIES, sizeof(Copy));
+  for (u32 i = 0; i < b.n; i++) { b.fibers[i].stack = stacks + (size_t)i * STACK; b.fibers[i].copies = copies + (size_t)i * COPIES; b.order[i] = i; }
   u64 r = c.seed * 6364136223846793005ull + 1442695040888963407ull;
   if (c.seed) for (u32 i = b.n; i > 1; i--) {
     r = r * 6364136223846793005ull + 1442695040888963407ull;
@@ -107,13 +143,15 @@ static int run(void (*body)(const void*), const void* args, Ctx& c) {
   }
   // What nothing wrote is NaN.
   b.dynamic = (char*)aligned_alloc(256, ((size_t)c.shared + 511) & ~(size_t)255);
+  b.shared = (c.shared + 15) & ~15u;
+  b.chunks = (Chunk*)calloc(b.shared / 16 + 1, sizeof(Chunk));
   int rc = 0;
   for (u32 z = 0; z < c.grid.z && !rc; z++) for (u32 y = 0; y < c.grid.y && !rc; y++) for (u32 x = 0; x < c.grid.x && !rc; x++) {
     b.at = Three{x, y, z};
     memset(b.dynamic, 0xff, c.shared);
     rc = run_block(b);
   }
-  free(b.dynamic); free(b.order); free(b.fibers); free(stacks);
+  free(b.chunks); free(b.dynamic); free(b.order); free(copies); free(b.fibers); free(stacks);
   c.error = b.error;
   return rc;
 }
@@ -228,8 +266,34 @@ inline void cw_ldmatrix_of(u32 (&r)[4], const void* p, bool transposed) {
 }
 inline void cw_ldmatrix(u32 (&r)[4], const void* p) { cw_ldmatrix_of(r, p, false); }
 inline void cw_ldmatrix_t(u32 (&r)[4], const void* p) { cw_ldmatrix_of(r, p, true); }
-inline void cw_copy_async(void* shared, const void* global, bool there) {
-  if (there) memcpy(shared, global, 16); else memset(shared, 0, 16);
+
+// Background copies: what is on its way is NaN.
+namespace cwhost {
+inline Chunk* chunk(const void* shared) {
+  size_t at = (const char*)shared - B->dynamic;
+  return at < B->shared ? &B->chunks[at / 16] : nullptr;
 }
-inline void cw_copy_commit() {}
-template <int N> inline void cw_copy_wait() {}
+inline void wrote(void* shared, bool coming) {
+  if (Chunk* c = chunk(shared)) *c = Chunk{B->now + 1, B->fibers[B->now].fences, coming};
+}
+}
+inline void cw_copy_async(void* shared, const void* global, bool there) {
+  cwhost::Fiber& f = cwhost::B->fibers[cwhost::B->now];
+  if (f.n_copies == cwhost::COPIES) return cwhost::fail("more copies in the background than the emulation has room for");
+  f.copies[f.n_copies++] = cwhost::Copy{shared, there ? global : nullptr, f.copy_groups};
+  memset(shared, 0xff, 16);
+  cwhost::wrote(shared, true);
+}
+inline void cw_copy_commit() { cwhost::B->fibers[cwhost::B->now].copy_groups++; }
+// All groups of this thread but the N youngest arrive.
+template <int N> inline void cw_copy_wait() {
+  cwhost::Fiber& f = cwhost::B->fibers[cwhost::B->now];
+  u32 kept = 0;
+  for (u32 i = 0; i < f.n_copies; i++) {
+    cwhost::Copy c = f.copies[i];
+    if (c.group + N >= f.copy_groups) { f.copies[kept++] = c; continue; }
+    if (c.from) memcpy(c.to, c.from, 16); else memset(c.to, 0, 16);
+    cwhost::wrote(c.to, false);
+  }
+  f.n_copies = kept;
+}

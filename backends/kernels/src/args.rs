@@ -176,7 +176,9 @@ pub(crate) fn checks(family: Family) -> String {
         Family::Softmax => check::<SoftmaxArgs>(o),
         Family::Rope => check::<RopeArgs>(o),
         Family::Matmul => check::<MatmulArgs>(o),
-        Family::Attention | Family::AttentionMma => check::<AttentionArgs>(o),
+        Family::Attention | Family::AttentionMma | Family::AttentionWgmma => {
+            check::<AttentionArgs>(o)
+        }
     }
     s
 }

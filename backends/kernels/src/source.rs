@@ -26,6 +26,8 @@ pub struct Facts {
     pub warp: u32,
     /// Most bytes of shared memory a block may have, opt-in included.
     pub shared: u32,
+    /// Products of warpgroups (wgmma): the code is compiled for sm_90a alone, and nobody wants to do without.
+    pub wgmma: bool,
 }
 
 /// A file of templates.
@@ -44,11 +46,12 @@ pub enum Family {
     Matmul,
     Attention,
     AttentionMma,
+    AttentionWgmma,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 12] = [
+    pub const ALL: [Family; 13] = [
         Family::Point,
         Family::Copy,
         Family::Multi,
@@ -61,6 +64,7 @@ impl Family {
         Family::Matmul,
         Family::Attention,
         Family::AttentionMma,
+        Family::AttentionWgmma,
     ];
 
     /// Name of the file, for messages and reports.
@@ -78,6 +82,7 @@ impl Family {
             Family::Matmul => "matmul",
             Family::Attention => "attention",
             Family::AttentionMma => "attention_mma",
+            Family::AttentionWgmma => "attention_wgmma",
         }
     }
 
@@ -95,6 +100,7 @@ impl Family {
             Family::Matmul => include_str!("../cu/matmul.cu"),
             Family::Attention => include_str!("../cu/attention.cu"),
             Family::AttentionMma => include_str!("../cu/attention_mma.cu"),
+            Family::AttentionWgmma => include_str!("../cu/attention_wgmma.cu"),
         }
     }
 }
@@ -146,6 +152,12 @@ pub fn source<'a>(
         Dialect::Host => include_str!("../cu/prelude_host.h"),
     });
     s.push_str(include_str!("../cu/common.h"));
+    if family == Family::AttentionWgmma {
+        s.push_str(match dialect {
+            Dialect::Host => include_str!("../cu/wgmma_host.h"),
+            _ => include_str!("../cu/wgmma_cuda.h"),
+        });
+    }
     s.push_str(family.text());
     s.push_str(&args::checks(family));
     for k in kernels {

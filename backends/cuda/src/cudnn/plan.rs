@@ -239,9 +239,9 @@ impl OnDevice {
     pub(crate) fn chosen(&self) -> String {
         let c = lock(&self.chosen);
         let mut text = format!("{} by cuDNN", c.library);
-        for (why, n) in &c.own {
+        for (which, n) in &c.own {
             // Writing into a string cannot fail.
-            let _ = write!(text, "; {n} by own kernels: {why}");
+            let _ = write!(text, "; {n} by {which}");
         }
         text
     }
@@ -286,8 +286,12 @@ impl Drop for Attention {
 }
 
 impl Attention {
-    /// `None`: our own kernels do it, and the device keeps why.
-    pub(crate) fn prepare(dev: &Arc<Dev>, o: &Op<'_>) -> Result<Option<(Attention, u64)>> {
+    /// `None`: our own kernels, of the family `own`, do it, and the device keeps why.
+    pub(crate) fn prepare(
+        dev: &Arc<Dev>,
+        o: &Op<'_>,
+        own: &str,
+    ) -> Result<Option<(Attention, u64)>> {
         let on = &dev.dnn;
         let found = Attention::of(dev, o);
         let why = match found {
@@ -300,7 +304,8 @@ impl Attention {
             Err(Refused::Library(why)) => why,
             Err(Refused::Error(e)) => return Err(e),
         };
-        *lock(&on.chosen).own.entry(why).or_default() += 1;
+        let which = format!("own kernels ({own}): {why}");
+        *lock(&on.chosen).own.entry(which).or_default() += 1;
         Ok(None)
     }
 

@@ -1,4 +1,5 @@
-//! attention_*: tensor cores where the device and the storage have them, else the portable kernels.
+//! attention_*: tensor cores where the device and the storage have them (the forward by products of warpgroups on sm_90a), else the portable
+//! kernels.
 
 use super::{Answer, done, launch, nothing};
 use crate::args::{AttentionArgs, zero};
@@ -12,6 +13,8 @@ use crossweave_plugin::{DType, Op, Result};
 const ROWS: u64 = 16;
 /// Queries of a block on tensor cores; `CW_BLOCK` in the source.
 const BLOCK: u64 = 64;
+/// Keys of a tile of the kernel of warpgroup products; `CW_KEYS` in the source.
+const WIDE: u64 = 128;
 
 /// An operand that must be `want` = [B, T, H, D], unit in D.
 fn view(o: &Op<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
@@ -62,7 +65,8 @@ fn common(o: &Op<'_>, at: usize, lse: usize) -> Result<(AttentionArgs, [u64; 4],
     (a.h, a.hkv, a.d) = (q[2] as u32, k[2] as u32, q[3] as u32);
     a.ls.copy_from_slice(&l.stride);
     a.causal = (p.flags & op::FLAG_CAUSAL != 0) as u32;
-    a.window = p.window;
+    // No two positions are further apart.
+    a.window = p.window.min(1 << 40);
     a.scale = if p.scale == 0.0 {
         1.0 / (q[3] as f64).sqrt()
     } else {
@@ -78,6 +82,21 @@ fn has_cores(f: &Facts, t: DType, d: u64) -> bool {
         && f.warp == 32
         && t != DType::F32
         && matches!(d, 32 | 64 | 96 | 128)
+}
+
+/// Warpgroups of a block of the kernel of warpgroup products (64 queries each), and its bytes of shared memory, where it takes the op.
+fn warpgroups(f: &Facts, t: DType, a: &AttentionArgs) -> Option<(u64, u64)> {
+    // More of them where heads leave more registers to a thread.
+    let w = match a.d {
+        64 => 3,
+        128 => 2,
+        _ => return None,
+    };
+    // Queries, two tiles of keys and two of values, from a multiple of 1024 bytes on.
+    let room = 1024 + (64 * w + 4 * WIDE) * a.d as u64 * 2;
+    // Few queries would leave most of a block idle; a scale that is not positive does not keep the order of scores.
+    let fits = f.wgmma && has_cores(f, t, a.d as u64) && room <= f.shared as u64;
+    (fits && a.tq as u64 > BLOCK && a.scale > 0.0).then_some((w, room))
 }
 
 /// Columns of a head that a thread of the portable kernels has.
@@ -139,6 +158,21 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
     ];
     let t = vq.dtype;
     let one = [&vo, &vk, &vv].iter().all(|v| v.dtype == t);
+    if one && let Some((w, shared)) = warpgroups(f, t, &a) {
+        let (c, d) = (c_type(t), q[3]);
+        let k = Kernel::new(
+            Family::AttentionWgmma,
+            format!("cw_attention_wgmma_{c}_{d}"),
+            128 * w as u32,
+            "AttentionArgs",
+            &format!("cw_attention_wgmma<{c}, {d}, {w}>"),
+        );
+        let grid = [q[1].div_ceil(64 * w), q[0] * q[2], 1];
+        let l = launch(k, grid, 128 * w as u32, shared, &a, &places);
+        let mut p = done(o, 0, vec![l], Dynamic::None)?;
+        p.plan.tier = 2;
+        return Ok(p);
+    }
     let shared = 3 * BLOCK * (q[3] + 8) * 2;
     if one && has_cores(f, t, q[3]) && shared <= f.shared as u64 {
         let (c, d) = (c_type(t), q[3]);

@@ -312,25 +312,17 @@ impl Survey {
                     self.ask(op::MATMUL, &[c, m, m, bias], p.as_bytes());
                 }
             }
-            for d in [64, 128, 256] {
-                let (q, lse) = (dense(t, &[1, 64, 2, d]), f(&[1, 2, 64]));
-                let p = AttentionParams::default();
-                self.ask(op::ATTENTION_FWD, &[q, lse, q, q, q], p.as_bytes());
-                self.ask(
-                    op::ATTENTION_BWD,
-                    &[q, q, q, q, q, q, q, q, lse],
-                    p.as_bytes(),
-                );
-            }
-            for d in [32, 64, 96, 128] {
-                let (q, lse) = (dense(DType::F16, &[1, 64, 2, d]), f(&[1, 2, 64]));
-                let p = AttentionParams::default();
-                self.ask(op::ATTENTION_FWD, &[q, lse, q, q, q], p.as_bytes());
-                self.ask(
-                    op::ATTENTION_BWD,
-                    &[q, q, q, q, q, q, q, q, lse],
-                    p.as_bytes(),
-                );
+            for (t, sizes) in [(t, &[64, 128, 256][..]), (DType::F16, &[32, 64, 96, 128])] {
+                for d in sizes {
+                    let p = AttentionParams::default();
+                    // Few queries and more.
+                    for n in [64, 128] {
+                        let (q, lse) = (dense(t, &[1, n, 2, *d]), f(&[1, 2, n]));
+                        self.ask(op::ATTENTION_FWD, &[q, lse, q, q, q], p.as_bytes());
+                        let bwd = [q, q, q, q, q, q, q, q, lse];
+                        self.ask(op::ATTENTION_BWD, &bwd, p.as_bytes());
+                    }
+                }
             }
             // Parameters of the storage with gradients of it or f32, and a master copy beside 16 bits.
             for g in [t, DType::F32] {

@@ -265,8 +265,7 @@ pub fn compiler() -> Option<String> {
         .map(String::from)
 }
 
-fn compile(cxx: &str, dir: &Path, family: Family, kernels: &BTreeSet<Kernel>) -> PathBuf {
-    let text = source(Dialect::Host, family, kernels);
+fn compile(cxx: &str, dir: &Path, family: Family, text: String) -> PathBuf {
     let (from, to) = (
         dir.join(format!("{}.cpp", family.name())),
         dir.join(format!("{}.so", family.name())),
@@ -298,6 +297,16 @@ fn compile(cxx: &str, dir: &Path, family: Family, kernels: &BTreeSet<Kernel>) ->
 impl Emulation {
     /// Compiles what the prepared ops launch, families at once.
     pub fn new(cxx: &str, name: &str, prepared: &[&Prepared]) -> Emulation {
+        Emulation::altered(cxx, name, prepared, |text| text)
+    }
+
+    /// The same of source that was altered.
+    pub fn altered(
+        cxx: &str,
+        name: &str,
+        prepared: &[&Prepared],
+        alter: impl Fn(String) -> String,
+    ) -> Emulation {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&dir).unwrap();
         let mut families: BTreeMap<Family, BTreeSet<Kernel>> = BTreeMap::new();
@@ -310,7 +319,10 @@ impl Emulation {
         let modules = std::thread::scope(|s| {
             let jobs: Vec<_> = families
                 .iter()
-                .map(|(f, k)| (*f, s.spawn(|| compile(cxx, &dir, *f, k))))
+                .map(|(f, k)| {
+                    let (dir, text) = (&dir, alter(source(Dialect::Host, *f, k)));
+                    (*f, s.spawn(move || compile(cxx, dir, *f, text)))
+                })
                 .collect();
             jobs.into_iter()
                 .map(|(f, j)| {
@@ -325,6 +337,18 @@ impl Emulation {
 
     /// Runs a prepared op in emulation; the operands afterwards.
     pub fn run(&self, c: &Case, p: &Prepared, warp: u32, seed: u64) -> Vec<Tensor> {
+        self.attempt(c, p, warp, seed)
+            .unwrap_or_else(|e| panic!("{}: {e}", c.name))
+    }
+
+    /// The same, or what the emulation says is wrong with the kernel.
+    pub fn attempt(
+        &self,
+        c: &Case,
+        p: &Prepared,
+        warp: u32,
+        seed: u64,
+    ) -> Result<Vec<Tensor>, String> {
         const GUARD: usize = 256;
         let home = |i: usize| {
             c.alias
@@ -389,7 +413,7 @@ impl Emulation {
             if rc != 0 {
                 // SAFETY: a static string of the module.
                 let why = unsafe { CStr::from_ptr(ctx.error) }.to_string_lossy();
-                panic!("{}: {entry}: {why}", c.name);
+                return Err(format!("{entry}: {why}"));
             }
         }
         let mut out = c.operands.clone();
@@ -411,7 +435,7 @@ impl Emulation {
             "{}: bytes beyond the workspace were written",
             c.name
         );
-        out
+        Ok(out)
     }
 }
 
@@ -428,11 +452,19 @@ pub fn facts(warp: u32) -> Facts {
         sms: 2,
         warp,
         shared: 96 << 10,
+        wgmma: false,
     }
 }
 
 /// Compares every operand, inputs and gaps included.
 pub fn compare(c: &Case, got: &[Tensor], want: &[Tensor]) {
+    if let Some(d) = difference(c, got, want) {
+        panic!("{}: {d}", c.name);
+    }
+}
+
+/// The first difference beyond what the case allows.
+pub fn difference(c: &Case, got: &[Tensor], want: &[Tensor]) -> Option<String> {
     for (i, (g, w)) in got.iter().zip(want).enumerate() {
         if g.data == w.data {
             continue;
@@ -449,31 +481,37 @@ pub fn compare(c: &Case, got: &[Tensor], want: &[Tensor]) {
             let bound = unit.max(c.relative) * y.abs() + flat;
             let exact = !g.dtype.is_float();
             let fine = (x.is_nan() && y.is_nan()) || x == y || (!exact && (x - y).abs() <= bound);
-            assert!(
-                fine,
-                "{}: operand {i} element {at}: {x}, the oracle has {y} (off by {:.3e}, {bound:.3e} allowed)",
-                c.name,
-                (x - y).abs()
-            );
+            if !fine {
+                return Some(format!(
+                    "operand {i} element {at}: {x}, the oracle has {y} (off by {:.3e}, {bound:.3e} allowed)",
+                    (x - y).abs()
+                ));
+            }
         }
     }
+    None
 }
 
 /// Runs all cases with warps of 32 and 64 threads, in two orders of threads, against the oracle.
 pub fn run_all(name: &str, cases: &[Case]) {
+    run_on(name, cases, &[32, 64].map(facts));
+}
+
+/// The same on devices of these facts.
+pub fn run_on(name: &str, cases: &[Case], devices: &[Facts]) {
     let Some(cxx) = compiler() else {
         println!("skipped: {name}: no C++ compiler");
         return;
     };
-    let prepared: Vec<[Prepared; 2]> = cases
+    let prepared: Vec<Vec<Prepared>> = cases
         .iter()
         .map(|c| {
             let layouts: Vec<Layout> = c.operands.iter().map(|t| t.layout).collect();
-            [32, 64].map(|warp| {
+            let prepare = |f| {
                 let o = Op::new(c.id, &layouts, &c.params, 0);
-                crossweave_kernels::prepare(&o, &facts(warp))
-                    .unwrap_or_else(|e| panic!("{}: {e}", c.name))
-            })
+                crossweave_kernels::prepare(&o, f).unwrap_or_else(|e| panic!("{}: {e}", c.name))
+            };
+            devices.iter().map(prepare).collect()
         })
         .collect();
     let all: Vec<&Prepared> = prepared.iter().flatten().collect();
@@ -481,7 +519,7 @@ pub fn run_all(name: &str, cases: &[Case]) {
     for (c, p) in cases.iter().zip(&prepared) {
         let want = oracle(c);
         let mut first = None;
-        for (p, warp) in p.iter().zip([32, 64]) {
+        for (p, warp) in p.iter().zip(devices.iter().map(|d| d.warp)) {
             for seed in [0, 7] {
                 let got = e.run(c, p, warp, seed);
                 compare(c, &got, &want);

@@ -303,7 +303,8 @@ fn shape(op: &Op<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shap
             p.scale
         } as f32,
         causal: p.flags & FLAG_CAUSAL != 0,
-        window: p.window,
+        // No two positions are further apart, and positions are added to it.
+        window: p.window.min(1 << 40),
         q: view(op, at, "q", qs)?,
         k: view(op, at + 1, "k", ks)?,
         v: view(op, at + 2, "v", ks)?,
