@@ -503,19 +503,8 @@ unsafe fn share(rank: usize, op: &Planned, all: &[Posted]) {
             }
             COLL_ALL_GATHER => {
                 let each = bytes(op.count);
-                match Stores::for_traffic(2 * n * n * each) {
-                    // Each rank fetches what it wants: its output stays in its own cache, and an input that nobody changes in theirs.
-                    Stores::Plain if each > 0 => {
-                        for (from, p) in all.iter().enumerate() {
-                            push(p.send, &[op.recv.add(from * each)], each, Stores::Plain);
-                        }
-                    }
-                    stores => {
-                        // From memory each input is read only once.
-                        let to: Few = all.iter().map(|p| p.recv.add(rank * each)).collect();
-                        push(op.send, &to, each, stores);
-                    }
-                }
+                let to: Few = all.iter().map(|p| p.recv.add(rank * each)).collect();
+                push(op.send, &to, each, Stores::for_traffic(2 * n * n * each));
             }
             COLL_ALL_GATHER_V => {
                 let to: Few = all
