@@ -8,7 +8,6 @@ use crate::stream::Progress;
 use crossweave_plugin::{Code, Error, Host, Result};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
 use wgpu::{PollError, PollType, SubmissionIndex};
 
 /// Buffers for reading back, kept from one to the next.
@@ -167,12 +166,13 @@ fn serve(inbox: &Inbox, device: &wgpu::Device, fault: &Fault, host: &Host) {
     }
 }
 
-/// Until the submission has ended or the device has.
+/// Until the submission has ended or the device has. Without a limit of time: when one has passed, wgpu-core reads how far the device is and
+/// then whether anything is left, and panics where another thread's submission has seen the rest end in between.
 fn wait(device: &wgpu::Device, index: &SubmissionIndex, fault: &Fault) {
     while fault.get().is_none() {
         let polled = device.poll(PollType::Wait {
             submission_index: Some(index.clone()),
-            timeout: Some(Duration::from_secs(1)),
+            timeout: None,
         });
         match polled {
             Ok(_) => return,
