@@ -458,6 +458,8 @@ pub struct Run {
     pub find_nan: bool,
     /// Ops that the device can run by no other route are computed on the host.
     pub allow_host_ops: bool,
+    /// Steps that repeat are replayed as graphs of the device: `auto`, `on` or `off`.
+    pub graphs: String,
 }
 
 /// Compute types.

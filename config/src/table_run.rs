@@ -352,6 +352,12 @@ const RUN: Table = Table {
             "false",
             "compute ops that the device can run by no other route on the host, through pinned memory; slow, and told when it happens",
         ),
+        word(
+            "graphs",
+            &["auto", "on", "off"],
+            "\"auto\"",
+            "replay forward and backward steps whose launches repeat as graphs of the device: auto = where the device says that it pays; on = always, which the back end must offer; no bit changes",
+        ),
     ],
 };
 

@@ -1,5 +1,6 @@
 //! What a rank has counted: memory, collectives, and what crossed between islands.
 
+use crate::graphs::GraphCounts;
 use crossweave_hal::{BridgeLine, CollectiveLine, MemoryReport};
 use serde::{Deserialize, Serialize};
 
@@ -17,4 +18,7 @@ pub struct RankLedger {
     pub bridge: Vec<BridgeLine>,
     /// Device allocations made by steps after the second: 0 in a healthy run.
     pub device_allocs_after_step_2: u64,
+    /// Steps of the plan replayed as graphs, where that is on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graphs: Option<GraphCounts>,
 }

@@ -4,6 +4,7 @@ use crate::dry::DryRun;
 use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::gather;
+use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
 use crate::init;
 use crate::kept::Landing;
@@ -87,6 +88,8 @@ pub struct RankSpec {
     pub canonical: Option<u32>,
     /// Which ranks share a library of collectives, in a job of several back ends.
     pub islands: Option<Islands>,
+    /// Forward and backward steps that repeat are replayed as graphs of the device.
+    pub graphs: bool,
 }
 
 impl Default for RankSpec {
@@ -114,6 +117,7 @@ impl Default for RankSpec {
             pipeline: None,
             canonical: None,
             islands: None,
+            graphs: false,
         }
     }
 }
@@ -217,8 +221,10 @@ pub struct Trainer {
     pub(crate) watch: Option<Watch>,
     /// Rank 0 works alone, and the others serve it.
     pub(crate) leading: Cell<bool>,
+    /// Recordings of the plan's steps, where they are replayed.
+    pub(crate) graphs: Option<Graphs>,
     // Last, so that the device outlives every handle above.
-    device: Device,
+    pub(crate) device: Device,
 }
 
 impl Trainer {
@@ -351,6 +357,7 @@ impl Trainer {
             None => None,
         };
         let mbs = spec.own_micro_batches() as usize;
+        let graphs = Graphs::new(device, spec.graphs).map_err(|e| hal(e.into()))?;
         Ok(Trainer {
             acts: units
                 .iter()
@@ -392,6 +399,7 @@ impl Trainer {
             tracing: None,
             watch: None,
             leading: Cell::new(false),
+            graphs,
             device: device.clone(),
         })
     }
@@ -563,6 +571,7 @@ impl Trainer {
             collectives: self.device.collectives(),
             bridge: self.device.bridged(),
             device_allocs_after_step_2: self.late_allocs,
+            graphs: self.graphs(),
         }
     }
 
@@ -587,6 +596,9 @@ impl Trainer {
             )));
         }
         self.device.settle();
+        if self.graphs.is_some() {
+            self.device.join_free();
+        }
         self.step += 1;
         self.steps_here += 1;
         // Only what steps take is counted: validation, checkpoints and samples between them have allocations of their own.

@@ -65,7 +65,7 @@ impl Trainer {
             self.device().at_step(number);
             self.note_step(false);
             let open = self.begin_span();
-            let ran = self.run_step(s, batches, &data, &figures);
+            let ran = self.replaying(s, |t| t.run_step(s, batches, &data, &figures));
             self.end_span(open, &|| s.op.to_string());
             done = ran.map_err(|e| Error::Run {
                 rank: self.spec.rank,

@@ -59,6 +59,7 @@ CW_HANDLE(cw_stream);
 CW_HANDLE(cw_event);
 CW_HANDLE(cw_op);
 CW_HANDLE(cw_comm);
+CW_HANDLE(cw_graph);
 
 /* ------------------------------------------------------------------ status */
 typedef int32_t cw_status;
@@ -125,6 +126,7 @@ typedef struct cw_native { /* an object of the platform: pointer, fd, dma-buf, I
 #define CW_CAP_UNIFIED 1u       /* host and device share memory: mem_map works on CW_MEM_DEVICE */
 #define CW_CAP_HOST_PROGRESS 2u /* streams advance on host threads */
 #define CW_CAP_DETERMINISTIC 4u /* CW_MATH_DETERMINISTIC is honoured by every claimed op */
+#define CW_CAP_GRAPHS_PAY 8u    /* to launch a graph (crossweave.graph/1) costs the host less than to enqueue what it holds */
 
 /* ------------------------------------------------------------------ host services, given to the plugin
  * Any of them may be NULL. A plugin uses these instead of the environment, its own thread pools and its own sockets. */
@@ -164,7 +166,7 @@ typedef struct cw_plugin {
   cw_str vendor;
   void *self; /* opaque; passed back below, so that a layer can wrap many */
   /* A table by id, valid for ever, or NULL when not provided: "crossweave.device/1" (mandatory), "crossweave.ops/1",
-   * "crossweave.collective/1", "x.<vendor>.<name>/0". kit: abi */
+   * "crossweave.collective/1", "crossweave.graph/1", "x.<vendor>.<name>/0". kit: abi */
   const void *(*get_interface)(void *self, cw_str id);
   /* Ends the plugin's threads; called at most once, after all handles are destroyed; may block until they have ended.
    * The library is never unmapped. kit: life */
@@ -394,6 +396,28 @@ typedef struct cw_collective_api {
   /* (opt) Links to the peers; reserved for a later minor, NULL in 1.0. */
   cw_status (*topology)(cw_comm comm, void *out, uint64_t cap, uint64_t *len, cw_error *err);
 } cw_collective_api;
+
+/* ------------------------------------------------------------------ crossweave.graph/1
+ * What a stream was given once, enqueued again by one call. Between begin and end the stream takes op_launch, copy, copy_2d and fill: they
+ * are checked as ever and kept with their operands and launch-time parameters, and do not run. What a graph cannot hold (host calls, words,
+ * events recorded or waited for, collectives, copies between devices, or an op of which the vendor's library says so) is UNSUPPORTED and
+ * changes nothing; the capture goes on. Other threads may ask for the stream's and its events' state meanwhile: the answer is that of
+ * what was enqueued before, or NOT_READY. The host launches a
+ * graph only while the memory it names is alive, and keeps its ops until it has released it. */
+typedef struct cw_graph_api {
+  uint32_t size;
+  uint32_t minor;
+  /* From here on the stream keeps what it is given. INVALID: it does so already. kit: graph */
+  cw_status (*capture_begin)(cw_stream stream, cw_error *err);
+  /* What was kept, as a graph of the stream's device; it may be empty. The capture is over also where this fails. INVALID: no
+   * capture. UNSUPPORTED: what was kept is no graph. kit: graph */
+  cw_status (*capture_end)(cw_stream stream, cw_graph *out, cw_error *err);
+  /* Enqueues all of it, in the captured order, as one call on any stream of the graph's device; it may be launched again at once. Launches
+   * of one graph are serialised by the host. UNSUPPORTED: the stream is capturing. kit: graph */
+  cw_status (*graph_launch)(cw_graph graph, cw_stream stream, cw_error *err);
+  /* Launches already enqueued stay valid. kit: graph */
+  void (*graph_release)(cw_graph graph);
+} cw_graph_api;
 
 /* ------------------------------------------------------------------ layout, checked by every vendor's compiler */
 #if defined(__cplusplus)

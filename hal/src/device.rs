@@ -16,6 +16,7 @@ use crate::track::Track;
 use crate::watch::{Board, Observer, Watch};
 use crossweave_abi as abi;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Alignment of pinned memory, in bytes: what direct reads and writes of files ask for.
@@ -65,12 +66,13 @@ impl Plugin {
     pub fn path(&self) -> Option<&std::path::Path> {
         self.0.path.as_deref()
     }
-    /// Which of device, ops and collectives it provides.
+    /// Which of device, ops, collectives and graphs it provides.
     pub fn interfaces(&self) -> Vec<&'static str> {
         let mut v = vec![];
         v.extend(self.0.device.as_ref().map(|_| abi::IFACE_DEVICE));
         v.extend(self.0.ops.as_ref().map(|_| abi::IFACE_OPS));
         v.extend(self.0.coll.as_ref().map(|_| abi::IFACE_COLLECTIVE));
+        v.extend(self.0.graph.as_ref().map(|_| abi::IFACE_GRAPH));
         v
     }
     fn api(&self) -> Result<&abi::DeviceApi> {
@@ -109,6 +111,7 @@ impl Plugin {
             collectives: Arc::new(CollectiveLedger::default()),
             pool: Mutex::new(PoolState::default()),
             slabs: RwLock::new(HashMap::new()),
+            freed: AtomicU64::new(0),
             streams: RwLock::new(vec![]),
             kernels: Mutex::new(HashMap::new()),
             carrier: Mutex::new(None),
@@ -172,6 +175,8 @@ pub(crate) struct DeviceInner {
     pub collectives: Arc<CollectiveLedger>,
     pool: Mutex<PoolState>,
     slabs: RwLock<HashMap<u32, Slab>>,
+    /// Memories whose handles mean nothing any more.
+    freed: AtomicU64,
     pub streams: RwLock<Vec<Arc<StreamCore>>>,
     kernels: Mutex<HashMap<OpRequest, Arc<KernelInner>>>,
     carrier: Mutex<Option<Carrier>>,
@@ -295,6 +300,7 @@ impl Device {
             streams.len() as u32,
             name,
             &self.0.api,
+            self.0.plugin.0.ops,
             self.0.fault.clone(),
             self.0.watch.clone(),
         ));
@@ -427,9 +433,15 @@ impl Device {
     }
 
     pub(crate) fn raw_free(&self, mem: Raw, bytes: u64) {
+        self.0.freed.fetch_add(1, Relaxed);
         // SAFETY: `mem` came from `raw_alloc`, is freed once, and the caller has waited for its last use.
         unsafe { call!(self.0.api, mem_free)(mem.0) };
         self.0.memory.release(bytes);
+    }
+
+    /// Memories freed so far: while the number stands, a handle names the memory it named.
+    pub(crate) fn freed(&self) -> u64 {
+        self.0.freed.load(Relaxed)
     }
 
     pub(crate) fn give_back(&self, block: Block, track: Track) {
@@ -490,6 +502,7 @@ impl Device {
     }
 
     pub(crate) fn forget_import(&self, mem: Raw) {
+        self.0.freed.fetch_add(1, Relaxed);
         // SAFETY: `mem` came from `mem_import`, is dropped once, and the caller has waited for its last use.
         unsafe { call!(self.0.api, mem_free)(mem.0) };
     }
@@ -509,6 +522,11 @@ impl Device {
         if apart {
             self.unite();
         }
+    }
+
+    /// Joins all free blocks: from here on the same requests in the same order get the same addresses.
+    pub fn join_free(&self) {
+        lock(&self.0.pool).pool.flush();
     }
 
     /// Exchanges the slabs of an idle pool for one.

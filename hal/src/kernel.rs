@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::call::check;
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
+use crate::graph::{Call, Verb};
 use crate::hostop::HostOp;
 use crate::ledger::Tag;
 use crate::recipe::{Decompose, Prepared};
@@ -250,13 +251,14 @@ impl Kernel {
         match &k.route {
             Route::Recipe(p) | Route::Wider(p) => p.launch(stream, operands, dynamic),
             Route::Host(h) => h.launch(stream, &k.request, operands, dynamic),
-            Route::Native { handle, .. } => {
+            Route::Native { .. } => {
+                // The workspace comes last.
                 let mut small = [abi::Span::NULL; STACK];
                 let mut large = vec![];
-                let spans: &mut [abi::Span] = if operands.len() <= STACK {
-                    &mut small[..operands.len()]
+                let spans: &mut [abi::Span] = if operands.len() < STACK {
+                    &mut small[..operands.len() + 1]
                 } else {
-                    large.resize(operands.len(), abi::Span::NULL);
+                    large.resize(operands.len() + 1, abi::Span::NULL);
                     &mut large
                 };
                 for (s, o) in spans.iter_mut().zip(operands) {
@@ -269,10 +271,9 @@ impl Kernel {
                 } else {
                     None
                 };
-                let ws_span = ws
-                    .as_ref()
-                    .map_or(Ok(abi::Span::NULL), |w| w.span(0, k.workspace))?;
-                let f = op_launch(stream.device())?;
+                if let (Some(w), Some(last)) = (&ws, spans.last_mut()) {
+                    *last = w.span(0, k.workspace)?;
+                }
                 let uses = operands
                     .iter()
                     .enumerate()
@@ -289,28 +290,48 @@ impl Kernel {
                         })
                     })
                     .chain(ws.iter().map(|w| (&**w, true)));
-                stream.submit(uses, |h| {
-                    // SAFETY: spans are inside live buffers whose tracks order every other use; `dynamic` lives for the call.
-                    check("op_launch", |e| unsafe {
-                        f(
-                            handle.0,
-                            h,
-                            spans.as_ptr(),
-                            spans.len() as u32,
-                            ws_span,
-                            dynamic.as_ptr().cast(),
-                            dynamic.len() as u64,
-                            e,
-                        )
-                    })
-                    .map_err(|e| e.context(k.request.describe()))
-                })
+                let call = Call {
+                    verb: Verb::Op(&self.inner),
+                    spans,
+                    dynamic,
+                };
+                stream.submit_call(uses, &call)
             }
         }
     }
 }
 
-type LaunchFn = unsafe extern "C" fn(
+impl KernelInner {
+    /// Gives a launch of a native op to the plugin.
+    pub(crate) fn enqueue(
+        &self,
+        launch: LaunchFn,
+        stream: abi::Handle,
+        operands: &[abi::Span],
+        workspace: abi::Span,
+        dynamic: &[u8],
+    ) -> Result<()> {
+        let Route::Native { handle, .. } = &self.route else {
+            return Err(Error::new(Code::Internal, "launch", "no native op"));
+        };
+        // SAFETY: spans are inside live buffers whose tracks order every other use; `dynamic` lives for the call.
+        check("op_launch", |e| unsafe {
+            launch(
+                handle.0,
+                stream,
+                operands.as_ptr(),
+                operands.len() as u32,
+                workspace,
+                dynamic.as_ptr().cast(),
+                dynamic.len() as u64,
+                e,
+            )
+        })
+        .map_err(|e| e.context(self.request.describe()))
+    }
+}
+
+pub(crate) type LaunchFn = unsafe extern "C" fn(
     abi::Handle,
     abi::Handle,
     *const abi::Span,
@@ -320,12 +341,6 @@ type LaunchFn = unsafe extern "C" fn(
     u64,
     *mut abi::Error,
 ) -> abi::Status;
-
-fn op_launch(device: &Device) -> Result<LaunchFn> {
-    let ops = device.0.plugin.0.ops.as_ref();
-    ops.and_then(|o| o.op_launch)
-        .ok_or_else(|| Error::new(Code::Unsupported, "op_launch", "the plugin provides no ops"))
-}
 
 type Native = (Raw, Option<unsafe extern "C" fn(abi::Handle)>, abi::OpPlan);
 

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::host::HostServices;
 use crate::manifest::Manifest;
 use crossweave_abi as abi;
-use crossweave_abi::{CollectiveApi, DeviceApi, EntryFn, Handle, OpsApi, Str};
+use crossweave_abi::{CollectiveApi, DeviceApi, EntryFn, GraphApi, Handle, OpsApi, Str};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -117,6 +117,8 @@ pub struct RawPlugin {
     pub ops: Option<OpsApi>,
     /// `crossweave.collective/1`.
     pub coll: Option<CollectiveApi>,
+    /// `crossweave.graph/1`.
+    pub graph: Option<GraphApi>,
     /// Passed to the functions that take `self`.
     pub self_: Handle,
     /// Asks for further interfaces by id.
@@ -399,12 +401,13 @@ fn start(entry: &Enter<'_>, host: &HostServices, who: String) -> Result<RawPlugi
         return Err(bad("its name is empty"));
     }
     // SAFETY: `get_interface` answers NULL or a size-prefixed table that lives for ever; `read_prefix` copies it once (R1).
-    let (device, ops, coll) = unsafe {
+    let (device, ops, coll, graph) = unsafe {
         let at = |id: &'static str| get(p.self_, Str::new(id));
         (
             abi::read_prefix::<DeviceApi>(at(abi::IFACE_DEVICE)),
             abi::read_prefix::<OpsApi>(at(abi::IFACE_OPS)),
             abi::read_prefix::<CollectiveApi>(at(abi::IFACE_COLLECTIVE)),
+            abi::read_prefix::<GraphApi>(at(abi::IFACE_GRAPH)),
         )
     };
     let Some(d) = &device else {
@@ -416,7 +419,8 @@ fn start(entry: &Enter<'_>, host: &HostServices, who: String) -> Result<RawPlugi
     let missing = missing_device(d)
         .map(|slot| (abi::IFACE_DEVICE, slot))
         .or_else(|| Some((abi::IFACE_OPS, missing_ops(ops.as_ref()?)?)))
-        .or_else(|| Some((abi::IFACE_COLLECTIVE, missing_coll(coll.as_ref()?)?)));
+        .or_else(|| Some((abi::IFACE_COLLECTIVE, missing_coll(coll.as_ref()?)?)))
+        .or_else(|| Some((abi::IFACE_GRAPH, missing_graph(graph.as_ref()?)?)));
     if let Some((interface, slot)) = missing {
         return Err(LoadError::MissingSlot {
             who,
@@ -434,6 +438,7 @@ fn start(entry: &Enter<'_>, host: &HostServices, who: String) -> Result<RawPlugi
         device,
         ops,
         coll,
+        graph,
         self_: p.self_,
         get_interface: get,
         shutdown: p.shutdown,
@@ -462,6 +467,10 @@ fn missing_ops(t: &OpsApi) -> Option<&'static str> {
 
 fn missing_coll(t: &CollectiveApi) -> Option<&'static str> {
     first_missing!(t; unique_id comm_init comm_query comm_async_error comm_abort comm_destroy launch)
+}
+
+fn missing_graph(t: &GraphApi) -> Option<&'static str> {
+    first_missing!(t; capture_begin capture_end graph_launch graph_release)
 }
 
 #[cfg(test)]

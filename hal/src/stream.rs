@@ -6,7 +6,8 @@ use crate::call::{check, state};
 use crate::carrier::Fault;
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
-use crate::kernel::Kernel;
+use crate::graph::{Call, Following, Verb};
+use crate::kernel::{Kernel, LaunchFn};
 use crate::track::{StreamId, Use};
 use crate::watch::Watch;
 use crossweave_abi as abi;
@@ -20,7 +21,8 @@ pub(crate) struct StreamCore {
     pub handle: Raw,
     pub id: StreamId,
     pub name: String,
-    api: abi::DeviceApi,
+    pub api: abi::DeviceApi,
+    ops: Option<abi::OpsApi>,
     state: Mutex<State>,
     waits: AtomicU64,
     /// Waits one by one, while somebody wants them.
@@ -67,8 +69,8 @@ impl WaitLog {
     }
 }
 
-struct State {
-    /// Calls submitted so far.
+pub(crate) struct State {
+    /// Calls submitted so far, with those that are held back.
     seq: u64,
     /// Calls known to have finished.
     passed: u64,
@@ -81,6 +83,27 @@ struct State {
     behind: Vec<u64>,
     /// Events to record right before the next call, behind what it waits for.
     armed: Vec<Event>,
+    /// Calls are held against recordings.
+    pub following: Option<Following>,
+}
+
+impl State {
+    /// Calls the plugin has been given.
+    fn enqueued(&self) -> u64 {
+        self.seq - self.following.as_ref().map_or(0, Following::held)
+    }
+
+    /// Calls up to `seq` are about to be waited for: they must not be held back.
+    #[inline]
+    fn want(&mut self, seq: u64, core: &StreamCore) -> Result<()> {
+        if seq <= self.enqueued() {
+            return Ok(());
+        }
+        match &mut self.following {
+            Some(r) => r.give_up(core),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Marks a stream keeps; older ones are recorded anew, and who comes late for one waits a little longer.
@@ -92,6 +115,7 @@ impl StreamCore {
         id: StreamId,
         name: &str,
         api: &abi::DeviceApi,
+        ops: Option<abi::OpsApi>,
         fault: Arc<Fault>,
         watch: Arc<Watch>,
     ) -> StreamCore {
@@ -102,12 +126,14 @@ impl StreamCore {
             marks: VecDeque::new(),
             behind: vec![],
             armed: vec![],
+            following: None,
         };
         StreamCore {
             handle,
             id,
             name: name.to_string(),
             api: *api,
+            ops,
             state: Mutex::new(state),
             waits: AtomicU64::new(0),
             log: Mutex::new(None),
@@ -117,12 +143,24 @@ impl StreamCore {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn logged(&self) -> MutexGuard<'_, Option<Vec<Wait>>> {
         self.log.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// How ops are launched.
+    pub fn op_launch(&self) -> Result<LaunchFn> {
+        self.ops
+            .and_then(|o| o.op_launch)
+            .ok_or_else(|| Error::new(Code::Unsupported, "op_launch", "the plugin provides no ops"))
+    }
+
+    /// An error with what the checker knows of it.
+    pub fn explained(&self, e: Error) -> Error {
+        self.watch.explain(e)
     }
 
     /// An event recorded at or after call `seq`, and the call it covers. Recording later than needed is conservative, hence right.
@@ -133,6 +171,7 @@ impl StreamCore {
         if let Some(earliest) = covering.min_by_key(|(_, covers)| *covers) {
             return Ok(earliest);
         }
+        st.want(seq, self)?;
         let event = match st.event {
             Some((e, _)) => e,
             None => {
@@ -149,8 +188,9 @@ impl StreamCore {
         check("event_record", |e| unsafe {
             call!(self.api, event_record)(event.0, self.handle.0, e)
         })?;
-        st.event = Some((event, st.seq));
-        Ok((event, st.seq))
+        let covers = st.enqueued();
+        st.event = Some((event, covers));
+        Ok((event, covers))
     }
 
     /// Records an event behind everything submitted so far, unless the last mark covers it already.
@@ -160,6 +200,7 @@ impl StreamCore {
         if seq == last {
             return Ok(());
         }
+        st.want(seq, self)?;
         let oldest = match st.marks.len() {
             MARKS => st.marks.pop_front(),
             _ => None,
@@ -187,7 +228,17 @@ impl StreamCore {
 
     /// Waits for everything submitted; `None` = for ever.
     pub fn sync(&self, timeout: Option<Duration>) -> Result<()> {
-        let target = self.lock().seq;
+        let all = self.lock().seq;
+        self.sync_behind(all, timeout)
+    }
+
+    /// Waits for everything the plugin has been given, call `seq` among it.
+    fn sync_behind(&self, seq: u64, timeout: Option<Duration>) -> Result<()> {
+        let target = {
+            let mut st = self.lock();
+            st.want(seq, self).map_err(|e| self.watch.explain(e))?;
+            st.enqueued()
+        };
         let wait = |limit: Option<Duration>| {
             let ns = limit.map_or(-1, |t| t.as_nanos().min(i64::MAX as u128) as i64);
             // SAFETY: the stream is live. The state lock is not held, so others may submit meanwhile.
@@ -226,7 +277,7 @@ impl StreamCore {
         if self.lock().passed >= seq {
             Ok(())
         } else {
-            self.sync(None)
+            self.sync_behind(seq, None)
         }
     }
 }
@@ -293,6 +344,26 @@ impl Stream {
     where
         I: Iterator<Item = (&'a Buffer, bool)> + Clone,
     {
+        self.submit_as(operands, None, submit)
+    }
+
+    /// The same for a call that a graph may hold.
+    pub(crate) fn submit_call<'a, I>(&self, operands: I, call: &Call<'_>) -> Result<()>
+    where
+        I: Iterator<Item = (&'a Buffer, bool)> + Clone,
+    {
+        self.submit_as(operands, Some(call), |_| call.run(&self.core))
+    }
+
+    fn submit_as<'a, I>(
+        &self,
+        operands: I,
+        call: Option<&Call<'_>>,
+        submit: impl FnOnce(abi::Handle) -> Result<()>,
+    ) -> Result<()>
+    where
+        I: Iterator<Item = (&'a Buffer, bool)> + Clone,
+    {
         loop {
             let mut st = self.core.lock();
             let mut wait: Option<(Use, bool)> = None;
@@ -316,7 +387,15 @@ impl Stream {
                 if !st.armed.is_empty() {
                     self.record_armed(&mut st)?;
                 }
-                submit(self.core.handle.0).map_err(|e| self.core.watch.explain(e))?;
+                let held = match &mut st.following {
+                    Some(r) => r.meet(call, &self.core),
+                    None => Ok(false),
+                };
+                held.and_then(|held| match held {
+                    true => Ok(()),
+                    false => submit(self.core.handle.0),
+                })
+                .map_err(|e| self.core.watch.explain(e))?;
                 st.seq += 1;
                 self.core.calls.store(st.seq, Relaxed);
                 let mine = Use {
@@ -336,6 +415,8 @@ impl Stream {
 
     #[cold]
     fn record_armed(&self, st: &mut State) -> Result<()> {
+        let all = st.seq;
+        st.want(all, &self.core)?;
         for event in st.armed.drain(..) {
             // SAFETY: both handles are live; the state's lock serialises calls on this stream.
             check("event_record", |e| unsafe {
@@ -416,12 +497,12 @@ impl Stream {
                 "source and destination overlap",
             ));
         }
-        self.submit([(dst.buffer, true), (src.buffer, false)].into_iter(), |h| {
-            // SAFETY: bounds checked; the buffers outlive the queued work by their tracks.
-            check("copy", |e| unsafe {
-                call!(self.device.0.api, copy)(h, d, s, e)
-            })
-        })?;
+        let call = Call {
+            verb: Verb::Copy,
+            spans: &[d, s],
+            dynamic: &[],
+        };
+        self.submit_call([(dst.buffer, true), (src.buffer, false)].into_iter(), &call)?;
         let ledger = &self.device.0.memory;
         match (dst.buffer.is_host(), src.buffer.is_host()) {
             (true, false) => ledger.moved(true, dst.buffer.tag(), d.bytes),
@@ -434,12 +515,15 @@ impl Stream {
     /// Fills with the low `pattern_bytes` (1, 2, 4 or 8) of `pattern`.
     pub fn fill(&self, dst: Region<'_>, pattern: u64, pattern_bytes: u32) -> Result<()> {
         let d = dst.buffer.span(dst.offset, dst.bytes)?;
-        self.submit([(dst.buffer, true)].into_iter(), |h| {
-            // SAFETY: as in `copy`.
-            check("fill", |e| unsafe {
-                call!(self.device.0.api, fill)(h, d, pattern, pattern_bytes, e)
-            })
-        })
+        let call = Call {
+            verb: Verb::Fill {
+                pattern,
+                width: pattern_bytes,
+            },
+            spans: &[d],
+            dynamic: &[],
+        };
+        self.submit_call([(dst.buffer, true)].into_iter(), &call)
     }
 
     /// Writes host bytes through `staging`, which must be at least as long; waits only for the staging's last transfer.
@@ -510,8 +594,10 @@ impl Stream {
 
     /// Has everything submitted finished?
     pub fn query(&self) -> Result<bool> {
-        let _st = self.core.lock();
+        let mut st = self.core.lock();
         self.core.fault.check()?;
+        let all = st.seq;
+        st.want(all, &self.core)?;
         // SAFETY: the stream is live.
         state("stream_query", |e| unsafe {
             call!(self.device.0.api, stream_query)(self.core.handle.0, e)
@@ -564,7 +650,9 @@ impl Stream {
 
     /// Records an existing event anew; earlier waits do not move.
     pub fn record_again(&self, event: &Event) -> Result<()> {
-        let st = self.core.lock();
+        let mut st = self.core.lock();
+        let all = st.seq;
+        st.want(all, &self.core)?;
         // SAFETY: both handles are live; our lock serialises calls on this stream.
         check("event_record", |e| unsafe {
             call!(self.device.0.api, event_record)(event.0.handle.0, self.core.handle.0, e)

@@ -9,6 +9,7 @@ mod device;
 mod dispatch;
 mod event;
 pub mod gemm;
+mod graph;
 pub mod isa;
 pub mod kernel;
 mod memory;
@@ -24,6 +25,7 @@ pub use collective::{Comm, CpuCollectives};
 pub use device::Device;
 pub use dispatch::{CpuOps, Prepared};
 pub use event::Event;
+pub use graph::{CpuGraphs, Graph};
 pub use memory::Mem;
 pub use stream::Stream;
 
@@ -48,7 +50,12 @@ pub struct CpuBackend {
     selftest: SelfTest,
 }
 
-crossweave_plugin::declare_backend!(CpuBackend, name = "cpu", vendor = "Crossweave");
+crossweave_plugin::declare_backend!(
+    CpuBackend,
+    name = "cpu",
+    vendor = "Crossweave",
+    graphs = CpuGraphs
+);
 
 impl CpuBackend {
     /// The configuration as it is now: a device keeps what held when it was opened.
@@ -194,12 +201,11 @@ impl Backend for CpuBackend {
             );
         }
         let (to, from) = (address(&dst, "copy dst")?, address(&src, "copy src")?);
-        s.push(|_| Cmd::Copy {
+        s.push_or_keep(|_| Cmd::Copy {
             dst: to,
             src: from,
             bytes: dst.bytes as usize,
         })
-        .map(|_| ())
     }
 
     fn copy_2d(
@@ -229,7 +235,7 @@ impl Backend for CpuBackend {
                 );
             }
         }
-        s.push(|_| Cmd::Copy2d {
+        s.push_or_keep(|_| Cmd::Copy2d {
             dst: to,
             dpitch: dpitch as usize,
             src: from,
@@ -237,7 +243,6 @@ impl Backend for CpuBackend {
             width: width as usize,
             height: height as usize,
         })
-        .map(|_| ())
     }
 
     fn copy_peer(&self, s: &Stream, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
@@ -257,13 +262,12 @@ impl Backend for CpuBackend {
             );
         }
         let to = address(&dst, "fill")?;
-        s.push(|_| Cmd::Fill {
+        s.push_or_keep(|_| Cmd::Fill {
             dst: to,
             bytes: dst.bytes as usize,
             pattern,
             size: pattern_bytes as usize,
         })
-        .map(|_| ())
     }
 
     /// Every CPU device of a process sees the others' memory (flag 1: load and store); the bandwidth is not claimed.

@@ -9,12 +9,13 @@ use crate::collective::Launch as Collectives;
 use crate::device::Device;
 use crate::dispatch::Prepared;
 use crate::event::Mark;
+use crate::graph::Kept;
 use crate::kernel::Launch;
 use crate::pace::{Pace, deadline};
 use crate::profile::Profile;
 use crate::schedule::Turn;
 use crate::team::{Team, panic_text};
-use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail};
+use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail, unsupported};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -71,6 +72,7 @@ pub(crate) enum Cmd {
     WriteValue(*const AtomicU64, u64),
     /// A group of collectives: its place in `Batch::groups`.
     Collectives(u32),
+    Graph(Arc<Kept>),
 }
 
 impl Cmd {
@@ -86,6 +88,7 @@ impl Cmd {
             Cmd::WaitValue(..) => "stream_wait_value",
             Cmd::WriteValue(..) => "stream_write_value",
             Cmd::Collectives(_) => "collective",
+            Cmd::Graph(_) => "graph_launch",
         }
     }
 }
@@ -101,11 +104,11 @@ pub(crate) struct Batch {
 // SAFETY: the addresses are operands which the host keeps alive until the stream has passed the command.
 unsafe impl Send for Batch {}
 
-impl Batch {
-    fn group(&mut self, at: u32) -> Option<Collectives> {
-        self.groups.get_mut(at as usize).and_then(Option::take)
-    }
+fn take(groups: &mut [Option<Collectives>], at: u32) -> Option<Collectives> {
+    groups.get_mut(at as usize).and_then(Option::take)
+}
 
+impl Batch {
     /// For the next commands; what grew too large is given back.
     fn clear(&mut self) {
         self.words.clear();
@@ -120,6 +123,8 @@ impl Batch {
 
 struct Queue {
     batch: Batch,
+    /// What is kept instead of being run, while the stream captures.
+    capture: Option<Batch>,
     pushed: u64,
     started: bool,
     parked: bool,
@@ -280,6 +285,7 @@ impl Stream {
             shared: Arc::new(Shared {
                 queue: Mutex::new(Queue {
                     batch: Batch::default(),
+                    capture: None,
                     pushed: 0,
                     started: false,
                     parked: false,
@@ -315,6 +321,37 @@ impl Stream {
         self.push_always(build)
     }
 
+    /// As [`Stream::push`], for what a graph may hold: while the stream captures, it is kept instead.
+    pub(crate) fn push_or_keep(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<()> {
+        let mut q = lock(&self.shared.queue);
+        if let Some(kept) = &mut q.capture {
+            let cmd = build(kept);
+            kept.cmds.push(cmd);
+            return Ok(());
+        }
+        drop(q);
+        self.push(build).map(|_| ())
+    }
+
+    /// From here on the stream keeps what it is given.
+    pub(crate) fn capture_begin(&self) -> Result<()> {
+        self.shared.sticky()?;
+        let mut q = lock(&self.shared.queue);
+        if q.capture.is_some() {
+            return fail(Code::Invalid, "capture_begin: the stream is capturing");
+        }
+        q.capture = Some(Batch::default());
+        Ok(())
+    }
+
+    /// What was kept.
+    pub(crate) fn capture_end(&self) -> Result<Kept> {
+        match lock(&self.shared.queue).capture.take() {
+            Some(kept) => Ok(Kept(kept)),
+            None => fail(Code::Invalid, "capture_end: the stream is not capturing"),
+        }
+    }
+
     /// Appends and, under a schedule, gives others their chance.
     fn push_always(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
         let pushed = self.append(build);
@@ -348,6 +385,11 @@ impl Stream {
         let s = &self.shared;
         self.begin();
         let mut q = lock(&s.queue);
+        if q.capture.is_some() {
+            return unsupported(
+                "a graph holds launches, copies and fills, and the stream is capturing one",
+            );
+        }
         if !q.started {
             self.start(&mut q)?;
         }
@@ -401,7 +443,7 @@ impl Stream {
         workspace: *mut u8,
         dynamic: &[u8],
     ) -> Result<()> {
-        self.push(|b| {
+        self.push_or_keep(|b| {
             let words = b.words.len();
             b.words.extend(operands);
             let bytes = b.bytes.len();
@@ -415,7 +457,6 @@ impl Stream {
                 workspace,
             }
         })
-        .map(|_| ())
     }
 
     pub(crate) fn query(&self) -> Result<bool> {
@@ -498,17 +539,20 @@ fn serve(s: &Shared, team: Arc<Team>) {
         }
         std::mem::swap(&mut q.batch, &mut mine);
         drop(q);
-        // Taken out for the walk, which takes operands and groups out of the rest.
-        let mut cmds = std::mem::take(&mut mine.cmds);
+        let Batch {
+            cmds,
+            words,
+            bytes,
+            groups,
+        } = &mut mine;
         for cmd in cmds.drain(..) {
             seq += 1;
             if let Some(t) = &s.turn {
                 t.point();
             }
-            step(s, &team, seq, cmd, &mut mine);
+            step(s, &team, seq, cmd, (words, bytes), groups);
             s.pass(seq);
         }
-        mine.cmds = cmds;
         mine.clear();
     }
     s.pace.park();
@@ -519,15 +563,38 @@ fn serve(s: &Shared, team: Arc<Team>) {
     s.passed.notify_all();
 }
 
+/// `Batch::words` and `Batch::bytes`, into which commands point.
+type Operands<'a> = (&'a [*mut u8], &'a [u8]);
+
+/// Runs a graph, command by command as if each had been enqueued.
+fn play(s: &Shared, team: &Team, seq: u64, Kept(graph): &Kept) {
+    for cmd in graph.cmds.iter().filter_map(Cmd::again) {
+        if let Some(t) = &s.turn {
+            t.point();
+        }
+        step(s, team, seq, cmd, (&graph.words, &graph.bytes), &mut []);
+    }
+}
+
 /// Passes one command: runs it, or, after a failure, only releases who depends on it.
-fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, batch: &mut Batch) {
+fn step(
+    s: &Shared,
+    team: &Team,
+    seq: u64,
+    cmd: Cmd,
+    operands: Operands<'_>,
+    groups: &mut [Option<Collectives>],
+) {
     let name = cmd.name();
+    if let Cmd::Graph(graph) = &cmd {
+        return play(s, team, seq, graph);
+    }
     if s.failed.load(Acquire) {
         let why = s.failure_before(u64::MAX);
         let done = catch_unwind(AssertUnwindSafe(|| match (cmd, why) {
             (Cmd::HostCall(f), Some(e)) => f(Err(e)),
             (Cmd::Collectives(at), Some(e)) => {
-                if let Some(mut group) = batch.group(at) {
+                if let Some(mut group) = take(groups, at) {
                     group.skip(&e);
                 }
             }
@@ -547,7 +614,7 @@ fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, batch: &mut Batch) {
         };
         (p, label, Instant::now())
     });
-    let run = catch_unwind(AssertUnwindSafe(|| run(s, team, cmd, batch)));
+    let run = catch_unwind(AssertUnwindSafe(|| run(s, team, cmd, operands, groups)));
     if let Some((profile, label, at)) = started {
         profile.add(label.as_deref().unwrap_or(name), at.elapsed());
     }
@@ -566,7 +633,13 @@ fn step(s: &Shared, team: &Team, seq: u64, cmd: Cmd, batch: &mut Batch) {
     }
 }
 
-fn run(s: &Shared, team: &Team, cmd: Cmd, batch: &mut Batch) -> Result<()> {
+fn run(
+    s: &Shared,
+    team: &Team,
+    cmd: Cmd,
+    (words, bytes): Operands<'_>,
+    groups: &mut [Option<Collectives>],
+) -> Result<()> {
     match cmd {
         Cmd::Kernel {
             op,
@@ -577,9 +650,9 @@ fn run(s: &Shared, team: &Team, cmd: Cmd, batch: &mut Batch) -> Result<()> {
             workspace,
         } => {
             let launch = Launch {
-                operands: &batch.words[w as usize..(w + n) as usize],
+                operands: &words[w as usize..(w + n) as usize],
                 workspace,
-                dynamic: &batch.bytes[b as usize..(b + len) as usize],
+                dynamic: &bytes[b as usize..(b + len) as usize],
                 team,
             };
             // SAFETY: `Ops::launch` checked every operand against the layout the op was prepared with; the host orders streams.
@@ -671,10 +744,12 @@ fn run(s: &Shared, team: &Team, cmd: Cmd, batch: &mut Batch) -> Result<()> {
             unsafe { &*word }.store(value, Release);
         }
         Cmd::Collectives(at) => {
-            if let Some(mut group) = batch.group(at) {
+            if let Some(mut group) = take(groups, at) {
                 group.run(&|| s.given_up())?;
             }
         }
+        // `step` plays it.
+        Cmd::Graph(_) => {}
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ impl Stream {
         }
         let _in = self.dev.enter()?;
         // SAFETY: the host keeps both spans alive until the stream has passed the copy; addresses are unified.
-        let s = unsafe { (self.dev.driver().cuMemcpyAsync)(dst, src, bytes as usize, self.raw) };
+        let s = unsafe { (self.dev.driver().cuMemcpyAsync)(dst, src, bytes as usize, self.lane()) };
         self.dev.check("cuMemcpyAsync", s)
     }
 
@@ -74,7 +74,7 @@ impl Stream {
         };
         let _in = self.dev.enter()?;
         // SAFETY: as for `copy`; the record is read before the call returns.
-        let s = unsafe { (self.dev.driver().cuMemcpy2DAsync_v2)(&copy, self.raw) };
+        let s = unsafe { (self.dev.driver().cuMemcpy2DAsync_v2)(&copy, self.lane()) };
         self.dev.check("cuMemcpy2DAsync_v2", s)
     }
 
@@ -87,6 +87,7 @@ impl Stream {
         }
         inside("the destination", &dst)?;
         inside("the source", &src)?;
+        self.not_captured("copy_peer")?;
         if dst.bytes == 0 {
             return Ok(());
         }
@@ -118,27 +119,25 @@ impl Stream {
             return Ok(());
         }
         let _in = self.dev.enter()?;
-        let d = self.dev.driver();
+        let (d, lane) = (self.dev.driver(), self.lane());
         for f in fills(at(&dst), dst.bytes, pattern, width) {
             // SAFETY: every fill lies inside the span, which the host keeps alive until the stream has passed it.
             let (name, s) = unsafe {
                 match f {
-                    Fill::D8(to, v, n) => {
-                        ("cuMemsetD8Async", (d.cuMemsetD8Async)(to, v, n, self.raw))
-                    }
+                    Fill::D8(to, v, n) => ("cuMemsetD8Async", (d.cuMemsetD8Async)(to, v, n, lane)),
                     Fill::D16(to, v, n) => {
-                        ("cuMemsetD16Async", (d.cuMemsetD16Async)(to, v, n, self.raw))
+                        ("cuMemsetD16Async", (d.cuMemsetD16Async)(to, v, n, lane))
                     }
                     Fill::D32(to, v, n) => {
-                        ("cuMemsetD32Async", (d.cuMemsetD32Async)(to, v, n, self.raw))
+                        ("cuMemsetD32Async", (d.cuMemsetD32Async)(to, v, n, lane))
                     }
                     Fill::Column8(to, pitch, v, n) => (
                         "cuMemsetD2D8Async",
-                        (d.cuMemsetD2D8Async)(to, pitch, v, 1, n, self.raw),
+                        (d.cuMemsetD2D8Async)(to, pitch, v, 1, n, lane),
                     ),
                     Fill::Column32(to, pitch, v, n) => (
                         "cuMemsetD2D32Async",
-                        (d.cuMemsetD2D32Async)(to, pitch, v, 1, n, self.raw),
+                        (d.cuMemsetD2D32Async)(to, pitch, v, 1, n, lane),
                     ),
                 }
             };

@@ -86,6 +86,8 @@ pub(crate) const ALREADY_REGISTERED: Status = 712;
 pub(crate) const STREAM_NON_BLOCKING: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const EVENT_NO_TIMES: u32 = 2;
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+pub(crate) const CAPTURE_THREAD_LOCAL: u32 = 1;
 pub(crate) const HOST_PORTABLE: u32 = 1;
 pub(crate) const HOST_DEVICE_MAP: u32 = 2;
 pub(crate) const MEMORY_UNIFIED: u32 = 4;
@@ -164,6 +166,12 @@ table! {
         fn cuFuncSetAttribute(Handle, u32, i32) -> Status;
         fn cuLaunchKernel(Handle, u32, u32, u32, u32, u32, u32, u32, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
     } optional {
+        fn cuStreamBeginCapture_v2(Handle, u32) -> Status;
+        fn cuStreamEndCapture(Handle, *mut Handle) -> Status;
+        fn cuGraphInstantiateWithFlags(*mut Handle, Handle, u64) -> Status;
+        fn cuGraphDestroy(Handle) -> Status;
+        fn cuGraphLaunch(Handle, Handle) -> Status;
+        fn cuGraphExecDestroy(Handle) -> Status;
         fn cuStreamWaitValue64_v2(Handle, Address, u64, u32) -> Status;
         fn cuStreamWriteValue64_v2(Handle, Address, u64, u32) -> Status;
         fn cuMemCreate(*mut u64, usize, *const AllocationProp, u64) -> Status;
@@ -283,6 +291,10 @@ mod tests {
         assert_eq!(
             EVENT_NO_TIMES,
             bindings::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32
+        );
+        assert_eq!(
+            CAPTURE_THREAD_LOCAL,
+            bindings::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32
         );
         assert_eq!(HOST_PORTABLE, bindings::CU_MEMHOSTALLOC_PORTABLE);
         assert_eq!(HOST_DEVICE_MAP, bindings::CU_MEMHOSTREGISTER_DEVICEMAP);

@@ -26,8 +26,10 @@ pub(crate) fn meaning(status: Status) -> Meaning {
         // DEINITIALIZED, DEVICE_UNAVAILABLE, ECC, NVLINK, CONTAINED, and what a kernel leaves behind that went astray.
         4 | 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810 => Meaning::Lost,
         2 => Meaning::Memory,
-        // CALL_REQUIRES_NEWER_DRIVER, PEER_ACCESS_UNSUPPORTED, UNSUPPORTED_*, NOT_PERMITTED, NOT_SUPPORTED, CDP_*.
-        36 | 215 | 217 | 222 | 224 | 225 | 800 | 801 | 811 | 812 => Meaning::Unsupported,
+        // CALL_REQUIRES_NEWER_DRIVER, PEER_ACCESS_UNSUPPORTED, UNSUPPORTED_*, NOT_PERMITTED, NOT_SUPPORTED, CDP_*, STREAM_CAPTURE_*.
+        36 | 215 | 217 | 222 | 224 | 225 | 800 | 801 | 811 | 812 | 900..=908 => {
+            Meaning::Unsupported
+        }
         1 | 101 | 201 | 400 | 401 => Meaning::Invalid,
         // STUB_LIBRARY, NO_DEVICE, NOT_LICENSED, the loader's, DRIVER_MISMATCH, COMPAT_NOT_SUPPORTED, MPS.
         34 | 100 | 102 | 227 | 802..=809 => Meaning::Environment,

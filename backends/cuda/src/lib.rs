@@ -11,6 +11,7 @@ mod cudnn;
 mod device;
 mod driver;
 mod error;
+mod graph;
 mod library;
 mod lt;
 mod memory;
@@ -28,6 +29,7 @@ use crossweave_plugin::{
     Backend, Code, Host, HostCall, Info, MemKind, Optional, Result, Span, fail, unsupported,
 };
 use device::{Api, Dev, lock};
+pub use graph::{CudaGraphs, Graph};
 pub use memory::{Mem, native};
 pub use nccl::{Comm, CudaCollectives};
 use nccl::{Inner, Nccl};
@@ -37,7 +39,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 pub use stream::{Event, Stream};
 
-crossweave_plugin::declare_backend!(Cuda, name = "cuda", vendor = "Crossweave");
+crossweave_plugin::declare_backend!(
+    Cuda,
+    name = "cuda",
+    vendor = "Crossweave",
+    graphs = CudaGraphs
+);
 
 /// CUDA as a plugin. The driver is opened when it is first asked for.
 pub struct Cuda {

@@ -211,6 +211,7 @@ fn enqueue(
     }
     let dev = &s.dev;
     let _in = dev.enter()?;
+    let lane = s.lane();
     let mut buffer = ArgBuffer::default();
     for (l, f) in own.launches.iter().zip(functions) {
         let args = l.fill(addresses, scratch, values, &mut buffer);
@@ -229,7 +230,7 @@ fn enqueue(
                 by,
                 bz,
                 l.shared,
-                s.raw,
+                lane,
                 params.as_mut_ptr(),
                 std::ptr::null_mut(),
             )
@@ -244,5 +245,5 @@ fn enqueue(
 
 /// For tables whose handles are the driver's.
 pub(crate) fn stream_handle(s: &Stream) -> Handle {
-    s.raw
+    s.lane()
 }

@@ -3,6 +3,7 @@
 use crate::caller::Caller;
 use crate::device::{Dev, lock};
 use crate::driver::*;
+use crate::graph::Capture;
 use crate::wait;
 use crossweave_plugin::{Code, Error, HostCall, Result, fail, unsupported};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,6 +36,7 @@ pub struct Stream {
     pub(crate) dev: Arc<Dev>,
     pub(crate) raw: Handle,
     pub(crate) fault: Arc<Fault>,
+    pub(crate) capture: Capture,
     /// Runs host calls; made by the first.
     caller: Mutex<Option<Caller>>,
 }
@@ -65,6 +67,7 @@ impl Stream {
             dev: dev.clone(),
             raw,
             fault: Arc::default(),
+            capture: Capture::default(),
             caller: Mutex::new(None),
         })
     }
@@ -91,6 +94,7 @@ impl Stream {
     }
 
     pub(crate) fn wait_event(&self, e: &Event) -> Result<()> {
+        self.not_captured("stream_wait_event")?;
         let _in = self.dev.enter()?;
         // SAFETY: both are alive.
         let s = unsafe { (self.dev.driver().cuStreamWaitEvent)(self.raw, e.raw, 0) };
@@ -98,6 +102,7 @@ impl Stream {
     }
 
     pub(crate) fn host_call(&self, f: HostCall) -> Result<()> {
+        self.not_captured("stream_host_call")?;
         let mut caller = lock(&self.caller);
         if caller.is_none() {
             *caller = Some(Caller::new(&self.dev)?);
@@ -127,6 +132,7 @@ impl Stream {
     }
 
     pub(crate) fn wait_value(&self, word: Address, at_least: u64) -> Result<()> {
+        self.not_captured("stream_wait_value")?;
         let (f, _) = self.words()?;
         ordered(at_least)?;
         let _in = self.dev.enter()?;
@@ -136,6 +142,7 @@ impl Stream {
     }
 
     pub(crate) fn write_value(&self, word: Address, value: u64) -> Result<()> {
+        self.not_captured("stream_write_value")?;
         let (_, f) = self.words()?;
         ordered(value)?;
         let _in = self.dev.enter()?;
@@ -164,6 +171,7 @@ impl Drop for Stream {
             c.retire(|| self.ask());
         }
         if let Ok(_in) = self.dev.enter_anyway() {
+            self.capture_drop();
             // SAFETY: created by us, destroyed once; the driver finishes what is queued.
             unsafe { (self.dev.driver().cuStreamDestroy_v2)(self.raw) };
         }
@@ -199,6 +207,7 @@ impl Event {
                 ),
             );
         }
+        s.not_captured("event_record")?;
         self.record_raw(s.raw)
     }
 

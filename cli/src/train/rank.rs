@@ -58,10 +58,14 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     let device = job.device(rank)?;
     let host = host_device(job.crew.plugin(rank), &job.host, rank)?;
     let boot = StoreBoot::new(&job.host, shared);
+    let spec = RankSpec {
+        graphs: graphs(&device, &job.resolved.settings.run.graphs)?,
+        ..job.rank_spec(rank)
+    };
     let mut trainer = Trainer::new(
         &device,
         super::units(&job.source, &job.resolved)?,
-        with_offload(job.rank_spec(rank), &job.resolved, &host, false),
+        with_offload(spec, &job.resolved, &host, false),
         job.dry(rank),
         &boot,
     )?;

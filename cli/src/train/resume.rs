@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 35] = [
+const FREE: [&str; 36] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -57,6 +57,7 @@ const FREE: [&str; 35] = [
     "run.find_nan",
     "run.allow_host_ops",
     "run.balance",
+    "run.graphs",
     "faults",
     "mesh.dp",
     "steps_per_print",

@@ -18,7 +18,7 @@ use crossweave_engine::{
     DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage, assign,
     dry_run, plan_for,
 };
-use crossweave_hal::abi::{IFACE_COLLECTIVE, Layout, op};
+use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest};
 use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_tensor::{Decompositions, UnitDecl};
@@ -239,6 +239,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
                 backend::allow_host_ops(&first, &job.host, 0)?;
             }
             capable(&first, compute)?;
+            graphs(&first, &job.resolved.settings.run.graphs)?;
             job.fits(&first, at[0])
         });
         able.map_err(|e| job.of(name, &at, e))?;
@@ -486,6 +487,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         pipeline: None,
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
         islands: None,
+        graphs: false,
     }
 }
 
@@ -548,6 +550,26 @@ fn capable(device: &Device, compute: DType) -> Result<()> {
         )
     })?;
     Ok(())
+}
+
+/// Whether steps are replayed on a device, by `run.graphs`.
+///
+/// # Errors
+/// They are to be, and the back end offers no graphs.
+pub fn graphs(device: &Device, wanted: &str) -> Result<bool> {
+    let offered = device.plugin().interfaces().contains(&IFACE_GRAPH);
+    match wanted {
+        "on" if !offered => Err(CliError::refused(
+            format!(
+                "run.graphs is on, but {} offers no {IFACE_GRAPH} here (layers around a back end hide it)",
+                device.plugin().name()
+            ),
+            "set run.graphs to auto, or leave --layer and --record out",
+        )),
+        "on" => Ok(true),
+        "auto" if offered => Ok(device.info()?.caps & CAP_GRAPHS_PAY != 0),
+        _ => Ok(false),
+    }
 }
 
 /// DeepSpeed's own bucket, which its configs write out: half a billion elements, more than most models have.

@@ -107,6 +107,7 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         ));
     }
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
+    rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
     let params: u64 = job.dry(0).params;
     rows.push(("parameters", HumanCount(params).to_string()));
     rows.push(("files", files(job, s)));
@@ -146,6 +147,24 @@ fn bridge(ledgers: &[RankLedger]) -> Option<String> {
             kinds.join(", ")
         )
     })
+}
+
+/// What replaying steps as graphs has come to, and why it came to less than it could.
+fn graphs(ledgers: &[RankLedger]) -> Option<String> {
+    let all: Vec<_> = ledgers.iter().filter_map(|l| l.graphs.as_ref()).collect();
+    let sum = |of: fn(&GraphCounts) -> u64| all.iter().map(|c| of(c)).sum::<u64>();
+    let (replayed, called) = (sum(|c| c.replayed), sum(|c| c.called));
+    let mut line = format!(
+        "{} recorded; {replayed} of {} forward and backward steps replayed, {} launches saved",
+        sum(|c| c.recorded),
+        replayed + called,
+        sum(|c| c.launches_saved)
+    );
+    let given_up = sum(|c| c.refused.iter().map(|(_, n)| n).sum());
+    if let Some((why, _)) = all.iter().flat_map(|c| &c.refused).next() {
+        line += &format!("; {given_up} steps of the plan given up ({why})");
+    }
+    (!all.is_empty()).then_some(line)
 }
 
 fn files(job: &Job, s: &Summary) -> String {

@@ -85,6 +85,8 @@ pub const IFACE_DEVICE: &str = "crossweave.device/1";
 pub const IFACE_OPS: &str = "crossweave.ops/1";
 /// See [`IFACE_DEVICE`].
 pub const IFACE_COLLECTIVE: &str = "crossweave.collective/1";
+/// See [`IFACE_DEVICE`].
+pub const IFACE_GRAPH: &str = "crossweave.graph/1";
 
 /// `crossweave.device/1`.
 #[repr(C)]
@@ -238,6 +240,24 @@ pub struct CollectiveApi {
     pub topology:
         Option<unsafe extern "C" fn(Handle, *mut c_void, u64, *mut u64, ErrPtr) -> Status>,
 }
+
+/// `crossweave.graph/1`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct GraphApi {
+    /// Bytes the writer knows (R1).
+    pub size: u32,
+    /// 0.
+    pub minor: u32,
+    /// `capture_begin` of the header.
+    pub capture_begin: Option<unsafe extern "C" fn(Handle, ErrPtr) -> Status>,
+    /// `capture_end` of the header.
+    pub capture_end: Option<unsafe extern "C" fn(Handle, *mut Handle, ErrPtr) -> Status>,
+    /// `graph_launch` of the header.
+    pub graph_launch: Option<unsafe extern "C" fn(Handle, Handle, ErrPtr) -> Status>,
+    /// `graph_release` of the header.
+    pub graph_release: Option<unsafe extern "C" fn(Handle)>,
+}
 // SAFETY: repr(C), size-prefixed; a zeroed slot is `None`.
 unsafe impl Sized32 for Host {}
 // SAFETY: tables of function pointers, immutable after the entry call; R7 states who may call from where.
@@ -268,10 +288,17 @@ unsafe impl Sized32 for CollectiveApi {}
 unsafe impl Send for CollectiveApi {}
 // SAFETY: as above.
 unsafe impl Sync for CollectiveApi {}
+// SAFETY: repr(C), size-prefixed; a zeroed slot is `None`.
+unsafe impl Sized32 for GraphApi {}
+// SAFETY: tables of function pointers, immutable after the entry call; R7 states who may call from where.
+unsafe impl Send for GraphApi {}
+// SAFETY: as above.
+unsafe impl Sync for GraphApi {}
 
 const _: () = {
     use core::mem::offset_of;
     assert!(size_of::<Host>() == 88 && size_of::<Plugin>() == 88);
     assert!(size_of::<DeviceApi>() == 240 && offset_of!(DeviceApi, copy) == 200);
     assert!(size_of::<OpsApi>() == 32 && size_of::<CollectiveApi>() == 104);
+    assert!(size_of::<GraphApi>() == 40);
 };

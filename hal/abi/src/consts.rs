@@ -55,6 +55,8 @@ pub const CAP_UNIFIED: u64 = 1;
 pub const CAP_HOST_PROGRESS: u64 = 2;
 /// `MATH_DETERMINISTIC` is honoured by every claimed op.
 pub const CAP_DETERMINISTIC: u64 = 4;
+/// To launch a graph costs the host less than to enqueue what it holds.
+pub const CAP_GRAPHS_PAY: u64 = 8;
 
 /// `OpDesc::math_flags`: the same inputs give the same bits.
 pub const MATH_DETERMINISTIC: u32 = 1;

@@ -436,3 +436,34 @@ impl<B: Backend> Collectives<B> for NoCollectives {
         unsupported("collectives")
     }
 }
+
+/// The graphs of a plugin: what a stream was given once, enqueued again by one call.
+pub trait Graphs<B: Backend>: 'static {
+    /// Calls that were kept.
+    type Graph: Send + Sync + 'static;
+    /// Is the interface provided at all?
+    const PROVIDED: bool = true;
+    /// From here on the stream keeps launches, copies and fills instead of running them; what a graph cannot hold is `Unsupported` and
+    /// changes nothing.
+    fn begin(b: &B, s: &B::Stream) -> Result<()>;
+    /// What was kept. The capture is over also where this fails.
+    fn end(b: &B, s: &B::Stream) -> Result<Self::Graph>;
+    /// Enqueues all of it. What is enqueued outlives the graph.
+    fn launch(b: &B, g: &Self::Graph, s: &B::Stream) -> Result<()>;
+}
+
+/// The interface is not provided.
+pub enum NoGraphs {}
+impl<B: Backend> Graphs<B> for NoGraphs {
+    type Graph = ();
+    const PROVIDED: bool = false;
+    fn begin(_: &B, _: &B::Stream) -> Result<()> {
+        unsupported("graphs")
+    }
+    fn end(_: &B, _: &B::Stream) -> Result<()> {
+        unsupported("graphs")
+    }
+    fn launch(_: &B, _: &(), _: &B::Stream) -> Result<()> {
+        unsupported("graphs")
+    }
+}

@@ -7,13 +7,14 @@
 pub(crate) mod wire;
 mod collective;
 mod device;
+mod graph;
 mod ops;
 
 /// What a layer, which has C tables on both sides, writes its slots with too.
 #[doc(hidden)]
 pub use wire::{desc, desc_array, guard, timeout};
 
-use crate::{Backend, Code, Collectives, Host, Ops, Result, fail};
+use crate::{Backend, Code, Collectives, Graphs, Host, Ops, Result, fail};
 use crossweave_abi as abi;
 use crossweave_abi::{ErrPtr, Handle, Status, Str};
 use std::ffi::c_void;
@@ -27,6 +28,8 @@ pub trait Declared: Backend {
     const VERSION: &'static str;
     /// Who makes it.
     const VENDOR: &'static str;
+    /// Calls kept and enqueued again; [`NoGraphs`](crate::NoGraphs) = interface not provided.
+    type Graphs: Graphs<Self>;
     /// The instance of this process.
     fn slot() -> &'static Slot<Self>;
 }
@@ -86,6 +89,7 @@ impl<B: Declared> Tables<B> {
     const DEVICE: &'static abi::DeviceApi = &device::table::<B>();
     const OPS: &'static abi::OpsApi = &ops::table::<B>();
     const COLLECTIVE: &'static abi::CollectiveApi = &collective::table::<B>();
+    const GRAPH: &'static abi::GraphApi = &graph::table::<B>();
 }
 
 /// The least minor of a host this build of the plugin crate works with.
@@ -164,6 +168,9 @@ unsafe extern "C" fn get_interface<B: Declared>(_self: Handle, id: Str) -> *cons
         Some(abi::IFACE_COLLECTIVE) if <B::Collectives as Collectives<B>>::PROVIDED => {
             std::ptr::from_ref(Tables::<B>::COLLECTIVE).cast()
         }
+        Some(abi::IFACE_GRAPH) if <B::Graphs as Graphs<B>>::PROVIDED => {
+            std::ptr::from_ref(Tables::<B>::GRAPH).cast()
+        }
         _ => std::ptr::null(),
     }
 }
@@ -183,10 +190,15 @@ const fn interfaces<B: Declared>() -> &'static str {
     }
 }
 
-const fn manifest_parts<B: Declared>(own: &'static str) -> [&'static str; 5] {
+const fn manifest_parts<B: Declared>(own: &'static str) -> [&'static str; 6] {
     [
         "crossweave-plugin;abi=1.0;interfaces=",
         interfaces::<B>(),
+        if <B::Graphs as Graphs<B>>::PROVIDED {
+            ",crossweave.graph/1"
+        } else {
+            ""
+        },
         ";",
         own,
         "\0",
@@ -228,15 +240,26 @@ pub const fn manifest<B: Declared, const N: usize>(own: &'static str) -> [u8; N]
 /// ```text
 /// crossweave_plugin::declare_backend!(Acme, name = "acme", vendor = "Acme Inc");
 /// ```
+///
+/// `graphs = AcmeGraphs` at the end offers `crossweave.graph/1` by a type that implements [`Graphs`](crate::Graphs).
 #[macro_export]
 macro_rules! declare_backend {
     ($t:ty, name = $name:expr, vendor = $vendor:expr $(,)?) => {
+        $crate::declare_backend!(
+            $t,
+            name = $name,
+            vendor = $vendor,
+            graphs = $crate::NoGraphs
+        );
+    };
+    ($t:ty, name = $name:expr, vendor = $vendor:expr, graphs = $graphs:ty $(,)?) => {
         const _: () = {
             static SLOT: $crate::export::Slot<$t> = $crate::export::Slot::new();
             impl $crate::export::Declared for $t {
                 const NAME: &'static str = $name;
                 const VERSION: &'static str = env!("CARGO_PKG_VERSION");
                 const VENDOR: &'static str = $vendor;
+                type Graphs = $graphs;
                 fn slot() -> &'static $crate::export::Slot<Self> {
                     &SLOT
                 }

@@ -14,7 +14,7 @@ fn rust_struct(c: &str) -> String {
         .map(|w| w[..1].to_uppercase() + &w[1..])
         .collect();
     let module = match camel.as_str() {
-        "Host" | "Plugin" | "DeviceApi" | "OpsApi" | "CollectiveApi" => "api",
+        "Host" | "Plugin" | "DeviceApi" | "OpsApi" | "CollectiveApi" | "GraphApi" => "api",
         _ => "types",
     };
     format!("crossweave_abi::{module}::{camel}")
@@ -97,6 +97,7 @@ fn all() -> Vec<Mirrored> {
         "cw_comm_config" CommConfig { size rank nranks flags timeout_ns kv_prefix name }
         "cw_collective_api" CollectiveApi { size minor unique_id comm_init comm_split comm_query comm_async_error comm_abort comm_destroy
             launch launch_multi mem_register mem_unregister topology }
+        "cw_graph_api" GraphApi { size minor capture_begin capture_end graph_launch graph_release }
     }
 }
 

@@ -534,6 +534,7 @@ impl Collectives<Cuda> for CudaCollectives {
                 ),
             );
         }
+        s.not_captured("a collective")?;
         let mut planned = lock(&inner.planned);
         let p = &mut *planned;
         p.calls.clear();

@@ -58,10 +58,12 @@ static int take(char *p, char kind) {
 typedef struct event { uint64_t asked, passed, at; ctx *c; } event;
 typedef struct command {
   char kind; addr dst, src; size_t n, dpitch, spitch, rows; uint64_t v; unsigned width;
-  event *e; void (*fn)(void *); void *arg; void (*run)(void *); struct command *next;
+  event *e; void (*fn)(void *); void *arg; void (*run)(void *); char *line; struct command *next;
 } command;
-typedef struct stream { ctx *c; command *first, **last; int busy, dead, priority; pthread_t t; } stream;
-static int streams, events, launches;
+typedef struct graph { command *first, **last; } graph;
+typedef struct stream { ctx *c; command *first, **last; int busy, dead, priority, spoilt; graph *capture; pthread_t t, capturer; } stream;
+static int streams, events, launches, graphs;
+static __thread stream *capturing; /* by this thread, in the thread-local mode: calls that could allocate spoil it */
 static char launched[1 << 16];
 
 static uint64_t now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
@@ -101,11 +103,20 @@ static st push(stream *s, command x) {
   command *q = malloc(sizeof *q);
   *q = x; q->next = NULL;
   pthread_mutex_lock(&big);
+  if (s->capture) {
+    *s->capture->last = q; s->capture->last = &q->next;
+    pthread_mutex_unlock(&big);
+    return OK;
+  }
   *s->last = q; s->last = &q->next;
   pthread_cond_broadcast(&moved);
   pthread_mutex_unlock(&big);
   return OK;
 }
+
+/* What a capturing stream, or the thread that captures, must not be asked. */
+#define FREE(s) if ((s)->capture) { (s)->spoilt = 1; return 900; }
+#define UNSAFE() if (capturing) { capturing->spoilt = 1; return 900; }
 
 /* ---- the driver */
 API st cuInit(unsigned f) { if (f) return INVALID; for (int i = 0; i < DEVICES; i++) contexts[i].dev = i; return visible ? OK : 100; }
@@ -143,7 +154,7 @@ API st cuCtxGetStreamPriorityRange(int *least, int *greatest) { HERE(); *least =
 API st cuCtxEnablePeerAccess(ctx *o, unsigned f) { HERE(); if (f) return INVALID; if (c->peers >> o->dev & 1) return 704; c->peers |= 1 << o->dev; return OK; }
 API st cuMemGetInfo_v2(size_t *f, size_t *t) { HERE(); *f = capacity - used[c->dev]; *t = capacity; return OK; }
 API st cuMemAlloc_v2(addr *p, size_t n) {
-  HERE();
+  HERE(); UNSAFE();
   if (!n) return INVALID;
   pthread_mutex_lock(&big);
   st r = OOM;
@@ -162,15 +173,15 @@ static st release(char *p, char kind, int give) {
   if (had && give) free(p);
   return had ? OK : INVALID;
 }
-API st cuMemFree_v2(addr p) { HERE(); return release((char *)p, 'd', 1); }
+API st cuMemFree_v2(addr p) { HERE(); UNSAFE(); return release((char *)p, 'd', 1); }
 API st cuMemHostAlloc(void **p, size_t n, unsigned f) {
-  HERE();
+  HERE(); UNSAFE();
   if (!n || f > 7) return INVALID;
   *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
   pthread_mutex_lock(&big); add(*p, n, 'h', c->dev); pthread_mutex_unlock(&big);
   return OK;
 }
-API st cuMemFreeHost(void *p) { HERE(); return release(p, 'h', 1); }
+API st cuMemFreeHost(void *p) { HERE(); UNSAFE(); return release(p, 'h', 1); }
 API st cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
   HERE();
   if (!n || f > 15) return INVALID;
@@ -184,7 +195,7 @@ API st cuMemHostUnregister(void *p) { HERE(); return release(p, 'r', 0); }
 API st cuMemHostGetDevicePointer_v2(addr *a, void *p, unsigned f) { HERE(); if (f) return INVALID; pthread_mutex_lock(&big); block *b = find((addr)p, 1); pthread_mutex_unlock(&big); if (!b || b->kind == 'd') return INVALID; *a = (addr)p; return OK; }
 static int inside(addr a, size_t n) { pthread_mutex_lock(&big); int y = find(a, n) != NULL; pthread_mutex_unlock(&big); return y; }
 API st cuMemcpyAsync(addr d, addr s, size_t n, stream *q) { HERE(); if (!inside(d, n) || !inside(s, n)) return INVALID; return push(q, (command){.kind = 'c', .dst = d, .src = s, .n = n, .rows = 1}); }
-API st cuMemcpyPeerAsync(addr d, ctx *dc, addr s, ctx *sc, size_t n, stream *q) { HERE(); if (!dc || !sc || !inside(d, n) || !inside(s, n)) return INVALID; return push(q, (command){.kind = 'c', .dst = d, .src = s, .n = n, .rows = 1}); }
+API st cuMemcpyPeerAsync(addr d, ctx *dc, addr s, ctx *sc, size_t n, stream *q) { HERE(); FREE(q); if (!dc || !sc || !inside(d, n) || !inside(s, n)) return INVALID; return push(q, (command){.kind = 'c', .dst = d, .src = s, .n = n, .rows = 1}); }
 typedef struct copy2d { size_t sx, sy; unsigned st; const void *sh; addr sd; void *sa; size_t sp, dx, dy; unsigned dt; void *dh; addr dd; void *da; size_t dp, w, h; } copy2d;
 API st cuMemcpy2DAsync_v2(const copy2d *x, stream *q) {
   HERE();
@@ -213,14 +224,14 @@ API st cuStreamCreateWithPriority(stream **p, unsigned f, int priority) {
   return OK;
 }
 API st cuStreamDestroy_v2(stream *s) { ctx *c = depth ? stack[depth - 1] : NULL; if (!c) return NO_CONTEXT; pthread_mutex_lock(&big); s->dead = 1; pthread_cond_broadcast(&moved); pthread_mutex_unlock(&big); return OK; }
-API st cuStreamQuery(stream *s) { HERE(); pthread_mutex_lock(&big); int busy = s->busy || s->first; int dead = s->c->dead; pthread_mutex_unlock(&big); return dead ? dead : busy ? NOT_READY : OK; }
-API st cuStreamWaitEvent(stream *s, event *e, unsigned f) { HERE(); if (f) return INVALID; pthread_mutex_lock(&big); uint64_t v = e->asked; pthread_mutex_unlock(&big); return push(s, (command){.kind = 'w', .e = e, .v = v}); }
-API st cuLaunchHostFunc(stream *s, void (*fn)(void *), void *arg) { HERE(); return push(s, (command){.kind = 'h', .fn = fn, .arg = arg}); }
-API st cuStreamWaitValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); if (!mem_ops) return 801; if (f || a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 'g', .dst = a, .v = v}); }
-API st cuStreamWriteValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); if (!mem_ops) return 801; if (f || a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 's', .dst = a, .v = v}); }
+API st cuStreamQuery(stream *s) { HERE(); FREE(s); pthread_mutex_lock(&big); int busy = s->busy || s->first; int dead = s->c->dead; pthread_mutex_unlock(&big); return dead ? dead : busy ? NOT_READY : OK; }
+API st cuStreamWaitEvent(stream *s, event *e, unsigned f) { HERE(); FREE(s); if (f) return INVALID; pthread_mutex_lock(&big); uint64_t v = e->asked; pthread_mutex_unlock(&big); return push(s, (command){.kind = 'w', .e = e, .v = v}); }
+API st cuLaunchHostFunc(stream *s, void (*fn)(void *), void *arg) { HERE(); FREE(s); return push(s, (command){.kind = 'h', .fn = fn, .arg = arg}); }
+API st cuStreamWaitValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); FREE(s); if (!mem_ops) return 801; if (f || a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 'g', .dst = a, .v = v}); }
+API st cuStreamWriteValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); FREE(s); if (!mem_ops) return 801; if (f || a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 's', .dst = a, .v = v}); }
 API st cuEventCreate(event **p, unsigned f) { HERE(); if (f > 7) return INVALID; *p = calloc(1, sizeof **p); (*p)->c = c; pthread_mutex_lock(&big); events++; pthread_mutex_unlock(&big); return OK; }
 API st cuEventDestroy_v2(event *e) { if (!depth) return NO_CONTEXT; (void)e; pthread_mutex_lock(&big); events--; pthread_mutex_unlock(&big); return OK; /* queued records and waits may still name it: its bytes stay */ }
-API st cuEventRecord(event *e, stream *s) { HERE(); if (e->c != s->c) return BAD_HANDLE; pthread_mutex_lock(&big); uint64_t v = ++e->asked; pthread_mutex_unlock(&big); return push(s, (command){.kind = 'e', .e = e, .v = v}); }
+API st cuEventRecord(event *e, stream *s) { HERE(); FREE(s); if (e->c != s->c) return BAD_HANDLE; pthread_mutex_lock(&big); uint64_t v = ++e->asked; pthread_mutex_unlock(&big); return push(s, (command){.kind = 'e', .e = e, .v = v}); }
 API st cuEventQuery(event *e) { HERE(); pthread_mutex_lock(&big); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; pthread_mutex_unlock(&big); return r; }
 API st cuEventElapsedTime(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
 
@@ -263,19 +274,76 @@ API st cuMemImportFromShareableHandle(uint64_t *h, void *os, unsigned type) { HE
 
 /* ---- kernels: a module is any image that starts with SIMCUBIN; a function is its name */
 static int modules;
-API st cuModuleLoadData(void **m, const void *image) { HERE(); if (memcmp(image, "SIMCUBIN", 8)) return 200; *m = strdup(image); pthread_mutex_lock(&big); modules++; pthread_mutex_unlock(&big); return OK; }
+API st cuModuleLoadData(void **m, const void *image) { HERE(); UNSAFE(); if (memcmp(image, "SIMCUBIN", 8)) return 200; *m = strdup(image); pthread_mutex_lock(&big); modules++; pthread_mutex_unlock(&big); return OK; }
 API st cuModuleUnload(void *m) { if (!depth) return NO_CONTEXT; free(m); pthread_mutex_lock(&big); modules--; pthread_mutex_unlock(&big); return OK; }
 API st cuModuleGetFunction(void **f, void *m, const char *name) { HERE(); if (!strstr(m, name)) return NOT_FOUND; *f = strdup(name); return OK; }
 API st cuFuncSetAttribute(void *f, unsigned a, int v) { HERE(); (void)f; return a == 8 && v <= 232448 ? OK : INVALID; }
-API st cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **params, void **extra) {
-  HERE();
-  if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024 || gy > 65535 || gz > 65535 || shared > 232448 || (params && extra)) return INVALID;
+static void wrote(const char *line) {
   pthread_mutex_lock(&big);
   launches++;
   size_t at = strlen(launched);
-  snprintf(launched + at, sizeof launched - at, "%s %u,%u,%u %u,%u,%u %u\n", (char *)f, gx, gy, gz, bx, by, bz, shared);
+  snprintf(launched + at, sizeof launched - at, "%s", line);
   pthread_mutex_unlock(&big);
-  return push(s, (command){.kind = 'k', .v = strcmp(f, "sim_goes_astray") ? 0 : 700});
+}
+API st cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, stream *s, void **params, void **extra) {
+  HERE();
+  if (!gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024 || gy > 65535 || gz > 65535 || shared > 232448 || (params && extra)) return INVALID;
+  char line[512];
+  snprintf(line, sizeof line, "%s %u,%u,%u %u,%u,%u %u\n", (char *)f, gx, gy, gz, bx, by, bz, shared);
+  if (!s->capture) wrote(line);
+  return push(s, (command){.kind = 'k', .v = strcmp(f, "sim_goes_astray") ? 0 : 700, .line = s->capture ? strdup(line) : NULL});
+}
+
+/* ---- graphs: commands that were kept. A template is made by a capture, what is launched by its instantiation. */
+API st cuStreamBeginCapture_v2(stream *s, unsigned mode) {
+  HERE();
+  if (mode != 1 || s->capture || capturing) return INVALID;
+  graph *g = calloc(1, sizeof *g);
+  g->last = &g->first;
+  pthread_mutex_lock(&big); s->capture = g; s->spoilt = 0; graphs++; pthread_mutex_unlock(&big);
+  s->capturer = pthread_self(); capturing = s;
+  return OK;
+}
+static void drop(graph *g) {
+  for (command *q = g->first, *next; q; q = next) { next = q->next; free(q->line); free(q); }
+  free(g);
+  pthread_mutex_lock(&big); graphs--; pthread_mutex_unlock(&big);
+}
+API st cuStreamEndCapture(stream *s, graph **out) {
+  HERE();
+  if (!s->capture) return INVALID;
+  if (!pthread_equal(s->capturer, pthread_self())) return 908;
+  pthread_mutex_lock(&big); graph *g = s->capture; s->capture = NULL; pthread_mutex_unlock(&big);
+  capturing = NULL;
+  if (s->spoilt) { drop(g); *out = NULL; return 901; }
+  *out = g;
+  return OK;
+}
+API st cuGraphDestroy(graph *g) { if (!depth || !g) return INVALID; drop(g); return OK; }
+API st cuGraphExecDestroy(graph *g) { return cuGraphDestroy(g); }
+API st cuGraphInstantiateWithFlags(graph **out, graph *g, unsigned long long f) {
+  HERE(); UNSAFE();
+  if (f || !g) return INVALID;
+  graph *x = calloc(1, sizeof *x);
+  x->last = &x->first;
+  for (command *q = g->first; q; q = q->next) {
+    command *k = malloc(sizeof *k);
+    *k = *q; k->next = NULL; k->line = q->line ? strdup(q->line) : NULL;
+    *x->last = k; x->last = &k->next;
+  }
+  pthread_mutex_lock(&big); graphs++; pthread_mutex_unlock(&big);
+  *out = x;
+  return OK;
+}
+API st cuGraphLaunch(graph *g, stream *s) {
+  HERE(); FREE(s);
+  for (command *q = g->first; q; q = q->next) {
+    command k = *q;
+    if (k.line) wrote(k.line);
+    k.line = NULL;
+    push(s, k);
+  }
+  return OK;
 }
 
 /* ---- for the tests */
@@ -284,7 +352,7 @@ API ctx *sim_context(int dev) { return &contexts[dev]; }
 API int sim_retained(int dev) { return contexts[dev].retained; }
 API void sim_kill(int dev, int status) { pthread_mutex_lock(&big); contexts[dev].dead = status; pthread_cond_broadcast(&moved); pthread_mutex_unlock(&big); }
 API void sim_mem_ops(int yes) { mem_ops = yes; }
-API size_t sim_live(int kind) { pthread_mutex_lock(&big); size_t n = kind == 's' ? (size_t)streams : kind == 'e' ? (size_t)events : kind == 'm' ? (size_t)modules : kind == 'p' ? (size_t)handles : live[kind]; pthread_mutex_unlock(&big); return n; }
+API size_t sim_live(int kind) { pthread_mutex_lock(&big); size_t n = kind == 's' ? (size_t)streams : kind == 'e' ? (size_t)events : kind == 'm' ? (size_t)modules : kind == 'p' ? (size_t)handles : kind == 'g' ? (size_t)graphs : live[kind]; pthread_mutex_unlock(&big); return n; }
 API void sim_capacity(size_t n) { capacity = n; }
 API int sim_priority(stream *s) { return s->priority; }
 API int sim_launches(char *out, size_t n) { pthread_mutex_lock(&big); if (out && n) { snprintf(out, n, "%s", launched); launched[0] = 0; } int k = launches; pthread_mutex_unlock(&big); return k; }
