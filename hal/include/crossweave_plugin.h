@@ -407,15 +407,15 @@ typedef struct cw_collective_api {
 typedef struct cw_graph_api {
   uint32_t size;
   uint32_t minor;
-  /* From here on the stream keeps what it is given. INVALID: it does so already. kit: graph */
+  /* From here on the stream keeps what it is given. INVALID: it does so already. */
   cw_status (*capture_begin)(cw_stream stream, cw_error *err);
   /* What was kept, as a graph of the stream's device; it may be empty. The capture is over also where this fails. INVALID: no
-   * capture. UNSUPPORTED: what was kept is no graph. kit: graph */
+   * capture. UNSUPPORTED: what was kept is no graph. */
   cw_status (*capture_end)(cw_stream stream, cw_graph *out, cw_error *err);
   /* Enqueues all of it, in the captured order, as one call on any stream of the graph's device; it may be launched again at once. Launches
-   * of one graph are serialised by the host. UNSUPPORTED: the stream is capturing. kit: graph */
+   * of one graph are serialised by the host. UNSUPPORTED: the stream is capturing. */
   cw_status (*graph_launch)(cw_graph graph, cw_stream stream, cw_error *err);
-  /* Launches already enqueued stay valid. kit: graph */
+  /* Launches already enqueued stay valid. */
   void (*graph_release)(cw_graph graph);
 } cw_graph_api;
 
@@ -600,6 +600,13 @@ CW_ASSERT_AT(cw_collective_api, launch_multi, 72);
 CW_ASSERT_AT(cw_collective_api, mem_register, 80);
 CW_ASSERT_AT(cw_collective_api, mem_unregister, 88);
 CW_ASSERT_AT(cw_collective_api, topology, 96);
+CW_ASSERT_SIZE(cw_graph_api, 40);
+CW_ASSERT_AT(cw_graph_api, size, 0);
+CW_ASSERT_AT(cw_graph_api, minor, 4);
+CW_ASSERT_AT(cw_graph_api, capture_begin, 8);
+CW_ASSERT_AT(cw_graph_api, capture_end, 16);
+CW_ASSERT_AT(cw_graph_api, graph_launch, 24);
+CW_ASSERT_AT(cw_graph_api, graph_release, 32);
 #ifdef __cplusplus
 }
 #endif

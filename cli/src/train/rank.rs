@@ -5,7 +5,7 @@ use super::metrics::{Metrics, StepRecord, ValRecord};
 use super::offload::{host_device, with_offload};
 use super::progress::Live;
 use super::saves::Saves;
-use super::setup::Job;
+use super::setup::{Job, graphs};
 use super::table::Summary;
 use super::trace::RankTrace;
 use super::{faults, resume, save};

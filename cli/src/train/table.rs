@@ -5,7 +5,7 @@ use super::progress::clock;
 use super::setup::Job;
 use crate::ranks::listed;
 use crate::say::say;
-use crossweave_engine::RankLedger;
+use crossweave_engine::{GraphCounts, RankLedger};
 use crossweave_hal::Plugin;
 use indicatif::{BinaryBytes, HumanCount};
 

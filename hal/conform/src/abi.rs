@@ -73,6 +73,7 @@ fn manifest(ctx: &Ctx) -> Check {
         (abi::IFACE_DEVICE, true),
         (abi::IFACE_OPS, p.ops.is_some()),
         (abi::IFACE_COLLECTIVE, p.coll.is_some()),
+        (abi::IFACE_GRAPH, p.raw.graph.is_some()),
     ] {
         // A manifest need not list interfaces; when it does, the list is true.
         if !m.interfaces.is_empty() && m.interfaces.iter().any(|i| i == id) != there {
@@ -358,6 +359,7 @@ fn table_sizes(ctx: &Ctx) -> Check {
         (abi::IFACE_DEVICE, 200u32, size_of::<abi::DeviceApi>()),
         (abi::IFACE_OPS, 32, size_of::<abi::OpsApi>()),
         (abi::IFACE_COLLECTIVE, 72, size_of::<abi::CollectiveApi>()),
+        (abi::IFACE_GRAPH, 40, size_of::<abi::GraphApi>()),
     ] {
         let t = interface(ctx, id).cast::<u32>();
         if t.is_null() {
@@ -375,7 +377,12 @@ fn table_sizes(ctx: &Ctx) -> Check {
 }
 
 fn same_tables(ctx: &Ctx) -> Check {
-    for id in [abi::IFACE_DEVICE, abi::IFACE_OPS, abi::IFACE_COLLECTIVE] {
+    for id in [
+        abi::IFACE_DEVICE,
+        abi::IFACE_OPS,
+        abi::IFACE_COLLECTIVE,
+        abi::IFACE_GRAPH,
+    ] {
         if interface(ctx, id) != interface(ctx, id) {
             return Err(format!("{id}: two questions gave two tables"));
         }
@@ -388,7 +395,7 @@ fn unknown_interface(ctx: &Ctx) -> Check {
         "crossweave.device/2",
         "crossweave.device/",
         "crossweave.device/11",
-        "crossweave.graph/1",
+        "crossweave.graph/2",
         "x.nobody.thing/0",
         "",
         "Crossweave.Device/1",

@@ -361,6 +361,7 @@ fn hello(plugin: &Arc<Plugin>, target: &Target, whole: bool) -> Result<(Hello, u
         (abi::IFACE_DEVICE, true),
         (abi::IFACE_OPS, plugin.ops.is_some()),
         (abi::IFACE_COLLECTIVE, plugin.coll.is_some()),
+        (abi::IFACE_GRAPH, plugin.raw.graph.is_some()),
     ];
     h.interfaces = ids
         .into_iter()
