@@ -144,7 +144,10 @@ fn a_device_without_graphs_is_told_at_once() {
     let alone = crossweave_hal::LocalKv::default();
     let e = crossweave_engine::Trainer::new(&null, units, on, &dry, &Alone(alone)).err();
     let said = e.expect("the device of nothing has no graphs").to_string();
-    assert!(said.contains("plugin null offers no crossweave.graph/1"), "{said}");
+    assert!(
+        said.contains("plugin null offers no crossweave.graph/1"),
+        "{said}"
+    );
 }
 
 struct Alone(crossweave_hal::LocalKv);

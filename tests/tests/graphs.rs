@@ -51,9 +51,13 @@ impl Rig {
     fn round(&mut self, value: u8, between: impl FnOnce(&Rig)) -> (Followed, u8) {
         self.s.follow(self.book.take().unwrap()).unwrap();
         self.s.fill(self.a.all(), value.into(), 1).unwrap();
-        self.s.copy(self.b.region(0, N / 2), self.a.region(0, N / 2)).unwrap();
+        self.s
+            .copy(self.b.region(0, N / 2), self.a.region(0, N / 2))
+            .unwrap();
         between(self);
-        self.s.copy(self.b.region(N / 2, N / 2), self.a.region(0, N / 2)).unwrap();
+        self.s
+            .copy(self.b.region(N / 2, N / 2), self.a.region(0, N / 2))
+            .unwrap();
         let (book, followed) = self.s.close(true);
         self.book = book;
         let mut out = [0; N as usize];

@@ -146,7 +146,8 @@ fn kernels_are_captured(t: &Simulated) {
     };
     (l.shape[0], l.stride[0]) = (1000, 1);
     let none = NoParams::default();
-    let o = Op::new(op::ADD, &[l; 3], none.as_bytes(), abi::MATH_DETERMINISTIC);
+    let three = [l; 3];
+    let o = Op::new(op::ADD, &three, none.as_bytes(), abi::MATH_DETERMINISTIC);
     let (add, _) = CudaOps::prepare(&t.b, &d, &o).unwrap();
     let x = Some(span(&m, 0, 4000));
     t.launches();
