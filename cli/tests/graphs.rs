@@ -6,7 +6,16 @@ use common::{Scratch, same};
 use serde_json::Value;
 
 fn train<'a>(out: &'a str, ranks: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    let first = ["train", "config.json", "--ranks", ranks, "--steps", "8", "--out", out];
+    let first = [
+        "train",
+        "config.json",
+        "--ranks",
+        ranks,
+        "--steps",
+        "8",
+        "--out",
+        out,
+    ];
     [&first[..], more].concat()
 }
 
@@ -18,7 +27,10 @@ fn replayed_runs_have_the_same_bits_and_say_what_was_replayed() {
         let said = s.ok(&train(&called, ranks, &[]));
         assert!(!said.contains("launches saved"), "{said}");
         let said = s.ok(&train(&replayed, ranks, &["--set", "run.graphs=\"on\""]));
-        assert!(said.contains("forward and backward steps replayed"), "{said}");
+        assert!(
+            said.contains("forward and backward steps replayed"),
+            "{said}"
+        );
         same(&s.path(&called), &s.path(&replayed));
         let ledger = |run: &str| -> Value {
             let text = std::fs::read_to_string(s.path(run).join("ledger.json")).unwrap();
@@ -35,10 +47,18 @@ fn replayed_runs_have_the_same_bits_and_say_what_was_replayed() {
 fn what_cannot_be_replayed_is_refused() {
     let s = Scratch::new();
     let on = ["--set", "run.graphs=\"on\"", "--layer", "validate"];
-    let wanted = ["run.graphs is on", "crossweave.graph/1", "set run.graphs to auto"];
+    let wanted = [
+        "run.graphs is on",
+        "crossweave.graph/1",
+        "set run.graphs to auto",
+    ];
     s.refused(&train("layered", "1", &on), &wanted, &["layered"]);
     let odd = ["--set", "run.graphs=\"always\""];
-    s.refused(&train("odd", "1", &odd), &["run.graphs", "auto", "off"], &["odd"]);
+    s.refused(
+        &train("odd", "1", &odd),
+        &["run.graphs", "auto", "off"],
+        &["odd"],
+    );
     // `auto` leaves them alone where nobody says that they pay.
     let said = s.ok(&train("auto", "1", &["--layer", "validate"]));
     assert!(!said.contains("launches saved"), "{said}");
