@@ -33,7 +33,9 @@ fn both(w: &World, model: &ModelSpec, spec: &RankSpec, at: &str) -> Vec<GraphCou
         let each = o.ledgers.iter().map(|l| l.device_allocs_after_step_2);
         each.collect()
     };
-    assert_eq!(late(&got), late(&plain), "{at}");
+    if spec.offload.is_none() {
+        assert_eq!(late(&got), late(&plain), "{at}");
+    }
     counts(&got)
 }
 
