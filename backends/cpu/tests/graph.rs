@@ -62,7 +62,9 @@ fn what_was_kept_runs_when_it_is_launched_and_not_before() {
     // In the stream's order, and what was launched outlives the graph.
     bytes(&b, &to).fill(0);
     let (open, gate) = mpsc::channel::<()>();
-    let hold = move |_| drop(gate.recv());
+    let hold = move |_| {
+        let _ = gate.recv();
+    };
     b.host_call(&s, Box::new(hold)).unwrap();
     CpuGraphs::launch(&b, &g, &s).unwrap();
     assert!(!b.stream_query(&s).unwrap());
