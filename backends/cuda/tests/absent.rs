@@ -10,7 +10,11 @@ fn no_driver_is_one_sentence() {
         .build();
     let plugin = Plugin::new(RawPlugin::from_static::<Cuda>(&host).unwrap());
     assert_eq!(plugin.name(), "cuda");
-    assert_eq!(plugin.interfaces().len(), 3, "device, ops and collectives");
+    assert_eq!(
+        plugin.interfaces().len(),
+        4,
+        "device, ops, collectives and graphs"
+    );
     for _ in 0..2 {
         for e in [plugin.device_count().map(drop), plugin.open(0).map(drop)] {
             let e = e.unwrap_err();

@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Simulated, simulator, span};
-use crossweave_backend_cuda::{Cuda, CudaOps, Device, Mem, Prepared, Settings, Stream};
+use crossweave_backend_cuda::{Cuda, CudaGraphs, CudaOps, Device, Mem, Prepared, Settings, Stream};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AttentionParams, FLAG_CAUSAL};
-use crossweave_plugin::{Backend, Code, DType, Dyn, Op, Ops, Plan, Result, abi};
+use crossweave_plugin::{Backend, Code, DType, Dyn, Graphs, Op, Ops, Plan, Result, abi};
 use std::path::Path;
 use std::time::Duration;
 
@@ -349,6 +349,7 @@ fn attention_on_the_simulator() {
         };
         graphs_compute_attention(&r);
         what_repeats_makes_nothing(&r);
+        a_graph_holds_it(&r);
         the_rest_goes_to_own_kernels(&r);
         failures_say_what_the_library_says(&r);
     }
@@ -439,6 +440,31 @@ fn what_repeats_makes_nothing(r: &Rig<'_>) {
         made + 1,
         "other addresses are bound once"
     );
+}
+
+fn a_graph_holds_it(r: &Rig<'_>) {
+    let l = PLAIN.forward();
+    let (a, plan) = r.prepare(&PLAIN, op::ATTENTION_FWD, &l).unwrap();
+    let bytes = PLAIN.b * PLAIN.tq * PLAIN.h * PLAIN.d * 2;
+    r.launch(&a, &plan, 5, 0).unwrap();
+    let called = r.s.bytes(r.p, bytes).to_vec();
+    assert!(called.iter().any(|b| *b != 0));
+    r.s.bytes(r.p, bytes).fill(0);
+    CudaGraphs::begin(&r.s.b, r.stream).unwrap();
+    r.launch(&a, &plan, 5, 0).unwrap();
+    let graph = CudaGraphs::end(&r.s.b, r.stream).unwrap();
+    r.s.b.stream_sync(r.stream, LONG).unwrap();
+    assert!(
+        r.s.bytes(r.p, bytes).iter().all(|b| *b == 0),
+        "it ran when it was captured"
+    );
+    CudaGraphs::launch(&r.s.b, &graph, r.stream).unwrap();
+    r.s.b.stream_sync(r.stream, LONG).unwrap();
+    assert_eq!(r.s.bytes(r.p, bytes).to_vec(), called);
+    // What comes after a capture runs at once again.
+    r.s.bytes(r.p, bytes).fill(0);
+    r.launch(&a, &plan, 5, 0).unwrap();
+    assert_eq!(r.s.bytes(r.p, bytes).to_vec(), called);
 }
 
 fn the_rest_goes_to_own_kernels(r: &Rig<'_>) {

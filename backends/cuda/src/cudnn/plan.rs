@@ -409,10 +409,11 @@ impl Attention {
         // SAFETY: the handle and the plan are of this device, whose context is current; operands and workspace live until the stream has
         // passed the launch, and the numbers behind by-value tensors as long as the plan.
         unsafe {
-            if o.stream != s.raw {
+            let lane = s.lane();
+            if o.stream != lane {
                 o.lib
-                    .check("cudnnSetStream", (t.cudnnSetStream)(o.handle, s.raw))?;
-                o.stream = s.raw;
+                    .check("cudnnSetStream", (t.cudnnSetStream)(o.handle, lane))?;
+                o.stream = lane;
             }
             let status = (t.cudnnBackendExecute)(o.handle, self.plan.exec.raw, pack.raw);
             o.lib.check("cudnnBackendExecute", status)
