@@ -44,6 +44,26 @@ fn replayed_runs_have_the_same_bits_and_say_what_was_replayed() {
 }
 
 #[test]
+fn a_run_goes_on_with_graphs_and_without() {
+    let s = Scratch::new();
+    s.ok(&train("whole", "1", &[]));
+    for (first, then) in [("off", "on"), ("on", "off")] {
+        let out = format!("from-{first}");
+        let [first, then] = [first, then].map(|w| format!("run.graphs=\"{w}\""));
+        let run = ["train", "config.json"];
+        let begun = ["--steps", "4", "--out", &out, "--set", &first];
+        s.ok(&[&run[..], &begun].concat());
+        let said = s.ok(&[&run[..], &["--resume", &out, "--set", &then]].concat());
+        assert_eq!(
+            said.contains("launches saved"),
+            then.contains("on"),
+            "{said}"
+        );
+        same(&s.path(&out), &s.path("whole"));
+    }
+}
+
+#[test]
 fn what_cannot_be_replayed_is_refused() {
     let s = Scratch::new();
     let on = ["--set", "run.graphs=\"on\"", "--layer", "validate"];

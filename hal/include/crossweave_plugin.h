@@ -175,7 +175,8 @@ typedef struct cw_plugin {
 /* crossweave_plugin_v1, the one exported symbol. Negotiates the minors, initialises once (a failed attempt leaves nothing
  * behind), fills `out`. Opens vendor libraries itself; a missing one is an error naming it. kit: abi, life */
 typedef cw_status (*cw_entry_fn)(const cw_host *host, cw_plugin *out, cw_error *err);
-/* crossweave_layer_v1: a plugin that wraps another one. */
+/* crossweave_layer_v1: a plugin that wraps another one. One that gives out handles of its own answers NULL for interfaces it does not know: the
+ * plugin inside would be given the layer's handles. */
 typedef cw_status (*cw_layer_fn)(const cw_host *host, const cw_plugin *inner, cw_plugin *out, cw_error *err);
 
 /* ------------------------------------------------------------------ crossweave.device/1   (opt) = may be NULL */
@@ -401,9 +402,10 @@ typedef struct cw_collective_api {
  * What a stream was given once, enqueued again by one call. Between begin and end the stream takes op_launch, copy, copy_2d and fill: they
  * are checked as ever and kept with their operands and launch-time parameters, and do not run. What a graph cannot hold (host calls, words,
  * events recorded or waited for, collectives, copies between devices, or an op of which the vendor's library says so) is UNSUPPORTED and
- * changes nothing; the capture goes on. Other threads may ask for the stream's and its events' state meanwhile: the answer is that of
- * what was enqueued before, or NOT_READY. The host launches a
- * graph only while the memory it names is alive, and keeps its ops until it has released it. */
+ * changes nothing; the capture goes on. One thread begins, gives and ends, and makes, maps and frees nothing meanwhile. Other threads may ask
+ * for the stream's and its events' state: the answer is that of what was enqueued before, or NOT_READY. A stream destroyed while it captures
+ * forgets what it kept. The host launches a graph only while the memory it names is alive, and keeps its ops until it has released it.
+ * kit: order */
 typedef struct cw_graph_api {
   uint32_t size;
   uint32_t minor;
@@ -413,7 +415,7 @@ typedef struct cw_graph_api {
    * capture. UNSUPPORTED: what was kept is no graph. */
   cw_status (*capture_end)(cw_stream stream, cw_graph *out, cw_error *err);
   /* Enqueues all of it, in the captured order, as one call on any stream of the graph's device; it may be launched again at once. Launches
-   * of one graph are serialised by the host. UNSUPPORTED: the stream is capturing. */
+   * of one graph are serialised by the host. UNSUPPORTED: the stream is capturing. INVALID: it is another device's. */
   cw_status (*graph_launch)(cw_graph graph, cw_stream stream, cw_error *err);
   /* Launches already enqueued stay valid. */
   void (*graph_release)(cw_graph graph);

@@ -451,7 +451,7 @@ impl Stream {
         self.core.waits.fetch_add(1, Relaxed);
         self.core
             .watch
-            .depend(self.core.id, st.seq, u.stream, covers);
+            .depend(self.core.id, st.enqueued(), u.stream, covers);
         if let Some(log) = self.core.logged().as_mut() {
             log.push(Wait {
                 call: st.seq + 1,
@@ -676,7 +676,8 @@ impl Stream {
             .as_ref()
             .filter(|_| same)
         {
-            self.core.watch.depend(self.core.id, st.seq, core.id, *seq);
+            let after = st.enqueued();
+            self.core.watch.depend(self.core.id, after, core.id, *seq);
         }
         Ok(())
     }

@@ -80,6 +80,8 @@ impl Event {
     }
 
     pub(crate) fn wait_on(&self, s: &Stream) -> Result<()> {
+        // Also where there is nothing to wait for.
+        s.not_captured()?;
         let Some((stream, seq)) = self.point() else {
             return Ok(());
         };

@@ -4,8 +4,9 @@
 
 use crate::CpuBackend;
 use crate::stream::{Batch, Cmd, Stream};
-use crossweave_plugin::{Graphs, Result};
-use std::sync::Arc;
+use crate::team::Team;
+use crossweave_plugin::{Code, Graphs, Result, fail};
+use std::sync::{Arc, Weak};
 
 impl Cmd {
     /// The same once more, of what a graph may hold; operands stay where they are.
@@ -68,7 +69,11 @@ pub(crate) struct Kept(pub(crate) Batch);
 unsafe impl Sync for Kept {}
 
 /// Commands that were kept, with their operands and parameters.
-pub struct Graph(Arc<Kept>);
+pub struct Graph {
+    kept: Arc<Kept>,
+    /// Whose they are: a device has one team.
+    home: Weak<Team>,
+}
 
 /// The graphs of the CPU backend.
 pub enum CpuGraphs {}
@@ -81,11 +86,19 @@ impl Graphs<CpuBackend> for CpuGraphs {
     }
 
     fn end(_: &CpuBackend, s: &Stream) -> Result<Graph> {
-        s.capture_end().map(|kept| Graph(Arc::new(kept)))
+        Ok(Graph {
+            kept: Arc::new(s.capture_end()?),
+            home: Arc::downgrade(&s.team),
+        })
     }
 
     fn launch(_: &CpuBackend, g: &Graph, s: &Stream) -> Result<()> {
-        // Addresses of host memory are the same for every CPU device, so any stream takes it.
-        s.push(|_| Cmd::Graph(g.0.clone())).map(|_| ())
+        if !std::ptr::eq(g.home.as_ptr(), Arc::as_ptr(&s.team)) {
+            return fail(
+                Code::Invalid,
+                "graph_launch: the stream is another device's",
+            );
+        }
+        s.push(|_| Cmd::Graph(g.kept.clone())).map(|_| ())
     }
 }

@@ -131,6 +131,17 @@ struct Queue {
     closing: bool,
 }
 
+impl Queue {
+    fn not_captured(&self) -> Result<()> {
+        match self.capture {
+            Some(_) => unsupported(
+                "a graph holds launches, copies and fills, and the stream is capturing one",
+            ),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What the stream's handle, its thread and the events recorded on it share.
 pub(crate) struct Shared {
     queue: Mutex<Queue>,
@@ -275,7 +286,7 @@ impl Shared {
 /// An in-order queue of a CPU device.
 pub struct Stream {
     shared: Arc<Shared>,
-    team: Arc<Team>,
+    pub(crate) team: Arc<Team>,
     host: Host,
 }
 
@@ -333,6 +344,11 @@ impl Stream {
         self.push(build).map(|_| ())
     }
 
+    /// Refuses what a graph does not hold.
+    pub(crate) fn not_captured(&self) -> Result<()> {
+        lock(&self.shared.queue).not_captured()
+    }
+
     /// From here on the stream keeps what it is given.
     pub(crate) fn capture_begin(&self) -> Result<()> {
         self.shared.sticky()?;
@@ -385,11 +401,7 @@ impl Stream {
         let s = &self.shared;
         self.begin();
         let mut q = lock(&s.queue);
-        if q.capture.is_some() {
-            return unsupported(
-                "a graph holds launches, copies and fills, and the stream is capturing one",
-            );
-        }
+        q.not_captured()?;
         if !q.started {
             self.start(&mut q)?;
         }

@@ -59,6 +59,9 @@ fn what_was_kept_runs_when_it_is_launched_and_not_before() {
         let right = [v, v, 1, 1, 1, 1, 1, 1, v, v, 1, 1, 1, 1, 1, 1];
         assert_eq!(bytes(&b, &to)[16..], right);
     }
+    let foreign = b.stream(&b.open(0).unwrap(), 0).unwrap();
+    let e = CpuGraphs::launch(&b, &g, &foreign).unwrap_err();
+    assert_eq!(e.code, Code::Invalid);
     // In the stream's order, and what was launched outlives the graph.
     bytes(&b, &to).fill(0);
     let (open, gate) = mpsc::channel::<()>();
@@ -96,6 +99,8 @@ fn what_no_graph_holds_is_refused_and_changes_nothing() {
     let refused = [
         b.record(&e, &s),
         b.record(&later, &s),
+        b.wait_event(&s, &e),
+        b.wait_event(&s, &later),
         b.host_call(&s, Box::new(|_| panic!("a refused call is not run"))),
         b.wait_value(&s, span(&m, 0, 8), 1),
         b.write_value(&s, span(&m, 0, 8), 1),

@@ -355,6 +355,10 @@ mod tests {
         let then = json!({"run": {"steps": 10, "seed": 1, "generate": {"tokens": 3}}, "mesh": {"dp": 1, "tp": 1}});
         let now = json!({"run": {"steps": 20, "seed": 1, "generate": {"tokens": 0}}, "mesh": {"dp": 4, "tp": 1}});
         assert!(keys(then.clone(), now).is_empty());
+        // A run from before there were graphs.
+        let now =
+            json!({"run": {"steps": 10, "seed": 1, "graphs": "on"}, "mesh": {"dp": 1, "tp": 1}});
+        assert!(keys(then.clone(), now).is_empty());
         let now = json!({"run": {"steps": 10, "seed": 2}, "mesh": {"dp": 1, "tp": 1}, "model": {"n_embd": 8}});
         assert_eq!(keys(then, now), ["model", "run.seed"]);
     }

@@ -65,6 +65,8 @@ pub fn wrap(inner: RawPlugin, host: &HostServices, layer: Box<dyn Layer>) -> Raw
     raw.device = context.device;
     raw.ops = context.ops;
     raw.coll = context.coll;
+    // Its handles would be ours, which the plugin does not know.
+    raw.graph = None;
     raw.self_ = std::ptr::from_ref(context).cast_mut().cast();
     raw.get_interface = get_interface;
     raw.shutdown = raw.shutdown.map(|_| shutdown as _);

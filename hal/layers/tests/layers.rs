@@ -31,6 +31,8 @@ fn layers_upon_layers_change_no_bit() {
     raw = wrap(raw, &host(), Box::new(Census::default()));
     raw = wrap(raw, &host(), Box::new(Validate::default()));
     assert_eq!((raw.name.as_str(), raw.abi_minor), ("cpu", cpu().abi_minor));
+    // The plugin's own graphs would be given the layers' handles.
+    assert!(cpu().graph.is_some() && raw.graph.is_none());
     assert!(run(raw, 1.5).unwrap() == plain);
 }
 
