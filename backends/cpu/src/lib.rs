@@ -9,7 +9,6 @@ mod device;
 mod dispatch;
 mod event;
 pub mod gemm;
-mod graph;
 pub mod isa;
 pub mod kernel;
 mod memory;
@@ -25,9 +24,9 @@ pub use collective::{Comm, CpuCollectives};
 pub use device::Device;
 pub use dispatch::{CpuOps, Prepared};
 pub use event::Event;
-pub use graph::{CpuGraphs, Graph};
 pub use memory::Mem;
 pub use stream::Stream;
+pub use stream::graph::{CpuGraphs, Graph};
 
 use crossweave_plugin::{
     Backend, Code, Host, HostCall, Info, MemKind, Optional, Result, Span, fail, unsupported,

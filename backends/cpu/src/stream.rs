@@ -5,17 +5,19 @@
 //! number n; `done` is how far the stream has come, and an event is just such a number. A failure is sticky: later commands are passed
 //! without being run, so that waiters are released and memory is free, and every later call reports it.
 
+pub(crate) mod graph;
+
 use crate::collective::Launch as Collectives;
 use crate::device::Device;
 use crate::dispatch::Prepared;
 use crate::event::Mark;
-use crate::graph::Kept;
 use crate::kernel::Launch;
 use crate::pace::{Pace, deadline};
 use crate::profile::Profile;
 use crate::schedule::Turn;
 use crate::team::{Team, panic_text};
-use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail, unsupported};
+use crossweave_plugin::{Code, Error, Host, HostCall, Result, fail};
+use graph::Kept;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -129,17 +131,6 @@ struct Queue {
     started: bool,
     parked: bool,
     closing: bool,
-}
-
-impl Queue {
-    fn not_captured(&self) -> Result<()> {
-        match self.capture {
-            Some(_) => unsupported(
-                "a graph holds launches, copies and fills, and the stream is capturing one",
-            ),
-            None => Ok(()),
-        }
-    }
 }
 
 /// What the stream's handle, its thread and the events recorded on it share.
@@ -329,48 +320,12 @@ impl Stream {
         if self.shared.failed.load(Acquire) {
             self.shared.sticky()?;
         }
-        self.push_always(build)
-    }
-
-    /// As [`Stream::push`], for what a graph may hold: while the stream captures, it is kept instead.
-    pub(crate) fn push_or_keep(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<()> {
-        let mut q = lock(&self.shared.queue);
-        if let Some(kept) = &mut q.capture {
-            let cmd = build(kept);
-            kept.cmds.push(cmd);
-            return Ok(());
-        }
-        drop(q);
-        self.push(build).map(|_| ())
-    }
-
-    /// Refuses what a graph does not hold.
-    pub(crate) fn not_captured(&self) -> Result<()> {
-        lock(&self.shared.queue).not_captured()
-    }
-
-    /// From here on the stream keeps what it is given.
-    pub(crate) fn capture_begin(&self) -> Result<()> {
-        self.shared.sticky()?;
-        let mut q = lock(&self.shared.queue);
-        if q.capture.is_some() {
-            return fail(Code::Invalid, "capture_begin: the stream is capturing");
-        }
-        q.capture = Some(Batch::default());
-        Ok(())
-    }
-
-    /// What was kept.
-    pub(crate) fn capture_end(&self) -> Result<Kept> {
-        match lock(&self.shared.queue).capture.take() {
-            Some(kept) => Ok(Kept(kept)),
-            None => fail(Code::Invalid, "capture_end: the stream is not capturing"),
-        }
+        self.push_always(false, build)
     }
 
     /// Appends and, under a schedule, gives others their chance.
-    fn push_always(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
-        let pushed = self.append(build);
+    fn push_always(&self, keeps: bool, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
+        let pushed = self.append(keeps, build);
         self.point();
         pushed
     }
@@ -394,14 +349,19 @@ impl Stream {
         if self.shared.failed.load(Acquire) {
             self.shared.sticky()?;
         }
-        self.append(build)
+        self.append(false, build)
     }
 
-    fn append(&self, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
+    /// `keeps`: it may be kept while the stream captures.
+    fn append(&self, keeps: bool, build: impl FnOnce(&mut Batch) -> Cmd) -> Result<u64> {
         let s = &self.shared;
         self.begin();
         let mut q = lock(&s.queue);
-        q.not_captured()?;
+        if let Some(kept) = q.captures(keeps)? {
+            let cmd = build(kept);
+            kept.cmds.push(cmd);
+            return Ok(q.pushed);
+        }
         if !q.started {
             self.start(&mut q)?;
         }
@@ -496,7 +456,7 @@ impl Stream {
 
     /// Also after a failure, with the failure.
     pub(crate) fn host_call(&self, f: HostCall) -> Result<()> {
-        self.push_always(|_| Cmd::HostCall(f)).map(|_| ())
+        self.push_always(false, |_| Cmd::HostCall(f)).map(|_| ())
     }
 }
 
@@ -578,16 +538,6 @@ fn serve(s: &Shared, team: Arc<Team>) {
 /// `Batch::words` and `Batch::bytes`, into which commands point.
 type Operands<'a> = (&'a [*mut u8], &'a [u8]);
 
-/// Runs a graph, command by command as if each had been enqueued.
-fn play(s: &Shared, team: &Team, seq: u64, Kept(graph): &Kept) {
-    for cmd in graph.cmds.iter().filter_map(Cmd::again) {
-        if let Some(t) = &s.turn {
-            t.point();
-        }
-        step(s, team, seq, cmd, (&graph.words, &graph.bytes), &mut []);
-    }
-}
-
 /// Passes one command: runs it, or, after a failure, only releases who depends on it.
 fn step(
     s: &Shared,
@@ -599,7 +549,7 @@ fn step(
 ) {
     let name = cmd.name();
     if let Cmd::Graph(graph) = &cmd {
-        return play(s, team, seq, graph);
+        return graph.play(s, team, seq);
     }
     if s.failed.load(Acquire) {
         let why = s.failure_before(u64::MAX);
