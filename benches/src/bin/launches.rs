@@ -1,4 +1,5 @@
-//! What a launch costs the host: small ops on one stream of any back end, the time to enqueue them and the time until they have ended.
+//! What a launch costs the host: small ops on one stream of any back end, the time to enqueue them and the time until they have ended; where
+//! the back end has graphs, also of the same ops asked for in lists that repeat, which are compared and replayed (ADR 0037).
 //!
 //! `cargo run --release -p crossweave-benches --bin launches -- [cpu|null|PLUGIN.so] [LAUNCHES]`; of a plugin that counts what its own threads
 //! do (`NAME.dispatches`, `NAME.encode_ns`, …) also that.
@@ -7,10 +8,14 @@
 
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{
-    Buffer, DType, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Tag, loader,
+    Buffer, DType, Followed, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Recordings,
+    Tag, loader,
 };
 use std::path::Path;
 use std::time::Instant;
+
+/// Launches of a list, about those of a layer of GPT-2.
+const LIST: u32 = 32;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -73,6 +78,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 );
             }
         }
+    }
+    let Ok(mut book) = Recordings::new(&device) else {
+        println!("{name}: no graphs");
+        return Ok(());
+    };
+    for round in ["cold", "warm", "warm"] {
+        stream.sync(None)?;
+        let (lists, mut replayed) = (n.div_ceil(LIST), 0);
+        let began = Instant::now();
+        for _ in 0..lists {
+            stream.follow(book)?;
+            for _ in 0..LIST {
+                stream.launch(&k, &[whole(&y), whole(&y), whole(&x)], &[])?;
+            }
+            let (kept, followed) = stream.close(true);
+            replayed += u32::from(followed? != Followed::Called);
+            book = kept.ok_or("the recordings are gone")?;
+        }
+        let enqueued = began.elapsed();
+        stream.sync(None)?;
+        let ended = began.elapsed();
+        let each = |d: std::time::Duration| d.as_nanos() as f64 / 1e3 / f64::from(lists * LIST);
+        println!(
+            "{name} {round}: {lists} lists of {LIST} launches, {replayed} replayed, {:.2} us a launch to enqueue, {:.2} us until the end",
+            each(enqueued),
+            each(ended)
+        );
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Graphs: the commands a stream was given, kept as a batch and played again as one command of a stream.
 //!
-//! Nothing is gained on a CPU, where to enqueue costs little; it makes the whole path testable without a GPU.
+//! A launch costs little on a CPU as it is; graphs of it make the whole path testable without a GPU.
 
 use super::{Batch, Cmd, Queue, Shared, Stream, lock, step};
 use crate::CpuBackend;
