@@ -222,13 +222,13 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     all.push(trial(g, t, &y, Lie::Fused, back));
     all.push(trial(g, t, &y, Lie::Loud, back));
     if g.big {
-        all.push(trial(
-            g,
-            t,
-            &s(1, 300, 300, 2, 1, 64, true, 0, 0.0),
-            Lie::Dense,
-            back,
-        ));
+        // Heads of the sizes that devices have units for, several tiles of queries and of keys.
+        for s in [
+            s(1, 300, 300, 2, 1, 64, true, 0, 0.0),
+            s(1, 150, 400, 2, 1, 128, true, 200, 0.0),
+        ] {
+            all.push(trial(g, t, &s, Lie::Dense, back));
+        }
     }
     all
 }
