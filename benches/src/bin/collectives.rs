@@ -224,7 +224,12 @@ struct Spot {
 
 /// Microseconds in which threads meet and each takes `lines` cache lines from every other: the least of many windows.
 fn floor(threads: usize, lines: usize) -> f64 {
-    const CALLS: u64 = 1000;
+    // More threads than cores meet at the pace of the scheduler.
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let (calls, patience) = match threads > cores {
+        true => (100, 50),
+        false => (1000, 10_000),
+    };
     let slot = || (0..lines).map(|_| Default::default()).collect();
     let spot = |_| Spot {
         slots: [slot(), slot()],
@@ -235,7 +240,7 @@ fn floor(threads: usize, lines: usize) -> f64 {
         let (mut now, mut best) = (0, f64::INFINITY);
         for _ in 0..100 {
             let start = Instant::now();
-            for _ in 0..CALLS {
+            for _ in 0..calls {
                 now += 1;
                 let parity = (now & 1) as usize;
                 for line in &mine.slots[parity] {
@@ -247,8 +252,7 @@ fn floor(threads: usize, lines: usize) -> f64 {
                     while other.flag.0.load(Ordering::Acquire) < now {
                         std::hint::spin_loop();
                         looks += 1;
-                        // More threads than cores.
-                        if looks > 10_000 {
+                        if looks > patience {
                             std::thread::yield_now();
                         }
                     }
@@ -260,7 +264,7 @@ fn floor(threads: usize, lines: usize) -> f64 {
             }
             best = start.elapsed().as_secs_f64().min(best);
         }
-        best * 1e6 / CALLS as f64
+        best * 1e6 / f64::from(calls)
     };
     std::thread::scope(|s| {
         let all: Vec<_> = spots.iter().map(|m| s.spawn(move || one(m))).collect();
