@@ -662,8 +662,9 @@ fn mistakes_and_deaths_end_in_a_sentence_that_names_the_rank() {
             for p in parts {
                 assert!(t.contains(p), "{family} {scene}: {p:?} not in: {t}");
             }
+            // Far below the half hour a collective may wait; on a loaded machine the launcher alone takes its time.
             assert!(
-                began.elapsed() < Duration::from_secs(20),
+                began.elapsed() < Duration::from_secs(60),
                 "{family} {scene}: {t}"
             );
         }
