@@ -25,7 +25,7 @@ pub struct Cli {
 pub enum Command {
     /// Train a model as a config says
     #[command(
-        after_help = "Examples:\n  crossweave train train.json\n  crossweave train train.json --ranks 2 --steps 500 --out runs/a\n  crossweave train train.json --set optimizer.params.lr=3e-4 --set bf16.enabled=true\n  crossweave train train.json --resume runs/a\n  crossweave train train.json --ranks cpu:2,./libcrossweave_other.so:1\n\nThe output folder gets metrics.jsonl, ledger.json, config.json, checkpoints/ and model/ (Hugging Face layout)."
+        after_help = "Examples:\n  crossweave train train.json\n  crossweave train train.json --ranks 2 --steps 500 --out runs/a\n  crossweave train train.json --set optimizer.params.lr=3e-4 --set bf16.enabled=true\n  crossweave train train.json --resume runs/a\n  crossweave train train.json --ranks cpu:2,./libcrossweave_other.so:1\n  mpirun -n 2 crossweave train train.json --ranks cpu:2\n\nThe last is 4 ranks, two in each process. The output folder gets metrics.jsonl, ledger.json, config.json, checkpoints/ and model/ (Hugging Face layout)."
     )]
     Train(TrainArgs),
     /// Run a config's steps under many seeded schedules of its ranks: what depends on timing fails under some seed, and again under it
@@ -338,7 +338,7 @@ pub struct TrainArgs {
     /// The config
     #[arg(value_name = "CONFIG.json")]
     pub config: PathBuf,
-    /// Ranks to start, or ranks of several back ends: cpu:2,./libother.so:1; default: mesh.dp, else 1
+    /// Ranks of the job, or ranks of this process by back end: cpu:2,./libother.so:1; default: mesh.dp, else 1
     #[arg(long, value_name = "N|NAME:N,...", value_parser = Ranks::parse)]
     pub ranks: Option<Ranks>,
     /// Which back end computes.

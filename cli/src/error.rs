@@ -5,6 +5,8 @@ use crossweave_checkpoint::CheckpointError;
 use crossweave_config::Errors;
 use crossweave_data::DataError;
 use crossweave_hal::LoadError;
+use crossweave_mesh::told;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Result of every command.
@@ -71,8 +73,8 @@ pub enum CliError {
         /// Why.
         source: Box<CliError>,
     },
-    /// This rank, one of several processes.
-    #[error("rank {rank}: {source}")]
+    /// A rank of this process, one of several.
+    #[error("{}{source}", speaker(*rank, source))]
     OnRank {
         /// The rank.
         rank: u32,
@@ -80,10 +82,10 @@ pub enum CliError {
         source: Box<CliError>,
     },
     /// Another process of the job.
-    #[error("rank {rank} stops: {failure}{}", was.as_ref().map_or(String::new(), |w| format!("; {w}")))]
+    #[error("{} stop{}: {failure}{}", told(here), if here.len() == 1 { "s" } else { "" }, was.as_ref().map_or(String::new(), |w| format!("; {w}")))]
     Peer {
-        /// This rank.
-        rank: u32,
+        /// The ranks of this process.
+        here: Range<u32>,
         /// What the other said, or that it died.
         failure: crossweave_mesh::PeerFailure,
         /// Where the checker has seen it last, of one that died without a word.
@@ -116,17 +118,10 @@ impl CliError {
         }
     }
 
-    /// A failure of this process, which is rank `rank` of several; rank 0 speaks for the job.
+    /// A failure of rank `rank`, where there are several processes; one that has its rank keeps it.
     pub fn on_rank(rank: u32, source: CliError) -> CliError {
-        let named = || {
-            let words = source.to_string();
-            [',', ':']
-                .iter()
-                .any(|c| words.starts_with(&format!("rank {rank}{c}")))
-        };
-        match rank {
-            0 => source,
-            _ if named() => source,
+        match source {
+            CliError::OnRank { .. } | CliError::Elsewhere { .. } => source,
             _ => CliError::OnRank {
                 rank,
                 source: Box::new(source),
@@ -134,16 +129,16 @@ impl CliError {
         }
     }
 
-    /// Another process's failure, as rank `rank` has it. What rank 0 has said itself is not repeated.
+    /// Another process's failure, as the process of the ranks `here` has it. What the first process has said itself is not repeated.
     pub fn peer(
-        rank: u32,
+        here: Range<u32>,
         failure: &crossweave_mesh::PeerFailure,
         was: Option<String>,
     ) -> CliError {
-        match (failure.rank, &failure.message) {
+        match (failure.process, &failure.message) {
             (0, Some(_)) => CliError::Elsewhere { code: 1 },
             _ => CliError::Peer {
-                rank,
+                here,
                 failure: failure.clone(),
                 was: was.filter(|_| failure.message.is_none()),
             },
@@ -157,7 +152,8 @@ impl CliError {
 
     /// Was this caused by another rank's failure? The first cause is the one to show.
     pub fn is_secondary(&self) -> bool {
-        matches!(self, CliError::Engine(e) if e.is_secondary())
+        matches!(self, CliError::OnRank { source, .. } if source.is_secondary())
+            || matches!(self, CliError::Engine(e) if e.is_secondary())
             || matches!(self, CliError::Hal(e) if e.code == crossweave_hal::Code::Aborted)
     }
 
@@ -181,8 +177,19 @@ impl CliError {
             // What shells report for a process that ended on an interrupt.
             CliError::Stopped { .. } => 130,
             CliError::Elsewhere { code } => *code,
+            CliError::OnRank { source, .. } => source.exit_code(),
             CliError::Conform(t) => t.exit_code(),
             _ => 1,
         }
+    }
+}
+
+/// Who says `source`, where its words do not begin with that; rank 0 speaks for the job.
+fn speaker(rank: u32, source: &CliError) -> String {
+    let words = source.to_string();
+    let named = |c: &char| words.starts_with(&format!("rank {rank}{c}"));
+    match rank == 0 || [',', ':'].iter().any(named) {
+        true => String::new(),
+        false => format!("rank {rank}: "),
     }
 }

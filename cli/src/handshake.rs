@@ -4,6 +4,7 @@
 
 use crate::ranks::listed;
 use crossweave_config::Resolved;
+use crossweave_mesh::Roster;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -20,8 +21,8 @@ pub fn record(config: &Resolved) -> Vec<u8> {
     all.to_string().into_bytes()
 }
 
-/// In what the ranks' records differ from rank 0's, if they do.
-pub fn differences(all: &[Vec<u8>]) -> Option<String> {
+/// In what the processes' records differ from the first's, if they do, by their ranks.
+pub fn differences(all: &[Vec<u8>], roster: &Roster) -> Option<String> {
     let read = |bytes: &Vec<u8>| -> BTreeMap<String, String> {
         let mut flat = BTreeMap::new();
         let value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
@@ -31,10 +32,10 @@ pub fn differences(all: &[Vec<u8>]) -> Option<String> {
     };
     let first = read(all.first()?);
     let mut odd: BTreeMap<Vec<String>, Vec<u32>> = BTreeMap::new();
-    for (rank, bytes) in all.iter().enumerate().skip(1) {
+    for (process, bytes) in (0..).zip(all).skip(1) {
         let differs = against(&first, &read(bytes));
         if !differs.is_empty() {
-            odd.entry(differs).or_default().push(rank as u32);
+            odd.entry(differs).or_default().extend(roster.of(process));
         }
     }
     let one = |(differs, ranks): (&Vec<String>, &Vec<u32>)| {
@@ -101,18 +102,20 @@ mod tests {
     fn ranks_are_named_with_every_key_that_differs() {
         let base = of(json!({"run": {"steps": 5, "backend": "cpu"}, "seed": 1}));
         let other_device = of(json!({"run": {"steps": 5, "backend": "x"}, "seed": 1}));
-        assert_eq!(
-            differences(&[base.clone(), other_device, base.clone()]),
-            None
-        );
+        let single = |n| Roster::single(0, n);
+        let all = [base.clone(), other_device, base.clone()];
+        assert_eq!(differences(&all, &single(3)), None);
         let odd = of(json!({"run": {"steps": 6, "backend": "cpu"}}));
-        let said = differences(&[base.clone(), odd.clone(), base.clone(), odd]).unwrap();
-        assert_eq!(
-            said,
-            "ranks 1, 3 run another config than rank 0: run.steps is 6 there and 5 here, seed is nothing there and 1 here"
-        );
+        let all = [base.clone(), odd.clone(), base.clone(), odd];
+        let how = "run another config than rank 0: run.steps is 6 there and 5 here, seed is nothing there and 1 here";
+        let said = differences(&all, &single(4)).unwrap();
+        assert_eq!(said, format!("ranks 1, 3 {how}"));
+        // All ranks of a process run its config.
+        let said = differences(&all, &Roster::new(0, &[2, 3, 1, 2])).unwrap();
+        assert_eq!(said, format!("ranks 2-4, 6-7 {how}"));
         let build = json!({"crossweave": "2", "config": {"run": {"steps": 5}, "seed": 1}});
-        let said = differences(&[base, build.to_string().into_bytes()]).unwrap();
+        let all = [base, build.to_string().into_bytes()];
+        let said = differences(&all, &single(2)).unwrap();
         assert!(
             said.contains("crossweave is \"2\" there and \"1\" here"),
             "{said}"
@@ -121,7 +124,8 @@ mod tests {
 
     #[test]
     fn what_is_no_record_differs() {
-        assert!(differences(&[of(json!({"seed": 1})), b"\xff".to_vec()]).is_some());
-        assert_eq!(differences(&[]), None);
+        let all = [of(json!({"seed": 1})), b"\xff".to_vec()];
+        assert!(differences(&all, &Roster::single(0, 2)).is_some());
+        assert_eq!(differences(&[], &Roster::single(0, 0)), None);
     }
 }

@@ -1,16 +1,19 @@
-//! A job of several processes, each started by a launcher as one rank: how they meet, agree, hear of each other's failures, and end.
+//! A job of several processes, each started by a launcher as one rank or, by its `--ranks`, as several: how they meet, agree, hear of each
+//! other's failures, and end.
 //!
-//! Rank 0 prints and writes; the others are heard only when they fail. A rank that fails says so itself and tells the others, who stop
-//! and name it; one that dies is noticed by the end of its connection to the job's store.
+//! Rank 0 prints and writes; the others are heard only when they fail. A process that fails says so itself and tells the others, who stop
+//! and name the rank; one that dies is noticed by the end of its connection to the job's store, and all its ranks are named.
 
 use crate::backend;
 use crate::error::{CliError, Result};
 use crate::handshake;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, told};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin};
-use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, detect, meet, seats};
+use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, Roster, detect, meet, seats};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +31,48 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long the news of a death may take after its consequences.
 const NEWS: Duration = Duration::from_millis(500);
 
+/// What a process says of itself when they meet.
+#[derive(Debug, Serialize, Deserialize)]
+struct Card {
+    /// Its machine.
+    host: String,
+    /// Its ranks, by the names of `--ranks`; one without a name where that names none.
+    parts: Vec<(String, u32)>,
+    /// What `--ranks` says, where it is a number: ranks of the whole job.
+    asked: Option<u32>,
+}
+
+impl Card {
+    fn of(host: &str, ranks: Option<&Ranks>) -> Card {
+        let (parts, asked) = match ranks {
+            None => (vec![(String::new(), 1)], None),
+            Some(Ranks::Count(n)) => (vec![(String::new(), 1)], Some(*n)),
+            Some(Ranks::Parts(parts)) => {
+                let each = parts.iter().map(|p| (p.name.clone(), p.count));
+                (each.collect(), None)
+            }
+        };
+        Card {
+            host: host.into(),
+            parts,
+            asked,
+        }
+    }
+
+    /// Ranks of a name, or of all.
+    fn count(&self, name: Option<&str>) -> u32 {
+        let hit = |p: &&(String, u32)| name.is_none_or(|n| p.0 == n);
+        self.parts.iter().filter(hit).map(|p| p.1).sum()
+    }
+}
+
 /// This process among those of its job.
 pub struct Processes {
     /// Its place.
     pub launch: Launch,
+    /// Which ranks the processes are.
+    pub roster: Roster,
+    cards: Vec<Card>,
     /// Carries the collectives.
     pub carrier: Carrier,
     /// Reaches every rank.
@@ -54,59 +95,49 @@ impl Processes {
         let Some(launch) = launch.filter(|l| l.world > 1) else {
             return Ok(None);
         };
-        let rank = launch.rank;
-        Processes::check(&launch, ranks).map_err(|e| match rank {
-            0 => e,
-            _ => {
-                std::thread::sleep(LAST_WORDS);
-                CliError::Elsewhere { code: 1 }
-            }
-        })?;
-        Processes::meet(launch).map(Some).map_err(|e| {
-            if rank > 0 {
-                // What keeps all ranks from meeting is said once: rank 0's end ends the others through the launcher.
+        let process = launch.rank;
+        Processes::meet(launch, ranks).map(Some).map_err(|e| {
+            if process > 0 {
+                // What keeps the processes from meeting is said once: the first one's end ends the others through the launcher.
                 std::thread::sleep(Duration::from_secs(1));
             }
-            if e.is_silent() {
+            if process == 0 || e.is_silent() {
                 return e;
             }
-            CliError::on_rank(rank, e)
+            CliError::Of {
+                whom: format!("process {process}"),
+                source: Box::new(e),
+            }
         })
     }
 
-    /// Contradictions that every rank sees alike.
-    fn check(launch: &Launch, ranks: Option<&Ranks>) -> Result<()> {
-        if let Some(Ranks::Parts(parts)) = ranks
-            && (parts.len(), parts[0].count) != (1, 1)
-        {
-            let what = "--ranks names several ranks for each of the processes, and a process is one rank between processes";
-            return Err(CliError::refused(
-                format!(
-                    "{what}: {} has started {}",
-                    launch.launcher.name(),
-                    launch.world
-                ),
-                "start a process for each rank: `mpirun -n 2 crossweave train C --backend cpu : -n 1 crossweave train C --plugin PATH`",
-            ));
-        }
-        let count = match ranks {
-            Some(Ranks::Count(n)) => Some(*n),
-            _ => None,
+    /// Contradictions that every process sees alike.
+    fn check(launch: &Launch, roster: &Roster, cards: &[Card]) -> Result<()> {
+        let wrong = |c: &Card| c.asked.filter(|n| *n != roster.world());
+        let Some(n) = cards.iter().find_map(wrong) else {
+            return Ok(());
         };
-        if let Some(n) = count.filter(|n| *n != launch.world) {
-            return Err(CliError::refused(
-                format!(
-                    "--ranks {n}: {} has started {} processes, and each is one rank",
-                    launch.launcher.name(),
-                    launch.world
-                ),
-                format!("drop --ranks, or start {n} processes"),
-            ));
-        }
-        Ok(())
+        let each = match n % launch.world {
+            0 => n / launch.world,
+            _ => 2,
+        };
+        let ranks = match roster.is_single() {
+            true => "each is one rank".to_string(),
+            false => format!("they are {} ranks by the others' --ranks", roster.world()),
+        };
+        Err(CliError::refused(
+            format!(
+                "--ranks {n}: {} has started {} processes, and {ranks}; a number is the ranks of the whole job",
+                launch.launcher.name(),
+                launch.world
+            ),
+            format!(
+                "drop --ranks; or start {n} processes; or name the back end of several ranks in this process: --ranks cpu:{each}"
+            ),
+        ))
     }
 
-    fn meet(launch: Launch) -> Result<Processes> {
+    fn meet(launch: Launch, ranks: Option<&Ranks>) -> Result<Processes> {
         let late = LateStore::default();
         let mut host = HostServices::builder()
             .log(|level, target, message| {
@@ -151,14 +182,22 @@ impl Processes {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let store = meet(&carrier, &launch, name.trim(), MEETING)?;
         late.bind(store.clone());
-        let board = seats(&store, launch.rank, launch.world, name.trim(), MEETING);
+        let (roster, cards) = Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;
+        store.know(&roster);
+        Processes::check(&launch, &roster, &cards).map_err(|e| match launch.rank {
+            0 => e,
+            _ => CliError::Elsewhere { code: 1 },
+        })?;
+        let board = seats(&store, &roster, name.trim(), MEETING);
         // A rank that has failed meanwhile is why they do not meet, and says so itself.
         let board = board.map_err(|e| match store.failure() {
-            Some(f) => CliError::peer(launch.rank, &f, None),
+            Some(f) => CliError::peer(roster.here(), &f, None),
             None => e.into(),
         })?;
         Ok(Processes {
             launch,
+            roster,
+            cards,
             carrier,
             store,
             board,
@@ -166,9 +205,57 @@ impl Processes {
         })
     }
 
-    /// Is this the rank that prints and writes?
+    /// Everybody's card.
+    fn cards(store: &JobStore, launch: &Launch, own: &Card) -> Result<(Roster, Vec<Card>)> {
+        let broken = |e: serde_json::Error| {
+            let what = format!("a process says what it is in words of another version: {e}");
+            CliError::refused(what, "run the same build in every process")
+        };
+        let own = serde_json::to_vec(own).map_err(broken)?;
+        let place = (launch.rank, launch.world);
+        let all = Roster::call(store, "ranks", place, &own, MEETING)?;
+        let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(broken);
+        let cards: Vec<Card> = all.iter().map(read).collect::<Result<_>>()?;
+        let counts: Vec<u32> = cards.iter().map(|c| c.count(None)).collect();
+        Ok((Roster::new(launch.rank, &counts), cards))
+    }
+
+    /// Is this the process whose first rank prints and writes?
     pub fn first(&self) -> bool {
         self.launch.rank == 0
+    }
+
+    /// The ranks of this process.
+    pub fn here(&self) -> Range<u32> {
+        self.roster.here()
+    }
+
+    /// Ranks on this machine.
+    pub fn crowd(&self) -> u32 {
+        match self.roster.is_single() {
+            true => self.launch.local_size,
+            false => self.cards.iter().map(|c| self.near(c, None)).sum(),
+        }
+    }
+
+    /// Ranks of a back end on this machine in processes before this one: those take its first devices.
+    pub fn before(&self, name: &str) -> u32 {
+        let earlier = &self.cards[..self.launch.rank as usize];
+        earlier.iter().map(|c| self.near(c, Some(name))).sum()
+    }
+
+    fn near(&self, card: &Card, name: Option<&str>) -> u32 {
+        let here = card.host == self.cards[self.launch.rank as usize].host;
+        if here { card.count(name) } else { 0 }
+    }
+
+    /// What every process says under a name, in their order, on all of them.
+    ///
+    /// # Errors
+    /// A process that has failed or does not come.
+    pub fn call(&self, what: &str, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let place = (self.launch.rank, self.launch.world);
+        Ok(Roster::call(&self.store, what, place, own, PREPARING)?)
     }
 
     /// The folder rank 0 writes to, once it is prepared: it goes first, so that files all ranks need are made once.
@@ -191,7 +278,7 @@ impl Processes {
         }
         let own = handshake::record(config);
         let all = self.gather("config", &own, PREPARING)?;
-        match handshake::differences(&all) {
+        match handshake::differences(&all, &self.roster) {
             None => Ok(()),
             Some(what) => Err(CliError::refused(
                 what,
@@ -212,7 +299,7 @@ impl Processes {
         Ok(self.store.get(what, Some(timeout))?)
     }
 
-    /// On rank 0 every rank's `value`, in rank order; nothing elsewhere.
+    /// On rank 0 every process's `value`, in their order; nothing elsewhere.
     ///
     /// # Errors
     /// A rank that has failed or does not come.
@@ -221,8 +308,11 @@ impl Processes {
             .set(&format!("{what}/{}", self.launch.rank), value)?;
         let mut all = vec![];
         if self.first() {
-            for rank in 0..self.launch.world {
-                all.push(self.store.get(&format!("{what}/{rank}"), Some(timeout))?);
+            for process in 0..self.launch.world {
+                all.push(
+                    self.store
+                        .get(&format!("{what}/{process}"), Some(timeout))?,
+                );
             }
         }
         Ok(all)
@@ -242,7 +332,7 @@ impl Processes {
         }
     }
 
-    /// Waits for every rank's ledger on rank 0.
+    /// Waits for every process's ledgers on rank 0.
     ///
     /// # Errors
     /// As [`Processes::gather`].
@@ -250,7 +340,7 @@ impl Processes {
         self.gather("ledger", own, TOGETHER)
     }
 
-    /// Has another rank failed? Asked after a failure of our own, which may be only the first thing we see of it.
+    /// Has a rank of another process failed? Asked after a failure of our own, which may be only the first thing we see of it.
     pub fn cause(&self) -> Option<PeerFailure> {
         let began = std::time::Instant::now();
         loop {
@@ -264,35 +354,35 @@ impl Processes {
         }
     }
 
-    /// When another rank has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
+    /// When another process has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
     /// left to say (nothing), and ends this process if it does not end by itself.
     pub fn watch(&self, tell: impl Fn(CliError) + Send + 'static) {
-        let rank = self.launch.rank;
+        let here = self.here();
         let board = self.board.clone();
         self.store.on_failure(move |f| {
-            let e = CliError::peer(rank, f, board.last_call(f.rank));
+            let e = CliError::peer(here.clone(), f, last_calls(&board, f));
             if !e.is_silent() {
                 eprintln!("error: {e}");
             }
             tell(CliError::Elsewhere { code: 1 });
-            let words = f.to_string();
+            let (whom, words) = (told(&here), f.to_string());
             // A thread that cannot start leaves the launcher to end us.
             let _ = std::thread::Builder::new()
                 .name("last resort".into())
                 .spawn(move || {
                     std::thread::sleep(GRACE);
-                    eprintln!("error: rank {rank} did not stop by itself: {words}");
+                    eprintln!("error: {whom} did not stop in time: {words}");
                     std::process::exit(1);
                 });
         });
     }
 
-    /// The end of the job on this rank: orderly, so that the launcher knows, or by telling the others what went wrong.
+    /// The end of the job in this process: orderly, so that the launcher knows, or by telling the others what went wrong.
     ///
     /// # Errors
-    /// What was given, as this rank says it.
+    /// What was given, as this process says it.
     pub fn end(self, result: Result<()>) -> Result<()> {
-        let rank = self.launch.rank;
+        let here = self.here();
         match (result, self.store.failure()) {
             (end @ (Ok(()) | Err(CliError::Stopped { .. } | CliError::Elsewhere { .. })), None) => {
                 self.store.farewell(TOGETHER)?;
@@ -306,7 +396,7 @@ impl Processes {
                 Err(CliError::Elsewhere { code })
             }
             (_, Some(f)) => {
-                let e = CliError::peer(rank, &f, self.board.last_call(f.rank));
+                let e = CliError::peer(here, &f, last_calls(&self.board, &f));
                 if e.is_silent() {
                     std::thread::sleep(LAST_WORDS);
                 }
@@ -314,15 +404,39 @@ impl Processes {
             }
             (Err(e), None) => {
                 // Said before the others know, since their end may be ours.
-                let words = e.to_string();
-                let e = CliError::on_rank(rank, e);
+                let (rank, words) = match &e {
+                    CliError::OnRank { rank, source } => (*rank, source.to_string()),
+                    e => (here.start, e.to_string()),
+                };
+                // What no rank has met by itself is of them all; the first process speaks for the job.
+                let of_all = here.len() > 1 && !self.first();
+                let e = match of_all && !matches!(e, CliError::OnRank { .. }) {
+                    true => CliError::Of {
+                        whom: told(&here),
+                        source: Box::new(e),
+                    },
+                    false => CliError::on_rank(rank, e),
+                };
                 if !e.is_silent() {
                     eprintln!("error: {e}");
                 }
-                self.store.report(&words);
+                self.store.report(rank, &words);
                 let code = e.exit_code();
                 Err(CliError::Elsewhere { code })
             }
         }
     }
+}
+
+/// Where the checker has seen the ranks of a failed process last.
+fn last_calls(board: &Board, f: &PeerFailure) -> Option<String> {
+    let one = |rank: u32| {
+        let call = board.last_call(rank)?;
+        Some(match f.ranks.len() {
+            1 => call,
+            _ => format!("rank {rank}: {call}"),
+        })
+    };
+    let all: Vec<String> = f.ranks.clone().filter_map(one).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }

@@ -5,7 +5,7 @@ use crate::args::BackendArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
 use crossweave_hal::{Board, Device, HostServices, Plugin};
-use crossweave_mesh::{IslandOrder, Islands};
+pub use crossweave_mesh::told;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -126,11 +126,18 @@ impl Crew {
         }
     }
 
-    /// Opens what `--ranks` names.
+    /// Opens what `--ranks` names. `first` is the first rank of this process, `board` where the ranks of all back ends check each other's
+    /// collectives, and `before` says how many ranks of a back end of this machine stand in processes before this one.
     ///
     /// # Errors
     /// A back end that cannot be used, with the ranks it was to compute; flags that say which back end a second time.
-    pub fn of_parts(parts: &[Part], args: &BackendArgs, host: &HostServices) -> Result<Crew> {
+    pub fn of_parts(
+        parts: &[Part],
+        args: &BackendArgs,
+        host: &HostServices,
+        (first, board): (u32, &Board),
+        before: impl Fn(&str) -> u32,
+    ) -> Result<Crew> {
         if args.plugin.is_some() || args.backend.is_some() {
             let flag = if args.plugin.is_some() {
                 "--plugin"
@@ -154,13 +161,12 @@ impl Crew {
         let mut crew = Crew {
             backends: vec![],
             seats: vec![],
-            first: 0,
+            first,
         };
-        // Ranks of all back ends check each other's collectives.
-        let board = Board::default();
         let mut keys: Vec<PathBuf> = vec![];
         for (part, p) in parts.iter().enumerate() {
-            let ranks = crew.seats.len() as u32..crew.seats.len() as u32 + p.count;
+            let start = crew.here().end;
+            let ranks = start..start + p.count;
             let key = match is_path(&p.name) {
                 true => Path::new(&p.name)
                     .canonicalize()
@@ -180,21 +186,20 @@ impl Crew {
                         Ok(plugin)
                     });
                     let plugin = plugin.map_err(|e| CliError::Of {
-                        whom: format!("{} ({})", told(ranks.clone()), p.name),
+                        whom: format!("{} ({})", told(&ranks), p.name),
                         source: Box::new(e),
                     })?;
                     keys.push(key);
-                    crew.backends
-                        .push((p.name.clone(), plugin.on_board(&board)));
+                    crew.backends.push((p.name.clone(), plugin.on_board(board)));
                     crew.backends.len() - 1
                 }
             };
             for _ in ranks {
-                let device = crew.seats.iter().filter(|s| s.backend == index).count() as u32;
+                let here = crew.seats.iter().filter(|s| s.backend == index).count() as u32;
                 crew.seats.push(Seat {
                     backend: index,
                     part,
-                    device,
+                    device: before(&p.name) + here,
                 });
             }
         }
@@ -228,6 +233,15 @@ impl Crew {
         backend::open_device(self.plugin(rank), self.seat(rank).device)
     }
 
+    /// The same beside the job: its collectives are on no record.
+    ///
+    /// # Errors
+    /// As [`Crew::device`].
+    pub fn device_apart(&self, rank: u32) -> Result<Device> {
+        let plugin = self.plugin(rank).on_board(&Board::default());
+        backend::open_device(&plugin, self.seat(rank).device)
+    }
+
     /// Each back end as `--ranks` named it, with its ranks.
     pub fn backends(&self) -> impl Iterator<Item = (&str, &Plugin, Vec<u32>)> {
         self.backends
@@ -244,9 +258,9 @@ impl Crew {
         self.backends.iter().any(|(_, p)| p.name() == "null")
     }
 
-    /// The islands of the job, where it has more than one and all its ranks are here: ranks of one back end whose collectives can be used
-    /// form one, any other rank is alone.
-    pub fn islands(&self, order: IslandOrder) -> Option<Islands> {
+    /// The island of each rank of this process, by numbers of this process: ranks of one back end whose collectives can be used form one,
+    /// any other rank is alone.
+    pub fn islands(&self) -> Vec<u32> {
         let ranks = |b: usize| self.seats.iter().filter(|s| s.backend == b).count() as u32;
         let own = |(b, (_, plugin)): (usize, &(String, Plugin))| {
             backend::carried(plugin, ranks(b)).is_none()
@@ -260,17 +274,7 @@ impl Crew {
                 alone
             }) as u32
         };
-        let of: Vec<u32> = self.seats.iter().enumerate().map(of).collect();
-        let several = of.iter().any(|k| *k != of[0]);
-        several.then(|| Islands::new(&of, order))
-    }
-}
-
-/// Ranks in words: `rank 3`, `ranks 0 to 2`.
-pub fn told(ranks: Range<u32>) -> String {
-    match ranks.len() {
-        1 => format!("rank {}", ranks.start),
-        _ => format!("ranks {} to {}", ranks.start, ranks.end.saturating_sub(1)),
+        self.seats.iter().enumerate().map(of).collect()
     }
 }
 
@@ -341,7 +345,7 @@ mod tests {
     fn runs_of_ranks_are_told_shortly() {
         assert_eq!(listed(&[0, 1, 2, 4, 6, 7]), "0-2, 4, 6-7");
         assert_eq!(
-            (told(2..3), told(0..2)),
+            (told(&(2..3)), told(&(0..2))),
             ("rank 2".into(), "ranks 0 to 1".into())
         );
     }

@@ -1,5 +1,6 @@
 //! Where the processes of a job check each other: those of one host share memory, whose place they agree on through the job's store.
 
+use crate::roster::Roster;
 use crate::store::JobStore;
 use crossweave_hal::{Board, KvStore, Result};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -9,19 +10,13 @@ use std::time::Duration;
 /// Shared memory as a file system.
 const SHARED: &str = "/dev/shm";
 
-/// The checker's board of this process, rank `rank` of `world`, with the ranks of the same `host` on it. Every process calls this. A host
-/// without shared memory, and ranks of other hosts, are not compared: there a rank that does not come is named at the timeout.
+/// The checker's board of this process, with the ranks of the same `host` on it. Every process calls this. A host without shared memory,
+/// and ranks of other hosts, are not compared: there a rank that does not come is named at the timeout.
 ///
 /// # Errors
-/// A rank that does not come within `timeout`.
-pub fn seats(
-    store: &JobStore,
-    rank: u32,
-    world: u32,
-    host: &str,
-    timeout: Duration,
-) -> Result<Board> {
-    seats_in(Path::new(SHARED), store, rank, world, host, timeout)
+/// A process that does not come within `timeout`.
+pub fn seats(store: &JobStore, roster: &Roster, host: &str, timeout: Duration) -> Result<Board> {
+    seats_in(Path::new(SHARED), store, roster, host, timeout)
 }
 
 /// The same in a folder of the caller's choice.
@@ -31,20 +26,20 @@ pub fn seats(
 pub fn seats_in(
     shared: &Path,
     store: &JobStore,
-    rank: u32,
-    world: u32,
+    roster: &Roster,
     host: &str,
     timeout: Duration,
 ) -> Result<Board> {
-    if rank == 0 {
+    let me = roster.process();
+    if me == 0 {
         let name = RandomState::new().build_hasher().finish();
         store.set("checker", format!("crossweave-{name:016x}").as_bytes())?;
     }
     let name = store.get("checker", Some(timeout))?;
     let name = String::from_utf8_lossy(&name).into_owned();
-    store.set(&format!("checker/host/{rank}"), host.as_bytes())?;
+    store.set(&format!("checker/host/{me}"), host.as_bytes())?;
     let mut near = vec![];
-    for other in 0..world {
+    for other in 0..roster.processes() {
         let theirs = store.get(&format!("checker/host/{other}"), Some(timeout))?;
         if theirs == host.as_bytes() {
             near.push(other);
@@ -52,20 +47,20 @@ pub fn seats_in(
     }
     let folder = Folder(shared.join(name));
     // Whoever finds no room says so; the others go on without it.
-    let own = Board::in_folder(&folder.0, rank);
+    let own = Board::in_folder(&folder.0, roster.here());
     let sits: &[u8] = if own.is_ok() { b"1" } else { b"0" };
-    store.set(&format!("checker/seat/{rank}"), sits)?;
+    store.set(&format!("checker/seat/{me}"), sits)?;
     let mut seated = vec![];
     for other in &near {
         let there = store.get(&format!("checker/seat/{other}"), Some(timeout))?;
         if there == b"1" {
-            seated.push(*other);
+            seated.extend(roster.of(*other));
         }
     }
     let board = own.unwrap_or_default();
     let met = board.meet(&seated);
     // The first of a host takes the names away once all have opened them: nothing stays behind, however the job ends.
-    store.set(&format!("checker/met/{rank}"), b"")?;
+    store.set(&format!("checker/met/{me}"), b"")?;
     for other in &near {
         store.get(&format!("checker/met/{other}"), Some(timeout))?;
     }

@@ -1,11 +1,15 @@
 //! The key-value store of a job of several processes: rank 0 keeps it, the others reach it over TCP. It carries ids, addresses and words
 //! of a few bytes, never data, and it is how the processes learn that one of them has died: a connection that ends without a farewell is a
 //! death, whatever the cause, and the system reports it at once.
+//!
+//! A process is known here by its number among the processes; which ranks of the job that is, for words about failures, the roster says.
 
+use crate::roster::{Roster, told};
 use crossweave_hal::{Code, Error, KvStore, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,31 +23,39 @@ const ARRIVAL: Duration = Duration::from_secs(5);
 /// Why a job ends before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerFailure {
-    /// The rank.
-    pub rank: u32,
+    /// The process.
+    pub process: u32,
+    /// The rank of it that failed, or all its ranks where it died.
+    pub ranks: Range<u32>,
     /// Its own words; `None` when it died without any.
     pub message: Option<String>,
 }
 
 impl PeerFailure {
-    /// What the server tells the ranks.
+    /// What the server tells the processes.
     fn notice(&self) -> Message {
         let (kind, text) = match &self.message {
             Some(m) => (kind::FAIL, m.as_str()),
             None => (kind::DEAD, ""),
         };
-        Message::new(kind, self.rank.into(), "", text.as_bytes())
+        let number = pair(self.process, self.ranks.start);
+        Message::new(kind, number, "", text.as_bytes())
     }
+}
+
+/// Two numbers in the place of one.
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
 }
 
 impl std::fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let who = told(&self.ranks);
         match &self.message {
-            Some(m) => write!(f, "rank {} failed: {m}", self.rank),
+            Some(m) => write!(f, "{who} failed: {m}"),
             None => write!(
                 f,
-                "rank {} died without a word (killed, crashed, or its machine is gone)",
-                self.rank
+                "{who} died without a word (killed, crashed, or its machine is gone)"
             ),
         }
     }
@@ -129,6 +141,26 @@ struct State {
     answers: HashMap<u64, Vec<u8>>,
     failure: Option<PeerFailure>,
     ending: bool,
+    /// Which ranks the processes are; until it is said each is one.
+    roster: Option<Roster>,
+}
+
+impl State {
+    fn ranks_of(&self, process: u32) -> Range<u32> {
+        match &self.roster {
+            Some(r) => r.of(process),
+            None => process..process + 1,
+        }
+    }
+
+    /// A process that ended without a farewell.
+    fn death(&self, process: u32) -> PeerFailure {
+        PeerFailure {
+            process,
+            ranks: self.ranks_of(process),
+            message: None,
+        }
+    }
 }
 
 struct Shared {
@@ -178,7 +210,7 @@ impl Shared {
         if self.rank == 0 {
             let message = f.notice();
             for (rank, link) in links {
-                if rank != f.rank {
+                if rank != f.process {
                     // Who cannot be reached is dead itself.
                     let _ = send(&link, &message);
                 }
@@ -249,7 +281,8 @@ impl Shared {
                     self.changed.notify_all();
                 }
                 kind::FAIL => self.fail(PeerFailure {
-                    rank,
+                    process: rank,
+                    ranks: m.number as u32..m.number as u32 + 1,
                     message: Some(String::from_utf8_lossy(&m.value).into_owned()),
                 }),
                 kind::BYE => {
@@ -259,12 +292,11 @@ impl Shared {
                 _ => break,
             }
         }
-        let gone = self.lock().gone.contains(&rank);
+        let st = self.lock();
+        let (gone, death) = (st.gone.contains(&rank), st.death(rank));
+        drop(st);
         if !gone {
-            self.fail(PeerFailure {
-                rank,
-                message: None,
-            });
+            self.fail(death);
         }
     }
 
@@ -287,18 +319,23 @@ impl Shared {
                         let _ = send(&link, &Message::new(kind::ACK, m.number, "", &[]));
                     }
                 }
-                kind::FAIL | kind::DEAD => self.fail(PeerFailure {
-                    rank: m.number as u32,
-                    message: (m.kind == kind::FAIL)
-                        .then(|| String::from_utf8_lossy(&m.value).into_owned()),
-                }),
+                kind::FAIL => {
+                    let rank = (m.number >> 32) as u32;
+                    self.fail(PeerFailure {
+                        process: m.number as u32,
+                        ranks: rank..rank + 1,
+                        message: Some(String::from_utf8_lossy(&m.value).into_owned()),
+                    });
+                }
+                kind::DEAD => {
+                    let death = self.lock().death(m.number as u32);
+                    self.fail(death);
+                }
                 _ => break,
             }
         }
-        self.fail(PeerFailure {
-            rank: 0,
-            message: None,
-        });
+        let death = self.lock().death(0);
+        self.fail(death);
     }
 }
 
@@ -413,8 +450,13 @@ impl JobStore {
         })
     }
 
-    /// Tells every rank that this one has failed, and why.
-    pub fn report(&self, message: &str) {
+    /// From now on failures are told by these ranks.
+    pub fn know(&self, roster: &Roster) {
+        self.0.lock().roster = Some(roster.clone());
+    }
+
+    /// Tells every process that rank `rank` of this one has failed, and why.
+    pub fn report(&self, rank: u32, message: &str) {
         if self.0.rank == 0 {
             // Who comes too late would find nobody and think rank 0 dead.
             let others = self.0.world as usize - 1;
@@ -422,7 +464,8 @@ impl JobStore {
                 (st.links.len() >= others).then_some(())
             });
             self.0.fail(PeerFailure {
-                rank: 0,
+                process: 0,
+                ranks: rank..rank + 1,
                 message: Some(message.into()),
             });
             // The words are on their way before the connections end.
@@ -435,7 +478,8 @@ impl JobStore {
             st.links.get(&0).cloned()
         };
         if let Some(link) = link {
-            let _ = send(&link, &Message::new(kind::FAIL, 0, "", message.as_bytes()));
+            let words = Message::new(kind::FAIL, rank.into(), "", message.as_bytes());
+            let _ = send(&link, &words);
         }
     }
 
@@ -479,7 +523,7 @@ impl JobStore {
             if let Some(f) = &st.failure {
                 let e = Error::new(Code::Aborted, "store", format!("waiting for {what}: {f}"));
                 return Err(Error {
-                    peer: Some(f.rank),
+                    peer: Some(f.ranks.start),
                     ..e
                 });
             }

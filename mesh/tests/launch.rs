@@ -1,8 +1,9 @@
 //! What launchers say, and the store through which their processes meet.
 
 use crossweave_hal::{Code, KvStore};
-use crossweave_mesh::{JobStore, Launch, Launcher, detect};
-use std::net::TcpListener;
+use crossweave_mesh::{JobStore, Launch, Launcher, Roster, detect};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -159,7 +160,7 @@ fn a_failure_reaches_the_others_with_its_words() {
         let tell = tell.clone();
         s.on_failure(move |f| tell.send(f.to_string()).unwrap());
     }
-    all[1].report("disk full");
+    all[1].report(1, "disk full");
     for _ in 0..2 {
         assert_eq!(told.recv_timeout(SOON).unwrap(), "rank 1 failed: disk full");
     }
@@ -169,29 +170,67 @@ fn a_failure_reaches_the_others_with_its_words() {
 
 #[test]
 fn a_connection_that_ends_without_a_farewell_is_a_death() {
-    use std::io::Write;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let zero = JobStore::serve(listener, 3, b"secret").unwrap();
     // A stranger may come and go.
-    drop(std::net::TcpStream::connect(address).unwrap());
+    drop(TcpStream::connect(address).unwrap());
     let one = JobStore::connect(&address.to_string(), 1, 3, b"secret", SOON).unwrap();
     one.set("here", b"").unwrap();
     zero.get("here", Some(SOON)).unwrap();
-    // Rank 2 says hello, byte by byte as the protocol has it, and dies.
-    let mut two = std::net::TcpStream::connect(address).unwrap();
-    let mut hello = vec![1];
-    hello.extend(2u64.to_le_bytes());
-    hello.extend(0u32.to_le_bytes());
-    hello.extend(6u32.to_le_bytes());
-    hello.extend(b"secret");
-    two.write_all(&hello).unwrap();
     let began = Instant::now();
-    drop(two);
+    drop(third(address));
     for s in [&zero, &one] {
         let e = s.get("never", Some(SOON)).unwrap_err();
         assert_eq!((e.code, e.peer), (Code::Aborted, Some(2)), "{e}");
         assert!(e.message.contains("rank 2 died"), "{e}");
     }
     assert!(began.elapsed() < SOON);
+}
+
+#[test]
+fn failures_are_told_by_the_ranks_of_their_process() {
+    let counts = [2, 3, 2];
+    let know = |process: u32, s: &JobStore| s.know(&Roster::new(process, &counts));
+    for (failing, rank) in [(1u32, 3), (0, 1)] {
+        let all = job(3);
+        let (tell, told) = channel();
+        for (p, s) in (0..).zip(&all) {
+            know(p, s);
+            let tell = tell.clone();
+            // Who fails itself is told nothing, or its own words.
+            s.on_failure(move |f| drop(tell.send(f.clone())));
+        }
+        all[failing as usize].report(rank, "disk full");
+        for _ in 0..2 {
+            let f = told.recv_timeout(SOON).unwrap();
+            assert_eq!((f.process, f.ranks.clone()), (failing, rank..rank + 1));
+            assert_eq!(f.to_string(), format!("rank {rank} failed: disk full"));
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let zero = JobStore::serve(listener, 3, b"secret").unwrap();
+    let one = JobStore::connect(&address.to_string(), 1, 3, b"secret", SOON).unwrap();
+    one.set("here", b"").unwrap();
+    zero.get("here", Some(SOON)).unwrap();
+    (know(0, &zero), know(1, &one));
+    drop(third(address));
+    for s in [&zero, &one] {
+        let e = s.get("never", Some(SOON)).unwrap_err();
+        assert_eq!((e.code, e.peer), (Code::Aborted, Some(5)), "{e}");
+        assert!(e.message.contains("ranks 5 to 6 died"), "{e}");
+    }
+}
+
+/// Process 2 says hello, byte by byte as the protocol has it.
+fn third(address: SocketAddr) -> TcpStream {
+    let mut two = TcpStream::connect(address).unwrap();
+    let mut hello = vec![1];
+    hello.extend(2u64.to_le_bytes());
+    hello.extend(0u32.to_le_bytes());
+    hello.extend(6u32.to_le_bytes());
+    hello.extend(b"secret");
+    two.write_all(&hello).unwrap();
+    two
 }

@@ -11,7 +11,7 @@ use crossweave_hal::{
     Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
 };
 use crossweave_mesh::{
-    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Topology, detect, meet, seats,
+    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Roster, Topology, detect, meet, seats,
 };
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -255,7 +255,8 @@ fn process(p: Program, family: &str) {
     let carrier = Carrier::open(&mpi).expect("MPI carries");
     let store = meet(&carrier, &place, "localhost", MEETING).expect("the processes meet");
     late.bind(store.clone());
-    let board = seats(&store, place.rank, place.world, "localhost", MEETING).expect("a board");
+    let roster = Roster::single(place.rank, place.world);
+    let board = seats(&store, &roster, "localhost", MEETING).expect("a board");
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
     let plugin = Plugin::new(raw).on_board(&board);
     let rank = place.rank;
@@ -294,7 +295,7 @@ fn process(p: Program, family: &str) {
         let last = waits.lock().expect("nobody panics here")[rank as usize];
         println!("{TOOK}{}", last.elapsed().as_micros());
         println!("{SAYS}{words}");
-        store.report(&words);
+        store.report(rank, &words);
     }
     let well = matches!(end, End::Well) && all_well(&store, &place).is_ok();
     if well {

@@ -8,7 +8,7 @@ use crossweave_hal::{
     Board, Bootstrap, Buffer, Carrier, Collective, CommOptions, Communicator, DType, Device,
     HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
-use crossweave_mesh::{JobStore, LateStore, Launch, detect, meet, seats_in};
+use crossweave_mesh::{JobStore, LateStore, Launch, Roster, detect, meet, seats_in};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -118,7 +118,8 @@ impl Rank {
         late.bind(store.clone());
         let shared = std::env::var_os(SHARED).unwrap();
         let (rank, world) = (launch.rank, launch.world);
-        let board = seats_in(Path::new(&shared), &store, rank, world, "localhost", SOON).unwrap();
+        let roster = Roster::single(rank, world);
+        let board = seats_in(Path::new(&shared), &store, &roster, "localhost", SOON).unwrap();
         let host = HostServices::builder().config("cpu.threads", "1").build();
         let cpu = Plugin::new(RawPlugin::from_static::<CpuBackend>(&host).unwrap());
         let device = cpu.on_board(&board).open(0).unwrap();
@@ -246,7 +247,7 @@ fn killed(r: &Rank) -> Result<()> {
     let mut c = r.group("dp");
     let board = r.board.clone();
     r.store
-        .on_failure(move |f| println!("told: {f}; {}", board.last_call(f.rank).unwrap()));
+        .on_failure(move |f| println!("told: {f}; {}", board.last_call(f.ranks.start).unwrap()));
     r.all_reduce(&mut c, "grad")?; // killed
     r.sync()?;
     if r.rank() == 1 {

@@ -459,6 +459,47 @@ fn same_bits(r: Rank) {
     r.end();
 }
 
+/// Several ranks in each process, as threads: process `p` of `n` has `p + 1` of them.
+fn crowds(r: Rank) {
+    let (p, n) = (r.launch.rank, r.launch.world);
+    let (first, world) = (p * (p + 1) / 2, n * (n + 1) / 2);
+    let out = std::env::var(OUT).unwrap();
+    std::thread::scope(|scope| {
+        for rank in first..=first + p {
+            let (r, out) = (&r, &out);
+            scope.spawn(move || {
+                let device = r.device();
+                device.set_rank(rank);
+                let options = |name: &str| CommOptions {
+                    name: name.into(),
+                    timeout: Some(SOON),
+                };
+                let all = Communicator::new(&device, r, rank, world, &options("dp")).unwrap();
+                // A group of its own with each neighbour, in the same process or another, while the others compute theirs.
+                let (low, index) = (rank & !1, rank & 1);
+                if low + 1 < world {
+                    let scope = format!("pair.{low}");
+                    let pair = options("pair");
+                    let mut pair =
+                        Communicator::in_scope(&device, r, &scope, index, 2, &pair).unwrap();
+                    let s = device.stream("pair", 0).unwrap();
+                    let x = device.alloc_state(4, Tag::Staging).unwrap();
+                    s.fill(x.all(), u64::from((rank as f32).to_bits()), 4)
+                        .unwrap();
+                    pair.all_reduce(&s, x.all(), DType::F32, Reduce::Sum, "t")
+                        .unwrap();
+                    let mut sum = [0; 4];
+                    s.read(x.all(), &mut sum).unwrap();
+                    assert_eq!(f32::from_le_bytes(sum), (2 * low + 1) as f32);
+                }
+                let got = program(&device, all).join("\n");
+                std::fs::write(Path::new(out).join(rank.to_string()), got).unwrap();
+            });
+        }
+    });
+    r.end();
+}
+
 /// Two groups of one world, and two communicators used from two streams at once.
 fn groups(r: Rank) {
     let device = r.device();
@@ -576,7 +617,7 @@ fn wrong(r: Rank, scene: &str) {
         {
             std::thread::sleep(Duration::from_millis(5));
         }
-        r.store.report("it saw a failure");
+        r.store.report(r.launch.rank, "it saw a failure");
     }
     // Who has seen nothing stays, so that it is no second death.
     while end.is_ok() && r.store.failure().is_none() && began.elapsed() < Duration::from_secs(15) {
@@ -597,7 +638,21 @@ fn worker() {
     match scene.as_str() {
         "same_bits" => same_bits(r),
         "groups" => groups(r),
+        "crowds" => crowds(r),
         other => wrong(r, other),
+    }
+}
+
+/// Every rank of a scene has seen what `want` has.
+fn as_in_process(family: &str, want: &[Vec<String>], out: &Path) {
+    let n = want.len();
+    for (rank, want) in want.iter().enumerate() {
+        let got = std::fs::read_to_string(out.join(rank.to_string())).unwrap();
+        let got: Vec<&str> = got.lines().collect();
+        let differ = got.iter().zip(want).find(|(g, w)| **g != w.as_str());
+        assert!(differ.is_none(), "{family}, rank {rank} of {n}: {differ:?}");
+        assert_eq!(got.len(), want.len(), "{family}, rank {rank} of {n}");
+        assert!(got.len() > 300);
     }
 }
 
@@ -610,14 +665,21 @@ fn every_collective_has_the_bits_of_the_in_process_ones() {
             let out = tempfile::tempdir().unwrap();
             let o = launch(family, n, "same_bits", out.path());
             assert!(o.status.success(), "{family} {n}: {}", text(&o));
-            for (rank, want) in want.iter().enumerate() {
-                let got = std::fs::read_to_string(out.path().join(rank.to_string())).unwrap();
-                let got: Vec<&str> = got.lines().collect();
-                let differ = got.iter().zip(want).find(|(g, w)| **g != w.as_str());
-                assert!(differ.is_none(), "{family}, rank {rank} of {n}: {differ:?}");
-                assert_eq!(got.len(), want.len(), "{family}, rank {rank} of {n}");
-                assert!(got.len() > 300);
-            }
+            as_in_process(family, &want, out.path());
+        }
+    }
+}
+
+#[test]
+fn threads_of_several_processes_have_the_bits_of_threads_of_one() {
+    let families = families();
+    for n in [2, 3] {
+        let want = in_process(n * (n + 1) / 2);
+        for family in &families {
+            let out = tempfile::tempdir().unwrap();
+            let o = launch(family, n, "crowds", out.path());
+            assert!(o.status.success(), "{family} {n}: {}", text(&o));
+            as_in_process(family, &want, out.path());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Communicators: ranks find each other through the host's store, launches run in the order they were made, and the first failure ends
-//! the communicator.
+//! the communicator. Ranks may be threads of one process: see `channel`.
 
+use crate::channel::{self, Channels, Peer};
 use crate::flight;
-use crate::library::{CommHandle, Mpi};
+use crate::library::Mpi;
 use crate::memory::Mem;
 use crate::plan::{self, Planned};
 use crate::run;
@@ -11,6 +12,7 @@ use crate::{Device, MpiBackend};
 use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Host, Result, Support, fail,
 };
+use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,14 +34,14 @@ pub struct Comm(Arc<Member>);
 /// Kept alive by the handle and by every launch still queued.
 pub(crate) struct Member {
     pub(crate) mpi: Arc<dyn Mpi>,
-    pub(crate) handle: CommHandle,
-    /// The handle is ours to free.
-    made: bool,
+    pub(crate) channels: Arc<Channels>,
+    /// The first channel of its own; the world's are never given back.
+    own: Option<u32>,
+    /// How it reaches each rank.
+    pub(crate) peers: Vec<Peer>,
     pub(crate) host: Host,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
-    /// Its ranks in the world.
-    world: Vec<u32>,
     pub(crate) name: String,
     /// Of its keys in the host's store.
     pub(crate) prefix: String,
@@ -131,10 +133,159 @@ impl Drop for Member {
         if lock(&self.failure).is_some() || self.aborted.load(SeqCst) {
             // A late message may still write there.
             std::mem::forget(std::mem::take(&mut *lock(&self.scratch)));
-        } else if self.made {
-            self.mpi.free(self.handle);
+        } else if let Some(own) = self.own {
+            // After a failure a late message may still come there.
+            self.channels.free(own);
         }
     }
+}
+
+/// Channels of a communicator that is being made.
+struct Own<'a> {
+    channels: &'a Channels,
+    first: u32,
+}
+
+impl<'a> Own<'a> {
+    fn take(channels: &'a Channels, len: u32) -> Result<Own<'a>> {
+        let first = channels.take(len)?;
+        Ok(Own { channels, first })
+    }
+    /// It has been made.
+    fn keep(self) -> u32 {
+        let first = self.first;
+        std::mem::forget(self);
+        first
+    }
+}
+
+impl Drop for Own<'_> {
+    fn drop(&mut self) {
+        self.channels.free(self.first);
+    }
+}
+
+/// A member on its way into a communicator.
+struct Join<'a> {
+    b: &'a MpiBackend,
+    d: &'a Device,
+    cfg: &'a CommConfig,
+    prefix: &'a str,
+    timeout: Duration,
+}
+
+impl Join<'_> {
+    /// Every member's number.
+    fn exchange<T: Word>(&self, what: &str, own: T) -> Result<Vec<T>> {
+        let key = |r: u32| format!("{}{what}/{r}", self.prefix);
+        self.b.host.kv_set(&key(self.cfg.rank), &own.bytes())?;
+        let mut all = vec![];
+        for r in 0..self.cfg.nranks {
+            if r == self.cfg.rank {
+                all.push(own);
+                continue;
+            }
+            let got = self.b.host.kv_get(&key(r), self.timeout).map_err(|e| {
+                let why = format!(
+                    "communicator {}: rank {r} has not joined within {:?}: {}",
+                    self.cfg.name, self.timeout, e.message
+                );
+                Error::new(e.code, why).peer(r)
+            })?;
+            all.push(T::read(&got).ok_or_else(|| {
+                let why = format!(
+                    "communicator {}: rank {r} says {} bytes of {what} where {} are said: it is another version of this plugin",
+                    self.cfg.name,
+                    got.len(),
+                    size_of::<T>()
+                );
+                Error::new(Code::Comm, why).peer(r)
+            })?);
+        }
+        Ok(all)
+    }
+
+    /// Every member's process, by MPI's number.
+    fn processes(&self) -> Result<Vec<u32>> {
+        let (process, processes) = self.d.mpi.world();
+        let name = self.d.process;
+        let all = self.exchange("process", u128::from(name) << 32 | u128::from(process))?;
+        let at: Vec<u32> = all.iter().map(|p| *p as u32).collect();
+        if let Some(bad) = at.iter().find(|p| **p >= processes) {
+            return fail(
+                Code::Comm,
+                format!(
+                    "communicator {}: a member says it is rank {bad} of the {processes} MPI ranks; are two jobs sharing one store?",
+                    self.cfg.name
+                ),
+            );
+        }
+        // Members of one process share its number; other processes must not have it.
+        let twice = (1..at.len()).find(|r| (0..*r).any(|s| at[s] == at[*r] && all[s] != all[*r]));
+        if let Some(r) = twice {
+            return fail(
+                Code::Comm,
+                format!(
+                    "communicator {}: rank {r} and one before it are both rank {} of the {processes} {} knows: the processes are not one MPI \
+                     job; start them together, by mpirun or srun",
+                    self.cfg.name,
+                    at[r],
+                    self.d.mpi.version()
+                ),
+            );
+        }
+        Ok(at)
+    }
+}
+
+/// What members tell each other through the store.
+trait Word: Copy {
+    fn bytes(self) -> Vec<u8>;
+    fn read(bytes: &[u8]) -> Option<Self>;
+}
+impl Word for u32 {
+    fn bytes(self) -> Vec<u8> {
+        self.to_le_bytes().into()
+    }
+    fn read(bytes: &[u8]) -> Option<u32> {
+        bytes.try_into().ok().map(u32::from_le_bytes)
+    }
+}
+impl Word for u128 {
+    fn bytes(self) -> Vec<u8> {
+        self.to_le_bytes().into()
+    }
+    fn read(bytes: &[u8]) -> Option<u128> {
+        bytes.try_into().ok().map(u128::from_le_bytes)
+    }
+}
+
+/// Every rank of `ranks` gets the others' entries of `all` by messages, in the `nth` split of a communicator.
+fn go_round<T: Send>(
+    m: &Member,
+    nth: u64,
+    what: &'static str,
+    ranks: &[usize],
+    all: &mut Vec<T>,
+) -> Result<()> {
+    let what = flight::What::Split(nth, what);
+    let mut f = flight::Flight::new(m, what, Some(u64::MAX - nth));
+    let at = all.as_mut_ptr();
+    let (me, bytes) = (m.rank as usize, size_of::<T>());
+    let mut post = || {
+        for r in ranks.iter().copied().filter(|r| *r != me) {
+            // SAFETY: entries of plain words, in a vector that lives until the flight has landed, or for ever where it fails.
+            unsafe {
+                f.recv(r, at.add(r).cast(), bytes)?;
+                f.send(r, at.add(me).cast_const().cast(), bytes)?;
+            }
+        }
+        f.land()
+    };
+    post().inspect_err(|e| {
+        std::mem::forget(std::mem::take(all));
+        lock(&m.failure).get_or_insert(e.clone().sticky());
+    })
 }
 
 /// The collectives of this backend.
@@ -152,14 +303,20 @@ impl Collectives<MpiBackend> for MpiCollectives {
 
     fn init(b: &MpiBackend, d: &Device, id: &[u8], cfg: CommConfig) -> Result<Comm> {
         let mpi = d.mpi.clone();
-        let (rank, ranks) = mpi.world();
+        let (process, processes) = mpi.world();
         let timeout = cfg.timeout.unwrap_or(TIMEOUT);
-        let (handle, world, made) = if cfg.name == WORLD {
-            if (rank, ranks) != (cfg.rank, cfg.nranks) {
+        // Of this communicator alone: others of its name may have left their keys in the store.
+        let mut prefix = cfg.kv_prefix.clone();
+        for b in id {
+            let _ = write!(prefix, "{b:02x}");
+        }
+        prefix.push('/');
+        let (peers, own) = if cfg.name == WORLD {
+            if (process, processes) != (cfg.rank, cfg.nranks) {
                 return fail(
                     Code::Comm,
                     format!(
-                        "this process is rank {} of {} for its launcher and rank {rank} of {ranks} for {}: the launcher belongs to \
+                        "this process is rank {} of {} for its launcher and rank {process} of {processes} for {}: the launcher belongs to \
                          another MPI; start with the mpirun of the library that is loaded, or name the other library's file in \
                          CROSSWEAVE_MPI_LIBRARY",
                         cfg.rank,
@@ -168,63 +325,37 @@ impl Collectives<MpiBackend> for MpiCollectives {
                     ),
                 );
             }
-            (mpi.world_comm(), (0..ranks).collect(), false)
+            let all: Vec<u32> = (0..processes).collect();
+            let first = vec![0; all.len()];
+            (channel::peers(&all, &first, process as usize), None)
         } else {
-            let key = |r: u32| format!("{}world/{r}", cfg.kv_prefix);
-            b.host.kv_set(&key(cfg.rank), &rank.to_le_bytes())?;
-            let mut world = vec![];
-            for r in 0..cfg.nranks {
-                let got = b.host.kv_get(&key(r), timeout).map_err(|e| {
-                    let why = format!(
-                        "communicator {}: rank {r} has not joined within {timeout:?}: {}",
-                        cfg.name, e.message
-                    );
-                    Error::new(e.code, why).peer(r)
-                })?;
-                let bytes: Option<[u8; 4]> = got.as_slice().try_into().ok();
-                world.push(bytes.map(u32::from_le_bytes).unwrap_or(u32::MAX));
-            }
-            if let Some(bad) = world.iter().find(|w| **w >= ranks) {
-                return fail(
-                    Code::Comm,
-                    format!(
-                        "communicator {}: a member says it is rank {bad} of the {ranks} MPI ranks; are two jobs sharing one store?",
-                        cfg.name
-                    ),
-                );
-            }
-            let twice = (1..world.len()).find(|r| world[..*r].contains(&world[*r]));
-            if let Some(r) = twice {
-                return fail(
-                    Code::Comm,
-                    format!(
-                        "communicator {}: rank {r} and one before it are both rank {} of the {ranks} {} knows: the processes are not one MPI \
-                         job; start them together, by mpirun or srun",
-                        cfg.name,
-                        world[r],
-                        mpi.version()
-                    ),
-                );
-            }
-            let tag = id
-                .iter()
-                .fold(0u32, |h, b| h.wrapping_mul(31) + u32::from(*b))
-                % 0x7fff;
-            (mpi.group(&world, tag as i32)?, world, true)
+            let join = Join {
+                b,
+                d,
+                cfg: &cfg,
+                prefix: &prefix,
+                timeout,
+            };
+            let at = join.processes()?;
+            let (_, places) = channel::places(&at);
+            let own = Own::take(&d.channels, places)?;
+            let first = join.exchange("heard", own.first)?;
+            let peers = channel::peers(&at, &first, cfg.rank as usize);
+            (peers, Some(own.keep()))
         };
         Ok(Comm(Arc::new(Member {
             mpi,
-            handle,
-            made,
+            channels: d.channels.clone(),
+            own,
+            peers,
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
-            world,
             name: match cfg.name.is_empty() {
                 true => "(unnamed)".into(),
                 false => cfg.name,
             },
-            prefix: cfg.kv_prefix,
+            prefix,
             timeout,
             aborted: AtomicBool::new(false),
             abandoned: Mutex::default(),
@@ -252,21 +383,8 @@ impl Collectives<MpiBackend> for MpiCollectives {
         let n = m.ranks as usize;
         let mut all = vec![[-1i32, 0]; n];
         all[m.rank as usize] = [color.unwrap_or(-1), key];
-        let what = flight::What::Split(nth);
-        let mut f = flight::Flight::new(m, what, Some(u64::MAX - nth));
-        for r in (0..n).filter(|r| *r != m.rank as usize) {
-            // SAFETY: `all` lives until the flight has landed; a failed split ends the communicator.
-            unsafe {
-                let at = all.as_mut_ptr();
-                f.recv(r, at.add(r).cast(), 8)?;
-                f.send(r, at.add(m.rank as usize).cast(), 8)?;
-            }
-        }
-        if let Err(e) = f.land() {
-            std::mem::forget(all);
-            lock(&m.failure).get_or_insert(e.clone().sticky());
-            return Err(e);
-        }
+        let everybody: Vec<usize> = (0..n).collect();
+        go_round(m, nth, "colour and key", &everybody, &mut all)?;
         let Some(color) = color else {
             return Ok(None);
         };
@@ -284,16 +402,21 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 ),
             );
         }
-        let world: Vec<u32> = members.iter().map(|r| m.world[*r]).collect();
-        let tag = (nth.wrapping_mul(1031) + color as u64 * 7) % 0x7fff;
+        let at: Vec<u32> = members.iter().map(|r| m.peers[*r].process).collect();
+        let (_, places) = channel::places(&at);
+        let own = Own::take(&m.channels, places)?;
+        let mut first = vec![[0u32]; n];
+        first[m.rank as usize] = [own.first];
+        go_round(m, nth, "channels", &members, &mut first)?;
+        let first: Vec<u32> = members.iter().map(|r| first[*r][0]).collect();
         Ok(Some(Comm(Arc::new(Member {
             mpi: m.mpi.clone(),
-            handle: m.mpi.group(&world, tag as i32)?,
-            made: true,
+            channels: m.channels.clone(),
+            own: Some(own.keep()),
+            peers: channel::peers(&at, &first, cfg.rank as usize),
             host: b.host,
             rank: cfg.rank,
             ranks: cfg.nranks,
-            world,
             name: cfg.name,
             prefix: format!("{}split{nth}.{color}/", m.prefix),
             timeout: cfg.timeout.unwrap_or(m.timeout),

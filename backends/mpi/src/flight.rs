@@ -1,6 +1,7 @@
 //! Messages under way, and the patience with which they are waited for: polled without blocking, given up on an abort, on a dead peer, at
 //! the timeout, or as soon as a peer is known to be somewhere else. Whoever is missing is named.
 
+use crate::channel::{FIRST, MESSAGE};
 use crate::comm::Member;
 use crate::library::Request;
 use crate::plan::Planned;
@@ -28,14 +29,15 @@ struct Pending {
 #[derive(Clone, Copy)]
 pub(crate) enum What<'a> {
     Collective(&'a Planned),
-    Split(u64),
+    /// A split, by its number, and what goes round.
+    Split(u64, &'static str),
 }
 
 impl What<'_> {
     fn words(&self) -> [u64; 5] {
         match self {
             What::Collective(p) => p.words(),
-            What::Split(nth) => [u64::MAX, *nth, 0, 0, 0],
+            What::Split(nth, of) => [u64::MAX, *nth, of.len() as u64, 0, 0],
         }
     }
 }
@@ -44,7 +46,7 @@ impl std::fmt::Display for What<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             What::Collective(p) => f.write_str(&p.what()),
-            What::Split(nth) => write!(f, "split {nth}"),
+            What::Split(nth, of) => write!(f, "split {nth} ({of})"),
         }
     }
 }
@@ -55,7 +57,8 @@ pub(crate) struct Flight<'a> {
     what: What<'a>,
     /// Number of the collective on its communicator; `None` for sends and receives, which only two ranks count.
     number: Option<u64>,
-    tag: i32,
+    /// What of its tags says so.
+    mark: u32,
     /// Of the wait, once it is one in earnest.
     began: Option<Instant>,
     pending: Vec<Pending>,
@@ -63,20 +66,21 @@ pub(crate) struct Flight<'a> {
 
 impl<'a> Flight<'a> {
     pub(crate) fn new(member: &'a Member, what: What<'a>, number: Option<u64>) -> Flight<'a> {
-        let tag = match number {
+        let mark = match number {
             // Ranks that are not in the same collective do not share a tag, so that one's bytes never end in the other's buffers.
             Some(n) => {
                 let seed = 0xcbf2_9ce4_8422_2325 ^ n;
                 let step = |h: u64, w: u64| (h ^ h >> 29 ^ w).wrapping_mul(0xd6e8_feb8_6659_fd93);
-                2 + (what.words().into_iter().fold(seed, step) >> 33) as i32 % 0x7ff0
+                let room = u64::from(member.channels.width() - FIRST);
+                FIRST + ((what.words().into_iter().fold(seed, step) >> 33) % room) as u32
             }
-            None => 1,
+            None => MESSAGE,
         };
         Flight {
             member,
             what,
             number,
-            tag,
+            mark,
             began: None,
             pending: vec![],
         }
@@ -87,14 +91,16 @@ impl<'a> Flight<'a> {
     /// # Safety
     /// The bytes are readable and unchanged until [`Flight::land`] has returned.
     pub(crate) unsafe fn send(&mut self, to: usize, at: *const u8, bytes: usize) -> Result<()> {
+        let m = self.member;
+        let peer = m.peers[to];
+        let tag = m.channels.tag(peer.to, self.mark);
         let mut from = 0;
         loop {
-            let len = (bytes - from).min(self.member.longest) as i32;
-            let m = self.member;
+            let len = (bytes - from).min(m.longest) as i32;
             // SAFETY: promised by the caller.
             let request = unsafe {
                 let at = at.wrapping_add(from);
-                m.mpi.send(m.handle, to as u32, self.tag, at, len)
+                m.mpi.send(peer.process, tag, at, len)
             }
             .map_err(|e| self.blame(e, to as u32))?;
             self.pending.push(Pending {
@@ -115,14 +121,16 @@ impl<'a> Flight<'a> {
     /// # Safety
     /// The bytes are writable and nobody else's until [`Flight::land`] has returned.
     pub(crate) unsafe fn recv(&mut self, from: usize, at: *mut u8, bytes: usize) -> Result<()> {
+        let m = self.member;
+        let peer = m.peers[from];
+        let tag = m.channels.tag(peer.from, self.mark);
         let mut done = 0;
         loop {
-            let len = (bytes - done).min(self.member.longest) as i32;
-            let m = self.member;
+            let len = (bytes - done).min(m.longest) as i32;
             // SAFETY: promised by the caller.
             let request = unsafe {
                 let at = at.wrapping_add(done);
-                m.mpi.recv(m.handle, from as u32, self.tag, at, len)
+                m.mpi.recv(peer.process, tag, at, len)
             }
             .map_err(|e| self.blame(e, from as u32))?;
             self.pending.push(Pending {

@@ -6,6 +6,7 @@
 //! Configuration: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the launcher's), `mpi.longest_message` (bytes of one
 //! MPI message, 1 GiB), all optional; and `mpi.meet` with its kin where no launcher of MPI started the processes (see `pmi`).
 
+mod channel;
 mod comm;
 mod flight;
 mod fold;
@@ -20,6 +21,7 @@ pub use comm::{Comm, MpiCollectives, WORLD};
 pub use memory::Mem;
 pub use stream::{Event, Stream};
 
+use channel::Channels;
 use crossweave_abi as abi;
 use crossweave_plugin::{
     Backend, Code, Error, Host, HostCall, Info, MemKind, NoOps, Optional, Result, Span, fail,
@@ -27,6 +29,7 @@ use crossweave_plugin::{
 };
 use library::Mpi;
 use memory::address;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -37,13 +40,17 @@ const LONGEST: usize = 1 << 30;
 pub struct MpiBackend {
     host: Host,
     /// `Err`: what was found out once stays so.
-    mpi: Mutex<Option<Result<Arc<dyn Mpi>>>>,
+    device: Mutex<Option<Result<Device>>>,
     longest: usize,
 }
 
-/// The host, with MPI running.
+/// The host, with MPI running. Clones are the same.
+#[derive(Clone)]
 pub struct Device {
     mpi: Arc<dyn Mpi>,
+    channels: Arc<Channels>,
+    /// Names this process, whatever MPI says of it.
+    process: u64,
 }
 
 crossweave_plugin::declare_backend!(MpiBackend, name = "mpi", vendor = "Crossweave");
@@ -92,15 +99,15 @@ impl Backend for MpiBackend {
         };
         Ok(MpiBackend {
             host,
-            mpi: Mutex::new(None),
+            device: Mutex::new(None),
             longest,
         })
     }
 
     /// Ends MPI: every rank that ends well comes here, so that its launcher knows.
     fn shutdown(&self) -> Result<()> {
-        match &*self.mpi.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(Ok(mpi)) => mpi.finalize(),
+        match &*self.device.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(Ok(d)) => d.mpi.finalize(),
             _ => Ok(()),
         }
     }
@@ -116,7 +123,7 @@ impl Backend for MpiBackend {
                 format!("mpi device {index}: there is one, the host"),
             );
         }
-        let mut mpi = self.mpi.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         let open = || {
             let (path, family) = (
                 self.host.config("mpi.library"),
@@ -127,12 +134,13 @@ impl Backend for MpiBackend {
             let join = join.as_ref().map(|j| j as &dyn Fn() -> Result<()>);
             let mpi = library::open(path.as_deref(), family.as_deref(), join)?;
             self.host.log(4, "mpi", &mpi.version());
-            Ok(Arc::from(mpi))
+            Ok(Device {
+                channels: Arc::new(Channels::new(mpi.highest_tag())),
+                mpi: Arc::from(mpi),
+                process: RandomState::new().build_hasher().finish(),
+            })
         };
-        match mpi.get_or_insert_with(open) {
-            Ok(mpi) => Ok(Device { mpi: mpi.clone() }),
-            Err(e) => Err(e.clone()),
-        }
+        device.get_or_insert_with(open).clone()
     }
 
     fn info(&self, d: &Device) -> Result<Info> {

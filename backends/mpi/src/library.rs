@@ -1,16 +1,12 @@
 //! One face over the two MPI ABIs there are. Open MPI's handles are pointers, those of MPICH and its kin (Intel MPI, MVAPICH, Cray) are
 //! integers fixed by the MPICH ABI initiative; which library is there is found out when it is opened, never when Crossweave is built.
 //!
-//! Only point-to-point calls, groups and the life of the library are used, some twenty functions whose binary form has not changed since
-//! MPI 3.0; everything else is built on them (see `run`).
+//! Only point-to-point calls on the world and the life of the library are used, a dozen functions whose binary form has not changed since
+//! MPI 3.0; everything else is built on them (see `run`, and `channel` for communicators).
 
 use crossweave_plugin::{Code, Error, Result, fail};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// A communicator's handle, whatever the family makes of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CommHandle(u64);
 
 /// A request's handle; spent when the request has completed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,36 +18,18 @@ pub(crate) trait Mpi: Send + Sync {
     fn version(&self) -> String;
     /// Rank and size in the world.
     fn world(&self) -> (u32, u32);
-    /// The world's communicator; never freed.
-    fn world_comm(&self) -> CommHandle;
-    /// A communicator of the world ranks `members`, in that order; all of them call this with one `tag`.
-    fn group(&self, members: &[u32], tag: i32) -> Result<CommHandle>;
-    /// Frees a communicator that [`Mpi::group`] made.
-    fn free(&self, c: CommHandle);
-    /// Starts a send.
+    /// The highest tag.
+    fn highest_tag(&self) -> u32;
+    /// Starts a send to a rank of the world.
     ///
     /// # Safety
     /// `len` bytes are readable until the request completes.
-    unsafe fn send(
-        &self,
-        c: CommHandle,
-        to: u32,
-        tag: i32,
-        at: *const u8,
-        len: i32,
-    ) -> Result<Request>;
-    /// Starts a receive.
+    unsafe fn send(&self, to: u32, tag: i32, at: *const u8, len: i32) -> Result<Request>;
+    /// Starts a receive from a rank of the world.
     ///
     /// # Safety
     /// `len` bytes are writable until the request completes.
-    unsafe fn recv(
-        &self,
-        c: CommHandle,
-        from: u32,
-        tag: i32,
-        at: *mut u8,
-        len: i32,
-    ) -> Result<Request>;
+    unsafe fn recv(&self, from: u32, tag: i32, at: *mut u8, len: i32) -> Result<Request>;
     /// Has it completed? With the bytes received.
     fn test(&self, r: &mut Request) -> Result<Option<i32>>;
     /// Gives a request up.
@@ -94,7 +72,6 @@ impl Handle for Object {
 type Status = [u64; 8];
 const THREAD_MULTIPLE: c_int = 3;
 
-type OutHandle<H> = unsafe extern "C" fn(H, *mut H) -> c_int;
 type OutInt<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
 type Text = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
 
@@ -107,12 +84,8 @@ struct Table<H> {
     get_library_version: Text,
     comm_rank: OutInt<H>,
     comm_size: OutInt<H>,
-    comm_group: OutHandle<H>,
-    group_incl: unsafe extern "C" fn(H, c_int, *const c_int, *mut H) -> c_int,
-    group_free: unsafe extern "C" fn(*mut H) -> c_int,
-    comm_create_group: unsafe extern "C" fn(H, H, c_int, *mut H) -> c_int,
+    comm_get_attr: unsafe extern "C" fn(H, c_int, *mut *const c_int, *mut c_int) -> c_int,
     comm_set_errhandler: unsafe extern "C" fn(H, H) -> c_int,
-    comm_free: unsafe extern "C" fn(*mut H) -> c_int,
     isend: unsafe extern "C" fn(*const c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
     irecv: unsafe extern "C" fn(*mut c_void, c_int, H, c_int, c_int, H, *mut H) -> c_int,
     test: unsafe extern "C" fn(*mut H, *mut c_int, *mut Status) -> c_int,
@@ -125,11 +98,11 @@ struct Lib<H> {
     f: Table<H>,
     world: H,
     byte: H,
-    errors_return: H,
     /// Held over every call where the library does not take several threads at once.
     serial: Option<Mutex<()>>,
     rank: u32,
     size: u32,
+    highest_tag: u32,
 }
 
 /// One function or object of the library.
@@ -153,12 +126,8 @@ impl<H: Handle> Table<H> {
             get_library_version: symbol(l, "MPI_Get_library_version")?,
             comm_rank: symbol(l, "MPI_Comm_rank")?,
             comm_size: symbol(l, "MPI_Comm_size")?,
-            comm_group: symbol(l, "MPI_Comm_group")?,
-            group_incl: symbol(l, "MPI_Group_incl")?,
-            group_free: symbol(l, "MPI_Group_free")?,
-            comm_create_group: symbol(l, "MPI_Comm_create_group")?,
+            comm_get_attr: symbol(l, "MPI_Comm_get_attr")?,
             comm_set_errhandler: symbol(l, "MPI_Comm_set_errhandler")?,
-            comm_free: symbol(l, "MPI_Comm_free")?,
             isend: symbol(l, "MPI_Isend")?,
             irecv: symbol(l, "MPI_Irecv")?,
             test: symbol(l, "MPI_Test")?,
@@ -270,6 +239,7 @@ fn start(
                 world,
                 named("ompi_mpi_byte")?,
                 named("ompi_mpi_errors_return")?,
+                0,
             )?;
             Ok(Box::new(lib))
         }
@@ -279,14 +249,15 @@ fn start(
             if let Some(join) = join {
                 join()?;
             }
-            let lib = Lib::start(table, 0x4400_0000, 0x4c00_010d, 0x5400_0001)?;
+            let lib = Lib::start(table, 0x4400_0000, 0x4c00_010d, 0x5400_0001, 0x6440_0001)?;
             Ok(Box::new(lib))
         }
     }
 }
 
 impl<H: Handle> Lib<H> {
-    fn start(f: Table<H>, world: H, byte: H, errors_return: H) -> Result<Lib<H>> {
+    /// `tag_ub`: the number of the attribute `MPI_TAG_UB`.
+    fn start(f: Table<H>, world: H, byte: H, errors_return: H, tag_ub: c_int) -> Result<Lib<H>> {
         let mut provided = 0;
         // SAFETY: MPI-2 allows NULL for both arguments; called once in a process, by `MpiBackend`.
         let code = unsafe {
@@ -301,13 +272,15 @@ impl<H: Handle> Lib<H> {
             f,
             world,
             byte,
-            errors_return,
             serial: (provided < THREAD_MULTIPLE).then(Mutex::default),
             rank: 0,
             size: 0,
+            // What every library takes.
+            highest_tag: 0x7fff,
         };
         lib.check("MPI_Init_thread", code)?;
         let (mut rank, mut size) = (0, 0);
+        let (mut highest, mut there): (*const c_int, c_int) = (std::ptr::null(), 0);
         // SAFETY: MPI is running; the out parameters live for the call.
         unsafe {
             lib.check(
@@ -316,6 +289,11 @@ impl<H: Handle> Lib<H> {
             )?;
             lib.check("MPI_Comm_rank", (lib.f.comm_rank)(world, &mut rank))?;
             lib.check("MPI_Comm_size", (lib.f.comm_size)(world, &mut size))?;
+            let found = (lib.f.comm_get_attr)(world, tag_ub, &mut highest, &mut there);
+            lib.check("MPI_Comm_get_attr", found)?;
+            if there != 0 && !highest.is_null() {
+                lib.highest_tag = (*highest).max(0x7fff) as u32;
+            }
         }
         (lib.rank, lib.size) = (rank as u32, size as u32);
         Ok(lib)
@@ -366,54 +344,14 @@ impl<H: Handle> Mpi for Lib<H> {
         (self.rank, self.size)
     }
 
-    fn world_comm(&self) -> CommHandle {
-        CommHandle(self.world.up())
+    fn highest_tag(&self) -> u32 {
+        self.highest_tag
     }
 
-    fn group(&self, members: &[u32], tag: i32) -> Result<CommHandle> {
-        let ranks: Vec<c_int> = members.iter().map(|r| *r as c_int).collect();
-        let null = H::down(0);
-        let (mut all, mut some, mut comm) = (null, null, null);
-        // Not under the lock: the call waits for the other members, and while a communicator is made this rank does nothing else.
-        // SAFETY: MPI is running; arrays and out parameters live for the calls.
-        unsafe {
-            self.check("MPI_Comm_group", (self.f.comm_group)(self.world, &mut all))?;
-            self.check(
-                "MPI_Group_incl",
-                (self.f.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &mut some),
-            )?;
-            self.check(
-                "MPI_Comm_create_group",
-                (self.f.comm_create_group)(self.world, some, tag, &mut comm),
-            )?;
-            (self.f.group_free)(&mut some);
-            (self.f.group_free)(&mut all);
-            self.check(
-                "MPI_Comm_set_errhandler",
-                (self.f.comm_set_errhandler)(comm, self.errors_return),
-            )?;
-        }
-        Ok(CommHandle(comm.up()))
-    }
-
-    fn free(&self, c: CommHandle) {
-        let mut h = H::down(c.0);
-        let _one = self.alone();
-        // SAFETY: made by `group`, freed once.
-        unsafe { (self.f.comm_free)(&mut h) };
-    }
-
-    unsafe fn send(
-        &self,
-        c: CommHandle,
-        to: u32,
-        tag: i32,
-        at: *const u8,
-        len: i32,
-    ) -> Result<Request> {
+    unsafe fn send(&self, to: u32, tag: i32, at: *const u8, len: i32) -> Result<Request> {
         let mut r = H::down(0);
         let _one = self.alone();
-        // SAFETY: the buffer is the caller's promise; the communicator is live.
+        // SAFETY: the buffer is the caller's promise.
         let code = unsafe {
             (self.f.isend)(
                 at.cast(),
@@ -421,21 +359,14 @@ impl<H: Handle> Mpi for Lib<H> {
                 self.byte,
                 to as c_int,
                 tag,
-                H::down(c.0),
+                self.world,
                 &mut r,
             )
         };
         self.check("MPI_Isend", code).map(|()| Request(r.up()))
     }
 
-    unsafe fn recv(
-        &self,
-        c: CommHandle,
-        from: u32,
-        tag: i32,
-        at: *mut u8,
-        len: i32,
-    ) -> Result<Request> {
+    unsafe fn recv(&self, from: u32, tag: i32, at: *mut u8, len: i32) -> Result<Request> {
         let mut r = H::down(0);
         let _one = self.alone();
         // SAFETY: as in `send`.
@@ -446,7 +377,7 @@ impl<H: Handle> Mpi for Lib<H> {
                 self.byte,
                 from as c_int,
                 tag,
-                H::down(c.0),
+                self.world,
                 &mut r,
             )
         };

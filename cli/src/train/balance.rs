@@ -270,7 +270,7 @@ fn ready(job: &Job, rank: u32) -> Result<(Trainer, Vec<i32>)> {
         ..job.rank_spec(rank)
     };
     let dry = dry_run(&null, &units, spec.compute, batch, job.seq_len)?;
-    let device = job.device(rank)?;
+    let device = job.device_apart(rank)?;
     let mut trainer = Trainer::new(&device, units, spec, &dry, &Alone)?;
     trainer.init()?;
     let tokens = vec![0; (batch * job.seq_len) as usize];

@@ -23,7 +23,7 @@ pub struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     stop: Arc<AtomicBool>,
-    /// Of a job whose ranks are processes.
+    /// Of a job of several processes.
     store: Option<JobStore>,
 }
 
@@ -99,7 +99,9 @@ impl Shared {
             }
         };
         let mut state = self.lock();
-        state.end = end;
+        // Another rank of this process may have learnt it meanwhile.
+        state.end = state.end.or(end);
+        let end = state.end;
         !state.failed && end.is_none_or(|e| done < e)
     }
 

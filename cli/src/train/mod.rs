@@ -1,4 +1,4 @@
-//! `crossweave train`: prepares a job, runs one thread per rank, and says what came of it.
+//! `crossweave train`: prepares a job, runs one thread per rank of this process, and says what came of it.
 //!
 //! Everything that can be wrong is found in [`setup`] before the output folder exists. Then each rank walks [`rank`]; rank 0 also
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
@@ -56,6 +56,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let mut job = setup::prepare(args, processes)?;
     if let Some(p) = processes {
         p.agree(&job.out, &job.resolved)?;
+        job.meet(p)?;
     }
     job.balance(processes)?;
     let first = processes.is_none_or(Processes::first);
@@ -141,7 +142,11 @@ impl Flights {
         let failure = self.store.as_ref().and_then(JobStore::failure);
         let why = match &failure {
             Some(f) => f.to_string(),
-            None => why.to_string(),
+            // The record says itself whose it is.
+            None => match why {
+                CliError::OnRank { source, .. } => source.to_string(),
+                why => why.to_string(),
+            },
         };
         if let Err(e) = flight::write(&self.out, &self.board, &self.here, &why) {
             eprintln!("warning: no flight record: {e}");
@@ -178,6 +183,10 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> 
                 // The death of a process breaks its peers' collectives before the news of it comes.
                 let follows = processes.filter(|_| e.may_follow(rank));
                 let cause = follows.and_then(Processes::cause);
+                let e = match processes {
+                    Some(_) => CliError::on_rank(rank, e),
+                    None => e,
+                };
                 shared.fail(cause.map_or(e, |_| CliError::Elsewhere { code: 1 }));
             })
             .ok()

@@ -8,7 +8,6 @@ use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
 use crossweave_engine::RankLedger;
-use crossweave_hal::Plugin;
 use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
@@ -53,9 +52,8 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
     if let Some(rows) = &job.rows {
         ledger["micro_batch"] = rows.clone().into();
     }
-    if job.crew.backends().count() > 1 {
-        let one = |(name, p, ranks): (&str, &Plugin, Vec<u32>)| json!({"named": name, "name": p.name(), "version": p.version(), "path": p.path(), "ranks": ranks});
-        ledger["backends"] = job.crew.backends().map(one).collect();
+    if job.computes.len() > 1 {
+        ledger["backends"] = json!(job.computes);
     }
     write_whole(&job.out.join("ledger.json"), &format!("{ledger:#}\n"))
 }

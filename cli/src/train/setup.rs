@@ -19,9 +19,10 @@ use crossweave_engine::{
     dry_run, plan_for,
 };
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
-use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest};
+use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_tensor::{Decompositions, UnitDecl};
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Job {
     carrier: Option<Carrier>,
     /// Which ranks share a library of collectives, where they do not all.
     islands: Option<Islands>,
+    /// Who computes which ranks.
+    pub computes: Vec<Computes>,
     /// Optimizer steps of the whole run.
     pub steps: u64,
     /// Predictions in a sequence.
@@ -65,6 +68,49 @@ pub struct Job {
     pub trace: Option<TraceSpec>,
 }
 
+/// A back end and the ranks it computes, as `ledger.json` has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Computes {
+    /// As `--ranks` names it.
+    pub named: String,
+    name: String,
+    version: String,
+    path: Option<PathBuf>,
+    /// Its ranks.
+    pub ranks: Vec<u32>,
+}
+
+impl Computes {
+    fn of((named, plugin, ranks): (&str, &Plugin, Vec<u32>)) -> Computes {
+        Computes {
+            named: named.into(),
+            name: plugin.name().into(),
+            version: plugin.version().to_string(),
+            path: plugin.path().map(Path::to_path_buf),
+            ranks,
+        }
+    }
+
+    /// Puts it to the others: the same back end in several processes is one.
+    fn join(self, all: &mut Vec<Computes>) {
+        let same = |c: &&mut Computes| {
+            (&c.named, &c.name, &c.version, &c.path)
+                == (&self.named, &self.name, &self.version, &self.path)
+        };
+        match all.iter_mut().find(same) {
+            Some(c) => c.ranks.extend(&self.ranks),
+            None => all.push(self),
+        }
+    }
+}
+
+/// What a process says of its ranks: see [`Job::meet`].
+#[derive(Deserialize)]
+struct Said {
+    islands: Vec<u32>,
+    computes: Vec<Computes>,
+}
+
 /// Prepares the job of a command line.
 ///
 /// # Errors
@@ -75,7 +121,6 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         Some(p) => Some(p.folder()?),
         None => None,
     };
-    let place = processes.map(|p| &p.launch);
     let mut config = configs::load(&args.config, &args.sets)?;
     if let Some(steps) = args.steps {
         config.set("run.steps", &steps.to_string())?;
@@ -84,7 +129,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         let text = serde_json::Value::from(name.as_str()).to_string();
         config.set("run.backend", &text)?;
     }
-    let asked = place.map(|l| l.world);
+    let asked = processes.map(|p| p.roster.world());
     let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
@@ -117,7 +162,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     };
     let resume_from = args.resume.as_deref();
     let host = backend::host(
-        place.map_or(ranks, |l| l.local_size),
+        processes.map_or(ranks, Processes::crowd),
         config.settings.run.threads_per_rank,
         processes.map(|p| p.store.clone()),
     );
@@ -185,11 +230,12 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let compute = compute_type(resolved.dtype);
     let units = units(&source, &resolved)?;
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
-    let order = match resolved.settings.collectives.order {
-        ReduceOrder::Rank => IslandOrder::Rank,
-        ReduceOrder::Plan => IslandOrder::Plan,
+    let order = order(&resolved);
+    // Of several processes they are known when those have agreed.
+    let islands = match processes {
+        Some(_) => None,
+        None => islands_of(crew.islands(), order),
     };
-    let islands = crew.islands(order);
     let carrier = match (processes, &islands) {
         (Some(p), _) => Some(p.carrier.clone()),
         (None, Some(_)) => Some(backend::bridge(&host)?),
@@ -212,6 +258,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
     }
     let job = Job {
+        computes: crew.backends().map(Computes::of).collect(),
         crew,
         carrier,
         islands,
@@ -319,7 +366,49 @@ fn holds_run(dir: &Path) -> bool {
     filled(super::metrics::FILE) || dir.join("checkpoints").is_dir()
 }
 
+/// In which order sums over islands add.
+fn order(r: &Resolved) -> IslandOrder {
+    match r.settings.collectives.order {
+        ReduceOrder::Rank => IslandOrder::Rank,
+        ReduceOrder::Plan => IslandOrder::Plan,
+    }
+}
+
+/// The islands of a job, where it has more than one.
+fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
+    let several = all.iter().any(|k| *k != all[0]);
+    several.then(|| Islands::new(&all, order))
+}
+
 impl Job {
+    /// Learns which ranks of the other processes share a library, and who computes them, once all are prepared. A process of one rank is
+    /// alone in its island; where all are, MPI carries everything.
+    ///
+    /// # Errors
+    /// A process that has failed.
+    pub fn meet(&mut self, p: &Processes) -> Result<()> {
+        let own = serde_json::json!({"islands": self.crew.islands(), "computes": self.computes});
+        let (mut all, mut computes) = (vec![], vec![]);
+        for bytes in p.call("islands", own.to_string().as_bytes())? {
+            let said = serde_json::from_slice::<Said>(&bytes).map_err(|e| {
+                let what = format!(
+                    "a process says what computes its ranks in words of another version: {e}"
+                );
+                CliError::refused(what, "run the same build in every process")
+            })?;
+            let base = all.iter().max().map_or(0, |k| k + 1);
+            all.extend(said.islands.iter().map(|k| base + k));
+            for c in said.computes {
+                c.join(&mut computes);
+            }
+        }
+        self.computes = computes;
+        if !p.roster.is_single() {
+            self.islands = islands_of(all, order(&self.resolved));
+        }
+        Ok(())
+    }
+
     /// Divides the batch as `run.balance` says, once all ranks of all processes are prepared.
     ///
     /// # Errors
@@ -385,7 +474,18 @@ impl Job {
     /// # Errors
     /// When there is none, or it cannot be opened.
     pub fn device(&self, rank: u32) -> Result<Device> {
-        let device = self.crew.device(rank)?;
+        self.outfit(self.crew.device(rank)?, rank)
+    }
+
+    /// The same beside the job: see [`Crew::device_apart`].
+    ///
+    /// # Errors
+    /// As [`Job::device`].
+    pub fn device_apart(&self, rank: u32) -> Result<Device> {
+        self.outfit(self.crew.device_apart(rank)?, rank)
+    }
+
+    fn outfit(&self, device: Device, rank: u32) -> Result<Device> {
         if let Some(carrier) = &self.carrier {
             device.carry(carrier);
         }
@@ -506,25 +606,20 @@ fn crew(
     ranks: u32,
     host: &HostServices,
 ) -> Result<Crew> {
-    let place = processes.map(|p| &p.launch);
-    let (here, device) = match place {
-        Some(l) => (l.rank..l.rank + 1, l.local_rank),
+    let board = processes.map(|p| p.board.clone()).unwrap_or_default();
+    if let Some(Ranks::Parts(parts)) = &args.ranks {
+        let first = processes.map_or(0, |p| p.here().start);
+        let before = |name: &str| processes.map_or(0, |p| p.before(name));
+        return Crew::of_parts(parts, &args.backend, host, (first, &board), before);
+    }
+    let (here, device) = match processes {
+        Some(p) => (p.here(), p.launch.local_rank),
         None => (0..ranks, 0),
     };
-    let part = match (&args.ranks, place) {
-        (Some(Ranks::Parts(parts)), None) => return Crew::of_parts(parts, &args.backend, host),
-        (Some(Ranks::Parts(parts)), Some(_)) => {
-            Some(Crew::of_parts(&parts[..1], &args.backend, host)?)
-        }
-        _ => None,
-    };
-    let plugin = match part {
-        Some(c) => c.plugin(0).clone(),
-        None => backend::choose(&args.backend, &config.settings.run.backend, host)?,
-    };
+    let plugin = backend::choose(&args.backend, &config.settings.run.backend, host)?;
     backend::count(&plugin)?;
     let plugin = match processes {
-        Some(p) => plugin.on_board(&p.board),
+        Some(_) => plugin.on_board(&board),
         None => plugin,
     };
     Ok(Crew::alike(plugin, here, device))

@@ -2,11 +2,10 @@
 
 use super::metrics::StepRecord;
 use super::progress::clock;
-use super::setup::Job;
+use super::setup::{Computes, Job};
 use crate::ranks::listed;
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
-use crossweave_hal::Plugin;
 use indicatif::{BinaryBytes, HumanCount};
 
 /// What rank 0 knows of a run at its end.
@@ -123,10 +122,10 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
 
 /// The back ends of the ranks, with their ranks where there are several.
 fn backends(job: &Job) -> String {
-    let all: Vec<_> = job.crew.backends().collect();
-    let one = |(name, _, ranks): &(&str, &Plugin, Vec<u32>)| match all.len() {
-        1 => name.to_string(),
-        _ => format!("{name} ({})", listed(ranks)),
+    let all = &job.computes;
+    let one = |c: &Computes| match all.len() {
+        1 => c.named.clone(),
+        _ => format!("{} ({})", c.named, listed(&c.ranks)),
     };
     all.iter().map(one).collect::<Vec<_>>().join(" and ")
 }

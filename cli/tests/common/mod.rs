@@ -1,6 +1,8 @@
 //! Running the built `crossweave` binary in a folder of its own, and reading what it leaves.
 #![allow(dead_code)]
 
+pub mod mpi;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

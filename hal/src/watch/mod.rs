@@ -28,6 +28,7 @@ use crate::error::{Code, Error, Result};
 use judge::View;
 use seat::{GroupWord, SEAT, Seat};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -325,12 +326,12 @@ fn shared_verdict(board: &Board, root: &Words, from: &Arc<Occupied>, verdict: Ve
 
 /// A board whose seats are files in shared memory, for the processes of one host.
 impl Board {
-    /// Takes this process's place, rank `rank` of the job. `folder` is one all processes of the host see and nobody else uses (shared
-    /// memory, `/dev/shm`); it is made if it is not there. Call [`Board::meet`] when all have.
+    /// Takes the places of this process, which is `ranks` of the job. `folder` is one all processes of the host see and nobody else uses
+    /// (shared memory, `/dev/shm`); it is made if it is not there. Call [`Board::meet`] when all have.
     ///
     /// # Errors
-    /// The folder cannot be written to, or another process has this rank.
-    pub fn in_folder(folder: &Path, rank: u32) -> Result<Board> {
+    /// The folder cannot be written to, or another process has one of these ranks.
+    pub fn in_folder(folder: &Path, ranks: Range<u32>) -> Result<Board> {
         let io = |e: io::Error| {
             let why = format!(
                 "the collective checker cannot use {}: {e}",
@@ -345,9 +346,12 @@ impl Board {
             made => made,
         };
         let board = Board::new(Some(root.map_err(io)?), Some(folder.into()));
-        let seat = Seat::new(Words::create(&folder.join(format!("rank{rank}")), SEAT).map_err(io)?);
-        seat.set_rank(rank);
-        board.place(seat);
+        for rank in ranks {
+            let words = Words::create(&folder.join(format!("rank{rank}")), SEAT);
+            let seat = Seat::new(words.map_err(io)?);
+            seat.set_rank(rank);
+            board.place(seat);
+        }
         Ok(board)
     }
 

@@ -1,0 +1,141 @@
+//! Starting `crossweave` as several processes, under the launchers of both MPI families or by torchrun's variables. A family that is not
+//! installed is skipped with a line that says so; CI installs both.
+
+use super::Scratch;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The launchers there are.
+pub fn families() -> Vec<&'static str> {
+    let there = |f: &&str| {
+        let there = Command::new(format!("mpirun.{f}"))
+            .arg("--version")
+            .output()
+            .is_ok();
+        if !there {
+            println!("skipped: no mpirun.{f} here (apt-get install openmpi-bin mpich)");
+        }
+        there
+    };
+    ["openmpi", "mpich"].into_iter().filter(there).collect()
+}
+
+/// The plugin beside the program, built when it is not there yet.
+pub fn plugin() {
+    let dir = PathBuf::from(env!("CARGO_BIN_EXE_crossweave"));
+    let dir = dir.parent().expect("target/<profile>").to_path_buf();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args([
+        "build",
+        "--quiet",
+        "-p",
+        "crossweave-mpi-plugin",
+        "--target-dir",
+    ]);
+    cargo.arg(dir.parent().expect("target"));
+    if dir.file_name().is_some_and(|n| n == "release") {
+        cargo.arg("--release");
+    }
+    let run = cargo.output().expect("cargo starts");
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+}
+
+/// `crossweave args` on `n` ranks.
+pub fn mpirun(s: &Scratch, family: &str, n: u32, args: &[&str]) -> Command {
+    launcher(s, family, n, &[], args)
+}
+
+/// As `mpirun`, with options of the launcher's own.
+pub fn launcher(s: &Scratch, family: &str, n: u32, own: &[&str], args: &[&str]) -> Command {
+    let mut c = Command::new(format!("mpirun.{family}"));
+    c.args(own);
+    c.current_dir(s.dir.path())
+        .env("CROSSWEAVE_CACHE", s.path("cache"));
+    c.env_remove("CROSSWEAVE_PLUGIN_PATH");
+    if family == "openmpi" {
+        c.args(["--allow-run-as-root", "--oversubscribe"]);
+        // No network is asked for, and waiting ranks leave the cores to the others.
+        c.env("OMPI_MCA_btl", "self,vader")
+            .env("OMPI_MCA_mpi_yield_when_idle", "1")
+            // One second is what it leaves survivors to say who died, too little on a busy machine.
+            .env("OMPI_MCA_odls_base_sigkill_timeout", "4");
+    }
+    c.args(["-n", &n.to_string()]);
+    c.arg(env!("CARGO_BIN_EXE_crossweave")).args(args);
+    c
+}
+
+pub fn text(o: &Output) -> String {
+    let out = String::from_utf8_lossy(&o.stdout);
+    format!(
+        "{}\n{out}\n{}",
+        o.status,
+        String::from_utf8_lossy(&o.stderr)
+    )
+}
+
+pub fn ok(mut c: Command) -> String {
+    let o = c.output().expect("mpirun starts");
+    assert!(o.status.success(), "{c:?}: {}", text(&o));
+    text(&o)
+}
+
+/// `crossweave args` as `n` processes that know each other by torchrun's variables alone, as a shell loop would start them.
+pub fn torch_style(s: &Scratch, n: u32, args: &[&str]) -> Vec<Child> {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = free.local_addr().expect("its number").port();
+    drop(free);
+    let start = |rank: u32| {
+        let mut c = s.command(args);
+        c.env("RANK", rank.to_string())
+            .env("LOCAL_RANK", rank.to_string())
+            .env("WORLD_SIZE", n.to_string())
+            .env("LOCAL_WORLD_SIZE", n.to_string())
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        c.spawn().expect("the binary runs")
+    };
+    // The last first: nobody needs rank 0 to be there already.
+    let mut all: Vec<Child> = (0..n).rev().map(start).collect();
+    all.reverse();
+    all
+}
+
+pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !ready() {
+        assert!(
+            began.elapsed() < Duration::from_secs(120),
+            "{what} took too long"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Plays a scene in which a rank is killed until its survivors have had the time to speak, and to leave what `left` looks for. MPICH's
+/// launcher sometimes ends all ranks the moment one is killed, whatever it was told; then the scene is played again.
+pub fn played(
+    family: &str,
+    scene: impl Fn(u32) -> Output,
+    left: impl Fn(u32) -> bool,
+) -> (u32, Output) {
+    let mut last = 0;
+    loop {
+        let o = scene(last);
+        let said = text(&o);
+        let cut = !said.contains("died without a word") || !left(last);
+        let silenced = family == "mpich" && cut && said.contains("Killed (signal 9)");
+        if last == 9 || !silenced {
+            return (last, o);
+        }
+        last += 1;
+    }
+}
