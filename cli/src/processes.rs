@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// For processes that a launcher starts at about the same time.
@@ -80,6 +81,8 @@ pub struct Processes {
     /// Where the processes of this host check each other.
     pub board: Board,
     plugin: Plugin,
+    /// Why this process fails has been said.
+    told: AtomicBool,
 }
 
 impl Processes {
@@ -121,9 +124,17 @@ impl Processes {
             0 => n / launch.world,
             _ => 2,
         };
-        let ranks = match roster.is_single() {
-            true => "each is one rank".to_string(),
-            false => format!("they are {} ranks by the others' --ranks", roster.world()),
+        let (ranks, fix) = match roster.is_single() {
+            true => (
+                "each is one rank".to_string(),
+                format!(
+                    "drop --ranks; or start {n} processes; or name the back end of several ranks in each process: --ranks cpu:{each}"
+                ),
+            ),
+            false => (
+                format!("they are {} ranks by the others' --ranks", roster.world()),
+                "drop --ranks for one rank in this process, or name a back end with them: --ranks cpu:2".to_string(),
+            ),
         };
         Err(CliError::refused(
             format!(
@@ -131,9 +142,7 @@ impl Processes {
                 launch.launcher.name(),
                 launch.world
             ),
-            format!(
-                "drop --ranks; or start {n} processes; or name the back end of several ranks in this process: --ranks cpu:{each}"
-            ),
+            fix,
         ))
     }
 
@@ -182,17 +191,23 @@ impl Processes {
         let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let store = meet(&carrier, &launch, name.trim(), MEETING)?;
         late.bind(store.clone());
-        let (roster, cards) = Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;
-        store.know(&roster);
-        Processes::check(&launch, &roster, &cards).map_err(|e| match launch.rank {
-            0 => e,
-            _ => CliError::Elsewhere { code: 1 },
-        })?;
-        let board = seats(&store, &roster, name.trim(), MEETING);
-        // A rank that has failed meanwhile is why they do not meet, and says so itself.
-        let board = board.map_err(|e| match store.failure() {
-            Some(f) => CliError::peer(roster.here(), &f, None),
-            None => e.into(),
+        let sit = || -> Result<_> {
+            let (roster, cards) = Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;
+            store.know(&roster);
+            Processes::check(&launch, &roster, &cards)?;
+            let board = seats(&store, &roster, name.trim(), MEETING)?;
+            Ok((roster, cards, board))
+        };
+        // A process that has failed meanwhile is why they do not meet, and says so itself.
+        let (roster, cards, board) = sit().map_err(|e| match (store.failure(), launch.rank) {
+            (Some(f), rank) => CliError::peer(rank..rank + 1, &f, None),
+            (None, 0) => {
+                store.report(0, &e.to_string());
+                e
+            }
+            // Contradictions all see alike: the first process tells them.
+            (None, _) if matches!(e, CliError::Refused { .. }) => CliError::Elsewhere { code: 1 },
+            (None, _) => e,
         })?;
         Ok(Processes {
             launch,
@@ -202,6 +217,7 @@ impl Processes {
             store,
             board,
             plugin,
+            told: AtomicBool::new(false),
         })
     }
 
@@ -238,10 +254,22 @@ impl Processes {
         }
     }
 
+    /// The first device of a process whose `--ranks` names no back end.
+    pub fn device(&self) -> u32 {
+        match self.roster.is_single() {
+            true => self.launch.local_rank,
+            false => self.earlier(None),
+        }
+    }
+
     /// Ranks of a back end on this machine in processes before this one: those take its first devices.
     pub fn before(&self, name: &str) -> u32 {
+        self.earlier(Some(name))
+    }
+
+    fn earlier(&self, name: Option<&str>) -> u32 {
         let earlier = &self.cards[..self.launch.rank as usize];
-        earlier.iter().map(|c| self.near(c, Some(name))).sum()
+        earlier.iter().map(|c| self.near(c, name)).sum()
     }
 
     fn near(&self, card: &Card, name: Option<&str>) -> u32 {
@@ -354,6 +382,15 @@ impl Processes {
         }
     }
 
+    /// Says at once why rank `rank` of this process has failed, while its other ranks are still on their way to an end: `error` as it is
+    /// shown, `words` as the others are told.
+    pub fn report(&self, rank: u32, error: &str, words: &str) {
+        if !self.told.swap(true, SeqCst) {
+            eprintln!("error: {error}");
+            self.store.report(rank, words);
+        }
+    }
+
     /// When another process has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
     /// left to say (nothing), and ends this process if it does not end by itself.
     pub fn watch(&self, tell: impl Fn(CliError) + Send + 'static) {
@@ -418,9 +455,8 @@ impl Processes {
                     false => CliError::on_rank(rank, e),
                 };
                 if !e.is_silent() {
-                    eprintln!("error: {e}");
+                    self.report(rank, &e.to_string(), &words);
                 }
-                self.store.report(rank, &words);
                 let code = e.exit_code();
                 Err(CliError::Elsewhere { code })
             }

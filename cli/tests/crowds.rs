@@ -203,12 +203,11 @@ fn failures_name_every_rank_they_are_about() {
                 "drop",
                 &[
                     "rank 3 missed all_reduce",
-                    "engine/src/reduce.rs",
-                    "which ranks 0, 1 and 2 call",
+                    "which ranks 0, 1, 2 call; rank 3 is at all_reduce",
+                    "(at engine/src/reduce.rs:",
                 ],
             ),
             ("error", &["rank 3 fails on purpose", "faults[0] in step 5"]),
-            ("corrupt", &["rank 3 got other bits than ranks 0, 1, 2"]),
         ] {
             let fault = format!("faults=[{{\"rank\": 3, \"kind\": \"{kind}\", \"step\": 5}}]");
             let name = |n: u32| format!("{family}-{kind}-{n}");
@@ -225,7 +224,8 @@ fn failures_name_every_rank_they_are_about() {
                 let mut c = job(&s, family, (&["cpu:2", "cpu:2"], &args));
                 c.output().expect("it starts")
             };
-            let left = |n: u32| (0..4).all(|r| file(&name(n), r).is_file());
+            // Of all ranks, those of the process that died too.
+            let left = |n: u32| kind != "kill" || (0..4).all(|r| file(&name(n), r).is_file());
             let (n, o) = played(family, scene, left);
             let said = text(&o);
             assert!(!o.status.success(), "{family} {kind}: {said}");
@@ -259,7 +259,6 @@ fn what_does_not_fit_together_is_refused_with_what_to_write() {
             for p in parts {
                 assert!(said.contains(p), "{family}: {p:?} not in: {said}");
             }
-            assert_eq!(said.matches("error: ").count(), 1, "{said}");
             assert!(!s.path("out").join("metrics.jsonl").exists(), "{said}");
         };
         let out = ["--out", "out"];
@@ -281,7 +280,8 @@ fn what_does_not_fit_together_is_refused_with_what_to_write() {
             job(&s, family, (&["cpu:1", "cpu:1,nosuch:2"], &out)),
             &["ranks 2 to 3 (nosuch)", "no back end named"],
         );
-        let mut c = job(&s, family, (&["cpu:1", "cpu:2"], &out));
+        let batch = [&out[..], &["--set", "train_batch_size=6"]].concat();
+        let mut c = job(&s, family, (&["cpu:1", "cpu:2"], &batch));
         c.args(["--set", "run.seed=77"]);
         refused(
             c,

@@ -141,6 +141,8 @@ struct State {
     answers: HashMap<u64, Vec<u8>>,
     failure: Option<PeerFailure>,
     ending: bool,
+    /// This process has failed: nothing it asks for is needed any more.
+    given_up: bool,
     /// Which ranks the processes are; until it is said each is one.
     roster: Option<Roster>,
 }
@@ -450,6 +452,12 @@ impl JobStore {
         })
     }
 
+    /// A rank of this process has failed: its others, who may wait here for one that will not come, are told.
+    pub fn give_up(&self) {
+        self.0.lock().given_up = true;
+        self.0.changed.notify_all();
+    }
+
     /// From now on failures are told by these ranks.
     pub fn know(&self, roster: &Roster) {
         self.0.lock().roster = Some(roster.clone());
@@ -557,8 +565,19 @@ impl KvStore for JobStore {
         // Beyond any run: a rank that fails ends the wait.
         let timeout = timeout.unwrap_or(Duration::from_secs(u32::MAX.into()));
         let what = format!("a rank to set {key:?}");
+        let unless_over =
+            |st: &State, value: Option<Vec<u8>>| match (value, st.given_up && st.failure.is_none())
+            {
+                (None, true) => {
+                    let why =
+                        format!("waiting for {what}: another rank of this process has failed");
+                    Some(Err(Error::new(Code::Aborted, "store", why)))
+                }
+                (value, _) => value.map(Ok),
+            };
         if self.0.rank == 0 {
-            return self.wait(timeout, &what, |st| st.map.get(key).cloned());
+            let here = |st: &mut State| unless_over(st, st.map.get(key).cloned());
+            return self.wait(timeout, &what, here)?;
         }
         let number = self.0.numbers.fetch_add(1, Relaxed);
         let link = self.0.lock().links.get(&0).cloned();
@@ -567,7 +586,10 @@ impl KvStore for JobStore {
         if !sent && self.failure().is_none() {
             return Err(failed("store", "rank 0 cannot be reached any more"));
         }
-        self.wait(timeout, &what, |st| st.answers.remove(&number))
+        self.wait(timeout, &what, |st| {
+            let answer = st.answers.remove(&number);
+            unless_over(st, answer)
+        })?
     }
 }
 

@@ -214,12 +214,36 @@ fn failures_are_told_by_the_ranks_of_their_process() {
     let one = JobStore::connect(&address.to_string(), 1, 3, b"secret", SOON).unwrap();
     one.set("here", b"").unwrap();
     zero.get("here", Some(SOON)).unwrap();
-    (know(0, &zero), know(1, &one));
+    know(0, &zero);
+    know(1, &one);
     drop(third(address));
     for s in [&zero, &one] {
         let e = s.get("never", Some(SOON)).unwrap_err();
         assert_eq!((e.code, e.peer), (Code::Aborted, Some(5)), "{e}");
         assert!(e.message.contains("ranks 5 to 6 died"), "{e}");
+    }
+}
+
+#[test]
+fn a_rank_that_waits_hears_of_a_failure_in_its_own_process() {
+    let all = job(2);
+    for (p, s) in all.iter().enumerate() {
+        let waits = s.clone();
+        let waits = std::thread::spawn(move || waits.get("never", Some(SOON)));
+        s.give_up();
+        let e = waits.join().unwrap().unwrap_err();
+        assert_eq!(e.code, Code::Aborted, "{e}");
+        assert!(
+            e.message.contains("another rank of this process"),
+            "{p}: {e}"
+        );
+    }
+    // What it has to say is still heard.
+    all[1].report(1, "disk full");
+    let began = Instant::now();
+    while all[0].failure().is_none() {
+        assert!(began.elapsed() < SOON);
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -133,6 +133,9 @@ impl Shared {
         let aborts = std::mem::take(&mut state.aborts);
         drop(state);
         self.changed.notify_all();
+        if let Some(store) = &self.store {
+            store.give_up();
+        }
         // Each is tried; one that cannot be aborted has failed itself.
         for handle in aborts {
             let _ = handle.release();

@@ -183,11 +183,20 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> 
                 // The death of a process breaks its peers' collectives before the news of it comes.
                 let follows = processes.filter(|_| e.may_follow(rank));
                 let cause = follows.and_then(Processes::cause);
-                let e = match processes {
-                    Some(_) => CliError::on_rank(rank, e),
-                    None => e,
+                if cause.is_some() {
+                    return shared.fail(CliError::Elsewhere { code: 1 });
+                }
+                let Some(p) = processes else {
+                    return shared.fail(e);
                 };
-                shared.fail(cause.map_or(e, |_| CliError::Elsewhere { code: 1 }));
+                let words = e.to_string();
+                let e = CliError::on_rank(rank, e);
+                let (said, news) = (e.to_string(), !e.is_secondary());
+                shared.fail(e);
+                if news && job.crew.here().len() > 1 {
+                    // The other ranks of this process may take a while, and the others see already that this one is gone.
+                    p.report(rank, &said, &words);
+                }
             })
             .ok()
         };

@@ -613,7 +613,7 @@ fn crew(
         return Crew::of_parts(parts, &args.backend, host, (first, &board), before);
     }
     let (here, device) = match processes {
-        Some(p) => (p.here(), p.launch.local_rank),
+        Some(p) => (p.here(), p.device()),
         None => (0..ranks, 0),
     };
     let plugin = backend::choose(&args.backend, &config.settings.run.backend, host)?;
