@@ -251,7 +251,8 @@ fn failures_name_every_rank_they_are_about() {
 fn what_does_not_fit_together_is_refused_with_what_to_write() {
     plugin();
     let s = Scratch::new();
-    for family in families() {
+    // Before the first message: one family says it as the other does.
+    if let Some(family) = families().pop() {
         let refused = |mut c: Command, parts: &[&str]| {
             let o = c.output().expect("it starts");
             let said = text(&o);
