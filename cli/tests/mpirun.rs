@@ -146,10 +146,6 @@ fn contradictions_are_refused_once_for_all() {
             "has started 2 processes",
         );
         refused(
-            &["train", "config.json", "--ranks", "cpu:2", "--out", "out"],
-            "process",
-        );
-        refused(
             &[
                 "train",
                 "config.json",
