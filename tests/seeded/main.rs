@@ -61,6 +61,27 @@ const DEVICE: &[Defect] = &[
     ("host_call_at_once", "order.host_call_in_order"),
     ("wait_value_wants_equality", "order.wait_value"),
     ("write_value_writes_half", "order.write_value"),
+    ("capture_runs_at_once", "order.graph.same_bytes_as_called"),
+    (
+        "graph_runs_once",
+        "order.graph.each_launch_sees_memory_as_it_is",
+    ),
+    (
+        "graph_jumps_the_queue",
+        "order.graph.launches_keep_their_streams_order",
+    ),
+    (
+        "event_in_a_capture_is_ok",
+        "order.graph.what_none_holds_is_refused",
+    ),
+    (
+        "capture_ends_at_a_refusal",
+        "order.graph.what_none_holds_is_refused",
+    ),
+    ("capture_begins_twice", "order.graph.begin_and_end_in_turn"),
+    ("capture_ends_unbegun", "order.graph.begin_and_end_in_turn"),
+    ("graph_takes_any_stream", "order.graph.wrong_handles"),
+    ("leak_in_capture", "leak.graph"),
     ("leak_in_fill", "leak.copy_and_fill"),
     ("leak_in_alloc", "leak.mem"),
     ("descriptor_for_each_event", "leak.event"),

@@ -333,6 +333,7 @@ pub fn registry(ranks: &[u32], big: bool) -> Vec<Case> {
     all.extend(crate::life::cases());
     all.extend(crate::mem::cases(big));
     all.extend(crate::order::cases());
+    all.extend(crate::graph::cases());
     all.extend(crate::op::cases(big));
     all.extend(crate::coll::cases(ranks));
     all.extend(crate::fault::cases(ranks));

@@ -58,6 +58,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         })
         .demanded(m),
         Case::new("leak.op", op).demanded(Demanded::NOWHERE),
+        Case::new("leak.graph", graph),
         Case::new("leak.device", device).demanded(m),
         Case::new("leak.refused_calls", |ctx| {
             rounds(ctx, 1000, 0, &|rig, _| {
@@ -207,6 +208,28 @@ fn device(ctx: &Ctx) -> Check {
 }
 
 /// Prepare, launch, release.
+fn graph(ctx: &Ctx) -> Check {
+    if ctx.plugin.graph.is_none() {
+        return skip("no graphs");
+    }
+    let home = std::sync::Mutex::new(None);
+    rounds(ctx, 1000, 0, &|rig, _| {
+        let mut home = home.lock().map_err(|_| "poisoned")?;
+        if home.is_none() {
+            *home = Some(rig.dev.alloc(abi::MEM_DEVICE, 64, 0)?);
+        }
+        let Some(m) = &*home else {
+            return Ok(());
+        };
+        rig.stream.capture()?;
+        let given = rig.stream.fill(m.whole(), 1, 1);
+        let graph = rig.stream.captured()?;
+        given?;
+        rig.stream.replay(&graph)?;
+        Ok(rig.stream.finish()?)
+    })
+}
+
 fn op(ctx: &Ctx) -> Check {
     let Some(spec) = abi::op::by_name("fill_strided") else {
         return skip("no op fill_strided in the table");

@@ -3,7 +3,7 @@
 //! slip, and fails the case during which it happened.
 
 use crossweave_abi as abi;
-use crossweave_abi::{CollectiveApi, DeviceApi, EntryFn, ErrPtr, Handle, OpsApi, Status};
+use crossweave_abi::{CollectiveApi, DeviceApi, EntryFn, ErrPtr, GraphApi, Handle, OpsApi, Status};
 use crossweave_hal::RawPlugin;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -160,6 +160,8 @@ pub struct Plugin {
     pub ops: Option<OpsApi>,
     /// `crossweave.collective/1`.
     pub coll: Option<CollectiveApi>,
+    /// `crossweave.graph/1`.
+    pub graph: Option<GraphApi>,
     /// The entry function, to be called again.
     pub entry: EntryFn,
     slips: Mutex<Vec<String>>,
@@ -186,22 +188,24 @@ macro_rules! slot {
 
 mod comm;
 mod device;
+mod graph;
 mod handles;
 
 pub use comm::coll_desc;
 pub use device::{Dev, Joining};
-pub use handles::{Comm, Event, Mem, OpHandle, Stream};
+pub use handles::{Comm, Event, Graph, Mem, OpHandle, Stream};
 
 impl Plugin {
     /// Of what the loader has read.
     pub fn new(raw: RawPlugin, entry: EntryFn) -> Result<Plugin, String> {
         let d = raw.device.ok_or("the device interface is missing")?;
-        let (ops, coll) = (raw.ops, raw.coll);
+        let (ops, coll, graph) = (raw.ops, raw.coll, raw.graph);
         Ok(Plugin {
             raw,
             d,
             ops,
             coll,
+            graph,
             entry,
             slips: Mutex::default(),
         })

@@ -49,6 +49,7 @@ macro_rules! handle {
 handle!(Event, "A point in a stream.", d, event_destroy);
 handle!(OpHandle, "A prepared op.", ops, op_release);
 handle!(Comm, "One rank of a communicator.", coll, comm_destroy);
+handle!(Graph, "What a stream has kept.", graph, graph_release);
 
 /// A piece of memory.
 pub struct Mem {
