@@ -104,12 +104,14 @@ pub fn pipeline(stages: &Stages, stage: usize, micro_batches: u32, order: Order)
     let next = stages.stages.get(stage + 1).map(|s| s.1);
     let previous = stage.checked_sub(1).map(|s| stages.stages[s].1);
     let mut ops = Vec::new();
-    let forward = |ops: &mut Vec<Op>, mb: MicroBatch| {
+    let receive = |ops: &mut Vec<Op>, mb: MicroBatch| {
         ops.extend(previous.map(|from| Op::RecvAct {
             unit: units.start - 1,
             mb,
             from,
         }));
+    };
+    let forward = |ops: &mut Vec<Op>, mb: MicroBatch| {
         ops.extend(units.clone().map(|unit| Op::Forward {
             unit,
             mb,
@@ -121,13 +123,17 @@ pub fn pipeline(stages: &Stages, stage: usize, micro_batches: u32, order: Order)
             to,
         }));
     };
-    let backward = |ops: &mut Vec<Op>, mb: MicroBatch| {
+    // The neighbour sends the hidden state of micro-batch `then` before it waits for this gradient: received later, both would wait to send.
+    let backward = |ops: &mut Vec<Op>, mb: MicroBatch, then: Option<MicroBatch>| {
         ops.extend(next.map(|from| Op::RecvGrad {
             unit: units.end - 1,
             mb,
             from,
         }));
         ops.extend(units.clone().rev().map(|unit| Op::Backward { unit, mb }));
+        if let Some(mb) = then {
+            receive(ops, mb);
+        }
         ops.extend(previous.map(|to| Op::SendGrad {
             unit: units.start - 1,
             mb,
@@ -137,11 +143,18 @@ pub fn pipeline(stages: &Stages, stage: usize, micro_batches: u32, order: Order)
     // Forwards that run ahead of the first backward; from then on one of each in turn.
     let ahead = order.in_flight(stages.stages.len(), stage, micro_batches);
     let warm = ahead.saturating_sub(1);
-    (0..warm).for_each(|mb| forward(&mut ops, mb));
+    for mb in 0..warm {
+        receive(&mut ops, mb);
+        forward(&mut ops, mb);
+    }
+    if warm < micro_batches {
+        receive(&mut ops, warm);
+    }
     for mb in warm..micro_batches {
         forward(&mut ops, mb);
-        backward(&mut ops, mb - warm);
+        let then = (mb + 1 < micro_batches).then_some(mb + 1);
+        backward(&mut ops, mb - warm, then);
     }
-    (micro_batches - warm..micro_batches).for_each(|mb| backward(&mut ops, mb));
+    (micro_batches - warm..micro_batches).for_each(|mb| backward(&mut ops, mb, None));
     Plan::from_ops(ops)
 }

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 ///
 /// Ranks that run the same units form a group: they must issue the same gathers in the same order, and the same
 /// reductions. Ranks of the same place in their groups sum the gradients of a unit that the groups share (`Tie`). The norm and the finite
-/// check are issued by all ranks alike. Sends are taken to be buffered (a send never
-/// waits for its receive), receives and collectives wait; with that, every rank must come to its end.
+/// check are issued by all ranks alike. Everything waits: a send and its receive are one event of
+/// both ranks, and no rank begins a step before the one before it is over. With that every rank must come to its end, and so it does where streams and
+/// libraries wait for less.
 pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
     let mut groups: BTreeMap<BTreeSet<UnitId>, Vec<Rank>> = BTreeMap::new();
     for (rank, plan) in plans.iter().enumerate() {
@@ -205,7 +206,6 @@ fn check_ends<'a>(
         }
     }
     let mut at = vec![0usize; plans.len()];
-    let mut mail: HashMap<(Rank, Rank), usize> = HashMap::new();
     let head = |at: &[usize], rank: Rank| {
         plans[rank as usize]
             .steps
@@ -229,13 +229,12 @@ fn check_ends<'a>(
                 if members.iter().any(|&m| head(&at, m) != Some(op)) {
                     break;
                 }
-                match parcel(op) {
-                    Some((_, peer, true)) => *mail.entry((rank, peer)).or_default() += 1,
-                    Some((_, peer, false)) => match mail.get_mut(&(peer, rank)) {
-                        Some(waiting) if *waiting > 0 => *waiting -= 1,
-                        _ => break,
-                    },
-                    None => {}
+                if let Some((what, peer, sends)) = parcel(op) {
+                    let other = head(&at, peer).and_then(parcel);
+                    if other != Some((what, rank, !sends)) {
+                        break;
+                    }
+                    at[peer as usize] += 1;
                 }
                 moved = true;
                 if members.is_empty() {

@@ -600,8 +600,11 @@ fn ranks_agree_on_collectives() {
 #[test]
 fn every_send_meets_its_receive() {
     let first = "F0.0 a0.0>1 F0.1 a0.1>1 g0.0<1 B0.0 g0.1<1 B0.1";
-    let second = "a0.0<0 F1.0 B1.0 g0.0>0 a0.1<0 F1.1 B1.1 g0.1>0";
+    let second = "a0.0<0 F1.0 B1.0 a0.1<0 g0.0>0 F1.1 B1.1 g0.1>0";
     world(&[first, second]).unwrap();
+    // A send waits for its receive: here each waits to send to the other.
+    let crossed = "a0.0<0 F1.0 B1.0 g0.0>0 a0.1<0 F1.1 B1.1 g0.1>0";
+    assert_eq!(world(&[first, crossed]).unwrap_err().law, Law::Deadlock);
     let swapped = "a0.1<0 F1.1 B1.1 g0.1>0 a0.0<0 F1.0 B1.0 g0.0>0";
     let fault = world(&[first, swapped]).unwrap_err();
     assert_eq!((fault.law, fault.rank), (Law::Peer, Some(0)));
