@@ -372,7 +372,7 @@ impl Trainer {
                 "{} figures for {} replicas of rank {}",
                 mine.len(),
                 own.len(),
-                self.spec.rank
+                self.spec.job_rank()
             )));
         }
         if self.spec.canonical.is_none() {

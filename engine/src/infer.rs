@@ -1,9 +1,10 @@
 //! Outside the step: validation loss, logits, and gradients of one batch for `probe`. These block the host; they are not the steady state.
+//! Over pipeline stages a validation batch goes the way of a training batch: a stage that is not the last waits for nobody.
 
 use crate::error::{Error, Result};
+use crate::pipeline::everyone;
 use crate::trainer::{Act, MicroBatch, Trainer};
 use crossweave_hal::{DType, Reduce, Tag};
-use crossweave_mesh::Axis;
 use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
@@ -13,13 +14,17 @@ use std::sync::Arc;
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Trainer {
-    /// Mean loss of this rank's batch, dropout off.
+    /// Mean loss of this rank's batch, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
+    /// tells it to all. Every stage calls this for the same batches in the same order.
     pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
         let seqs = self.spec.batch;
         let data = self.ids(b.tokens, Some(b.targets), seqs, self.spec.seq_len)?;
         let out = self
             .run_all(&data)
             .map_err(|e| self.error("validation", e))?;
+        let Some(out) = out else {
+            return Ok(0.0);
+        };
         let loss = self
             .host_values(&out)
             .map_err(|e| self.error("validation", e))?;
@@ -28,15 +33,26 @@ impl Trainer {
             .ok_or_else(|| Error::Invalid("the model returned no loss".into()))
     }
 
-    /// Logits `[batch, seq, vocab]` in f32, dropout off.
+    /// Logits `[batch, seq, vocab]` in f32, dropout off. Over pipeline stages rank 0 asks for them while it leads ([`Trainer::lead`]).
     pub fn logits(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Result<Vec<f32>> {
+        if self.pipe.is_some() {
+            return self.logits_over_stages(tokens, batch, seq);
+        }
         let data = self.ids(tokens, None, batch, seq)?;
         let out = self.run_all(&data).map_err(|e| self.error("logits", e))?;
-        self.host_values(&out).map_err(|e| self.error("logits", e))
+        match out {
+            Some(out) => self.host_values(&out).map_err(|e| self.error("logits", e)),
+            None => Ok(vec![]),
+        }
     }
 
     /// Loss and the gradient of every parameter for one batch, dropout off; parameters are left as they are.
     pub fn loss_and_grads(&mut self, b: &MicroBatch<'_>) -> Result<(f64, Vec<(String, Vec<f32>)>)> {
+        if self.pipe.is_some() {
+            return Err(Error::Invalid(
+                "the gradients of one batch are taken where one rank has the whole model; leave mesh.pp out".into(),
+            ));
+        }
         let t = b.tokens.len() as u64;
         let (seqs, seq) = if t == self.spec.batch * self.spec.seq_len {
             (self.spec.batch, self.spec.seq_len)
@@ -47,18 +63,18 @@ impl Trainer {
         self.grads_of(&data).map_err(|e| self.error("gradients", e))
     }
 
-    /// Mean of `x` over the ranks.
+    /// Mean of `x` over the data-parallel ranks, told to every rank of the job; of pipeline stages the last one's counts.
     pub fn mean(&mut self, x: f64) -> Result<f64> {
-        if self.spec.world == 1 {
+        if !self.in_company() {
             return Ok(x);
         }
-        let mut sum = [x];
+        let mut sum = [if self.makes_loss() { x } else { 0.0 }];
         self.add_words(&mut sum, "scalar")
             .map_err(|e| self.error("mean over ranks", e))?;
         Ok(sum[0] / f64::from(self.spec.world))
     }
 
-    /// The sum of each word over the ranks, the same bits on all. For figures outside the steady state: it waits for the device.
+    /// The sum of each word over all ranks of the job, the same bits on all. For figures outside the steady state: it waits for the device.
     pub(crate) fn add_words(&self, words: &mut [f64], tag: &'static str) -> Tensors<()> {
         let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let b = self
@@ -66,8 +82,13 @@ impl Trainer {
             .alloc(&self.reduce, bytes.len() as u64, Tag::Staging)?;
         self.reduce.write(b.all(), &bytes)?;
         let mut mesh = self.groups.mesh().borrow_mut();
-        mesh.group(&[Axis::Dp])?
-            .all_reduce(&self.reduce, b.all(), DType::F64, Reduce::Sum, tag)?;
+        mesh.group(everyone(&self.spec))?.all_reduce(
+            &self.reduce,
+            b.all(),
+            DType::F64,
+            Reduce::Sum,
+            tag,
+        )?;
         self.reduce.read(b.all(), &mut bytes)?;
         for (w, b) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *w = f64::from_le_bytes(*b);
@@ -99,17 +120,27 @@ impl Trainer {
         go().map_err(|e| self.error("uploading the batch", e))
     }
 
-    fn run_all(&mut self, data: &Batch) -> Tensors<Tensor> {
-        let mut flow = vec![];
-        for u in 0..self.units.len() {
+    /// The units of this rank forward, dropout off: from what flows into the first to what flows out of the last.
+    pub(crate) fn run_own(&mut self, mut flow: Vec<Tensor>, data: &Batch) -> Tensors<Vec<Tensor>> {
+        for u in self.own_units() {
             let cache = RefCell::new(KernelCache::default());
             self.hold(u)?;
             let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
             self.let_go(u);
             flow = outs;
         }
+        Ok(flow)
+    }
+
+    /// All units forward on a batch of the step's shape; what the last one made, where it runs.
+    fn run_all(&mut self, data: &Batch) -> Tensors<Option<Tensor>> {
+        let flow = self.flow_in()?;
+        let flow = self.run_own(flow, data)?;
+        if self.flow_out(&flow)? {
+            return Ok(None);
+        }
         match <[Tensor; 1]>::try_from(flow) {
-            Ok([t]) => Ok(t),
+            Ok([t]) => Ok(Some(t)),
             Err(v) => crossweave_tensor::shape_error(format!(
                 "the last unit returned {} values, expected 1",
                 v.len()
@@ -117,7 +148,7 @@ impl Trainer {
         }
     }
 
-    fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
+    pub(crate) fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let cache = RefCell::new(KernelCache::default());
         Run::new(&self.compute, &Decompositions, &cache).to_f32(t)
     }

@@ -27,6 +27,7 @@ mod reduce;
 mod scale;
 mod scaler;
 mod shards;
+mod stages;
 mod state;
 mod timeline;
 mod trace;

@@ -2,7 +2,8 @@
 //! step, unit, op and operand, in the same sentence on all ranks.
 //!
 //! A rank that has found something goes on to the end of the step, because the others wait for it there; then all ranks exchange what
-//! they found, and the earliest step of the plan wins, at the lowest rank. The run is then over: its parameters hold the value.
+//! they found, and the earliest step of the plan wins, at the lowest rank; between pipeline stages, whose plans count differently, the
+//! earliest in the order in which values flow. The run is then over: its parameters hold the value.
 
 use crate::error::{Error, Result};
 use crate::trainer::Trainer;
@@ -17,8 +18,8 @@ const SENTENCE: usize = 1000;
 #[derive(Default)]
 pub(crate) struct Watch {
     probe: Arc<Probe>,
-    /// Number of the plan step, and the sentence.
-    found: Option<(u32, String)>,
+    /// Where it stands among the findings of all ranks, and the sentence.
+    found: Option<(u64, String)>,
 }
 
 impl Watch {
@@ -53,9 +54,26 @@ impl Trainer {
             return;
         }
         let text = self.sentence(step, &finding);
+        let place = self.place(step);
         if let Some(w) = &mut self.watch {
-            w.found = Some((step.id.0, text));
+            w.found = Some((place, text));
         }
+    }
+
+    /// What comes first may have caused what comes later. On one stage that is the plan's order; over several each micro-batch goes forward
+    /// through the units and back, and updates follow all of them.
+    fn place(&self, step: &Step) -> u64 {
+        if self.pipe.is_none() {
+            return u64::from(step.id.0);
+        }
+        let n = self.units.len() as u64;
+        let (at, mb) = match step.op {
+            Op::Forward { unit, mb, .. } => (u64::from(unit), mb),
+            Op::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
+            Op::Backward { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
+            _ => (0, self.spec.micro_batches),
+        };
+        (3 * n + 2) * u64::from(mb) + at
     }
 
     fn sentence(&self, step: &Step, f: &Finding) -> String {
@@ -92,7 +110,7 @@ impl Trainer {
         format!(
             "step {}, rank {}, plan step {} ({}): {phase}{layer}: op {} (launch {}) gave {}, {why}",
             self.step,
-            self.spec.rank,
+            self.spec.job_rank(),
             step.id.0,
             step.op,
             f.op,
@@ -137,8 +155,8 @@ impl Trainer {
         let Some(watch) = &self.watch else {
             return Ok(());
         };
-        let (found, world) = (watch.found.clone(), self.spec.world as usize);
-        let rank = self.spec.rank as usize;
+        let (found, world) = (watch.found.clone(), self.spec.job_ranks() as usize);
+        let rank = self.spec.job_rank() as usize;
         if world == 1 {
             return found.map_or(Ok(()), |(_, text)| Err(Error::NotFinite(text)));
         }
@@ -146,7 +164,7 @@ impl Trainer {
         let agreeing = |e| self.error("agreeing on what is not finite", e);
         let mut places = vec![0.0; world];
         if let Some((step, _)) = &found {
-            places[rank] = f64::from(*step) + 1.0;
+            places[rank] = *step as f64 + 1.0;
         }
         self.add_words(&mut places, TAG).map_err(agreeing)?;
         let found_by = (0..world).filter(|r| places[*r] > 0.0);

@@ -1,13 +1,14 @@
 //! A rank as one stage of a pipeline: which units it holds, whom it exchanges hidden states and their gradients with, and whose
-//! gradients it sums with other stages. Plans are made, checked and rehearsed on the device of nothing; real devices follow.
+//! gradients it sums with other stages (ADR 0026, 0044).
 
 use crate::error::{Error, Result};
+use crate::gather::OUTSIDE;
 use crate::trainer::{RankSpec, Trainer};
 use crossweave_hal::{Bootstrap, Collective, CommTag, DType, Device, Reduce, Stream, Tag};
 use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_parallel::schedule::{Order, Stages};
 use crossweave_plan::Rank;
-use crossweave_tensor::{Shape, Tensor, UnitDecl};
+use crossweave_tensor::{ParamDecl, Shape, Tensor, UnitDecl};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,6 +42,16 @@ impl PipelineSpec {
         let all = Stages::even(units, &(0..stages).collect::<Vec<_>>());
         PipelineSpec {
             stages: all.stages.into_iter().map(|(units, _)| units).collect(),
+            stage,
+            order,
+        }
+    }
+
+    /// `weights.len()` stages whose units weigh as much of `costs` as their weights say, as nearly as whole units go: so that the stage
+    /// that takes longest for its part takes as little as it can.
+    pub fn weighted(costs: &[f64], weights: &[f64], stage: u32, order: Order) -> PipelineSpec {
+        PipelineSpec {
+            stages: divide(costs, weights),
             stage,
             order,
         }
@@ -83,34 +94,92 @@ impl PipelineSpec {
     }
 }
 
+/// Runs of units, one for each weight, none empty: of all cuts the one whose slowest stage (cost over weight) is fastest, and of those the
+/// one whose stages differ least.
+fn divide(costs: &[f64], weights: &[f64]) -> Vec<Range<u32>> {
+    let (n, stages) = (costs.len(), weights.len().clamp(1, costs.len().max(1)));
+    let mut before = vec![0.0];
+    for c in costs {
+        before.push(before[before.len() - 1] + c.max(0.0));
+    }
+    let weight = |s: usize| weights.get(s).copied().unwrap_or(1.0).max(f64::MIN_POSITIVE);
+    let time = |s: usize, from: usize, to: usize| (before[to] - before[from]) / weight(s);
+    // best[s][end]: the slowest of stages 0..=s over units 0..end, the sum of squares, and where stage s begins.
+    let none = (f64::INFINITY, f64::INFINITY, 0);
+    let mut best = vec![vec![none; n + 1]; stages];
+    for end in 1..=n {
+        let t = time(0, 0, end);
+        best[0][end] = (t, t * t, 0);
+    }
+    for s in 1..stages {
+        for end in s + 1..=n {
+            for from in s..end {
+                let (worst, squares, _) = best[s - 1][from];
+                let t = time(s, from, end);
+                let found = (worst.max(t), squares + t * t, from);
+                let kept = best[s][end];
+                if (found.0, found.1) < (kept.0, kept.1) {
+                    best[s][end] = found;
+                }
+            }
+        }
+    }
+    let mut cuts = vec![];
+    let mut end = n;
+    for s in (0..stages).rev() {
+        let from = best[s][end].2;
+        cuts.push(from as u32..end as u32);
+        end = from;
+    }
+    cuts.reverse();
+    cuts
+}
+
+impl RankSpec {
+    /// This rank's number in the job: the stages one after another, each with its data-parallel ranks.
+    pub fn job_rank(&self) -> u32 {
+        self.pipeline.as_ref().map_or(0, |p| p.stage) * self.world + self.rank
+    }
+
+    /// Ranks of the job.
+    pub fn job_ranks(&self) -> u32 {
+        let stages = self.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
+        stages * self.world
+    }
+
+    /// A pipeline of one stage of all units is none.
+    pub(crate) fn of_stages(mut self, units: usize) -> RankSpec {
+        let one = |p: &PipelineSpec| p.stages.len() == 1 && p.check(units).is_ok();
+        if self.pipeline.as_ref().is_some_and(one) {
+            self.pipeline = None;
+        }
+        self
+    }
+}
+
 /// What a stage has beside what every rank has.
 pub(crate) struct Pipe {
     /// Peer transfers.
     pub stream: Stream,
     data: u32,
+    /// Units of every stage.
+    stages: Vec<Range<u32>>,
+    /// This one.
+    stage: u32,
     /// What flows out of each unit.
     flows: Vec<FlowShape>,
-    /// Units that run on an earlier stage: their gradient counts there.
+    /// Units that run on other stages: their gradient counts there.
     pub elsewhere: BTreeSet<usize>,
-}
-
-/// Whether a device computes nothing: then peers need not be there.
-fn rehearses(device: &Device) -> bool {
-    device.plugin().name() == "null"
+    /// Parameters of all units of the model, wherever they live.
+    pub decls: Vec<Vec<ParamDecl>>,
 }
 
 /// Leaves of `units` what the rank's stage holds. Numbers stay the model's.
-pub(crate) fn keep_stage(device: &Device, spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
+pub(crate) fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
     let Some(p) = &spec.pipeline else {
         return Ok(());
     };
     p.check(units.len()).map_err(Error::Invalid)?;
-    if !rehearses(device) {
-        return Err(Error::Invalid(format!(
-            "{} pipeline stages: a pipeline is planned and rehearsed (`crossweave plan`), and not trained yet; set mesh.pp to 1",
-            p.stages.len()
-        )));
-    }
     if spec.canonical.is_some() {
         return Err(Error::Invalid(
             "a pipeline with canonical sums: their tree goes over the ranks of one stage only; leave run.canonical_shards out".into(),
@@ -195,22 +264,49 @@ impl Pipe {
         device: &Device,
         spec: &RankSpec,
         flows: &[FlowShape],
+        decls: Vec<Vec<ParamDecl>>,
     ) -> crossweave_hal::Result<Option<Pipe>> {
         let Some(p) = &spec.pipeline else {
             return Ok(None);
         };
-        let before = p.stages[p.stage as usize].start as usize;
+        let own = &p.stages[p.stage as usize];
+        let all = 0..decls.len();
         Ok(Some(Pipe {
             stream: device.stream("peer", 1)?,
             data: spec.world,
+            stages: p.stages.clone(),
+            stage: p.stage,
             flows: flows.to_vec(),
-            elsewhere: (0..before).collect(),
+            elsewhere: all.filter(|u| !own.contains(&(*u as u32))).collect(),
+            decls,
         }))
     }
-}
 
-impl Pipe {
-    fn room(&self, (shape, dtype): &(Shape, DType)) -> Tensors<Tensor> {
+    /// This stage's number.
+    pub fn stage(&self) -> u32 {
+        self.stage
+    }
+
+    /// The number of the last stage, which makes the loss.
+    pub fn last(&self) -> u32 {
+        self.stages.len() as u32 - 1
+    }
+
+    /// The stage that runs unit `u`.
+    pub fn stage_of(&self, u: usize) -> u32 {
+        let runs = |r: &Range<u32>| r.contains(&(u as u32));
+        self.stages.iter().position(runs).unwrap_or(0) as u32
+    }
+
+    /// Unit and place in it of a parameter of the model.
+    pub fn find(&self, name: &str) -> Option<(usize, usize)> {
+        let place = |all: &Vec<ParamDecl>| all.iter().position(|d| d.name == name);
+        let mut units = self.decls.iter().enumerate();
+        units.find_map(|(u, all)| place(all).map(|i| (u, i)))
+    }
+
+    /// Memory on the peer stream.
+    pub fn room(&self, (shape, dtype): &(Shape, DType)) -> Tensors<Tensor> {
         let bytes = dtype.bytes(shape.numel());
         let b = self
             .stream
@@ -226,7 +322,40 @@ impl Trainer {
         self.spec.world > 1 || self.spec.pipeline.is_some()
     }
 
-    fn pipe(&self) -> Tensors<&Pipe> {
+    /// The units this rank runs.
+    pub(crate) fn own_units(&self) -> Range<usize> {
+        match &self.pipe {
+            Some(p) => {
+                let own = &p.stages[p.stage as usize];
+                own.start as usize..own.end as usize
+            }
+            None => 0..self.units.len(),
+        }
+    }
+
+    /// Whether this rank runs unit `u`, and does not only hold it for others that are tied to it.
+    pub(crate) fn runs_here(&self, u: usize) -> bool {
+        self.own_units().contains(&u)
+    }
+
+    /// Whether this rank runs the last unit, whose output is the loss.
+    pub(crate) fn makes_loss(&self) -> bool {
+        self.own_units().end == self.units.len()
+    }
+
+    /// Whether this rank holds any part of a parameter's unit: not where another pipeline stage has it alone.
+    pub fn holds(&self, name: &str) -> bool {
+        let named = |s: &crate::state::UnitState| s.decls.iter().any(|d| d.name == name);
+        self.state.iter().any(named)
+    }
+
+    /// Whether the model has a parameter of that name, and only other stages hold it.
+    pub(crate) fn lives_elsewhere(&self, name: &str) -> bool {
+        let known = |p: &Pipe| p.find(name).is_some();
+        self.pipe.as_ref().is_some_and(known) && !self.holds(name)
+    }
+
+    pub(crate) fn pipe(&self) -> Tensors<&Pipe> {
         match &self.pipe {
             Some(p) => Ok(p),
             None => crossweave_tensor::shape_error(
@@ -235,9 +364,15 @@ impl Trainer {
         }
     }
 
-    fn exchange(&self, tensors: &[Tensor], peer: Rank, sends: bool, tag: CommTag) -> Tensors<()> {
+    /// Sends to, or receives from, this rank's peer of another stage.
+    pub(crate) fn exchange(
+        &self,
+        tensors: &[Tensor],
+        peer: u32,
+        sends: bool,
+        tag: CommTag,
+    ) -> Tensors<()> {
         let pipe = self.pipe()?;
-        let peer = peer / pipe.data;
         let mut members = Vec::with_capacity(tensors.len());
         for t in tensors {
             if !t.is_dense() {
@@ -267,15 +402,40 @@ impl Trainer {
     /// `SendAct`: what unit `u` made of a micro-batch goes to the stage that runs the next unit.
     pub(crate) fn send_act(&mut self, m: usize, to: Rank) -> Tensors<()> {
         let outs = std::mem::take(&mut self.flow[m]);
-        self.exchange(&outs, to, true, FORWARD)
+        self.exchange(&outs, self.stage_of_rank(to)?, true, FORWARD)
     }
 
     /// `RecvAct`: what unit `u` made of a micro-batch arrives.
     pub(crate) fn recv_act(&mut self, u: usize, m: usize, from: Rank) -> Tensors<()> {
         let ins = self.like_flow(u)?;
-        self.exchange(&ins, from, false, FORWARD)?;
+        self.exchange(&ins, self.stage_of_rank(from)?, false, FORWARD)?;
         self.flow[m] = ins;
         Ok(())
+    }
+
+    /// Plans name ranks of the job.
+    fn stage_of_rank(&self, rank: Rank) -> Tensors<u32> {
+        Ok(rank / self.pipe()?.data)
+    }
+
+    /// Outside the step: what the stage before makes of a batch of the step's shape; nothing on the first.
+    pub(crate) fn flow_in(&self) -> Tensors<Vec<Tensor>> {
+        let first = self.own_units().start;
+        if first == 0 {
+            return Ok(vec![]);
+        }
+        let ins = self.like_flow(first - 1)?;
+        self.exchange(&ins, self.pipe()?.stage - 1, false, OUTSIDE)?;
+        Ok(ins)
+    }
+
+    /// Outside the step: what this stage has made goes to the next; whether there is one.
+    pub(crate) fn flow_out(&self, flow: &[Tensor]) -> Tensors<bool> {
+        if self.makes_loss() {
+            return Ok(false);
+        }
+        self.exchange(flow, self.pipe()?.stage + 1, true, OUTSIDE)?;
+        Ok(true)
     }
 
     /// `SendGrad`: the gradient of what unit `u` made goes back to its stage. What nobody differentiated has a gradient of zero.
@@ -298,13 +458,13 @@ impl Trainer {
                 }
             });
         }
-        self.exchange(&whole, to, true, BACKWARD)
+        self.exchange(&whole, self.stage_of_rank(to)?, true, BACKWARD)
     }
 
     /// `RecvGrad`: the gradient of what unit `u` made arrives.
     pub(crate) fn recv_flow_grad(&mut self, u: usize, m: usize, from: Rank) -> Tensors<()> {
         let grads = self.like_flow(u)?;
-        self.exchange(&grads, from, false, BACKWARD)?;
+        self.exchange(&grads, self.stage_of_rank(from)?, false, BACKWARD)?;
         self.flow_grad[m] = Some(grads.into_iter().map(Some).collect());
         Ok(())
     }

@@ -99,10 +99,15 @@ impl Trainer {
         Ok(())
     }
 
-    /// The sum of squares over units, in their order, whatever order they were reduced in; and over ranks.
+    /// The sum of squares over units, in their order, whatever order they were reduced in; and over ranks. Pipeline stages first tell each
+    /// other the words of their units, zero on all but one, so that the sum has the bits of one stage.
     pub(crate) fn total_squares(&mut self, f: &Figures) -> Tensors<()> {
         if self.spec.canonical.is_some() {
             return self.sum_words(f, f.slices(), 1);
+        }
+        let each = f.all_units();
+        if self.pipe.is_some() {
+            self.sum_over(&each, &[Axis::Pp])?;
         }
         let cache = self.cache(0, TOTAL);
         let run = Run::new(&self.compute, &Decompositions, &cache);
@@ -111,24 +116,25 @@ impl Trainer {
             axes: 1,
             ..Default::default()
         };
-        let (total, each) = (f.word(1), f.all_units());
+        let total = f.word(1);
         run.launch(op::REDUCE, &[Some(&total), Some(&each)], p.as_bytes(), &[])?;
         self.keep_cache(0, TOTAL, cache);
-        self.sum_over_ranks(f, 1)
+        match self.spec.world {
+            1 => Ok(()),
+            _ => self.sum_over(&total, &[Axis::Dp]),
+        }
     }
 
-    /// One small sum over the ranks, in place.
-    fn sum_over_ranks(&self, f: &Figures, word: u64) -> Tensors<()> {
-        if self.in_company() {
-            let mut mesh = self.groups.mesh().borrow_mut();
-            mesh.group(everyone(&self.spec))?.all_reduce(
-                self.reduce_stream(),
-                f.words.region(4 * word, 4),
-                DType::F32,
-                Reduce::Sum,
-                "scalar",
-            )?;
-        }
+    /// One small sum over the ranks of these axes, in place.
+    fn sum_over(&self, t: &Tensor, axes: &[Axis]) -> Tensors<()> {
+        let mut mesh = self.groups.mesh().borrow_mut();
+        mesh.group(axes)?.all_reduce(
+            self.reduce_stream(),
+            t.region(),
+            DType::F32,
+            Reduce::Sum,
+            "scalar",
+        )?;
         Ok(())
     }
 
@@ -156,7 +162,8 @@ impl Trainer {
         }
         match self.spec.canonical {
             Some(_) => self.sum_words(f, f.losses(), 0)?,
-            None => self.sum_over_ranks(f, 0)?,
+            None if self.in_company() => self.sum_over(&f.word(0), everyone(&self.spec))?,
+            None => {}
         }
         let stream = self.reduce_stream();
         stream.copy(f.host.buffer().all(), f.words.region(0, Figures::BYTES))?;

@@ -208,7 +208,7 @@ impl Trainer {
                 break;
             };
             let failed = |e: crossweave_hal::Error| Error::Run {
-                rank: self.spec.rank,
+                rank: self.spec.job_rank(),
                 step: v.step,
                 at: "waiting for the verdict on its gradients".into(),
                 source: e.into(),
@@ -257,6 +257,7 @@ impl Trainer {
         }
         if self.scaling.poisoned.contains(&self.step)
             && self.step % self.spec.world as u64 == self.spec.rank as u64
+            && self.makes_loss()
         {
             let all = (0..self.units.len()).rev();
             if let Some(g) = all.flat_map(|u| self.own_grad(u)).next() {

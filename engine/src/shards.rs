@@ -1,10 +1,11 @@
 //! A rank's part of the state for checkpoints: which elements it answers for, a copy of them on the host, and the way back.
 //!
 //! Every stage saves alike: rank k answers for slice k of each unit's flat layout. Where the state is replicated that spreads the
-//! writing over the ranks; where it is sharded it is all the rank has. Padding belongs to no parameter and is not saved.
+//! writing over the ranks; where it is sharded it is all the rank has. Padding belongs to no parameter and is not saved. Of a unit that
+//! pipeline stages share, the stage that runs it answers, and all that hold it want it back.
 
 use crate::error::{Error, Result};
-use crate::state::StateKind;
+use crate::state::{StateKind, UnitState};
 use crate::trainer::Trainer;
 use crossweave_hal::{HostBuffer, Tag};
 use crossweave_tensor::{Decompositions, KernelCache, Run};
@@ -77,7 +78,8 @@ impl Trainer {
     /// What this rank saves.
     pub fn shards(&self) -> Vec<Shard> {
         let mut out = vec![];
-        for (unit, s) in self.state.iter().enumerate() {
+        let here = |(unit, _): &(usize, &UnitState)| self.runs_here(*unit);
+        for (unit, s) in self.state.iter().enumerate().filter(here) {
             let layout = &s.layout;
             let owned = layout.owned(self.spec.rank);
             let numel = owned.iter().map(|p| p.in_slice.end).max().unwrap_or(0);
@@ -169,7 +171,7 @@ impl Trainer {
         Ok(Snapshot {
             shards,
             host,
-            rank: self.spec.rank,
+            rank: self.spec.job_rank(),
             step: self.step,
         })
     }
@@ -275,7 +277,7 @@ impl Trainer {
                 "{param}: elements {from}..{} of its {} do not live on rank {}",
                 from.saturating_add(n),
                 kind.name(),
-                self.spec.rank
+                self.spec.job_rank()
             )));
         }
         Ok(())

@@ -59,7 +59,9 @@ impl Trainer {
     fn streams(&self) -> impl Iterator<Item = &Stream> {
         let always = [Some(&self.compute), Some(&self.reduce)];
         let some = [&self.gather, &self.spill_out, &self.fetch_in];
-        always.into_iter().chain(some.map(Option::as_ref)).flatten()
+        let peer = self.pipe.iter().map(|p| &p.stream);
+        let own = always.into_iter().chain(some.map(Option::as_ref));
+        own.flatten().chain(peer)
     }
 
     pub(crate) fn begin_span(&self) -> Option<OpenStep> {

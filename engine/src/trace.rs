@@ -32,7 +32,9 @@ impl Trainer {
         let some = [&self.gather, &self.spill_out, &self.fetch_in];
         let streams = always.chain(some.into_iter().flatten());
         let out = self.offload.iter().map(|o| o.out_log());
-        streams.map(|s| s.wait_log()).chain(out).collect()
+        let peer = self.pipe.iter().map(|p| p.stream.wait_log());
+        let all = streams.map(|s| s.wait_log()).chain(out);
+        all.chain(peer).collect()
     }
 
     /// Keeps account of the next step, for [`Trainer::traced`].

@@ -16,6 +16,7 @@ use crate::pipeline::{self, Pipe, PipelineSpec};
 use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
+use crate::upload::upload_consts;
 use crossweave_hal::{AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Stream, Tag};
 use crossweave_mesh::Islands;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
@@ -29,7 +30,6 @@ use crossweave_zero::{
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What the backward recomputes.
@@ -236,8 +236,9 @@ impl Trainer {
         dry: &DryRun,
         boot: &dyn Bootstrap,
     ) -> Result<Trainer> {
+        let spec = spec.of_stages(units.len());
         let at = |what: &str| {
-            let (rank, what) = (spec.rank, what.to_string());
+            let (rank, what) = (spec.job_rank(), what.to_string());
             move |e: crossweave_tensor::Error| Error::Run {
                 rank,
                 step: 0,
@@ -272,7 +273,8 @@ impl Trainer {
         crate::accum::check(&spec)?;
         assign(&mut units, &spec.optim)?;
         let shared = pipeline::shared(&spec, &units)?;
-        pipeline::keep_stage(device, &spec, &mut units)?;
+        let whole = units.iter().map(|u| u.params.clone()).collect();
+        pipeline::keep_stage(&spec, &mut units)?;
         let each = recipes(&units, &spec.optim)?;
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
@@ -297,7 +299,7 @@ impl Trainer {
         let options = spec.mesh_options();
         let (mut mesh, base) =
             pipeline::join(device, &spec, boot, &options, &shared).map_err(&joining)?;
-        let pipe = Pipe::new(device, &spec, &dry.flows).map_err(|e| hal(e.into()))?;
+        let pipe = Pipe::new(device, &spec, &dry.flows, whole).map_err(|e| hal(e.into()))?;
         for u in pipe.iter().flat_map(|p| &p.elsewhere) {
             state[*u].normed.clear();
         }
@@ -433,12 +435,12 @@ impl Trainer {
     pub fn set_step(&mut self, step: u64) {
         self.step = step;
     }
-    /// Every parameter, in run order.
+    /// Every parameter of the model, in run order, also those of other pipeline stages.
     pub fn params(&self) -> Vec<ParamDecl> {
-        self.state
-            .iter()
-            .flat_map(|s| s.decls.iter().cloned())
-            .collect()
+        match &self.pipe {
+            Some(p) => p.decls.iter().flatten().cloned().collect(),
+            None => self.state.iter().flat_map(|s| s.decls.clone()).collect(),
+        }
     }
     /// Parameters of each unit that this rank holds; 0 where the unit is another stage's.
     pub fn unit_sizes(&self) -> Vec<u64> {
@@ -480,9 +482,12 @@ impl Trainer {
         self.publish()
     }
 
-    /// Sets a parameter's value or moment from f32 (row-major, whole parameter; each rank takes its part). Call [`Trainer::publish`]
-    /// after the last.
+    /// Sets a parameter's value or moment from f32 (row-major, whole parameter; each rank takes its part, and one whose stage does not
+    /// hold the parameter nothing). Call [`Trainer::publish`] after the last.
     pub fn load(&mut self, name: &str, kind: StateKind, values: &[f32]) -> Result<()> {
+        if self.lives_elsewhere(name) {
+            return Ok(());
+        }
         let (u, i) = self.find(name)?;
         let shape = self.state_shape(u, i, kind);
         let numel = shape.as_ref().map(|s| s.iter().product::<u64>());
@@ -529,7 +534,7 @@ impl Trainer {
             return Ok(None);
         };
         let wait = event.sync(None).map_err(|e| Error::Run {
-            rank: self.spec.rank,
+            rank: self.spec.job_rank(),
             step,
             at: "waiting for the step".into(),
             source: e.into(),
@@ -566,7 +571,7 @@ impl Trainer {
         // What the host has been given counts when it is done; a failure there arrives at the next step.
         let _ = self.settle_offload();
         RankLedger {
-            rank: self.spec.rank,
+            rank: self.spec.job_rank(),
             memory: self.device.memory(),
             collectives: self.device.collectives(),
             bridge: self.device.bridged(),
@@ -612,7 +617,7 @@ impl Trainer {
 
     pub(crate) fn error(&self, at: &str, source: crossweave_tensor::Error) -> Error {
         Error::Run {
-            rank: self.spec.rank,
+            rank: self.spec.job_rank(),
             step: self.step,
             at: at.to_string(),
             source,
@@ -663,7 +668,7 @@ fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Hold
 /// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
 pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
     let info = device.info().map_err(|e| Error::Run {
-        rank: spec.rank,
+        rank: spec.job_rank(),
         step: 0,
         at: "asking the device for its memory".into(),
         source: e.into(),
@@ -768,33 +773,4 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
         }
     };
     Ok(p.with(Depend).run(start, facts)?)
-}
-
-fn upload_consts(
-    stream: &Stream,
-    units: &[UnitDecl],
-) -> std::result::Result<Vec<Vec<Tensor>>, crossweave_tensor::Error> {
-    let mut seen: Vec<(*const f32, Tensor)> = vec![];
-    let mut all = vec![];
-    for u in units {
-        let mut mine = vec![];
-        for (shape, values) in &u.consts {
-            let t = match seen.iter().find(|(p, _)| *p == values.as_ptr()) {
-                Some((_, t)) => t.clone(),
-                None => {
-                    let b = stream
-                        .device()
-                        .alloc_state(4 * values.len() as u64, Tag::Staging)?;
-                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-                    stream.write(b.all(), &bytes)?;
-                    let t = Tensor::dense(Arc::new(b), 0, *shape, DType::F32);
-                    seen.push((values.as_ptr(), t.clone()));
-                    t
-                }
-            };
-            mine.push(t);
-        }
-        all.push(mine);
-    }
-    Ok(all)
 }

@@ -1,8 +1,8 @@
-//! A step's batch on its way to the device: all micro-batches through one pinned buffer.
+//! What goes to the device: a step's batch, all micro-batches through one pinned buffer, and the tables of the model once.
 
 use crate::trainer::{MicroBatch, Trainer};
 use crossweave_hal::{DType, Stream, Tag};
-use crossweave_tensor::{Batch, Tensor};
+use crossweave_tensor::{Batch, Tensor, UnitDecl};
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -68,4 +68,34 @@ fn upload_through(
         });
     }
     Ok(out)
+}
+
+/// The tables of all units, those that several share once.
+pub(crate) fn upload_consts(
+    stream: &Stream,
+    units: &[UnitDecl],
+) -> Tensors<Vec<Vec<Tensor>>> {
+    let mut seen: Vec<(*const f32, Tensor)> = vec![];
+    let mut all = vec![];
+    for u in units {
+        let mut mine = vec![];
+        for (shape, values) in &u.consts {
+            let t = match seen.iter().find(|(p, _)| *p == values.as_ptr()) {
+                Some((_, t)) => t.clone(),
+                None => {
+                    let b = stream
+                        .device()
+                        .alloc_state(4 * values.len() as u64, Tag::Staging)?;
+                    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+                    stream.write(b.all(), &bytes)?;
+                    let t = Tensor::dense(Arc::new(b), 0, *shape, DType::F32);
+                    seen.push((values.as_ptr(), t.clone()));
+                    t
+                }
+            };
+            mine.push(t);
+        }
+        all.push(mine);
+    }
+    Ok(all)
 }

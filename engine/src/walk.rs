@@ -68,7 +68,7 @@ impl Trainer {
             let ran = self.replaying(s, |t| t.run_step(s, batches, &data, &figures));
             self.end_span(open, &|| s.op.to_string());
             done = ran.map_err(|e| Error::Run {
-                rank: self.spec.rank,
+                rank: self.spec.job_rank(),
                 step: self.step,
                 at: format!("plan step {} {}", s.id.0, s.op),
                 source: e,

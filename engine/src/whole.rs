@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::gather;
+use crate::pipeline::everyone;
 use crate::state::{Home, StateKind};
 use crate::trainer::Trainer;
 use crossweave_hal::{DType, Tag};
@@ -21,12 +22,15 @@ const WHOLE: i32 = -2;
 impl Trainer {
     /// Whether reading takes all ranks.
     pub fn reads_together(&self) -> bool {
-        self.spec.world > 1 && self.state.iter().any(|s| s.hold.home != Home::Resident)
+        self.pipe.is_some() || self.spec.world > 1 && self.state.iter().any(|s| s.hold.home != Home::Resident)
     }
 
     /// A parameter's value or moment in f32, empty where that moment is not kept; waits for the device. Where [`Trainer::reads_together`], rank 0 calls this while all other
     /// ranks are in [`Trainer::serve_reads`].
     pub fn read(&self, name: &str, kind: StateKind) -> Result<Vec<f32>> {
+        if self.pipe.is_some() {
+            return self.read_over_stages(name, kind);
+        }
         let (u, i) = self.find(name)?;
         let s = &self.state[u];
         let r = s.layout.range(i);
@@ -59,12 +63,13 @@ impl Trainer {
     /// ([`Trainer::logits`]), for which they put units together. Nothing changes where nothing is sharded.
     pub fn lead(&self) {
         self.leading
-            .set(self.reads_together() && self.spec.rank == 0);
+            .set(self.reads_together() && self.spec.job_rank() == 0);
     }
 
     /// Tells the others, if this rank leads, that it makes unit `u` whole.
     pub(crate) fn announce_whole(&self, u: usize) -> Tensors<()> {
-        match self.leading.get() {
+        // Of a pipeline's forward every rank knows.
+        match self.leading.get() && self.pipe.is_none() {
             true => self.announce([u as i32, WHOLE]).map(|_| ()),
             false => Ok(()),
         }
@@ -72,8 +77,11 @@ impl Trainer {
 
     /// Serves rank 0 until it has done; returns at once where nothing is sharded. Every rank but 0 calls this while rank 0 reads.
     pub fn serve_reads(&mut self) -> Result<()> {
-        if !self.reads_together() || self.spec.rank == 0 {
+        if !self.reads_together() || self.spec.job_rank() == 0 {
             return Ok(());
+        }
+        if self.pipe.is_some() {
+            return self.serve_stages();
         }
         self.serve().map_err(|e| self.error("serving reads", e))
     }
@@ -97,7 +105,7 @@ impl Trainer {
 
     /// Rank 0 has read what it wanted: the other ranks go on.
     pub fn done_reading(&self) -> Result<()> {
-        if !self.reads_together() || self.spec.rank != 0 {
+        if !self.reads_together() || self.spec.job_rank() != 0 {
             return Ok(());
         }
         self.leading.set(false);
@@ -107,7 +115,7 @@ impl Trainer {
     }
 
     /// What rank 0 says.
-    fn announce(&self, words: [i32; 2]) -> Tensors<[i32; 2]> {
+    pub(crate) fn announce(&self, words: [i32; 2]) -> Tensors<[i32; 2]> {
         let stream = self.reduce_stream();
         let b = self.device().alloc(stream, 8, Tag::Staging)?;
         let mut bytes = [0u8; 8];
@@ -115,8 +123,11 @@ impl Trainer {
         bytes[4..].copy_from_slice(&words[1].to_le_bytes());
         stream.write(b.all(), &bytes)?;
         let mut mesh = self.groups.mesh().borrow_mut();
-        mesh.named(gather::GROUP)?
-            .broadcast(stream, b.all(), DType::I32, 0, "scalar")?;
+        let all = match self.pipe {
+            Some(_) => mesh.group(everyone(&self.spec))?,
+            None => mesh.named(gather::GROUP)?,
+        };
+        all.broadcast(stream, b.all(), DType::I32, 0, "scalar")?;
         stream.read(b.all(), &mut bytes)?;
         let [a, b, c, d, e, f, g, h] = bytes;
         Ok([
@@ -126,7 +137,7 @@ impl Trainer {
     }
 
     /// A unit's whole state of one kind, in temporary memory.
-    fn assemble(&self, u: usize, kind: StateKind) -> Tensors<Tensor> {
+    pub(crate) fn assemble(&self, u: usize, kind: StateKind) -> Tensors<Tensor> {
         let s = &self.state[u];
         let mine = match self.hosted(u) {
             0 => self.local_state(s, kind)?,
@@ -156,7 +167,7 @@ impl Trainer {
         Ok(Tensor::dense(whole, 0, [elements], DType::F32))
     }
 
-    fn host_f32(&self, t: &Tensor) -> Tensors<Vec<f32>> {
+    pub(crate) fn host_f32(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let mut bytes = vec![0u8; t.extent() as usize];
         self.reduce_stream().read(t.region(), &mut bytes)?;
         Ok(words(&bytes))

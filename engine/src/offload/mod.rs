@@ -233,7 +233,7 @@ impl Offload {
             queue: Default::default(),
         };
         let guard = Guard(shared.clone());
-        let thread = std::thread::Builder::new().name(format!("host-{}", spec.rank));
+        let thread = std::thread::Builder::new().name(format!("host-{}", spec.job_rank()));
         let thread = thread.spawn(move || {
             let guard = guard;
             worker.run();
