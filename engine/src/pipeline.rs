@@ -47,9 +47,13 @@ impl PipelineSpec {
         }
     }
 
-    /// `weights.len()` stages whose units weigh as much of `costs` as their weights say, as nearly as whole units go: so that the stage
-    /// that takes longest for its part takes as little as it can.
+    /// As many stages as `weights`, which say how fast each is; `costs` say how much work each unit is. The stage that takes longest for its
+    /// units takes as little as whole units allow.
     pub fn weighted(costs: &[f64], weights: &[f64], stage: u32, order: Order) -> PipelineSpec {
+        if weights.len() > costs.len() {
+            // Refused with a sentence when a rank is to run it.
+            return PipelineSpec::even(costs.len() as u32, weights.len() as u32, stage, order);
+        }
         PipelineSpec {
             stages: divide(costs, weights),
             stage,
@@ -94,16 +98,18 @@ impl PipelineSpec {
     }
 }
 
-/// Runs of units, one for each weight, none empty: of all cuts the one whose slowest stage (cost over weight) is fastest, and of those the
-/// one whose stages differ least.
+/// Runs of units, one for each weight, none empty: of all cuts one whose slowest stage (cost over weight) is fastest; where several are found
+/// for a run of stages, the one whose stages differ less.
 fn divide(costs: &[f64], weights: &[f64]) -> Vec<Range<u32>> {
-    let (n, stages) = (costs.len(), weights.len().clamp(1, costs.len().max(1)));
+    let (n, stages) = (costs.len(), weights.len().max(1));
     let mut before = vec![0.0];
     for c in costs {
         before.push(before[before.len() - 1] + c.max(0.0));
     }
-    let weight = |s: usize| weights.get(s).copied().unwrap_or(1.0).max(f64::MIN_POSITIVE);
-    let time = |s: usize, from: usize, to: usize| (before[to] - before[from]) / weight(s);
+    let time = |s: usize, from: usize, to: usize| {
+        let weight = weights.get(s).copied().unwrap_or(1.0);
+        (before[to] - before[from]) / weight.max(f64::MIN_POSITIVE)
+    };
     // best[s][end]: the slowest of stages 0..=s over units 0..end, the sum of squares, and where stage s begins.
     let none = (f64::INFINITY, f64::INFINITY, 0);
     let mut best = vec![vec![none; n + 1]; stages];
@@ -481,5 +487,56 @@ impl Trainer {
             group.all_reduce(stream, grad.region(), DType::F32, Reduce::Sum, SHARED)?;
         }
         Ok(stream.mark()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cuts(costs: &[f64], weights: &[f64]) -> Vec<(u32, u32)> {
+        let all = PipelineSpec::weighted(costs, weights, 0, Order::OneFOneB).stages;
+        all.iter().map(|r| (r.start, r.end)).collect()
+    }
+
+    #[test]
+    fn units_follow_weights_and_every_stage_has_one() {
+        assert_eq!(cuts(&[1.0; 6], &[1.0, 1.0]), [(0, 3), (3, 6)]);
+        assert_eq!(cuts(&[1.0; 8], &[3.0, 1.0]), [(0, 6), (6, 8)]);
+        assert_eq!(cuts(&[1.0; 8], &[1.0, 3.0]), [(0, 2), (2, 8)]);
+        // A stage that is hardly there still has a unit, and free units are somebody's.
+        assert_eq!(cuts(&[1.0; 4], &[1.0, 1e-9, 1.0]).len(), 3);
+        assert_eq!(cuts(&[0.0, 4.0, 4.0, 0.0], &[1.0, 1.0]), [(0, 2), (2, 4)]);
+        for stages in 1..5usize {
+            let found = cuts(&[2.0, 1.0, 1.0, 5.0, 1.0], &vec![1.0; stages]);
+            assert_eq!(found.len(), stages);
+            let mut next = 0;
+            for (start, end) in found {
+                assert!(start == next && end > start);
+                next = end;
+            }
+            assert_eq!(next, 5);
+        }
+    }
+
+    /// Against every cut there is.
+    #[test]
+    fn the_slowest_stage_is_as_fast_as_any_cut_makes_it() {
+        let costs = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0];
+        for weights in [[1.0, 1.0, 1.0], [2.0, 1.0, 3.0], [0.5, 4.0, 1.0]] {
+            let slowest = |ends: [usize; 4]| -> f64 {
+                let each = (0..3).map(|s| costs[ends[s]..ends[s + 1]].iter().sum::<f64>() / weights[s]);
+                each.fold(0.0, f64::max)
+            };
+            let mut least = f64::INFINITY;
+            for a in 1..6 {
+                for b in a + 1..7 {
+                    least = least.min(slowest([0, a, b, 7]));
+                }
+            }
+            let found = cuts(&costs, &weights);
+            let ends = [0, found[1].0 as usize, found[2].0 as usize, 7];
+            assert_eq!(slowest(ends), least, "{weights:?}: {found:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! Pipeline stages rehearsed on the device of nothing: what a stage holds, what crosses its boundaries, and what ZeRO moves within it, equal
-//! to the formulas; and a refusal on a device that computes.
+//! to the formulas; and what cannot be staged. That they train is `stages.rs`.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -254,34 +254,31 @@ fn activations_grow_with_what_is_in_flight() {
 fn what_cannot_be_staged_is_refused_in_a_sentence() {
     let w = world();
     let model = llama(2);
-    let refused = |device: &crossweave_hal::Device, pp: u32, stage: u32| -> String {
+    let null = w.null.open(0).unwrap();
+    let refused = |pp: u32, stage: u32, canonical: Option<u32>| -> String {
         let all = units(&model);
-        let null = w.null.open(0).unwrap();
         let base = spec_of(1, 1, 2, DType::F32, Recompute::None);
         let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
         let pipeline = PipelineSpec::even(all.len() as u32, pp, stage, PipelineOrder::OneFOneB);
         let spec = RankSpec {
             pipeline: Some(pipeline),
+            canonical,
             ..base
         };
-        match Trainer::new(device, all, spec, &dry, &Nobody) {
+        match Trainer::new(&null, all, spec, &dry, &Nobody) {
             Err(Error::Invalid(what)) => what,
             Err(e) => panic!("{e}"),
             Ok(_) => panic!("{pp} stages are taken"),
         }
     };
-    let cpu = refused(&w.cpu.open(0).unwrap(), 2, 0);
-    assert!(
-        cpu.contains("2 pipeline stages") && cpu.contains("set mesh.pp to 1"),
-        "{cpu}"
-    );
-    let null = w.null.open(0).unwrap();
+    let sums = refused(2, 0, Some(2));
+    assert!(sums.contains("run.canonical_shards"), "{sums}");
     // Two layers, an embedding and a head.
-    let many = refused(&null, 5, 0);
+    let many = refused(5, 0, None);
     assert!(
         many.contains("every stage needs one unit at least, of 4"),
         "{many}"
     );
-    let late = refused(&null, 2, 2);
+    let late = refused(2, 2, None);
     assert!(late.contains("this rank being stage 2"), "{late}");
 }
