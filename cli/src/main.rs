@@ -32,6 +32,7 @@ mod report;
 mod reports;
 mod say;
 mod source;
+mod stages;
 mod tokens;
 mod train;
 

@@ -271,6 +271,10 @@ impl Source {
             return Ok(trainer.init()?);
         };
         for p in trainer.params() {
+            // Another pipeline stage reads it.
+            if !trainer.holds(&p.name) {
+                continue;
+            }
             // Every parameter was resolved when the folder was opened.
             let name = folder.names.file_name(&p.name).unwrap_or(&p.name);
             trainer.load(&p.name, StateKind::Value, &folder.dir.read_f32(name)?)?;

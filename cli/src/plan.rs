@@ -7,8 +7,8 @@ use crate::predict_offload::Homes;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
-use crate::{configs, predict, predict_pipeline};
-use crossweave_engine::{PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run};
+use crate::{configs, predict, predict_pipeline, stages};
+use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run};
 use crossweave_hal::Board;
 use serde_json::json;
 use std::fmt::Write;
@@ -36,11 +36,12 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let rank = rank_spec(&resolved, 0, data, seq);
     let units = crate::train::units(&source, &resolved)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
-    let order = PipelineOrder::from_name(&mesh.pp_schedule).unwrap_or_default();
+    let cut = stages::of(&resolved, &units, &dry, ranks, None)?;
     let pipeline = |stage| {
-        (mesh.pp > 1).then(|| PipelineSpec::even(units.len() as u32, mesh.pp as u32, stage, order))
+        let first = cut.clone();
+        first.map(|first| PipelineSpec { stage, ..first })
     };
-    let mut stages = vec![];
+    let mut all = vec![];
     let mut plans = vec![];
     let mut text = String::new();
     for stage in 0..mesh.pp as u32 {
@@ -89,7 +90,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             predict_pipeline::name(&mut figures, spec, facts);
         }
         plans.push(plan.clone());
-        stages.push(figures);
+        all.push(figures);
     }
     let figures = match pipeline(0) {
         Some(spec) => {
@@ -98,10 +99,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
                 &spec,
                 u64::from(rank.micro_batches),
                 (ranks, dry.params),
-                stages,
+                all,
             )
         }
-        None => stages.remove(0),
+        None => all.remove(0),
     };
     if args.json {
         say!("{figures:#}");

@@ -302,9 +302,9 @@ fn sixteen_bit_accumulation_is_foretold_exactly() {
     );
 }
 
-/// A pipeline is planned stage by stage: states of a stage's own units, and what crosses each boundary; it is not trained.
+/// A pipeline is planned stage by stage: states of a stage's own units, and what crosses each boundary.
 #[test]
-fn pipelines_are_foretold_and_not_trained() {
+fn pipelines_are_foretold() {
     let s = Scratch::new();
     for (family, stage, schedule) in [
         ("gpt2", 1, "1f1b"),
@@ -360,11 +360,18 @@ fn pipelines_are_foretold_and_not_trained() {
         ],
         &[],
     );
-    s.refused(
-        &["train", "c.json", "--ranks", "2"],
-        &["mesh.pp", "not trained yet", "set it to 1"],
-        &[],
-    );
+    let plan = |set: &str| ["plan", "c.json", "--ranks", "4", "--set"].map(String::from).into_iter().chain([set.to_string()]).collect::<Vec<_>>();
+    for (set, said) in [
+        ("mesh.pp_layers=\"1,2\"", &["mesh.pp_layers", "3 units over the stages"][..]),
+        ("mesh.pp_layers=\"1\"", &["mesh.pp_layers", "1 numbers for 2 pipeline stages"]),
+        ("mesh.pp_layers=\"odd\"", &["mesh.pp_layers", "\"odd\""]),
+        ("mesh.pp=99", &["mesh.pp"]),
+        ("run.balance=\"3,1\"", &["run.balance", "2 weights for 4 ranks"]),
+    ] {
+        let args = plan(set);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        s.refused(&args, said, &[]);
+    }
 }
 
 #[test]

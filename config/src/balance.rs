@@ -1,11 +1,11 @@
-//! `run.balance`: how the global batch is divided over ranks that are not equally fast.
+//! `run.balance`: how the global batch, or with `mesh.pp` the model's units, are divided over ranks that are not equally fast.
 
 use crate::resolve::Resolver;
 use crate::settings::{Run, Settings};
 
 const KEY: &str = "run.balance";
 
-/// Who takes how much of the global batch.
+/// Who takes how much.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Balance {
     /// Every rank the same.
@@ -70,10 +70,6 @@ impl Resolver<'_> {
                 what,
                 "set it to \"even\", or remove run.canonical_shards",
             );
-        }
-        if s.mesh.pp > 1 {
-            let what = "the ranks of a pipeline work on the same sequences";
-            self.error(KEY, what, "set it to \"even\", or mesh.pp to 1");
         }
     }
 }

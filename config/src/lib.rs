@@ -38,6 +38,7 @@ mod resolve;
 mod schedule;
 pub mod schema;
 mod settings;
+mod stages;
 mod settings_optim;
 mod suggest;
 mod table_model;
@@ -57,6 +58,7 @@ pub use render::{reference, schema as json_schema};
 pub use resolve::{DEFAULT_SEED, Given, LossScale, Resolved};
 pub use schedule::{Anneal, OneCycle, Schedule, Warmup, WsdStyle};
 pub use settings::*;
+pub use stages::Layers;
 pub use suggest::{distance, nearest};
 pub use table_run::ROOT;
 

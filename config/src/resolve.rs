@@ -140,12 +140,6 @@ impl Resolver<'_> {
     /// Ranks of a data-parallel group, of all those there are.
     fn data_parallel(&mut self, s: &mut Settings, ranks: u64) -> u64 {
         let stages = s.mesh.pp.max(1);
-        if stages > 1 {
-            let what = format!(
-                "{stages} pipeline stages are planned and rehearsed (`crossweave plan`), and not trained yet"
-            );
-            self.warn("mesh.pp", what, "set it to 1 to train");
-        }
         if !ranks.is_multiple_of(stages) {
             let what = format!("{ranks} ranks cannot be divided over {stages} pipeline stages");
             let fix = format!("run with --ranks {}", ranks.next_multiple_of(stages));
@@ -694,6 +688,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     };
     let replicas = r.replicas(&s, ranks);
     r.balance(&s, ranks);
+    r.pipeline_layers(&s);
     let batch = match solve(global, micro, accumulation, replicas) {
         Ok(batch) => {
             s.train_batch_size = Some(batch.global);

@@ -398,6 +398,8 @@ pub struct Mesh {
     pub pp: u64,
     /// `1f1b` or `gpipe`.
     pub pp_schedule: String,
+    /// Units of each stage; see [`Mesh::layers`].
+    pub pp_layers: String,
     /// Context-parallel ranks.
     pub cp: u64,
     /// Expert-parallel ranks.

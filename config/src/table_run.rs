@@ -206,13 +206,18 @@ const MESH: Table = Table {
             "pp",
             1,
             "1",
-            "pipeline stages; planned and rehearsed (`crossweave plan`), not trained yet",
+            "pipeline stages: each rank runs a run of the model's units, and the ranks of a stage share its data",
         ),
         word(
             "pp_schedule",
             &["1f1b", "gpipe"],
             "\"1f1b\"",
             "how a stage's forwards and backwards follow each other over the micro-batches",
+        ),
+        text(
+            "pp_layers",
+            "\"even\"",
+            "units of each stage, from the first to the last, e.g. \"3,4,3\" (embedding and head are a unit each); even = as many as the others, or in proportion to run.balance",
         ),
         int("cp", 1, "1", "context-parallel ranks"),
         int("ep", 1, "1", "expert-parallel ranks"),
@@ -324,7 +329,7 @@ const RUN: Table = Table {
         text(
             "balance",
             "\"even\"",
-            "how the sequences of a step are divided over the ranks: even; speed = by how fast each is found to be before the first step; or a weight for each rank, e.g. \"3,1\"",
+            "how the sequences of a step are divided over the ranks, or with mesh.pp the model's units over the stages: even; speed = by how fast each is found to be before the first step; or a weight for each rank, e.g. \"3,1\"",
         ),
         flag(
             "deterministic",

@@ -17,7 +17,7 @@ use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use clap::Args;
-use crossweave_engine::{PipelineOrder, PipelineSpec, RankSpec, Trainer, dry_run, rehearse};
+use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run, rehearse};
 use crossweave_hal::Board;
 use crossweave_layers::{Census, Counts, wrap};
 use serde_json::{Value, json};
@@ -159,7 +159,7 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
     let spec = rank_spec(&job.resolved, 0, data, job.seq);
     let units = crate::train::units(&job.source, &job.resolved)?;
     let dry = dry_run(&bare.open(0)?, &units, spec.compute, spec.batch, job.seq)?;
-    let order = PipelineOrder::from_name(&mesh.pp_schedule).unwrap_or_default();
+    let cut = crate::stages::of(&job.resolved, &units, &dry, ranks, None)?;
     let mut all = Counts::default();
     for stage in 0..stages as u32 {
         let census = Census::default();
@@ -169,8 +169,7 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
             .layered(|raw| Ok::<_, CliError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
         let spec = RankSpec {
-            pipeline: (stages > 1)
-                .then(|| PipelineSpec::even(units.len() as u32, mesh.pp as u32, stage, order)),
+            pipeline: cut.clone().map(|first| PipelineSpec { stage, ..first }),
             ..with_offload(spec.clone(), &job.resolved, &null, true)
         };
         let units = crate::train::units(&job.source, &job.resolved)?;

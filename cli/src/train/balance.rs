@@ -1,4 +1,5 @@
-//! `run.balance`: how many sequences of each micro-batch a rank takes, by weights or by how fast it is found to be.
+//! `run.balance`: how many sequences of each micro-batch a rank takes, by weights or by how fast it is found to be; or, over pipeline stages,
+//! how fast each rank is, so that slower stages run fewer units.
 //!
 //! Speed is measured before the first step, on all ranks at once, so that ranks which share a machine are as slow as they will be: forward
 //! and backward of the model's ends and two of its layers, without an optimizer and without any other rank. A rank then takes sequences in
@@ -59,6 +60,17 @@ pub fn divide(job: &Job, processes: Option<&Processes>) -> Result<Option<Vec<u64
         }
     };
     Ok(Some(rows).filter(|rows| rows.iter().any(|r| *r != micro)))
+}
+
+/// How fast each rank is, where the units of a pipeline are to be divided by that; `None` where they are not.
+///
+/// # Errors
+/// As [`divide`].
+pub fn of_stages(job: &Job, processes: Option<&Processes>) -> Result<Option<Vec<f64>>> {
+    match job.resolved.settings.run.balance() {
+        Some(Balance::Speed) => speeds(job, processes).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Sequences a second of every rank.
@@ -267,6 +279,7 @@ fn ready(job: &Job, rank: u32) -> Result<(Trainer, Vec<i32>)> {
         precision: Default::default(),
         canonical: None,
         islands: None,
+        pipeline: None,
         ..job.rank_spec(rank)
     };
     let dry = dry_run(&null, &units, spec.compute, batch, job.seq_len)?;

@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 36] = [
+const FREE: [&str; 39] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -60,6 +60,9 @@ const FREE: [&str; 36] = [
     "run.graphs",
     "faults",
     "mesh.dp",
+    "mesh.pp",
+    "mesh.pp_schedule",
+    "mesh.pp_layers",
     "steps_per_print",
     "wall_clock_breakdown",
     "train_micro_batch_size_per_gpu",
@@ -231,7 +234,9 @@ trait RanksOf {
 
 impl RanksOf for crossweave_config::Batch {
     fn ranks_of(&self, settings: &Value) -> u64 {
-        settings["mesh"]["dp"].as_u64().unwrap_or(self.ranks)
+        let axis = |name: &str| settings["mesh"][name].as_u64();
+        let data = axis("dp").unwrap_or(self.ranks);
+        data.saturating_mul(axis("pp").unwrap_or(1).max(1))
     }
 }
 

@@ -52,6 +52,10 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
     if let Some(rows) = &job.rows {
         ledger["micro_batch"] = rows.clone().into();
     }
+    if let Some(s) = &job.stages {
+        let units: Vec<[u32; 2]> = s.stages.iter().map(|r| [r.start, r.end]).collect();
+        ledger["pipeline"] = json!({"units": units, "data_parallel_ranks": job.data_ranks(), "schedule": s.order.name()});
+    }
     if job.computes.len() > 1 {
         ledger["backends"] = json!(job.computes);
     }

@@ -11,12 +11,12 @@ use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::processes::Processes;
 use crate::ranks::{Crew, Ranks, listed};
-use crate::{configs, source};
+use crate::{configs, source, stages};
 use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, ReduceOrder, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
 use crossweave_engine::{
-    DryRun, LossScaler, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage, assign,
-    dry_run, plan_for,
+    DryRun, LossScaler, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec,
+    ZeroStage, assign, dry_run, plan_for,
 };
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
@@ -60,6 +60,8 @@ pub struct Job {
     dry: Vec<DryRun>,
     /// Sequences of each rank's micro-batch, where they are not the same.
     pub rows: Option<Vec<u64>>,
+    /// The pipeline, as its first stage has it; none where every rank has the whole model.
+    pub stages: Option<PipelineSpec>,
     /// Output folder.
     pub out: PathBuf,
     /// Where the run continues.
@@ -134,15 +136,6 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
         .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
-    if config.settings.mesh.pp > 1 {
-        return Err(CliError::refused(
-            format!(
-                "mesh.pp: {} pipeline stages can be planned (`crossweave plan`) and are not trained yet",
-                config.settings.mesh.pp
-            ),
-            "set it to 1",
-        ));
-    }
     // Contradictions are told before text is turned into tokens; given batches bring sizes of their own, so they come first.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
@@ -230,6 +223,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     let compute = compute_type(resolved.dtype);
     let units = units(&source, &resolved)?;
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
+    let stages = stages::of(&resolved, &units, &dry, count, None)?;
     let order = order(&resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {
@@ -274,6 +268,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         host,
         dry: vec![dry],
         rows: None,
+        stages,
         out,
         resume,
         trace,
@@ -287,7 +282,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
             }
             capable(&first, compute)?;
             graphs(&first, &job.resolved.settings.run.graphs)?;
-            job.fits(&first, at[0])
+            at.iter().try_for_each(|r| job.fits_first(&first, *r, &at))
         });
         able.map_err(|e| job.of(name, &at, e))?;
     }
@@ -414,6 +409,9 @@ impl Job {
     /// # Errors
     /// A speed that cannot be measured; a share that does not fit its rank's device.
     pub fn balance(&mut self, processes: Option<&Processes>) -> Result<()> {
+        if self.stages.is_some() {
+            return self.balance_stages(processes);
+        }
         let Some(rows) = balance::divide(self, processes)? else {
             return Ok(());
         };
@@ -444,11 +442,60 @@ impl Job {
         Ok(())
     }
 
+    /// Divides the units over the pipeline's stages by how fast their ranks are found to be, where `run.balance` says so.
+    fn balance_stages(&mut self, processes: Option<&Processes>) -> Result<()> {
+        let Some(speeds) = balance::of_stages(self, processes)? else {
+            return Ok(());
+        };
+        let units = units(&self.source, &self.resolved)?;
+        let ranks = u64::from(self.ranks);
+        let cut = stages::of(&self.resolved, &units, &self.dry[0], ranks, Some(&speeds))?;
+        if let Some(cut) = cut.as_ref().filter(|_| processes.is_none_or(Processes::first)) {
+            let each: Vec<String> = speeds.iter().map(|s| format!("{s:.3}")).collect();
+            eprintln!(
+                "note: run.balance: ranks do {} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
+                each.join(", "),
+                stages::told(cut),
+                stages::as_key(cut),
+            );
+        }
+        self.stages = cut;
+        for (name, plugin, at) in self.crew.backends() {
+            let first = plugin.open(0).map_err(CliError::from);
+            let fits = first
+                .and_then(|first| at.iter().try_for_each(|r| self.fits_first(&first, *r, &at)));
+            fits.map_err(|e| self.of(name, &at, e))?;
+        }
+        Ok(())
+    }
+
+    /// Data-parallel ranks: of each stage, where there are stages.
+    pub fn data_ranks(&self) -> u32 {
+        let stages = self.stages.as_ref().map_or(1, |s| s.stages.len() as u32);
+        (self.ranks / stages.max(1)).max(1)
+    }
+
+    /// A rank's stage, and its place among the data-parallel ranks.
+    fn place(&self, rank: u32) -> (u32, u32) {
+        let data = self.data_ranks();
+        (rank / data, rank % data)
+    }
+
     /// Sizes of what a rank does.
     pub fn dry(&self, rank: u32) -> &DryRun {
-        let rows = self.batches.micro_batch(u64::from(rank));
+        let rows = self.batches.micro_batch(u64::from(self.place(rank).1));
         let own = self.dry.iter().find(|d| d.shape.0 == rows);
         own.unwrap_or(&self.dry[0])
+    }
+
+    /// The same for the first rank of each stage among `at`: the others of a stage do what it does.
+    fn fits_first(&self, device: &Device, rank: u32, at: &[u32]) -> Result<()> {
+        let stage = |r: u32| self.place(r).0;
+        let first = at.iter().find(|r| stage(**r) == stage(rank));
+        match first {
+            Some(first) if *first == rank => self.fits(device, rank),
+            _ => Ok(()),
+        }
     }
 
     /// Is there room on a device for what a rank does?
@@ -497,12 +544,15 @@ impl Job {
 
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
-        let rows = self.batches.micro_batch(u64::from(rank));
+        let (stage, index) = self.place(rank);
+        let rows = self.batches.micro_batch(u64::from(index));
+        let first = self.stages.clone();
         RankSpec {
             islands: self.islands.clone(),
             batch: rows,
             weight: rows as f64 / self.resolved.batch.micro as f64,
-            ..rank_spec(&self.resolved, rank, self.ranks, self.seq_len)
+            pipeline: first.map(|first| PipelineSpec { stage, ..first }),
+            ..rank_spec(&self.resolved, index, self.data_ranks(), self.seq_len)
         }
     }
 

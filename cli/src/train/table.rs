@@ -105,6 +105,18 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
             format!("{} sequences of a micro-batch, by rank", shares.join(", ")),
         ));
     }
+    if let Some(s) = &job.stages {
+        let data = job.data_ranks();
+        rows.push((
+            "pipeline",
+            format!(
+                "{} stages of {data} rank{}, units {}",
+                s.stages.len(),
+                if data == 1 { "" } else { "s" },
+                crate::stages::told(s)
+            ),
+        ));
+    }
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
     let params: u64 = job.dry(0).params;
