@@ -272,7 +272,10 @@ fn what_cannot_be_staged_is_refused_in_a_sentence() {
         }
     };
     let sums = refused(2, 0, Some(2));
-    assert!(sums.contains("run.canonical_shards"), "{sums}");
+    assert!(
+        sums.contains("logical shards and pipeline stages"),
+        "{sums}"
+    );
     // Two layers, an embedding and a head.
     let many = refused(5, 0, None);
     assert!(

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use crossweave_engine::{
-    MicroBatch, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, dry_run,
+    MicroBatch, PipelineSpec, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Gpt2, Llama, ModelSpec, rope::RopeScaling};
@@ -222,7 +222,11 @@ fn train_watched(
     let rank = |rank: u32| -> Outcome {
         let units = units(model);
         let s = RankSpec {
-            rank,
+            rank: rank % spec.world,
+            pipeline: spec.pipeline.clone().map(|all| PipelineSpec {
+                stage: rank / spec.world,
+                ..all
+            }),
             ..spec.clone()
         };
         let null = w.null.open(0).unwrap();
@@ -309,7 +313,7 @@ fn train_watched(
     };
     let mut all: Vec<Outcome> = std::thread::scope(|scope| {
         let rank = &rank;
-        let ranks: Vec<_> = (0..spec.world)
+        let ranks: Vec<_> = (0..spec.job_ranks())
             .map(|r| scope.spawn(move || rank(r)))
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()
@@ -319,6 +323,13 @@ fn train_watched(
         .flat_map(|o| std::mem::take(&mut o.ledgers))
         .collect();
     let mut first = all.swap_remove(0);
+    if spec.pipeline.is_some() {
+        // Whatever stage a rank is, it is told what the last one made.
+        let told = |o: &Outcome| (o.metrics.clone(), o.validation.clone());
+        for (rank, o) in all.iter().enumerate() {
+            assert_eq!(told(o), told(&first), "another rank than 0, number {rank}");
+        }
+    }
     first.ledgers = ledgers;
     first
 }
