@@ -46,11 +46,11 @@ fn runs_over_stages_have_the_bits_of_one_stage() {
         s.ok(&args("llama.json", dp, &[], &["--out", &whole]));
         for (ranks, more) in match dp {
             "1" => [
-                ("2", ["mesh.pp=2", "zero_optimization.stage=1", "run.check=\"values\""]),
+                ("2", ["mesh.pp=2", "zero_optimization.stage=1", "run.overlap=false"]),
                 ("4", ["mesh.pp=4", "zero_optimization.stage=0", "mesh.pp_schedule=\"gpipe\""]),
             ],
             _ => [
-                ("6", ["mesh.pp=3", "zero_optimization.stage=3", "run.overlap=false"]),
+                ("6", ["mesh.pp=3", "zero_optimization.stage=3", "run.check=\"values\""]),
                 ("4", ["mesh.pp=2", "zero_optimization.stage=2", "mesh.pp_layers=\"1,4\""]),
             ],
         } {
@@ -62,7 +62,9 @@ fn runs_over_stages_have_the_bits_of_one_stage() {
             assert_eq!(each.len().to_string(), ranks);
             for (rank, l) in each.iter().enumerate() {
                 assert_eq!(l["rank"], rank);
-                assert_eq!(l["device_allocs_after_step_2"], 0, "{l:#}");
+                // Only the check of bits takes device memory.
+                let checked = more.iter().any(|m| m.starts_with("run.check"));
+                assert!(checked || l["device_allocs_after_step_2"] == 0, "{l:#}");
             }
             assert_eq!(ledger["pipeline"]["data_parallel_ranks"].to_string(), dp);
         }
