@@ -17,6 +17,9 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// Label of the group of stages that share a unit's parameters.
 const TIE: &str = "pp/tie";
+/// Label of the group whose members exchange messages: a communicator of its own, so that these and sums over the stages, which run on other
+/// streams, need no common order.
+const PEERS: &str = "pp/peers";
 /// Ledger tags of what crosses a boundary between stages, and of gradients that stages share.
 const FORWARD: CommTag = "activation";
 const BACKWARD: CommTag = "activation_grad";
@@ -226,6 +229,10 @@ pub(crate) fn join(
     let first = stage * spec.world;
     let rank = first + spec.rank;
     let mut mesh = Mesh::new(device, boot, topology, rank, &sets, options)?;
+    if stages > 1 {
+        let peers: Vec<u32> = (0..stages).map(|s| s * spec.world + spec.rank).collect();
+        mesh.join(device, boot, PEERS, "pp", &peers, options)?;
+    }
     for set in shared.iter().filter(|s| s.contains(&(stage as usize))) {
         let ranks: Vec<u32> = set
             .iter()
@@ -394,9 +401,7 @@ impl Trainer {
             });
         }
         let mut mesh = self.groups.mesh().borrow_mut();
-        Ok(mesh
-            .group(&[Axis::Pp])?
-            .group(&pipe.stream, &members, tag)?)
+        Ok(mesh.named(PEERS)?.group(&pipe.stream, &members, tag)?)
     }
 
     /// Memory for what flows out of unit `u`, or for its gradient.
