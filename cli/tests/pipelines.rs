@@ -96,9 +96,12 @@ fn a_run_goes_on_over_any_stages() {
         s.ok(&args("llama.json", ranks, sets, &["--steps", steps, place, "cut"]));
     };
     part("3", &["mesh.pp=3", "zero_optimization.stage=3"], "3", "--out");
-    part("1", &["checkpoint.async=false"], "5", "--resume");
-    // The same state for so many ranks of one stage.
+    // What three stages wrote, cut anew for two ranks that have a slice of everything, is the same state.
     s.ok(&["checkpoint", "verify", "cut"]);
+    s.ok(&["checkpoint", "reshard", "cut", "anew", "--ranks", "2"]);
+    s.ok(&args("llama.json", "1", &[], &["--resume", "anew"]));
+    assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("anew")));
+    part("1", &["checkpoint.async=false"], "5", "--resume");
     part("2", &["mesh.pp=2", "mesh.pp_layers=\"4,1\""], "8", "--resume");
     assert_eq!(losses(&s.path("whole")), losses(&s.path("cut")));
     assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("cut")));
