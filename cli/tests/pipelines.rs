@@ -156,9 +156,11 @@ fn processes_train_stages_to_the_bits_of_threads() {
 fn ledgers_of_stages_equal_the_plan() {
     let s = scratch();
     let sets = ["--set", "mesh.pp=2", "--set", "zero_optimization.stage=3"];
-    let plan = s.ok(&[&["plan", "llama.json", "--ranks", "4", "--json"], &sets[..]].concat());
+    let plan = ["plan", "llama.json", "--ranks", "4", "--json"];
+    let plan = s.ok(&[&plan[..], &sets[..]].concat());
     let plan: Value = serde_json::from_str(&plan).expect("json");
-    s.ok(&[&["train", "llama.json", "--ranks", "4", "--out", "run"], &sets[..]].concat());
+    let train = ["train", "llama.json", "--ranks", "4", "--out", "run"];
+    s.ok(&[&train[..], &sets[..]].concat());
     let ledger = ledger(&s, "run");
     let moved = |lines: &Value, tag: &str, key: &str| -> u64 {
         let lines = lines.as_array().expect("a list").iter();
@@ -203,7 +205,8 @@ fn stages_are_weighed_by_what_ranks_can() {
     same(&s.path("speed"), &s.path("again"));
     // Weights say it beforehand, to `plan` too.
     let weights = ["--set", "mesh.pp=2", "--set", "run.balance=\"1,9\""];
-    let plan = s.ok(&[&["plan", "llama.json", "--ranks", "2", "--json"], &weights[..]].concat());
+    let plan = ["plan", "llama.json", "--ranks", "2", "--json"];
+    let plan = s.ok(&[&plan[..], &weights[..]].concat());
     let plan: Value = serde_json::from_str(&plan).expect("json");
     let units = |k: usize| plan["stages"][k]["units"][1].as_u64().expect("a unit");
     assert!(units(0) < 3 && units(1) == 5, "{}", plan["stages"]);

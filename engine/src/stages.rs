@@ -47,14 +47,10 @@ impl Trainer {
 
     /// What every rank but the first does while that one reads and samples.
     pub(crate) fn serve_stages(&mut self) -> Result<()> {
-        let told = |t: &Trainer| {
-            t.announce([0, 0])
-                .map_err(|e| t.error("serving reads", e))
-        };
         loop {
-            let [unit, word] = told(self)?;
+            let [unit, word] = self.told()?;
             if unit == FORWARD {
-                let [seq, _] = told(self)?;
+                let [seq, _] = self.told()?;
                 self.forward_told(None, word as u64, seq as u64)
                     .map_err(|e| self.error("serving a forward", e))?;
                 continue;
@@ -66,6 +62,12 @@ impl Trainer {
             };
             self.answer(u, (word >> KIND_BITS) as usize, kind)?;
         }
+    }
+
+    /// What rank 0 says, on every other.
+    fn told(&self) -> Result<[i32; 2]> {
+        let said = self.announce([0, 0]);
+        said.map_err(|e| self.error("serving reads", e))
     }
 
     /// A parameter's state on rank 0, and nothing elsewhere; every rank calls this.
@@ -134,13 +136,15 @@ impl Trainer {
                 tokens.len()
             )));
         }
-        let go = |t: &mut Trainer| -> Tensors<Vec<f32>> {
-            t.announce([FORWARD, batch as i32])?;
-            t.announce([seq as i32, 0])?;
-            let made = t.forward_told(Some(tokens), batch, seq)?;
-            Ok(made.unwrap_or_default())
-        };
-        go(self).map_err(|e| self.error("logits", e))
+        let made = self.ask_forward(tokens, batch, seq);
+        made.map_err(|e| self.error("logits", e))
+    }
+
+    fn ask_forward(&mut self, tokens: &[i32], batch: u64, seq: u64) -> Tensors<Vec<f32>> {
+        self.announce([FORWARD, batch as i32])?;
+        self.announce([seq as i32, 0])?;
+        let made = self.forward_told(Some(tokens), batch, seq)?;
+        Ok(made.unwrap_or_default())
     }
 
     /// One forward with dropout off, along the first data-parallel ranks of the stages; the others help to put units together. What the
