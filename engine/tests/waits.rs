@@ -6,8 +6,8 @@ mod common;
 
 use common::*;
 use crossweave_engine::{
-    HostDevice, OffloadSpec, OptimizerOffload, RankSpec, Recompute, Tier, Trace, ZeroSpec,
-    ZeroStage,
+    HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, RankSpec, Recompute,
+    Tier, Trace, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_plan::{Order, Plan, StepId};
@@ -96,9 +96,11 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
         };
         let at = format!("stage {stage}, clip {clip}, {recompute:?}, {compute:?}, {away:?}");
         let traces = Mutex::new(vec![]);
-        let out = train_traced(&w, &gpt2(2, 0.0), &s, 2, |t| traces.lock().unwrap().push(t));
-        for trace in traces.into_inner().unwrap() {
-            let found = hold(&out.plan, &trace, &at);
+        train_traced(&w, &gpt2(2, 0.0), &s, 2, |plan, t| {
+            traces.lock().unwrap().push((plan.clone(), t));
+        });
+        for (plan, trace) in traces.into_inner().unwrap() {
+            let found = hold(&plan, &trace, &at);
             all.ordered += found.ordered;
             all.outside += found.outside;
             all.reuse += found.reuse;
@@ -107,6 +109,41 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
         }
     }
     assert!(all.ordered > 200, "{all:?}");
+}
+
+/// The same of pipeline stages, which wait for what travels between them.
+#[test]
+fn every_wait_of_a_stage_is_implied_by_the_plans_edges() {
+    let w = world();
+    for (stage, pp, clip, order) in [
+        (0, 2, 0.5, PipelineOrder::OneFOneB),
+        (1, 4, 0.0, PipelineOrder::GPipe),
+        (2, 3, 0.5, PipelineOrder::GPipe),
+        (3, 2, 0.0, PipelineOrder::OneFOneB),
+    ] {
+        let model = gpt2(2, 0.0);
+        let s = RankSpec {
+            clip,
+            pipeline: Some(PipelineSpec::even(units(&model).len() as u32, pp, 0, order)),
+            recompute: [Recompute::Full, Recompute::None][pp as usize % 2],
+            zero: ZeroSpec {
+                stage: ZeroStage::from_number(stage).unwrap(),
+                ..ZeroSpec::default()
+            },
+            ..spec(2, 4)
+        };
+        let at = format!("stage {stage}, {pp} pipeline stages, clip {clip}, {order:?}");
+        let traces = Mutex::new(vec![]);
+        train_traced(&w, &model, &s, 2, |plan, t| {
+            traces.lock().unwrap().push((plan.clone(), t));
+        });
+        let traces = traces.into_inner().unwrap();
+        assert_eq!(traces.len(), 2 * pp as usize);
+        for (plan, trace) in traces {
+            let found = hold(&plan, &trace, &at);
+            assert!(found.ordered > 0, "{at}: {found:?}");
+        }
+    }
 }
 
 type Away = Option<(Tier, bool)>;

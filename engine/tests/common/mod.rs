@@ -180,17 +180,20 @@ pub fn train_with(
     train_over(w, model, spec, 0..steps, before, |_| {})
 }
 
-/// The same, with an account of the last step of each rank.
+/// The same, with an account of the last step of each rank, and its plan.
 pub fn train_traced(
     w: &World,
     model: &ModelSpec,
     spec: &RankSpec,
     steps: u64,
-    traced: impl Fn(crossweave_engine::Trace) + Sync,
+    traced: impl Fn(&Plan, crossweave_engine::Trace) + Sync,
 ) -> Outcome {
     let each = |t: &mut Trainer, step: u64, enqueued: bool| match (step + 1 == steps, enqueued) {
         (true, false) => t.trace().unwrap(),
-        (true, true) => traced(t.traced().unwrap().unwrap()),
+        (true, true) => {
+            let trace = t.traced().unwrap().unwrap();
+            traced(t.plan(), trace);
+        }
         _ => {}
     };
     train_watched(w, model, spec, 0..steps, |_| {}, each, |_| {})
