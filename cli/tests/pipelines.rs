@@ -120,7 +120,6 @@ fn stages_on_two_back_ends_have_the_bits_of_one() {
     let file = cpu_plugin().display().to_string();
     for (pp, layout) in [
         ("mesh.pp=2", format!("cpu:2,{file}:2")),
-        ("mesh.pp=2", format!("cpu:1,{file}:1,cpu:1,{file}:1")),
         ("mesh.pp=4", format!("{file}:1,cpu:2,{file}:1")),
     ] {
         let (one, mixed) = (format!("one-{}", layout.len()), format!("mixed-{}", layout.len()));
@@ -136,7 +135,6 @@ fn processes_train_stages_to_the_bits_of_threads() {
     plugin();
     let s = scratch();
     for (n, sets) in [
-        (2, ["mesh.pp=2", "zero_optimization.stage=0"]),
         (4, ["mesh.pp=2", "zero_optimization.stage=3"]),
         (4, ["mesh.pp=4", "mesh.pp_schedule=\"gpipe\""]),
     ] {

@@ -22,7 +22,8 @@ const WHOLE: i32 = -2;
 impl Trainer {
     /// Whether reading takes all ranks.
     pub fn reads_together(&self) -> bool {
-        self.pipe.is_some() || self.spec.world > 1 && self.state.iter().any(|s| s.hold.home != Home::Resident)
+        let sharded = self.state.iter().any(|s| s.hold.home != Home::Resident);
+        self.pipe.is_some() || (self.spec.world > 1 && sharded)
     }
 
     /// A parameter's value or moment in f32, empty where that moment is not kept; waits for the device. Where [`Trainer::reads_together`], rank 0 calls this while all other
