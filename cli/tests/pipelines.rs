@@ -18,12 +18,7 @@ fn scratch() -> Scratch {
     s
 }
 
-fn args<'a>(
-    config: &'a str,
-    ranks: &'a str,
-    sets: &[&'a str],
-    rest: &[&'a str],
-) -> Vec<&'a str> {
+fn args<'a>(config: &'a str, ranks: &'a str, sets: &[&'a str], rest: &[&'a str]) -> Vec<&'a str> {
     let mut all = vec!["train", config];
     if !ranks.is_empty() {
         all.extend(["--ranks", ranks]);
@@ -46,12 +41,40 @@ fn runs_over_stages_have_the_bits_of_one_stage() {
         s.ok(&args("llama.json", dp, &[], &["--out", &whole]));
         for (ranks, more) in match dp {
             "1" => [
-                ("2", ["mesh.pp=2", "zero_optimization.stage=1", "run.overlap=false"]),
-                ("4", ["mesh.pp=4", "zero_optimization.stage=0", "mesh.pp_schedule=\"gpipe\""]),
+                (
+                    "2",
+                    [
+                        "mesh.pp=2",
+                        "zero_optimization.stage=1",
+                        "run.overlap=false",
+                    ],
+                ),
+                (
+                    "4",
+                    [
+                        "mesh.pp=4",
+                        "zero_optimization.stage=0",
+                        "mesh.pp_schedule=\"gpipe\"",
+                    ],
+                ),
             ],
             _ => [
-                ("6", ["mesh.pp=3", "zero_optimization.stage=3", "run.check=\"values\""]),
-                ("4", ["mesh.pp=2", "zero_optimization.stage=2", "mesh.pp_layers=\"1,4\""]),
+                (
+                    "6",
+                    [
+                        "mesh.pp=3",
+                        "zero_optimization.stage=3",
+                        "run.check=\"values\"",
+                    ],
+                ),
+                (
+                    "4",
+                    [
+                        "mesh.pp=2",
+                        "zero_optimization.stage=2",
+                        "mesh.pp_layers=\"1,4\"",
+                    ],
+                ),
             ],
         } {
             let out = format!("{dp}-{ranks}");
@@ -83,7 +106,10 @@ fn tied_embeddings_train_near_one_stage() {
         let (a, b) = (losses(&s.path("whole")), losses(&s.path(ranks)));
         assert_eq!(a.len(), b.len());
         for (a, b) in a.iter().zip(&b) {
-            assert!((a - b).abs() <= 1e-4 * a.abs(), "{ranks} ranks: {a} and {b}");
+            assert!(
+                (a - b).abs() <= 1e-4 * a.abs(),
+                "{ranks} ranks: {a} and {b}"
+            );
         }
     }
 }
@@ -93,24 +119,49 @@ fn a_run_goes_on_over_any_stages() {
     let s = scratch();
     s.ok(&args("llama.json", "1", &[], &["--out", "whole"]));
     let part = |ranks: &str, sets: &[&str], steps: &str, place: &str| {
-        s.ok(&args("llama.json", ranks, sets, &["--steps", steps, place, "cut"]));
+        s.ok(&args(
+            "llama.json",
+            ranks,
+            sets,
+            &["--steps", steps, place, "cut"],
+        ));
     };
-    part("3", &["mesh.pp=3", "zero_optimization.stage=3"], "3", "--out");
+    part(
+        "3",
+        &["mesh.pp=3", "zero_optimization.stage=3"],
+        "3",
+        "--out",
+    );
     // What three stages wrote, cut anew for two ranks that have a slice of everything, is the same state.
     s.ok(&["checkpoint", "verify", "cut"]);
     s.ok(&["checkpoint", "reshard", "cut", "anew", "--ranks", "2"]);
     s.ok(&args("llama.json", "1", &[], &["--resume", "anew"]));
     assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("anew")));
     part("1", &["checkpoint.async=false"], "5", "--resume");
-    part("2", &["mesh.pp=2", "mesh.pp_layers=\"4,1\""], "8", "--resume");
+    part(
+        "2",
+        &["mesh.pp=2", "mesh.pp_layers=\"4,1\""],
+        "8",
+        "--resume",
+    );
     assert_eq!(losses(&s.path("whole")), losses(&s.path("cut")));
     assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("cut")));
     // A model that was trained elsewhere is cut as well.
     let folder = s.path("whole").join("model").display().to_string();
     let from = format!("model={{\"hf\": \"{folder}\"}}");
     let sets = |pp: &'static str| [from.as_str(), pp];
-    s.ok(&args("llama.json", "1", &sets("mesh.pp=1"), &["--out", "from-1"]));
-    s.ok(&args("llama.json", "2", &sets("mesh.pp=2"), &["--out", "from-2"]));
+    s.ok(&args(
+        "llama.json",
+        "1",
+        &sets("mesh.pp=1"),
+        &["--out", "from-1"],
+    ));
+    s.ok(&args(
+        "llama.json",
+        "2",
+        &sets("mesh.pp=2"),
+        &["--out", "from-2"],
+    ));
     same(&s.path("from-1"), &s.path("from-2"));
 }
 
@@ -122,7 +173,10 @@ fn stages_on_two_back_ends_have_the_bits_of_one() {
         ("mesh.pp=2", format!("cpu:2,{file}:2")),
         ("mesh.pp=4", format!("{file}:1,cpu:2,{file}:1")),
     ] {
-        let (one, mixed) = (format!("one-{}", layout.len()), format!("mixed-{}", layout.len()));
+        let (one, mixed) = (
+            format!("one-{}", layout.len()),
+            format!("mixed-{}", layout.len()),
+        );
         let sets = [pp, "zero_optimization.stage=1"];
         s.ok(&args("llama.json", "4", &sets, &["--out", &one]));
         s.ok(&args("llama.json", &layout, &sets, &["--out", &mixed]));
@@ -140,10 +194,20 @@ fn processes_train_stages_to_the_bits_of_threads() {
     ] {
         let name = sets.join("-").replace(['.', '=', '"'], "-");
         let threads = format!("threads-{n}-{name}");
-        s.ok(&args("llama.json", &n.to_string(), &sets, &["--out", &threads]));
+        s.ok(&args(
+            "llama.json",
+            &n.to_string(),
+            &sets,
+            &["--out", &threads],
+        ));
         for family in families() {
             let out = format!("{family}-{n}-{name}");
-            ok(mpirun(&s, family, n, &args("llama.json", "", &sets, &["--out", &out])));
+            ok(mpirun(
+                &s,
+                family,
+                n,
+                &args("llama.json", "", &sets, &["--out", &out]),
+            ));
             same(&s.path(&threads), &s.path(&out));
         }
     }
@@ -195,7 +259,10 @@ fn stages_are_weighed_by_what_ranks_can() {
     // How fast each is belongs to the machine; that the division can be repeated does not.
     let list = note.split("mesh.pp_layers=\"").nth(1);
     let list = list.and_then(|l| l.split('"').next()).expect("a division");
-    let units: u64 = list.split(',').map(|n| n.parse::<u64>().expect("a number")).sum();
+    let units: u64 = list
+        .split(',')
+        .map(|n| n.parse::<u64>().expect("a number"))
+        .sum();
     assert_eq!(units, 5, "{note}");
     let again = format!("mesh.pp_layers=\"{list}\"");
     let steps = ["--out", "again", "--steps", "2"];

@@ -362,10 +362,19 @@ fn pipelines_are_foretold() {
     );
     for (set, said) in [
         ("mesh.pp_layers=\"1,98\"", ["mesh.pp_layers", "99 units"]),
-        ("mesh.pp_layers=\"1\"", ["mesh.pp_layers", "1 numbers for 2"]),
-        ("mesh.pp_layers=\"odd\"", ["mesh.pp_layers", "wanted a division"]),
+        (
+            "mesh.pp_layers=\"1\"",
+            ["mesh.pp_layers", "1 numbers for 2"],
+        ),
+        (
+            "mesh.pp_layers=\"odd\"",
+            ["mesh.pp_layers", "wanted a division"],
+        ),
         ("mesh.pp=99", ["mesh.pp", "99 pipeline stages"]),
-        ("run.balance=\"3,1\"", ["run.balance", "2 weights for 4 ranks"]),
+        (
+            "run.balance=\"3,1\"",
+            ["run.balance", "2 weights for 4 ranks"],
+        ),
     ] {
         let args = ["plan", "c.json", "--ranks", "4", "--set", set];
         s.refused(&args, &said, &[]);

@@ -47,10 +47,15 @@ impl Resolver<'_> {
             Some(Layers::Even) => {}
             Some(Layers::Each(each)) if each.len() as u64 != stages => {
                 let what = format!("{} numbers for {stages} pipeline stages", each.len());
-                self.error(KEY, what, format!("give {stages}, or set mesh.pp to {}", each.len()));
+                self.error(
+                    KEY,
+                    what,
+                    format!("give {stages}, or set mesh.pp to {}", each.len()),
+                );
             }
             Some(Layers::Each(_)) if s.run.balance.trim() != "even" => {
-                let what = "the division of the units is given here, and run.balance asks for another";
+                let what =
+                    "the division of the units is given here, and run.balance asks for another";
                 self.error(KEY, what, "set one of the two to \"even\"");
             }
             Some(Layers::Each(_)) => {}

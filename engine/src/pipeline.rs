@@ -530,7 +530,8 @@ mod tests {
         let costs = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0];
         for weights in [[1.0, 1.0, 1.0], [2.0, 1.0, 3.0], [0.5, 4.0, 1.0]] {
             let slowest = |ends: [usize; 4]| -> f64 {
-                let each = (0..3).map(|s| costs[ends[s]..ends[s + 1]].iter().sum::<f64>() / weights[s]);
+                let each =
+                    (0..3).map(|s| costs[ends[s]..ends[s + 1]].iter().sum::<f64>() / weights[s]);
                 each.fold(0.0, f64::max)
             };
             let mut least = f64::INFINITY;

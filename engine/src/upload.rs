@@ -71,10 +71,7 @@ fn upload_through(
 }
 
 /// The tables of all units, those that several share once.
-pub(crate) fn upload_consts(
-    stream: &Stream,
-    units: &[UnitDecl],
-) -> Tensors<Vec<Vec<Tensor>>> {
+pub(crate) fn upload_consts(stream: &Stream, units: &[UnitDecl]) -> Tensors<Vec<Vec<Tensor>>> {
     let mut seen: Vec<(*const f32, Tensor)> = vec![];
     let mut all = vec![];
     for u in units {

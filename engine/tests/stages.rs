@@ -72,7 +72,9 @@ fn untied_models_have_the_bits_of_one_stage() {
                     };
                     let order = ORDERS[((stage + pp) % 2) as usize];
                     let got = train(&w, &model, &even_over(&s, &model, pp, order), STEPS);
-                    let at = format!("{pp} stages of {dp} ranks, stage {stage}, {micro} micro-batches, {order:?}");
+                    let at = format!(
+                        "{pp} stages of {dp} ranks, stage {stage}, {micro} micro-batches, {order:?}"
+                    );
                     assert_eq!(got.metrics, alone.metrics, "{at}");
                     assert!(got.bits() == alone.bits(), "{at}: {}", got.plan);
                 }
@@ -241,7 +243,11 @@ fn every_element_is_saved_once() {
                     assert_eq!(r.start, next, "{pp} x {dp}, stage {stage}: {key:?}");
                     next = r.end;
                 }
-                assert_eq!(next, values.len() as u64, "{pp} x {dp}, stage {stage}: {key:?}");
+                assert_eq!(
+                    next,
+                    values.len() as u64,
+                    "{pp} x {dp}, stage {stage}: {key:?}"
+                );
             }
             assert!(saved.is_empty(), "{:?}", saved.keys());
         }

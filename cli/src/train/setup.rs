@@ -450,7 +450,10 @@ impl Job {
         let units = units(&self.source, &self.resolved)?;
         let ranks = u64::from(self.ranks);
         let cut = stages::of(&self.resolved, &units, &self.dry[0], ranks, Some(&speeds))?;
-        if let Some(cut) = cut.as_ref().filter(|_| processes.is_none_or(Processes::first)) {
+        if let Some(cut) = cut
+            .as_ref()
+            .filter(|_| processes.is_none_or(Processes::first))
+        {
             let each: Vec<String> = speeds.iter().map(|s| format!("{s:.3}")).collect();
             eprintln!(
                 "note: run.balance: ranks do {} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
