@@ -647,8 +647,8 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         }
     }
 
-    let ranks = ranks.max(1);
-    let ranks = r.data_parallel(&mut s, ranks);
+    let everyone = ranks.max(1);
+    let ranks = r.data_parallel(&mut s, everyone);
     let node = s.zero_optimization.zero_hpz_partition_size;
     if node > 1 && (s.zero_optimization.stage != 3 || !ranks.is_multiple_of(node)) {
         let what = format!(
@@ -687,7 +687,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         micro
     };
     let replicas = r.replicas(&s, ranks);
-    r.balance(&s, ranks);
+    r.balance(&s, everyone);
     r.pipeline_layers(&s);
     let batch = match solve(global, micro, accumulation, replicas) {
         Ok(batch) => {
