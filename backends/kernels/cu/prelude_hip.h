@@ -1,8 +1,14 @@
-// HIP's words for what the kernels need: clang's own built-ins, no header and no device library beyond the compiler's. See common.h.
+// HIP's words for what the kernels need: clang's own built-ins, no header, and of the device libraries the mathematical functions alone. See common.h.
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
-#define CW_WARP ((int)__builtin_amdgcn_wavefrontsize())
+// Loops over a wave have constant bounds, so the compiler is told its width (`hip_options`), and checks it where it can.
+#ifndef CW_WARP
+#error "CW_WARP, the threads of a wave, is given with the compiler's options"
+#endif
+#ifdef __AMDGCN_WAVEFRONT_SIZE
+static_assert(CW_WARP == __AMDGCN_WAVEFRONT_SIZE, "CW_WARP is not the wave's width on this target");
+#endif
 #define CW_PARAM const
 #define CW_DYN_SHARED(T, n) extern __shared__ __attribute__((aligned(16))) unsigned char cw_dynamic_[]; T* n = (T*)cw_dynamic_
 #define CW_SHARED __shared__

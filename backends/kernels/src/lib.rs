@@ -4,7 +4,7 @@
 //! its [`Kernel`] (whose [`Kernel::source`] is a complete translation unit without includes), grid, block, shared memory, and one argument
 //! struct, passed by value as the kernel's only parameter. What a back end does with it:
 //!
-//! 1. prepare: for each launch, compile `kernel.source(dialect)` with [`options`] (cached by its hash), load it, look up `kernel.entry`;
+//! 1. prepare: for each launch, compile `kernel.source(dialect)` with [`options`] or [`hip_options`] (cached by its hash), load it, look up `kernel.entry`;
 //!    where `shared` is above 48 KiB, raise the function's dynamic shared memory limit once.
 //! 2. launch: `prepared.operands.addresses(…)?` and `.workspace(…)?` (what is given holds what the layouts reach),
 //!    `values = prepared.values(dynamic)?` (checks the launch-time parameters), then for each launch
@@ -20,5 +20,5 @@ mod source;
 mod view;
 
 pub use launch::{ARGS_MAX, ArgBuffer, Launch, Operands, Place, Prepared, Slot, Values};
-pub use ops::{every_kernel, every_launch, prepare};
-pub use source::{Dialect, Facts, Family, Kernel, arch_name, options, source};
+pub use ops::{every_kernel, every_launch, prepare, survey};
+pub use source::{Dialect, Facts, Family, Kernel, arch_name, hip_options, options, source};

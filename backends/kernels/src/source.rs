@@ -139,6 +139,19 @@ impl Kernel {
     }
 }
 
+impl Family {
+    /// Why a family is CUDA's alone, where it is: its planner never asks for it in another dialect, and no other compiler reads it.
+    pub const fn cuda_only(self) -> Option<&'static str> {
+        match self {
+            Family::AttentionMma => {
+                Some("mma.sync and ldmatrix, by fragments as PTX lays them out")
+            }
+            Family::AttentionWgmma => Some("wgmma and its descriptors, which sm_90a alone has"),
+            _ => None,
+        }
+    }
+}
+
 /// The translation unit of several kernels of one family.
 pub fn source<'a>(
     dialect: Dialect,
@@ -186,6 +199,24 @@ pub fn options(arch: &str) -> Vec<String> {
         "--prec-div=true",
         "--prec-sqrt=true",
         "--fmad=true",
+    ]
+    .iter()
+    .map(|s| s.to_string())
+    .collect()
+}
+
+/// The options every compilation for HIP uses, at run time and in the checks, beside the target's; `warp` is the threads of a wave there.
+///
+/// They mean what [`options`] mean. Contraction is HIP's own default (also across statements, except where the source says otherwise):
+/// that name of it is not an option of every version.
+pub fn hip_options(warp: u32) -> Vec<String> {
+    [
+        "-std=c++17",
+        "-O2",
+        "-nogpuinc",
+        "-fno-gpu-flush-denormals-to-zero",
+        "-fhip-fp32-correctly-rounded-divide-sqrt",
+        &format!("-DCW_WARP={warp}"),
     ]
     .iter()
     .map(|s| s.to_string())

@@ -4,6 +4,10 @@
 //! The compiler is `libnvrtc.so.12` in `target/nvrtc/` (`ci/test` fetches it). Where it is not there, the test says so and passes.
 //! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test nvrtc -- --ignored rewrite`.
 
+#[path = "common/budget.rs"]
+mod budget;
+
+use budget::{Form, Row, Table};
 use crossweave_kernels::{
     Dialect, Facts, Family, Kernel, arch_name, every_kernel, options, source,
 };
@@ -11,13 +15,17 @@ use libloading::Library;
 use object::{Object, ObjectSection};
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ARCHS: [u32; 3] = [80, 90, 100];
 const BUDGET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/budget.tsv");
+const FORM: Form = Form {
+    title: "kernel\tparameter bytes\tfor sm_80, sm_90a, sm_100: registers/spilled bytes/stack bytes/static shared bytes",
+    columns: &["sm_80", "sm_90a", "sm_100"],
+    figures: &["registers", "spilled bytes", "stack bytes", "shared bytes"],
+};
 const REWRITE: &str =
     "cargo test --release -p crossweave-kernels --test nvrtc -- --ignored rewrite";
 /// Kernels of a module: enough that the prelude is no cost, few enough that modules share the processors.
@@ -249,79 +257,15 @@ fn compile_all(file: &Path) -> BTreeMap<String, [Figures; 3]> {
     out.into_inner().unwrap()
 }
 
-fn table(all: &BTreeMap<String, [Figures; 3]>) -> String {
-    let mut s = String::from(
-        "# kernel\tparameter bytes\tfor sm_80, sm_90a, sm_100: registers/spilled bytes/stack bytes/static shared bytes\n",
-    );
-    for (name, f) in all {
-        let params = f.iter().map(|f| f.params).max().unwrap_or(0);
-        let _ = write!(s, "{name}\t{params}");
-        for f in f {
-            let _ = write!(s, "\t{}/{}/{}/{}", f.registers, f.spills, f.stack, f.shared);
-        }
-        s.push('\n');
-    }
-    s
-}
-
-fn read_budget(text: &str) -> BTreeMap<String, [Figures; 3]> {
-    let mut out = BTreeMap::new();
-    for line in text.lines().filter(|l| !l.starts_with('#')) {
-        let mut words = line.split('\t');
-        let (Some(name), Some(params)) = (words.next(), words.next()) else {
-            continue;
-        };
-        let mut f = [Figures::default(); 3];
-        for (f, w) in f.iter_mut().zip(words) {
-            let n: Vec<u32> = w.split('/').filter_map(|n| n.parse().ok()).collect();
-            if let [registers, spills, stack, shared] = n[..] {
-                *f = Figures {
-                    registers,
-                    spills,
-                    stack,
-                    shared,
-                    params: params.parse().unwrap_or(0),
-                };
-            }
-        }
-        out.insert(name.to_string(), f);
-    }
-    out
-}
-
-/// What grew beyond the budget, or is not in it.
-fn differences(
-    budget: &BTreeMap<String, [Figures; 3]>,
-    found: &BTreeMap<String, [Figures; 3]>,
-) -> String {
-    let mut s = String::new();
-    for (name, now) in found {
-        let Some(was) = budget.get(name) else {
-            let _ = writeln!(s, "+ {name}: not in the budget");
-            continue;
-        };
-        for (i, arch) in ARCHS.into_iter().enumerate() {
-            let (w, n) = (was[i], now[i]);
-            for (what, was, now) in [
-                ("registers", w.registers, n.registers),
-                ("spilled bytes", w.spills, n.spills),
-                ("stack bytes", w.stack, n.stack),
-                ("shared bytes", w.shared, n.shared),
-            ] {
-                if now > was {
-                    let arch = arch_name(arch);
-                    let _ = writeln!(s, "+ {name} for {arch}: {what} {was} -> {now}");
-                }
-            }
-            if n.registers > 0 && w.params != n.params {
-                let _ = writeln!(s, "! {name}: parameter bytes {} -> {}", w.params, n.params);
-            }
-        }
-    }
-    for name in budget.keys().filter(|n| !found.contains_key(*n)) {
-        let _ = writeln!(s, "- {name}: in the budget, but no kernel any more");
-    }
-    s
+fn table(all: &BTreeMap<String, [Figures; 3]>) -> Table {
+    let row = |f: &[Figures; 3]| Row {
+        params: f.iter().map(|f| f.params).max().unwrap_or(0),
+        columns: f
+            .iter()
+            .map(|f| vec![f.registers, f.spills, f.stack, f.shared])
+            .collect(),
+    };
+    all.iter().map(|(n, f)| (n.clone(), row(f))).collect()
 }
 
 /// Argument bytes of every kernel, from the planners: the survey's launches know them.
@@ -355,7 +299,7 @@ fn every_kernel_compiles_within_its_budget() {
     }
     match std::fs::read_to_string(BUDGET) {
         Ok(text) => {
-            let diff = differences(&read_budget(&text), &all);
+            let diff = FORM.differences(&FORM.read(&text), &table(&all));
             assert!(
                 diff.is_empty(),
                 "kernels outgrew their budget:\n{diff}if that is meant: {REWRITE}"
@@ -379,7 +323,7 @@ fn every_kernel_compiles_within_its_budget() {
 #[ignore = "rewrites the committed budget"]
 fn rewrite() {
     let file = library().expect("target/nvrtc holds no libnvrtc.so.12 (ci/test fetches it)");
-    std::fs::write(BUDGET, table(&compile_all(&file))).unwrap();
+    std::fs::write(BUDGET, FORM.write(&table(&compile_all(&file)))).unwrap();
 }
 
 #[test]
@@ -393,14 +337,23 @@ fn a_budget_reads_back_and_growth_is_seen() {
         params: 96,
     };
     all.insert("point/cw_x".to_string(), [f; 3]);
-    let read = read_budget(&table(&all));
-    assert_eq!(read, all);
-    assert_eq!(differences(&read, &all), "");
+    let read = FORM.read(&FORM.write(&table(&all)));
+    assert_eq!(read, table(&all));
+    assert_eq!(FORM.differences(&read, &table(&all)), "");
     let mut more = all.clone();
     more.get_mut("point/cw_x").unwrap()[1].registers = 41;
     more.insert("point/cw_y".into(), [f; 3]);
-    let diff = differences(&read, &more);
+    let more = table(&more);
+    let diff = FORM.differences(&read, &more);
     assert!(diff.contains("+ point/cw_x for sm_90a: registers 40 -> 41"));
     assert!(diff.contains("+ point/cw_y: not in the budget"));
-    assert!(differences(&more, &all).contains("- point/cw_y"));
+    let diff = FORM.differences(&more, &read);
+    assert!(diff.contains("- point/cw_y: in the budget, but no kernel any more"));
+    let mut fewer = read.clone();
+    fewer.get_mut("point/cw_x").unwrap().columns[2] = FORM.row().columns[2].clone();
+    let diff = FORM.differences(&read, &fewer);
+    assert!(diff.contains("- point/cw_x for sm_100: in the budget, but not built"));
+    // A damaged row is none.
+    let cut = FORM.read(FORM.write(&read).trim_end_matches("/256\n"));
+    assert_eq!(cut.len(), 0);
 }

@@ -19,7 +19,7 @@ use crate::source::{Facts, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
 use crossweave_plugin::{Code, Op, Result, fail, unsupported};
-pub use survey::{every_kernel, every_launch};
+pub use survey::{every_kernel, every_launch, survey};
 
 type Answer = Result<Prepared>;
 type Planner = fn(&Op<'_>, &Facts) -> Answer;

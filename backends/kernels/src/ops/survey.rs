@@ -15,26 +15,32 @@ pub fn every_kernel(f: &Facts) -> Result<BTreeSet<Kernel>> {
 
 /// One launch of each of them.
 pub fn every_launch(f: &Facts) -> Result<Vec<Launch>> {
+    let (launches, mut refused) = survey(f);
+    match refused.pop() {
+        Some(e) => Err(e),
+        None => Ok(launches),
+    }
+}
+
+/// One launch of each of them, and why there is none of what a device of these facts cannot do (too little shared memory for an op, say).
+pub fn survey(f: &Facts) -> (Vec<Launch>, Vec<Error>) {
     let mut s = Survey {
         facts: *f,
         found: BTreeMap::new(),
-        missed: None,
+        refused: Vec::new(),
     };
     s.moves();
     s.pointwise();
     s.reductions();
     s.rows();
     s.training();
-    match s.missed {
-        Some(e) => Err(e),
-        None => Ok(s.found.into_values().collect()),
-    }
+    (s.found.into_values().collect(), s.refused)
 }
 
 struct Survey {
     facts: Facts,
     found: BTreeMap<Kernel, Launch>,
-    missed: Option<Error>,
+    refused: Vec<Error>,
 }
 
 const FLOATS: [DType; 2] = [DType::F32, DType::Bf16];
@@ -51,7 +57,7 @@ impl Survey {
             Ok(p) => self
                 .found
                 .extend(p.launches.into_iter().map(|l| (l.kernel.clone(), l))),
-            Err(e) => self.missed = Some(e),
+            Err(e) => self.refused.push(e),
         }
     }
 
