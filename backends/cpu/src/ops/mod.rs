@@ -77,6 +77,8 @@ const TILED: &[(u32, PrepareTiled)] = &[
     (op::MATMUL, matmul::prepare),
     (op::ATTENTION_FWD, attention::prepare_fwd),
     (op::ATTENTION_BWD, attention::prepare_bwd),
+    (op::ATTENTION_VARLEN_FWD, attention::varlen::prepare_fwd),
+    (op::ATTENTION_VARLEN_BWD, attention::varlen::prepare_bwd),
 ];
 
 /// Finds the op's file and asks it, for a team of so many threads and the instruction sets in use.

@@ -10,6 +10,7 @@ mod math;
 pub mod selftest;
 #[cfg(test)]
 mod tests;
+pub mod varlen;
 
 use super::view::{F32, FLOATS, arity, output_strided};
 use crate::gemm::each;

@@ -1,6 +1,6 @@
 //! Both directions against a naive f64 reference, the reference's gradients against finite differences, and bits against team sizes.
 
-use super::{Isa, Level, prepare_bwd_on, prepare_fwd_on};
+use super::{Isa, Level, prepare_bwd_on, prepare_fwd_on, varlen};
 use crate::kernel::Launch;
 use crate::team::Team;
 use crossweave_abi::Layout;
@@ -533,5 +533,150 @@ fn bits_do_not_depend_on_the_team() {
         for threads in [2, 3] {
             assert!(run(threads) == want, "{threads} threads, {c:?}");
         }
+    }
+}
+
+impl Case {
+    /// Over `len` positions of one sequence.
+    fn of(self, len: usize) -> Case {
+        Case {
+            b: 1,
+            tq: len,
+            tk: len,
+            ..self
+        }
+    }
+    /// Bytes of o, lse, dq, dk, dv of packed sequences (`x` = q, k, v, do).
+    fn run_packed(&self, isa: Isa, team: &Team, cu: &[i32], x: &[Vec<f64>; 4]) -> Vec<Vec<u8>> {
+        let (t, h, g) = (self.tq, self.h, self.hkv);
+        let l = [1, h as i64, t as i64];
+        let (ql, kl) = (self.layout(t, h), self.layout(t, g));
+        let lse = layout(DType::F32, &l, &[l[1] * l[2], l[2], 1]);
+        // Every second number: strides are followed.
+        let lengths = layout(DType::I32, &[cu.len() as i64], &[2]);
+        let numbers: Vec<u8> = cu
+            .iter()
+            .flat_map(|x| [*x, -7])
+            .flat_map(i32::to_ne_bytes)
+            .collect();
+        let params = self.params();
+        let q_nan = self.store(t, h, &vec![f64::NAN; self.q_len()]);
+        let k_nan = self.store(t, g, &vec![f64::NAN; self.k_len()]);
+        let [q, k, v, dout] = [(0, h), (1, g), (2, g), (3, h)].map(|(i, n)| self.store(t, n, &x[i]));
+        let layouts = [ql, lse, ql, kl, kl, lengths];
+        let op = Op::new(op::ATTENTION_VARLEN_FWD, &layouts, params.as_bytes(), 0);
+        let (kernel, plan) = varlen::prepare_fwd_on(&op, team.threads(), isa).unwrap();
+        let mut bufs = [
+            q_nan.clone(),
+            vec![0xff; h * t * 4],
+            q.clone(),
+            k.clone(),
+            v.clone(),
+            numbers.clone(),
+        ];
+        launch(&*kernel, plan.workspace_bytes, team, &mut bufs);
+        let [o, stats, ..] = bufs;
+        let layouts = [ql, kl, kl, ql, ql, ql, kl, kl, lse, lengths];
+        let op = Op::new(op::ATTENTION_VARLEN_BWD, &layouts, params.as_bytes(), 0);
+        let (kernel, plan) = varlen::prepare_bwd_on(&op, team.threads(), isa).unwrap();
+        let mut bufs = [
+            q_nan,
+            k_nan.clone(),
+            k_nan,
+            dout,
+            o.clone(),
+            q,
+            k,
+            v,
+            stats.clone(),
+            numbers,
+        ];
+        launch(&*kernel, plan.workspace_bytes, team, &mut bufs);
+        let [dq, dk, dv, ..] = bufs;
+        vec![o, stats, dq, dk, dv]
+    }
+    /// Holds packed sequences to `attention_*` on each segment (`first, end`), bit for bit, and to zeros outside of them.
+    fn check_packed(&self, isa: Isa, team: &Team, cu: &[i32], segments: &[(usize, usize)]) {
+        let (h, g, d) = (self.h, self.hkv, self.d);
+        let x = [(1, h), (2, g), (3, g), (4, h)].map(|(seed, n)| self.input(seed, self.tq * n * d));
+        let got = self.run_packed(isa, team, cu, &x);
+        let mut want: Vec<Vec<u8>> = [h, g, g]
+            .iter()
+            .map(|n| self.store(self.tq, *n, &vec![0.0; self.tq * n * d]))
+            .collect();
+        let mut o = want[0].clone();
+        let mut stats = f32::NEG_INFINITY.to_ne_bytes().repeat(h * self.tq);
+        let bytes = |n: usize| self.dtype.bytes((n * d + 3) as u64) as usize;
+        for &(first, end) in segments {
+            let one = self.of(end - first);
+            let cut = |i: usize, n: usize| x[i][first * n * d..end * n * d].to_vec();
+            let (q, k, v, dout) = (cut(0, h), cut(1, g), cut(2, g), cut(3, h));
+            let [oo, lse] = one.run_fwd(isa, team, &q, &k, &v);
+            let grads = one.run_bwd(isa, team, &q, &k, &v, &dout, &oo, &lse);
+            o[first * bytes(h)..end * bytes(h)].copy_from_slice(&oo);
+            for (head, row) in lse.chunks(4 * (end - first)).enumerate() {
+                let at = 4 * (head * self.tq + first);
+                stats[at..at + row.len()].copy_from_slice(row);
+            }
+            for ((all, part), n) in want.iter_mut().zip(&grads).zip([h, g, g]) {
+                all[first * bytes(n)..end * bytes(n)].copy_from_slice(part);
+            }
+        }
+        want.splice(0..0, [o, stats]);
+        for ((name, got), want) in ["o", "lse", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
+            assert!(got == want, "{self:?}, cu {cu:?}: {name} differs");
+        }
+    }
+}
+
+#[test]
+fn a_segment_has_the_bits_of_attention_on_it_alone() {
+    let host = Host::none();
+    for isa in isas() {
+        for dtype in [DType::F32, DType::Bf16] {
+            for (causal, window) in [(true, 0), (true, 5), (false, 0)] {
+                let c = Case {
+                    h: 4,
+                    hkv: 2,
+                    d: 24,
+                    causal,
+                    window,
+                    dtype,
+                    ..SMALL
+                }
+                .of(320);
+                // Positions of no segment on both sides, empty segments, one position, more than a block of queries and of keys.
+                let cu = [3, 3, 4, 114, 114, 304, 311, 311];
+                let parts = [(3, 4), (4, 114), (114, 304), (304, 311)];
+                for threads in [1, 3] {
+                    c.check_packed(isa, &Team::new(threads, &host), &cu, &parts);
+                }
+            }
+        }
+    }
+    // One segment: whole sequences; and none at all.
+    let c = Case { d: 8, ..SMALL }.of(130);
+    c.check_packed(detected(), &Team::solo(), &[0, 130], &[(0, 130)]);
+    c.check_packed(detected(), &Team::solo(), &[0], &[]);
+    c.check_packed(detected(), &Team::solo(), &[0, 0, 0], &[]);
+}
+
+/// What the op's row calls wrong numbers: whatever they are, the kernel stays inside its operands and ends.
+#[test]
+fn lengths_out_of_order_stay_inside() {
+    let c = Case { d: 8, ..SMALL }.of(40);
+    let parts: &[(usize, usize)] = &[(0, 30), (30, 40)];
+    c.check_packed(
+        detected(),
+        &Team::solo(),
+        &[-9, 30, 20, i32::MAX, i32::MIN, 40],
+        parts,
+    );
+    let host = Host::none();
+    let x = [1, 2, 3, 4].map(|seed| c.input(seed, c.q_len().max(c.k_len())));
+    let all: Vec<i32> = (0..200).map(|i| (i * 7919) % 61 - 10).collect();
+    let one = Case { hkv: 2, ..c };
+    for threads in [1, 3] {
+        one.run_packed(detected(), &Team::new(threads, &host), &all, &x);
     }
 }
