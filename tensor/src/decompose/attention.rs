@@ -1,4 +1,5 @@
 //! Attention in plain products: one batch per query head, scores kept whole. O(T²) memory: for devices without the fused op, not for speed.
+//! Packed sequences are one more mask: positions count the cumulative lengths up to them, and see those of the same count.
 
 use super::build::{Build, Given, View};
 use crate::program::Ex;
@@ -56,23 +57,61 @@ impl Shape {
     fn scores(&self) -> [u64; 3] {
         [self.b * self.h, self.tq, self.tk]
     }
-    /// Numbers of queries (as a column, counted so that the last query stands at the last key) and of keys.
-    fn positions(&self, b: &mut Build) -> (View, View) {
+    /// What the mask is made of: numbers of queries (as a column, counted so that the last query stands at the last key) and of keys,
+    /// and with cumulative lengths the segments of both.
+    fn places(&self, b: &mut Build, cu: Option<&View>) -> Vec<View> {
         let i = b.count(DType::F32, self.tq);
         let shift = self.tk as f32 - self.tq as f32;
         let at = b.new_map(&[self.tq], &[&i], |v| v[0] + shift);
-        (at.reshape(&[self.tq, 1]), b.count(DType::F32, self.tk))
+        let mut all = vec![at.reshape(&[self.tq, 1]), b.count(DType::F32, self.tk)];
+        if let Some(cu) = cu {
+            let [q, k] = segments(b, cu, self.tq);
+            all.extend([q.reshape(&[self.tq, 1]), k]);
+        }
+        all
     }
-    /// 1 where the query at `i` may not see key `j`; `None` without a mask.
-    fn hidden<'p>(&self, i: Ex<'p>, j: Ex<'p>) -> Option<Ex<'p>> {
+    /// 1 where a query may not see a key, by their [`Shape::places`]; `None` without a mask.
+    fn hidden<'p>(&self, at: &[Ex<'p>]) -> Option<Ex<'p>> {
+        let (i, j) = (at[0], at[1]);
         let later = self.causal.then(|| i.less(j));
         // j <= i - window
         let gone = (self.window > 0).then(|| (j + self.window as f32).less(i + 1.0));
-        match (later, gone) {
-            (Some(a), Some(b)) => Some(a.max(b)),
-            (a, b) => a.or(b),
-        }
+        let apart = at.get(2..4).map(|s| s[0].less(s[1]).max(s[1].less(s[0])));
+        let masks = [later, gone, apart];
+        masks.into_iter().flatten().reduce(|a, b| a.max(b))
     }
+}
+
+/// The segment of every one of `t` positions, as those of queries and of keys: equal where they see each other. A position of no segment
+/// gets a number that the other side never has.
+fn segments(b: &mut Build, cu: &View, t: u64) -> [View; 2] {
+    let last = cu.numel() as f32;
+    let cu = b.packed(cu);
+    let begin = b.temp(DType::I32, &[t]);
+    let none = op::NoParams::default();
+    b.op(
+        op::HISTOGRAM,
+        none.as_bytes(),
+        &[Some(&begin), Some(&cu)],
+        None,
+    );
+    let begin = b.f32(&begin);
+    let passed = b.temp(DType::F32, &[t]);
+    let along = op::DimParams::default();
+    b.op(
+        op::CUMSUM,
+        along.as_bytes(),
+        &[Some(&passed), Some(&begin)],
+        None,
+    );
+    [-1.0, -2.0].map(|nowhere| {
+        b.new_map(&[t], &[&passed], |v| {
+            let (n, nowhere) = (v[0], v[0].lit(nowhere));
+            // Before the first length, or at the last or behind it.
+            let outside = n.less(n.lit(0.5)).max(n.lit(last - 0.5).less(n));
+            outside.choose(nowhere, n)
+        })
+    })
 }
 
 /// `dst = src [B H, T, D]` in the layout `[B, T, H, D]`.
@@ -86,7 +125,24 @@ fn transposed(v: &View) -> View {
     v.permute(&[0, 2, 1])
 }
 
+/// The cumulative lengths of packed sequences, at operand `at`.
+fn lengths(g: &Given<'_>, at: usize, s: &Shape) -> Option<View> {
+    let cu = g.view(at)?;
+    let [n] = cu.dims()?;
+    // Counts up to 2^24 are exact in f32.
+    let fits = cu.dtype == DType::I32 && (1..1 << 24).contains(&n);
+    (fits && s.b == 1 && s.tq == s.tk).then_some(cu)
+}
+
 pub(super) fn fwd(o: &OpRequest) -> Option<Recipe> {
+    forward(o, false)
+}
+
+pub(super) fn varlen_fwd(o: &OpRequest) -> Option<Recipe> {
+    forward(o, true)
+}
+
+fn forward(o: &OpRequest, packed: bool) -> Option<Recipe> {
     let g = Given(o);
     let (out, lse) = (g.view(0)?, g.view(1)?);
     let (q, k, v) = (g.view(2)?, g.view(3)?, g.view(4)?);
@@ -94,15 +150,18 @@ pub(super) fn fwd(o: &OpRequest) -> Option<Recipe> {
     if v.shape != k.shape || out.shape != q.shape {
         return None;
     }
+    let cu = match packed {
+        true => Some(lengths(&g, 5, &s)?),
+        false => None,
+    };
     let mut b = Build::default();
     let (q, k, v) = (s.query(&mut b, &q), s.key(&mut b, &k), s.key(&mut b, &v));
     let raw = b.matmul(&q, &transposed(&k), s.scale);
-    let (i, j) = s.positions(&mut b);
-    let x = b.new_map(&s.scores(), &[&raw, &i, &j], |v| {
-        match s.hidden(v[1], v[2]) {
-            Some(h) => h.choose(v[0].lit(f32::NEG_INFINITY), v[0]),
-            None => v[0],
-        }
+    let places = s.places(&mut b, cu.as_ref());
+    let ins: Vec<&View> = [&raw].into_iter().chain(&places).collect();
+    let x = b.new_map(&s.scores(), &ins, |v| match s.hidden(&v[1..]) {
+        Some(h) => h.choose(v[0].lit(f32::NEG_INFINITY), v[0]),
+        None => v[0],
     });
     let top = b.along(MAX, &x);
     // A query that sees nothing has maximum -inf; 0 in its place gives it weights 0 instead of NaN.
@@ -125,6 +184,14 @@ pub(super) fn fwd(o: &OpRequest) -> Option<Recipe> {
 
 /// With `P = exp(S - lse)`: `dV = Pᵀ dO`, `dS = P (dO Vᵀ - rowsum(dO O))`, `dQ = scale dS K`, `dK = scale dSᵀ Q`.
 pub(super) fn bwd(o: &OpRequest) -> Option<Recipe> {
+    backward(o, false)
+}
+
+pub(super) fn varlen_bwd(o: &OpRequest) -> Option<Recipe> {
+    backward(o, true)
+}
+
+fn backward(o: &OpRequest, packed: bool) -> Option<Recipe> {
     let g = Given(o);
     let (dq, dk, dv) = (g.view(0)?, g.view(1)?, g.view(2)?);
     let (d_out, out) = (g.view(3)?, g.view(4)?);
@@ -135,16 +202,21 @@ pub(super) fn bwd(o: &OpRequest) -> Option<Recipe> {
     if !fits {
         return None;
     }
+    let cu = match packed {
+        true => Some(lengths(&g, 9, &s)?),
+        false => None,
+    };
     let mut b = Build::default();
     let lse = b.packed(&g.view(8)?);
     let lse = lse.reshape(&[s.b * s.h, s.tq, 1]);
     let (q, k, v) = (s.query(&mut b, &q), s.key(&mut b, &k), s.key(&mut b, &v));
     let (d_out, out) = (s.query(&mut b, &d_out), s.query(&mut b, &out));
     let raw = b.matmul(&q, &transposed(&k), s.scale);
-    let (i, j) = s.positions(&mut b);
-    let p = b.new_map(&s.scores(), &[&raw, &lse, &i, &j], |v| {
+    let places = s.places(&mut b, cu.as_ref());
+    let ins: Vec<&View> = [&raw, &lse].into_iter().chain(&places).collect();
+    let p = b.new_map(&s.scores(), &ins, |v| {
         let p = (v[0] - v[1]).exp();
-        match s.hidden(v[2], v[3]) {
+        match s.hidden(&v[2..]) {
             Some(h) => h.choose(v[0].lit(0.0), p),
             None => p,
         }

@@ -36,6 +36,8 @@ impl Decompose for Decompositions {
             op::CROSS_ENTROPY_BWD => xent::bwd(o),
             op::ATTENTION_FWD => attention::fwd(o),
             op::ATTENTION_BWD => attention::bwd(o),
+            op::ATTENTION_VARLEN_FWD => attention::varlen_fwd(o),
+            op::ATTENTION_VARLEN_BWD => attention::varlen_bwd(o),
             op::ACTIVATION_FWD => pointwise::activation_fwd(o),
             op::ACTIVATION_BWD => pointwise::activation_bwd(o),
             op::SWIGLU_FWD => pointwise::swiglu_fwd(o),

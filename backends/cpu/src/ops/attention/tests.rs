@@ -622,7 +622,7 @@ impl Case {
                 all[first * bytes(n)..end * bytes(n)].copy_from_slice(part);
             }
         }
-        want.splice(0..0, [o, stats]);
+        let want = [vec![o, stats], want].concat();
         for ((name, got), want) in ["o", "lse", "dq", "dk", "dv"].iter().zip(&got).zip(&want) {
             assert!(got == want, "{self:?}, cu {cu:?}: {name} differs");
         }
