@@ -13,10 +13,16 @@ struct Att {
     d: usize,
     causal: bool,
     window: usize,
+    /// Cumulative lengths, where sequences are packed.
+    cu: &'static [usize],
 }
 
 impl Att {
     fn sees(&self, i: usize, j: usize) -> bool {
+        let together = |s: &[usize]| (s[0]..s[1]).contains(&i) && (s[0]..s[1]).contains(&j);
+        if !self.cu.is_empty() && !self.cu.windows(2).any(together) {
+            return false;
+        }
         let at = i as i64 + self.tk as i64 - self.tq as i64;
         (!self.causal || j as i64 <= at) && (self.window == 0 || j as i64 > at - self.window as i64)
     }
@@ -59,7 +65,7 @@ impl Att {
     }
 }
 
-fn attention(bench: &Bench, backward: bool) {
+fn attention(bench: &Bench, backward: bool, packed: bool) {
     let mut r = Rng(5);
     let base = |b, tq, tk, h, g, d| Att {
         b,
@@ -70,8 +76,29 @@ fn attention(bench: &Bench, backward: bool) {
         d,
         causal: true,
         window: 0,
+        cu: &[],
     };
-    let cases = [
+    let of = |cu, t, h, g, d| Att {
+        cu,
+        ..base(1, t, t, h, g, d)
+    };
+    let segments = [
+        of(&[0, 5], 5, 2, 1, 8),
+        // Empty segments, and positions of none on both sides.
+        of(&[1, 4, 4, 11, 11], 13, 4, 2, 5),
+        Att {
+            causal: false,
+            ..of(&[0, 1, 9, 17], 17, 2, 2, 16)
+        },
+        Att {
+            window: 3,
+            ..of(&[0, 6, 20], 20, 3, 1, 32)
+        },
+        of(&[0, 33, 70], 70, 2, 1, 64),
+        of(&[0], 3, 1, 1, 4),
+        of(&[0, 0], 0, 1, 1, 4),
+    ];
+    let whole = [
         base(0, 3, 3, 2, 1, 4),
         base(1, 1, 1, 1, 1, 1),
         base(2, 5, 5, 2, 2, 8),
@@ -93,8 +120,13 @@ fn attention(bench: &Bench, backward: bool) {
         base(1, 6, 3, 2, 2, 8),
         base(1, 70, 70, 2, 1, 64),
     ];
+    let cases = if packed { &segments[..] } else { &whole };
+    let (fwd, bwd) = match packed {
+        true => (op::ATTENTION_VARLEN_FWD, op::ATTENTION_VARLEN_BWD),
+        false => (op::ATTENTION_FWD, op::ATTENTION_BWD),
+    };
     for t in STORAGES {
-        for c in &cases {
+        for c in cases {
             let (bs, tq, tk, h, g, d) = (
                 c.b as u64,
                 c.tq as u64,
@@ -131,22 +163,26 @@ fn attention(bench: &Bench, backward: bool) {
                 window: c.window as i64,
                 ..Default::default()
             };
+            let lengths: Vec<f64> = c.cu.iter().map(|x| *x as f64).collect();
+            let lengths = T::new(DType::I32, &[lengths.len() as u64], &lengths);
+            let lengths = packed.then_some(lengths);
             if !backward {
-                let o = [
+                let mut o = vec![
                     T::poison(t, &qs),
                     T::poison(DType::F32, &[bs, h, tq]),
                     q,
                     k,
                     v,
                 ];
+                o.extend(lengths);
                 // 16-bit kernels keep their weights in 16 bit between the two products.
                 let want = [
                     (0, out, 2.0 * unit_of(t) + 1e-5),
                     (1, lse, unit_of(t) + 1e-5),
                 ];
                 bench.check(
-                    "attention_fwd",
-                    op::ATTENTION_FWD,
+                    if packed { "attention_varlen_fwd" } else { "attention_fwd" },
+                    fwd,
                     p.as_bytes(),
                     &[],
                     &o,
@@ -177,7 +213,7 @@ fn attention(bench: &Bench, backward: bool) {
                     }
                 }
             });
-            let ops = [
+            let mut ops = vec![
                 T::poison_strided(t, &qs, &qw),
                 T::poison_strided(t, &ks, &kw),
                 T::poison_strided(t, &ks, &kw),
@@ -188,11 +224,12 @@ fn attention(bench: &Bench, backward: bool) {
                 v,
                 l,
             ];
+            ops.extend(lengths);
             let eps = 3.0 * unit_of(t) + 2e-5;
             let want = [(0, dq, eps), (1, dk, eps), (2, dv, eps)];
             bench.check(
-                "attention_bwd",
-                op::ATTENTION_BWD,
+                if packed { "attention_varlen_bwd" } else { "attention_bwd" },
+                bwd,
                 p.as_bytes(),
                 &[],
                 &ops,
@@ -203,8 +240,14 @@ fn attention(bench: &Bench, backward: bool) {
     }
 }
 pub fn attention_fwd(b: &Bench) {
-    attention(b, false);
+    attention(b, false, false);
 }
 pub fn attention_bwd(b: &Bench) {
-    attention(b, true);
+    attention(b, true, false);
+}
+pub fn attention_varlen_fwd(b: &Bench) {
+    attention(b, false, true);
+}
+pub fn attention_varlen_bwd(b: &Bench) {
+    attention(b, true, true);
 }

@@ -49,6 +49,8 @@ const CASES: &[Case] = &[
     (op::CROSS_ENTROPY_BWD, norms::cross_entropy_bwd),
     (op::ATTENTION_FWD, attention::attention_fwd),
     (op::ATTENTION_BWD, attention::attention_bwd),
+    (op::ATTENTION_VARLEN_FWD, attention::attention_varlen_fwd),
+    (op::ATTENTION_VARLEN_BWD, attention::attention_varlen_bwd),
     (op::ACTIVATION_FWD, pointwise::activation_fwd),
     (op::ACTIVATION_BWD, pointwise::activation_bwd),
     (op::SWIGLU_FWD, pointwise::swiglu_fwd),

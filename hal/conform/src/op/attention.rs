@@ -1,4 +1,5 @@
 //! `attention_fwd`, `attention_bwd`: causal and windowed masks, more queries than keys and fewer, grouped heads, slices of one fused tensor.
+//! `attention_varlen_fwd`, `attention_varlen_bwd`: the same within segments, empty ones and positions of none among them.
 //!
 //! With 16-bit storage the probabilities and their gradients may go through it once: products of 16-bit operands take 16-bit operands
 //! (the row of `matmul`), and there is no other way to use units that multiply only those.
@@ -23,6 +24,12 @@ pub fn cells() -> Vec<Cell> {
         }));
         all.push(Cell::new(op::ATTENTION_BWD, t.name(), move |g| {
             trials(g, t, true)
+        }));
+        all.push(Cell::new(op::ATTENTION_VARLEN_FWD, t.name(), move |g| {
+            packed(g, t, false)
+        }));
+        all.push(Cell::new(op::ATTENTION_VARLEN_BWD, t.name(), move |g| {
+            packed(g, t, true)
         }));
     }
     all
@@ -49,6 +56,8 @@ pub struct Shape {
     pub window: i64,
     /// 0 = 1/sqrt(d).
     pub scale: f64,
+    /// Cumulative lengths of packed sequences.
+    pub cu: Option<&'static [i32]>,
 }
 
 impl Shape {
@@ -60,6 +69,14 @@ impl Shape {
         }
     }
     fn sees(&self, i: usize, j: usize) -> bool {
+        if let Some(cu) = self.cu
+            && !cu.windows(2).any(|s| {
+                let within = |t: usize| (s[0]..s[1]).contains(&(t as i32));
+                within(i) && within(j)
+            })
+        {
+            return false;
+        }
         let at = i as i64 + self.tk as i64 - self.tq as i64;
         let j = j as i64;
         (!self.causal || j <= at) && (self.window == 0 || j > at - self.window)
@@ -198,6 +215,7 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         causal,
         window,
         scale,
+        cu: None,
     };
     let shapes = [
         s(1, 1, 1, 1, 1, 1, false, 0, 0.0),
@@ -226,6 +244,65 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         for s in [
             s(1, 300, 300, 2, 1, 64, true, 0, 0.0),
             s(1, 150, 400, 2, 1, 128, true, 200, 0.0),
+        ] {
+            all.push(trial(g, t, &s, Lie::Dense, back));
+        }
+    }
+    all
+}
+
+/// Trials of packed sequences.
+fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
+    let s = |cu: &'static [i32], n, h, hkv, d, causal, window, scale| Shape {
+        b: 1,
+        tq: n,
+        tk: n,
+        h,
+        hkv,
+        d,
+        causal,
+        window,
+        scale,
+        cu: Some(cu),
+    };
+    let shapes = [
+        s(&[0, 1], 1, 1, 1, 1, false, 0, 0.0),
+        s(&[0, 3, 7], 7, 2, 2, 8, true, 0, 0.0),
+        // One segment: the whole sequence.
+        s(&[0, 20], 20, 2, 2, 8, false, 0, 0.3),
+        // Empty segments at the beginning, between others and at the end.
+        s(&[0, 0, 1, 17, 17, 17, 33, 33], 33, 2, 1, 16, true, 0, 0.0),
+        // Positions of no segment on both sides.
+        s(&[2, 9, 9, 31], 40, 2, 1, 8, true, 0, 0.0),
+        s(&[5, 21], 23, 4, 2, 8, false, 0, 0.0),
+        // Windows end at the segment, whichever is shorter.
+        s(&[0, 13, 40], 40, 1, 1, 8, true, 7, 0.0),
+        s(&[0, 5, 12, 31], 31, 2, 1, 33, false, 3, 0.0),
+        s(&[0, 2, 50], 50, 2, 2, 7, true, 1, 0.0),
+        // A segment for every position.
+        s(&[0, 1, 2, 3, 4, 5, 6], 6, 6, 2, 8, true, 0, 0.0),
+        // Begins and ends inside of tiles, and on their edges.
+        s(&[0, 64, 100], 100, 1, 1, 64, true, 0, 0.0),
+        s(&[0, 15, 31, 64, 81], 81, 2, 1, 20, false, 0, 0.0),
+        // Fewer segments than there is room for.
+        s(&[0, 4, 9, 9, 9, 9, 9, 9, 9, 9], 9, 2, 2, 8, true, 0, 0.0),
+        // None at all.
+        s(&[0], 5, 2, 1, 8, true, 0, 0.0),
+        s(&[5, 5, 5], 5, 2, 2, 8, false, 0, 0.0),
+        s(&[0, 0], 0, 2, 2, 8, true, 0, 0.0),
+    ];
+    let mut all: Vec<Trial> = shapes
+        .iter()
+        .map(|s| trial(g, t, s, Lie::Dense, back))
+        .collect();
+    let y = s(&[0, 6, 17, 34], 34, 4, 4, 8, true, 0, 0.0);
+    for lie in [Lie::Heads, Lie::Fused, Lie::Loud] {
+        all.push(trial(g, t, &y, lie, back));
+    }
+    if g.big {
+        for s in [
+            s(&[0, 100, 257, 300], 300, 2, 1, 64, true, 0, 0.0),
+            s(&[0, 7, 250], 250, 2, 1, 128, true, 100, 0.0),
         ] {
             all.push(trial(g, t, &s, Lie::Dense, back));
         }
@@ -280,7 +357,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         Lie::Loud => ", scores of several hundred",
     };
     let what = format!(
-        "B {} Tq {} Tk {} H {}/{} D {}{}{}{how}",
+        "B {} Tq {} Tk {} H {}/{} D {}{}{}{}{how}",
         s.b,
         s.tq,
         s.tk,
@@ -293,18 +370,28 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         } else {
             String::new()
         },
+        s.cu.map_or(String::new(), |cu| format!(" cu {cu:?}")),
     );
+    let cu = s.cu.map(|cu| {
+        let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
+        let cu = T::ints(DType::I32, &[cu.len()], &values);
+        match lie {
+            Lie::Fused => cu.spread(3),
+            _ => cu,
+        }
+    });
     let (o, lse) = forward(t, s, &x);
     let ls = [s.b, s.h, s.tq];
     if !back {
         let want = vec![(0, Want::Fused(o)), (1, Want::Fused(lse))];
-        let args: Vec<Arg> = vec![
+        let mut args: Vec<Arg> = vec![
             place(T::poison(t, &qs)).into(),
             T::poison(F, &ls).into(),
             place(q).into(),
             place(k).into(),
             place(v).into(),
         ];
+        args.extend(cu.map(Arg::from));
         return Trial::new(what, p.as_bytes(), args, want);
     }
     let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
@@ -316,7 +403,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         (1, Want::Fused(dk)),
         (2, Want::Fused(dv)),
     ];
-    let args: Vec<Arg> = vec![
+    let mut args: Vec<Arg> = vec![
         place(T::poison(t, &qs)).into(),
         place(T::poison(t, &ks)).into(),
         place(T::poison(t, &ks)).into(),
@@ -327,5 +414,6 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         place(v).into(),
         lse.into(),
     ];
+    args.extend(cu.map(Arg::from));
     Trial::new(what, p.as_bytes(), args, want)
 }

@@ -108,11 +108,14 @@ fn softmax_and_cross_entropy() {
 #[test]
 fn attention_of_every_mask() {
     let mut r = Rng(3);
-    for (tq, tk, h, hkv, causal, window) in [
-        (3, 3, 2, 1, true, 0),
-        (2, 4, 2, 2, true, 2),
-        (4, 2, 1, 1, true, 0),
-        (3, 4, 4, 2, false, 2),
+    for (tq, tk, h, hkv, causal, window, cu) in [
+        (3, 3, 2, 1, true, 0, None),
+        (2, 4, 2, 2, true, 2, None),
+        (4, 2, 1, 1, true, 0, None),
+        (3, 4, 4, 2, false, 2, None),
+        // Packed: a position of no segment, one alone, an empty segment, and a window within the last.
+        (6, 6, 2, 1, true, 2, Some(&[1, 2, 2, 6] as &'static [i32])),
+        (4, 4, 2, 2, false, 0, Some(&[0, 2, 4] as &'static [i32])),
     ] {
         let s = Shape {
             b: 1,
@@ -124,6 +127,7 @@ fn attention_of_every_mask() {
             causal,
             window,
             scale: 0.0,
+            cu,
         };
         let (nq, nk) = (tq * h * 3, tk * hkv * 3);
         let x = Inputs {
@@ -172,8 +176,21 @@ fn attention_of_every_mask() {
             );
         }
         // A query before all keys sees none.
-        if tq > tk && causal {
+        if tq > tk && causal || cu.is_some_and(|cu| cu[0] > 0) {
             assert_eq!((o[0].v, lse[0].v), (0.0, f64::NEG_INFINITY));
+        }
+        // A segment's gradients do not change with what lies in the others.
+        if let Some([.., first, _]) = cu {
+            let mut other = x.clone();
+            let end = *first as usize * hkv * 3;
+            other.k[..end].iter_mut().for_each(|v| *v += 1.0);
+            other.v[..end].iter_mut().for_each(|v| *v -= 1.0);
+            let (o2, lse2) = attention::forward(t, &s, &other);
+            let again = attention::backward(t, &s, &other, &dy, &of(&o2), &of(&lse2));
+            let (from_q, from_k) = (*first as usize * h * 3, end);
+            assert_eq!(of(&again[0][from_q..]), of(&dq[from_q..]));
+            assert_eq!(of(&again[1][from_k..]), of(&dk[from_k..]));
+            assert_eq!(of(&again[2][from_k..]), of(&dv[from_k..]));
         }
     }
 }
