@@ -47,11 +47,12 @@ pub enum Family {
     Attention,
     AttentionMma,
     AttentionWgmma,
+    AttentionVarlen,
 }
 
 impl Family {
     /// All of them.
-    pub const ALL: [Family; 13] = [
+    pub const ALL: [Family; 14] = [
         Family::Point,
         Family::Copy,
         Family::Multi,
@@ -65,6 +66,7 @@ impl Family {
         Family::Attention,
         Family::AttentionMma,
         Family::AttentionWgmma,
+        Family::AttentionVarlen,
     ];
 
     /// Name of the file, for messages and reports.
@@ -83,6 +85,7 @@ impl Family {
             Family::Attention => "attention",
             Family::AttentionMma => "attention_mma",
             Family::AttentionWgmma => "attention_wgmma",
+            Family::AttentionVarlen => "attention_varlen",
         }
     }
 
@@ -101,6 +104,7 @@ impl Family {
             Family::Attention => include_str!("../cu/attention.cu"),
             Family::AttentionMma => include_str!("../cu/attention_mma.cu"),
             Family::AttentionWgmma => include_str!("../cu/attention_wgmma.cu"),
+            Family::AttentionVarlen => include_str!("../cu/attention_varlen.cu"),
         }
     }
 }

@@ -391,3 +391,76 @@ fn attention() {
     );
     run_all("attention", &cases);
 }
+
+#[test]
+fn packed_sequences() {
+    let mut rng = Rng(5);
+    let mut cases = Vec::new();
+    // Storage, cumulative lengths, positions, heads, key heads, size, causal, window.
+    let shapes: [(DType, &[u32], u64, u64, u64, u64, bool, i64); 7] = [
+        (F32, &[0, 5], 5, 1, 1, 4, false, 0),
+        // Begins inside of blocks, empty segments, and positions of none on both sides.
+        (F32, &[2, 9, 9, 41, 44], 50, 2, 1, 40, true, 0),
+        (F32, &[0, 33, 70], 70, 2, 2, 72, true, 9),
+        (F32, &[0, 1, 2, 18, 19], 19, 1, 1, 136, false, 3),
+        (Bf16, &[0, 40, 40, 100, 100, 100], 100, 4, 2, 64, true, 0),
+        (F16, &[0, 16, 32], 32, 2, 1, 20, false, 0),
+        (F32, &[0], 7, 1, 1, 8, true, 0),
+    ];
+    for (t, cu, n, h, hkv, d, causal, window) in shapes {
+        let p = AttentionParams {
+            flags: if causal { FLAG_CAUSAL } else { 0 },
+            window,
+            ..Default::default()
+        };
+        let q = head(&mut rng, t, [1, n, h, d], h * d + 8);
+        let k = head(&mut rng, t, [1, n, hkv, d], 2 * hkv * d);
+        let v = head(&mut rng, t, [1, n, hkv, d], 2 * hkv * d);
+        let o = Tensor::poison(t, &[1, n, h, d]);
+        let lse = Tensor::poison(F32, &[1, h, n]);
+        let mut lengths = cu.iter();
+        let lengths = Tensor::new(DType::I32, &[cu.len() as u64], || {
+            f64::from(*lengths.next().expect("as many as the shape has"))
+        });
+        let name = format!("{t:?} {cu:?} of {n} {h}/{hkv} {d} causal {causal} window {window}");
+        let slack = match t {
+            F32 => 1e-5,
+            Bf16 => 8e-3,
+            _ => 1e-3,
+        };
+        let forward = case(
+            format!("packed {name}"),
+            op::ATTENTION_VARLEN_FWD,
+            p.as_bytes(),
+            vec![o, lse, q.clone(), k.clone(), v.clone(), lengths.clone()],
+            slack,
+        );
+        let done = oracle(&forward);
+        cases.push(forward);
+        let go = head(&mut rng, t, [1, n, h, d], h * d);
+        let gap = |t: &Tensor| {
+            let mut t = t.clone();
+            t.data.fill(0);
+            t
+        };
+        cases.push(case(
+            format!("packed backward {name}"),
+            op::ATTENTION_VARLEN_BWD,
+            p.as_bytes(),
+            vec![
+                gap(&q),
+                gap(&k),
+                gap(&v),
+                go,
+                done[0].clone(),
+                q,
+                k,
+                v,
+                done[1].clone(),
+                lengths,
+            ],
+            slack,
+        ));
+    }
+    run_all("packed sequences", &cases);
+}

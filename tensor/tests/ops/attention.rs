@@ -120,7 +120,7 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
         base(1, 6, 3, 2, 2, 8),
         base(1, 70, 70, 2, 1, 64),
     ];
-    let cases = if packed { &segments[..] } else { &whole };
+    let cases = if packed { &segments[..] } else { &whole[..] };
     let (fwd, bwd) = match packed {
         true => (op::ATTENTION_VARLEN_FWD, op::ATTENTION_VARLEN_BWD),
         false => (op::ATTENTION_FWD, op::ATTENTION_BWD),

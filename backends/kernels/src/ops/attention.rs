@@ -10,14 +10,14 @@ use crossweave_abi::op;
 use crossweave_plugin::{DType, Op, Result};
 
 /// Queries or keys of a block of the portable kernels; `CW_ROWS` in the source.
-const ROWS: u64 = 16;
+pub(super) const ROWS: u64 = 16;
 /// Queries of a block on tensor cores; `CW_BLOCK` in the source.
 const BLOCK: u64 = 64;
 /// Keys of a tile of the kernel of warpgroup products; `CW_KEYS` in the source.
 const WIDE: u64 = 128;
 
 /// An operand that must be `want` = [B, T, H, D], unit in D.
-fn view(o: &Op<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
+pub(super) fn view(o: &Op<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
     let v = if out {
         output_strided(o, i, FLOATS)?
     } else {
@@ -30,12 +30,12 @@ fn view(o: &Op<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
     Ok(v)
 }
 
-fn strides(v: &View) -> [i64; 3] {
+pub(super) fn strides(v: &View) -> [i64; 3] {
     [v.stride[0], v.stride[1], v.stride[2]]
 }
 
 /// What both directions share: the arguments, shapes of q and k, and whether there is anything to do. `at` is where q stands.
-fn common(o: &Op<'_>, at: usize, lse: usize) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
+pub(super) fn common(o: &Op<'_>, at: usize, lse: usize) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
     let p = o.params::<op::AttentionParams>()?;
     flags(o, p.flags, op::FLAG_CAUSAL)?;
     if p.window < 0 {
@@ -100,7 +100,7 @@ fn warpgroups(f: &Facts, t: DType, a: &AttentionArgs) -> Option<(u64, u64)> {
 }
 
 /// Columns of a head that a thread of the portable kernels has.
-fn columns(d: u64) -> u64 {
+pub(super) fn columns(d: u64) -> u64 {
     match d {
         0..=64 => 8,
         65..=128 => 16,
@@ -108,7 +108,7 @@ fn columns(d: u64) -> u64 {
     }
 }
 
-fn portable(
+pub(super) fn portable(
     o: &Op<'_>,
     f: &Facts,
     name: &str,

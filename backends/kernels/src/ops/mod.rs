@@ -12,6 +12,7 @@ mod rope;
 mod softmax;
 mod sort;
 mod survey;
+mod varlen;
 
 use crate::args::Plain;
 use crate::launch::{ARGS_MAX, Dynamic, Launch, Operands, Place, Prepared, Slot};
@@ -59,6 +60,8 @@ const TABLE: &[(u32, Planner)] = &[
     (op::CROSS_ENTROPY_BWD, softmax::cross_entropy_backward),
     (op::ATTENTION_FWD, attention::forward),
     (op::ATTENTION_BWD, attention::backward),
+    (op::ATTENTION_VARLEN_FWD, varlen::forward),
+    (op::ATTENTION_VARLEN_BWD, varlen::backward),
     (op::ACTIVATION_FWD, point::activation),
     (op::ACTIVATION_BWD, point::activation_backward),
     (op::SWIGLU_FWD, point::swiglu),

@@ -327,6 +327,11 @@ impl Survey {
                         self.ask(op::ATTENTION_FWD, &[q, lse, q, q, q], p.as_bytes());
                         let bwd = [q, q, q, q, q, q, q, q, lse];
                         self.ask(op::ATTENTION_BWD, &bwd, p.as_bytes());
+                        let cu = dense(DType::I32, &[3]);
+                        let packed = [q, lse, q, q, q, cu];
+                        self.ask(op::ATTENTION_VARLEN_FWD, &packed, p.as_bytes());
+                        let packed = [q, q, q, q, q, q, q, q, lse, cu];
+                        self.ask(op::ATTENTION_VARLEN_BWD, &packed, p.as_bytes());
                     }
                 }
             }

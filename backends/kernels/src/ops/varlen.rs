@@ -1,0 +1,152 @@
+//! attention_varlen_*: packed sequences, by portable kernels of their own. Tensor cores and libraries are left to whole sequences.
+
+use super::attention::{ROWS, columns, common, portable, strides, view};
+use super::{Answer, done, launch, nothing};
+use crate::args::{AttentionArgs, VarlenArgs, zero};
+use crate::launch::{Dynamic, Launch, Place};
+use crate::source::{Facts, Family, Kernel};
+use crate::view::*;
+use crossweave_plugin::{DType, Op, Result};
+
+/// The arguments, from those of whole sequences; `cu` is where the cumulative lengths stand.
+fn args(o: &Op<'_>, w: &AttentionArgs, cu: usize) -> Result<VarlenArgs> {
+    if w.b != 1 || w.tq != w.tk {
+        return invalid(
+            o,
+            format!(
+                "packed sequences are [1, T, H, D] with as many keys as queries, not {} of {} queries and {} keys",
+                w.b, w.tq, w.tk
+            ),
+        );
+    }
+    let lengths = input(o, cu, &[DType::I32])?;
+    let [n] = lengths.shape[..] else {
+        return invalid(o, format!("operand {cu} must be [segments + 1]"));
+    };
+    if n == 0 || n > i32::MAX as u64 {
+        return invalid(o, format!("operand {cu} has {n} cumulative lengths"));
+    }
+    let mut a: VarlenArgs = zero();
+    (a.cs, a.n, a.t) = (lengths.stride[0], n as u32, w.tq);
+    (a.h, a.hkv, a.d) = (w.h, w.hkv, w.d);
+    (a.ls, a.window) = (w.ls, w.window);
+    (a.causal, a.scale) = (w.causal, w.scale);
+    Ok(a)
+}
+
+fn kernel(
+    o: &Op<'_>,
+    f: &Facts,
+    name: &str,
+    types: &[&str],
+    a: &VarlenArgs,
+    heads: u32,
+    floats: u64,
+    places: &[(&str, Place)],
+) -> Result<Launch> {
+    let shared = floats * 4;
+    if shared > f.shared as u64 {
+        return refuse(
+            o,
+            format!(
+                "heads of {} need {shared} bytes of shared memory, the device has {}",
+                a.d, f.shared
+            ),
+        );
+    }
+    let k = Kernel::new(
+        Family::AttentionVarlen,
+        format!("cw_{name}_{}", types.join("_")),
+        128,
+        "VarlenArgs",
+        &format!("cw_{name}<{}>", types.join(", ")),
+    );
+    let grid = [(a.t as u64).div_ceil(ROWS), heads as u64, 1];
+    Ok(launch(k, grid, 128, shared, a, places))
+}
+
+/// `attention_varlen_fwd`.
+pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
+    // o lse q k v cu
+    arity(o, 6..=6)?;
+    let (w, q, k) = common(o, 2, 1)?;
+    let mut a = args(o, &w, 5)?;
+    let (vo, vq) = (view(o, 0, &q, true)?, view(o, 2, &q, false)?);
+    let (vk, vv) = (view(o, 3, &k, false)?, view(o, 4, &k, false)?);
+    output_strided(o, 1, F32)?;
+    if q[1] * q[2] == 0 || q[3] == 0 {
+        return nothing(o);
+    }
+    (a.os, a.qs, a.ks, a.vs) = (strides(&vo), strides(&vq), strides(&vk), strides(&vv));
+    let places = [
+        ("o", Place::Operand(0)),
+        ("lse", Place::Operand(1)),
+        ("q", Place::Operand(2)),
+        ("k", Place::Operand(3)),
+        ("v", Place::Operand(4)),
+        ("cu", Place::Operand(5)),
+    ];
+    let nc = columns(q[3]).to_string();
+    let [to, tq, tk, tv] = [&vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
+    let floats = 48 * (q[3] + 1) + ROWS * 33;
+    let types = [to, tq, tk, tv, &nc];
+    let l = kernel(o, f, "varlen", &types, &a, a.h, floats, &places)?;
+    done(o, 0, vec![l], Dynamic::None)
+}
+
+/// `attention_varlen_bwd`.
+pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
+    // dq dk dv do o q k v lse cu
+    arity(o, 10..=10)?;
+    let (mut w, q, k) = common(o, 5, 8)?;
+    let mut a = args(o, &w, 9)?;
+    let (dq, dk, dv) = (
+        view(o, 0, &q, true)?,
+        view(o, 1, &k, true)?,
+        view(o, 2, &k, true)?,
+    );
+    let (go, vo, vq) = (
+        view(o, 3, &q, false)?,
+        view(o, 4, &q, false)?,
+        view(o, 5, &q, false)?,
+    );
+    let (vk, vv) = (view(o, 6, &k, false)?, view(o, 7, &k, false)?);
+    if q[1] * q[2] == 0 || q[3] == 0 {
+        return nothing(o);
+    }
+    (w.os, w.gos) = (strides(&vo), strides(&go));
+    (a.qs, a.ks, a.vs, a.gos) = (strides(&vq), strides(&vk), strides(&vv), strides(&go));
+    (a.dqs, a.dks, a.dvs) = (strides(&dq), strides(&dk), strides(&dv));
+    let whole = [
+        ("go", Place::Operand(3)),
+        ("o", Place::Operand(4)),
+        ("delta", Place::Workspace(0)),
+    ];
+    let places = [
+        ("dq", Place::Operand(0)),
+        ("dk", Place::Operand(1)),
+        ("dv", Place::Operand(2)),
+        ("go", Place::Operand(3)),
+        ("q", Place::Operand(5)),
+        ("k", Place::Operand(6)),
+        ("v", Place::Operand(7)),
+        ("lse", Place::Operand(8)),
+        ("cu", Place::Operand(9)),
+        ("delta", Place::Workspace(0)),
+    ];
+    let nc = columns(q[3]).to_string();
+    let [tdq, tdk, tdv, tg, to, tq, tk, tv] =
+        [&dq, &dk, &dv, &go, &vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
+    let rows = [q[1].div_ceil(ROWS), q[2]];
+    let tiles = 4 * ROWS * (q[3] + 1);
+    // A row's sum of gradient times output knows nothing of segments.
+    let delta = portable(o, f, "attention_delta", &[tg, to], &w, rows, 0, &whole)?;
+    let types = [tdk, tdv, tq, tk, tv, tg, &nc];
+    let room = tiles + 2 * ROWS * 17;
+    let keys = kernel(o, f, "varlen_keys", &types, &a, a.hkv, room, &places)?;
+    let types = [tdq, tq, tk, tv, tg, &nc];
+    let room = tiles + ROWS * 17;
+    let queries = kernel(o, f, "varlen_queries", &types, &a, a.h, room, &places)?;
+    let bytes = q[1] * q[2] * 4;
+    done(o, bytes, vec![delta, keys, queries], Dynamic::None)
+}
