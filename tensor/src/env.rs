@@ -34,6 +34,11 @@ pub struct Batch {
     pub tokens: Option<Tensor>,
     /// Next-token targets `[B, T]`.
     pub targets: Option<Tensor>,
+    /// Where several documents share a row: their cumulative lengths, i32 `[n + 1]` from 0 to B T, over the rows one after the other (a document
+    /// ends with its row). Attention then keeps within them.
+    pub segments: Option<Tensor>,
+    /// Position of every token in its document, i32 `[B, T]`; absent, positions are counted from the begin of the row.
+    pub positions: Option<Tensor>,
 }
 
 /// Communication inside a block, by mesh axis. A group of one is a real group.

@@ -199,6 +199,12 @@ impl Tensor {
             0,
         )
     }
+    /// The rows of `[B, T, W]` one after the other, `[1, B T, W]`; `None` where they lie so far apart that no stride leads through them.
+    pub fn one_row(&self) -> Option<Tensor> {
+        let (d, s) = (self.shape.dims(), self.stride);
+        let follows = d.len() == 3 && (d[0] <= 1 || s[0] == d[1] as i64 * s[1]);
+        follows.then(|| self.strided([1, d[0] * d[1], d[2]], &[s[0] * d[0] as i64, s[1], s[2]], 0))
+    }
     /// Transposed matrix.
     pub fn t(&self) -> Tensor {
         let d = self.shape.dims();

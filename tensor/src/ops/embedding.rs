@@ -1,6 +1,6 @@
-//! Token embedding, with learned positions where the model has them.
+//! Token embedding, with learned positions where the model has them: by place in the row, or by the batch's positions within documents.
 
-use super::OpNode;
+use super::{OpNode, add};
 use crate::error::{Error, Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
@@ -34,14 +34,22 @@ pub(crate) fn forward(cx: &mut Cx<'_>, table: Param, pos: Option<Param>) -> Resu
     let (tv, ids) = (cx.param(table)?, tokens(cx.env.batch)?);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
     let rows = pos.map(|p| positions(cx.param(p)?, t)).transpose()?;
-    let y = cx.env.run.empty([b, t, tv.shape().last()], tv.dtype())?;
+    let (run, shape) = (cx.env.run, [b, t, tv.shape().last()]);
+    let y = run.empty(shape, tv.dtype())?;
     let p = op::IndexParams::default();
-    cx.env.run.launch(
-        op::EMBEDDING_FWD,
-        &[Some(&y), Some(tv), Some(ids), rows.as_ref()],
-        p.as_bytes(),
-        &[],
-    )?;
+    let look_up = |y: &Tensor, table: &Tensor, ids: &Tensor, rows: Option<&Tensor>| {
+        let ops = [Some(y), Some(table), Some(ids), rows];
+        run.launch(op::EMBEDDING_FWD, &ops, p.as_bytes(), &[])
+    };
+    match (&rows, &cx.env.batch.positions) {
+        (Some(rows), Some(at)) => {
+            let places = run.empty(shape, rows.dtype())?;
+            look_up(&y, tv, ids, None)?;
+            look_up(&places, rows, at, None)?;
+            add::sum(cx.env, &y, &y, &places)?;
+        }
+        _ => look_up(&y, tv, ids, rows.as_ref())?,
+    }
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
     cx.push_node(OpNode::Embedding(Node { out, table, pos }));
@@ -60,6 +68,22 @@ impl Node {
         if !env.grads.wants(table) && wanted.is_none() {
             return Ok(());
         }
+        let p = op::IndexParams::default();
+        if let (Some(pos), Some(at)) = (self.pos, &env.batch.positions) {
+            let t = ids.shape().dims()[1];
+            let sums = |p: Param| env.grads.adding(env.run, p.0 as usize);
+            let scatter = |dtable: &Tensor, at: &Tensor| {
+                let ops = [Some(dtable), None, Some(&dy), Some(at)];
+                env.run.launch(op::EMBEDDING_BWD, &ops, p.as_bytes(), &[])
+            };
+            if env.grads.wants(table) {
+                scatter(sums(self.table)?, ids)?;
+            }
+            if wanted.is_some() {
+                scatter(&positions(sums(pos)?, t)?, at)?;
+            }
+            return Ok(());
+        }
         // A frozen table beside positions that learn: the op writes both, so the table's goes nowhere.
         let dtable = if env.grads.wants(table) {
             env.grads.adding(env.run, table)?.clone()
@@ -76,7 +100,7 @@ impl Node {
         env.run.launch(
             op::EMBEDDING_BWD,
             &[Some(&dtable), dpos.as_ref(), Some(&dy), Some(ids)],
-            op::IndexParams::default().as_bytes(),
+            p.as_bytes(),
             &[],
         )
     }

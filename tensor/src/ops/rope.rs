@@ -1,7 +1,9 @@
 //! Rotary positions, in place where nobody else reads the input: the rotation needs none for its backward (the inverse rotation), so the
-//! memory of `x` becomes that of `y`.
+//! memory of `x` becomes that of `y`. Where positions are counted within documents (`Batch::positions`), the angles of each token are gathered
+//! first, and all rows are one sequence.
 
 use super::OpNode;
+use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
@@ -38,6 +40,38 @@ fn rotate(
     )
 }
 
+/// [`rotate`] by the batch's positions, where it has some.
+fn turn(
+    env: &Env<'_>,
+    y: &Tensor,
+    x: &Tensor,
+    heads: u64,
+    [cos, sin]: [&Tensor; 2],
+    flags: u32,
+) -> Result<()> {
+    let Some(positions) = &env.batch.positions else {
+        return rotate(env.run, y, x, heads, cos, sin, flags);
+    };
+    let n = positions.numel();
+    let at = positions.view([n]);
+    let gathered = |table: &Tensor| -> Result<Tensor> {
+        let angles = env.run.empty([n, table.shape().last()], table.dtype())?;
+        let p = op::IndexParams::default();
+        let ops = [Some(&angles), Some(table), Some(&at)];
+        env.run.launch(op::GATHER_ROWS, &ops, p.as_bytes(), &[])?;
+        Ok(angles)
+    };
+    let (Some(y), Some(x)) = (y.one_row(), x.one_row()) else {
+        return shape_error(format!(
+            "rope: the rows of {x:?} do not lie one behind the other, as positions within documents need"
+        ));
+    };
+    if x.shape().dims()[1] != n {
+        return shape_error(format!("rope: {n} positions for {x:?}"));
+    }
+    rotate(env.run, &y, &x, heads, &gathered(cos)?, &gathered(sin)?, flags)
+}
+
 fn style(interleaved: bool) -> u32 {
     if interleaved { op::FLAG_INTERLEAVED } else { 0 }
 }
@@ -72,7 +106,14 @@ pub(crate) fn forward(
     } else {
         (cx.env.run.empty(*xv.shape(), xv.dtype())?, Origin::Own)
     };
-    rotate(cx.env.run, &y, &xv, heads, &cos, &sin, style(interleaved))?;
+    turn(
+        cx.env,
+        &y,
+        &xv,
+        heads,
+        [&cos, &sin],
+        style(interleaved),
+    )?;
     let node = cx.next_node();
     let out = cx.push_val(y, node, origin, false);
     cx.typed(out, |c| c.same("rope", &[c.vals[x.0 as usize]], true));
@@ -99,13 +140,12 @@ impl Node {
         } else {
             b.env.run.empty(*dy.shape(), dy.dtype())?
         };
-        rotate(
-            b.env.run,
+        turn(
+            b.env,
             &dx,
             &dy,
             self.heads,
-            &self.cos,
-            &self.sin,
+            [&self.cos, &self.sin],
             style(self.interleaved) | op::FLAG_INVERSE,
         )?;
         drop(dy);
