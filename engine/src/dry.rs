@@ -48,6 +48,7 @@ pub fn dry_run(
     let data = Batch {
         tokens: Some(ids.clone()),
         targets: Some(ids),
+        ..Batch::default()
     };
     let mut params: Vec<Vec<Tensor>> = vec![];
     let mut facts = vec![];

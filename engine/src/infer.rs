@@ -103,18 +103,31 @@ impl Trainer {
                 tokens.len()
             )));
         }
-        let up = |ids: &[i32]| -> Tensors<Tensor> {
-            let bytes: Vec<u8> = ids.iter().flat_map(|i| i.to_le_bytes()).collect();
+        let words = |ids: &mut dyn Iterator<Item = i32>, shape: &[u64]| -> Tensors<Tensor> {
+            let bytes: Vec<u8> = ids.flat_map(|i| i.to_le_bytes()).collect();
             let b = self
                 .device()
                 .alloc(&self.compute, bytes.len() as u64, Tag::Activation)?;
             self.compute.write(b.all(), &bytes)?;
-            Ok(Tensor::dense(Arc::new(b), 0, [batch, seq], DType::I32))
+            Ok(Tensor::dense(Arc::new(b), 0, shape, DType::I32))
         };
+        let rows = [batch, seq];
+        let up = |ids: &[i32]| words(&mut ids.iter().copied(), &rows);
+        // Text that is continued is one document.
+        let documents = self.spec.documents.filter(|_| targets.is_some());
+        let (n, t) = (tokens.len() as u64 + 1, seq as usize);
         let go = || {
+            let attention = documents.filter(|d| d.attention);
+            let positions = documents.filter(|d| d.positions);
             Ok(Batch {
                 tokens: Some(up(tokens)?),
                 targets: targets.map(up).transpose()?,
+                segments: attention
+                    .map(|d| words(&mut d.lengths(tokens, t), &[n]))
+                    .transpose()?,
+                positions: positions
+                    .map(|d| words(&mut d.positions(tokens, t), &rows))
+                    .transpose()?,
             })
         };
         go().map_err(|e| self.error("uploading the batch", e))

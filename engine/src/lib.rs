@@ -7,6 +7,7 @@
 mod accum;
 mod blocks;
 mod canonical;
+mod documents;
 mod dry;
 mod eight;
 mod error;
@@ -46,6 +47,7 @@ pub use crossweave_zero::Tier;
 /// Optimizers and parameter groups, as data.
 pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{ZeroSpec, ZeroStage};
+pub use documents::Documents;
 pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;

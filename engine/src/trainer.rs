@@ -1,5 +1,6 @@
 //! One rank of a training job: state, streams, plan; enqueues steps and reads their figures one step late.
 
+use crate::documents::Documents;
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
 use crate::figures::Figures;
@@ -16,6 +17,7 @@ use crate::pipeline::{self, Pipe, PipelineSpec};
 use crate::scale::{Precision, Scaling};
 use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
+pub use crate::upload::MicroBatch;
 use crate::upload::upload_consts;
 use crossweave_hal::{AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Stream, Tag};
 use crossweave_mesh::Islands;
@@ -90,6 +92,8 @@ pub struct RankSpec {
     pub islands: Option<Islands>,
     /// Forward and backward steps that repeat are replayed as graphs of the device.
     pub graphs: bool,
+    /// Rows hold several documents that must not see each other, or whose positions begin anew.
+    pub documents: Option<Documents>,
 }
 
 impl Default for RankSpec {
@@ -118,19 +122,9 @@ impl Default for RankSpec {
             canonical: None,
             islands: None,
             graphs: false,
+            documents: None,
         }
     }
-}
-
-/// One micro-batch on the host.
-#[derive(Clone, Copy, Debug)]
-pub struct MicroBatch<'a> {
-    /// Token ids `[B * T]`.
-    pub tokens: &'a [i32],
-    /// Next tokens `[B * T]`.
-    pub targets: &'a [i32],
-    /// Index of its first sequence in the step's global batch: the key of dropout.
-    pub first_sequence: u64,
 }
 
 /// Figures of one step, the same on every rank.
@@ -326,7 +320,8 @@ impl Trainer {
             let f = Figures::new(device, units.len(), logical).map_err(|e| hal(e.into()))?;
             figures.push_back(f);
         }
-        let input_bytes = 8 * spec.batch * spec.seq_len * u64::from(spec.own_micro_batches());
+        let words = spec.input_words(spec.batch * spec.seq_len);
+        let input_bytes = 4 * words * u64::from(spec.own_micro_batches());
         let mut inputs = VecDeque::new();
         for _ in 0..IN_FLIGHT {
             inputs.push_back(

@@ -1,14 +1,26 @@
 //! What goes to the device: a step's batch, all micro-batches through one pinned buffer, and the tables of the model once.
 
-use crate::trainer::{MicroBatch, Trainer};
+use crate::documents::Documents;
+use crate::trainer::Trainer;
 use crossweave_hal::{DType, Stream, Tag};
 use crossweave_tensor::{Batch, Tensor, UnitDecl};
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
+/// One micro-batch on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct MicroBatch<'a> {
+    /// Token ids `[B * T]`.
+    pub tokens: &'a [i32],
+    /// Next tokens `[B * T]`.
+    pub targets: &'a [i32],
+    /// Index of its first sequence in the step's global batch: the key of dropout.
+    pub first_sequence: u64,
+}
+
 impl Trainer {
-    /// All micro-batches in one pinned buffer, one copy each for tokens and targets.
+    /// All micro-batches in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end.
     pub(crate) fn upload(&mut self, batches: &[MicroBatch<'_>]) -> Tensors<Vec<Batch>> {
         let (b, t) = (self.spec.batch, self.spec.seq_len);
         let n = (b * t) as usize;
@@ -25,7 +37,8 @@ impl Trainer {
         let Some(mut staging) = self.inputs.pop_front() else {
             return crossweave_tensor::shape_error("no input buffer is free");
         };
-        let out = upload_through(&self.compute, &mut staging, batches, b, t);
+        let documents = self.spec.documents;
+        let out = upload_through(&self.compute, &mut staging, batches, [b, t], documents);
         self.inputs.push_back(staging);
         out
     }
@@ -35,36 +48,57 @@ fn upload_through(
     stream: &Stream,
     staging: &mut crossweave_hal::HostBuffer,
     batches: &[MicroBatch<'_>],
-    b: u64,
-    t: u64,
+    [b, t]: [u64; 2],
+    documents: Option<Documents>,
 ) -> Tensors<Vec<Batch>> {
-    let bytes = 4 * (b * t) as usize;
+    let n = (b * t) as usize;
+    let attention = documents.filter(|d| d.attention);
+    let positions = documents.filter(|d| d.positions);
+    // Words of each part: tokens, targets, cumulative lengths, positions.
+    let parts = [
+        n,
+        n,
+        if attention.is_some() { n + 1 } else { 0 },
+        if positions.is_some() { n } else { 0 },
+    ];
+    let all: usize = parts.iter().sum();
+    let begin = |i: usize, j: usize| 4 * (i * all + parts[..j].iter().sum::<usize>());
     let host = staging.write()?;
     for (i, m) in batches.iter().enumerate() {
-        for (j, ids) in [m.tokens, m.targets].into_iter().enumerate() {
-            let at = (2 * i + j) * bytes;
-            for (dst, id) in host[at..at + bytes].chunks_exact_mut(4).zip(ids) {
-                dst.copy_from_slice(&id.to_le_bytes());
+        let mut put = |j: usize, words: &mut dyn Iterator<Item = i32>| {
+            let at = begin(i, j);
+            let to = host[at..at + 4 * parts[j]].chunks_exact_mut(4);
+            for (dst, word) in to.zip(words) {
+                dst.copy_from_slice(&word.to_le_bytes());
             }
+        };
+        put(0, &mut m.tokens.iter().copied());
+        put(1, &mut m.targets.iter().copied());
+        if let Some(d) = &attention {
+            put(2, &mut d.lengths(m.tokens, t as usize));
+        }
+        if let Some(d) = &positions {
+            put(3, &mut d.positions(m.tokens, t as usize));
         }
     }
     let mut out = vec![];
     for i in 0..batches.len() {
-        let ids = |j: usize| -> Tensors<Tensor> {
-            let dst = stream
-                .device()
-                .alloc(stream, bytes as u64, Tag::Activation)?;
+        let copied = |j: usize, shape: &[u64]| -> Tensors<Tensor> {
+            let bytes = 4 * parts[j] as u64;
+            let dst = stream.device().alloc(stream, bytes, Tag::Activation)?;
             stream.copy(
                 dst.all(),
-                staging
-                    .buffer()
-                    .region(((2 * i + j) * bytes) as u64, bytes as u64),
+                staging.buffer().region(begin(i, j) as u64, bytes),
             )?;
-            Ok(Tensor::dense(Arc::new(dst), 0, [b, t], DType::I32))
+            Ok(Tensor::dense(Arc::new(dst), 0, shape, DType::I32))
         };
+        let lengths = |_| copied(2, &[b * t + 1]);
+        let places = |_| copied(3, &[b, t]);
         out.push(Batch {
-            tokens: Some(ids(0)?),
-            targets: Some(ids(1)?),
+            tokens: Some(copied(0, &[b, t])?),
+            targets: Some(copied(1, &[b, t])?),
+            segments: attention.map(lengths).transpose()?,
+            positions: positions.map(places).transpose()?,
         });
     }
     Ok(out)

@@ -1,0 +1,93 @@
+//! Documents that share a row: where they end is read off the tokens on the host, and goes to the device beside them.
+
+use crate::trainer::RankSpec;
+
+/// What begins anew behind the token that ends a document (Megatron's `--reset-attention-mask` and `--reset-position-ids`). A row always begins
+/// a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Documents {
+    /// The last token of a document; an id that no token has leaves every row one document.
+    pub end: i32,
+    /// Attention keeps within documents.
+    pub attention: bool,
+    /// Positions count from the begin of the document.
+    pub positions: bool,
+}
+
+impl Documents {
+    /// Does the document end with token `i`?
+    fn ends(&self, i: usize, id: i32, t: usize) -> bool {
+        id == self.end || (i + 1).is_multiple_of(t)
+    }
+
+    /// Cumulative lengths of the documents in rows of `t` tokens. There may be as many documents as tokens, so there always is one number more than tokens,
+    /// and shapes never change: behind the last document come empty ones.
+    pub fn lengths<'a>(
+        &'a self,
+        tokens: &'a [i32],
+        t: usize,
+    ) -> impl Iterator<Item = i32> + use<'a> {
+        let all = tokens.len();
+        let ids = tokens.iter().enumerate();
+        let ends = ids.filter_map(move |(i, id)| self.ends(i, *id, t).then_some(i as i32 + 1));
+        let rest = std::iter::repeat(all as i32);
+        std::iter::once(0).chain(ends).chain(rest).take(all + 1)
+    }
+
+    /// The position of every token in its document.
+    pub fn positions<'a>(
+        &'a self,
+        tokens: &'a [i32],
+        t: usize,
+    ) -> impl Iterator<Item = i32> + use<'a> {
+        tokens.iter().enumerate().scan(0, move |next, (i, id)| {
+            let here = *next;
+            *next = match self.ends(i, *id, t) {
+                true => 0,
+                false => here + 1,
+            };
+            Some(here)
+        })
+    }
+}
+
+impl RankSpec {
+    /// 32-bit words that go to the device for a micro-batch of `n` tokens: tokens, targets, lengths and positions.
+    pub(crate) fn input_words(&self, n: u64) -> u64 {
+        let lengths = self.documents.is_some_and(|d| d.attention);
+        let positions = self.documents.is_some_and(|d| d.positions);
+        2 * n + if lengths { n + 1 } else { 0 } + if positions { n } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: Documents = Documents {
+        end: 9,
+        attention: true,
+        positions: true,
+    };
+
+    fn both(tokens: &[i32], t: usize) -> (Vec<i32>, Vec<i32>) {
+        let (l, p) = (END.lengths(tokens, t), END.positions(tokens, t));
+        (l.collect(), p.collect())
+    }
+
+    #[test]
+    fn documents_end_with_their_token_and_with_the_row() {
+        // The second row begins anew though no document ended.
+        let (l, p) = both(&[1, 9, 2, 3, 4, 5, 9, 9], 4);
+        assert_eq!(l, [0, 2, 4, 7, 8, 8, 8, 8, 8]);
+        assert_eq!(p, [0, 1, 0, 1, 0, 1, 2, 0]);
+        // A document a token: as many as there can be.
+        let (l, p) = both(&[9, 9, 9], 3);
+        assert_eq!((l, p), (vec![0, 1, 2, 3], vec![0, 0, 0]));
+        // No end: the rows themselves.
+        let (l, p) = both(&[1, 2, 3, 4, 5, 6], 3);
+        assert_eq!(l, [0, 3, 6, 6, 6, 6, 6]);
+        assert_eq!(p, [0, 1, 2, 0, 1, 2]);
+        assert_eq!(both(&[], 4), (vec![0], vec![]));
+    }
+}
