@@ -306,6 +306,12 @@ pub struct TextData {
     /// The end-of-document token of a `tokenizer.json` that names it unusually.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eod_token: Option<String>,
+    /// A document in a row sees nothing of the others in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_attention_mask: Option<bool>,
+    /// Positions count from the begin of each document in a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_position_ids: Option<bool>,
     /// Globs of files to leave out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclude: Option<Vec<String>>,

@@ -139,6 +139,8 @@ const TEXT_DATA: Table = Table {
         ),
         flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
         text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
+        flag("reset_attention_mask", "", "a document in a row sees nothing of the others in it; absent = a row is one sequence").megatron(),
+        flag("reset_position_ids", "", "positions count from the begin of each document in a row; absent = from the begin of the row").megatron(),
         texts("exclude", "", "globs of files to leave out"),
         int("seed", 0, "", "seed of the shuffle; absent = run.seed").auto(),
         text(

@@ -1,6 +1,7 @@
 //! From a command line to a job: everything is checked here, before the first rank starts and before anything is written.
 
 use super::balance;
+use super::documents;
 use super::offload::with_offload;
 use super::optimizer;
 use super::resume::{self, Resume};
@@ -184,6 +185,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         Some(s) => s,
         None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
     };
+    documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t))?;
     let steps = resolved.settings.run.steps.ok_or_else(|| {
         CliError::refused(
             "run.steps: not given",
@@ -554,6 +556,10 @@ impl Job {
             islands: self.islands.clone(),
             batch: rows,
             weight: rows as f64 / self.resolved.batch.micro as f64,
+            documents: documents::of(
+                &self.resolved.data,
+                self.corpus.tokenizer().map(|t| &**t),
+            ),
             pipeline: first.map(|first| PipelineSpec { stage, ..first }),
             ..rank_spec(&self.resolved, index, self.data_ranks(), self.seq_len)
         }
@@ -641,6 +647,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         canonical: r.settings.run.canonical_shards.map(|n| n as u32),
         islands: None,
         graphs: false,
+        documents: documents::of(&r.data, None),
     }
 }
 
