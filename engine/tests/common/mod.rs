@@ -506,3 +506,15 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
     }
     losses
 }
+
+/// A rank alone on the CPU, with starting values.
+pub fn alone(w: &World, model: &ModelSpec, s: &RankSpec) -> Trainer {
+    let units = units(model);
+    let null = w.null.open(0).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let device = w.cpu.open(0).unwrap();
+    let boot = Boot(Arc::new(LocalKv::default()));
+    let mut t = Trainer::new(&device, units, s.clone(), &dry, &boot).unwrap();
+    t.init().unwrap();
+    t
+}
