@@ -20,18 +20,19 @@ impl Documents {
         id == self.end || (i + 1).is_multiple_of(t)
     }
 
-    /// Cumulative lengths of the documents in rows of `t` tokens. There may be as many documents as tokens, so there always is one number more than tokens,
-    /// and shapes never change: behind the last document come empty ones.
+    /// Cumulative lengths of the documents, row by row of `t` tokens. A row may have as many documents as tokens, so it always gets one number
+    /// more than tokens, and shapes never change: behind its last document come empty ones.
     pub fn lengths<'a>(
         &'a self,
         tokens: &'a [i32],
         t: usize,
     ) -> impl Iterator<Item = i32> + use<'a> {
-        let all = tokens.len();
-        let ids = tokens.iter().enumerate();
-        let ends = ids.filter_map(move |(i, id)| self.ends(i, *id, t).then_some(i as i32 + 1));
-        let rest = std::iter::repeat(all as i32);
-        std::iter::once(0).chain(ends).chain(rest).take(all + 1)
+        tokens.chunks(t.max(1)).flat_map(move |row| {
+            let ids = row.iter().enumerate();
+            let ends = ids.filter_map(move |(i, id)| self.ends(i, *id, t).then_some(i as i32 + 1));
+            let rest = std::iter::repeat(row.len() as i32);
+            std::iter::once(0).chain(ends).chain(rest).take(t + 1)
+        })
     }
 
     /// The position of every token in its document.
@@ -52,11 +53,12 @@ impl Documents {
 }
 
 impl RankSpec {
-    /// 32-bit words that go to the device for a micro-batch of `n` tokens: tokens, targets, lengths and positions.
-    pub(crate) fn input_words(&self, n: u64) -> u64 {
+    /// 32-bit words that go to the device for a micro-batch: tokens, targets, lengths and positions.
+    pub(crate) fn input_words(&self) -> u64 {
+        let n = self.batch * self.seq_len;
         let lengths = self.documents.is_some_and(|d| d.attention);
         let positions = self.documents.is_some_and(|d| d.positions);
-        2 * n + if lengths { n + 1 } else { 0 } + if positions { n } else { 0 }
+        2 * n + if lengths { n + self.batch } else { 0 } + if positions { n } else { 0 }
     }
 }
 
@@ -79,15 +81,15 @@ mod tests {
     fn documents_end_with_their_token_and_with_the_row() {
         // The second row begins anew though no document ended.
         let (l, p) = both(&[1, 9, 2, 3, 4, 5, 9, 9], 4);
-        assert_eq!(l, [0, 2, 4, 7, 8, 8, 8, 8, 8]);
+        assert_eq!(l, [0, 2, 4, 4, 4, 0, 3, 4, 4, 4]);
         assert_eq!(p, [0, 1, 0, 1, 0, 1, 2, 0]);
         // A document a token: as many as there can be.
         let (l, p) = both(&[9, 9, 9], 3);
         assert_eq!((l, p), (vec![0, 1, 2, 3], vec![0, 0, 0]));
         // No end: the rows themselves.
         let (l, p) = both(&[1, 2, 3, 4, 5, 6], 3);
-        assert_eq!(l, [0, 3, 6, 6, 6, 6, 6]);
+        assert_eq!(l, [0, 3, 3, 3, 0, 3, 3, 3]);
         assert_eq!(p, [0, 1, 2, 0, 1, 2]);
-        assert_eq!(both(&[], 4), (vec![0], vec![]));
+        assert_eq!(both(&[], 4), (vec![], vec![]));
     }
 }

@@ -115,7 +115,7 @@ impl Trainer {
         let up = |ids: &[i32]| words(&mut ids.iter().copied(), &rows);
         // Text that is continued is one document.
         let documents = self.spec.documents.filter(|_| targets.is_some());
-        let (n, t) = (tokens.len() as u64 + 1, seq as usize);
+        let (lengths, t) = ([batch, seq + 1], seq as usize);
         let go = || {
             let attention = documents.filter(|d| d.attention);
             let positions = documents.filter(|d| d.positions);
@@ -123,7 +123,7 @@ impl Trainer {
                 tokens: Some(up(tokens)?),
                 targets: targets.map(up).transpose()?,
                 segments: attention
-                    .map(|d| words(&mut d.lengths(tokens, t), &[n]))
+                    .map(|d| words(&mut d.lengths(tokens, t), &lengths))
                     .transpose()?,
                 positions: positions
                     .map(|d| words(&mut d.positions(tokens, t), &rows))

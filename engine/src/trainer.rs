@@ -320,8 +320,7 @@ impl Trainer {
             let f = Figures::new(device, units.len(), logical).map_err(|e| hal(e.into()))?;
             figures.push_back(f);
         }
-        let words = spec.input_words(spec.batch * spec.seq_len);
-        let input_bytes = 4 * words * u64::from(spec.own_micro_batches());
+        let input_bytes = 4 * spec.input_words() * u64::from(spec.own_micro_batches());
         let mut inputs = VecDeque::new();
         for _ in 0..IN_FLIGHT {
             inputs.push_back(

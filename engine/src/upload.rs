@@ -58,7 +58,7 @@ fn upload_through(
     let parts = [
         n,
         n,
-        if attention.is_some() { n + 1 } else { 0 },
+        if attention.is_some() { n + b as usize } else { 0 },
         if positions.is_some() { n } else { 0 },
     ];
     let all: usize = parts.iter().sum();
@@ -92,7 +92,7 @@ fn upload_through(
             )?;
             Ok(Tensor::dense(Arc::new(dst), 0, shape, DType::I32))
         };
-        let lengths = |_| copied(2, &[b * t + 1]);
+        let lengths = |_| copied(2, &[b, t + 1]);
         let places = |_| copied(3, &[b, t]);
         out.push(Batch {
             tokens: Some(copied(0, &[b, t])?),

@@ -337,12 +337,11 @@ typedef struct cw_program_dyn {
  * dqkv). Operands: dq:out f, dk:out f, dv:out f, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32. Params:
  * cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_BWD 0x0131u
-/* attention_varlen_fwd: Packed sequences: as attention_fwd with q,o [1,T,H,D], k,v [1,T,Hkv,D], lse [1,H,T], within
- * segments: segment s is the positions cu[s] <= t < cu[s+1] of cu [n+1] (0 <= cu[0] <= .. <= cu[n] <= T), the masks
- * count inside it, and no query sees a key of another. Segments may be empty; a position of no segment sees nothing
- * and is not seen. Other values of cu give wrong numbers, but no access outside the operands. Operands: o:out f,
- * lse:out f32, q:in f, k:in f, v:in f, cu:in i32. Params: cw_attention_params. Revision 1; fused, the core can
- * decompose it; error class 8. */
+/* attention_varlen_fwd: Packed sequences: as attention_fwd with Tq = Tk = T, within segments. Segment s of row b is
+ * the positions cu[b,s] <= t < cu[b,s+1] of cu [B,n+1], 0 <= cu[b,0] <= .. <= cu[b,n] <= T; no query sees a key of
+ * another. Segments may be empty; a position of no segment sees nothing and is not seen. Other values of cu give
+ * wrong numbers, but no access outside the operands. Operands: o:out f, lse:out f32, q:in f, k:in f, v:in f, cu:in
+ * i32. Params: cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_VARLEN_FWD 0x0132u
 /* attention_varlen_bwd: Gradients of attention_varlen_fwd, laid out as those of attention_bwd; 0 at positions of no
  * segment. Operands: dq:out f, dk:out f, dv:out f, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32, cu:in i32.

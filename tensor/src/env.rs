@@ -34,8 +34,7 @@ pub struct Batch {
     pub tokens: Option<Tensor>,
     /// Next-token targets `[B, T]`.
     pub targets: Option<Tensor>,
-    /// Where several documents share a row: their cumulative lengths, i32 `[n + 1]` from 0 to B T, over the rows one after the other (a document
-    /// ends with its row). Attention then keeps within them.
+    /// Where several documents share a row: their cumulative lengths, i32 `[B, n + 1]`, each row from 0 to T. Attention then keeps within them.
     pub segments: Option<Tensor>,
     /// Position of every token in its document, i32 `[B, T]`; absent, positions are counted from the begin of the row.
     pub positions: Option<Tensor>,

@@ -4,7 +4,7 @@
 
 struct VarlenArgs {
   char* o; float* lse; const char *q, *k, *v, *go; char *dq, *dk, *dv; const float* delta; const int* cu; i64 os[3], qs[3], ks[3], vs[3], gos[3],
-  dqs[3], dks[3], dvs[3], ls[3]; i64 window, cs; u32 n, t, h, hkv, d, causal; float scale; u32 reserved;
+  dqs[3], dks[3], dvs[3], ls[3], cs[2], window; u32 n, t, h, hkv, d, causal; float scale; u32 reserved;
 };
 
 #define CW_ROWS 16
@@ -12,21 +12,21 @@ struct VarlenArgs {
 // Positions lo..hi of a segment.
 struct Segment { i64 lo, hi; };
 
-// Cumulative length x, held between 0 and the end: whatever the numbers are, nobody leaves the operands.
-CW_DEVICE i64 cw_length(const VarlenArgs& a, u32 x) {
-  i64 c = (i64)a.cu[(i64)x * a.cs];
+// Cumulative length x of row b, held between 0 and the end: whatever the numbers are, nobody leaves the operands.
+CW_DEVICE i64 cw_length(const VarlenArgs& a, u32 b, u32 x) {
+  i64 c = (i64)a.cu[b * a.cs[0] + x * a.cs[1]];
   return c < 0 ? 0 : c > (i64)a.t ? (i64)a.t : c;
 }
-// The segment of position i; false where it has none.
-CW_DEVICE bool cw_segment(const VarlenArgs& a, i64 i, Segment& s) {
+// The segment of position i of row b; false where it has none.
+CW_DEVICE bool cw_segment(const VarlenArgs& a, u32 b, i64 i, Segment& s) {
   u32 from = 0, to = a.n;
   while (from < to) {
     u32 mid = from + (to - from) / 2;
-    if (cw_length(a, mid) <= i) from = mid + 1; else to = mid;
+    if (cw_length(a, b, mid) <= i) from = mid + 1; else to = mid;
   }
   if (from == 0 || from == a.n) return false;
-  s.lo = cw_length(a, from - 1);
-  s.hi = cw_length(a, from);
+  s.lo = cw_length(a, b, from - 1);
+  s.hi = cw_length(a, b, from);
   return s.lo <= i && i < s.hi;
 }
 // Does query i of the segment see key j?
@@ -70,17 +70,17 @@ template <class TO, class TQ, class TK, class TV, int NC> CW_DEVICE void cw_varl
   CW_DYN_SHARED(float, mem);
   const int d = (int)a.d, pitch = d + 1, row = (int)threadIdx.x / 8, lane = (int)threadIdx.x % 8, KEYS = 32;
   float *q = mem, *kv = q + CW_ROWS * pitch, *p = kv + KEYS * pitch;
-  const u32 h = blockIdx.y, hk = h / (a.h / a.hkv);
+  const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
   const i64 i0 = (i64)blockIdx.x * CW_ROWS, i = i0 + row, rows = i0 + CW_ROWS < (i64)a.t ? i0 + CW_ROWS : (i64)a.t;
-  const TK* pk = (const TK*)a.k + hk * a.ks[2];
-  const TV* pv = (const TV*)a.v + hk * a.vs[2];
-  cw_tile(a, q, (const TQ*)a.q + h * a.qs[2], a.qs[1], i0, i0, rows, CW_ROWS);
+  const TK* pk = (const TK*)a.k + b * a.ks[0] + hk * a.ks[2];
+  const TV* pv = (const TV*)a.v + b * a.vs[0] + hk * a.vs[2];
+  cw_tile(a, q, (const TQ*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, i0, rows, CW_ROWS);
   float acc[NC];
   CW_UNROLL for (int c = 0; c < NC; c++) acc[c] = 0.0f;
   float m = -CW_INF, sum = 0.0f;
   Segment g;
   for (i64 at = i0; at < rows;) {
-    if (!cw_segment(a, at, g)) { at++; continue; }
+    if (!cw_segment(a, b, at, g)) { at++; continue; }
     const i64 end = g.hi < rows ? g.hi : rows;
     const bool mine = i >= at && i < end;
     i64 lo, hi;
@@ -119,36 +119,36 @@ template <class TO, class TQ, class TK, class TV, int NC> CW_DEVICE void cw_varl
     at = end;
   }
   if (i >= (i64)a.t) return;
-  TO* o = (TO*)a.o + i * a.os[1] + h * a.os[2];
+  TO* o = (TO*)a.o + b * a.os[0] + i * a.os[1] + h * a.os[2];
   float k = sum == 0.0f ? 0.0f : 1.0f / sum;
   CW_UNROLL for (int c = 0; c < NC; c++) { int x = lane + 8 * c; if (x < d) cw_store(o + x, acc[c] * k); }
-  if (lane == 0) a.lse[h * a.ls[1] + i * a.ls[2]] = sum == 0.0f ? -CW_INF : m + logf(sum);
+  if (lane == 0) a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] = sum == 0.0f ? -CW_INF : m + logf(sum);
 }
 
 // The probability of a pair and the gradient of its score.
-CW_DEVICE void cw_pair(const VarlenArgs& a, const Segment& s, u32 h, i64 i, i64 j, const float* q, const float* k, const float* g, const float* v, float& p, float& ds) {
+CW_DEVICE void cw_pair(const VarlenArgs& a, const Segment& s, u32 b, u32 h, i64 i, i64 j, const float* q, const float* k, const float* g, const float* v, float& p, float& ds) {
   p = 0.0f;
   ds = 0.0f;
   if (!cw_sees(a, s, i, j)) return;
-  float lse = a.lse[h * a.ls[1] + i * a.ls[2]];
+  float lse = a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]];
   p = expf(cw_dot(q, k, (int)a.d) * a.scale - lse);
-  ds = p * (cw_dot(g, v, (int)a.d) - a.delta[(u64)h * a.t + i]) * a.scale;
+  ds = p * (cw_dot(g, v, (int)a.d) - a.delta[((u64)b * a.h + h) * a.t + i]) * a.scale;
 }
 
 template <class TDK, class TDV, class TQ, class TK, class TV, class TG, int NC> CW_DEVICE void cw_varlen_keys(const VarlenArgs& a) {
   CW_DYN_SHARED(float, mem);
   const int d = (int)a.d, pitch = d + 1, row = (int)threadIdx.x / 8, lane = (int)threadIdx.x % 8;
   float *k = mem, *v = k + CW_ROWS * pitch, *q = v + CW_ROWS * pitch, *g = q + CW_ROWS * pitch, *p = g + CW_ROWS * pitch, *ds = p + CW_ROWS * 17;
-  const u32 hk = blockIdx.y, each = a.h / a.hkv;
+  const u32 hk = blockIdx.y % a.hkv, b = blockIdx.y / a.hkv, each = a.h / a.hkv;
   const i64 j0 = (i64)blockIdx.x * CW_ROWS, j = j0 + row, rows = j0 + CW_ROWS < (i64)a.t ? j0 + CW_ROWS : (i64)a.t;
-  cw_tile(a, k, (const TK*)a.k + hk * a.ks[2], a.ks[1], j0, j0, rows, CW_ROWS);
-  cw_tile(a, v, (const TV*)a.v + hk * a.vs[2], a.vs[1], j0, j0, rows, CW_ROWS);
+  cw_tile(a, k, (const TK*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, j0, rows, CW_ROWS);
+  cw_tile(a, v, (const TV*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, j0, rows, CW_ROWS);
   float dk[NC];
   float dv[NC];
   CW_UNROLL for (int c = 0; c < NC; c++) { dk[c] = 0.0f; dv[c] = 0.0f; }
   Segment s;
   for (i64 at = j0; at < rows;) {
-    if (!cw_segment(a, at, s)) { at++; continue; }
+    if (!cw_segment(a, b, at, s)) { at++; continue; }
     const i64 end = s.hi < rows ? s.hi : rows;
     const bool mine = j >= at && j < end;
     i64 lo, hi;
@@ -156,11 +156,11 @@ template <class TDK, class TDV, class TQ, class TK, class TV, class TG, int NC> 
     for (u32 h = hk * each; h < (hk + 1) * each; h++)
       for (i64 i0 = lo; i0 < hi; i0 += CW_ROWS) {
         CW_SYNC();
-        cw_tile(a, q, (const TQ*)a.q + h * a.qs[2], a.qs[1], i0, s.lo, s.hi, CW_ROWS);
-        cw_tile(a, g, (const TG*)a.go + h * a.gos[2], a.gos[1], i0, s.lo, s.hi, CW_ROWS);
+        cw_tile(a, q, (const TQ*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, s.lo, s.hi, CW_ROWS);
+        cw_tile(a, g, (const TG*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, s.lo, s.hi, CW_ROWS);
         CW_SYNC();
         for (int e = lane; e < CW_ROWS; e += 8)
-          cw_pair(a, s, h, i0 + e, j, q + e * pitch, k + row * pitch, g + e * pitch, v + row * pitch, p[row * 17 + e], ds[row * 17 + e]);
+          cw_pair(a, s, b, h, i0 + e, j, q + e * pitch, k + row * pitch, g + e * pitch, v + row * pitch, p[row * 17 + e], ds[row * 17 + e]);
         CW_SYNC();
         if (mine)
           for (int e = 0; e < CW_ROWS; e++) {
@@ -174,8 +174,8 @@ template <class TDK, class TDV, class TQ, class TK, class TV, class TG, int NC> 
     at = end;
   }
   if (j >= (i64)a.t) return;
-  TDK* ok = (TDK*)a.dk + j * a.dks[1] + hk * a.dks[2];
-  TDV* ov = (TDV*)a.dv + j * a.dvs[1] + hk * a.dvs[2];
+  TDK* ok = (TDK*)a.dk + b * a.dks[0] + j * a.dks[1] + hk * a.dks[2];
+  TDV* ov = (TDV*)a.dv + b * a.dvs[0] + j * a.dvs[1] + hk * a.dvs[2];
   CW_UNROLL for (int c = 0; c < NC; c++) { int x = lane + 8 * c; if (x < d) { cw_store(ok + x, dk[c]); cw_store(ov + x, dv[c]); } }
 }
 
@@ -183,27 +183,27 @@ template <class TDQ, class TQ, class TK, class TV, class TG, int NC> CW_DEVICE v
   CW_DYN_SHARED(float, mem);
   const int d = (int)a.d, pitch = d + 1, row = (int)threadIdx.x / 8, lane = (int)threadIdx.x % 8;
   float *k = mem, *v = k + CW_ROWS * pitch, *q = v + CW_ROWS * pitch, *g = q + CW_ROWS * pitch, *ds = g + CW_ROWS * pitch;
-  const u32 h = blockIdx.y, hk = h / (a.h / a.hkv);
+  const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
   const i64 i0 = (i64)blockIdx.x * CW_ROWS, i = i0 + row, rows = i0 + CW_ROWS < (i64)a.t ? i0 + CW_ROWS : (i64)a.t;
-  cw_tile(a, q, (const TQ*)a.q + h * a.qs[2], a.qs[1], i0, i0, rows, CW_ROWS);
-  cw_tile(a, g, (const TG*)a.go + h * a.gos[2], a.gos[1], i0, i0, rows, CW_ROWS);
+  cw_tile(a, q, (const TQ*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, i0, rows, CW_ROWS);
+  cw_tile(a, g, (const TG*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, i0, rows, CW_ROWS);
   float dq[NC];
   CW_UNROLL for (int c = 0; c < NC; c++) dq[c] = 0.0f;
   Segment s;
   for (i64 at = i0; at < rows;) {
-    if (!cw_segment(a, at, s)) { at++; continue; }
+    if (!cw_segment(a, b, at, s)) { at++; continue; }
     const i64 end = s.hi < rows ? s.hi : rows;
     const bool mine = i >= at && i < end;
     i64 lo, hi;
     cw_keys(a, s, at, end, CW_ROWS, lo, hi);
     for (i64 j0 = lo; j0 < hi; j0 += CW_ROWS) {
       CW_SYNC();
-      cw_tile(a, k, (const TK*)a.k + hk * a.ks[2], a.ks[1], j0, s.lo, s.hi, CW_ROWS);
-      cw_tile(a, v, (const TV*)a.v + hk * a.vs[2], a.vs[1], j0, s.lo, s.hi, CW_ROWS);
+      cw_tile(a, k, (const TK*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, s.lo, s.hi, CW_ROWS);
+      cw_tile(a, v, (const TV*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, s.lo, s.hi, CW_ROWS);
       CW_SYNC();
       for (int e = lane; e < CW_ROWS; e += 8) {
         float p;
-        cw_pair(a, s, h, i, j0 + e, q + row * pitch, k + e * pitch, g + row * pitch, v + e * pitch, p, ds[row * 17 + e]);
+        cw_pair(a, s, b, h, i, j0 + e, q + row * pitch, k + e * pitch, g + row * pitch, v + e * pitch, p, ds[row * 17 + e]);
       }
       CW_SYNC();
       if (mine)
@@ -215,6 +215,6 @@ template <class TDQ, class TQ, class TK, class TV, class TG, int NC> CW_DEVICE v
     at = end;
   }
   if (i >= (i64)a.t) return;
-  TDQ* o = (TDQ*)a.dq + i * a.dqs[1] + h * a.dqs[2];
+  TDQ* o = (TDQ*)a.dq + b * a.dqs[0] + i * a.dqs[1] + h * a.dqs[2];
   CW_UNROLL for (int c = 0; c < NC; c++) { int x = lane + 8 * c; if (x < d) cw_store(o + x, dq[c]); }
 }

@@ -121,11 +121,11 @@ plain! {
         vs: [i64; 3], gos: [i64; 3], dqs: [i64; 3], dks: [i64; 3], dvs: [i64; 3], ls: [i64; 3], window: i64, b: u32, tq: u32, tk: u32, h: u32,
         hkv: u32, d: u32, causal: u32, scale: f32,
     }
-    /// Attention of packed sequences, both directions: `n` cumulative lengths over `t` positions.
+    /// Attention of packed sequences, both directions: `n` cumulative lengths a row of `t` positions.
     VarlenArgs "VarlenArgs" {
         o: u64, lse: u64, q: u64, k: u64, v: u64, go: u64, dq: u64, dk: u64, dv: u64, delta: u64, cu: u64, os: [i64; 3], qs: [i64; 3],
-        ks: [i64; 3], vs: [i64; 3], gos: [i64; 3], dqs: [i64; 3], dks: [i64; 3], dvs: [i64; 3], ls: [i64; 3], window: i64, cs: i64, n: u32,
-        t: u32, h: u32, hkv: u32, d: u32, causal: u32, scale: f32, reserved: u32,
+        ks: [i64; 3], vs: [i64; 3], gos: [i64; 3], dqs: [i64; 3], dks: [i64; 3], dvs: [i64; 3], ls: [i64; 3], cs: [i64; 2], window: i64,
+        n: u32, t: u32, h: u32, hkv: u32, d: u32, causal: u32, scale: f32, reserved: u32,
     }
 }
 

@@ -396,30 +396,31 @@ fn attention() {
 fn packed_sequences() {
     let mut rng = Rng(5);
     let mut cases = Vec::new();
-    // Storage, cumulative lengths, positions, heads, key heads, size, causal, window.
-    let shapes: [(DType, &[u32], u64, u64, u64, u64, bool, i64); 7] = [
-        (F32, &[0, 5], 5, 1, 1, 4, false, 0),
+    // Storage, rows, cumulative lengths of each, positions, heads, key heads, size, causal, window.
+    let shapes: [(DType, u64, &[u32], u64, u64, u64, u64, bool, i64); 8] = [
+        (F32, 1, &[0, 5], 5, 1, 1, 4, false, 0),
         // Begins inside of blocks, empty segments, and positions of none on both sides.
-        (F32, &[2, 9, 9, 41, 44], 50, 2, 1, 40, true, 0),
-        (F32, &[0, 33, 70], 70, 2, 2, 72, true, 9),
-        (F32, &[0, 1, 2, 18, 19], 19, 1, 1, 136, false, 3),
-        (Bf16, &[0, 40, 40, 100, 100, 100], 100, 4, 2, 64, true, 0),
-        (F16, &[0, 16, 32], 32, 2, 1, 20, false, 0),
-        (F32, &[0], 7, 1, 1, 8, true, 0),
+        (F32, 1, &[2, 9, 9, 41, 44], 50, 2, 1, 40, true, 0),
+        (F32, 1, &[0, 33, 70], 70, 2, 2, 72, true, 9),
+        (F32, 1, &[0, 1, 2, 18, 19], 19, 1, 1, 136, false, 3),
+        (Bf16, 1, &[0, 40, 40, 100, 100, 100], 100, 4, 2, 64, true, 0),
+        (F16, 1, &[0, 16, 32], 32, 2, 1, 20, false, 0),
+        (F32, 2, &[0, 9, 20, 3, 18, 18], 20, 4, 2, 24, true, 0),
+        (F32, 1, &[0], 7, 1, 1, 8, true, 0),
     ];
-    for (t, cu, n, h, hkv, d, causal, window) in shapes {
+    for (t, b, cu, n, h, hkv, d, causal, window) in shapes {
         let p = AttentionParams {
             flags: if causal { FLAG_CAUSAL } else { 0 },
             window,
             ..Default::default()
         };
-        let q = head(&mut rng, t, [1, n, h, d], h * d + 8);
-        let k = head(&mut rng, t, [1, n, hkv, d], 2 * hkv * d);
-        let v = head(&mut rng, t, [1, n, hkv, d], 2 * hkv * d);
-        let o = Tensor::poison(t, &[1, n, h, d]);
-        let lse = Tensor::poison(F32, &[1, h, n]);
+        let q = head(&mut rng, t, [b, n, h, d], h * d + 8);
+        let k = head(&mut rng, t, [b, n, hkv, d], 2 * hkv * d);
+        let v = head(&mut rng, t, [b, n, hkv, d], 2 * hkv * d);
+        let o = Tensor::poison(t, &[b, n, h, d]);
+        let lse = Tensor::poison(F32, &[b, h, n]);
         let mut lengths = cu.iter();
-        let lengths = Tensor::new(DType::I32, &[cu.len() as u64], || {
+        let lengths = Tensor::new(DType::I32, &[b, cu.len() as u64 / b], || {
             f64::from(*lengths.next().expect("as many as the shape has"))
         });
         let name = format!("{t:?} {cu:?} of {n} {h}/{hkv} {d} causal {causal} window {window}");
@@ -437,7 +438,7 @@ fn packed_sequences() {
         );
         let done = oracle(&forward);
         cases.push(forward);
-        let go = head(&mut rng, t, [1, n, h, d], h * d);
+        let go = head(&mut rng, t, [b, n, h, d], h * d);
         let gap = |t: &Tensor| {
             let mut t = t.clone();
             t.data.fill(0);

@@ -65,8 +65,12 @@ impl Shape {
         let at = b.new_map(&[self.tq], &[&i], |v| v[0] + shift);
         let mut all = vec![at.reshape(&[self.tq, 1]), b.count(DType::F32, self.tk)];
         if let Some(cu) = cu {
-            let [q, k] = segments(b, cu, self.tq);
-            all.extend([q.reshape(&[self.tq, 1]), k]);
+            let [q, k] = segments(b, cu, self.b, self.tq).map(|row| {
+                // The scores have batch and heads in one dim.
+                b.packed(&row.repeat(1, self.h))
+            });
+            let (n, t) = (self.b * self.h, self.tq);
+            all.extend([q.reshape(&[n, t, 1]), k.reshape(&[n, 1, t])]);
         }
         all
     }
@@ -82,22 +86,32 @@ impl Shape {
     }
 }
 
-/// The segment of every one of `t` positions, as those of queries and of keys: equal where they see each other. A position of no segment
-/// gets a number that the other side never has.
-fn segments(b: &mut Build, cu: &View, t: u64) -> [View; 2] {
-    let last = cu.numel() as f32;
-    let cu = b.packed(cu);
-    let begin = b.temp(DType::I32, &[t]);
-    let none = op::NoParams::default();
-    b.op(
-        op::HISTOGRAM,
-        none.as_bytes(),
-        &[Some(&begin), Some(&cu)],
-        None,
-    );
+/// The segments of the positions of all rows, `[rows, t]`, as those of queries and of keys: equal where they see each other. A position of no
+/// segment gets a number that the other side never has.
+fn segments(b: &mut Build, cu: &View, rows: u64, t: u64) -> [View; 2] {
+    let n = cu.shape[1];
+    let last = n as f32;
+    let cu = b.packed(cu).flat();
+    let begin = b.temp(DType::I32, &[rows, t]);
+    for row in 0..rows {
+        let (dst, src) = (
+            begin.flat().slice_last(row * t, 1, t),
+            cu.slice_last(row * n, 1, n),
+        );
+        let none = op::NoParams::default();
+        b.op(
+            op::HISTOGRAM,
+            none.as_bytes(),
+            &[Some(&dst), Some(&src)],
+            None,
+        );
+    }
     let begin = b.f32(&begin);
-    let passed = b.temp(DType::F32, &[t]);
-    let along = op::DimParams::default();
+    let passed = b.temp(DType::F32, &[rows, t]);
+    let along = op::DimParams {
+        dim: 1,
+        ..Default::default()
+    };
     b.op(
         op::CUMSUM,
         along.as_bytes(),
@@ -105,7 +119,7 @@ fn segments(b: &mut Build, cu: &View, t: u64) -> [View; 2] {
         None,
     );
     [-1.0, -2.0].map(|nowhere| {
-        b.new_map(&[t], &[&passed], |v| {
+        b.new_map(&[rows, t], &[&passed], |v| {
             let (n, nowhere) = (v[0], v[0].lit(nowhere));
             // Before the first length, or at the last or behind it.
             let outside = n.less(n.lit(0.5)).max(n.lit(last - 0.5).less(n));
@@ -128,10 +142,10 @@ fn transposed(v: &View) -> View {
 /// The cumulative lengths of packed sequences, at operand `at`.
 fn lengths(g: &Given<'_>, at: usize, s: &Shape) -> Option<View> {
     let cu = g.view(at)?;
-    let [n] = cu.dims()?;
+    let [rows, n] = cu.dims()?;
     // Counts up to 2^24 are exact in f32.
     let fits = cu.dtype == DType::I32 && (1..1 << 24).contains(&n);
-    (fits && s.b == 1 && s.tq == s.tk).then_some(cu)
+    (fits && s.b == rows && s.tq == s.tk).then_some(cu)
 }
 
 pub(super) fn fwd(o: &OpRequest) -> Option<Recipe> {

@@ -13,14 +13,15 @@ struct Att {
     d: usize,
     causal: bool,
     window: usize,
-    /// Cumulative lengths, where sequences are packed.
+    /// Cumulative lengths row after row, where sequences are packed.
     cu: &'static [usize],
 }
 
 impl Att {
-    fn sees(&self, i: usize, j: usize) -> bool {
+    fn sees(&self, b: usize, i: usize, j: usize) -> bool {
         let together = |s: &[usize]| (s[0]..s[1]).contains(&i) && (s[0]..s[1]).contains(&j);
-        if !self.cu.is_empty() && !self.cu.windows(2).any(together) {
+        let row = self.cu.len() / self.b.max(1);
+        if !self.cu.is_empty() && !self.cu[b * row..][..row].windows(2).any(together) {
             return false;
         }
         let at = i as i64 + self.tk as i64 - self.tq as i64;
@@ -44,7 +45,7 @@ impl Att {
                         .map(|j| {
                             let (a, c) = (self.q(b, i, h), self.k(b, j, h));
                             let dot: f64 = (0..self.d).map(|e| q[a + e] * k[c + e]).sum();
-                            if self.sees(i, j) {
+                            if self.sees(b, i, j) {
                                 dot * self.scale()
                             } else {
                                 f64::NEG_INFINITY
@@ -95,6 +96,10 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
             ..of(&[0, 6, 20], 20, 3, 1, 32)
         },
         of(&[0, 33, 70], 70, 2, 1, 64),
+        Att {
+            b: 2,
+            ..of(&[0, 3, 19, 8, 8, 17], 19, 4, 2, 8)
+        },
         of(&[0], 3, 1, 1, 4),
         of(&[0, 0], 0, 1, 1, 4),
     ];
@@ -164,7 +169,8 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
                 ..Default::default()
             };
             let lengths: Vec<f64> = c.cu.iter().map(|x| *x as f64).collect();
-            let lengths = T::new(DType::I32, &[lengths.len() as u64], &lengths);
+            let n = lengths.len() as u64 / bs.max(1);
+            let lengths = T::new(DType::I32, &[bs, n], &lengths);
             let lengths = packed.then_some(lengths);
             if !backward {
                 let mut o = vec![

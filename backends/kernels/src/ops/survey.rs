@@ -327,7 +327,7 @@ impl Survey {
                         self.ask(op::ATTENTION_FWD, &[q, lse, q, q, q], p.as_bytes());
                         let bwd = [q, q, q, q, q, q, q, q, lse];
                         self.ask(op::ATTENTION_BWD, &bwd, p.as_bytes());
-                        let cu = dense(DType::I32, &[3]);
+                        let cu = dense(DType::I32, &[1, 3]);
                         let packed = [q, lse, q, q, q, cu];
                         self.ask(op::ATTENTION_VARLEN_FWD, &packed, p.as_bytes());
                         let packed = [q, q, q, q, q, q, q, q, lse, cu];

@@ -10,24 +10,18 @@ use crossweave_plugin::{DType, Op, Result};
 
 /// The arguments, from those of whole sequences; `cu` is where the cumulative lengths stand.
 fn args(o: &Op<'_>, w: &AttentionArgs, cu: usize) -> Result<VarlenArgs> {
-    if w.b != 1 || w.tq != w.tk {
-        return invalid(
-            o,
-            format!(
-                "packed sequences are [1, T, H, D] with as many keys as queries, not {} of {} queries and {} keys",
-                w.b, w.tq, w.tk
-            ),
-        );
+    if w.tq != w.tk {
+        let what = "packed sequences have as many keys as queries";
+        return invalid(o, format!("{what}, not {} queries and {} keys", w.tq, w.tk));
     }
     let lengths = input(o, cu, &[DType::I32])?;
-    let [n] = lengths.shape[..] else {
-        return invalid(o, format!("operand {cu} must be [segments + 1]"));
+    let n = match lengths.shape[..] {
+        [b, n] if b == w.b as u64 && (1..=i32::MAX as u64).contains(&n) => n,
+        _ => return invalid(o, format!("operand {cu} must be [{}, segments + 1]", w.b)),
     };
-    if n == 0 || n > i32::MAX as u64 {
-        return invalid(o, format!("operand {cu} has {n} cumulative lengths"));
-    }
     let mut a: VarlenArgs = zero();
-    (a.cs, a.n, a.t) = (lengths.stride[0], n as u32, w.tq);
+    a.cs.copy_from_slice(&lengths.stride);
+    (a.n, a.t) = (n as u32, w.tq);
     (a.h, a.hkv, a.d) = (w.h, w.hkv, w.d);
     (a.ls, a.window) = (w.ls, w.window);
     (a.causal, a.scale) = (w.causal, w.scale);
@@ -40,7 +34,7 @@ fn kernel(
     name: &str,
     types: &[&str],
     a: &VarlenArgs,
-    heads: u32,
+    blocks: u64,
     floats: u64,
     places: &[(&str, Place)],
 ) -> Result<Launch> {
@@ -61,7 +55,7 @@ fn kernel(
         "VarlenArgs",
         &format!("cw_{name}<{}>", types.join(", ")),
     );
-    let grid = [(a.t as u64).div_ceil(ROWS), heads as u64, 1];
+    let grid = [(a.t as u64).div_ceil(ROWS), blocks, 1];
     Ok(launch(k, grid, 128, shared, a, places))
 }
 
@@ -74,7 +68,7 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
     let (vo, vq) = (view(o, 0, &q, true)?, view(o, 2, &q, false)?);
     let (vk, vv) = (view(o, 3, &k, false)?, view(o, 4, &k, false)?);
     output_strided(o, 1, F32)?;
-    if q[1] * q[2] == 0 || q[3] == 0 {
+    if q[0] * q[1] * q[2] == 0 || q[3] == 0 {
         return nothing(o);
     }
     (a.os, a.qs, a.ks, a.vs) = (strides(&vo), strides(&vq), strides(&vk), strides(&vv));
@@ -90,7 +84,7 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
     let [to, tq, tk, tv] = [&vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
     let floats = 48 * (q[3] + 1) + ROWS * 33;
     let types = [to, tq, tk, tv, &nc];
-    let l = kernel(o, f, "varlen", &types, &a, a.h, floats, &places)?;
+    let l = kernel(o, f, "varlen", &types, &a, q[0] * q[2], floats, &places)?;
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -111,7 +105,7 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
         view(o, 5, &q, false)?,
     );
     let (vk, vv) = (view(o, 6, &k, false)?, view(o, 7, &k, false)?);
-    if q[1] * q[2] == 0 || q[3] == 0 {
+    if q[0] * q[1] * q[2] == 0 || q[3] == 0 {
         return nothing(o);
     }
     (w.os, w.gos) = (strides(&vo), strides(&go));
@@ -137,16 +131,16 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
     let nc = columns(q[3]).to_string();
     let [tdq, tdk, tdv, tg, to, tq, tk, tv] =
         [&dq, &dk, &dv, &go, &vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
-    let rows = [q[1].div_ceil(ROWS), q[2]];
+    let rows = [q[1].div_ceil(ROWS), q[0] * q[2]];
     let tiles = 4 * ROWS * (q[3] + 1);
     // A row's sum of gradient times output knows nothing of segments.
     let delta = portable(o, f, "attention_delta", &[tg, to], &w, rows, 0, &whole)?;
     let types = [tdk, tdv, tq, tk, tv, tg, &nc];
     let room = tiles + 2 * ROWS * 17;
-    let keys = kernel(o, f, "varlen_keys", &types, &a, a.hkv, room, &places)?;
+    let keys = kernel(o, f, "varlen_keys", &types, &a, k[0] * k[2], room, &places)?;
     let types = [tdq, tq, tk, tv, tg, &nc];
     let room = tiles + ROWS * 17;
-    let queries = kernel(o, f, "varlen_queries", &types, &a, a.h, room, &places)?;
-    let bytes = q[1] * q[2] * 4;
+    let queries = kernel(o, f, "varlen_queries", &types, &a, q[0] * q[2], room, &places)?;
+    let bytes = q[0] * q[1] * q[2] * 4;
     done(o, bytes, vec![delta, keys, queries], Dynamic::None)
 }

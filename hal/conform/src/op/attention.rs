@@ -56,11 +56,16 @@ pub struct Shape {
     pub window: i64,
     /// 0 = 1/sqrt(d).
     pub scale: f64,
-    /// Cumulative lengths of packed sequences.
+    /// Cumulative lengths of packed sequences, row after row.
     pub cu: Option<&'static [i32]>,
 }
 
 impl Shape {
+    /// Those of a row.
+    fn lengths(&self, cu: &'static [i32], b: usize) -> &'static [i32] {
+        let n = cu.len() / self.b;
+        &cu[b * n..][..n]
+    }
     fn factor(&self) -> f64 {
         if self.scale == 0.0 {
             1.0 / (self.d as f64).sqrt()
@@ -68,9 +73,9 @@ impl Shape {
             self.scale
         }
     }
-    fn sees(&self, i: usize, j: usize) -> bool {
+    fn sees(&self, b: usize, i: usize, j: usize) -> bool {
         if let Some(cu) = self.cu
-            && !cu.windows(2).any(|s| {
+            && !self.lengths(cu, b).windows(2).any(|s| {
                 let within = |t: usize| (s[0]..s[1]).contains(&(t as i32));
                 within(i) && within(j)
             })
@@ -118,7 +123,7 @@ fn scores(s: &Shape, x: &Inputs, b: usize, h: usize, i: usize) -> Vec<Option<Num
         .map(|j| {
             let k = &x.k[s.at(s.tk, s.hkv, b, j, g)..][..s.d];
             let raw = dot(q.iter().zip(k).map(|(a, b)| (exact(*a), exact(*b))));
-            s.sees(i, j)
+            s.sees(b, i, j)
                 .then(|| raw * exact(f64::from(f as f32)).rounded_from(f))
         })
         .collect()
@@ -253,8 +258,8 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
 
 /// Trials of packed sequences.
 fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
-    let s = |cu: &'static [i32], n, h, hkv, d, causal, window, scale| Shape {
-        b: 1,
+    let rows = |b, cu: &'static [i32], n, h, hkv, d, causal, window, scale| Shape {
+        b,
         tq: n,
         tk: n,
         h,
@@ -264,6 +269,9 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         window,
         scale,
         cu: Some(cu),
+    };
+    let s = |cu: &'static [i32], n, h, hkv, d, causal, window, scale| {
+        rows(1, cu, n, h, hkv, d, causal, window, scale)
     };
     let shapes = [
         s(&[0, 1], 1, 1, 1, 1, false, 0, 0.0),
@@ -290,12 +298,16 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         s(&[0], 5, 2, 1, 8, true, 0, 0.0),
         s(&[5, 5, 5], 5, 2, 2, 8, false, 0, 0.0),
         s(&[0, 0], 0, 2, 2, 8, true, 0, 0.0),
+        // Rows of their own lengths, and no rows.
+        rows(2, &[0, 3, 19, 8, 8, 17], 19, 4, 2, 8, true, 0, 0.0),
+        rows(3, &[0, 9, 0, 4, 2, 2], 9, 2, 2, 5, false, 2, 0.0),
+        rows(0, &[], 4, 2, 2, 8, true, 0, 0.0),
     ];
     let mut all: Vec<Trial> = shapes
         .iter()
         .map(|s| trial(g, t, s, Lie::Dense, back))
         .collect();
-    let y = s(&[0, 6, 17, 34], 34, 4, 4, 8, true, 0, 0.0);
+    let y = rows(2, &[0, 6, 17, 0, 1, 12], 17, 4, 4, 8, true, 0, 0.0);
     for lie in [Lie::Heads, Lie::Fused, Lie::Loud] {
         all.push(trial(g, t, &y, lie, back));
     }
@@ -374,7 +386,9 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     );
     let cu = s.cu.map(|cu| {
         let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
-        let cu = T::ints(DType::I32, &[cu.len()], &values);
+        // No row has a length to count by: any number of segments fits.
+        let n = cu.len().checked_div(s.b).unwrap_or(3);
+        let cu = T::ints(DType::I32, &[s.b, n], &values);
         match lie {
             Lie::Fused => cu.spread(3),
             _ => cu,

@@ -549,11 +549,12 @@ impl Case {
     /// Bytes of o, lse, dq, dk, dv of packed sequences (`x` = q, k, v, do).
     fn run_packed(&self, isa: Isa, team: &Team, cu: &[i32], x: &[Vec<f64>; 4]) -> Vec<Vec<u8>> {
         let (t, h, g) = (self.tq, self.h, self.hkv);
-        let l = [1, h as i64, t as i64];
+        let l = [self.b as i64, h as i64, t as i64];
         let (ql, kl) = (self.layout(t, h), self.layout(t, g));
         let lse = layout(DType::F32, &l, &[l[1] * l[2], l[2], 1]);
         // Every second number: strides are followed.
-        let lengths = layout(DType::I32, &[cu.len() as i64], &[2]);
+        let n = (cu.len() / self.b) as i64;
+        let lengths = layout(DType::I32, &[l[0], n], &[2 * n, 2]);
         let numbers: Vec<u8> = cu
             .iter()
             .flat_map(|x| [*x, -7])
@@ -568,7 +569,7 @@ impl Case {
         let (kernel, plan) = varlen::prepare_fwd_on(&op, team.threads(), isa).unwrap();
         let mut bufs = [
             q_nan.clone(),
-            vec![0xff; h * t * 4],
+            vec![0xff; self.b * h * t * 4],
             q.clone(),
             k.clone(),
             v.clone(),
@@ -653,6 +654,19 @@ fn a_segment_has_the_bits_of_attention_on_it_alone() {
                 }
             }
         }
+    }
+    // Rows are apart: two give what each gives.
+    let c = Case { d: 8, ..SMALL }.of(150);
+    let x = [(1, 2), (2, 1), (3, 1), (4, 2)].map(|(seed, n)| c.input(seed, 2 * 150 * n * 8));
+    let team = Team::new(3, &host);
+    let cu = [0, 7, 120, 150, 10, 10, 140, 140];
+    let got = Case { b: 2, ..c }.run_packed(detected(), &team, &cu, &x);
+    let half = |row: usize| {
+        let x = x.each_ref().map(|x| x[row * x.len() / 2..][..x.len() / 2].to_vec());
+        c.run_packed(detected(), &team, &cu[4 * row..][..4], &x)
+    };
+    for (got, (a, b)) in got.iter().zip(half(0).iter().zip(&half(1))) {
+        assert!(*got == [&a[..], b].concat());
     }
     // One segment: whole sequences; and none at all.
     let c = Case { d: 8, ..SMALL }.of(130);

@@ -15,17 +15,20 @@ use crossweave_plugin::{Code, DType, Op, Plan, Result, fail, unsupported};
 #[derive(Clone, Copy)]
 struct Cu {
     operand: usize,
-    /// Numbers, one more than segments.
+    /// Numbers of a row, one more than segments.
     n: usize,
-    stride: isize,
+    /// From row to row, from number to number.
+    stride: [isize; 2],
+    rows: usize,
     /// Positions.
     t: usize,
 }
 
-/// A block of the segment `first .. first + len`.
+/// A block of the segment `first .. first + len` of a row.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Block {
+    row: u32,
     first: u32,
     len: u32,
     block: u32,
@@ -35,7 +38,7 @@ struct Block {
 const WORDS: usize = size_of::<Block>() / 4;
 
 impl Cu {
-    fn of(op: &Op<'_>, operand: usize, t: usize) -> Result<Cu> {
+    fn of(op: &Op<'_>, operand: usize, s: &Shape) -> Result<Cu> {
         let Some(l) = op.layout(operand) else {
             return fail(
                 Code::Invalid,
@@ -48,45 +51,64 @@ impl Cu {
                 op.dtype(operand).map_or("unknown", DType::name)
             ));
         }
-        if l.rank != 1 || l.shape[0] < 1 || l.stride[0] < 0 || t > i32::MAX as usize {
+        if s.tq != s.tk {
             return fail(
                 Code::Invalid,
                 format!(
-                    "attention: cu must be i32 [segments + 1] over at most {} positions, is {:?} over {t}",
+                    "attention: packed sequences have as many keys as queries, not {} queries and {} keys",
+                    s.tq, s.tk
+                ),
+            );
+        }
+        let rows = l.rank == 2 && l.shape[0] == s.b as i64 && l.shape[1] >= 1;
+        if !rows || l.stride[..2].iter().any(|x| *x < 0) || s.b.max(s.tq) > i32::MAX as usize {
+            return fail(
+                Code::Invalid,
+                format!(
+                    "attention: cu must be i32 [{}, segments + 1] over at most {} positions, is {:?} over {}",
+                    s.b,
                     i32::MAX,
-                    &l.shape[..l.rank.min(8) as usize]
+                    &l.shape[..l.rank.min(8) as usize],
+                    s.tq
                 ),
             );
         }
         Ok(Cu {
             operand,
-            n: l.shape[0] as usize,
-            stride: l.stride[0] as isize,
-            t,
+            n: l.shape[1] as usize,
+            stride: [l.stride[0] as isize, l.stride[1] as isize],
+            rows: s.b,
+            t: s.tq,
         })
     }
 
-    /// Number `i`, held between `least` (at most T) and T: whatever the numbers are, segments neither overlap nor leave the operands.
+    /// Number `i` of a row, held between `least` (at most T) and T: whatever the numbers are, segments neither overlap nor leave the operands.
     ///
     /// # Safety
     /// `p` is the operand.
-    unsafe fn at(&self, p: *const u8, i: usize, least: usize) -> usize {
-        // SAFETY: by contract; `i` is below `n`.
-        let x = unsafe { p.cast::<i32>().offset(i as isize * self.stride).read() };
+    unsafe fn at(&self, p: *const u8, row: usize, i: usize, least: usize) -> usize {
+        let at = row as isize * self.stride[0] + i as isize * self.stride[1];
+        // SAFETY: by contract; the row is there and `i` is below `n`.
+        let x = unsafe { p.cast::<i32>().offset(at).read() };
         (x.max(0) as usize).clamp(least, self.t)
     }
 
-    /// Calls `f(first, len)` for every segment that has positions, in order; `first, end` of the positions that lie in one.
+    /// Calls `f(first, len)` for every segment of a row that has positions, in order; `first, end` of the positions that lie in one.
     ///
     /// # Safety
     /// `p` is the operand.
-    unsafe fn segments(&self, p: *const u8, mut f: impl FnMut(usize, usize)) -> (usize, usize) {
+    unsafe fn segments(
+        &self,
+        p: *const u8,
+        row: usize,
+        mut f: impl FnMut(usize, usize),
+    ) -> (usize, usize) {
         // SAFETY: by contract.
-        let begin = unsafe { self.at(p, 0, 0) };
+        let begin = unsafe { self.at(p, row, 0, 0) };
         let mut end = begin;
         for i in 1..self.n {
             // SAFETY: by contract.
-            let next = unsafe { self.at(p, i, end) };
+            let next = unsafe { self.at(p, row, i, end) };
             if next > end {
                 f(end, next - end);
             }
@@ -97,85 +119,76 @@ impl Cu {
 
     /// Most blocks of `rows` positions: a segment adds at most one that is not full.
     fn room(&self, rows: usize) -> usize {
-        self.t / rows + (self.n - 1).min(self.t)
+        self.rows * (self.t / rows + (self.n - 1).min(self.t))
     }
 
-    /// Lists the blocks of `rows` positions of all segments; their number, and `first, end` of the positions that lie in one.
+    /// Lists the blocks of `rows` positions of all segments.
     ///
     /// # Safety
     /// `p` is the operand, `out` is writable for [`Cu::room`] blocks of so many rows.
-    unsafe fn blocks(&self, p: *const u8, rows: usize, out: *mut Block) -> (usize, (usize, usize)) {
+    unsafe fn blocks<'a>(&self, p: *const u8, rows: usize, out: *mut Block) -> &'a [Block] {
         let mut n = 0;
-        let mut put = |first: usize, len: usize| {
-            for block in 0..len.div_ceil(rows) {
-                let b = Block {
-                    first: first as u32,
-                    len: len as u32,
-                    block: block as u32,
-                };
-                // SAFETY: `room` counts them all.
-                unsafe { out.add(n).write(b) };
-                n += 1;
-            }
-        };
-        // SAFETY: by contract.
-        let covered = unsafe { self.segments(p, &mut put) };
-        (n, covered)
+        for row in 0..self.rows {
+            let put = |first: usize, len: usize| {
+                for block in 0..len.div_ceil(rows) {
+                    let b = Block {
+                        row: row as u32,
+                        first: first as u32,
+                        len: len as u32,
+                        block: block as u32,
+                    };
+                    // SAFETY: `room` counts them all.
+                    unsafe { out.add(n).write(b) };
+                    n += 1;
+                }
+            };
+            // SAFETY: by contract.
+            unsafe { self.segments(p, row, put) };
+        }
+        // SAFETY: so many were written; who calls again is done with them.
+        unsafe { std::slice::from_raw_parts(out.cast_const(), n) }
     }
-}
 
-/// What both directions share, for packed sequences.
-fn packed(op: &Op<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shape> {
-    let s = shape(op, at, o, lse, nr)?;
-    if s.b != 1 || s.tq != s.tk {
-        return fail(
-            Code::Invalid,
-            format!(
-                "attention: packed sequences are [1, T, H, D] with as many keys as queries, not {} of {} queries and {} keys",
-                s.b, s.tq, s.tk
-            ),
-        );
+    /// Calls `f(row, position)` for every position of no segment.
+    ///
+    /// # Safety
+    /// The launch is of the op prepared.
+    unsafe fn outside(&self, l: &Launch<'_>, slots: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+        let cu = l.operands[self.operand].cast_const();
+        for row in 0..self.rows {
+            // SAFETY: by contract.
+            let (begin, end) = unsafe { self.segments(cu, row, |_, _| ()) };
+            each(l.team, slots, self.t - (end - begin), &|_, i| {
+                f(row, if i < begin { i } else { i + (end - begin) })
+            });
+        }
     }
-    Ok(s)
 }
 
 /// The shape of one segment.
 fn part(s: &Shape, len: usize) -> Shape {
     Shape {
+        b: 1,
         tq: len,
         tk: len,
         ..s.clone()
     }
 }
 
-/// Where the log-sum-exp of position `first` lies.
-fn lse_at(s: &Shape, p: *mut u8, first: usize) -> *mut u8 {
-    let p = p.cast::<f32>();
-    p.wrapping_offset(first as isize * s.lse[2]).cast()
+/// Where the log-sum-exp of a position lies, for head 0.
+fn lse_at(s: &Shape, p: *mut u8, row: usize, t: usize) -> *mut u8 {
+    let at = row as isize * s.lse[0] + t as isize * s.lse[2];
+    p.cast::<f32>().wrapping_offset(at).cast()
 }
 
-/// Calls `f` for every position outside of `covered`.
-fn outside(
-    l: &Launch<'_>,
-    slots: usize,
-    t: usize,
-    covered: (usize, usize),
-    f: &(dyn Fn(usize) + Sync),
-) {
-    let (begin, end) = covered;
-    each(l.team, slots, t - (end - begin), &|_, i| {
-        f(if i < begin { i } else { i + (end - begin) })
-    });
-}
-
-/// Zeros at position `t` of all heads.
+/// Zeros at a position of all heads.
 ///
 /// # Safety
 /// `p` is the operand of the view, the position is the caller's.
-unsafe fn clear(v: &View, p: *mut u8, t: usize, heads: usize, d: usize) {
+unsafe fn clear(v: &View, p: *mut u8, [row, t]: [usize; 2], heads: usize, d: usize) {
     for h in 0..heads {
         // SAFETY: by contract; the zero of every storage is zero bytes.
-        unsafe { v.at(p, 0, t, h).write_bytes(0, d * v.elem.bytes()) };
+        unsafe { v.at(p, row, t, h).write_bytes(0, d * v.elem.bytes()) };
     }
 }
 
@@ -196,19 +209,16 @@ impl Kernel for Forward {
         };
         let list = p.slot(self.slots, floats).cast::<Block>();
         // SAFETY: the operand and the workspace are those prepared; nothing writes the list while the slice lives.
-        let (blocks, covered) = unsafe {
-            let (n, covered) = self.cu.blocks(l.operands[self.cu.operand], BQ, list);
-            (std::slice::from_raw_parts(list.cast_const(), n), covered)
-        };
+        let blocks = unsafe { self.cu.blocks(l.operands[self.cu.operand], BQ, list) };
         each(l.team, self.slots, blocks.len() * s.h, &|slot, i| {
             // Late blocks of a segment see most keys: they go first.
             let b = blocks[blocks.len() - 1 - i / s.h];
-            let first = b.first as usize;
+            let (row, first) = (b.row as usize, b.first as usize);
             let p = &p;
-            let at = |v: &View, i: usize| v.at(p.operands[i], 0, first, 0);
+            let at = |v: &View, i: usize| v.at(p.operands[i], row, first, 0);
             let operands = [
                 at(&s.o, 0),
-                lse_at(s, p.operands[1], first),
+                lse_at(s, p.operands[1], row, first),
                 at(&s.q, 2),
                 at(&s.k, 3),
                 at(&s.v, 4),
@@ -228,17 +238,19 @@ impl Kernel for Forward {
                 )
             }
         });
-        outside(l, self.slots, s.tq, covered, &|t| {
+        let blank = |row: usize, t: usize| {
             let p = &p;
             // SAFETY: the caller's contract; no segment and no other item has the position.
             unsafe {
-                clear(&s.o, p.operands[0], t, s.h, s.d);
+                clear(&s.o, p.operands[0], [row, t], s.h, s.d);
+                let lse = lse_at(s, p.operands[1], row, t).cast::<f32>();
                 for h in 0..s.h {
-                    let at = h as isize * s.lse[1] + t as isize * s.lse[2];
-                    p.operands[1].cast::<f32>().offset(at).write(f32::NEG_INFINITY);
+                    lse.offset(h as isize * s.lse[1]).write(f32::NEG_INFINITY);
                 }
             }
-        });
+        };
+        // SAFETY: the caller's contract.
+        unsafe { self.cu.outside(l, self.slots, &blank) };
     }
 }
 
@@ -253,8 +265,8 @@ pub(super) fn prepare_fwd_on(
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 6..=6)?;
-    let s = packed(op, 2, 0, 1, isa.nr)?;
-    let cu = Cu::of(op, 5, s.tq)?;
+    let s = shape(op, 2, 0, 1, isa.nr)?;
+    let cu = Cu::of(op, 5, &s)?;
     output_strided(op, 0, FLOATS)?;
     output_strided(op, 1, F32)?;
     let floats = fwd::floats(&s) * threads + WORDS * cu.room(BQ);
@@ -287,9 +299,9 @@ impl Kernel for Backward {
         let list = p.slot(self.slots, floats).cast::<Block>();
         let cu = l.operands[self.cu.operand].cast_const();
         let go = |slot: usize, b: Block, item: bwd::Item| {
-            let first = b.first as usize;
+            let (row, first) = (b.row as usize, b.first as usize);
             let p = &p;
-            let at = |v: &View, i: usize| v.at(p.operands[i], 0, first, 0);
+            let at = |v: &View, i: usize| v.at(p.operands[i], row, first, 0);
             let operands = [
                 at(&t.dq, 0),
                 at(&t.dk, 1),
@@ -299,7 +311,7 @@ impl Kernel for Backward {
                 at(&s.q, 5),
                 at(&s.k, 6),
                 at(&s.v, 7),
-                lse_at(s, p.operands[8], first),
+                lse_at(s, p.operands[8], row, first),
             ];
             let segment = Bwd {
                 s: part(s, b.len as usize),
@@ -312,19 +324,17 @@ impl Kernel for Backward {
             // SAFETY: the caller's contract; the segment lies inside the operands, the slot is this thread's, the item's outputs are its own.
             unsafe { (self.isa.bwd)(&segment, &operands, item, p.slot(slot, floats)) }
         };
-        let listed = |rows: usize| {
-            // SAFETY: the operand and the workspace are those prepared; a list is done with before the next is written.
-            unsafe {
-                let (n, _) = self.cu.blocks(cu, rows, list);
-                std::slice::from_raw_parts(list.cast_const(), n)
-            }
-        };
-        let mut longest = 0;
-        // SAFETY: the operand is the one prepared.
-        let covered = unsafe { self.cu.segments(cu, |_, len| longest = longest.max(len)) };
+        // SAFETY: the operand and the workspace are those prepared; a list is done with before the next is written.
+        let listed = |rows: usize| unsafe { self.cu.blocks(cu, rows, list) };
+        let (mut longest, mut all) = (0, 0);
+        for row in 0..s.b {
+            let seen = |_, len: usize| (longest, all) = (longest.max(len), all + len);
+            // SAFETY: the operand is the one prepared.
+            unsafe { self.cu.segments(cu, row, seen) };
+        }
         // A key head of the longest segment would be the last to finish: then blocks of keys and of queries apart, at the price of computing
         // the scores twice. The bits are the same: see `Backward` of whole sequences.
-        if longest * self.slots <= (covered.1 - covered.0) * s.hkv {
+        if longest * self.slots <= all * s.hkv {
             let segments = listed(s.tq.max(1));
             each(l.team, self.slots, segments.len() * s.hkv, &|slot, i| {
                 let (b, g) = (segments[i / s.hkv], i % s.hkv);
@@ -370,15 +380,17 @@ impl Kernel for Backward {
                 go(slot, b, item);
             });
         }
-        outside(l, self.slots, s.tq, covered, &|at| {
+        let blank = |row: usize, at: usize| {
             let p = &p;
             // SAFETY: the caller's contract; no segment and no other item has the position.
             unsafe {
-                clear(&t.dq, p.operands[0], at, s.h, s.d);
-                clear(&t.dk, p.operands[1], at, s.hkv, s.d);
-                clear(&t.dv, p.operands[2], at, s.hkv, s.d);
+                clear(&t.dq, p.operands[0], [row, at], s.h, s.d);
+                clear(&t.dk, p.operands[1], [row, at], s.hkv, s.d);
+                clear(&t.dv, p.operands[2], [row, at], s.hkv, s.d);
             }
-        });
+        };
+        // SAFETY: the caller's contract.
+        unsafe { self.cu.outside(l, self.slots, &blank) };
     }
 }
 
@@ -393,12 +405,12 @@ pub(super) fn prepare_bwd_on(
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 10..=10)?;
-    let s = packed(op, 5, 4, 8, isa.nr)?;
-    let cu = Cu::of(op, 9, s.tq)?;
+    let s = shape(op, 5, 4, 8, isa.nr)?;
+    let cu = Cu::of(op, 9, &s)?;
     for i in 0..3 {
         output_strided(op, i, FLOATS)?;
     }
-    let (qs, ks) = ([1, s.tq, s.h, s.d], [1, s.tk, s.hkv, s.d]);
+    let (qs, ks) = ([s.b, s.tq, s.h, s.d], [s.b, s.tk, s.hkv, s.d]);
     let s = Bwd {
         dq: view(op, 0, "dq", qs)?,
         dk: view(op, 1, "dk", ks)?,
