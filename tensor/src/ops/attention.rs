@@ -1,8 +1,7 @@
 //! Attention with online softmax: O(T) memory, grouped key-value heads, causal and windowed masks. Where documents share the rows of a batch
-//! (`Batch::segments`), all rows are one packed sequence and nobody sees another document.
+//! (`Batch::segments`) nobody sees another document.
 
-use super::{OpNode, add};
-use crate::env::Env;
+use super::OpNode;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
@@ -35,26 +34,6 @@ impl AttentionSpec {
     }
 }
 
-/// Rows one behind the other, copied where they do not lie so.
-fn packed(env: &Env<'_>, t: &Tensor) -> Result<Tensor> {
-    if let Some(row) = t.one_row() {
-        return Ok(row);
-    }
-    let dense = env.run.empty(*t.shape(), t.dtype())?;
-    add::copy(env, &dense, t)?;
-    packed_output(&dense)
-}
-
-/// The same of what is written: it lies densely, or in columns of what does.
-fn packed_output(t: &Tensor) -> Result<Tensor> {
-    match t.one_row() {
-        Some(row) => Ok(row),
-        None => shape_error(format!(
-            "attention: the rows of {t:?} do not lie one behind the other, as documents that share them need"
-        )),
-    }
-}
-
 pub(crate) struct Node {
     pub q: Var,
     pub k: Var,
@@ -84,29 +63,23 @@ pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSp
     let (run, h, g) = (cx.env.run, spec.heads, spec.kv_heads);
     let o = run.empty([d[0], d[1], d[2]], qv.dtype())?;
     let params = spec.params();
-    let lse = match &cx.env.batch.segments {
-        Some(cu) => {
-            if d[1] != e[1] {
-                return shape_error(format!(
-                    "attention: q {qv:?} over k {kv:?} in a batch of packed documents, whose queries and keys are the same positions"
-                ));
-            }
-            let lse = run.empty([1, h, d[0] * d[1]], DType::F32)?;
-            let (oh, qh) = (packed_output(&o)?.heads(h), packed(cx.env, qv)?.heads(h));
-            let (kh, vh) = (packed(cx.env, kv)?.heads(g), packed(cx.env, vv)?.heads(g));
-            let ops = [&oh, &lse, &qh, &kh, &vh, cu].map(Some);
+    let lse = run.empty([d[0], h, d[1]], DType::F32)?;
+    let (oh, qh) = (o.heads(h), qv.heads(h));
+    let (kh, vh) = (kv.heads(g), vv.heads(g));
+    let ops = [&oh, &lse, &qh, &kh, &vh].map(Some);
+    match &cx.env.batch.segments {
+        Some(_) if d[1] != e[1] => {
+            return shape_error(format!(
+                "attention: q {qv:?} over k {kv:?} in a batch of packed documents, whose queries and keys are the same positions"
+            ));
+        }
+        cu @ Some(_) => {
+            let [o, lse, q, k, v] = ops;
+            let ops = [o, lse, q, k, v, cu.as_ref()];
             run.launch(op::ATTENTION_VARLEN_FWD, &ops, params.as_bytes(), &[])?;
-            lse
         }
-        None => {
-            let lse = run.empty([d[0], h, d[1]], DType::F32)?;
-            let (oh, qh) = (o.heads(h), qv.heads(h));
-            let (kh, vh) = (kv.heads(g), vv.heads(g));
-            let ops = [&oh, &lse, &qh, &kh, &vh].map(Some);
-            run.launch(op::ATTENTION_FWD, &ops, params.as_bytes(), &[])?;
-            lse
-        }
-    };
+        None => run.launch(op::ATTENTION_FWD, &ops, params.as_bytes(), &[])?,
+    }
     let node = cx.next_node();
     let out = cx.push_val(o, node, Origin::Own, false);
     for x in [q, k, v, out] {
@@ -148,43 +121,20 @@ impl Node {
         let [dq, dk, dv] = b.dests([self.q, self.k, self.v])?;
         let (h, g) = (self.spec.heads, self.spec.kv_heads);
         let (run, params) = (b.env.run, self.spec.params());
-        let launch = |id: u32, wide: [Tensor; 4], narrow: [Tensor; 4], cu: Option<&Tensor>| {
-            let (w, n) = (wide.map(|t| t.heads(h)), narrow.map(|t| t.heads(g)));
-            let ops = [
-                &w[0], &n[0], &n[1], &w[1], &w[2], &w[3], &n[2], &n[3], &self.lse,
-            ]
-            .map(Some);
-            match cu {
-                Some(_) => {
-                    let [dq, dk, dv, dy, o, q, k, v, lse] = ops;
-                    let ops = [dq, dk, dv, dy, o, q, k, v, lse, cu];
-                    run.launch(id, &ops, params.as_bytes(), &[])
-                }
-                None => run.launch(id, &ops, params.as_bytes(), &[]),
-            }
-        };
+        let wide = [&dq, &dy, &o, &q].map(|t| t.heads(h));
+        let narrow = [&dk, &dv, &k, &v].map(|t| t.heads(g));
+        let ops = [
+            &wide[0], &narrow[0], &narrow[1], &wide[1], &wide[2], &wide[3], &narrow[2], &narrow[3],
+            &self.lse,
+        ]
+        .map(Some);
         match &b.env.batch.segments {
-            Some(cu) => {
-                let wide = [
-                    packed_output(&dq)?,
-                    packed(b.env, &dy)?,
-                    packed(b.env, &o)?,
-                    packed(b.env, &q)?,
-                ];
-                let narrow = [
-                    packed_output(&dk)?,
-                    packed_output(&dv)?,
-                    packed(b.env, &k)?,
-                    packed(b.env, &v)?,
-                ];
-                launch(op::ATTENTION_VARLEN_BWD, wide, narrow, Some(cu))?;
+            cu @ Some(_) => {
+                let [dq, dk, dv, dy, o, q, k, v, lse] = ops;
+                let ops = [dq, dk, dv, dy, o, q, k, v, lse, cu.as_ref()];
+                run.launch(op::ATTENTION_VARLEN_BWD, &ops, params.as_bytes(), &[])?;
             }
-            None => {
-                // Views of the same memory: clones share it.
-                let wide = [&dq, &dy, &o, &q].map(Tensor::clone);
-                let narrow = [&dk, &dv, &k, &v].map(Tensor::clone);
-                launch(op::ATTENTION_BWD, wide, narrow, None)?;
-            }
+            None => run.launch(op::ATTENTION_BWD, &ops, params.as_bytes(), &[])?,
         }
         b.give(self.q, dq)?;
         b.give(self.k, dk)?;
