@@ -41,6 +41,8 @@ const OPS: &[Defect] = &[
     ("one_key_head_for_all", "op.attention_fwd.bf16"),
     ("scale_ignored", "op.attention_fwd.f16"),
     ("window_off_by_one", "op.attention_bwd.f32"),
+    ("segments_ignored", "op.attention_varlen_fwd.f32"),
+    ("lengths_of_the_first_row", "op.attention_varlen_bwd.f32"),
     ("interleaved_ignored", "op.rope.interleaved.f32"),
     ("inverse_ignored", "op.rope.halves.f32"),
     ("class_overstated", "op.select.f32"),

@@ -271,6 +271,16 @@ fn asked(bug: &str, o: &Op<'_>) -> Result<Option<(Vec<Layout>, Vec<u8>)>> {
             (l[3].stride[2], l[4].stride[2]) = (0, 0);
             with!(AttentionParams)
         }
+        // From the first to the last length: one segment.
+        ("segments_ignored", op::ATTENTION_VARLEN_FWD) if l[5].shape[1] > 2 => {
+            l[5].stride[1] *= l[5].shape[1] - 1;
+            l[5].shape[1] = 2;
+            with!(AttentionParams)
+        }
+        ("lengths_of_the_first_row", op::ATTENTION_VARLEN_BWD) => {
+            l[9].stride[0] = 0;
+            with!(AttentionParams)
+        }
         ("skip_ignored", op::ADAMW) => {
             l[1] = Layout::ABSENT;
             with!(AdamwParams)
