@@ -275,6 +275,15 @@ pub struct TokenData {
     pub tokens: String,
     /// Name of its tensor [steps, batch, tokens].
     pub key: String,
+    /// A document in a row sees nothing of the others in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_attention_mask: Option<bool>,
+    /// Positions count from the begin of each document in a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_position_ids: Option<bool>,
+    /// The last token of a document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eod_id: Option<u64>,
 }
 
 /// Text, tokenised once and cached.

@@ -107,6 +107,19 @@ const TOKENIZER: Forms = Forms {
     },
 };
 
+const RESET_MASK: Field = flag(
+    "reset_attention_mask",
+    "",
+    "a document in a row sees nothing of the others in it; absent = a row is one sequence",
+)
+.megatron();
+const RESET_POSITIONS: Field = flag(
+    "reset_position_ids",
+    "",
+    "positions count from the begin of each document in a row; absent = from the begin of the row",
+)
+.megatron();
+
 const TEXT_DATA: Table = Table {
     doc: "text, tokenised once and cached",
     overlay: None,
@@ -139,8 +152,8 @@ const TEXT_DATA: Table = Table {
         ),
         flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
         text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
-        flag("reset_attention_mask", "", "a document in a row sees nothing of the others in it; absent = a row is one sequence").megatron(),
-        flag("reset_position_ids", "", "positions count from the begin of each document in a row; absent = from the begin of the row").megatron(),
+        RESET_MASK,
+        RESET_POSITIONS,
         texts("exclude", "", "globs of files to leave out"),
         int("seed", 0, "", "seed of the shuffle; absent = run.seed").auto(),
         text(
@@ -159,6 +172,14 @@ const TOKEN_DATA: Table = Table {
             "key",
             "\"tokens\"",
             "name of its tensor [steps, batch, tokens]",
+        ),
+        RESET_MASK,
+        RESET_POSITIONS,
+        int(
+            "eod_id",
+            0,
+            "",
+            "the token that ends a document, for reset_attention_mask and reset_position_ids",
         ),
     ],
 };
