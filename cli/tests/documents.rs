@@ -23,7 +23,7 @@ fn scratch() -> Scratch {
 
 fn train(s: &Scratch, out: &str, more: &[&[&str]]) -> Vec<f64> {
     let base: &[&str] = &["train", "config.json", "--out", out];
-    s.ok(&[&[base], more].concat().concat());
+    s.ok(&[&[base][..], more].concat().concat());
     losses(&s.path(out))
 }
 
@@ -32,7 +32,7 @@ fn the_keys_choose_ops_and_every_route_trains_alike() {
     let s = scratch();
     let explain = |more: &[&[&str]]| -> Value {
         let base: &[&str] = &["explain", "config.json", "--json"];
-        let text = s.ok(&[&[base], more].concat().concat());
+        let text = s.ok(&[&[base][..], more].concat().concat());
         serde_json::from_str(&text).expect("JSON")
     };
     // Two layers, eight micro-batches: `(calls, route)`.
