@@ -157,7 +157,7 @@ impl Cu {
         let cu = l.operands[self.operand].cast_const();
         for row in 0..self.rows {
             // SAFETY: by contract.
-            let (begin, end) = unsafe { self.segments(cu, row, |_, _| ()) };
+            let (begin, end) = unsafe { self.segments(cu, row, |_: usize, _: usize| ()) };
             each(l.team, slots, self.t - (end - begin), &|_, i| {
                 f(row, if i < begin { i } else { i + (end - begin) })
             });
@@ -326,9 +326,12 @@ impl Kernel for Backward {
         };
         // SAFETY: the operand and the workspace are those prepared; a list is done with before the next is written.
         let listed = |rows: usize| unsafe { self.cu.blocks(cu, rows, list) };
-        let (mut longest, mut all) = (0, 0);
+        let (mut longest, mut all) = (0usize, 0usize);
         for row in 0..s.b {
-            let seen = |_, len: usize| (longest, all) = (longest.max(len), all + len);
+            let seen = |_: usize, len: usize| {
+                longest = longest.max(len);
+                all += len;
+            };
             // SAFETY: the operand is the one prepared.
             unsafe { self.cu.segments(cu, row, seen) };
         }
