@@ -54,7 +54,10 @@ fn the_keys_choose_ops_and_every_route_trains_alike() {
     let plain = train(&s, "plain", &[]);
     let masked = train(&s, "masked", &[&MASK]);
     let both = train(&s, "both", &[&MASK, &PLACES]);
-    assert!(plain != masked && masked != both, "{plain:?} {masked:?} {both:?}");
+    assert!(
+        plain != masked && masked != both,
+        "{plain:?} {masked:?} {both:?}"
+    );
     let again = train(&s, "again", &[&MASK, &PLACES]);
     assert_eq!(both, again);
     same(&s.path("both"), &s.path("again"));

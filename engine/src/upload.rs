@@ -58,7 +58,11 @@ fn upload_through(
     let parts = [
         n,
         n,
-        if attention.is_some() { n + b as usize } else { 0 },
+        if attention.is_some() {
+            n + b as usize
+        } else {
+            0
+        },
         if positions.is_some() { n } else { 0 },
     ];
     let all: usize = parts.iter().sum();

@@ -71,7 +71,10 @@ fn documents_train_as_if_alone() {
             let (l, g) = run(&model, &job(None, 1, one.len() as u64), one);
             want += share * l;
             if sums.is_empty() {
-                sums = g.iter().map(|(_, g)| vec![0.0; g.len()]).collect::<Vec<_>>();
+                sums = g
+                    .iter()
+                    .map(|(_, g)| vec![0.0; g.len()])
+                    .collect::<Vec<_>>();
             }
             for (sum, (_, g)) in sums.iter_mut().zip(&g) {
                 for (sum, g) in sum.iter_mut().zip(g) {
@@ -79,7 +82,10 @@ fn documents_train_as_if_alone() {
                 }
             }
         }
-        assert!((loss - want).abs() < 1e-5 * want, "loss {loss}, alone {want}");
+        assert!(
+            (loss - want).abs() < 1e-5 * want,
+            "loss {loss}, alone {want}"
+        );
         for ((name, got), want) in grads.iter().zip(&sums) {
             let top = want.iter().fold(1e-3, |m: f64, x| m.max(x.abs()));
             for (i, (g, w)) in got.iter().zip(want).enumerate() {
@@ -142,5 +148,8 @@ fn steps_see_documents_too() {
     }
     let first = t.evaluate(&batch).unwrap();
     assert!((seen[0] - loss).abs() < 1e-5 * loss, "{seen:?}, {loss}");
-    assert!(seen[2] < seen[0] && first < seen[2], "{seen:?}, then {first}");
+    assert!(
+        seen[2] < seen[0] && first < seen[2],
+        "{seen:?}, then {first}"
+    );
 }

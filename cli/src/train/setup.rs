@@ -556,10 +556,7 @@ impl Job {
             islands: self.islands.clone(),
             batch: rows,
             weight: rows as f64 / self.resolved.batch.micro as f64,
-            documents: documents::of(
-                &self.resolved.data,
-                self.corpus.tokenizer().map(|t| &**t),
-            ),
+            documents: documents::of(&self.resolved.data, self.corpus.tokenizer().map(|t| &**t)),
             pipeline: first.map(|first| PipelineSpec { stage, ..first }),
             ..rank_spec(&self.resolved, index, self.data_ranks(), self.seq_len)
         }

@@ -69,7 +69,15 @@ fn turn(
     if x.shape().dims()[1] != n {
         return shape_error(format!("rope: {n} positions for {x:?}"));
     }
-    rotate(env.run, &y, &x, heads, &gathered(cos)?, &gathered(sin)?, flags)
+    rotate(
+        env.run,
+        &y,
+        &x,
+        heads,
+        &gathered(cos)?,
+        &gathered(sin)?,
+        flags,
+    )
 }
 
 fn style(interleaved: bool) -> u32 {
@@ -106,14 +114,7 @@ pub(crate) fn forward(
     } else {
         (cx.env.run.empty(*xv.shape(), xv.dtype())?, Origin::Own)
     };
-    turn(
-        cx.env,
-        &y,
-        &xv,
-        heads,
-        [&cos, &sin],
-        style(interleaved),
-    )?;
+    turn(cx.env, &y, &xv, heads, [&cos, &sin], style(interleaved))?;
     let node = cx.next_node();
     let out = cx.push_val(y, node, origin, false);
     cx.typed(out, |c| c.same("rope", &[c.vals[x.0 as usize]], true));

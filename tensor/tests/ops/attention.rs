@@ -187,7 +187,11 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
                     (1, lse, unit_of(t) + 1e-5),
                 ];
                 bench.check(
-                    if packed { "attention_varlen_fwd" } else { "attention_fwd" },
+                    if packed {
+                        "attention_varlen_fwd"
+                    } else {
+                        "attention_fwd"
+                    },
                     fwd,
                     p.as_bytes(),
                     &[],
@@ -234,7 +238,11 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
             let eps = 3.0 * unit_of(t) + 2e-5;
             let want = [(0, dq, eps), (1, dk, eps), (2, dv, eps)];
             bench.check(
-                if packed { "attention_varlen_bwd" } else { "attention_bwd" },
+                if packed {
+                    "attention_varlen_bwd"
+                } else {
+                    "attention_bwd"
+                },
                 bwd,
                 p.as_bytes(),
                 &[],

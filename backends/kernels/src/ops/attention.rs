@@ -35,7 +35,11 @@ pub(super) fn strides(v: &View) -> [i64; 3] {
 }
 
 /// What both directions share: the arguments, shapes of q and k, and whether there is anything to do. `at` is where q stands.
-pub(super) fn common(o: &Op<'_>, at: usize, lse: usize) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
+pub(super) fn common(
+    o: &Op<'_>,
+    at: usize,
+    lse: usize,
+) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
     let p = o.params::<op::AttentionParams>()?;
     flags(o, p.flags, op::FLAG_CAUSAL)?;
     if p.window < 0 {

@@ -140,7 +140,16 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
     let keys = kernel(o, f, "varlen_keys", &types, &a, k[0] * k[2], room, &places)?;
     let types = [tdq, tq, tk, tv, tg, &nc];
     let room = tiles + ROWS * 17;
-    let queries = kernel(o, f, "varlen_queries", &types, &a, q[0] * q[2], room, &places)?;
+    let queries = kernel(
+        o,
+        f,
+        "varlen_queries",
+        &types,
+        &a,
+        q[0] * q[2],
+        room,
+        &places,
+    )?;
     let bytes = q[0] * q[1] * q[2] * 4;
     done(o, bytes, vec![delta, keys, queries], Dynamic::None)
 }

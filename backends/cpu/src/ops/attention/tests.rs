@@ -563,7 +563,8 @@ impl Case {
         let params = self.params();
         let q_nan = self.store(t, h, &vec![f64::NAN; self.q_len()]);
         let k_nan = self.store(t, g, &vec![f64::NAN; self.k_len()]);
-        let [q, k, v, dout] = [(0, h), (1, g), (2, g), (3, h)].map(|(i, n)| self.store(t, n, &x[i]));
+        let [q, k, v, dout] =
+            [(0, h), (1, g), (2, g), (3, h)].map(|(i, n)| self.store(t, n, &x[i]));
         let layouts = [ql, lse, ql, kl, kl, lengths];
         let op = Op::new(op::ATTENTION_VARLEN_FWD, &layouts, params.as_bytes(), 0);
         let (kernel, plan) = varlen::prepare_fwd_on(&op, team.threads(), isa).unwrap();
@@ -662,7 +663,9 @@ fn a_segment_has_the_bits_of_attention_on_it_alone() {
     let cu = [0, 7, 120, 150, 10, 10, 140, 140];
     let got = Case { b: 2, ..c }.run_packed(detected(), &team, &cu, &x);
     let half = |row: usize| {
-        let x = x.each_ref().map(|x| x[row * x.len() / 2..][..x.len() / 2].to_vec());
+        let x = x
+            .each_ref()
+            .map(|x| x[row * x.len() / 2..][..x.len() / 2].to_vec());
         c.run_packed(detected(), &team, &cu[4 * row..][..4], &x)
     };
     for (got, (a, b)) in got.iter().zip(half(0).iter().zip(&half(1))) {
