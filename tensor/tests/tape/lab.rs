@@ -114,6 +114,7 @@ impl Lab {
         let batch = Batch {
             tokens: ids(case.tokens)?,
             targets: ids(case.targets)?,
+            ..Default::default()
         };
         let env = Env {
             run: &run,
