@@ -192,6 +192,23 @@ fn data() {
         &["more ranks (4) than sequences (3)"],
     );
     given("g.safetensors", &["--steps", "5"], &["run.steps", "2"]);
+    let end = |id: &'static str| ["--set", "data.reset_attention_mask=true", "--set", id];
+    let (beyond, huge) = (end("data.eod_id=20"), end("data.eod_id=5000000000"));
+    given(
+        "g.safetensors",
+        &beyond,
+        &["data.eod_id", "20", "ends with 19"],
+    );
+    given(
+        "g.safetensors",
+        &huge,
+        &["data.eod_id", "5000000000", "fix:"],
+    );
+    given(
+        "g.safetensors",
+        &beyond[..2],
+        &["data.reset_attention_mask", "data.eod_id"],
+    );
     let other = ["--set", "data.key=other"];
     given("g.safetensors", &other, &["data.key", "other", "t"]);
     std::fs::copy(s.path("g.safetensors"), s.path("c.safetensors")).unwrap();

@@ -79,7 +79,14 @@ fn keys_that_nothing_would_obey_are_refused() {
     let no_end = [MASK[0], MASK[1], "--set", "data.append_eod=false"];
     refused(&no_end, &["data.reset_attention_mask", "data.append_eod"]);
     let no_end = [PLACES[0], PLACES[1], "--set", "data.append_eod=false"];
-    refused(&no_end, &["data.reset_position_ids", "fix:"]);
+    refused(
+        &no_end,
+        &[
+            "data.reset_position_ids",
+            "fix:",
+            "data.reset_attention_mask",
+        ],
+    );
     let misspelt = ["--set", "data.reset_attention_masks=true"];
     refused(&misspelt, &["reset_attention_mask"]);
 }

@@ -30,6 +30,7 @@ mod balance;
 mod batch;
 mod canonical;
 mod check;
+mod documents;
 mod error;
 mod faults;
 pub mod json;

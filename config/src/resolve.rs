@@ -132,7 +132,7 @@ impl Resolver<'_> {
         self.errors.push(problem);
     }
 
-    fn warn(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
+    pub(crate) fn warn(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = self.problem(path, what.into(), fix.into());
         self.warnings.push(problem);
     }
@@ -647,6 +647,9 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         }
     }
 
+    if let Some(data) = &s.data {
+        r.documents(data);
+    }
     let everyone = ranks.max(1);
     let ranks = r.data_parallel(&mut s, everyone);
     let node = s.zero_optimization.zero_hpz_partition_size;

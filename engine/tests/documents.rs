@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{alone, gpt2, llama, spec, world};
-use crossweave_engine::{Documents, MicroBatch, RankSpec};
+use common::{alone, distance, gpt2, llama, spec, train, world};
+use crossweave_engine::{Documents, MicroBatch, RankSpec, Recompute, ZeroSpec, ZeroStage};
 use crossweave_nn::ModelSpec;
 
 const END: i32 = 9;
@@ -152,4 +152,44 @@ fn steps_see_documents_too() {
         seen[2] < seen[0] && first < seen[2],
         "{seen:?}, then {first}"
     );
+}
+
+/// Ranks that hold parts, recompute, accumulation and graphs change nothing of it.
+#[test]
+fn every_way_of_training_sees_documents() {
+    let w = world();
+    for model in [gpt2(2, 0.0), llama(2)] {
+        let of = |ranks, micro_batches, stage, recompute| RankSpec {
+            documents: Some(both()),
+            recompute,
+            zero: ZeroSpec {
+                stage: ZeroStage::from_number(stage).unwrap(),
+                ..Default::default()
+            },
+            ..spec(ranks, micro_batches)
+        };
+        let one = train(&w, &model, &of(1, 1, 0, Recompute::None), 6);
+        let without = train(&w, &model, &spec(1, 1), 6);
+        assert!(distance(&one, &without) > 1e-3, "documents change nothing");
+        for (ranks, micro, stage, recompute) in [
+            (1, 3, 0, Recompute::Full),
+            (2, 1, 3, Recompute::Selective),
+            (2, 2, 3, Recompute::Full),
+            (3, 2, 1, Recompute::None),
+        ] {
+            let s = of(ranks, micro, stage, recompute);
+            let got = train(&w, &model, &s, 6);
+            let off = distance(&one, &got);
+            assert!(
+                off < 1e-4,
+                "{ranks} ranks, {micro} micro-batches, stage {stage}: {off}"
+            );
+            let graphs = RankSpec { graphs: true, ..s };
+            let again = train(&w, &model, &graphs, 6);
+            assert!(
+                again.bits() == got.bits(),
+                "replayed: {ranks} ranks, stage {stage}"
+            );
+        }
+    }
 }

@@ -40,6 +40,34 @@ pub struct Batch {
     pub positions: Option<Tensor>,
 }
 
+impl Batch {
+    /// [`Batch::segments`] of `b` rows.
+    pub(crate) fn segments_of(&self, b: u64) -> Result<Option<&Tensor>> {
+        match &self.segments {
+            Some(cu)
+                if cu.dtype() != DType::I32
+                    || !matches!(*cu.shape().dims(), [n, ends] if n == b && ends > 0) =>
+            {
+                shape_error(format!(
+                    "attention: the batch's segments are {cu:?}; give cumulative lengths i32 [{b}, documents + 1]"
+                ))
+            }
+            cu => Ok(cu.as_ref()),
+        }
+    }
+    /// [`Batch::positions`] of `b` rows of `t` tokens.
+    pub(crate) fn positions_of(&self, op: &str, [b, t]: [u64; 2]) -> Result<Option<&Tensor>> {
+        match &self.positions {
+            Some(at) if at.dtype() != DType::I32 || *at.shape().dims() != [b, t] => {
+                shape_error(format!(
+                    "{op}: the batch's positions are {at:?}; give i32 [{b}, {t}], one for each token"
+                ))
+            }
+            at => Ok(at.as_ref()),
+        }
+    }
+}
+
 /// Communication inside a block, by mesh axis. A group of one is a real group.
 pub trait Groups {
     /// Ranks along `axis`.

@@ -233,6 +233,72 @@ fn attention_over_slices_of_one_product_with_rope() {
 }
 
 #[test]
+fn documents_that_share_rows() {
+    let lab = Lab::new();
+    let spec = AttentionSpec {
+        heads: 4,
+        kv_heads: 2,
+        causal: true,
+        window: 0,
+        scale: 0.0,
+    };
+    let block = |cx: &mut Cx<'_>, x: &[Var]| attend(cx, x[0], 4, 2, 4, spec, false);
+    let c = Case {
+        params: &[&[16, 6], &[8, 6], &[8, 6]],
+        inputs: &[&[2, 5, 6]],
+        segments: Some((&[2, 4], &[0, 2, 5, 5, 0, 1, 4, 5])),
+        positions: Some((&[2, 5], &[0, 1, 0, 1, 2, 0, 0, 1, 2, 0])),
+        ..Case::default()
+    };
+    lab.check("packed attention with rope", &c, &block);
+    let tokens = Case {
+        params: &[&[5, 4], &[7, 4]],
+        inputs: &[],
+        tokens: Some((&[2, 5], &[1, 4, 1, 0, 2, 3, 3, 1, 0, 4])),
+        ..c
+    };
+    lab.check("embedding by positions", &tokens, &|cx, _| {
+        cx.embedding(p(0), Some(p(1)))
+    });
+    let zeros = |shapes: &[&[u64]]| -> Vec<Vec<f32>> {
+        let each = shapes.iter().map(|s| s.iter().product::<u64>());
+        each.map(|n| vec![0.0; n as usize]).collect()
+    };
+    let wrong = |c: &Case<'_>, parts: &[&str]| {
+        let said = lab.run(
+            c,
+            &zeros(c.params),
+            &zeros(c.inputs),
+            None,
+            &|cx, x| match x.is_empty() {
+                true => cx.embedding(p(0), Some(p(1))),
+                false => block(cx, x),
+            },
+        );
+        let said = said.expect_err("an error").to_string();
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    };
+    let lengths = Case {
+        segments: Some((&[1, 3], &[0, 2, 5])),
+        ..c
+    };
+    wrong(&lengths, &["attention", "i32[1, 3]", "[2, documents + 1]"]);
+    let places: Option<(&[u64], &[i32])> = Some((&[2, 4], &[0; 8]));
+    let (c, tokens) = (
+        Case {
+            positions: places,
+            ..c
+        },
+        Case {
+            positions: places,
+            ..tokens
+        },
+    );
+    wrong(&c, &["rope", "i32[2, 4]", "[2, 5]"]);
+    wrong(&tokens, &["embedding", "i32[2, 4]", "[2, 5]"]);
+}
+
+#[test]
 fn rope_leaves_alone_what_others_read() {
     let lab = Lab::new();
     let c = Case {

@@ -6,7 +6,7 @@ mod job;
 #[path = "common/adapter.rs"]
 mod adapter;
 
-use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
+use crossweave_engine::{Documents, MicroBatch, RankSpec, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, Result};
 use crossweave_nn::ModelSpec;
 use std::time::Duration;
@@ -31,9 +31,16 @@ const STEPS: u64 = 50;
 const BATCH: u64 = 3;
 
 /// Losses of every step; `first` is called behind the first one, when its work has ended.
-fn losses(null: &Plugin, device: &Device, model: &ModelSpec, mut first: impl FnMut()) -> Vec<f64> {
+fn losses(
+    null: &Plugin,
+    device: &Device,
+    model: &ModelSpec,
+    documents: Option<Documents>,
+    mut first: impl FnMut(),
+) -> Vec<f64> {
     let spec = RankSpec {
         batch: BATCH,
+        documents,
         ..job::spec(1, 1)
     };
     let units = job::units(model);
@@ -69,11 +76,21 @@ fn gpt2_and_llama_follow_the_cpu_and_compile_nothing_after_the_first_step() {
         return;
     };
     let job::World { cpu, null } = job::world();
-    for (name, model) in [("gpt2", job::gpt2(2, 0.1)), ("llama", job::llama(2))] {
+    // Attention within documents is not this back end's: it comes by the decomposition.
+    let documents = Documents {
+        end: 9,
+        attention: true,
+        positions: true,
+    };
+    for (name, model, documents) in [
+        ("gpt2", job::gpt2(2, 0.1), None),
+        ("llama", job::llama(2), None),
+        ("llama of documents", job::llama(1), Some(documents)),
+    ] {
         let device = wgpu.open(0).expect("the adapter opens");
-        let want = losses(&null, &cpu.open(0).unwrap(), &model, || {});
+        let want = losses(&null, &cpu.open(0).unwrap(), &model, documents, || {});
         let mut made = 0;
-        let got = losses(&null, &device, &model, || {
+        let got = losses(&null, &device, &model, documents, || {
             made = counter(&device, "wgpu.pipelines");
         });
         assert_eq!(got.len() as u64, STEPS, "{name}");

@@ -29,37 +29,62 @@ pub fn of(data: &Data, tokenizer: Option<&Tokenizer>) -> Option<Documents> {
     })
 }
 
-/// Refuses the keys where nothing shows the end of a document: they would change nothing, silently.
+/// Refuses the keys where nothing shows the end of a document: they would change nothing, silently. `vocab` is the model's.
 ///
 /// # Errors
-/// No end-of-document token is known, or none is written.
-pub fn check(data: &Data, tokenizer: Option<&Tokenizer>) -> Result<()> {
-    let Some(asked) = of(data, tokenizer) else {
+/// No end-of-document token is known, none is written, or no row can hold it.
+pub fn check(data: &Data, tokenizer: Option<&Tokenizer>, vocab: u64) -> Result<()> {
+    if of(data, tokenizer).is_none() {
         return Ok(());
+    }
+    let refuse = |key: &str, why: String, fix: &str| {
+        let what = format!("{key}: {why}");
+        Err(CliError::refused(what, fix))
     };
-    let indexed = |source: &TextSource| matches!(source, TextSource::Indexed(_));
-    let (why, fix) = match (data, tokenizer) {
-        (Data::Tokens(_), _) if asked.end < 0 => (
-            "nothing says which token ends a document",
-            "give its number as data.eod_id, or remove the key",
-        ),
-        (Data::Text(_), None) => (
-            "no tokenizer says which token ends a document",
+    let key = "data.reset_attention_mask";
+    let d = match data {
+        Data::Tokens(d) => {
+            return match d.eod_id.filter(|id| *id >= vocab) {
+                Some(id) => refuse(
+                    "data.eod_id",
+                    format!(
+                        "no token is {id}: the model's vocabulary ends with {}",
+                        vocab.saturating_sub(1)
+                    ),
+                    "give the number of the token that ends a document in these batches",
+                ),
+                None => Ok(()),
+            };
+        }
+        Data::Text(d) => d,
+    };
+    let indexed = matches!(d.train, TextSource::Indexed(_));
+    let Some(t) = tokenizer else {
+        return refuse(
+            key,
+            "no tokenizer says which token ends a document".into(),
             "name the one that made the dataset by data.tokenizer",
-        ),
-        (Data::Text(_), Some(t)) if t.eod().is_none() => (
-            "the tokenizer has no token that ends a document",
+        );
+    };
+    match t.eod() {
+        None => refuse(
+            key,
+            "the tokenizer has no token that ends a document".into(),
             "name it by data.eod_token, let data.append_eod add one to bytes, or remove the key",
         ),
-        (Data::Text(d), Some(t)) if !indexed(&d.train) && !t.appends_eod() => (
-            "documents are not ended with a token",
+        Some(id) if u64::from(id) >= vocab => refuse(
+            key,
+            format!(
+                "documents end with token {id}, and the model's vocabulary ends with {}",
+                vocab.saturating_sub(1)
+            ),
+            "name a token of the vocabulary by data.eod_token, or enlarge model.vocab_size",
+        ),
+        Some(_) if !indexed && !t.appends_eod() => refuse(
+            key,
+            "documents are not ended with a token".into(),
             "set data.append_eod to true, or remove the key",
         ),
-        _ => return Ok(()),
-    };
-    let key = match asked.attention {
-        true => "data.reset_attention_mask",
-        false => "data.reset_position_ids",
-    };
-    Err(CliError::refused(format!("{key}: {why}"), fix))
+        Some(_) => Ok(()),
+    }
 }

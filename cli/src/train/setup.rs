@@ -185,7 +185,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         Some(s) => s,
         None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
     };
-    documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t))?;
+    let vocab = source.spec.model().vocab();
+    documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
     let steps = resolved.settings.run.steps.ok_or_else(|| {
         CliError::refused(
             "run.steps: not given",

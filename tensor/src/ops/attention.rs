@@ -67,7 +67,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSp
     let (oh, qh) = (o.heads(h), qv.heads(h));
     let (kh, vh) = (kv.heads(g), vv.heads(g));
     let ops = [&oh, &lse, &qh, &kh, &vh].map(Some);
-    match &cx.env.batch.segments {
+    match cx.env.batch.segments_of(d[0])? {
         Some(_) if d[1] != e[1] => {
             return shape_error(format!(
                 "attention: q {qv:?} over k {kv:?} in a batch of packed documents, whose queries and keys are the same positions"
@@ -75,7 +75,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSp
         }
         cu @ Some(_) => {
             let [o, lse, q, k, v] = ops;
-            let ops = [o, lse, q, k, v, cu.as_ref()];
+            let ops = [o, lse, q, k, v, cu];
             run.launch(op::ATTENTION_VARLEN_FWD, &ops, params.as_bytes(), &[])?;
         }
         None => run.launch(op::ATTENTION_FWD, &ops, params.as_bytes(), &[])?,

@@ -41,7 +41,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, table: Param, pos: Option<Param>) -> Resu
         let ops = [Some(y), Some(table), Some(ids), rows];
         run.launch(op::EMBEDDING_FWD, &ops, p.as_bytes(), &[])
     };
-    match (&rows, &cx.env.batch.positions) {
+    match (&rows, cx.env.batch.positions_of("embedding", [b, t])?) {
         (Some(rows), Some(at)) => {
             let places = run.empty(shape, rows.dtype())?;
             look_up(&y, tv, ids, None)?;

@@ -49,7 +49,9 @@ fn turn(
     [cos, sin]: [&Tensor; 2],
     flags: u32,
 ) -> Result<()> {
-    let Some(positions) = &env.batch.positions else {
+    let d = x.shape().dims();
+    let rows = [d[0], d[1]];
+    let Some(positions) = env.batch.positions_of("rope", rows)? else {
         return rotate(env.run, y, x, heads, cos, sin, flags);
     };
     let n = positions.numel();
@@ -66,9 +68,6 @@ fn turn(
             "rope: the rows of {x:?} do not lie one behind the other, as positions within documents need"
         ));
     };
-    if x.shape().dims()[1] != n {
-        return shape_error(format!("rope: {n} positions for {x:?}"));
-    }
     rotate(
         env.run,
         &y,

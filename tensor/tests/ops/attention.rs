@@ -66,6 +66,46 @@ impl Att {
     }
 }
 
+/// Segments of any lengths, heads of any size, every mask.
+fn drawn(r: &mut Rng) -> Att {
+    let mut draw = |from: u64, to: u64| (from + r.below(to - from + 1)) as usize;
+    let (b, t, groups) = (draw(1, 2), draw(1, 90), draw(1, 3));
+    let mut cu = vec![];
+    for _ in 0..b {
+        // One in three begins behind the begin, one in three ends before the end.
+        let first = if draw(0, 2) == 0 {
+            draw(0, t as u64)
+        } else {
+            0
+        };
+        let last = if draw(0, 2) == 0 {
+            draw(first as u64, t as u64)
+        } else {
+            t
+        };
+        let mut row: Vec<usize> = (0..5).map(|_| draw(first as u64, last as u64)).collect();
+        row.extend([first, last]);
+        row.sort_unstable();
+        cu.extend(row);
+    }
+    let g = draw(1, 2);
+    Att {
+        b,
+        tq: t,
+        tk: t,
+        h: g * groups,
+        g,
+        d: [16, 24, 40, 64, 80, 128][draw(0, 5)],
+        causal: draw(0, 1) == 0,
+        window: if draw(0, 2) == 0 {
+            draw(1, t as u64)
+        } else {
+            0
+        },
+        cu: cu.leak(),
+    }
+}
+
 fn attention(bench: &Bench, backward: bool, packed: bool) {
     let mut r = Rng(5);
     let base = |b, tq, tk, h, g, d| Att {
@@ -83,7 +123,7 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
         cu,
         ..base(1, t, t, h, g, d)
     };
-    let segments = [
+    let mut segments = vec![
         of(&[0, 5], 5, 2, 1, 8),
         // Empty segments, and positions of none on both sides.
         of(&[1, 4, 4, 11, 11], 13, 4, 2, 5),
@@ -103,6 +143,7 @@ fn attention(bench: &Bench, backward: bool, packed: bool) {
         of(&[0], 3, 1, 1, 4),
         of(&[0, 0], 0, 1, 1, 4),
     ];
+    segments.extend((0..12).map(|_| drawn(&mut r)));
     let whole = [
         base(0, 3, 3, 2, 1, 4),
         base(1, 1, 1, 1, 1, 1),

@@ -32,6 +32,8 @@ pub struct Case<'a> {
     pub inputs: &'a [&'a [u64]],
     pub tokens: Option<(&'a [u64], &'a [i64])>,
     pub targets: Option<(&'a [u64], &'a [i64])>,
+    pub segments: Option<(&'a [u64], &'a [i32])>,
+    pub positions: Option<(&'a [u64], &'a [i32])>,
     pub groups: &'a dyn Groups,
     pub key: RngKey,
     pub keep: Keep,
@@ -44,6 +46,8 @@ impl Default for Case<'_> {
             inputs: &[],
             tokens: None,
             targets: None,
+            segments: None,
+            positions: None,
             groups: &NoGroups,
             key: RngKey::default(),
             keep: Keep::All,
@@ -111,10 +115,20 @@ impl Lab {
         let written: Vec<Rc<Cell<bool>>> = views.iter().map(|_| Rc::default()).collect();
         let grads = GradSink::new(&views, &written);
         let ids = |t: Option<(&[u64], &[i64])>| t.map(|(s, v)| run.from_i64(s, v)).transpose();
+        let words = |t: Option<(&[u64], &[i32])>| -> Result<Option<Tensor>> {
+            let Some((shape, values)) = t else {
+                return Ok(None);
+            };
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let t = run.empty(shape, DType::I32)?;
+            run.stream().write(t.region(), &bytes)?;
+            Ok(Some(t))
+        };
         let batch = Batch {
             tokens: ids(case.tokens)?,
             targets: ids(case.targets)?,
-            ..Default::default()
+            segments: words(case.segments)?,
+            positions: words(case.positions)?,
         };
         let env = Env {
             run: &run,
