@@ -778,36 +778,3 @@ fn offload_keys_without_effect_are_named_with_the_reason() {
         assert!(off.contains(part), "{off}");
     }
 }
-
-#[test]
-fn keys_of_documents_ask_for_each_other() {
-    let text = |more: &str| {
-        let train = "{\"train\": \"corpus/*.txt\"";
-        BASE.replace(train, &format!("{train}, {more}"))
-    };
-    let lone = text("\"reset_position_ids\": true");
-    expect(
-        &lone,
-        &["data.reset_position_ids", "data.reset_attention_mask"],
-    );
-    let both = text("\"reset_position_ids\": true, \"reset_attention_mask\": true");
-    assert!(load(&both).unwrap().resolve(1).is_ok());
-    let given = |more: &str| {
-        let data = format!("\"data\": {{\"tokens\": \"t.safetensors\", {more}}}");
-        BASE.replace("\"data\": {\"train\": \"corpus/*.txt\"}", &data)
-    };
-    let endless = given("\"key\": \"t\", \"reset_attention_mask\": true");
-    expect(&endless, &["data.reset_attention_mask", "data.eod_id"]);
-    expect(&given("\"eod_id\": -1"), &["data.eod_id"]);
-    expect(
-        &given("\"reset_attention_mask\": 1"),
-        &["data.reset_attention_mask", "true or false"],
-    );
-    let idle = load(&given("\"eod_id\": 3")).unwrap().resolve(1).unwrap();
-    let said: Vec<String> = idle.warnings.iter().map(ToString::to_string).collect();
-    assert!(
-        said.iter()
-            .any(|w| w.contains("data.eod_id: has no effect")),
-        "{said:?}"
-    );
-}
