@@ -2,8 +2,10 @@
 
 mod common;
 
-use common::{alone, distance, gpt2, llama, spec, train, world};
-use crossweave_engine::{Documents, MicroBatch, RankSpec, Recompute, ZeroSpec, ZeroStage};
+use common::{alone, distance, gpt2, llama, spec, train, units, world};
+use crossweave_engine::{
+    Documents, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Recompute, ZeroSpec, ZeroStage,
+};
 use crossweave_nn::ModelSpec;
 
 const END: i32 = 9;
@@ -154,7 +156,7 @@ fn steps_see_documents_too() {
     );
 }
 
-/// Ranks that hold parts, recompute, accumulation and graphs change nothing of it.
+/// Ranks that hold parts, recompute, accumulation, graphs and pipeline stages change nothing of it.
 #[test]
 fn every_way_of_training_sees_documents() {
     let w = world();
@@ -191,5 +193,13 @@ fn every_way_of_training_sees_documents() {
                 "replayed: {ranks} ranks, stage {stage}"
             );
         }
+        let n = units(&model).len() as u32;
+        let pipeline = PipelineSpec::even(n, 2, 0, PipelineOrder::OneFOneB);
+        let stages = RankSpec {
+            pipeline: Some(pipeline),
+            ..of(1, 3, 0, Recompute::None)
+        };
+        let off = distance(&one, &train(&w, &model, &stages, 6));
+        assert!(off < 1e-4, "over stages: {off}");
     }
 }
