@@ -157,7 +157,7 @@ impl Trainer {
     ) -> Tensors<Option<Vec<f32>>> {
         let data = Batch {
             tokens: Some(self.tokens_to_all(tokens, batch, seq)?),
-            targets: None,
+            ..Batch::default()
         };
         if self.spec.rank != 0 {
             for u in self.own_units() {
