@@ -318,18 +318,19 @@ impl Run<'_> {
         let mut f = self.flight();
         // SAFETY: the operands are live, as `Run` says.
         unsafe {
-            copy(p.recv.add(at), p.send, bytes);
             for r in self.others() {
                 let (at, bytes) = place(r);
                 if bytes > 0 {
                     f.recv(r, p.recv.add(at), bytes)?;
                 }
             }
+            // From where it was: what the others read is then not being written by this core.
             for r in self.others() {
                 if bytes > 0 {
-                    f.send(r, p.recv.add(at), bytes)?;
+                    f.send(r, p.send, bytes)?;
                 }
             }
+            copy(p.recv.add(at), p.send, bytes);
         }
         f.land()
     }
@@ -352,8 +353,6 @@ impl Run<'_> {
                 copy(scratch, p.send, bytes);
                 source = scratch;
             }
-            let ((a, bytes), (b, _)) = (to(self.me), from(self.me));
-            copy(p.recv.add(b), source.add(a), bytes);
             for r in self.others() {
                 let (at, bytes) = from(r);
                 if bytes > 0 {
@@ -366,6 +365,8 @@ impl Run<'_> {
                     f.send(r, source.add(at), bytes)?;
                 }
             }
+            let ((a, bytes), (b, _)) = (to(self.me), from(self.me));
+            copy(p.recv.add(b), source.add(a), bytes);
         }
         f.land()
     }

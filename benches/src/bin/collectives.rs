@@ -8,7 +8,8 @@
 //!
 //! A figure is the time of one call in a window of calls in a row on one stream, the least of many windows, by the slowest rank. In the process it is the
 //! stream's own time, between two events, of a window that was enqueued before it began: what the calls cost a device that is kept busy. Between processes it is
-//! wall time from the first call to the end of the last.
+//! wall time from the first call to the end of the last, on a stream of the lowest priority: its work is done by the thread that waits, as when a device's
+//! stream carries its collectives over MPI in training.
 //!
 //! The first line says what no collective can be faster than: threads that only meet, each by a flag on a line of its own, and threads that take 1 KB
 //! from each other as they do (one word of each cache line). A peer that has not ended after `--limit` seconds (60) is stopped; what it has said counts.
@@ -484,7 +485,9 @@ fn measure(
     meet: &mut dyn FnMut(),
     say: &mut dyn FnMut(&str, u64, f64),
 ) -> Fallible<()> {
-    let s = device.stream("bench", 0)?;
+    // Between processes as training uses it, under a stream of another device: the lowest priority, whose work is done by the thread that waits.
+    let priority = if copies { 0 } else { i32::MIN };
+    let s = device.stream("bench", priority)?;
     let gate = match copies {
         true => Some(device.alloc_state(GATE, Tag::Comm)?),
         false => None,
@@ -513,18 +516,19 @@ fn measure(
                     f(comm, &s)?;
                     comm.barrier(&s)?;
                 }
-                let start = (Instant::now(), s.record()?);
+                let events = gate.is_some();
+                let record = || events.then(|| s.record()).transpose();
+                let (start, first) = (Instant::now(), record()?);
                 for _ in 0..calls {
                     f(comm, &s)?;
                 }
-                let end = s.record()?;
+                let last = record()?;
                 s.sync(None)?;
-                let wall = start.0.elapsed();
-                let took = start
-                    .1
-                    .elapsed(&end)?
-                    .filter(|_| gate.is_some())
-                    .unwrap_or(wall);
+                let wall = start.elapsed();
+                let took = match first.zip(last) {
+                    Some((first, last)) => first.elapsed(&last)?.unwrap_or(wall),
+                    None => wall,
+                };
                 if w > 1 {
                     best = best.min(took.as_secs_f64() * 1e6 / calls as f64);
                 }
