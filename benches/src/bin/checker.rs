@@ -4,7 +4,7 @@
 //!
 //! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window of 64); `whole` is from there
 //! until all of a window are done, per collective. Both are least times over many windows; 0 KiB is a barrier. The device without the
-//! checker is what the off switch is for: training has none.
+//! checker is what the off switch is for: training has none. A second one without it says how far two equal devices are apart.
 
 use crossweave_benches::options::Options;
 use crossweave_hal::{
@@ -77,15 +77,15 @@ impl Side {
         kv: &Arc<dyn KvStore>,
         rank: u32,
         ranks: u32,
-        checked: bool,
+        name: &str,
     ) -> Fallible<Side> {
         let device = plugin.open(rank)?;
-        if !checked {
+        if name != "checked" {
             device.without_checker();
         }
         let s = device.stream("bench", 0)?;
         let options = CommOptions {
-            name: if checked { "checked" } else { "unchecked" }.into(),
+            name: name.into(),
             timeout: Some(Duration::from_secs(60)),
         };
         let comm = Communicator::new(&device, &Boot(kv.clone()), rank, ranks, &options)?;
@@ -122,38 +122,44 @@ fn rank(
     sizes: &[u64],
     rounds: usize,
 ) -> Fallible<()> {
-    let mut with = Side::new(plugin, kv, rank, ranks, true)?;
-    let mut without = Side::new(plugin, kv, rank, ranks, false)?;
+    let mut with = Side::new(plugin, kv, rank, ranks, "checked")?;
+    let mut without = Side::new(plugin, kv, rank, ranks, "unchecked")?;
+    let mut control = Side::new(plugin, kv, rank, ranks, "control")?;
     for bytes in sizes {
         let room = |s: &Side| -> Fallible<Buffer> {
             let b = s.device.alloc_state((*bytes).max(4), Tag::Comm)?;
             s.s.fill(b.all(), 0, 4)?;
             Ok(b)
         };
-        let (a, b) = (room(&with)?, room(&without)?);
-        let mut least = [[f64::INFINITY; 2]; 2];
+        let (a, b, c) = (room(&with)?, room(&without)?, room(&control)?);
+        let mut least = [[f64::INFINITY; 2]; 3];
         // Long collectives need fewer windows for a steady least.
         let rounds = (rounds as u64).min(200_000_000 / (bytes + 1)).max(20);
         for _ in 0..rounds {
-            for (i, t) in [with.window(&a, barrier)?, without.window(&b, barrier)?]
-                .into_iter()
-                .enumerate()
-            {
+            let windows = [
+                with.window(&a, barrier)?,
+                without.window(&b, barrier)?,
+                control.window(&c, barrier)?,
+            ];
+            for (i, t) in windows.into_iter().enumerate() {
                 least[i][0] = least[i][0].min(t.0);
                 least[i][1] = least[i][1].min(t.1);
             }
         }
         if rank == 0 {
-            let [on, off] = least;
+            let [on, off, same] = least;
             println!(
-                "{ranks} ranks, {:>6} KiB: ask {:>6.0} ns with, {:>6.0} without: {:>+5.0} ns; whole {:>9.0} ns with, {:>9.0} without: {:>+6.2} %",
+                "{ranks} ranks, {:>6} KiB: ask {:>6.0} ns with, {:>6.0} without: {:>+5.0} ns; whole {:>9.0} ns with, {:>9.0} without: {:>+6.2} %; \
+                 another without: {:>+4.0} ns, {:>+6.2} %",
                 bytes >> 10,
                 on[0],
                 off[0],
                 on[0] - off[0],
                 on[1],
                 off[1],
-                100.0 * (on[1] / off[1] - 1.0)
+                100.0 * (on[1] / off[1] - 1.0),
+                same[0] - off[0],
+                100.0 * (same[1] / off[1] - 1.0)
             );
         }
     }
