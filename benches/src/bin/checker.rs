@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release -p crossweave-benches --bin checker -- --ranks 2 --kib 0,1,64,1024`
 //!
-//! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window of 64); `whole` is from there
-//! until all of a window are done, per collective. Both are least times over many windows; 0 KiB is a barrier. The device without the
+//! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window, of 64 or `--window`); `whole` is from there
+//! until all of a window are done, per collective, with the one wait at its end. Both are least times over many windows; 0 KiB is a barrier. The device without the
 //! checker is what the off switch is for: training has none. A second one without it says how far two equal devices are apart.
 
 use crossweave_benches::options::Options;
@@ -15,9 +15,6 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
-
-/// Collectives of one window.
-const WINDOW: usize = 64;
 
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
@@ -41,6 +38,7 @@ fn run() -> Fallible<()> {
     let ranks = o.number("ranks", 2)? as u32;
     let rounds = o.number("rounds", 300)? as usize;
     let sizes = o.list("kib", "0,1,64,1024");
+    let calls = o.number("window", 64)? as usize;
     o.done()?;
     let sizes = sizes
         .iter()
@@ -57,7 +55,7 @@ fn run() -> Fallible<()> {
     let (sizes, barrier, plugin, kv) = (&sizes, &barrier, &plugin, &kv);
     std::thread::scope(|s| {
         let all: Vec<_> = (0..ranks)
-            .map(|r| s.spawn(move || rank(r, ranks, plugin, kv, barrier, sizes, rounds)))
+            .map(|r| s.spawn(move || rank(r, ranks, plugin, kv, barrier, sizes, rounds, calls)))
             .collect();
         all.into_iter()
             .try_for_each(|h| h.join().map_err(|_| "a rank panicked")?)
@@ -93,10 +91,10 @@ impl Side {
     }
 
     /// Nanoseconds a collective: to ask for it, and until it is done.
-    fn window(&mut self, b: &Buffer, barrier: &Barrier) -> Fallible<(f64, f64)> {
+    fn window(&mut self, b: &Buffer, barrier: &Barrier, calls: usize) -> Fallible<(f64, f64)> {
         barrier.wait();
         let start = Instant::now();
-        for _ in 0..WINDOW {
+        for _ in 0..calls {
             match b.bytes() {
                 4 => self.comm.barrier(&self.s)?,
                 _ => self
@@ -108,7 +106,7 @@ impl Side {
         self.s.sync(None)?;
         let done = start.elapsed();
         barrier.wait();
-        let each = |t: Duration| t.as_nanos() as f64 / WINDOW as f64;
+        let each = |t: Duration| t.as_nanos() as f64 / calls as f64;
         Ok((each(asked), each(done)))
     }
 }
@@ -121,6 +119,7 @@ fn rank(
     barrier: &Barrier,
     sizes: &[u64],
     rounds: usize,
+    calls: usize,
 ) -> Fallible<()> {
     let mut with = Side::new(plugin, kv, rank, ranks, "checked")?;
     let mut without = Side::new(plugin, kv, rank, ranks, "unchecked")?;
@@ -137,9 +136,9 @@ fn rank(
         let rounds = (rounds as u64).min(200_000_000 / (bytes + 1)).max(20);
         for _ in 0..rounds {
             let windows = [
-                with.window(&a, barrier)?,
-                without.window(&b, barrier)?,
-                control.window(&c, barrier)?,
+                with.window(&a, barrier, calls)?,
+                without.window(&b, barrier, calls)?,
+                control.window(&c, barrier, calls)?,
             ];
             for (i, t) in windows.into_iter().enumerate() {
                 least[i][0] = least[i][0].min(t.0);

@@ -449,7 +449,8 @@ fn worker(mut o: Options, launch: Launch) -> Fallible<()> {
             ..options
         },
     )?;
-    let s = device.stream("gate", 0)?;
+    // Also on the waiting thread: ranks that are woken one after the other would begin apart.
+    let s = device.stream("gate", i32::MIN)?;
     let mut meet = || {
         let _ = gate.barrier(&s).and_then(|()| s.sync(None));
     };
