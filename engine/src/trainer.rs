@@ -269,7 +269,7 @@ impl Trainer {
         let shared = pipeline::shared(&spec, &units)?;
         let whole = units.iter().map(|u| u.params.clone()).collect();
         pipeline::keep_stage(&spec, &mut units)?;
-        let each = recipes(&units, &spec.optim)?;
+        let each = recipes(&units, &spec.optim);
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
         let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;

@@ -10,6 +10,7 @@ use crossweave_engine::{
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
+use crossweave_zero::optim::GroupRule;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -121,6 +122,41 @@ fn uneven_stages_and_updates_without_a_norm_have_the_same_bits() {
                     "units {each:?}, {micro} micro-batches, {order:?}"
                 );
             }
+        }
+    }
+}
+
+/// Rules whose parameters all lie on one stage, which may then have nothing to update: the other stages do not miss them.
+#[test]
+fn rules_for_parameters_of_one_stage_hold() {
+    let (w, model) = (world(), llama(2));
+    let rule = |pattern: &str| GroupRule {
+        patterns: vec![pattern.into()],
+        ..GroupRule::default()
+    };
+    let frozen = |pattern| GroupRule {
+        frozen: true,
+        ..rule(pattern)
+    };
+    let slower = GroupRule {
+        lr_scale: Some(0.5),
+        ..rule("*layers.1.mlp*")
+    };
+    for rules in [
+        vec![frozen("*embed_tokens*"), slower],
+        vec![frozen("*layers.0.*"), frozen("*embed_tokens*")],
+        vec![frozen("*lm_head*"), frozen("model.norm*")],
+    ] {
+        let mut base = spec(2, 2);
+        base.optim.rules = rules.clone();
+        let alone = train(&w, &model, &base, STEPS);
+        for (pp, stage) in [(2, 0), (4, 1), (4, 3)] {
+            let s = even_over(&staged(&base, stage), &model, pp, PipelineOrder::OneFOneB);
+            let got = train(&w, &model, &s, STEPS);
+            assert!(
+                got.bits() == alone.bits(),
+                "{pp} stages, stage {stage}, {rules:?}"
+            );
         }
     }
 }

@@ -10,7 +10,10 @@ use crossweave_zero::optim::{Assigned, ParamGroups, Recipe};
 /// # Errors
 /// A pattern that matches no parameter.
 pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
-    let each = recipes(units, groups)?;
+    let all = groups
+        .assign(&params(units))
+        .map_err(|e| Error::Invalid(e.to_string()))?;
+    let each = by_unit(units, all);
     for (u, each) in units.iter_mut().zip(each) {
         for (p, recipe) in u.params.iter_mut().zip(each) {
             if recipe.is_none() {
@@ -21,27 +24,25 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
     Ok(())
 }
 
-/// How each parameter of each unit is updated; none is frozen.
-pub(crate) fn recipes(
-    units: &[UnitDecl],
-    groups: &ParamGroups,
-) -> Result<Vec<Vec<Option<Recipe>>>> {
-    let params: Vec<Assigned<'_>> = units
-        .iter()
-        .flat_map(|u| &u.params)
-        .map(|p| Assigned {
-            name: &p.name,
-            dims: p.shape.dims(),
-            no_decay: p.group == Group::NoDecay,
-            frozen: p.group == Group::Frozen,
-        })
-        .collect();
-    let all = groups
-        .assign(&params)
-        .map_err(|e| Error::Invalid(e.to_string()))?;
+/// How each parameter of each unit is updated, `None` where it is frozen. Of units that [`assign`] has seen: all, or those of one stage of a
+/// pipeline, where a pattern may name what other stages hold.
+pub(crate) fn recipes(units: &[UnitDecl], groups: &ParamGroups) -> Vec<Vec<Option<Recipe>>> {
+    by_unit(units, groups.recipes(&params(units)))
+}
+
+fn params(units: &[UnitDecl]) -> Vec<Assigned<'_>> {
+    let all = units.iter().flat_map(|u| &u.params);
+    all.map(|p| Assigned {
+        name: &p.name,
+        dims: p.shape.dims(),
+        no_decay: p.group == Group::NoDecay,
+        frozen: p.group == Group::Frozen,
+    })
+    .collect()
+}
+
+fn by_unit(units: &[UnitDecl], all: Vec<Option<Recipe>>) -> Vec<Vec<Option<Recipe>>> {
     let mut all = all.into_iter();
-    Ok(units
-        .iter()
-        .map(|u| all.by_ref().take(u.params.len()).collect())
-        .collect())
+    let part = |u: &UnitDecl| all.by_ref().take(u.params.len()).collect();
+    units.iter().map(part).collect()
 }

@@ -173,7 +173,12 @@ impl ParamGroups {
                 });
             }
         }
-        Ok(params.iter().map(|p| self.recipe(p)).collect())
+        Ok(self.recipes(params))
+    }
+
+    /// The same of a part of the model, whose patterns [`ParamGroups::assign`] has held against the whole.
+    pub fn recipes(&self, params: &[Assigned<'_>]) -> Vec<Option<Recipe>> {
+        params.iter().map(|p| self.recipe(p)).collect()
     }
 
     fn recipe(&self, p: &Assigned<'_>) -> Option<Recipe> {
