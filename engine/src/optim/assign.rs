@@ -8,11 +8,16 @@ use crossweave_zero::optim::{Assigned, ParamGroups, Recipe};
 /// [`dry_run`](crate::dry_run) sees them.
 ///
 /// # Errors
-/// A pattern that matches no parameter.
+/// A pattern that matches no parameter; groups that freeze all.
 pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
     let all = groups
         .assign(&params(units))
         .map_err(|e| Error::Invalid(e.to_string()))?;
+    if !all.is_empty() && all.iter().all(Option::is_none) {
+        return Err(Error::Invalid(
+            "optimizer.param_groups freeze every parameter: nothing is left to train; take `frozen` from a group".into(),
+        ));
+    }
     let each = by_unit(units, all);
     for (u, each) in units.iter_mut().zip(each) {
         for (p, recipe) in u.params.iter_mut().zip(each) {

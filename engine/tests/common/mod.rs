@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use crossweave_engine::{
-    MicroBatch, PipelineSpec, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, dry_run,
+    MicroBatch, PipelineSpec, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, assign,
+    dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Gpt2, Llama, ModelSpec, rope::RopeScaling};
@@ -223,7 +224,8 @@ fn train_watched(
 ) -> Outcome {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let rank = |rank: u32| -> Outcome {
-        let units = units(model);
+        let mut units = units(model);
+        assign(&mut units, &spec.optim).unwrap();
         let s = RankSpec {
             rank: rank % spec.world,
             pipeline: spec.pipeline.clone().map(|all| PipelineSpec {
