@@ -73,7 +73,7 @@ params! {
     XentParams { flags: u32, ignore: i64 }
     /// `attention_*`: `scale` 0 means 1/sqrt(D); `window` 0 means none, else keys j > i - window.
     AttentionParams { flags: u32, scale: f64, window: i64 }
-    /// `rope`: `FLAG_INVERSE` rotates back (the backward); `FLAG_INTERLEAVED` pairs (2i, 2i+1), else (i, i + D/2).
+    /// `rope`: `FLAG_INVERSE` rotates back (the backward); `FLAG_INTERLEAVED` pairs (2i, 2i+1), else (i, i + R/2), R the elements that rotate.
     RopeParams { flags: u32 }
     /// `adamw`: `mode` 0 = torch AdamW, 1 = L2 Adam; fixed numbers of the group.
     AdamwParams { flags: u32, mode: u32, reserved: u32, beta1: f64, beta2: f64, eps: f64, weight_decay: f64 }
