@@ -69,6 +69,31 @@ fn the_keys_choose_ops_and_every_route_trains_alike() {
     }
 }
 
+/// Rope by positions and attention within segments, call by call as the header wants them.
+#[test]
+fn calls_are_valid_and_ranks_that_hold_parts_agree() {
+    let s = scratch();
+    let llama = r#"{"family": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16}"#;
+    let text = std::fs::read(s.path("config.json")).expect("a config");
+    let mut config: Value = serde_json::from_slice(&text).expect("JSON");
+    config["model"] = serde_json::from_str(llama).expect("JSON");
+    s.write("config.json", config.to_string());
+    let plain = train(&s, "plain", &[&MASK, &PLACES]);
+    let layer = ["--layer", "validate"];
+    assert_eq!(train(&s, "valid", &[&MASK, &PLACES, &layer]), plain);
+    same(&s.path("plain"), &s.path("valid"));
+    let stage = ["--ranks", "2", "--set", "zero_optimization.stage=3"];
+    let pipe = ["--ranks", "2", "--set", "mesh.pp=2"];
+    for (name, how) in [("parts", stage), ("stages", pipe)] {
+        let got = train(&s, name, &[&MASK, &PLACES, &how]);
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-3 * a;
+        assert!(
+            plain.iter().zip(&got).all(near),
+            "{name}: {plain:?} {got:?}"
+        );
+    }
+}
+
 #[test]
 fn keys_that_nothing_would_obey_are_refused() {
     let s = scratch();

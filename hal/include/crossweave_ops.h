@@ -312,8 +312,8 @@ typedef struct cw_program_dyn {
 /* rms_norm_fwd: y = x * rstd * w; rstd = 1/sqrt(mean(x^2) + eps). Operands: y:out f, rstd:out f32, x:in f, w:in f.
  * Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_RMS_NORM_FWD 0x0112u
-/* rms_norm_bwd: As layer_norm_bwd. Operands: dx:out f, dw:inout f32, dy:in f, x:in f, w:in f, rstd:in f32, dres:in?
- * f. Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* rms_norm_bwd: As layer_norm_bwd; dx may alias dy or dres. Operands: dx:out f, dw:inout f32, dy:in f, x:in f, w:in
+ * f, rstd:in f32, dres:in? f. Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_RMS_NORM_BWD 0x0113u
 /* softmax_fwd: Over the last dim. Operands: y:out f, x:in f. Params: cw_no_params. Revision 1; fused, the core can
  * decompose it; error class 8. */

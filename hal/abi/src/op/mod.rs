@@ -210,7 +210,7 @@ ops! {
     0x0110 LAYER_NORM_FWD "layer_norm_fwd" Fused ["y:out f", "mean:out f32", "rstd:out f32", "x:in f", "w:in f", "b:in? f"] "NormParams" "" FUSED "Over the last dim of x[n,d].";
     0x0111 LAYER_NORM_BWD "layer_norm_bwd" Fused ["dx:out f", "dw:inout f32", "db:inout? f32", "dy:in f", "x:in f", "w:in f", "mean:in f32", "rstd:in f32", "dres:in? f"] "NormParams" "" FUSED "dx = grad through the norm (+ dres); dw, db accumulate. dx may alias dy or dres.";
     0x0112 RMS_NORM_FWD "rms_norm_fwd" Fused ["y:out f", "rstd:out f32", "x:in f", "w:in f"] "NormParams" "" FUSED "y = x * rstd * w; rstd = 1/sqrt(mean(x^2) + eps).";
-    0x0113 RMS_NORM_BWD "rms_norm_bwd" Fused ["dx:out f", "dw:inout f32", "dy:in f", "x:in f", "w:in f", "rstd:in f32", "dres:in? f"] "NormParams" "" FUSED "As layer_norm_bwd.";
+    0x0113 RMS_NORM_BWD "rms_norm_bwd" Fused ["dx:out f", "dw:inout f32", "dy:in f", "x:in f", "w:in f", "rstd:in f32", "dres:in? f"] "NormParams" "" FUSED "As layer_norm_bwd; dx may alias dy or dres.";
     0x0120 SOFTMAX_FWD "softmax_fwd" Fused ["y:out f", "x:in f"] "NoParams" "" FUSED "Over the last dim.";
     0x0121 SOFTMAX_BWD "softmax_bwd" Fused ["dx:out f", "dy:in f", "y:in f"] "NoParams" "" FUSED "dx = y * (dy - sum(dy*y)).";
     0x0122 CROSS_ENTROPY_FWD "cross_entropy_fwd" Fused ["loss:out f32", "lse:out f32", "logits:in f", "target:in i32|i64"] "XentParams" "" FUSED "Per row of logits[n,V]: lse = log sum exp, loss = lse - logits[target]. A target outside [0,V) that is not ignored gives NaN.";
