@@ -4,7 +4,7 @@
 use crate::channel::{self, Channels, Peer};
 use crate::flight;
 use crate::library::Mpi;
-use crate::memory::Mem;
+use crate::memory::{Mem, PAGE};
 use crate::plan::{self, Planned};
 use crate::run;
 use crate::stream::Stream;
@@ -62,14 +62,16 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// At least `bytes` of memory that lives as long as the member. One collective runs at a time, so it has no other user.
+    /// At least `bytes` of memory that lives as long as the member, from the beginning of a page: the kernel copies between processes page by
+    /// page. One collective runs at a time, so it has no other user.
     pub(crate) fn scratch(&self, bytes: usize) -> *mut u8 {
         let mut s = lock(&self.scratch);
-        let words = bytes.div_ceil(8);
+        let words = (bytes + PAGE).div_ceil(8);
         if s.len() < words {
             *s = vec![0; words];
         }
-        s.as_mut_ptr().cast()
+        let at: *mut u8 = s.as_mut_ptr().cast();
+        at.wrapping_add(at.align_offset(PAGE))
     }
 
     /// Is the stream it works on being destroyed, so that waiting has become pointless?

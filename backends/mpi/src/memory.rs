@@ -4,6 +4,9 @@ use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Result, Span, fail, unsupported};
 use std::alloc::Layout;
 
+pub(crate) const PAGE: usize = 4096;
+const MANY_PAGES: u64 = 64 << 10;
+
 /// A piece of host memory.
 pub struct Mem {
     at: *mut u8,
@@ -19,10 +22,12 @@ unsafe impl Sync for Mem {}
 impl Mem {
     /// Zeroed memory of our own.
     pub(crate) fn alloc(bytes: u64, align: u64) -> Result<Mem> {
+        // The kernel copies between processes page by page: whole pages where there are many.
+        let least = if bytes < MANY_PAGES { 64 } else { PAGE as u64 };
         let layout = usize::try_from(bytes.max(1))
             .ok()
             .filter(|_| align == 0 || align.is_power_of_two())
-            .and_then(|n| Layout::from_size_align(n, align.max(64) as usize).ok());
+            .and_then(|n| Layout::from_size_align(n, align.max(least) as usize).ok());
         let Some(layout) = layout else {
             return fail(
                 Code::Invalid,
