@@ -213,34 +213,116 @@ fn processes_train_stages_to_the_bits_of_threads() {
     }
 }
 
-/// What each stage sends is what `plan` says, step by step.
+/// What each stage sends and holds is what `plan` says, step by step. The batches of a validation are no steps.
 #[test]
 fn ledgers_of_stages_equal_the_plan() {
     let s = scratch();
-    let sets = ["--set", "mesh.pp=2", "--set", "zero_optimization.stage=3"];
-    let plan = ["plan", "llama.json", "--ranks", "4", "--json"];
-    let plan = s.ok(&[&plan[..], &sets[..]].concat());
-    let plan: Value = serde_json::from_str(&plan).expect("json");
-    let train = ["train", "llama.json", "--ranks", "4", "--out", "run"];
-    s.ok(&[&train[..], &sets[..]].concat());
-    let ledger = ledger(&s, "run");
-    let moved = |lines: &Value, tag: &str, key: &str| -> u64 {
-        let lines = lines.as_array().expect("a list").iter();
-        let hit = lines.filter(|l| l["tag"] == tag);
-        hit.map(|l| l[key].as_u64().expect("a count")).sum()
-    };
-    for rank in 0..4usize {
-        let (found, said) = (
-            &ledger["ranks"][rank]["collectives"],
-            &plan["stages"][rank / 2]["collectives"],
-        );
-        for tag in ["activation", "activation_grad", "param", "grad", "tie"] {
-            for key in ["calls", "elements"] {
-                let want = 8 * moved(said, tag, key);
-                assert_eq!(moved(found, tag, key), want, "rank {rank}: {tag} {key}");
+    for (stage, schedule) in [(3, "1f1b"), (1, "gpipe")] {
+        let sets = [
+            "mesh.pp=2".to_string(),
+            format!("mesh.pp_schedule=\"{schedule}\""),
+            format!("zero_optimization.stage={stage}"),
+            "data.validation_fraction=0".to_string(),
+        ];
+        let sets: Vec<&str> = sets.iter().flat_map(|x| ["--set", x]).collect();
+        let plan = ["plan", "llama.json", "--ranks", "4", "--json"];
+        let plan = s.ok(&[&plan[..], &sets[..]].concat());
+        let plan: Value = serde_json::from_str(&plan).expect("json");
+        let out = format!("run-{stage}");
+        let train = ["train", "llama.json", "--ranks", "4", "--out", &out];
+        s.ok(&[&train[..], &sets[..]].concat());
+        let ledger = ledger(&s, &out);
+        let moved = |lines: &Value, tag: &str, key: &str| -> u64 {
+            let lines = lines.as_array().expect("a list").iter();
+            let hit = lines.filter(|l| l["tag"] == tag);
+            hit.map(|l| l[key].as_u64().expect("a count")).sum()
+        };
+        for rank in 0..4usize {
+            let (found, said) = (&ledger["ranks"][rank], &plan["stages"][rank / 2]);
+            for tag in ["activation", "activation_grad", "param", "grad", "tie"] {
+                for key in ["calls", "elements"] {
+                    let want = 8 * moved(&said["collectives"], tag, key);
+                    let got = moved(&found["collectives"], tag, key);
+                    assert_eq!(got, want, "stage {stage}, rank {rank}: {tag} {key}");
+                }
+            }
+            let tags = &found["memory"]["tags"];
+            for tag in ["param", "grad", "master", "activation", "comm"] {
+                let (got, want) = (&tags[tag], &said["memory"][tag]);
+                let at = format!("stage {stage}, rank {rank}: {tag}");
+                assert_eq!(got["now"], want["bytes"], "{at} between steps");
+                assert_eq!(got["peak"], want["peak"], "{at} at its peak");
             }
         }
     }
+}
+
+/// Moments and parameters of every stage in files of its own, and a run that goes on from them over other stages.
+#[test]
+fn states_of_stages_rest_in_files() {
+    let s = scratch();
+    s.ok(&args("llama.json", "2", &[], &["--out", "whole"]));
+    let nvme = [
+        "zero_optimization.stage=3",
+        "zero_optimization.offload_optimizer={\"device\": \"nvme\", \"nvme_path\": \"swap\"}",
+        "zero_optimization.offload_param={\"device\": \"nvme\", \"nvme_path\": \"swap\"}",
+    ];
+    let over = |pp: &'static str| [&nvme[..], &[pp]].concat();
+    let out = ["--out", "files"];
+    s.ok(&args("llama.json", "4", &over("mesh.pp=2"), &out));
+    same(&s.path("whole"), &s.path("files"));
+    let cut = ["--steps", "3", "--out", "cut"];
+    s.ok(&args("llama.json", "6", &over("mesh.pp=3"), &cut));
+    let rest = ["--steps", "8", "--resume", "cut"];
+    s.ok(&args("llama.json", "4", &over("mesh.pp=2"), &rest));
+    assert_eq!(losses(&s.path("whole")), losses(&s.path("cut")));
+    assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("cut")));
+}
+
+/// What goes wrong between stages is told with the rank, the call and the step of its plan.
+#[test]
+fn faults_between_stages_are_named() {
+    let s = scratch();
+    s.ok(&args("llama.json", "2", &[], &["--out", "whole"]));
+    let run = |out: &str, fault: &str| {
+        let fault = format!("faults=[{{\"rank\": 2, \"step\": 5, {fault}}}]");
+        let sets = ["mesh.pp=2", fault.as_str()];
+        s.run(&args("llama.json", "4", &sets, &["--out", out]))
+    };
+    let late = run("late", r#""kind": "delay", "ms": 40, "op": "recv""#);
+    assert!(late.status.success());
+    same(&s.path("whole"), &s.path("late"));
+    for (kind, op, words) in [
+        (
+            "kill",
+            "recv",
+            &["rank 2 was killed on purpose", "recv on pp"][..],
+        ),
+        ("error", "send", &["rank 2 fails on purpose", "send on pp"]),
+        (
+            "drop",
+            "send",
+            &[
+                "deadlock",
+                "rank 2",
+                "step 5",
+                "pipeline.rs:",
+                "tag activation",
+            ],
+        ),
+    ] {
+        let out = run(kind, &format!(r#""kind": "{kind}", "op": "{op}""#));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        for part in words {
+            assert!(said.contains(part), "{kind}: {part:?} not in: {said}");
+        }
+        assert_eq!(said.matches("error: ").count(), 1, "{said}");
+    }
+    // What was saved before goes on, over other stages.
+    let rest = ["--resume", "kill"];
+    s.ok(&args("llama.json", "6", &["mesh.pp=3"], &rest));
+    assert_eq!(losses(&s.path("whole")), losses(&s.path("kill")));
 }
 
 #[test]
