@@ -116,7 +116,7 @@ const RESET_MASK: Field = flag(
 const RESET_POSITIONS: Field = flag(
     "reset_position_ids",
     "",
-    "positions count from the begin of each document in a row; absent = from the begin of the row",
+    "beside reset_attention_mask: positions count from the begin of each document in a row; absent = from the begin of the row",
 )
 .megatron();
 
