@@ -61,6 +61,8 @@ impl Homes {
         let owned = owned.as_u64().unwrap_or(0);
         let part = |bytes: u64| (bytes as f64 * self.ratio).round() as u64;
         let mut rows = vec![];
+        // What rests on the host besides: it is taken from nothing the rehearsal holds.
+        let mut beside = vec![];
         if self.optimizer != "none" {
             let tier = Homes::tier(&self.optimizer);
             let (master, moment) = (memory(figures, "master"), memory(figures, "moment"));
@@ -72,6 +74,25 @@ impl Homes {
                 "ratio x the optimizer's states",
             ));
             let each = part(weight * owned);
+            if weight >= 4 && self.param == "none" {
+                // The weights stay where they are read, and are updated where the states are.
+                beside.push((tier, "master", each, "ratio x 4 P/N, beside the device's"));
+            }
+            if tier == "host" {
+                beside.push((tier, "grad", each, "ratio x w P/N on their way out"));
+                if weight < 4 {
+                    beside.push((tier, "param", each, "ratio x w P/N on their way back"));
+                }
+            }
+            if stage == ZeroStage::Three && weight < 4 && self.param == "none" {
+                // What has its master here is cast where it is gathered; what has it away keeps its weights.
+                for field in ["bytes", "peak"] {
+                    for tag in ["param", "total"] {
+                        let there = figures["memory"][tag][field].as_u64().unwrap_or(0);
+                        figures["memory"][tag][field] = json!(there + each);
+                    }
+                }
+            }
             figures["transfers"]["to_host"]["grad"] = json!(each);
             figures["transfers"]["from_host"]["param"] = json!(each);
             figures["transfers"]["formula"] =
@@ -93,6 +114,12 @@ impl Homes {
                 };
                 less(&mut figures["memory"][*tag][field]);
                 less(&mut figures["memory"]["total"][field]);
+            }
+        }
+        rows.append(&mut beside);
+        rows.retain(|(.., bytes, _)| *bytes > 0);
+        for (tier, _, bytes, _) in &rows {
+            for field in ["bytes", "peak"] {
                 let there = figures["memory"][*tier][field].as_u64().unwrap_or(0);
                 figures["memory"][*tier][field] = json!(there + bytes);
             }
@@ -104,7 +131,7 @@ impl Homes {
         if !rows.is_empty() {
             figures["offload"] = json!({
                 "optimizer": self.optimizer, "ratio": self.ratio, "param": self.param, "rows": rows,
-                "note": "by formula; buffers in between (pinned staging, the pool of a store) are not counted",
+                "note": "by formula; buffers in between (staging of a bucket, the pool of a store) are not counted",
             });
         }
     }

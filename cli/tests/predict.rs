@@ -519,7 +519,9 @@ fn offloaded_states_are_foretold_where_they_rest() {
     for (device, tier) in [("cpu", "host"), ("nvme", "nvme")] {
         let v = away(device);
         assert_eq!((of(&v, "master"), of(&v, "moment")), (0, 0));
-        assert_eq!(of(&v, tier) - of(&here, tier), 12 * shard, "{device}");
+        // The states; on the host also gradients and weights on their way.
+        let each = if tier == "host" { 12 + 2 + 2 } else { 12 };
+        assert_eq!(of(&v, tier) - of(&here, tier), each * shard, "{device}");
         assert_eq!(of(&v, "param"), of(&here, "param"));
         // 2P/N bytes out and 2P/N back.
         let moved = &v["transfers"];
@@ -527,6 +529,46 @@ fn offloaded_states_are_foretold_where_they_rest() {
         assert_eq!(moved["from_host"]["param"].as_u64(), Some(2 * shard));
     }
     assert!(!s.path("n").exists(), "nothing is written to foretell");
+}
+
+/// What rests where between steps, by the plan and by the ledger of the run.
+#[test]
+fn offloaded_states_rest_where_they_were_foretold() {
+    let s = Scratch::new();
+    for (stage, dtype, ratio) in [
+        (1, "bf16", "1"),
+        (3, "bf16", "0.5"),
+        (3, "f32", "1"),
+        (3, "bf16", "1"),
+    ] {
+        s.write("c.json", config("gpt2", 2, stage, dtype));
+        let set =
+            format!(r#"zero_optimization.offload_optimizer={{"device": "cpu", "ratio": {ratio}}}"#);
+        let args = ["c.json", "--ranks", "2", "--set", &set];
+        let plan = json(&s, &[&["plan", "--json"], &args[..]].concat());
+        let out = format!("run-{stage}-{dtype}-{ratio}");
+        s.ok(&[&["train", "--out", &out], &args[..]].concat());
+        let text = std::fs::read_to_string(s.path(&out).join("ledger.json")).expect("a ledger");
+        let ledger: Value = serde_json::from_str(&text).expect("JSON");
+        let memory = &ledger["ranks"][0]["memory"];
+        for tag in ["param", "master", "moment", "grad"] {
+            let rests = memory["tags"][tag]["now"].as_u64().unwrap_or(0);
+            let told = plan["memory"][tag]["bytes"].as_u64().unwrap_or(0);
+            // A ratio of a tensor is rounded to whole elements.
+            assert!(
+                rests.abs_diff(told) <= 512,
+                "{out}: {tag} {rests}, {told} by the plan"
+            );
+            let rests = memory["host"][tag]["now"].as_u64().unwrap_or(0);
+            let rows = plan["offload"]["rows"].as_array().expect("rows");
+            let told = rows.iter().find(|r| r["what"] == tag);
+            let told = told.and_then(|r| r["bytes"].as_u64()).unwrap_or(0);
+            assert!(
+                rests.abs_diff(told) <= 512,
+                "{out}: {tag} on the host {rests}, {told} by the plan"
+            );
+        }
+    }
 }
 
 /// Takes more than one slab of the pool in its first step; from the second on the memory of steps is one piece.
