@@ -107,7 +107,7 @@ impl Homes {
                 "what the device would keep of weights",
             ));
         }
-        for (tier, tag, bytes, _) in &rows {
+        for (_, tag, bytes, _) in &rows {
             for field in ["bytes", "peak"] {
                 let less = |v: &mut Value| {
                     *v = json!(v.as_u64().unwrap_or(0).saturating_sub(*bytes));
