@@ -1,6 +1,8 @@
 // Attention on tensor cores (mma m16n8k16, from sm_80 on) for 16-bit storage. A block of four warps owns 64 rows, a warp sixteen; tiles of
 // the other side come in the background; scores and sums stay in registers, softmax is online in base 2. The backward has one owner for
-// every sum, so it is deterministic: blocks of keys walk the queries, blocks of queries walk the keys.
+// every sum, so it is deterministic: blocks of keys walk the queries, blocks of queries walk the keys. The kernels take whole sequences and
+// packed ones (segments.h): a row of those meets the rows of its segment only, and a block walks from the begin of its first row's segment to
+// the end of its last row's.
 
 struct AttentionArgs {
   char* o; float* lse; const char *q, *k, *v, *go; char *dq, *dk, *dv; float* delta; i64 os[3], qs[3], ks[3], vs[3], gos[3], dqs[3], dks[3], dvs[3],
@@ -8,6 +10,43 @@ struct AttentionArgs {
 };
 
 #define CW_BLOCK 64
+
+// What packed sequences have besides; of whole ones a row meets all rows of the other side.
+CW_DEVICE i64 cw_tq(const AttentionArgs& a) { return (i64)a.tq; }
+CW_DEVICE i64 cw_tk(const AttentionArgs& a) { return (i64)a.tk; }
+CW_DEVICE void cw_span(const AttentionArgs&, u32, i64, int&, int&) {}
+CW_DEVICE void cw_common(const AttentionArgs&, u32, i64, int&, int&) {}
+CW_DEVICE void cw_narrow(const AttentionArgs&, u32, i64, i64&, i64&) {}
+CW_DEVICE bool cw_meets(const AttentionArgs&, int, int, i64, i64) { return true; }
+
+CW_DEVICE i64 cw_tq(const VarlenArgs& a) { return (i64)a.t; }
+CW_DEVICE i64 cw_tk(const VarlenArgs& a) { return (i64)a.t; }
+// The segment of position i of row b, empty where it has none.
+CW_DEVICE void cw_span(const VarlenArgs& a, u32 b, i64 i, int& from, int& to) {
+  Segment s;
+  const bool there = i < (i64)a.t && cw_segment(a, b, i, s);
+  from = there ? (int)s.lo : 0;
+  to = there ? (int)s.hi : 0;
+}
+CW_DEVICE i64 cw_block_end(const VarlenArgs& a, i64 t0) { return t0 + CW_BLOCK < (i64)a.t ? t0 + CW_BLOCK : (i64)a.t; }
+// The segment of all positions of the block from t0 on, empty where they have not one.
+CW_DEVICE void cw_common(const VarlenArgs& a, u32 b, i64 t0, int& from, int& to) {
+  cw_span(a, b, t0, from, to);
+  if ((i64)to < cw_block_end(a, t0)) to = from;
+}
+// Rows lo..hi of the other side without those that no position of the block from t0 on can meet.
+CW_DEVICE void cw_narrow(const VarlenArgs& a, u32 b, i64 t0, i64& lo, i64& hi) {
+  const i64 last = cw_block_end(a, t0) - 1;
+  int from, to;
+  cw_span(a, b, t0, from, to);
+  const i64 first = from == to ? t0 : (i64)from;
+  if (first > lo) lo = first;
+  cw_span(a, b, last, from, to);
+  const i64 end = from == to ? last + 1 : (i64)to;
+  if (end < hi) hi = end;
+}
+// Do all of n rows from t on lie in from..to?
+CW_DEVICE bool cw_meets(const VarlenArgs&, int from, int to, i64 t, i64 n) { return t >= (i64)from && t + n <= (i64)to; }
 
 template <class T> struct Core;
 template <> struct Core<bf16> {
@@ -32,7 +71,7 @@ template <int D> CW_DEVICE void cw_fetch(u16* to, const u16* from, i64 pitch, i6
   }
 }
 
-template <class T, int D> CW_DEVICE void cw_attention_mma(const AttentionArgs& a) {
+template <class T, int D, class A> CW_DEVICE void cw_attention_mma(const A& a) {
   CW_DYN_SHARED(u16, mem);
   const int P = D + 8;
   u16 *sq = mem, *sk = sq + CW_BLOCK * P, *sv = sk + CW_BLOCK * P;
@@ -43,13 +82,22 @@ template <class T, int D> CW_DEVICE void cw_attention_mma(const AttentionArgs& a
   const u16* pq = (const u16*)a.q + b * a.qs[0] + h * a.qs[2];
   const u16* pk = (const u16*)a.k + b * a.ks[0] + hk * a.ks[2];
   const u16* pv = (const u16*)a.v + b * a.vs[0] + hk * a.vs[2];
-  const i64 shift = (i64)a.tk - (i64)a.tq, first = i0 + shift, last = first + CW_BLOCK - 1;
-  i64 hi = (i64)a.tk, lo = 0;
+  const i64 shift = cw_tk(a) - cw_tq(a), first = i0 + shift, last = first + CW_BLOCK - 1;
+  i64 hi = cw_tk(a), lo = 0;
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
   if (a.window > 0 && first - a.window + 1 > 0) lo = (first - a.window + 1) / CW_BLOCK * CW_BLOCK;
+  cw_narrow(a, b, i0, lo, hi);
+  int all_from = 0, all_to = 0;
+  cw_common(a, b, i0, all_from, all_to);
+  int from[2];
+  int to[2];
+  CW_UNROLL for (int r = 0; r < 2; r++) {
+    from[r] = to[r] = 0;
+    cw_span(a, b, i0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
+  }
 
-  cw_fetch<D>(sq, pq, a.qs[1], i0, (i64)a.tq);
-  if (lo < hi) cw_fetch<D>(sk, pk, a.ks[1], lo, (i64)a.tk);
+  cw_fetch<D>(sq, pq, a.qs[1], i0, cw_tq(a));
+  if (lo < hi) cw_fetch<D>(sk, pk, a.ks[1], lo, cw_tk(a));
   cw_copy_commit();
   cw_copy_wait<0>();
   CW_SYNC();
@@ -65,7 +113,7 @@ template <class T, int D> CW_DEVICE void cw_attention_mma(const AttentionArgs& a
   const float scale = a.scale * 1.44269504f;
 
   for (i64 j0 = lo; j0 < hi; j0 += CW_BLOCK) {
-    cw_fetch<D>(sv, pv, a.vs[1], j0, (i64)a.tk);
+    cw_fetch<D>(sv, pv, a.vs[1], j0, cw_tk(a));
     cw_copy_commit();
     float s[8][4];
     CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) s[n][e] = 0.0f;
@@ -80,18 +128,18 @@ template <class T, int D> CW_DEVICE void cw_attention_mma(const AttentionArgs& a
       }
     CW_SYNC();
     bool more = j0 + CW_BLOCK < hi;
-    if (more) cw_fetch<D>(sk, pk, a.ks[1], j0 + CW_BLOCK, (i64)a.tk);
+    if (more) cw_fetch<D>(sk, pk, a.ks[1], j0 + CW_BLOCK, cw_tk(a));
     cw_copy_commit();
 
     // Rows lane / 4 and lane / 4 + 8 of the warp's sixteen.
-    bool whole = j0 + CW_BLOCK <= (i64)a.tk && (!a.causal || j0 + CW_BLOCK - 1 <= first + warp * 16) && (a.window <= 0 || j0 > last - a.window);
+    bool whole = j0 + CW_BLOCK <= cw_tk(a) && cw_meets(a, all_from, all_to, j0, CW_BLOCK) && (!a.causal || j0 + CW_BLOCK - 1 <= first + warp * 16) && (a.window <= 0 || j0 > last - a.window);
     float best[2];
     best[0] = top[0]; best[1] = top[1];
     CW_UNROLL for (int n = 0; n < 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
       float x = s[n][e] * scale;
       if (!whole) {
         i64 j = j0 + n * 8 + lane % 4 * 2 + (e & 1), at = first + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0);
-        bool seen = j < (i64)a.tk && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
+        bool seen = j < cw_tk(a) && cw_meets(a, from[e / 2], to[e / 2], j, 1) && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
         if (!seen) x = -CW_INF;
       }
       s[n][e] = x;
@@ -136,7 +184,7 @@ template <class T, int D> CW_DEVICE void cw_attention_mma(const AttentionArgs& a
     sum[r] += cw_shfl_xor(sum[r], 1);
     sum[r] += cw_shfl_xor(sum[r], 2);
     i64 i = i0 + warp * 16 + lane / 4 + r * 8;
-    if (i >= (i64)a.tq) continue;
+    if (i >= cw_tq(a)) continue;
     float k = sum[r] == 0.0f ? 0.0f : 1.0f / sum[r];
     u16* out = (u16*)a.o + b * a.os[0] + i * a.os[1] + h * a.os[2];
     const bool pairs = ((u64)out & 3) == 0;
@@ -208,22 +256,31 @@ template <class T, int D> CW_DEVICE void cw_put(u16* out, const float (&o)[D / 8
     else { p[0] = (u16)w; p[1] = (u16)(w >> 16); }
   }
 }
-CW_DEVICE bool cw_seen(const AttentionArgs& a, i64 i, i64 j) {
-  i64 at = i + (i64)a.tk - (i64)a.tq;
-  return j < (i64)a.tk && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
+template <class A> CW_DEVICE bool cw_seen(const A& a, i64 i, i64 j) {
+  i64 at = i + cw_tk(a) - cw_tq(a);
+  return j < cw_tk(a) && (!a.causal || j <= at) && (a.window <= 0 || j > at - a.window);
 }
 
 // dk and dv of 64 keys: N queries at a time, over the heads that read these keys.
-template <class T, int D, int N> CW_DEVICE void cw_attention_mma_keys(const AttentionArgs& a) {
+template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_keys(const A& a) {
   CW_DYN_SHARED(u16, mem);
   const int P = D + 8;
   u16 *sk = mem, *sv = sk + CW_BLOCK * P, *sq = sv + CW_BLOCK * P, *sg = sq + 2 * N * P;
   float *sl = (float*)(sg + 2 * N * P), *sd = sl + 2 * N;
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
   const u32 hk = blockIdx.y % a.hkv, b = blockIdx.y / a.hkv, each = a.h / a.hkv;
-  const i64 j0 = (i64)blockIdx.x * CW_BLOCK, shift = (i64)a.tk - (i64)a.tq;
-  i64 lo = a.causal && j0 - shift > 0 ? (j0 - shift) / N * N : 0, hi = (i64)a.tq;
+  const i64 j0 = (i64)blockIdx.x * CW_BLOCK, shift = cw_tk(a) - cw_tq(a);
+  i64 lo = a.causal && j0 - shift > 0 ? (j0 - shift) / N * N : 0, hi = cw_tq(a);
   if (a.window > 0 && j0 + CW_BLOCK - 1 + a.window - shift < hi) hi = j0 + CW_BLOCK - 1 + a.window - shift;
+  cw_narrow(a, b, j0, lo, hi);
+  int all_from = 0, all_to = 0;
+  cw_common(a, b, j0, all_from, all_to);
+  int from[2];
+  int to[2];
+  CW_UNROLL for (int r = 0; r < 2; r++) {
+    from[r] = to[r] = 0;
+    cw_span(a, b, j0 + warp * 16 + lane / 4 + r * 8, from[r], to[r]);
+  }
   const i64 tiles = hi > lo ? (hi - lo + N - 1) / N : 0, rounds = tiles * (i64)each;
   const float scale = a.scale * 1.44269504f;
 
@@ -235,21 +292,21 @@ template <class T, int D, int N> CW_DEVICE void cw_attention_mma_keys(const Atte
     cw_copy_wait<0>();
     CW_SYNC();
     if (round < 0 && rounds > 0) {
-      cw_fetch_rows<D, CW_BLOCK>(sk, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, (i64)a.tk);
-      cw_fetch_rows<D, CW_BLOCK>(sv, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, (i64)a.tk);
+      cw_fetch_rows<D, CW_BLOCK>(sk, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, cw_tk(a));
+      cw_fetch_rows<D, CW_BLOCK>(sv, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, cw_tk(a));
     }
     if (round + 1 < rounds) {
       const int stage = (int)((round + 1) & 1);
       const u32 h = hk * each + (u32)((round + 1) / tiles);
       const i64 i0 = lo + (round + 1) % tiles * N;
-      cw_fetch_rows<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, (i64)a.tq);
-      cw_fetch_rows<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, (i64)a.tq);
+      cw_fetch_rows<D, N>(sq + stage * N * P, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, cw_tq(a));
+      cw_fetch_rows<D, N>(sg + stage * N * P, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, cw_tq(a));
       if (threadIdx.x < N) {
         const i64 i = i0 + threadIdx.x;
-        const bool there = i < (i64)a.tq;
+        const bool there = i < cw_tq(a);
         // A query past the end has no probability anywhere.
         sl[stage * N + threadIdx.x] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
-        sd[stage * N + threadIdx.x] = there ? a.delta[((u64)b * a.h + h) * a.tq + i] : 0.0f;
+        sd[stage * N + threadIdx.x] = there ? a.delta[((u64)b * a.h + h) * cw_tq(a) + i] : 0.0f;
       }
     }
     cw_copy_commit();
@@ -257,13 +314,13 @@ template <class T, int D, int N> CW_DEVICE void cw_attention_mma_keys(const Atte
     const int stage = (int)(round & 1);
     const i64 i0 = lo + round % tiles * N;
     const u16 *q = sq + stage * N * P, *g = sg + stage * N * P;
-    const bool whole = (!a.causal || j0 + CW_BLOCK - 1 <= i0 + shift) && (a.window <= 0 || j0 > i0 + N - 1 + shift - a.window);
+    const bool whole = cw_meets(a, all_from, all_to, i0, N) && (!a.causal || j0 + CW_BLOCK - 1 <= i0 + shift) && (a.window <= 0 || j0 > i0 + N - 1 + shift - a.window);
     float p[N / 8][4];
     cw_by_rows<T, D, N>(p, sk + warp * 16 * P, q, lane);
     CW_UNROLL for (int n = 0; n < N / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
       const int c = n * 8 + lane % 4 * 2 + (e & 1);
       float w = cw_exp2(p[n][e] * scale - sl[stage * N + c]);
-      if (!whole && !cw_seen(a, i0 + c, j0 + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0))) w = 0.0f;
+      if (!whole && !(cw_meets(a, from[e / 2], to[e / 2], i0 + c, 1) && cw_seen(a, i0 + c, j0 + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0)))) w = 0.0f;
       p[n][e] = w;
     }
     cw_by_columns<T, D, N>(dv, p, g, lane);
@@ -277,31 +334,38 @@ template <class T, int D, int N> CW_DEVICE void cw_attention_mma_keys(const Atte
   }
   CW_UNROLL for (int r = 0; r < 2; r++) {
     const i64 j = j0 + warp * 16 + lane / 4 + r * 8;
-    if (j >= (i64)a.tk) continue;
+    if (j >= cw_tk(a)) continue;
     cw_put<T, D>((u16*)a.dk + b * a.dks[0] + j * a.dks[1] + hk * a.dks[2], dk, r, a.scale, lane);
     cw_put<T, D>((u16*)a.dv + b * a.dvs[0] + j * a.dvs[1] + hk * a.dvs[2], dv, r, 1.0f, lane);
   }
 }
 
 // dq of 64 queries: N keys at a time.
-template <class T, int D, int N> CW_DEVICE void cw_attention_mma_queries(const AttentionArgs& a) {
+template <class T, int D, int N, class A> CW_DEVICE void cw_attention_mma_queries(const A& a) {
   CW_DYN_SHARED(u16, mem);
   const int P = D + 8;
   u16 *sq = mem, *sg = sq + CW_BLOCK * P, *sk = sg + CW_BLOCK * P, *sv = sk + 2 * N * P;
   const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
   const u32 h = blockIdx.y % a.h, b = blockIdx.y / a.h, hk = h / (a.h / a.hkv);
-  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + (i64)a.tk - (i64)a.tq, last = first + CW_BLOCK - 1;
-  i64 lo = a.window > 0 && first - a.window + 1 > 0 ? (first - a.window + 1) / N * N : 0, hi = (i64)a.tk;
+  const i64 i0 = (i64)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * CW_BLOCK, first = i0 + cw_tk(a) - cw_tq(a), last = first + CW_BLOCK - 1;
+  i64 lo = a.window > 0 && first - a.window + 1 > 0 ? (first - a.window + 1) / N * N : 0, hi = cw_tk(a);
   if (a.causal && last + 1 < hi) hi = last + 1 > 0 ? last + 1 : 0;
+  cw_narrow(a, b, i0, lo, hi);
+  int all_from = 0, all_to = 0;
+  cw_common(a, b, i0, all_from, all_to);
+  int from[2];
+  int to[2];
   const i64 rounds = hi > lo ? (hi - lo + N - 1) / N : 0;
   const float scale = a.scale * 1.44269504f;
   float lse[2];
   float delta[2];
   CW_UNROLL for (int r = 0; r < 2; r++) {
     const i64 i = i0 + warp * 16 + lane / 4 + r * 8;
-    const bool there = i < (i64)a.tq;
+    const bool there = i < cw_tq(a);
     lse[r] = there ? a.lse[b * a.ls[0] + h * a.ls[1] + i * a.ls[2]] * 1.44269504f : CW_INF;
-    delta[r] = there ? a.delta[((u64)b * a.h + h) * a.tq + i] : 0.0f;
+    delta[r] = there ? a.delta[((u64)b * a.h + h) * cw_tq(a) + i] : 0.0f;
+    from[r] = to[r] = 0;
+    cw_span(a, b, i, from[r], to[r]);
   }
 
   float dq[D / 8][4];
@@ -310,35 +374,36 @@ template <class T, int D, int N> CW_DEVICE void cw_attention_mma_queries(const A
     cw_copy_wait<0>();
     CW_SYNC();
     if (round < 0 && rounds > 0) {
-      cw_fetch_rows<D, CW_BLOCK>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, (i64)a.tq);
-      cw_fetch_rows<D, CW_BLOCK>(sg, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, (i64)a.tq);
+      cw_fetch_rows<D, CW_BLOCK>(sq, (const u16*)a.q + b * a.qs[0] + h * a.qs[2], a.qs[1], i0, cw_tq(a));
+      cw_fetch_rows<D, CW_BLOCK>(sg, (const u16*)a.go + b * a.gos[0] + h * a.gos[2], a.gos[1], i0, cw_tq(a));
     }
     if (round + 1 < rounds) {
       const int stage = (int)((round + 1) & 1);
       const i64 j0 = lo + (round + 1) * N;
-      cw_fetch_rows<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, (i64)a.tk);
-      cw_fetch_rows<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, (i64)a.tk);
+      cw_fetch_rows<D, N>(sk + stage * N * P, (const u16*)a.k + b * a.ks[0] + hk * a.ks[2], a.ks[1], j0, cw_tk(a));
+      cw_fetch_rows<D, N>(sv + stage * N * P, (const u16*)a.v + b * a.vs[0] + hk * a.vs[2], a.vs[1], j0, cw_tk(a));
     }
     cw_copy_commit();
     if (round < 0) continue;
     const int stage = (int)(round & 1);
     const i64 j0 = lo + round * N;
     const u16 *k = sk + stage * N * P, *v = sv + stage * N * P;
-    const bool whole = j0 + N <= (i64)a.tk && (!a.causal || j0 + N - 1 <= first) && (a.window <= 0 || j0 > last - a.window);
+    const bool whole = j0 + N <= cw_tk(a) && cw_meets(a, all_from, all_to, j0, N) && (!a.causal || j0 + N - 1 <= first) && (a.window <= 0 || j0 > last - a.window);
     float p[N / 8][4];
     cw_by_rows<T, D, N>(p, sq + warp * 16 * P, k, lane);
     float d[N / 8][4];
     cw_by_rows<T, D, N>(d, sg + warp * 16 * P, v, lane);
     CW_UNROLL for (int n = 0; n < N / 8; n++) CW_UNROLL for (int e = 0; e < 4; e++) {
       float w = cw_exp2(p[n][e] * scale - lse[e / 2]);
-      if (!whole && !cw_seen(a, i0 + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0), j0 + n * 8 + lane % 4 * 2 + (e & 1))) w = 0.0f;
+      if (!whole && !(cw_meets(a, from[e / 2], to[e / 2], j0 + n * 8 + lane % 4 * 2 + (e & 1), 1) &&
+                      cw_seen(a, i0 + warp * 16 + lane / 4 + (e >= 2 ? 8 : 0), j0 + n * 8 + lane % 4 * 2 + (e & 1)))) w = 0.0f;
       d[n][e] = w == 0.0f ? 0.0f : w * (d[n][e] - delta[e / 2]);
     }
     cw_by_columns<T, D, N>(dq, d, k, lane);
   }
   CW_UNROLL for (int r = 0; r < 2; r++) {
     const i64 i = i0 + warp * 16 + lane / 4 + r * 8;
-    if (i >= (i64)a.tq) continue;
+    if (i >= cw_tq(a)) continue;
     cw_put<T, D>((u16*)a.dq + b * a.dqs[0] + i * a.dqs[1] + h * a.dqs[2], dq, r, a.scale, lane);
   }
 }

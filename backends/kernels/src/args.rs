@@ -182,8 +182,10 @@ pub(crate) fn checks(family: Family) -> String {
         Family::Softmax => check::<SoftmaxArgs>(o),
         Family::Rope => check::<RopeArgs>(o),
         Family::Matmul => check::<MatmulArgs>(o),
-        Family::Attention | Family::AttentionMma | Family::AttentionWgmma => {
-            check::<AttentionArgs>(o)
+        Family::Attention | Family::AttentionWgmma => check::<AttentionArgs>(o),
+        Family::AttentionMma => {
+            check::<AttentionArgs>(o);
+            check::<VarlenArgs>(o);
         }
         Family::AttentionVarlen => check::<VarlenArgs>(o),
     }

@@ -175,6 +175,9 @@ pub fn source<'a>(
             _ => include_str!("../cu/wgmma_cuda.h"),
         });
     }
+    if matches!(family, Family::AttentionMma | Family::AttentionVarlen) {
+        s.push_str(include_str!("../cu/segments.h"));
+    }
     s.push_str(family.text());
     s.push_str(&args::checks(family));
     for k in kernels {

@@ -397,7 +397,24 @@ fn packed_sequences() {
     let mut rng = Rng(5);
     let mut cases = Vec::new();
     // Storage, rows, cumulative lengths of each, positions, heads, key heads, size, causal, window.
-    let shapes: [(DType, u64, &[u32], u64, u64, u64, u64, bool, i64); 8] = [
+    let shapes: [(DType, u64, &[u32], u64, u64, u64, u64, bool, i64); 14] = [
+        // On tensor cores where warps have 32 threads: segments that begin and end inside of tiles, fill them, span several, are empty; none.
+        (F16, 1, &[0, 64, 128, 200], 200, 2, 1, 32, true, 0),
+        (Bf16, 1, &[3, 10, 10, 75, 140, 141], 150, 2, 2, 64, false, 0),
+        (
+            F16,
+            2,
+            &[0, 1, 90, 130, 20, 84, 84, 84],
+            130,
+            2,
+            1,
+            96,
+            true,
+            33,
+        ),
+        (Bf16, 1, &[0, 129], 129, 1, 1, 128, false, 40),
+        (F16, 1, &[0], 70, 1, 1, 64, true, 0),
+        (F16, 1, &[70, 71, 133], 140, 4, 2, 32, false, 0),
         (F32, 1, &[0, 5], 5, 1, 1, 4, false, 0),
         // Begins inside of blocks, empty segments, and positions of none on both sides.
         (F32, 1, &[2, 9, 9, 41, 44], 50, 2, 1, 40, true, 0),

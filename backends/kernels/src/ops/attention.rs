@@ -2,8 +2,8 @@
 //! kernels.
 
 use super::{Answer, done, launch, nothing};
-use crate::args::{AttentionArgs, zero};
-use crate::launch::{Dynamic, Place};
+use crate::args::{AttentionArgs, Plain, zero};
+use crate::launch::{Dynamic, Launch, Place};
 use crate::source::{Dialect, Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
@@ -103,6 +103,47 @@ fn warpgroups(f: &Facts, t: DType, a: &AttentionArgs) -> Option<(u64, u64)> {
     (fits && a.tq as u64 > BLOCK && a.scale > 0.0).then_some((w, room))
 }
 
+/// Bytes of shared memory of the forward by mma, where device, storage and size of heads have it.
+pub(super) fn core_forward(f: &Facts, t: DType, d: u64) -> Option<u64> {
+    let shared = 3 * BLOCK * (d + 8) * 2;
+    (has_cores(f, t, d) && shared <= f.shared as u64).then_some(shared)
+}
+
+/// Rows of the other side that a block of the backward by mma takes at a time, two stages of them, and its bytes of shared memory.
+pub(super) fn core_backward(f: &Facts, t: DType, d: u64) -> Option<(u64, u64)> {
+    let step = if d <= 64 { 64 } else { 32 };
+    let room = (2 * BLOCK + 4 * step) * (d + 8) * 2 + 4 * step * 4;
+    (has_cores(f, t, d) && room <= f.shared as u64).then_some((step, room))
+}
+
+/// A launch of a kernel by mma for whole sequences or packed ones, as `a` is. `part` of its name; `rows` and `heads` are those that blocks own; `step`
+/// of the backward.
+pub(super) fn by_mma<A: Plain>(
+    part: &str,
+    (t, d): (DType, u64),
+    (rows, heads): (u64, u64),
+    step: Option<u64>,
+    shared: u64,
+    a: &A,
+    places: &[(&str, Place)],
+) -> Launch {
+    let packed = if A::C == AttentionArgs::C {
+        ""
+    } else {
+        "_packed"
+    };
+    let t = c_type(t);
+    let step = step.map_or(String::new(), |n| format!(", {n}"));
+    let k = Kernel::new(
+        Family::AttentionMma,
+        format!("cw_attention_mma{part}{packed}_{t}_{d}"),
+        128,
+        A::C,
+        &format!("cw_attention_mma{part}<{t}, {d}{step}>"),
+    );
+    launch(k, [rows.div_ceil(BLOCK), heads, 1], 128, shared, a, places)
+}
+
 /// Columns of a head that a thread of the portable kernels has.
 pub(super) fn columns(d: u64) -> u64 {
     match d {
@@ -121,7 +162,7 @@ pub(super) fn portable(
     grid: [u64; 2],
     floats: u64,
     places: &[(&str, Place)],
-) -> Result<crate::launch::Launch> {
+) -> Result<Launch> {
     let shared = floats * 4;
     if shared > f.shared as u64 {
         return refuse(
@@ -177,18 +218,9 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
         p.plan.tier = 2;
         return Ok(p);
     }
-    let shared = 3 * BLOCK * (q[3] + 8) * 2;
-    if one && has_cores(f, t, q[3]) && shared <= f.shared as u64 {
-        let (c, d) = (c_type(t), q[3]);
-        let k = Kernel::new(
-            Family::AttentionMma,
-            format!("cw_attention_mma_{c}_{d}"),
-            128,
-            "AttentionArgs",
-            &format!("cw_attention_mma<{c}, {d}>"),
-        );
-        let grid = [q[1].div_ceil(BLOCK), q[0] * q[2], 1];
-        let l = launch(k, grid, 128, shared, &a, &places);
+    if one && let Some(shared) = core_forward(f, t, q[3]) {
+        let own = (q[1], q[0] * q[2]);
+        let l = by_mma("", (t, q[3]), own, None, shared, &a, &places);
         let mut p = done(o, 0, vec![l], Dynamic::None)?;
         p.plan.tier = 2;
         return Ok(p);
@@ -243,11 +275,8 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
     let same = [&dq, &dk, &dv, &go, &vo, &vk, &vv]
         .iter()
         .all(|v| v.dtype == vq.dtype);
-    let on_cores = same && has_cores(f, vq.dtype, q[3]) && q[1] > 0 && k[1] > 0;
-    // Rows of the other side at a time; two stages of them.
-    let step = if q[3] <= 64 { 64 } else { 32 };
-    let room = (2 * BLOCK + 4 * step) * (q[3] + 8) * 2 + 4 * step * 4;
-    let on_cores = on_cores && room <= f.shared as u64;
+    let on_cores = same && q[1] > 0 && k[1] > 0;
+    let on_cores = core_backward(f, vq.dtype, q[3]).filter(|_| on_cores);
     let nc = columns(q[3]).to_string();
     let [tdq, tdk, tdv, tg, to, tq, tk, tv] =
         [&dq, &dk, &dv, &go, &vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
@@ -266,17 +295,11 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
             &places,
         )?);
     }
-    if on_cores {
-        for (name, rows, heads) in [("keys", k[1], k[2]), ("queries", q[1], q[2])] {
-            let kernel = Kernel::new(
-                Family::AttentionMma,
-                format!("cw_attention_mma_{name}_{tq}_{}", q[3]),
-                128,
-                "AttentionArgs",
-                &format!("cw_attention_mma_{name}<{tq}, {}, {step}>", q[3]),
-            );
-            let grid = [rows.div_ceil(BLOCK), q[0] * heads, 1];
-            out.push(launch(kernel, grid, 128, room, &a, &places));
+    if let Some((step, room)) = on_cores {
+        for (part, rows, heads) in [("_keys", k[1], k[2]), ("_queries", q[1], q[2])] {
+            let own = (rows, q[0] * heads);
+            let what = (vq.dtype, q[3]);
+            out.push(by_mma(part, what, own, Some(step), room, &a, &places));
         }
         let mut p = done(o, q[0] * q[1] * q[2] * 4, out, Dynamic::None)?;
         p.plan.tier = 2;

@@ -1,6 +1,8 @@
-//! attention_varlen_*: packed sequences, by portable kernels of their own. Tensor cores and libraries are left to whole sequences.
+//! attention_varlen_*: packed sequences, on tensor cores by the mma kernels of whole ones, else by portable kernels of their own.
 
-use super::attention::{ROWS, columns, common, portable, strides, view};
+use super::attention::{
+    ROWS, by_mma, columns, common, core_backward, core_forward, portable, strides, view,
+};
 use super::{Answer, done, launch, nothing};
 use crate::args::{AttentionArgs, VarlenArgs, zero};
 use crate::launch::{Dynamic, Launch, Place};
@@ -80,6 +82,14 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
         ("v", Place::Operand(4)),
         ("cu", Place::Operand(5)),
     ];
+    let one = [&vo, &vk, &vv].iter().all(|v| v.dtype == vq.dtype);
+    if one && let Some(shared) = core_forward(f, vq.dtype, q[3]) {
+        let (what, own) = ((vq.dtype, q[3]), (q[1], q[0] * q[2]));
+        let l = by_mma("", what, own, None, shared, &a, &places);
+        let mut p = done(o, 0, vec![l], Dynamic::None)?;
+        p.plan.tier = 2;
+        return Ok(p);
+    }
     let nc = columns(q[3]).to_string();
     let [to, tq, tk, tv] = [&vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
     let floats = 48 * (q[3] + 1) + ROWS * 33;
@@ -135,6 +145,21 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
     let tiles = 4 * ROWS * (q[3] + 1);
     // A row's sum of gradient times output knows nothing of segments.
     let delta = portable(o, f, "attention_delta", &[tg, to], &w, rows, 0, &whole)?;
+    let bytes = q[0] * q[1] * q[2] * 4;
+    let same = [&dq, &dk, &dv, &go, &vo, &vk, &vv]
+        .iter()
+        .all(|v| v.dtype == vq.dtype);
+    if same && let Some((step, room)) = core_backward(f, vq.dtype, q[3]) {
+        let what = (vq.dtype, q[3]);
+        let mma = |part, heads: u64| {
+            let own = (q[1], q[0] * heads);
+            by_mma(part, what, own, Some(step), room, &a, &places)
+        };
+        let all = vec![delta, mma("_keys", k[2]), mma("_queries", q[2])];
+        let mut p = done(o, bytes, all, Dynamic::None)?;
+        p.plan.tier = 2;
+        return Ok(p);
+    }
     let types = [tdk, tdv, tq, tk, tv, tg, &nc];
     let room = tiles + 2 * ROWS * 17;
     let keys = kernel(o, f, "varlen_keys", &types, &a, k[0] * k[2], room, &places)?;
@@ -150,6 +175,5 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
         room,
         &places,
     )?;
-    let bytes = q[0] * q[1] * q[2] * 4;
     done(o, bytes, vec![delta, keys, queries], Dynamic::None)
 }
