@@ -28,18 +28,6 @@ template <class T> CW_DEVICE void cw_tile(const VarlenArgs& a, float* to, const 
     to[r * ((int)a.d + 1) + c] = t >= from && t < end ? cw_load(rows + t * pitch + c) : 0.0f;
   }
 }
-CW_DEVICE float cw_dot(const float* x, const float* y, int d) {
-  float s = 0.0f;
-  for (int c = 0; c < d; c++) s += x[c] * y[c];
-  return s;
-}
-// Over the eight threads of a row.
-template <class F> CW_DEVICE float cw_row_join(float v, F f) {
-  v = f(v, cw_shfl_xor(v, 1));
-  v = f(v, cw_shfl_xor(v, 2));
-  return f(v, cw_shfl_xor(v, 4));
-}
-
 // NC columns of a head to a thread: 8 NC >= d.
 template <class TO, class TQ, class TK, class TV, int NC> CW_DEVICE void cw_varlen(const VarlenArgs& a) {
   CW_DYN_SHARED(float, mem);

@@ -178,6 +178,9 @@ pub fn source<'a>(
     if matches!(family, Family::AttentionMma | Family::AttentionVarlen) {
         s.push_str(include_str!("../cu/segments.h"));
     }
+    if matches!(family, Family::Attention | Family::AttentionVarlen) {
+        s.push_str(include_str!("../cu/attention_rows.h"));
+    }
     s.push_str(family.text());
     s.push_str(&args::checks(family));
     for k in kernels {

@@ -116,6 +116,11 @@ pub(super) fn core_backward(f: &Facts, t: DType, d: u64) -> Option<(u64, u64)> {
     (has_cores(f, t, d) && room <= f.shared as u64).then_some((step, room))
 }
 
+/// Are these the arguments of packed sequences?
+fn packed<A: Plain>(_: &A) -> bool {
+    A::C != AttentionArgs::C
+}
+
 /// A launch of a kernel by mma for whole sequences or packed ones, as `a` is. `part` of its name; `rows` and `heads` are those that blocks own; `step`
 /// of the backward.
 pub(super) fn by_mma<A: Plain>(
@@ -127,11 +132,7 @@ pub(super) fn by_mma<A: Plain>(
     a: &A,
     places: &[(&str, Place)],
 ) -> Launch {
-    let packed = if A::C == AttentionArgs::C {
-        ""
-    } else {
-        "_packed"
-    };
+    let packed = if packed(a) { "_packed" } else { "" };
     let t = c_type(t);
     let step = step.map_or(String::new(), |n| format!(", {n}"));
     let k = Kernel::new(
@@ -153,12 +154,13 @@ pub(super) fn columns(d: u64) -> u64 {
     }
 }
 
-pub(super) fn portable(
+/// A launch of a portable kernel for whole sequences or packed ones, as `a` is; `d` is the size of heads.
+pub(super) fn portable<A: Plain>(
     o: &Op<'_>,
     f: &Facts,
     name: &str,
     types: &[&str],
-    a: &AttentionArgs,
+    (a, d): (&A, u64),
     grid: [u64; 2],
     floats: u64,
     places: &[(&str, Place)],
@@ -168,16 +170,20 @@ pub(super) fn portable(
         return refuse(
             o,
             format!(
-                "heads of {} need {shared} bytes of shared memory, the device has {}",
-                a.d, f.shared
+                "heads of {d} need {shared} bytes of shared memory, the device has {}",
+                f.shared
             ),
         );
     }
+    let family = match packed(a) {
+        false => Family::Attention,
+        true => Family::AttentionVarlen,
+    };
     let k = Kernel::new(
-        Family::Attention,
+        family,
         format!("cw_{name}_{}", types.join("_")),
         128,
-        "AttentionArgs",
+        A::C,
         &format!("cw_{name}<{}>", types.join(", ")),
     );
     Ok(launch(k, [grid[0], grid[1], 1], 128, shared, a, places))
@@ -235,7 +241,7 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
     ];
     let floats = 48 * (q[3] + 1) + ROWS * 33;
     let grid = [q[1].div_ceil(ROWS), q[0] * q[2]];
-    let l = portable(o, f, "attention", &types, &a, grid, floats, &places)?;
+    let l = portable(o, f, "attention", &types, (&a, q[3]), grid, floats, &places)?;
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -289,7 +295,7 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
             f,
             "attention_delta",
             &[tg, to],
-            &a,
+            (&a, q[3]),
             rows,
             0,
             &places,
@@ -311,7 +317,7 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
             f,
             "attention_keys",
             &[tdk, tdv, tq, tk, tv, tg, &nc],
-            &a,
+            (&a, q[3]),
             [k[1].div_ceil(ROWS), k[0] * k[2]],
             tiles + 2 * ROWS * 17,
             &places,
@@ -323,7 +329,7 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
             f,
             "attention_queries",
             &[tdq, tq, tk, tv, tg, &nc],
-            &a,
+            (&a, q[3]),
             rows,
             tiles + ROWS * 17,
             &places,

@@ -3,10 +3,10 @@
 use super::attention::{
     ROWS, by_mma, columns, common, core_backward, core_forward, portable, strides, view,
 };
-use super::{Answer, done, launch, nothing};
+use super::{Answer, done, nothing};
 use crate::args::{AttentionArgs, VarlenArgs, zero};
-use crate::launch::{Dynamic, Launch, Place};
-use crate::source::{Facts, Family, Kernel};
+use crate::launch::{Dynamic, Place};
+use crate::source::Facts;
 use crate::view::*;
 use crossweave_plugin::{DType, Op, Result};
 
@@ -28,37 +28,6 @@ fn args(o: &Op<'_>, w: &AttentionArgs, cu: usize) -> Result<VarlenArgs> {
     (a.ls, a.window) = (w.ls, w.window);
     (a.causal, a.scale) = (w.causal, w.scale);
     Ok(a)
-}
-
-fn kernel(
-    o: &Op<'_>,
-    f: &Facts,
-    name: &str,
-    types: &[&str],
-    a: &VarlenArgs,
-    blocks: u64,
-    floats: u64,
-    places: &[(&str, Place)],
-) -> Result<Launch> {
-    let shared = floats * 4;
-    if shared > f.shared as u64 {
-        return refuse(
-            o,
-            format!(
-                "heads of {} need {shared} bytes of shared memory, the device has {}",
-                a.d, f.shared
-            ),
-        );
-    }
-    let k = Kernel::new(
-        Family::AttentionVarlen,
-        format!("cw_{name}_{}", types.join("_")),
-        128,
-        "VarlenArgs",
-        &format!("cw_{name}<{}>", types.join(", ")),
-    );
-    let grid = [(a.t as u64).div_ceil(ROWS), blocks, 1];
-    Ok(launch(k, grid, 128, shared, a, places))
 }
 
 /// `attention_varlen_fwd`.
@@ -94,7 +63,9 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
     let [to, tq, tk, tv] = [&vo, &vq, &vk, &vv].map(|v| c_type(v.dtype));
     let floats = 48 * (q[3] + 1) + ROWS * 33;
     let types = [to, tq, tk, tv, &nc];
-    let l = kernel(o, f, "varlen", &types, &a, q[0] * q[2], floats, &places)?;
+    let grid = [q[1].div_ceil(ROWS), q[0] * q[2]];
+    let with = (&a, q[3]);
+    let l = portable(o, f, "varlen", &types, with, grid, floats, &places)?;
     done(o, 0, vec![l], Dynamic::None)
 }
 
@@ -144,7 +115,16 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
     let rows = [q[1].div_ceil(ROWS), q[0] * q[2]];
     let tiles = 4 * ROWS * (q[3] + 1);
     // A row's sum of gradient times output knows nothing of segments.
-    let delta = portable(o, f, "attention_delta", &[tg, to], &w, rows, 0, &whole)?;
+    let delta = portable(
+        o,
+        f,
+        "attention_delta",
+        &[tg, to],
+        (&w, q[3]),
+        rows,
+        0,
+        &whole,
+    )?;
     let bytes = q[0] * q[1] * q[2] * 4;
     let same = [&dq, &dk, &dv, &go, &vo, &vk, &vv]
         .iter()
@@ -162,18 +142,11 @@ pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
     }
     let types = [tdk, tdv, tq, tk, tv, tg, &nc];
     let room = tiles + 2 * ROWS * 17;
-    let keys = kernel(o, f, "varlen_keys", &types, &a, k[0] * k[2], room, &places)?;
+    let (with, grid) = ((&a, q[3]), [rows[0], k[0] * k[2]]);
+    let keys = portable(o, f, "varlen_keys", &types, with, grid, room, &places)?;
     let types = [tdq, tq, tk, tv, tg, &nc];
     let room = tiles + ROWS * 17;
-    let queries = kernel(
-        o,
-        f,
-        "varlen_queries",
-        &types,
-        &a,
-        q[0] * q[2],
-        room,
-        &places,
-    )?;
+    let name = "varlen_queries";
+    let queries = portable(o, f, name, &types, with, rows, room, &places)?;
     done(o, bytes, vec![delta, keys, queries], Dynamic::None)
 }
