@@ -1,9 +1,10 @@
 //! The reduction loop: `((x0 + x1) + x2) + …` in rank order for every element, whatever its place, the count or the number of parts.
 //!
 //! 16-bit floats are summed in f32 and rounded once. The loops are plain and compiled once more with wider instructions; additions stay
-//! lane by lane, so the bits do not depend on which build ran.
+//! lane by lane, so the bits do not depend on which build ran. Sums of two or four inputs go vector by vector from the inputs into the
+//! outputs; everything else by way of a block in the first-level cache, so that however many inputs there are, two are read at a time.
 
-use super::transfer::{Stores, fence, put};
+use super::transfer::{Stores, VECTOR, fence, put, put_vector};
 use crossweave_abi::*;
 use half::{bf16, f16};
 use std::mem::MaybeUninit;
@@ -25,6 +26,8 @@ trait Elem: Copy + Default {
     type Acc: Copy + Default;
     /// Sums are kept in the type itself, so there is nothing to round.
     const DIRECT: bool;
+    /// Sums of few inputs go vector by vector: what gradients and activations are, and what converts in wide instructions.
+    const FUSED: bool;
     fn up(self) -> Self::Acc;
     fn down(a: Self::Acc) -> Self;
     fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
@@ -72,6 +75,7 @@ macro_rules! plain_float {
         impl Elem for $t {
             type Acc = $t;
             const DIRECT: bool = true;
+            const FUSED: bool = true;
             #[inline(always)]
             fn up(self) -> $t {
                 self
@@ -89,6 +93,7 @@ plain_float!(f32, f64);
 impl Elem for bf16 {
     type Acc = f32;
     const DIRECT: bool = false;
+    const FUSED: bool = true;
     #[inline(always)]
     fn up(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
@@ -107,6 +112,7 @@ impl Elem for bf16 {
 impl Elem for f16 {
     type Acc = f32;
     const DIRECT: bool = false;
+    const FUSED: bool = false;
     #[inline(always)]
     fn up(self) -> f32 {
         self.to_f32()
@@ -123,6 +129,7 @@ macro_rules! integer {
         impl Elem for $t {
             type Acc = $t;
             const DIRECT: bool = true;
+            const FUSED: bool = false;
             #[inline(always)]
             fn up(self) -> $t {
                 self
@@ -166,16 +173,16 @@ pub(super) unsafe fn run(s: &Sum<'_>, from: usize, to: usize) {
     // SAFETY: forwarded.
     unsafe {
         match s.dtype {
-            DType::F32 => typed::<f32>(s, from, to),
-            DType::F64 => typed::<f64>(s, from, to),
-            DType::Bf16 => typed::<bf16>(s, from, to),
-            DType::F16 => typed::<f16>(s, from, to),
-            DType::I8 => typed::<i8>(s, from, to),
-            DType::U8 => typed::<u8>(s, from, to),
-            DType::I32 => typed::<i32>(s, from, to),
-            DType::U32 => typed::<u32>(s, from, to),
-            DType::I64 => typed::<i64>(s, from, to),
-            DType::U64 => typed::<u64>(s, from, to),
+            DType::F32 => typed::<f32, 8>(s, from, to),
+            DType::F64 => typed::<f64, 4>(s, from, to),
+            DType::Bf16 => typed::<bf16, 16>(s, from, to),
+            DType::F16 => typed::<f16, 16>(s, from, to),
+            DType::I8 => typed::<i8, 32>(s, from, to),
+            DType::U8 => typed::<u8, 32>(s, from, to),
+            DType::I32 => typed::<i32, 8>(s, from, to),
+            DType::U32 => typed::<u32, 8>(s, from, to),
+            DType::I64 => typed::<i64, 4>(s, from, to),
+            DType::U64 => typed::<u64, 4>(s, from, to),
             // `check::supported` lets no other type through.
             _ => {}
         }
@@ -186,16 +193,16 @@ pub(super) unsafe fn run(s: &Sum<'_>, from: usize, to: usize) {
 /// Picks the instruction set.
 ///
 /// # Safety
-/// As [`run`]; `T` is the dtype of the sum.
-unsafe fn typed<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
+/// As [`run`]; `T` is the dtype of the sum, and `W` of them make a vector.
+unsafe fn typed<T: Elem, const W: usize>(s: &Sum<'_>, from: usize, to: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("f16c") {
         // SAFETY: the features were found; the rest is forwarded.
-        unsafe { typed_avx2::<T>(s, from, to) };
+        unsafe { typed_avx2::<T, W>(s, from, to) };
         return;
     }
     // SAFETY: forwarded.
-    unsafe { body::<T>(s, from, to) };
+    unsafe { body::<T, W>(s, from, to) };
 }
 
 /// [`body`] compiled for AVX2.
@@ -204,9 +211,9 @@ unsafe fn typed<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
 /// As [`typed`]; the processor has both features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn typed_avx2<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
+unsafe fn typed_avx2<T: Elem, const W: usize>(s: &Sum<'_>, from: usize, to: usize) {
     // SAFETY: forwarded.
-    unsafe { body::<T>(s, from, to) };
+    unsafe { body::<T, W>(s, from, to) };
 }
 
 /// The loop, once per instruction set.
@@ -214,7 +221,126 @@ unsafe fn typed_avx2<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
 /// # Safety
 /// As [`typed`].
 #[inline(always)]
-unsafe fn body<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
+unsafe fn body<T: Elem, const W: usize>(s: &Sum<'_>, from: usize, to: usize) {
+    // SAFETY: forwarded.
+    let from = unsafe { vectors::<T, W>(s, from, to) };
+    if from == to {
+        return;
+    }
+    // SAFETY: forwarded.
+    unsafe { blocks::<T>(s, from, to) };
+}
+
+/// Sums of few inputs as far as they fill vectors; answers where it stopped.
+///
+/// # Safety
+/// As [`typed`].
+#[inline(always)]
+unsafe fn vectors<T: Elem, const W: usize>(s: &Sum<'_>, from: usize, to: usize) -> usize {
+    if !T::FUSED {
+        return from;
+    }
+    let streaming = s.stores == Stores::Streaming;
+    // SAFETY: forwarded.
+    unsafe {
+        match (s.reduce, streaming) {
+            (RED_SUM, false) => few::<T, W, false, false>(s, from, to),
+            (RED_SUM, true) => few::<T, W, false, true>(s, from, to),
+            (RED_AVG, false) => few::<T, W, true, false>(s, from, to),
+            (RED_AVG, true) => few::<T, W, true, true>(s, from, to),
+            _ => from,
+        }
+    }
+}
+
+/// [`vectors`] by the numbers of inputs and outputs.
+///
+/// # Safety
+/// As [`typed`].
+#[inline(always)]
+unsafe fn few<T: Elem, const W: usize, const AVG: bool, const STREAMING: bool>(
+    s: &Sum<'_>,
+    from: usize,
+    to: usize,
+) -> usize {
+    // SAFETY: forwarded.
+    unsafe {
+        match (s.sources.len(), s.outputs.len()) {
+            (2, 1) => fused::<T, W, 2, 1, AVG, STREAMING>(s, from, to),
+            (2, 2) => fused::<T, W, 2, 2, AVG, STREAMING>(s, from, to),
+            (4, 1) => fused::<T, W, 4, 1, AVG, STREAMING>(s, from, to),
+            (4, 4) => fused::<T, W, 4, 4, AVG, STREAMING>(s, from, to),
+            _ => from,
+        }
+    }
+}
+
+/// [`vectors`] of `N` inputs and `M` outputs.
+///
+/// # Safety
+/// As [`typed`]; there are as many, and a wish for streaming is the sum's.
+#[inline(always)]
+unsafe fn fused<
+    T: Elem,
+    const W: usize,
+    const N: usize,
+    const M: usize,
+    const AVG: bool,
+    const STREAMING: bool,
+>(
+    s: &Sum<'_>,
+    from: usize,
+    to: usize,
+) -> usize {
+    const { assert!(size_of::<[T; W]>() == VECTOR) };
+    let inputs: [*const T; N] = std::array::from_fn(|j| s.sources[j].0.cast());
+    let outputs: [*mut T; M] = std::array::from_fn(|j| s.outputs[j].cast());
+    // A vector past the caches must be aligned; blocks find boundaries of their own.
+    let aligned = |o: &*mut T| o.wrapping_add(from).addr().is_multiple_of(VECTOR);
+    if STREAMING && !outputs.iter().all(aligned) {
+        return from;
+    }
+    let stores = match STREAMING {
+        true => Stores::Streaming,
+        false => Stores::Plain,
+    };
+    let mut at = from;
+    while at + W <= to {
+        // SAFETY: the vector lies inside every input.
+        let input = |j: usize, i: usize| unsafe { inputs[j].add(at + i).read_unaligned() }.up();
+        // Loops, not `map`: that may stay a call, compiled without the wide instructions.
+        let (mut acc, mut result) = ([T::Acc::default(); W], [T::default(); W]);
+        for (i, a) in acc.iter_mut().enumerate() {
+            *a = input(0, i);
+        }
+        for j in 1..N {
+            for (i, a) in acc.iter_mut().enumerate() {
+                *a = T::add(*a, input(j, i));
+            }
+        }
+        if AVG {
+            for a in &mut acc {
+                *a = T::share(*a, N);
+            }
+        }
+        for (r, a) in result.iter_mut().zip(&acc) {
+            *r = T::down(*a);
+        }
+        for o in outputs {
+            // SAFETY: the vector lies inside every output, aligned where that is asked for.
+            unsafe { put_vector(&result, o.add(at).cast(), stores) };
+        }
+        at += W;
+    }
+    at
+}
+
+/// Everything, by way of a block in the first-level cache.
+///
+/// # Safety
+/// As [`typed`].
+#[inline(always)]
+unsafe fn blocks<T: Elem>(s: &Sum<'_>, from: usize, to: usize) {
     // Not cleared first: that would cost more than a small vector does.
     let mut acc = [MaybeUninit::<T::Acc>::uninit(); ELEMS];
     let mut out = [MaybeUninit::<T>::uninit(); ELEMS];

@@ -9,7 +9,7 @@
 
 use super::check::{Counts, Planned, kind_name, reduce_name};
 use super::reduce::{self, Sum};
-use super::transfer::{BLOCK, Stores, claim, push};
+use super::transfer::{BLOCK, Stores, claim, demote, push};
 use super::world::{Cause, Patience, World, ranks_text};
 use crossweave_abi::*;
 use crossweave_plugin::{Code, Error, Result};
@@ -209,6 +209,8 @@ impl World {
         }
         mine.cards[parity].0.arrived.store(round + 1, Release);
         if small {
+            // Said first: to be seen early is worth more than to be found near.
+            demote(send, if send == op.send { 0 } else { input });
             next(&place.round);
             let ready = || self.slots.iter().all(|s| s.arrived(round));
             self.gather(rank, round, &ready, &print, patience)?;
@@ -465,6 +467,12 @@ unsafe fn total(
         .iter()
         .map(|p| (unsafe { p.send.add(skip) }, p.scale))
         .collect();
+    // What has just been read is in the caches: to write it past them would only throw it out first.
+    let read = |o: &*mut u8| sources.iter().any(|(s, _)| *s == o.cast_const());
+    let stores = match outputs.iter().all(read) {
+        true => Stores::Plain,
+        false => stores,
+    };
     let sum = Sum {
         dtype: op.dtype,
         reduce: op.reduce,

@@ -64,6 +64,19 @@ pub(super) fn claim(at: *const u8, bytes: usize) {
     let _ = (at, bytes);
 }
 
+/// Sends lines just written from this core's cache to the one all cores share, where others find them without asking this core.
+pub(super) fn demote(at: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a hint, which cannot fault and changes no contents; processors that lack it do nothing.
+        unsafe {
+            std::arch::asm!("cldemote [{}]", in(reg) at.wrapping_add(line), options(nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
+}
+
 /// Makes streamed stores visible before whatever publishes them.
 pub(super) fn fence(stores: Stores) {
     #[cfg(target_arch = "x86_64")]
@@ -91,31 +104,47 @@ pub(super) unsafe fn put(src: *const u8, dst: *mut u8, len: usize, stores: Store
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
 }
 
+/// Bytes of what [`put_vector`] writes.
+pub(super) const VECTOR: usize = 32;
+
+/// Writes one vector.
+///
+/// # Safety
+/// Both hold [`VECTOR`] bytes; for streaming `dst` is aligned to as many.
+#[inline(always)]
+pub(super) unsafe fn put_vector<V: Copy>(src: &V, dst: *mut V, stores: Stores) {
+    #[cfg(target_arch = "x86_64")]
+    if stores == Stores::Streaming {
+        use std::arch::x86_64::*;
+        // SAFETY: forwarded; `Streaming` is only chosen where AVX was found.
+        unsafe {
+            let v = std::ptr::from_ref(src).cast::<__m256i>().read_unaligned();
+            _mm256_stream_si256(dst.cast(), v);
+        }
+        return;
+    }
+    let _ = stores;
+    // SAFETY: forwarded.
+    unsafe { dst.write_unaligned(*src) };
+}
+
+/// Vector by vector: several lines begun at once, or wider vectors, were slower where this was measured.
+///
 /// # Safety
 /// As [`put`], on a processor with AVX.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx")]
 unsafe fn put_streaming(src: *const u8, dst: *mut u8, len: usize) {
     use std::arch::x86_64::*;
-    let head = dst.align_offset(32).min(len);
-    // SAFETY: `head + 128 * k <= len` throughout, and `dst + head` is 32-byte aligned as the streaming store demands.
+    let head = dst.align_offset(VECTOR).min(len);
+    // SAFETY: `i + VECTOR <= len` throughout, and `dst + head` is aligned as the streaming store demands.
     unsafe {
         std::ptr::copy_nonoverlapping(src, dst, head);
         let mut i = head;
-        while i + 128 <= len {
-            let s = src.add(i).cast::<__m256i>();
-            let d = dst.add(i).cast::<__m256i>();
-            let x = [
-                _mm256_loadu_si256(s),
-                _mm256_loadu_si256(s.add(1)),
-                _mm256_loadu_si256(s.add(2)),
-                _mm256_loadu_si256(s.add(3)),
-            ];
-            _mm256_stream_si256(d, x[0]);
-            _mm256_stream_si256(d.add(1), x[1]);
-            _mm256_stream_si256(d.add(2), x[2]);
-            _mm256_stream_si256(d.add(3), x[3]);
-            i += 128;
+        while i + VECTOR <= len {
+            let v = _mm256_loadu_si256(src.add(i).cast());
+            _mm256_stream_si256(dst.add(i).cast(), v);
+            i += VECTOR;
         }
         std::ptr::copy_nonoverlapping(src.add(i), dst.add(i), len - i);
     }
