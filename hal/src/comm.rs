@@ -650,6 +650,11 @@ impl Communicator {
         members: &[Collective<'_>],
         then: impl FnOnce(&mut Communicator, &[abi::CollDesc]) -> Result<T>,
     ) -> Result<T> {
+        // One alone is what nearly every call brings.
+        if let [m] = members {
+            let desc = self.describe(m)?;
+            return then(self, std::slice::from_ref(&desc));
+        }
         let mut small = [NULL_DESC; 4];
         let mut large = vec![];
         let descs: &mut [abi::CollDesc] = if members.len() <= small.len() {
@@ -659,11 +664,16 @@ impl Communicator {
             &mut large
         };
         for (d, m) in descs.iter_mut().zip(members) {
-            self.seq += 1;
-            *d = self.desc(m, self.seq)?.0;
-            mask::check(&self.inner.mask, d, m)?;
+            *d = self.describe(m)?;
         }
         then(self, descs)
+    }
+
+    fn describe(&mut self, m: &Collective<'_>) -> Result<abi::CollDesc> {
+        self.seq += 1;
+        let d = self.desc(m, self.seq)?.0;
+        mask::check(&self.inner.mask, &d, m)?;
+        Ok(d)
     }
 
     fn launch(

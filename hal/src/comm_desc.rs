@@ -10,7 +10,7 @@ impl Communicator {
     pub(crate) fn desc(&self, c: &Collective<'_>, seq: u64) -> Result<(abi::CollDesc, ())> {
         let mut d = abi::CollDesc { seq, ..NULL_DESC };
         let span = |r: &Region<'_>| r.buffer.span(r.offset, r.bytes);
-        let count = |r: &Region<'_>, t: DType| r.bytes * 8 / t.bits();
+        let count = |r: &Region<'_>, t: DType| t.count(r.bytes);
         match c {
             Collective::AllReduce { buf, dtype, op } => {
                 (d.kind, d.dtype, d.count) = (abi::COLL_ALL_REDUCE, dtype.id(), count(buf, *dtype));
@@ -222,7 +222,7 @@ impl Communicator {
             }
             Collective::Barrier => (0, DType::U8),
         };
-        (bytes * 8 / dtype.bits(), bytes)
+        (dtype.count(bytes), bytes)
     }
 }
 

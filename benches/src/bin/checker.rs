@@ -3,8 +3,9 @@
 //! `cargo run --release -p crossweave-benches --bin checker -- --ranks 2 --kib 0,1,64,1024`
 //!
 //! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window, of 64 or `--window`); `whole` is from there
-//! until all of a window are done, per collective, with the one wait at its end. Both are least times over many windows; 0 KiB is a barrier. The device without the
-//! checker is what the off switch is for: training has none. A second one without it says how far two equal devices are apart.
+//! until all of a window are done, per collective, with the one wait at its end. A round is a window of each kind, in turning order; what is printed are medians over
+//! the rounds of the differences within one, since least times of whole windows lie apart by chance more than the checker costs. 0 KiB is a barrier. The device
+//! without the checker is what the off switch is for: training has none. A second one without it says how far two equal devices are apart.
 
 use crossweave_benches::options::Options;
 use crossweave_hal::{
@@ -131,36 +132,42 @@ fn rank(
             Ok(b)
         };
         let (a, b, c) = (room(&with)?, room(&without)?, room(&control)?);
-        let mut least = [[f64::INFINITY; 2]; 3];
-        // Long collectives need fewer windows for a steady least.
+        // Long collectives need fewer windows for a steady middle.
         let rounds = (rounds as u64).min(200_000_000 / (bytes + 1)).max(20);
-        for _ in 0..rounds {
-            let windows = [
-                with.window(&a, barrier, calls)?,
-                without.window(&b, barrier, calls)?,
-                control.window(&c, barrier, calls)?,
-            ];
-            for (i, t) in windows.into_iter().enumerate() {
-                least[i][0] = least[i][0].min(t.0);
-                least[i][1] = least[i][1].min(t.1);
+        let mut all: Vec<[(f64, f64); 3]> = vec![];
+        for round in 0..rounds as usize {
+            let mut times = [(0.0, 0.0); 3];
+            for turn in 0..3 {
+                let which = (round + turn) % 3;
+                times[which] = match which {
+                    0 => with.window(&a, barrier, calls)?,
+                    1 => without.window(&b, barrier, calls)?,
+                    _ => control.window(&c, barrier, calls)?,
+                };
             }
+            all.push(times);
         }
         if rank == 0 {
-            let [on, off, same] = least;
+            let of = |f: &dyn Fn(&[(f64, f64); 3]) -> f64| median(all.iter().map(f).collect());
             println!(
-                "{ranks} ranks, {:>6} KiB: ask {:>6.0} ns with, {:>6.0} without: {:>+5.0} ns; whole {:>9.0} ns with, {:>9.0} without: {:>+6.2} %; \
-                 another without: {:>+4.0} ns, {:>+6.2} %",
+                "{ranks} ranks, {:>6} KiB: ask {:>6.0} ns without, {:>+5.0} ns with; whole {:>9.0} ns without, {:>+6.0} ns, {:>+6.2} % with; \
+                 another without: {:>+4.0} ns; {:>+5.0} ns, {:>+6.2} %",
                 bytes >> 10,
-                on[0],
-                off[0],
-                on[0] - off[0],
-                on[1],
-                off[1],
-                100.0 * (on[1] / off[1] - 1.0),
-                same[0] - off[0],
-                100.0 * (same[1] / off[1] - 1.0)
+                of(&|t| t[1].0),
+                of(&|t| t[0].0 - t[1].0),
+                of(&|t| t[1].1),
+                of(&|t| t[0].1 - t[1].1),
+                of(&|t| 100.0 * (t[0].1 / t[1].1 - 1.0)),
+                of(&|t| t[2].0 - t[1].0),
+                of(&|t| t[2].1 - t[1].1),
+                of(&|t| 100.0 * (t[2].1 / t[1].1 - 1.0)),
             );
         }
     }
     Ok(())
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }

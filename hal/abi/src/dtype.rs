@@ -68,6 +68,11 @@ impl DType {
         (n * self.bits()).div_ceil(8)
     }
 
+    /// Elements in so many bytes, what is left over dropped.
+    pub const fn count(self, bytes: u64) -> u64 {
+        (bytes * 8) >> self.bits().trailing_zeros()
+    }
+
     /// Is it a floating type?
     pub const fn is_float(self) -> bool {
         (self as u32) >> 8 >= 3

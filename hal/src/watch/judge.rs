@@ -87,10 +87,6 @@ pub(super) struct View {
 }
 
 impl View {
-    pub fn entry(&self, key: u64, index: u32) -> Option<&Entry> {
-        let hit = |(_, e): &&(usize, Entry)| e.key == key && e.index == index;
-        self.entries.iter().find(hit).map(|(_, e)| e)
-    }
     /// Its collectives in a group, by their place in the group's order.
     fn of_group(&self, key: u64) -> BTreeMap<u64, &Op> {
         let ops = self.ops.iter();
@@ -173,29 +169,38 @@ pub(super) fn relation(one: &BTreeMap<u64, &Op>, most: &BTreeMap<u64, &Op>, seq:
                 .map(|(_, o)| (*o).clone())
                 .collect()
         };
+        // What followed this collective earlier: says what is missing while nobody has gone on.
+        let follows = || {
+            let earlier = most.range(..seq).rev().filter(|(_, o)| same(o, theirs));
+            earlier.into_iter().find_map(|(at, _)| {
+                let mut next = most.range(at + 1..seq).take(8).map(|(_, o)| o);
+                next.position(|o| same(own, o)).map(|k| k + 1)
+            })
+        };
         let (a, b) = (window(one), window(most));
-        if let Some((i, j)) = first_common(&a, &b, same) {
-            match (i, j) {
-                (0, j) if j > 0 => return Relation::Missed(j),
-                (i, 0) if i > 0 => return Relation::Extra(i),
-                _ => return Relation::Different,
+        match first_common(&a, &b, same) {
+            Some((0, j, _)) if j > 0 => return Relation::Missed(j),
+            // A rank that has missed one goes on, and comes to another of its kind in time: one thing in common proves little.
+            Some((i, 0, length)) if i > 0 => {
+                let missed = follows().filter(|k| length == 1 && *k < i);
+                return missed.map_or(Relation::Extra(i), Relation::Missed);
             }
+            Some(_) => return Relation::Different,
+            None => {}
         }
-        // Nobody has gone on yet: what followed this collective the last time?
-        let before = most.range(..seq).rev().find(|(_, o)| same(o, theirs));
-        if let Some((at, _)) = before {
-            let follows = most.range(at + 1..seq).take(8);
-            let hit = follows.map(|(_, o)| o).position(|o| same(own, o));
-            if let Some(k) = hit {
-                return Relation::Missed(k + 1);
-            }
+        if let Some(k) = follows() {
+            return Relation::Missed(k);
         }
     }
     Relation::Different
 }
 
-/// The first pair of a longest common subsequence.
-fn first_common(a: &[Op], b: &[Op], same: &dyn Fn(&Op, &Op) -> bool) -> Option<(usize, usize)> {
+/// The first pair of a longest common subsequence, and its length.
+fn first_common(
+    a: &[Op],
+    b: &[Op],
+    same: &dyn Fn(&Op, &Op) -> bool,
+) -> Option<(usize, usize, usize)> {
     let mut best = vec![vec![0usize; b.len() + 1]; a.len() + 1];
     for i in (0..a.len()).rev() {
         for j in (0..b.len()).rev() {
@@ -209,7 +214,8 @@ fn first_common(a: &[Op], b: &[Op], same: &dyn Fn(&Op, &Op) -> bool) -> Option<(
     let all = (0..a.len()).flat_map(|i| (0..b.len()).map(move |j| (i, j)));
     let begins =
         |(i, j): &(usize, usize)| same(&a[*i], &b[*j]) && best[*i + 1][*j + 1] + 1 == longest;
-    all.filter(begins).min_by_key(|(i, j)| i + j)
+    let first = all.filter(begins).min_by_key(|(i, j)| i + j);
+    first.map(|(i, j)| (i, j, longest))
 }
 
 /// The first collective of a group in which its members differ, at `seq` or before it.

@@ -329,6 +329,8 @@ impl Member {
         seat.record(raw);
         let stamp = stamped(seq, MESSAGES, raw.print.message());
         let slot = 1 + seq as usize % MESSAGES;
+        seat.group_word(self.entry, GroupWord::Messages)
+            .store(1, Relaxed);
         seat.word(mine + slot).store(stamp, SeqCst);
         seat.word(mine).store(seq, SeqCst);
         let (me, key) = (self.index as usize, self.key);

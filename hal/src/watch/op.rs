@@ -4,6 +4,7 @@ use crate::comm::{Collective, Reduce};
 use crossweave_abi as abi;
 use crossweave_abi::DType;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Words of a record: one cache line.
 pub(super) const RECORD: usize = 8;
@@ -14,7 +15,7 @@ pub struct Op {
     /// Counts everything this rank asked for, from 1.
     pub number: u64,
     /// Name of the group.
-    pub group: String,
+    pub group: Arc<str>,
     /// What tells groups of one name apart.
     pub key: u64,
     /// Place in the group's order, from 1; of sends and receives: in the order of the pair.
@@ -42,11 +43,11 @@ pub struct Op {
     /// What was enqueued in one call has one number.
     pub launch: u64,
     /// File and line of the call.
-    pub site: String,
+    pub site: Arc<str>,
     /// The call's tag.
-    pub tag: String,
+    pub tag: Arc<str>,
     /// The plan step it belongs to, or nothing.
-    pub step: String,
+    pub step: Arc<str>,
     /// When it was enqueued, on the host's clock in nanoseconds.
     pub at: u64,
     /// Has a wait on its stream returned since?
@@ -97,7 +98,7 @@ impl Print {
     /// Of what was asked for, in a group of `ranks`.
     #[inline]
     pub fn of(c: &Collective<'_>, ranks: u64) -> Print {
-        let len = |bytes: u64, t: DType| bytes * 8 / t.bits();
+        let len = |bytes: u64, t: DType| t.count(bytes);
         let same = |a: &crate::Region<'_>, b: &crate::Region<'_>| {
             std::ptr::eq(a.buffer, b.buffer)
                 && a.offset < b.offset + b.bytes

@@ -12,7 +12,7 @@
 //! | depends | waits of streams for others |
 //! | rest | per communicator: a rolling hash of its last [`CHAIN`] collectives, and counters per peer |
 
-use super::op::{Op, RECORD, Raw};
+use super::op::{RECORD, Raw};
 use super::words::{Words, now, thread};
 use std::collections::HashMap;
 use std::panic::Location;
@@ -24,7 +24,7 @@ pub(super) const RING: usize = 1024;
 /// Collectives of one communicator that a slower neighbour can still be compared with one by one; beyond, the rolling hash tells.
 pub(super) const CHAIN: usize = 512;
 /// Streams whose progress is known one by one.
-const STREAMS: usize = 64;
+pub(super) const STREAMS: usize = 64;
 const SITES: usize = 512;
 const SITE: usize = 16;
 const STEPS: usize = 1024;
@@ -54,6 +54,8 @@ const VERDICT_META: usize = 14;
 /// Communicators left and waits between streams: counted, so that a change is seen.
 const CHANGES: usize = 15;
 const DEPENDS: usize = 16;
+/// Entries of groups that have ever been taken: those beyond need not be looked at.
+const USED: usize = 17;
 const DONE: usize = 64;
 
 const SITES_AT: usize = 256;
@@ -77,6 +79,8 @@ const G_SIZE: usize = 1;
 const G_STATE: usize = 2;
 const G_AT: usize = 3;
 const G_FAILED: usize = 4;
+/// Has a message been asked for?
+const G_MESSAGES: usize = 5;
 const G_NAME: usize = 8;
 const G_COUNT: usize = 16;
 
@@ -139,6 +143,16 @@ pub(super) struct Entry {
     /// Sends to and receives from each peer so far.
     pub sent: Vec<u64>,
     pub received: Vec<u64>,
+}
+
+/// One communicator of a rank, in numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tally {
+    pub key: u64,
+    /// Collectives asked for so far.
+    pub count: u64,
+    /// Has it been asked for messages too?
+    pub messages: bool,
 }
 
 /// One rank's place.
@@ -334,8 +348,10 @@ impl Seat {
             }
         })
     }
+    /// Those whose end has not been seen.
     pub fn depends(&self) -> Vec<Depend> {
-        self.each_depend().collect()
+        let open = |d: &Depend| d.upto > self.done(d.on);
+        self.each_depend().filter(open).collect()
     }
     /// The host has waited for a stream, and so for what that has waited for, and so on.
     pub fn passed_with(&self, stream: u32, upto: u64) {
@@ -389,7 +405,7 @@ impl Seat {
         book.sites.insert(key, n as u16);
         n as u16
     }
-    fn site_text(&self, n: u16) -> (String, String) {
+    pub(super) fn site_text(&self, n: u16) -> (String, String) {
         let at = SITES_AT + usize::from(n) % SITES * SITE;
         let head = self.words[at].load(Acquire);
         let (line, file, tag) = (head as u32, (head >> 32) as u16, (head >> 48) as u16);
@@ -420,7 +436,7 @@ impl Seat {
     pub fn set_step(&self, number: u16) {
         self.words[NOW_STEP].store(u64::from(number), Relaxed);
     }
-    fn step_text(&self, n: u16) -> String {
+    pub(super) fn step_text(&self, n: u16) -> String {
         let at = STEPS_AT + usize::from(n) % STEPS * STEP;
         let len = self.words[at].load(Acquire) as usize;
         text_from(&self.words[at + 1..at + STEP], len)
@@ -456,13 +472,17 @@ impl Seat {
         number
     }
 
+    /// The stream's call that ends an operation; 0 while it is being enqueued.
+    pub(super) fn call_of(&self, number: u64) -> u64 {
+        self.words[SEQ_AT + number as usize % RING].load(Acquire)
+    }
     /// The operation is on its stream: its work ends with this call.
     #[inline]
     pub fn enqueued(&self, number: u64, call: u64) {
         self.words[SEQ_AT + number as usize % RING].store(call, Release);
     }
 
-    fn raw(&self, number: u64) -> Option<Raw> {
+    pub(super) fn raw(&self, number: u64) -> Option<Raw> {
         let at = RING_AT + number as usize % RING * RECORD;
         let slot = &self.words[at..at + RECORD];
         let whole = |order| slot[0].load(order) == number;
@@ -475,46 +495,6 @@ impl Seat {
         }
         fence(Acquire);
         whole(Relaxed).then(|| Raw::unpack(words))
-    }
-
-    /// The operations that are still remembered, oldest first.
-    pub fn ops(&self) -> Vec<Op> {
-        let head = self.head();
-        let first = head.saturating_sub(RING as u64 - 1).max(1);
-        let entries = self.entries();
-        let one = |n| self.op(n, &entries);
-        (first..=head).filter_map(one).collect()
-    }
-
-    fn op(&self, number: u64, entries: &[(usize, Entry)]) -> Option<Op> {
-        let r = self.raw(number)?;
-        let hit = entries.iter().find(|(n, _)| *n == usize::from(r.entry));
-        let entry = hit.map(|(_, e)| e)?;
-        let (site, tag) = self.site_text(r.site);
-        let call = self.words[SEQ_AT + number as usize % RING].load(Acquire);
-        Some(Op {
-            number,
-            group: entry.name.clone(),
-            key: entry.key,
-            seq: r.seq,
-            kind: r.print.kind,
-            dtype: r.print.dtype,
-            reduce: r.print.reduce,
-            count: r.print.count,
-            root: r.print.root,
-            peer: r.print.peer,
-            in_place: r.print.in_place,
-            splits: r.print.splits,
-            stream: r.stream,
-            launch: r.launch,
-            site,
-            tag,
-            step: self.step_text(r.step),
-            at: r.at,
-            call,
-            // Streams beyond those there is room for count as done: what is not known is no accusation.
-            done: call > 0 && (r.stream as usize >= STREAMS || call <= self.done(r.stream)),
-        })
     }
 
     // --- groups ---
@@ -550,17 +530,19 @@ impl Seat {
         self.words[g + G_SIZE].store(u64::from(size) << 32 | u64::from(index), Relaxed);
         self.words[g + G_AT].store(region as u64, Relaxed);
         self.words[g + G_FAILED].store(0, Relaxed);
+        self.words[g + G_MESSAGES].store(0, Relaxed);
         self.words[g + G_COUNT].store(0, Relaxed);
         self.words[g + G_STATE].store(1, Relaxed);
         // A rank that begins anew is no rank that has ended.
         self.words[STATE].store(1, Release);
+        self.words[USED].fetch_max(entry as u64 + 1, SeqCst);
         self.words[g + G_KEY].store(key, SeqCst);
         Some((entry, region))
     }
 
     /// Where the words of member `index` of the communicator begin, if it is here: entry and region.
     pub fn find(&self, key: u64, index: u32) -> Option<(usize, usize)> {
-        (0..GROUPS).find_map(|e| {
+        (0..self.used()).find_map(|e| {
             let g = &self.words[GROUPS_AT + e * GROUP..][..GROUP];
             let hit = g[G_KEY].load(SeqCst) == key && g[G_SIZE].load(Relaxed) as u32 == index;
             hit.then(|| (e, g[G_AT].load(Relaxed) as usize))
@@ -572,6 +554,7 @@ impl Seat {
             GroupWord::Key => G_KEY,
             GroupWord::State => G_STATE,
             GroupWord::Failed => G_FAILED,
+            GroupWord::Messages => G_MESSAGES,
             GroupWord::Count => G_COUNT,
         };
         &self.words[GROUPS_AT + entry * GROUP + at]
@@ -582,7 +565,7 @@ impl Seat {
     }
     /// Has its rank aborted one of its communicators?
     pub fn aborts(&self) -> bool {
-        (0..GROUPS).any(|e| self.group_life(e) == Life::Aborted)
+        (0..self.used()).any(|e| self.group_life(e) == Life::Aborted)
     }
     /// Its own rank gives the communicator of this key up: it asks for nothing more, and is told nothing less. Nothing where another
     /// communicator has the place by now; under the lock that it would take the place with, so that it cannot come between.
@@ -632,9 +615,24 @@ impl Seat {
     }
     /// All its communicators, those that have ended too.
     pub fn entries(&self) -> Vec<(usize, Entry)> {
-        (0..GROUPS)
+        (0..self.used())
             .filter_map(|n| Some((n, self.entry(n)?)))
             .collect()
+    }
+    fn used(&self) -> usize {
+        (self.words[USED].load(SeqCst) as usize).min(GROUPS)
+    }
+    /// What has been asked for in its communicators, in numbers: those that have failed left out.
+    pub fn tallies(&self) -> impl Iterator<Item = Tally> + '_ {
+        (0..self.used()).filter_map(|n| {
+            let g = &self.words[GROUPS_AT + n * GROUP..][..GROUP];
+            let key = g[G_KEY].load(SeqCst);
+            (key != 0 && g[G_FAILED].load(Relaxed) == 0).then(|| Tally {
+                key,
+                count: g[G_COUNT].load(SeqCst),
+                messages: g[G_MESSAGES].load(Relaxed) != 0,
+            })
+        })
     }
 
     // --- the verdict, for other processes ---
@@ -662,6 +660,7 @@ pub(super) enum GroupWord {
     Key,
     State,
     Failed,
+    Messages,
     Count,
 }
 
@@ -708,11 +707,8 @@ mod tests {
             (RING as u64 + 10, RING as u64 + 10)
         );
         assert!(last.site.contains("seat.rs:"), "{}", last.site);
-        assert_eq!(
-            (last.tag.as_str(), last.step.as_str()),
-            ("grad", "reduce unit 3")
-        );
-        assert_eq!(last.group, "dp");
+        assert_eq!((&*last.tag, &*last.step), ("grad", "reduce unit 3"));
+        assert_eq!(&*last.group, "dp");
         assert!(!last.done);
         s.passed(0, last.call);
         assert!(s.ops().iter().all(|o| o.done));

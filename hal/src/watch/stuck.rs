@@ -1,251 +1,10 @@
-//! Deadlocks: a wait-for graph over ranks and what they have asked for, built from the records alone.
-//!
-//! What was asked for completes when every rank it needs has asked for it too and everything before it, on each of their streams and in
-//! their groups, completes. Only a rank's host can ask for more. So a host that waits is stuck exactly when what it waits for needs a host
-//! that is stuck itself, or a rank that has ended. The largest such set is what remains when every host that may go on is taken out.
-//! Whatever is not known (a rank of another machine, a record that is too old, a host with several threads) counts as able to go on, so
-//! a verdict is never a guess.
+//! What a deadlock, a rank that has left and a rank that is late are called: sentences from the wait-for graph ([`super::waits`]).
 
 use super::judge::{Fault, Member, Verdict, View, age, members, ranks};
 use super::op::Op;
-use super::seat::{Depend, Life};
+use super::seat::Life;
+use super::waits::{Graph, Need};
 use crossweave_abi::{COLL_RECV, COLL_SEND};
-
-/// Operations that were enqueued in one call.
-struct Launch {
-    ops: Vec<usize>,
-    number: u64,
-    stream: u32,
-    /// The stream's call that ends it; 0 while it is being enqueued.
-    call: u64,
-    /// Earlier ones that come first: of the stream, and of each group in it.
-    before: Vec<usize>,
-}
-
-struct Graph<'a> {
-    views: &'a [View],
-    /// By view: what has not been seen to complete, oldest first.
-    launches: Vec<Vec<Launch>>,
-    complete: Vec<Vec<bool>>,
-    stuck: Vec<bool>,
-}
-
-/// What one operation still needs.
-enum Need<'a> {
-    /// A member that has not asked for it.
-    Call(Member<'a>),
-    /// A member whose own launch of it stands behind another that does not complete.
-    Behind(Member<'a>, usize),
-}
-
-impl<'a> Graph<'a> {
-    fn new(views: &'a [View]) -> Graph<'a> {
-        let launches: Vec<Vec<Launch>> = views.iter().map(outstanding).collect();
-        Graph {
-            complete: launches.iter().map(|l| vec![false; l.len()]).collect(),
-            stuck: views.iter().map(|v| v.wait.is_some()).collect(),
-            launches,
-            views,
-        }
-    }
-
-    fn view_of(&self, m: &Member<'_>) -> Option<usize> {
-        self.views.iter().position(|v| std::ptr::eq(v, m.view))
-    }
-
-    /// The launch in which view `v` has asked for what meets `op`; `None`: long ago, or not remembered.
-    fn meets(&self, v: usize, op: &Op, me: u32, index: u32) -> Option<usize> {
-        let ops = &self.views[v].ops;
-        let other = |o: &Op| match op.kind {
-            COLL_SEND => o.kind == COLL_RECV && o.peer == me,
-            COLL_RECV => o.kind == COLL_SEND && o.peer == me,
-            _ => !o.point_to_point(),
-        };
-        let hit = |i: &usize| {
-            let o = &ops[*i];
-            o.key == op.key && o.seq == op.seq && other(o)
-        };
-        let here = |l: &Launch| l.ops.iter().any(&hit);
-        debug_assert!(self.views[v].entry(op.key, index).is_some());
-        self.launches[v].iter().position(here)
-    }
-
-    /// The first thing `op` of view `v` needs and does not get. Members of other machines and of other times are no needs.
-    fn need(&self, v: usize, op: &Op) -> Option<Need<'a>> {
-        let own = self.views[v].entries.iter().map(|(_, e)| e);
-        let me = own.filter(|e| e.key == op.key).map(|e| e.index).next()?;
-        let wanted = |m: &Member<'_>| match op.point_to_point() {
-            true => m.index == op.peer,
-            false => m.index != me,
-        };
-        for m in members(self.views, op.key).into_iter().filter(wanted) {
-            let Some(other) = self.view_of(&m) else {
-                continue;
-            };
-            let has = match op.kind {
-                COLL_SEND => m
-                    .entry
-                    .received
-                    .get(me as usize)
-                    .copied()
-                    .unwrap_or(u64::MAX),
-                COLL_RECV => m.entry.sent.get(me as usize).copied().unwrap_or(u64::MAX),
-                _ => m.entry.count,
-            };
-            if has < op.seq {
-                let never = self.stuck[other] || m.entry.life.over() || m.view.life.over();
-                if never {
-                    return Some(Need::Call(m));
-                }
-                continue;
-            }
-            let Some(l) = self.meets(other, op, me, m.index) else {
-                continue;
-            };
-            let blocked = |b: &&usize| !self.complete[other][**b];
-            if let Some(b) = self.launches[other][l].before.iter().find(blocked) {
-                return Some(Need::Behind(m, *b));
-            }
-        }
-        None
-    }
-
-    /// Everything that completes when only hosts that are not stuck ask for more.
-    fn settle(&mut self) {
-        for c in &mut self.complete {
-            c.fill(false);
-        }
-        loop {
-            let mut changed = false;
-            for v in 0..self.views.len() {
-                for l in 0..self.launches[v].len() {
-                    let launch = &self.launches[v][l];
-                    let ready = !self.complete[v][l]
-                        && launch.before.iter().all(|b| self.complete[v][*b])
-                        && launch
-                            .ops
-                            .iter()
-                            .all(|o| self.need(v, &self.views[v].ops[*o]).is_none());
-                    if ready {
-                        self.complete[v][l] = true;
-                        changed = true;
-                    }
-                }
-            }
-            if !changed {
-                return;
-            }
-        }
-    }
-
-    /// What the host of view `v` waits for and does not get.
-    fn awaited(&self, v: usize) -> Option<usize> {
-        let wait = self.views[v].wait?;
-        let reach = reach(&self.views[v].depends, wait.stream, wait.target);
-        let of = |l: &Launch| within(&reach, l);
-        (0..self.launches[v].len()).find(|l| of(&self.launches[v][*l]) && !self.complete[v][*l])
-    }
-
-    /// Takes out every host that may go on, until none does.
-    fn reduce(&mut self) {
-        loop {
-            self.settle();
-            let free: Vec<usize> = (0..self.views.len())
-                .filter(|v| self.stuck[*v] && self.awaited(*v).is_none())
-                .collect();
-            if free.is_empty() {
-                return;
-            }
-            for v in free {
-                self.stuck[v] = false;
-            }
-        }
-    }
-
-    /// The earliest launch that keeps this one from completing, maybe itself.
-    fn front(&self, v: usize, mut l: usize) -> usize {
-        while let Some(b) = self.launches[v][l]
-            .before
-            .iter()
-            .find(|b| !self.complete[v][**b])
-        {
-            l = *b;
-        }
-        l
-    }
-
-    fn name(&self, v: usize, key: u64) -> u32 {
-        let view = &self.views[v];
-        let place = || {
-            view.entries
-                .iter()
-                .find(|(_, e)| e.key == key)
-                .map_or(0, |(_, e)| e.index)
-        };
-        view.rank.unwrap_or_else(place)
-    }
-}
-
-/// How far each stream has to come for `stream` to pass its call `upto`: itself, and what it waits for, and what that waits for.
-fn reach(depends: &[Depend], stream: u32, upto: u64) -> Vec<(u32, u64)> {
-    let mut all = vec![(stream, upto)];
-    let mut next = 0;
-    while let Some((s, upto)) = all.get(next).copied() {
-        next += 1;
-        for d in depends.iter().filter(|d| d.stream == s && d.after < upto) {
-            match all.iter().find(|(on, to)| *on == d.on && *to >= d.upto) {
-                Some(_) => {}
-                None => all.push((d.on, d.upto)),
-            }
-        }
-    }
-    all
-}
-
-fn within(reach: &[(u32, u64)], l: &Launch) -> bool {
-    let hit = |(s, upto): &(u32, u64)| *s == l.stream && l.call <= *upto;
-    l.call > 0 && reach.iter().any(hit)
-}
-
-/// What of a rank's records has not been seen to complete, as launches.
-fn outstanding(view: &View) -> Vec<Launch> {
-    let mut all: Vec<Launch> = vec![];
-    let failed = |o: &Op| view.entries.iter().any(|(_, e)| e.key == o.key && e.failed);
-    for (i, op) in view.ops.iter().enumerate() {
-        if op.done || failed(op) {
-            continue;
-        }
-        match all.last_mut() {
-            Some(l) if l.number == op.launch => l.ops.push(i),
-            _ => all.push(Launch {
-                ops: vec![i],
-                number: op.launch,
-                stream: op.stream,
-                call: op.call,
-                before: vec![],
-            }),
-        }
-    }
-    for l in 1..all.len() {
-        let keys = |l: &Launch| l.ops.iter().map(|o| view.ops[*o].key).collect::<Vec<_>>();
-        let own = keys(&all[l]);
-        let mut before = vec![];
-        before.extend((0..l).rev().find(|b| all[*b].stream == all[l].stream));
-        // A wait between streams is a wait for the last launch it covers; its own stream is covered above.
-        let reach = reach(&view.depends, all[l].stream, all[l].call);
-        for (stream, upto) in reach.into_iter().skip(1) {
-            let covered = |b: &usize| within(&[(stream, upto)], &all[*b]);
-            let last = (0..l).rev().find(covered);
-            before.extend(last.filter(|b| !before.contains(b)));
-        }
-        for key in own {
-            let last = (0..l).rev().find(|b| keys(&all[*b]).contains(&key));
-            before.extend(last.filter(|b| !before.contains(b)));
-        }
-        all[l].before = before;
-    }
-    all
-}
 
 /// One rank that cannot go on, and whom it waits for.
 struct Stuck<'a> {
@@ -273,7 +32,7 @@ pub(super) fn left(views: &[View], own: usize) -> Option<Verdict> {
     // Whoever is still there may yet come, also one that waits.
     g.stuck.fill(false);
     g.settle();
-    let l = g.complete[own].iter().position(|c| !c)?;
+    let l = g.first_open(own)?;
     walk(&g, (own, g.front(own, l)))
 }
 
@@ -286,8 +45,7 @@ fn walk(g: &Graph<'_>, mut at: (usize, usize)) -> Option<Verdict> {
         if let Some(from) = path.iter().position(|s| (s.view, s.launch) == at) {
             return Some(cycle(&path[from..]));
         }
-        let mut ops = g.launches[v][l].ops.iter().map(|o| &views[v].ops[*o]);
-        let (op, need) = ops.find_map(|o| Some((o, g.need(v, o)?)))?;
+        let (op, need) = g.ops(v, l).find_map(|o| Some((o, g.need(v, o)?)))?;
         let (member, behind) = match need {
             Need::Call(m) => (m, None),
             Need::Behind(m, b) => (m, Some(b)),
@@ -323,7 +81,7 @@ fn cycle(path: &[Stuck<'_>]) -> Verdict {
     };
     let mut sentence = format!("deadlock of {}: ", ranks(&names));
     sentence += &path.iter().map(one).collect::<Vec<_>>().join("; ");
-    let mut groups: Vec<&str> = path.iter().map(|s| s.op.group.as_str()).collect();
+    let mut groups: Vec<&str> = path.iter().map(|s| &*s.op.group).collect();
     groups.sort_unstable();
     groups.dedup();
     let collectives = path.iter().all(|s| !s.op.point_to_point());
@@ -399,12 +157,8 @@ pub(super) fn late(views: &[View], waiting: usize, within: &str) -> Option<Verdi
     // Here everybody counts as stuck: whoever has not called is the one that is late.
     g.stuck.fill(true);
     g.settle();
-    let l = (0..g.launches[waiting].len()).find(|l| !g.complete[waiting][*l])?;
-    let l = g.front(waiting, l);
-    let mut ops = g.launches[waiting][l]
-        .ops
-        .iter()
-        .map(|o| &views[waiting].ops[*o]);
+    let l = g.front(waiting, g.first_open(waiting)?);
+    let mut ops = g.ops(waiting, l);
     let (op, need) = ops.find_map(|o| Some((o, g.need(waiting, o)?)))?;
     let (m, came) = match need {
         Need::Call(m) => (m, false),

@@ -89,12 +89,21 @@ slot!(comm_abort(c: Handle) |b| {
 slot!(launch(c: Handle, s: Handle, descs: *const abi::CollDesc, n: u32) |b| {
     let member = obj::<Member<B>>(c, "communicator")?;
     let stream = obj(s, "stream")?;
-    let raw = desc_array(descs, n, "collective")?;
-    let mut group = Vec::with_capacity(raw.len());
-    for x in &raw {
-        group.push(member.collective(x)?);
+    match n {
+        // One alone needs no list: nearly every call brings it.
+        1 => {
+            let only = member.collective(&desc(descs, "collective")?)?;
+            <C<B>>::launch(b, &member.comm, stream, &[only])?
+        }
+        _ => {
+            let raw = desc_array(descs, n, "collective")?;
+            let mut group = Vec::with_capacity(raw.len());
+            for x in &raw {
+                group.push(member.collective(x)?);
+            }
+            <C<B>>::launch(b, &member.comm, stream, &group)?
+        }
     }
-    <C<B>>::launch(b, &member.comm, stream, &group)?
 });
 
 impl<B: Declared> Member<B> {

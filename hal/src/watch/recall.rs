@@ -1,0 +1,86 @@
+//! What a rank's ring says of its operations, with their texts.
+
+use super::op::Op;
+use super::seat::{RING, STREAMS, Seat};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The texts of records, each made once for all that share it.
+struct Texts<'a> {
+    seat: &'a Seat,
+    groups: HashMap<u16, (u64, Arc<str>)>,
+    sites: HashMap<u16, (Arc<str>, Arc<str>)>,
+    steps: HashMap<u16, Arc<str>>,
+}
+
+impl Texts<'_> {
+    fn site(&mut self, n: u16) -> (Arc<str>, Arc<str>) {
+        let text = || {
+            let (site, tag) = self.seat.site_text(n);
+            (site.into(), tag.into())
+        };
+        self.sites.entry(n).or_insert_with(text).clone()
+    }
+    fn step(&mut self, n: u16) -> Arc<str> {
+        let text = || self.seat.step_text(n).into();
+        self.steps.entry(n).or_insert_with(text).clone()
+    }
+}
+
+impl Seat {
+    /// The operations that are still remembered, oldest first.
+    pub fn ops(&self) -> Vec<Op> {
+        self.ops_from(1)
+    }
+
+    /// Those of them with this number or a later one; the last in any case.
+    pub fn ops_from(&self, first: u64) -> Vec<Op> {
+        let head = self.head();
+        let oldest = head.saturating_sub(RING as u64 - 1).max(1);
+        let mut texts = Texts {
+            seat: self,
+            groups: self.named(),
+            sites: HashMap::new(),
+            steps: HashMap::new(),
+        };
+        let numbers = first.min(head).max(oldest)..=head;
+        numbers.filter_map(|n| self.op(n, &mut texts)).collect()
+    }
+
+    /// Keys and names of its communicators.
+    fn named(&self) -> HashMap<u16, (u64, Arc<str>)> {
+        let each = self.entries().into_iter();
+        each.map(|(n, e)| (n as u16, (e.key, e.name.into())))
+            .collect()
+    }
+
+    fn op(&self, number: u64, texts: &mut Texts<'_>) -> Option<Op> {
+        let r = self.raw(number)?;
+        let (key, group) = texts.groups.get(&r.entry)?.clone();
+        let (site, tag) = texts.site(r.site);
+        let call = self.call_of(number);
+        Some(Op {
+            number,
+            group,
+            key,
+            seq: r.seq,
+            kind: r.print.kind,
+            dtype: r.print.dtype,
+            reduce: r.print.reduce,
+            count: r.print.count,
+            root: r.print.root,
+            peer: r.print.peer,
+            in_place: r.print.in_place,
+            splits: r.print.splits,
+            stream: r.stream,
+            launch: r.launch,
+            site,
+            tag,
+            step: texts.step(r.step),
+            at: r.at,
+            call,
+            // Streams beyond those there is room for count as done: what is not known is no accusation.
+            done: call > 0 && (r.stream as usize >= STREAMS || call <= self.done(r.stream)),
+        })
+    }
+}
