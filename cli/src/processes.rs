@@ -92,9 +92,7 @@ impl Processes {
     /// Launcher variables that contradict themselves or `--ranks`; no MPI; processes that do not come.
     pub fn join(ranks: Option<&Ranks>) -> Result<Option<Processes>> {
         let launch = detect(|name| std::env::var(name).ok());
-        let launch = launch.map_err(|e| {
-            CliError::refused(e.to_string(), "start the job with mpirun, srun or torchrun")
-        })?;
+        let launch = launch.map_err(|e| CliError::refused(e.to_string(), e.fix()))?;
         let Some(launch) = launch.filter(|l| l.world > 1) else {
             return Ok(None);
         };
@@ -165,7 +163,8 @@ impl Processes {
                 var("TORCHELASTIC_RUN_ID"),
                 var("TORCHELASTIC_RESTART_COUNT"),
             );
-            let key = format!("{address}:{port}/{}/{run}/{restart}", launch.world);
+            // Not of the size: who has another one is told so.
+            let key = format!("{address}:{port}/{run}/{restart}");
             host = host
                 .config("mpi.meet", format!("{address}:{port}"))
                 .config("mpi.meet_rank", launch.rank.to_string())

@@ -97,6 +97,27 @@ fn a_flipped_bit_is_found_at_its_collective_when_values_are_checked() {
 }
 
 #[test]
+fn faults_that_never_strike_are_told() {
+    let s = Scratch::new();
+    let faults = r#"{"rank": 1, "kind": "drop", "op": "reduce_scatter"}, {"rank": 0, "kind": "kill", "step": 99},
+                    {"rank": 1, "kind": "error", "group": "tp", "step": 2}, {"rank": 0, "kind": "stall", "op": "all_reduce", "call": 9000},
+                    {"rank": 1, "kind": "delay", "ms": 1, "step": 3}"#;
+    let o = run(&s, "idle", faults, &[]);
+    let err = said(&o);
+    assert!(o.status.success(), "{err}");
+    for part in [
+        "faults[0] never struck rank 1: no call of it fits; it asked for all_reduce on dp",
+        "faults[1] never struck rank 0: no call of it in step 99 fits, up to step 8",
+        "faults[2] never struck rank 1: no call of it in step 2 fits",
+        "faults[3] never struck rank 0: only ",
+        "and it is of call 9000",
+    ] {
+        assert!(err.contains(part), "{part:?} not in: {err}");
+    }
+    assert!(!err.contains("faults[4]"), "{err}");
+}
+
+#[test]
 fn faults_that_make_no_sense_are_refused_by_their_key() {
     let s = Scratch::new();
     for (fault, parts) in [

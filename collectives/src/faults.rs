@@ -3,6 +3,7 @@
 
 use crate::group::Collectives;
 use crossweave_hal::{Code, Collective, CommTag, Error, Region, Result, Stream};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -46,11 +47,18 @@ pub struct FaultRule {
 /// How a rank dies where the caller says it can.
 pub type Die = dyn Fn() + Send + Sync;
 
+/// What the rules have seen.
+struct Seen {
+    /// Calls each rule has matched, and how many of them it struck.
+    rules: Vec<(u64, u64)>,
+    /// Every kind of collective this rank has asked for, with its group.
+    calls: BTreeSet<(&'static str, String)>,
+}
+
 struct Inner {
     rank: u32,
     rules: Vec<FaultRule>,
-    /// Calls each rule has matched.
-    matched: Mutex<Vec<u64>>,
+    seen: Mutex<Seen>,
     step: AtomicU64,
     die: Box<Die>,
 }
@@ -64,7 +72,10 @@ impl Faults {
     pub fn new(rank: u32, rules: Vec<FaultRule>, die: impl Fn() + Send + Sync + 'static) -> Faults {
         Faults(Arc::new(Inner {
             rank,
-            matched: Mutex::new(vec![0; rules.len()]),
+            seen: Mutex::new(Seen {
+                rules: vec![(0, 0); rules.len()],
+                calls: BTreeSet::new(),
+            }),
             rules,
             step: AtomicU64::new(0),
             die: Box::new(die),
@@ -79,13 +90,11 @@ impl Faults {
     /// The faults that strike this call.
     fn strike(&self, members: &[Collective<'_>], group: &str) -> Vec<&FaultRule> {
         let step = self.0.step.load(Relaxed);
-        let mut matched = self
-            .0
-            .matched
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls = members.iter().map(|m| (m.name(), group.to_string()));
+        seen.calls.extend(calls);
         let mut all = vec![];
-        for (rule, n) in self.0.rules.iter().zip(matched.iter_mut()) {
+        for (rule, (n, struck)) in self.0.rules.iter().zip(seen.rules.iter_mut()) {
             let op = |o: &String| members.iter().any(|m| m.name() == o.as_str());
             let fits = rule.step.is_none_or(|s| s == step)
                 && rule.op.as_ref().is_none_or(op)
@@ -98,10 +107,40 @@ impl Faults {
             *n += 1;
             let lasting = matches!(rule.kind, FaultKind::Delay(_) | FaultKind::Slow(_));
             if rule.call.map_or(lasting || *n == 1, |c| c == *n) {
+                *struck += 1;
                 all.push(rule);
             }
         }
         all
+    }
+
+    /// One sentence for every fault that has never struck, and why: a run that ends well behind it has proved nothing.
+    pub fn idle(&self) -> Vec<String> {
+        let rank = self.0.rank;
+        let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let calls: Vec<String> = (seen.calls.iter())
+            .map(|(op, group)| format!("{op} on {group}"))
+            .collect();
+        let calls = match calls.is_empty() {
+            true => "nothing".to_string(),
+            false => calls.join(", "),
+        };
+        let idle = self.0.rules.iter().zip(&seen.rules);
+        let idle = idle.filter(|(_, (_, struck))| *struck == 0);
+        idle.map(|(rule, (n, _))| {
+            let why = match (rule.call, rule.step) {
+                (Some(c), _) if *n > 0 => {
+                    format!("only {n} of its calls fit, and it is of call {c}")
+                }
+                (_, Some(step)) => format!(
+                    "no call of it in step {step} fits, up to step {}; it asked for {calls}",
+                    self.0.step.load(Relaxed)
+                ),
+                _ => format!("no call of it fits; it asked for {calls}"),
+            };
+            format!("{} never struck rank {rank}: {why}", rule.name)
+        })
+        .collect()
     }
 }
 

@@ -78,6 +78,29 @@ impl fmt::Display for LaunchError {
 }
 impl std::error::Error for LaunchError {}
 
+impl LaunchError {
+    /// What to do about it.
+    pub fn fix(&self) -> &'static str {
+        match TORCHRUN.contains(&self.variable.as_str()) {
+            true => {
+                "give every process RANK (0 to WORLD_SIZE - 1, each once), WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does; or unset \
+                 them all for a job of one process"
+            }
+            false => "start the job with mpirun, srun or torchrun",
+        }
+    }
+}
+
+/// What torchrun, or a shell that does its part, tells a process.
+const TORCHRUN: [&str; 6] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+];
+
 /// The names of one launcher's variables: rank, size (the first that is set), local rank, local size.
 struct Names {
     launcher: Launcher,
@@ -130,7 +153,8 @@ const TABLE: [Names; 5] = [
 /// Reads the launcher's variables through `var`; `None` when no launcher has set any.
 ///
 /// # Errors
-/// A variable that is no number, a rank outside its world, `torchrun`'s variables without an address to meet at.
+/// A variable that is no number, a rank outside its world, `torchrun`'s variables without an address to meet at, or with only one of rank
+/// and size.
 pub fn detect(var: impl Fn(&str) -> Option<String>) -> Result<Option<Launch>, LaunchError> {
     let number = |name: &str| -> Result<Option<u32>, LaunchError> {
         let Some(text) = var(name).filter(|t| !t.is_empty()) else {
@@ -185,7 +209,25 @@ pub fn detect(var: impl Fn(&str) -> Option<String>) -> Result<Option<Launch>, La
             master,
         }));
     }
-    Ok(None)
+    half(&var).map_or(Ok(None), Err)
+}
+
+/// A start by hand that forgot one of `RANK` and `WORLD_SIZE`: every process would train by itself, and all write the same files. A lone
+/// variable of such a name is somebody else's.
+fn half(var: &impl Fn(&str) -> Option<String>) -> Option<LaunchError> {
+    let there: Vec<&str> = TORCHRUN
+        .into_iter()
+        .filter(|n| var(n).is_some_and(|t| !t.is_empty()))
+        .collect();
+    let missing = match (there.contains(&"RANK"), there.contains(&"WORLD_SIZE")) {
+        (true, false) => "WORLD_SIZE",
+        (false, true) if var("WORLD_SIZE").is_some_and(|n| n.trim() != "1") => "RANK",
+        _ => return None,
+    };
+    (there.len() > 1).then(|| LaunchError {
+        variable: missing.into(),
+        why: format!("not set, though {} are", there.join(", ")),
+    })
 }
 
 fn master(var: &impl Fn(&str) -> Option<String>) -> Result<(String, u16), LaunchError> {
@@ -197,10 +239,11 @@ fn master(var: &impl Fn(&str) -> Option<String>) -> Result<(String, u16), Launch
     };
     let (host, port) = (need("MASTER_ADDR")?, need("MASTER_PORT")?);
     match port.trim().parse() {
-        Ok(port) => Ok((host, port)),
-        Err(_) => Err(LaunchError {
+        // All have to know it beforehand, so that it cannot be left to the system.
+        Ok(port) if port > 0 => Ok((host, port)),
+        _ => Err(LaunchError {
             variable: "MASTER_PORT".into(),
-            why: format!("{port:?} is not a port (0 to 65535)"),
+            why: format!("{port:?} is not a port (1 to 65535)"),
         }),
     }
 }

@@ -109,8 +109,40 @@ fn contradictions_name_their_variable() {
     ];
     assert_eq!(
         e(&port),
-        "MASTER_PORT: \"70000\" is not a port (0 to 65535)"
+        "MASTER_PORT: \"70000\" is not a port (1 to 65535)"
     );
+    let none = [&port[..3], &[("MASTER_PORT", "0")]].concat();
+    assert!(e(&none).starts_with("MASTER_PORT: \"0\""), "{}", e(&none));
+}
+
+#[test]
+fn a_start_by_hand_that_forgets_rank_or_size_is_no_job_of_one() {
+    let all = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "1"),
+        ("MASTER_ADDR", "a"),
+        ("MASTER_PORT", "7"),
+    ];
+    for (i, missing) in ["RANK", "WORLD_SIZE"].into_iter().enumerate() {
+        let mut vars = all.to_vec();
+        vars.remove(i);
+        let e = read(&vars).unwrap_err();
+        assert!(
+            e.starts_with(&format!("{missing}: not set, though ")),
+            "{e}"
+        );
+        // Empty is not set.
+        vars.insert(0, (missing, ""));
+        assert_eq!(read(&vars).unwrap_err(), e);
+        // Under another launcher they are leftovers.
+        vars.extend([("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2")]);
+        let l = read(&vars).unwrap().unwrap();
+        assert_eq!(l.launcher, Launcher::Slurm);
+    }
+    let address = &all[3..];
+    assert_eq!(read(address), Ok(None));
+    assert_eq!(read(&[&[("WORLD_SIZE", "1")], address].concat()), Ok(None));
 }
 
 const SOON: Duration = Duration::from_secs(20);

@@ -232,12 +232,17 @@ impl Join<'_> {
                      job; start them together, by mpirun or srun",
                     self.cfg.name,
                     at[r],
-                    self.d.mpi.version()
+                    short(&self.d.mpi.version())
                 ),
             );
         }
         Ok(at)
     }
+}
+
+/// A library's name and number. Open MPI adds who packed it and when, and messages of the plugin interface have an end.
+fn short(version: &str) -> &str {
+    version.split(',').next().unwrap_or(version)
 }
 
 /// What members tell each other through the store.
@@ -318,12 +323,12 @@ impl Collectives<MpiBackend> for MpiCollectives {
                 return fail(
                     Code::Comm,
                     format!(
-                        "this process is rank {} of {} for its launcher and rank {process} of {processes} for {}: the launcher belongs to \
-                         another MPI; start with the mpirun of the library that is loaded, or name the other library's file in \
-                         CROSSWEAVE_MPI_LIBRARY",
+                        "this process is rank {} of {} for its launcher and rank {process} of {processes} for {}, which the launcher has \
+                         not connected; start with that library's own mpirun, or with srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH), or \
+                         name the launcher's library in CROSSWEAVE_MPI_LIBRARY",
                         cfg.rank,
                         cfg.nranks,
-                        mpi.version()
+                        short(&mpi.version())
                     ),
                 );
             }

@@ -23,6 +23,12 @@ const PORTS: u16 = 16;
 const LINE: usize = 4096;
 /// For one question to whoever listens on a port.
 const ANSWER: Duration = Duration::from_secs(3);
+/// After so long a wait it is said who is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// For the others to hear why the job does not start, before rank 0 does.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+/// Rank 0 lets the others leave MPI first, so long at most.
+const LEAVING: Duration = Duration::from_secs(10);
 /// Connections served at a time beyond the ranks' own: strangers.
 const STRANGERS: usize = 64;
 /// Entries MPI may leave; it leaves a few a process.
@@ -100,12 +106,29 @@ impl Meet {
     /// A connection on which rank 0 answers PMI; every rank has one when this returns.
     fn connect(&self, host: &Host) -> Result<TcpStream> {
         let until = Instant::now() + self.timeout;
-        let at = match self.rank {
-            0 => vec![self.serve(host, until)?],
-            _ => self.places()?,
+        let (at, board) = match self.rank {
+            0 => {
+                let (at, board) = self.serve(host, until)?;
+                (vec![at], Some(board))
+            }
+            _ => (self.places()?, None),
         };
         let mut why = String::from("nobody listens there");
+        let mut patience = Some(Instant::now() + PATIENCE);
         while Instant::now() < until {
+            // Then it listens no more, not even to its own rank.
+            if let Some(why) = board.as_ref().and_then(|b| b.lock().over.clone()) {
+                return fail(Code::Comm, why);
+            }
+            if patience.is_some_and(|p| Instant::now() >= p) {
+                patience = None;
+                let (rank, address, port) = (self.rank, &self.address, self.port);
+                let text = format!(
+                    "rank {rank} looks for rank 0 at {address}:{port} (MASTER_ADDR, MASTER_PORT): {why}; it gives up after {:?}",
+                    self.timeout
+                );
+                host.log(2, "mpi", &text);
+            }
             for place in &at {
                 match self.greet(*place, until) {
                     Ok(link) => return Ok(link),
@@ -173,14 +196,21 @@ impl Meet {
     }
 
     /// Rank 0: listens, and serves on threads of the host.
-    fn serve(&self, host: &Host, until: Instant) -> Result<SocketAddr> {
+    fn serve(&self, host: &Host, until: Instant) -> Result<(SocketAddr, Arc<Board>)> {
         let mut why = String::new();
+        let mut taken = vec![];
         let places = self.places()?;
         // A name may resolve to an address that is not on this side of a translation; then any will do.
         let any = SocketAddr::from(([0, 0, 0, 0], self.port));
         let listener = places.into_iter().chain([any]).find_map(|p| {
             let l = TcpListener::bind(p);
-            l.map_err(|e| why = format!("{p}: {e}")).ok()
+            l.map_err(|e| {
+                if e.kind() == io::ErrorKind::AddrInUse {
+                    taken.push(p);
+                }
+                why = format!("{p}: {e}");
+            })
+            .ok()
         });
         let Some(listener) = listener else {
             let (address, port) = (&self.address, self.port);
@@ -196,17 +226,55 @@ impl Meet {
         }
         listener.set_nonblocking(true).map_err(io)?;
         let board = Arc::new(Board::new(self, *host));
-        let (host, meet) = (*host, self.clone());
-        host.spawn(Box::new(move || meet.accept(&listener, &board, until)))?;
-        Ok(at)
+        if !taken.is_empty() {
+            let (meet, board) = (self.clone(), board.clone());
+            // What it would find is only told sooner: without a thread it is not looked for.
+            drop(host.spawn(Box::new(move || meet.look_for_another(&taken, &board))));
+        }
+        let (meet, own) = (self.clone(), board.clone());
+        host.spawn(Box::new(move || meet.accept(&listener, &own, until)))?;
+        Ok((at, board))
+    }
+
+    /// Does a rank 0 of this very job listen on a port that was taken? Then two processes have that RANK.
+    fn look_for_another(&self, taken: &[SocketAddr], board: &Board) {
+        for place in taken {
+            // Whoever it is, ranks do not come twice: it says so, to us or to itself.
+            let hello = format!("crossweave-pmi 1 {} 0 {}\n", self.key, self.size);
+            let ask = || -> io::Result<String> {
+                let mut link = TcpStream::connect_timeout(place, ANSWER)?;
+                link.set_read_timeout(Some(ANSWER))?;
+                link.write_all(hello.as_bytes())?;
+                read_line(&mut link)
+            };
+            let ours = |a: &String| a.starts_with("no ") || *a == format!("wait {}", self.key);
+            if ask().is_ok_and(|a| ours(&a)) {
+                board.refuse(format!(
+                    "two processes have RANK 0: the other listens at {place}"
+                ));
+            }
+        }
     }
 
     /// Takes connections until every rank has one, or the time is over.
     fn accept(&self, listener: &TcpListener, board: &Arc<Board>, until: Instant) {
         let strangers = Arc::new(AtomicUsize::new(0));
+        let mut patience = Some(Instant::now() + PATIENCE);
         loop {
-            if board.lock().complete() {
+            if board.lock().settled() {
                 return;
+            }
+            if patience.is_some_and(|p| Instant::now() >= p) {
+                patience = None;
+                let at = (&self.address, self.port);
+                let text = format!(
+                    "rank 0 waits at {}:{} (MASTER_ADDR, MASTER_PORT) for {}; it gives up after {:?}",
+                    at.0,
+                    at.1,
+                    board.missing(),
+                    self.timeout
+                );
+                board.host.log(2, "mpi", &text);
             }
             if Instant::now() >= until {
                 return board.give_up(self.timeout);
@@ -269,6 +337,8 @@ impl Meet {
             }
             Err(why) => {
                 let _ = link.write_all(format!("no {why}\n").as_bytes());
+                // A rank that is two, or of a job of another size, is one that is missing here.
+                board.refuse(why);
                 None
             }
         }
@@ -302,12 +372,19 @@ struct State {
     waiting: Vec<u32>,
     /// A rank that went without a farewell.
     gone: Option<u32>,
+    /// Ranks whose MPI has ended, well or not.
+    left: u32,
     size: u32,
 }
 
 impl State {
     fn complete(&self) -> bool {
         self.links.len() as u32 == self.size
+    }
+
+    /// Nobody is waited for: all have come, or they will not.
+    fn settled(&self) -> bool {
+        self.complete() || self.over.is_some()
     }
 }
 
@@ -345,19 +422,28 @@ impl Board {
         true
     }
 
-    /// The time to come is over.
-    fn give_up(&self, after: Duration) {
-        let mut st = self.lock();
+    /// Who has not come.
+    fn missing(&self) -> String {
+        let st = self.lock();
         let missing: Vec<String> = (0..self.size)
             .filter(|r| !st.links.contains_key(r))
             .map(|r| r.to_string())
             .collect();
         let s = if missing.len() == 1 { "" } else { "s" };
-        let list = missing.join(", ");
-        st.over = Some(format!(
-            "rank{s} {list} of {} did not come within {after:?}",
-            self.size
-        ));
+        format!("rank{s} {} of {}", missing.join(", "), self.size)
+    }
+
+    /// The time to come is over.
+    fn give_up(&self, after: Duration) {
+        self.refuse(format!("{} did not come within {after:?}", self.missing()));
+    }
+
+    /// The job cannot start, unless it has.
+    fn refuse(&self, why: String) {
+        let mut st = self.lock();
+        if !st.settled() {
+            st.over = Some(why);
+        }
         drop(st);
         self.changed.notify_all();
     }
@@ -365,7 +451,7 @@ impl Board {
     /// Answers one rank until it ends.
     fn serve(&self, rank: u32, mut link: TcpStream) {
         let mut st = self.lock();
-        while !st.complete() && st.over.is_none() {
+        while !st.settled() {
             st = self
                 .changed
                 .wait(st)
@@ -377,6 +463,10 @@ impl Board {
         };
         drop(st);
         let mut ended = verdict != "go\n";
+        if ended && rank == 0 {
+            // The others first: the end of this process is the end of these threads.
+            std::thread::sleep(LAST_WORDS);
+        }
         let _ = link.write_all(verdict.as_bytes());
         while !ended {
             let Ok(line) = read_line(&mut link) else {
@@ -385,6 +475,9 @@ impl Board {
             let fields: BTreeMap<&str, &str> =
                 line.split(' ').filter_map(|f| f.split_once('=')).collect();
             ended = fields.get("cmd") == Some(&"finalize");
+            if ended && rank == 0 {
+                self.see_off();
+            }
             if let Some(answer) = self.answer(rank, &fields)
                 && link.write_all(answer.as_bytes()).is_err()
             {
@@ -393,6 +486,23 @@ impl Board {
         }
         if !ended {
             self.lost(rank);
+        }
+        self.lock().left += 1;
+        self.changed.notify_all();
+    }
+
+    /// With the answer to its last command rank 0's process may end, and all these threads with it, before the others have theirs.
+    fn see_off(&self) {
+        let until = Instant::now() + LEAVING;
+        let mut st = self.lock();
+        while st.left + 1 < self.size {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            st = (self.changed.wait_timeout(st, left))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -573,24 +683,73 @@ mod tests {
         drop(taken);
     }
 
-    #[test]
-    fn who_does_not_come_is_named_to_all_and_a_rank_that_comes_twice_is_refused() {
+    /// What ranks that cannot become a job of three are told: each as (RANK, WORLD_SIZE).
+    fn told(ranks: &[(u32, u32)], seconds: u64) -> Vec<String> {
         let port = port();
         let host = Host::none();
         std::thread::scope(|s| {
-            let twice = [0, 1, 1].map(|r| {
+            let start = |&(r, n): &(u32, u32)| {
                 let host = &host;
-                s.spawn(move || meet(port, r, 3, 4).connect(host).unwrap_err().message)
-            });
-            let all = twice.map(|t| t.join().unwrap());
-            assert!(
-                all[0].contains("rank 2 of 3 did not come within 4s"),
-                "{all:?}"
-            );
-            let say = |words: &str| all[1..].iter().any(|e| e.contains(words));
-            assert!(say("rank 2 of 3 did not come"), "{all:?}");
-            assert!(say("rank 1 has come already"), "{all:?}");
+                s.spawn(move || {
+                    let end = meet(port, r, n, seconds).connect(host);
+                    end.unwrap_err().message
+                })
+            };
+            let all: Vec<_> = ranks.iter().map(start).collect();
+            all.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn contradictions_end_the_wait_of_all() {
+        let began = Instant::now();
+        for all in [
+            told(&[(0, 3), (1, 3), (1, 3)], 600),
+            told(&[(0, 3), (2, 3), (2, 3)], 600),
+        ] {
+            let named = |e: &String| e.contains("has come already: two processes have that RANK");
+            assert!(all.iter().all(named), "{all:?}");
+        }
+        let all = told(&[(0, 3), (1, 3), (2, 4)], 600);
+        let named =
+            |e: &String| e.contains("RANK 2 of WORLD_SIZE 4, where rank 0 has WORLD_SIZE 3");
+        assert!(all.iter().all(named), "{all:?}");
+        for _ in 0..20 {
+            let all = told(&[(0, 3), (0, 3)], 600);
+            let named = |e: &String| {
+                e.contains("two processes have RANK 0") || e.contains("rank 0 has come already")
+            };
+            assert!(all.iter().all(named), "{all:?}");
+        }
+        assert!(began.elapsed() < Duration::from_secs(300));
+    }
+
+    #[test]
+    fn rank_0_leaves_when_the_others_have_left() {
+        let port = port();
+        let host = Host::none();
+        std::thread::scope(|s| {
+            let link = |r| {
+                let host = &host;
+                s.spawn(move || meet(port, r, 2, 60).connect(host).unwrap())
+            };
+            let [mut zero, mut one] = [link(0), link(1)].map(|t| t.join().unwrap());
+            zero.write_all(b"cmd=finalize\n").unwrap();
+            zero.set_read_timeout(Some(Duration::from_millis(300)))
+                .unwrap();
+            read_line(&mut zero).unwrap_err();
+            assert_eq!(say(&mut one, "cmd=finalize"), "cmd=finalize_ack");
+            zero.set_read_timeout(None).unwrap();
+            assert_eq!(read_line(&mut zero).unwrap(), "cmd=finalize_ack");
         });
+    }
+
+    #[test]
+    fn who_does_not_come_is_named_to_all() {
+        let all = told(&[(0, 3), (1, 3)], 2);
+        let named = |e: &String| e.contains("rank 2 of 3 did not come within 2s");
+        assert!(all.iter().all(named), "{all:?}");
+        let (port, host) = (port(), Host::none());
         let e = meet(port, 1, 2, 1).connect(&host).unwrap_err();
         assert!(
             e.message.contains("did not find rank 0 at 127.0.0.1"),

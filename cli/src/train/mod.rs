@@ -87,6 +87,9 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let mut ledgers = vec![];
     let mut summary = None;
     for end in ends.into_iter().flatten() {
+        for what in &end.idle {
+            eprintln!("warning: {what}");
+        }
         ledgers.push(end.ledger);
         summary = summary.or(end.summary);
     }

@@ -15,6 +15,7 @@ use crossweave_checkpoint::{Checkpoint, Proof};
 use crossweave_data::TokenBatch;
 use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
 use crossweave_hal::{Bootstrap, Device};
+use crossweave_mesh::Faults;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,8 @@ pub struct Ended {
     pub ledger: RankLedger,
     /// Rank 0's account of the run.
     pub summary: Option<Summary>,
+    /// Faults on purpose that have not struck.
+    pub idle: Vec<String>,
 }
 
 /// What only rank 0 does.
@@ -35,8 +38,8 @@ struct Writer {
     mark: Instant,
 }
 
-/// What the config asks of a trainer beside its specification.
-pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) {
+/// What the config asks of a trainer beside its specification; with the faults that are to strike it.
+pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) -> Option<Faults> {
     let (run, schedule) = (&job.resolved.settings.run, job.resolved.schedule);
     if run.find_nan {
         trainer.find_nonfinite();
@@ -45,9 +48,11 @@ pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) {
     if run.check == "values" {
         trainer.check_values();
     }
-    if let Some(f) = faults::of_rank(job, rank) {
-        trainer.inject(f);
+    let faults = faults::of_rank(job, rank);
+    if let Some(f) = &faults {
+        trainer.inject(f.clone());
     }
+    faults
 }
 
 /// Walks all steps.
@@ -70,7 +75,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         &boot,
     )?;
     shared.register(trainer.abort_handles());
-    prepare(job, rank, &mut trainer);
+    let faults = prepare(job, rank, &mut trainer);
     match &job.resume.checkpoint {
         Some(c) => resume::restore(&mut trainer, c)?,
         None => job.source.start(&mut trainer)?,
@@ -108,7 +113,11 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     // Of the training itself, before the model is read back and sampled.
     let ledger = walk.trainer.ledger();
     let summary = walk.finish()?;
-    Ok(Ended { ledger, summary })
+    Ok(Ended {
+        ledger,
+        summary,
+        idle: faults.map_or_else(Vec::new, |f| f.idle()),
+    })
 }
 
 struct Walk<'a> {
