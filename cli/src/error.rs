@@ -110,6 +110,27 @@ impl CliError {
         }
     }
 
+    /// Refuses a place whose file would be replaced by a finished one, where what is there is no file: `/dev/null` would not be it again.
+    ///
+    /// # Errors
+    /// A folder, a device, a pipe.
+    pub fn not_a_file(option: &str, path: &Path) -> std::result::Result<(), CliError> {
+        match std::fs::metadata(path) {
+            Ok(there) if !there.is_file() => {
+                let what = if there.is_dir() {
+                    "a folder"
+                } else {
+                    "no regular file"
+                };
+                Err(CliError::refused(
+                    format!("{option} {}: is {what}", path.display()),
+                    "name a file",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A refusal of the command line.
     pub fn refused(what: impl Into<String>, fix: impl Into<String>) -> CliError {
         CliError::Refused {

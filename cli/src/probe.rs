@@ -136,6 +136,7 @@ fn read(path: &Path, vocab: u64) -> Result<Inputs> {
 
 /// Written beside its place and moved there, so that a failure leaves nothing half done.
 fn write(path: &Path, tensors: Vec<TensorOut<'_>>) -> Result<()> {
+    CliError::not_a_file("--out", path)?;
     let mut partial = path.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);

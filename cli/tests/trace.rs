@@ -306,7 +306,29 @@ fn a_place_where_no_trace_can_be_written_is_refused_before_anything_starts() {
             "--trace",
             "nowhere/t.json",
         ],
-        &["nowhere"],
-        &["a"],
+        &["--trace nowhere/t.json: there is no folder nowhere"],
+        &["a", "nowhere"],
     );
+    s.refused(
+        &[
+            "train",
+            "config.json",
+            "--out",
+            "a",
+            "--trace",
+            "config.json",
+        ],
+        &["--trace config.json: is the config of this run"],
+        &["a", "config.json.parts"],
+    );
+    // Moving a finished file there would take the place of the device. A socket stands for it: nothing of the system is risked here.
+    #[cfg(unix)]
+    {
+        let _pipe = std::os::unix::net::UnixListener::bind(s.path("pipe")).expect("a socket");
+        s.refused(
+            &["train", "config.json", "--out", "a", "--trace", "pipe"],
+            &["--trace pipe: is no regular file"],
+            &["a", "pipe.parts"],
+        );
+    }
 }

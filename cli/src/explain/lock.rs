@@ -145,6 +145,7 @@ impl Lock {
     /// # Errors
     /// A file that cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
+        CliError::not_a_file("--write-lock", path)?;
         let io = |e: std::io::Error| CliError::io("write", path)(e);
         let json = |v: &dyn Fn() -> serde_json::Result<String>| v().map_err(std::io::Error::from);
         let mut text = String::from("{\n");
