@@ -245,6 +245,36 @@ fn large_counts_take_the_streaming_stores() {
         }
         one::<bf16>(r, COLL_ALL_REDUCE, RED_AVG, (5 << 20) + 1, true);
     });
+    ranks(&b, 4, |r| {
+        one::<f32>(r, COLL_ALL_REDUCE, RED_AVG, (5 << 18) + 9, false);
+        one::<bf16>(r, COLL_REDUCE_SCATTER, RED_SUM, (5 << 18) + 17, false);
+    });
+}
+
+/// Whole vectors past the caches need aligned outputs; one element off, the sums are the same.
+#[test]
+fn large_sums_into_unaligned_outputs() {
+    let b = backend();
+    let count = 5 << 20;
+    ranks(&b, 2, |r| {
+        let inputs = [0, 1].map(|rank| input::<f32>(rank, count as u64));
+        let (send, recv) = (r.memory::<f32>(count + 1), r.memory::<f32>(count + 1));
+        r.write(&send, 1, &inputs[r.rank]);
+        r.write(&recv, 0, &[7f32]);
+        let mut c = coll(COLL_ALL_REDUCE, DType::F32, count as u64);
+        c.reduce = RED_SUM;
+        c.send = Some(r.part::<f32>(&send, 1, count));
+        c.recv = Some(r.part::<f32>(&recv, 1, count));
+        r.launch(&[c]).unwrap();
+        r.sync().unwrap();
+        let want: Vec<f32> = inputs[0]
+            .iter()
+            .zip(&inputs[1])
+            .map(|(a, b)| a + b)
+            .collect();
+        let got = r.read::<f32>(&r.part::<f32>(&recv, 0, count + 1));
+        assert!(same_bits(&got[1..], &want) && got[0] == 7.0);
+    });
 }
 
 #[test]

@@ -105,6 +105,68 @@ fn every_kind_of_mismatch_is_found() {
     });
 }
 
+/// A rank that brings little takes a shorter way through a round than ranks that bring much; nobody waits for it in vain.
+#[test]
+fn a_small_round_that_meets_a_large_one_is_a_mismatch() {
+    let b = backend();
+    for odd in 0..3 {
+        ranks(&b, 3, |r| {
+            let n = 5000;
+            let m = r.memory::<f32>(n);
+            r.write(&m, 0, &vec![1f32; n]);
+            let count = if r.rank == odd { 5 } else { n };
+            let mut c = coll(COLL_ALL_REDUCE, DType::F32, count as u64);
+            (c.reduce, c.recv) = (RED_SUM, Some(r.part::<f32>(&m, 0, n)));
+            r.launch(&[c]).unwrap();
+            let e = r.sync().unwrap_err();
+            assert!(e.code == Code::Comm && e.message.contains("differs"), "{e}");
+            let after = r.read::<f32>(&r.part::<f32>(&m, 0, n));
+            assert_eq!(after, vec![1f32; n], "untouched");
+        });
+    }
+}
+
+/// A failure may fall into any moment of a round: either all ranks go through it or none does.
+#[test]
+fn ranks_agree_which_round_was_the_last() {
+    let b = backend();
+    for trial in 0..100u64 {
+        let rounds = std::sync::Mutex::new(Vec::new());
+        ranks(&b, 3, |r| {
+            let n = 2000;
+            let m = r.memory::<i32>(n);
+            r.write(&m, 0, &vec![1i32; n]);
+            // Who comes when the others have left already forms a communicator of its own.
+            r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
+            r.sync().unwrap();
+            let mut done = 0u32;
+            let failed = loop {
+                let mut c = coll(COLL_ALL_REDUCE, DType::I32, n as u64);
+                (c.reduce, c.recv) = (RED_SUM, Some(r.part::<i32>(&m, 0, n)));
+                let launched = r.launch(&[c]);
+                if r.rank == 2 && u64::from(done) == trial % 5 {
+                    // Nobody has come yet, or some, or all are at work or through.
+                    for _ in 0..trial / 5 * 60 {
+                        std::hint::spin_loop();
+                    }
+                    CpuCollectives::abort(r.b, &r.comm).unwrap();
+                }
+                match launched.and_then(|()| r.sync()) {
+                    Ok(()) => done += 1,
+                    Err(e) => break e,
+                }
+            };
+            assert_eq!(failed.code, Code::Aborted, "{failed}");
+            // Every round multiplies by three; half a round would show.
+            let after = r.read::<i32>(&r.part::<i32>(&m, 0, n));
+            assert_eq!(after, vec![3i32.wrapping_pow(done); n]);
+            rounds.lock().unwrap().push(done);
+        });
+        let rounds = rounds.into_inner().unwrap();
+        assert!(rounds.iter().all(|r| *r == rounds[0]), "{rounds:?}");
+    }
+}
+
 #[test]
 fn a_missing_rank_is_named_when_the_time_is_over() {
     let b = backend();

@@ -3,9 +3,10 @@
 //! Every rank does 1/n of the work (the *owner computes*): it reads its part of every input in rank order and writes the result into every
 //! output, so all ranks hold identical bits. Inputs of at most [`SMALL`] bytes are copied into double-buffered slots instead; then every
 //! rank computes its own output and the closing barrier falls away: a slot is reused two rounds later, when everyone has long read it.
-//! Nobody touches another's buffers then, so a small round needs no common decision to go ahead either: each rank says on a line of its own
-//! that it has come, and looks at the others'. That is one message between cores where a common counter is three, and what is published
-//! travels in the line that says so.
+//! Nobody touches another's buffers then, so a small round needs no common decision to go ahead either.
+//!
+//! Each rank says on a line of its own that it has come, and looks at the others'. That is one message between cores where a common counter is
+//! three, and what is published travels in the line that says so. Lines alternate, and the next one is fetched for writing ahead of its round.
 
 use super::check::{Counts, Planned, kind_name, reduce_name};
 use super::reduce::{self, Sum};
@@ -73,10 +74,13 @@ struct Inbox([u8; SMALL]);
 #[derive(Default)]
 pub(super) struct Line<T>(pub(super) T);
 
+/// In [`Card::arrived`]: the rank arrives no more.
+const FROZEN: u64 = 1 << 63;
+
 /// What a rank shows in the rounds of one parity, in one cache line: who sees that it has come has all of it.
 #[repr(C)]
 struct Card {
-    /// The last round of this parity it has arrived at, counted from 1.
+    /// The last round of this parity it has arrived at, counted from 1, and [`FROZEN`].
     arrived: AtomicU64,
     posted: UnsafeCell<MaybeUninit<Posted>>,
 }
@@ -97,8 +101,8 @@ pub(super) struct Slot {
     pub(super) joined: AtomicBool,
     pub(super) gone: AtomicBool,
     cards: [Line<Card>; 2],
-    /// Rounds with a closing barrier that this rank has done its share of.
-    through: Line<AtomicU64>,
+    /// Rounds with a closing barrier that this rank has done its share of, the odd and the even ones.
+    through: [Line<AtomicU64>; 2],
     inbox: UnsafeCell<[Inbox; 2]>,
 }
 // SAFETY: the cells of parity p are written by their rank before it arrives at a round of that parity and read by others after all have
@@ -109,9 +113,33 @@ unsafe impl Sync for Slot {}
 unsafe impl Send for Slot {}
 
 impl Slot {
-    fn arrived(&self, round: u64) -> bool {
-        let card = &self.cards[(round & 1) as usize].0;
-        card.arrived.load(SeqCst) > round
+    fn card(&self, round: u64) -> &AtomicU64 {
+        &self.cards[(round & 1) as usize].0.arrived
+    }
+
+    pub(super) fn arrived(&self, round: u64) -> bool {
+        self.card(round).load(SeqCst) & !FROZEN > round
+    }
+
+    /// Says so, unless the card is frozen.
+    pub(super) fn arrive(&self, round: u64) -> bool {
+        let card = self.card(round);
+        let before = card.load(Relaxed);
+        // Nobody else changes the count, so that it fails only when the card freezes in between.
+        before & FROZEN == 0
+            && card
+                .compare_exchange(before, round + 1, SeqCst, Relaxed)
+                .is_ok()
+    }
+
+    fn closed(&self, closed: u64) -> &AtomicU64 {
+        &self.through[(closed & 1) as usize].0
+    }
+
+    /// From now on it does not arrive; had it before? A small round's arrival may still thaw the card, but who waits for that rank in
+    /// another kind of round finds them different and touches nothing.
+    pub(super) fn freeze(&self, round: u64) -> bool {
+        self.card(round).fetch_or(FROZEN, SeqCst) & !FROZEN > round
     }
 }
 
@@ -121,18 +149,17 @@ impl Default for Slot {
             joined: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             cards: Default::default(),
-            through: Line::default(),
+            through: Default::default(),
             inbox: UnsafeCell::new([Inbox([0; SMALL]), Inbox([0; SMALL])]),
         }
     }
 }
 
-/// Where one rank stands: rounds begun, those of them that were decided in common, and those that end with a barrier. Only the launch whose
-/// turn it is touches it, and passes it on with the turn.
+/// Where one rank stands: rounds begun, and those of them that end with a barrier. Only the launch whose turn it is touches it, and passes it
+/// on with the turn.
 #[derive(Default)]
 pub(super) struct Place {
     round: AtomicU64,
-    counted: AtomicU64,
     closed: AtomicU64,
 }
 
@@ -207,20 +234,15 @@ impl World {
                 counts: counts.map_or(std::ptr::null(), std::ptr::from_ref),
             });
         }
-        mine.cards[parity].0.arrived.store(round + 1, Release);
         if small {
+            mine.cards[parity].0.arrived.store(round + 1, Release);
             // Said first: to be seen early is worth more than to be found near.
             demote(send, if send == op.send { 0 } else { input });
-            next(&place.round);
-            let ready = || self.slots.iter().all(|s| s.arrived(round));
-            self.gather(rank, round, &ready, &print, patience)?;
         } else {
-            let target = (place.counted.load(Relaxed) + 1) * n as u64;
-            self.arrive(target)?;
-            next(&place.round);
-            next(&place.counted);
-            self.gather(rank, round, &|| self.all_in(target), &print, patience)?;
+            self.arrive(rank, round)?;
         }
+        next(&place.round);
+        self.gather(rank, round, small, &print, patience)?;
 
         // All are in: from here on everyone goes through, whatever happens elsewhere. Of a small round only this rank does, for itself.
         let mut all: SmallVec<[Posted; FEW]> = self
@@ -231,16 +253,16 @@ impl World {
             .collect();
         if let Err(e) = self.agree(&all, round) {
             self.fail(e);
-            if small {
-                return self.health();
+            // When only counts differ, the others read ours for the same comparison: nobody leaves before all have. Otherwise nobody reads any,
+            // and for a rank whose round is a small one the others would wait in vain.
+            if !small && all.iter().all(|p| p.print == print) {
+                self.through(rank, place, || ());
             }
-            // The others make the same comparison and read our counts for it: nobody leaves before all have.
-            self.through(rank, place, || ());
             return self.health();
         }
+        // The next round is likely to be like this one, and nobody reads its parity any more.
+        claim(std::ptr::from_ref(&mine.cards[1 - parity]).cast(), 1);
         if small {
-            // The next round is likely to be like this one, and nobody reads its parity any more.
-            claim(std::ptr::from_ref(&mine.cards[1 - parity]).cast(), 1);
             // SAFETY: only the address is taken.
             let inbox = unsafe { &raw const (*mine.inbox.get())[1 - parity] };
             claim(inbox.cast(), input);
@@ -260,10 +282,12 @@ impl World {
     /// Does `work`, says so, and waits until all ranks have done theirs.
     fn through(&self, rank: usize, place: &Place, work: impl FnOnce()) {
         let closed = next(&place.closed);
-        let through = Through(&self.slots[rank].through.0, closed);
+        let mine = self.slots[rank].closed(closed);
+        claim(std::ptr::from_ref(mine).cast(), 1);
+        let through = Through(mine, closed);
         work();
         drop(through);
-        let done = |s: &Slot| s.through.0.load(SeqCst) >= closed;
+        let done = |s: &Slot| s.closed(closed).load(SeqCst) >= closed;
         let what = || format!("waits in {} for the shares of the others", self.name);
         self.wait(&|| self.slots.iter().all(done), &what);
     }
@@ -273,10 +297,11 @@ impl World {
         &self,
         rank: usize,
         round: u64,
-        ready: &dyn Fn() -> bool,
+        small: bool,
         print: &Print,
         patience: &Patience<'_>,
     ) -> Result<()> {
+        let ready = || self.all_in(round);
         let absent = |s: &Slot| !s.arrived(round);
         let gone = || {
             let away = |s: &Slot| s.gone.load(SeqCst) && absent(s);
@@ -289,7 +314,7 @@ impl World {
                 self.name
             )
         };
-        let Some(cause) = self.wait_or(ready, &self.reason(patience, gone), &waits) else {
+        let Some(cause) = self.wait_or(&ready, &self.reason(patience, gone), &waits) else {
             return Ok(());
         };
         let what = format!("{print} (collective {round})");
@@ -335,8 +360,9 @@ impl World {
         if let Some(e) = e {
             self.fail(e);
         }
-        // The last rank may have come just before the failure froze the count: then the round was decided, and holds.
-        if ready() { Ok(()) } else { self.health() }
+        // The last rank may have come just before: then the round was decided, and holds.
+        let decided = if small { ready() } else { self.freeze(round) };
+        if decided { Ok(()) } else { self.health() }
     }
 
     /// Every rank makes the same comparison and so finds the same sentence.

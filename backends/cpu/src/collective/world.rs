@@ -1,7 +1,8 @@
 //! What the ranks of one communicator share: who is there, where everyone is, what went wrong, and how to wait for each other.
 //!
-//! Rounds are decided by one counter. A rank *arrives* by adding one; a round goes ahead exactly when all have arrived. Failing sets a bit
-//! in the same word and freezes the count, so "go" and "fail" exclude each other and every rank sees the same decision. That is what makes
+//! A rank *arrives* at a round by saying so on its own card; a round goes ahead exactly when all have arrived. Whoever stops waiting
+//! *freezes* the cards of the round first: an arrival and a freeze of one card exclude each other, and what was there when a card froze stays
+//! there, so "go" and "fail" exclude each other and every rank sees the same decision. That is what makes
 //! it safe to leave a failed round at once: no peer can be touching our buffers. In a round that went ahead nobody leaves before all are
 //! through, and that wait is unconditional because the work between is finite. A small round needs none of this: nobody touches another's
 //! buffers in it, each rank decides from the others' flags, and who has failed takes no further part.
@@ -14,11 +15,10 @@ use crate::stream::lock;
 use crossweave_plugin::{Code, Error, Result, fail};
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-const FAILED: u64 = 1 << 63;
 const SPIN: Duration = Duration::from_micros(2);
 const YIELD: Duration = Duration::from_micros(100);
 const POLL: Duration = Duration::from_millis(20);
@@ -59,8 +59,7 @@ pub(super) struct World {
     pub(super) timeout: Duration,
     born: Instant,
     joined: AtomicU32,
-    /// Arrivals of all rounds so far that are decided in common, and [`FAILED`].
-    arrivals: Line<AtomicU64>,
+    failed: Line<AtomicBool>,
     failure: Mutex<Option<Error>>,
     parked: AtomicU32,
     lock: Mutex<()>,
@@ -86,7 +85,7 @@ impl World {
             timeout,
             born: Instant::now(),
             joined: AtomicU32::new(0),
-            arrivals: Line::default(),
+            failed: Line::default(),
             failure: Mutex::new(None),
             parked: AtomicU32::new(0),
             lock: Mutex::new(()),
@@ -150,7 +149,7 @@ impl World {
     }
 
     pub(super) fn failed(&self) -> bool {
-        self.arrivals.0.load(SeqCst) & FAILED != 0
+        self.failed.0.load(SeqCst)
     }
 
     /// The failure, if there is one.
@@ -167,35 +166,31 @@ impl World {
     /// Marks and releases; the first reason stays.
     pub(super) fn fail(&self, e: Error) {
         lock(&self.failure).get_or_insert(e);
-        self.arrivals.0.fetch_or(FAILED, SeqCst);
+        self.failed.0.store(true, SeqCst);
         self.notify();
     }
 
-    /// Counts the caller in; an error when the communicator has failed (then the caller does not count).
-    pub(super) fn arrive(&self, target: u64) -> Result<()> {
-        let mut a = self.arrivals.0.load(SeqCst);
-        loop {
-            if a & FAILED != 0 {
-                return self.health();
-            }
-            match self
-                .arrivals
-                .0
-                .compare_exchange_weak(a, a + 1, SeqCst, SeqCst)
-            {
-                Ok(_) => break,
-                Err(now) => a = now,
-            }
+    /// Says that the caller has come to a round that is decided in common; an error when the round has failed (then it does not count).
+    pub(super) fn arrive(&self, rank: usize, round: u64) -> Result<()> {
+        if !self.slots[rank].arrive(round) {
+            return self.health();
         }
-        if a + 1 == target {
+        if self.all_in(round) {
             self.notify();
         }
         Ok(())
     }
 
     /// Have all arrived?
-    pub(super) fn all_in(&self, target: u64) -> bool {
-        self.arrivals.0.load(SeqCst) & !FAILED >= target
+    pub(super) fn all_in(&self, round: u64) -> bool {
+        self.slots.iter().all(|s| s.arrived(round))
+    }
+
+    /// Nobody arrives any more at a round that has failed; had all arrived before?
+    pub(super) fn freeze(&self, round: u64) -> bool {
+        self.slots
+            .iter()
+            .fold(true, |all, s| s.freeze(round) && all)
     }
 
     /// Wakes whoever sleeps here; a load when nobody does.
