@@ -8,6 +8,7 @@
 pub(crate) mod graph;
 
 use crate::collective::Launch as Collectives;
+use crate::collective::transfer::{Stores, push};
 use crate::device::Device;
 use crate::dispatch::Prepared;
 use crate::event::Mark;
@@ -730,11 +731,18 @@ impl Addr {
 
 fn copy(team: &Team, dst: *mut u8, src: *const u8, bytes: usize) {
     let at = (Addr(dst), Addr(src.cast_mut()));
+    let stores = Stores::for_traffic(2 * bytes);
     team.run(bytes.div_ceil(PIECE), &|i| {
         let from = i * PIECE;
         let n = PIECE.min(bytes - from);
         // SAFETY: both spans hold `bytes` bytes and do not overlap (the host's duty); pieces are disjoint.
-        unsafe { std::ptr::copy_nonoverlapping(at.1.get().add(from), at.0.get().add(from), n) }
+        unsafe {
+            let (src, dst) = (at.1.get().add(from), at.0.get().add(from));
+            match stores {
+                Stores::Plain => std::ptr::copy_nonoverlapping(src, dst, n),
+                Stores::Streaming => push(src, &[dst], n, stores),
+            }
+        }
     });
 }
 

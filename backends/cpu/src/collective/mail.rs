@@ -1,6 +1,7 @@
 //! Send and receive: the sender posts an address, the receiver copies, the sender leaves when told. One queue per pair, in order.
 
 use super::check::Planned;
+use super::transfer::{Stores, push};
 use super::world::{Cause, Patience, World};
 use crate::stream::lock;
 use crossweave_plugin::{Code, DType, Result};
@@ -44,6 +45,21 @@ impl Mail {
     }
 }
 
+/// Copies a message, past the caches when it is large; one that a rank sends to itself may overlap.
+///
+/// # Safety
+/// Both hold `bytes` bytes.
+unsafe fn fetch(src: *const u8, dst: *mut u8, bytes: usize) {
+    let apart = src.addr().abs_diff(dst.addr()) >= bytes;
+    // SAFETY: forwarded; not streamed unless apart.
+    unsafe {
+        match Stores::for_traffic(2 * bytes) {
+            Stores::Streaming if apart => push(src, &[dst], bytes, Stores::Streaming),
+            _ => std::ptr::copy(src, dst, bytes),
+        }
+    }
+}
+
 impl World {
     /// Posts a send without waiting.
     pub(super) fn post<'a>(&self, rank: usize, op: &'a Planned) -> Result<Sent<'a>> {
@@ -76,7 +92,7 @@ impl World {
         let same = post.dtype == op.dtype && post.count == op.count;
         if same && post.bytes > 0 {
             // SAFETY: both spans were checked for `count` elements; the sender stays until `done`.
-            unsafe { std::ptr::copy(post.at, op.recv, post.bytes) };
+            unsafe { fetch(post.at, op.recv, post.bytes) };
         } else if !same {
             self.fail(
                 self.error(

@@ -7,7 +7,7 @@ mod check;
 mod mail;
 mod reduce;
 mod round;
-mod transfer;
+pub(crate) mod transfer;
 mod world;
 
 use crate::device::Device;

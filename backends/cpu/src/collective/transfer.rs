@@ -5,7 +5,7 @@ pub(super) const BLOCK: usize = 8 << 10;
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stores {
+pub(crate) enum Stores {
     /// Through the caches.
     Plain,
     /// Past the caches.
@@ -15,7 +15,7 @@ pub(super) enum Stores {
 impl Stores {
     /// Streaming when all ranks together touch more than the last cache holds. The size is a usual one, asked from no-one: the crossover
     /// is flat within a factor of two.
-    pub(super) fn for_traffic(bytes: usize) -> Stores {
+    pub(crate) fn for_traffic(bytes: usize) -> Stores {
         const LAST_CACHE: usize = 32 << 20;
         if bytes > LAST_CACHE && streaming_available() {
             Stores::Streaming
@@ -36,7 +36,7 @@ fn streaming_available() -> bool {
 ///
 /// # Safety
 /// `src` and every destination hold `bytes` bytes; a destination is `src` or does not overlap it. Null is allowed when `bytes` is 0.
-pub(super) unsafe fn push(src: *const u8, dsts: &[*mut u8], bytes: usize, stores: Stores) {
+pub(crate) unsafe fn push(src: *const u8, dsts: &[*mut u8], bytes: usize, stores: Stores) {
     let mut at = 0;
     while at < bytes {
         let len = BLOCK.min(bytes - at);

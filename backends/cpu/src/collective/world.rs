@@ -186,11 +186,9 @@ impl World {
         self.slots.iter().all(|s| s.arrived(round))
     }
 
-    /// Nobody arrives any more at a round that has failed; had all arrived before?
+    /// Had all arrived? If not, they never will: the first who is missing arrives no more.
     pub(super) fn freeze(&self, round: u64) -> bool {
-        self.slots
-            .iter()
-            .fold(true, |all, s| s.freeze(round) && all)
+        self.slots.iter().all(|s| s.freeze(round))
     }
 
     /// Wakes whoever sleeps here; a load when nobody does.
