@@ -4,8 +4,9 @@
 //!
 //! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window, of 64 or `--window`); `whole` is from there
 //! until all of a window are done, per collective, with the one wait at its end. A round is a window of each kind, in turning order; what is printed are medians over
-//! the rounds of the differences within one, since least times of whole windows lie apart by chance more than the checker costs. 0 KiB is a barrier. The device
-//! without the checker is what the off switch is for: training has none. A second one without it says how far two equal devices are apart.
+//! the rounds of the differences within one, since least times of whole windows lie apart by chance more than the checker costs; devices and memory are made anew
+//! eight times in a run, since where a buffer lies costs more than the checker too. 0 KiB is a barrier. The device without the checker is what the off switch is for:
+//! training has none. A second one without it says how far two equal devices are apart.
 
 use crossweave_benches::options::Options;
 use crossweave_hal::{
@@ -63,6 +64,9 @@ fn run() -> Fallible<()> {
     })
 }
 
+/// How often devices and memory are made anew.
+const EPOCHS: usize = 8;
+
 /// One rank's device of one kind.
 struct Side {
     device: Device,
@@ -76,7 +80,7 @@ impl Side {
         kv: &Arc<dyn KvStore>,
         rank: u32,
         ranks: u32,
-        name: &str,
+        (name, epoch): (&str, usize),
     ) -> Fallible<Side> {
         let device = plugin.open(rank)?;
         if name != "checked" {
@@ -84,7 +88,7 @@ impl Side {
         }
         let s = device.stream("bench", 0)?;
         let options = CommOptions {
-            name: name.into(),
+            name: format!("{name} {epoch}"),
             timeout: Some(Duration::from_secs(60)),
         };
         let comm = Communicator::new(&device, &Boot(kv.clone()), rank, ranks, &options)?;
@@ -122,30 +126,27 @@ fn rank(
     rounds: usize,
     calls: usize,
 ) -> Fallible<()> {
-    let mut with = Side::new(plugin, kv, rank, ranks, "checked")?;
-    let mut without = Side::new(plugin, kv, rank, ranks, "unchecked")?;
-    let mut control = Side::new(plugin, kv, rank, ranks, "control")?;
     for bytes in sizes {
-        let room = |s: &Side| -> Fallible<Buffer> {
-            let b = s.device.alloc_state((*bytes).max(4), Tag::Comm)?;
-            s.s.fill(b.all(), 0, 4)?;
-            Ok(b)
-        };
-        let (a, b, c) = (room(&with)?, room(&without)?, room(&control)?);
         // Long collectives need fewer windows for a steady middle.
-        let rounds = (rounds as u64).min(200_000_000 / (bytes + 1)).max(20);
+        let rounds = (rounds as u64).min(200_000_000 / (bytes + 1)).max(24) as usize;
         let mut all: Vec<[(f64, f64); 3]> = vec![];
-        for round in 0..rounds as usize {
-            let mut times = [(0.0, 0.0); 3];
-            for turn in 0..3 {
-                let which = (round + turn) % 3;
-                times[which] = match which {
-                    0 => with.window(&a, barrier, calls)?,
-                    1 => without.window(&b, barrier, calls)?,
-                    _ => control.window(&c, barrier, calls)?,
-                };
+        for epoch in 0..EPOCHS {
+            let side = |name| Side::new(plugin, kv, rank, ranks, (name, epoch + *bytes as usize));
+            let mut sides = [side("checked")?, side("unchecked")?, side("control")?];
+            let room = |s: &Side| -> Fallible<Buffer> {
+                let b = s.device.alloc_state((*bytes).max(4), Tag::Comm)?;
+                s.s.fill(b.all(), 0, 4)?;
+                Ok(b)
+            };
+            let buffers = [room(&sides[0])?, room(&sides[1])?, room(&sides[2])?];
+            for round in 0..rounds / EPOCHS {
+                let mut times = [(0.0, 0.0); 3];
+                for turn in 0..3 {
+                    let which = (round + turn) % 3;
+                    times[which] = sides[which].window(&buffers[which], barrier, calls)?;
+                }
+                all.push(times);
             }
-            all.push(times);
         }
         if rank == 0 {
             let of = |f: &dyn Fn(&[(f64, f64); 3]) -> f64| median(all.iter().map(f).collect());
