@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{Ordering::*, fence};
 
 /// Another member, once it is found.
 #[derive(Clone)]
@@ -40,6 +40,15 @@ pub(crate) struct Member {
 }
 
 const LOW48: u64 = (1 << 48) - 1;
+
+/// Where a collective's word lies among the [`CHAIN`] of its communicator: neighbours in time on lines of their own, so that writing one takes
+/// none away from whoever reads the one before.
+#[inline]
+fn slot(seq: u64) -> usize {
+    const LINES: usize = CHAIN / 8;
+    let seq = seq as usize;
+    seq % LINES * 8 + seq / LINES % 8
+}
 
 /// A word that says which collective it belongs to: a round of the buffer above, a hash below.
 fn stamped(seq: u64, buffer: usize, hash: u64) -> u64 {
@@ -210,9 +219,10 @@ impl Member {
     #[inline]
     fn collective(&mut self, mut raw: Raw, c: &Collective<'_>) -> Result<()> {
         let seq = self.count + 1;
-        // Both lines are asked for now, so that they are on their way while the record is written: ours by a word that says nothing.
-        let slot = seq as usize % CHAIN;
-        self.at.seat.word(self.region + slot).store(0, Relaxed);
+        // Lines are asked for before they are wanted: ours, which the neighbours have read since, for a later call; theirs while the record
+        // is written.
+        let slot = slot(seq);
+        self.at.seat.claim(self.region + self::slot(seq + 8));
         let next = (self.index + 1) % self.size;
         let early = self.peers[next as usize].as_ref();
         let early = early.map_or(0, |p| p.seat.word(p.at + slot).load(Relaxed));
@@ -228,8 +238,7 @@ impl Member {
         let seat = &self.at.seat;
         seat.group_word(self.entry, GroupWord::Count)
             .store(seq, Relaxed);
-        // Of two neighbours that come at the same time at least one sees the other: both write first, then read.
-        seat.word(self.region + slot).store(mine, SeqCst);
+        seat.word(self.region + slot).store(mine, Release);
         if self.size > 1 {
             let n = self.size;
             if early != mine {
@@ -251,7 +260,13 @@ impl Member {
         let Some(p) = self.peer(with) else {
             return Ok(());
         };
-        let theirs = p.seat.word(p.at + slot).load(SeqCst);
+        let theirs = p.seat.word(p.at + slot);
+        if theirs.load(Acquire) == mine {
+            return Ok(());
+        }
+        // Of two neighbours that come at the same time at least one sees the other: both have written, and look once more behind this.
+        fence(SeqCst);
+        let theirs = theirs.load(Relaxed);
         if theirs == mine {
             return Ok(());
         }

@@ -232,6 +232,12 @@ impl Seat {
         &self.words[at]
     }
 
+    /// A word of this rank will be written soon: its line is fetched, from whoever has read it last, behind what happens meanwhile.
+    #[inline]
+    pub fn claim(&self, at: usize) {
+        self.words.claim(at);
+    }
+
     // --- who and how ---
 
     /// Rank in the job, where somebody has said it.

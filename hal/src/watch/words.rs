@@ -67,6 +67,21 @@ fn map(file: Option<&File>, len: usize) -> io::Result<Words> {
     })
 }
 
+impl Words {
+    /// Fetches a word's line for writing.
+    #[inline]
+    pub fn claim(&self, at: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which changes no memory and cannot fault; processors that lack it do nothing.
+        unsafe {
+            let at = self.at.wrapping_add(at);
+            std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+}
+
 impl Deref for Words {
     type Target = [AtomicU64];
     #[inline]
