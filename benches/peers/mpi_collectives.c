@@ -5,10 +5,12 @@
  * Bytes are what one rank contributes to an all-reduce, broadcast, all-to-all or message, and the full vector of an all-gather or
  * reduce-scatter. Time is that of one call, averaged over a window of calls in a row; the least window counts. Where a call takes long, as with
  * more ranks than cores under a library that spins, windows are shorter and fewer. */
+#define _GNU_SOURCE
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static int rank, ranks;
 
@@ -23,6 +25,16 @@ static int fewer(int calls, double one) {
     MPI_Bcast(&one, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     double most = 0.05 / one;
     return most < 1 ? 1 : most < calls ? (int)most : calls;
+}
+
+/* Memory as the device it stands beside gives it: from 4 MiB it begins with a huge page and asks for them, below it begins with a page. */
+static float *memory(long bytes) {
+    void *at = NULL;
+    int huge = bytes >= 4 << 20;
+    if (posix_memalign(&at, huge ? 2 << 20 : 4096, bytes)) abort();
+    if (huge) madvise(at, bytes, MADV_HUGEPAGE);
+    memset(at, 0, bytes);
+    return at;
 }
 
 enum { ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, BROADCAST, PINGPONG, KINDS };
@@ -55,9 +67,7 @@ int main(int argc, char **argv) {
     for (int i = 2; i < argc; i++) {
         long bytes = atol(argv[i]);
         int count = (int)(bytes / 4);
-        float *a = aligned_alloc(4096, bytes), *b = aligned_alloc(4096, bytes);
-        memset(a, 0, bytes);
-        memset(b, 0, bytes);
+        float *a = memory(bytes), *b = memory(bytes);
         for (int kind = 0; kind < KINDS; kind++) {
             /* The first call also connects. */
             call(kind, a, b, count);

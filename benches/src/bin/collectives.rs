@@ -11,8 +11,8 @@
 //! wall time from the first call to the end of the last, on a stream of the lowest priority: its work is done by the thread that waits, as when a device's
 //! stream carries its collectives over MPI in training.
 //!
-//! The first line says what no collective can be faster than: threads that only meet, each by a flag on a line of its own, and threads that take 1 KB
-//! from each other as they do (one word of each cache line). A peer that has not ended after `--limit` seconds (60) is stopped; what it has said counts.
+//! The first line says how near the cores are to each other: threads that only meet, each by a flag on a line of its own, and threads that take 1 KB
+//! from each other as they do (one word of each cache line), by plain loads and stores. A peer that has not ended after `--limit` seconds (60) is stopped; what it has said counts.
 
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_benches::{Fallible, options::Options, process::load};
