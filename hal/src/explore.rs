@@ -168,13 +168,15 @@ pub struct Played<T> {
     pub first: Option<u32>,
     /// What the schedule did.
     pub account: Account,
+    /// The last collective each rank asked for, with where and for what.
+    pub last: Vec<Option<String>>,
 }
 
 impl<T> Played<T> {
     /// The failure of this run: a deadlock, or the first rank's.
     pub fn failure(&self) -> Option<Found> {
         let why = match (&self.account.verdict, self.first) {
-            (Some(v), _) => v.clone(),
+            (Some(v), _) => v.clone() + &self.last_calls(),
             (None, Some(r)) => match &self.ranks[r as usize] {
                 Err(e) => format!("rank {r}: {e}"),
                 Ok(_) => return None,
@@ -182,6 +184,16 @@ impl<T> Played<T> {
             (None, None) => return None,
         };
         Some(self.found(why))
+    }
+
+    /// The back end that tells a deadlock knows no call sites; the records do.
+    fn last_calls(&self) -> String {
+        let calls = self.last.iter().enumerate();
+        let one = |(r, call): (usize, &Option<String>)| {
+            let call = call.as_ref()?;
+            Some(format!("; rank {r}'s last call was {call}"))
+        };
+        calls.filter_map(one).collect()
     }
 
     /// A failure that is seen from outside, as one of this run.
@@ -288,7 +300,8 @@ impl Explorer {
                 first.get_or_insert(rank.rank);
             }
             // The device is closed at the end of this, which gives the turn on for good.
-            (end, Account::of(&rank.device))
+            let last = rank.device.0.watch.last_call();
+            (end, last, Account::of(&rank.device))
         };
         let ends: Vec<_> = std::thread::scope(|scope| {
             let run = &run;
@@ -301,9 +314,10 @@ impl Explorer {
                 .into_iter()
                 .map(|t| match t.map(|t| t.join()) {
                     Ok(Ok(end)) => end,
-                    Ok(Err(p)) => (Err(panic_text(p)), Ok(Account::default())),
+                    Ok(Err(p)) => (Err(panic_text(p)), None, Ok(Account::default())),
                     Err(e) => (
                         Err(format!("cannot start a thread: {e}")),
+                        None,
                         Ok(Account::default()),
                     ),
                 })
@@ -315,12 +329,14 @@ impl Explorer {
             ranks: vec![],
             first: first.into_inner().unwrap_or_else(PoisonError::into_inner),
             account: Account::default(),
+            last: vec![],
         };
-        for (r, (end, account)) in ends.into_iter().enumerate() {
+        for (r, (end, last, account)) in ends.into_iter().enumerate() {
             if end.is_err() {
                 played.first.get_or_insert(r as u32);
             }
             played.ranks.push(end);
+            played.last.push(last);
             let account = account?;
             // The last to end has seen the most.
             if account.points >= played.account.points {
@@ -374,6 +390,7 @@ impl Explorer {
         set("schedule_ranks", ranks);
         let devices = devices?;
         for d in &devices {
+            d.0.watch.in_turns();
             Account::of(d).map_err(|_| {
                 Error::new(
                     Code::Unsupported,

@@ -187,7 +187,9 @@ fn an_order_of_collectives_that_depends_on_timing_is_a_deadlock() {
             "deadlock: ",
             "waits in dp for rank",
             "waits in tp for rank",
-            "all_reduce",
+            "rank 0's last call was all_reduce of 2048 x f32 sum (#",
+            "rank 1's last call was all_reduce of 2048 x f32 sum (#",
+            "explore.rs:",
         ],
     );
 }
@@ -263,6 +265,31 @@ fn raw_copy(raw: &RawPlugin, event: bool) -> [u8; 8] {
         api.device_close.unwrap()(device);
         bytes
     }
+}
+
+/// Whoever differs is told by those that have come: under a schedule nobody else comes while a rank waits for a majority.
+#[test]
+fn a_root_that_differs_is_told_without_waiting_for_ranks_that_cannot_run() {
+    let lab = Lab::new();
+    let explorer = lab.explorer(4);
+    let program = |rank: &Rank| -> Result<(), Failure> {
+        let d = rank.device();
+        let s = d.stream("main", 0)?;
+        let mut dp = rank.communicator("dp")?;
+        let buf = d.alloc(&s, 4096, Tag::Staging)?;
+        s.fill(buf.all(), 0, 4)?;
+        let root = u32::from(rank.rank() == 1);
+        dp.broadcast(&s, buf.all(), DType::F32, root, "test")?;
+        Ok(s.sync(None)?)
+    };
+    let began = std::time::Instant::now();
+    for seed in 0..30 {
+        let found = explorer.explore([seed], program).unwrap_err().to_string();
+        for words in ["broadcast of 1024 x f32 root", "explore.rs:", "#1 of dp"] {
+            assert!(found.contains(words), "{found}");
+        }
+    }
+    assert!(began.elapsed().as_secs() < 60, "it waited");
 }
 
 #[test]

@@ -65,6 +65,8 @@ struct Occupied {
     seat: Arc<Seat>,
     /// All its operations up to this number were seen to be done by the last search.
     settled: AtomicU64,
+    /// Its rank runs under a schedule: while it waits for others outside the device, nobody comes.
+    turns: AtomicBool,
     /// What releases whoever waits in it.
     aborts: Mutex<Vec<WeakAbort>>,
     verdict: Mutex<Option<Verdict>>,
@@ -124,6 +126,7 @@ impl Board {
         let new = Arc::new(Occupied {
             seat: Arc::new(seat),
             settled: AtomicU64::new(0),
+            turns: AtomicBool::new(false),
             aborts: Mutex::default(),
             verdict: Mutex::default(),
         });
@@ -240,7 +243,9 @@ impl Board {
         key: u64,
         seq: u64,
     ) -> Option<Error> {
-        self.await_members(key, seq);
+        if !at.turns.load(Relaxed) {
+            self.await_members(key, seq);
+        }
         let _one = lock(&self.0.judging);
         if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
             return Some(v.error());
@@ -460,6 +465,7 @@ impl Occupied {
 pub(crate) struct Watch {
     on: AtomicBool,
     off: AtomicBool,
+    turns: AtomicBool,
     place: Mutex<Option<(Board, Arc<Occupied>)>>,
     rank: Mutex<Option<u32>>,
     observer: Mutex<Option<Arc<dyn Observer>>>,
@@ -476,6 +482,15 @@ impl Watch {
     /// Nothing of this device is recorded from now on.
     pub fn switch_off(&self) {
         self.off.store(true, Relaxed);
+    }
+    /// Its rank runs under a schedule, one thread of the job at a time.
+    pub fn in_turns(&self) {
+        self.turns.store(true, Relaxed);
+    }
+    /// The last operation it was asked for, with where and for what.
+    pub fn last_call(&self) -> Option<String> {
+        let (_, at) = self.seat()?;
+        at.seat.ops_from(u64::MAX).pop().map(|op| op.say())
     }
     pub fn observe(&self, o: Option<Arc<dyn Observer>>) {
         *lock(&self.observer) = o;
@@ -533,6 +548,7 @@ impl Watch {
             if let Some(r) = rank {
                 at.seat.set_rank(r);
             }
+            at.turns.store(self.turns.load(Relaxed), Relaxed);
             *place = Some((board.clone(), at));
             self.on.store(true, Release);
         }
