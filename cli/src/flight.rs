@@ -166,7 +166,7 @@ fn table(records: &[Record], last: usize) -> String {
     let mut groups: BTreeMap<(String, u64), Vec<(u32, &Op)>> = BTreeMap::new();
     for r in records {
         for op in &r.flight.ops {
-            let key = (op.group.clone(), op.key);
+            let key = (op.group.to_string(), op.key);
             groups.entry(key).or_default().push((r.flight.rank, op));
         }
     }
