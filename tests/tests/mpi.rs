@@ -220,7 +220,7 @@ fn program(device: &Device, comm: Communicator) -> Vec<String> {
     };
     let floats = [DType::F32, DType::Bf16, DType::F16, DType::F64];
     let ints = [DType::I32, DType::I8, DType::U64];
-    for (i, count) in [1u64, 7, 1000, 30_011, 600_000].into_iter().enumerate() {
+    for (i, count) in [1u64, 7, 1000, 30_011, 1_200_000].into_iter().enumerate() {
         for (j, dtype) in floats.into_iter().chain(ints).enumerate() {
             let long = matches!(dtype, DType::F32 | DType::Bf16);
             if (count > 1000 && !long) || (count > 100_000 && dtype != DType::F32) {

@@ -6,6 +6,9 @@ use std::alloc::Layout;
 
 pub(crate) const PAGE: usize = 4096;
 const MANY_PAGES: u64 = 64 << 10;
+/// From here on huge pages: few addresses to look up, for us and for the kernel that copies between processes.
+const HUGE_FROM: u64 = 4 << 20;
+const HUGE: u64 = 2 << 20;
 
 /// A piece of host memory.
 pub struct Mem {
@@ -23,7 +26,11 @@ impl Mem {
     /// Zeroed memory of our own.
     pub(crate) fn alloc(bytes: u64, align: u64) -> Result<Mem> {
         // The kernel copies between processes page by page: whole pages where there are many.
-        let least = if bytes < MANY_PAGES { 64 } else { PAGE as u64 };
+        let least = match bytes {
+            0..MANY_PAGES => 64,
+            MANY_PAGES..HUGE_FROM => PAGE as u64,
+            _ => HUGE,
+        };
         let layout = usize::try_from(bytes.max(1))
             .ok()
             .filter(|_| align == 0 || align.is_power_of_two())
@@ -34,14 +41,30 @@ impl Mem {
                 format!("mem_alloc: {bytes} bytes aligned to {align}"),
             );
         };
+        // Huge pages are asked for before the memory is touched.
+        let huge = bytes >= HUGE_FROM;
         // SAFETY: the size is at least one.
-        let at = unsafe { std::alloc::alloc_zeroed(layout) };
+        let at = unsafe {
+            match huge {
+                true => std::alloc::alloc(layout),
+                false => std::alloc::alloc_zeroed(layout),
+            }
+        };
         if at.is_null() {
             let e = Error::new(
                 Code::Oom,
                 format!("mem_alloc: no {bytes} bytes of host memory"),
             );
             return Err(e.retryable());
+        }
+        if huge {
+            // SAFETY: the range was just allocated and begins where a huge page does; the advice changes no contents and may fail freely.
+            #[cfg(target_os = "linux")]
+            unsafe {
+                libc::madvise(at.cast(), layout.size(), libc::MADV_HUGEPAGE)
+            };
+            // SAFETY: as above.
+            unsafe { at.write_bytes(0, layout.size()) };
         }
         Ok(Mem {
             at,

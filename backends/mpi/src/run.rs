@@ -13,7 +13,7 @@ const SMALL: usize = 4 << 10;
 /// A broadcast of more bytes goes out in pieces that the ranks then exchange.
 const SPREAD: usize = 128 << 10;
 /// Bytes of a piece a rank reduces at a time: bounds the scratch to `ranks` times this.
-const PIECE: usize = 1 << 20;
+const PIECE: usize = 2 << 20;
 
 /// Runs one collective; sends and receives are `exchange`'s.
 ///
