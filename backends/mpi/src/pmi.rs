@@ -27,6 +27,8 @@ const ANSWER: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For the others to hear why the job does not start, before rank 0 does.
 const LAST_WORDS: Duration = Duration::from_millis(300);
+/// When the job cannot start, those that have not come yet are told too, if they come so soon.
+const LINGER: Duration = Duration::from_secs(2);
 /// Rank 0 lets the others leave MPI first, so long at most.
 const LEAVING: Duration = Duration::from_secs(10);
 /// Connections served at a time beyond the ranks' own: strangers.
@@ -117,7 +119,10 @@ impl Meet {
         let mut patience = Some(Instant::now() + PATIENCE);
         while Instant::now() < until {
             // Then it listens no more, not even to its own rank.
-            if let Some(why) = board.as_ref().and_then(|b| b.lock().over.clone()) {
+            if let Some(board) = &board
+                && let Some(why) = { board.lock().over.clone() }
+            {
+                board.until_closed();
                 return fail(Code::Comm, why);
             }
             if patience.is_some_and(|p| Instant::now() >= p) {
@@ -256,14 +261,23 @@ impl Meet {
         }
     }
 
-    /// Takes connections until every rank has one, or the time is over.
+    /// Takes connections until every rank has one, or the time is over, or everybody knows why the job does not start.
     fn accept(&self, listener: &TcpListener, board: &Arc<Board>, until: Instant) {
         let strangers = Arc::new(AtomicUsize::new(0));
         let mut patience = Some(Instant::now() + PATIENCE);
+        let mut lingers = None;
         loop {
-            if board.lock().settled() {
+            let st = board.lock();
+            if st.over.is_some() {
+                let end = *lingers.get_or_insert_with(|| Instant::now() + LINGER);
+                if st.told + 1 >= self.size || Instant::now() >= end {
+                    drop(st);
+                    return board.close();
+                }
+            } else if st.complete() {
                 return;
             }
+            drop(st);
             if patience.is_some_and(|p| Instant::now() >= p) {
                 patience = None;
                 let at = (&self.address, self.port);
@@ -277,7 +291,8 @@ impl Meet {
                 board.host.log(2, "mpi", &text);
             }
             if Instant::now() >= until {
-                return board.give_up(self.timeout);
+                board.give_up(self.timeout);
+                return board.close();
             }
             let link = match listener.accept() {
                 Ok((link, _)) => link,
@@ -339,6 +354,7 @@ impl Meet {
                 let _ = link.write_all(format!("no {why}\n").as_bytes());
                 // A rank that is two, or of a job of another size, is one that is missing here.
                 board.refuse(why);
+                board.lock().told += 1;
                 None
             }
         }
@@ -372,6 +388,10 @@ struct State {
     waiting: Vec<u32>,
     /// A rank that went without a farewell.
     gone: Option<u32>,
+    /// Processes that have been told so, this one left out.
+    told: u32,
+    /// Nobody else will be.
+    closed: bool,
     /// Ranks whose MPI has ended, well or not.
     left: u32,
     size: u32,
@@ -448,6 +468,21 @@ impl Board {
         self.changed.notify_all();
     }
 
+    /// Nobody is listened to any more.
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits for that, in a job that cannot start: with rank 0 go those that tell the others.
+    fn until_closed(&self) {
+        let closed = |st: &mut State| !st.closed;
+        let end = self
+            .changed
+            .wait_timeout_while(self.lock(), LINGER * 2, closed);
+        drop(end.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// Answers one rank until it ends.
     fn serve(&self, rank: u32, mut link: TcpStream) {
         let mut st = self.lock();
@@ -465,9 +500,13 @@ impl Board {
         let mut ended = verdict != "go\n";
         if ended && rank == 0 {
             // The others first: the end of this process is the end of these threads.
+            self.until_closed();
             std::thread::sleep(LAST_WORDS);
         }
         let _ = link.write_all(verdict.as_bytes());
+        if ended && rank != 0 {
+            self.lock().told += 1;
+        }
         while !ended {
             let Ok(line) = read_line(&mut link) else {
                 break;
@@ -714,7 +753,20 @@ mod tests {
         let named =
             |e: &String| e.contains("RANK 2 of WORLD_SIZE 4, where rank 0 has WORLD_SIZE 3");
         assert!(all.iter().all(named), "{all:?}");
-        for _ in 0..20 {
+        // Whoever is late hears it too.
+        let all = std::thread::scope(|s| {
+            let (port, host) = (port(), Host::none());
+            let start = |(rank, size, after): (u32, u32, u64)| {
+                s.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(after));
+                    meet(port, rank, size, 600).connect(&host).unwrap_err()
+                })
+            };
+            let all = [(0, 3, 0), (2, 4, 0), (1, 3, 700)].map(start);
+            all.map(|t| t.join().unwrap().message)
+        });
+        assert!(all.iter().all(named), "{all:?}");
+        for _ in 0..4 {
             let all = told(&[(0, 3), (0, 3)], 600);
             let named = |e: &String| {
                 e.contains("two processes have RANK 0") || e.contains("rank 0 has come already")
