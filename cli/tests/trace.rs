@@ -292,43 +292,20 @@ fn the_device_of_nothing_is_traced_by_what_the_host_does() {
 fn a_place_where_no_trace_can_be_written_is_refused_before_anything_starts() {
     let s = Scratch::new();
     std::fs::create_dir(s.path("folder")).expect("a folder");
-    s.refused(
-        &["train", "config.json", "--out", "a", "--trace", "folder"],
-        &["--trace", "is a folder"],
-        &["a"],
-    );
-    s.refused(
-        &[
-            "train",
-            "config.json",
-            "--out",
-            "a",
-            "--trace",
-            "nowhere/t.json",
-        ],
-        &["--trace nowhere/t.json: there is no folder nowhere"],
-        &["a", "nowhere"],
-    );
-    s.refused(
-        &[
-            "train",
-            "config.json",
-            "--out",
-            "a",
-            "--trace",
-            "config.json",
-        ],
-        &["--trace config.json: is the config of this run"],
-        &["a", "config.json.parts"],
-    );
-    // Moving a finished file there would take the place of the device. A socket stands for it: nothing of the system is risked here.
+    // Moving a finished file there would take the place of a device. A socket stands for it: nothing of the system is risked here.
     #[cfg(unix)]
-    {
-        let _pipe = std::os::unix::net::UnixListener::bind(s.path("pipe")).expect("a socket");
+    let _pipe = std::os::unix::net::UnixListener::bind(s.path("pipe")).expect("a socket");
+    for (place, says) in [
+        ("folder", "is a folder"),
+        ("nowhere/t.json", "there is no folder nowhere"),
+        ("config.json", "is the config of this run"),
+        #[cfg(unix)]
+        ("pipe", "is no regular file"),
+    ] {
         s.refused(
-            &["train", "config.json", "--out", "a", "--trace", "pipe"],
-            &["--trace pipe: is no regular file"],
-            &["a", "pipe.parts"],
+            &["train", "config.json", "--out", "a", "--trace", place],
+            &[&format!("--trace {place}: {says}")],
+            &["a", "nowhere", &format!("{place}.parts")],
         );
     }
 }
