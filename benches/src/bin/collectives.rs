@@ -4,7 +4,9 @@
 //! `cargo run --release -p crossweave-benches --bin collectives -- --ranks 2 --bytes 1K,64K,1M,4M,16M,64M --peers benches/peers --peer-python PYTHON --peer-gloo collectives.py`
 //!
 //! `--peers` compiles `mpi_collectives.c` of that folder with the `mpicc` of each family that is installed and runs it with its `mpirun`: Open MPI as it comes
-//! and in four tunings, of which the best counts. `--plugin` also runs this bench itself under each `mpirun`: our plugin `mpi` on the same memory.
+//! and in four tunings, of which the best counts. `--plugin` also runs this bench itself under each `mpirun`: our plugin `mpi` on the same memory. What that takes
+//! over the raw library is the median of `--rounds` (3) rounds, in each of which both run one after the other, since where a process finds its memory costs more
+//! than the plugin does; over the library as it comes, and (`threads`) as it is for a program whose threads all may call it, which ours is.
 //!
 //! A figure is the time of one call in a window of calls in a row on one stream, the least of many windows, by the slowest rank. In the process it is the
 //! stream's own time, between two events, of a window that was enqueued before it began: what the calls cost a device that is kept busy. Between processes it is
@@ -23,7 +25,7 @@ use crossweave_hal::{
 use crossweave_mesh::{JobStore, LateStore, Launch, detect, meet};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -89,6 +91,9 @@ impl Bootstrap for Boot {
 
 /// Microseconds by (operation, bytes, who).
 type Table = BTreeMap<(String, u64, String), f64>;
+/// What the plugin takes over its library, a figure a round, by (operation, bytes, family): over the library as it comes, and for many threads.
+type Pairs = BTreeMap<(String, u64, String), [Vec<f64>; 2]>;
+const FAMILIES: [&str; 2] = ["openmpi", "mpich"];
 
 fn main() {
     let done = Options::from_args().map_err(Into::into).and_then(|o| {
@@ -135,6 +140,7 @@ fn run(mut o: Options) -> Fallible<()> {
     let (peers, plugin) = (o.text("peers"), o.text("plugin").is_some());
     let gloo = o.text("peer-python").zip(o.text("peer-gloo"));
     let limit = o.number("limit", 60)? as u32;
+    let rounds = o.number("rounds", 3)?.max(1);
     o.done()?;
     println!(
         "{ranks} ranks, f32, microseconds a call; load {:.1}; {ranks} threads meet in {:.3}, and take 1 KB from each other in {:.3}",
@@ -143,11 +149,36 @@ fn run(mut o: Options) -> Fallible<()> {
         floor(ranks as usize, 16),
     );
     let mut table = in_process(ranks, &sizes)?;
-    if let Some(folder) = peers {
-        table.extend(mpi_peers(Path::new(&folder), ranks, &sizes, limit)?);
+    let peers = peers.map(|folder| Peers::build(Path::new(&folder)));
+    let job = Job {
+        ranks,
+        sizes: &sizes,
+        limit,
+    };
+    if let Some(p) = &peers {
+        for (name, extra) in &TUNINGS[1..] {
+            least(&mut table, p.run(&job, "openmpi", name, extra)?);
+        }
     }
-    if plugin {
-        table.extend(our_plugin(ranks, &sizes, limit)?);
+    let mut pairs = Pairs::new();
+    for round in 0..rounds {
+        for family in FAMILIES {
+            let raw = |name: &str| match &peers {
+                Some(p) => p.run(&job, family, name, &[]),
+                None => Ok(Table::new()),
+            };
+            // Without the plugin there is nothing to pair.
+            let mut all = vec![raw(family)?];
+            if plugin {
+                all.push(job.plugin(family)?);
+                all.push(raw(&format!("{family}-threads"))?);
+                pair(&mut pairs, family, &all);
+            }
+            all.into_iter().for_each(|t| least(&mut table, t));
+        }
+        if !plugin && round == 0 {
+            break;
+        }
     }
     if let Some((python, script)) = gloo {
         let python = Path::new(&python);
@@ -165,12 +196,12 @@ fn run(mut o: Options) -> Fallible<()> {
         c.args(sizes.iter().map(u64::to_string));
         table.extend(lines(c, "gloo")?);
     }
-    show(&table, &sizes);
+    show(&table, &pairs, &sizes);
     Ok(())
 }
 
 /// A row an operation and size: ours, the bound, and every peer with its time over ours.
-fn show(table: &Table, sizes: &[u64]) {
+fn show(table: &Table, pairs: &Pairs, sizes: &[u64]) {
     let get =
         |op: &str, n: u64, who: &str| table.get(&(op.to_string(), n, who.to_string())).copied();
     for op in OPS {
@@ -188,6 +219,9 @@ fn show(table: &Table, sizes: &[u64]) {
                 if o != op || b != n || who == "in process" {
                     continue;
                 }
+                if who.ends_with("-threads") {
+                    continue;
+                }
                 if who.starts_with("openmpi") {
                     if best.is_none_or(|(t, _)| *us < t) {
                         best = Some((*us, who));
@@ -197,10 +231,12 @@ fn show(table: &Table, sizes: &[u64]) {
                     }
                 }
                 row += &format!("  {who} {us:.2} (x{:.1})", us / ours);
-                if let Some(family) = who.strip_prefix("plugin mpi, ")
-                    && let Some(raw) = get(op, *n, family)
-                {
-                    row += &format!(" [{:.2} of {family}]", us / raw);
+                let over = who
+                    .strip_prefix("plugin mpi, ")
+                    .and_then(|family| Some((family, pairs.get(&(op.into(), *n, family.into()))?)));
+                if let Some((family, [plain, threads])) = over {
+                    let (plain, threads) = (median(plain), median(threads));
+                    row += &format!(" [{plain:.2} of {family}, {threads:.2} threads]");
                 }
             }
             if let Some((us, who)) = best {
@@ -323,57 +359,101 @@ fn launcher(family: &str, ranks: u32, limit: u32) -> Option<Command> {
     Some(c)
 }
 
-fn mpi_peers(folder: &Path, ranks: u32, sizes: &[u64], limit: u32) -> Fallible<Table> {
-    let mut table = Table::new();
-    for family in ["openmpi", "mpich"] {
-        let Some(_) = launcher(family, ranks, limit) else {
-            println!("skipped: no mpirun.{family}");
-            continue;
-        };
-        let program =
-            std::env::temp_dir().join(format!("crossweave-peer-{family}-{}", std::process::id()));
-        let built = Command::new(format!("mpicc.{family}"))
-            .arg("-O2")
-            .arg("-o")
-            .arg(&program)
-            .arg(folder.join("mpi_collectives.c"))
-            .status();
-        if !built.is_ok_and(|s| s.success()) {
-            println!("skipped: mpicc.{family} does not compile the peer");
-            continue;
-        }
-        let tunings: &[(&str, &[&str])] = match family {
-            "openmpi" => &TUNINGS,
-            _ => &[("mpich", &[])],
-        };
-        for (name, extra) in tunings {
-            let Some(mut c) = launcher(family, ranks, limit) else {
-                continue;
-            };
-            c.args(*extra)
-                .arg(&program)
-                .arg(name)
-                .args(sizes.iter().map(u64::to_string));
-            table.extend(lines(c, name)?);
-        }
-        std::fs::remove_file(&program)?;
-    }
-    Ok(table)
+/// Which ranks and vectors a run is about.
+struct Job<'a> {
+    ranks: u32,
+    sizes: &'a [u64],
+    /// Seconds a program may take.
+    limit: u32,
 }
 
-/// This bench as the ranks of an MPI job.
-fn our_plugin(ranks: u32, sizes: &[u64], limit: u32) -> Fallible<Table> {
-    let mut table = Table::new();
-    for family in ["openmpi", "mpich"] {
-        let Some(mut c) = launcher(family, ranks, limit) else {
-            continue;
+impl Job<'_> {
+    /// This bench as the ranks of an MPI job.
+    fn plugin(&self, family: &str) -> Fallible<Table> {
+        let Some(mut c) = launcher(family, self.ranks, self.limit) else {
+            return Ok(Table::new());
         };
-        let sizes: Vec<String> = sizes.iter().map(u64::to_string).collect();
+        let sizes: Vec<String> = self.sizes.iter().map(u64::to_string).collect();
         c.arg(std::env::current_exe()?)
             .args(["--bytes", &sizes.join(",")]);
-        table.extend(lines(c, &format!("plugin mpi, {family}"))?);
+        lines(c, &format!("plugin mpi, {family}"))
     }
-    Ok(table)
+}
+
+/// The raw programs, one a family that can be compiled for.
+struct Peers(Vec<(&'static str, PathBuf)>);
+
+impl Peers {
+    fn build(folder: &Path) -> Peers {
+        let build = |family: &'static str| {
+            let name = format!("crossweave-peer-{family}-{}", std::process::id());
+            let program = std::env::temp_dir().join(name);
+            let built = Command::new(format!("mpicc.{family}"))
+                .arg("-O2")
+                .arg("-o")
+                .arg(&program)
+                .arg(folder.join("mpi_collectives.c"))
+                .status();
+            let built = built.is_ok_and(|s| s.success());
+            if !built {
+                println!("skipped: mpicc.{family} does not compile the peer");
+            }
+            built.then_some((family, program))
+        };
+        Peers(FAMILIES.into_iter().filter_map(build).collect())
+    }
+
+    /// What the raw library takes; nothing where it is not there.
+    fn run(&self, job: &Job<'_>, family: &str, name: &str, extra: &[&str]) -> Fallible<Table> {
+        let program = self.0.iter().find(|(f, _)| *f == family);
+        let Some(((_, program), mut c)) = program.zip(launcher(family, job.ranks, job.limit))
+        else {
+            return Ok(Table::new());
+        };
+        c.args(extra).arg(program).arg(name);
+        c.args(job.sizes.iter().map(u64::to_string));
+        lines(c, name)
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        for (_, program) in &self.0 {
+            let _ = std::fs::remove_file(program);
+        }
+    }
+}
+
+/// Keeps the least of each figure.
+fn least(table: &mut Table, more: Table) {
+    for (key, us) in more {
+        let slot = table.entry(key).or_insert(us);
+        *slot = slot.min(us);
+    }
+}
+
+/// Notes what the plugin takes over the raw library in one round: `all` are raw, plugin, and raw for many threads.
+fn pair(pairs: &mut Pairs, family: &str, all: &[Table]) {
+    let [raw, plugin, threads] = all else {
+        return;
+    };
+    for ((op, n, _), us) in plugin {
+        let both = [
+            (raw, family.to_string()),
+            (threads, format!("{family}-threads")),
+        ];
+        let slot = pairs.entry((op.clone(), *n, family.into())).or_default();
+        for (slot, (table, who)) in slot.iter_mut().zip(both) {
+            let raw = table.get(&(op.clone(), *n, who));
+            slot.extend(raw.map(|raw| us / raw));
+        }
+    }
+}
+
+fn median(all: &[f64]) -> f64 {
+    let mut all = all.to_vec();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn in_process(ranks: u32, sizes: &[u64]) -> Fallible<Table> {
@@ -501,11 +581,11 @@ fn measure(
         for m in [&a, &b] {
             s.fill(m.all(), 0, 4)?;
         }
-        let calls = (4_000_000 / (n + 2000)).clamp(2, 400);
+        let calls = (16_000_000 / (n + 2000)).clamp(2, 400);
         let mut least = |comm: &mut Communicator, f: &mut Call<'_>| -> Fallible<f64> {
             let mut best = f64::INFINITY;
-            // As many windows on every rank, whatever its clock says.
-            let windows = (400_000_000 / (n * calls)).clamp(20, 40);
+            // As many windows on every rank, whatever its clock says, and about as many as the peers take.
+            let windows = (2_500_000_000 / (n * calls)).clamp(20, 150);
             for w in 0..windows {
                 meet();
                 // The ranks' streams start together, behind work that takes longer than to enqueue the window.
