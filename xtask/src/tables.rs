@@ -56,7 +56,7 @@ pub const CRATES: &[Crate] = &[
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, "gemm", "libloading", "proptest"] },
-    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libc", "libloading"], dev: &[HAL] },
+    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[HAL] },
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, "half", "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.

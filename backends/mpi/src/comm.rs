@@ -12,6 +12,7 @@ use crate::{Device, MpiBackend};
 use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Host, Result, Support, fail,
 };
+use smallvec::SmallVec;
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -47,9 +48,9 @@ pub(crate) struct Member {
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) aborted: AtomicBool,
-    /// Of the stream whose collective runs now.
-    abandoned: Mutex<Option<Arc<AtomicBool>>>,
+    /// The first failure, and whether there is one, which every call asks.
     failure: Mutex<Option<Error>>,
+    failed: AtomicBool,
     /// Launches made, and launches run: they run in that order even from several streams.
     launched: AtomicU64,
     turn: AtomicU64,
@@ -74,13 +75,16 @@ impl Member {
         at.wrapping_add(at.align_offset(PAGE))
     }
 
-    /// Is the stream it works on being destroyed, so that waiting has become pointless?
-    pub(crate) fn given_up(&self) -> bool {
-        let told = lock(&self.abandoned);
-        told.as_ref().is_some_and(|a| a.load(SeqCst))
+    /// The first failure ends the communicator.
+    fn fail(&self, e: &Error) {
+        lock(&self.failure).get_or_insert(e.clone().sticky());
+        self.failed.store(true, SeqCst);
     }
 
     pub(crate) fn health(&self) -> Result<()> {
+        if !self.failed.load(SeqCst) && !self.aborted.load(SeqCst) {
+            return Ok(());
+        }
         match &*lock(&self.failure) {
             Some(e) => Err(e.clone()),
             None if self.aborted.load(SeqCst) => {
@@ -100,30 +104,28 @@ impl Member {
         let what = "an earlier launch on another stream";
         if let Err(e) = flight::until(self, what, &mine, turn) {
             // Its ticket will never be passed on: the launches behind it are told, not left to wait.
-            lock(&self.failure).get_or_insert(e.clone().sticky());
+            self.fail(&e);
             return Err(e);
         }
-        *lock(&self.abandoned) = Some(mine);
-        let result = self.run(group);
-        *lock(&self.abandoned) = None;
+        let result = self.run(group, &mine);
         if let Err(e) = &result {
-            lock(&self.failure).get_or_insert(e.clone().sticky());
+            self.fail(e);
         }
         self.turn.store(ticket + 1, SeqCst);
         result
     }
 
-    fn run(&self, group: &[Planned]) -> Result<()> {
+    fn run(&self, group: &[Planned], abandoned: &AtomicBool) -> Result<()> {
         self.health()?;
         // SAFETY: operands of a group whose turn on its stream has come; the host keeps them until the stream has passed it.
         unsafe {
-            run::exchange(self, group).and_then(|()| {
+            run::exchange(self, group, abandoned).and_then(|()| {
                 group
                     .iter()
                     .filter(|p| !p.point_to_point())
                     .try_for_each(|p| {
                         let number = self.number.fetch_add(1, SeqCst) + 1;
-                        run::collective(self, p, number)
+                        run::collective(self, p, number, abandoned)
                     })
             })
         }
@@ -132,7 +134,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        if lock(&self.failure).is_some() || self.aborted.load(SeqCst) {
+        if self.failed.load(SeqCst) || self.aborted.load(SeqCst) {
             // A late message may still write there.
             std::mem::forget(std::mem::take(&mut *lock(&self.scratch)));
         } else if let Some(own) = self.own {
@@ -276,7 +278,7 @@ fn go_round<T: Send>(
     all: &mut Vec<T>,
 ) -> Result<()> {
     let what = flight::What::Split(nth, what);
-    let mut f = flight::Flight::new(m, what, Some(u64::MAX - nth));
+    let mut f = flight::Flight::new(m, what, Some(u64::MAX - nth), None);
     let at = all.as_mut_ptr();
     let (me, bytes) = (m.rank as usize, size_of::<T>());
     let mut post = || {
@@ -291,7 +293,7 @@ fn go_round<T: Send>(
     };
     post().inspect_err(|e| {
         std::mem::forget(std::mem::take(all));
-        lock(&m.failure).get_or_insert(e.clone().sticky());
+        m.fail(e);
     })
 }
 
@@ -365,8 +367,8 @@ impl Collectives<MpiBackend> for MpiCollectives {
             prefix,
             timeout,
             aborted: AtomicBool::new(false),
-            abandoned: Mutex::default(),
-            failure: Mutex::new(None),
+            failure: Mutex::default(),
+            failed: AtomicBool::new(false),
             launched: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             number: AtomicU64::new(0),
@@ -428,8 +430,8 @@ impl Collectives<MpiBackend> for MpiCollectives {
             prefix: format!("{}split{nth}.{color}/", m.prefix),
             timeout: cfg.timeout.unwrap_or(m.timeout),
             aborted: AtomicBool::new(false),
-            abandoned: Mutex::default(),
-            failure: Mutex::new(None),
+            failure: Mutex::default(),
+            failed: AtomicBool::new(false),
             launched: AtomicU64::new(0),
             turn: AtomicU64::new(0),
             number: AtomicU64::new(0),
@@ -453,7 +455,10 @@ impl Collectives<MpiBackend> for MpiCollectives {
         let m = c.0.clone();
         m.health()?;
         let plan = |x| plan::plan(x, m.rank as usize, m.ranks as usize);
-        let group = group.iter().map(plan).collect::<Result<Vec<_>>>()?;
+        let group = group
+            .iter()
+            .map(plan)
+            .collect::<Result<SmallVec<[_; 1]>>>()?;
         if group.is_empty() {
             return Ok(());
         }
@@ -471,7 +476,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
                         e.message
                     ),
                 );
-                lock(&m.failure).get_or_insert(e.sticky());
+                m.fail(&e);
                 Ok(())
             }
         };

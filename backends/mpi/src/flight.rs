@@ -6,6 +6,7 @@ use crate::comm::Member;
 use crate::library::Request;
 use crate::plan::Planned;
 use crossweave_plugin::{Code, Error, Result, fail};
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -59,13 +60,20 @@ pub(crate) struct Flight<'a> {
     number: Option<u64>,
     /// What of its tags says so.
     mark: u32,
+    abandoned: Option<&'a AtomicBool>,
     /// Of the wait, once it is one in earnest.
     began: Option<Instant>,
-    pending: Vec<Pending>,
+    pending: SmallVec<[Pending; 8]>,
 }
 
 impl<'a> Flight<'a> {
-    pub(crate) fn new(member: &'a Member, what: What<'a>, number: Option<u64>) -> Flight<'a> {
+    /// `abandoned`: turns true when waiting has become pointless.
+    pub(crate) fn new(
+        member: &'a Member,
+        what: What<'a>,
+        number: Option<u64>,
+        abandoned: Option<&'a AtomicBool>,
+    ) -> Flight<'a> {
         let mark = match number {
             // Ranks that are not in the same collective do not share a tag, so that one's bytes never end in the other's buffers.
             Some(n) => {
@@ -81,8 +89,9 @@ impl<'a> Flight<'a> {
             what,
             number,
             mark,
+            abandoned,
             began: None,
-            pending: vec![],
+            pending: SmallVec::new(),
         }
     }
 
@@ -169,7 +178,7 @@ impl<'a> Flight<'a> {
             let mut i = 0;
             while i < self.pending.len() {
                 let p = &mut self.pending[i];
-                match m.mpi.test(&mut p.request) {
+                match m.mpi.test(&mut p.request, p.receives) {
                     Ok(None) => i += 1,
                     Ok(Some(bytes)) => {
                         let p = self.pending.swap_remove(i);
@@ -208,7 +217,7 @@ impl<'a> Flight<'a> {
             } else {
                 std::thread::sleep(NAP.min(waited / 8));
             }
-            if m.given_up() {
+            if self.abandoned.is_some_and(|a| a.load(SeqCst)) {
                 return Err(self.aborted());
             }
             let since = began.elapsed();

@@ -2,10 +2,11 @@
 //! that a run has the same bits in threads and in processes. 16-bit floats are summed in f32 and rounded once.
 
 use crossweave_abi::*;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-/// Elements handled at a time: sums of a block stay in the first-level cache.
-const BLOCK: usize = 2048;
+/// Elements of more than two sources handled at a time: sums of a block stay in the first-level cache.
+const BLOCK: usize = 1024;
 
 /// How sources become one.
 #[derive(Clone, Copy)]
@@ -16,6 +17,8 @@ pub(crate) struct Fold {
 
 trait Elem: Copy {
     type Acc: Copy + Default;
+    /// Is it converted many at a time?
+    const MANY: bool = false;
     fn up(self) -> Self::Acc;
     fn down(a: Self::Acc) -> Self;
     fn add(a: Self::Acc, b: Self::Acc) -> Self::Acc;
@@ -26,12 +29,31 @@ trait Elem: Copy {
     fn scale(a: Self::Acc, factor: f64) -> Self::Acc;
     /// Integers never get here.
     fn share(a: Self::Acc, n: usize) -> Self::Acc;
+    /// # Safety
+    /// `from` holds as many elements as `to` has, at any byte.
+    #[inline(always)]
+    unsafe fn up_all(from: *const Self, to: &mut [Self::Acc]) {
+        for (i, to) in to.iter_mut().enumerate() {
+            // SAFETY: promised by the caller.
+            *to = unsafe { from.add(i).read_unaligned() }.up();
+        }
+    }
+    /// # Safety
+    /// `to` has room for as many elements as `from` has, at any byte.
+    #[inline(always)]
+    unsafe fn down_all(from: &[Self::Acc], to: *mut Self) {
+        for (i, from) in from.iter().enumerate() {
+            // SAFETY: promised by the caller.
+            unsafe { to.add(i).write_unaligned(Self::down(*from)) };
+        }
+    }
 }
 
 macro_rules! float {
-    ($t:ty, $acc:ty, $up:expr, $down:expr) => {
+    ($t:ty, $acc:ty, $up:expr, $down:expr $(, $all:item)*) => {
         impl Elem for $t {
             type Acc = $acc;
+            $($all)*
             #[inline(always)]
             fn up(self) -> $acc {
                 $up(self)
@@ -70,7 +92,40 @@ macro_rules! float {
 }
 float!(f32, f32, |x| x, |x| x);
 float!(f64, f64, |x| x, |x| x);
-float!(f16, f32, f16::to_f32, f16::from_f32);
+// One by one they would ask each time what the processor can do.
+float!(
+    f16,
+    f32,
+    f16::to_f32,
+    f16::from_f32,
+    const MANY: bool = true;,
+    /// # Safety
+    /// As the trait's.
+    unsafe fn up_all(from: *const f16, to: &mut [f32]) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            if from.is_aligned() {
+                return std::slice::from_raw_parts(from, to.len()).convert_to_f32_slice(to);
+            }
+            for (i, to) in to.iter_mut().enumerate() {
+                *to = from.add(i).read_unaligned().to_f32();
+            }
+        }
+    },
+    /// # Safety
+    /// As the trait's.
+    unsafe fn down_all(from: &[f32], to: *mut f16) {
+        // SAFETY: promised by the caller.
+        unsafe {
+            if to.is_aligned() {
+                return std::slice::from_raw_parts_mut(to, from.len()).convert_from_f32_slice(from);
+            }
+            for (i, from) in from.iter().enumerate() {
+                to.add(i).write_unaligned(f16::from_f32(*from));
+            }
+        }
+    }
+);
 float!(bf16, f32, wide, narrow);
 
 #[inline(always)]
@@ -165,41 +220,150 @@ impl Fold {
 /// # Safety
 /// As [`Fold::run`].
 unsafe fn typed<T: Elem>(reduce: u32, sources: &[(*const u8, f64)], out: *mut u8, count: usize) {
-    let op: fn(T::Acc, T::Acc) -> T::Acc = match reduce {
-        RED_PROD => T::mul,
-        RED_MIN => T::min,
-        RED_MAX => T::max,
-        _ => T::add,
-    };
-    let scaled = reduce == RED_PREMUL_SUM;
-    let mut acc = [T::Acc::default(); BLOCK];
+    // SAFETY: as here.
+    unsafe {
+        match reduce {
+            RED_SUM => sum::<T, false>(sources, out, count),
+            RED_AVG => sum::<T, true>(sources, out, count),
+            RED_PROD => with::<T, false>(sources, out, count, T::mul, |a| a),
+            RED_MIN => with::<T, false>(sources, out, count, T::min, |a| a),
+            RED_MAX => with::<T, false>(sources, out, count, T::max, |a| a),
+            _ => with::<T, true>(sources, out, count, T::add, |a| a),
+        }
+    }
+}
+
+/// Sums, which is what training asks for: with the widest registers the processor has. Every element is added alone, so the bits do not depend on them.
+///
+/// # Safety
+/// As [`Fold::run`].
+unsafe fn sum<T: Elem, const SHARE: bool>(
+    sources: &[(*const u8, f64)],
+    out: *mut u8,
+    count: usize,
+) {
+    // SAFETY: as here; the processor has what is asked for.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            return sum_avx512::<T, SHARE>(sources, out, count);
+        } else if is_x86_feature_detected!("avx2") {
+            return sum_avx2::<T, SHARE>(sources, out, count);
+        }
+        sum_of::<T, SHARE>(sources, out, count);
+    }
+}
+
+/// # Safety
+/// As [`Fold::run`], on a processor that has these.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx2")]
+unsafe fn sum_avx512<T: Elem, const SHARE: bool>(
+    sources: &[(*const u8, f64)],
+    out: *mut u8,
+    count: usize,
+) {
+    // SAFETY: as here.
+    unsafe { sum_of::<T, SHARE>(sources, out, count) }
+}
+
+/// # Safety
+/// As [`Fold::run`], on a processor that has these.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn sum_avx2<T: Elem, const SHARE: bool>(
+    sources: &[(*const u8, f64)],
+    out: *mut u8,
+    count: usize,
+) {
+    // SAFETY: as here.
+    unsafe { sum_of::<T, SHARE>(sources, out, count) }
+}
+
+/// # Safety
+/// As [`Fold::run`].
+#[inline(always)]
+unsafe fn sum_of<T: Elem, const SHARE: bool>(
+    sources: &[(*const u8, f64)],
+    out: *mut u8,
+    count: usize,
+) {
+    let n = sources.len();
+    let end = |a| if SHARE { T::share(a, n) } else { a };
+    // SAFETY: as here.
+    unsafe { with::<T, false>(sources, out, count, T::add, end) }
+}
+
+/// # Safety
+/// As [`Fold::run`].
+#[inline(always)]
+unsafe fn with<T: Elem, const SCALED: bool>(
+    sources: &[(*const u8, f64)],
+    out: *mut u8,
+    count: usize,
+    op: impl Fn(T::Acc, T::Acc) -> T::Acc,
+    end: impl Fn(T::Acc) -> T::Acc,
+) {
+    let out = out.cast::<T>();
+    // Two are done in one pass, but for a type whose conversion wants many at a time.
+    if let ([(a, _), (b, _)], false, false) = (sources, T::MANY, SCALED) {
+        // SAFETY: as here.
+        return unsafe {
+            two(a.cast(), b.cast(), out, count, |a: T, b: T| {
+                T::down(end(op(a.up(), b.up())))
+            })
+        };
+    }
+    let mut room = [[T::Acc::default(); BLOCK]; 2];
+    let [acc, next] = &mut room;
     let mut from = 0;
     while from < count {
-        let acc = &mut acc[..BLOCK.min(count - from)];
+        let len = BLOCK.min(count - from);
+        let (acc, next) = (&mut acc[..len], &mut next[..len]);
         for (r, (source, factor)) in sources.iter().enumerate() {
-            // SAFETY: the block lies inside every source; reads may be unaligned, since spans start at any byte.
-            let at = |i: usize| unsafe { source.cast::<T>().add(from + i).read_unaligned() };
-            let each = acc.iter_mut().enumerate();
-            match (r, scaled) {
-                (0, false) => each.for_each(|(i, a)| *a = at(i).up()),
-                (0, true) => each.for_each(|(i, a)| *a = T::scale(at(i).up(), *factor)),
-                // The usual case without a call for each element.
-                (_, false) if matches!(reduce, RED_SUM | RED_AVG) => {
-                    each.for_each(|(i, a)| *a = T::add(*a, at(i).up()))
+            let to = if r == 0 { &mut *acc } else { &mut *next };
+            // SAFETY: the block lies inside every source.
+            unsafe { T::up_all(source.cast::<T>().add(from), to) };
+            if SCALED {
+                to.iter_mut().for_each(|a| *a = T::scale(*a, *factor));
+            }
+            if r > 0 {
+                for (a, x) in acc.iter_mut().zip(&*next) {
+                    *a = op(*a, *x);
                 }
-                (_, false) => each.for_each(|(i, a)| *a = op(*a, at(i).up())),
-                (_, true) => each.for_each(|(i, a)| *a = T::add(*a, T::scale(at(i).up(), *factor))),
             }
         }
-        for (i, a) in acc.iter().enumerate() {
-            let a = match reduce {
-                RED_AVG => T::share(*a, sources.len()),
-                _ => *a,
-            };
-            // SAFETY: the block lies inside `out`.
-            unsafe { out.cast::<T>().add(from + i).write_unaligned(T::down(a)) };
+        acc.iter_mut().for_each(|a| *a = end(*a));
+        // SAFETY: the block lies inside `out`.
+        unsafe { T::down_all(acc, out.add(from)) };
+        from += len;
+    }
+}
+
+/// `out[i] = f(a[i], b[i])`. The compiler is told which of them is `out`, or it would go one by one for fear that they overlap.
+///
+/// # Safety
+/// As [`Fold::run`].
+#[inline(always)]
+unsafe fn two<T: Copy>(a: *const T, b: *const T, out: *mut T, count: usize, f: impl Fn(T, T) -> T) {
+    // SAFETY: promised by the caller; spans start at any byte.
+    unsafe {
+        if std::ptr::eq(a, out) {
+            for i in 0..count {
+                let at = out.add(i);
+                at.write_unaligned(f(at.read_unaligned(), b.add(i).read_unaligned()));
+            }
+        } else if std::ptr::eq(b, out) {
+            for i in 0..count {
+                let at = out.add(i);
+                at.write_unaligned(f(a.add(i).read_unaligned(), at.read_unaligned()));
+            }
+        } else {
+            for i in 0..count {
+                let x = f(a.add(i).read_unaligned(), b.add(i).read_unaligned());
+                out.add(i).write_unaligned(x);
+            }
         }
-        from += acc.len();
     }
 }
 
@@ -248,5 +412,110 @@ mod tests {
         assert_eq!(run(RED_PREMUL_SUM, 0.5)[0], 2.5);
         assert!(run(RED_MIN, 1.0)[1].is_nan() && run(RED_MAX, 1.0)[1].is_nan());
         assert!(!supported(DType::I32, RED_AVG) && !supported(DType::F8E4M3, RED_SUM));
+    }
+
+    /// Every length around a block, several ranks, in place or not: each element is what the definition says, by bits.
+    #[test]
+    fn blocks_and_their_ends_are_reduced_alike() {
+        for n in [1usize, 2, 3, 5] {
+            for count in [1usize, 31, 32, 33, 64, 100] {
+                let x: Vec<Vec<f32>> = (0..n)
+                    .map(|r| {
+                        (0..count)
+                            .map(|i| ((r * 37 + i * 11) % 101) as f32 * 0.37 - 9.0)
+                            .collect()
+                    })
+                    .collect();
+                for reduce in [RED_SUM, RED_AVG, RED_PROD, RED_MIN, RED_MAX, RED_PREMUL_SUM] {
+                    let factor = |r: usize| 0.5 + r as f64;
+                    let of = |r: usize, i: usize| match reduce {
+                        RED_PREMUL_SUM => x[r][i] * factor(r) as f32,
+                        _ => x[r][i],
+                    };
+                    let fold = |i: usize| {
+                        let all = (1..n).fold(of(0, i), |a, r| match reduce {
+                            RED_PROD => a * of(r, i),
+                            RED_MIN => a.min(of(r, i)),
+                            RED_MAX => a.max(of(r, i)),
+                            _ => a + of(r, i),
+                        });
+                        if reduce == RED_AVG {
+                            all / n as f32
+                        } else {
+                            all
+                        }
+                    };
+                    let want: Vec<u32> = (0..count).map(|i| fold(i).to_bits()).collect();
+                    for place in 0..=n {
+                        // One byte off, as spans may be; `place < n`: the result lies over that source.
+                        let mut room = vec![vec![0u8; count * 4 + 1]; n + 1];
+                        for (to, from) in room.iter_mut().zip(&x) {
+                            let bytes: Vec<u8> =
+                                from.iter().flat_map(|v| v.to_le_bytes()).collect();
+                            to[1..].copy_from_slice(&bytes);
+                        }
+                        let at: Vec<*mut u8> =
+                            room.iter_mut().map(|v| v[1..].as_mut_ptr()).collect();
+                        let sources: Vec<_> =
+                            (0..n).map(|r| (at[r].cast_const(), factor(r))).collect();
+                        let dtype = DType::F32;
+                        // SAFETY: every source and the result hold `count` elements.
+                        unsafe { Fold { dtype, reduce }.run(&sources, at[place], count) };
+                        let got: Vec<u32> = room[place][1..]
+                            .as_chunks::<4>()
+                            .0
+                            .iter()
+                            .map(|b| u32::from_le_bytes(*b))
+                            .collect();
+                        assert_eq!(got, want, "{n} ranks, {count} elements, {reduce}, {place}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sums of halves, many at a time and at any byte, are what one element alone gives.
+    #[test]
+    fn halves_are_converted_alike_wherever_they_lie() {
+        for (n, count, off) in [
+            (2usize, 5usize, 0usize),
+            (2, 2000, 1),
+            (3, 1030, 0),
+            (3, 1030, 1),
+        ] {
+            let x: Vec<Vec<f16>> = (0..n)
+                .map(|r| {
+                    (0..count)
+                        .map(|i| f16::from_f32(((r * 7919 + i * 31) % 2003) as f32 * 0.173 - 171.0))
+                        .collect()
+                })
+                .collect();
+            let sum = |i: usize| x.iter().fold(0.0f32, |a, v| a + v[i].to_f32());
+            let want: Vec<u16> = (0..count)
+                .map(|i| f16::from_f32(sum(i)).to_bits())
+                .collect();
+            let mut room: Vec<Vec<u16>> = vec![vec![0; count + 1]; n + 1];
+            let at: Vec<*mut u8> = room
+                .iter_mut()
+                .map(|v| v.as_mut_ptr().cast::<u8>().wrapping_add(off))
+                .collect();
+            for (to, from) in at.iter().zip(&x) {
+                // SAFETY: one element more than are written.
+                unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), *to, 2 * count) };
+            }
+            let sources: Vec<_> = (0..n).map(|r| (at[r].cast_const(), 1.0)).collect();
+            let f = Fold {
+                dtype: DType::F16,
+                reduce: RED_SUM,
+            };
+            // SAFETY: `count` elements each, and one of room.
+            let got: Vec<u16> = unsafe {
+                f.run(&sources, at[n], count);
+                (0..count)
+                    .map(|i| at[n].cast::<u16>().add(i).read_unaligned())
+                    .collect()
+            };
+            assert_eq!(got, want, "{n} ranks, {count} elements at byte {off}");
+        }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) trait Mpi: Send + Sync {
     /// # Safety
     /// `len` bytes are writable until the request completes.
     unsafe fn recv(&self, from: u32, tag: i32, at: *mut u8, len: i32) -> Result<Request>;
-    /// Has it completed? With the bytes received.
-    fn test(&self, r: &mut Request) -> Result<Option<i32>>;
+    /// Has it completed? With the bytes received, where it `receives`.
+    fn test(&self, r: &mut Request, receives: bool) -> Result<Option<i32>>;
     /// Gives a request up.
     fn cancel(&self, r: Request);
     /// Ends MPI in this process; every rank calls it.
@@ -384,7 +384,7 @@ impl<H: Handle> Mpi for Lib<H> {
         self.check("MPI_Irecv", code).map(|()| Request(r.up()))
     }
 
-    fn test(&self, r: &mut Request) -> Result<Option<i32>> {
+    fn test(&self, r: &mut Request, receives: bool) -> Result<Option<i32>> {
         let mut h = H::down(r.0);
         let (mut flag, mut bytes, mut status): (c_int, c_int, Status) = (0, 0, [0; 8]);
         let _one = self.alone();
@@ -394,6 +394,9 @@ impl<H: Handle> Mpi for Lib<H> {
         self.check("MPI_Test", code)?;
         if flag == 0 {
             return Ok(None);
+        }
+        if !receives {
+            return Ok(Some(0));
         }
         // SAFETY: the status was just filled.
         unsafe { (self.f.get_count)(&status, self.byte, &mut bytes) };

@@ -40,7 +40,8 @@ pub(crate) struct Planned {
     pub(crate) count: u64,
     pub(crate) send: *const u8,
     pub(crate) recv: *mut u8,
-    pub(crate) counts: Counts,
+    /// Apart, since few collectives have any and every one is moved into its stream's queue.
+    pub(crate) counts: Option<Box<Counts>>,
     pub(crate) scale: f64,
     /// Address and bytes of a factor in memory, read in stream order.
     pub(crate) scale_dev: Option<(*const u8, u64)>,
@@ -157,7 +158,7 @@ pub(crate) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
         count: c.count,
         send: std::ptr::null(),
         recv: std::ptr::null_mut(),
-        counts: Counts::default(),
+        counts: None,
         scale: c.scale,
         scale_dev: None,
     };
@@ -200,10 +201,13 @@ pub(crate) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
         COLL_RECV => (Some(0), Some(c.count)),
         _ => {
             let recv = counts("recv_counts", c.recv_counts, c.recv_offsets, n, name)?;
-            p.counts.recv = recv.0;
-            p.counts.recv_at = recv.1;
+            let mut all = Counts {
+                recv: recv.0,
+                recv_at: recv.1,
+                ..Counts::default()
+            };
             let reads = if c.kind == COLL_ALL_GATHER_V {
-                let mine = p.counts.recv[rank];
+                let mine = all.recv[rank];
                 if c.count != 0 && c.count != mine {
                     return fail(
                         Code::Invalid,
@@ -217,12 +221,14 @@ pub(crate) fn plan(c: &Coll<'_, Mem>, rank: usize, n: usize) -> Result<Planned> 
                 Some(mine)
             } else {
                 let send = counts("send_counts", c.send_counts, c.send_offsets, n, name)?;
-                p.counts.send = send.0;
-                p.counts.send_at = send.1;
+                all.send = send.0;
+                all.send_at = send.1;
                 p.count = 0;
-                extent(&p.counts.send, &p.counts.send_at)
+                extent(&all.send, &all.send_at)
             };
-            (reads, extent(&p.counts.recv, &p.counts.recv_at))
+            let writes = extent(&all.recv, &all.recv_at);
+            p.counts = Some(Box::new(all));
+            (reads, writes)
         }
     };
     let (reads, writes) = (need(reads)?, need(writes)?);

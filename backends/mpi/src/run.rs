@@ -7,23 +7,35 @@ use crate::fold::Fold;
 use crate::plan::Planned;
 use crossweave_abi::*;
 use crossweave_plugin::Result;
+use smallvec::{SmallVec, smallvec};
+use std::sync::atomic::AtomicBool;
 
-/// Vectors up to this many bytes are reduced by every rank.
+/// Vectors up to this many bytes are reduced by every rank; between two ranks, of which each then sends the vector once, up to four times as many.
 const SMALL: usize = 4 << 10;
 /// A broadcast of more bytes goes out in pieces that the ranks then exchange.
 const SPREAD: usize = 128 << 10;
 /// Bytes of a piece a rank reduces at a time: bounds the scratch to `ranks` times this.
-const PIECE: usize = 2 << 20;
+const PIECE: usize = 2048 << 10;
+/// Sums of up to this many bytes are put where the others' cores find them sooner; of more, what they have not come to would be pushed out again.
+const SHELVED: usize = 64 << 10;
+/// Of so many ranks nothing is allocated for what is said of each.
+const FEW: usize = 16;
 
 /// Runs one collective; sends and receives are `exchange`'s.
 ///
 /// # Safety
 /// The plan's addresses are live operands of this collective.
-pub(crate) unsafe fn collective(m: &Member, p: &Planned, number: u64) -> Result<()> {
+pub(crate) unsafe fn collective(
+    m: &Member,
+    p: &Planned,
+    number: u64,
+    abandoned: &AtomicBool,
+) -> Result<()> {
     let run = Run {
         m,
         p,
         number,
+        abandoned,
         n: m.ranks as usize,
         me: m.rank as usize,
     };
@@ -42,7 +54,7 @@ pub(crate) unsafe fn collective(m: &Member, p: &Planned, number: u64) -> Result<
 ///
 /// # Safety
 /// As [`collective`].
-pub(crate) unsafe fn exchange(m: &Member, group: &[Planned]) -> Result<()> {
+pub(crate) unsafe fn exchange(m: &Member, group: &[Planned], abandoned: &AtomicBool) -> Result<()> {
     let (sends, receives): (Vec<&Planned>, Vec<&Planned>) = group
         .iter()
         .filter(|p| p.point_to_point())
@@ -50,7 +62,7 @@ pub(crate) unsafe fn exchange(m: &Member, group: &[Planned]) -> Result<()> {
     let Some(first) = receives.first().or(sends.first()) else {
         return Ok(());
     };
-    let mut f = Flight::new(m, What::Collective(first), None);
+    let mut f = Flight::new(m, What::Collective(first), None, Some(abandoned));
     // SAFETY: operands, until the stream has passed the group.
     unsafe {
         for p in &receives {
@@ -68,6 +80,8 @@ struct Run<'a> {
     m: &'a Member,
     p: &'a Planned,
     number: u64,
+    /// Turns true when its stream is being destroyed.
+    abandoned: &'a AtomicBool,
     n: usize,
     me: usize,
 }
@@ -81,9 +95,27 @@ unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     }
 }
 
+/// Sends lines just written from this core's cache to the one all cores share.
+fn shelve(at: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes).step_by(64) {
+        // SAFETY: a hint, which cannot fault and changes no contents; processors that lack it do nothing.
+        unsafe {
+            std::arch::asm!("cldemote [{}]", in(reg) at.wrapping_add(line), options(nostack, preserves_flags));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, bytes);
+}
+
 impl Run<'_> {
     fn flight(&self) -> Flight<'_> {
-        Flight::new(self.m, What::Collective(self.p), Some(self.number))
+        Flight::new(
+            self.m,
+            What::Collective(self.p),
+            Some(self.number),
+            Some(self.abandoned),
+        )
     }
 
     fn others(&self) -> impl Iterator<Item = usize> {
@@ -99,11 +131,12 @@ impl Run<'_> {
     }
 
     /// Every rank's factor of a scaled sum.
-    fn factors(&self) -> Result<Vec<f64>> {
-        let mut all = vec![1.0; self.n];
+    fn factors(&self) -> Result<SmallVec<[f64; FEW]>> {
         if self.p.reduce != RED_PREMUL_SUM {
-            return Ok(all);
+            return Ok(smallvec![1.0; self.n]);
         }
+        // Not on the stack: the others' may still come when this call has failed.
+        let mut all = vec![1.0; self.n];
         // SAFETY: the operand is live in stream order.
         all[self.me] = unsafe { self.p.factor() };
         let at = all.as_mut_ptr();
@@ -121,7 +154,7 @@ impl Run<'_> {
         };
         let sent = post();
         match sent {
-            Ok(()) => Ok(all),
+            Ok(()) => Ok(all.into()),
             Err(e) => {
                 std::mem::forget(all);
                 Err(e)
@@ -142,7 +175,7 @@ impl Run<'_> {
         // SAFETY: the operands are live, as `Run` says; scratch outlives the flights that use it (`Member` keeps it also after a failure).
         unsafe {
             let factors = self.factors()?;
-            if bytes <= SMALL {
+            if bytes <= SMALL * if self.n == 2 { 4 } else { 1 } {
                 let scratch = self.m.scratch(bytes * self.n);
                 let mut f = self.flight();
                 for r in self.others() {
@@ -156,7 +189,8 @@ impl Run<'_> {
                     true => p.send,
                     false => scratch.add(r * bytes).cast_const(),
                 };
-                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                let sources: SmallVec<[_; FEW]> =
+                    (0..self.n).map(|r| (at(r), factors[r])).collect();
                 self.fold().run(&sources, p.recv, p.count as usize);
                 return Ok(());
             }
@@ -191,9 +225,13 @@ impl Run<'_> {
                     true => p.send.add(my_at),
                     false => scratch.add(r * p.bytes(step)).cast_const(),
                 };
-                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                let sources: SmallVec<[_; FEW]> =
+                    (0..self.n).map(|r| (at(r), factors[r])).collect();
                 self.fold()
                     .run(&sources, p.recv.add(my_at), my_count as usize);
+                if my_bytes <= SHELVED {
+                    shelve(p.recv.add(my_at), my_bytes);
+                }
                 if let Some(mut g) = gathering.take() {
                     g.land()?;
                 }
@@ -243,7 +281,8 @@ impl Run<'_> {
                     true => mine.add(from),
                     false => scratch.add(r * len).cast_const(),
                 };
-                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                let sources: SmallVec<[_; FEW]> =
+                    (0..self.n).map(|r| (at(r), factors[r])).collect();
                 self.fold().run(&sources, target.add(from), count as usize);
                 done += count;
             }
@@ -286,7 +325,8 @@ impl Run<'_> {
                     true => p.send.add(my_at),
                     false => scratch.add(r * my_bytes).cast_const(),
                 };
-                let sources: Vec<_> = (0..self.n).map(|r| (at(r), factors[r])).collect();
+                let sources: SmallVec<[_; FEW]> =
+                    (0..self.n).map(|r| (at(r), factors[r])).collect();
                 let sum = match self.me == p.root {
                     true => p.recv.add(my_at),
                     false => scratch.add(self.n * my_bytes),
@@ -310,8 +350,8 @@ impl Run<'_> {
 
     fn all_gather(&self) -> Result<()> {
         let p = self.p;
-        let place = |r: usize| match p.counts.recv.get(r) {
-            Some(count) => (p.bytes(p.counts.recv_at[r]), p.bytes(*count)),
+        let place = |r: usize| match &p.counts {
+            Some(c) => (p.bytes(c.recv_at[r]), p.bytes(c.recv[r])),
             None => (r * p.bytes(p.count), p.bytes(p.count)),
         };
         let (at, bytes) = place(self.me);
@@ -337,12 +377,11 @@ impl Run<'_> {
 
     fn all_to_all(&self) -> Result<()> {
         let p = self.p;
-        let piece = |counts: &[u64], at: &[u64], r: usize| match counts.get(r) {
-            Some(count) => (p.bytes(at[r]), p.bytes(*count)),
-            None => (r * p.bytes(p.count), p.bytes(p.count)),
-        };
-        let to = |r: usize| piece(&p.counts.send, &p.counts.send_at, r);
-        let from = |r: usize| piece(&p.counts.recv, &p.counts.recv_at, r);
+        let even = |r: usize| (r * p.bytes(p.count), p.bytes(p.count));
+        let counts = p.counts.as_deref();
+        let to = |r: usize| counts.map_or(even(r), |c| (p.bytes(c.send_at[r]), p.bytes(c.send[r])));
+        let from =
+            |r: usize| counts.map_or(even(r), |c| (p.bytes(c.recv_at[r]), p.bytes(c.recv[r])));
         let mut f = self.flight();
         // SAFETY: the operands are live, as `Run` says; in place, what is sent is sent from a copy.
         unsafe {
