@@ -465,6 +465,10 @@ impl Seat {
         raw.at = now();
         let number = self.words[HEAD].load(Relaxed) + 1;
         let at = RING_AT + number as usize % RING * RECORD;
+        // The next but one is fetched, which nobody has touched for long: what follows may wait for all that was written.
+        self.words
+            .claim(RING_AT + (number as usize + 2) % RING * RECORD);
+        self.words.claim(SEQ_AT + (number as usize + 8) % RING);
         let slot = &self.words[at..at + RECORD];
         // Readers take a record whose number is the same before and after they read the rest.
         slot[0].store(0, Relaxed);
