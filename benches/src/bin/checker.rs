@@ -4,7 +4,7 @@
 //!
 //! `ask` is the time a rank's host takes to put a collective on its stream (nothing is waited for inside a window, of 64 or `--window`); `whole` is from there
 //! until all of a window are done, per collective, with the one wait at its end. A round is a window of each kind, in turning order; what is printed are medians over
-//! the rounds of the differences within one, since least times of whole windows lie apart by chance more than the checker costs; devices and memory are made anew
+//! the rounds of the differences within one, and their mean over the ranks (who asks first pays more than who follows), since least times of whole windows lie apart by chance more than the checker costs; devices and memory are made anew
 //! eight times in a run, since where a buffer lies costs more than the checker too. 0 KiB is a barrier. The device without the checker is what the off switch is for:
 //! training has none. A second one without it says how far two equal devices are apart.
 
@@ -13,7 +13,7 @@ use crossweave_hal::{
     Bootstrap, Buffer, CommOptions, Communicator, DType, Device, HostServices, KvStore, LocalKv,
     Plugin, RawPlugin, Reduce, Stream, Tag,
 };
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -54,10 +54,14 @@ fn run() -> Fallible<()> {
         .build();
     let plugin = Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?);
     let barrier = Barrier::new(ranks as usize);
-    let (sizes, barrier, plugin, kv) = (&sizes, &barrier, &plugin, &kv);
+    // Of the size at hand, summed over the ranks.
+    let figures = Mutex::default();
+    let (sizes, barrier, plugin, kv, figures) = (&sizes, &barrier, &plugin, &kv, &figures);
     std::thread::scope(|s| {
         let all: Vec<_> = (0..ranks)
-            .map(|r| s.spawn(move || rank(r, ranks, plugin, kv, barrier, sizes, rounds, calls)))
+            .map(|r| {
+                s.spawn(move || rank(r, ranks, plugin, kv, barrier, sizes, rounds, calls, figures))
+            })
             .collect();
         all.into_iter()
             .try_for_each(|h| h.join().map_err(|_| "a rank panicked")?)
@@ -125,6 +129,7 @@ fn rank(
     sizes: &[u64],
     rounds: usize,
     calls: usize,
+    figures: &Mutex<[f64; 8]>,
 ) -> Fallible<()> {
     for bytes in sizes {
         // Long collectives need fewer windows for a steady middle.
@@ -148,22 +153,42 @@ fn rank(
                 all.push(times);
             }
         }
+        let of = |f: &dyn Fn(&[(f64, f64); 3]) -> f64| median(all.iter().map(f).collect());
+        let own = [
+            of(&|t| t[1].0),
+            of(&|t| t[0].0 - t[1].0),
+            of(&|t| t[1].1),
+            of(&|t| t[0].1 - t[1].1),
+            of(&|t| 100.0 * (t[0].1 / t[1].1 - 1.0)),
+            of(&|t| t[2].0 - t[1].0),
+            of(&|t| t[2].1 - t[1].1),
+            of(&|t| 100.0 * (t[2].1 / t[1].1 - 1.0)),
+        ];
+        if let Ok(mut sums) = figures.lock() {
+            for (sum, x) in sums.iter_mut().zip(own) {
+                *sum += x / f64::from(ranks);
+            }
+        }
+        barrier.wait();
         if rank == 0 {
-            let of = |f: &dyn Fn(&[(f64, f64); 3]) -> f64| median(all.iter().map(f).collect());
+            let mut figures = figures.lock().map_err(|_| "a rank panicked")?;
+            let [
+                ask,
+                more_ask,
+                whole,
+                more,
+                percent,
+                c_ask,
+                c_whole,
+                c_percent,
+            ] = std::mem::take(&mut *figures);
             println!(
-                "{ranks} ranks, {:>6} KiB: ask {:>6.0} ns without, {:>+5.0} ns with; whole {:>9.0} ns without, {:>+6.0} ns, {:>+6.2} % with; \
-                 another without: {:>+4.0} ns; {:>+5.0} ns, {:>+6.2} %",
+                "{ranks} ranks, {:>6} KiB: ask {ask:>6.0} ns without, {more_ask:>+5.0} ns with; whole {whole:>9.0} ns without, {more:>+6.0} ns, \
+                 {percent:>+6.2} % with; another without: {c_ask:>+4.0} ns; {c_whole:>+5.0} ns, {c_percent:>+6.2} %",
                 bytes >> 10,
-                of(&|t| t[1].0),
-                of(&|t| t[0].0 - t[1].0),
-                of(&|t| t[1].1),
-                of(&|t| t[0].1 - t[1].1),
-                of(&|t| 100.0 * (t[0].1 / t[1].1 - 1.0)),
-                of(&|t| t[2].0 - t[1].0),
-                of(&|t| t[2].1 - t[1].1),
-                of(&|t| 100.0 * (t[2].1 / t[1].1 - 1.0)),
             );
         }
+        barrier.wait();
     }
     Ok(())
 }
