@@ -398,7 +398,9 @@ impl Processes {
         self.store.on_failure(move |f| {
             let e = CliError::peer(here.clone(), f, last_calls(&board, f));
             if !e.is_silent() {
-                eprintln!("error: {e}");
+                // In one piece: each is a call of the system that wakes the launcher, which may end this process before the next.
+                let line = format!("error: {e}\n");
+                eprint!("{line}");
             }
             tell(CliError::Elsewhere { code: 1 });
             let (whom, words) = (told(&here), f.to_string());

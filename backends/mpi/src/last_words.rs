@@ -1,30 +1,35 @@
-//! Time for last words. An MPI library may abort its process when a peer dies: UCX, beneath MPICH, does where it reads a dead peer's memory
-//! (`process_vm_readv … No such process`), whatever error handler MPI was given. The job's own news of the death, which names the rank, is
-//! then a moment away, on another thread; so the thread that aborts stays a little before the process ends as it would have.
+//! Time for last words. When a peer dies, others may end this process before it has said who died, where the job's own news of the death,
+//! which names the rank, is a moment away, on another thread.
+//!
+//! An MPI library may abort it: UCX, beneath MPICH, does where it reads a dead peer's memory (`process_vm_readv … No such process`), whatever
+//! error handler MPI was given. So the thread that aborts stays a little before the process ends as it would have. And MPICH's launcher, told
+//! to leave survivors alone (`-disable-auto-cleanup`), tells them of a death by `SIGUSR1`, which ends whoever has not said what to do with it.
 
 #[cfg(unix)]
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 
 /// The news comes when the kernel closes the dead process's sockets, right after its memory.
 #[cfg(unix)]
-const STAY_SECONDS: c_uint = 3;
+const STAY_SECONDS: u32 = 3;
 
-/// Makes aborts of this process wait, unless somebody handles them already.
+/// Makes aborts of this process wait and the launcher's signal mean nothing, unless somebody handles them already.
 pub fn allow() {
     #[cfg(unix)]
     {
-        const SIGABRT: c_int = 6;
-        const DEFAULT: usize = 0;
-        unsafe extern "C" {
-            fn signal(number: c_int, handler: usize) -> usize;
-        }
         let handler: extern "C" fn(c_int) = stay;
-        // SAFETY: the handler calls nothing but sleep, which POSIX allows there; what it replaces is put back where it was not the default.
-        unsafe {
-            let before = signal(SIGABRT, handler as usize);
-            if before != DEFAULT {
-                signal(SIGABRT, before);
-            }
+        unless_handled(libc::SIGABRT, handler as libc::sighandler_t);
+        unless_handled(libc::SIGUSR1, libc::SIG_IGN);
+    }
+}
+
+#[cfg(unix)]
+fn unless_handled(number: c_int, handler: libc::sighandler_t) {
+    // SAFETY: the only handler given calls nothing but sleep, which POSIX allows there; what it replaces is put back where it was not the
+    // default.
+    unsafe {
+        let before = libc::signal(number, handler);
+        if before != libc::SIG_DFL {
+            libc::signal(number, before);
         }
     }
 }
@@ -32,12 +37,9 @@ pub fn allow() {
 /// After it, `abort` raises the signal again with nobody to handle it.
 #[cfg(unix)]
 extern "C" fn stay(_: c_int) {
-    unsafe extern "C" {
-        fn sleep(seconds: c_uint) -> c_uint;
-    }
     let mut left = STAY_SECONDS;
     while left > 0 {
         // SAFETY: takes a number.
-        left = unsafe { sleep(left) };
+        left = unsafe { libc::sleep(left) };
     }
 }

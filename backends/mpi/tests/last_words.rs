@@ -24,6 +24,15 @@ fn aborts() {
         return;
     };
     allow();
+    if role == "told" {
+        // As a launcher does.
+        let pid = std::process::id().to_string();
+        let kill = Command::new("kill").args(["-USR1", &pid]).status();
+        assert!(kill.unwrap().success());
+        std::thread::sleep(Duration::from_millis(100));
+        println!("rank 1 died");
+        std::process::exit(7);
+    }
     std::thread::spawn(|| std::process::abort());
     std::thread::sleep(Duration::from_millis(300));
     println!("rank 1 died");
@@ -41,5 +50,12 @@ fn an_abort_leaves_the_others_time_to_speak_and_to_end() {
     // Who has not ended by then ends as aborts do.
     let (status, said) = run("stays");
     assert_eq!(status.signal(), Some(6), "{said}");
+    assert!(said.contains("rank 1 died"), "{said}");
+}
+
+#[test]
+fn a_launcher_that_tells_of_a_death_by_a_signal_ends_nobody() {
+    let (status, said) = run("told");
+    assert_eq!(status.code(), Some(7), "{said}");
     assert!(said.contains("rank 1 died"), "{said}");
 }
