@@ -1,8 +1,9 @@
-//! The commands of the guide *Write a backend*, run as they stand, one after the other, in an empty folder.
+//! What a newcomer runs first: the commands of the guide *Write a backend* as they stand, one after the other, in an empty folder, and the configs
+//! whose text is what cargo has unpacked to build the project.
 
 mod common;
 
-use common::losses;
+use common::{Scratch, losses};
 use std::path::Path;
 use std::process::Command;
 
@@ -77,4 +78,29 @@ fn every_command_of_the_guide_works_as_it_stands() {
             assert!((a - b).abs() <= 1e-4 * a, "{run}: {b}, the cpu has {a}");
         }
     }
+}
+
+/// Of a locked package cargo unpacks only the versions that this platform builds: a config may name none of which another one is locked too.
+#[test]
+fn the_examples_that_need_no_data_find_their_text_after_a_bare_build() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let s = Scratch::new();
+    let mut tried = 0;
+    for entry in std::fs::read_dir(root.join("examples/configs")).expect("examples") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if !text.contains("\"cargo_sources\"") {
+            continue;
+        }
+        tried += 1;
+        let out = s.path("out");
+        let args = ["train", path.to_str().expect("a name"), "--steps", "1"];
+        let mut c = s.command(&args);
+        c.current_dir(&root).arg("--out").arg(&out);
+        let o = c.output().expect("it starts");
+        let said = String::from_utf8_lossy(&o.stderr);
+        assert!(o.status.success(), "{}: {said}", path.display());
+        std::fs::remove_dir_all(&out).expect("it was written");
+    }
+    assert!(tried >= 2, "quickstart and llama-tiny");
 }
