@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn blocks_and_their_ends_are_reduced_alike() {
         for n in [1usize, 2, 3, 5] {
-            for count in [1usize, 31, 32, 33, 64, 100] {
+            for count in [1, 33, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 7] {
                 let x: Vec<Vec<f32>> = (0..n)
                     .map(|r| {
                         (0..count)

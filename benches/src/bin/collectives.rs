@@ -141,6 +141,8 @@ fn run(mut o: Options) -> Fallible<()> {
     let gloo = o.text("peer-python").zip(o.text("peer-gloo"));
     let limit = o.number("limit", 60)? as u32;
     let rounds = o.number("rounds", 3)?.max(1);
+    // Without the plugin there is nothing to pair.
+    let rounds = if plugin { rounds } else { 1 };
     o.done()?;
     println!(
         "{ranks} ranks, f32, microseconds a call; load {:.1}; {ranks} threads meet in {:.3}, and take 1 KB from each other in {:.3}",
@@ -161,13 +163,12 @@ fn run(mut o: Options) -> Fallible<()> {
         }
     }
     let mut pairs = Pairs::new();
-    for round in 0..rounds {
+    for _ in 0..rounds {
         for family in FAMILIES {
             let raw = |name: &str| match &peers {
                 Some(p) => p.run(&job, family, name, &[]),
                 None => Ok(Table::new()),
             };
-            // Without the plugin there is nothing to pair.
             let mut all = vec![raw(family)?];
             if plugin {
                 all.push(job.plugin(family)?);
@@ -175,9 +176,6 @@ fn run(mut o: Options) -> Fallible<()> {
                 pair(&mut pairs, family, &all);
             }
             all.into_iter().for_each(|t| least(&mut table, t));
-        }
-        if !plugin && round == 0 {
-            break;
         }
     }
     if let Some((python, script)) = gloo {
