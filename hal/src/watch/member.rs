@@ -31,6 +31,9 @@ pub(crate) struct Member {
     key: u64,
     size: u32,
     index: u32,
+    /// The members after and before it, which it is compared with.
+    next: u32,
+    last: u32,
     count: u64,
     chain: u64,
     peers: Vec<Option<Peer>>,
@@ -41,13 +44,13 @@ pub(crate) struct Member {
 
 const LOW48: u64 = (1 << 48) - 1;
 
-/// Where a collective's word lies among the [`CHAIN`] of its communicator: neighbours in time on lines of their own, so that writing one takes
-/// none away from whoever reads the one before.
+/// Where a member's word of a collective lies among the [`CHAIN`] of its communicator. Words of eight collectives share a line: who is behind
+/// fetches it once for all that have been asked for before it. Each member begins elsewhere: a processor takes a load for one of what it has
+/// just stored where the two lie alike in their pages.
 #[inline]
-fn slot(seq: u64) -> usize {
-    const LINES: usize = CHAIN / 8;
-    let seq = seq as usize;
-    seq % LINES * 8 + seq / LINES % 8
+fn slot(seq: u64, member: u32) -> usize {
+    const LINE: usize = 8;
+    (seq as usize + member as usize * 9 * LINE) % CHAIN
 }
 
 /// A word that says which collective it belongs to: a round of the buffer above, a hash below.
@@ -88,6 +91,8 @@ impl Member {
             key,
             size,
             index,
+            next: (index + 1) % size.max(1),
+            last: (index + size.max(1) - 1) % size.max(1),
             count: 0,
             chain: 0,
             peers: vec![None; size as usize],
@@ -110,11 +115,16 @@ impl Member {
 
     /// Its failure, if one has been found.
     pub fn failure(&self) -> Option<Error> {
-        let failed = self.at.seat.group_word(self.entry, GroupWord::Failed);
-        match failed.load(Acquire) {
-            0 => None,
-            _ => self.at.verdict().map(|v| v.error()),
+        match self.failed() {
+            true => self.at.verdict().map(|v| v.error()),
+            false => None,
         }
+    }
+
+    #[inline]
+    fn failed(&self) -> bool {
+        let failed = self.at.seat.group_word(self.entry, GroupWord::Failed);
+        failed.load(Acquire) != 0
     }
 
     /// What marks it as aborted by its own rank, from any thread and also when it is no more.
@@ -183,7 +193,9 @@ impl Member {
         site: &'static Location<'static>,
         tag: &'static str,
     ) -> Result<(u64, u64)> {
-        if let Some(e) = self.failure() {
+        if self.failed()
+            && let Some(e) = self.failure()
+        {
             return Err(e);
         }
         self.at.seat.owned();
@@ -221,11 +233,15 @@ impl Member {
         let seq = self.count + 1;
         // Lines are asked for before they are wanted: ours, which the neighbours have read since, for a later call; theirs while the record
         // is written.
-        let slot = slot(seq);
-        self.at.seat.claim(self.region + self::slot(seq + 8));
-        let next = (self.index + 1) % self.size;
+        let slot = slot(seq, self.index);
+        self.at
+            .seat
+            .claim(self.region + self::slot(seq + 8, self.index));
+        let (next, last) = (self.next, self.last);
         let early = self.peers[next as usize].as_ref();
-        let early = early.map_or(0, |p| p.seat.word(p.at + slot).load(Relaxed));
+        let early = early.map_or(0, |p| {
+            p.seat.word(p.at + self::slot(seq, next)).load(Relaxed)
+        });
         raw.seq = seq;
         self.count = seq;
         self.chain = mix(self.chain ^ raw.print.fingerprint());
@@ -240,13 +256,11 @@ impl Member {
             .store(seq, Relaxed);
         seat.word(self.region + slot).store(mine, Release);
         if self.size > 1 {
-            let n = self.size;
             if early != mine {
-                self.compare(next, seq, slot, mine)?;
+                self.compare(next, seq, mine)?;
             }
-            let last = (self.index + n - 1) % n;
             if last != next {
-                self.compare(last, seq, slot, mine)?;
+                self.compare(last, seq, mine)?;
             }
             if let Collective::AllToAllV { counts, .. } = c {
                 self.compare_splits(seq, &counts.send, &counts.recv)?;
@@ -256,11 +270,11 @@ impl Member {
     }
 
     #[inline]
-    fn compare(&mut self, with: u32, seq: u64, slot: usize, mine: u64) -> Result<()> {
+    fn compare(&mut self, with: u32, seq: u64, mine: u64) -> Result<()> {
         let Some(p) = self.peer(with) else {
             return Ok(());
         };
-        let theirs = p.seat.word(p.at + slot);
+        let theirs = p.seat.word(p.at + slot(seq, with));
         if theirs.load(Acquire) == mine {
             return Ok(());
         }

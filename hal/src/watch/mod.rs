@@ -462,13 +462,19 @@ impl Occupied {
     }
 }
 
+/// Where a device sits. Counted as one, by itself: the counts of the board are all ranks' and go from core to core.
+struct Place {
+    board: Board,
+    at: Arc<Occupied>,
+}
+
 /// A device's place on the board: taken with its first communicator.
 #[derive(Default)]
 pub(crate) struct Watch {
     on: AtomicBool,
     off: AtomicBool,
     turns: AtomicBool,
-    place: Mutex<Option<(Board, Arc<Occupied>)>>,
+    place: Mutex<Option<Arc<Place>>>,
     rank: Mutex<Option<u32>>,
     observer: Mutex<Option<Arc<dyn Observer>>>,
 }
@@ -477,8 +483,8 @@ impl Watch {
     /// Its rank in the job, for messages.
     pub fn set_rank(&self, rank: u32) {
         *lock(&self.rank) = Some(rank);
-        if let Some((_, at)) = &*lock(&self.place) {
-            at.seat.set_rank(rank);
+        if let Some(place) = &*lock(&self.place) {
+            place.at.seat.set_rank(rank);
         }
     }
     /// Nothing of this device is recorded from now on.
@@ -491,8 +497,8 @@ impl Watch {
     }
     /// The last operation it was asked for, with where and for what.
     pub fn last_call(&self) -> Option<String> {
-        let (_, at) = self.seat()?;
-        at.seat.ops_from(u64::MAX).pop().map(|op| op.say())
+        let place = self.place()?;
+        place.at.seat.ops_from(u64::MAX).pop().map(|op| op.say())
     }
     pub fn observe(&self, o: Option<Arc<dyn Observer>>) {
         *lock(&self.observer) = o;
@@ -500,8 +506,9 @@ impl Watch {
     pub fn observer(&self) -> Option<Arc<dyn Observer>> {
         lock(&self.observer).clone()
     }
-    /// Its seat, once it has one.
-    fn seat(&self) -> Option<(Board, Arc<Occupied>)> {
+    /// Its place, once it has one.
+    #[inline]
+    fn place(&self) -> Option<Arc<Place>> {
         match self.on.load(Acquire) {
             true => lock(&self.place).clone(),
             false => None,
@@ -509,14 +516,14 @@ impl Watch {
     }
     /// The number of a plan step's name, for [`Watch::set_step`].
     pub fn step_number(&self, name: &str) -> u16 {
-        self.seat().map_or(0, |(_, at)| at.seat.step_number(name))
+        self.place().map_or(0, |p| p.at.seat.step_number(name))
     }
     pub fn set_step(&self, number: u16) {
         if !self.on.load(Acquire) {
             return;
         }
-        if let Some((_, at)) = &*lock(&self.place) {
-            at.seat.set_step(number);
+        if let Some(place) = &*lock(&self.place) {
+            place.at.seat.set_step(number);
         }
     }
 
@@ -551,12 +558,13 @@ impl Watch {
                 at.seat.set_rank(r);
             }
             at.turns.store(self.turns.load(Relaxed), Relaxed);
-            *place = Some((board.clone(), at));
+            let board = board.clone();
+            *place = Some(Arc::new(Place { board, at }));
             self.on.store(true, Release);
         }
-        let (board, at) = place.clone()?;
+        let own = place.clone()?;
         drop(place);
-        Member::join(board, at, key, name, size, index)
+        Member::join(own.board.clone(), own.at.clone(), key, name, size, index)
     }
 
     /// Waits by `wait`, which takes a limit, for `stream` to pass its call `target`: in short pieces, so that a deadlock is found while it
@@ -567,11 +575,12 @@ impl Watch {
         target: u64,
         wait: &dyn Fn(Option<Duration>) -> Result<()>,
     ) -> Result<()> {
-        let Some((board, at)) = self.seat() else {
+        let Some(place) = self.place() else {
             return wait(None);
         };
+        let (board, at) = (&place.board, &place.at);
         let began = Instant::now();
-        let done = piece(wait, SHORT);
+        let done = piece(wait, began, SHORT);
         let result = match done {
             Piece::Over(r) => r,
             Piece::NotYet => {
@@ -579,7 +588,7 @@ impl Watch {
                 if mine {
                     at.seat.block(stream, target);
                 }
-                let r = watch_over(&board, &at, mine, wait);
+                let r = watch_over(board, at, mine, wait);
                 if mine {
                     at.seat.unblock();
                 }
@@ -593,7 +602,7 @@ impl Watch {
             }
             Err(e) if e.code == Code::Timeout && at.verdict().is_none() => {
                 let within = format!("in time ({:.1} s)", began.elapsed().as_secs_f64());
-                Err(board.ask(&at, e, |views, own| stuck::late(views, own, &within)))
+                Err(board.ask(at, e, |views, own| stuck::late(views, own, &within)))
             }
             Err(e) => Err(self.explain(e)),
         }
@@ -601,25 +610,26 @@ impl Watch {
 
     /// A failure that a verdict has caused, or that it explains, is told as the verdict.
     pub fn explain(&self, e: Error) -> Error {
-        let Some((board, at)) = self.seat() else {
+        let Some(place) = self.place() else {
             return e;
         };
+        let (board, at) = (&place.board, &place.at);
         if e.at == "checker" || !matches!(e.code, Code::Comm | Code::Aborted | Code::Timeout) {
             return e;
         }
-        match at.verdict().or_else(|| board.heard(&at)) {
+        match at.verdict().or_else(|| board.heard(at)) {
             Some(v) => v.error(),
             // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
             // what this rank has aborted itself nobody else is to blame.
-            None if e.code == Code::Comm || !at.seat.aborts() => board.ask(&at, e, stuck::left),
+            None if e.code == Code::Comm || !at.seat.aborts() => board.ask(at, e, stuck::left),
             None => e,
         }
     }
 
     /// A stream waits for another: what it does after its call `after` comes behind call `upto` of `on`.
     pub fn depend(&self, stream: u32, after: u64, on: u32, upto: u64) {
-        if let Some((_, at)) = self.seat() {
-            at.seat.depend(seat::Depend {
+        if let Some(place) = self.place() {
+            place.at.seat.depend(seat::Depend {
                 stream,
                 after,
                 on,
@@ -630,8 +640,8 @@ impl Watch {
 
     /// The device closes.
     pub fn end(&self) {
-        if let Some((_, at)) = self.seat() {
-            at.seat.end();
+        if let Some(place) = self.place() {
+            place.at.seat.end();
         }
     }
 }
@@ -642,8 +652,7 @@ enum Piece {
 }
 
 /// One bounded wait. A collective's own timeout is told from the piece's: a failed stream stays failed.
-fn piece(wait: &dyn Fn(Option<Duration>) -> Result<()>, limit: Duration) -> Piece {
-    let began = Instant::now();
+fn piece(wait: &dyn Fn(Option<Duration>) -> Result<()>, began: Instant, limit: Duration) -> Piece {
     match wait(Some(limit)) {
         Err(e) if e.code == Code::Timeout && !e.sticky && began.elapsed() >= limit / 2 => {
             Piece::NotYet
@@ -675,7 +684,7 @@ fn watch_over(
             0..40 => 8,
             _ => 20,
         };
-        if let Piece::Over(r) = piece(wait, Duration::from_millis(pause)) {
+        if let Piece::Over(r) = piece(wait, Instant::now(), Duration::from_millis(pause)) {
             return r;
         }
         if let Some(v) = at.verdict().or_else(|| board.heard(at)) {

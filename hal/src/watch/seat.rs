@@ -361,6 +361,9 @@ impl Seat {
     }
     /// The host has waited for a stream, and so for what that has waited for, and so on.
     pub fn passed_with(&self, stream: u32, upto: u64) {
+        if self.words[DEPENDS].load(SeqCst) == 0 {
+            return self.passed(stream, upto);
+        }
         let mut reach = [0u64; STREAMS];
         let Some(first) = reach.get_mut(stream as usize) else {
             return;
@@ -458,8 +461,9 @@ impl Seat {
         n
     }
 
-    /// Writes the next record.
-    #[inline]
+    /// Writes the next record. Always inlined: a record that goes through memory is stored in small pieces and read in larger ones, for which
+    /// a processor waits until all that was stored before has left it.
+    #[inline(always)]
     pub fn record(&self, mut raw: Raw) -> u64 {
         raw.step = self.words[NOW_STEP].load(Relaxed) as u16;
         raw.at = now();
