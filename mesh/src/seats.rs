@@ -2,6 +2,7 @@
 
 use crate::roster::Roster;
 use crate::store::JobStore;
+use crossweave_hal::vigil::{Vigil, watch};
 use crossweave_hal::{Board, KvStore, Result};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 /// Shared memory as a file system.
 const SHARED: &str = "/dev/shm";
+/// Processes of a host that one watches over, each by a thread that sleeps: those behind it, in a ring. Of others it hears by the store.
+const WATCHED: usize = 32;
 
 /// The checker's board of this process, with the ranks of the same `host` on it. Every process calls this. A host without shared memory,
 /// and ranks of other hosts, are not compared: there a rank that does not come is named at the timeout.
@@ -49,6 +52,11 @@ pub fn seats_in(
     // Whoever finds no room says so; the others go on without it.
     let own = Board::in_folder(&folder.0, roster.here());
     let sits: &[u8] = if own.is_ok() { b"1" } else { b"0" };
+    // Without it a death is told by the end of a connection, as on other hosts.
+    let vigil = |process: u32| folder.0.join(format!("vigil{process}"));
+    if let Ok(v) = Vigil::keep(&vigil(me)) {
+        store.keep(v);
+    }
     store.set(&format!("checker/seat/{me}"), sits)?;
     let mut seated = vec![];
     for other in &near {
@@ -59,6 +67,14 @@ pub fn seats_in(
     }
     let board = own.unwrap_or_default();
     let met = board.meet(&seated);
+    let behind = near.iter().skip_while(|p| **p <= me).chain(&near);
+    for other in behind
+        .filter(|p| **p != me)
+        .take(WATCHED.min(near.len() - 1))
+    {
+        // As above.
+        let _ = watch(&vigil(*other), store.killed(*other));
+    }
     // The first of a host takes the names away once all have opened them: nothing stays behind, however the job ends.
     store.set(&format!("checker/met/{me}"), b"")?;
     for other in &near {

@@ -5,6 +5,7 @@
 //! A process is known here by its number among the processes; which ranks of the job that is, for words about failures, the roster says.
 
 use crate::roster::{Roster, told};
+use crossweave_hal::vigil::Vigil;
 use crossweave_hal::{Code, Error, KvStore, Result};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufReader, Read, Write};
@@ -172,6 +173,8 @@ struct Shared {
     changed: Condvar,
     numbers: AtomicU64,
     on_failure: Mutex<Option<Box<dyn Fn(&PeerFailure) + Send>>>,
+    /// By which the others of this host hear of this process's death before its connection ends.
+    vigil: Mutex<Option<Vigil>>,
 }
 
 /// The store, on any rank. Clones share it.
@@ -196,7 +199,18 @@ impl Shared {
             changed: Condvar::new(),
             numbers: AtomicU64::new(1),
             on_failure: Mutex::new(None),
+            vigil: Mutex::new(None),
         })
+    }
+
+    /// What this process does from now on is no news to the others.
+    fn leave(&self) {
+        let vigil = self
+            .vigil
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        drop(vigil);
     }
 
     /// Notes the first failure and tells whoever asked to be told; the server tells every rank.
@@ -463,8 +477,31 @@ impl JobStore {
         self.0.lock().roster = Some(roster.clone());
     }
 
+    /// Keeps this process's vigil until it fails or says farewell.
+    pub fn keep(&self, vigil: Vigil) {
+        let mut slot = self.0.vigil.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(vigil);
+    }
+
+    /// For whoever watches over process `process`: it has been killed. The end of its connection would say so too, a little later.
+    pub fn killed(&self, process: u32) -> impl FnOnce() + Send + 'static {
+        let shared = Arc::downgrade(&self.0);
+        move || {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let st = shared.lock();
+            let (gone, death) = (st.gone.contains(&process), st.death(process));
+            drop(st);
+            if !gone {
+                shared.fail(death);
+            }
+        }
+    }
+
     /// Tells every process that rank `rank` of this one has failed, and why.
     pub fn report(&self, rank: u32, message: &str) {
+        self.0.leave();
         if self.0.rank == 0 {
             // Who comes too late would find nobody and think rank 0 dead.
             let others = self.0.world as usize - 1;
@@ -496,6 +533,7 @@ impl JobStore {
     /// # Errors
     /// A rank that does not end within `timeout`.
     pub fn farewell(&self, timeout: Duration) -> Result<()> {
+        self.0.leave();
         if self.0.rank == 0 {
             let others = self.0.world as usize - 1;
             let done = self.wait(timeout, "the other ranks to end", |st| {

@@ -17,6 +17,7 @@ mod op;
 mod recall;
 mod seat;
 mod stuck;
+pub mod vigil;
 mod waits;
 mod words;
 

@@ -1,0 +1,78 @@
+//! A process that is killed is told to whoever watches over it; one that leaves or exits by itself is not.
+#![cfg(target_os = "linux")]
+
+use crossweave_hal::vigil::{Vigil, watch};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Another process, this test program again, that keeps a vigil and then ends as it is told.
+fn other(path: &std::path::Path, how: &str) -> std::process::Child {
+    let me = std::env::current_exe().unwrap();
+    let mut c = Command::new(me)
+        .args(["--exact", "helper", "--ignored"])
+        .args(["--nocapture"])
+        .env("VIGIL", path)
+        .env("VIGIL_END", how)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(c.stdout.take().unwrap()).lines();
+    assert!(lines.any(|l| l.unwrap().contains("keeps")));
+    c
+}
+
+#[test]
+#[ignore = "the other process of the tests below"]
+fn helper() {
+    let Ok(path) = std::env::var("VIGIL") else {
+        return;
+    };
+    let vigil = Vigil::keep(path.as_ref()).unwrap();
+    println!("keeps");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    if std::env::var("VIGIL_END").unwrap() == "leave" {
+        drop(vigil);
+    }
+    std::process::exit(3);
+}
+
+#[test]
+fn a_killed_process_is_told_to_all_who_watch() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vigil");
+    let mut c = other(&path, "");
+    let (tell, told) = channel();
+    for n in 0..3 {
+        let tell = tell.clone();
+        watch(&path, move || tell.send(n).unwrap()).unwrap();
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
+    c.kill().unwrap();
+    let mut all: Vec<i32> = (0..3)
+        .map(|_| told.recv_timeout(Duration::from_secs(20)).unwrap())
+        .collect();
+    all.sort_unstable();
+    assert_eq!(all, [0, 1, 2]);
+    c.wait().unwrap();
+}
+
+#[test]
+fn who_leaves_or_exits_by_itself_is_not_told() {
+    for how in ["leave", "exit"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vigil");
+        let mut c = other(&path, how);
+        let (tell, told) = channel();
+        watch(&path, move || tell.send(()).unwrap()).unwrap();
+        drop(c.stdin.take());
+        assert_eq!(c.wait().unwrap().code(), Some(3));
+        // The thread ends without a word, and with it the channel.
+        let end = told.recv_timeout(Duration::from_secs(20));
+        assert_eq!(end, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+    }
+}
