@@ -2,8 +2,8 @@
 //!
 //! The kernel ends a process in an order: first it marks the futexes on its threads' robust lists and wakes who waits for one, then it takes
 //! its memory apart (some 10 ms for each 100 MB that were touched), and closes its pipes and sockets last. Whoever waits for the end of a
-//! connection hears of the death together with the launcher, and some launchers kill the survivors at once; whoever waits here has said who
-//! died by then. Linux only; elsewhere nothing comes, and the connections tell as they always do. Source: Linux,
+//! connection hears of the death together with the launcher, and some launchers kill the survivors at once; whoever waits here hears
+//! of it before. Linux only; elsewhere nothing comes, and the connections tell as they always do. Source: Linux,
 //! `Documentation/locking/robust-futex-ABI.rst`.
 
 #[cfg(target_os = "linux")]
@@ -16,7 +16,6 @@ mod linux {
     use crate::watch::words::Words;
     use std::io;
     use std::path::Path;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering::*};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread::{Builder, JoinHandle};
@@ -131,7 +130,7 @@ mod linux {
     /// # Errors
     /// The file cannot be opened, or the thread not started.
     pub fn watch(path: &Path, killed: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let words = Arc::new(Words::open(path, LEN)?);
+        let words = Words::open(path, LEN)?;
         let body = move || {
             urgent();
             let word = futex(&words);
@@ -144,10 +143,15 @@ mod linux {
                     break false;
                 }
                 // SAFETY: waits while the word, which is mapped, has this value.
-                unsafe {
+                let waited = unsafe {
                     let none = std::ptr::null::<libc::timespec>();
                     libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, now, none)
                 };
+                let why = io::Error::last_os_error().raw_os_error();
+                // A system that does not let it wait must not have it spin.
+                if waited != 0 && !matches!(why, Some(libc::EAGAIN | libc::EINTR)) {
+                    break false;
+                }
             };
             // The kernel wakes one.
             wake(word);
