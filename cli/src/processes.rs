@@ -27,6 +27,8 @@ const PREPARING: Duration = Duration::from_secs(24 * 3600);
 const TOGETHER: Duration = Duration::from_secs(600);
 /// How long a rank that has nothing to say leaves the one that has.
 const LAST_WORDS: Duration = Duration::from_millis(700);
+/// What all processes of a host take to say that another one has died.
+const MOMENT: Duration = Duration::from_millis(1);
 /// A rank that hears of another's failure stops by itself within this time, or is ended.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long the news of a death may take after its consequences.
@@ -392,9 +394,10 @@ impl Processes {
 
     /// When another process has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
     /// left to say (nothing), and ends this process if it does not end by itself.
-    pub fn watch(&self, tell: impl Fn(CliError) + Send + 'static) {
+    pub fn watch(&self, tell: impl Fn(CliError) + Send + Sync + 'static) {
         let here = self.here();
         let board = self.board.clone();
+        let tell = Arc::new(tell);
         self.store.on_failure(move |f| {
             let e = CliError::peer(here.clone(), f, last_calls(&board, f));
             if !e.is_silent() {
@@ -402,16 +405,22 @@ impl Processes {
                 let line = format!("error: {e}\n");
                 eprint!("{line}");
             }
-            tell(CliError::Elsewhere { code: 1 });
             let (whom, words) = (told(&here), f.to_string());
-            // A thread that cannot start leaves the launcher to end us.
-            let _ = std::thread::Builder::new()
+            let rest = tell.clone();
+            // On another thread, and after a moment: writing records takes milliseconds of a core that another process of the host may need to speak.
+            let last = std::thread::Builder::new()
                 .name("last resort".into())
                 .spawn(move || {
+                    std::thread::sleep(MOMENT);
+                    rest(CliError::Elsewhere { code: 1 });
                     std::thread::sleep(GRACE);
                     eprintln!("error: {whom} did not stop in time: {words}");
                     std::process::exit(1);
                 });
+            if last.is_err() {
+                // The launcher is left to end us.
+                tell(CliError::Elsewhere { code: 1 });
+            }
         });
     }
 

@@ -1,10 +1,10 @@
 //! A process that is killed is told to whoever watches over it; one that leaves or exits by itself is not.
 #![cfg(target_os = "linux")]
 
-use crossweave_hal::vigil::{Vigil, watch};
+use crossweave_hal::vigil::{Vigil, WATCHED, watch};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Another process, this test program again, that keeps a vigil and then ends as it is told.
@@ -46,19 +46,50 @@ fn a_killed_process_is_told_to_all_who_watch() {
     let path = dir.path().join("vigil");
     let mut c = other(&path, "");
     let (tell, told) = channel();
-    for n in 0..3 {
+    // Stands of their own, the last there is, one that several share, and one beyond the last.
+    let stands = [0, 1, WATCHED - 1, 5, 5, 5, WATCHED + 5];
+    for (n, stand) in stands.into_iter().enumerate() {
         let tell = tell.clone();
-        watch(&path, move || tell.send(n).unwrap()).unwrap();
+        watch(&[(path.clone(), stand)], move |_| tell.send(n).unwrap()).unwrap();
     }
     std::fs::remove_file(&path).unwrap();
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
     c.kill().unwrap();
-    let mut all: Vec<i32> = (0..3)
+    let mut all: Vec<usize> = stands
+        .iter()
         .map(|_| told.recv_timeout(Duration::from_secs(20)).unwrap())
         .collect();
     all.sort_unstable();
-    assert_eq!(all, [0, 1, 2]);
+    assert_eq!(all, [0, 1, 2, 3, 4, 5, 6]);
     c.wait().unwrap();
+    // Once each, and then their threads end.
+    drop(tell);
+    let end = told.recv_timeout(Duration::from_secs(20));
+    assert_eq!(end, Err(RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn of_several_each_is_told_when_it_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let how = ["", "leave", "", "exit", ""];
+    let path = |n: usize| dir.path().join(format!("vigil{n}"));
+    let mut all: Vec<_> = (0..5).map(|n| other(&path(n), how[n])).collect();
+    let (tell, told) = channel();
+    let mut vigils: Vec<_> = (0..5).map(|n| (path(n), n)).collect();
+    // One that is not there does not keep the others from being watched.
+    vigils.insert(2, (dir.path().join("none"), 7));
+    watch(&vigils, move |n| tell.send(n).unwrap()).unwrap();
+    for n in [3, 1, 4, 0, 2] {
+        if how[n].is_empty() {
+            all[n].kill().unwrap();
+            let said = told.recv_timeout(Duration::from_secs(20)).unwrap();
+            assert_eq!(said, n + usize::from(n >= 2));
+        }
+        drop(all[n].stdin.take());
+        all[n].wait().unwrap();
+    }
+    let end = told.recv_timeout(Duration::from_secs(20));
+    assert_eq!(end, Err(RecvTimeoutError::Disconnected));
 }
 
 #[test]
@@ -68,11 +99,11 @@ fn who_leaves_or_exits_by_itself_is_not_told() {
         let path = dir.path().join("vigil");
         let mut c = other(&path, how);
         let (tell, told) = channel();
-        watch(&path, move || tell.send(()).unwrap()).unwrap();
+        watch(&[(path, 0)], move |_| tell.send(()).unwrap()).unwrap();
         drop(c.stdin.take());
         assert_eq!(c.wait().unwrap().code(), Some(3));
         // The thread ends without a word, and with it the channel.
         let end = told.recv_timeout(Duration::from_secs(20));
-        assert_eq!(end, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+        assert_eq!(end, Err(RecvTimeoutError::Disconnected));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::roster::Roster;
 use crate::store::JobStore;
-use crossweave_hal::vigil::{Vigil, watch};
+use crossweave_hal::vigil::{Vigil, WATCHED, watch};
 use crossweave_hal::{Board, KvStore, Result};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,6 @@ use std::time::Duration;
 
 /// Shared memory as a file system.
 const SHARED: &str = "/dev/shm";
-/// Processes of a host that one watches over, each by a thread that sleeps: those behind it, in a ring. Of others it hears by the store.
-const WATCHED: usize = 32;
 
 /// The checker's board of this process, with the ranks of the same `host` on it. Every process calls this. A host without shared memory,
 /// and ranks of other hosts, are not compared: there a rank that does not come is named at the timeout.
@@ -67,14 +65,18 @@ pub fn seats_in(
     }
     let board = own.unwrap_or_default();
     let met = board.meet(&seated);
+    // Those behind this one, in a ring: whoever watches over one process is at another distance from it than all others. Of those further away
+    // one hears by the store.
     let behind = near.iter().skip_while(|p| **p <= me).chain(&near);
-    for other in behind
+    let others = behind
         .filter(|p| **p != me)
-        .take(WATCHED.min(near.len() - 1))
-    {
-        // As above.
-        let _ = watch(&vigil(*other), store.killed(*other));
-    }
+        .take(WATCHED.min(near.len() - 1));
+    let others: Vec<u32> = others.copied().collect();
+    let vigils = others.iter().enumerate().map(|(far, p)| (vigil(*p), far));
+    let vigils: Vec<_> = vigils.collect();
+    let killed = store.killed();
+    // As above.
+    let _ = watch(&vigils, move |n| killed(others[n]));
     // The first of a host takes the names away once all have opened them: nothing stays behind, however the job ends.
     store.set(&format!("checker/met/{me}"), b"")?;
     for other in &near {

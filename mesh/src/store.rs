@@ -483,10 +483,10 @@ impl JobStore {
         *slot = Some(vigil);
     }
 
-    /// For whoever watches over process `process`: it has been killed. The end of its connection would say so too, a little later.
-    pub fn killed(&self, process: u32) -> impl FnOnce() + Send + 'static {
+    /// For whoever watches over processes: this one has been killed. The end of its connection would say so too, a little later.
+    pub fn killed(&self) -> impl Fn(u32) + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.0);
-        move || {
+        move |process| {
             let Some(shared) = shared.upgrade() else {
                 return;
             };

@@ -633,8 +633,12 @@ fn wrong(r: Rank, scene: &str) {
 /// the news of the death comes out before.
 fn killed_amid(r: &Rank, device: &Device, s: &Stream, comm: &mut Communicator) {
     let me = r.launch.rank;
-    r.store
-        .on_failure(move |f| println!("rank {me} hears: {f}"));
+    // As a run does it: whoever waits for the dead one in its library hears only by this.
+    let abort = comm.abort_handle();
+    r.store.on_failure(move |f| {
+        println!("rank {me} hears: {f}");
+        let _ = abort.release();
+    });
     if me == 1 {
         std::thread::spawn(|| {
             std::thread::sleep(Duration::from_millis(300));

@@ -1,4 +1,4 @@
-//! The earliest news there is of a process that was killed: a futex that one of its threads owns as long as it lives.
+//! The earliest news there is of a process that was killed: futexes that one of its threads owns as long as it lives, one for each watcher.
 //!
 //! The kernel ends a process in an order: first it marks the futexes on its threads' robust lists and wakes who waits for one, then it takes
 //! its memory apart (some 10 ms for each 100 MB that were touched), and closes its pipes and sockets last. Whoever waits for the end of a
@@ -7,24 +7,36 @@
 //! `Documentation/locking/robust-futex-ABI.rst`.
 
 #[cfg(target_os = "linux")]
-pub use linux::{Vigil, watch};
+pub use linux::{Vigil, WATCHED, watch};
 #[cfg(not(target_os = "linux"))]
-pub use nowhere::{Vigil, watch};
+pub use nowhere::{Vigil, WATCHED, watch};
 
 #[cfg(target_os = "linux")]
 mod linux {
     use crate::watch::words::Words;
     use std::io;
-    use std::path::Path;
-    use std::sync::atomic::{AtomicU32, Ordering::*};
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::thread::{Builder, JoinHandle};
     use std::time::Duration;
 
-    /// Words of the file: futex, process and thread, and the node of the list, on lines of their own.
+    /// Words of the file: the process's number, and from the first seat on a futex and a node of the list for each.
     const LEN: usize = 512;
-    const PID: usize = 1;
-    const NODE: usize = 8;
+    const PID: usize = 0;
+    const FIRST: usize = 2;
+    /// Futexes of a vigil. The kernel wakes one who waits for each, so whoever waits alone is woken by it and not by another watcher, who may
+    /// have to wait for a core first.
+    const SEATS: usize = (LEN - FIRST) / 2;
+    /// Threads that watch, each on its part of the cores: a thread is woken on the core of the process that ends, which on most kernels does not
+    /// let go of it before all of its memory is taken apart.
+    const PARTS: usize = 2;
+    /// Processes one can watch over. A call waits for 128 futexes at most.
+    pub const WATCHED: usize = SEATS / PARTS;
+    const _: () = assert!(WATCHED <= 128);
+    /// Of Linux 5.16, on every architecture.
+    const SYS_FUTEX_WAITV: libc::c_long = 449;
     // Bits of a robust futex; the rest is the owner's thread id.
     const WAITERS: u32 = 0x8000_0000;
     const OWNER_DIED: u32 = 0x4000_0000;
@@ -37,8 +49,8 @@ mod linux {
         pending: *const u8,
     }
 
-    fn futex(words: &Words) -> &AtomicU32 {
-        let at = std::ptr::from_ref(&words[0]).cast::<AtomicU32>();
+    fn futex(words: &Words, seat: usize) -> &AtomicU32 {
+        let at = std::ptr::from_ref(&words[FIRST + 2 * seat]).cast::<AtomicU32>();
         // SAFETY: the first half of a mapped, aligned word that is never touched as a whole; it lives as long as the mapping.
         unsafe { &*at }
     }
@@ -83,22 +95,32 @@ mod linux {
         }
     }
 
-    /// Owns the futex until it is told to stop.
+    /// The node of the list that leads on from this seat.
+    fn node(words: &Words, seat: usize) -> &AtomicU64 {
+        &words[FIRST + 2 * seat + 1]
+    }
+
+    /// Owns the futexes until it is told to stop.
     fn own(words: &Words, ready: &Sender<()>, stopped: &Receiver<()>) {
-        let node = std::ptr::from_ref(&words[NODE]);
-        let word = futex(words);
-        let offset = std::ptr::from_ref(word) as isize - node as isize;
+        let place = |seat| std::ptr::from_ref(node(words, seat)).cast::<u8>();
+        let offset = std::ptr::from_ref(futex(words, 0)) as isize - place(0) as isize;
         let mut head = Box::new(Head {
-            next: node.cast(),
+            next: place(0),
             futex_offset: offset as libc::c_long,
             pending: std::ptr::null(),
         });
-        // A list of one: its node leads back to the head.
-        words[NODE].store(std::ptr::from_ref(&*head) as u64, Relaxed);
         words[PID].store(u64::from(std::process::id()), Relaxed);
         // SAFETY: takes nothing.
         let me = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-        word.store(me | WAITERS, SeqCst);
+        for seat in 0..SEATS {
+            // The last leads back to the head.
+            let next = match seat + 1 < SEATS {
+                true => place(seat + 1),
+                false => std::ptr::from_ref(&*head).cast(),
+            };
+            node(words, seat).store(next as u64, Relaxed);
+            futex(words, seat).store(me | WAITERS, SeqCst);
+        }
         // SAFETY: the head and what it leads to live until this thread ends, which first makes the list empty; no lock of the C library that
         // would be on the list this replaces is taken by this thread.
         let set = unsafe {
@@ -112,8 +134,10 @@ mod linux {
             let _ = ready.send(());
             let _ = stopped.recv();
         }
-        word.store(0, SeqCst);
-        wake(word);
+        for seat in 0..SEATS {
+            futex(words, seat).store(0, SeqCst);
+            wake(futex(words, seat));
+        }
         // SAFETY: a list without head is none.
         unsafe {
             libc::syscall(
@@ -124,42 +148,140 @@ mod linux {
         };
     }
 
-    /// Calls `killed`, on a thread of its own, when a signal has ended the process that keeps the vigil in this file. One that leaves in order or
-    /// exits by itself is left to other news, which may carry its own words.
+    /// Calls `killed` with a place in `vigils`, on a thread that watches, when a signal has ended the process that keeps the vigil in that file.
+    /// One that leaves in order or exits by itself is left to other news, which may carry its own words. Each of `vigils`, [`WATCHED`] at most,
+    /// is a file and where the caller stands among those who watch it (from 0): two who name the same are told one after the other. A file that
+    /// cannot be opened is not watched.
     ///
     /// # Errors
-    /// The file cannot be opened, or the thread not started.
-    pub fn watch(path: &Path, killed: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let words = Words::open(path, LEN)?;
-        let body = move || {
-            urgent();
-            let word = futex(&words);
-            let died = loop {
-                let now = word.load(SeqCst);
-                if now & OWNER_DIED != 0 {
-                    break true;
-                }
-                if now == 0 {
-                    break false;
-                }
-                // SAFETY: waits while the word, which is mapped, has this value.
-                let waited = unsafe {
-                    let none = std::ptr::null::<libc::timespec>();
-                    libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, now, none)
-                };
-                let why = io::Error::last_os_error().raw_os_error();
-                // A system that does not let it wait must not have it spin.
-                if waited != 0 && !matches!(why, Some(libc::EAGAIN | libc::EINTR)) {
-                    break false;
-                }
-            };
-            // The kernel wakes one.
-            wake(word);
-            if died && by_signal(words[PID].load(Relaxed)) {
-                killed();
+    /// A thread cannot be started.
+    pub fn watch(
+        vigils: &[(PathBuf, usize)],
+        killed: impl Fn(usize) + Send + Sync + 'static,
+    ) -> io::Result<()> {
+        let killed: Arc<Killed> = Arc::new(killed);
+        let mut all = vec![];
+        for (place, (path, stand)) in vigils.iter().enumerate().take(WATCHED) {
+            if let Ok(words) = Words::open(path, LEN) {
+                let told = Arc::new(AtomicBool::new(false));
+                all.push((place, Arc::new(words), stand % WATCHED, told));
             }
+        }
+        // Without the call that waits for several, a thread for each.
+        let at_once = if waits_for_several() { WATCHED } else { 1 };
+        for part in 0..PARTS {
+            let here = all.iter().map(|(place, words, stand, told)| Watched {
+                place: *place,
+                words: words.clone(),
+                seat: stand * PARTS + part,
+                told: told.clone(),
+            });
+            let mut here: Vec<Watched> = here.collect();
+            while !here.is_empty() {
+                let some = here.split_off(here.len().saturating_sub(at_once));
+                let killed = killed.clone();
+                let body = move || wait(some, part, &*killed);
+                Builder::new().name("vigil".into()).spawn(body)?;
+            }
+        }
+        Ok(())
+    }
+
+    type Killed = dyn Fn(usize) + Send + Sync;
+
+    struct Watched {
+        place: usize,
+        words: Arc<Words>,
+        seat: usize,
+        /// Some thread has seen its death.
+        told: Arc<AtomicBool>,
+    }
+
+    /// Until all have left or died.
+    fn wait(mut watched: Vec<Watched>, part: usize, killed: &Killed) {
+        urgent();
+        apart(part);
+        while !watched.is_empty() {
+            let mut now = vec![];
+            watched.retain(|w| {
+                let word = futex(&w.words, w.seat);
+                let value = word.load(SeqCst);
+                let died = value & OWNER_DIED != 0;
+                if !died && value != 0 {
+                    now.push(value);
+                    return true;
+                }
+                // The kernel wakes one; others may sit here.
+                wake(word);
+                if died && by_signal(w.words[PID].load(Relaxed)) && !w.told.swap(true, SeqCst) {
+                    killed(w.place);
+                }
+                false
+            });
+            if !watched.is_empty() && !asleep(&watched, &now) {
+                // A system that does not let it wait must not have it spin.
+                return;
+            }
+        }
+    }
+
+    /// Sleeps while the futexes have these values. False: it cannot.
+    fn asleep(watched: &[Watched], values: &[u32]) -> bool {
+        #[repr(C)]
+        struct Waiter {
+            value: u64,
+            at: u64,
+            flags: u32,
+            reserved: u32,
+        }
+        let none = std::ptr::null::<libc::timespec>();
+        let waiter = |(w, value): (&Watched, &u32)| Waiter {
+            value: u64::from(*value),
+            at: std::ptr::from_ref(futex(&w.words, w.seat)) as u64,
+            // FUTEX_32
+            flags: 2,
+            reserved: 0,
         };
-        Builder::new().name("vigil".into()).spawn(body).map(|_| ())
+        // Lives until the reason has been read: giving memory back may write another.
+        let all: Vec<Waiter> = watched.iter().zip(values).map(waiter).collect();
+        let waited = if let ([one], [value]) = (watched, values) {
+            let word = futex(&one.words, one.seat);
+            // SAFETY: waits while the word, which is mapped, has this value.
+            unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, *value, none) }
+        } else {
+            // SAFETY: waits while all words, which are mapped, have these values.
+            unsafe { libc::syscall(SYS_FUTEX_WAITV, all.as_ptr(), all.len(), 0, none, 0) }
+        };
+        let why = io::Error::last_os_error().raw_os_error();
+        waited >= 0 || matches!(why, Some(libc::EAGAIN | libc::EINTR))
+    }
+
+    fn waits_for_several() -> bool {
+        let none = std::ptr::null::<u8>();
+        // SAFETY: waits for nothing, which is refused by a system that knows the call.
+        unsafe { libc::syscall(SYS_FUTEX_WAITV, none, 0, 0, none, 0) };
+        io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+    }
+
+    /// Keeps the calling thread on every second of the cores it may use, counted from `part`. Where it cannot it stays on all.
+    fn apart(part: usize) {
+        // SAFETY: a set of cores is numbers, for which zero is a value; the calls read and write no more than its size.
+        unsafe {
+            let mut may: libc::cpu_set_t = std::mem::zeroed();
+            let mut here = may;
+            let size = size_of::<libc::cpu_set_t>();
+            if libc::sched_getaffinity(0, size, &raw mut may) != 0 {
+                return;
+            }
+            let cores = 0..8 * size;
+            for (n, core) in cores.filter(|c| libc::CPU_ISSET(*c, &may)).enumerate() {
+                if n % PARTS == part {
+                    libc::CPU_SET(core, &mut here);
+                }
+            }
+            // Of a single core the second part has none, which is refused.
+            libc::sched_setaffinity(0, size, &raw const here);
+        }
     }
 
     /// The calling thread sleeps until there is news and then must not wait for the cores that ranks keep busy: it runs before them where it
@@ -227,7 +349,10 @@ mod linux {
 #[cfg(not(target_os = "linux"))]
 mod nowhere {
     use std::io;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
+
+    /// Processes one can watch over.
+    pub const WATCHED: usize = 0;
 
     /// Nothing.
     pub struct Vigil;
@@ -246,7 +371,10 @@ mod nowhere {
     ///
     /// # Errors
     /// Always: only Linux has it.
-    pub fn watch(_: &Path, _: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    pub fn watch(
+        _: &[(PathBuf, usize)],
+        _: impl Fn(usize) + Send + Sync + 'static,
+    ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
