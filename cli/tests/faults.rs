@@ -118,6 +118,27 @@ fn faults_that_never_strike_are_told() {
 }
 
 #[test]
+fn a_rank_that_stops_or_is_late_under_a_schedule_needs_no_clock() {
+    let s = Scratch::new();
+    for ranks in ["2", "4"] {
+        let faults = r#"faults=[{"rank": 1, "kind": "stall", "step": 2}]"#;
+        let start = std::time::Instant::now();
+        let o = s.run(&["explore", "config.json", "--ranks", ranks, "--set", faults]);
+        let err = said(&o);
+        assert_eq!(o.status.code(), Some(1), "{err}");
+        for part in ["deadlock", "rank 1", "stalled on purpose", "faults[0]"] {
+            assert!(err.contains(part), "{part:?} not in: {err}");
+        }
+        // The turn of one who does not give it away is taken after two minutes.
+        assert!(start.elapsed().as_secs() < 60, "{err}");
+    }
+    let hour = r#"faults=[{"rank": 1, "kind": "delay", "ms": 3600000}]"#;
+    let explore = ["explore", "config.json", "--ranks", "2", "--seeds", "2"];
+    let held = s.ok(&[&explore[..], &["--set", hour]].concat());
+    assert!(held.contains("2 seeds held"), "{held}");
+}
+
+#[test]
 fn faults_that_make_no_sense_are_refused_by_their_key() {
     let s = Scratch::new();
     for (fault, parts) in [

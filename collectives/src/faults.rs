@@ -176,6 +176,14 @@ pub(crate) fn flip(s: &Stream, r: Region<'_>, bit: u64) -> Result<()> {
     s.write(byte, &value)
 }
 
+/// The host comes late. Under a schedule no time passes: others may run first, as the seed decides.
+fn late(s: &Stream, by: Duration) -> Result<()> {
+    if !s.device().pass_turn()? {
+        std::thread::sleep(by);
+    }
+    Ok(())
+}
+
 impl Collectives {
     /// From now on these faults strike.
     pub fn inject(&mut self, faults: &Faults) {
@@ -207,12 +215,12 @@ impl Collectives {
         let mut flips = vec![];
         for rule in faults.strike(members, &group) {
             match &rule.kind {
-                FaultKind::Delay(t) => std::thread::sleep(*t),
+                FaultKind::Delay(t) => late(s, *t)?,
                 FaultKind::Slow(rate) => {
                     let bytes: u64 = members.iter().map(|m| self.comm.bytes(m)).sum();
                     // A rate so low that the clock cannot hold it is for ever.
                     let time = Duration::try_from_secs_f64(bytes as f64 / rate);
-                    std::thread::sleep(time.unwrap_or(Duration::MAX));
+                    late(s, time.unwrap_or(Duration::MAX))?;
                 }
                 FaultKind::Drop => return Ok(()),
                 FaultKind::Corrupt(bit) => {
@@ -222,7 +230,12 @@ impl Collectives {
                 FaultKind::Stall => {
                     let job = self.comm.abort_handle();
                     while !job.aborted() && job.health().is_ok() {
-                        std::thread::sleep(Duration::from_millis(5));
+                        // Under a schedule nobody else runs while this rank sleeps, and its end is the job's.
+                        match s.device().pass_turn() {
+                            Ok(true) => {}
+                            Ok(false) => std::thread::sleep(Duration::from_millis(5)),
+                            Err(_) => break,
+                        }
                     }
                     let why = format!("rank {rank} had stalled on purpose ({})", at(rule));
                     return Err(Error::new(Code::Aborted, "fault", why));

@@ -257,6 +257,19 @@ impl Device {
         }
     }
 
+    /// Gives the turn away once, where a seeded schedule decides who runs ([`crate::explore`]); answers whether one does. For hosts that wait
+    /// for each other outside the device: who asks again and again while nobody else can run is in a deadlock.
+    ///
+    /// # Errors
+    /// The schedule has ended, in the deadlock that the error tells.
+    pub fn pass_turn(&self) -> Result<bool> {
+        match self.attr("schedule.yield") {
+            Ok(_) => Ok(true),
+            Err(e) if e.code == Code::Unsupported => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     /// From now on this device's communicators are made by `carrier` and work through pinned memory: how ranks of several processes meet.
     pub fn carry(&self, carrier: &Carrier) {
         *lock(&self.0.carrier) = Some(carrier.clone());
