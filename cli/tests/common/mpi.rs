@@ -121,8 +121,9 @@ pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 }
 
 /// Plays a scene in which a rank is killed until its survivors have had the time to speak, and to leave what `left` looks for. MPICH's
-/// launcher sometimes ends all ranks the moment one is killed, whatever it was told, and UCX beneath it a survivor that was reading the dead
-/// one's memory, who then has the time to say who died but may not get to leave anything; then the scene is played again.
+/// launcher sometimes ends all ranks the moment one is killed, whatever it was told, or ends itself over a survivor it was answering, and UCX
+/// beneath it ends a survivor that was reading the dead one's memory, who then has the time to say who died but may not get to leave
+/// anything; then the scene is played again.
 pub fn played(
     family: &str,
     scene: impl Fn(u32) -> Output,
@@ -133,7 +134,8 @@ pub fn played(
         let o = scene(last);
         let said = text(&o);
         let cut = !said.contains("died without a word") || !left(last);
-        let ended = said.contains("Killed (signal 9)") || said.contains("process_vm_readv");
+        let ways = ["Killed (signal 9)", "process_vm_readv", "[mpiexec@"];
+        let ended = ways.iter().any(|w| said.contains(w));
         let silenced = family == "mpich" && cut && ended;
         if last == 9 || !silenced {
             return (last, o);
