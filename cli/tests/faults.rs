@@ -126,7 +126,11 @@ fn a_rank_that_stops_or_is_late_under_a_schedule_needs_no_clock() {
         let o = s.run(&["explore", "config.json", "--ranks", ranks, "--set", faults]);
         let err = said(&o);
         assert_eq!(o.status.code(), Some(1), "{err}");
-        for part in ["deadlock", "rank 1", "stalled on purpose", "faults[0]"] {
+        for part in [
+            "deadlock",
+            "rank 1's host asks",
+            "faults[0] is a stall of rank 1",
+        ] {
             assert!(err.contains(part), "{part:?} not in: {err}");
         }
         // The turn of one who does not give it away is taken after two minutes.

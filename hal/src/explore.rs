@@ -176,7 +176,7 @@ impl<T> Played<T> {
     /// The failure of this run: a deadlock, or the first rank's.
     pub fn failure(&self) -> Option<Found> {
         let why = match (&self.account.verdict, self.first) {
-            (Some(v), _) => v.clone() + &self.last_calls() + &self.own_words(v),
+            (Some(v), _) => v.clone() + &self.last_calls(),
             (None, Some(r)) => match &self.ranks[r as usize] {
                 Err(e) => format!("rank {r}: {e}"),
                 Ok(_) => return None,
@@ -194,16 +194,6 @@ impl<T> Played<T> {
             Some(format!("; rank {r}'s last call was {call}"))
         };
         calls.filter_map(one).collect()
-    }
-
-    /// What ranks say of their end beside the deadlock, such as that they stopped on purpose.
-    fn own_words(&self, verdict: &str) -> String {
-        let ends = self.ranks.iter().enumerate();
-        let one = |(r, end): (usize, &std::result::Result<T, String>)| {
-            let e = end.as_ref().err().filter(|e| !e.contains(verdict))?;
-            Some(format!("; rank {r} says: {e}"))
-        };
-        ends.filter_map(one).collect()
     }
 
     /// A failure that is seen from outside, as one of this run.

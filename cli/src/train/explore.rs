@@ -10,7 +10,7 @@ use super::setup::{self, Job};
 use crate::args::{ExploreArgs, TrainArgs};
 use crate::error::{CliError, Result};
 use crate::ranks::Ranks;
-use crossweave_config::Balance;
+use crossweave_config::{Balance, Fault};
 use crossweave_engine::{MicroBatch, Trainer};
 use crossweave_hal::{Explorer, Found, Order, Played, Rank};
 
@@ -51,7 +51,10 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
     let first = explorer(Order::Fifo).play(0, program)?;
     if let Some(f) = first.failure() {
         return Err(CliError::refused(
-            format!("the config fails before anything is explored: {f}"),
+            format!(
+                "the config fails before anything is explored: {f}{}",
+                on_purpose(&job)
+            ),
             "make `crossweave train` run first",
         ));
     }
@@ -66,7 +69,7 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
         let played = chosen.play(seed, program)?;
         let differs = || differs(&first, &played).map(|why| played.found(why));
         if let Some(found) = played.failure().or_else(differs) {
-            return Err(failed(args, &found));
+            return Err(failed(args, &found, &on_purpose(&job)));
         }
         switches += played.account.switches;
         hash = played.account.hash;
@@ -96,7 +99,7 @@ fn train_args(args: &ExploreArgs) -> TrainArgs {
 }
 
 /// What to say and to type when a schedule shows a failure.
-fn failed(args: &ExploreArgs, found: &Found) -> CliError {
+fn failed(args: &ExploreArgs, found: &Found, more: &str) -> CliError {
     let mut again = format!("crossweave explore {}", args.config.display());
     if let Some(n) = args.ranks {
         again += &format!(" --ranks {n}");
@@ -114,7 +117,17 @@ fn failed(args: &ExploreArgs, found: &Found) -> CliError {
         " --steps {} --schedule {} --seed {}",
         args.steps, found.order, found.seed
     );
-    CliError::refused(found.to_string(), format!("replay it with `{again}`"))
+    CliError::refused(
+        format!("{found}{more}"),
+        format!("replay it with `{again}`"),
+    )
+}
+
+/// What the config makes go wrong: a rank that stalls only asks again and again as the schedule sees it.
+fn on_purpose(job: &Job) -> String {
+    let all = job.resolved.settings.faults.iter().enumerate();
+    let one = |(i, f): (usize, &Fault)| format!("; faults[{i}] is a {} of rank {}", f.kind, f.rank);
+    all.map(one).collect()
 }
 
 /// The first figure that is not what it was under the first schedule.
