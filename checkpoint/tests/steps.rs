@@ -403,7 +403,7 @@ fn a_killed_process_leaves_the_latest_loadable() {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "child_that_writes_until_killed",
+                "steps::child_that_writes_until_killed",
                 "--ignored",
                 "--nocapture",
             ])

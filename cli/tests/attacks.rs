@@ -1,7 +1,6 @@
 //! Bad input: each case gives one error that names the place and the fix, exit code 1, and leaves nothing behind.
 
-mod common;
-
+use crate::common;
 use common::Scratch;
 use safetensors::Dtype;
 use safetensors::tensor::{TensorView, serialize_to_file};

@@ -1,7 +1,6 @@
 //! `run.balance`: ranks take uneven shares of the same global batch, and the curve is that of even ones.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, records};
 use serde_json::Value;
 

@@ -1,8 +1,7 @@
 //! `run.canonical_shards` through the command line: one run on any number of ranks, goes on on any other; what it takes is foretold; and what
 //! it cannot be combined with is a sentence.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, figures, same};
 use serde_json::Value;
 

@@ -1,7 +1,6 @@
 //! Checkpoints under attack: killed runs, full disks, damaged and exchanged files, other layouts.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, cpu_plugin, figures, losses, model_bytes, same};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -97,7 +96,7 @@ fn ten_kills_lose_no_more_than_the_steps_since_the_last_checkpoint() {
     killed_and_resumed(10);
 }
 
-/// `cargo test --release -p crossweave --test checkpoints -- --ignored fifty`
+/// `cargo test --release -p crossweave --test suite -- --ignored fifty`
 #[test]
 #[ignore = "a minute; the short form runs always"]
 fn fifty_kills_lose_no_more_than_the_steps_since_the_last_checkpoint() {

@@ -1,8 +1,7 @@
 //! Several ranks, as threads, in each of several processes, under both MPI families: the same run as threads of one process, whatever
 //! stands where, and failures that name every rank they are about.
 
-mod common;
-
+use crate::common;
 use common::mpi::{families, launcher, mpirun, ok, played, plugin, text, torch_style};
 use common::{Scratch, cpu_plugin, figures, losses, same};
 use serde_json::Value;

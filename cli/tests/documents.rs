@@ -1,7 +1,6 @@
 //! `data.reset_attention_mask` and `data.reset_position_ids` from the command line: the ops they choose, routes without those, ranks, refusals.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, losses, same};
 use serde_json::Value;
 

@@ -1,7 +1,6 @@
 //! `crossweave explain`: counts that are those of a real step, routes that follow what the back end has, and a lock that a worse route breaks.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, figures, losses, same};
 use serde_json::Value;
 

@@ -1,7 +1,6 @@
 //! `crossweave explore`: training holds under every schedule, a seed decides the same every time, and what cannot be explored is refused.
 
-mod common;
-
+use crate::common;
 use common::Scratch;
 
 #[test]

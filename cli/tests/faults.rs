@@ -1,7 +1,6 @@
 //! `faults` of the config, through the command line: what goes wrong on purpose is found, named, and ends the run, or only slows it down.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, losses, same};
 use std::process::Output;
 

@@ -1,7 +1,6 @@
 //! `run.find_nan`: where a NaN or an infinity begins, by rank, layer and op, in one sentence; and no alarm where there is none.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, same};
 
 /// Arguments of a short run with settings.

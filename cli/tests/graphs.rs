@@ -1,7 +1,6 @@
 //! `run.graphs`: steps replayed as graphs train to the same bits and are counted; where there are none, `on` is refused.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, same};
 use serde_json::Value;
 

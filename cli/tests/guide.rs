@@ -1,8 +1,7 @@
 //! What a newcomer runs first: the commands of the guide *Write a backend* as they stand, one after the other, in an empty folder, and the configs
 //! whose text is what cargo has unpacked to build the project.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, losses};
 use std::path::Path;
 use std::process::Command;

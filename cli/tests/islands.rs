@@ -1,8 +1,7 @@
 //! One job across back ends: the cpu linked and the same cpu from a plugin file are two islands that cannot reach each other but over the
 //! bridge. Their devices compute alike, so in rank order the mixed job must give the bits of the job of one back end.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, cpu_plugin, losses, same};
 use serde_json::Value;
 use std::path::Path;

@@ -1,7 +1,6 @@
 //! Layers around training: none changes a bit or raises an alarm, faults end a run with their words, and a recorded run replays.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, cpu_plugin, same};
 use serde_json::Value;
 

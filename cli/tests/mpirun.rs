@@ -1,8 +1,7 @@
 //! Training in several processes under `mpirun`, Open MPI's and MPICH's: the same run as in threads, and failures that end it with a
 //! sentence. A family that is not installed is skipped with a line that says so; CI installs both.
 
-mod common;
-
+use crate::common;
 use common::mpi::{families, launcher, mpirun, ok, played, plugin, text, torch_style, wait_for};
 use common::{Scratch, cpu_plugin, losses, records, same};
 use std::process::{Child, Command, Stdio};

@@ -1,8 +1,7 @@
 //! `new-plugin` as a new vendor meets it: a project in C and one in Rust, each built with one command and trained on: fused ops by the core's
 //! decompositions, ranks through pinned memory, to the CPU's loss curve.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, losses};
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,7 +1,6 @@
 //! Offload through the command line: the same run wherever its state rests, killed and resumed with state in files, and what cannot be.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, same};
 use std::process::Stdio;
 use std::time::{Duration, Instant};

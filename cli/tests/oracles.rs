@@ -1,7 +1,6 @@
 //! The binary against PyTorch in float64: `probe` on every committed checkpoint, and twenty AdamW steps of `train` on given batches.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, losses};
 use safetensors::{Dtype, SafeTensors};
 use std::collections::BTreeMap;

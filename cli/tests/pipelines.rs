@@ -1,8 +1,7 @@
 //! `mesh.pp`: whole runs over pipeline stages, in threads, in processes and over islands; they have the bits of one stage where nothing is tied,
 //! go on over other stages, and move what `plan` foretold.
 
-mod common;
-
+use crate::common;
 use common::mpi::{families, mpirun, ok, plugin};
 use common::{CONFIG, Scratch, cpu_plugin, losses, model_bytes, same};
 use serde_json::Value;

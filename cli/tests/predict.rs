@@ -1,8 +1,7 @@
 //! What the command line says before anything runs: the estimator's published figures, and predictions that equal the ledgers of
 //! real runs.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, same};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! `--trace`: the timeline of a run is whole, says what it is, and is there however the run ends.
 
-mod common;
-
+use crate::common;
 use common::Scratch;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

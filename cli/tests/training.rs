@@ -1,7 +1,6 @@
 //! Runs of the binary that must agree: on any number of ranks, twice, interrupted and resumed, linked and loaded.
 
-mod common;
-
+use crate::common;
 use common::{Scratch, cpu_plugin, figures, losses, model_bytes, records, same};
 use serde_json::Value;
 use std::process::{Command, Stdio};

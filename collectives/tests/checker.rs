@@ -1,7 +1,7 @@
 //! The checker on ranks that are threads: each kind of mistake ends on every rank with one sentence that names who, what and where; right
 //! programs that look odd are left alone.
 
-mod common;
+use crate::common;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_collectives::Collectives;
 use crossweave_hal::{

@@ -1,6 +1,6 @@
 //! Every collective on plugins that lack it, held to exact references in rank order: same bits by every route and on every rank.
 
-mod common;
+use crate::common;
 use common::*;
 use crossweave_collectives::Route;
 use crossweave_hal::abi::COLL_ALL_REDUCE;

@@ -1,7 +1,7 @@
 //! Groups of several islands on real devices: separate instances of the cpu plugin stand for back ends that cannot reach each other, one more
 //! carries the bridge, and cells hidden from some of them stand for vendors that lack collectives.
 
-mod common;
+use crate::common;
 use common::{Boot, factor, folded, masks, value, vector};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_collectives::comm_plan::{Nodes, across, hierarchical, hierarchical_scatter};

@@ -1,6 +1,6 @@
 //! Every algorithm on real devices: results as the reference says, the same bits on every rank, inputs left alone.
 
-mod common;
+use crate::common;
 use common::*;
 use crossweave_collectives::Prefer;
 use crossweave_collectives::comm_plan::{Algorithm, Nodes};

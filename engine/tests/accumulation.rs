@@ -2,8 +2,7 @@
 //! recompute alike; with less memory than in f32.
 #![forbid(unsafe_code)]
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{

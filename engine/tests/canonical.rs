@@ -1,8 +1,7 @@
 //! Canonical sums on threads: one training, bit for bit, on any number of ranks, at every stage, in every type, with every optimizer; the
 //! buffers it takes, to the byte; and what it refuses.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{
     FileSettings, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, Precision, RankSpec,

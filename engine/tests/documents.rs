@@ -1,7 +1,6 @@
 //! Documents that share rows train as if each were alone: their loss and gradients are those of the documents, one by one.
 
-mod common;
-
+use crate::common;
 use common::{alone, distance, gpt2, llama, spec, train, units, world};
 use crossweave_engine::{
     Documents, MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Recompute, ZeroSpec, ZeroStage,

@@ -1,8 +1,7 @@
 //! Steps replayed as graphs: the same bits as call by call, whatever the plan, and replayed is what repeats and nothing else.
 #![forbid(unsafe_code)]
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{
     FileSettings, GraphCounts, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, Precision,

@@ -2,8 +2,7 @@
 //! rest, and with no memory for moments they do not keep.
 #![forbid(unsafe_code)]
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Adam, Lamb, Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{

@@ -1,7 +1,6 @@
 //! Where a value stops being finite is told by rank, step of the plan, layer, op and parameter, the same on every rank.
 
-mod common;
-
+use crate::common;
 use common::{gpt2, spec, units, world};
 use crossweave_engine::{MicroBatch, RankSpec, StateKind, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, KvStore, LocalKv, Result};

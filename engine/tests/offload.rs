@@ -1,8 +1,7 @@
 //! Offload on threads: the same bits wherever state, gradients, parameters and kept inputs rest; the ledgers say where that is and what
 //! travelled; failures of the disk arrive as sentences.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{
     FaultLayer, Faults, FileEngine, FileSettings, HostDevice, OffloadSpec, OptimizerOffload,

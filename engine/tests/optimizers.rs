@@ -1,8 +1,7 @@
 //! Every optimizer in a whole training job: the bits of stage 0 at every ZeRO stage, falling loss, frozen parameters left alone, states to
 //! the byte, and a resume that goes on where it left.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{RankSpec, StateKind, Trainer, ZeroSpec, ZeroStage};
 use crossweave_hal::{DType, Tag};

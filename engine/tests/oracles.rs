@@ -91,7 +91,7 @@ struct World {
 fn world() -> World {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
-        .config("cpu.devices", "4")
+        .config("cpu.devices", "8")
         .config("cpu.threads", "1")
         .kv(kv.clone())
         .build();

@@ -2,8 +2,7 @@
 //! to the formulas; and what cannot be staged. That they train is `stages.rs`.
 #![forbid(unsafe_code)]
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{
     Error, PipelineOrder, PipelineSpec, Prediction, RankSpec, Recompute, Trainer, ZeroSpec,

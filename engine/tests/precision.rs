@@ -108,7 +108,7 @@ type Outcome = (Vec<StepMetrics>, Params, Traffic, Traffic);
 fn run(c: &Case) -> std::result::Result<Outcome, Error> {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
-        .config("cpu.devices", "3")
+        .config("cpu.devices", "8")
         .config("cpu.threads", "1")
         .kv(kv.clone())
         .build();

@@ -1,8 +1,7 @@
 //! Pipelines that train: the bits of one stage wherever sums are the same, near it where stages share a unit; reading, sampling, saving and
 //! going on over stages.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{
     HostDevice, LossScaler, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Precision,

@@ -2,8 +2,7 @@
 //! lanes and `after` edges order. A wait that no edge foretells would be overlap that the plan promises and the run does not have.
 #![forbid(unsafe_code)]
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{
     HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, RankSpec, Recompute,

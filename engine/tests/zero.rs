@@ -1,8 +1,7 @@
 //! ZeRO stages 1 to 3 on threads: the same bits as stage 0 on the same mesh whatever is sharded, recomputed, prefetched or bucketed, and
 //! nearly the same on any other mesh.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_engine::{RankSpec, Recompute, ZeroSpec, ZeroStage};
 use crossweave_hal::DType;

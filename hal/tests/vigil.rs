@@ -11,7 +11,7 @@ use std::time::Duration;
 fn other(path: &std::path::Path, how: &str) -> std::process::Child {
     let me = std::env::current_exe().unwrap();
     let mut c = Command::new(me)
-        .args(["--exact", "helper", "--ignored"])
+        .args(["--exact", "vigil::helper", "--ignored"])
         .args(["--nocapture"])
         .env("VIGIL", path)
         .env("VIGIL_END", how)

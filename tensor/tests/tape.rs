@@ -1,14 +1,12 @@
 //! Forward and backward of every op of the tape against central finite differences, alone and in the combinations blocks use.
 
-mod tape {
-    pub mod lab;
-}
+mod lab;
 
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 use crossweave_mesh::Axis;
 use crossweave_tensor::*;
-use tape::lab::{Case, Lab, Rng};
+use lab::{Case, Lab, Rng};
 
 fn p(i: u16) -> Param {
     Param(i)

@@ -1,7 +1,7 @@
 //! What a bug is: a program, and the verdict it must get. Call sites are markers in the source, so that a verdict's line numbers are
 //! held against the real ones whatever is inserted above them.
 
-use crate::rank::Rank;
+use crate::parallel_bugs::rank::Rank;
 use crossweave_hal::Result;
 
 /// What kind of sentence a verdict is.
@@ -82,14 +82,14 @@ pub struct Right {
 macro_rules! bug {
     ($name:ident, $ranks:expr, $kind:ident, $odd:expr, $ops:expr, $sites:expr $(, $field:ident: $value:expr)* $(,)?) => {{
         #[allow(unused_mut)]
-        let mut b = $crate::bug::Bug {
+        let mut b = $crate::parallel_bugs::bug::Bug {
             name: stringify!($name),
             ranks: $ranks,
             timeout_ms: 0,
-            runs: $crate::bug::Where::Both,
+            runs: $crate::parallel_bugs::bug::Where::Both,
             program: $name,
-            verdict: $crate::bug::Verdict {
-                kind: $crate::bug::Kind::$kind,
+            verdict: $crate::parallel_bugs::bug::Verdict {
+                kind: $crate::parallel_bugs::bug::Kind::$kind,
                 ranks: $odd,
                 ops: $ops,
                 sites: $sites,
@@ -107,7 +107,7 @@ pub(crate) use bug;
 /// `right!(name, ranks)`.
 macro_rules! right {
     ($name:ident, $ranks:expr) => {
-        $crate::bug::Right {
+        $crate::parallel_bugs::bug::Right {
             name: stringify!($name),
             ranks: $ranks,
             program: $name,

@@ -1,8 +1,8 @@
 //! Holds what was said against what must be said: the kind of sentence, the ranks it blames, ops, and the lines of the call sites.
 
-use crate::bug::{Kind, Verdict};
-use crate::bugs::SOURCES;
-use crate::launch::{self, Ended, Run};
+use crate::parallel_bugs::bug::{Kind, Verdict};
+use crate::parallel_bugs::bugs::SOURCES;
+use crate::parallel_bugs::launch::{self, Ended, Run};
 use std::time::Duration;
 
 /// What starts the line in which a child says why it fails.

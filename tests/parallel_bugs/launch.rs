@@ -1,8 +1,8 @@
 //! Programs as children: on threads of one child, or as processes under the launchers of both MPI families. A child that hangs is ended,
 //! and fails.
 
-use crate::bug::{Bug, Right, Verdict};
-use crate::judge::SAYS;
+use crate::parallel_bugs::bug::{Bug, Right, Verdict};
+use crate::parallel_bugs::judge::SAYS;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -141,7 +141,12 @@ impl Run {
             }
         };
         c.env(PROGRAM, self.name).env("RUST_BACKTRACE", "0");
-        c.args(["child", "--exact", "--nocapture", "--test-threads=1"]);
+        c.args([
+            "parallel_bugs::child",
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ]);
         c.stdin(Stdio::null());
         c
     }

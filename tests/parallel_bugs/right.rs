@@ -1,7 +1,7 @@
 //! Programs that look wrong and are right. A checker that complains about one of these is worse than none.
 
-use crate::bug::{Right, right};
-use crate::rank::{On, Rank, WORLD};
+use crate::parallel_bugs::bug::{Right, right};
+use crate::parallel_bugs::rank::{On, Rank, WORLD};
 use crossweave_hal::{Collective, DType, Reduce, Result};
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! The ranks of one program: threads of this process, or this process as one of several. Whatever ends first is said once, and the
 //! process ends with it.
 
-use crate::bug::{Bug, Right};
-use crate::judge::{SAYS, TOOK, WELL};
-use crate::rank::{Killed, On, Rank, SECOND, WORLD};
-use crate::{bugs, launch, right};
+use crate::parallel_bugs::bug::{Bug, Right};
+use crate::parallel_bugs::judge::{SAYS, TOOK, WELL};
+use crate::parallel_bugs::rank::{Killed, On, Rank, SECOND, WORLD};
+use crate::parallel_bugs::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{

@@ -1,6 +1,6 @@
 //! Committed scorecards say what is true: the kit's version, its cases, what is claimed, and what `ci/scorecards` makes.
 
-use crate::frame::options;
+use crate::seeded::frame::options;
 use crossweave_conform::expect::Expect;
 use crossweave_conform::report::{Cell, Status, levels};
 use crossweave_conform::{Case, Group, KIT, Level, Profile, Report, Target, registry};
@@ -193,14 +193,14 @@ fn holds(card: &Report, name: &str, ids: &[&str], limit: Option<u64>) {
     o.ranks = card.ranks.clone();
     o.limit = limit.map(Duration::from_secs);
     o.expect = expectations(name).unwrap_or_default();
-    let (met, differ) = alike(&crate::frame::run(&o).cells, card);
+    let (met, differ) = alike(&crate::seeded::frame::run(&o).cells, card);
     assert_eq!(met, ids.len(), "{name}");
     if differ.is_empty() {
         return;
     }
     // A busy machine may have held one up; what is stale is so again.
     o.only = differ;
-    let again = crate::frame::run(&o);
+    let again = crate::seeded::frame::run(&o);
     let (_, differ) = alike(&again.cells, card);
     assert_eq!(
         differ,

@@ -1,6 +1,6 @@
 //! How children end: ranks that are processes, a crash behind the last case, and a parent that is killed.
 
-use crate::frame::{c_plugin, options, run};
+use crate::seeded::frame::{c_plugin, options, run};
 use crossweave_conform::Launcher;
 use crossweave_conform::report::{Cell, Status};
 use std::io::{BufRead, BufReader};
@@ -102,7 +102,7 @@ fn children_end_with_a_parent_that_is_killed() {
     let dir = tempfile::tempdir().expect("a folder");
     let plugin = c_plugin(dir.path(), "HANGS");
     let mut parent = Command::new(std::env::current_exe().expect("this binary"))
-        .args(["parent", "--exact", "--ignored", "--nocapture"])
+        .args(["seeded::parent", "--exact", "--ignored", "--nocapture"])
         .arg(&plugin)
         // Where it leaves what a killed process leaves.
         .env("TMPDIR", dir.path())

@@ -88,7 +88,7 @@ pub fn options(plugin: &Path, bug: &str, only: &[&str]) -> Options {
         limit: None,
         program: Program {
             path: std::env::current_exe().expect("this binary"),
-            args: ["child", "--exact", "--ignored", "--nocapture"]
+            args: ["seeded::child", "--exact", "--ignored", "--nocapture"]
                 .map(String::from)
                 .to_vec(),
             launcher: None,

@@ -1,6 +1,6 @@
 //! Defects of ops, each with the case that must fail for it.
 
-use crate::frame::{Defect, all_named, failures, holds, options, run, wrapped_cpu};
+use crate::seeded::frame::{Defect, all_named, failures, holds, options, run, wrapped_cpu};
 
 /// In the wrapper of the CPU back end.
 const OPS: &[Defect] = &[

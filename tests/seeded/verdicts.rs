@@ -1,6 +1,6 @@
 //! What the kit makes of what cases find: expectations, a budget, and what there was nothing to judge of.
 
-use crate::frame::{c_plugin, options, run, wrapped_cpu};
+use crate::seeded::frame::{c_plugin, options, run, wrapped_cpu};
 use crossweave_conform::Report;
 use crossweave_conform::expect::Expect;
 use crossweave_conform::report::Status;

@@ -70,7 +70,12 @@ fn once(shared: &Path, family: &str, n: u32, scene: &str) -> Output {
     c.env(SHARED, shared);
     c.env(SCENE, scene).args(["-n", &n.to_string()]);
     c.arg(std::env::current_exe().expect("this program"));
-    c.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
+    c.args([
+        "tests::checker::worker",
+        "--exact",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
     c.output().expect("mpirun starts")
 }
 

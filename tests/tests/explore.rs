@@ -95,6 +95,7 @@ fn two_sums(rank: &Rank) -> Result<Vec<f32>, Failure> {
 
 #[test]
 fn the_same_seed_makes_the_same_decisions_and_another_seed_others() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     for order in [Order::Random, Order::Pct(3), Order::Fifo] {
         let explorer = lab.explorer(4).order(order);
@@ -122,6 +123,7 @@ fn the_same_seed_makes_the_same_decisions_and_another_seed_others() {
 /// Rank 0's host leaves a number for rank 1's, which believes a barrier it has only enqueued.
 #[test]
 fn a_barrier_that_was_enqueued_and_not_waited_for() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     let word = AtomicU32::new(0);
     let program = |rank: &Rank, waits: bool| -> Result<(), Failure> {
@@ -157,6 +159,7 @@ fn a_barrier_that_was_enqueued_and_not_waited_for() {
 /// Two groups over the same ranks, used in the order in which two copies happen to end: a deadlock when the ranks see it differently.
 #[test]
 fn an_order_of_collectives_that_depends_on_timing_is_a_deadlock() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     let program = |rank: &Rank, by_timing: bool| -> Result<(), Failure> {
         let d = rank.device();
@@ -198,6 +201,7 @@ fn an_order_of_collectives_that_depends_on_timing_is_a_deadlock() {
 /// does not forget.
 #[test]
 fn a_missing_event_between_two_streams() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     let (host, _) = lab.parts();
     let raw = RawPlugin::from_static::<CpuBackend>(host).expect("linked");
@@ -270,6 +274,7 @@ fn raw_copy(raw: &RawPlugin, event: bool) -> [u8; 8] {
 /// Whoever differs is told by those that have come: under a schedule nobody else comes while a rank waits for a majority.
 #[test]
 fn a_root_that_differs_is_told_without_waiting_for_ranks_that_cannot_run() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     let explorer = lab.explorer(4);
     let program = |rank: &Rank| -> Result<(), Failure> {
@@ -294,6 +299,7 @@ fn a_root_that_differs_is_told_without_waiting_for_ranks_that_cannot_run() {
 
 #[test]
 fn a_rank_that_does_not_come_is_a_deadlock_at_once_and_one_that_panics_is_a_failure() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     let explorer = lab.explorer(3);
     // Rank 1 waits for a key that nobody sets, the others for rank 1.
@@ -338,6 +344,7 @@ fn a_rank_that_does_not_come_is_a_deadlock_at_once_and_one_that_panics_is_a_fail
 
 #[test]
 fn an_order_nobody_knows_is_refused_with_the_words_that_are_known() {
+    crossweave_tests::in_own_process!();
     let lab = Lab::new();
     let (host, plugin) = lab.parts();
     host.set_config("cpu.schedule", Some("sometimes".into()));

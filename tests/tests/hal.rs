@@ -586,6 +586,7 @@ impl BestFit {
 /// Blocks that stay among blocks that go: what the latter leave are holes, each too small for what comes next.
 #[test]
 fn long_lives_apart_from_short_ones_survive_the_trace_that_breaks_best_fit() {
+    crossweave_tests::in_own_process!();
     const MIB: u64 = 1 << 20;
     const TOTAL: u64 = 64 * MIB;
     const PAIRS: usize = 30;

@@ -73,7 +73,12 @@ fn once(family: &str, n: u32, scene: &str, out: &Path) -> Output {
         .env(OUT, out)
         .args(["-n", &n.to_string()]);
     c.arg(std::env::current_exe().expect("this program"));
-    c.args(["worker", "--exact", "--nocapture", "--test-threads=1"]);
+    c.args([
+        "tests::mpi::worker",
+        "--exact",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
     c.output().expect("mpirun starts")
 }
 
@@ -769,7 +774,7 @@ fn the_wrong_launcher_is_told_from_the_right_one() {
     };
     // One process, told by its environment that it is one of two: its MPI says otherwise.
     let mut c = Command::new(std::env::current_exe().unwrap());
-    c.args(["worker", "--exact", "--nocapture"]);
+    c.args(["tests::mpi::worker", "--exact", "--nocapture"]);
     c.env(SCENE, "groups")
         .env("RANK", "0")
         .env("WORLD_SIZE", "2");

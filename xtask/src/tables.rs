@@ -37,6 +37,8 @@ const DATA: &str = "crossweave-data";
 const CHECKPOINT: &str = "crossweave-checkpoint";
 const CONFIG: &str = "crossweave-config";
 const ENGINE: &str = "crossweave-engine";
+/// Its library is what integration tests share.
+const TESTS: &str = "crossweave-tests";
 
 /// Every package of the workspace. `tests`, `benches`, `examples`, `xtask` and `cli` are floors on which nothing stands.
 #[rustfmt::skip]
@@ -55,12 +57,12 @@ pub const CRATES: &[Crate] = &[
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
-    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, "gemm", "libloading", "proptest"] },
+    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, TESTS, "gemm", "libloading", "proptest"] },
     Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[HAL] },
-    Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, "half", "serde_json"] },
+    Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, TESTS, "half", "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.
-    Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS], theirs: &["blake3", "libloading"], dev: &[HAL, "cudarc", "tempfile"] },
+    Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS], theirs: &["blake3", "libloading"], dev: &[HAL, TESTS, "cudarc", "tempfile"] },
     Crate { name: "crossweave-cuda-plugin", floor: 4, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
     // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.
     Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, "libloading", "object"] },
@@ -69,7 +71,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "half", "proptest"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json", "proptest"] },
-    Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, "half", "proptest", "serde_json"] },
+    Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, TESTS, "half", "proptest", "serde_json"] },
     Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
@@ -82,7 +84,7 @@ pub const CRATES: &[Crate] = &[
         theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
         dev: &["tempfile"],
     },
-    Crate { name: "crossweave-tests", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: TESTS, floor: 9, ours: ANY, theirs: ANY, dev: ANY },
     // Defects on purpose, for the conformance kit's own test.
     Crate { name: "crossweave-seeded-cpu-plugin", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "crossweave-benches", floor: 9, ours: ANY, theirs: ANY, dev: ANY },

@@ -1,6 +1,6 @@
 //! Every collective against exact references in rank order, and what is refused.
 
-mod common;
+use crate::common;
 use common::*;
 use crossweave_backend_cpu::{CpuBackend, CpuCollectives};
 use crossweave_plugin::abi::*;

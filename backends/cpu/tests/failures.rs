@@ -1,6 +1,6 @@
 //! Every way a communicator can fail: mismatch, missing rank, abort, a destroyed rank, a failed stream.
 
-mod common;
+use crate::common;
 use common::*;
 use crossweave_backend_cpu::CpuCollectives;
 use crossweave_plugin::abi::*;

@@ -11,6 +11,7 @@ fn threads() -> usize {
 
 #[test]
 fn every_thread_ends_with_its_owner() {
+    crossweave_tests::in_own_process!();
     let before = threads();
     for _ in 0..50 {
         let b = CpuBackend::init(Host::none()).unwrap();

@@ -5,6 +5,7 @@ use crossweave_hal::{Code, HostServices, Plugin, RawPlugin};
 
 #[test]
 fn no_driver_is_one_sentence() {
+    crossweave_tests::in_own_process!();
     let host = HostServices::builder()
         .config("cuda.libcuda", "/nowhere/libcuda.so.1")
         .build();

@@ -1,8 +1,7 @@
 //! Attention by the simulator of cuDNN, which holds descriptors to their order and computes the graphs it is given: against attention written
 //! out in f64. What the library does not take goes to our own kernels, which are written down there, not executed.
 
-mod common;
-
+use crate::common;
 use common::{Simulated, simulator, span};
 use crossweave_backend_cuda::{Cuda, CudaGraphs, CudaOps, Device, Mem, Prepared, Settings, Stream};
 use crossweave_plugin::abi::Layout;

@@ -1,7 +1,6 @@
 //! The device half on the simulator: order, copies, host calls, contexts, lost devices, and nothing left behind. One device per test.
 
-mod common;
-
+use crate::common;
 use common::{Simulated, span};
 use crossweave_backend_cuda::native;
 use crossweave_plugin::{Backend, Code, MemKind, abi};

@@ -1,8 +1,7 @@
 //! Graphs on the simulator: what was captured runs when it is launched and not before, other threads' questions spoil no capture, what no graph
 //! holds is refused and changes nothing, and nothing is left behind.
 
-mod common;
-
+use crate::common;
 use common::{Simulated, span};
 use crossweave_backend_cuda::{CudaGraphs, CudaOps};
 use crossweave_plugin::abi::Layout;

@@ -1,12 +1,12 @@
 //! The back end under the HAL on the simulator, by its C tables: the configuration's way, the pool, transfers, ordering, and a closed device.
 
-mod common;
-
+use crate::common;
 use crossweave_backend_cuda::Cuda;
 use crossweave_hal::{HostServices, Plugin, RawPlugin, Tag};
 
 #[test]
 fn the_hal_drives_it_through_its_tables() {
+    crossweave_tests::in_own_process!();
     let file = common::simulator("host").display().to_string();
     let host = HostServices::builder()
         .config("cuda.libcuda", &file)

@@ -1,7 +1,6 @@
 //! Collectives on the simulator, ranks as threads: every kind, groups, splits, late and dead ranks, aborts that return at once, and an orderly end.
 
-mod common;
-
+use crate::common;
 use common::{Simulated, span};
 use crossweave_backend_cuda::{Comm, Cuda, CudaCollectives, Device, Mem, Stream, native};
 use crossweave_plugin::{

@@ -1,8 +1,7 @@
 //! Compute on the simulator: which kernels are launched with which grids, what is compiled and kept, and products by the library. Kernels are
 //! written down there, not executed; products of f32 are computed.
 
-mod common;
-
+use crate::common;
 use common::{Simulated, simulator, span};
 use crossweave_backend_cuda::{Cuda, CudaOps, Device, Mem, Prepared, Settings};
 use crossweave_plugin::abi::Layout;

@@ -1,9 +1,7 @@
 //! The steady state allocates nothing on the host: launches of kernels, of multi-tensor ops and of collectives, counted at the allocator on the
 //! launching thread. On the simulator, whose own allocations are C's and not counted.
 
-mod common;
-
-use common::{Simulated, span};
+use crate::common::{Simulated, span};
 use crossweave_backend_cuda::{CudaCollectives, CudaOps};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, NoParams, ScaleDyn};

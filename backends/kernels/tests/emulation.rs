@@ -1,7 +1,6 @@
 //! The kernels, compiled for the host and run in emulation, against the CPU back end: every op, odd sizes, strides, unaligned operands.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_abi::DType::{self, *};
 use crossweave_abi::op::{self, *};

@@ -2,12 +2,9 @@
 //! budget, and the kernels' parameters, as the compiled code states them, held against the argument structs.
 //!
 //! The compiler is `libnvrtc.so.12` in `target/nvrtc/` (`ci/test` fetches it). Where it is not there, the test says so and passes.
-//! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test nvrtc -- --ignored rewrite`.
+//! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test suite -- --ignored nvrtc::rewrite`.
 
-#[path = "common/budget.rs"]
-mod budget;
-
-use budget::{Form, Row, Table};
+use crate::budget::{Form, Row, Table};
 use crossweave_kernels::{
     Dialect, Facts, Family, Kernel, arch_name, every_kernel, options, source,
 };
@@ -27,7 +24,7 @@ const FORM: Form = Form {
     figures: &["registers", "spilled bytes", "stack bytes", "shared bytes"],
 };
 const REWRITE: &str =
-    "cargo test --release -p crossweave-kernels --test nvrtc -- --ignored rewrite";
+    "cargo test --release -p crossweave-kernels --test suite -- --ignored nvrtc::rewrite";
 /// Kernels of a module: enough that the prelude is no cost, few enough that modules share the processors.
 const MODULE: usize = 16;
 

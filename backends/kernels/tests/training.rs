@@ -1,7 +1,6 @@
 //! Norms, softmax, cross-entropy, rope, products and attention in emulation, against the CPU back end.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_abi::DType::{self, *};
 use crossweave_abi::Layout;

@@ -1,8 +1,7 @@
 //! Attention by products of warpgroups, in an emulation that decodes descriptors, swizzles and fragments as the PTX ISA has them and is as
 //! asynchronous as it may be (`cu/wgmma_host.h`): against the CPU back end, and with every rule of it broken in turn.
 
-mod common;
-
+use crate::common;
 use common::*;
 use crossweave_abi::DType::{self, *};
 use crossweave_abi::Layout;

@@ -1,7 +1,6 @@
 //! When waiting for the adapter fails or panics, everybody who waits is told, and a device opened afterwards works.
 
-#[path = "common/adapter.rs"]
-mod adapter;
+use crate::common::adapter;
 
 use crossweave_hal::{
     Buffer, Code, Device, HostBuffer, HostServices, Plugin, Result, Stream, Tag, abi,
@@ -51,6 +50,7 @@ const WAITS: [(&str, fn(&Rig) -> Result<()>); 3] = [
 
 #[test]
 fn a_failure_while_the_adapter_is_waited_for_reaches_all_who_wait() {
+    crossweave_tests::in_own_process!();
     let host = HostServices::default();
     let Some(plugin) = adapter::plugin(&host) else {
         return;

@@ -1,10 +1,10 @@
 //! Every op of the table on this back end against the f64 references of the tensor crate's own suite: natively, and by recipes.
 
-mod common;
+use crate::common;
 
-/// One process keeps the configuration of its first device, so each test program has one test.
 #[test]
 fn every_op_natively_and_by_the_steps_of_its_recipe() {
+    crossweave_tests::in_own_process!();
     let Some(bench) = common::open(&[]) else {
         return;
     };

@@ -1,10 +1,11 @@
 //! The same suite with bindings of four kilobytes: operands that a real adapter takes whole are cut into windows, and those in large buffers
 //! are bound from where they lie.
 
-mod common;
+use crate::common;
 
 #[test]
 fn every_op_with_operands_in_several_bindings() {
+    crossweave_tests::in_own_process!();
     let Some(bench) = common::open(&[("wgpu.max_binding", "4096"), ("wgpu.subgroups", "off")])
     else {
         return;

@@ -1,11 +1,11 @@
 //! The plain product, which others are compared with, is right as well.
 
-mod common;
-
+use crate::common;
 use crossweave_hal::abi::op;
 
 #[test]
 fn the_plain_product() {
+    crossweave_tests::in_own_process!();
     let Some(bench) = common::open(&[("wgpu.naive_matmul", "on")]) else {
         return;
     };

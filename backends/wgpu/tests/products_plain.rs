@@ -1,12 +1,12 @@
 //! The product and attention by the forms that use workgroup memory and no subgroups, halves taken apart as bits.
 
-mod common;
-
+use crate::common;
 use common::forms::{attention, matmul};
 use common::ops::bench::{Bench, Rng};
 
 #[test]
 fn products_by_blocks_in_workgroup_memory() {
+    crossweave_tests::in_own_process!();
     let Some(us) = common::open(&[("wgpu.subgroups", "off"), ("wgpu.f16", "off")]) else {
         return;
     };

@@ -3,8 +3,7 @@
 #[path = "../../../engine/tests/common/mod.rs"]
 mod job;
 
-#[path = "common/adapter.rs"]
-mod adapter;
+use crate::common::adapter;
 
 use crossweave_engine::{Documents, MicroBatch, RankSpec, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, Code, Device, Error, HostServices, Plugin, Result};
@@ -68,9 +67,9 @@ fn losses(
     all
 }
 
-/// One process keeps the configuration of its first device, so this is one test.
 #[test]
 fn gpt2_and_llama_follow_the_cpu_and_compile_nothing_after_the_first_step() {
+    crossweave_tests::in_own_process!();
     let host = HostServices::builder().config("wgpu.devices", "2").build();
     let Some(wgpu) = adapter::plugin(&host) else {
         return;

@@ -1,7 +1,6 @@
 //! What each layer does to a small program, and that it changes nothing else.
 
-mod common;
-
+use crate::common;
 use common::{cpu, host, matmul, program, run, within};
 use crossweave_backend_null::Null;
 use crossweave_hal::abi::{Layout, op};

@@ -1,7 +1,6 @@
 //! Each misuse of the C tables is an error that names the call, and the same calls done right are none.
 
-mod common;
-
+use crate::common;
 use common::{cpu, host, within};
 use crossweave_abi as abi;
 use crossweave_abi::{Error, Handle, Layout, Span, Status, op};

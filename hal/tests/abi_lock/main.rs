@@ -47,7 +47,7 @@ fn the_lock_only_grows() {
         broken.join("\n")
     );
     if update() {
-        let head = "# The frozen ABI, major 1. Written by UPDATE_EXPECT=1 cargo test -p crossweave-hal --test abi_lock; append only.\n";
+        let head = "# The frozen ABI, major 1. Written by UPDATE_EXPECT=1 cargo test -p crossweave-hal --test suite abi_lock; append only.\n";
         std::fs::write(
             root().join("abi/v1.lock"),
             head.to_owned() + &new.join("\n") + "\n",

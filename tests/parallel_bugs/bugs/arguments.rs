@@ -1,7 +1,7 @@
 //! The same op with other arguments: counts, types, reductions, roots, splits. Most of these are silent wrong numbers in MPI.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::{DType, Reduce, Result};
 
 pub const BUGS: &[Bug] = &[

@@ -1,7 +1,7 @@
 //! Ops that one rank leaves out or has too many of, and ops on a group other than the others'.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
 use crossweave_mesh::MeshOptions;
 use std::time::Duration;

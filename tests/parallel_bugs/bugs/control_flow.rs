@@ -1,7 +1,7 @@
 //! Control flow that depends on the rank or on its data, where every rank must go the same way.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
 
 pub const BUGS: &[Bug] = &[

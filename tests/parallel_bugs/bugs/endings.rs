@@ -1,7 +1,7 @@
 //! Ranks that end before their time: by returning, by an error, by a panic, by `kill -9`.
 
-use crate::bug::{Bug, Where, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, Where, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::{Error, Result};
 
 pub const BUGS: &[Bug] = &[

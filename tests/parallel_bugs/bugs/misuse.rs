@@ -1,7 +1,7 @@
 //! Calls that are wrong on one rank alone: aliased operands, an aborted communicator, work nobody waits for.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::{DType, Reduce, Result};
 
 pub const BUGS: &[Bug] = &[
@@ -33,7 +33,7 @@ pub const BUGS: &[Bug] = &[
 fn operands_overlap(r: &mut Rank) -> Result<()> {
     let one = r.rank == 1;
     let (mesh, stream, a, b) = r.parts();
-    let group = mesh.group(crate::rank::WORLD)?;
+    let group = mesh.group(crate::parallel_bugs::rank::WORLD)?;
     if one {
         let (send, recv) = (a.region(8, 64), a.region(0, 128));
         // @overlap.1
@@ -53,7 +53,7 @@ fn operands_overlap(r: &mut Rank) -> Result<()> {
 /// A reduce_scatter in place keeps its result where this rank's slice is, not where another's is.
 fn scatters_into_a_peers_slice(r: &mut Rank) -> Result<()> {
     let (rank, (mesh, stream, a, _)) = (u64::from(r.rank), r.parts());
-    let group = mesh.group(crate::rank::WORLD)?;
+    let group = mesh.group(crate::parallel_bugs::rank::WORLD)?;
     let slice = if rank == 2 { 0 } else { rank };
     let (send, recv) = (a.region(0, 192), a.region(64 * slice, 64));
     let (dtype, op) = (DType::F32, Reduce::Sum);

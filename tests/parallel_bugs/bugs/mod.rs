@@ -9,7 +9,7 @@ mod order;
 mod point_to_point;
 mod timing;
 
-use crate::bug::Bug;
+use crate::parallel_bugs::bug::Bug;
 
 /// Every bug.
 pub fn all() -> impl Iterator<Item = &'static Bug> {

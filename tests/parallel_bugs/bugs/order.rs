@@ -1,7 +1,7 @@
 //! Right ops in a wrong order: within a group, and across two groups, where each rank alone looks right.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
 
 pub const BUGS: &[Bug] = &[

@@ -1,7 +1,7 @@
 //! Sends and receives that do not fit: sizes, types, peers, circles, and messages nobody takes.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::{DType, Result};
 
 /// Elements beyond what any MPI sends without its receiver.

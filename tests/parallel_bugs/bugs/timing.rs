@@ -1,7 +1,7 @@
 //! Ranks that come too late: only the timeout may end such a wait, and it says where the late rank is.
 
-use crate::bug::{Bug, bug};
-use crate::rank::{On, Rank};
+use crate::parallel_bugs::bug::{Bug, bug};
+use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
 use std::time::{Duration, Instant};
 

@@ -3,13 +3,11 @@
 //!
 //! The compiler is clang with the vendor's device libraries, which is what `hipcc` calls and HIPRTC holds. Where it is not installed (Debian 12:
 //! `apt-get install clang-15 lld-15 rocm-device-libs`) the tests say so and pass, unless `CROSSWEAVE_TESTS_REQUIRE` names `hip`, as in `ci/test`.
-//! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test hip -- --ignored rewrite`.
+//! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test suite -- --ignored hip::rewrite`.
 
-#[path = "../common/budget.rs"]
-mod budget;
 mod metadata;
 
-use budget::{Form, Table};
+use crate::budget::{Form, Table};
 use crossweave_kernels::{Dialect, Facts, Family, Kernel, Launch, hip_options, source, survey};
 use crossweave_plugin::Code;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,7 +52,8 @@ const FORM: Form = Form {
         "shared bytes",
     ],
 };
-const REWRITE: &str = "cargo test --release -p crossweave-kernels --test hip -- --ignored rewrite";
+const REWRITE: &str =
+    "cargo test --release -p crossweave-kernels --test suite -- --ignored hip::rewrite";
 const NEEDED: &str = "clang-15 lld-15 rocm-device-libs";
 /// The version whose figures the budget has.
 const VERSION: &str = "clang version 15.";

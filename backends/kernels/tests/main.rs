@@ -1,0 +1,11 @@
+//! Every integration test of this crate in one program, so that the crate is linked once.
+
+#[path = "common/budget.rs"]
+mod budget;
+mod common;
+mod emulation;
+#[path = "hip/main.rs"]
+mod hip;
+mod nvrtc;
+mod training;
+mod wgmma;

@@ -1,0 +1,25 @@
+//! Every integration test of this crate in one program, so that the crate is linked once.
+
+mod attacks;
+mod balance;
+mod canonical;
+mod checkpoints;
+mod common;
+mod crowds;
+mod documents;
+mod explain;
+mod explore;
+mod faults;
+mod find_nan;
+mod graphs;
+mod guide;
+mod islands;
+mod layers;
+mod mpirun;
+mod new_plugin;
+mod offload;
+mod oracles;
+mod pipelines;
+mod predict;
+mod trace;
+mod training;

@@ -1,0 +1,7 @@
+//! Every integration test of this crate in one program, so that the crate is linked once.
+
+mod attacks;
+mod config;
+mod deepspeed;
+mod documents;
+mod json;

@@ -1,0 +1,19 @@
+//! Every integration test of this crate in one program, so that the crate is linked once.
+
+mod accumulation;
+mod calls;
+mod canonical;
+mod common;
+mod documents;
+mod graphs;
+mod host_updates;
+mod nonfinite;
+mod offload;
+mod optimizers;
+mod oracles;
+mod pipeline;
+mod precision;
+mod stages;
+mod tensor_parallel;
+mod waits;
+mod zero;

@@ -1,0 +1,18 @@
+//! Every integration test of this crate in one program, so that what it needs is linked once.
+
+#[path = "parallel_bugs/main.rs"]
+mod parallel_bugs;
+#[path = "seeded/main.rs"]
+mod seeded;
+
+mod tests {
+    mod attack_plugins;
+    mod checker;
+    mod explore;
+    mod fallbacks;
+    mod hal;
+    mod mpi;
+    mod pipeline_plans;
+    mod ranks_without_collectives;
+    mod tidy;
+}
