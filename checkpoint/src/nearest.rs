@@ -11,25 +11,10 @@ pub(crate) fn nearest<'a>(
         .filter(|c| c.len().abs_diff(name.len()) <= limit)
         // The bound keeps thousands of names from costing thousands of full tables.
         .take(4096)
-        .map(|c| (distance(name, c), c))
+        .map(|c| (strsim::osa_distance(name, c), c))
         .filter(|&(d, _)| d <= limit)
         .min()
         .map(|(_, c)| c.to_string())
-}
-
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, &x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

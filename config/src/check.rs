@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Number, Value};
 
+use crate::deepspeed::is_remark;
 use crate::error::{At, Problem};
 use crate::json::{Json, Member, Node};
 use crate::schema::{Default, Field, Form, Forms, Kind, Range, Source, Table, Typed};
-use crate::suggest::{distance, nearest};
+use crate::suggest::{distance, known_word, nearest};
 use crate::table_run::ROOT;
 
 /// One resolved key, for `config explain`.
@@ -38,6 +39,8 @@ pub struct Checked {
     pub errors: Vec<Problem>,
     /// Where each given key stands, by dotted path.
     pub places: BTreeMap<String, At>,
+    /// Path and value of each `"auto"` that only the Trainer's arguments could fill in.
+    pub taken: Vec<(String, String)>,
 }
 
 /// Origin of what nobody gave.
@@ -74,7 +77,9 @@ pub fn check(file: &str, root: &Node) -> Checked {
             warnings: Vec::new(),
             errors: Vec::new(),
             places: BTreeMap::new(),
+            taken: Vec::new(),
         },
+        listed: false,
     };
     if let Some(map) = walk.section(&ROOT, Some(root), "") {
         walk.out.value = Value::Object(map);
@@ -85,6 +90,8 @@ pub fn check(file: &str, root: &Node) -> Checked {
 struct Walk<'a> {
     file: &'a str,
     out: Checked,
+    /// Whether a list of valid keys was printed; one is enough for a file.
+    listed: bool,
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -133,7 +140,7 @@ impl Walk<'_> {
             }
         };
         for member in members {
-            if !table.fields.iter().any(|f| f.key == member.key) {
+            if !is_remark(&member.key) && !table.fields.iter().any(|f| f.key == member.key) {
                 self.unknown(table, member, path);
             }
         }
@@ -156,15 +163,23 @@ impl Walk<'_> {
         let key = &member.key;
         let here = || table.fields.iter().map(|f| f.key);
         let near = nearest(key, here());
-        // The very name in another section is likelier than a distant one in this.
-        let place = match near {
-            Some(near) if distance(key, near) <= 2 => None,
-            _ => elsewhere(key, path),
-        };
-        let fix = if let Some(place) = place {
+        let close = near.filter(|near| distance(key, near) <= 2);
+        let keys: Vec<_> = here().collect();
+        // A word of another program, or the very name in another section, is likelier than a distant name here.
+        let word = known_word(key, path, &keys).filter(|place| *place != join(path, key));
+        let fix = if let Some(near) = close {
+            format!("did you mean {near:?}?")
+        } else if let Some(place) = word {
+            match place.rsplit_once('.') {
+                Some((_, last)) if last == key => format!("it belongs at {place}"),
+                _ => format!("write it as {place}"),
+            }
+        } else if let Some(place) = elsewhere(key, path) {
             format!("it belongs at {place}")
         } else if let Some(near) = near {
             format!("did you mean {near:?}?")
+        } else if self.listed {
+            "remove it; `crossweave config explain` lists every key".into()
         } else {
             let mut keys: Vec<_> = table
                 .fields
@@ -173,6 +188,7 @@ impl Walk<'_> {
                 .map(|f| f.key)
                 .collect();
             keys.sort_unstable();
+            self.listed = true;
             format!("remove it; valid keys here: {}", keys.join(", "))
         };
         let path = join(path, key);
@@ -222,7 +238,7 @@ impl Walk<'_> {
             && overlay.is_none()
             && let Default::Json(text) = field.default
         {
-            return self.trainer(field, given, path, text);
+            return self.trainer(field, path, text);
         }
         let laid = overlay
             .filter(|_| !(auto && field.auto_absent))
@@ -256,11 +272,10 @@ impl Walk<'_> {
         Some(value)
     }
 
-    /// `"auto"` where only the Trainer's arguments would know: its default, and a word about it.
+    /// `"auto"` where only the Trainer's arguments would know: its default, else the table's.
     fn trainer(
         &mut self,
         field: &'static Field,
-        given: Option<&Member>,
         path: &str,
         default: &'static str,
     ) -> Option<Value> {
@@ -270,15 +285,7 @@ impl Walk<'_> {
         let value = self.value(&field.kind, &node, path, "auto")?;
         self.row(field, path, Some(&value), "auto");
         if !BY_WIDTH.contains(&path) {
-            let at = given.map_or(At::Whole, |m| m.node.at.clone());
-            let what = match listed {
-                Some(_) => format!(
-                    "\"auto\" is filled in by the Hugging Face Trainer from its arguments, which are not here: its default, {text}, is used"
-                ),
-                None => format!("\"auto\" has no rule here: the default, {text}, is used"),
-            };
-            let warning = self.problem(&at, path, what, "give the value".into());
-            self.out.warnings.push(warning);
+            self.out.taken.push((path.to_string(), text.to_string()));
         }
         Some(value)
     }
@@ -302,10 +309,12 @@ impl Walk<'_> {
             Json::Null | Json::Bool(false) => true,
             Json::Object(members) => {
                 members.is_empty()
-                    || members
-                        .iter()
-                        .any(|m| m.key == "enabled" && m.node.value == Json::Bool(false))
+                    || members.iter().any(|m| {
+                        let auto = m.node.value == Json::Text("auto".into());
+                        m.key == "enabled" && (auto || m.node.value == Json::Bool(false))
+                    })
             }
+            Json::Text(text) => text == "auto",
             Json::Number(n) => n.parse::<f64>().is_ok_and(|x| x <= 1.0),
             _ => false,
         };
@@ -481,7 +490,7 @@ impl Walk<'_> {
                 .insert(join(path, &member.key), member.node.at.clone());
             let extra = typed.extra.iter().map(|f| f.key);
             let known: Vec<&str> = ["type", "params"].into_iter().chain(extra).collect();
-            if !known.contains(&member.key.as_str()) {
+            if !is_remark(&member.key) && !known.contains(&member.key.as_str()) {
                 let fix = match nearest(&member.key, known.iter().copied()) {
                     Some(near) => format!("did you mean {near:?}?"),
                     None if typed

@@ -1,4 +1,6 @@
-//! Strict JSON (RFC 8259) where every key and value remembers its line and column.
+//! JSON (RFC 8259) where every key and value remembers its line and column, with what DeepSpeed's reader
+//! (hjson) also accepts and people write: comments (`//`, `#`, `/* */`), a comma after the last element,
+//! and keys without quotes.
 //!
 //! serde_json forgets where a value stood as soon as it is read, and keeps the last of two equal
 //! keys. A config error has to say `file:line:col`, and a key given twice is nearly always a
@@ -159,9 +161,24 @@ impl Parser<'_> {
         Some(c)
     }
 
+    /// Skips white space and comments. A comment that is never closed stays for the caller to refuse.
     fn space(&mut self) {
-        while matches!(self.peek(), Some(' ' | '\t' | '\n' | '\r')) {
-            self.bump();
+        loop {
+            let rest = self.text.get(self.pos..).unwrap_or_default();
+            let comment = if rest.starts_with('#') || rest.starts_with("//") {
+                rest.find('\n').unwrap_or(rest.len())
+            } else if rest.starts_with("/*") {
+                rest.find("*/").map_or(0, |end| end + 2)
+            } else {
+                usize::from(rest.starts_with([' ', '\t', '\n', '\r']))
+            };
+            if comment == 0 {
+                return;
+            }
+            let end = self.pos + comment;
+            while self.pos < end {
+                self.bump();
+            }
         }
     }
 
@@ -184,10 +201,10 @@ impl Parser<'_> {
             Some('[') => self.list(depth)?,
             Some('"') => Json::Text(self.string()?),
             Some('-' | '0'..='9') => self.number()?,
-            Some('/' | '#') => {
+            Some('/') => {
                 return self.fail(
-                    "JSON has no comments",
-                    "remove the comment; `crossweave config explain` tells what each key does",
+                    "a comment that is never closed",
+                    "close it with */, or use //",
                 );
             }
             Some('\'') => return self.fail("JSON strings stand in double quotes", "use \"…\""),
@@ -399,14 +416,14 @@ impl Parser<'_> {
         }
         loop {
             let at = self.at();
-            match self.peek() {
-                Some('"') => {}
+            let key = match self.peek() {
+                Some('"') => self.string()?,
+                Some(c) if c.is_ascii_alphabetic() || c == '_' => self.bare_key(),
                 None => return self.unclosed(&opened),
                 Some(_) => {
                     return self.fail("a key was expected", "keys stand in double quotes");
                 }
-            }
-            let key = self.string()?;
+            };
             if let Some(first) = seen.insert(key.clone(), at.clone()) {
                 let line = match first {
                     At::File { line, .. } => line,
@@ -435,6 +452,18 @@ impl Parser<'_> {
         }
     }
 
+    /// A key without quotes, as hjson has them.
+    fn bare_key(&mut self) -> String {
+        let mut key = String::new();
+        while let Some(c) = self.peek()
+            && (c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
+        {
+            key.push(c);
+            self.bump();
+        }
+        key
+    }
+
     /// After an element: true at the closing bracket, false after a comma with more to come.
     fn next_or_close(&mut self, close: char, opened: &At) -> Result<bool, Syntax> {
         self.space();
@@ -444,14 +473,13 @@ impl Parser<'_> {
                 Ok(true)
             }
             Some(',') => {
-                let comma = (self.line, self.col);
                 self.bump();
                 self.space();
-                if matches!(self.peek(), Some('}' | ']')) {
-                    (self.line, self.col) = comma;
-                    return self.fail("a comma after the last element", "remove the comma");
+                let last = self.peek() == Some(close);
+                if last {
+                    self.bump();
                 }
-                Ok(false)
+                Ok(last)
             }
             None => self.unclosed(opened),
             Some(c) => self.fail(

@@ -30,9 +30,11 @@ mod balance;
 mod batch;
 mod canonical;
 mod check;
+mod deepspeed;
 mod documents;
 mod error;
 mod faults;
+mod foreign;
 pub mod json;
 mod render;
 mod resolve;
@@ -110,7 +112,12 @@ impl Config {
                 return Err(problem(at, "not UTF-8 text".into(), fix.into()));
             }
         };
-        let mut root = json::parse(text).map_err(|e| problem(e.at, e.what, e.fix))?;
+        let mut root = json::parse(text).map_err(|e| {
+            foreign::of_text(file, text).unwrap_or_else(|| problem(e.at, e.what, e.fix))
+        })?;
+        if let Some(answer) = foreign::of_root(file, &root) {
+            return Err(answer);
+        }
         for (path, value) in sets {
             lay(&mut root, file, path, value)?;
         }
@@ -129,14 +136,16 @@ impl Config {
         Ok(())
     }
 
-    fn of(file: &str, root: Node) -> Result<Config, Errors> {
-        let checked = check::check(file, &root);
+    fn of(file: &str, mut root: Node) -> Result<Config, Errors> {
+        let translated = deepspeed::translate(file, &mut root);
+        let mut checked = check::check(file, &root);
+        checked.errors.extend(translated.errors);
         if !checked.errors.is_empty() {
             return Err(Errors(checked.errors));
         }
         // The tables have accepted the value; a disagreement with the structs is our own mistake
         // and is reported as such rather than hidden.
-        let settings = serde_json::from_value(checked.value).map_err(|e| {
+        let settings: Settings = serde_json::from_value(checked.value).map_err(|e| {
             Errors(vec![Problem {
                 file: file.to_string(),
                 at: At::Whole,
@@ -145,13 +154,74 @@ impl Config {
                 fix: "this is a bug of crossweave-config; please report it".into(),
             }])
         })?;
-        Ok(Config {
+        let mut config = Config {
             settings,
             file: file.to_string(),
             root,
             rows: checked.rows,
-            warnings: checked.warnings,
+            warnings: translated.warnings,
             places: checked.places,
+        };
+        config.warnings.extend(checked.warnings);
+        let mut taken = checked.taken;
+        taken.extend(config.trainers_batch());
+        config.warnings.extend(config.filled_in(&taken));
+        config.warnings.extend(config.default_optimizer());
+        Ok(config)
+    }
+
+    /// The Trainer's batch, where the file leaves all of it to its arguments: 8 sequences a rank.
+    fn trainers_batch(&mut self) -> Option<(String, String)> {
+        const MICRO: &str = "train_micro_batch_size_per_gpu";
+        let auto = self.is_auto(MICRO) || self.is_auto("train_batch_size");
+        let s = &mut self.settings;
+        let open = s.train_batch_size.is_none() && s.train_micro_batch_size_per_gpu.is_none();
+        let sized = matches!(s.data, Some(Data::Tokens(_)));
+        (auto && open && !sized).then(|| {
+            s.train_micro_batch_size_per_gpu = Some(8);
+            (MICRO.to_string(), "8".to_string())
+        })
+    }
+
+    /// One warning about every `"auto"` that only the Trainer's arguments could fill in.
+    fn filled_in(&self, taken: &[(String, String)]) -> Option<Problem> {
+        let list: Vec<_> = taken
+            .iter()
+            .map(|(path, text)| format!("{path} = {text}"))
+            .collect();
+        (!list.is_empty()).then(|| Problem {
+            file: self.file.clone(),
+            at: At::Whole,
+            path: String::new(),
+            what: format!(
+                "\"auto\" is filled in by the Hugging Face Trainer from its arguments, which are not here; taken instead: {}",
+                list.join(", ")
+            ),
+            fix: "give the values that are meant".into(),
+        })
+    }
+
+    /// DeepSpeed leaves a missing optimizer to the caller; here one is taken, and said.
+    fn default_optimizer(&self) -> Option<Problem> {
+        let Json::Object(members) = &self.root.value else {
+            return None;
+        };
+        let has = |key: &str| members.iter().any(|m| m.key == key);
+        let deepspeed = ["zero_optimization", "bf16", "fp16", "scheduler"]
+            .into_iter()
+            .any(has);
+        let o = &self.settings.optimizer;
+        (deepspeed && !has("optimizer")).then(|| Problem {
+            file: self.file.clone(),
+            at: At::Whole,
+            path: "optimizer".into(),
+            what: format!(
+                "not given: {} with lr {} and weight_decay {} is taken",
+                o.kind,
+                o.params.lr.unwrap_or(0.0),
+                o.params.weight_decay.unwrap_or(0.0),
+            ),
+            fix: "add \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": …}}".into(),
         })
     }
 

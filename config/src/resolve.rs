@@ -6,7 +6,7 @@ use crate::canonical::of_shards;
 use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
-use crate::unavailable::{always, unavailable};
+use crate::unavailable::{unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
 
 /// Seed of a run that gives none.
@@ -66,6 +66,19 @@ impl Resolved {
     /// Type in which gradients of micro-batches are added up.
     pub fn accumulation(&self) -> Dtype {
         accumulation(&self.settings)
+    }
+
+    /// Type of the weights in the exported folder: `model.save_dtype`, else the 16-bit type of the run where DeepSpeed's key asks
+    /// for 16-bit weights, else float32.
+    pub fn save_dtype(&self) -> Dtype {
+        let given = match &self.model {
+            Model::Hf(m) => m.save_dtype,
+            Model::New(NewModel::Gpt2(m)) => m.save_dtype,
+            Model::New(NewModel::Llama(m)) => m.save_dtype,
+        };
+        let zero = &self.settings.zero_optimization;
+        let narrow = zero.stage3_gather_16bit_weights_on_model_save;
+        given.unwrap_or(if narrow { self.dtype } else { Dtype::F32 })
     }
 
     /// How the loss of a float16 run is scaled; `None` for the other types.
@@ -581,12 +594,25 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         let fix = "set zero_optimization.stage to 3, or remove it";
         r.warn("zero_optimization.reshard_after_forward", what, fix);
     }
-    for (path, on, what) in always(&s) {
-        if !on {
-            r.warn(path, what, "set it to true, or remove it");
+    let dtype = r.dtype(&mut s);
+    for (path, asked, what, fix) in without_effect(&s) {
+        if asked && config.place(path).is_some() && !config.is_auto(path) {
+            r.warn(path, what, fix);
         }
     }
-    let dtype = r.dtype(&mut s);
+    if s.zero_optimization
+        .stage3_gather_16bit_weights_on_model_save
+        && dtype == Dtype::F32
+    {
+        let what =
+            "has no effect: the weights of this run are float32, and so is the model it saves";
+        let path = "zero_optimization.stage3_gather_16bit_weights_on_model_save";
+        r.warn(path, what, "enable bf16 or fp16, or set model.save_dtype");
+    }
+    // One setting by two names; DeepSpeed's counts where ours is not given.
+    if config.place("steps_per_print").is_some() && config.place("run.log_every").is_none() {
+        s.run.log_every = s.steps_per_print;
+    }
     if ![Dtype::F32, dtype].contains(&accumulation(&s)) {
         let what = "gradients are accumulated in float32 or in the 16-bit type of the parameters: another one cannot hold what a backward makes";
         let fix = "set it to \"fp32\", or to the type that is enabled";

@@ -129,6 +129,9 @@ pub struct HfModel {
     pub hf: String,
     /// Activations recomputed.
     pub recompute: Recompute,
+    /// Type of the weights in the exported folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_dtype: Option<Dtype>,
     /// Dropout of residual branches; `None` = the folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resid_pdrop: Option<f64>,
@@ -187,6 +190,9 @@ pub struct Gpt2 {
     pub init: Init,
     /// Activations recomputed.
     pub recompute: Recompute,
+    /// Type of the weights in the exported folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_dtype: Option<Dtype>,
 }
 
 /// Scaling of rotary frequencies.
@@ -253,6 +259,9 @@ pub struct Llama {
     pub init: Init,
     /// Activations recomputed.
     pub recompute: Recompute,
+    /// Type of the weights in the exported folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_dtype: Option<Dtype>,
 }
 
 /// `data`.

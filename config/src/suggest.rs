@@ -1,61 +1,163 @@
-//! "Did you mean": the nearest name, by edits where two swapped letters count as one.
+//! "Did you mean": the nearest name by edits (optimal string alignment, from `strsim`), and the words that
+//! people bring from other programs.
 
-/// Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`
-/// (optimal string alignment), ignoring case and treating `-` as `_`.
+/// Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`, ignoring
+/// case and treating `-` as `_`.
 pub fn distance(a: &str, b: &str) -> usize {
-    let fold = |s: &str| -> Vec<char> {
-        s.chars()
-            .map(|c| {
-                if c == '-' {
-                    '_'
-                } else {
-                    c.to_ascii_lowercase()
-                }
-            })
-            .collect()
-    };
-    let (a, b) = (fold(a), fold(b));
-    let width = b.len() + 1;
-    let mut before = vec![0; width];
-    let mut last: Vec<usize> = (0..width).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i; width];
-        for j in 1..width {
-            let cost = usize::from(a[i - 1] != b[j - 1]);
-            row[j] = (last[j] + 1).min(row[j - 1] + 1).min(last[j - 1] + cost);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[b.len()]
+    let fold = |s: &str| s.to_lowercase().replace('-', "_");
+    strsim::osa_distance(&fold(a), &fold(b))
 }
 
-/// The nearest of `names` to `word`, if it is near enough to be a misspelling of it: at most a
-/// third of the longer word's letters differ, or one contains the other.
+/// The nearest of `names` to `word`, if it is near enough to be a misspelling of it: at most a third of the
+/// longer word's letters differ, or one is most of the other.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let lower = word.to_ascii_lowercase();
-    names
-        .into_iter()
-        .filter_map(|name| {
-            let edits = distance(word, name);
-            let longer = word.chars().count().max(name.chars().count());
-            let near = edits * 3 <= longer || (edits == 1 && longer > 1);
-            // `micro_batch_size` is no misspelling of `train_micro_batch_size_per_gpu`, but it
-            // plainly means it; a long common part counts as two edits.
-            let name_lower = name.to_ascii_lowercase();
-            let inside = name_lower.contains(&lower) || lower.contains(&name_lower);
-            let part = inside && lower.len() >= 4 && name.len() >= 4;
-            let score = if part && lower.len() >= 8 {
-                edits.min(2)
-            } else {
-                edits
-            };
-            (near || part).then_some((score, name))
-        })
-        .min_by_key(|(score, _)| *score)
-        .map(|(_, name)| name)
+    let lower = word.to_lowercase();
+    let score = |name: &'a str| {
+        let edits = distance(word, name);
+        let (len, wanted) = (word.chars().count(), name.chars().count());
+        let (shorter, longer) = (len.min(wanted), len.max(wanted));
+        let near = edits * 3 <= longer || (edits == 1 && longer > 1);
+        let name_lower = name.to_lowercase();
+        let inside = name_lower.contains(&lower) || lower.contains(&name_lower);
+        let part = inside && shorter >= 4 && shorter * 2 > longer;
+        // A long common part counts as two edits.
+        let score = if part && len >= 8 {
+            edits.min(2)
+        } else {
+            edits
+        };
+        (near || part).then_some((score, name))
+    };
+    let scored = names.into_iter().filter_map(score);
+    scored.min_by_key(|(score, _)| *score).map(|(_, name)| name)
+}
+
+/// Words of PyTorch, Hugging Face and Megatron for what has another name here, with the path of the key.
+const WORDS: &[(&str, &str)] = &[
+    ("learning_rate", "optimizer.params.lr"),
+    ("lr", "optimizer.params.lr"),
+    ("weight_decay", "optimizer.params.weight_decay"),
+    ("adam_beta1", "optimizer.params.betas"),
+    ("adam_beta2", "optimizer.params.betas"),
+    ("adam_epsilon", "optimizer.params.eps"),
+    ("lr_scheduler_type", "scheduler.type"),
+    ("lr_scheduler", "scheduler"),
+    ("lr_decay_style", "scheduler.type"),
+    ("warmup_steps", "scheduler.params.warmup_num_steps"),
+    ("max_steps", "run.steps"),
+    ("train_iters", "run.steps"),
+    ("num_steps", "run.steps"),
+    ("total_steps", "run.steps"),
+    ("steps", "run.steps"),
+    ("num_train_epochs", "run.steps"),
+    ("epochs", "run.steps"),
+    ("num_epochs", "run.steps"),
+    (
+        "per_device_train_batch_size",
+        "train_micro_batch_size_per_gpu",
+    ),
+    ("per_gpu_train_batch_size", "train_micro_batch_size_per_gpu"),
+    ("micro_batch_size", "train_micro_batch_size_per_gpu"),
+    ("train_micro_batch_size", "train_micro_batch_size_per_gpu"),
+    ("global_batch_size", "train_batch_size"),
+    ("batch_size", "train_batch_size"),
+    ("grad_accum_steps", "gradient_accumulation_steps"),
+    ("accumulation_steps", "gradient_accumulation_steps"),
+    ("grad_accum", "gradient_accumulation_steps"),
+    ("save_steps", "run.checkpoint_every"),
+    ("save_interval", "run.checkpoint_every"),
+    ("checkpoint_interval", "run.checkpoint_every"),
+    ("save_total_limit", "run.keep_last"),
+    ("eval_steps", "run.validate_every"),
+    ("eval_interval", "run.validate_every"),
+    ("eval_iters", "run.validate_batches"),
+    ("logging_steps", "run.log_every"),
+    ("log_interval", "run.log_every"),
+    ("output_dir", "run.out"),
+    ("save_dir", "run.out"),
+    ("max_grad_norm", "gradient_clipping"),
+    ("clip_grad", "gradient_clipping"),
+    ("grad_clip", "gradient_clipping"),
+    ("clip_grad_norm", "gradient_clipping"),
+    ("precision", "run.dtype"),
+    ("mixed_precision", "run.dtype"),
+    ("torch_dtype", "run.dtype"),
+    ("num_gpus", "mesh.dp"),
+    ("world_size", "mesh.dp"),
+    ("data_parallel_size", "mesh.dp"),
+    ("tensor_parallel_size", "mesh.tp"),
+    ("tensor_model_parallel_size", "mesh.tp"),
+    ("tp_size", "mesh.tp"),
+    ("pipeline_parallel_size", "mesh.pp"),
+    ("pipeline_model_parallel_size", "mesh.pp"),
+    ("pp_size", "mesh.pp"),
+    ("context_parallel_size", "mesh.cp"),
+    ("sequence_parallel_size", "mesh.cp"),
+    ("expert_parallel_size", "mesh.ep"),
+    ("zero_stage", "zero_optimization.stage"),
+    ("gradient_checkpointing", "model.recompute"),
+    ("activation_checkpoint", "model.recompute"),
+    ("model_name_or_path", "model.hf"),
+    ("pretrained_model", "model.hf"),
+    ("seq_length", "data.seq_len"),
+    ("max_seq_length", "data.seq_len"),
+    ("max_seq_len", "data.seq_len"),
+    ("sequence_length", "data.seq_len"),
+    ("block_size", "data.seq_len"),
+    ("context_length", "data.seq_len"),
+    ("train_file", "data.train"),
+    ("dataset", "data.train"),
+    ("train_data", "data.train"),
+    ("data_path", "data.train"),
+    ("validation_file", "data.validation"),
+    ("tokenizer_name", "data.tokenizer"),
+    ("tokenizer_path", "data.tokenizer"),
+];
+
+/// Dimensions of a model, by GPT-2's and Llama's names for them.
+const DIMENSIONS: &[(&str, &str, &str)] = &[
+    ("num_layers", "n_layer", "num_hidden_layers"),
+    ("n_layers", "n_layer", "num_hidden_layers"),
+    ("num_hidden_layers", "n_layer", "num_hidden_layers"),
+    ("n_layer", "n_layer", "num_hidden_layers"),
+    ("hidden_size", "n_embd", "hidden_size"),
+    ("d_model", "n_embd", "hidden_size"),
+    ("hidden_dim", "n_embd", "hidden_size"),
+    ("n_embd", "n_embd", "hidden_size"),
+    ("num_heads", "n_head", "num_attention_heads"),
+    ("num_attention_heads", "n_head", "num_attention_heads"),
+    ("n_heads", "n_head", "num_attention_heads"),
+    ("n_head", "n_head", "num_attention_heads"),
+    ("ffn_hidden_size", "n_inner", "intermediate_size"),
+    ("intermediate_size", "n_inner", "intermediate_size"),
+    (
+        "max_position_embeddings",
+        "n_positions",
+        "max_position_embeddings",
+    ),
+    ("n_positions", "n_positions", "max_position_embeddings"),
+];
+
+/// The key that a word of another program means, as a dotted path, seen from the section `here` whose keys are `keys`.
+pub fn known_word(word: &str, here: &str, keys: &[&str]) -> Option<String> {
+    let word = word.to_lowercase().replace('-', "_");
+    if let Some((_, gpt2, llama)) = DIMENSIONS.iter().find(|(w, ..)| *w == word) {
+        let path = |key: &str| format!("model.{key}");
+        return if here != "model" {
+            Some(format!(
+                "{} (family gpt2) or {} (family llama)",
+                path(gpt2),
+                path(llama)
+            ))
+        } else {
+            [gpt2, llama]
+                .into_iter()
+                .find(|key| keys.contains(key))
+                .map(|key| path(key))
+        };
+    }
+    let (_, path) = WORDS.iter().find(|(w, _)| *w == word)?;
+    Some((*path).to_string())
 }
 
 #[cfg(test)]
@@ -66,19 +168,45 @@ mod tests {
     fn counts_edits_and_swaps() {
         assert_eq!(distance("stage", "stage"), 0);
         assert_eq!(distance("satge", "stage"), 1);
-        assert_eq!(distance("zero_optimisation", "zero_optimization"), 1);
+        assert_eq!(distance("Zero-Optimisation", "zero_optimization"), 1);
         assert_eq!(distance("", "abc"), 3);
     }
 
     #[test]
     fn suggests_only_what_is_near() {
-        let names = ["optimizer", "scheduler", "train_micro_batch_size_per_gpu"];
+        let names = [
+            "optimizer",
+            "scheduler",
+            "train_micro_batch_size_per_gpu",
+            "seed",
+        ];
         assert_eq!(nearest("optimiser", names), Some("optimizer"));
         assert_eq!(nearest("Optimizer", names), Some("optimizer"));
         assert_eq!(
-            nearest("micro_batch_size", names),
+            nearest("train_micro_batch_size", names),
             Some("train_micro_batch_size_per_gpu")
         );
         assert_eq!(nearest("qqq", names), None);
+        // A word that is only a small part of a key says nothing about it.
+        assert_eq!(nearest("seed_of_all_the_things", names), None);
+        assert_eq!(nearest("size", names), None);
+    }
+
+    #[test]
+    fn words_of_other_programs_lead_to_keys() {
+        let path = |word, here, keys: &[&str]| known_word(word, here, keys);
+        assert_eq!(
+            path("learning-rate", "", &[]).as_deref(),
+            Some("optimizer.params.lr")
+        );
+        assert_eq!(
+            path("num_layers", "model", &["n_layer"]).as_deref(),
+            Some("model.n_layer")
+        );
+        assert!(
+            path("num_layers", "", &[])
+                .unwrap()
+                .contains("model.num_hidden_layers")
+        );
     }
 }

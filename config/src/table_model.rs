@@ -10,6 +10,14 @@ const RECOMPUTE: Field = word(
     "activations recomputed in the backward pass instead of kept",
 );
 
+const SAVE_DTYPE: Field = word(
+    "save_dtype",
+    &["f32", "bf16", "f16"],
+    "",
+    "type of the weights in DIR/model; absent = f32, or with stage3_gather_16bit_weights_on_model_save the 16-bit type of the run",
+)
+.auto();
+
 const INIT: Table = Table {
     doc: "initial weights: normal, biases 0, norm weights 1; each tensor is drawn from run.seed and its own name",
     overlay: None,
@@ -33,6 +41,7 @@ const HF: Table = Table {
     fields: &[
         text("hf", "", "folder with config.json and safetensors").required(),
         RECOMPUTE,
+        SAVE_DTYPE,
         probability(
             "resid_pdrop",
             "",
@@ -130,6 +139,7 @@ const GPT2: Table = Table {
         .hf(),
         section("init", &INIT),
         RECOMPUTE,
+        SAVE_DTYPE,
     ],
 };
 
@@ -240,6 +250,7 @@ const LLAMA: Table = Table {
         probability("attention_dropout", "0.0", "dropout of attention weights").hf(),
         section("init", &INIT),
         RECOMPUTE,
+        SAVE_DTYPE,
     ],
 };
 

@@ -144,9 +144,9 @@ pub const ZERO: Table = Table {
         optional_section("offload_optimizer", &OFFLOAD_OPTIMIZER).deepspeed(),
         int(
             "sub_group_size",
-            1,
+            0,
             "1000000000",
-            "elements updated at once when offloading",
+            "elements the host updates at once when offloading; 0: a whole unit",
         )
         .deepspeed(),
         int(
@@ -194,7 +194,7 @@ pub const ZERO: Table = Table {
         flag(
             "stage3_gather_16bit_weights_on_model_save",
             "false",
-            "save whole 16-bit weights",
+            "the exported model has 16-bit weights, as model.save_dtype",
         )
         .deepspeed(),
         flag(
@@ -273,22 +273,6 @@ pub const ZERO: Table = Table {
             "MiCS was removed from DeepSpeed itself",
         ),
         refused("legacy_stage1", "there is one implementation of stage 1"),
-        refused(
-            "cpu_offload",
-            "deprecated in DeepSpeed; write \"offload_optimizer\": {\"device\": \"cpu\"}",
-        ),
-        refused(
-            "cpu_offload_params",
-            "deprecated in DeepSpeed; write \"offload_param\": {\"device\": \"cpu\"}",
-        ),
-        refused(
-            "cpu_offload_use_pin_memory",
-            "deprecated in DeepSpeed; use pin_memory of the offload section",
-        ),
-        refused(
-            "stage3_gather_fp16_weights_on_model_save",
-            "deprecated in DeepSpeed; write stage3_gather_16bit_weights_on_model_save",
-        ),
         refused(
             "zeropp_loco_param",
             "LoCo was removed from DeepSpeed itself",

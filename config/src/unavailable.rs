@@ -32,14 +32,6 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
             no(path, what.into(), "set it to 1");
         }
     }
-    let activation = &s.activation_checkpointing;
-    if activation.partition_activations {
-        no(
-            "activation_checkpointing.partition_activations",
-            "partitioned activations are".into(),
-            "set it to false",
-        );
-    }
     out.extend(offload(s));
     out
 }
@@ -128,25 +120,121 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
     out
 }
 
-/// What goes on whether a key says so or not: `(path, the key's value, what)`. A `false` that was written is told that it has no effect.
-pub(crate) fn always(s: &Settings) -> Vec<(&'static str, bool, &'static str)> {
+/// Keys whose value asks for what does not happen here: `(path, whether it does, what happens instead, the fix)`. The caller tells of
+/// those that were given.
+pub(crate) fn without_effect(
+    s: &Settings,
+) -> Vec<(&'static str, bool, &'static str, &'static str)> {
     const PINNED: &str = "has no effect: what a device copies from and to is always page-locked, or no copy would run beside it";
     const AHEAD: &str = "has no effect: reads always run ahead of the update and writes behind it, as far as buffer_count allows";
+    const ON: &str = "set it to true, or remove it";
+    const OFF: &str = "remove it";
     let zero = &s.zero_optimization;
-    let mut out = vec![];
+    // DeepSpeed's defaults, which its configs write out.
+    const GATHERED: u64 = 500_000_000;
+    const AHEAD_OF_USE: u64 = 50_000_000;
+    const GROUP: u64 = 1_000_000_000;
+    let mut out = vec![
+        (
+            "zero_optimization.contiguous_gradients",
+            !zero.contiguous_gradients,
+            "has no effect: gradients of a unit always lie in one buffer",
+            ON,
+        ),
+        (
+            "zero_optimization.reduce_scatter",
+            !zero.reduce_scatter,
+            "has no effect: from stage 1 on gradients are always reduce-scattered to their owners, which moves half of what an all-reduce does",
+            ON,
+        ),
+        (
+            "zero_optimization.allgather_partitions",
+            !zero.allgather_partitions,
+            "has no effect: parameters are always gathered with one all-gather of a unit, not with a broadcast from each rank",
+            ON,
+        ),
+        (
+            "zero_optimization.allgather_bucket_size",
+            zero.allgather_bucket_size != GATHERED,
+            "has no effect: parameters are gathered unit by unit (a block of the model), whatever their size",
+            OFF,
+        ),
+        (
+            "zero_optimization.stage3_model_persistence_threshold",
+            zero.stage3_model_persistence_threshold.is_some(),
+            "has no effect: stage3_param_persistence_threshold alone says which blocks stay gathered",
+            OFF,
+        ),
+        (
+            "zero_optimization.round_robin_gradients",
+            zero.round_robin_gradients,
+            "has no effect: each unit's gradient is divided evenly over the ranks, so no rank owns more than another",
+            OFF,
+        ),
+        (
+            "zero_optimization.stage3_prefetch_bucket_size",
+            ![0, AHEAD_OF_USE].contains(&zero.stage3_prefetch_bucket_size),
+            "its size has no effect: one unit (a block of the model) is gathered ahead of its use, or with 0 none",
+            "set it to 0, or remove it",
+        ),
+        (
+            "activation_checkpointing.partition_activations",
+            s.activation_checkpointing.partition_activations,
+            "has no effect: saved inputs are split over tensor-parallel ranks, and there is one",
+            OFF,
+        ),
+        (
+            "run.deterministic",
+            !s.run.deterministic,
+            "has no effect: the same run twice is always bitwise the same",
+            ON,
+        ),
+    ];
     if let Some(o) = &zero.offload_optimizer {
-        let path = "zero_optimization.offload_optimizer.pin_memory";
-        out.push((path, o.pin_memory, PINNED));
-        let path = "zero_optimization.offload_optimizer.pipeline";
-        out.push((path, o.pipeline, AHEAD));
-        let path = "zero_optimization.offload_optimizer.pipeline_read";
-        out.push((path, o.pipeline_read, AHEAD));
-        let path = "zero_optimization.offload_optimizer.pipeline_write";
-        out.push((path, o.pipeline_write, AHEAD));
+        out.extend([
+            (
+                "zero_optimization.offload_optimizer.pin_memory",
+                !o.pin_memory,
+                PINNED,
+                ON,
+            ),
+            (
+                "zero_optimization.offload_optimizer.pipeline",
+                !o.pipeline,
+                AHEAD,
+                ON,
+            ),
+            (
+                "zero_optimization.offload_optimizer.pipeline_read",
+                !o.pipeline_read,
+                AHEAD,
+                ON,
+            ),
+            (
+                "zero_optimization.offload_optimizer.pipeline_write",
+                !o.pipeline_write,
+                AHEAD,
+                ON,
+            ),
+        ]);
     }
     if let Some(o) = &zero.offload_param {
-        let path = "zero_optimization.offload_param.pin_memory";
-        out.push((path, o.pin_memory, PINNED));
+        out.push((
+            "zero_optimization.offload_param.pin_memory",
+            !o.pin_memory,
+            PINNED,
+            ON,
+        ));
     }
+    let offloads = zero
+        .offload_optimizer
+        .as_ref()
+        .is_some_and(|o| o.device != "none");
+    out.push((
+        "zero_optimization.sub_group_size",
+        ![0, GROUP].contains(&zero.sub_group_size) && !offloads,
+        "has no effect without offload_optimizer: on the device a unit is updated at once",
+        OFF,
+    ));
     out
 }

@@ -69,12 +69,21 @@ fn named(name: &str, got: &BTreeMap<String, String>, want: Option<&Value>) {
     let want = want.and_then(Value::as_object).unwrap_or(&empty);
     for (key, words) in want {
         let words = words.as_str().expect("words");
-        match got.get(key) {
+        // What the Trainer would fill in stands in one warning, with the value taken.
+        let folded = got
+            .get("")
+            .filter(|what| what.contains(&format!("{key} = ")));
+        match got.get(key).or(folded) {
             Some(what) => assert!(what.contains(words), "{name}: {words:?} not in: {what}"),
             None => panic!("{name}: {key} is not named: {got:?}"),
         }
     }
-    let more: Vec<_> = got.iter().filter(|(k, _)| !want.contains_key(*k)).collect();
+    let more: Vec<_> = got
+        .iter()
+        .filter(|(k, what)| {
+            !(want.contains_key(*k) || k.is_empty() && want.keys().any(|w| what.contains(w)))
+        })
+        .collect();
     assert!(more.is_empty(), "{name}: also named: {more:#?}");
 }
 
@@ -125,7 +134,14 @@ fn run(path: &Path) {
     }
     let loaded = |value: &Value| load(&name, value).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut config = loaded(&value);
-    named(&name, &said(&name, config.warnings()), expect.get("named"));
+    let mut warned = said(&name, config.warnings());
+    // DeepSpeed leaves a missing optimizer to the caller; which one is taken is told in one way.
+    if value.get("optimizer").is_none()
+        && let Some(what) = warned.remove("optimizer")
+    {
+        assert!(what.contains("AdamW with lr"), "{name}: {what}");
+    }
+    named(&name, &warned, expect.get("named"));
     let ranks = expect["ranks"].as_u64().expect("ranks");
     if let Some(keys) = expect.get("pending").and_then(Value::as_object) {
         let errors = config.resolve(ranks).expect_err(&name);
@@ -160,6 +176,7 @@ fn tutorials_become_the_plan_beside_them() {
 fn auto_sizes_follow_the_width_where_it_is_known() {
     let value = serde_json::json!({
         "train_batch_size": 4,
+        "optimizer": {"type": "AdamW"},
         "zero_optimization": {"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"},
     });
     let run = load("t.json", &value).unwrap().resolve(1).unwrap();

@@ -5,3 +5,4 @@ mod config;
 mod deepspeed;
 mod documents;
 mod json;
+mod keys;

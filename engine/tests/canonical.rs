@@ -247,6 +247,7 @@ fn updates_on_the_host_and_parameters_away_change_nothing() {
                 ratio: if away { 1.0 } else { 0.6 },
                 delayed: false,
                 grad_f32: true,
+                group: None,
             }),
             params: away,
             activations: k % 2 == 1,

@@ -119,6 +119,7 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
                     ratio: 1.0,
                     delayed: false,
                     grad_f32: true,
+                    group: None,
                 }),
                 params,
                 activations: true,

@@ -19,6 +19,7 @@ fn away(w: &World, dir: &Path, tier: Tier, ratio: f64, params: bool) -> OffloadS
             ratio,
             delayed: false,
             grad_f32: true,
+            group: None,
         }),
         params,
         activations: false,

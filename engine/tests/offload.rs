@@ -8,7 +8,7 @@ use crossweave_engine::{
     RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
-use crossweave_zero::optim::GroupRule;
+use crossweave_zero::optim::{GroupRule, Optimizer};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,7 @@ fn offload(w: &World, dir: &Path, tier: Tier) -> OffloadSpec {
             ratio: 1.0,
             delayed: false,
             grad_f32: true,
+            group: None,
         }),
         params: false,
         activations: false,
@@ -124,6 +125,36 @@ fn a_part_on_the_host_that_is_frozen_has_no_moments_and_is_no_obstacle() {
                     "{ranks} ranks, {tier:?}, {ratio}"
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn updates_in_groups_change_no_bit() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    for (optimizer, compute) in [
+        (spec(1, 1).optim.base.optimizer, DType::Bf16),
+        (Optimizer::Lion { betas: [0.9, 0.99] }, DType::F32),
+    ] {
+        let mut base = RankSpec {
+            compute,
+            ..staged(&spec(2, 1), 2)
+        };
+        base.optim.base.optimizer = optimizer;
+        let train_with = |tier, group| {
+            let mut o = offload(&w, dir.path(), tier);
+            o.optimizer.as_mut().unwrap().group = group;
+            let s = RankSpec {
+                offload: Some(o),
+                ..base.clone()
+            };
+            train(&w, &gpt2(1, 0.0), &s, 3)
+        };
+        let whole = train_with(Tier::Host, None);
+        // Smaller than the least parameter, of no round size, and larger than a unit.
+        for (tier, group) in [(Tier::Host, 7), (Tier::Nvme, 1000), (Tier::Host, 1 << 40)] {
+            let got = train_with(tier, Some(group));
+            assert!(got.bits() == whole.bits(), "{tier:?}, groups of {group}");
         }
     }
 }

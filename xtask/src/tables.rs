@@ -53,7 +53,7 @@ pub const CRATES: &[Crate] = &[
     // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
     Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
-    Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json"], dev: &["proptest", "tempfile"] },
+    Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest", "tempfile"] },
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
@@ -72,10 +72,10 @@ pub const CRATES: &[Crate] = &[
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &["thiserror"], dev: &[CPU, NULL, "half", "proptest"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json", "proptest"] },
     Crate { name: TENSOR, floor: 5, ours: &[ABI, HAL, MESH], theirs: &["half", "thiserror"], dev: &[CPU, NULL, PLUGIN, TESTS, "half", "proptest", "serde_json"] },
-    Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
+    Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde", "strsim"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
-    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH], theirs: &["blake3", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "thiserror"], dev: &["proptest", "tempfile"] },
+    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH], theirs: &["blake3", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[TENSOR, PARALLEL, MESH], theirs: &["serde", "serde_json"], dev: &[] },
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
     Crate {

@@ -210,6 +210,7 @@ impl Bench {
             ratio: 1.0,
             delayed: false,
             grad_f32: true,
+            group: None,
         });
         let spec = RankSpec {
             batch: p.batch,

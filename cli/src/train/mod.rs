@@ -4,6 +4,7 @@
 //! writes the files. The first failure of a rank aborts the others, and it is the one that is shown.
 
 mod balance;
+mod breakdown;
 mod documents;
 pub mod explore;
 mod faults;

@@ -52,6 +52,7 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
             // 16-bit parameters are updated from gradients of their own type, unless the wire is said to be wider.
             grad_f32: r.dtype == Dtype::F32
                 || r.settings.communication_data_type.as_deref() == Some("fp32"),
+            group: Some(zero.sub_group_size).filter(|n| *n > 0),
         }),
         params: params.is_some(),
         activations,

@@ -38,6 +38,11 @@ impl Live {
         }
     }
 
+    /// Whether a line is printed for this step where there is no bar.
+    pub fn due(&self, step: u64) -> bool {
+        step.is_multiple_of(self.every) || step == self.steps || step == 1
+    }
+
     /// A step is done.
     pub fn step(&mut self, r: &StepRecord) {
         let seconds = r.step_ms / 1000.0;
@@ -49,7 +54,7 @@ impl Live {
             bar.set_message(format!("loss {:.4}  {speed} tok/s", r.loss));
             return;
         }
-        if r.step.is_multiple_of(self.every) || r.step == self.steps || r.step == 1 {
+        if self.due(r.step) {
             let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
             say!(
                 "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}{}  {speed} tok/s  eta {}",

@@ -1,5 +1,6 @@
 //! One rank of a run: builds its trainer, walks the steps, and reads each step's figures one step late so that the device never waits.
 
+use super::breakdown::Breakdown;
 use super::gate::{Shared, StoreBoot};
 use super::metrics::{Metrics, StepRecord, ValRecord};
 use super::offload::{host_device, with_offload};
@@ -84,6 +85,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
     let trace = RankTrace::begin(job, rank, &mut trainer)?;
+    let breakdown = Breakdown::begin(job, trace.is_some(), &mut trainer)?;
     let mut walk = Walk {
         job,
         shared,
@@ -93,6 +95,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         trainer,
         writer: None,
         trace,
+        breakdown,
         in_flight: 0,
     };
     if rank == 0 {
@@ -131,6 +134,7 @@ struct Walk<'a> {
     trainer: Trainer,
     writer: Option<Writer>,
     trace: Option<RankTrace>,
+    breakdown: Option<Breakdown>,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -181,11 +185,19 @@ impl Walk<'_> {
                 self.spent("checkpoint", began);
             }
             // A timeline that cannot be written is no reason to lose the training.
-            if let Some(Err(e)) = self.trace.as_mut().map(|t| t.write()) {
-                self.trace = None;
-                if let Some(w) = &self.writer {
-                    w.live.warn(&format!("{e}; the trace ends here"));
+            let spans = match self.trace.as_mut().map(|t| t.write()) {
+                Some(Err(e)) => {
+                    self.trace = None;
+                    if let Some(w) = &self.writer {
+                        w.live.warn(&format!("{e}; the trace ends here"));
+                    }
+                    vec![]
                 }
+                Some(Ok(spans)) => spans,
+                None => vec![],
+            };
+            if let Some(b) = &mut self.breakdown {
+                b.take(&spans);
             }
         }
         self.settle(0)?;
@@ -283,6 +295,12 @@ impl Walk<'_> {
                 };
                 w.metrics.write(&record)?;
                 w.live.step(&record);
+                if let Some(b) = &mut self.breakdown {
+                    b.step(record.step_ms);
+                    if w.live.due(record.step) {
+                        w.live.say(&b.line());
+                    }
+                }
                 w.summary.step(&record);
             }
         }

@@ -34,7 +34,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 39] = [
+const FREE: [&str; 40] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -69,6 +69,7 @@ const FREE: [&str; 39] = [
     "gradient_accumulation_steps",
     "data.cache_dir",
     "model.recompute",
+    "model.save_dtype",
     "zero_optimization",
     "activation_checkpointing",
     "run.deterministic",

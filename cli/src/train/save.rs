@@ -7,6 +7,7 @@ use crate::tokens;
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
+use crossweave_config as config;
 use crossweave_engine::RankLedger;
 use serde_json::{Value, json};
 use std::io;
@@ -121,5 +122,10 @@ pub fn model(job: &Job, checkpoint: &Checkpoint) -> Result<()> {
         }
     }
     let dir = job.out.join("model");
-    export(checkpoint, &dir, &job.hf_config(), Dtype::F32, &extra)
+    let dtype = match job.resolved.save_dtype() {
+        config::Dtype::F32 => Dtype::F32,
+        config::Dtype::Bf16 => Dtype::BF16,
+        config::Dtype::F16 => Dtype::F16,
+    };
+    export(checkpoint, &dir, &job.hf_config(), dtype, &extra)
 }

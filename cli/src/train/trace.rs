@@ -303,12 +303,12 @@ impl RankTrace {
         self.tracer.host(name, from, self.tracer.now());
     }
 
-    /// Writes what has ended by now, and the memory of this moment.
+    /// Writes what has ended by now, and the memory of this moment; gives the spans it wrote.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(&mut self) -> Result<()> {
-        self.take();
+    pub fn write(&mut self) -> Result<Vec<Span>> {
+        let spans = self.take();
         let at = micros(self.tracer.now());
         let memory = self.device.memory();
         let tags: serde_json::Map<String, Value> = memory
@@ -321,14 +321,16 @@ impl RankTrace {
         );
         match self.broken.take() {
             Some(e) => Err(CliError::io("write", &self.path)(e)),
-            None => Ok(()),
+            None => Ok(spans),
         }
     }
 
-    fn take(&mut self) {
-        for span in self.tracer.drain() {
-            self.span(&span);
+    fn take(&mut self) -> Vec<Span> {
+        let spans = self.tracer.drain();
+        for span in &spans {
+            self.span(span);
         }
+        spans
     }
 
     fn span(&mut self, s: &Span) {

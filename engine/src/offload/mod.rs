@@ -62,6 +62,8 @@ pub struct OptimizerOffload {
     pub delayed: bool,
     /// Gradients travel as they were summed, in f32, also where parameters are 16-bit; else in the type of the parameters.
     pub grad_f32: bool,
+    /// Most elements of one launch of the update (DeepSpeed's `sub_group_size`); none: a unit's, at once. No bit changes.
+    pub group: Option<u64>,
 }
 
 /// What rests off the device.
@@ -119,6 +121,15 @@ pub(crate) struct Offload {
 
 /// A unit as the host will hold it: elements, and runs updated alike.
 pub(crate) type Share = (u64, Vec<(Recipe, Range<u64>)>);
+
+/// A run of elements as pieces of at most `most`.
+fn cut(recipe: Recipe, run: Range<u64>, most: u64) -> impl Iterator<Item = (Recipe, Range<u64>)> {
+    let pieces = (run.end - run.start).div_ceil(most);
+    (0..pieces).map(move |k| {
+        let from = run.start + k * most;
+        (recipe, from..run.end.min(from.saturating_add(most)))
+    })
+}
 
 /// Says so if the thread that should answer is gone.
 struct Guard(Arc<Shared>);
@@ -201,6 +212,13 @@ impl Offload {
                 _ => None,
             });
             files.push(file::Unit::new(*layout, file));
+            let runs = match how.group {
+                Some(most) => runs
+                    .into_iter()
+                    .flat_map(|(r, of)| cut(r, of, most.max(1)))
+                    .collect(),
+                None => runs,
+            };
             units.push(Hosted {
                 numel,
                 runs,
@@ -226,6 +244,7 @@ impl Offload {
             compute: spec.compute,
             grad,
             units,
+            group: how.group.unwrap_or(u64::MAX),
             files: store.clone().map(|s| Files::new(s, files)),
             shared: shared.clone(),
             words: None,
@@ -614,5 +633,21 @@ impl Trainer {
         };
         let all = || (0..o.ins.len()).try_for_each(|u| o.wait_params(u));
         all().map_err(|e| -> Error { self.error("the update on the host", e) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_zero::optim::{Adam, ParamGroups};
+
+    #[test]
+    fn a_run_is_cut_into_groups_that_cover_it_once() {
+        let recipe = ParamGroups::all(Optimizer::Adam(Adam::default()), 0.0).base;
+        let pieces =
+            |from, to, most| -> Vec<_> { cut(recipe, from..to, most).map(|(_, r)| r).collect() };
+        assert_eq!(pieces(3, 13, 4), [3..7, 7..11, 11..13]);
+        assert_eq!(pieces(3, 13, u64::MAX), [3..13]);
+        assert_eq!(pieces(5, 5, 4), []);
     }
 }

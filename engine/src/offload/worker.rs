@@ -104,6 +104,8 @@ pub(super) struct Worker {
     pub compute: DType,
     pub grad: DType,
     pub units: Vec<Hosted>,
+    /// Most elements of one launch of an update.
+    pub group: u64,
     pub files: Option<Files>,
     pub shared: Arc<Shared>,
     pub words: Option<Arc<Buffer>>,
@@ -331,7 +333,16 @@ impl Worker {
             ..knobs
         };
         let lr = k.lr * recipe.lr_scale;
-        elementwise(run, optimizer, &cells, &knobs, lr, recipe.weight_decay)
+        // Runs were cut to the size of a group, so that one at a time keeps to it.
+        let at_once = if self.group == u64::MAX {
+            cells.len().max(1)
+        } else {
+            1
+        };
+        for group in cells.chunks(at_once) {
+            elementwise(run, optimizer, group, &knobs, lr, recipe.weight_decay)?;
+        }
+        Ok(())
     }
 
     fn launch(&self, unit: &Hosted, pieces: &Pieces, k: Knobs) -> Result<()> {
@@ -356,8 +367,17 @@ impl Worker {
                 step: op_step(&a, k.step),
                 ..Default::default()
             };
-            let mut tensors = vec![];
+            let mut launches: Vec<Vec<Tensor>> = vec![];
+            let mut filled = 0u64;
             for (_, r) in unit.runs.iter().filter(|(same, _)| *same == recipe) {
+                filled = filled.saturating_add(r.end - r.start);
+                if launches.is_empty() || filled > self.group {
+                    filled = r.end - r.start;
+                    launches.push(vec![]);
+                }
+                let Some(tensors) = launches.last_mut() else {
+                    continue;
+                };
                 let f32s = |at: &(Arc<Buffer>, u64)| piece(at, DType::F32, r);
                 let Some(grad) = &pieces.grad else {
                     return crossweave_tensor::shape_error("an update before its gradient");
@@ -374,9 +394,6 @@ impl Worker {
                     _ => tensors.extend([f32s(&pieces.value), grad, m, v]),
                 }
             }
-            if tensors.is_empty() {
-                continue;
-            }
             let p = op::AdamwParams {
                 flags: if master { op::FLAG_MASTER } else { 0 },
                 mode: a.l2 as u32,
@@ -386,11 +403,12 @@ impl Worker {
                 weight_decay: recipe.weight_decay,
                 ..Default::default()
             };
-            let operands: Vec<Option<&Tensor>> = [coef.as_ref(), skip.as_ref()]
-                .into_iter()
-                .chain(tensors.iter().map(Some))
-                .collect();
-            run.launch(op::ADAMW, &operands, p.as_bytes(), dynamic.as_bytes())?;
+            for tensors in &launches {
+                let words = [coef.as_ref(), skip.as_ref()].into_iter();
+                let operands: Vec<Option<&Tensor>> =
+                    words.chain(tensors.iter().map(Some)).collect();
+                run.launch(op::ADAMW, &operands, p.as_bytes(), dynamic.as_bytes())?;
+            }
         }
         Ok(())
     }

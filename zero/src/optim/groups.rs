@@ -1,6 +1,7 @@
 //! Parameter groups by name patterns: which optimizer updates a parameter, with which decay and which share of the rate.
 
 use super::Optimizer;
+use strsim::osa_distance;
 
 /// How a parameter is updated.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -109,22 +110,6 @@ fn matches(pattern: &str, name: &str) -> bool {
     p[i..].iter().all(|c| *c == '*')
 }
 
-/// Edits that make `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 impl ParamGroups {
     /// The same for every parameter.
     pub fn all(optimizer: Optimizer, weight_decay: f64) -> ParamGroups {
@@ -158,8 +143,8 @@ impl ParamGroups {
                     .iter()
                     .map(|p| {
                         // Names are long and patterns short: the nearest part of a name counts too.
-                        let whole = distance(plain, p.name);
-                        let parts = p.name.split('.').map(|part| distance(plain, part));
+                        let whole = osa_distance(plain, p.name);
+                        let parts = p.name.split('.').map(|part| osa_distance(plain, part));
                         (parts.chain([whole]).min().unwrap_or(whole), p.name)
                     })
                     .collect();

@@ -1,0 +1,279 @@
+//! No key is absorbed: set to a value that is not its default, each key of the tables is refused, or named in a warning, or read by
+//! the program.
+
+use crossweave_config::schema::{Default, Field, Kind, Table};
+use crossweave_config::{Config, ROOT};
+use std::path::Path;
+
+/// Configs that between them have every section; a key is tried in the first that knows it.
+const BASES: [&str; 4] = [
+    r#"{"model": {"family": "gpt2", "preset": "tiny"}, "data": {"train": "corpus/*.txt", "validation_fraction": 0.1}, "run": {"steps": 10}, "train_batch_size": 8,
+        "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}"#,
+    r#"{"model": {"family": "llama", "preset": "tiny"}, "data": {"tokens": "t.safetensors"}, "run": {"steps": 10}, "train_batch_size": 8,
+        "optimizer": {"type": "AdamW"}}"#,
+    r#"{"model": {"hf": "folder"}, "data": {"train": {"indexed": "p"}}, "run": {"steps": 10}, "train_batch_size": 8, "optimizer": {"type": "AdamW"}}"#,
+    r#"{"model": {"family": "gpt2", "preset": "tiny"}, "data": {"train": {"cargo_sources": {"packages": ["a"]}}}, "run": {"steps": 10}, "train_batch_size": 8,
+        "optimizer": {"type": "AdamW"}, "bf16": {"enabled": true}}"#,
+];
+
+/// A value of the kind other than `default`.
+fn other(field: &Field) -> Option<String> {
+    let default = match field.default {
+        Default::Json(text) => text,
+        _ => "",
+    };
+    let first = |choices: &[&str]| {
+        choices
+            .iter()
+            .find(|c| **c != default)
+            .map(|c| (*c).to_string())
+    };
+    match &field.kind {
+        Kind::Bool => first(&["true", "false"]),
+        Kind::Int { min, max } => {
+            let near = [min + 1, min + 2].map(|n| n.min(*max).to_string());
+            first(&[&near[0], &near[1]])
+        }
+        Kind::Float(range) => ["0.25", "2.5", "-0.25", "0.5"]
+            .into_iter()
+            .find(|x| range.holds(x.parse().unwrap()) && *x != default)
+            .map(str::to_string),
+        Kind::Pair(_) => Some("[0.25, 0.5]".into()),
+        Kind::Text { .. } => Some("\"other\"".into()),
+        Kind::Word(words) => words
+            .iter()
+            .map(|w| format!("{w:?}"))
+            .find(|w| w != default),
+        Kind::Texts => Some("[\"other\"]".into()),
+        Kind::Ignored(_) | Kind::Refused(_) => Some("{\"enabled\": true, \"x\": 8}".into()),
+        Kind::Section(_) | Kind::List(_) | Kind::Typed(_) | Kind::Forms(_) => None,
+    }
+}
+
+/// Every leaf of the tables: its path and a value.
+fn leaves(table: &'static Table, path: &str, out: &mut Vec<(String, String)>) {
+    for field in table.fields {
+        let path = if path.is_empty() {
+            field.key.to_string()
+        } else {
+            format!("{path}.{}", field.key)
+        };
+        out.extend(other(field).map(|value| (path.clone(), value)));
+        inner(&field.kind, &path, out);
+    }
+}
+
+fn inner(kind: &'static Kind, path: &str, out: &mut Vec<(String, String)>) {
+    match kind {
+        Kind::Section(table) => leaves(table, path, out),
+        Kind::Typed(typed) => {
+            for (name, table) in typed.cases {
+                leaves(table, &format!("{path}({name}).params"), out);
+            }
+        }
+        Kind::Forms(forms) => forms.forms.iter().for_each(|f| inner(&f.kind, path, out)),
+        _ => {}
+    }
+}
+
+/// The sources that may read a setting: everything but what only declares, documents or checks keys.
+fn readers() -> String {
+    fn collect(dir: &Path, out: &mut String) {
+        let mut entries: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .collect();
+        entries.sort();
+        for path in entries {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let declares = ["table_", "settings", "schema", "render", "unavailable"];
+            if path.is_dir() {
+                collect(&path, out);
+            } else if name.ends_with(".rs") && !declares.iter().any(|d| name.starts_with(d)) {
+                out.push_str(&std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut out = String::new();
+    for dir in ["config/src", "cli/src"] {
+        collect(&root.join(dir), &mut out);
+    }
+    out
+}
+
+/// Whether the sources read a field of this name.
+fn read(sources: &str, key: &str) -> bool {
+    let field = match key {
+        "async" => "asynchronous",
+        "cargo_sources" => "cargo_sources",
+        "match" => "patterns",
+        key => key,
+    };
+    sources.match_indices(field).any(|(at, _)| {
+        let before = sources[..at].trim_end().chars().next_back();
+        let after = sources[at + field.len()..].chars().next();
+        before == Some('.') && !after.is_some_and(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+enum Outcome {
+    Unknown,
+    Said,
+    Taken,
+}
+
+fn try_key(base: &str, path: &str, value: &str) -> Outcome {
+    let mut base: serde_json::Value = serde_json::from_str(base).unwrap();
+    // `optimizer(Muon).params.x` stands for a section of that type.
+    let plain = match path.split_once('(') {
+        Some((section, rest)) => {
+            let (kind, rest) = rest.split_once(')').unwrap();
+            if section.contains('.') || section.contains('[') {
+                return Outcome::Unknown;
+            }
+            base[section] = serde_json::json!({"type": kind});
+            if kind == "OneCycle" {
+                base[section]["params"] =
+                    serde_json::json!({"cycle_min_lr": 0.1, "cycle_max_lr": 0.2});
+            }
+            format!("{section}{rest}")
+        }
+        None => path.to_string(),
+    };
+    let config =
+        Config::load("t.json", base.to_string(), &[]).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let known = config.warnings().len();
+    let mut config = config;
+    match config.set(&plain, value) {
+        Err(e)
+            if e.to_string().contains("unknown key")
+                || e.to_string().contains("exactly one of") =>
+        {
+            return Outcome::Unknown;
+        }
+        Err(_) => return Outcome::Said,
+        Ok(()) => {}
+    }
+    let named = |problems: &[crossweave_config::Problem]| {
+        problems.iter().any(|p| p.to_string().contains(&plain))
+    };
+    if config.warnings().len() > known && named(config.warnings()) {
+        return Outcome::Said;
+    }
+    match config.resolve(1) {
+        Err(_) => Outcome::Said,
+        Ok(run) if named(&run.warnings) => Outcome::Said,
+        Ok(_) => Outcome::Taken,
+    }
+}
+
+#[test]
+fn every_key_is_used_or_warned_about_or_refused() {
+    let mut keys = vec![];
+    leaves(&ROOT, "", &mut keys);
+    assert!(keys.len() > 250, "only {} keys", keys.len());
+    let sources = readers();
+    assert!(!read(&sources, "no_such_key"));
+    let mut absorbed = vec![];
+    for (path, value) in &keys {
+        let outcome = BASES
+            .iter()
+            .map(|b| try_key(b, path, value))
+            .find(|o| !matches!(o, Outcome::Unknown));
+        let key = path.rsplit('.').next().unwrap();
+        match outcome {
+            None if path.contains("].") || path.contains("param_groups") => {}
+            None => absorbed.push(format!("{path}: no base config knows it")),
+            Some(Outcome::Taken) if !read(&sources, key) => {
+                absorbed.push(format!("{path} = {value}"))
+            }
+            Some(_) => {}
+        }
+    }
+    assert!(
+        absorbed.is_empty(),
+        "neither used nor named:\n{}",
+        absorbed.join("\n")
+    );
+}
+
+fn warnings(text: &str) -> String {
+    let run = Config::load("t.json", text, &[])
+        .unwrap()
+        .resolve(1)
+        .unwrap();
+    run.warnings.iter().map(|w| format!("{w}\n")).collect()
+}
+
+#[test]
+fn keys_that_do_nothing_here_say_what_happens_instead() {
+    for (key, words) in [
+        (
+            r#""contiguous_gradients": false"#,
+            "always lie in one buffer",
+        ),
+        (r#""reduce_scatter": false"#, "always reduce-scattered"),
+        (
+            r#""allgather_partitions": false"#,
+            "one all-gather of a unit",
+        ),
+        (r#""allgather_bucket_size": 2e8"#, "gathered unit by unit"),
+        (r#""sub_group_size": 1e6"#, "without offload_optimizer"),
+        (
+            r#""stage3_model_persistence_threshold": 1000"#,
+            "stage3_param_persistence_threshold alone",
+        ),
+        (
+            r#""stage3_gather_16bit_weights_on_model_save": true"#,
+            "float32, and so is the model",
+        ),
+        (r#""round_robin_gradients": true"#, "divided evenly"),
+        (
+            r#""stage3_prefetch_bucket_size": 1000"#,
+            "one unit (a block of the model) is gathered ahead",
+        ),
+    ] {
+        let text = BASES[1].replacen(
+            '{',
+            &format!("{{\"zero_optimization\": {{\"stage\": 2, {key}}},"),
+            1,
+        );
+        let said = warnings(&text);
+        let name = key.split('"').nth(1).unwrap();
+        assert!(
+            said.contains(name) && said.contains(words),
+            "{key}: {said:?}"
+        );
+        assert!(!warnings(BASES[1]).contains(name));
+    }
+}
+
+#[test]
+fn one_setting_by_two_names_has_one_value() {
+    let text = |keys: &str| {
+        BASES[1]
+            .replacen('{', &format!("{{{keys}, \"x_y_z\": 0,"), 1)
+            .replace("\"x_y_z\": 0,", "")
+    };
+    let of = |keys: &str| Config::load("t.json", text(keys), &[]);
+    let every = |keys: &str| of(keys).unwrap().resolve(1).unwrap().settings.run.log_every;
+    assert_eq!(every(r#""steps_per_print": 50"#), 50);
+    let zero = |keys: &str| of(&format!("\"zero_optimization\": {{{keys}}}"));
+    let live = zero(r#""stage": 3, "max_live_parameters": 7"#).unwrap();
+    assert_eq!(
+        live.settings.zero_optimization.stage3_max_live_parameters,
+        7
+    );
+    let twice = zero(r#""stage": 3, "max_live_parameters": 7, "stage3_max_live_parameters": 8"#);
+    assert!(twice.unwrap_err().to_string().contains("keep one of them"));
+    // A `--set` is laid over the file by either name.
+    let mut config = zero(r#""stage": 3, "stage3_max_live_parameters": 8"#).unwrap();
+    config
+        .set("zero_optimization.max_live_parameters", "9")
+        .unwrap();
+    assert_eq!(
+        config.settings.zero_optimization.stage3_max_live_parameters,
+        9
+    );
+}
