@@ -80,6 +80,7 @@ pub fn check(file: &str, root: &Node) -> Checked {
             taken: Vec::new(),
         },
         listed: false,
+        deepspeed: is_deepspeeds(root),
     };
     if let Some(map) = walk.section(&ROOT, Some(root), "") {
         walk.out.value = Value::Object(map);
@@ -87,11 +88,23 @@ pub fn check(file: &str, root: &Node) -> Checked {
     walk.out
 }
 
+/// Whether no key of the file itself is this project's.
+fn is_deepspeeds(root: &Node) -> bool {
+    let Json::Object(members) = &root.value else {
+        return false;
+    };
+    let own = ["model", "data", "mesh", "run", "collectives", "faults"];
+    let mut ours = members.iter().filter(|m| own.contains(&m.key.as_str()));
+    !ours.any(|m| matches!(m.at, At::File { .. }))
+}
+
 struct Walk<'a> {
     file: &'a str,
     out: Checked,
     /// Whether a list of valid keys was printed; one is enough for a file.
     listed: bool,
+    /// Whether the file is DeepSpeed's own: it holds neither model nor data nor run, which `--set` or a caller lays over it.
+    deepspeed: bool,
 }
 
 fn join(path: &str, key: &str) -> String {
@@ -191,7 +204,15 @@ impl Walk<'_> {
             self.listed = true;
             format!("remove it; valid keys here: {}", keys.join(", "))
         };
+        // DeepSpeed reads past keys it does not know at the top and in `checkpoint`. What is no misspelling is told, not refused.
+        let past = self.deepspeed && close.is_none() && ["", "checkpoint"].contains(&path);
         let path = join(path, key);
+        if past {
+            let what = format!("unknown key {key:?}, without effect here as in DeepSpeed");
+            let warning = self.problem(&member.at, &path, what, fix);
+            self.out.warnings.push(warning);
+            return;
+        }
         self.error(&member.at, &path, format!("unknown key {key:?}"), fix);
     }
 
@@ -502,8 +523,22 @@ impl Walk<'_> {
                     }
                     None => format!("valid keys here: {}", known.join(", ")),
                 };
-                let what = format!("unknown key {:?}", member.key);
-                self.error(&member.at, &join(path, &member.key), what, fix);
+                let path = join(path, &member.key);
+                if self.deepspeed && fix.starts_with("it belongs") {
+                    let what = format!(
+                        "unknown key {:?}, without effect here as in DeepSpeed",
+                        member.key
+                    );
+                    let warning = self.problem(&member.at, &path, what, fix);
+                    self.out.warnings.push(warning);
+                    continue;
+                }
+                self.error(
+                    &member.at,
+                    &path,
+                    format!("unknown key {:?}", member.key),
+                    fix,
+                );
             }
         }
         let names = || typed.cases.iter().map(|(name, _)| *name);

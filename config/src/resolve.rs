@@ -179,6 +179,38 @@ impl Resolver<'_> {
         here
     }
 
+    /// Parameters rest beside the optimizer states that make them, so that where only parameters are sent away the states go along.
+    fn states_beside_parameters(&mut self, zero: &mut Zero) {
+        let away = zero
+            .offload_param
+            .as_ref()
+            .filter(|p| p.device != "none" && zero.stage == 3);
+        let stay = zero
+            .offload_optimizer
+            .as_ref()
+            .is_none_or(|o| o.device == "none");
+        let Some(p) = away.filter(|_| stay).cloned() else {
+            return;
+        };
+        let what = format!(
+            "parameters rest beside the optimizer states that make them: offload_optimizer is taken as {:?} too",
+            p.device
+        );
+        let fix = "add offload_optimizer with the same device";
+        self.warn("zero_optimization.offload_param", what, fix);
+        zero.offload_optimizer = Some(OffloadOptimizer {
+            device: p.device,
+            nvme_path: p.nvme_path,
+            buffer_count: 4,
+            pin_memory: true,
+            pipeline: true,
+            pipeline_read: true,
+            pipeline_write: true,
+            ratio: 1.0,
+            delayed_update: false,
+        });
+    }
+
     fn dtype(&mut self, s: &mut Settings) -> Dtype {
         if s.bf16.enabled && s.fp16.enabled {
             self.error(
@@ -585,6 +617,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         warnings: config.warnings().to_vec(),
     };
     let mut s = config.settings.clone();
+    r.states_beside_parameters(&mut s.zero_optimization);
     for (path, what, fix) in unavailable(&s) {
         r.error(path, what, fix);
     }

@@ -197,10 +197,21 @@ const TOTAL_STEPS: Field = int(
 .deepspeed()
 .auto();
 
+const LAST_BATCH: Field = ignored(
+    "last_batch_iteration",
+    "where a schedule goes on is the checkpoint's step",
+);
+
 const WARMUP_LR: Table = Table {
     doc: "parameters of WarmupLR",
     overlay: None,
-    fields: &[WARMUP_MIN, WARMUP_MAX, WARMUP_STEPS, WARMUP_TYPE],
+    fields: &[
+        WARMUP_MIN,
+        WARMUP_MAX,
+        WARMUP_STEPS,
+        WARMUP_TYPE,
+        LAST_BATCH,
+    ],
 };
 const WARMUP_DECAY: Table = Table {
     doc: "parameters of WarmupDecayLR",
@@ -211,6 +222,7 @@ const WARMUP_DECAY: Table = Table {
         WARMUP_MAX,
         WARMUP_STEPS,
         WARMUP_TYPE,
+        LAST_BATCH,
     ],
 };
 const WARMUP_COSINE: Table = Table {
@@ -222,6 +234,7 @@ const WARMUP_COSINE: Table = Table {
         WARMUP_STEPS,
         fraction("cos_min_ratio", "0.0001", "ratio at the end").deepspeed(),
         WARMUP_TYPE,
+        LAST_BATCH,
     ],
 };
 

@@ -45,7 +45,9 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
         .offload_optimizer
         .as_ref()
         .filter(|o| o.device != "none");
-    let params = zero.offload_param.as_ref().filter(|o| o.device != "none");
+    // Below stage 3 there is nothing that could rest elsewhere, which is a warning.
+    let params = zero.offload_param.as_ref();
+    let params = params.filter(|o| o.device != "none" && zero.stage == 3);
     let nvme = |device: &str| device == "nvme";
     if let Some(o) = optimizer {
         if nvme(&o.device) && o.nvme_path.is_none() {
@@ -72,13 +74,6 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
     }
     if let Some(p) = params {
         let path = "zero_optimization.offload_param";
-        if zero.stage != 3 {
-            no(
-                path,
-                "only sharded parameters can rest off the device",
-                "set zero_optimization.stage to 3",
-            );
-        }
         let with = optimizer.is_some_and(|o| nvme(&o.device) == nvme(&p.device));
         if !with {
             no(
@@ -102,15 +97,8 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
             );
         }
     }
-    let recompute = match &s.model {
-        Some(Model::Hf(m)) => Some(m.recompute),
-        Some(Model::New(NewModel::Gpt2(m))) => Some(m.recompute),
-        Some(Model::New(NewModel::Llama(m))) => Some(m.recompute),
-        None => None,
-    };
-    if s.activation_checkpointing.cpu_checkpointing
-        && recompute.is_some_and(|r| r != Recompute::Full)
-    {
+    let recompute = s.model.as_ref().map(recompute);
+    if s.activation_checkpointing.cpu_checkpointing && recompute == Some(Recompute::Selective) {
         no(
             "activation_checkpointing.cpu_checkpointing",
             "keeping activations in host memory that are not inputs of recomputed units is not available in this build yet",
@@ -118,6 +106,14 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
         );
     }
     out
+}
+
+fn recompute(model: &Model) -> Recompute {
+    match model {
+        Model::Hf(m) => m.recompute,
+        Model::New(NewModel::Gpt2(m)) => m.recompute,
+        Model::New(NewModel::Llama(m)) => m.recompute,
+    }
 }
 
 /// Keys whose value asks for what does not happen here: `(path, whether it does, what happens instead, the fix)`. The caller tells of
@@ -182,6 +178,22 @@ pub(crate) fn without_effect(
             s.activation_checkpointing.partition_activations,
             "has no effect: saved inputs are split over tensor-parallel ranks, and there is one",
             OFF,
+        ),
+        (
+            "activation_checkpointing.cpu_checkpointing",
+            s.activation_checkpointing.cpu_checkpointing
+                && s.model.as_ref().map(recompute) == Some(Recompute::None),
+            "has no effect: nothing is recomputed, so there are no saved inputs to keep in host memory",
+            "set model.recompute to \"full\", or remove it",
+        ),
+        (
+            "zero_optimization.offload_param",
+            zero.offload_param
+                .as_ref()
+                .is_some_and(|o| o.device != "none")
+                && zero.stage != 3,
+            "has no effect below stage 3: only sharded parameters can rest off the device",
+            "set zero_optimization.stage to 3, or remove it",
         ),
         (
             "run.deterministic",

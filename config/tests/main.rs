@@ -2,6 +2,7 @@
 
 mod attacks;
 mod config;
+mod corpus;
 mod deepspeed;
 mod documents;
 mod json;
