@@ -140,6 +140,9 @@ pub enum CheckpointError {
         /// What to do: names the previous good checkpoint.
         fix: String,
     },
+    /// Another process writes there, or has taken the folder over.
+    #[error(transparent)]
+    Claim(#[from] crossweave_claim::ClaimError),
     /// A verification of several files found damage; the report lists every file.
     #[error("{report}")]
     VerifyFailed {

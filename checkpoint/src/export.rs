@@ -3,6 +3,7 @@
 use crate::error::{CheckpointError, Result};
 use crate::files::{TempDir, parent_of, write_synced};
 use crate::safewrite::{TensorOut, write_safetensors};
+use crossweave_claim::Claim;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ const KNOWN_EXTENSIONS: [&str; 6] = ["json", "safetensors", "txt", "model", "jin
 ///
 /// Names are written as given, so give the names transformers uses, and leave out a tied `lm_head.weight`. The directory
 /// is filled under a temporary name in the same parent, synced, and renamed; a model directory that stood at `dir` is
-/// replaced, anything else is refused. Memory: one provider's chunk at a time.
+/// replaced, anything else is refused; so is a second export to `dir` while one runs. Memory: one provider's chunk at a time.
 pub fn export_hf<'a>(
     dir: impl AsRef<Path>,
     config: &Value,
@@ -42,9 +43,11 @@ pub fn export_hf<'a>(
             "name a directory to write to",
         )
     })?;
-    check_target(dir)?;
     let parent = parent_of(dir);
     std::fs::create_dir_all(parent).map_err(CheckpointError::io("create", parent))?;
+    // Two at once would fill one temporary folder.
+    let _claim = Claim::beside(dir, "export of a model")?;
+    check_target(dir)?;
     let mut temp = TempDir::create(beside(parent, name, ".partial"))?;
 
     let shards = split(tensors, max_shard_bytes)?;

@@ -6,6 +6,7 @@ use crate::load::Checkpoint;
 use crate::manifest::{list, root_of};
 use crate::safewrite::TensorOut;
 use crate::save::{RankWriter, Writer};
+use crossweave_claim::Claim;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ pub fn reshard(
     state: Value,
 ) -> Result<PathBuf> {
     let out = out.as_ref();
+    // What a run leaves unfinished is cleared below: no run may be writing there.
+    let _claim = Claim::folder(out, "checkpoint reshard")?;
     if !list(out)?.is_empty() {
         return Err(CheckpointError::Target {
             path: root_of(out),

@@ -15,6 +15,7 @@ use crate::manifest::{
     read_manifest, root_of, step_dir,
 };
 use crate::safewrite::{TensorOut, write_safetensors};
+use crossweave_claim::Claim;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -84,6 +85,8 @@ pub struct Patience<'a> {
     pub timeout: Duration,
     /// Has the job failed elsewhere? Then only ranks that have begun to write are waited for.
     pub failed: &'a dyn Fn() -> bool,
+    /// The run's folder, where it is claimed: asked right before the checkpoint gets its name.
+    pub claim: Option<&'a Claim>,
 }
 
 impl Writer {
@@ -178,6 +181,7 @@ impl Writer {
         let now = Patience {
             timeout: Duration::ZERO,
             failed: &|| false,
+            claim: None,
         };
         self.commit_when(state, &now)
     }
@@ -228,6 +232,7 @@ impl Writer {
             let path = shared.mark(rank, DONE);
             std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
         }
+        patience.claim.map_or(Ok(()), Claim::check)?;
         let place = shared.root.join(step_dir(shared.step));
         let aside = shared.root.join(hidden(shared.step, "replaced"));
         publish_dir(&shared.folder, &place, &aside)?;
@@ -523,6 +528,10 @@ pub fn prune(dir: impl AsRef<Path>, keep: usize, written: Option<u64>) -> Result
         .iter()
         .rposition(|f| written == Some(f.step) || check_files(&f.path).is_ok());
     num_old = num_old.min(verified.unwrap_or(0));
+    // Folders numbered past the run's own steps are somebody's copies: what was just written is not older for them.
+    if let Some(own) = good.iter().position(|f| written == Some(f.step)) {
+        num_old = num_old.min(own);
+    }
     let mut deleted = Vec::new();
     for found in good.iter().take(num_old) {
         let doomed = root.join(hidden(found.step, "deleting"));

@@ -27,6 +27,9 @@ pub enum CliError {
     /// A plugin cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A folder or file that another process writes.
+    #[error(transparent)]
+    Claim(#[from] crossweave_claim::ClaimError),
     /// The device layer.
     #[error("{0}")]
     Hal(#[from] crossweave_hal::Error),
@@ -169,6 +172,16 @@ impl CliError {
     /// Has somebody else said it already?
     pub fn is_silent(&self) -> bool {
         matches!(self, CliError::Elsewhere { .. })
+    }
+
+    /// Does the run's folder belong to another process now? Nothing more may be written there.
+    pub fn is_lost_claim(&self) -> bool {
+        use crossweave_claim::ClaimError::Lost;
+        matches!(
+            self,
+            CliError::Claim(Lost { .. })
+                | CliError::Checkpoint(CheckpointError::Claim(Lost { .. }))
+        )
     }
 
     /// Was this caused by another rank's failure? The first cause is the one to show.

@@ -35,6 +35,7 @@ mod source;
 mod stages;
 mod tokens;
 mod train;
+mod whole;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -4,7 +4,7 @@ use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crate::{infer, model};
+use crate::{infer, model, whole};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
@@ -137,14 +137,12 @@ fn read(path: &Path, vocab: u64) -> Result<Inputs> {
 /// Written beside its place and moved there, so that a failure leaves nothing half done.
 fn write(path: &Path, tensors: Vec<TensorOut<'_>>) -> Result<()> {
     CliError::not_a_file("--out", path)?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let done = write_safetensors(partial, tensors, &[])
+    let partial = whole::beside(path);
+    let done = write_safetensors(&partial, tensors, &[])
         .map_err(CliError::from)
-        .and_then(|_| std::fs::rename(partial, path).map_err(CliError::io("write", path)));
+        .and_then(|_| std::fs::rename(&partial, path).map_err(CliError::io("write", path)));
     if done.is_err() {
-        let _ = std::fs::remove_file(partial);
+        let _ = std::fs::remove_file(&partial);
     }
     done
 }

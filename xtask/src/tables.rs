@@ -33,6 +33,7 @@ const TENSOR: &str = "crossweave-tensor";
 const ZERO: &str = "crossweave-zero";
 const PARALLEL: &str = "crossweave-parallel";
 const NN: &str = "crossweave-nn";
+const CLAIM: &str = "crossweave-claim";
 const DATA: &str = "crossweave-data";
 const CHECKPOINT: &str = "crossweave-checkpoint";
 const CONFIG: &str = "crossweave-config";
@@ -47,11 +48,12 @@ pub const CRATES: &[Crate] = &[
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
     Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
-    Crate { name: STORE, floor: 3, ours: &[HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
+    Crate { name: STORE, floor: 3, ours: &[CLAIM, HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
     // Speaks to the raw C tables, hence beside the HAL.
     Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
     // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
     Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
+    Crate { name: CLAIM, floor: 0, ours: &[], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest", "tempfile"] },
     Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
@@ -75,12 +77,12 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde", "strsim"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
-    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH], theirs: &["blake3", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
+    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH, CLAIM], theirs: &["blake3", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[TENSOR, PARALLEL, MESH], theirs: &["serde", "serde_json"], dev: &[] },
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
     Crate {
         name: "crossweave", floor: 8,
-        ours: &[ABI, HAL, CONFORM, LAYERS, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, DATA, CHECKPOINT, CONFIG, ENGINE],
+        ours: &[ABI, HAL, CONFORM, LAYERS, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE],
         theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
         dev: &["tempfile"],
     },

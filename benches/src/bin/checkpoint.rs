@@ -101,6 +101,7 @@ fn save(dir: &Path, step: u64, ranks: usize, data: &[u8]) -> Fallible<()> {
             let patience = Patience {
                 timeout: Duration::from_secs(600),
                 failed: &|| false,
+                claim: None,
             };
             writer.commit_when(serde_json::Value::Null, &patience)?;
         }

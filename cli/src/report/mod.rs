@@ -9,6 +9,7 @@ mod page;
 mod read;
 mod tfevents;
 
+use crate::whole;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -49,14 +50,7 @@ impl std::error::Error for ReportError {}
 pub fn write_page(dir: &Path) -> Result<PathBuf, ReportError> {
     let run = Run::read(dir)?;
     let path = dir.join("report.html");
-    // Written beside its place and moved there, so that a full disk leaves no half page.
-    let partial = dir.join("report.html.partial");
-    let done = std::fs::write(&partial, page::render(&run))
-        .and_then(|()| std::fs::rename(&partial, &path));
-    if let Err(e) = done {
-        let _ = std::fs::remove_file(&partial);
-        return Err(cannot_write(&path, &e));
-    }
+    whole::write(&path, page::render(&run)).map_err(|e| cannot_write(&path, &e))?;
     Ok(path)
 }
 
@@ -72,10 +66,8 @@ pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
     let path = folder.join(tfevents::file_name(start));
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(&folder)?;
-        let mut events = EventWriter::new(
-            std::io::BufWriter::new(std::fs::File::create(&path)?),
-            start,
-        )?;
+        let mut bytes = vec![];
+        let mut events = EventWriter::new(&mut bytes, start)?;
         let mut clock = start;
         let mut validations = run.validations.iter().peekable();
         for s in &run.steps {
@@ -99,7 +91,8 @@ pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
         for v in validations {
             events.scalar(v.step, clock, "validation/loss", v.loss as f32)?;
         }
-        events.finish()
+        events.finish()?;
+        whole::write(&path, bytes)
     };
     write().map_err(|e| cannot_write(&path, &e))?;
     Ok(path)

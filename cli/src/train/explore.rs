@@ -26,7 +26,7 @@ struct Mark {
 /// # Errors
 /// A config that does not run at all, and the first schedule under which it fails, with the command that replays it.
 pub fn run(args: &ExploreArgs) -> Result<()> {
-    let mut job = setup::prepare(&train_args(args), None)?;
+    let mut job = setup::prepare(&train_args(args), None, false)?;
     if job.resolved.settings.run.balance() == Some(Balance::Speed) {
         return Err(CliError::refused(
             "explore: run.balance=\"speed\" divides the batch by clocks, so that no seed could be played again",

@@ -1,6 +1,7 @@
 //! `DIR/metrics.jsonl`: one object a step, and one a validation, each written whole as soon as it is known.
 
 use crate::error::{CliError, Result};
+use crate::whole;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
@@ -52,6 +53,14 @@ pub struct ValRecord {
     pub val_loss: f64,
 }
 
+/// The last step the metrics in `dir` have a record of; none where the file is not there or holds no record.
+pub fn last_step(dir: &Path) -> Option<u64> {
+    let text = std::fs::read(dir.join(FILE)).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
+    text.lines().rev().find_map(step)
+}
+
 /// The open file.
 pub struct Metrics {
     file: File,
@@ -75,9 +84,7 @@ impl Metrics {
             let bytes = std::fs::read(&from).map_err(CliError::io("read", &from))?;
             kept = keep(&String::from_utf8_lossy(&bytes), wanted);
         }
-        let partial = out.join(format!(".{FILE}.partial"));
-        std::fs::write(&partial, kept).map_err(CliError::io("write", &partial))?;
-        std::fs::rename(&partial, &path).map_err(CliError::io("write", &path))?;
+        whole::write(&path, kept).map_err(CliError::io("write", &path))?;
         let file = OpenOptions::new()
             .append(true)
             .open(&path)

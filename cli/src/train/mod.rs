@@ -8,6 +8,7 @@ mod breakdown;
 mod documents;
 pub mod explore;
 mod faults;
+mod folder;
 mod gate;
 mod metrics;
 mod offload;
@@ -25,6 +26,7 @@ use crate::args::TrainArgs;
 use crate::error::{CliError, Result};
 use crate::flight;
 use crate::processes::Processes;
+use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
 use crossweave_hal::Board;
 use crossweave_mesh::JobStore;
@@ -55,7 +57,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
 
 /// Runs the ranks of this process.
 fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
-    let mut job = setup::prepare(args, processes)?;
+    let mut job = setup::prepare(args, processes, true)?;
     if let Some(p) = processes {
         p.agree(&job.out, &job.resolved)?;
         job.meet(p)?;
@@ -107,6 +109,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     ledgers.sort_by_key(|l| l.rank);
     save::write_ledgers(&job, &ledgers)?;
     if job.resolved.settings.run.tensorboard {
+        job.check_claim()?;
         crate::reports::events(&job.out)?;
     }
     let mut end = Ok(());
@@ -131,6 +134,7 @@ struct Flights {
     board: Board,
     here: Range<u32>,
     store: Option<JobStore>,
+    claim: Option<Arc<Claim>>,
 }
 
 impl Flights {
@@ -140,10 +144,15 @@ impl Flights {
             board: job.crew.board().clone(),
             here: job.crew.here(),
             store: processes.map(|p| p.store.clone()),
+            claim: job.claim.clone(),
         }
     }
 
     fn write(&self, why: &CliError) {
+        if self.claim.as_ref().is_some_and(|c| c.check().is_err()) {
+            // The folder is another job's now.
+            return;
+        }
         let failure = self.store.as_ref().and_then(JobStore::failure);
         let why = match &failure {
             Some(f) => f.to_string(),

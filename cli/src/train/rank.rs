@@ -12,7 +12,7 @@ use super::trace::RankTrace;
 use super::{faults, resume, save};
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
-use crossweave_checkpoint::{Checkpoint, Proof};
+use crossweave_checkpoint::{Checkpoint, Proof, step_dir};
 use crossweave_data::TokenBatch;
 use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
 use crossweave_hal::{Bootstrap, Device};
@@ -313,12 +313,10 @@ impl Walk<'_> {
             c if c > 0.0 => format!("gradient_clipping is {c}"),
             _ => "gradient_clipping is off".to_string(),
         };
-        let saved = match crossweave_checkpoint::list(&self.job.out) {
-            Ok(all) if !all.is_empty() => {
-                let last = all.last().map_or(0, |f| f.step);
-                format!("; the checkpoint of step {last} is from before it")
-            }
-            _ => String::new(),
+        let saved = crossweave_checkpoint::list(&self.job.out).unwrap_or_default();
+        let saved = match saved.iter().rfind(|f| f.step < step) {
+            Some(f) => format!("; the checkpoint of step {} is from before it", f.step),
+            None => String::new(),
         };
         CliError::refused(
             format!(
@@ -413,12 +411,15 @@ impl Walk<'_> {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.
-        match &self.job.resume.checkpoint {
-            Some(c) if self.saves.begun().is_none() => save::model(self.job, c)?,
-            _ => {
-                let c = Checkpoint::open_as(&self.job.out, Proof::AsRead)?;
+        match (self.saves.begun(), &self.job.resume.checkpoint) {
+            // By its number: the newest in the folder may be a later one that this run has passed over.
+            (Some(step), _) => {
+                let place = self.job.out.join("checkpoints").join(step_dir(step));
+                let c = Checkpoint::open_as(place, Proof::AsRead)?;
                 save::model(self.job, &c)?;
             }
+            (None, Some(c)) => save::model(self.job, c)?,
+            (None, None) => {}
         }
         let g = &self.job.resolved.settings.run.generate;
         if let Some(tokenizer) = self.job.corpus.tokenizer().filter(|_| g.tokens > 0) {

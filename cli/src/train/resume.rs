@@ -1,5 +1,6 @@
 //! Continuing a run: which checkpoint, whether it is the same run, and giving its state back to a rank.
 
+use super::metrics;
 use super::setup::Job;
 use crate::error::{CliError, Result};
 use crossweave_checkpoint::{Checkpoint, is_readable_float, list, widen_to_f32};
@@ -94,18 +95,27 @@ pub fn state(job: &Job, step: u64, scaler: Option<ScalerState>) -> Value {
     })
 }
 
-/// Finds the newest good checkpoint of the run in `dir` and makes sure that it is the run of this config.
+/// Refuses a folder without a run.
 ///
 /// # Errors
-/// No such folder, or one without a run; another model, optimizer, schedule or corpus, by key; more steps done than asked for.
-pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -> Result<Resume> {
-    let record = dir.join("config.json");
-    if !dir.is_dir() || (!record.is_file() && list(dir)?.is_empty()) {
+/// No such folder, or one that holds neither checkpoints nor a run's config.
+pub fn check_holds_run(dir: &Path) -> Result<()> {
+    if !dir.is_dir() || (!dir.join("config.json").is_file() && list(dir)?.is_empty()) {
         return Err(CliError::refused(
             format!("--resume {}: holds no run (no config.json)", dir.display()),
             "name the output folder of `crossweave train`",
         ));
     }
+    Ok(())
+}
+
+/// Finds the newest good checkpoint of the run in `dir` and makes sure that it is the run of this config.
+///
+/// # Errors
+/// No such folder, or one without a run; another model, optimizer, schedule or corpus, by key; more steps done than asked for.
+pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -> Result<Resume> {
+    check_holds_run(dir)?;
+    let record = dir.join("config.json");
     let mut notes = vec![];
     let mut found = None;
     for candidate in list(dir)?.into_iter().rev() {
@@ -176,6 +186,18 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
         ));
     }
     notes.push(format!("continuing {} from step {step}", dir.display()));
+    let records = metrics::last_step(dir);
+    if records.is_none_or(|last| last < step) {
+        let what = match records {
+            None => "is missing or empty".to_string(),
+            Some(last) => format!("ends at step {last}"),
+        };
+        notes.push(format!(
+            "{} {what}: records of the steps up to {step} are lost, and it goes on from step {}",
+            dir.join(metrics::FILE).display(),
+            step + 1
+        ));
+    }
     Ok(Resume {
         step,
         checkpoint: Some(checkpoint),

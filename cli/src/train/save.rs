@@ -3,7 +3,7 @@
 use super::resume;
 use super::setup::Job;
 use crate::error::{CliError, Result};
-use crate::tokens;
+use crate::{tokens, whole};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
@@ -13,26 +13,16 @@ use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
 
-/// Writes `text` beside `path` and moves it there.
-fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let done = std::fs::write(partial, text).and_then(|()| std::fs::rename(partial, path));
-    if done.is_err() {
-        let _ = std::fs::remove_file(partial);
-    }
-    done.map_err(CliError::io("write", path))
-}
-
 /// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json`.
 ///
 /// # Errors
 /// A folder that cannot be written.
 pub fn begin(job: &Job) -> Result<()> {
+    job.check_claim()?;
     std::fs::create_dir_all(&job.out).map_err(CliError::io("create", &job.out))?;
     recover(&job.out)?;
-    write_whole(&job.out.join("config.json"), &job.resolved.to_json())
+    let path = job.out.join("config.json");
+    whole::write(&path, job.resolved.to_json()).map_err(CliError::io("write", &path))
 }
 
 /// Writes `ledger.json`: both ledgers of every rank.
@@ -40,6 +30,7 @@ pub fn begin(job: &Job) -> Result<()> {
 /// # Errors
 /// A folder that cannot be written.
 pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
+    job.check_claim()?;
     let reads = job.host.config_reads();
     let settings: serde_json::Map<_, _> = reads
         .into_iter()
@@ -60,7 +51,8 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
     if job.computes.len() > 1 {
         ledger["backends"] = json!(job.computes);
     }
-    write_whole(&job.out.join("ledger.json"), &format!("{ledger:#}\n"))
+    let path = job.out.join("ledger.json");
+    whole::write(&path, format!("{ledger:#}\n")).map_err(CliError::io("write", &path))
 }
 
 /// Writes the model of a checkpoint as a Hugging Face folder, chunk by chunk. `extra`: further files of the folder.
@@ -121,6 +113,7 @@ pub fn model(job: &Job, checkpoint: &Checkpoint) -> Result<()> {
             }
         }
     }
+    job.check_claim()?;
     let dir = job.out.join("model");
     let dtype = match job.resolved.save_dtype() {
         config::Dtype::F32 => Dtype::F32,

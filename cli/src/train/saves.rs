@@ -9,6 +9,7 @@ use super::resume;
 use super::setup::Job;
 use crate::error::{CliError, Result};
 use crossweave_checkpoint::{Dtype, Patience, RankWriter, TensorOut, Writer, prune};
+use crossweave_claim::Claim;
 use crossweave_config::OnSaveError;
 use crossweave_engine::{Shard, Snapshot, StateKind, Trainer};
 use crossweave_hal::HostBuffer;
@@ -32,6 +33,8 @@ struct Place {
     rank: usize,
     world: usize,
     keep: usize,
+    /// Held by rank 0.
+    claim: Option<Arc<Claim>>,
 }
 
 /// One checkpoint being made.
@@ -74,6 +77,7 @@ impl Saves {
                 rank: rank as usize,
                 world: job.ranks as usize,
                 keep: settings.run.keep_last as usize,
+                claim: job.claim.clone().filter(|_| rank == 0),
             }),
             shared: shared.clone(),
             asynchronous: settings.checkpoint.asynchronous,
@@ -184,6 +188,8 @@ impl Saves {
         match (done, self.on_error) {
             (Ok(()), _) => self.last = Some(step),
             (Err(e), OnSaveError::Stop) => return Err(e),
+            // No later save would be written either.
+            (Err(e), OnSaveError::Warn) if e.is_lost_claim() => return Err(e),
             // The commit of rank 0 tells what went wrong on any of them.
             (Err(e), OnSaveError::Warn) if self.place.rank == 0 => {
                 let kept = match self.last {
@@ -308,6 +314,7 @@ fn concluded(place: &Place, shared: &Shared, save: Save, written: Result<()>) ->
     let patience = Patience {
         timeout: PATIENCE,
         failed: &|| shared.has_failed(),
+        claim: place.claim.as_deref(),
     };
     save.writer.commit_when(save.state, &patience)?;
     prune(&place.out, place.keep, Some(save.step))?;

@@ -2,6 +2,7 @@
 
 use super::balance;
 use super::documents;
+use super::folder::{self, RunFolder};
 use super::offload::with_offload;
 use super::optimizer;
 use super::resume::{self, Resume};
@@ -13,6 +14,7 @@ use crate::model::{self, Source};
 use crate::processes::Processes;
 use crate::ranks::{Crew, Ranks, listed};
 use crate::{configs, source, stages};
+use crossweave_claim::Claim;
 use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, ReduceOrder, Resolved};
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
 use crossweave_engine::{
@@ -25,6 +27,7 @@ use crossweave_mesh::{IslandOrder, Islands};
 use crossweave_tensor::{Decompositions, UnitDecl};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Everything the ranks need; shared by reference.
@@ -65,6 +68,8 @@ pub struct Job {
     pub stages: Option<PipelineSpec>,
     /// Output folder.
     pub out: PathBuf,
+    /// Held by the process that writes there.
+    pub claim: Option<Arc<Claim>>,
     /// Where the run continues.
     pub resume: Resume,
     /// Where its timeline goes.
@@ -114,11 +119,11 @@ struct Said {
     computes: Vec<Computes>,
 }
 
-/// Prepares the job of a command line.
+/// Prepares the job of a command line. `writes`: its output folder is claimed, by the process of rank 0.
 ///
 /// # Errors
 /// Whatever is wrong with config, data, model, back end or output folder.
-pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
+pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) -> Result<Job> {
     // Rank 0 goes first and chooses the folder.
     let folder = match processes.filter(|p| !p.first()) {
         Some(p) => Some(p.folder()?),
@@ -150,9 +155,10 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
             "add it",
         ));
     };
-    let out = match folder {
-        Some(out) => out,
-        None => out_dir(args, &config)?,
+    let folder = match folder {
+        Some(out) => RunFolder::unclaimed(out),
+        None if writes => RunFolder::choose(args, &config)?,
+        None => RunFolder::unclaimed(folder::asked(args, &config).unwrap_or("runs".into())),
     };
     let resume_from = args.resume.as_deref();
     let host = backend::host(
@@ -171,7 +177,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
     if let Some(s) = &opened {
         spec.model_vocab = Some(s.spec.model().vocab() as usize);
     }
-    let corpus = source::open(&spec, &source::cache_dir(&data, &out))?;
+    let corpus = source::open(&spec, &source::cache_dir(&data, &folder.path))?;
     if let (None, false, Some(vocab)) = (spec.model_vocab, hf, corpus.vocab_size()) {
         config.set("model.vocab_size", &vocab.to_string())?;
     }
@@ -255,7 +261,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         for w in &resolved.warnings {
             eprintln!("warning: {w}");
         }
-        resume.notes.iter().for_each(|n| eprintln!("note: {n}"));
+        let notes = folder.notes.iter().chain(&resume.notes);
+        notes.for_each(|n| eprintln!("note: {n}"));
     }
     let job = Job {
         computes: crew.backends().map(Computes::of).collect(),
@@ -275,7 +282,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>) -> Result<Job> {
         dry: vec![dry],
         rows: None,
         stages,
-        out,
+        out: folder.path,
+        claim: folder.claim,
         resume,
         trace,
     };
@@ -321,52 +329,6 @@ fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
     Ok(seq)
 }
 
-/// Where the run's files go. A folder that holds a run is never written over: only `--resume` continues it.
-fn out_dir(args: &TrainArgs, config: &Config) -> Result<PathBuf> {
-    let given = args
-        .out
-        .clone()
-        .or_else(|| args.resume.clone())
-        .or_else(|| config.settings.run.out.as_ref().map(PathBuf::from));
-    let Some(dir) = given else {
-        let stem = args.config.file_stem().unwrap_or("run".as_ref());
-        let first = Path::new("runs").join(stem);
-        // Nobody chose this name, so another run just takes the next one.
-        let mut dir = first.clone();
-        for n in 2.. {
-            if !holds_run(&dir) {
-                break;
-            }
-            let mut name = first.clone().into_os_string();
-            name.push(format!("-{n}"));
-            dir = name.into();
-        }
-        return Ok(dir);
-    };
-    if dir.exists() && !dir.is_dir() {
-        return Err(CliError::refused(
-            format!("--out {}: is a file", dir.display()),
-            "name a folder",
-        ));
-    }
-    if args.resume.as_deref() != Some(dir.as_path()) && holds_run(&dir) {
-        return Err(CliError::refused(
-            format!("{} already holds a run", dir.display()),
-            format!(
-                "continue it with `--resume {}`, or choose another --out",
-                dir.display()
-            ),
-        ));
-    }
-    crossweave_checkpoint::check_target(&dir.join("model"))?;
-    Ok(dir)
-}
-
-fn holds_run(dir: &Path) -> bool {
-    let filled = |name: &str| std::fs::metadata(dir.join(name)).is_ok_and(|m| m.len() > 0);
-    filled(super::metrics::FILE) || dir.join("checkpoints").is_dir()
-}
-
 /// In which order sums over islands add.
 fn order(r: &Resolved) -> IslandOrder {
     match r.settings.collectives.order {
@@ -382,6 +344,14 @@ fn islands_of(all: Vec<u32>, order: IslandOrder) -> Option<Islands> {
 }
 
 impl Job {
+    /// Is the output folder still this job's? Asked before each file of it is written or replaced.
+    ///
+    /// # Errors
+    /// Another process has taken it over, or its lock was removed.
+    pub fn check_claim(&self) -> Result<()> {
+        Ok(self.claim.as_deref().map_or(Ok(()), Claim::check)?)
+    }
+
     /// Learns which ranks of the other processes share a library, and who computes them, once all are prepared. A process of one rank is
     /// alone in its island; where all are, MPI carries everything.
     ///

@@ -5,6 +5,7 @@
 
 use super::setup::Job;
 use crate::error::{CliError, Result};
+use crossweave_claim::Claim;
 use crossweave_engine::Trainer;
 use crossweave_hal::Device;
 use crossweave_hal::trace::{CollectiveWork, Span, Tracer, Work};
@@ -33,13 +34,15 @@ pub struct TraceSpec {
     origin: Instant,
     /// The same moment by the wall clock, in microseconds.
     unix_us: f64,
+    /// Of the process that speaks for the job: another job's parts would be mixed with these.
+    _claim: Option<Claim>,
 }
 
 impl TraceSpec {
     /// A trace to `out` of the run of `config`; `first`: this process speaks for the job, and clears what an earlier run left.
     ///
     /// # Errors
-    /// A folder that is not there or cannot be written to; what would be lost if a trace took its place.
+    /// A folder that is not there or cannot be written to; what would be lost if a trace took its place; another job that writes to `out`.
     pub fn new(out: &Path, config: &Path, first: bool) -> Result<TraceSpec> {
         CliError::not_a_file("--trace", out)?;
         let same = |a: &Path, b: &Path| Some(a.canonicalize().ok()? == b.canonicalize().ok()?);
@@ -65,6 +68,10 @@ impl TraceSpec {
             out: out.to_path_buf(),
             origin: Instant::now(),
             unix_us: unix.unwrap_or_default().as_nanos() as f64 / 1e3,
+            _claim: match first {
+                true => Some(Claim::beside(out, "crossweave train --trace")?),
+                false => None,
+            },
         };
         let parts = spec.parts();
         if first {

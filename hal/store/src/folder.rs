@@ -1,35 +1,31 @@
-//! A folder that is one run's own, made inside the folder the user names; those of dead runs are found by a lock nobody holds.
+//! A folder that is one rank's own, made inside the folder the user names and claimed as a run's folder is ([`Claim`]).
 //!
-//! The lock is held by the open file, so it ends with the process however the process ends, and a process number used twice misleads
-//! nobody. Only what this module itself made is ever removed, by name: a stranger's file keeps its folder.
+//! The folders of dead processes are found by their locks. Only what this module itself made is ever removed, by name: a file of somebody
+//! else's keeps its folder.
 
 use crate::{Error, Result};
-use std::fs::{File, TryLockError};
-use std::io::Write;
+use crossweave_claim::{Claim, ClaimError, Life};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const PREFIX: &str = "crossweave-swap-";
-const LOCK: &str = "owner.lock";
-/// First line of a lock file: without it a folder is not ours.
-const MAGIC: &str = "crossweave swap folder, version 1\n";
+const JOB: &str = "swap of offloaded state";
 /// How names of swap files end.
 pub(crate) const SUFFIX: &str = ".swap";
 
-/// A run's own folder; removed when dropped.
+/// A rank's own folder; removed when dropped.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Held for as long as the folder is ours.
-    lock: File,
+    claim: Option<Claim>,
     made: AtomicU64,
 }
 
 impl Folder {
-    /// Removes what dead runs left in `parent` (which is made if it is not there), and makes a new folder in it.
+    /// Removes what dead processes left in `parent` (which is made if it is not there), and makes a new folder in it.
     pub fn claim(parent: &Path) -> Result<Folder> {
-        let fail = |what, fix| {
-            let path = parent.to_path_buf();
+        let fail = |path: &Path, what, fix| {
+            let path = path.to_path_buf();
             move |source| Error::Folder {
                 path,
                 what,
@@ -37,40 +33,41 @@ impl Folder {
                 fix,
             }
         };
-        std::fs::create_dir_all(parent).map_err(fail(
+        let writable = "name a folder that can be written (nvme_path)";
+        let made = std::fs::create_dir_all(parent);
+        made.map_err(fail(
+            parent,
             "cannot make the folder for offloaded state",
-            "name a folder that can be written (nvme_path)",
+            writable,
         ))?;
         remove_dead(parent);
         for attempt in 0..1000u32 {
             let path = parent.join(format!("{PREFIX}{}-{attempt}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => {}
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => continue,
+            match Claim::folder(&path, JOB) {
+                Ok(claim) => {
+                    return Ok(Folder {
+                        path,
+                        claim: Some(claim),
+                        made: AtomicU64::new(0),
+                    });
+                }
+                // Another rank of this process, or one of the same number elsewhere.
+                Err(ClaimError::Held { .. } | ClaimError::Unreadable { .. }) => continue,
+                Err(ClaimError::Io { source, .. }) => {
+                    return Err(fail(&path, "cannot make a folder of its own", writable)(
+                        source,
+                    ));
+                }
                 Err(e) => {
-                    let fix = "name a folder that can be written (nvme_path)";
-                    return Err(fail("cannot make a folder in it", fix)(e));
+                    let e = std::io::Error::other(e.to_string());
+                    return Err(fail(&path, "cannot make a folder of its own", writable)(e));
                 }
             }
-            let lock = make_lock(&path).map_err(|source| {
-                // A folder without its lock file would be nobody's for ever.
-                let _ = std::fs::remove_file(path.join(LOCK));
-                let _ = std::fs::remove_dir(&path);
-                Error::Folder {
-                    path: path.clone(),
-                    what: "cannot write and lock its owner file",
-                    source,
-                    fix: "name a folder on a disk with room, on a file system with locks (nvme_path)",
-                }
-            })?;
-            return Ok(Folder {
-                path,
-                lock,
-                made: AtomicU64::new(0),
-            });
         }
         let many = std::io::Error::other("a thousand folders of this process are there");
-        Err(fail("cannot make a folder in it", "remove them")(many))
+        Err(fail(parent, "cannot make a folder in it", "remove them")(
+            many,
+        ))
     }
 
     /// Where it is.
@@ -87,35 +84,13 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        clear(&self.path);
-        // Unlocked last: until then no other run takes it for dead.
-        let _ = self.lock.unlock();
-    }
-}
-
-fn make_lock(folder: &Path) -> std::io::Result<File> {
-    let mut f = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(folder.join(LOCK))?;
-    // Another rank that looks for dead runs holds it for a moment, and lets it go when it finds no first line.
-    let mut tries = 0;
-    loop {
-        match f.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::WouldBlock) if tries < 2000 => tries += 1,
-            Err(TryLockError::WouldBlock) => return Err(std::io::ErrorKind::WouldBlock.into()),
-            Err(TryLockError::Error(e)) => return Err(e),
+        if let Some(claim) = self.claim.take() {
+            clear(&self.path, claim);
         }
-        std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    f.write_all(MAGIC.as_bytes())?;
-    f.sync_data()?;
-    Ok(f)
 }
 
-/// Removes the folders of runs that are over. What cannot be read or removed is left; it is somebody else's.
+/// Removes the folders of processes that are over. What cannot be read or removed is left; it is somebody else's.
 fn remove_dead(parent: &Path) {
     let Ok(entries) = std::fs::read_dir(parent) else {
         return;
@@ -126,17 +101,16 @@ fn remove_dead(parent: &Path) {
             continue;
         }
         let path = entry.path();
-        let Ok(lock) = File::options().read(true).write(true).open(path.join(LOCK)) else {
-            continue;
-        };
-        if lock.try_lock().is_ok() && std::io::read_to_string(&lock).is_ok_and(|t| t == MAGIC) {
-            clear(&path);
+        if Claim::owner_of(&path).is_some_and(|o| o.life() == Life::Dead)
+            && let Ok(claim) = Claim::folder(&path, JOB)
+        {
+            clear(&path, claim);
         }
     }
 }
 
-/// Removes our files, then the folder if nothing else is in it.
-fn clear(folder: &Path) {
+/// Removes our files, then the lock, then the folder if nothing else is in it.
+fn clear(folder: &Path, claim: Claim) {
     if let Ok(entries) = std::fs::read_dir(folder) {
         for entry in entries.flatten() {
             if entry.file_name().to_string_lossy().ends_with(SUFFIX) {
@@ -144,12 +118,9 @@ fn clear(folder: &Path) {
             }
         }
     }
-    // The lock file goes last, so that a folder cut short here is still known as ours.
-    let only_lock = std::fs::read_dir(folder).is_ok_and(|d| d.count() == 1);
-    if only_lock {
-        let _ = std::fs::remove_file(folder.join(LOCK));
-        let _ = std::fs::remove_dir(folder);
-    }
+    // Until the lock is gone no other process takes the folder for dead.
+    drop(claim);
+    let _ = std::fs::remove_dir(folder);
 }
 
 #[cfg(test)]
@@ -180,17 +151,28 @@ mod tests {
         assert!(entries(dir.path()).is_empty());
     }
 
+    /// The lock of a process of this number that started at another time.
+    fn dead_lock() -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let _claim = Claim::folder(dir.path(), JOB).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(crossweave_claim::LOCK)).unwrap();
+        let dead = text.replace("\"start_ticks\": ", "\"start_ticks\": 1");
+        assert_ne!(dead, text);
+        dead
+    }
+
     #[test]
     fn the_dead_are_removed_and_strangers_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let at = |n: &str| dir.path().join(n);
-        // A dead run: its lock file is there and nobody holds it.
+        // A dead process: its lock file is there, and no process of that start.
+        let dead = dead_lock();
         std::fs::create_dir(at("crossweave-swap-1-0")).unwrap();
-        std::fs::write(at("crossweave-swap-1-0/owner.lock"), MAGIC).unwrap();
+        std::fs::write(at("crossweave-swap-1-0/owner.lock"), &dead).unwrap();
         std::fs::write(at("crossweave-swap-1-0/state-0.swap"), b"old").unwrap();
-        // A dead run in whose folder somebody has put a file of their own.
+        // Another in whose folder somebody has put a file of their own.
         std::fs::create_dir(at("crossweave-swap-2-0")).unwrap();
-        std::fs::write(at("crossweave-swap-2-0/owner.lock"), MAGIC).unwrap();
+        std::fs::write(at("crossweave-swap-2-0/owner.lock"), &dead).unwrap();
         std::fs::write(at("crossweave-swap-2-0/thesis.txt"), b"mine").unwrap();
         // A stranger with our prefix, and one without.
         std::fs::create_dir(at("crossweave-swap-photos")).unwrap();

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | Who owns the bytes of a transfer? | The request, until the kernel has let go of them; a ticket that is dropped changes nothing. |
 //! | What if a disk is full? | Files are reserved when made, so it is said before training; a later one arrives at the waiter, and the engine goes on. |
-//! | What does a killed run leave? | An empty folder with a lock nobody holds: files have no name once they are open. The next run removes it. |
+//! | What does a killed run leave? | An empty folder with the lock of a dead process: files have no name once they are open. The next run on that host removes it. |
 
 mod block;
 mod engine;

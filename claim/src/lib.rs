@@ -1,0 +1,408 @@
+//! A folder or a file has one writer at a time: a lock file names the process that owns it.
+//!
+//! The lock file is written whole under a temporary name and linked to its own, which succeeds for one process only, on NFS too (open(2),
+//! O_EXCL). No lock daemon and no flock take part. The lock of a process that is over stays; the next process finds that its owner is dead
+//! ([`Owner::life`]) and replaces it. Only the process that holds a second lock, named after the dead owner, may do so, so that of
+//! several one succeeds and a lock that is alive is never replaced.
+//!
+//! | question | answer |
+//! |---|---|
+//! | What if the owner runs on another host, or in another container? | Its process cannot be seen, so the claim is refused; the error says which file to remove by hand. |
+//! | What if somebody removed or replaced the lock meanwhile? | [`Claim::check`] before a commit reads it again and refuses. |
+//! | What is left behind? | Nothing, when the claim is dropped; the lock file, when the process is killed. |
+#![forbid(unsafe_code)]
+
+mod owner;
+
+pub use owner::{Life, Owner};
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Name of the lock file inside a claimed folder.
+pub const LOCK: &str = "owner.lock";
+/// Longest wait for a process that is replacing a dead owner's lock, or is writing one where there are no links.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Result of every fallible function of this crate.
+pub type Result<T> = std::result::Result<T, ClaimError>;
+
+/// Why something cannot be claimed, or is not ours any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// Another process owns it.
+    #[error("{}: another job writes here: {owner}; fix: {}", what.display(), way_out(owner, *life, lock))]
+    Held {
+        /// The folder or file.
+        what: PathBuf,
+        /// Its lock file.
+        lock: PathBuf,
+        /// Who.
+        owner: Box<Owner>,
+        /// Whether the owner's process was seen.
+        life: Life,
+    },
+    /// The lock file is not one of this program.
+    #[error(
+        "{}: cannot be read as a lock file ({why}); fix: if no job writes to {}, remove it and run again", lock.display(), what.display()
+    )]
+    Unreadable {
+        /// The folder or file.
+        what: PathBuf,
+        /// Its lock file.
+        lock: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The claim was lost while this process ran.
+    #[error(
+        "{}: {}, so this job writes nothing more here; fix: see which job owns it, and resume from its newest checkpoint",
+        what.display(),
+        match now { Some(owner) => format!("another job has taken it over: {owner}"), None => "its lock file was removed".into() }
+    )]
+    Lost {
+        /// The folder or file.
+        what: PathBuf,
+        /// Who has it now.
+        now: Option<Box<Owner>>,
+    },
+    /// A file operation failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// A verb.
+        action: &'static str,
+        /// File or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn way_out(owner: &Owner, life: Life, lock: &Path) -> String {
+    match life {
+        Life::Unknown => format!(
+            "wait until it has ended, or name another place; whether it still runs cannot be seen from here, so if it is over, remove {} and run again",
+            lock.display()
+        ),
+        _ => format!(
+            "wait until it has ended, end it with `kill -INT {}`, or name another place",
+            owner.pid
+        ),
+    }
+}
+
+fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClaimError {
+    let path = path.to_path_buf();
+    move |source| ClaimError::Io {
+        action,
+        path,
+        source,
+    }
+}
+
+/// A folder or file that is this process's own until the claim is dropped.
+#[derive(Debug)]
+pub struct Claim {
+    what: PathBuf,
+    lock: PathBuf,
+    owner: Owner,
+    replaced: Option<Owner>,
+    /// Folders made for it, outermost first; removed with it where nothing else is in them.
+    made: Vec<PathBuf>,
+}
+
+impl Claim {
+    /// Claims the folder `dir`, which is created if it is not there. `job`: what this process does, for those who are refused.
+    ///
+    /// # Errors
+    /// Another process owns it; the folder cannot be written.
+    pub fn folder(dir: &Path, job: &str) -> Result<Claim> {
+        let mut tries = 0;
+        loop {
+            let made = make_dirs(dir).map_err(io_error("create", dir))?;
+            let taken = Claim::take(dir, dir.join(LOCK), job);
+            match taken {
+                Ok(mut claim) => {
+                    claim.made = made;
+                    return Ok(claim);
+                }
+                Err(e) => {
+                    remove_empty(&made);
+                    // Who was there before has just left, and removed the folder it had made.
+                    let gone = matches!(&e, ClaimError::Io { source, .. } if source.kind() == ErrorKind::NotFound);
+                    tries += 1;
+                    if !gone || tries == 100 {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Claims the right to write the file or folder `target`, by a hidden lock file beside it. Its folder must be there.
+    ///
+    /// # Errors
+    /// As [`Claim::folder`].
+    pub fn beside(target: &Path, job: &str) -> Result<Claim> {
+        let lock = hidden(target, &format!(".{LOCK}"));
+        Claim::take(target, lock, job)
+    }
+
+    fn take(what: &Path, lock: PathBuf, job: &str) -> Result<Claim> {
+        let owner = Owner::this(job);
+        let replaced = acquire(what, &lock, &owner)?;
+        if replaced.is_some() {
+            sweep(&lock);
+        }
+        Ok(Claim {
+            what: what.into(),
+            lock,
+            owner,
+            replaced,
+            made: vec![],
+        })
+    }
+
+    /// The owner of the folder `dir`, dead or alive, where a lock file of this program names one.
+    pub fn owner_of(dir: &Path) -> Option<Owner> {
+        match read(&dir.join(LOCK)) {
+            Ok(Read::Owner(o)) => Some(*o),
+            _ => None,
+        }
+    }
+
+    /// The folder or file.
+    pub fn what(&self) -> &Path {
+        &self.what
+    }
+
+    /// The dead owner whose lock this claim has replaced.
+    pub fn replaced(&self) -> Option<&Owner> {
+        self.replaced.as_ref()
+    }
+
+    /// Is it still ours? To be asked right before a commit.
+    ///
+    /// # Errors
+    /// The lock file is gone, or another process's.
+    pub fn check(&self) -> Result<()> {
+        let now = match read(&self.lock).map_err(io_error("read", &self.lock))? {
+            Read::Owner(o) if o.nonce == self.owner.nonce => return Ok(()),
+            Read::Owner(o) => Some(o),
+            Read::Nothing | Read::Other(_) => None,
+        };
+        Err(ClaimError::Lost {
+            what: self.what.clone(),
+            now,
+        })
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // Best effort: a lock that stays is that of a dead process soon.
+        if self.check().is_ok() {
+            let _ = std::fs::remove_file(&self.lock);
+        }
+        remove_empty(&self.made);
+    }
+}
+
+/// Creates `dir` and what is missing above it; returns what was created, outermost first.
+fn make_dirs(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut missing = vec![];
+    for d in dir.ancestors() {
+        if d.as_os_str().is_empty() || d.exists() {
+            break;
+        }
+        missing.push(d.to_path_buf());
+    }
+    let mut made = vec![];
+    for d in missing.into_iter().rev() {
+        match std::fs::create_dir(&d) {
+            Ok(()) => made.push(d),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && d.is_dir() => {}
+            Err(e) => {
+                remove_empty(&made);
+                return Err(e);
+            }
+        }
+    }
+    match dir.is_dir() {
+        true => Ok(made),
+        false => Err(ErrorKind::NotADirectory.into()),
+    }
+}
+
+fn remove_empty(made: &[PathBuf]) {
+    for d in made.iter().rev() {
+        // One that somebody has put something into stays.
+        let _ = std::fs::remove_dir(d);
+    }
+}
+
+/// `.NAME` + `suffix` in the folder of `path`.
+fn hidden(path: &Path, suffix: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{}{suffix}", name.trim_start_matches('.')))
+}
+
+/// What stands at a lock's name.
+enum Read {
+    Nothing,
+    Owner(Box<Owner>),
+    /// Why it is no lock file.
+    Other(String),
+}
+
+fn read(lock: &Path) -> io::Result<Read> {
+    let text = match std::fs::read_to_string(lock) {
+        Ok(text) => text,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Read::Nothing),
+        // On NFS, of a file that was removed elsewhere between its name and its bytes.
+        Err(e) if e.kind() == ErrorKind::StaleNetworkFileHandle => return Ok(Read::Nothing),
+        Err(e) if e.kind() == ErrorKind::InvalidData => return Ok(Read::Other(e.to_string())),
+        Err(e) => return Err(e),
+    };
+    Ok(match Owner::parse(&text) {
+        Ok(owner) => Read::Owner(Box::new(owner)),
+        Err(why) => Read::Other(why),
+    })
+}
+
+/// Makes `lock` name `owner`; returns the dead owner it named before, if any. Protocol:
+///
+/// 1. Write the owner to a temporary file, sync it, link it to `lock`. Done if that succeeds.
+/// 2. Otherwise judge the owner found there. Alive or not to be seen: refused.
+/// 3. Dead: acquire `lock`'s successor lock, named after the dead owner's nonce, by the same protocol. Only its holder may replace the
+///    lock of that owner. Under it, read `lock` again; if it still names the dead owner, rename the temporary file over it. Release it.
+fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
+    let own = Temp::write(lock, owner)?;
+    let began = Instant::now();
+    loop {
+        if own.link_to(lock)? {
+            return Ok(None);
+        }
+        let late = began.elapsed() > PATIENCE;
+        let there = match read(lock).map_err(io_error("read", lock))? {
+            Read::Nothing => continue,
+            Read::Owner(there) => there,
+            // It may be being written, where there are no links.
+            Read::Other(_) if !late => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+            Read::Other(why) => {
+                return Err(ClaimError::Unreadable {
+                    what: what.into(),
+                    lock: lock.into(),
+                    why,
+                });
+            }
+        };
+        // The answer of a link that had succeeded was lost on its way from a file server.
+        if there.nonce == owner.nonce {
+            return Ok(None);
+        }
+        let life = there.life();
+        if life != Life::Dead {
+            return Err(ClaimError::Held {
+                what: what.into(),
+                lock: lock.into(),
+                owner: there,
+                life,
+            });
+        }
+        match replace(what, lock, &own, owner, &there) {
+            Ok(true) => return Ok(Some(*there)),
+            Ok(false) => {}
+            // Another process is replacing it at this moment.
+            Err(ClaimError::Held { .. }) if !late => std::thread::sleep(Duration::from_millis(2)),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Step 3: puts `own` in the place of a dead owner's lock; `false` where that is not there any more.
+fn replace(what: &Path, lock: &Path, own: &Temp, owner: &Owner, dead: &Owner) -> Result<bool> {
+    let right = successor(lock, dead);
+    acquire(what, &right, owner)?;
+    let still = matches!(read(lock), Ok(Read::Owner(o)) if o.nonce == dead.nonce);
+    let done = match still {
+        true => std::fs::rename(&own.0, lock).map_err(io_error("replace", lock)),
+        false => Ok(()),
+    };
+    let _ = std::fs::remove_file(&right);
+    done.map(|()| still)
+}
+
+/// The lock whose holder may replace the lock of `dead`.
+fn successor(lock: &Path, dead: &Owner) -> PathBuf {
+    hidden(lock, &format!(".{:016x}-next", dead.nonce))
+}
+
+/// Removes what processes that are over have left of their attempts.
+fn sweep(lock: &Path) {
+    let prefix = hidden(lock, ".");
+    let prefix = prefix.file_name().unwrap_or_default().to_string_lossy();
+    let Some(Ok(entries)) = lock.parent().map(std::fs::read_dir) else {
+        return;
+    };
+    for e in entries.flatten() {
+        let attempt = e.file_name().to_string_lossy().starts_with(&*prefix);
+        if attempt && matches!(read(&e.path()), Ok(Read::Owner(o)) if o.life() == Life::Dead) {
+            let _ = std::fs::remove_file(e.path());
+        }
+    }
+}
+
+/// The owner's text under a name nobody else has; removed when dropped.
+struct Temp(PathBuf);
+
+impl Temp {
+    fn write(lock: &Path, owner: &Owner) -> Result<Temp> {
+        let temp = Temp(hidden(lock, &format!(".{:016x}", owner.nonce)));
+        put(&temp.0, &owner.to_text()).map_err(io_error("write", &temp.0))?;
+        Ok(temp)
+    }
+
+    /// `false` when the name is taken.
+    fn link_to(&self, lock: &Path) -> Result<bool> {
+        match std::fs::hard_link(&self.0, lock) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+            // A file system without links: the name is taken first and written then.
+            Err(_) => {
+                let text = std::fs::read_to_string(&self.0).map_err(io_error("read", &self.0))?;
+                match put(lock, &text) {
+                    Ok(()) => Ok(true),
+                    Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(false),
+                    Err(e) => Err(io_error("create", lock)(e)),
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Writes a new file and syncs it: a lock must not be empty after a loss of power.
+fn put(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    let done = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    if done.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    done
+}
+
+#[cfg(test)]
+mod tests;

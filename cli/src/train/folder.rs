@@ -1,0 +1,150 @@
+//! Where a run's files go: a folder that holds no other run and that no other process writes.
+//!
+//! The first process of a job claims it before anything of a run in it is read or written, and holds the claim to its end.
+
+use super::{metrics, resume};
+use crate::args::TrainArgs;
+use crate::error::{CliError, Result};
+use crossweave_claim::{Claim, ClaimError};
+use crossweave_config::Config;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A run's folder, as its first process has it.
+pub struct RunFolder {
+    /// Where.
+    pub path: PathBuf,
+    /// Held by this process, where it writes there.
+    pub claim: Option<Arc<Claim>>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+impl RunFolder {
+    /// One that this process does not claim: rank 0's process has, or nothing is written.
+    pub fn unclaimed(path: PathBuf) -> RunFolder {
+        RunFolder {
+            path,
+            claim: None,
+            notes: vec![],
+        }
+    }
+
+    fn claimed(path: PathBuf, claim: Claim) -> RunFolder {
+        let over = |o: &_| {
+            format!(
+                "{}: its last job was killed or its machine restarted: {o}; this job takes the folder over",
+                path.display()
+            )
+        };
+        let notes = claim.replaced().map(over);
+        RunFolder {
+            notes: notes.into_iter().collect(),
+            claim: Some(Arc::new(claim)),
+            path,
+        }
+    }
+
+    /// Claims the folder a command line asks for: `--out`, the folder of `--resume`, `run.out`, or a new one under `runs/`. A folder that
+    /// holds a run is never written over; only `--resume` continues it.
+    ///
+    /// # Errors
+    /// Another process writes there; it holds a run, or files that a run would write over; it cannot be written.
+    pub fn choose(args: &TrainArgs, config: &Config) -> Result<RunFolder> {
+        if let Some(dir) = &args.resume {
+            resume::check_holds_run(dir)?;
+        }
+        let job = format!("crossweave train {}", args.config.display());
+        let Some(dir) = asked(args, config) else {
+            return fresh(&args.config, &job);
+        };
+        if dir.exists() && !dir.is_dir() {
+            return Err(CliError::refused(
+                format!("--out {}: is a file", dir.display()),
+                "name a folder",
+            ));
+        }
+        let claim = Claim::folder(&dir, &job)?;
+        let same = |from: &Path| Some(from.canonicalize().ok()? == dir.canonicalize().ok()?);
+        let continues = args.resume.as_deref().and_then(same) == Some(true);
+        if !continues && holds_run(&dir) {
+            return Err(CliError::refused(
+                format!("{} already holds a run", dir.display()),
+                format!(
+                    "continue it with `--resume {}`, or choose another --out",
+                    dir.display()
+                ),
+            ));
+        }
+        if !continues && claim.replaced().is_none() && strange_config(&dir) {
+            return Err(CliError::refused(
+                format!(
+                    "{} holds a config.json and no run: the run's own would be written over it",
+                    dir.display()
+                ),
+                "choose another --out",
+            ));
+        }
+        crossweave_checkpoint::check_target(&dir.join("model"))?;
+        Ok(RunFolder::claimed(dir, claim))
+    }
+}
+
+/// The folder that is named, if one is.
+pub fn asked(args: &TrainArgs, config: &Config) -> Option<PathBuf> {
+    let given = args.out.clone().or_else(|| args.resume.clone());
+    given.or_else(|| config.settings.run.out.as_ref().map(PathBuf::from))
+}
+
+/// `runs/NAME`, where NAME is the config's; nobody chose it, so where there is a run or a job the next of `runs/NAME-2`, … is taken.
+fn fresh(config: &Path, job: &str) -> Result<RunFolder> {
+    let first = Path::new("runs").join(config.file_stem().unwrap_or("run".as_ref()));
+    let (mut taken, mut n) = (None, 0u64);
+    loop {
+        n += 1;
+        let mut dir = first.clone().into_os_string();
+        if n > 1 {
+            dir.push(format!("-{n}"));
+        }
+        let dir = PathBuf::from(dir);
+        if dir.exists() && (!dir.is_dir() || holds_run(&dir) || strange_config(&dir)) {
+            taken.get_or_insert("holds a run");
+            continue;
+        }
+        let claim = match Claim::folder(&dir, job) {
+            Ok(claim) => claim,
+            Err(ClaimError::Held { .. } | ClaimError::Unreadable { .. }) => {
+                taken.get_or_insert("is in use by another job");
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        // The job that had it may have ended since it was looked at.
+        if holds_run(&dir) {
+            taken.get_or_insert("holds a run");
+            continue;
+        }
+        crossweave_checkpoint::check_target(&dir.join("model"))?;
+        let mut folder = RunFolder::claimed(dir, claim);
+        if let Some(why) = taken {
+            let note = format!(
+                "{} {why}: this run goes to {}",
+                first.display(),
+                folder.path.display()
+            );
+            folder.notes.push(note);
+        }
+        return Ok(folder);
+    }
+}
+
+fn holds_run(dir: &Path) -> bool {
+    let filled = |name: &str| std::fs::metadata(dir.join(name)).is_ok_and(|m| m.len() > 0);
+    filled(metrics::FILE) || dir.join("checkpoints").is_dir()
+}
+
+/// Is there a `config.json` that no run has written? A run's stands beside its metrics.
+fn strange_config(dir: &Path) -> bool {
+    let there = |name: &str| dir.join(name).exists();
+    there("config.json") && !there(metrics::FILE)
+}
