@@ -379,3 +379,48 @@ fn the_kept_attack_files_are_refused_each_for_its_own_reason() {
     check("safetensors", files, &|p| SafeFile::open(p).map(drop));
     check("hf", models, &|p| HfDir::open(p).map(drop));
 }
+
+#[test]
+fn a_second_writer_of_one_target_is_refused_and_the_first_is_whole() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, config) = (temp.path().join("m"), serde_json::json!({}));
+    let one = |v: f32| TensorOut::from_f32("w", Dtype::F32, &[1], vec![v]);
+    // While the first writes its tensor, the second comes.
+    let slow = TensorOut::stream("w", Dtype::F32, &[1], |out| {
+        let second = export_hf(&dir, &config, [one(2.0)], u64::MAX, &[]);
+        let text = second.expect_err("two writers").to_string();
+        let pid = format!("process {}", std::process::id());
+        assert!(
+            text.contains("another job writes here") && text.contains(&pid),
+            "{text}"
+        );
+        out.write_all(&1f32.to_le_bytes())
+    });
+    export_hf(&dir, &config, [slow], u64::MAX, &[]).unwrap();
+    let file = SafeFile::open(&dir.join("model.safetensors")).unwrap();
+    assert_eq!(file.read("w").unwrap(), 1f32.to_le_bytes());
+    export_hf(&dir, &config, [one(2.0)], u64::MAX, &[]).unwrap();
+    let left: Vec<_> = std::fs::read_dir(temp.path()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+}
+
+#[test]
+fn a_checkpoint_gets_no_name_in_a_folder_that_was_taken_over() {
+    let temp = tempfile::tempdir().unwrap();
+    let claim = crossweave_claim::Claim::folder(temp.path(), "train").unwrap();
+    let writer = Writer::begin(temp.path(), 1, 1).unwrap();
+    let mut rank = writer.rank(0).unwrap();
+    rank.put("b", Dtype::F32, &[1], 1f32.to_le_bytes().to_vec());
+    rank.owns("p", Dtype::F32, &[1], 0, 1, "b", 0).unwrap();
+    rank.finish().unwrap();
+    std::fs::remove_file(temp.path().join(crossweave_claim::LOCK)).unwrap();
+    let patience = Patience {
+        timeout: std::time::Duration::ZERO,
+        failed: &|| false,
+        claim: Some(&claim),
+    };
+    let text = writer.commit_when(serde_json::Value::Null, &patience);
+    let text = text.expect_err("committed").to_string();
+    assert!(text.contains("its lock file was removed"), "{text}");
+    assert!(list(temp.path()).unwrap().is_empty());
+}

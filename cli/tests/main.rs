@@ -11,6 +11,7 @@ mod explain;
 mod explore;
 mod faults;
 mod find_nan;
+mod folders;
 mod graphs;
 mod guide;
 mod islands;
