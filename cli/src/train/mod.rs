@@ -38,8 +38,8 @@ pub use setup::{rank_spec, units};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Runs the command.
 ///
@@ -134,7 +134,8 @@ struct Flights {
     board: Board,
     here: Range<u32>,
     store: Option<JobStore>,
-    claim: Option<Arc<Claim>>,
+    /// Not held by this: the watch over the other processes goes on after the run.
+    claim: Option<Weak<Claim>>,
 }
 
 impl Flights {
@@ -144,13 +145,14 @@ impl Flights {
             board: job.crew.board().clone(),
             here: job.crew.here(),
             store: processes.map(|p| p.store.clone()),
-            claim: job.claim.clone(),
+            claim: job.claim.as_ref().map(Arc::downgrade),
         }
     }
 
     fn write(&self, why: &CliError) {
-        if self.claim.as_ref().is_some_and(|c| c.check().is_err()) {
-            // The folder is another job's now.
+        let ours = |c: &Weak<Claim>| c.upgrade().is_some_and(|c| c.check().is_ok());
+        if !self.claim.as_ref().is_none_or(ours) {
+            // The folder may be another job's now.
             return;
         }
         let failure = self.store.as_ref().and_then(JobStore::failure);
