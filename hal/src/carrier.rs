@@ -5,6 +5,9 @@
 //! host call in which the carrier runs the collective there, and copies of its outputs back. Stream order needs nothing else, so it holds
 //! for every device that has pinned memory and host calls. A host call cannot fail a stream, so a failed collective marks the device:
 //! every later wait on it says what happened, and nobody takes what is in its memory for a result.
+//!
+//! A collective in flight owns nothing of a plugin: it runs on the device's own stream thread, where the end of a buffer, a communicator or
+//! a device would wait for that very thread. Whoever drops a communicator first waits until nothing of it is in flight.
 
 use crate::buffer::{HostBuffer, Region};
 use crate::call::check;
@@ -16,8 +19,12 @@ use crate::stream::Stream;
 use crossweave_abi as abi;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+/// How long the end of a communicator waits for a collective in flight whose stream has failed or does not get there: what it uses is then
+/// left as it is.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// What has gone wrong outside a device's plugin, for every wait on the device.
 #[derive(Default)]
@@ -105,11 +112,40 @@ impl Carrier {
 /// A communicator's half of being carried.
 pub(crate) struct Carried {
     carrier: Device,
-    /// Lowest of all priorities: the carrier works in the host call that waits for it, not on a further thread.
-    stream: Raw,
+    line: Arc<Line>,
     staging: Mutex<Option<Staging>>,
     /// Bytes copied off the device for the carrier, and onto it.
     moved: [AtomicU64; 2],
+    /// Something in flight did not land.
+    lost: bool,
+}
+
+/// What collectives in flight need of the carrier. Handles, which it does not own: `Carried` waits for the collectives before it ends them.
+struct Line {
+    group: String,
+    coll: abi::CollectiveApi,
+    comm: Raw,
+    device: abi::DeviceApi,
+    /// Lowest of all priorities: the carrier works in the host call that waits for it, not on a further thread.
+    stream: Raw,
+    in_flight: Mutex<u64>,
+    landed: Condvar,
+}
+
+impl Line {
+    fn count(&self) -> std::sync::MutexGuard<'_, u64> {
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nothing is in flight. `false`: after `limit` something is.
+    fn clear(&self, limit: Duration) -> bool {
+        let waited = self
+            .landed
+            .wait_timeout_while(self.count(), limit, |n| *n > 0);
+        *waited.unwrap_or_else(PoisonError::into_inner).0 == 0
+    }
 }
 
 struct Staging {
@@ -119,7 +155,13 @@ struct Staging {
 }
 
 impl Carried {
-    pub fn new(carrier: &Carrier) -> Result<Carried> {
+    /// `comm`: the carrier's communicator, by its table `coll`.
+    pub fn new(
+        carrier: &Carrier,
+        coll: &abi::CollectiveApi,
+        comm: Raw,
+        group: &str,
+    ) -> Result<Carried> {
         let device = carrier.0.clone();
         let mut stream = std::ptr::null_mut();
         // SAFETY: the device is open; the out pointer lives for the call.
@@ -127,11 +169,41 @@ impl Carried {
             call!(device.0.api, stream_create)(device.0.handle.0, i32::MIN, 0, &mut stream, e)
         })?;
         Ok(Carried {
+            line: Arc::new(Line {
+                group: group.into(),
+                coll: *coll,
+                comm,
+                device: device.0.api,
+                stream: Raw(stream),
+                in_flight: Mutex::new(0),
+                landed: Condvar::new(),
+            }),
             carrier: device,
-            stream: Raw(stream),
             staging: Mutex::new(None),
             moved: Default::default(),
+            lost: false,
         })
+    }
+
+    /// Waits until nothing is in flight: each collective ends by its own timeout or the abort. `false`: something still is; it may use the
+    /// communicator, the stream and the staging memory, which are then left to it.
+    pub fn land(&mut self) -> bool {
+        if self.lost {
+            return false;
+        }
+        let staging = self
+            .staging
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(s) = staging {
+            // Every collective writes it. A failed stream says so before it has passed them all.
+            let _ = s.host.buffer().host_wait(true);
+        }
+        self.lost = !self.line.clear(GRACE);
+        if self.lost {
+            std::mem::forget((staging.take(), self.carrier.clone()));
+        }
+        !self.lost
     }
 
     /// Bytes copied off the device for the carrier so far, and onto it.
@@ -177,6 +249,9 @@ impl Carried {
 
 impl Drop for Carried {
     fn drop(&mut self) {
+        if !self.land() {
+            return;
+        }
         let staging = self
             .staging
             .get_mut()
@@ -184,8 +259,8 @@ impl Drop for Carried {
             .take();
         // A failed stream runs nothing more.
         let _ = self.release(staging);
-        // SAFETY: created by us, destroyed once.
-        unsafe { call!(self.carrier.0.api, stream_destroy)(self.stream.0) };
+        // SAFETY: created by us, destroyed once; nothing that uses it is in flight.
+        unsafe { call!(self.carrier.0.api, stream_destroy)(self.line.stream.0) };
     }
 }
 
@@ -275,9 +350,9 @@ pub(crate) fn staged(c: &Collective<'_>, rank: u32) -> [u64; 2] {
     ]
 }
 
-/// A group on its way to the carrier.
+/// A group on its way to the carrier. Plain memory all through: it ends on a stream's thread.
 struct Job {
-    comm: Arc<CommInner>,
+    line: Arc<Line>,
     fault: Arc<Fault>,
     descs: Vec<abi::CollDesc>,
     /// What the descriptors' count arrays point into.
@@ -287,15 +362,13 @@ struct Job {
 
 impl Job {
     fn run(&self) -> Result<()> {
-        let carried = self.comm.carried.as_ref();
-        let Some(c) = carried else {
-            return Err(Error::new(Code::Internal, "carrier", "not carried"));
-        };
-        // SAFETY: communicator, stream and imported staging memory live as long as `self.comm`; the descriptors' arrays as long as `self`.
+        let l = &*self.line;
+        // SAFETY: communicator, stream and imported staging memory live while this is in flight (`Carried::land`); the descriptors' arrays
+        // as long as `self`.
         check("launch", |e| unsafe {
-            call!(self.comm.api, launch)(
-                self.comm.handle.0,
-                c.stream.0,
+            call!(l.coll, launch)(
+                l.comm.0,
+                l.stream.0,
                 self.descs.as_ptr(),
                 self.descs.len() as u32,
                 e,
@@ -304,8 +377,15 @@ impl Job {
         // The collective has a timeout of its own.
         // SAFETY: as above.
         check("stream_sync", |e| unsafe {
-            call!(c.carrier.0.api, stream_sync)(c.stream.0, -1, e)
+            call!(l.device, stream_sync)(l.stream.0, -1, e)
         })
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        *self.line.count() -= 1;
+        self.line.landed.notify_all();
     }
 }
 
@@ -320,14 +400,14 @@ unsafe extern "C" fn carry(job: *mut c_void, status: abi::Status) {
             .unwrap_or_else(|_| Err(Error::new(Code::Panic, "carrier", "the host call panicked")));
         if let Err(e) = done {
             job.fault
-                .set(e.context(format!("{} on {}", job.name, job.comm.name)));
+                .set(e.context(format!("{} on {}", job.name, job.line.group)));
         }
     }
 }
 
 /// Launches a group on a stream of a carried device. `descs` are those of `members`, with the spans of the device.
 pub(crate) fn group(
-    comm: &Arc<CommInner>,
+    comm: &CommInner,
     stream: &Stream,
     members: &[Collective<'_>],
     descs: &[abi::CollDesc],
@@ -403,14 +483,16 @@ pub(crate) fn group(
             }
         }
     }
-    let job = Box::into_raw(Box::new(Job {
-        comm: comm.clone(),
+    *carried.line.count() += 1;
+    let job = Box::new(Job {
+        line: carried.line.clone(),
         fault: device.0.fault.clone(),
         descs: own,
         _counts: counts,
         name: members.first().map_or("group", Collective::name),
-    }));
+    });
     stream.submit([(memory, true)].into_iter(), |h| {
+        let job = Box::into_raw(job);
         // SAFETY: the job is handed over once; where the call fails it was not taken.
         check("stream_host_call", |e| unsafe {
             host_call(h, carry, job.cast(), e)

@@ -168,6 +168,11 @@ pub(crate) struct CommInner {
 
 impl Drop for CommInner {
     fn drop(&mut self) {
+        if self.carried.as_mut().is_some_and(|c| !c.land()) {
+            // Something in flight still uses it, on a stream of the device.
+            std::mem::forget(self._device.clone());
+            return;
+        }
         if let Some(f) = self.api.comm_destroy {
             // SAFETY: created by us, destroyed once; after abort the plugin must not wait for peers.
             unsafe { f(self.handle.0) };
@@ -343,7 +348,8 @@ impl Communicator {
             carried: None,
         };
         // Made last: a failure here leaves a communicator that is destroyed like any other.
-        inner.carried = carrier.as_ref().map(Carried::new).transpose()?;
+        let carried = |c| Carried::new(c, &inner.api, inner.handle, &inner.name);
+        inner.carried = carrier.as_ref().map(carried).transpose()?;
         let board = &device.0.plugin.1;
         let key = watch_key(&id, scope, size);
         let watch = device.0.watch.join(board, key, &options.name, size, rank);
