@@ -10,7 +10,7 @@ use crate::handshake;
 use crate::ranks::{Ranks, told};
 use crossweave_config::Resolved;
 use crossweave_hal::loader::{find, load};
-use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin};
+use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin, crash};
 use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, Roster, detect, meet, seats};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -197,6 +197,7 @@ impl Processes {
             store.know(&roster);
             Processes::check(&launch, &roster, &cards)?;
             let board = seats(&store, &roster, name.trim(), MEETING)?;
+            crash::guard(&told(&roster.here()));
             Ok((roster, cards, board))
         };
         // A process that has failed meanwhile is why they do not meet, and says so itself.

@@ -16,6 +16,7 @@ mod graphs;
 mod guide;
 mod islands;
 mod layers;
+mod mixed_faults;
 mod mpirun;
 mod new_plugin;
 mod offload;

@@ -20,7 +20,7 @@ const MODELS: [(&str, &str); 2] = [
 ];
 
 /// Builds what `new-plugin` has made, with the one command that it tells; `None` (with a printed reason) only where the tool is missing.
-fn build(s: &Scratch, lang: &str) -> Option<PathBuf> {
+pub fn build(s: &Scratch, lang: &str) -> Option<PathBuf> {
     let dir = format!("acme_{lang}");
     s.ok(&["new-plugin", &dir, "--lang", lang]);
     let library = format!(

@@ -2,4 +2,5 @@
 
 #[path = "abi_lock/main.rs"]
 mod abi_lock;
+mod crash;
 mod vigil;

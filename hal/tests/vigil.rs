@@ -50,7 +50,10 @@ fn a_killed_process_is_told_to_all_who_watch() {
     let stands = [0, 1, WATCHED - 1, 5, 5, 5, WATCHED + 5];
     for (n, stand) in stands.into_iter().enumerate() {
         let tell = tell.clone();
-        watch(&[(path.clone(), stand)], move |_| tell.send(n).unwrap()).unwrap();
+        watch(&[(path.clone(), stand)], true, move |_| {
+            tell.send(n).unwrap()
+        })
+        .unwrap();
     }
     std::fs::remove_file(&path).unwrap();
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
@@ -78,7 +81,7 @@ fn of_several_each_is_told_when_it_is_killed() {
     let mut vigils: Vec<_> = (0..5).map(|n| (path(n), n)).collect();
     // One that is not there does not keep the others from being watched.
     vigils.insert(2, (dir.path().join("none"), 7));
-    watch(&vigils, move |n| tell.send(n).unwrap()).unwrap();
+    watch(&vigils, true, move |n| tell.send(n).unwrap()).unwrap();
     for n in [3, 1, 4, 0, 2] {
         if how[n].is_empty() {
             all[n].kill().unwrap();
@@ -99,7 +102,7 @@ fn who_leaves_or_exits_by_itself_is_not_told() {
         let path = dir.path().join("vigil");
         let mut c = other(&path, how);
         let (tell, told) = channel();
-        watch(&[(path, 0)], move |_| tell.send(()).unwrap()).unwrap();
+        watch(&[(path, 0)], true, move |_| tell.send(()).unwrap()).unwrap();
         drop(c.stdin.take());
         assert_eq!(c.wait().unwrap().code(), Some(3));
         // The thread ends without a word, and with it the channel.

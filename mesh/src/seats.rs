@@ -76,7 +76,8 @@ pub fn seats_in(
     let vigils: Vec<_> = vigils.collect();
     let killed = store.killed();
     // As above.
-    let _ = watch(&vigils, move |n| killed(others[n]));
+    let all = others.len() + 1 == roster.processes() as usize;
+    let _ = watch(&vigils, all, move |n| killed(others[n]));
     // The first of a host takes the names away once all have opened them: nothing stays behind, however the job ends.
     store.set(&format!("checker/met/{me}"), b"")?;
     for other in &near {

@@ -6,7 +6,7 @@
 
 use crate::roster::{Roster, told};
 use crossweave_hal::vigil::Vigil;
-use crossweave_hal::{Code, Error, KvStore, Result};
+use crossweave_hal::{Code, Error, KvStore, Result, crash};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -361,6 +361,10 @@ fn send(link: &Mutex<TcpStream>, m: &Message) -> io::Result<()> {
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     let thread = std::thread::Builder::new().name(name.into());
+    let body = move || {
+        crash::speaks();
+        body();
+    };
     match thread.spawn(body) {
         Ok(_) => Ok(()),
         Err(e) => Err(failed("store", format!("cannot start a thread: {e}"))),

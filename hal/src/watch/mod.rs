@@ -10,6 +10,7 @@
 //! What is compared: kind, element type, length, reduction, root, counts; not the memory. Parts of composed collectives are not seen:
 //! what was asked for is.
 
+pub mod crash;
 mod flight;
 mod judge;
 mod member;

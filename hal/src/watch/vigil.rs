@@ -7,12 +7,15 @@
 //! `Documentation/locking/robust-futex-ABI.rst`.
 
 #[cfg(target_os = "linux")]
+pub(super) use linux::gone;
+#[cfg(target_os = "linux")]
 pub use linux::{Vigil, WATCHED, watch};
 #[cfg(not(target_os = "linux"))]
 pub use nowhere::{Vigil, WATCHED, watch};
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use crate::watch::crash;
     use crate::watch::words::Words;
     use std::io;
     use std::path::{Path, PathBuf};
@@ -95,6 +98,12 @@ mod linux {
         }
     }
 
+    /// Has the process that keeps this vigil died, or left?
+    pub fn gone(words: &Words) -> bool {
+        let value = futex(words, 0).load(SeqCst);
+        value == 0 || value & OWNER_DIED != 0
+    }
+
     /// The node of the list that leads on from this seat.
     fn node(words: &Words, seat: usize) -> &AtomicU64 {
         &words[FIRST + 2 * seat + 1]
@@ -151,26 +160,29 @@ mod linux {
     /// Calls `killed` with a place in `vigils`, on a thread that watches, when a signal has ended the process that keeps the vigil in that file.
     /// One that leaves in order or exits by itself is left to other news, which may carry its own words. Each of `vigils`, [`WATCHED`] at most,
     /// is a file and where the caller stands among those who watch it (from 0): two who name the same are told one after the other. A file that
-    /// cannot be opened is not watched.
+    /// cannot be opened is not watched. `all`: the job has no other processes.
     ///
     /// # Errors
     /// A thread cannot be started.
     pub fn watch(
         vigils: &[(PathBuf, usize)],
+        all: bool,
         killed: impl Fn(usize) + Send + Sync + 'static,
     ) -> io::Result<()> {
         let killed: Arc<Killed> = Arc::new(killed);
-        let mut all = vec![];
+        let mut opened = vec![];
         for (place, (path, stand)) in vigils.iter().enumerate().take(WATCHED) {
             if let Ok(words) = Words::open(path, LEN) {
                 let told = Arc::new(AtomicBool::new(false));
-                all.push((place, Arc::new(words), stand % WATCHED, told));
+                opened.push((place, Arc::new(words), stand % WATCHED, told));
             }
         }
+        let words = opened.iter().map(|(_, words, ..)| words.clone()).collect();
+        crash::watches(words, all && opened.len() == vigils.len());
         // Without the call that waits for several, a thread for each.
         let at_once = if waits_for_several() { WATCHED } else { 1 };
         for part in 0..PARTS {
-            let here = all.iter().map(|(place, words, stand, told)| Watched {
+            let here = opened.iter().map(|(place, words, stand, told)| Watched {
                 place: *place,
                 words: words.clone(),
                 seat: stand * PARTS + part,
@@ -199,10 +211,11 @@ mod linux {
 
     /// Until all have left or died.
     fn wait(mut watched: Vec<Watched>, part: usize, killed: &Killed) {
+        crash::speaks();
         urgent();
         apart(part);
         while !watched.is_empty() {
-            let mut now = vec![];
+            let (mut now, mut news) = (vec![], vec![]);
             watched.retain(|w| {
                 let word = futex(&w.words, w.seat);
                 let value = word.load(SeqCst);
@@ -213,11 +226,18 @@ mod linux {
                 }
                 // The kernel wakes one; others may sit here.
                 wake(word);
-                if died && by_signal(w.words[PID].load(Relaxed)) && !w.told.swap(true, SeqCst) {
-                    killed(w.place);
+                if died && let Some(signal) = wordless(w.words[PID].load(Relaxed)) {
+                    news.push((signal == libc::SIGABRT, w.place, w.told.clone()));
                 }
                 false
             });
+            // An abort may follow from another's death.
+            news.sort_by_key(|(abort, ..)| *abort);
+            for (_, place, told) in news {
+                if !told.swap(true, SeqCst) {
+                    killed(place);
+                }
+            }
             if !watched.is_empty() && !asleep(&watched, &now) {
                 // A system that does not let it wait must not have it spin.
                 return;
@@ -320,16 +340,17 @@ mod linux {
     }
 
     /// Signals that leave a process no last words.
-    const WORDLESS: [i32; 5] = [
+    const WORDLESS: [i32; 6] = [
         libc::SIGKILL,
+        libc::SIGABRT,
         libc::SIGSEGV,
         libc::SIGBUS,
         libc::SIGILL,
         libc::SIGFPE,
     ];
 
-    /// Does such a signal end this process? It is on its way out: its exit code is known or will be in a moment.
-    fn by_signal(pid: u64) -> bool {
+    /// The signal of this kind that ends this process. It is on its way out: its exit code is known or will be in a moment.
+    fn wordless(pid: u64) -> Option<i32> {
         for _ in 0..20 {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             // The name, in brackets, may hold anything; the exit code is the fiftieth field behind it.
@@ -338,11 +359,11 @@ mod linux {
                 .and_then(|(_, rest)| rest.split_whitespace().nth(49)?.parse::<i32>().ok());
             match code {
                 Some(0) => std::thread::sleep(Duration::from_micros(100)),
-                Some(code) => return WORDLESS.contains(&(code & 0x7f)),
-                None => return false,
+                Some(code) => return Some(code & 0x7f).filter(|s| WORDLESS.contains(s)),
+                None => return None,
             }
         }
-        false
+        None
     }
 }
 
@@ -373,6 +394,7 @@ mod nowhere {
     /// Always: only Linux has it.
     pub fn watch(
         _: &[(PathBuf, usize)],
+        _: bool,
         _: impl Fn(usize) + Send + Sync + 'static,
     ) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
