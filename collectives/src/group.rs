@@ -228,10 +228,18 @@ impl Collectives {
     /// composed members follow it, in the order given. A member that cannot be done at all is refused before anything is launched.
     #[track_caller]
     pub fn group(&mut self, s: &Stream, members: &[Collective<'_>], tag: CommTag) -> Result<()> {
-        match self.traced.take() {
+        let done = match self.traced.take() {
             Some(t) => self.group_traced(t, s, members, tag),
             None => self.asked(s, members, tag),
-        }
+        };
+        self.comm.about_nothing();
+        done
+    }
+
+    /// Says what the next call is for: ranks meet in it that say the same, from whatever lines they call. See [`Communicator::about`].
+    pub fn about(&mut self, what: &str) -> &mut Collectives {
+        self.comm.about(what);
+        self
     }
 
     #[track_caller]

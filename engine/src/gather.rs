@@ -110,8 +110,11 @@ impl Trainer {
                 };
                 slices.gather(&Run::new(stream, &Decompositions, &narrow), &mut mesh, tag)?;
             } else {
-                mesh.named(GROUP)?
-                    .all_gather(stream, send, whole.all(), hold.compute, tag)?;
+                let group = mesh.named(GROUP)?;
+                if tag == OUTSIDE {
+                    group.about(&format!("{tag}, unit {u}"));
+                }
+                group.all_gather(stream, send, whole.all(), hold.compute, tag)?;
             }
             if let Some(part) = &state.near {
                 let at = u64::from(hold.rank % hold.node) * part.bytes();

@@ -19,7 +19,9 @@ use crate::state::{Holding, Home, Slots, StateKind, UnitState};
 use crate::trace::Tracing;
 pub use crate::upload::MicroBatch;
 use crate::upload::upload_consts;
-use crossweave_hal::{AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Stream, Tag};
+use crossweave_hal::{
+    AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Purpose, Stream, Tag,
+};
 use crossweave_mesh::Islands;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
@@ -177,8 +179,8 @@ pub struct Trainer {
     pub(crate) slots: Slots,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
-    /// The checker's numbers of the plan's steps.
-    pub(crate) step_names: Vec<Option<u16>>,
+    /// What the checker calls the plan's steps.
+    pub(crate) purposes: Vec<Option<Purpose>>,
     /// The host's side, where states rest there.
     pub(crate) offload: Option<Offload>,
     /// Where this rank is a stage of a pipeline.
@@ -372,7 +374,7 @@ impl Trainer {
             gather,
             slots: Slots::default(),
             groups: MeshGroups::new(mesh),
-            step_names: vec![],
+            purposes: vec![],
             offload,
             pipe,
             spill_out,

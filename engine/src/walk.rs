@@ -5,6 +5,7 @@ use crate::figures::Figures;
 use crate::gather;
 use crate::nonfinite::Watch;
 use crate::trainer::{Act, MicroBatch, Trainer};
+use crossweave_hal::Purpose;
 use crossweave_plan::{Keep as PlanKeep, Lane, Op, Step};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
@@ -61,8 +62,8 @@ impl Trainer {
             if done.is_err() {
                 break;
             }
-            let number = self.step_number(s);
-            self.device().at_step(number);
+            let purpose = self.purpose(s);
+            self.device().at_step(purpose);
             self.note_step(false);
             let open = self.begin_span();
             let ran = self.replaying(s, |t| t.run_step(s, batches, &data, &figures));
@@ -76,7 +77,7 @@ impl Trainer {
             self.note_step(true);
             self.note_nonfinite(s);
         }
-        self.device().at_step(0);
+        self.device().at_step(Purpose::default());
         self.put_plan(plan);
         self.flow.iter_mut().for_each(Vec::clear);
         self.flow_grad.iter_mut().for_each(|g| *g = None);
@@ -101,17 +102,20 @@ impl Trainer {
         Ok(())
     }
 
-    /// What the collective checker calls a step: its number and text in the plan, told once.
-    fn step_number(&mut self, s: &Step) -> u16 {
+    /// What the collective checker calls a step: its number and text in the plan, told once. Its collectives meet those of the same text on
+    /// other ranks, whatever its number there; of a transfer both ends are called alike.
+    fn purpose(&mut self, s: &Step) -> Purpose {
         let at = s.id.0 as usize;
-        if let Some(Some(known)) = self.step_names.get(at) {
+        if let Some(Some(known)) = self.purposes.get(at) {
             return *known;
         }
-        let number = self.device().step_number(&format!("{at} {}", s.op));
-        let len = self.step_names.len().max(at + 1);
-        self.step_names.resize(len, None);
-        self.step_names[at] = Some(number);
-        number
+        let text = s.op.to_string();
+        let meets = text.split(['<', '>']).next().unwrap_or(&text);
+        let purpose = self.device().plan_step(&format!("{at} {text}"), meets);
+        let len = self.purposes.len().max(at + 1);
+        self.purposes.resize(len, None);
+        self.purposes[at] = Some(purpose);
+        purpose
     }
 
     fn run_step(

@@ -158,13 +158,9 @@ impl Trainer {
         let stream = self.reduce_stream();
         let whole = Arc::new(self.device().alloc(stream, 4 * elements, Tag::Comm)?);
         let mut mesh = self.groups.mesh().borrow_mut();
-        mesh.named(gather::GROUP)?.all_gather(
-            stream,
-            mine.region(),
-            whole.all(),
-            DType::F32,
-            "state",
-        )?;
+        let group = mesh.named(gather::GROUP)?;
+        group.about(&format!("{kind:?} of unit {u}"));
+        group.all_gather(stream, mine.region(), whole.all(), DType::F32, "state")?;
         Ok(Tensor::dense(whole, 0, [elements], DType::F32))
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
 use crate::mask::{self, Mask};
 use crate::stream::Stream;
-use crate::watch::{Mark, Member, Observer};
+use crate::watch::{Mark, Member, Observer, Purpose};
 use crossweave_abi as abi;
 use crossweave_abi::DType;
 use std::panic::Location;
@@ -188,6 +188,8 @@ pub struct Communicator {
     pub(crate) inner: Arc<CommInner>,
     ledger: Arc<CollectiveLedger>,
     seq: u64,
+    /// What the next call is for, where its caller has said so.
+    about: Purpose,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -362,6 +364,7 @@ impl Communicator {
             inner,
             ledger: device.0.collectives.clone(),
             seq: 0,
+            about: Purpose::default(),
             watch,
             observer: device.0.watch.observer(),
         })
@@ -515,7 +518,25 @@ impl Communicator {
         );
     }
 
+    /// Says what the next call is for: `block 3, attention`. Ranks meet in a collective that all say the same of, from whatever lines they
+    /// call; where nothing is said, the plan step and the line of the call must be the same. Of messages, which two lines make as a rule,
+    /// the plan step and the tag are compared where nothing is said. Barriers, which move nothing, meet from any line.
+    pub fn about(&mut self, what: &str) -> &mut Communicator {
+        self.about = match &self.watch {
+            Some(w) => w.words(what),
+            None => Purpose::default(),
+        };
+        self
+    }
+    /// Takes back what [`Communicator::about`] has said, where no call came of it.
+    pub fn about_nothing(&mut self) {
+        self.about = Purpose::default();
+    }
+
     /// Launches a group: all or nothing, no order between members.
+    ///
+    /// # Errors
+    /// Regions that do not fit, or of which one member writes what another uses; what the checker finds; what the plugin says.
     #[track_caller]
     pub fn group(
         &mut self,
@@ -524,11 +545,13 @@ impl Communicator {
         tag: CommTag,
     ) -> Result<()> {
         let site = Location::caller();
+        let about = std::mem::take(&mut self.about);
         self.alive(members.first(), site)?;
         let sound = members.iter().try_for_each(|m| self.sane(m));
+        let sound = sound.and_then(|()| self.apart(members));
         let done = sound.and_then(|()| {
             self.described(members, |comm, descs| {
-                let asked = comm.enter(stream, members, tag, site)?;
+                let asked = comm.enter(stream, members, tag, site, about)?;
                 let result = comm.launch(stream, members, descs);
                 comm.launched(asked, stream, members, tag, result)
             })
@@ -554,10 +577,12 @@ impl Communicator {
         tag: CommTag,
     ) -> Result<Asked> {
         let site = Location::caller();
+        let about = std::mem::take(&mut self.about);
         self.alive(members.first(), site)?;
         let sound = members.iter().try_for_each(|m| self.validate(m));
+        let sound = sound.and_then(|()| self.apart(members));
         sound.map_err(|e| self.at_call(e, members, site))?;
-        self.enter(stream, members, tag, site)
+        self.enter(stream, members, tag, site, about)
     }
 
     fn enter(
@@ -566,12 +591,13 @@ impl Communicator {
         members: &[Collective<'_>],
         tag: CommTag,
         site: &'static Location<'static>,
+        about: Purpose,
     ) -> Result<Asked> {
         if let Some(o) = &self.observer {
             o.before(&self.inner.name, members, tag)?;
         }
         Ok(Asked(match &mut self.watch {
-            Some(w) => Some(w.enter(stream.core.id, members, site, tag)?),
+            Some(w) => Some(w.enter(stream.core.id, members, site, tag, about)?),
             None => None,
         }))
     }

@@ -169,6 +169,67 @@ impl Communicator {
         ))
     }
 
+    /// The members of one call have no order: none may write what another uses.
+    pub(crate) fn apart(&self, members: &[Collective<'_>]) -> Result<()> {
+        if members.len() < 2 {
+            return Ok(());
+        }
+        let mut all: Vec<Touch<'_>> = vec![];
+        for (i, m) in members.iter().enumerate() {
+            all.extend(
+                touches(m, self.inner.rank)
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|(r, writes)| {
+                        (r.bytes > 0).then(|| Touch {
+                            buffer: r.buffer,
+                            from: r.offset,
+                            to: r.offset + r.bytes,
+                            member: i,
+                            writes,
+                        })
+                    }),
+            );
+        }
+        all.sort_unstable_by_key(|t| (std::ptr::from_ref(t.buffer) as usize, t.from));
+        // Those that reach furthest so far, of any kind and of writes, each with the furthest of another member.
+        let (mut any, mut writes) = (Furthest::default(), Furthest::default());
+        for (i, t) in all.iter().enumerate() {
+            if i > 0 && !std::ptr::eq(all[i - 1].buffer, t.buffer) {
+                (any, writes) = Default::default();
+            }
+            let before = if t.writes { &any } else { &writes };
+            if let Some(other) = before.beyond(t, &all) {
+                let (first, second) = match other.member < t.member {
+                    true => (other, t),
+                    false => (t, other),
+                };
+                let does = |t: &Touch<'_>| {
+                    let verb = if t.writes { "writes" } else { "reads" };
+                    let name = kind_name(&members[t.member]);
+                    format!(
+                        "member {} ({name}) {verb} bytes {}..{}",
+                        t.member, t.from, t.to
+                    )
+                };
+                let why = format!(
+                    "rank {} of {}: in one call of {} members {} and {} of one buffer, and members have no order; give each memory of its own, or make two calls",
+                    self.inner.rank,
+                    self.inner.name,
+                    members.len(),
+                    does(first),
+                    does(second)
+                );
+                return Err(Error::new(Code::Invalid, "launch", why));
+            }
+            any.take(i, t, &all);
+            if t.writes {
+                writes.take(i, t, &all);
+            }
+        }
+        Ok(())
+    }
+
     /// What no descriptor shows: ranks that are not there.
     pub(crate) fn sane(&self, c: &Collective<'_>) -> Result<()> {
         let n = self.inner.size;
@@ -223,6 +284,88 @@ impl Communicator {
             Collective::Barrier => (0, DType::U8),
         };
         (dtype.count(bytes), bytes)
+    }
+}
+
+/// What one member does to some bytes.
+struct Touch<'a> {
+    buffer: &'a Buffer,
+    from: u64,
+    to: u64,
+    member: usize,
+    writes: bool,
+}
+
+/// The touch that ends last, and the one that ends last of all other members: places in a list.
+#[derive(Default)]
+struct Furthest {
+    first: Option<usize>,
+    other: Option<usize>,
+}
+
+impl Furthest {
+    /// One of another member that reaches into `t`, which begins no earlier than it.
+    fn beyond<'a, 'b>(&self, t: &Touch<'_>, all: &'b [Touch<'a>]) -> Option<&'b Touch<'a>> {
+        let each = [self.first, self.other].into_iter().flatten();
+        let mut each = each.map(|i| &all[i]);
+        each.find(|o| o.member != t.member && o.to > t.from)
+    }
+    fn take(&mut self, i: usize, t: &Touch<'_>, all: &[Touch<'_>]) {
+        let to = |i: Option<usize>| i.map_or(0, |i| all[i].to);
+        match self.first {
+            Some(f) if all[f].member == t.member => {
+                if t.to > all[f].to {
+                    self.first = Some(i);
+                }
+            }
+            first if t.to > to(first) => (self.first, self.other) = (Some(i), first),
+            _ if t.to > to(self.other) => self.other = Some(i),
+            _ => {}
+        }
+    }
+}
+
+/// The bytes a member reads and writes, in the order of [`uses`]: of pieces by counts, from the first to the last.
+fn touches<'a>(c: &Collective<'a>, rank: u32) -> [Option<(Region<'a>, bool)>; 2] {
+    let pieces = |r: &Region<'a>, t: DType, counts: &[u64], at: &[u64]| {
+        let each = || counts.iter().zip(at).filter(|(n, _)| **n > 0);
+        let from = each().map(|(_, at)| *at).min().unwrap_or(0);
+        let to = each().map(|(n, at)| at + n).max().unwrap_or(0);
+        Region {
+            offset: r.offset + t.bytes(from),
+            bytes: t.bytes(to - from),
+            ..*r
+        }
+    };
+    match c {
+        Collective::Broadcast { buf, root, .. } => [Some((*buf, *root != rank)), None],
+        Collective::AllReduce { buf, .. }
+        | Collective::Reduce { buf, .. }
+        | Collective::Recv { buf, .. } => [Some((*buf, true)), None],
+        Collective::Send { buf, .. } => [Some((*buf, false)), None],
+        Collective::ReduceScatter { send, recv, .. }
+        | Collective::AllGather { send, recv, .. }
+        | Collective::AllToAll { send, recv, .. } => [Some((*send, false)), Some((*recv, true))],
+        Collective::AllToAllV {
+            send,
+            recv,
+            dtype,
+            counts,
+        } => {
+            let out = pieces(send, *dtype, &counts.send, &counts.send_at);
+            let back = pieces(recv, *dtype, &counts.recv, &counts.recv_at);
+            [Some((out, false)), Some((back, true))]
+        }
+        Collective::AllGatherV {
+            send,
+            recv,
+            dtype,
+            counts,
+        } => {
+            let back = pieces(recv, *dtype, &counts.recv, &counts.recv_at);
+            [Some((*send, false)), Some((back, true))]
+        }
+        Collective::Barrier => [None, None],
     }
 }
 

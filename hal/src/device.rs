@@ -13,7 +13,7 @@ use crate::pool::{Block, Pool};
 use crate::recipe::Decompose;
 use crate::stream::{Stream, StreamCore};
 use crate::track::Track;
-use crate::watch::{Board, Observer, Watch};
+use crate::watch::{Board, Observer, Purpose, Watch};
 use crossweave_abi as abi;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -291,13 +291,14 @@ impl Device {
     pub fn observe(&self, observer: Option<Arc<dyn Observer>>) {
         self.0.watch.observe(observer);
     }
-    /// A number for a plan step's name, for [`Device::at_step`]; 0 before the first communicator.
-    pub fn step_number(&self, name: &str) -> u16 {
-        self.0.watch.step_number(name)
+    /// A step of the plan, for [`Device::at_step`]: `name` is for messages; ranks meet in its collectives when they gave the same `meets`,
+    /// which is also what the two ends of its messages call it. None before the first communicator.
+    pub fn plan_step(&self, name: &str, meets: &str) -> Purpose {
+        self.0.watch.step(name, meets)
     }
-    /// What is asked for from now on belongs to this plan step; 0: to none.
-    pub fn at_step(&self, number: u16) {
-        self.0.watch.set_step(number);
+    /// What is asked for from now on belongs to this plan step; the default: to none.
+    pub fn at_step(&self, step: Purpose) {
+        self.0.watch.set_step(step);
     }
 
     /// Creates a stream; larger priority is more urgent. `name` is for messages and traces.

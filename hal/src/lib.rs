@@ -59,4 +59,4 @@ pub use mask::CollectiveCell;
 pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};
 pub use route::{Explained, Part, RouteKind};
 pub use stream::{Event, Operand, Stream, Wait, WaitLog};
-pub use watch::{Board, Fault, Flight, Observer, Op, RankFlight, Verdict, crash, vigil};
+pub use watch::{Board, Fault, Flight, Observer, Op, Purpose, RankFlight, Verdict, crash, vigil};

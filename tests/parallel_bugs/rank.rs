@@ -111,6 +111,12 @@ impl Rank {
         (&mut self.mesh, &self.stream, &self.a, &self.b)
     }
 
+    /// Says what the next op on a group is for.
+    pub fn about(&mut self, on: On, what: &str) -> Result<&mut Rank> {
+        self.group(on)?.about(what);
+        Ok(self)
+    }
+
     /// A sum of `n` f32.
     #[track_caller]
     pub fn all_reduce(&mut self, on: On, n: u64) -> Result<()> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub const RIGHT: &[Right] = &[
     right!(slow_rank, 3),
     right!(first_rank_prepares_alone, 2),
-    right!(other_lines_same_ops, 2),
+    right!(other_lines_same_words, 2),
     right!(own_subgroup_only, 4),
     right!(ends_before_the_others, 4),
     right!(two_streams_in_any_order, 2),
@@ -18,6 +18,7 @@ pub const RIGHT: &[Right] = &[
     right!(weights_of_their_own, 3),
     right!(longer_than_the_ring, 2),
     right!(enqueued_far_ahead, 2),
+    right!(one_call_reads_twice, 2),
     right!(messages_to_oneself_and_nobody, 2),
     right!(many_messages_in_order, 2),
 ];
@@ -43,16 +44,18 @@ fn first_rank_prepares_alone(r: &mut Rank) -> Result<()> {
     r.sync()
 }
 
-/// The same ops from other lines.
-fn other_lines_same_ops(r: &mut Rank) -> Result<()> {
+/// The same ops from other lines, which say that they are. Barriers need no words.
+fn other_lines_same_words(r: &mut Rank) -> Result<()> {
     if r.rank == 0 {
-        r.all_reduce(On::World, 64)?;
-        r.all_gather(On::World, 8)?;
+        r.about(On::World, "loss")?.all_reduce(On::World, 64)?;
+        r.barrier(On::World)?;
+        r.about(On::World, "text")?.all_gather(On::World, 8)?;
     } else {
         let n = 32 * 2;
-        r.all_reduce(On::World, n)?;
+        r.about(On::World, "loss")?.all_reduce(On::World, n)?;
+        r.barrier(On::World)?;
         for _ in 0..1 {
-            r.all_gather(On::World, n / 8)?;
+            r.about(On::World, "text")?.all_gather(On::World, n / 8)?;
         }
     }
     r.sync()
@@ -87,12 +90,11 @@ fn ends_before_the_others(r: &mut Rank) -> Result<()> {
 /// Two communicators on two streams: their order differs from rank to rank, and neither waits for the other.
 fn two_streams_in_any_order(r: &mut Rank) -> Result<()> {
     for _ in 0..10 {
-        if r.rank == 0 {
-            r.all_reduce(On::World, 64)?;
-            r.all_reduce_aside(On::Second, 64)?;
-        } else {
-            r.all_reduce_aside(On::Second, 64)?;
-            r.all_reduce(On::World, 64)?;
+        for first in [r.rank == 0, r.rank != 0] {
+            match first {
+                true => r.all_reduce(On::World, 64)?,
+                false => r.all_reduce_aside(On::Second, 64)?,
+            }
         }
     }
     r.sync()?;
@@ -158,6 +160,25 @@ fn enqueued_far_ahead(r: &mut Rank) -> Result<()> {
         }
         r.all_reduce(On::World, 16)?;
     }
+    r.sync()
+}
+
+/// Members of one call that read the same, or lie side by side.
+fn one_call_reads_twice(r: &mut Rank) -> Result<()> {
+    let (peer, dtype) = (1 - r.rank, DType::F32);
+    let (mesh, stream, a, b) = r.parts();
+    let send = Collective::Send {
+        buf: a.region(0, 64),
+        dtype,
+        peer,
+    };
+    let recv = |at| Collective::Recv {
+        buf: b.region(at, 64),
+        dtype,
+        peer,
+    };
+    let all = [send, recv(64), send, recv(0)];
+    mesh.group(WORLD)?.group(stream, &all, "corpus")?;
     r.sync()
 }
 

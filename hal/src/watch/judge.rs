@@ -159,10 +159,12 @@ pub(super) fn relation(one: &BTreeMap<u64, &Op>, most: &BTreeMap<u64, &Op>, seq:
     let (Some(own), Some(theirs)) = (one.get(&seq), most.get(&seq)) else {
         return Relation::Different;
     };
-    // The same line in the program; or, in branches of their own, another kind of collective than the one they differ in.
-    let site = |a: &Op, b: &Op| a.fits(b) && a.site == b.site;
-    let kind = |a: &Op, b: &Op| a.fits(b) && own.kind != theirs.kind;
-    for same in [&site as &dyn Fn(&Op, &Op) -> bool, &kind] {
+    // For the same thing; at least the same line in the program; or, in branches of their own, another kind of collective than the one they
+    // differ in.
+    let purpose = |a: &Op, b: &Op| a.fits(b) && (a.site == b.site || !a.about.is_empty());
+    let site = |a: &Op, b: &Op| a.alike(b) && a.site == b.site;
+    let kind = |a: &Op, b: &Op| a.alike(b) && own.kind != theirs.kind;
+    for same in [&purpose as &dyn Fn(&Op, &Op) -> bool, &site, &kind] {
         let window = |m: &BTreeMap<u64, &Op>| -> Vec<Op> {
             m.range(seq..)
                 .take(AHEAD)
@@ -250,6 +252,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
     let op = |i: usize| orders[i].get(&seq).copied();
     let (most, next) = (classes.first()?, classes.get(1)?);
     let (theirs, group) = (op(most[0])?, &members[most[0]].entry.name);
+    let place = |i: usize, o: &Op| format!("{}{}", o.place(), beside(members[i].view, o));
     if most.len() == next.len() {
         // Nobody is in the majority: everybody is named.
         let all: Vec<usize> = classes.iter().flatten().copied().collect();
@@ -259,7 +262,9 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         );
         let one = |c: &Vec<usize>| {
             let o = op(c[0]);
-            let what = o.map_or(String::new(), |o| format!("{} ({})", o.what(), o.place()));
+            let what = o.map_or(String::new(), |o| {
+                format!("{} ({})", o.what(), place(c[0], o))
+            });
             format!("{} {} {what}", ranks(&names(c)), call(c.len()))
         };
         sentence += &classes.iter().map(one).collect::<Vec<_>>().join(", ");
@@ -276,6 +281,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         if let Some(h) = hint(next[0], most[0]).or_else(|| hint(most[0], next[0])) {
             sentence += &h;
         }
+        sentence += &op(next[0]).map_or(String::new(), |o| other_purpose(o, theirs));
         return Some(Verdict {
             fault: Fault::Mismatch,
             sentence,
@@ -290,7 +296,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
             ranks(&names(class)),
             if class.len() == 1 { "s" } else { "" },
         );
-        parts.push(match relation(&orders[class[0]], &orders[most[0]], seq) {
+        let part = match relation(&orders[class[0]], &orders[most[0]], seq) {
             Relation::Missed(n) => {
                 let more = if n > 1 {
                     format!(" and {} more", n - 1)
@@ -303,7 +309,7 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
                     call(most.len()),
                     if class.len() == 1 { "is" } else { "are" },
                     own.what(),
-                    own.place()
+                    place(class[0], own)
                 )
             }
             Relation::Extra(n) => {
@@ -317,18 +323,21 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
                     own.say(),
                     call(most.len()),
                     theirs.what(),
-                    theirs.place()
+                    place(most[0], theirs)
                 )
             }
-            Relation::Different => format!(
-                "{who} call{s} {} as collective {}, where {others} {} {} ({})",
-                format_args!("{} ({})", own.what(), own.place()),
-                own.id(),
-                call(most.len()),
-                theirs.what(),
-                theirs.place()
-            ),
-        });
+            Relation::Different => {
+                format!(
+                    "{who} call{s} {} as collective {}, where {others} {} {} ({})",
+                    format_args!("{} ({})", own.what(), place(class[0], own)),
+                    own.id(),
+                    call(most.len()),
+                    theirs.what(),
+                    place(most[0], theirs)
+                )
+            }
+        };
+        parts.push(part + &other_purpose(own, theirs));
     }
     let culprits = classes[1..].iter().flat_map(|c| names(c)).collect();
     Some(Verdict {
@@ -336,6 +345,36 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
         sentence: parts.join("; "),
         culprits: sorted(culprits),
     })
+}
+
+/// What else was asked for in the same call, if it was a call of several.
+fn beside(view: &View, op: &Op) -> String {
+    const NAMED: usize = 8;
+    let all: Vec<&Op> = (view.ops.iter())
+        .filter(|o| o.launch == op.launch)
+        .collect();
+    let [first, _, ..] = all[..] else {
+        return String::new();
+    };
+    let mut list: Vec<String> = all.iter().take(NAMED).map(|o| o.what()).collect();
+    if all.len() > NAMED {
+        list.push("...".into());
+    }
+    let at = op.number - first.number;
+    format!(", member {at} of one call of [{}]", list.join(", "))
+}
+
+/// Where all but the purpose of two operations agrees: that it is the purpose, and what to do.
+fn other_purpose(a: &Op, b: &Op) -> String {
+    if a.fits(b) || !a.alike(b) {
+        return String::new();
+    }
+    let mut s = "; they are of one size and type, but not for the same".to_string();
+    let silent = a.about.is_empty() && b.about.is_empty();
+    if silent && !a.point_to_point() && a.site != b.site {
+        s += ": where two lines are to meet, say the same by about() before both";
+    }
+    s
 }
 
 fn sorted(mut names: Vec<u32>) -> Vec<u32> {
@@ -368,14 +407,17 @@ pub(super) fn message(views: &[View], key: u64, from: u32, to: u32, seq: u64) ->
     Some(Verdict {
         fault: Fault::Mismatch,
         sentence: format!(
-            "rank {} sends {} to rank {} as message #{seq} of the pair on {} ({}), which receives {} ({})",
+            "rank {} sends {} to rank {} as message #{seq} of the pair on {} ({}{}), which receives {} ({}{}){}",
             sender.name,
             sized(s),
             receiver.name,
             sender.entry.name,
             s.place(),
+            beside(sender.view, s),
             sized(r),
-            r.place()
+            r.place(),
+            beside(receiver.view, r),
+            other_purpose(s, r)
         ),
         culprits: sorted(vec![sender.name, receiver.name]),
     })

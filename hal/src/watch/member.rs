@@ -1,7 +1,9 @@
 //! A communicator on the board: records what is asked for and compares it with what the neighbours have asked for.
 
 use super::judge;
+use super::names::Site;
 use super::op::{Print, Raw, mix};
+use super::purpose::Purpose;
 use super::seat::{CHAIN, GroupWord, MESSAGES, PEER, Seat};
 use super::{Board, Occupied};
 use crate::comm::{Collective, WeakAbort};
@@ -39,7 +41,7 @@ pub(crate) struct Member {
     peers: Vec<Option<Peer>>,
     /// When peers were last looked for, by the board's count of joins.
     looked: u64,
-    sites: [(usize, usize, u16); KNOWN],
+    sites: [(usize, usize, Site); KNOWN],
 }
 
 const LOW48: u64 = (1 << 48) - 1;
@@ -56,6 +58,13 @@ fn slot(seq: u64, member: u32) -> usize {
 /// A word that says which collective it belongs to: a round of the buffer above, a hash below.
 fn stamped(seq: u64, buffer: usize, hash: u64) -> u64 {
     (seq / buffer as u64 + 1) << 48 | hash & LOW48
+}
+
+/// A collective that is written down: its place in the group's order, its word, and what the next member's was a moment before.
+struct Posted {
+    seq: u64,
+    mine: u64,
+    early: u64,
 }
 
 /// A communicator's place in the records, for whoever may abort it.
@@ -97,7 +106,7 @@ impl Member {
             chain: 0,
             peers: vec![None; size as usize],
             looked: 0,
-            sites: [(0, 0, 0); KNOWN],
+            sites: [(0, 0, Site::default()); KNOWN],
         })
     }
 
@@ -143,7 +152,7 @@ impl Member {
     }
 
     #[inline]
-    fn site(&mut self, site: &'static Location<'static>, tag: &'static str) -> u16 {
+    fn site(&mut self, site: &'static Location<'static>, tag: &'static str) -> Site {
         let key = (std::ptr::from_ref(site) as usize, tag.as_ptr() as usize);
         let slot = (key.0 >> 3 ^ key.1 >> 2) % KNOWN;
         let known = self.sites[slot];
@@ -185,13 +194,20 @@ impl Member {
         }
     }
 
-    /// Records what is asked for in one call and compares it. The numbers of the first and last record.
+    /// Words that a caller gives.
+    pub fn words(&self, words: &str) -> Purpose {
+        self.at.seat.words(words)
+    }
+
+    /// Records what is asked for in one call and compares it: the numbers of the first and last record. `about`: words of the caller's, or
+    /// the default.
     pub fn enter(
         &mut self,
         stream: u32,
         members: &[Collective<'_>],
         site: &'static Location<'static>,
         tag: &'static str,
+        about: Purpose,
     ) -> Result<(u64, u64)> {
         if self.failed()
             && let Some(e) = self.failure()
@@ -200,21 +216,56 @@ impl Member {
         }
         self.at.seat.owned();
         let site = self.site(site, tag);
+        let purpose = match about.given() {
+            true => about,
+            false => self.at.seat.now_step(),
+        };
         let launch = self.at.seat.launch();
         let first = self.at.seat.head() + 1;
         for m in members {
-            let print = Print::of(m, u64::from(self.size));
+            let mut print = Print::of(m, u64::from(self.size));
+            print.purpose = match m {
+                // A send and its receive are two lines as a rule.
+                Collective::Send { .. } | Collective::Recv { .. } => purpose.at(site.tag),
+                // Nothing is moved: whoever comes has come.
+                Collective::Barrier => about.at(0),
+                _ => purpose.at(site.line),
+            };
             let raw = Raw {
                 print,
                 entry: self.entry as u16,
-                site,
+                site: site.number,
                 stream,
                 launch,
+                step: purpose.number(),
                 ..Raw::default()
             };
-            match print.point_to_point() {
-                true => self.message(raw)?,
-                false => self.collective(raw, m)?,
+            if print.point_to_point() {
+                self.message(raw)?;
+                continue;
+            }
+            let asked = self.post(raw, m);
+            if members.len() == 1 {
+                self.check(asked, m)?;
+            }
+        }
+        // All of a call is on record before any of it is judged.
+        if members.len() > 1 {
+            let point = |m: &&Collective<'_>| {
+                !matches!(m, Collective::Send { .. } | Collective::Recv { .. })
+            };
+            let many = members.iter().filter(point).count() as u64;
+            for (m, seq) in members.iter().filter(point).zip(self.count + 1 - many..) {
+                let mine = self.region + slot(seq, self.index);
+                let mine = self.at.seat.word(mine).load(Relaxed);
+                self.check(
+                    Posted {
+                        seq,
+                        mine,
+                        early: 0,
+                    },
+                    m,
+                )?;
             }
         }
         Ok((first, self.at.seat.head()))
@@ -228,8 +279,9 @@ impl Member {
         }
     }
 
+    /// Writes a collective down.
     #[inline]
-    fn collective(&mut self, mut raw: Raw, c: &Collective<'_>) -> Result<()> {
+    fn post(&mut self, mut raw: Raw, c: &Collective<'_>) -> Posted {
         let seq = self.count + 1;
         // Lines are asked for before they are wanted: ours, which the neighbours have read since, for a later call; theirs while the record
         // is written.
@@ -237,7 +289,7 @@ impl Member {
         self.at
             .seat
             .claim(self.region + self::slot(seq + 8, self.index));
-        let (next, last) = (self.next, self.last);
+        let next = self.next;
         let early = self.peers[next as usize].as_ref();
         let early = early.map_or(0, |p| {
             p.seat.word(p.at + self::slot(seq, next)).load(Relaxed)
@@ -248,13 +300,25 @@ impl Member {
         let seat = &self.at.seat;
         seat.record(raw);
         let mine = stamped(seq, CHAIN, self.chain);
-        if let Collective::AllToAllV { counts, .. } = c {
-            self.post_splits(seq, &counts.send, &counts.recv);
+        match c {
+            Collective::AllToAllV { counts, .. } => {
+                self.post_splits(seq, &counts.send, &counts.recv);
+            }
+            Collective::AllGatherV { counts, .. } => self.post_splits(seq, &counts.recv, &[]),
+            _ => {}
         }
         let seat = &self.at.seat;
         seat.group_word(self.entry, GroupWord::Count)
             .store(seq, Relaxed);
         seat.word(self.region + slot).store(mine, Release);
+        Posted { seq, mine, early }
+    }
+
+    /// Compares it with the neighbours'.
+    #[inline]
+    fn check(&mut self, p: Posted, c: &Collective<'_>) -> Result<()> {
+        let Posted { seq, mine, early } = p;
+        let (next, last) = (self.next, self.last);
         if self.size > 1 {
             if early != mine {
                 self.compare(next, seq, mine)?;
@@ -384,18 +448,11 @@ impl Member {
 
     fn post_splits(&self, seq: u64, send: &[u64], recv: &[u64]) {
         for peer in 0..self.size as usize {
-            let at = self.region + CHAIN + peer * PEER;
-            let word =
-                |counts: &[u64]| stamped(seq * 64, 64, counts.get(peer).copied().unwrap_or(0));
-            self.at
-                .seat
-                .word(at + 1 + MESSAGES)
-                .store(word(send), SeqCst);
-            let at = at + PEER / 2;
-            self.at
-                .seat
-                .word(at + 1 + MESSAGES)
-                .store(word(recv), SeqCst);
+            for (half, counts) in [send, recv].into_iter().enumerate() {
+                let count = counts.get(peer).copied().unwrap_or(0);
+                let word = self.at.seat.count_word(self.region, peer, seq, half);
+                word.store(stamped(seq * 64, 64, count), SeqCst);
+            }
         }
     }
 
@@ -405,9 +462,8 @@ impl Member {
             let Some(p) = self.peer(peer) else {
                 continue;
             };
-            let at = p.at + CHAIN + me as usize * PEER;
-            let theirs = |half: usize| p.seat.word(at + half + 1 + MESSAGES).load(SeqCst);
-            let (sends, expects) = (theirs(0), theirs(PEER / 2));
+            let theirs = |half| p.seat.count_word(p.at, me as usize, seq, half).load(SeqCst);
+            let (sends, expects) = (theirs(0), theirs(1));
             let count = |list: &[u64]| list.get(peer as usize).copied().unwrap_or(0);
             let of_now = |word: u64| word >> 48 == stamped(seq * 64, 64, 0) >> 48;
             let odd = if of_now(sends) && sends & LOW48 != count(recv) {

@@ -7,14 +7,16 @@
 //! fit. A host thread that waits says so in its seat; when nothing has moved for a moment, it looks for a deadlock itself. No lock is
 //! taken and nothing allocated while all goes well.
 //!
-//! What is compared: kind, element type, length, reduction, root, counts; not the memory. Parts of composed collectives are not seen:
-//! what was asked for is.
+//! What is compared: kind, element type, length, reduction, root, counts, and what it is for ([`Purpose`]); not the memory. Parts of
+//! composed collectives are not seen: what was asked for is.
 
 pub mod crash;
 mod flight;
 mod judge;
 mod member;
+mod names;
 mod op;
+mod purpose;
 mod recall;
 mod seat;
 mod stuck;
@@ -26,6 +28,7 @@ pub use flight::{Flight, RankFlight};
 pub use judge::{Fault, Verdict};
 pub(crate) use member::{Mark, Member};
 pub use op::Op;
+pub use purpose::Purpose;
 
 use crate::comm::WeakAbort;
 use crate::error::{Code, Error, Result};
@@ -516,16 +519,17 @@ impl Watch {
             false => None,
         }
     }
-    /// The number of a plan step's name, for [`Watch::set_step`].
-    pub fn step_number(&self, name: &str) -> u16 {
-        self.place().map_or(0, |p| p.at.seat.step_number(name))
+    /// A step of the plan, for [`Watch::set_step`].
+    pub fn step(&self, name: &str, meets: &str) -> Purpose {
+        let known = self.place().map(|p| p.at.seat.step(name, meets));
+        known.unwrap_or_default()
     }
-    pub fn set_step(&self, number: u16) {
+    pub fn set_step(&self, step: Purpose) {
         if !self.on.load(Acquire) {
             return;
         }
         if let Some(place) = &*lock(&self.place) {
-            place.at.seat.set_step(number);
+            place.at.seat.set_step(step);
         }
     }
 

@@ -36,18 +36,27 @@ pub struct Op {
     pub in_place: bool,
     /// Hash of the counts per rank, where there are some.
     pub splits: u64,
+    /// These counts, while they are kept.
+    #[serde(default)]
+    pub counts: Vec<u64>,
+    /// What it is for, as ranks compare it; 0 where nothing says so.
+    #[serde(default)]
+    pub purpose: u32,
     /// Stream it was enqueued on.
     pub stream: u32,
     /// The stream's call that ends its work; 0 while it is being enqueued.
     pub call: u64,
     /// What was enqueued in one call has one number.
     pub launch: u64,
-    /// File and line of the call.
+    /// File, line and column of the call.
     pub site: Arc<str>,
     /// The call's tag.
     pub tag: Arc<str>,
     /// The plan step it belongs to, or nothing.
     pub step: Arc<str>,
+    /// What its caller said that it is for, or nothing.
+    #[serde(default)]
+    pub about: Arc<str>,
     /// When it was enqueued, on the host's clock in nanoseconds.
     pub at: u64,
     /// Has a wait on its stream returned since?
@@ -65,6 +74,8 @@ pub(super) struct Print {
     pub peer: u32,
     pub in_place: bool,
     pub splits: u64,
+    /// See [`super::purpose`].
+    pub purpose: u32,
 }
 
 const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
@@ -189,15 +200,16 @@ impl Print {
             | u64::from(self.dtype) << 8
             | u64::from(self.reduce) << 24
             | u64::from(self.root) << 32;
-        // Two products side by side: one after the other they would stand in the way of every call. The chain of a communicator mixes them.
+        // Products side by side: one after the other they would stand in the way of every call. The chain of a communicator mixes them.
         let (small, count) = (small.wrapping_mul(SPREAD), self.count.wrapping_mul(SPREAD));
-        small ^ count.rotate_left(32) ^ self.splits
+        let purpose = u64::from(self.purpose).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        small ^ count.rotate_left(32) ^ self.splits ^ purpose
     }
 
     /// The same of a send or receive: equal at both ends when they fit.
     #[inline]
     pub fn message(&self) -> u64 {
-        mix(u64::from(self.dtype) ^ self.count.rotate_left(8))
+        mix(u64::from(self.dtype) ^ self.count.rotate_left(8)) ^ mix(u64::from(self.purpose))
     }
 
     /// Is it a matter of two ranks alone?
@@ -223,6 +235,7 @@ impl Op {
             peer: self.peer,
             in_place: self.in_place,
             splits: self.splits,
+            purpose: self.purpose,
         }
     }
 
@@ -240,9 +253,10 @@ impl Op {
         let dtype = DType::from_id(self.dtype).map_or("?", DType::name);
         let mut s = match self.kind {
             abi::COLL_ALL_TO_ALL_V => format!("{name} of {dtype}"),
-            abi::COLL_ALL_GATHER_V => {
-                format!("{name} of {dtype} (counts #{:04x})", self.splits & 0xffff)
+            abi::COLL_ALL_GATHER_V if self.counts.is_empty() => {
+                format!("{name} of {dtype} (counts no longer kept)")
             }
+            abi::COLL_ALL_GATHER_V => format!("{name} of {dtype} (counts {:?})", self.counts),
             _ => format!("{name} of {} x {dtype}", self.count),
         };
         let reduce = ["", " sum", " prod", " min", " max", " avg", " premul_sum"];
@@ -265,6 +279,9 @@ impl Op {
         if !self.step.is_empty() {
             s += &format!(", step {}", self.step);
         }
+        if !self.about.is_empty() {
+            s += &format!(", about {}", self.about);
+        }
         s
     }
 
@@ -278,9 +295,21 @@ impl Op {
         format!("{} ({}, {})", self.what(), self.id(), self.place())
     }
 
-    /// Would these two meet: same kind and all that must be equal?
+    /// Would these two meet: same kind and all that must be equal, what they are for too?
     pub fn fits(&self, other: &Op) -> bool {
-        self.print().fingerprint() == other.print().fingerprint()
+        match self.point_to_point() && other.point_to_point() {
+            true => self.print().message() == other.print().message(),
+            false => self.print().fingerprint() == other.print().fingerprint(),
+        }
+    }
+
+    /// The same whatever they are for.
+    pub fn alike(&self, other: &Op) -> bool {
+        let shape = |o: &Op| Op {
+            purpose: 0,
+            ..o.clone()
+        };
+        shape(self).fits(&shape(other))
     }
 }
 
@@ -313,7 +342,8 @@ impl Raw {
                 | u64::from(self.stream & 0xffff) << 43,
             (self.seq & LOW48) | u64::from(self.site) << 48,
             p.count,
-            u64::from(p.root) | u64::from(p.peer) << 32,
+            // No kind has both.
+            u64::from(p.root | p.peer) | u64::from(p.purpose) << 32,
             p.splits,
             (self.launch & LOW48) | u64::from(self.step) << 48,
             self.at,
@@ -321,16 +351,22 @@ impl Raw {
     }
 
     pub fn unpack(w: [u64; RECORD - 1]) -> Raw {
+        let kind = (w[0] >> 12) as u32 & 0xff;
+        let (root, peer) = match kind {
+            abi::COLL_SEND | abi::COLL_RECV => (0, w[3] as u32),
+            _ => (w[3] as u32, 0),
+        };
         Raw {
             print: Print {
-                kind: (w[0] >> 12) as u32 & 0xff,
+                kind,
                 dtype: (w[0] >> 20) as u32 & 0xffff,
                 reduce: (w[0] >> 36) as u32 & 0x3f,
                 in_place: w[0] >> 42 & 1 == 1,
                 count: w[2],
-                root: w[3] as u32,
-                peer: (w[3] >> 32) as u32,
+                root,
+                peer,
                 splits: w[4],
+                purpose: (w[3] >> 32) as u32,
             },
             entry: w[0] as u16 & 0xfff,
             stream: (w[0] >> 43) as u32 & 0xffff,
@@ -349,29 +385,35 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_unpacked() {
-        let raw = Raw {
-            print: Print {
-                kind: abi::COLL_REDUCE,
-                dtype: DType::Bf16.id(),
-                reduce: abi::RED_AVG,
-                count: u64::MAX - 3,
-                root: u32::MAX,
-                peer: 7,
-                in_place: true,
-                splits: 0x1234_5678_9abc_def0,
-            },
-            entry: 513,
-            seq: 0xffff_ffff_fff1,
-            site: 511,
-            stream: 3,
-            launch: 99,
-            step: 17,
-            at: 5,
-        };
-        let back = Raw::unpack(raw.pack());
-        assert_eq!(back.print, raw.print);
-        let rest = |r: &Raw| (r.entry, r.seq, r.site, r.stream, r.launch, r.step, r.at);
-        assert_eq!(rest(&back), rest(&raw));
+        for (kind, root, peer) in [
+            (abi::COLL_REDUCE, u32::MAX, 0),
+            (abi::COLL_SEND, 0, u32::MAX),
+        ] {
+            let raw = Raw {
+                print: Print {
+                    kind,
+                    dtype: DType::Bf16.id(),
+                    reduce: abi::RED_AVG,
+                    count: u64::MAX - 3,
+                    root,
+                    peer,
+                    in_place: true,
+                    splits: 0x1234_5678_9abc_def0,
+                    purpose: u32::MAX - 1,
+                },
+                entry: 513,
+                seq: 0xffff_ffff_fff1,
+                site: 511,
+                stream: 3,
+                launch: 99,
+                step: 17,
+                at: 5,
+            };
+            let back = Raw::unpack(raw.pack());
+            assert_eq!(back.print, raw.print);
+            let rest = |r: &Raw| (r.entry, r.seq, r.site, r.stream, r.launch, r.step, r.at);
+            assert_eq!(rest(&back), rest(&raw));
+        }
     }
 
     #[test]
@@ -383,13 +425,14 @@ mod tests {
             count: 8,
             ..Print::default()
         };
-        let changes: [fn(&mut Print); 6] = [
+        let changes: [fn(&mut Print); 7] = [
             |p| p.kind = abi::COLL_ALL_REDUCE,
             |p| p.dtype = DType::I32.id(),
             |p| p.reduce = abi::RED_MAX,
             |p| p.count = 7,
             |p| p.root = 1,
             |p| p.splits = 1,
+            |p| p.purpose = 1,
         ];
         for change in changes {
             let mut other = base;

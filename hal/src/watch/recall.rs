@@ -1,6 +1,7 @@
 //! What a rank's ring says of its operations, with their texts.
 
 use super::op::Op;
+use super::purpose::named;
 use super::seat::{RING, STREAMS, Seat};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ struct Texts<'a> {
     seat: &'a Seat,
     groups: HashMap<u16, (u64, Arc<str>)>,
     sites: HashMap<u16, (Arc<str>, Arc<str>)>,
-    steps: HashMap<u16, Arc<str>>,
+    names: HashMap<u16, Arc<str>>,
 }
 
 impl Texts<'_> {
@@ -21,9 +22,15 @@ impl Texts<'_> {
         };
         self.sites.entry(n).or_insert_with(text).clone()
     }
-    fn step(&mut self, n: u16) -> Arc<str> {
-        let text = || self.seat.step_text(n).into();
-        self.steps.entry(n).or_insert_with(text).clone()
+    /// Name of the plan step, and words of the caller.
+    fn names(&mut self, n: u16) -> (Arc<str>, Arc<str>) {
+        let (n, given) = named(n);
+        let text = || self.seat.name_text(n).into();
+        let text = self.names.entry(n).or_insert_with(text).clone();
+        match given {
+            true => (Arc::default(), text),
+            false => (text, Arc::default()),
+        }
     }
 }
 
@@ -41,7 +48,7 @@ impl Seat {
             seat: self,
             groups: self.named(),
             sites: HashMap::new(),
-            steps: HashMap::new(),
+            names: HashMap::new(),
         };
         let numbers = first.min(head).max(oldest)..=head;
         numbers.filter_map(|n| self.op(n, &mut texts)).collect()
@@ -58,7 +65,12 @@ impl Seat {
         let r = self.raw(number)?;
         let (key, group) = texts.groups.get(&r.entry)?.clone();
         let (site, tag) = texts.site(r.site);
+        let (step, about) = texts.names(r.step);
         let call = self.call_of(number);
+        let counts = match r.print.kind {
+            crossweave_abi::COLL_ALL_GATHER_V => self.counts(r.entry, r.seq, r.print.splits),
+            _ => vec![],
+        };
         Some(Op {
             number,
             group,
@@ -72,11 +84,14 @@ impl Seat {
             peer: r.print.peer,
             in_place: r.print.in_place,
             splits: r.print.splits,
+            counts,
+            purpose: r.print.purpose,
             stream: r.stream,
             launch: r.launch,
             site,
             tag,
-            step: texts.step(r.step),
+            step,
+            about,
             at: r.at,
             call,
             // Streams beyond those there is room for count as done: what is not known is no accusation.

@@ -3,19 +3,19 @@
 //! | words | what |
 //! |---|---|
 //! | head | rank, operations recorded, state, what the host thread waits for |
-//! | sites | file, line and tag of each call site, by value |
+//! | sites | file, line, column and tag of each call site, by value |
 //! | ring | the last [`RING`] operations, a cache line each |
 //! | groups | one entry a communicator: key, size, place, operations so far |
 //! | verdict | the sentence that ended the job, for other processes |
-//! | steps | names of plan steps |
+//! | steps | names of plan steps, and words of callers |
 //! | seq | the stream's call that carries each operation of the ring, once it is enqueued |
 //! | depends | waits of streams for others |
 //! | rest | per communicator: a rolling hash of its last [`CHAIN`] collectives, and counters per peer |
 
-use super::op::{RECORD, Raw};
+use super::names::{Site, text_from, text_to};
+use super::op::{RECORD, Raw, hash};
 use super::words::{Words, now, thread};
 use std::collections::HashMap;
-use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -25,16 +25,18 @@ pub(super) const RING: usize = 1024;
 pub(super) const CHAIN: usize = 512;
 /// Streams whose progress is known one by one.
 pub(super) const STREAMS: usize = 64;
-const SITES: usize = 512;
-const SITE: usize = 16;
-const STEPS: usize = 1024;
-const STEP: usize = 8;
+pub(super) const SITES: usize = 512;
+pub(super) const SITE: usize = 16;
+pub(super) const STEPS: usize = 1024;
+pub(super) const STEP: usize = 8;
 const GROUPS: usize = 256;
 const GROUP: usize = 32;
 /// Words per peer of a communicator.
 pub(super) const PEER: usize = 32;
 /// Messages per direction that can be compared one by one.
 pub(super) const MESSAGES: usize = 8;
+/// Collectives whose counts per rank are kept.
+const COUNTED: u64 = 4;
 
 // Places of the head.
 const RANK: usize = 1;
@@ -48,9 +50,9 @@ const OWNER: usize = 8;
 const MANY: usize = 9;
 const PID: usize = 10;
 const LAUNCHES: usize = 11;
-const NOW_STEP: usize = 12;
-const VERDICT_LEN: usize = 13;
-const VERDICT_META: usize = 14;
+pub(super) const NOW_STEP: usize = 12;
+pub(super) const VERDICT_LEN: usize = 13;
+pub(super) const VERDICT_META: usize = 14;
 /// Communicators left and waits between streams: counted, so that a change is seen.
 const CHANGES: usize = 15;
 const DEPENDS: usize = 16;
@@ -58,12 +60,12 @@ const DEPENDS: usize = 16;
 const USED: usize = 17;
 const DONE: usize = 64;
 
-const SITES_AT: usize = 256;
+pub(super) const SITES_AT: usize = 256;
 const RING_AT: usize = SITES_AT + SITES * SITE;
 const GROUPS_AT: usize = RING_AT + RING * RECORD;
-const VERDICT_AT: usize = GROUPS_AT + GROUPS * GROUP;
-const VERDICT_WORDS: usize = 1024;
-const STEPS_AT: usize = VERDICT_AT + VERDICT_WORDS;
+pub(super) const VERDICT_AT: usize = GROUPS_AT + GROUPS * GROUP;
+pub(super) const VERDICT_WORDS: usize = 1024;
+pub(super) const STEPS_AT: usize = VERDICT_AT + VERDICT_WORDS;
 const SEQ_AT: usize = STEPS_AT + STEPS * STEP;
 const DEPENDS_AT: usize = SEQ_AT + RING;
 /// Waits between streams that are remembered.
@@ -157,7 +159,7 @@ pub(super) struct Tally {
 
 /// One rank's place.
 pub(crate) struct Seat {
-    words: Words,
+    pub(super) words: Words,
     /// A rank of this process writes it; else it is only read.
     own: bool,
     book: Mutex<Book>,
@@ -167,35 +169,12 @@ pub(crate) struct Seat {
 
 /// What the writer keeps for itself.
 #[derive(Default)]
-struct Book {
-    sites: HashMap<(usize, u32, usize), u16>,
-    steps: HashMap<String, u16>,
+pub(super) struct Book {
+    pub sites: HashMap<(usize, u32, u32, usize), Site>,
+    pub steps: HashMap<String, u16>,
     /// Words of the region each group entry has.
     regions: Vec<(usize, usize)>,
     next: usize,
-}
-
-fn text_to(words: &[AtomicU64], text: &[u8]) {
-    for (word, chunk) in words.iter().zip(text.chunks(8)) {
-        let mut b = [0u8; 8];
-        b[..chunk.len()].copy_from_slice(chunk);
-        word.store(u64::from_le_bytes(b), Relaxed);
-    }
-}
-
-fn text_from(words: &[AtomicU64], len: usize) -> String {
-    let bytes: Vec<u8> = words
-        .iter()
-        .flat_map(|w| w.load(Relaxed).to_le_bytes())
-        .take(len)
-        .collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// The last `room` bytes of a text.
-fn tail(text: &str, room: usize) -> &[u8] {
-    let b = text.as_bytes();
-    &b[b.len().saturating_sub(room)..]
 }
 
 impl Seat {
@@ -224,7 +203,7 @@ impl Seat {
     pub fn own(&self) -> bool {
         self.own
     }
-    fn book(&self) -> MutexGuard<'_, Book> {
+    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
     #[inline]
@@ -386,71 +365,6 @@ impl Seat {
         }
     }
 
-    // --- names ---
-
-    /// The number of a call site with its tag. Once per site; the caller remembers it.
-    pub fn site(&self, site: &Location<'_>, tag: &str) -> u16 {
-        let key = (
-            site.file().as_ptr() as usize,
-            site.line(),
-            tag.as_ptr() as usize,
-        );
-        let mut book = self.book();
-        if let Some(n) = book.sites.get(&key) {
-            return *n;
-        }
-        let n = (book.sites.len() + 1).min(SITES - 1);
-        let at = SITES_AT + n * SITE;
-        let (file, tag) = (tail(site.file(), 80), &tag.as_bytes()[..tag.len().min(40)]);
-        let last = n == SITES - 1;
-        let (file, tag): (&[u8], &[u8]) = match last {
-            true => (b"(more call sites than are kept)", b""),
-            false => (file, tag),
-        };
-        text_to(&self.words[at + 1..at + 11], file);
-        text_to(&self.words[at + 11..at + SITE], tag);
-        let lens = (file.len() as u64) << 32 | (tag.len() as u64) << 48;
-        self.words[at].store(u64::from(site.line()) | lens, Release);
-        book.sites.insert(key, n as u16);
-        n as u16
-    }
-    pub(super) fn site_text(&self, n: u16) -> (String, String) {
-        let at = SITES_AT + usize::from(n) % SITES * SITE;
-        let head = self.words[at].load(Acquire);
-        let (line, file, tag) = (head as u32, (head >> 32) as u16, (head >> 48) as u16);
-        let file = text_from(&self.words[at + 1..at + 11], usize::from(file));
-        let tag = text_from(&self.words[at + 11..at + SITE], usize::from(tag));
-        (format!("{file}:{line}"), tag)
-    }
-
-    /// The number of a plan step's name; 0 when there are too many.
-    pub fn step_number(&self, name: &str) -> u16 {
-        let mut book = self.book();
-        if let Some(n) = book.steps.get(name) {
-            return *n;
-        }
-        let n = book.steps.len() + 1;
-        if n >= STEPS {
-            return 0;
-        }
-        let text = &name.as_bytes()[..name.len().min(56)];
-        let at = STEPS_AT + n * STEP;
-        text_to(&self.words[at + 1..at + STEP], text);
-        self.words[at].store(text.len() as u64, Release);
-        book.steps.insert(name.into(), n as u16);
-        n as u16
-    }
-    /// What is asked for from now on belongs to this step; 0 = to none.
-    #[inline]
-    pub fn set_step(&self, number: u16) {
-        self.words[NOW_STEP].store(u64::from(number), Relaxed);
-    }
-    pub(super) fn step_text(&self, n: u16) -> String {
-        let at = STEPS_AT + usize::from(n) % STEPS * STEP;
-        let len = self.words[at].load(Acquire) as usize;
-        text_from(&self.words[at + 1..at + STEP], len)
-    }
-
     // --- the ring ---
 
     /// A number for what is enqueued in one call.
@@ -465,7 +379,6 @@ impl Seat {
     /// a processor waits until all that was stored before has left it.
     #[inline(always)]
     pub fn record(&self, mut raw: Raw) -> u64 {
-        raw.step = self.words[NOW_STEP].load(Relaxed) as u16;
         raw.at = now();
         let number = self.words[HEAD].load(Relaxed) + 1;
         let at = RING_AT + number as usize % RING * RECORD;
@@ -484,6 +397,29 @@ impl Seat {
         slot[0].store(number, Release);
         self.words[HEAD].store(number, Release);
         number
+    }
+
+    /// What a rank sends each other one in the `seq`-th collective of a communicator, and what it expects (`half`): where it is written down.
+    #[inline]
+    pub fn count_word(&self, region: usize, peer: usize, seq: u64, half: usize) -> &AtomicU64 {
+        let round = 1 + MESSAGES + (seq % COUNTED) as usize;
+        &self.words[region + CHAIN + peer * PEER + half * (PEER / 2) + round]
+    }
+    /// The counts of an all_gather_v, if they are the ones of this hash.
+    pub(super) fn counts(&self, entry: u16, seq: u64, splits: u64) -> Vec<u64> {
+        const LOW48: u64 = (1 << 48) - 1;
+        let g = &self.words[GROUPS_AT + usize::from(entry) % GROUPS * GROUP..][..GROUP];
+        let (size, region) = (g[G_SIZE].load(Relaxed) >> 32, g[G_AT].load(Relaxed));
+        let end = region as usize + CHAIN + size as usize * PEER;
+        if end > self.words.len() {
+            return vec![];
+        }
+        let one = |r| self.count_word(region as usize, r, seq, 0).load(Acquire) & LOW48;
+        let counts: Vec<u64> = (0..size as usize).map(one).collect();
+        match hash(&counts) == splits {
+            true => counts,
+            false => vec![],
+        }
     }
 
     /// The stream's call that ends an operation; 0 while it is being enqueued.
@@ -648,24 +584,6 @@ impl Seat {
             })
         })
     }
-
-    // --- the verdict, for other processes ---
-
-    pub fn publish(&self, text: &str, meta: u64) {
-        let mut end = text.len().min(VERDICT_WORDS * 8);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        let text = &text.as_bytes()[..end];
-        text_to(&self.words[VERDICT_AT..STEPS_AT], text);
-        self.words[VERDICT_META].store(meta, Relaxed);
-        self.words[VERDICT_LEN].store(text.len() as u64, Release);
-    }
-    pub fn published(&self) -> Option<(String, u64)> {
-        let len = self.words[VERDICT_LEN].load(Acquire) as usize;
-        let text = || text_from(&self.words[VERDICT_AT..STEPS_AT], len);
-        (len > 0).then(|| (text(), self.words[VERDICT_META].load(Relaxed)))
-    }
 }
 
 /// A word of a group's entry that others look at.
@@ -682,6 +600,7 @@ pub(super) enum GroupWord {
 mod tests {
     use super::*;
     use crate::watch::op::Print;
+    use std::panic::Location;
 
     fn seat() -> Seat {
         Seat::new(Words::private(SEAT).unwrap())
@@ -691,9 +610,8 @@ mod tests {
     fn the_ring_keeps_the_last_operations_whole() {
         let s = seat();
         let (entry, _) = s.join(77, "dp", 2, 1).unwrap();
-        let site = s.site(Location::caller(), "grad");
-        let step = s.step_number("reduce unit 3");
-        s.set_step(step);
+        let site = s.site(Location::caller(), "grad").number;
+        let step = s.step("17 reduce unit 3", "reduce unit 3");
         for n in 1..=RING as u64 + 10 {
             let print = Print {
                 kind: 1,
@@ -708,6 +626,7 @@ mod tests {
                 seq: n,
                 site,
                 launch: s.launch(),
+                step: step.number(),
                 ..Raw::default()
             };
             let number = s.record(raw);
@@ -721,7 +640,7 @@ mod tests {
             (RING as u64 + 10, RING as u64 + 10)
         );
         assert!(last.site.contains("seat.rs:"), "{}", last.site);
-        assert_eq!((&*last.tag, &*last.step), ("grad", "reduce unit 3"));
+        assert_eq!((&*last.tag, &*last.step), ("grad", "17 reduce unit 3"));
         assert_eq!(&*last.group, "dp");
         assert!(!last.done);
         s.passed(0, last.call);

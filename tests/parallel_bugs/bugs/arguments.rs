@@ -29,22 +29,8 @@ pub const BUGS: &[Bug] = &[
         &["reduce"],
         &["reduce.01", "reduce.2"]
     ),
-    bug!(
-        splits,
-        2,
-        Mismatch,
-        &[0, 1],
-        &["all_to_all_v"],
-        &["splits.0", "splits.1"]
-    ),
-    bug!(
-        lengths_of_a_gather,
-        3,
-        Mismatch,
-        &[1],
-        &["all_gather_v"],
-        &["lengths.02", "lengths.1"]
-    ),
+    bug!(splits, 2, Mismatch, &[0, 1], &["all_to_all_v"], &["splits"], words: &["sends 3 elements", "expects 2"]),
+    bug!(lengths_of_a_gather, 3, Mismatch, &[1], &["all_gather_v"], &["lengths.02", "lengths.1"], words: &["counts [4, 4, 4]", "counts [4, 4, 3]"]),
     bug!(count_of_reduce_scatter, 2, Mismatch, &[0, 1], &["reduce_scatter"], &["scatter.0", "scatter.1"], words: &["32", "48"]),
     bug!(count_of_all_to_all, 4, Mismatch, &[1], &["all_to_all"], &["a2a.023", "a2a.1"], words: &["16", "24"]),
     bug!(
@@ -187,13 +173,12 @@ fn root_of_reduce(r: &mut Rank) -> Result<()> {
 
 /// Rank 0 sends three, rank 1 expects two.
 fn splits(r: &mut Rank) -> Result<()> {
-    if r.rank == 0 {
-        // @splits.0
-        r.all_to_all_v(On::World, &[1, 3], &[1, 1])?;
-    } else {
-        // @splits.1
-        r.all_to_all_v(On::World, &[1, 1], &[2, 1])?;
-    }
+    let (send, recv) = match r.rank {
+        0 => ([1, 3], [1, 1]),
+        _ => ([1, 1], [2, 1]),
+    };
+    // @splits
+    r.all_to_all_v(On::World, &send, &recv)?;
     r.sync()
 }
 

@@ -149,10 +149,10 @@ fn column_left_out(r: &mut Rank) -> Result<()> {
 fn other_group(r: &mut Rank) -> Result<()> {
     if r.rank == 0 {
         // @group.0
-        r.all_reduce(On::World, 8)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 8)?;
     } else {
         // @group.1
-        r.all_reduce(On::Second, 8)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 8)?;
     }
     r.sync()
 }
@@ -161,10 +161,10 @@ fn other_group(r: &mut Rank) -> Result<()> {
 fn other_group_of_three(r: &mut Rank) -> Result<()> {
     if r.rank == 2 {
         // @group3.2
-        r.all_reduce(On::Second, 8)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 8)?;
     } else {
         // @group3.01
-        r.all_reduce(On::World, 8)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 8)?;
     }
     r.sync()
 }

@@ -7,6 +7,7 @@ mod endings;
 mod misuse;
 mod order;
 mod point_to_point;
+mod purpose;
 mod timing;
 
 use crate::parallel_bugs::bug::Bug;
@@ -18,6 +19,7 @@ pub fn all() -> impl Iterator<Item = &'static Bug> {
         arguments::BUGS,
         attendance::BUGS,
         point_to_point::BUGS,
+        purpose::BUGS,
         endings::BUGS,
         control_flow::BUGS,
         misuse::BUGS,
@@ -27,12 +29,16 @@ pub fn all() -> impl Iterator<Item = &'static Bug> {
     .flatten()
 }
 
+/// Same size, other tensor.
+pub use purpose::BUGS as PURPOSE;
+
 /// The sources, for the lines of the markers: file and text.
 pub const SOURCES: &[(&str, &str)] = &[
     ("order.rs", include_str!("order.rs")),
     ("arguments.rs", include_str!("arguments.rs")),
     ("attendance.rs", include_str!("attendance.rs")),
     ("point_to_point.rs", include_str!("point_to_point.rs")),
+    ("purpose.rs", include_str!("purpose.rs")),
     ("endings.rs", include_str!("endings.rs")),
     ("control_flow.rs", include_str!("control_flow.rs")),
     ("misuse.rs", include_str!("misuse.rs")),

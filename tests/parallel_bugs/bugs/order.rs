@@ -110,12 +110,12 @@ fn from_a_hash_map(r: &mut Rank) -> Result<()> {
 fn two_groups_inverted(r: &mut Rank) -> Result<()> {
     if r.rank == 0 {
         // @inverted.0
-        r.all_reduce(On::World, 64)?;
-        r.all_reduce(On::Second, 64)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 64)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 64)?;
     } else {
         // @inverted.1
-        r.all_reduce(On::Second, 64)?;
-        r.all_reduce(On::World, 64)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 64)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 64)?;
     }
     r.sync()
 }
@@ -124,12 +124,12 @@ fn two_groups_inverted(r: &mut Rank) -> Result<()> {
 fn grid_inverted(r: &mut Rank) -> Result<()> {
     if r.rank == 0 || r.rank == 3 {
         // @grid.column
-        r.all_reduce(On::Column, 64)?;
-        r.all_reduce(On::Row, 64)?;
+        r.about(On::Column, "sum")?.all_reduce(On::Column, 64)?;
+        r.about(On::Row, "sum")?.all_reduce(On::Row, 64)?;
     } else {
         // @grid.row
-        r.all_reduce(On::Row, 64)?;
-        r.all_reduce(On::Column, 64)?;
+        r.about(On::Row, "sum")?.all_reduce(On::Row, 64)?;
+        r.about(On::Column, "sum")?.all_reduce(On::Column, 64)?;
     }
     r.sync()
 }
@@ -137,17 +137,17 @@ fn grid_inverted(r: &mut Rank) -> Result<()> {
 /// A gather of parameters and a sum of gradients, each on a communicator of its own but both on one stream.
 fn gathers_and_sums_inverted(r: &mut Rank) -> Result<()> {
     for _ in 0..3 {
-        r.all_gather(On::Second, 64)?;
-        r.all_reduce(On::World, 64)?;
+        r.about(On::Second, "gather")?.all_gather(On::Second, 64)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 64)?;
     }
     if r.rank == 0 {
         // @lanes.0
-        r.all_gather(On::Second, 64)?;
-        r.all_reduce(On::World, 64)?;
+        r.about(On::Second, "gather")?.all_gather(On::Second, 64)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 64)?;
     } else {
         // @lanes.1
-        r.all_reduce(On::World, 64)?;
-        r.all_gather(On::Second, 64)?;
+        r.about(On::World, "sum")?.all_reduce(On::World, 64)?;
+        r.about(On::Second, "gather")?.all_gather(On::Second, 64)?;
     }
     r.sync()
 }

@@ -143,10 +143,10 @@ fn send_against_sum(r: &mut Rank) -> Result<()> {
     if r.rank == 0 {
         // @against.0
         r.send(On::World, LONG, 1)?;
-        r.all_reduce(On::Second, 64)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 64)?;
     } else {
         // @against.1
-        r.all_reduce(On::Second, 64)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 64)?;
         r.recv(On::World, LONG, 0)?;
     }
     r.sync()
@@ -157,10 +157,10 @@ fn circle_of_sum_and_receive(r: &mut Rank) -> Result<()> {
     if r.rank == 2 {
         // @circle.2
         r.recv(On::World, 64, 1)?;
-        r.all_reduce(On::Second, 64)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 64)?;
     } else {
         // @circle.01
-        r.all_reduce(On::Second, 64)?;
+        r.about(On::Second, "sum")?.all_reduce(On::Second, 64)?;
         if r.rank == 1 {
             r.send(On::World, 64, 2)?;
         }
