@@ -372,12 +372,12 @@ fn ranks_that_wait_for_each_other_are_told_at_once() {
     let ends = run(2, |r| {
         let (mut a, mut b) = (r.group("tp"), r.group("dp"));
         let x = r.buffer(8);
-        if r.rank == 0 {
-            a.all_reduce(&r.s, x.all(), F, SUM, "one")?; // first
-            b.all_reduce(&r.s, x.all(), F, SUM, "two")?;
-        } else {
-            b.all_reduce(&r.s, x.all(), F, SUM, "two")?;
-            a.all_reduce(&r.s, x.all(), F, SUM, "one")?;
+        let order = match r.rank {
+            0 => [&mut a, &mut b],
+            _ => [&mut b, &mut a],
+        };
+        for group in order {
+            group.all_reduce(&r.s, x.all(), F, SUM, "sum")?; // first
         }
         r.sync()
     });

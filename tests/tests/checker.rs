@@ -218,8 +218,9 @@ fn inverted(r: &Rank) -> Result<()> {
     } else {
         (&mut b, &mut a)
     };
-    r.all_reduce(one, "one")?;
-    r.all_reduce(two, "two")?;
+    for group in [one, two] {
+        r.all_reduce(group, "sum")?;
+    }
     r.sync()
 }
 

@@ -89,14 +89,13 @@ fn aborts_while_others_wait(r: &mut Rank) -> Result<()> {
 
 /// Work is enqueued on a second stream and its result never waited for.
 fn never_waited_for(r: &mut Rank) -> Result<()> {
+    r.about(On::Second, "sum")?;
     if r.rank == 0 {
         // @waited
-        r.about(On::Second, "sum")?
-            .all_reduce_aside(On::Second, 8)?;
+        r.all_reduce_aside(On::Second, 8)?;
         return Ok(());
     }
-    r.about(On::Second, "sum")?
-        .all_reduce_aside(On::Second, 8)?;
+    r.all_reduce_aside(On::Second, 8)?;
     r.side.sync(None)
 }
 
