@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 /// Result of every fallible function of this crate.
 pub type Result<T> = std::result::Result<T, CheckpointError>;
 
+/// Characters of a name that a message shows.
+pub(crate) const MAX_NAME: usize = 200;
+
 /// A failure to read or write a model directory or a training checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
     /// The operating system refused a file operation.
-    #[error("cannot {action} {}: {source}{}", path.display(), no_room(source))]
+    #[error("cannot {action} {}: {source}; fix: {}", path.display(), crossweave_files::fix(source))]
     Io {
         /// What was being done, as a verb ("read", "rename into place").
         action: &'static str,
@@ -151,17 +154,6 @@ pub enum CheckpointError {
     },
 }
 
-/// What to do where a disk, a quota or a limit has no room; other reasons of the system stand for themselves.
-fn no_room(e: &std::io::Error) -> &'static str {
-    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-    match e.kind() {
-        StorageFull | QuotaExceeded | FileTooLarge => {
-            "; fix: make room there and run again; what was complete before is untouched"
-        }
-        _ => "",
-    }
-}
-
 impl CheckpointError {
     /// A closure for `map_err` that wraps the system's reason.
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
@@ -189,7 +181,7 @@ impl CheckpointError {
     ) -> Self {
         Self::Tensor {
             path: path.to_path_buf(),
-            tensor: tensor.to_string(),
+            tensor: crossweave_files::clip(tensor, MAX_NAME),
             reason: reason.into(),
             fix: fix.into(),
         }

@@ -5,9 +5,6 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// JSON files larger than this are refused before they are read: no real config, index or manifest comes near it.
-const MAX_JSON_BYTES: u64 = 256 << 20;
-
 /// Fills `buf` from byte `offset`, without moving any shared cursor, so that ranks may read one handle at once.
 #[cfg(unix)]
 pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()> {
@@ -28,22 +25,9 @@ pub(crate) fn read_at(file: &File, buf: &mut [u8], offset: u64) -> io::Result<()
     Ok(())
 }
 
-/// Reads a JSON file whole, refusing absurd sizes.
+/// Reads a JSON file whole, refusing absurd sizes and what is no regular file.
 pub(crate) fn read_json_bytes(path: &Path) -> Result<Vec<u8>> {
-    let meta = std::fs::metadata(path).map_err(CheckpointError::io("read", path))?;
-    if !meta.is_file() || meta.len() > MAX_JSON_BYTES {
-        return Err(CheckpointError::Json {
-            path: path.to_path_buf(),
-            line: 0,
-            column: 0,
-            reason: format!(
-                "not a JSON file of sensible size ({} bytes, at most {MAX_JSON_BYTES})",
-                meta.len()
-            ),
-            fix: "restore the file from its source".into(),
-        });
-    }
-    std::fs::read(path).map_err(CheckpointError::io("read", path))
+    crossweave_files::read(path, crossweave_files::TABLE).map_err(CheckpointError::io("read", path))
 }
 
 /// Writes a small file and syncs it.

@@ -178,9 +178,10 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn unhex(text: &str) -> Option<ChainingValue> {
-    let mut out = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
+/// The bytes that `text` spells in hexadecimal, if it spells exactly `N`.
+pub(crate) fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let mut out = [0; N];
+    if text.len() != 2 * N || !text.is_ascii() {
         return None;
     }
     for (o, pair) in out.iter_mut().zip(text.as_bytes().chunks(2)) {

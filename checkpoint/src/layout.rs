@@ -134,6 +134,8 @@ pub(crate) fn prove(
     layout: &BTreeMap<String, Logical>,
     blob: impl Fn(usize, &str) -> Option<(Dtype, u64)>,
 ) -> Result<(), (String, String)> {
+    // Of every blob, whose elements are whose.
+    let mut taken: Vec<(usize, &str, u64, u64, &str)> = Vec::new();
     for (name, logical) in layout {
         let fail = |reason: String| (name.clone(), reason);
         let total = num_elements(&logical.shape)
@@ -162,6 +164,10 @@ pub(crate) fn prove(
                     piece.offset, piece.len, piece.tensor, piece.rank
                 )));
             }
+            if piece.len > 0 {
+                let end = piece.offset + piece.len;
+                taken.push((piece.rank, &piece.tensor, piece.offset, end, name));
+            }
             let runs = runs(&logical.shape, piece)
                 .map_err(|e| fail(format!("piece of rank {}: {e}", piece.rank)))?;
             owned.extend(runs.map(|r| (r.full, r.full + r.len, piece.rank)));
@@ -182,6 +188,16 @@ pub(crate) fn prove(
         }
         if at < total {
             return Err(fail(format!("no rank owns elements {at}..{total}")));
+        }
+    }
+    taken.sort_unstable();
+    for pair in taken.windows(2) {
+        let ((rank, blob, _, end, first), (r, b, start, _, second)) = (pair[0], pair[1]);
+        if (rank, blob) == (r, b) && start < end {
+            let reason = format!(
+                "its elements from {start} on in blob `{blob}` of rank {rank} are those of `{first}` too"
+            );
+            return Err((second.to_string(), reason));
         }
     }
     Ok(())
@@ -238,7 +254,13 @@ mod tests {
     #[test]
     fn a_hole_and_a_double_owner_are_refused() {
         let blob = |_: usize, _: &str| Some((Dtype::F32, 100));
-        let check = |pieces: Vec<Piece>| {
+        let check = |mut pieces: Vec<Piece>| {
+            // One behind the other in the blob.
+            let mut at = 5u64;
+            for p in &mut pieces {
+                p.offset = at;
+                at = at.saturating_add(p.len);
+            }
             let logical = Logical {
                 dtype: Dtype::F32,
                 shape: vec![4, 5],
@@ -261,6 +283,24 @@ mod tests {
                 .unwrap_err()
                 .contains("owned twice")
         );
+        // Two tensors in one place of a blob.
+        let twice = |offset| {
+            let whole = |offset| Logical {
+                dtype: Dtype::F32,
+                shape: vec![4],
+                pieces: vec![Piece {
+                    offset,
+                    ..piece(0, 4, vec![])
+                }],
+            };
+            let layout = [
+                ("p".to_string(), whole(0)),
+                ("q".to_string(), whole(offset)),
+            ];
+            prove(&BTreeMap::from(layout), blob).map_err(|e| e.1)
+        };
+        assert!(twice(4).is_ok());
+        assert!(twice(3).unwrap_err().contains("are those of `p` too"));
         assert!(check(vec![piece(0, 21, vec![])]).is_err());
         assert!(check(vec![piece(u64::MAX, 2, vec![])]).is_err());
         assert!(check(vec![piece(0, 1, vec![[3, u64::MAX], [0, 1]])]).is_err());

@@ -25,6 +25,7 @@ mod resolve;
 mod safefile;
 mod safewrite;
 mod save;
+mod sign;
 
 pub use dtype::{
     Dtype, abi_dtype, file_dtype, is_readable_float, num_bytes, num_elements, parse_dtype,
@@ -36,10 +37,13 @@ pub use hash::Tree;
 pub use hf::HfDir;
 pub use layout::{Logical, Piece};
 pub use load::{Checkpoint, Proof};
-pub use manifest::{FORMAT_VERSION, FileRecord, Found, MANIFEST, Manifest, list, step_dir};
+pub use manifest::{
+    FORMAT_VERSION, FileRecord, Found, GENERATOR, MANIFEST, Manifest, list, step_dir,
+};
 pub use render::{inspect, inspect_json, verify, verify_json};
 pub use reshard::reshard;
 pub use resolve::{NameReport, Resolved, Resolver, WrongShape, is_buffer};
 pub use safefile::{MAX_HEADER_BYTES, SafeFile, TensorInfo};
 pub use safewrite::{TensorOut, Written, write_f32, write_safetensors};
 pub use save::{Patience, RankWriter, Writer, prune, recover, session};
+pub use sign::{PublicKey, SIGNATURE, SecretKey, keygen, sign};

@@ -4,13 +4,13 @@ use crate::dtype::{Dtype, num_bytes, num_elements};
 use crate::error::{CheckpointError, Result};
 use crate::hash::hex;
 use crate::layout::{Logical, prove, runs};
-use crate::manifest::{FileRecord, Found, MANIFEST, Manifest, is_step, list, read_manifest};
+use crate::manifest::{FileRecord, Found, MANIFEST, Manifest, is_step, list, read_hashed};
 use crate::nearest::nearest;
 use crate::safefile::{SafeFile, TensorInfo};
+use crate::sign::{PublicKey, UNSIGNED_FIX};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,8 @@ use std::sync::{Mutex, PoisonError};
 pub struct Checkpoint {
     path: PathBuf,
     manifest: Manifest,
+    /// Of the manifest's text.
+    sha256: [u8; 32],
     files: Vec<SafeFile>,
     /// By file, then by chunk: has it been held against its hash?
     proven: Vec<Vec<AtomicBool>>,
@@ -78,6 +80,19 @@ impl Checkpoint {
     /// The whole manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Was the manifest that was read signed by the owner of `key`?
+    ///
+    /// # Errors
+    /// No signature, another key's, or one of another manifest.
+    pub fn signed_by(&self, key: &PublicKey) -> Result<()> {
+        key.check(&self.path, &self.sha256)
+            .map_err(|reason| CheckpointError::Header {
+                path: self.path.join(MANIFEST),
+                reason,
+                fix: UNSIGNED_FIX.into(),
+            })
     }
 
     /// Optimizer steps done.
@@ -318,7 +333,7 @@ fn step_of(path: &Path) -> u64 {
 pub(crate) type Fault = (PathBuf, String);
 
 fn open_proven(path: &Path, proof: Proof) -> std::result::Result<Checkpoint, Fault> {
-    let manifest = read_manifest(path).map_err(|e| (path.join(MANIFEST), e))?;
+    let (manifest, sha256) = read_hashed(path).map_err(|e| (path.join(MANIFEST), e))?;
     let mut files = Vec::new();
     for record in &manifest.files {
         let file = path.join(&record.name);
@@ -330,6 +345,7 @@ fn open_proven(path: &Path, proof: Proof) -> std::result::Result<Checkpoint, Fau
     };
     let checkpoint = Checkpoint {
         path: path.to_path_buf(),
+        sha256,
         proven: manifest.files.iter().map(unproven).collect(),
         manifest,
         files,
@@ -353,9 +369,7 @@ pub(crate) fn open_file(
     record: &FileRecord,
     manifest: &Manifest,
 ) -> std::result::Result<SafeFile, String> {
-    let len = std::fs::metadata(path)
-        .map_err(|e| format!("cannot be opened: {e}"))?
-        .len();
+    let len = crossweave_files::len(path).map_err(|e| format!("cannot be opened: {e}"))?;
     // A file that was exchanged with another is told from a damaged one before lengths and hashes are compared.
     let file = SafeFile::open(path);
     if let Ok(f) = &file {
@@ -483,7 +497,8 @@ pub(crate) fn check_file(
 }
 
 fn check_sha256(path: &Path, record: &FileRecord) -> std::result::Result<(), String> {
-    let mut input = File::open(path).map_err(|e| format!("cannot be opened: {e}"))?;
+    let (mut input, _) =
+        crossweave_files::open(path).map_err(|e| format!("cannot be opened: {e}"))?;
     let mut hash = Sha256::new();
     let mut buf = vec![0; 1 << 20];
     loop {

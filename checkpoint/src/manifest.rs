@@ -21,6 +21,8 @@ pub const FORMAT_VERSION: u32 = 2;
 pub(crate) const LATEST: &str = "latest";
 /// The manifest's file name.
 pub const MANIFEST: &str = "manifest.json";
+/// The generator of every random number of a run, as `state.rng.generator` names it.
+pub const GENERATOR: &str = "philox4x32-10";
 /// Value of the manifest's `format` field.
 const FORMAT: &str = "crossweave-checkpoint";
 const TAIL_OPEN: &str = ",\n  \"sha256\": \"";
@@ -148,6 +150,36 @@ impl Manifest {
         }
         manifest.files.iter().try_for_each(FileRecord::check)?;
         Ok(manifest)
+    }
+
+    /// Holds what a run remembers against the step it is of. A writer may remember other things, which are its own.
+    fn consistent(&self) -> std::result::Result<(), String> {
+        let state = &self.state;
+        let generator = &state["rng"]["generator"];
+        if !generator.is_null() && generator != GENERATOR {
+            return Err(format!(
+                "state.rng.generator is {}, and this build draws by {GENERATOR:?} only",
+                crossweave_files::clip(&generator.to_string(), 60)
+            ));
+        }
+        let position = &state["rng"]["position"];
+        if position.as_u64().is_some_and(|p| p != self.step) {
+            return Err(format!(
+                "state.rng.position is {position} in a checkpoint of step {}",
+                self.step
+            ));
+        }
+        // A step that the loss scaler skipped is no update, so there may be fewer.
+        for part in ["scheduler", "optimizer"] {
+            let updates = &state[part]["step"];
+            if updates.as_u64().is_some_and(|n| n > self.step) {
+                return Err(format!(
+                    "state.{part}.step is {updates} in a checkpoint of step {}",
+                    self.step
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -295,7 +327,26 @@ pub(crate) fn root_of(run: &Path) -> PathBuf {
 
 /// Reads the manifest of a step's folder.
 pub(crate) fn read_manifest(step_path: &Path) -> std::result::Result<Manifest, String> {
-    let path = step_path.join(MANIFEST);
-    let bytes = read_json_bytes(&path).map_err(|e| e.to_string())?;
-    Manifest::parse(&bytes)
+    read_hashed(step_path).map(|(manifest, _)| manifest)
+}
+
+/// As [`read_manifest`], with the SHA-256 of its text, which is what a signature is of.
+pub(crate) fn read_hashed(step_path: &Path) -> std::result::Result<(Manifest, [u8; 32]), String> {
+    let bytes = read_manifest_bytes(step_path).map_err(|e| e.to_string())?;
+    let manifest = Manifest::parse(&bytes)?;
+    let name = step_path.file_name().and_then(|n| n.to_str());
+    let named = name.and_then(|n| parse_step(n).or_else(|| hidden_step(n, ".replaced")));
+    if let Some(step) = named.filter(|s| *s != manifest.step) {
+        return Err(format!(
+            "says that it is of step {}, and its folder that it is of step {step}",
+            manifest.step
+        ));
+    }
+    manifest.consistent()?;
+    Ok((manifest, Sha256::digest(&bytes).into()))
+}
+
+/// The text of a step's manifest.
+pub(crate) fn read_manifest_bytes(step_path: &Path) -> Result<Vec<u8>> {
+    read_json_bytes(&step_path.join(MANIFEST))
 }

@@ -4,8 +4,9 @@ use crate::error::{CheckpointError, Result};
 use crate::hf::HfDir;
 use crate::layout::prove;
 use crate::load::check_file;
-use crate::manifest::{Found, MANIFEST, Manifest, is_step, list, read_manifest};
+use crate::manifest::{Found, MANIFEST, Manifest, is_step, list, read_hashed, read_manifest};
 use crate::safefile::{SafeFile, TensorInfo};
+use crate::sign::PublicKey;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,9 +149,10 @@ fn checked(path: &Path, outcome: std::result::Result<String, String>) -> Checked
 }
 
 /// Checks everything at `path` (the same things as [`inspect`]) and returns one line a file. Any damage makes it
-/// [`CheckpointError::VerifyFailed`], whose report lists every file all the same.
-pub fn verify(path: impl AsRef<Path>) -> Result<String> {
-    let (files, note) = examine(path.as_ref())?;
+/// [`CheckpointError::VerifyFailed`], whose report lists every file all the same. With a `key`, a checkpoint whose manifest its owner
+/// has not signed counts as damaged, and so does what carries no signatures at all.
+pub fn verify(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<String> {
+    let (files, note) = examine(path.as_ref(), key)?;
     let mut out = String::new();
     for f in &files {
         match (f.ok, f.detail.as_str()) {
@@ -177,15 +179,23 @@ pub fn verify(path: impl AsRef<Path>) -> Result<String> {
 }
 
 /// As [`verify`], as `{"ok": …, "files": [{"path", "ok", "detail"}]}`. Damage is told by `ok`, not by an error.
-pub fn verify_json(path: impl AsRef<Path>) -> Result<Value> {
-    let (files, _) = examine(path.as_ref())?;
+pub fn verify_json(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<Value> {
+    let (files, _) = examine(path.as_ref(), key)?;
     Ok(json!({"ok": files.iter().all(|f| f.ok), "files": files}))
 }
 
-fn examine(path: &Path) -> Result<(Vec<Checked>, Option<String>)> {
+fn examine(path: &Path, key: Option<&PublicKey>) -> Result<(Vec<Checked>, Option<String>)> {
     let mut out = Vec::new();
     let mut note = None;
-    match what(path)? {
+    let kind = what(path)?;
+    if key.is_some() && matches!(kind, Kind::File | Kind::Model) {
+        return Err(CheckpointError::NotFound {
+            path: path.to_path_buf(),
+            reason: "only training checkpoints are signed".into(),
+            fix: "name a run or a checkpoint of one, or leave the key out".into(),
+        });
+    }
+    match kind {
         Kind::File => {
             let file = SafeFile::open(path)?;
             out.push(checked(
@@ -204,9 +214,11 @@ fn examine(path: &Path) -> Result<(Vec<Checked>, Option<String>)> {
                 "headers, ranges and the index agree; a model directory carries no hashes of its weights".into(),
             );
         }
-        Kind::Step => verify_step(&mut out, path),
+        Kind::Step => verify_step(&mut out, path, key),
         Kind::Run(found) => {
-            found.iter().for_each(|f| verify_step(&mut out, &f.path));
+            found
+                .iter()
+                .for_each(|f| verify_step(&mut out, &f.path, key));
             if found.is_empty() {
                 note = Some(format!("{}: no checkpoints", path.display()));
             }
@@ -304,9 +316,9 @@ fn step(out: &mut String, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn verify_step(out: &mut Vec<Checked>, path: &Path) {
+fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>) {
     let manifest_path = path.join(MANIFEST);
-    let manifest = match read_manifest(path) {
+    let (manifest, sha256) = match read_hashed(path) {
         Ok(m) => m,
         Err(reason) => return out.push(checked(&manifest_path, Err(reason))),
     };
@@ -330,8 +342,11 @@ fn verify_step(out: &mut Vec<Checked>, path: &Path) {
         let info = files.get(rank)?.as_ref()?.tensors().get(name)?;
         Some((info.dtype, info.num_elements()))
     });
-    let outcome = match layout {
-        Err((name, reason)) if sound => Err(format!("`{name}`: {reason}")),
+    let outcome = match (layout, key) {
+        (Err((name, reason)), _) if sound => Err(format!("`{name}`: {reason}")),
+        (_, Some(key)) => key
+            .check(path, &sha256)
+            .map(|()| format!("step {}, signed", manifest.step)),
         _ => Ok(format!("step {}", manifest.step)),
     };
     out.insert(at, checked(&manifest_path, outcome));

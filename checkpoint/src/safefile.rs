@@ -4,12 +4,12 @@
 //! No allocation is ever sized by a number that was not first compared with the length of the file on disk.
 
 use crate::dtype::{Dtype, num_bytes, num_elements, parse_dtype, widen_to_f32};
-use crate::error::{CheckpointError, Result};
+use crate::error::{CheckpointError, MAX_NAME, Result};
 use crate::files::read_at;
 use crate::nearest::nearest;
+use crossweave_files::clip;
 use serde::Deserialize;
-use serde::de::{MapAccess, Visitor};
-use serde_json::Value;
+use serde::de::{Error as _, MapAccess, SeqAccess, Visitor};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
@@ -17,6 +17,12 @@ use std::path::{Path, PathBuf};
 
 /// The largest header accepted, as in the reference implementation of the format.
 pub const MAX_HEADER_BYTES: u64 = 100_000_000;
+
+/// The largest number of tensors accepted in one file, ten times what models of a thousand experts keep in one.
+pub const MAX_TENSORS: usize = 100_000;
+
+/// Dims of a tensor; libraries stop at 64 or earlier.
+const MAX_DIMS: usize = 64;
 
 const RESTORE: &str = "fetch or export the file again; it is not what its writer wrote";
 const CHUNK_BYTES: usize = 1 << 20;
@@ -66,18 +72,8 @@ impl SafeFile {
     /// Opens a file and proves its header: lengths, types, shapes, ranges, no overlap, no hole, no name twice.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
-        let file = File::open(path).map_err(CheckpointError::io("open", path))?;
-        let meta = file
-            .metadata()
-            .map_err(CheckpointError::io("read the length of", path))?;
-        if !meta.is_file() {
-            return Err(CheckpointError::header(
-                path,
-                "not a regular file",
-                "name a .safetensors file",
-            ));
-        }
-        let len = meta.len();
+        let (file, len) =
+            crossweave_files::open(path).map_err(CheckpointError::io("open", path))?;
         if len < 8 {
             return Err(CheckpointError::header(
                 path,
@@ -297,15 +293,43 @@ impl SafeFile {
 }
 
 struct RawHeader {
-    entries: Vec<(String, Value)>,
+    entries: Vec<(String, RawTensor)>,
     metadata: BTreeMap<String, String>,
 }
 
 #[derive(Deserialize)]
 struct RawTensor {
     dtype: String,
+    #[serde(deserialize_with = "dims")]
     shape: Vec<u64>,
     data_offsets: (u64, u64),
+}
+
+/// A shape, read no further than a shape can be.
+fn dims<'de, D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Vec<u64>, D::Error> {
+    struct V;
+    impl<'de> Visitor<'de> for V {
+        type Value = Vec<u64>;
+        fn expecting(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+            f.write_str("a list of dims")
+        }
+        fn visit_seq<A: SeqAccess<'de>>(
+            self,
+            mut list: A,
+        ) -> std::result::Result<Vec<u64>, A::Error> {
+            let mut out = Vec::new();
+            while let Some(dim) = list.next_element()? {
+                if out.len() == MAX_DIMS {
+                    return Err(A::Error::custom(format!(
+                        "a shape of more than {MAX_DIMS} dims"
+                    )));
+                }
+                out.push(dim);
+            }
+            Ok(out)
+        }
+    }
+    d.deserialize_seq(V)
 }
 
 // A map would silently keep the last of two equal names; the list keeps both, so that they can be refused.
@@ -330,8 +354,15 @@ impl<'de> Deserialize<'de> for RawHeader {
                         out.metadata = map
                             .next_value::<Option<BTreeMap<String, String>>>()?
                             .unwrap_or_default();
+                    } else if out.entries.len() == MAX_TENSORS {
+                        let e = format!("more than {MAX_TENSORS} tensors");
+                        return Err(A::Error::custom(e));
                     } else {
-                        out.entries.push((key, map.next_value()?));
+                        let tensor = map.next_value().map_err(|e| {
+                            let name = clip(&key, MAX_NAME);
+                            A::Error::custom(format!("tensor `{name}`: bad header entry: {e}"))
+                        })?;
+                        out.entries.push((key, tensor));
                     }
                 }
                 Ok(out)
@@ -343,18 +374,16 @@ impl<'de> Deserialize<'de> for RawHeader {
 
 fn prove(
     path: &Path,
-    entries: Vec<(String, Value)>,
+    entries: Vec<(String, RawTensor)>,
     data_start: u64,
     file_len: u64,
 ) -> Result<BTreeMap<String, TensorInfo>> {
     let data_len = file_len - data_start;
     let mut tensors = BTreeMap::new();
-    for (name, value) in entries {
+    for (name, raw) in entries {
         let fail = |reason: String| CheckpointError::tensor(path, &name, reason, RESTORE);
-        let raw: RawTensor =
-            serde_json::from_value(value).map_err(|e| fail(format!("bad header entry: {e}")))?;
         let dtype = parse_dtype(&raw.dtype)
-            .ok_or_else(|| fail(format!("unknown dtype `{}`", raw.dtype)))?;
+            .ok_or_else(|| fail(format!("unknown dtype `{}`", clip(&raw.dtype, MAX_NAME))))?;
         let (start, end) = raw.data_offsets;
         let shape: Option<Vec<usize>> = raw.shape.iter().map(|&d| d.try_into().ok()).collect();
         let expected = shape

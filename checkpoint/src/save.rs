@@ -15,6 +15,7 @@ use crate::manifest::{
     read_manifest, root_of, step_dir,
 };
 use crate::safewrite::{TensorOut, write_safetensors};
+use crate::sign::{SIGNATURE, SecretKey};
 use crossweave_claim::Claim;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -48,6 +49,7 @@ pub fn session() -> String {
 #[derive(Clone)]
 pub struct Writer {
     shared: Arc<Shared>,
+    key: Option<Arc<SecretKey>>,
 }
 
 struct Shared {
@@ -134,7 +136,13 @@ impl Writer {
                 owner,
                 committed: AtomicBool::new(false),
             }),
+            key: None,
         })
+    }
+
+    /// The owner's manifest shall be signed with this key.
+    pub fn signed(self, key: Option<Arc<SecretKey>>) -> Self {
+        Self { key, ..self }
     }
 
     /// The writer of one rank's file.
@@ -224,10 +232,12 @@ impl Writer {
                 "let the ranks' pieces own every element exactly once",
             )
         })?;
-        write_synced(
-            &shared.folder.join(MANIFEST),
-            manifest.to_text()?.as_bytes(),
-        )?;
+        let text = manifest.to_text()?;
+        write_synced(&shared.folder.join(MANIFEST), text.as_bytes())?;
+        if let Some(key) = &self.key {
+            let signature = key.sign(text.as_bytes());
+            write_synced(&shared.folder.join(SIGNATURE), signature.as_bytes())?;
+        }
         for rank in 0..shared.world_size {
             let path = shared.mark(rank, DONE);
             std::fs::remove_file(&path).map_err(CheckpointError::io("remove", &path))?;
@@ -277,7 +287,9 @@ impl Shared {
             }
             if failed.len() == missing.len() {
                 let said = failed.iter().find_map(|r| {
-                    let text = std::fs::read_to_string(self.mark(*r, FAILED)).ok()?;
+                    let text =
+                        crossweave_files::read_text(&self.mark(*r, FAILED), crossweave_files::TEXT)
+                            .ok()?;
                     (!text.is_empty()).then(|| format!("rank {r}: {text}"))
                 });
                 return Err(self.given_up(

@@ -253,5 +253,5 @@ fn inspect_and_verify_describe_a_model() {
         text.contains("model_type llama") && text.contains("4 weight files"),
         "{text}"
     );
-    assert_eq!(verify(&path).unwrap().matches("ok  ").count(), 4);
+    assert_eq!(verify(&path, None).unwrap().matches("ok  ").count(), 4);
 }

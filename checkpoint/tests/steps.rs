@@ -223,10 +223,13 @@ fn every_damaged_byte_names_the_file_and_the_previous_good_step() {
         std::fs::write(&path, &whole).unwrap();
     }
     assert_eq!(Checkpoint::open(temp.path()).unwrap().step(), 20);
-    assert_eq!(verify(temp.path()).unwrap().matches("ok  ").count(), 4);
+    assert_eq!(
+        verify(temp.path(), None).unwrap().matches("ok  ").count(),
+        4
+    );
 
     std::fs::remove_file(newest.join("rank-00000.safetensors")).unwrap();
-    let report = verify(temp.path()).unwrap_err().to_string();
+    let report = verify(temp.path(), None).unwrap_err().to_string();
     assert_eq!(
         (
             report.matches("ok  ").count(),
@@ -464,6 +467,7 @@ fn save_halves(run: &Path, step: u64) -> std::path::PathBuf {
             });
         }
         let patience = Patience {
+            claim: None,
             timeout: std::time::Duration::from_secs(60),
             failed: &|| false,
         };
@@ -507,6 +511,7 @@ fn ranks_that_meet_only_in_the_file_system_commit_and_a_failure_is_told() {
             assert!(rank.finish().is_err());
         }
         let patience = Patience {
+            claim: None,
             timeout: std::time::Duration::from_secs(seconds),
             failed,
         };
@@ -549,9 +554,9 @@ fn exchanged_foreign_and_flipped_files_are_refused_by_name() {
             let e = why(proof);
             assert!(parts.iter().all(|p| e.contains(p)), "{proof:?}: {e}");
         }
-        let report = verify(&new).unwrap_err().to_string();
+        let report = verify(&new, None).unwrap_err().to_string();
         assert!(parts[1..].iter().all(|p| report.contains(p)), "{report}");
-        assert_eq!(verify_json(&new).unwrap()["ok"], false);
+        assert_eq!(verify_json(&new, None).unwrap()["ok"], false);
     };
     // The files of two ranks exchanged.
     let aside = temp.path().join("aside");
@@ -585,9 +590,9 @@ fn exchanged_foreign_and_flipped_files_are_refused_by_name() {
     // The manifest of another save.
     let manifest = std::fs::read(new.join("manifest.json")).unwrap();
     std::fs::copy(old.join("manifest.json"), new.join("manifest.json")).unwrap();
-    both(&["rank-00000.safetensors", "another save", "of step 2"]);
+    both(&["manifest.json", "it is of step 1", "that it is of step 2"]);
     std::fs::write(new.join("manifest.json"), manifest).unwrap();
-    assert!(verify(&new).is_ok() && why(Proof::Whole) == "accepted");
+    assert!(verify(&new, None).is_ok() && why(Proof::Whole) == "accepted");
     // One bit in the middle: whoever reads beside it is served, whoever reads it is told.
     let mut bad = good.clone();
     let at = good.len() - (1 << 20);

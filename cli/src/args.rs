@@ -668,14 +668,36 @@ pub enum CheckpointAction {
         json: bool,
     },
     /// Hold every file against its recorded length and hash
-    #[command(after_help = "Example:\n  crossweave checkpoint verify runs/quickstart")]
+    #[command(
+        after_help = "Examples:\n  crossweave checkpoint verify runs/quickstart\n  crossweave checkpoint verify runs/quickstart --key team.key.pub"
+    )]
     Verify {
         /// Folder of a run, of a checkpoint, or of a model
         #[arg(value_name = "DIR")]
         dir: PathBuf,
+        /// Public key whose owner must have signed every checkpoint there
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
         /// Print it as JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Make a pair of keys: the secret one, and beside it the public one with .pub added to its name
+    #[command(after_help = "Example:\n  crossweave checkpoint keygen team.key")]
+    Keygen {
+        /// File to write the secret key to
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Verify every byte of checkpoints, then sign their manifests
+    #[command(after_help = "Example:\n  crossweave checkpoint sign runs/quickstart --key team.key")]
+    Sign {
+        /// Folder of a run or of a checkpoint
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// Secret key
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
     },
     /// Write an equivalent checkpoint for another number of ranks (every checkpoint loads on any number without this)
     #[command(

@@ -6,8 +6,8 @@ use crate::say::say;
 use crate::train::{resume, save};
 use crate::{model, source, tokens};
 use crossweave_checkpoint::{
-    Checkpoint, CheckpointError, Dtype, Proof, check_target, inspect, inspect_json, reshard,
-    verify, verify_json,
+    Checkpoint, CheckpointError, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target,
+    inspect, inspect_json, keygen, reshard, sign, verify, verify_json,
 };
 use crossweave_config as config;
 use serde_json::{Value, json};
@@ -21,18 +21,20 @@ pub fn run(action: CheckpointAction) -> Result<()> {
     match action {
         CheckpointAction::Inspect { dir, json: true } => say!("{:#}", inspect_json(&dir)?),
         CheckpointAction::Inspect { dir, json: false } => say!("{}", inspect(&dir)?.trim_end()),
-        CheckpointAction::Verify { dir, json: true } => {
-            let report = verify_json(&dir)?;
-            say!("{report:#}");
-            if report["ok"] != true {
-                let what = format!("{}: damaged files, see \"files\"", dir.display());
-                return Err(CliError::refused(
-                    what,
-                    "resume from a checkpoint that is whole",
-                ));
+        CheckpointAction::Verify { dir, key, json } => {
+            let key = key.map(|k| PublicKey::read(&k)).transpose()?;
+            check(&dir, key.as_ref(), json)?;
+        }
+        CheckpointAction::Keygen { file } => {
+            let (key, public) = keygen(&file)?;
+            say!("{}: secret; keep it from others", file.display());
+            say!("{}: public key {key}", public.display());
+        }
+        CheckpointAction::Sign { dir, key } => {
+            for step in sign(&dir, &SecretKey::read(&key)?)? {
+                say!("signed   {}", step.join(SIGNATURE).display());
             }
         }
-        CheckpointAction::Verify { dir, json: false } => say!("{}", verify(&dir)?.trim_end()),
         CheckpointAction::Reshard {
             dir,
             out,
@@ -48,6 +50,23 @@ pub fn run(action: CheckpointAction) -> Result<()> {
         } => export(&dir, &out, &dtype, json)?,
     }
     Ok(())
+}
+
+/// Holds everything against lengths, hashes and, with a key, signatures.
+fn check(dir: &Path, key: Option<&PublicKey>, json: bool) -> Result<()> {
+    if !json {
+        say!("{}", verify(dir, key)?.trim_end());
+        return Ok(());
+    }
+    let report = verify_json(dir, key)?;
+    say!("{report:#}");
+    match report["ok"] == true {
+        true => Ok(()),
+        false => Err(CliError::refused(
+            format!("{}: damaged files, see \"files\"", dir.display()),
+            "resume from a checkpoint that is whole",
+        )),
+    }
 }
 
 /// Writes an equivalent checkpoint for another number of ranks.

@@ -4,6 +4,7 @@ use crate::args::ConfigAction;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crossweave_config::{Config, json_schema, reference, split_set};
+use crossweave_files as files;
 use std::path::Path;
 
 /// Reads a config with `--set` pairs laid over it.
@@ -15,7 +16,7 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
         .iter()
         .map(|s| split_set(s))
         .collect::<std::result::Result<Vec<_>, _>>()?;
-    let text = std::fs::read(path).map_err(CliError::io("read the config", path))?;
+    let text = files::read(path, files::TEXT).map_err(CliError::io("read the config", path))?;
     Ok(Config::load(&path.display().to_string(), text, &sets)?)
 }
 

@@ -43,7 +43,7 @@ pub enum CliError {
     #[error("{0}")]
     Report(#[from] ReportError),
     /// A file.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}; fix: {}", path.display(), crossweave_files::fix(source))]
     Io {
         /// What was being done, as a verb.
         action: &'static str,

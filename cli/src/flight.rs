@@ -98,7 +98,8 @@ pub fn run(args: &FlightArgs) -> Result<()> {
     };
     let mut records = vec![];
     for path in &list {
-        let text = std::fs::read_to_string(path).map_err(CliError::io("read", path))?;
+        let text = crossweave_files::read_text(path, crossweave_files::TABLE)
+            .map_err(CliError::io("read", path))?;
         let record: Record = serde_json::from_str(&text).map_err(|e| {
             CliError::refused(
                 format!("{} is no flight record: {e}", path.display()),

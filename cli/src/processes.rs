@@ -9,6 +9,7 @@ use crate::error::{CliError, Result};
 use crate::handshake;
 use crate::ranks::{Ranks, told};
 use crossweave_config::Resolved;
+use crossweave_files::TEXT;
 use crossweave_hal::loader::{find, load};
 use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin, crash};
 use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, Roster, detect, meet, seats};
@@ -189,7 +190,8 @@ impl Processes {
         })?;
         let plugin = Plugin::new(load(&path, &host.build())?);
         let carrier = Carrier::open(&plugin)?;
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = crossweave_files::read_text("/proc/sys/kernel/hostname".as_ref(), TEXT)
+            .unwrap_or_default();
         let store = meet(&carrier, &launch, name.trim(), MEETING)?;
         late.bind(store.clone());
         let sit = || -> Result<_> {

@@ -3,6 +3,7 @@
 use crate::error::{CliError, Result};
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};
+use crossweave_files as disk;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -62,7 +63,7 @@ pub fn of_folder(dir: &Path) -> Result<Option<TokenizerSpec>> {
             .is_file()
             .then(|| TokenizerSpec::new(TokenizerKind::HfFile(file))));
     }
-    let bytes = std::fs::read(&note).map_err(CliError::io("read", &note))?;
+    let bytes = disk::read(&note, disk::TEXT).map_err(CliError::io("read", &note))?;
     let bad = |why: String| {
         let fix = "write {\"tokenizer\": \"bytes\"}, {\"tokenizer\": \"gpt2\"} or remove the file";
         CliError::refused(format!("{}: {why}", note.display()), fix)
@@ -90,7 +91,7 @@ pub fn files(spec: &TokenizerSpec) -> Result<Vec<(String, Vec<u8>)>> {
         TokenizerKind::Bytes => ("bytes", vec![]),
         TokenizerKind::Gpt2 => ("gpt2", vec![]),
         TokenizerKind::HfFile(path) => {
-            let bytes = std::fs::read(path).map_err(CliError::io("read", path))?;
+            let bytes = disk::read(path, disk::TABLE).map_err(CliError::io("read", path))?;
             ("file", vec![(HF_FILE.to_string(), bytes)])
         }
     };

@@ -19,6 +19,7 @@ mod layers;
 mod mixed_faults;
 mod mpirun;
 mod new_plugin;
+mod odd_files;
 mod offload;
 mod oracles;
 mod pipelines;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Number, Value};
 
 use crate::deepspeed::is_remark;
-use crate::error::{At, Problem};
+use crate::error::{At, Problem, SHOWN};
 use crate::json::{Json, Member, Node};
 use crate::schema::{Default, Field, Form, Forms, Kind, Range, Source, Table, Typed};
 use crate::suggest::{distance, known_word, nearest};
@@ -174,6 +174,10 @@ impl Walk<'_> {
 
     fn unknown(&mut self, table: &'static Table, member: &Member, path: &str) {
         let key = &member.key;
+        // To look for the key that was meant takes long, and nobody is shown it.
+        if self.out.errors.len() + self.out.warnings.len() >= SHOWN {
+            return self.error(&member.at, path, "unknown key", "remove it");
+        }
         let here = || table.fields.iter().map(|f| f.key);
         let near = nearest(key, here());
         let close = near.filter(|near| distance(key, near) <= 2);

@@ -36,23 +36,36 @@ pub struct Problem {
     pub fix: String,
 }
 
+/// Characters that a message quotes of anything; a key or a value of megabytes must not become the message.
+const MOST: usize = 1000;
+
+fn clip(text: &str) -> std::borrow::Cow<'_, str> {
+    match text.char_indices().nth(MOST) {
+        None => text.into(),
+        Some((at, _)) => format!("{}… ({} bytes)", &text[..at], text.len()).into(),
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {
             At::File { line, col } => write!(f, "{}:{line}:{col}: ", self.file)?,
-            At::Set(text) => write!(f, "--set {text}: ")?,
+            At::Set(text) => write!(f, "--set {}: ", clip(text))?,
             At::Whole => write!(f, "{}: ", self.file)?,
         }
         if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
+            write!(f, "{}: ", clip(&self.path))?;
         }
-        write!(f, "{}", self.what)?;
+        write!(f, "{}", clip(&self.what))?;
         if !self.fix.is_empty() {
-            write!(f, "; fix: {}", self.fix)?;
+            write!(f, "; fix: {}", clip(&self.fix))?;
         }
         Ok(())
     }
 }
+
+/// Problems that are shown; whoever has more sees the rest after mending these.
+pub(crate) const SHOWN: usize = 20;
 
 /// All problems found in one go, in the order of the file; never empty when returned as an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,13 +73,16 @@ pub struct Errors(pub Vec<Problem>);
 
 impl fmt::Display for Errors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, problem) in self.0.iter().enumerate() {
+        for (i, problem) in self.0.iter().take(SHOWN).enumerate() {
             if i > 0 {
                 writeln!(f)?;
             }
             write!(f, "{problem}")?;
         }
-        Ok(())
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n… and {more} more; fix: mend these first"),
+        }
     }
 }
 

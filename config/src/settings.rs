@@ -675,6 +675,12 @@ pub struct CheckpointSettings {
     pub asynchronous: bool,
     /// What a checkpoint that cannot be written does to the run.
     pub on_error: OnSaveError,
+    /// File of the secret key that signs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sign_key: Option<String>,
+    /// File of the public key whose owner must have signed what is resumed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust_key: Option<String>,
 }
 
 /// `checkpoint.on_error`.

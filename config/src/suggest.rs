@@ -8,9 +8,15 @@ pub fn distance(a: &str, b: &str) -> usize {
     strsim::osa_distance(&fold(a), &fold(b))
 }
 
+/// Bytes of a word that may be a misspelling of a key.
+const LONGEST: usize = 200;
+
 /// The nearest of `names` to `word`, if it is near enough to be a misspelling of it: at most a third of the
 /// longer word's letters differ, or one is most of the other.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > LONGEST {
+        return None;
+    }
     let lower = word.to_lowercase();
     let score = |name: &'a str| {
         let edits = distance(word, name);

@@ -405,6 +405,16 @@ const CHECKPOINT: Table = Table {
             "\"stop\"",
             "a checkpoint cannot be written while training goes on: stop at the next step, or warn and go on without it",
         ),
+        text(
+            "sign_key",
+            "",
+            "file of a secret key (`crossweave checkpoint keygen`) by which rank 0 signs every checkpoint; absent = none is signed",
+        ),
+        text(
+            "trust_key",
+            "",
+            "file of a public key: --resume takes only checkpoints that its owner has signed; absent = signatures are not looked at",
+        ),
         ignored(
             "tag_validation",
             "a checkpoint's folder is named by its step on every rank",

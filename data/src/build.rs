@@ -14,12 +14,14 @@ use crate::spec::Source;
 use crate::tokenizer::Tokenizer;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Bytes of text tokenised between two writes.
 const PORTION: u64 = 32 << 20;
+
+/// A line of a JSON-lines file is one document, and is held in memory whole.
+const LONGEST_LINE: u64 = 1 << 30;
 
 /// What making a dataset took.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,11 +126,7 @@ pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
 fn total_bytes(files: &[SourceFile]) -> Result<u64> {
     files
         .iter()
-        .map(|f| {
-            std::fs::metadata(&f.path)
-                .map(|m| m.len())
-                .map_err(DataError::io("read", &f.path))
-        })
+        .map(|f| crossweave_files::len(&f.path).map_err(DataError::io("read", &f.path)))
         .sum()
 }
 
@@ -179,9 +177,8 @@ impl Writer {
     ) -> Result<()> {
         match file.form {
             Form::Text => {
-                let len = std::fs::metadata(&file.path)
-                    .map_err(DataError::io("read", &file.path))?
-                    .len();
+                let len =
+                    crossweave_files::len(&file.path).map_err(DataError::io("read", &file.path))?;
                 self.push(
                     Task::File {
                         path: file.path.clone(),
@@ -205,19 +202,26 @@ impl Writer {
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut reader = BufReader::with_capacity(
-            1 << 20,
-            File::open(path).map_err(DataError::io("open", path))?,
-        );
+        let (file, _) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
+        let mut reader = BufReader::with_capacity(1 << 20, file);
         let mut hasher = Sha256::new();
         for number in 1.. {
             let mut bytes = Vec::new();
-            if reader
+            let n = (&mut reader)
+                .take(LONGEST_LINE + 1)
                 .read_until(b'\n', &mut bytes)
-                .map_err(DataError::io("read", path))?
-                == 0
-            {
+                .map_err(DataError::io("read", path))?;
+            if n == 0 {
                 break;
+            }
+            if n as u64 > LONGEST_LINE {
+                return Err(DataError::Json {
+                    path: path.into(),
+                    line: number,
+                    column: LONGEST_LINE,
+                    reason: format!("the line is longer than {LONGEST_LINE} bytes"),
+                    field: text_key.into(),
+                });
             }
             hasher.update(&bytes);
             if number == 1 && bytes.starts_with(b"\xef\xbb\xbf") {

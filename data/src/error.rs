@@ -32,7 +32,10 @@ pub enum DataError {
         fix: String,
     },
     /// The operating system refused to read or write a file.
-    #[error("cannot {action} {path}: {source}")]
+    #[error(
+        "cannot {action} {path}: {source}; fix: {}",
+        crossweave_files::fix(source)
+    )]
     Io {
         /// What was being done, as a verb ("read", "write").
         action: &'static str,

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// The header is parsed in memory, so a damaged length must not ask for more than any real file has.
 const MAX_HEADER: u64 = 100_000_000;
+/// No file of batches comes near it, and a parser needs seconds for more.
+const MAX_TENSORS: usize = 100_000;
 
 /// Token batches in a safetensors file. Row `s * B + b` is batch `b` of step `s`; inputs are a row without its last
 /// token, labels a row without its first.
@@ -38,8 +40,7 @@ impl GivenTokens {
             reason,
             fix: "write the safetensors file again".into(),
         };
-        let file = File::open(path).map_err(DataError::io("open", path))?;
-        let len = file.metadata().map_err(DataError::io("read", path))?.len();
+        let (file, len) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
         if len < 8 {
             return Err(corrupt(
                 len,
@@ -57,6 +58,13 @@ impl GivenTokens {
         }
         let mut header = vec![0; size as usize];
         read_at(&file, path, 8, &mut header)?;
+        let named = count_of(&header, b"data_offsets");
+        if named > MAX_TENSORS {
+            return Err(corrupt(
+                8,
+                format!("the header lists {named} tensors, and {MAX_TENSORS} are the limit"),
+            ));
+        }
         let header: Metadata =
             serde_json::from_slice(&header).map_err(|e| corrupt(8, format!("bad header: {e}")))?;
         let data = 8 + size;
@@ -141,6 +149,11 @@ impl GivenTokens {
     pub fn batch(&self) -> u64 {
         self.batch
     }
+}
+
+/// How often `word` stands in `text`.
+fn count_of(text: &[u8], word: &[u8]) -> usize {
+    text.windows(word.len()).filter(|w| *w == word).count()
 }
 
 /// Bytes of an integer type.

@@ -3,6 +3,7 @@
 use crate::atomic::read_at;
 use crate::error::{DataError, Result};
 use crate::index_file::{Index, TokenType};
+use crossweave_files as files;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -37,9 +38,9 @@ impl IndexedDataset {
     /// A missing, truncated or inconsistent file, named with the byte at which it goes wrong.
     pub fn open(prefix: &Path) -> Result<Self> {
         let (bin, idx) = pair(prefix);
-        let bytes = std::fs::read(&idx).map_err(DataError::io("read the index", &idx))?;
-        let file = File::open(&bin).map_err(DataError::io("open", &bin))?;
-        let bin_len = file.metadata().map_err(DataError::io("read", &bin))?.len();
+        let bytes =
+            files::read(&idx, files::BULK).map_err(DataError::io("read the index", &idx))?;
+        let (file, bin_len) = files::open(&bin).map_err(DataError::io("open", &bin))?;
         let index = Index::parse(&bytes, &idx, &bin, bin_len)?;
         let tokens = bin_len / index.tokens.size();
         Ok(Self {

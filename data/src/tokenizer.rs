@@ -6,6 +6,7 @@
 use crate::cache::hex;
 use crate::error::{DataError, Result};
 use crate::spec::{TokenizerKind, TokenizerSpec};
+use crossweave_files::clip;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -47,6 +48,20 @@ pub struct Encoded {
     pub tokens: Vec<u32>,
     /// Whether bytes that are not UTF-8 had to be replaced; never so for the bytes tokenizer.
     pub lossy: bool,
+}
+
+/// Texts that a tokenizer is tried on when it is opened.
+const TRIAL: [&str; 2] = ["a", "Two words, 3 numbers\n"];
+
+/// Runs the tokenizer library, which panics on some files it has read without a complaint. Sound to go on after, since nothing but
+/// the value being made is touched. The panic's own report still goes to whoever asked for such (the hook of the process).
+fn guarded<T>(f: impl FnOnce() -> T) -> std::result::Result<T, String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).map_err(|e| {
+        let text = e.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| e.downcast_ref::<&str>().copied());
+        let text = clip(text.unwrap_or("no reason given"), 200);
+        format!("the tokenizer library gave up on it ({text})")
+    })
 }
 
 impl Tokenizer {
@@ -125,19 +140,19 @@ impl Tokenizer {
             reason,
             fix: fix.into(),
         };
-        let bytes = std::fs::read(path).map_err(DataError::io("read the tokenizer", path))?;
+        let bytes = crossweave_files::read(path, crossweave_files::TABLE)
+            .map_err(DataError::io("read the tokenizer", path))?;
         let damaged = |reason: String| {
             bad(
                 format!("not a valid tokenizer.json: {reason}"),
                 "copy the file again from its model",
             )
         };
-        // The library panics on some damaged files. Malformed JSON is the common cause and is refused first; the rest is
-        // caught, which is sound because nothing but the value being built is touched.
-        serde_json::from_slice::<serde_json::Value>(&bytes).map_err(|e| damaged(e.to_string()))?;
-        let parse = std::panic::AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(&bytes));
-        let mut hf = std::panic::catch_unwind(parse)
-            .map_err(|_| damaged("the parser gave up on a part of it".into()))?
+        // Malformed JSON is the common cause of a panic below, and is refused first with its place.
+        serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)
+            .map_err(|e| damaged(e.to_string()))?;
+        let mut hf = guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
+            .map_err(damaged)?
             .map_err(|e| damaged(e.to_string()))?;
         // Documents are whole here; what a model's input pipeline cuts or fills up must not reach the corpus.
         hf.with_padding(None);
@@ -163,6 +178,12 @@ impl Tokenizer {
                 "the vocabulary is empty".into(),
                 "copy the file again from its model",
             ));
+        }
+        // What panics on any text at all is told now, by its name, and not from the middle of a corpus.
+        for text in TRIAL {
+            guarded(|| hf.encode_fast(text, false).map(drop))
+                .map_err(|why| damaged(format!("it cannot encode the text {text:?}: {why}")))?
+                .ok();
         }
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
         Ok(Self {
@@ -228,8 +249,13 @@ impl Tokenizer {
                     .map_err(|e| self.bad(e.message, "split the document into smaller ones"))?
                     .0
             }
-            Kind::Hf(hf) => hf
-                .encode_fast(text.as_ref(), false)
+            Kind::Hf(hf) => guarded(|| hf.encode_fast(text.as_ref(), false))
+                .map_err(|why| {
+                    self.bad(
+                        format!("cannot encode a document: {why}"),
+                        "use a tokenizer whose regular expressions match some text, such as the one of its model",
+                    )
+                })?
                 .map_err(|e| {
                     self.bad(
                         format!("cannot encode a document: {e}"),
@@ -259,7 +285,10 @@ impl Tokenizer {
                 .filter_map(|&t| bpe.decode_bytes(&[t]).ok())
                 .flatten()
                 .collect(),
-            Kind::Hf(hf) => return hf.decode(&tokens, false).unwrap_or_default(),
+            Kind::Hf(hf) => {
+                let text = guarded(|| hf.decode(&tokens, false));
+                return text.ok().and_then(|t| t.ok()).unwrap_or_default();
+            }
         };
         String::from_utf8(bytes)
             .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())

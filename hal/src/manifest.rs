@@ -32,7 +32,7 @@ pub struct Manifest {
 impl Manifest {
     /// Reads the manifest of a library file.
     pub fn read(path: &Path) -> Result<Manifest, LoadError> {
-        let bytes = match std::fs::read(path) {
+        let bytes = match crossweave_files::read(path, crossweave_files::BULK) {
             Ok(b) => b,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(LoadError::Missing { path: path.into() });

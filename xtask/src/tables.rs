@@ -26,6 +26,7 @@ const MPI: &str = "crossweave-backend-mpi";
 const WGPU: &str = "crossweave-backend-wgpu";
 const CUDA: &str = "crossweave-backend-cuda";
 const KERNELS: &str = "crossweave-kernels";
+const FILES: &str = "crossweave-files";
 const COLLECTIVES: &str = "crossweave-collectives";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
@@ -45,18 +46,20 @@ const TESTS: &str = "crossweave-tests";
 #[rustfmt::skip]
 pub const CRATES: &[Crate] = &[
     Crate { name: ABI, floor: 0, ours: &[], theirs: &[], dev: &[] },
+    // How files of users are opened and read: below all that reads one.
+    Crate { name: FILES, floor: 0, ours: &[], theirs: &["libc"], dev: &["tempfile"] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
-    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
+    Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN, FILES], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile", "serde_json"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
     Crate { name: STORE, floor: 3, ours: &[CLAIM, HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, NULL, "proptest", "tempfile"] },
     // Speaks to the raw C tables, hence beside the HAL.
-    Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
+    Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL, FILES], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
     // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
-    Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
+    Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL, FILES], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
     Crate { name: CLAIM, floor: 0, ours: &[], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
-    Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json", "proptest"] },
+    Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["proptest", "serde_json"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest", "tempfile"] },
-    Crate { name: DATA, floor: 0, ours: &[], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
+    Crate { name: DATA, floor: 1, ours: &[FILES], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, TESTS, "gemm", "libloading", "proptest"] },
@@ -77,12 +80,12 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ZERO, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde", "strsim"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN, MESH, TENSOR], theirs: &["serde"], dev: &["proptest"] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
-    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH, CLAIM], theirs: &["blake3", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
+    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, TENSOR, MESH, CLAIM, FILES], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "memmap2", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[TENSOR, PARALLEL, MESH], theirs: &["serde", "serde_json"], dev: &[] },
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL, CHECKPOINT, DATA], theirs: &["serde", "thiserror"], dev: &[CPU, NULL, PLUGIN, NN, "safetensors", "serde_json", "tempfile", "proptest"] },
     Crate {
         name: "crossweave", floor: 8,
-        ours: &[ABI, HAL, CONFORM, LAYERS, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE],
+        ours: &[ABI, HAL, CONFORM, LAYERS, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES],
         theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
         dev: &["tempfile"],
     },
@@ -202,6 +205,15 @@ pub const PROCESS_CALLS: &[&str] = &[
 
 /// Where they may stand: programs, and tests.
 pub const PROCESS_PLACES: &[&str] = &["cli/", "tests/", "benches/", "examples/", "xtask/"];
+
+/// Calls that open whatever lies at a path, be it a pipe that nobody writes to or a disk of zeros.
+pub const OPEN_CALLS: &[&str] = &["File::open", "fs::read", "fs::read_to_string"];
+
+/// Where files of users are read, by `crossweave-files` alone.
+pub const OPEN_PLACES: &[&str] = &["cli/src/", "checkpoint/src/", "config/src/", "data/src/"];
+
+/// Files that open a folder, to sync it.
+pub const OPEN_EXCEPTIONS: &[&str] = &["checkpoint/src/files.rs", "data/src/atomic.rs"];
 
 /// Beginnings of paths that exist on one developer's machine only.
 pub const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "C:\\Users\\"];

@@ -116,7 +116,8 @@ impl Lock {
     /// # Errors
     /// A file that cannot be read or is none.
     pub fn read(path: &Path) -> Result<Lock> {
-        let text = std::fs::read_to_string(path).map_err(CliError::io("read the lock", path))?;
+        let text = crossweave_files::read_text(path, crossweave_files::TABLE)
+            .map_err(CliError::io("read the lock", path))?;
         let bad = |why: String| {
             CliError::refused(
                 format!("{}: {why}", path.display()),

@@ -119,7 +119,7 @@ impl Run {
             what,
             fix: fix.into(),
         };
-        let bytes = std::fs::read(&path).map_err(|e| {
+        let bytes = crossweave_files::read(&path, crossweave_files::BULK).map_err(|e| {
             fail(
                 0,
                 format!("cannot be read: {e}"),
@@ -305,7 +305,7 @@ fn read_json(path: &Path, notes: &mut Vec<String>) -> Result<Option<Value>, Repo
         fix: "the file is damaged; restore or remove it".into(),
     };
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    match std::fs::read(path) {
+    match crossweave_files::read(path, crossweave_files::TABLE) {
         Ok(bytes) => match serde_json::from_slice(&bytes) {
             Ok(value) => Ok(Some(value)),
             Err(e) => Err(fail(format!("is not JSON ({e})"), e.line())),

@@ -81,7 +81,8 @@ impl Metrics {
         let path = out.join(FILE);
         let mut kept = String::new();
         if let Some(from) = from.map(|f| f.join(FILE)).filter(|f| f.is_file()) {
-            let bytes = std::fs::read(&from).map_err(CliError::io("read", &from))?;
+            let bytes = crossweave_files::read(&from, crossweave_files::BULK)
+                .map_err(CliError::io("read", &from))?;
             kept = keep(&String::from_utf8_lossy(&bytes), wanted);
         }
         whole::write(&path, kept).map_err(CliError::io("write", &path))?;

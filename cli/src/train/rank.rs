@@ -91,7 +91,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
         shared,
         rank,
         device: device.clone(),
-        saves: Saves::new(job, shared, rank, session),
+        saves: Saves::new(job, shared, rank, session)?,
         trainer,
         writer: None,
         trace,

@@ -3,7 +3,9 @@
 use super::metrics;
 use super::setup::Job;
 use crate::error::{CliError, Result};
-use crossweave_checkpoint::{Checkpoint, is_readable_float, list, widen_to_f32};
+use crossweave_checkpoint::{
+    Checkpoint, GENERATOR, PublicKey, is_readable_float, list, widen_to_f32,
+};
 use crossweave_config::{Config, Resolved};
 use crossweave_engine::{ScalerState, StateKind, Trainer};
 use serde_json::{Value, json};
@@ -87,7 +89,7 @@ pub fn state(job: &Job, step: u64, scaler: Option<ScalerState>) -> Value {
         "config": r.settings,
         "corpus": job.corpus.fingerprint(),
         "sequences_consumed": step * r.batch.global,
-        "rng": {"generator": "philox4x32-10", "seed": r.seed, "position": step},
+        "rng": {"generator": GENERATOR, "seed": r.seed, "position": step},
         "scheduler": {"step": updates, "lr": r.schedule.lr(updates)},
         "optimizer": {"type": r.settings.optimizer.kind, "step": updates},
         "loss_scaler": scaler,
@@ -116,10 +118,13 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
 pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -> Result<Resume> {
     check_holds_run(dir)?;
     let record = dir.join("config.json");
+    let key = now.settings.checkpoint.trust_key.as_ref();
+    let key = key.map(|k| PublicKey::read(k.as_ref())).transpose()?;
+    let trusted = |c: &Checkpoint| key.as_ref().map_or(Ok(()), |k| c.signed_by(k));
     let mut notes = vec![];
     let mut found = None;
     for candidate in list(dir)?.into_iter().rev() {
-        match Checkpoint::open(&candidate.path) {
+        match Checkpoint::open(&candidate.path).and_then(|c| trusted(&c).map(|()| c)) {
             Ok(c) => {
                 found = Some(c);
                 break;
@@ -137,7 +142,8 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
                 "restore a checkpoint from a copy, or start the run again in another folder",
             ));
         }
-        let bytes = std::fs::read(&record).map_err(CliError::io("read", &record))?;
+        let bytes = crossweave_files::read(&record, crossweave_files::TABLE)
+            .map_err(CliError::io("read", &record))?;
         if let Ok(before) = serde_json::from_slice::<Value>(&bytes) {
             same_run(&before, now, steps, dir)?;
         }

@@ -8,7 +8,7 @@ use super::gate::Shared;
 use super::resume;
 use super::setup::Job;
 use crate::error::{CliError, Result};
-use crossweave_checkpoint::{Dtype, Patience, RankWriter, TensorOut, Writer, prune};
+use crossweave_checkpoint::{Dtype, Patience, RankWriter, SecretKey, TensorOut, Writer, prune};
 use crossweave_claim::Claim;
 use crossweave_config::OnSaveError;
 use crossweave_engine::{Shard, Snapshot, StateKind, Trainer};
@@ -35,6 +35,8 @@ struct Place {
     keep: usize,
     /// Held by rank 0.
     claim: Option<Arc<Claim>>,
+    /// Rank 0's, by which manifests are signed.
+    key: Option<Arc<SecretKey>>,
 }
 
 /// One checkpoint being made.
@@ -68,9 +70,14 @@ pub struct Saves {
 
 impl Saves {
     /// For rank `rank` of `job`.
-    pub fn new(job: &Job, shared: &Arc<Shared>, rank: u32, session: String) -> Saves {
+    ///
+    /// # Errors
+    /// `checkpoint.sign_key` names no secret key.
+    pub fn new(job: &Job, shared: &Arc<Shared>, rank: u32, session: String) -> Result<Saves> {
         let settings = &job.resolved.settings;
-        Saves {
+        let key = settings.checkpoint.sign_key.as_ref().filter(|_| rank == 0);
+        let key = key.map(|k| SecretKey::read(k.as_ref())).transpose()?;
+        Ok(Saves {
             place: Arc::new(Place {
                 out: job.out.clone(),
                 session,
@@ -78,6 +85,7 @@ impl Saves {
                 world: job.ranks as usize,
                 keep: settings.run.keep_last as usize,
                 claim: job.claim.clone().filter(|_| rank == 0),
+                key: key.map(Arc::new),
             }),
             shared: shared.clone(),
             asynchronous: settings.checkpoint.asynchronous,
@@ -88,7 +96,7 @@ impl Saves {
             spare: None,
             last: None,
             warnings: vec![],
-        }
+        })
     }
 
     /// Step of the latest save begun; the same on every rank.
@@ -150,7 +158,7 @@ impl Saves {
         Ok(Save {
             step,
             state,
-            writer: Writer::join(&p.out, step, p.world, &id, p.rank == 0)?,
+            writer: Writer::join(&p.out, step, p.world, &id, p.rank == 0)?.signed(p.key.clone()),
         })
     }
 

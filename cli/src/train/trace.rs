@@ -7,6 +7,7 @@ use super::setup::Job;
 use crate::error::{CliError, Result};
 use crossweave_claim::Claim;
 use crossweave_engine::Trainer;
+use crossweave_files::TEXT;
 use crossweave_hal::Device;
 use crossweave_hal::trace::{CollectiveWork, Span, Tracer, Work};
 use serde_json::{Value, json};
@@ -132,7 +133,7 @@ impl TraceSpec {
                 f.insert("clock".into(), json!(shifts[rank].1));
                 f.insert("ended".into(), json!(false));
             }
-            let lines = BufReader::new(File::open(self.part(rank as u32))?).lines();
+            let lines = BufReader::new(crossweave_files::open(&self.part(rank as u32))?.0).lines();
             for line in lines.skip(1) {
                 // The last line of a rank that was killed may be half of one.
                 let Ok(mut event) = line.and_then(|l| Ok(serde_json::from_str::<Value>(&l)?))
@@ -183,7 +184,7 @@ fn clear(parts: &Path) -> Result<()> {
 /// The first line of a part.
 fn head(part: &Path) -> Option<Value> {
     let mut line = String::new();
-    BufReader::new(File::open(part).ok()?)
+    BufReader::new(crossweave_files::open(part).ok()?.0)
         .read_line(&mut line)
         .ok()?;
     serde_json::from_str(&line).ok()
@@ -261,7 +262,8 @@ impl RankTrace {
                 meetings.push(tracer.now().as_nanos() as f64 / 1e3);
             }
         }
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let read =
+            |path: &str| crossweave_files::read_text(path.as_ref(), TEXT).unwrap_or_default();
         let path = spec.part(rank);
         let file = File::create(&path).map_err(CliError::io("create", &path))?;
         let mut trace = RankTrace {

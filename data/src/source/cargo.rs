@@ -17,7 +17,7 @@ struct Package {
 
 /// Files of the chosen packages, by name, version and path.
 pub(super) fn list(source: &CargoSource, key: &str) -> Result<Vec<SourceFile>> {
-    let text = std::fs::read_to_string(&source.lock)
+    let text = crossweave_files::read_text(&source.lock, crossweave_files::TABLE)
         .map_err(DataError::io("read the lock file", &source.lock))?;
     let packages = choose(parse(&text), &source.packages, key, &source.lock)?;
     let registry = source.cargo_home.join("registry").join("src");

@@ -1,14 +1,14 @@
 //! A source is a sorted list of files, each one document or one document a line.
 
 mod cargo;
-mod files;
+mod globs;
 mod jsonl;
 
 pub(crate) use jsonl::text_of_line;
 
 use crate::error::{DataError, Result};
 use crate::spec::{CargoSource, FilesSource};
-use std::fs::File;
+use crossweave_files as files;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -32,7 +32,7 @@ pub(crate) struct SourceFile {
 
 /// Files of a text source, in an order that depends on relative names only.
 pub(crate) fn list_files(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
-    files::list(source, key)
+    globs::list(source, key)
 }
 
 /// Files of a cargo source, sorted by package name, version and path within the package.
@@ -42,12 +42,12 @@ pub(crate) fn list_cargo(source: &CargoSource, key: &str) -> Result<Vec<SourceFi
 
 /// Reads a whole file.
 pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(DataError::io("read", path))
+    files::read(path, files::BULK).map_err(DataError::io("read", path))
 }
 
 /// Feeds a file to `eat` in pieces.
 pub(crate) fn stream_file(path: &Path, mut eat: impl FnMut(&[u8])) -> Result<()> {
-    let mut file = File::open(path).map_err(DataError::io("open", path))?;
+    let (mut file, _) = files::open(path).map_err(DataError::io("open", path))?;
     let mut piece = vec![0; 1 << 17];
     loop {
         match file.read(&mut piece).map_err(DataError::io("read", path))? {

@@ -45,7 +45,13 @@ impl Expect {
     /// # Errors
     /// A file that is not there, is not TOML, has other keys, or gives no reasons.
     pub fn read(path: &Path) -> Result<Expect, String> {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let text = crossweave_files::read_text(path, crossweave_files::TEXT).map_err(|e| {
+            format!(
+                "{}: {e}; fix: {}",
+                path.display(),
+                crossweave_files::fix(&e)
+            )
+        })?;
         Expect::parse(&text).map_err(|e| format!("{}: {e}", path.display()))
     }
 

@@ -7,7 +7,7 @@
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{BufWriter, Read, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// First line of a file.
@@ -148,9 +148,7 @@ impl Recording {
     /// # Errors
     /// A file that cannot be read, is something else, damaged, or cut.
     pub fn read(path: &Path, partial: bool) -> Result<Recording, TapeError> {
-        let mut bytes = vec![];
-        let mut file = File::open(path).map_err(|e| TapeError::Io(path.into(), e))?;
-        file.read_to_end(&mut bytes)
+        let bytes = crossweave_files::read(path, crossweave_files::BULK)
             .map_err(|e| TapeError::Io(path.into(), e))?;
         let Some(mut rest) = bytes.strip_prefix(HEAD) else {
             return Err(TapeError::Foreign(path.into()));

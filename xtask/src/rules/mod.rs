@@ -64,6 +64,10 @@ pub const RULES: &[Rule] = &[
         find: places::process_calls,
     },
     Rule {
+        name: "open calls",
+        find: places::open_calls,
+    },
+    Rule {
         name: "machine paths",
         find: places::machine_paths,
     },

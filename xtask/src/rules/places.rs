@@ -139,6 +139,27 @@ pub fn process_calls(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// Files of users are opened in one place, which looks at what they are first. Tests, which stand at the end of a file, read their own.
+pub fn open_calls(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (f, split) in tree.rust() {
+        let excepted = OPEN_EXCEPTIONS.contains(&f.path.as_str()) || f.path.ends_with("/tests.rs");
+        if excepted || !within(&f.path, OPEN_PLACES) {
+            continue;
+        }
+        let code = split.code.split("#[cfg(test)]").next().unwrap_or_default();
+        for call in OPEN_CALLS {
+            for (offset, _) in code.match_indices(&format!("{call}(")) {
+                let text = format!(
+                    "`{call}` opens pipes and devices and reads without end; use `crossweave_files`"
+                );
+                found.push(at(&f.path, line_of(code, offset), text));
+            }
+        }
+    }
+    found
+}
+
 /// No path of a developer's machine, in any text.
 pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -233,6 +254,22 @@ mod tests {
         assert_eq!(
             lines(&process_calls(&tree)),
             [("data/src/a.rs", 1), ("data/src/a.rs", 2)]
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_opened_unseen_is_found() {
+        let tree = Tree::of(&[
+            (
+                "data/src/a.rs",
+                "let f = File::open(p);\nfiles::read(p, 3);\nstd::fs::read(p);\n#[cfg(test)]\nfs::read(p)",
+            ),
+            ("data/src/atomic.rs", "File::open(p)"),
+            ("engine/src/a.rs", "fs::read(p)"),
+        ]);
+        assert_eq!(
+            lines(&open_calls(&tree)),
+            [("data/src/a.rs", 1), ("data/src/a.rs", 3)]
         );
     }
 

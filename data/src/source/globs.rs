@@ -3,8 +3,12 @@
 use super::{Form, SourceFile};
 use crate::error::{DataError, Result};
 use crate::spec::FilesSource;
+use crossweave_files::clip;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+
+/// Bytes of a glob; no path has more.
+const LONGEST: usize = 4096;
 
 /// Files of `source`, each once, sorted by path.
 pub(super) fn list(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
@@ -13,6 +17,17 @@ pub(super) fn list(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
             key,
             "no glob is given",
             "name at least one file or glob",
+        ));
+    }
+    let mut all = source.globs.iter().chain(&source.exclude);
+    if let Some(long) = all.find(|g| g.len() > LONGEST) {
+        return Err(DataError::setting(
+            key,
+            format!(
+                "the glob `{}` is longer than the {LONGEST} bytes of the longest path",
+                clip(long, 60)
+            ),
+            "shorten it, or write several",
         ));
     }
     let exclude = source

@@ -1,0 +1,195 @@
+//! Files that are no files, that never end, or that are far too large: each one short error within a second or so, and nothing waited for.
+#![cfg(unix)]
+
+use crate::common::{self, Scratch};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Of a release build on a busy machine; what is refused unread takes a hundredth.
+const AT_ONCE: Duration = Duration::from_secs(3);
+
+/// As [`Scratch::refused`], at once and in few words; a command that hangs is killed.
+fn refused(s: &Scratch, args: &[&str], parts: &[&str]) -> String {
+    let began = Instant::now();
+    let mut c = Command::new("timeout");
+    c.args(["-s", "KILL", "20", env!("CARGO_BIN_EXE_crossweave")]);
+    c.args(args)
+        .current_dir(s.dir.path())
+        .env("CROSSWEAVE_CACHE", s.path("cache"))
+        .env_remove("CROSSWEAVE_PLUGIN_PATH");
+    let out = c.output().expect("timeout starts");
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(1), "{args:?}: {err:.2000}");
+    assert!(began.elapsed() < AT_ONCE, "{args:?}: {:?}", began.elapsed());
+    assert!(err.len() < 12_000, "{args:?}: {} bytes", err.len());
+    assert!(err.contains("fix:"), "{args:?}: {err}");
+    for p in parts {
+        assert!(err.contains(p), "{args:?}: {p:?} not in: {err}");
+    }
+    assert!(!err.contains("this is a bug"), "{args:?}: {err}");
+    assert!(!s.path("x").exists(), "{args:?} left a folder");
+    err
+}
+
+fn fifo(s: &Scratch, name: &str) {
+    let made = Command::new("mkfifo").arg(s.path(name)).status();
+    assert!(made.expect("mkfifo starts").success());
+}
+
+fn sparse(s: &Scratch, name: &str, bytes: u64) {
+    let f = std::fs::File::create(s.path(name)).expect("a file");
+    f.set_len(bytes).expect("a hole");
+}
+
+#[test]
+fn pipes_and_devices_are_refused_unopened() {
+    let s = Scratch::new();
+    for name in ["pipe", "corpus/p.txt", "pipe.safetensors", "i.idx", "p.so"] {
+        fifo(&s, name);
+    }
+    s.write("i.bin", "");
+    let pipe = "a pipe, not a regular file";
+    refused(&s, &["config", "check", "pipe"], &["pipe", pipe]);
+    refused(&s, &["train", "pipe", "--out", "x"], &[pipe]);
+    refused(&s, &["config", "check", "/dev/zero"], &["a device"]);
+    refused(&s, &["config", "check", "corpus"], &["a folder"]);
+    let train = |set: &str, parts: &[&str]| {
+        let args = ["train", "config.json", "--out", "x", "--set", set];
+        refused(&s, &args, parts);
+    };
+    train("run.steps=1", &["corpus/p.txt", pipe]);
+    std::fs::remove_file(s.path("corpus/p.txt")).unwrap();
+    train("data.train=\"/dev/zero\"", &["/dev/zero", "a device"]);
+    train(r#"data.train={"indexed": "i"}"#, &["i.idx", pipe]);
+    train(r#"data.tokenizer={"file": "pipe"}"#, &["pipe", pipe]);
+    train(
+        r#"data.tokenizer={"file": "/dev/zero"}"#,
+        &["/dev/zero", "a device"],
+    );
+    train(
+        r#"data={"tokens": "pipe.safetensors", "key": "t"}"#,
+        &["pipe.safetensors", pipe],
+    );
+    refused(
+        &s,
+        &["train", "config.json", "--plugin", "p.so", "--out", "x"],
+        &["p.so", pipe],
+    );
+    // A model folder whose weights, or whose config, are a pipe.
+    std::fs::create_dir(s.path("m")).unwrap();
+    fifo(&s, "m/config.json");
+    let model = r#"model={"hf": "m"}"#;
+    train(model, &["m/config.json", pipe]);
+    std::fs::remove_file(s.path("m/config.json")).unwrap();
+    s.write("m/config.json", r#"{"model_type": "gpt2"}"#);
+    fifo(&s, "m/model.safetensors");
+    train(model, &["m/model.safetensors", pipe]);
+    // A rank's file of a checkpoint.
+    s.ok(&["train", "config.json", "--out", "run", "--steps", "1"]);
+    let rank = "run/checkpoints/step-00000001/rank-00000.safetensors";
+    std::fs::remove_file(s.path(rank)).unwrap();
+    fifo(&s, rank);
+    refused(&s, &["checkpoint", "verify", "run"], &["rank-00000", pipe]);
+    refused(
+        &s,
+        &["train", "config.json", "--resume", "run"],
+        &["rank-00000", pipe],
+    );
+}
+
+#[test]
+fn sizes_are_bounded_before_anything_is_read() {
+    let s = Scratch::new();
+    sparse(&s, "huge.json", 1 << 40);
+    let large = "1099511627776 bytes";
+    refused(&s, &["config", "check", "huge.json"], &[large]);
+    let train = |set: &str, parts: &[&str]| {
+        let args = ["train", "config.json", "--out", "x", "--set", set];
+        refused(&s, &args, parts);
+    };
+    train(
+        r#"data.tokenizer={"file": "huge.json"}"#,
+        &["huge.json", large],
+    );
+    let text = common::CONFIG.trim_end().strip_suffix('}').unwrap();
+    let key = format!("{text}, \"{}\": 1}}", "k".repeat(5 << 20));
+    s.write("key.json", key);
+    refused(&s, &["config", "check", "key.json"], &["key.json"]);
+    let glob = text.replace("corpus/*.txt", &"a*".repeat(10 << 20)) + "}";
+    s.write("glob.json", glob);
+    refused(&s, &["train", "glob.json", "--out", "x"], &["glob.json"]);
+    // Within the limit of a config, and longer than any path.
+    let glob = text.replace("corpus/*.txt", &"a*".repeat(200_000)) + "}";
+    s.write("glob.json", glob);
+    refused(
+        &s,
+        &["train", "glob.json", "--out", "x"],
+        &["data.train", "longest path"],
+    );
+    let keys: String = (0..100_000).map(|i| format!(",\"k{i}\":0")).collect();
+    s.write("keys.json", format!("{text}{keys}}}"));
+    refused(&s, &["config", "check", "keys.json"], &["keys.json"]);
+    let keys: String = (0..60_000).map(|i| format!(",\"k{i}\":0")).collect();
+    s.write("keys.json", format!("{text}{keys}}}"));
+    let err = refused(&s, &["config", "check", "keys.json"], &["59980 more"]);
+    assert!(err.lines().count() < 30, "{err}");
+}
+
+#[test]
+fn a_header_of_600_000_tensors_is_one_short_error() {
+    let s = Scratch::new();
+    let entries: Vec<String> = (0..600_000)
+        .map(|i| format!("\"t{i}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}"))
+        .collect();
+    let header = format!("{{{}}}", entries.join(","));
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend_from_slice(header.as_bytes());
+    s.write("t.safetensors", bytes);
+    refused(
+        &s,
+        &["checkpoint", "inspect", "t.safetensors"],
+        &["t.safetensors", "more than 100000 tensors"],
+    );
+    refused(
+        &s,
+        &[
+            "train",
+            "config.json",
+            "--out",
+            "x",
+            "--set",
+            r#"data={"tokens": "t.safetensors", "key": "t"}"#,
+        ],
+        &["t.safetensors", "600000 tensors"],
+    );
+}
+
+#[test]
+fn a_tokenizer_its_library_gives_up_on_is_named() {
+    let s = Scratch::new();
+    let vocab: String = (b'a'..=b'z')
+        .enumerate()
+        .map(|(i, c)| format!("\"{}\":{i},", c as char))
+        .collect();
+    for (name, pattern) in [("empty.json", ""), ("star.json", "x*")] {
+        let text = format!(
+            "{{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[],\"normalizer\":null,\
+             \"pre_tokenizer\":{{\"type\":\"Split\",\"pattern\":{{\"Regex\":\"{pattern}\"}},\"behavior\":\"Isolated\",\"invert\":false}},\
+             \"post_processor\":null,\"decoder\":null,\"model\":{{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\
+             \"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,\"byte_fallback\":false,\
+             \"vocab\":{{{vocab}\" \":26}},\"merges\":[]}}}}"
+        );
+        s.write(name, text);
+        let set = format!("data.tokenizer={{\"file\": \"{name}\"}}");
+        let args = ["train", "config.json", "--out", "x", "--set", &set];
+        let out = s.run(&args);
+        let err = String::from_utf8_lossy(&out.stderr).into_owned();
+        // Some patterns that match nothing split into characters; what may not be is a panic, or an error without the file.
+        assert!(out.status.success() || err.contains(name), "{err}");
+        assert!(!err.contains("this is a bug"), "{err}");
+        if name == "empty.json" {
+            println!("{err}");
+        }
+        let _ = std::fs::remove_dir_all(s.path("x"));
+    }
+}

@@ -1,0 +1,239 @@
+//! Files that users name: opened only if they are regular, read only up to a limit, and what to do about each error of the system.
+//!
+//! A named pipe would wait for a writer, a terminal for its user, and `/dev/zero` never ends. So the kind is asked before the
+//! file is opened, and again of what was opened. What is refused here is an [`io::Error`] like any other, whose words name the
+//! kind or the size; the caller adds the path, and [`fix`] has the advice for every error, ours and the system's.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::fs::{File, FileType, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+/// A config or another text that people write: 1 MiB.
+pub const TEXT: u64 = 1 << 20;
+/// A tokenizer, an index of shards, a lock of routes: 256 MiB. The largest published tokenizers have 40.
+pub const TABLE: u64 = 256 << 20;
+/// What a run wrote itself, such as its metrics, or a document of a corpus: 16 GiB.
+pub const BULK: u64 = 16 << 30;
+
+/// Why a file is not read, apart from the system's reasons.
+#[derive(Debug)]
+struct Refused {
+    what: String,
+    fix: &'static str,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+fn refuse(kind: ErrorKind, what: String, fix: &'static str) -> io::Error {
+    io::Error::new(kind, Refused { what, fix })
+}
+
+/// What a file that is not regular is, in words.
+fn kind_of(kind: FileType) -> &'static str {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        if kind.is_fifo() {
+            return "a pipe";
+        } else if kind.is_char_device() || kind.is_block_device() {
+            return "a device";
+        } else if kind.is_socket() {
+            return "a socket";
+        }
+    }
+    match kind.is_dir() {
+        true => "a folder",
+        false => "something else",
+    }
+}
+
+fn held_regular(meta: &Metadata) -> io::Result<u64> {
+    if meta.is_file() {
+        return Ok(meta.len());
+    }
+    let what = format!("it is {}, not a regular file", kind_of(meta.file_type()));
+    let kind = match meta.is_dir() {
+        true => ErrorKind::IsADirectory,
+        false => ErrorKind::InvalidInput,
+    };
+    Err(refuse(kind, what, "name a regular file"))
+}
+
+/// The length in bytes of the regular file at `path`, which is not opened. Links are followed.
+///
+/// # Errors
+/// Nothing there; no right to look; a folder, pipe, device or socket.
+pub fn len(path: &Path) -> io::Result<u64> {
+    held_regular(&std::fs::metadata(path)?)
+}
+
+/// Opens a regular file for reading and gives its length in bytes.
+///
+/// # Errors
+/// As [`len`], without opening what is not a regular file.
+pub fn open(path: &Path) -> io::Result<(File, u64)> {
+    len(path)?;
+    let mut how = OpenOptions::new();
+    how.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A pipe that was put there since then is opened without a wait for its writer, and refused below.
+        how.custom_flags(libc::O_NONBLOCK);
+    }
+    let file = how.open(path)?;
+    let len = held_regular(&file.metadata()?)?;
+    Ok((file, len))
+}
+
+/// The contents of a regular file of at most `limit` bytes; no more than that is read or held in memory.
+///
+/// # Errors
+/// As [`open`]; a file that is larger, or grows to be.
+pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let too_large = |len: u64| {
+        let what = format!("it has {len} bytes, and {limit} are the limit");
+        let fix = "is it the right file? no real one of its kind is that large";
+        refuse(ErrorKind::InvalidInput, what, fix)
+    };
+    let (file, len) = open(path)?;
+    if len > limit {
+        return Err(too_large(len));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+    // Files of the system claim no bytes and have some; others may grow.
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(too_large(bytes.len() as u64)),
+        false => Ok(bytes),
+    }
+}
+
+/// As [`read`], as text.
+///
+/// # Errors
+/// As [`read`]; bytes that are not UTF-8.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    String::from_utf8(read(path, limit)?).map_err(|e| {
+        let what = format!("byte {} is not UTF-8", e.utf8_error().valid_up_to());
+        let fix = "save the file as UTF-8; is it the right one?";
+        refuse(ErrorKind::InvalidData, what, fix)
+    })
+}
+
+/// What to do about an error of a file operation; never empty.
+pub fn fix(e: &io::Error) -> &'static str {
+    if let Some(r) = e.get_ref().and_then(|e| e.downcast_ref::<Refused>()) {
+        return r.fix;
+    }
+    #[cfg(unix)]
+    match e.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => {
+            return "raise the limit of open files (ulimit -n), or use fewer ranks on this machine";
+        }
+        Some(libc::EIO) => {
+            return "the disk or its server failed: see the system's log, and use another disk";
+        }
+        _ => {}
+    }
+    match e.kind() {
+        ErrorKind::NotFound => {
+            "correct the path (a relative one starts from the working directory), or make the file"
+        }
+        ErrorKind::PermissionDenied => "give this user the right to it, or name another place",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "make room there and run again; what was complete before is untouched"
+        }
+        ErrorKind::FileTooLarge => {
+            "raise the limit on the size of a file (ulimit -f) or use a file system that takes larger ones, and run again; \
+             what was complete before is untouched"
+        }
+        ErrorKind::ReadOnlyFilesystem => "name a place that can be written",
+        ErrorKind::IsADirectory => "name a file, not a folder",
+        ErrorKind::NotADirectory => "a part of the path is a file; correct the path",
+        ErrorKind::AlreadyExists | ErrorKind::DirectoryNotEmpty => {
+            "move what is there away, or name another place"
+        }
+        ErrorKind::InvalidFilename => "give a shorter path, of characters the file system takes",
+        ErrorKind::StaleNetworkFileHandle => "mount the file system again and run again",
+        ErrorKind::InvalidData => "save the file as UTF-8; is it the right one?",
+        ErrorKind::UnexpectedEof => {
+            "the file was cut while it was read: restore it, and run again once nothing writes to it"
+        }
+        ErrorKind::CrossesDevices => "keep the folder and what lies in it on one file system",
+        ErrorKind::OutOfMemory => "use fewer ranks on this machine, or one with more memory",
+        _ => "mend what the system names there, and run again",
+    }
+}
+
+/// The beginning of `text` for a message: at most `most` characters, with the length of what was cut.
+pub fn clip(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_string(),
+        Some((at, _)) => format!("{}… ({} bytes)", &text[..at], text.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_files_are_read_up_to_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        std::fs::write(&path, "abc").unwrap();
+        assert_eq!(read(&path, 3).unwrap(), b"abc");
+        assert_eq!(read_text(&path, TEXT).unwrap(), "abc");
+        let e = read(&path, 2).unwrap_err();
+        assert!(
+            e.to_string().contains("3 bytes, and 2 are the limit"),
+            "{e}"
+        );
+        assert!(fix(&e).contains("right file"), "{}", fix(&e));
+        std::fs::write(&path, b"a\xff").unwrap();
+        let e = read_text(&path, 3).unwrap_err();
+        assert!(e.to_string().contains("byte 1 is not UTF-8"), "{e}");
+        let e = read(&dir.path().join("none"), 3).unwrap_err();
+        assert!(fix(&e).contains("correct the path"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_is_not_regular_is_named_and_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let socket = dir.path().join("socket");
+        let _open = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, word) in [
+            (pipe.as_path(), "a pipe"),
+            (&socket, "a socket"),
+            (dir.path(), "a folder"),
+            (Path::new("/dev/zero"), "a device"),
+        ] {
+            for e in [open(path).unwrap_err(), read(path, 9).unwrap_err()] {
+                assert!(e.to_string().contains(word), "{e}");
+                assert_eq!(fix(&e), "name a regular file");
+            }
+        }
+        // Files of the system say that they are empty.
+        assert!(!read(Path::new("/proc/self/stat"), TEXT).unwrap().is_empty());
+        assert!(read(Path::new("/proc/self/maps"), 10).is_err());
+    }
+
+    #[test]
+    fn long_text_is_cut() {
+        assert_eq!(clip("äbc", 3), "äbc");
+        assert_eq!(clip("äbcd", 2), "äb… (5 bytes)");
+    }
+}
