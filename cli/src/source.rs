@@ -75,7 +75,7 @@ fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
             Source::Files(FilesSource {
                 globs: globs.clone(),
                 exclude: d.exclude.clone().unwrap_or_default(),
-                text_key: d.jsonl_field.clone(),
+                text_key: d.field.clone().unwrap_or_else(|| "text".into()),
                 base,
             })
         }

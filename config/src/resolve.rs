@@ -341,6 +341,15 @@ impl Resolver<'_> {
 
     fn text(&mut self, data: &mut TextData, longest: Option<u64>, seed: u64) {
         data.seed = Some(data.seed.unwrap_or(seed));
+        let older = data.jsonl_field.take();
+        if let (Some(field), Some(older)) = (&data.field, &older)
+            && field != older
+        {
+            let what = format!("data.field is {field:?} and data.jsonl_field is {older:?}");
+            self.error("data.jsonl_field", what, "keep one of them");
+        }
+        let given = data.field.take().or(older);
+        data.field = Some(given.unwrap_or_else(|| "text".into()));
         data.seq_len = data.seq_len.or(longest);
         if let (Some(seq), Some(longest)) = (data.seq_len, longest)
             && seq > longest

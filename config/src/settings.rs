@@ -316,8 +316,12 @@ pub struct TextData {
     /// Tokens a sample; filled in once resolved unless the model is a folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq_len: Option<u64>,
-    /// Field of a `.jsonl` line that holds the document.
-    pub jsonl_field: String,
+    /// Field of a line, or column of a table, that holds the document; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Older name of `field`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jsonl_field: Option<String>,
     /// End every document with the end-of-document token; `None` = if there is one that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append_eod: Option<bool>,

@@ -48,7 +48,7 @@ const SOURCE_FORMS: &[Form] = &[
     },
 ];
 const TRAIN: Forms = Forms {
-    doc: "text to train on: a glob, a list of globs (.jsonl files: one document a line), {\"indexed\": PREFIX} or {\"cargo_sources\": {...}}",
+    doc: "text to train on: a glob, a list of globs (.jsonl, .parquet, .arrow: a document a row; other text: a document a file; gzip and zstd are read through), {\"indexed\": PREFIX} or {\"cargo_sources\": {...}}",
     forms: SOURCE_FORMS,
     pick: pick_source,
 };
@@ -146,10 +146,11 @@ const TEXT_DATA: Table = Table {
         )
         .auto(),
         text(
-            "jsonl_field",
-            "\"text\"",
-            "field of a .jsonl line that holds the document",
+            "field",
+            "",
+            "field of a .jsonl line, or column of a .parquet or .arrow table, that holds the document; absent = \"text\"",
         ),
+        text("jsonl_field", "", "older name of field"),
         flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
         text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
         RESET_MASK,

@@ -9,13 +9,17 @@ use crate::error::{DataError, Result};
 use crate::index_file::{Index, TokenType};
 use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
-use crate::source::{Form, SourceFile, list_cargo, list_files, read_file, text_of_line};
+use crate::source::{
+    Form, Packing, SourceFile, Tap, arrow, list_cargo, list_files, parquet, read_file, stream_file,
+    text_of_line,
+};
 use crate::spec::Source;
 use crate::tokenizer::Tokenizer;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of text tokenised between two writes.
 const PORTION: u64 = 32 << 20;
@@ -133,7 +137,13 @@ fn total_bytes(files: &[SourceFile]) -> Result<u64> {
 /// A document on its way to tokens.
 enum Task {
     /// A whole file, read when its turn comes so that reading is parallel too.
-    File { path: PathBuf, hash: Hash },
+    File {
+        path: PathBuf,
+        hash: Hash,
+        packing: Packing,
+    },
+    /// A row of a table.
+    Row { path: PathBuf, text: String },
     /// A line of a JSON-lines file.
     Line {
         path: PathBuf,
@@ -183,6 +193,7 @@ impl Writer {
                     Task::File {
                         path: file.path.clone(),
                         hash: *hash,
+                        packing: file.packing,
                     },
                     len,
                     text_key,
@@ -190,47 +201,81 @@ impl Writer {
                     progress,
                 )
             }
-            Form::JsonLines => self.lines(&file.path, hash, text_key, tokenizer, progress),
+            Form::JsonLines => self.lines(file, hash, text_key, tokenizer, progress),
+            Form::Parquet | Form::Arrow => self.rows(file, hash, text_key, tokenizer, progress),
         }
     }
 
-    fn lines(
+    fn rows(
         &mut self,
-        path: &Path,
+        file: &SourceFile,
         hash: &Hash,
         text_key: &str,
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let (file, _) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
-        let mut reader = BufReader::with_capacity(1 << 20, file);
+        let path = &file.path;
+        // A table is read from its end, so its bytes are held to the digest on their own.
         let mut hasher = Sha256::new();
+        stream_file(path, |piece| hasher.update(piece))?;
+        check_unchanged(path, hasher, hash)?;
+        let mut eat = |text: &str| {
+            let (weight, path, text) = (text.len() as u64, path.clone(), text.to_string());
+            self.push(
+                Task::Row { path, text },
+                weight,
+                text_key,
+                tokenizer,
+                progress,
+            )
+        };
+        match file.form {
+            Form::Parquet => parquet(path, text_key, &mut eat),
+            _ => arrow(path, text_key, &mut eat),
+        }
+    }
+
+    fn lines(
+        &mut self,
+        source: &SourceFile,
+        hash: &Hash,
+        text_key: &str,
+        tokenizer: &Tokenizer,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let (path, packing) = (&source.path, source.packing);
+        let (file, _) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
+        let hasher = Arc::new(Mutex::new(Sha256::new()));
+        let seen = hasher.clone();
+        let eat = move |bytes: &[u8]| lock(&seen).update(bytes);
+        let inside = packing.unpack(Tap { file, eat });
+        let inside = inside.map_err(|e| packing.broken(path, &e))?;
+        let mut reader = BufReader::with_capacity(1 << 20, inside);
         for number in 1.. {
             let mut bytes = Vec::new();
             let n = (&mut reader)
                 .take(LONGEST_LINE + 1)
                 .read_until(b'\n', &mut bytes)
-                .map_err(DataError::io("read", path))?;
+                .map_err(|e| packing.broken(path, &e))?;
             if n == 0 {
                 break;
             }
             if n as u64 > LONGEST_LINE {
                 return Err(DataError::Json {
-                    path: path.into(),
+                    path: path.clone(),
                     line: number,
                     column: LONGEST_LINE,
                     reason: format!("the line is longer than {LONGEST_LINE} bytes"),
                     field: text_key.into(),
                 });
             }
-            hasher.update(&bytes);
             if number == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
                 bytes.drain(..3);
             }
             let weight = bytes.len() as u64;
             self.push(
                 Task::Line {
-                    path: path.into(),
+                    path: path.clone(),
                     number,
                     bytes,
                 },
@@ -240,6 +285,7 @@ impl Writer {
                 progress,
             )?;
         }
+        let hasher = lock(&hasher).clone();
         check_unchanged(path, hasher, hash)
     }
 
@@ -307,13 +353,25 @@ impl Task {
         progress: &dyn Progress,
     ) -> Result<Document> {
         let (path, text, size) = match self {
-            Task::File { path, hash } => {
+            Task::File {
+                path,
+                hash,
+                packing,
+            } => {
                 let bytes = read_file(&path)?;
                 let mut hasher = Sha256::new();
                 hasher.update(&bytes);
                 check_unchanged(&path, hasher, &hash)?;
                 let size = bytes.len() as u64;
-                (path, bytes, size)
+                let text = match packing {
+                    Packing::Plain => bytes,
+                    _ => unpacked(bytes, packing, &path)?,
+                };
+                (path, text, size)
+            }
+            Task::Row { path, text } => {
+                let size = text.len() as u64;
+                (path, text.into_bytes(), size)
             }
             Task::Line {
                 path,
@@ -361,6 +419,31 @@ impl Task {
     }
 }
 
+/// The document inside packed bytes; a few of these may hold more than any memory.
+fn unpacked(bytes: Vec<u8>, packing: Packing, path: &Path) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let inside = packing.unpack(std::io::Cursor::new(bytes));
+    inside
+        .and_then(|from| from.take(LONGEST_LINE + 1).read_to_end(&mut text))
+        .map_err(|e| packing.broken(path, &e))?;
+    if text.len() as u64 > LONGEST_LINE {
+        let reason = format!(
+            "{} holds one document of more than {LONGEST_LINE} bytes",
+            path.display()
+        );
+        return Err(DataError::setting(
+            "data.train",
+            reason,
+            "split it into documents, a line of .jsonl each",
+        ));
+    }
+    Ok(text)
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {
     let now: Hash = hasher.finalize().into();
     if now == *hash {
@@ -375,7 +458,6 @@ mod tests {
     use super::*;
     use crate::progress::NoProgress;
     use crate::spec::{CargoSource, FilesSource, TokenizerKind, TokenizerSpec};
-    use std::sync::Mutex;
 
     fn bytes_tokenizer(append: bool) -> Tokenizer {
         let spec = TokenizerSpec {

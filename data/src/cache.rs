@@ -59,7 +59,12 @@ pub(crate) fn corpus_hash(
         all.update(&source.text_key);
     }
     for (file, (len, hash)) in files.iter().zip(hashes) {
-        all.update([if file.form == Form::Text { 1 } else { 2 }]);
+        all.update([match file.form {
+            Form::Text => 1,
+            Form::JsonLines => 2,
+            Form::Parquet => 3,
+            Form::Arrow => 4,
+        }]);
         all.update(len.to_le_bytes());
         all.update(hash);
     }

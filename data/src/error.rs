@@ -47,7 +47,7 @@ pub enum DataError {
     /// A line of a JSON-lines file is not an object with the wanted text field.
     #[error(
         "{path}:{line}:{column}: {reason}; fix: make every line one JSON object whose \"{field}\" is a string, \
-         or name another field with `data.jsonl_field`"
+         or name another field with `data.field`"
     )]
     Json {
         /// The `.jsonl` file.
@@ -60,6 +60,26 @@ pub enum DataError {
         reason: String,
         /// The field looked for.
         field: String,
+    },
+    /// A file that is no text, or packed text that cannot be unpacked.
+    #[error("{path}: is {what}; fix: {fix}")]
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A table without the column of text.
+    #[error(
+        "{path}: {reason}; fix: name a column of strings that has a value in every row with `data.field`"
+    )]
+    Table {
+        /// The `.parquet` or `.arrow` file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// A tokenizer file cannot be loaded or used.
     #[error("tokenizer {path}: {reason}; fix: {fix}")]

@@ -3,6 +3,7 @@
 use crossweave_data::*;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A folder of documents, each counting up from its own letter so that a row tells where it came from.
 struct Fixture {
@@ -15,7 +16,7 @@ impl Fixture {
     fn new(documents: usize, len: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for d in 0..documents {
-            let text: Vec<u8> = (0..len).map(|i| ((d * 31 + i) % 251) as u8).collect();
+            let text: Vec<u8> = (0..len).map(|i| ((d * 31 + i) % 126) as u8 + 1).collect();
             std::fs::write(dir.path().join(format!("{d:03}.txt")), text).unwrap();
         }
         Self { dir }
@@ -115,7 +116,7 @@ fn an_epoch_trains_on_every_token_once() {
         // Within a document, ids rise by one; a break is the end of a document and the start of any other.
         for pair in row.windows(2) {
             assert!(
-                pair[1] == (pair[0] + 1) % 251 || pair[1] == 256 || pair[0] == 256,
+                pair[1] == pair[0] % 126 + 1 || pair[1] == 256 || pair[0] == 256,
                 "{row:?}"
             );
         }
@@ -182,7 +183,7 @@ fn validation_is_held_back_whichever_way_it_is_asked_for() {
     let four = Batches::evaluation(valid, shape(8, 4, 2)).unwrap();
     assert_eq!(
         one.after(0, 0, 0).unwrap().tokens[..SEQ],
-        (0..SEQ as u32).collect::<Vec<_>>()
+        (1..=SEQ as u32).collect::<Vec<_>>()
     );
     for s in 0..one.full_pass() {
         assert_eq!(rows(&one, s * 8), rows(&four, s * 8));
@@ -324,4 +325,153 @@ fn a_damaged_cache_is_named_and_not_trained_on() {
         );
         std::fs::write(&file, good).unwrap();
     }
+}
+
+const TEXTS: [&str; 3] = [
+    "first document\nof two lines",
+    "das zweite: größer",
+    "third",
+];
+
+fn json_lines() -> String {
+    let line = |t: &&str| format!("{{\"id\": 1, \"body\": {t:?}}}\n");
+    TEXTS.iter().map(line).collect()
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut to = flate2::write::GzEncoder::new(vec![], flate2::Compression::default());
+    to.write_all(bytes).unwrap();
+    to.finish().unwrap()
+}
+
+fn parquet_table(column: &str) -> Vec<u8> {
+    use parquet::data_type::{ByteArray, ByteArrayType};
+    use parquet::file::{properties::WriterProperties, writer::SerializedFileWriter};
+    let schema = format!("message m {{ REQUIRED INT64 id; REQUIRED BINARY {column} (UTF8); }}");
+    let schema = parquet::schema::parser::parse_message_type(&schema).unwrap();
+    let how = WriterProperties::builder().set_compression(parquet::basic::Compression::SNAPPY);
+    let mut to = SerializedFileWriter::new(vec![], schema.into(), how.build().into()).unwrap();
+    // Two row groups.
+    for texts in TEXTS.chunks(2) {
+        let mut group = to.next_row_group().unwrap();
+        let ids: Vec<i64> = (0..texts.len() as i64).collect();
+        let mut c = group.next_column().unwrap().unwrap();
+        c.typed::<parquet::data_type::Int64Type>()
+            .write_batch(&ids, None, None)
+            .unwrap();
+        c.close().unwrap();
+        let values: Vec<ByteArray> = texts.iter().map(|t| ByteArray::from(*t)).collect();
+        let mut c = group.next_column().unwrap().unwrap();
+        c.typed::<ByteArrayType>()
+            .write_batch(&values, None, None)
+            .unwrap();
+        c.close().unwrap();
+        group.close().unwrap();
+    }
+    to.into_inner().unwrap()
+}
+
+fn arrow_table(column: &str, stream: bool) -> Vec<u8> {
+    use arrow_array::{ArrayRef, Int32Array, RecordBatch, StringArray};
+    let ids: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3]));
+    let texts: ArrayRef = Arc::new(StringArray::from(TEXTS.to_vec()));
+    let batch = RecordBatch::try_from_iter([("id", ids), (column, texts)]).unwrap();
+    if stream {
+        let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
+        to.write(&batch).unwrap();
+        return to.into_inner().unwrap();
+    }
+    let mut to = arrow_ipc::writer::FileWriter::try_new(vec![], &batch.schema()).unwrap();
+    to.write(&batch).unwrap();
+    to.into_inner().unwrap()
+}
+
+/// The tokens of one file as a corpus whose documents are in the column `body`.
+fn tokens_of(name: &str, bytes: &[u8]) -> Result<Vec<u32>> {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join(name), bytes).unwrap();
+    let mut source = FilesSource::new(dir.path(), [name]);
+    source.text_key = "body".into();
+    let spec = DataSpec {
+        train: Source::Files(source),
+        validation: Validation::None,
+        tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
+        model_vocab: None,
+    };
+    let corpus = open(&spec, &dir.path().join("cache"), &NoProgress)?;
+    let set = IndexedDataset::open(&corpus.reports()[0].prefix)?;
+    let mut out = vec![];
+    for d in 0..set.documents() {
+        let mut ids = vec![0; set.length(d).unwrap() as usize];
+        set.read(d, 0, None, &mut ids)?;
+        out.extend(ids);
+    }
+    Ok(out)
+}
+
+#[test]
+fn every_form_of_the_same_documents_gives_the_same_tokens() {
+    let lines = json_lines();
+    let plain = tokens_of("a.jsonl", lines.as_bytes()).unwrap();
+    let text: u64 = TEXTS.iter().map(|t| t.len() as u64 + 1).sum();
+    assert_eq!(plain.len() as u64, text);
+    let members = [gzip(&lines.as_bytes()[..30]), gzip(&lines.as_bytes()[30..])].concat();
+    for (name, bytes) in [
+        ("a.jsonl.gz", gzip(lines.as_bytes())),
+        ("members.jsonl.gz", members),
+        (
+            "a.jsonl.zst",
+            zstd::encode_all(lines.as_bytes(), 3).unwrap(),
+        ),
+        ("a.parquet", parquet_table("body")),
+        ("a.arrow", arrow_table("body", false)),
+        // As Hugging Face datasets writes it, and under any name.
+        ("data-00000-of-00001", arrow_table("body", true)),
+    ] {
+        assert_eq!(tokens_of(name, &bytes).unwrap(), plain, "{name}");
+    }
+    let text = tokens_of("a.txt", TEXTS[1].as_bytes()).unwrap();
+    assert_eq!(
+        tokens_of("a.txt.gz", &gzip(TEXTS[1].as_bytes())).unwrap(),
+        text
+    );
+}
+
+#[test]
+fn tables_and_packed_files_that_cannot_be_read_say_why() {
+    let said = |name: &str, bytes: &[u8]| tokens_of(name, bytes).unwrap_err().to_string();
+    for (name, bytes) in [
+        ("a.parquet", parquet_table("text")),
+        ("a.arrow", arrow_table("text", false)),
+        ("s.arrow", arrow_table("text", true)),
+    ] {
+        let missing = said(name, &bytes);
+        assert!(
+            missing.contains("no column \"body\", but \"id\", \"text\"")
+                && missing.contains("data.field"),
+            "{missing}"
+        );
+        let cut = said(name, &bytes[..bytes.len() / 2]);
+        assert!(
+            cut.contains("damaged table") && cut.contains("fix: "),
+            "{cut}"
+        );
+    }
+    let gz = gzip(json_lines().as_bytes());
+    let cut = said("a.jsonl.gz", &gz[..gz.len() - 12]);
+    assert!(cut.contains("damaged gzip file"), "{cut}");
+    let lines = json_lines() + "{\"id\": 4}\n";
+    for (name, bytes) in [
+        ("b.jsonl", lines.clone().into_bytes()),
+        ("b.jsonl.gz", gzip(lines.as_bytes())),
+    ] {
+        let missing = said(name, &bytes);
+        assert!(
+            missing.contains(":4:") && missing.contains("\"body\" is missing"),
+            "{missing}"
+        );
+    }
+    let weights = [&b"\x08\0\0\0\0\0\0\0{\"a\":1}  "[..], &[0u8; 200]].concat();
+    assert!(said("model.safetensors", &weights).contains("NUL"));
 }

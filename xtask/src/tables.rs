@@ -59,7 +59,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CLAIM, floor: 0, ours: &[], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["proptest", "serde_json"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest", "tempfile"] },
-    Crate { name: DATA, floor: 1, ours: &[FILES], theirs: &["glob", "memmap2", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers"], dev: &["proptest"] },
+    Crate { name: DATA, floor: 1, ours: &[FILES], theirs: &["arrow-array", "arrow-ipc", "flate2", "glob", "memmap2", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "rayon", "smallvec"], dev: &[HAL, TESTS, "gemm", "libloading", "proptest"] },

@@ -3,7 +3,7 @@
 //! Crates.io packages are immutable, so the files of `name-version` are the same everywhere; only the folder above them
 //! differs, and it takes no part in order or content.
 
-use super::{Form, SourceFile};
+use super::{Form, Packing, SourceFile};
 use crate::error::{DataError, Result};
 use crate::spec::CargoSource;
 use std::path::{Path, PathBuf};
@@ -141,6 +141,7 @@ fn walk(folder: &Path, extensions: &[String], files: &mut Vec<SourceFile>) -> Re
             files.push(SourceFile {
                 path,
                 form: Form::Text,
+                packing: Packing::Plain,
             });
         }
     }

@@ -1,5 +1,6 @@
 //! Globs to a sorted list of files; a glob that selects nothing is an error, not an empty corpus.
 
+use super::sniff::sniff;
 use super::{Form, SourceFile};
 use crate::error::{DataError, Result};
 use crate::spec::FilesSource;
@@ -83,13 +84,17 @@ pub(super) fn list(source: &FilesSource, key: &str) -> Result<Vec<SourceFile>> {
             });
         }
     }
-    Ok(found
+    found
         .into_iter()
-        .map(|path| SourceFile {
-            form: form_of(&path),
-            path,
+        .map(|path| {
+            let (packing, form) = sniff(&path, form_of(&path))?;
+            Ok(SourceFile {
+                path,
+                form,
+                packing,
+            })
         })
-        .collect())
+        .collect()
 }
 
 /// Joins the base and the glob with the base's own special characters escaped: only what the user wrote is a pattern.
@@ -136,7 +141,18 @@ fn bad_glob(key: &str, pattern: &str, error: &glob::PatternError) -> DataError {
 }
 
 fn form_of(path: &Path) -> Form {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    let extension = |path: &Path| {
+        path.extension()
+            .and_then(|e| e.to_str())
+            .unwrap_or("")
+            .to_ascii_lowercase()
+    };
+    // `a.jsonl.gz` is lines of JSON, packed.
+    let inner = match &extension(path)[..] {
+        "gz" | "gzip" | "zst" | "zstd" => path.with_extension(""),
+        _ => path.to_path_buf(),
+    };
+    let extension = extension(&inner);
     if extension.eq_ignore_ascii_case("jsonl") || extension.eq_ignore_ascii_case("ndjson") {
         Form::JsonLines
     } else {

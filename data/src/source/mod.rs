@@ -3,8 +3,13 @@
 mod cargo;
 mod globs;
 mod jsonl;
+mod packed;
+mod sniff;
+mod tables;
 
 pub(crate) use jsonl::text_of_line;
+pub(crate) use packed::{Packing, Tap};
+pub(crate) use tables::{arrow, parquet};
 
 use crate::error::{DataError, Result};
 use crate::spec::{CargoSource, FilesSource};
@@ -19,6 +24,10 @@ pub(crate) enum Form {
     Text,
     /// Every non-blank line is a JSON object with one document.
     JsonLines,
+    /// Every row of a Parquet table is one document.
+    Parquet,
+    /// Every row of an Arrow table is one document.
+    Arrow,
 }
 
 /// A file of the corpus. The list's order is the documents' order.
@@ -28,6 +37,8 @@ pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     /// How it splits.
     pub(crate) form: Form,
+    /// How its bytes are packed.
+    pub(crate) packing: Packing,
 }
 
 /// Files of a text source, in an order that depends on relative names only.

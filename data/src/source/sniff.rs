@@ -1,0 +1,200 @@
+//! What a file of a corpus is, by its first bytes: text, packed text or a table. Anything else is refused by name, since a
+//! model would train on its bytes without a word.
+
+use super::{Form, Packing};
+use crate::error::{DataError, Result};
+use crossweave_files as files;
+use std::io::Read;
+use std::path::Path;
+
+/// Bytes looked at.
+const HEAD: usize = 1 << 16;
+
+/// First bytes of formats that are no text, and their names.
+const FORMATS: &[(&[u8], &str)] = &[
+    (b"BZh", "a bzip2 archive"),
+    (b"\xfd7zXZ\0", "an xz archive"),
+    (b"\x04\x22\x4d\x18", "an lz4 archive"),
+    (b"PK\x03\x04", "a zip archive (or a PyTorch checkpoint)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+    (b"Rar!", "a rar archive"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"%PDF", "a PDF document"),
+    (b"\x7fELF", "a program"),
+    (b"MZ\x90\0", "a program"),
+    (b"SQLite format 3\0", "an SQLite database"),
+    (b"\x89PNG", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"GIF8", "a GIF image"),
+    (b"RIFF", "a sound or video file"),
+    (b"OggS", "a sound file"),
+    (b"ID3", "a sound file"),
+    (b"Obj\x01", "an Avro file"),
+    (b"ORC", "an ORC table"),
+    (
+        b"MMIDIDX\0",
+        "the index of a Megatron dataset: write {\"indexed\": PREFIX}",
+    ),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+];
+
+/// How the file at `path` is packed, and how it splits into documents; `by_name` is what its name says of the latter.
+pub(super) fn sniff(path: &Path, by_name: Form) -> Result<(Packing, Form)> {
+    let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
+    let head = first(file).map_err(DataError::io("read", path))?;
+    let packing = match &head[..] {
+        [0x1f, 0x8b, ..] => Packing::Gzip,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Packing::Zstd,
+        _ => return Ok((Packing::Plain, form(path, &head, by_name)?)),
+    };
+    let inside = first(packing.open(path)?).map_err(|e| packing.broken(path, &e))?;
+    match form(path, &inside, by_name)? {
+        Form::Parquet | Form::Arrow => Err(binary(
+            path,
+            "a packed table",
+            "unpack it: its columns are packed already",
+        )),
+        form => Ok((packing, form)),
+    }
+}
+
+fn first(from: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut head = Vec::with_capacity(HEAD);
+    from.take(HEAD as u64).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+fn binary(path: &Path, what: &str, fix: &str) -> DataError {
+    DataError::Binary {
+        path: path.into(),
+        what: what.into(),
+        fix: fix.into(),
+    }
+}
+
+fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
+    if head.starts_with(b"PAR1") {
+        return Ok(Form::Parquet);
+    }
+    // A file, or a stream: a continuation mark and the length of a schema.
+    if head.starts_with(b"ARROW1")
+        || (head.starts_with(b"\xff\xff\xff\xff") && head.get(6..8) == Some(&[0, 0]))
+    {
+        return Ok(Form::Arrow);
+    }
+    let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
+    let known = known.map(|(_, name)| *name);
+    let tar = head.get(257..262) == Some(b"ustar").filter(|_| head.len() > 262).map(|m| &m[..])
+        && head.len() > 262;
+    let named = known.or(tar.then_some("a tar archive"));
+    if let Some(name) = named {
+        let fix = match name.contains("UTF-16") {
+            true => "save it as UTF-8",
+            false => {
+                "exclude it (data.exclude), or turn it into text: .txt, .jsonl, .parquet or .arrow, packed by gzip or zstd if you like"
+            }
+        };
+        return Err(binary(path, name, fix));
+    }
+    if let Some(what) = unreadable(head) {
+        return Err(binary(
+            path,
+            &what,
+            "exclude it (data.exclude), or save it as UTF-8 text",
+        ));
+    }
+    Ok(by_name)
+}
+
+/// Why these bytes are no text. Some bytes that are not UTF-8 are borne, as documents of old encodings have them.
+fn unreadable(head: &[u8]) -> Option<String> {
+    const ENOUGH: usize = 64;
+    if head.len() < ENOUGH {
+        return None;
+    }
+    let percent = |n: usize| 100.0 * n as f64 / head.len() as f64;
+    let nul = percent(head.iter().filter(|b| **b == 0).count());
+    if nul > 0.1 {
+        return Some(format!("binary ({nul:.1} % of its first bytes are NUL)"));
+    }
+    let (mut rest, mut invalid) = (head, 0);
+    while let Err(e) = std::str::from_utf8(rest) {
+        // What the end of the sample cuts in two is no mistake.
+        let Some(len) = e.error_len() else { break };
+        invalid += len;
+        rest = &rest[e.valid_up_to() + len..];
+    }
+    let invalid = percent(invalid);
+    (invalid > 25.0).then(|| {
+        format!("binary or of another encoding ({invalid:.0} % of its first bytes are not UTF-8)")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: &[u8]) -> Result<(Packing, Form)> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        std::fs::write(&path, bytes).unwrap();
+        sniff(&path, Form::Text)
+    }
+
+    fn refused(bytes: &[u8]) -> String {
+        of(bytes).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_format_is_refused_by_its_name() {
+        for (magic, name) in FORMATS {
+            let said = refused(&[magic, &b"abcdefgh"[..]].concat());
+            assert!(said.contains(name) && said.contains("fix: "), "{said}");
+        }
+        let mut tar = vec![b'a'; 257];
+        tar.extend(b"ustar  \0");
+        assert!(refused(&tar).contains("tar archive"));
+    }
+
+    #[test]
+    fn text_is_text_and_what_is_not_is_not() {
+        let plain = Ok((Packing::Plain, Form::Text));
+        let same = |bytes: &[u8]| of(bytes).map_err(|e| e.to_string());
+        assert_eq!(same("Grüße, 世界\n".repeat(9000).as_bytes()), plain);
+        assert_eq!(same(b""), plain);
+        // French in Latin-1 is borne, and told later.
+        assert_eq!(
+            same(&b"d\xe9j\xe0 vu, na\xefve et d\xe9cid\xe9, comme toujours; ".repeat(9)),
+            plain
+        );
+        let noise: Vec<u8> = (0..4096u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8 | 0x80)
+            .collect();
+        assert!(refused(&noise).contains("not UTF-8"));
+        assert!(refused(&[b"weights\0\0".repeat(20), noise].concat()).contains("NUL"));
+        assert_eq!(same(b"PAR1...").unwrap().1, Form::Parquet);
+        assert_eq!(same(b"ARROW1\0\0").unwrap().1, Form::Arrow);
+    }
+
+    #[test]
+    fn packed_text_is_seen_through_and_packed_binary_refused() {
+        use std::io::Write;
+        let zip = |bytes: &[u8]| {
+            let mut to = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+            to.write_all(bytes).unwrap();
+            to.finish().unwrap()
+        };
+        assert_eq!(of(&zip(b"text")).unwrap(), (Packing::Gzip, Form::Text));
+        assert_eq!(
+            of(&zstd::encode_all(&b"text"[..], 1).unwrap()).unwrap(),
+            (Packing::Zstd, Form::Text)
+        );
+        assert!(refused(&zip(b"\x93NUMPY___")).contains("NumPy"));
+        assert!(refused(&zip(b"PAR1___")).contains("packed table"));
+        let mut cut = zip(&b"text that is long enough to be cut".repeat(99));
+        cut.truncate(20);
+        assert!(refused(&cut).contains("damaged"), "{}", refused(&cut));
+    }
+}

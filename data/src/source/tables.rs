@@ -1,0 +1,161 @@
+//! Documents of Parquet and Arrow tables: one row, one document, out of one column of strings.
+
+use crate::error::{DataError, Result};
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use crossweave_files as files;
+use parquet::basic::Type as Physical;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
+use parquet::record::Field;
+use parquet::schema::types::Type;
+use std::io::{BufReader, Read, Seek};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Gives each document of the column `field` to `eat`, in order.
+type Eat<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
+
+/// Reads a Parquet file.
+pub(crate) fn parquet(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
+    guarded(path, || {
+        let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
+        let reader = SerializedFileReader::new(file).map_err(|e| damaged(path, &e))?;
+        let schema = reader.metadata().file_metadata().schema();
+        let columns = schema.get_fields();
+        let Some(column) = columns.iter().find(|c| c.name() == field) else {
+            let names = columns.iter().map(|c| c.name().to_string());
+            return Err(no_column(path, field, names.collect()));
+        };
+        if !column.is_primitive() || column.get_physical_type() != Physical::BYTE_ARRAY {
+            return Err(not_text(path, field, &format!("{column:?}")));
+        }
+        let one = Type::group_type_builder(schema.name()).with_fields(vec![Arc::clone(column)]);
+        let one = one.build().map_err(|e| damaged(path, &e))?;
+        let rows = reader
+            .get_row_iter(Some(one))
+            .map_err(|e| damaged(path, &e))?;
+        for (number, row) in rows.enumerate() {
+            let row = row.map_err(|e| damaged(path, &e))?;
+            match row.get_column_iter().next().map(|(_, value)| value) {
+                Some(Field::Str(text)) => eat(text)?,
+                Some(Field::Bytes(bytes)) => match std::str::from_utf8(bytes.data()) {
+                    Ok(text) => eat(text)?,
+                    Err(_) => return Err(bad_row(path, field, number, "is not UTF-8")),
+                },
+                _ => return Err(bad_row(path, field, number, "has no value")),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Reads an Arrow file, or a stream as Hugging Face datasets writes it.
+pub(crate) fn arrow(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
+    guarded(path, || {
+        let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
+        let mut file = BufReader::new(file);
+        let mut magic = [0; 6];
+        let io = || DataError::io("read", path);
+        file.read_exact(&mut magic).map_err(io())?;
+        file.rewind().map_err(io())?;
+        let mut number = 0;
+        if &magic == b"ARROW1" {
+            let reader = FileReader::try_new(file, None).map_err(|e| damaged(path, &e))?;
+            for batch in reader {
+                rows(
+                    path,
+                    field,
+                    &batch.map_err(|e| damaged(path, &e))?,
+                    &mut number,
+                    eat,
+                )?;
+            }
+        } else {
+            let reader = StreamReader::try_new(file, None).map_err(|e| damaged(path, &e))?;
+            for batch in reader {
+                rows(
+                    path,
+                    field,
+                    &batch.map_err(|e| damaged(path, &e))?,
+                    &mut number,
+                    eat,
+                )?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn rows(
+    path: &Path,
+    field: &str,
+    batch: &RecordBatch,
+    number: &mut usize,
+    eat: Eat<'_>,
+) -> Result<()> {
+    let Some(column) = batch.column_by_name(field) else {
+        let schema = batch.schema();
+        let names = schema.fields().iter().map(|f| f.name().clone());
+        return Err(no_column(path, field, names.collect()));
+    };
+    let (short, long, view) = (
+        column.as_string_opt::<i32>(),
+        column.as_string_opt::<i64>(),
+        column.as_string_view_opt(),
+    );
+    if short.is_none() && long.is_none() && view.is_none() {
+        return Err(not_text(path, field, &column.data_type().to_string()));
+    }
+    for i in 0..column.len() {
+        if column.is_null(i) {
+            return Err(bad_row(path, field, *number, "has no value"));
+        }
+        match (short, long, view) {
+            (Some(texts), ..) => eat(texts.value(i))?,
+            (_, Some(texts), _) => eat(texts.value(i))?,
+            (.., Some(texts)) => eat(texts.value(i))?,
+            _ => {}
+        }
+        *number += 1;
+    }
+    Ok(())
+}
+
+/// A damaged table is an error of the file, also where the library that reads it panics.
+fn guarded(path: &Path, read: impl FnOnce() -> Result<()>) -> Result<()> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(damaged(path, &"its reader panicked")))
+}
+
+fn damaged(path: &Path, e: &dyn std::fmt::Display) -> DataError {
+    DataError::Binary {
+        path: path.into(),
+        what: format!("a damaged table ({e})"),
+        fix: "fetch it again, or exclude it (data.exclude)".into(),
+    }
+}
+
+fn no_column(path: &Path, field: &str, names: Vec<String>) -> DataError {
+    let names: Vec<_> = names.iter().map(|n| format!("{n:?}")).take(20).collect();
+    DataError::Table {
+        path: path.into(),
+        reason: format!("has no column {field:?}, but {}", names.join(", ")),
+    }
+}
+
+fn not_text(path: &Path, field: &str, kind: &str) -> DataError {
+    let kind: String = kind.chars().take(80).collect();
+    DataError::Table {
+        path: path.into(),
+        reason: format!("column {field:?} holds no text but {kind}"),
+    }
+}
+
+fn bad_row(path: &Path, field: &str, number: usize, what: &str) -> DataError {
+    DataError::Table {
+        path: path.into(),
+        reason: format!("row {} {what} in column {field:?}", number + 1),
+    }
+}
