@@ -397,7 +397,7 @@ fn a_second_writer_of_one_target_is_refused_and_the_first_is_whole() {
         out.write_all(&1f32.to_le_bytes())
     });
     export_hf(&dir, &config, [slow], u64::MAX, &[]).unwrap();
-    let file = SafeFile::open(&dir.join("model.safetensors")).unwrap();
+    let file = SafeFile::open(dir.join("model.safetensors")).unwrap();
     assert_eq!(file.read("w").unwrap(), 1f32.to_le_bytes());
     export_hf(&dir, &config, [one(2.0)], u64::MAX, &[]).unwrap();
     let left: Vec<_> = std::fs::read_dir(temp.path()).unwrap().flatten().collect();
