@@ -3,6 +3,7 @@
 use crate::common;
 use common::mpi::{families, mpirun, plugin, text, wait_for};
 use common::{Scratch, figures, losses, model_bytes, records, same};
+use crossweave_claim::Claim;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -187,19 +188,22 @@ fn a_job_of_several_processes_holds_its_folder_through_rank_0() {
         let pid = serde_json::from_slice::<Value>(&lock).unwrap()["pid"].as_u64();
         let pid = pid.unwrap().to_string();
         let owner = format!("process {pid} on");
-        for more in ["--out", "--resume"] {
-            let args = ["train", "config.json", "--steps", "4", more, "run"];
-            let o = mpirun(&s, family, 2, &args).output().unwrap();
-            let said = text(&o);
-            assert!(!o.status.success(), "{said}");
-            assert_eq!(said.matches("another job writes here").count(), 1, "{said}");
-            assert!(said.contains(&owner), "{said}");
-        }
+        let parts = ["run: another job writes here", &owner];
+        s.refused(&["train", "config.json", "--out", "run"], &parts, &[]);
+        s.refused(&["train", "config.json", "--resume", "run"], &parts, &[]);
         let sent = Command::new("kill").args(["-INT", &pid]).status();
         assert!(sent.unwrap().success());
         first.0.wait().unwrap();
         assert!(!s.path("run/owner.lock").exists());
         s.ok(&["checkpoint", "verify", "run"]);
+        // And one that comes second: its first process says so for all.
+        let _claim = Claim::folder(&s.path("held"), "this test").unwrap();
+        let args = ["train", "config.json", "--out", "held"];
+        let o = mpirun(&s, family, 2, &args).output().unwrap();
+        let said = text(&o);
+        assert!(!o.status.success(), "{said}");
+        assert_eq!(said.matches("another job writes here").count(), 1, "{said}");
+        assert!(said.contains("(this test)"), "{said}");
     }
 }
 

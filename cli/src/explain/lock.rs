@@ -3,6 +3,7 @@
 use super::{ExplainArgs, collectives, rows};
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::whole;
 use crossweave_hal::RouteKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -164,19 +165,7 @@ impl Lock {
             .map(|r| json(&|| serde_json::to_string(r)));
         let lines: Vec<String> = lines.collect::<std::io::Result<_>>().map_err(io)?;
         text += &format!(" \"routes\": [\n  {}\n ]\n}}\n", lines.join(",\n  "));
-        let dir = path
-            .parent()
-            .filter(|p| !p.as_os_str().is_empty())
-            .unwrap_or(Path::new("."));
-        let mut part = path.file_name().unwrap_or_default().to_os_string();
-        part.push(format!(".{}.part", std::process::id()));
-        let part = dir.join(part);
-        std::fs::write(&part, text)
-            .and_then(|()| std::fs::rename(&part, path))
-            .map_err(|e| {
-                let _ = std::fs::remove_file(&part);
-                io(e)
-            })
+        whole::write(path, text).map_err(io)
     }
 
     /// What `now` is against this.
