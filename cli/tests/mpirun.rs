@@ -408,6 +408,68 @@ fn a_killed_rank_ends_the_job_with_its_name_and_the_run_goes_on_from_its_checkpo
     }
 }
 
+/// Rank 0 writes and commits; the signal comes from outside, as a watchdog's does, while it trains and saves.
+#[test]
+fn a_rank_that_aborts_takes_no_further_step_and_commits_nothing() {
+    plugin();
+    let s = Scratch::new();
+    for family in families() {
+        let name = |n: u32| format!("aborted-{family}-{n}");
+        let scene = |n: u32| {
+            let child = running(&s, family, &name(n));
+            let pid = process_of(child.id(), 0).expect("the rank's process");
+            let kill = Command::new("kill")
+                .args(["-ABRT", &pid.to_string()])
+                .status();
+            assert!(kill.expect("kill runs").success());
+            let sent = std::time::SystemTime::now();
+            let proc = std::path::PathBuf::from(format!("/proc/{pid}/exe"));
+            // A process that has ended and that nobody has asked for yet has no program any more.
+            wait_for("the end of the aborted rank", || {
+                std::fs::read_link(&proc).is_err()
+            });
+            let ended = sent.elapsed().expect("a clock");
+            let o = child.wait_with_output().expect("mpirun ends");
+            let said = text(&o);
+            assert!(!o.status.success(), "{said}");
+            assert!(
+                ended < Duration::from_millis(1000),
+                "{family}: {ended:?}: {said}"
+            );
+            let changed = |path: &std::path::Path| {
+                let at = std::fs::metadata(path)
+                    .and_then(|m| m.modified())
+                    .expect("a file");
+                at.duration_since(sent).unwrap_or_default()
+            };
+            let out = s.path(&name(n));
+            let checkpoints = std::fs::read_dir(out.join("checkpoints")).expect("checkpoints");
+            let mut left = vec![out.join("metrics.jsonl"), out.join("checkpoints")];
+            left.extend(checkpoints.flatten().map(|e| e.path()));
+            for path in left {
+                let late = changed(&path);
+                assert!(
+                    late < Duration::from_millis(200),
+                    "{family}: {}: {late:?}",
+                    path.display()
+                );
+            }
+            assert!(
+                said.contains("rank 0: this process is ended by SIGABRT"),
+                "{said}"
+            );
+            o
+        };
+        let named = |n: u32| s.path(&name(n)).join("flight-rank1.json").is_file();
+        let (_, o) = played(family, scene, named);
+        let said = text(&o);
+        assert!(
+            said.contains("rank 0 died without a word"),
+            "{family}: {said}"
+        );
+    }
+}
+
 /// The linked back end and the same one loaded from a file do not know each other: MPI is all they share.
 #[test]
 fn back_ends_of_different_processes_train_to_the_bits_of_threads() {

@@ -11,6 +11,7 @@ use crossweave_hal::{
     Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
 };
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 struct Rank {
@@ -467,6 +468,58 @@ fn a_rank_of_another_island_that_asks_for_something_else_is_named_by_all() {
     for e in &said {
         assert!(e.contains("rank 2"), "{said:?}");
         assert!(e.contains("all_reduce"), "{said:?}");
+    }
+}
+
+/// The end of a communicator in flight waits for the others and not for the stream it is on, which in turn would wait for it.
+#[test]
+fn a_communicator_that_ends_in_flight_ends_when_the_others_come_or_abort() {
+    for aborts in [false, true] {
+        let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
+        let host = HostServices::builder()
+            .config("cpu.threads", "1")
+            .kv(kv.clone())
+            .build();
+        let plugin = || Plugin::new(RawPlugin::from_static::<CpuBackend>(&host).unwrap());
+        let carrier = Carrier::open(&plugin()).unwrap();
+        let (tell, told) = channel();
+        for rank in 0..2 {
+            let (device, boot) = (plugin().open(0).unwrap(), Boot(kv.clone()));
+            device.carry(&carrier);
+            let tell = tell.clone();
+            // Not waited for: who hangs must not take the test along.
+            std::thread::spawn(move || {
+                let options = CommOptions {
+                    name: "dp".into(),
+                    timeout: Some(Duration::from_secs(60)),
+                };
+                let mut comm = Communicator::new(&device, &boot, rank, 2, &options).unwrap();
+                let s = device.stream("test", 0).unwrap();
+                let b = device.alloc(&s, 64, Tag::Grad).unwrap();
+                s.fill(b.all(), 0, 4).unwrap();
+                if rank == 1 {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                if rank == 1 && aborts {
+                    comm.abort_handle().abort().unwrap();
+                } else {
+                    let (f32, sum) = (DType::F32, Reduce::Sum);
+                    comm.all_reduce(&s, b.all(), f32, sum, "grad").unwrap();
+                }
+                drop(comm);
+                let done = device.sync();
+                drop((b, s, device));
+                tell.send((rank, done.is_ok())).unwrap();
+            });
+        }
+        let wait = || {
+            told.recv_timeout(Duration::from_secs(20))
+                .expect("it hangs")
+        };
+        let mut ends = [wait(), wait()];
+        ends.sort_unstable();
+        // Who has aborted and asked for nothing has nothing to be told.
+        assert_eq!(ends, [(0, !aborts), (1, true)]);
     }
 }
 

@@ -130,7 +130,8 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     v.words.iter().for_each(|w| need("word", w));
     v.sites.iter().for_each(|s| need(s, &line(s)));
     // Of several that end early the first is told, before the others have ended.
-    if !matches!(v.kind, Kind::Deadlock | Kind::Ended) {
+    let several = v.kind == Kind::Failed && v.ranks.len() > 1;
+    if !several && !matches!(v.kind, Kind::Deadlock | Kind::Ended) {
         v.ranks
             .iter()
             .filter(|r| !mentions(said, **r))

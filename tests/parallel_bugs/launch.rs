@@ -21,6 +21,8 @@ pub mod limits {
     pub const THREADS: Duration = Duration::from_secs(10);
     /// Ranks as processes.
     pub const PROCESSES: Duration = Duration::from_secs(10);
+    /// Of these 400 ms are the program's own.
+    pub const CRASHES: Duration = Duration::from_millis(2500);
 }
 
 /// The program this process is to run as a child.
@@ -151,11 +153,11 @@ impl Run {
         c
     }
 
-    /// Runs it to its end. MPICH's launcher sometimes ends all ranks the moment one is killed, whatever it was told: then nobody has spoken,
-    /// and it is run again.
+    /// Runs it to its end. MPICH's launcher sometimes ends all ranks the moment a signal ends one, whatever it was told: then nobody has
+    /// spoken, and it is run again.
     fn run(&self) -> Ended {
         let silenced = |e: &Ended| {
-            let killed = e.text.contains("Killed (signal 9)");
+            let killed = e.text.contains("(signal ");
             self.family == Some("mpich") && killed && !e.text.contains(SAYS)
         };
         let mut ended = self.once();

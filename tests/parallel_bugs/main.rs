@@ -9,7 +9,7 @@ mod rank;
 mod right;
 mod world;
 
-use bug::Where;
+use bug::{Bug, Where};
 use launch::{Run, families, limits};
 
 /// The ordinary test run does nothing here; as a child, this is one program (see `launch.rs`).
@@ -47,7 +47,9 @@ fn every_bug_on_threads_is_named() {
 #[test]
 fn every_bug_in_processes_of_open_mpi_is_named() {
     if families().contains(&"openmpi") {
-        let runs: Vec<Run> = bugs::all().map(|b| Run::under("openmpi", b)).collect();
+        let crashes = |b: &&'static Bug| bugs::crashes::BUGS.iter().any(|c| c.name == b.name);
+        let all = bugs::all().filter(|b| !crashes(b));
+        let runs: Vec<Run> = all.map(|b| Run::under("openmpi", b)).collect();
         judge::all(runs, limits::PROCESSES);
     }
 }
@@ -67,6 +69,16 @@ fn bugs_of_each_kind_in_processes_of_mpich_are_named() {
         }
     }
     judge::all(runs, limits::PROCESSES);
+}
+
+/// As fast as a kill, whatever handles the signal.
+#[test]
+fn every_crash_in_processes_is_named_at_once() {
+    for family in families() {
+        let all = bugs::crashes::BUGS.iter();
+        let runs = all.map(|b| Run::under(family, b)).collect();
+        judge::all(runs, limits::CRASHES);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::parallel_bugs::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
-    Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
+    Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result, crash,
 };
 use crossweave_mesh::{
     Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Roster, Topology, detect, meet, seats,
@@ -257,6 +257,7 @@ fn process(p: Program, family: &str) {
     late.bind(store.clone());
     let roster = Roster::single(place.rank, place.world);
     let board = seats(&store, &roster, "localhost", MEETING).expect("a board");
+    crash::guard(&format!("rank {}", place.rank));
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
     let plugin = Plugin::new(raw).on_board(&board);
     let rank = place.rank;

@@ -137,9 +137,11 @@ impl Shared {
             store.give_up();
         }
         // Each is tried; one that cannot be aborted has failed itself.
-        for handle in aborts {
+        for handle in &aborts {
             let _ = handle.release();
         }
+        // All before any goes: the end of one waits for what it has in flight, which may be behind another's.
+        drop(aborts);
     }
 
     /// The failure to show, if any.

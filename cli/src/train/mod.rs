@@ -190,12 +190,7 @@ fn exchange(p: &Processes, own: &[RankLedger]) -> Result<Vec<RankLedger>> {
 fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> Vec<Option<Ended>> {
     std::thread::scope(|scope| {
         let one = |rank: u32| {
-            let body = AssertUnwindSafe(|| rank::run(job, shared, rank));
-            let end = catch_unwind(body).unwrap_or_else(|_| {
-                let what = format!("rank {rank} panicked; this is a bug (see above)");
-                Err(CliError::refused(what, "please report it"))
-            });
-            end.map_err(|e| {
+            let fail = |e: CliError| {
                 // The death of a process breaks its peers' collectives before the news of it comes.
                 let follows = processes.filter(|_| e.may_follow(rank));
                 let cause = follows.and_then(Processes::cause);
@@ -213,8 +208,12 @@ fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> 
                     // The other ranks of this process may take a while, and the others see already that this one is gone.
                     p.report(rank, &said, &words);
                 }
+            };
+            let body = AssertUnwindSafe(|| rank::run(job, shared, rank, &fail));
+            catch_unwind(body).unwrap_or_else(|_| {
+                fail(rank::panicked(rank));
+                None
             })
-            .ok()
         };
         let mut threads = vec![];
         for rank in job.crew.here() {

@@ -17,6 +17,7 @@ use crossweave_data::TokenBatch;
 use crossweave_engine::{MicroBatch, RankLedger, RankSpec, Trainer};
 use crossweave_hal::{Bootstrap, Device};
 use crossweave_mesh::Faults;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -56,11 +57,33 @@ pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) -> Option<Fau
     faults
 }
 
-/// Walks all steps.
-///
-/// # Errors
-/// The device, the data, a loss that is not finite, files that cannot be written; and whatever follows from another rank's failure.
-pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
+/// Walks all steps. `fail` is told what goes wrong: the device, the data, a loss that is not finite, files that cannot be written, whatever
+/// follows from another rank's failure. It is told before the trainer ends, which waits for collectives in flight: the others, who may be what
+/// they wait for, know it by then.
+pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(CliError)) -> Option<Ended> {
+    let (mut walk, faults) = begin(job, shared, rank).map_err(fail).ok()?;
+    let walked = catch_unwind(AssertUnwindSafe(|| walk.walk()));
+    let end = walked.unwrap_or_else(|_| Err(panicked(rank)));
+    let (ledger, summary) = end.map_err(fail).ok()?;
+    Some(Ended {
+        ledger,
+        summary,
+        idle: faults.map_or_else(Vec::new, |f| f.idle()),
+    })
+}
+
+/// What a panic of a rank is told as.
+pub fn panicked(rank: u32) -> CliError {
+    let what = format!("rank {rank} panicked; this is a bug (see above)");
+    CliError::refused(what, "please report it")
+}
+
+/// Everything up to the first step.
+fn begin<'a>(
+    job: &'a Job,
+    shared: &'a Arc<Shared>,
+    rank: u32,
+) -> Result<(Walk<'a>, Option<Faults>)> {
     let device = job.device(rank)?;
     let host = host_device(job.crew.plugin(rank), &job.host, rank)?;
     let boot = StoreBoot::new(&job.host, shared);
@@ -112,15 +135,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32) -> Result<Ended> {
             mark: Instant::now(),
         });
     }
-    walk.steps()?;
-    // Of the training itself, before the model is read back and sampled.
-    let ledger = walk.trainer.ledger();
-    let summary = walk.finish()?;
-    Ok(Ended {
-        ledger,
-        summary,
-        idle: faults.map_or_else(Vec::new, |f| f.idle()),
-    })
+    Ok((walk, faults))
 }
 
 struct Walk<'a> {
@@ -152,6 +167,13 @@ fn session(boot: &StoreBoot<'_>, rank: u32) -> Result<String> {
 }
 
 impl Walk<'_> {
+    fn walk(&mut self) -> Result<(RankLedger, Option<Summary>)> {
+        self.steps()?;
+        // Of the training itself, before the model is read back and sampled.
+        let ledger = self.trainer.ledger();
+        Ok((ledger, self.finish()?))
+    }
+
     fn steps(&mut self) -> Result<()> {
         let run = &self.job.resolved.settings.run;
         let due = |every: u64, step: u64| every > 0 && step.is_multiple_of(every);

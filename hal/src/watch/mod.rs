@@ -460,8 +460,10 @@ impl Occupied {
     /// Releases whoever waits.
     fn release(&self) {
         let aborts = std::mem::take(&mut *lock(&self.aborts));
-        // Each is tried; one that cannot be aborted has failed itself.
-        for a in aborts.iter().filter_map(WeakAbort::get) {
+        // Each is tried; one that cannot be aborted has failed itself. All before any goes: this may be the last that holds one, whose end
+        // waits for what it has in flight, maybe behind another's.
+        let all: Vec<_> = aborts.iter().filter_map(WeakAbort::get).collect();
+        for a in &all {
             let _ = a.release();
         }
     }

@@ -157,13 +157,39 @@ pub(super) fn late(views: &[View], waiting: usize, within: &str) -> Option<Verdi
     // Here everybody counts as stuck: whoever has not called is the one that is late.
     g.stuck.fill(true);
     g.settle();
-    let l = g.front(waiting, g.first_open(waiting)?);
-    let mut ops = g.ops(waiting, l);
-    let (op, need) = ops.find_map(|o| Some((o, g.need(waiting, o)?)))?;
-    let (m, came) = match need {
-        Need::Call(m) => (m, false),
-        Need::Behind(m, _) => (m, true),
+    // Who waits itself is not the cause: on to whom that rank waits for, unless the way closes.
+    let mut at = (waiting, g.front(waiting, g.first_open(waiting)?));
+    let mut path = vec![];
+    let mut all = vec![];
+    while !path.contains(&at) {
+        path.push(at);
+        let (v, l) = at;
+        let Some((op, need)) = g.ops(v, l).find_map(|o| Some((o, g.need(v, o)?))) else {
+            break;
+        };
+        let (m, came, next) = match need {
+            Need::Call(m) => {
+                let other = g.view_of(&m)?;
+                (m, false, g.awaited(other).map(|l| (other, l)))
+            }
+            Need::Behind(m, l) => {
+                let other = g.view_of(&m)?;
+                (m, true, Some((other, l)))
+            }
+        };
+        all.push((v, op, m, came));
+        match next {
+            Some((v, l)) => at = (v, g.front(v, l)),
+            None => break,
+        }
+    }
+    let closed = path.last() != Some(&at);
+    let found = if closed {
+        all.into_iter().next()
+    } else {
+        all.pop()
     };
+    let (waiting, op, m, came) = found?;
     let host = match &m.view.wait {
         Some(w) => format!("its host waits since it blocked {}", age(w.since)),
         None => "its host is busy elsewhere".to_string(),

@@ -3,6 +3,7 @@
 mod arguments;
 mod attendance;
 mod control_flow;
+pub mod crashes;
 mod endings;
 mod misuse;
 mod order;
@@ -21,6 +22,7 @@ pub fn all() -> impl Iterator<Item = &'static Bug> {
         point_to_point::BUGS,
         purpose::BUGS,
         endings::BUGS,
+        crashes::BUGS,
         control_flow::BUGS,
         misuse::BUGS,
         timing::BUGS,
@@ -40,6 +42,7 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("point_to_point.rs", include_str!("point_to_point.rs")),
     ("purpose.rs", include_str!("purpose.rs")),
     ("endings.rs", include_str!("endings.rs")),
+    ("crashes.rs", include_str!("crashes.rs")),
     ("control_flow.rs", include_str!("control_flow.rs")),
     ("misuse.rs", include_str!("misuse.rs")),
     ("timing.rs", include_str!("timing.rs")),
