@@ -9,6 +9,7 @@
 use crate::common;
 use crate::new_plugin::build;
 use common::{Scratch, cpu_plugin};
+use serde_json::Value;
 use std::process::Stdio;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -33,8 +34,8 @@ impl Dice {
 
 struct Cell {
     kind: &'static str,
-    /// Back ends of the first and the second half of the ranks, by name and as `--ranks` names them.
-    ends: [(&'static str, String); 2],
+    /// Back ends of the first and the second half of the ranks.
+    ends: [End; 2],
     stage: usize,
     pp: usize,
 }
@@ -54,35 +55,36 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
 }
 
-/// Every pair of back ends there is here, with the linked one and among themselves.
-fn pairs(s: &Scratch) -> Vec<[(&'static str, String); 2]> {
+/// A back end, by the name it has here and as `--ranks` names it.
+type End = (String, String);
+
+/// Pairs of the back ends there are here: each with the linked one and, where it is another, with itself.
+fn pairs(s: &Scratch) -> Vec<[End; 2]> {
+    let end = |name: &str, ranks: String| (name.to_string(), ranks);
     let file = |p: std::path::PathBuf| p.display().to_string();
-    let linked = ("cpu", "cpu".to_string());
-    let loaded = ("loaded cpu", file(cpu_plugin()));
+    let linked = end("cpu", "cpu".into());
+    let loaded = end("loaded cpu", file(cpu_plugin()));
     let mut all = vec![
         [linked.clone(), linked.clone()],
         [linked.clone(), loaded.clone()],
-        [loaded.clone(), linked.clone()],
+        [loaded, linked.clone()],
     ];
+    let mut others = vec![];
     for (name, lang) in [("C plugin", "c"), ("Rust plugin", "rust")] {
-        if let Some(p) = build(s, lang) {
-            let own = (name, file(p));
-            all.push([linked.clone(), own.clone()]);
-            all.push([own.clone(), own]);
+        others.extend(build(s, lang).map(|p| end(name, file(p))));
+    }
+    let said = s.ok(&["backends", "--json"]);
+    let known: Value = serde_json::from_str(&said).expect("json");
+    for b in known["backends"].as_array().expect("back ends") {
+        let name = b["name"].as_str().expect("a name");
+        let devices = b["devices"].as_array().map_or(0, Vec::len);
+        if devices > 0 && !["cpu", "null", "mpi"].contains(&name) {
+            others.push(end(name, name.into()));
         }
     }
-    let wgpu = ("wgpu", "wgpu".to_string());
-    let asked = ["train", "config.json", "--ranks", "wgpu:1", "--steps", "1"];
-    let there = s.run(&[&asked[..], &["--out", "probe"]].concat());
-    match there.status.success() {
-        true => {
-            all.push([linked, wgpu.clone()]);
-            all.push([wgpu.clone(), wgpu]);
-        }
-        false => println!(
-            "skipped: wgpu: {}",
-            String::from_utf8_lossy(&there.stderr).trim()
-        ),
+    for other in others {
+        all.push([linked.clone(), other.clone()]);
+        all.push([other.clone(), other]);
     }
     all
 }
@@ -144,7 +146,7 @@ fn job(s: &Scratch, cell: &Cell, n: usize, seed: u64) -> Result<(), String> {
     let said = tempfile::tempfile().expect("a file");
     let both = || Stdio::from(said.try_clone().expect("a file"));
     let mut command = s.command(&args);
-    // Else a Vulkan driver complains that there is none.
+    // Else a device's driver complains that there is none.
     command.env("XDG_RUNTIME_DIR", s.dir.path());
     let mut child = command
         .stdout(both())
