@@ -15,10 +15,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 const KINDS: [&str; 4] = ["stall", "error", "kill", "drop"];
-/// Seconds a collective waits.
+/// Seconds a collective waits; of a back end that compiles its kernels in the first step.
 const TIMEOUT: &str = "2";
+const LONG_TIMEOUT: &str = "6";
 /// A job that has not ended by then hangs: everything it may wait for has ended long before.
-const HUNG: Duration = Duration::from_secs(40);
+const HUNG: Duration = Duration::from_secs(60);
 
 /// A generator whose numbers a seed repeats.
 struct Dice(u64);
@@ -135,7 +136,11 @@ fn job(s: &Scratch, cell: &Cell, n: usize, seed: u64) -> Result<(), String> {
         format!("zero_optimization.stage={}", cell.stage),
         format!("mesh.pp={}", cell.pp),
     );
-    let timeout = format!("run.comm_timeout_s={TIMEOUT}");
+    let compiles = |e: &End| e.0 == e.1 && e.0 != "cpu";
+    let timeout = match cell.ends.iter().any(compiles) {
+        true => format!("run.comm_timeout_s={LONG_TIMEOUT}"),
+        false => format!("run.comm_timeout_s={TIMEOUT}"),
+    };
     let out = format!("out-{n}");
     let mut args = vec!["train", "config.json", "--ranks", &layout, "--out", &out];
     for set in [&fault, &stage, &pp, &timeout] {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 /// What starts the line in which a child says why it fails.
 pub const SAYS: &str = "verdict: ";
+/// What a rank's words about another's end begin with where they come to its own last op.
+pub const WHERE: &str = "; it was in ";
 /// What starts the line in which it says how long that took, in microseconds since its last rank began to wait.
 pub const TOOK: &str = "verdict after us: ";
 /// What starts the line in which a child says that all went well.

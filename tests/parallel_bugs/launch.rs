@@ -2,7 +2,7 @@
 //! and fails.
 
 use crate::parallel_bugs::bug::{Bug, Right, Verdict};
-use crate::parallel_bugs::judge::SAYS;
+use crate::parallel_bugs::judge::WHERE;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -154,11 +154,11 @@ impl Run {
     }
 
     /// Runs it to its end. MPICH's launcher sometimes ends all ranks the moment a signal ends one, whatever it was told: then nobody has
-    /// spoken, and it is run again.
+    /// said where that met it, and it is run again.
     fn run(&self) -> Ended {
         let silenced = |e: &Ended| {
             let killed = e.text.contains("(signal ");
-            self.family == Some("mpich") && killed && !e.text.contains(SAYS)
+            self.family == Some("mpich") && killed && !e.text.contains(WHERE)
         };
         let mut ended = self.once();
         for _ in 0..9 {

@@ -2,7 +2,7 @@
 //! process ends with it.
 
 use crate::parallel_bugs::bug::{Bug, Right};
-use crate::parallel_bugs::judge::{SAYS, TOOK, WELL};
+use crate::parallel_bugs::judge::{SAYS, TOOK, WELL, WHERE};
 use crate::parallel_bugs::rank::{Killed, On, Rank, SECOND, WORLD};
 use crate::parallel_bugs::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
@@ -290,7 +290,7 @@ fn process(p: Program, family: &str) {
             let flight = board.flight();
             let own = flight.ranks.iter().find(|r| r.rank == rank);
             if let Some(op) = own.and_then(|r| r.ops.last()) {
-                words += &format!("; it was in {}", op.say());
+                words += &format!("{WHERE}{}", op.say());
             }
         }
         let last = waits.lock().expect("nobody panics here")[rank as usize];
