@@ -14,6 +14,7 @@ mod oracles;
 mod pipeline;
 mod precision;
 mod stages;
+mod stalls;
 mod tensor_parallel;
 mod waits;
 mod zero;

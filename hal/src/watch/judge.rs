@@ -79,6 +79,7 @@ impl Verdict {
 pub(super) struct View {
     /// Rank in the job, where it is known.
     pub rank: Option<u32>,
+    pub pid: u32,
     pub life: Life,
     pub wait: Option<Wait>,
     pub depends: Vec<Depend>,

@@ -13,6 +13,7 @@
 pub mod crash;
 mod flight;
 mod judge;
+mod late;
 mod member;
 mod names;
 mod op;
@@ -286,7 +287,7 @@ impl Board {
         &self,
         at: &Arc<Occupied>,
         e: Error,
-        find: impl FnOnce(&[View], usize) -> Option<Verdict>,
+        find: impl FnOnce(&[View], &[Arc<Occupied>], usize) -> Option<Verdict>,
     ) -> Error {
         let _one = lock(&self.0.judging);
         if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
@@ -295,7 +296,7 @@ impl Board {
         let related = self.related(&at.seat);
         let views: Vec<View> = related.iter().map(|s| view(&s.seat, 1)).collect();
         let own = related.iter().position(|s| Arc::ptr_eq(s, at));
-        match own.and_then(|v| find(&views, v)) {
+        match own.and_then(|v| find(&views, &related, v)) {
             Some(verdict) => self.pass(at, verdict).error(),
             None => e,
         }
@@ -421,6 +422,7 @@ fn pulse(seats: &[Arc<Occupied>]) -> u64 {
 fn view(seat: &Seat, first: u64) -> View {
     View {
         rank: seat.rank(),
+        pid: seat.pid(),
         life: seat.life(),
         wait: seat.wait(),
         depends: seat.depends(),
@@ -597,6 +599,8 @@ impl Watch {
                     at.seat.block(stream, target);
                 }
                 let r = watch_over(board, at, mine, wait);
+                // Until it is known why, it counts as one that waits: others that a timeout has ended too are looking at it.
+                let r = r.map_err(|e| self.why(e, began.elapsed()));
                 if mine {
                     at.seat.unblock();
                 }
@@ -608,16 +612,17 @@ impl Watch {
                 at.seat.passed_with(stream, target);
                 Ok(())
             }
-            Err(e) if e.code == Code::Timeout && at.verdict().is_none() => {
-                let within = format!("in time ({:.1} s)", began.elapsed().as_secs_f64());
-                Err(board.ask(at, e, |views, own| stuck::late(views, own, &within)))
-            }
-            Err(e) => Err(self.explain(e)),
+            Err(e) => Err(self.why(e, began.elapsed())),
         }
     }
 
     /// A failure that a verdict has caused, or that it explains, is told as the verdict.
     pub fn explain(&self, e: Error) -> Error {
+        self.why(e, Duration::ZERO)
+    }
+
+    /// The same behind a wait of this length.
+    fn why(&self, e: Error, waited: Duration) -> Error {
         let Some(place) = self.place() else {
             return e;
         };
@@ -629,7 +634,19 @@ impl Watch {
             Some(v) => v.error(),
             // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
             // what this rank has aborted itself nobody else is to blame.
-            None if e.code == Code::Comm || !at.seat.aborts() => board.ask(at, e, stuck::left),
+            None if e.code == Code::Timeout => {
+                let within = match waited {
+                    Duration::ZERO => "in time".to_string(),
+                    some => format!("in time ({:.1} s)", some.as_secs_f64()),
+                };
+                board.ask(at, e, |views, seats, own| {
+                    let doing: Vec<_> = seats.iter().map(|s| late::doing(&s.seat)).collect();
+                    late::late(views, &doing, own, &within)
+                })
+            }
+            None if e.code == Code::Comm || !at.seat.aborts() => {
+                board.ask(at, e, |views, _, own| stuck::left(views, own))
+            }
             None => e,
         }
     }

@@ -14,7 +14,7 @@
 
 use super::names::{Site, text_from, text_to};
 use super::op::{RECORD, Raw, hash};
-use super::words::{Words, now, thread};
+use super::words::{Words, now, thread, tid};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,6 +58,8 @@ const CHANGES: usize = 15;
 const DEPENDS: usize = 16;
 /// Entries of groups that have ever been taken: those beyond need not be looked at.
 const USED: usize = 17;
+/// The thread that asks for operations, as the system numbers it.
+const TID: usize = 18;
 const DONE: usize = 64;
 
 pub(super) const SITES_AT: usize = 256;
@@ -111,6 +113,13 @@ impl Life {
     pub fn over(self) -> bool {
         matches!(self, Life::Ended | Life::Panicked | Life::Aborted)
     }
+}
+
+/// Who drives a rank, in the system's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Host {
+    pub pid: u32,
+    pub tid: u64,
 }
 
 /// A wait of a rank's host thread.
@@ -243,6 +252,15 @@ impl Seat {
     pub fn pid(&self) -> u32 {
         self.words[PID].load(Relaxed) as u32
     }
+    /// Its process and the thread that asks for operations, 0 where there is none.
+    pub fn host(&self) -> Host {
+        let many = self.words[MANY].load(Relaxed) != 0;
+        let tid = self.words[TID].load(Relaxed);
+        Host {
+            pid: self.pid(),
+            tid: if many { 0 } else { tid },
+        }
+    }
 
     // --- the host thread ---
 
@@ -253,7 +271,10 @@ impl Seat {
         let owner = &self.words[OWNER];
         match owner.load(Relaxed) {
             o if o == me => {}
-            0 => owner.store(me, Relaxed),
+            0 => {
+                self.words[TID].store(tid(), Relaxed);
+                owner.store(me, Relaxed);
+            }
             // Several threads: what one of them waits for says nothing about the rank.
             _ => self.words[MANY].store(1, Relaxed),
         }

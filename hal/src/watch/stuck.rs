@@ -1,20 +1,21 @@
-//! What a deadlock, a rank that has left and a rank that is late are called: sentences from the wait-for graph ([`super::waits`]).
+//! What a deadlock and a rank that has left are called: sentences from the wait-for graph ([`super::waits`]).
 
-use super::judge::{Fault, Member, Verdict, View, age, members, ranks};
+use super::judge::{Fault, Member, Verdict, View, members, ranks};
 use super::op::Op;
 use super::seat::Life;
 use super::waits::{Graph, Need};
 use crossweave_abi::{COLL_RECV, COLL_SEND};
 
 /// One rank that cannot go on, and whom it waits for.
-struct Stuck<'a> {
-    view: usize,
-    launch: usize,
-    name: u32,
-    op: &'a Op,
-    on: u32,
+#[derive(Clone)]
+pub(super) struct Stuck<'a> {
+    pub view: usize,
+    pub launch: usize,
+    pub name: u32,
+    pub op: &'a Op,
+    pub on: u32,
     /// It has asked for it, but other things come first there.
-    behind: bool,
+    pub behind: bool,
 }
 
 /// Which ranks can never go on, if some cannot.
@@ -47,7 +48,7 @@ fn walk(g: &Graph<'_>, mut at: (usize, usize)) -> Option<Verdict> {
         }
         let (op, need) = g.ops(v, l).find_map(|o| Some((o, g.need(v, o)?)))?;
         let (member, behind) = match need {
-            Need::Call(m) => (m, None),
+            Need::Call(m) | Need::Halted(m) => (m, None),
             Need::Behind(m, b) => (m, Some(b)),
         };
         let other = g.view_of(&member)?;
@@ -68,7 +69,7 @@ fn walk(g: &Graph<'_>, mut at: (usize, usize)) -> Option<Verdict> {
     }
 }
 
-fn cycle(path: &[Stuck<'_>]) -> Verdict {
+pub(super) fn cycle(path: &[Stuck<'_>]) -> Verdict {
     let mut names: Vec<u32> = path.iter().map(|s| s.name).collect();
     names.sort_unstable();
     names.dedup();
@@ -149,68 +150,4 @@ fn calls(m: &Member<'_>, op: &Op, peer: u32) -> bool {
             .is_some_and(|n| *n >= op.seq),
         _ => m.entry.count >= op.seq,
     }
-}
-
-/// A rank's wait has gone on for too long: who has not come, and where it is.
-pub(super) fn late(views: &[View], waiting: usize, within: &str) -> Option<Verdict> {
-    let mut g = Graph::new(views);
-    // Here everybody counts as stuck: whoever has not called is the one that is late.
-    g.stuck.fill(true);
-    g.settle();
-    // Who waits itself is not the cause: on to whom that rank waits for, unless the way closes.
-    let mut at = (waiting, g.front(waiting, g.first_open(waiting)?));
-    let mut path = vec![];
-    let mut all = vec![];
-    while !path.contains(&at) {
-        path.push(at);
-        let (v, l) = at;
-        let Some((op, need)) = g.ops(v, l).find_map(|o| Some((o, g.need(v, o)?))) else {
-            break;
-        };
-        let (m, came, next) = match need {
-            Need::Call(m) => {
-                let other = g.view_of(&m)?;
-                (m, false, g.awaited(other).map(|l| (other, l)))
-            }
-            Need::Behind(m, l) => {
-                let other = g.view_of(&m)?;
-                (m, true, Some((other, l)))
-            }
-        };
-        all.push((v, op, m, came));
-        match next {
-            Some((v, l)) => at = (v, g.front(v, l)),
-            None => break,
-        }
-    }
-    let closed = path.last() != Some(&at);
-    let found = if closed {
-        all.into_iter().next()
-    } else {
-        all.pop()
-    };
-    let (waiting, op, m, came) = found?;
-    let host = match &m.view.wait {
-        Some(w) => format!("its host waits since it blocked {}", age(w.since)),
-        None => "its host is busy elsewhere".to_string(),
-    };
-    let last = match m.view.ops.last() {
-        Some(o) => format!("its last call was {} {}", o.say(), age(o.at)),
-        None => "it has called nothing yet".to_string(),
-    };
-    let what = if came {
-        "did not get to"
-    } else {
-        "did not come to"
-    };
-    Some(Verdict {
-        fault: Fault::Late,
-        sentence: format!(
-            "rank {} {what} {} {within}, where rank {} waits; {last}, {host}",
-            m.name,
-            op.say(),
-            g.name(waiting, op.key)
-        ),
-        culprits: vec![m.name],
-    })
 }

@@ -36,6 +36,8 @@ pub(super) struct Graph<'a> {
     launches: Vec<Vec<Launch>>,
     complete: Vec<Vec<bool>>,
     pub stuck: Vec<bool>,
+    /// Ranks that do nothing for what they have asked for either: their process is stopped.
+    pub halted: Vec<bool>,
 }
 
 /// What one operation still needs.
@@ -44,6 +46,8 @@ pub(super) enum Need<'a> {
     Call(Member<'a>),
     /// A member whose own launch of it stands behind another that does not complete.
     Behind(Member<'a>, usize),
+    /// A member that has asked for it, and whose process is stopped.
+    Halted(Member<'a>),
 }
 
 /// What meets what: a group's key, a place in its order, and for messages the direction and the other rank.
@@ -83,6 +87,7 @@ impl<'a> Graph<'a> {
         Graph {
             complete: launches.iter().map(|l| vec![false; l.len()]).collect(),
             stuck: views.iter().map(|v| v.wait.is_some()).collect(),
+            halted: vec![false; views.len()],
             launches,
             views,
         }
@@ -104,9 +109,31 @@ impl<'a> Graph<'a> {
         self.complete[v].iter().position(|c| !c)
     }
 
-    /// The first thing `op` of view `v` needs and does not get. Members of other machines and of other times are no needs.
+    /// The first thing `op` of view `v` needs and does not get.
     pub fn need(&self, v: usize, op: &Op) -> Option<Need<'a>> {
-        let me = place(&self.views[v], op.key)?;
+        let mut first = None;
+        self.each_need(v, op, &mut |need| {
+            first = Some(need);
+            false
+        });
+        first
+    }
+
+    /// Everything it needs and does not get.
+    pub fn needs(&self, v: usize, op: &Op) -> Vec<Need<'a>> {
+        let mut all = vec![];
+        self.each_need(v, op, &mut |need| {
+            all.push(need);
+            true
+        });
+        all
+    }
+
+    /// Hands on what `op` of view `v` needs, while more is wanted. Members of other machines and of other times are no needs.
+    fn each_need(&self, v: usize, op: &Op, more: &mut dyn FnMut(Need<'a>) -> bool) {
+        let Some(me) = place(&self.views[v], op.key) else {
+            return;
+        };
         for m in members(self.views, op.key) {
             let wanted = match op.point_to_point() {
                 true => m.index == op.peer,
@@ -116,8 +143,14 @@ impl<'a> Graph<'a> {
                 continue;
             };
             if asked(&m, op, me) < op.seq {
-                if self.stuck[other] || over(&m) {
-                    return Some(Need::Call(m));
+                if (self.stuck[other] || over(&m)) && !more(Need::Call(m)) {
+                    return;
+                }
+                continue;
+            }
+            if self.halted[other] {
+                if !more(Need::Halted(m)) {
+                    return;
                 }
                 continue;
             }
@@ -131,11 +164,12 @@ impl<'a> Graph<'a> {
                 continue;
             };
             let blocked = |b: &&usize| !self.complete[other][**b];
-            if let Some(b) = self.launches[other][l].before.iter().find(blocked) {
-                return Some(Need::Behind(m, *b));
+            if let Some(b) = self.launches[other][l].before.iter().find(blocked)
+                && !more(Need::Behind(m, *b))
+            {
+                return;
             }
         }
-        None
     }
 
     /// Everything that completes when only hosts that are not stuck ask for more.
@@ -171,7 +205,9 @@ impl<'a> Graph<'a> {
             for (v, l) in std::mem::take(&mut met[v][l]) {
                 open[v][l] -= 1;
                 let never = |(other, over): &(usize, bool)| *over || self.stuck[*other];
-                if open[v][l] > 0 || self.launches[v][l].without.iter().any(never) {
+                let launch = &self.launches[v][l];
+                let halted = self.halted[v] || launch.with.iter().any(|(v, _)| self.halted[*v]);
+                if open[v][l] > 0 || halted || launch.without.iter().any(never) {
                     continue;
                 }
                 self.complete[v][l] = true;
@@ -191,6 +227,13 @@ impl<'a> Graph<'a> {
         let reach = reach(&self.views[v].depends, wait.stream, wait.target);
         let of = |l: &Launch| within(&reach, l);
         (0..self.launches[v].len()).find(|l| of(&self.launches[v][*l]) && !self.complete[v][*l])
+    }
+
+    /// The first launch that the host of view `v` waits for, whether it completes or not.
+    pub fn waited(&self, v: usize) -> Option<usize> {
+        let wait = self.views[v].wait?;
+        let reach = reach(&self.views[v].depends, wait.stream, wait.target);
+        self.launches[v].iter().position(|l| within(&reach, l))
     }
 
     /// Takes out every host that may go on, until none does.
@@ -483,6 +526,7 @@ mod tests {
     fn look(seats: &[Seat]) -> Vec<View> {
         let one = |s: &Seat| View {
             rank: s.rank(),
+            pid: s.pid(),
             life: s.life(),
             wait: s.wait(),
             depends: s.depends(),

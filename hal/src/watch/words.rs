@@ -121,6 +121,15 @@ pub(crate) fn thread() -> u64 {
     unsafe { libc::pthread_self() as u64 }
 }
 
+/// The calling thread, as the system numbers it; 0 where it does not say.
+pub(crate) fn tid() -> u64 {
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes nothing.
+    return unsafe { libc::syscall(libc::SYS_gettid) } as u64;
+    #[cfg(not(target_os = "linux"))]
+    0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
