@@ -24,5 +24,6 @@ mod offload;
 mod oracles;
 mod pipelines;
 mod predict;
+mod stopped;
 mod trace;
 mod training;

@@ -2,7 +2,9 @@
 //! sentence. A family that is not installed is skipped with a line that says so; CI installs both.
 
 use crate::common;
-use common::mpi::{families, launcher, mpirun, ok, played, plugin, text, torch_style, wait_for};
+use common::mpi::{
+    families, launcher, mpirun, ok, played, plugin, process_of, text, torch_style, wait_for,
+};
 use common::{Scratch, cpu_plugin, losses, records, same};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -267,45 +269,6 @@ fn an_infinity_is_named_by_every_process_in_one_sentence() {
         assert!(said.contains("not finite: step "), "{said}");
         assert!(said.contains(", rank 0, plan step "), "{said}");
     }
-}
-
-/// The process that is rank `rank` of the job under `launcher`.
-fn process_of(launcher: u32, rank: u32) -> Option<u32> {
-    let variables = [
-        format!("OMPI_COMM_WORLD_RANK={rank}"),
-        format!("PMI_RANK={rank}"),
-    ];
-    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_crossweave")).ok()?;
-    let parent = |pid: u32| -> Option<u32> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(')')?
-            .1
-            .split_whitespace()
-            .nth(1)?
-            .parse()
-            .ok()
-    };
-    let ours = |pid: u32| {
-        let mut up = pid;
-        while let Some(p) = parent(up).filter(|p| *p > 1) {
-            if p == launcher {
-                return true;
-            }
-            up = p;
-        }
-        false
-    };
-    std::fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .find_map(|entry| {
-            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-            let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-            let is = |v: &[u8]| variables.iter().any(|w| w.as_bytes() == v);
-            let right = exe == program && environ.split(|b| *b == 0).any(is) && ours(pid);
-            right.then_some(pid)
-        })
 }
 
 fn running(s: &Scratch, family: &str, out: &str) -> Child {

@@ -172,12 +172,14 @@ fn stalls(first: u64, count: u64) -> (Vec<String>, u64) {
                             break (seed, c, verdict, said);
                         }
                     };
+                    // A stall on purpose ends with the job: the rank may be seen to have left by then.
                     let named = verdict.as_ref().is_some_and(|v| {
-                        let first = format!("rank {} did not ", c.rank);
-                        v.fault == Fault::Late
+                        let first = format!("rank {} ", c.rank);
+                        let says = |s: &String| s.contains(&v.sentence) || s.contains("stalled");
+                        matches!(v.fault, Fault::Late | Fault::Ended)
                             && v.culprits == [c.rank]
                             && v.sentence.starts_with(&first)
-                            && said.iter().all(|s| s.contains(&first) || s.contains("stalled"))
+                            && said.iter().all(says)
                     });
                     let sentence = verdict.map(|v| v.sentence).unwrap_or_default();
                     if sentence.contains("waits for nobody") {

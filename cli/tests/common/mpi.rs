@@ -143,3 +143,42 @@ pub fn played(
         last += 1;
     }
 }
+
+/// The process that is rank `rank` of the job under `launcher`.
+pub fn process_of(launcher: u32, rank: u32) -> Option<u32> {
+    let variables = [
+        format!("OMPI_COMM_WORLD_RANK={rank}"),
+        format!("PMI_RANK={rank}"),
+    ];
+    let program = std::fs::canonicalize(env!("CARGO_BIN_EXE_crossweave")).ok()?;
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit_once(')')?
+            .1
+            .split_whitespace()
+            .nth(1)?
+            .parse()
+            .ok()
+    };
+    let ours = |pid: u32| {
+        let mut up = pid;
+        while let Some(p) = parent(up).filter(|p| *p > 1) {
+            if p == launcher {
+                return true;
+            }
+            up = p;
+        }
+        false
+    };
+    std::fs::read_dir("/proc")
+        .ok()?
+        .flatten()
+        .find_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+            let is = |v: &[u8]| variables.iter().any(|w| w.as_bytes() == v);
+            let right = exe == program && environ.split(|b| *b == 0).any(is) && ours(pid);
+            right.then_some(pid)
+        })
+}

@@ -52,6 +52,8 @@ const STANDING: u64 = 500_000_000;
 const SHORT: Duration = Duration::from_millis(6);
 /// Between processes a message may be on its way without either end knowing.
 const QUIET: Duration = Duration::from_millis(300);
+/// How long a failure without a reason waits for another rank's sentence.
+const LINGER: Duration = Duration::from_millis(300);
 /// Seats of ranks that have ended and are still remembered.
 const REMEMBERED: usize = 64;
 
@@ -299,6 +301,18 @@ impl Board {
         match own.and_then(|v| find(&views, &related, v)) {
             Some(verdict) => self.pass(at, verdict).error(),
             None => e,
+        }
+    }
+
+    /// A failure that nothing explains may be what another rank's timeout has left behind: that rank is about to say so.
+    fn linger(&self, at: &Arc<Occupied>) -> Option<Verdict> {
+        let until = Instant::now() + LINGER;
+        loop {
+            let said = at.verdict().or_else(|| self.heard(at));
+            if said.is_some() || Instant::now() > until {
+                return said;
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 
@@ -645,7 +659,11 @@ impl Watch {
                 })
             }
             None if e.code == Code::Comm || !at.seat.aborts() => {
-                board.ask(at, e, |views, _, own| stuck::left(views, own))
+                let e = board.ask(at, e, |views, _, own| stuck::left(views, own));
+                match e.at == "checker" || at.turns.load(Relaxed) {
+                    true => e,
+                    false => board.linger(at).map_or(e, |v| v.error()),
+                }
             }
             None => e,
         }
