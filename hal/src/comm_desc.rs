@@ -176,20 +176,15 @@ impl Communicator {
         }
         let mut all: Vec<Touch<'_>> = vec![];
         for (i, m) in members.iter().enumerate() {
-            all.extend(
-                touches(m, self.inner.rank)
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|(r, writes)| {
-                        (r.bytes > 0).then(|| Touch {
-                            buffer: r.buffer,
-                            from: r.offset,
-                            to: r.offset + r.bytes,
-                            member: i,
-                            writes,
-                        })
-                    }),
-            );
+            let some = touches(m, self.inner.rank).into_iter().flatten();
+            let some = some.filter(|(r, _)| r.bytes > 0);
+            all.extend(some.map(|(r, writes)| Touch {
+                buffer: r.buffer,
+                from: r.offset,
+                to: r.offset + r.bytes,
+                member: i,
+                writes,
+            }));
         }
         all.sort_unstable_by_key(|t| (std::ptr::from_ref(t.buffer) as usize, t.from));
         // Those that reach furthest so far, of any kind and of writes, each with the furthest of another member.
@@ -312,15 +307,14 @@ impl Furthest {
     }
     fn take(&mut self, i: usize, t: &Touch<'_>, all: &[Touch<'_>]) {
         let to = |i: Option<usize>| i.map_or(0, |i| all[i].to);
-        match self.first {
-            Some(f) if all[f].member == t.member => {
-                if t.to > all[f].to {
-                    self.first = Some(i);
-                }
+        let same = self.first.is_some_and(|f| all[f].member == t.member);
+        if t.to > to(self.first) {
+            if !same {
+                self.other = self.first;
             }
-            first if t.to > to(first) => (self.first, self.other) = (Some(i), first),
-            _ if t.to > to(self.other) => self.other = Some(i),
-            _ => {}
+            self.first = Some(i);
+        } else if !same && t.to > to(self.other) {
+            self.other = Some(i);
         }
     }
 }
