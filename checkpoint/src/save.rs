@@ -273,7 +273,8 @@ impl Shared {
 
     /// Returns once every rank has left its record.
     fn gather(&self, patience: &Patience<'_>) -> Result<()> {
-        let began = Instant::now();
+        // Pauses are counted and not the clock, which goes on while a scheduler has stopped the job.
+        let mut waited = Duration::ZERO;
         let mut pause = Duration::from_millis(1);
         let has = |rank: usize, kind: &str| self.mark(rank, kind).exists();
         loop {
@@ -296,12 +297,13 @@ impl Shared {
                     said.unwrap_or_else(|| format!("ranks {failed:?} could not write their files")),
                 ));
             }
-            let late = began.elapsed() >= patience.timeout;
+            let late = waited >= patience.timeout;
             let hopeless = job_failed && !missing.iter().any(|r| has(*r, BEGUN));
             if late || hopeless {
                 return Err(self.given_up(format!("ranks {missing:?} have not finished")));
             }
             std::thread::sleep(pause);
+            waited += pause;
             pause = (pause * 2).min(Duration::from_millis(20));
         }
     }

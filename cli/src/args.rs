@@ -474,6 +474,9 @@ pub enum ConfigAction {
         /// Set a key of the config; may be repeated
         #[arg(long = "set", value_name = "key.path=value")]
         sets: Vec<String>,
+        /// Look at the config alone, where the files it names are on another machine
+        #[arg(long)]
+        no_files: bool,
     },
     /// Print the JSON schema of configs, for editors
     #[command(after_help = "Example:\n  crossweave config schema > crossweave.schema.json")]

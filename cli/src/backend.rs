@@ -5,6 +5,8 @@ use crate::error::{CliError, Result};
 use crate::layers;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
+use crossweave_config::nearest;
+use crossweave_files::clip;
 use crossweave_hal::loader::{Found, discover, file_name, find, load, search_dirs};
 use crossweave_hal::{Carrier, Device, HostServices, LoadError, Plugin, RawPlugin, abi};
 use crossweave_mesh::JobStore;
@@ -28,21 +30,133 @@ pub fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
 }
 
-/// What the user sets for plugins: `CROSSWEAVE_PLUGIN_OPTIONS="key=value;key=value"`. The keys are in each plugin's README.
-fn plugin_options() -> Vec<(String, String)> {
-    let text = std::env::var("CROSSWEAVE_PLUGIN_OPTIONS").unwrap_or_default();
-    let pairs = text.split(';').map(str::trim).filter(|p| !p.is_empty());
+/// Where users set options of plugins.
+const OPTIONS: &str = "CROSSWEAVE_PLUGIN_OPTIONS";
+
+/// Options that a config sets, and by which key.
+const BY_CONFIG: [(&str, &str); 2] = [
+    ("cpu.threads", "set run.threads_per_rank in the config"),
+    (
+        "null.mem_total",
+        "remove it: the dry run measures any model",
+    ),
+];
+
+/// What the user sets for plugins: `CROSSWEAVE_PLUGIN_OPTIONS="key=value;key=value"`, whose syntax [`check_options`] has checked. The
+/// keys are in each plugin's README.
+pub fn plugin_options() -> Vec<(String, String)> {
+    let text = std::env::var(OPTIONS).unwrap_or_default();
+    let pairs = text.split(';').filter_map(|p| p.split_once('='));
     pairs
-        .filter_map(|p| match p.split_once('=') {
-            Some((key, value)) => Some((key.trim().to_string(), value.trim().to_string())),
-            None => {
-                eprintln!(
-                    "warning: CROSSWEAVE_PLUGIN_OPTIONS: {p:?} is not key=value; it changes nothing"
-                );
-                None
-            }
-        })
+        .map(|(k, v)| (k.trim().to_string(), v.trim().to_string()))
         .collect()
+}
+
+/// Refuses options that no plugin can be meant by, before anything is done.
+///
+/// # Errors
+/// What is not key=value; a key given twice, of no plugin that is there, or that the config sets.
+pub fn check_options() -> Result<()> {
+    match std::env::var(OPTIONS) {
+        Ok(text) => check_pairs(&text, || {
+            let found = discover(&plugin_dirs()).into_iter();
+            let names = found.filter_map(|f| f.manifest.ok()).map(|m| m.name);
+            names.chain(LINKED.map(String::from)).collect()
+        }),
+        Err(std::env::VarError::NotPresent) => Ok(()),
+        Err(e) => Err(CliError::refused(
+            format!("{OPTIONS}: {e}"),
+            "write it in UTF-8, as key=value;key=value",
+        )),
+    }
+}
+
+fn check_pairs(text: &str, plugins: impl FnOnce() -> Vec<String>) -> Result<()> {
+    let bad = |what: String, fix: String| Err(CliError::refused(format!("{OPTIONS}: {what}"), fix));
+    let mut keys: Vec<&str> = vec![];
+    for pair in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
+        let shown = clip(pair, 60);
+        let Some((key, value)) = pair.split_once('=').map(|(k, v)| (k.trim(), v.trim())) else {
+            return bad(
+                format!("{shown:?} is not key=value"),
+                "write key=value;key=value".into(),
+            );
+        };
+        if key.is_empty() || value.is_empty() {
+            let what = if key.is_empty() { "key" } else { "value" };
+            return bad(
+                format!("{shown:?} has no {what}"),
+                "write key=value;key=value".into(),
+            );
+        }
+        if keys.contains(&key) {
+            return bad(format!("{key} is given twice"), "keep one of them".into());
+        }
+        if let Some((_, fix)) = BY_CONFIG.iter().find(|(k, _)| *k == key) {
+            return bad(format!("{key} has no effect here"), (*fix).into());
+        }
+        keys.push(key);
+    }
+    let own = |key: &&&str| **key != "cache_dir";
+    if keys.iter().filter(own).count() == 0 {
+        return Ok(());
+    }
+    let plugins = plugins();
+    for key in keys.iter().filter(own) {
+        let name = key.split('.').next().unwrap_or_default();
+        if !key.contains('.') || !plugins.iter().any(|p| p == name) {
+            let near = nearest(name, plugins.iter().map(String::as_str));
+            let fix = match near {
+                Some(n) if key.contains('.') => {
+                    format!("did you mean {n}.{}?", &key[name.len() + 1..])
+                }
+                _ => format!(
+                    "begin a key with the name of its plugin: {}",
+                    plugins.join(", ")
+                ),
+            };
+            return bad(
+                format!(
+                    "unknown key {:?}: no plugin {name:?} is there",
+                    clip(key, 60)
+                ),
+                fix,
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Refuses options of a plugin that it has not asked for while it was opened.
+///
+/// # Errors
+/// The first such key, with the nearest that it has asked for.
+fn check_read(plugin: &str, host: &HostServices) -> Result<()> {
+    let begin = format!("{plugin}.");
+    let asked: Vec<String> = host.config_reads().into_iter().map(|r| r.key).collect();
+    let known = || {
+        asked
+            .iter()
+            .map(String::as_str)
+            .filter(|k| k.starts_with(&begin))
+    };
+    if known().next().is_none() {
+        // It asks later, if at all; then nothing can be said.
+        return Ok(());
+    }
+    for (key, _) in plugin_options() {
+        if key.starts_with(&begin) && !known().any(|k| k == key) {
+            let fix = match nearest(&key, known()) {
+                Some(n) => format!("did you mean {n}?"),
+                None => format!("its keys are {}", known().collect::<Vec<_>>().join(", ")),
+            };
+            return Err(CliError::refused(
+                format!("{OPTIONS}: {plugin} has no key {:?}", clip(&key, 60)),
+                fix,
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Where plugins keep what they may make again, such as compiled kernels: `CROSSWEAVE_CACHE`, else the user's folder for such things.
@@ -119,7 +233,9 @@ pub fn open_linked(name: &str, host: &HostServices) -> Result<Plugin> {
 /// # Errors
 /// A name that is nowhere, with what is there; a plugin that cannot be used; a file whose name is not the one asked for; a layer that is none.
 pub fn choose(args: &BackendArgs, configured: &str, host: &HostServices) -> Result<Plugin> {
-    layers::apply(bare(args, configured, host)?, &args.layers, host)
+    let plugin = bare(args, configured, host)?;
+    check_read(plugin.name(), host)?;
+    layers::apply(plugin, &args.layers, host)
 }
 
 /// The same outside of any layer.
@@ -244,5 +360,37 @@ fn name(plugin: &Plugin) -> String {
     match plugin.path() {
         Some(path) => format!("back end {} ({})", plugin.name(), path.display()),
         None => format!("back end {}", plugin.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_as_strictly_as_configs() {
+        let check = |text: &str| {
+            check_pairs(text, || vec!["cpu".into(), "mpi".into()]).map_err(|e| e.to_string())
+        };
+        for good in ["", " ; ", "cpu.simd=avx2; mpi.library = x", "cache_dir=/x"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (bad, words) in [
+            ("cpu.simd", &["\"cpu.simd\" is not key=value"][..]),
+            ("=3", &["has no key"]),
+            ("cpu.simd=", &["has no value"]),
+            ("cpu.simd=avx2;cpu.simd=auto", &["given twice"]),
+            ("cpu.threads=3", &["no effect", "run.threads_per_rank"]),
+            (
+                "cpuu.simd=auto",
+                &["\"cpuu.simd\"", "did you mean cpu.simd?"],
+            ),
+            ("simd=auto", &["begin a key with", "cpu, mpi"]),
+        ] {
+            let e = check(bad).unwrap_err();
+            for w in [words, &["CROSSWEAVE_PLUGIN_OPTIONS", "fix:"]].concat() {
+                assert!(e.contains(w), "{bad}: no {w:?} in {e}");
+            }
+        }
     }
 }

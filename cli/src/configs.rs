@@ -3,7 +3,9 @@
 use crate::args::ConfigAction;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crossweave_config::{Config, json_schema, reference, split_set};
+use crate::{model, source};
+use crossweave_checkpoint::{PublicKey, SecretKey};
+use crossweave_config::{Config, Model, json_schema, reference, split_set};
 use crossweave_files as files;
 use std::path::Path;
 
@@ -20,6 +22,28 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
     Ok(Config::load(&path.display().to_string(), text, &sets)?)
 }
 
+/// Opens what the config names, as far as headers go: the model's folder, whose names and shapes must be the model's, the tokenizer, the
+/// data, the keys of signatures. Nothing is written.
+fn files_of(config: &Config) -> Result<()> {
+    let s = &config.settings;
+    let mut vocab = None;
+    if let Some(m @ Model::Hf(_)) = &s.model {
+        vocab = Some(model::of_config(m, None)?.spec.model().vocab() as usize);
+    }
+    if let Some(data) = &s.data {
+        let mut spec = source::spec(data, s.model.as_ref())?;
+        spec.model_vocab = vocab.or(spec.model_vocab);
+        crossweave_data::check(&spec)?;
+    }
+    if let Some(key) = &s.checkpoint.sign_key {
+        SecretKey::read(key.as_ref())?;
+    }
+    if let Some(key) = &s.checkpoint.trust_key {
+        PublicKey::read(key.as_ref())?;
+    }
+    Ok(())
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -30,12 +54,14 @@ pub fn run(action: ConfigAction) -> Result<()> {
             config,
             ranks,
             sets,
+            no_files,
         } => {
             let config = load(&config, &sets)?;
-            say!(
-                "{}",
-                config.check(config.ranks(ranks.map(u64::from)))?.trim_end()
-            );
+            let text = config.check(config.ranks(ranks.map(u64::from)))?;
+            if !no_files {
+                files_of(&config)?;
+            }
+            say!("{}", text.trim_end());
         }
         ConfigAction::Schema => say!("{}", json_schema().trim_end()),
         ConfigAction::Explain {

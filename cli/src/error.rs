@@ -31,13 +31,13 @@ pub enum CliError {
     #[error(transparent)]
     Claim(#[from] crossweave_claim::ClaimError),
     /// The device layer.
-    #[error("{0}")]
+    #[error("{}{}", .0, room(Some(.0)))]
     Hal(#[from] crossweave_hal::Error),
     /// The conformance kit.
     #[error("{0}")]
     Conform(#[from] crossweave_conform::Trouble),
     /// Training or inference.
-    #[error("{0}")]
+    #[error("{}{}", .0, room(.0.hal()))]
     Engine(#[from] crossweave_engine::Error),
     /// A report.
     #[error("{0}")]
@@ -100,6 +100,18 @@ pub enum CliError {
         /// Exit code of all.
         code: u8,
     },
+}
+
+/// What to do about memory that a device does not have.
+fn room(e: Option<&crossweave_hal::Error>) -> &'static str {
+    match e.map(|e| e.code) {
+        Some(crossweave_hal::Code::Oom) => {
+            "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
+             zero_optimization.offload_optimizer or more ranks (`crossweave estimate` says what each saves); or raise the budget: the \
+             back end's own (CROSSWEAVE_PLUGIN_OPTIONS, such as cpu.memory_bytes), or the limit of the process (ulimit -v)"
+        }
+        _ => "",
+    }
 }
 
 impl CliError {

@@ -41,14 +41,33 @@ use args::{Cli, Command};
 use clap::Parser;
 use error::Result;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// After a failure or a signal: for a reader that stands still.
+const LAST_LINES: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
+    refuse_writes_beyond_limits();
     std::panic::set_hook(Box::new(|info| {
+        // The data layer catches these and names the file.
+        let guarded = |part: &str| part.starts_with("tokenizers") || part == "spm_precompiled";
+        if info
+            .location()
+            .is_some_and(|l| l.file().split(['/', '\\']).any(guarded))
+        {
+            return;
+        }
         eprintln!("error: this is a bug of crossweave: {info}");
         eprintln!("       please report it with the command line and the config");
     }));
     let cli = Cli::parse();
-    match std::panic::catch_unwind(|| run(cli.command)) {
+    let done =
+        std::panic::catch_unwind(|| backend::check_options().and_then(|()| run(cli.command)));
+    say::flush(match &done {
+        Ok(Ok(())) => None,
+        _ => Some(LAST_LINES),
+    });
+    match done {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(e)) => {
             if !e.is_silent() {
@@ -57,6 +76,19 @@ fn main() -> ExitCode {
             ExitCode::from(e.exit_code())
         }
         Err(_) => ExitCode::from(101),
+    }
+}
+
+/// Beyond `ulimit -f` the system ends a process by SIGXFSZ, in the middle of a file. With the signal held back, the write fails instead,
+/// and the error names the file. Threads inherit this, so it comes first.
+fn refuse_writes_beyond_limits() {
+    #[cfg(unix)]
+    {
+        use nix::sys::signal::{SigSet, Signal};
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGXFSZ);
+        // It cannot fail; if it did, a limit would end the program as before.
+        let _ = set.thread_block();
     }
 }
 

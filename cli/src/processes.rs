@@ -175,6 +175,9 @@ impl Processes {
                 .config("mpi.meet_key", key)
                 .config("mpi.meet_timeout_s", MEETING.as_secs().to_string());
         }
+        for (key, value) in backend::plugin_options() {
+            host = host.config(key, value);
+        }
         if let Ok(path) = std::env::var("CROSSWEAVE_MPI_LIBRARY") {
             host = host.config("mpi.library", path);
         }

@@ -25,5 +25,6 @@ mod oracles;
 mod pipelines;
 mod predict;
 mod stopped;
+mod signals;
 mod trace;
 mod training;

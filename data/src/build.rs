@@ -127,7 +127,7 @@ pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
     Ok(Built { set, hash, report })
 }
 
-fn total_bytes(files: &[SourceFile]) -> Result<u64> {
+pub(crate) fn total_bytes(files: &[SourceFile]) -> Result<u64> {
     files
         .iter()
         .map(|f| crossweave_files::len(&f.path).map_err(DataError::io("read", &f.path)))

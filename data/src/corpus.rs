@@ -1,13 +1,15 @@
 //! The front door: a description and a cache folder in, batches and a tokenizer out.
 
 use crate::batches::SequenceSource;
-use crate::build::{BuildReport, build};
+use crate::build::{BuildReport, build, total_bytes};
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::given::GivenTokens;
 use crate::gpt::{GptDataset, Part};
+use crate::indexed::IndexedDataset;
 use crate::order::Order;
 use crate::progress::Progress;
+use crate::source::{list_cargo, list_files};
 use crate::spec::{DataSpec, Source, Validation};
 use crate::split::{View, split};
 use crate::tokenizer::Tokenizer;
@@ -30,6 +32,30 @@ pub struct Corpus {
 enum Side {
     Documents(Part),
     Given(Arc<GivenTokens>),
+}
+
+/// Looks at what [`open`] would read, without turning text into tokens: files are there and regular, the tokenizer loads and fits the
+/// model, indexes and headers are sound.
+///
+/// # Errors
+/// As [`open`], except what only the text itself can show.
+pub fn check(spec: &DataSpec) -> Result<()> {
+    let source = |source: &Source, key: &str| match source {
+        Source::Files(f) => list_files(f, key)
+            .and_then(|files| total_bytes(&files))
+            .map(drop),
+        Source::Cargo(c) => list_cargo(c, key).map(drop),
+        Source::Indexed(prefix) => IndexedDataset::open(prefix).map(drop),
+        Source::Given { file, key } => GivenTokens::open(file, key, spec.model_vocab).map(drop),
+    };
+    source(&spec.train, TRAIN)?;
+    if let Validation::Source(s) = &spec.validation {
+        source(s, VALIDATION)?;
+    }
+    let text = matches!(spec.train, Source::Files(_) | Source::Cargo(_));
+    let limit = spec.model_vocab.filter(|_| text);
+    let tokenizer = spec.tokenizer.as_ref();
+    tokenizer.map_or(Ok(()), |t| Tokenizer::open(t, limit).map(drop))
 }
 
 /// Opens the corpus of `spec`, tokenising what `cache` does not hold yet.

@@ -23,7 +23,7 @@ mod tokenizer;
 
 pub use batches::{BatchShape, Batches, SequenceSource, TokenBatch, shares};
 pub use build::BuildReport;
-pub use corpus::{Corpus, open};
+pub use corpus::{Corpus, check, open};
 pub use error::{DataError, Result};
 pub use given::GivenTokens;
 pub use gpt::GptDataset;

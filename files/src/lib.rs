@@ -153,7 +153,7 @@ pub fn fix(e: &io::Error) -> &'static str {
             "make room there and run again; what was complete before is untouched"
         }
         ErrorKind::FileTooLarge => {
-            "raise the limit on the size of a file (ulimit -f) or use a file system that takes larger ones, and run again; \
+            "make room there (raise ulimit -f, or use a file system that takes larger files) and run again; \
              what was complete before is untouched"
         }
         ErrorKind::ReadOnlyFilesystem => "name a place that can be written",

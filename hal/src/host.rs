@@ -6,6 +6,7 @@
 use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
 use crossweave_abi::{RangeFn, SpawnFn, Status, Str};
+use crossweave_plugin::Awake;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -40,28 +41,27 @@ impl KvStore for LocalKv {
     }
 
     fn get(&self, key: &str, timeout: Option<Duration>) -> Result<Vec<u8>> {
-        // A timeout beyond the clock's range is "for ever".
-        let until = timeout.and_then(|t| Instant::now().checked_add(t));
+        let mut clock = timeout.map(Awake::new);
         let mut map = lock(&self.map);
         loop {
             if let Some(v) = map.get(key) {
                 return Ok(v.clone());
             }
-            map = match until {
+            map = match &mut clock {
                 None => self
                     .changed
                     .wait(map)
                     .unwrap_or_else(PoisonError::into_inner),
-                Some(t) => {
-                    let left = t.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
+                Some(clock) => {
+                    let pause = clock.pause();
+                    if pause.is_zero() {
                         return Err(Error::new(
                             Code::Timeout,
                             "kv_get",
                             format!("no rank has set {key:?} in time"),
                         ));
                     }
-                    let woken = self.changed.wait_timeout(map, left);
+                    let woken = self.changed.wait_timeout(map, pause);
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
             };

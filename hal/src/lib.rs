@@ -47,6 +47,7 @@ pub use comm::{
 };
 pub use crossweave_abi as abi;
 pub use crossweave_abi::DType;
+pub use crossweave_plugin::Awake;
 pub use device::{Device, DeviceInfo, PAGE, Plugin, Raw};
 pub use error::{Code, Error, Result};
 pub use explore::{Account, Explorer, Found, Order, Played, Rank};

@@ -40,7 +40,7 @@ impl Manifest {
             Err(e) => {
                 return Err(LoadError::Unreadable {
                     path: path.into(),
-                    why: e.to_string(),
+                    why: format!("{e}; fix: {}", crossweave_files::fix(&e)),
                 });
             }
         };

@@ -6,7 +6,7 @@
 
 use crate::roster::{Roster, told};
 use crossweave_hal::vigil::Vigil;
-use crossweave_hal::{Code, Error, KvStore, Result, crash};
+use crossweave_hal::{Awake, Code, Error, KvStore, Result, crash};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -564,7 +564,7 @@ impl JobStore {
         what: &str,
         mut ready: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T> {
-        let until = Instant::now().checked_add(timeout);
+        let mut clock = Awake::new(timeout);
         let mut st = self.0.lock();
         loop {
             if let Some(v) = ready(&mut st) {
@@ -577,15 +577,12 @@ impl JobStore {
                     ..e
                 });
             }
-            let left = until.map(|u| u.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
+            let pause = clock.pause();
+            if pause.is_zero() {
                 let why = format!("waited {timeout:?} for {what}");
                 return Err(Error::new(Code::Timeout, "store", why));
             }
-            let woken = self
-                .0
-                .changed
-                .wait_timeout(st, left.unwrap_or(Duration::from_secs(60)));
+            let woken = self.0.changed.wait_timeout(st, pause);
             st = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

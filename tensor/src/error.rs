@@ -11,6 +11,8 @@ pub enum Error {
     Shape(String),
     /// The sharding types of a block are wrong (found in the dry run): one sentence each.
     Spmd(Vec<String>),
+    /// Files that hold offloaded state cannot be made, read or written: the key that names their folder, the file, the fix.
+    Storage(String),
 }
 
 /// Result of tensor work.
@@ -25,7 +27,7 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Error::Hal(e) => write!(f, "{e}"),
-            Error::Shape(s) => f.write_str(s),
+            Error::Shape(s) | Error::Storage(s) => f.write_str(s),
             Error::Spmd(v) => write!(f, "sharding types: {}", v.join("; ")),
         }
     }

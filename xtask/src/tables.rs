@@ -86,7 +86,7 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "crossweave", floor: 8,
         ours: &[ABI, HAL, CONFORM, LAYERS, PLUGIN, NULL, CPU, MESH, PLAN, TENSOR, ZERO, PARALLEL, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES],
-        theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
+        theirs: &["clap", "ctrlc", "half", "indicatif", "libc", "nix", "safetensors", "schemars", "serde", "serde_json", "tempfile", "thiserror", "tracing", "tracing-subscriber"],
         dev: &["tempfile"],
     },
     Crate { name: TESTS, floor: 9, ours: ANY, theirs: ANY, dev: ANY },

@@ -55,7 +55,7 @@ impl Mem {
             Error::new(
                 Code::Oom,
                 format!(
-                    "mem_alloc: {bytes} bytes: {why} ({} of {} bytes are given out); free memory or ask for less",
+                    "mem_alloc: {bytes} bytes: {why} ({} of {} bytes are given out, the budget of cpu.memory_bytes)",
                     account.bytes.load(Ordering::Relaxed),
                     account.total
                 ),

@@ -5,7 +5,7 @@ use crate::channel::{FIRST, MESSAGE};
 use crate::comm::Member;
 use crate::library::Request;
 use crate::plan::Planned;
-use crossweave_plugin::{Code, Error, Result, fail};
+use crossweave_plugin::{Awake, Code, Error, Result, fail};
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ pub(crate) struct Flight<'a> {
     mark: u32,
     abandoned: Option<&'a AtomicBool>,
     /// Of the wait, once it is one in earnest.
-    began: Option<Instant>,
+    began: Option<Awake>,
     pending: SmallVec<[Pending; 8]>,
 }
 
@@ -207,7 +207,6 @@ impl<'a> Flight<'a> {
                 std::hint::spin_loop();
                 continue;
             }
-            let began = *self.began.get_or_insert_with(Instant::now);
             let waited = idle.get_or_insert_with(Instant::now).elapsed();
             if waited < awake {
                 std::thread::yield_now();
@@ -220,7 +219,10 @@ impl<'a> Flight<'a> {
             if self.abandoned.is_some_and(|a| a.load(SeqCst)) {
                 return Err(self.aborted());
             }
-            let since = began.elapsed();
+            let since = self
+                .began
+                .get_or_insert_with(|| Awake::new(m.timeout))
+                .ran();
             if since > word {
                 word = since + WORD;
                 self.compare_notes()?;
@@ -232,7 +234,7 @@ impl<'a> Flight<'a> {
     }
 
     fn waited(&self) -> Duration {
-        self.began.map_or(Duration::ZERO, |t| t.elapsed())
+        self.began.map_or(Duration::ZERO, |mut t| t.ran())
     }
 
     fn name(&self) -> String {
@@ -365,13 +367,13 @@ pub(crate) fn until(
     abandoned: &AtomicBool,
     ready: impl Fn() -> bool,
 ) -> Result<()> {
-    let began = Instant::now();
+    let mut began = Awake::new(m.timeout);
     while !ready() {
         m.health()?;
         if abandoned.load(SeqCst) {
             return fail(Code::Aborted, format!("{what} on {}: aborted", m.name));
         }
-        if began.elapsed() > m.timeout {
+        if began.is_over() {
             return fail(
                 Code::Timeout,
                 format!("{what} on {}: not within {:?}", m.name, m.timeout),

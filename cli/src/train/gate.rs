@@ -1,11 +1,11 @@
 //! What the ranks of one process share: permission to begin a step, so that all stop at the same one, and the first failure.
 
 use crate::error::CliError;
-use crossweave_hal::{AbortHandle, Bootstrap, Code, Error, HostServices, KvStore};
+use crossweave_hal::{AbortHandle, Awake, Bootstrap, Code, Error, HostServices, KvStore};
 use crossweave_mesh::JobStore;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[derive(Default)]
 struct State {
@@ -168,9 +168,9 @@ impl Bootstrap for StoreBoot<'_> {
         self.host.kv().set(key, value)
     }
     fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        let began = Instant::now();
+        let mut clock = Awake::new(timeout);
         loop {
-            let left = timeout.saturating_sub(began.elapsed());
+            let left = clock.pause();
             let slice = left.min(Duration::from_millis(50));
             match self.host.kv().get(key, Some(slice)) {
                 Err(e) if e.code == Code::Timeout && !left.is_zero() => {

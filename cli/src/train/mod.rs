@@ -27,6 +27,7 @@ use crate::error::{CliError, Result};
 use crate::flight;
 use crate::processes::Processes;
 use crossweave_claim::Claim;
+use crate::say;
 use crossweave_engine::RankLedger;
 use crossweave_hal::Board;
 use crossweave_mesh::JobStore;
@@ -67,6 +68,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     if first {
         flight::clear(&job.out);
     }
+    say::begin();
     let stop = stop_on_signal(first)?;
     let shared = Arc::new(Shared::new(stop, processes.map(|p| p.store.clone())));
     if let Some(p) = processes {
@@ -243,7 +245,9 @@ fn stop_on_signal(speaks: bool) -> Result<Arc<AtomicBool>> {
             std::process::exit(130);
         }
         if speaks {
-            eprintln!("stopping after this step and saving a checkpoint (again: stop at once)");
+            say::tell(format_args!(
+                "stopping after this step and saving a checkpoint (again: stop at once)"
+            ));
         }
     };
     ctrlc::set_handler(handler).map_err(|e| {

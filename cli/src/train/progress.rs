@@ -1,7 +1,7 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else.
 
 use super::metrics::StepRecord;
-use crate::say::say;
+use crate::say::{progress, say, tell};
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Live {
         }
         if self.due(r.step) {
             let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
-            say!(
+            progress(format_args!(
                 "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}{}  {speed} tok/s  eta {}",
                 r.step,
                 self.steps,
@@ -65,7 +65,7 @@ impl Live {
                 r.grad_norm,
                 scale(r),
                 clock(eta)
-            );
+            ));
         }
     }
 
@@ -81,15 +81,16 @@ impl Live {
     pub fn warn(&self, warning: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| eprintln!("warning: {warning}")),
-            None => eprintln!("warning: {warning}"),
+            None => tell(format_args!("warning: {warning}")),
         }
     }
 
     /// A line that stays.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| say!("{line}")),
-            None => say!("{line}"),
+            // On a terminal with a bar, where lines appear in their places.
+            Some(bar) if std::io::stdout().is_terminal() => bar.suspend(|| println!("{line}")),
+            _ => say!("{line}"),
         }
     }
 

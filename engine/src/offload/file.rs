@@ -6,7 +6,7 @@
 
 use super::memory::Pieces;
 use crate::state::StateKind;
-use crossweave_hal::{Buffer, Code, DType, Error as HalError, Region};
+use crossweave_hal::{Buffer, DType, Region};
 use crossweave_store::{ALIGN, Block, BlockFile, Failed, Store, Ticket};
 use crossweave_tensor::{Error, Result};
 use std::collections::VecDeque;
@@ -17,12 +17,15 @@ use std::time::Duration;
 /// How long a block may take to come free. Disks stall for seconds, not for minutes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The key of configs that names the folder.
+const KEY: &str = "zero_optimization.offload_optimizer.nvme_path";
+
 /// The store's failure as the engine's.
 pub(super) fn failed(e: impl Into<crossweave_store::Error>) -> Error {
     let e: crossweave_store::Error = e.into();
     match e {
         crossweave_store::Error::Hal(e) => e.into(),
-        e => HalError::new(Code::Internal, "offload", e.to_string()).into(),
+        e => Error::Storage(format!("{KEY}: {e}")),
     }
 }
 

@@ -7,12 +7,14 @@
 //! **Contract.** The host validates what it can see (spans inside their memory, live handles); a backend validates what only it knows and
 //! answers `Unsupported` *without side effects*. Errors cover what the caller cannot foresee. No function blocks longer than its timeout.
 
+mod awake;
 mod backend;
 mod error;
 pub mod export;
 mod host;
 pub mod operand;
 
+pub use awake::Awake;
 pub use backend::*;
 pub use error::*;
 pub use host::{Host, HostThread};

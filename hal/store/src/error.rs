@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub enum Error {
     /// The file system has no room.
     #[error(
-        "{}: the disk is full: {bytes} bytes at offset {offset} were not written; free space there, or name a folder on a larger disk (nvme_path). Checkpoints already written are intact: resume from the last one", file.display()
+        "{}: the disk is full: {bytes} bytes at offset {offset} were not written; fix: free space there, or name a folder on a larger disk (nvme_path). Checkpoints already written are intact: resume from the last one", file.display()
     )]
     Full {
         /// The file.
@@ -18,7 +18,7 @@ pub enum Error {
         bytes: u64,
     },
     /// A transfer that the system refused.
-    #[error("{}: {op} of {bytes} bytes at offset {offset} failed: {source}; check the disk and the folder (nvme_path), then resume from the last checkpoint", file.display())]
+    #[error("{}: {op} of {bytes} bytes at offset {offset} failed: {source}; fix: check the disk and the folder (nvme_path), then resume from the last checkpoint", file.display())]
     Io {
         /// `read` or `write`.
         op: &'static str,
@@ -32,7 +32,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A read beyond what was ever written.
-    #[error("{}: the file ends before offset {offset} + {bytes} bytes; somebody has cut it: resume from the last checkpoint", file.display())]
+    #[error("{}: the file ends before offset {offset} + {bytes} bytes; somebody has cut it; fix: resume from the last checkpoint", file.display())]
     Ended {
         /// The file.
         file: PathBuf,
@@ -42,7 +42,7 @@ pub enum Error {
         bytes: u64,
     },
     /// The folder cannot be used.
-    #[error("{}: {what}: {source}; {fix}", path.display())]
+    #[error("{}: {what}: {source}; fix: {fix}", path.display())]
     Folder {
         /// The folder or file.
         path: PathBuf,

@@ -9,10 +9,10 @@
 
 use super::mail::Mail;
 use super::round::{Line, Slot};
-use crate::pace::{Pace, deadline};
+use crate::pace::Pace;
 use crate::schedule::Turn;
 use crate::stream::lock;
-use crossweave_plugin::{Code, Error, Result, fail};
+use crossweave_plugin::{Awake, Code, Error, Result, fail};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
@@ -57,7 +57,7 @@ pub(super) struct World {
     pub(super) mail: Mail,
     pub(super) pace: Arc<Pace>,
     pub(super) timeout: Duration,
-    born: Instant,
+    born: Mutex<Awake>,
     joined: AtomicU32,
     failed: Line<AtomicBool>,
     failure: Mutex<Option<Error>>,
@@ -83,7 +83,7 @@ impl World {
             mail: Mail::new(n),
             pace,
             timeout,
-            born: Instant::now(),
+            born: Mutex::new(Awake::new(timeout)),
             joined: AtomicU32::new(0),
             failed: Line::default(),
             failure: Mutex::new(None),
@@ -123,7 +123,7 @@ impl World {
 
     /// Fails once the time for connecting is over.
     pub(super) fn check_connecting(&self) {
-        if !self.connected() && self.born.elapsed() > self.timeout {
+        if !self.connected() && lock(&self.born).is_over() {
             let missing = self.listed(|s| !s.joined.load(SeqCst));
             self.fail(
                 self.error(
@@ -277,14 +277,11 @@ impl World {
         gone: impl Fn() -> Option<usize> + 'a,
     ) -> impl Fn() -> Option<Cause> + 'a {
         // The clock is read when somebody is waited for in earnest.
-        let end = Cell::new(None);
+        let clock = Cell::new(None);
         move || {
-            let known = end.get();
-            let end = known.unwrap_or_else(|| {
-                let until = deadline(Some(patience.timeout));
-                end.set(Some(until));
-                until
-            });
+            let mut since = clock.get().unwrap_or_else(|| Awake::new(patience.timeout));
+            let over = since.is_over();
+            clock.set(Some(since));
             if self.failed() {
                 Some(Cause::Failed)
             } else if let Some(r) = gone() {
@@ -293,8 +290,7 @@ impl World {
                 Some(Cause::Abandoned)
             } else {
                 // Under a schedule no clock decides, and nobody comes late.
-                let late = || self.turn.is_none() && end.is_some_and(|e| Instant::now() >= e);
-                late().then_some(Cause::Late)
+                (over && self.turn.is_none()).then_some(Cause::Late)
             }
         }
     }

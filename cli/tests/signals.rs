@@ -1,0 +1,115 @@
+//! Signals, and what stops a job from outside: nothing is lost, and nobody is blamed for a time in which nothing ran.
+#![cfg(unix)]
+
+use crate::common::mpi::{families, mpirun, plugin, text, torch_style, wait_for};
+use crate::common::{Scratch, records};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn signal(name: &str, pid: u32) {
+    let done = Command::new("kill").args([name, &pid.to_string()]).status();
+    assert!(done.expect("kill starts").success());
+}
+
+/// Stops all of `jobs` in the middle of a wait for rank 1, for longer than any deadline, and continues them. They must end well.
+fn stopped(s: &Scratch, out: &str, jobs: Vec<Child>) {
+    let metrics = s.path(out).join("metrics.jsonl");
+    wait_for("the first step", || {
+        metrics.is_file() && !records(&s.path(out)).is_empty()
+    });
+    // Rank 0 waits now, for 3 s at most; rank 1 comes 5 s after it should, of which the job runs 1.5 s.
+    std::thread::sleep(Duration::from_millis(400));
+    jobs.iter().for_each(|j| signal("-STOP", j.id()));
+    std::thread::sleep(Duration::from_millis(3500));
+    jobs.iter().for_each(|j| signal("-CONT", j.id()));
+    for j in jobs {
+        let o = j.wait_with_output().expect("it ends");
+        assert!(o.status.success(), "{out}: {}", text(&o));
+    }
+    assert_eq!(records(&s.path(out)).last().unwrap()["step"], 3);
+}
+
+#[test]
+fn a_job_that_is_stopped_and_continued_is_not_late() {
+    plugin();
+    let s = Scratch::new();
+    let late = r#"faults=[{"rank": 1, "kind": "delay", "step": 2, "call": 1, "ms": 5000}]"#;
+    let args = |out: &'static str| {
+        let base = ["train", "config.json", "--steps", "3", "--out", out];
+        let sets = [
+            "--set",
+            late,
+            "--set",
+            "run.comm_timeout_s=3",
+            "--set",
+            "run.validate_every=0",
+            "--set",
+            "run.generate.tokens=0",
+        ];
+        [&base[..], &sets].concat()
+    };
+    std::thread::scope(|scope| {
+        let s = &s;
+        scope.spawn(move || {
+            let mut c = s.command(&[&args("threads")[..], &["--ranks", "2"]].concat());
+            c.stdout(Stdio::piped()).stderr(Stdio::piped());
+            stopped(s, "threads", vec![c.spawn().expect("the binary runs")]);
+        });
+        // These two have a folder of their own, so that neither tokenises for the other.
+        if families().contains(&"mpich") {
+            scope.spawn(move || {
+                let other = Scratch::new();
+                let jobs = torch_style(&other, 2, &args("processes"));
+                stopped(&other, "processes", jobs);
+            });
+        }
+    });
+}
+
+#[test]
+fn an_interrupted_launcher_whose_output_nobody_reads_leaves_a_checkpoint() {
+    plugin();
+    if !families().contains(&"openmpi") {
+        return;
+    }
+    for name in ["-INT", "-TERM"] {
+        let s = Scratch::new();
+        let args = [
+            "train",
+            "config.json",
+            "--steps",
+            "1000000",
+            "--out",
+            "run",
+            "--set",
+            "train_batch_size=2",
+            "--set",
+            "run.checkpoint_every=0",
+            "--set",
+            "run.validate_every=0",
+            "--set",
+            "run.log_every=1",
+        ];
+        // Its output is a pipe that is open and never read.
+        let mut c = mpirun(&s, "openmpi", 2, &args);
+        c.stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut job = c.spawn().expect("mpirun starts");
+        // More lines than a pipe holds, of every hand they go through.
+        let metrics = s.path("run/metrics.jsonl");
+        let long = || std::fs::metadata(&metrics).map_or(0, |m| m.len());
+        wait_for("the first steps", || long() > 300);
+        let (mut seen, began) = (0, Instant::now());
+        wait_for("3000 steps, or steps that no longer come", || {
+            let now = long();
+            let stands = now == seen;
+            seen = now;
+            std::thread::sleep(Duration::from_millis(300));
+            now > 600_000 || stands || began.elapsed() > Duration::from_secs(8)
+        });
+        signal(name, job.id());
+        // Not read even now: who waits for its end must not be what lets it go on.
+        wait_for("mpirun's end", || job.try_wait().unwrap().is_some());
+        let said = s.ok(&["checkpoint", "verify", "run"]);
+        assert!(said.contains("ok  "), "{name}: no checkpoint: {said}");
+    }
+}
