@@ -60,8 +60,10 @@ pub fn run(a: &ConformArgs) -> Result<()> {
     }
     // A report that cannot be written is known before minutes of work, not after.
     for path in a.report.iter().chain(&a.markdown) {
-        writable(path)
-            .map_err(|e| Trouble::Environment(format!("cannot write {}: {e}", path.display())))?;
+        writable(path).map_err(|e| {
+            let fix = crossweave_files::fix(&e);
+            Trouble::Environment(format!("cannot write {}: {e}; fix: {fix}", path.display()))
+        })?;
     }
     let verbose = a.verbose || a.replay.is_some();
     let report = o.run(&mut |c| {

@@ -6,6 +6,7 @@ use crossweave_config::Errors;
 use crossweave_data::DataError;
 use crossweave_hal::LoadError;
 use crossweave_mesh::told;
+use crossweave_plan::Law;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +38,7 @@ pub enum CliError {
     #[error("{0}")]
     Conform(#[from] crossweave_conform::Trouble),
     /// Training or inference.
-    #[error("{}{}", .0, room(.0.hal()))]
+    #[error("{}{}", .0, room_of(.0))]
     Engine(#[from] crossweave_engine::Error),
     /// A report.
     #[error("{0}")]
@@ -103,14 +104,22 @@ pub enum CliError {
 }
 
 /// What to do about memory that a device does not have.
+const ROOM: &str = "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
+     zero_optimization.offload_optimizer or more ranks (`crossweave estimate` says what each saves); or raise the budget: the \
+     back end's own (CROSSWEAVE_PLUGIN_OPTIONS, such as cpu.memory_bytes), or the limit of the process (ulimit -v)";
+
 fn room(e: Option<&crossweave_hal::Error>) -> &'static str {
     match e.map(|e| e.code) {
-        Some(crossweave_hal::Code::Oom) => {
-            "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
-             zero_optimization.offload_optimizer or more ranks (`crossweave estimate` says what each saves); or raise the budget: the \
-             back end's own (CROSSWEAVE_PLUGIN_OPTIONS, such as cpu.memory_bytes), or the limit of the process (ulimit -v)"
-        }
+        Some(crossweave_hal::Code::Oom) => ROOM,
         _ => "",
+    }
+}
+
+/// As [`room`], also where the plan already shows that there is too little.
+fn room_of(e: &crossweave_engine::Error) -> &'static str {
+    match e {
+        crossweave_engine::Error::Plan(p) if p.law == Law::Budget => ROOM,
+        e => room(e.hal()),
     }
 }
 
@@ -237,5 +246,27 @@ fn speaker(rank: u32, source: &CliError) -> String {
     match rank == 0 || [',', ':'].iter().any(named) {
         true => String::new(),
         false => format!("rank {rank}: "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_hal::{Code, Error};
+
+    #[test]
+    fn memory_that_is_not_there_comes_with_the_keys_that_help() {
+        let words = "mem_alloc: 9 bytes: more than the device has left (3 of 8 bytes are given out, the budget of cpu.memory_bytes)";
+        let oom = CliError::Hal(Error::new(Code::Oom, "alloc", words)).to_string();
+        for part in [
+            "of 8 bytes",
+            "cpu.memory_bytes",
+            "fix:",
+            "train_micro_batch_size_per_gpu",
+        ] {
+            assert!(oom.contains(part), "{oom}");
+        }
+        let other = CliError::Hal(Error::new(Code::Comm, "alloc", "x")).to_string();
+        assert!(!other.contains("fix:"), "{other}");
     }
 }

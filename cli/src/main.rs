@@ -30,6 +30,7 @@ mod rehearse;
 mod replay;
 mod report;
 mod reports;
+mod roll;
 mod say;
 mod source;
 mod stages;

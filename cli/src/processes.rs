@@ -8,6 +8,7 @@ use crate::backend;
 use crate::error::{CliError, Result};
 use crate::handshake;
 use crate::ranks::{Ranks, told};
+use crate::roll::Roll;
 use crossweave_config::Resolved;
 use crossweave_files::TEXT;
 use crossweave_hal::loader::{find, load};
@@ -192,10 +193,13 @@ impl Processes {
             )
         })?;
         let plugin = Plugin::new(load(&path, &host.build())?);
+        // The first call of the library waits for every process, without a limit.
+        let roll = Roll::call(&launch, MEETING);
         let carrier = Carrier::open(&plugin)?;
         let name = crossweave_files::read_text("/proc/sys/kernel/hostname".as_ref(), TEXT)
             .unwrap_or_default();
         let store = meet(&carrier, &launch, name.trim(), MEETING)?;
+        drop(roll);
         late.bind(store.clone());
         let sit = || -> Result<_> {
             let (roster, cards) = Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;

@@ -12,6 +12,7 @@ mod explore;
 mod faults;
 mod find_nan;
 mod folders;
+mod forged;
 mod graphs;
 mod guide;
 mod islands;

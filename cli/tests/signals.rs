@@ -107,9 +107,45 @@ fn an_interrupted_launcher_whose_output_nobody_reads_leaves_a_checkpoint() {
             now > 600_000 || stands || began.elapsed() > Duration::from_secs(8)
         });
         signal(name, job.id());
-        // Not read even now: who waits for its end must not be what lets it go on.
-        wait_for("mpirun's end", || job.try_wait().unwrap().is_some());
+        // Not read even now: who waits for the end must not be what lets it go on. The launcher itself may wait for its reader for ever.
+        wait_for("a checkpoint", || {
+            let steps = std::fs::read_dir(s.path("run/checkpoints"));
+            let named = |e: std::fs::DirEntry| e.file_name().to_string_lossy().starts_with("step-");
+            steps.is_ok_and(|d| d.flatten().any(named)) || job.try_wait().unwrap().is_some()
+        });
+        let _ = job.kill();
+        let _ = job.wait();
         let said = s.ok(&["checkpoint", "verify", "run"]);
         assert!(said.contains("ok  "), "{name}: no checkpoint: {said}");
+    }
+}
+
+#[test]
+fn a_process_that_ends_before_it_joins_is_named_at_once() {
+    plugin();
+    for family in families() {
+        let s = Scratch::new();
+        let mut c = Command::new("timeout");
+        c.args(["-s", "KILL", "60"]);
+        let inner = mpirun(&s, family, 1, &["train", "config.json", "--out", "run"]);
+        c.arg(inner.get_program()).args(inner.get_args());
+        c.args([":", "-n", "1", "true"]);
+        for (key, value) in inner.get_envs() {
+            match value {
+                Some(v) => c.env(key, v),
+                None => c.env_remove(key),
+            };
+        }
+        c.current_dir(s.dir.path());
+        let began = Instant::now();
+        let o = c.output().expect("timeout starts");
+        let said = text(&o);
+        assert!(!o.status.success(), "{family}: {said}");
+        assert!(
+            said.contains("process 1 has ended before joining") && said.contains("fix:"),
+            "{family}: {said}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(20), "{family}");
+        assert!(!s.path("run").exists());
     }
 }

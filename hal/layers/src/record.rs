@@ -424,7 +424,10 @@ impl Layer for Record {
             st.told = true;
             return Err(Error::new(
                 Code::Internal,
-                format!("record: the file cannot be written: {e}"),
+                format!(
+                    "record: the file cannot be written: {e}; fix: {}",
+                    crossweave_files::fix(&e)
+                ),
             ));
         }
         Ok(s)

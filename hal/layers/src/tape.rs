@@ -34,7 +34,12 @@ pub enum TapeError {
 impl std::fmt::Display for TapeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            TapeError::Io(p, e) => write!(f, "cannot read {}: {e}", p.display()),
+            TapeError::Io(p, e) => write!(
+                f,
+                "cannot read {}: {e}; fix: {}",
+                p.display(),
+                crossweave_files::fix(e)
+            ),
             TapeError::Foreign(p) => write!(
                 f,
                 "{}: no recording of calls; make one with `crossweave train CONFIG --layer record=FILE`",
