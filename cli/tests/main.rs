@@ -25,7 +25,7 @@ mod offload;
 mod oracles;
 mod pipelines;
 mod predict;
-mod stopped;
 mod signals;
+mod stopped;
 mod trace;
 mod training;
