@@ -158,6 +158,48 @@ fn the_folder_of_a_killed_job_is_taken_over_and_one_of_another_host_is_not() {
 }
 
 #[test]
+fn of_jobs_that_resume_a_killed_one_at_once_one_goes_on() {
+    let s = Scratch::new();
+    let mut first = Running::start(&s, "run", &[]);
+    first.0.kill().unwrap();
+    first.0.wait().unwrap();
+    let newest = || {
+        let all = entries(&s.path("run/checkpoints"));
+        all.into_iter().rfind(|n| n.starts_with("step-"))
+    };
+    let before = newest();
+    let resume = [&LONG[..], &["--resume", "run"]].concat();
+    let start = |_| {
+        let mut c = s.command(&resume);
+        let child = c.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        Running(child.expect("the binary runs"))
+    };
+    let mut all: Vec<Running> = (0..4).map(start).collect();
+    let mut over = vec![];
+    wait_for("the end of three", || {
+        let ended = |r: &mut Running| r.0.try_wait().unwrap().is_some();
+        over.extend(all.extract_if(.., ended));
+        over.len() >= 3
+    });
+    let alive = all;
+    assert_eq!(alive.len(), 1);
+    let owner = format!("process {} on", alive[0].0.id());
+    for r in &mut over {
+        let err = r.end(1);
+        assert!(
+            err.contains("another job writes here") && err.contains(&owner),
+            "{err}"
+        );
+    }
+    wait_for("a checkpoint of the one", || newest() > before);
+    for r in alive {
+        let err = r.interrupt();
+        assert!(err.contains("takes the folder over"), "{err}");
+    }
+    s.ok(&["checkpoint", "verify", "run"]);
+}
+
+#[test]
 fn a_job_whose_folder_was_taken_by_hand_commits_nothing_more() {
     let s = Scratch::new();
     // Also where failed saves are only warnings: no later one would succeed.
