@@ -257,7 +257,16 @@ enum Read {
     Other(String),
 }
 
+/// Far more than a lock file has.
+const MOST_BYTES: u64 = 1 << 16;
+
 fn read(lock: &Path) -> io::Result<Read> {
+    // A pipe at this name would be read for ever.
+    if let Ok(meta) = std::fs::metadata(lock)
+        && (!meta.is_file() || meta.len() > MOST_BYTES)
+    {
+        return Ok(Read::Other("it is no small regular file".into()));
+    }
     let text = match std::fs::read_to_string(lock) {
         Ok(text) => text,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Read::Nothing),

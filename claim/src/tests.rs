@@ -75,6 +75,13 @@ fn a_file_that_is_no_lock_is_left_alone() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join(LOCK), "mine").unwrap();
     let lock = root.path().join(LOCK);
+    let folder = root.path().join("folder");
+    std::fs::create_dir_all(folder.join(LOCK)).unwrap();
+    let e = Claim::folder(&folder, "train").unwrap_err().to_string();
+    assert!(
+        e.contains("no small regular file") && e.contains("remove it"),
+        "{e}"
+    );
     // Judged as at the end of the wait for one that is being written.
     assert!(matches!(read(&lock), Ok(Read::Other(_))));
     assert!(Claim::owner_of(root.path()).is_none());

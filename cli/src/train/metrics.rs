@@ -55,7 +55,7 @@ pub struct ValRecord {
 
 /// The last step the metrics in `dir` have a record of; none where the file is not there or holds no record.
 pub fn last_step(dir: &Path) -> Option<u64> {
-    let text = std::fs::read(dir.join(FILE)).ok()?;
+    let text = crossweave_files::read(&dir.join(FILE), crossweave_files::BULK).ok()?;
     let text = String::from_utf8_lossy(&text);
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?["step"].as_u64();
     text.lines().rev().find_map(step)
