@@ -27,6 +27,12 @@ extern "C" fn slow(_: libc::c_int) {
     }
 }
 
+/// Another: it works with much memory, says something and comes back.
+extern "C" fn greedy(_: libc::c_int) {
+    let text = std::hint::black_box([b'.'; 100_000]);
+    println!("{} bytes of backtrace", text.len());
+}
+
 /// Appends the time, until it is stopped.
 fn tick(to: &Path) -> ! {
     loop {
@@ -48,9 +54,14 @@ fn helper() {
         // SAFETY: a signal to this process.
         unsafe { libc::raise(libc::SIGKILL) };
     }
-    if how == "slow" {
-        // SAFETY: a handler that may do what it does: the tests' process does nothing else.
-        unsafe { libc::signal(libc::SIGABRT, slow as extern "C" fn(libc::c_int) as usize) };
+    let before: Option<extern "C" fn(libc::c_int)> = match how.as_str() {
+        "slow" => Some(slow),
+        "greedy" => Some(greedy),
+        _ => None,
+    };
+    if let Some(handler) = before {
+        // SAFETY: a handler that may do what it does: this process does nothing else.
+        unsafe { libc::signal(libc::SIGABRT, handler as usize) };
     }
     if how == "follows" {
         watch(&[(dir.join("vigil"), 0)], true, |_| {}).unwrap();
@@ -67,7 +78,7 @@ fn helper() {
     std::thread::sleep(Duration::from_millis(30));
     std::fs::write(dir.join("crash"), format!("{}", now())).unwrap();
     match how.as_str() {
-        "abort" | "slow" | "follows" => std::process::abort(),
+        "abort" | "slow" | "greedy" | "follows" => std::process::abort(),
         "unwinding" => {
             struct Again;
             impl Drop for Again {
@@ -185,6 +196,7 @@ fn whatever_a_process_crashes_by_it_stops_at_once() {
         // The handler of the standard library, from before, knows what it was, and aborts.
         ("stack", libc::SIGABRT, "overflowed its stack"),
         ("outside", libc::SIGABRT, "ended by SIGABRT"),
+        ("greedy", libc::SIGABRT, "100000 bytes of backtrace"),
         // A handler from before that does not come back is left.
         ("slow", libc::SIGABRT, "ended by SIGABRT"),
     ] {

@@ -162,10 +162,10 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
 }
 
 /// Runs all bugs and fails with everything that was not named as it must be.
-pub fn all(runs: Vec<Run>, limit: Duration) {
+pub fn all(runs: Vec<Run>, limit: Duration, at_once: usize) {
     let mut wrong = vec![];
     let mut took: Vec<u64> = vec![];
-    for (run, ended) in launch::run(runs) {
+    for (run, ended) in launch::run(runs, at_once) {
         let Some(v) = run.verdict else { continue };
         let faults = faults(v, &ended, limit);
         let said = ended.text.lines().filter_map(|l| l.split_once(SAYS));
@@ -203,7 +203,7 @@ pub fn all(runs: Vec<Run>, limit: Duration) {
 /// Runs all right programs and fails with every complaint about one.
 pub fn silent(runs: Vec<Run>) {
     let mut wrong = vec![];
-    for (run, e) in launch::run(runs) {
+    for (run, e) in launch::run(runs, launch::BUSY) {
         let well = e.text.contains(WELL) && !e.text.contains(SAYS) && e.code == Some(0);
         if !well {
             wrong.push(format!(

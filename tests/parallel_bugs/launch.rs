@@ -207,14 +207,18 @@ impl Run {
     }
 }
 
-/// Runs all of them, a few at a time, and says what came of each in their order.
-pub fn run(runs: Vec<Run>) -> Vec<(Run, Ended)> {
-    const AT_ONCE: usize = 3;
+/// Programs at a time that compute.
+pub const BUSY: usize = 3;
+/// Programs at a time that are waited for: Open MPI's launcher takes seconds to end behind a crash.
+pub const WAITING: usize = 7;
+
+/// Runs all of them, so many at a time, and says what came of each in their order.
+pub fn run(runs: Vec<Run>, at_once: usize) -> Vec<(Run, Ended)> {
     let queue = Mutex::new(runs.into_iter().enumerate());
     let done = Mutex::new(vec![]);
     let next = || queue.lock().expect("nobody panics here").next();
     std::thread::scope(|s| {
-        for _ in 0..AT_ONCE {
+        for _ in 0..at_once {
             s.spawn(|| {
                 while let Some((i, run)) = next() {
                     let ended = run.run();

@@ -41,7 +41,7 @@ fn every_marker_stands_above_a_call_and_every_name_is_unique() {
 fn every_bug_on_threads_is_named() {
     let all = bugs::all().filter(|b| b.runs == Where::Both);
     let runs: Vec<Run> = all.map(Run::on_threads).collect();
-    judge::all(runs, limits::THREADS);
+    judge::all(runs, limits::THREADS, launch::BUSY);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn every_bug_in_processes_of_open_mpi_is_named() {
         let crashes = |b: &&'static Bug| bugs::crashes::BUGS.iter().any(|c| c.name == b.name);
         let all = bugs::all().filter(|b| !crashes(b));
         let runs: Vec<Run> = all.map(|b| Run::under("openmpi", b)).collect();
-        judge::all(runs, limits::PROCESSES);
+        judge::all(runs, limits::PROCESSES, launch::BUSY);
     }
 }
 
@@ -68,7 +68,7 @@ fn bugs_of_each_kind_in_processes_of_mpich_are_named() {
             runs.push(Run::under("mpich", b));
         }
     }
-    judge::all(runs, limits::PROCESSES);
+    judge::all(runs, limits::PROCESSES, launch::BUSY);
 }
 
 /// As fast as a kill, whatever handles the signal.
@@ -77,7 +77,7 @@ fn every_crash_in_processes_is_named_at_once() {
     for family in families() {
         let all = bugs::crashes::BUGS.iter();
         let runs = all.map(|b| Run::under(family, b)).collect();
-        judge::all(runs, limits::CRASHES);
+        judge::all(runs, limits::CRASHES, launch::WAITING);
     }
 }
 

@@ -82,15 +82,26 @@ mod linux {
             for ((signal, _), before) in FATAL.iter().zip(&mut before) {
                 libc::sigaction(*signal, std::ptr::null(), before);
             }
-            GUARD.store(Box::into_raw(Box::new(Guard { words, before })), SeqCst);
+            let guard = Box::into_raw(Box::new(Guard { words, before }));
+            GUARD.store(guard, SeqCst);
             let mut action: libc::sigaction = zeroed();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = crashed;
             action.sa_sigaction = handler as usize;
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            for (signal, _) in FATAL {
-                libc::sigaction(signal, &action, null_mut());
+            for ((signal, _), before) in FATAL.iter().zip(&(*guard).before) {
+                // A handler from before that takes a stack of the usual size for granted gets one.
+                let stack = match handles(before) {
+                    true => before.sa_flags & libc::SA_ONSTACK,
+                    false => libc::SA_ONSTACK,
+                };
+                action.sa_flags = libc::SA_SIGINFO | stack;
+                libc::sigaction(*signal, &action, null_mut());
             }
         }
+    }
+
+    /// Is it a handler?
+    fn handles(action: &libc::sigaction) -> bool {
+        ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
     }
 
     /// The calling thread, and what it starts, tells the news of other processes' deaths: it is not stopped.
@@ -143,15 +154,15 @@ mod linux {
         }
         if let (Some(guard), Some(at)) = (guard, at) {
             let before = &guard.before[at];
-            let none = [libc::SIG_DFL, libc::SIG_IGN].contains(&before.sa_sigaction);
+            let handles = handles(before);
             // What crashes in there (the standard library aborts where a stack has overflown) has no room on this stack for another handler.
             FATAL.iter().for_each(|(s, _)| default(*s));
             // SAFETY: a handler with the signature its flags state, which was to get this signal.
             unsafe {
-                if !none && before.sa_flags & libc::SA_SIGINFO != 0 {
+                if handles && before.sa_flags & libc::SA_SIGINFO != 0 {
                     type Full = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
                     std::mem::transmute::<usize, Full>(before.sa_sigaction)(signal, info, context);
-                } else if !none {
+                } else if handles {
                     let f: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
                     f(signal);
                 }
