@@ -426,7 +426,7 @@ impl Layer for Record {
                 Code::Internal,
                 format!(
                     "record: the file cannot be written: {e}; fix: {}",
-                    crossweave_files::fix(&e)
+                    crossweave_files::fix(e)
                 ),
             ));
         }
