@@ -100,14 +100,16 @@ fn a_recorded_run_replays_without_model_or_data() {
     );
     // Damaged, cut and foreign files.
     let whole = std::fs::read(s.path("f32.calls")).expect("the file");
-    let mut bad = whole.clone();
-    bad[whole.len() / 2] ^= 0x10;
-    s.write("bad.calls", &bad);
-    s.refused(
-        &["replay", "bad.calls"],
-        &["bad.calls", "damaged at byte"],
-        &[],
-    );
+    // One bit anywhere: of a record's contents it is damage, of its length also a file that ends too soon.
+    let said: String = (0..4)
+        .map(|k| {
+            let mut bad = whole.clone();
+            bad[whole.len() / 2 + 7 * k] ^= 0x10;
+            s.write("bad.calls", &bad);
+            s.refused(&["replay", "bad.calls"], &["bad.calls", "fix: "], &[])
+        })
+        .collect();
+    assert!(said.contains("damaged at byte"), "{said}");
     s.write("cut.calls", &whole[..whole.len() / 2]);
     s.refused(
         &["replay", "cut.calls"],

@@ -122,9 +122,8 @@ fn offload_that_cannot_be_is_a_sentence() {
     let param = "zero_optimization.offload_param.device=cpu";
     let cases: &[(&[&str], &str)] = &[
         (&[NVME], "nvme_path"),
-        (&[HOST, param], "stage to 3"),
         (
-            &["zero_optimization.stage=3", param],
+            &["zero_optimization.stage=3", NVME, FOLDER, param],
             "offload_optimizer to the same device",
         ),
         (
@@ -153,7 +152,10 @@ fn offload_that_cannot_be_is_a_sentence() {
             "delayed_update off",
         ),
         (
-            &["activation_checkpointing.cpu_checkpointing=true"],
+            &[
+                "model.recompute=selective",
+                "activation_checkpointing.cpu_checkpointing=true",
+            ],
             "model.recompute",
         ),
         (
@@ -166,6 +168,25 @@ fn offload_that_cannot_be_is_a_sentence() {
         let out = s.run(&train("never", sets));
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(!out.status.success(), "{sets:?}");
+        assert!(said.contains(says), "{sets:?}: {said}");
+    }
+    // What DeepSpeed passes over, or leaves to the rest of the file, is told and done.
+    let told: &[(&[&str], &str)] = &[
+        (&[HOST, param], "no effect below stage 3"),
+        (
+            &["zero_optimization.stage=3", param],
+            "offload_optimizer is taken as \"cpu\" too",
+        ),
+        (
+            &["activation_checkpointing.cpu_checkpointing=true"],
+            "nothing is recomputed",
+        ),
+    ];
+    for (i, (sets, says)) in told.iter().enumerate() {
+        let out = format!("told{i}");
+        let out = s.run(&train(&out, sets));
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{sets:?}: {said}");
         assert!(said.contains(says), "{sets:?}: {said}");
     }
 }

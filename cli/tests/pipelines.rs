@@ -301,13 +301,7 @@ fn faults_between_stages_are_named() {
         (
             "drop",
             "send",
-            &[
-                "deadlock",
-                "rank 2",
-                "step 5",
-                "pipeline.rs:",
-                "tag activation",
-            ],
+            &["rank 2", "step 5", "pipeline.rs:", "tag activation"],
         ),
     ] {
         let out = run(kind, &format!(r#""kind": "{kind}", "op": "{op}""#));
@@ -316,6 +310,10 @@ fn faults_between_stages_are_named() {
         for part in words {
             assert!(said.contains(part), "{kind}: {part:?} not in: {said}");
         }
+        // Behind a message that was dropped the next one meets its receive, or nobody comes.
+        let found = ["deadlock", "not for the same"];
+        let found = found.iter().any(|words| said.contains(words));
+        assert_eq!(found, kind == "drop", "{said}");
         assert_eq!(said.matches("error: ").count(), 1, "{said}");
     }
     // What was saved before goes on, over other stages.

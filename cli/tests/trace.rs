@@ -168,12 +168,44 @@ fn whole(t: &Trace, ranks: u64) {
     assert!(!begin.is_empty());
     assert_eq!(begin, end);
     assert!(begin.windows(2).all(|w| w[0] != w[1]));
+    arrows_reach_their_ends(t);
     // Memory by tag after every step.
     for rank in 0..ranks {
         let counters: Vec<&Value> = t.of("C").filter(|e| e["pid"] == rank).collect();
         assert_eq!(counters.len(), 8);
         assert!(counters.iter().all(|c| number(&c["args"], "param") > 0.0));
     }
+}
+
+/// Perfetto's rule for flows: in the order of time an arrow begins at `s`, goes on at each `t` and ends at `f`; a point that comes
+/// before its `s`, or lies in no span of its thread, is lost.
+fn arrows_reach_their_ends(t: &Trace) {
+    let mut points: Vec<&Value> = ["s", "t", "f"].iter().flat_map(|p| t.of(p)).collect();
+    points.sort_by(|a, b| number(a, "ts").total_cmp(&number(b, "ts")));
+    let mut open = BTreeSet::new();
+    let mut kept = 0;
+    for p in &points {
+        let id = p["id"].as_u64().expect("a number");
+        let begins = p["ph"] == "s";
+        assert_eq!(begins, !open.contains(&id), "lost: {p}");
+        match p["ph"].as_str() {
+            Some("f") => open.remove(&id),
+            _ => open.insert(id),
+        };
+        let at = number(p, "ts");
+        let inside = t.of("X").any(|e| {
+            let from = number(e, "ts");
+            (&e["pid"], &e["tid"]) == (&p["pid"], &p["tid"])
+                && from <= at
+                && at <= from + number(e, "dur")
+        });
+        assert!(inside, "in no span: {p}");
+        kept += 1;
+    }
+    assert!(
+        open.is_empty() && kept == points.len(),
+        "without an end: {open:?}"
+    );
 }
 
 /// Does a collective run while the same rank computes? True of some step on a machine that is not all too busy.

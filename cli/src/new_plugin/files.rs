@@ -52,7 +52,7 @@ const RUST: &[&[File]] = &[
     files!(false, "vendor/crossweave-abi/src/", "hal/abi/src/":
         "api.rs" "consts.rs" "dtype.rs" "lib.rs" "read.rs" "types.rs" "op/mod.rs" "op/params.rs"),
     files!(false, "vendor/crossweave-plugin/src/", "hal/plugin/src/":
-        "backend.rs" "error.rs" "export.rs" "host.rs" "lib.rs" "operand.rs" "export/collective.rs" "export/device.rs" "export/graph.rs" "export/ops.rs"
+        "awake.rs" "backend.rs" "error.rs" "export.rs" "host.rs" "lib.rs" "operand.rs" "export/collective.rs" "export/device.rs" "export/graph.rs" "export/ops.rs"
         "export/tests.rs" "export/wire.rs"),
     &[
         manifest!("crossweave-abi", ""),

@@ -8,6 +8,7 @@ mod breakdown;
 mod documents;
 pub mod explore;
 mod faults;
+mod flows;
 mod folder;
 mod gate;
 mod metrics;

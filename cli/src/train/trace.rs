@@ -3,6 +3,7 @@
 //! Each rank writes its events to a part of its own as the run goes, a line each, so that memory stays small and what was written
 //! survives a failure. At the end, however it comes, the parts are put together: a rank is a process of the timeline, a stream a thread.
 
+use super::flows::Flows;
 use super::setup::Job;
 use crate::error::{CliError, Result};
 use crossweave_claim::Claim;
@@ -118,6 +119,15 @@ impl TraceSpec {
     fn write(&self, mut to: impl Write, ranks: u32, whole: bool) -> std::io::Result<()> {
         let heads: Vec<Option<Value>> = (0..ranks).map(|r| head(&self.part(r))).collect();
         let shifts = shifts(&heads);
+        let mut flows = Flows::default();
+        for rank in (0..ranks as usize).filter(|r| heads[*r].is_some()) {
+            events(&self.part(rank as u32), |event| {
+                let ts = event.get("ts").and_then(Value::as_f64).unwrap_or(0.0);
+                flows.note(&event, ts + shifts[rank].0);
+                Ok(())
+            })?;
+        }
+        flows.sort();
         write!(to, "{{\"displayTimeUnit\":\"ms\",\n\"traceEvents\":[\n")?;
         let mut told = vec![];
         let mut first = true;
@@ -133,27 +143,24 @@ impl TraceSpec {
                 f.insert("clock".into(), json!(shifts[rank].1));
                 f.insert("ended".into(), json!(false));
             }
-            let lines = BufReader::new(crossweave_files::open(&self.part(rank as u32))?.0).lines();
-            for line in lines.skip(1) {
-                // The last line of a rank that was killed may be half of one.
-                let Ok(mut event) = line.and_then(|l| Ok(serde_json::from_str::<Value>(&l)?))
-                else {
-                    continue;
-                };
+            events(&self.part(rank as u32), |mut event| {
                 if let Some(end) = event.get("end").and_then(Value::as_object) {
                     if let Some(f) = facts.as_object_mut() {
                         f.insert("ended".into(), json!(true));
                         f.extend(end.clone());
                     }
-                    continue;
+                    return Ok(());
                 }
                 if let Some(ts) = event.get("ts").and_then(Value::as_f64) {
                     event["ts"] = json!(ts + shifts[rank].0);
                 }
-                let comma = if first { "" } else { ",\n" };
-                first = false;
-                write!(to, "{comma}{event}")?;
-            }
+                if flows.place(&mut event) {
+                    let comma = if first { "" } else { ",\n" };
+                    first = false;
+                    write!(to, "{comma}{event}")?;
+                }
+                Ok(())
+            })?;
             told.push(facts);
         }
         let other =
@@ -179,6 +186,18 @@ fn clear(parts: &Path) -> Result<()> {
     }
     // Refused while there is something in it that is not ours.
     std::fs::remove_dir(parts).map_err(io)
+}
+
+/// Gives each event of a part to `eat`.
+fn events(part: &Path, mut eat: impl FnMut(Value) -> std::io::Result<()>) -> std::io::Result<()> {
+    let lines = BufReader::new(crossweave_files::open(part)?.0).lines();
+    for line in lines.skip(1) {
+        // The last line of a rank that was killed may be half of one.
+        if let Ok(event) = line.and_then(|l| Ok(serde_json::from_str::<Value>(&l)?)) {
+            eat(event)?;
+        }
+    }
+    Ok(())
 }
 
 /// The first line of a part.
