@@ -648,6 +648,10 @@ impl Watch {
             Some(v) => v.error(),
             // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
             // what this rank has aborted itself nobody else is to blame.
+            // A wait that the caller has bounded is over, and nobody is late for it.
+            None if e.code == Code::Timeout && !e.sticky && waited.is_zero() => {
+                board.ask(at, e, |views, _, own| stuck::left(views, own))
+            }
             None if e.code == Code::Timeout => {
                 let within = match waited {
                     Duration::ZERO => "in time".to_string(),
