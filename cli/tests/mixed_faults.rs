@@ -59,7 +59,8 @@ fn number(name: &str) -> Option<u64> {
 /// A back end, by the name it has here and as `--ranks` names it.
 type End = (String, String);
 
-/// Pairs of the back ends there are here: each with the linked one and, where it is another, with itself.
+/// Pairs of the back ends there are here (but the one with defects on purpose): each with the linked one and, where it is another,
+/// with itself.
 fn pairs(s: &Scratch) -> Vec<[End; 2]> {
     let end = |name: &str, ranks: String| (name.to_string(), ranks);
     let file = |p: std::path::PathBuf| p.display().to_string();
@@ -79,7 +80,7 @@ fn pairs(s: &Scratch) -> Vec<[End; 2]> {
     for b in known["backends"].as_array().expect("back ends") {
         let name = b["name"].as_str().expect("a name");
         let devices = b["devices"].as_array().map_or(0, Vec::len);
-        if devices > 0 && !["cpu", "null", "mpi"].contains(&name) {
+        if devices > 0 && !["cpu", "null", "mpi", "seeded"].contains(&name) {
             others.push(end(name, name.into()));
         }
     }

@@ -6,7 +6,7 @@ use crate::canonical::of_shards;
 use crate::check::BY_WIDTH;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
-use crate::unavailable::{unavailable, without_effect};
+use crate::unavailable::{forget_without_effect, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
 
 /// Seed of a run that gives none.
@@ -651,6 +651,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         let path = "zero_optimization.stage3_gather_16bit_weights_on_model_save";
         r.warn(path, what, "enable bf16 or fp16, or set model.save_dtype");
     }
+    forget_without_effect(&mut s);
     // One setting by two names; DeepSpeed's counts where ours is not given.
     if config.place("steps_per_print").is_some() && config.place("run.log_every").is_none() {
         s.run.log_every = s.steps_per_print;

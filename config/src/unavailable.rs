@@ -250,3 +250,13 @@ pub(crate) fn without_effect(
     ));
     out
 }
+
+/// What was told to have no effect has none.
+pub(crate) fn forget_without_effect(s: &mut Settings) {
+    if s.zero_optimization.stage != 3 {
+        s.zero_optimization.offload_param = None;
+    }
+    if s.model.as_ref().map(recompute) == Some(Recompute::None) {
+        s.activation_checkpointing.cpu_checkpointing = false;
+    }
+}
