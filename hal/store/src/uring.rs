@@ -163,7 +163,7 @@ impl Driver {
                 // The wake-up read is cancelled with the ring; its word outlives it (fields drop in order).
                 return;
             }
-            if let Err(e) = self.turn(&mut waiting) {
+            if let Err(e) = self.turn(&mut waiting, closed) {
                 break e;
             }
         };
@@ -185,7 +185,7 @@ impl Driver {
     }
 
     /// Puts in what fits, sleeps until something happens, takes what is done.
-    fn turn(&mut self, waiting: &mut VecDeque<Piece>) -> Result<()> {
+    fn turn(&mut self, waiting: &mut VecDeque<Piece>, closed: bool) -> Result<()> {
         if !self.armed {
             let fd = types::Fd(self.shared.wake.as_raw_fd());
             let read = opcode::Read::new(fd, (&mut *self.word as *mut u64).cast(), 8).build();
@@ -211,8 +211,9 @@ impl Driver {
                 }
             }
         }
-        let idle = self.free.len() == self.depth && !waiting.is_empty();
-        // Faults alone keep nothing in the ring: then there is nothing to sleep on.
+        // Faults alone keep nothing in the ring: then there is nothing to sleep on. Nor is there behind the last piece of a closed
+        // store, whose bell may have been heard already.
+        let idle = self.free.len() == self.depth && (closed || !waiting.is_empty());
         match self.ring.submit_and_wait(usize::from(!idle)) {
             Ok(_) => {}
             Err(e)
