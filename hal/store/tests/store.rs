@@ -393,3 +393,35 @@ proptest! {
         }
     }
 }
+
+/// A disk that takes its time and fails everything.
+struct SlowAndBroken;
+impl Layer for SlowAndBroken {
+    fn before(&self, _: bool, _: u64, _: u64) -> Verdict {
+        std::thread::sleep(Duration::from_millis(100));
+        Verdict::Fail(libc::EIO)
+    }
+}
+
+#[test]
+fn a_store_that_closes_while_its_last_transfer_fails_ends() {
+    let device = device();
+    for engine in engines() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = Arc::new(SlowAndBroken);
+        let settings = settings(engine);
+        let store = Store::open_with(dir.path(), &device, Tag::Staging, settings, layer).unwrap();
+        let file = store.file("state", 1 << 20).unwrap();
+        let block = || store.pool().take(SECOND).unwrap();
+        let first = store.write(&file, 0, block(), 4096);
+        // The engine is at the first one when it is given the second and closed, and hears of both at once.
+        std::thread::sleep(Duration::from_millis(30));
+        let second = store.write(&file, 4096, block(), 4096);
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop((first, second, file, store));
+            tell.send(())
+        });
+        told.recv_timeout(SECOND).expect("the store closes");
+    }
+}
