@@ -19,7 +19,6 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of text tokenised between two writes.
 const PORTION: u64 = 32 << 20;
@@ -245,18 +244,17 @@ impl Writer {
     ) -> Result<()> {
         let (path, packing) = (&source.path, source.packing);
         let (file, _) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
-        let hasher = Arc::new(Mutex::new(Sha256::new()));
-        let seen = hasher.clone();
-        let eat = move |bytes: &[u8]| lock(&seen).update(bytes);
+        let mut hasher = Sha256::new();
+        let eat = |bytes: &[u8]| hasher.update(bytes);
         let inside = packing.unpack(Tap { file, eat });
-        let inside = inside.map_err(|e| packing.broken(path, &e))?;
+        let inside = inside.map_err(|e| packing.broken(path, e))?;
         let mut reader = BufReader::with_capacity(1 << 20, inside);
         for number in 1.. {
             let mut bytes = Vec::new();
             let n = (&mut reader)
                 .take(LONGEST_LINE + 1)
                 .read_until(b'\n', &mut bytes)
-                .map_err(|e| packing.broken(path, &e))?;
+                .map_err(|e| packing.broken(path, e))?;
             if n == 0 {
                 break;
             }
@@ -285,7 +283,7 @@ impl Writer {
                 progress,
             )?;
         }
-        let hasher = lock(&hasher).clone();
+        drop(reader);
         check_unchanged(path, hasher, hash)
     }
 
@@ -425,7 +423,7 @@ fn unpacked(bytes: Vec<u8>, packing: Packing, path: &Path) -> Result<Vec<u8>> {
     let inside = packing.unpack(std::io::Cursor::new(bytes));
     inside
         .and_then(|from| from.take(LONGEST_LINE + 1).read_to_end(&mut text))
-        .map_err(|e| packing.broken(path, &e))?;
+        .map_err(|e| packing.broken(path, e))?;
     if text.len() as u64 > LONGEST_LINE {
         let reason = format!(
             "{} holds one document of more than {LONGEST_LINE} bytes",
@@ -438,10 +436,6 @@ fn unpacked(bytes: Vec<u8>, packing: Packing, path: &Path) -> Result<Vec<u8>> {
         ));
     }
     Ok(text)
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {
@@ -458,6 +452,7 @@ mod tests {
     use super::*;
     use crate::progress::NoProgress;
     use crate::spec::{CargoSource, FilesSource, TokenizerKind, TokenizerSpec};
+    use std::sync::Mutex;
 
     fn bytes_tokenizer(append: bool) -> Tokenizer {
         let spec = TokenizerSpec {

@@ -3,7 +3,7 @@
 //! The place of a corpus takes no part, so moving it, or cloning onto another machine, rebuilds nothing.
 
 use crate::error::Result;
-use crate::source::{Form, SourceFile, stream_file};
+use crate::source::{Form, Packing, SourceFile, stream_file};
 use crate::spec::Source;
 use crate::tokenizer::Tokenizer;
 use rayon::prelude::*;
@@ -65,8 +65,33 @@ pub(crate) fn corpus_hash(
             Form::Parquet => 3,
             Form::Arrow => 4,
         }]);
+        // Once the bytes of such a file were the document themselves.
+        if file.packing != Packing::Plain {
+            all.update([5]);
+        }
         all.update(len.to_le_bytes());
         all.update(hash);
     }
     all.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{FilesSource, TokenizerKind, TokenizerSpec};
+
+    #[test]
+    fn a_packed_file_has_another_name_than_its_bytes_as_text() {
+        let tokenizer = Tokenizer::open(&TokenizerSpec::new(TokenizerKind::Bytes), None).unwrap();
+        let source = Source::Files(FilesSource::new("", ["a.txt.gz"]));
+        let name = |packing| {
+            let file = SourceFile {
+                path: "a.txt.gz".into(),
+                form: Form::Text,
+                packing,
+            };
+            corpus_hash(&[file], &[(9, [7; 32])], &source, &tokenizer)
+        };
+        assert_ne!(name(Packing::Plain), name(Packing::Gzip));
+    }
 }

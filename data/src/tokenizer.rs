@@ -54,7 +54,7 @@ pub struct Encoded {
 const TRIAL: [&str; 2] = ["a", "Two words, 3 numbers\n"];
 
 /// Runs the tokenizer library, which panics on some files it has read without a complaint. Sound to go on after, since nothing but
-/// the value being made is touched. The panic's own report still goes to whoever asked for such (the hook of the process).
+/// the value being made is touched. The panic's own report still goes to the panic hook of the process.
 fn guarded<T>(f: impl FnOnce() -> T) -> std::result::Result<T, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).map_err(|e| {
         let text = e.downcast_ref::<String>().map(String::as_str);

@@ -19,16 +19,13 @@ pub(crate) enum Packing {
 
 impl Packing {
     /// The bytes inside the file at `path`.
-    pub(crate) fn open(self, path: &Path) -> Result<Box<dyn Read + Send>> {
+    pub(crate) fn open(self, path: &Path) -> Result<Box<dyn Read>> {
         let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
-        self.unpack(file).map_err(|e| self.broken(path, &e))
+        self.unpack(file).map_err(|e| self.broken(path, e))
     }
 
     /// The bytes inside what `from` gives.
-    pub(crate) fn unpack(
-        self,
-        from: impl Read + Send + 'static,
-    ) -> io::Result<Box<dyn Read + Send>> {
+    pub(crate) fn unpack<'a>(self, from: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Packing::Plain => Box::new(from),
             Packing::Gzip => Box::new(flate2::read::MultiGzDecoder::new(from)),
@@ -36,12 +33,12 @@ impl Packing {
         })
     }
 
-    /// An error while unpacking.
-    pub(crate) fn broken(self, path: &Path, e: &io::Error) -> DataError {
+    /// An error while reading: the system's own, or of what is packed.
+    pub(crate) fn broken(self, path: &Path, e: io::Error) -> DataError {
         let kind = match self {
-            Packing::Plain => "file",
-            Packing::Gzip => "gzip file",
-            Packing::Zstd => "zstd file",
+            Packing::Gzip if e.raw_os_error().is_none() => "gzip file",
+            Packing::Zstd if e.raw_os_error().is_none() => "zstd file",
+            _ => return DataError::io("read", path)(e),
         };
         DataError::Binary {
             path: path.into(),

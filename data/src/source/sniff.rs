@@ -49,7 +49,7 @@ pub(super) fn sniff(path: &Path, by_name: Form) -> Result<(Packing, Form)> {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Packing::Zstd,
         _ => return Ok((Packing::Plain, form(path, &head, by_name)?)),
     };
-    let inside = first(packing.open(path)?).map_err(|e| packing.broken(path, &e))?;
+    let inside = first(packing.open(path)?).map_err(|e| packing.broken(path, e))?;
     match form(path, &inside, by_name)? {
         Form::Parquet | Form::Arrow => Err(binary(
             path,
@@ -75,45 +75,34 @@ fn binary(path: &Path, what: &str, fix: &str) -> DataError {
 }
 
 fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
-    if head.starts_with(b"PAR1") {
-        return Ok(Form::Parquet);
-    }
-    // A file, or a stream: a continuation mark and the length of a schema.
-    if head.starts_with(b"ARROW1")
-        || (head.starts_with(b"\xff\xff\xff\xff") && head.get(6..8) == Some(&[0, 0]))
-    {
-        return Ok(Form::Arrow);
-    }
-    let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
-    let known = known.map(|(_, name)| *name);
-    let tar = head.get(257..262) == Some(b"ustar").filter(|_| head.len() > 262).map(|m| &m[..])
-        && head.len() > 262;
-    let named = known.or(tar.then_some("a tar archive"));
-    if let Some(name) = named {
-        let fix = match name.contains("UTF-16") {
-            true => "save it as UTF-8",
-            false => {
+    if let Some(what) = unreadable(head) {
+        if head.starts_with(b"PAR1") {
+            return Ok(Form::Parquet);
+        }
+        // A file, or a stream: a continuation mark and the length of a schema.
+        let stream = head.starts_with(b"\xff\xff\xff\xff") && head.get(6..8) == Some(&[0, 0]);
+        if head.starts_with(b"ARROW1\0\0") || stream {
+            return Ok(Form::Arrow);
+        }
+        let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
+        let tar = head.get(257..262).is_some_and(|mark| mark == b"ustar");
+        let name = known
+            .map(|(_, name)| *name)
+            .or(tar.then_some("a tar archive"));
+        let fix = match name {
+            Some("UTF-16 text") | None => "save it as UTF-8 text, or exclude it (data.exclude)",
+            Some(_) => {
                 "exclude it (data.exclude), or turn it into text: .txt, .jsonl, .parquet or .arrow, packed by gzip or zstd if you like"
             }
         };
-        return Err(binary(path, name, fix));
-    }
-    if let Some(what) = unreadable(head) {
-        return Err(binary(
-            path,
-            &what,
-            "exclude it (data.exclude), or save it as UTF-8 text",
-        ));
+        return Err(binary(path, name.unwrap_or(&what), fix));
     }
     Ok(by_name)
 }
 
-/// Why these bytes are no text. Some bytes that are not UTF-8 are borne, as documents of old encodings have them.
+/// Why these bytes are no text, whatever they begin with: a text may begin with the word ORC. Some bytes that are not UTF-8 are
+/// borne, as documents of old encodings have them.
 fn unreadable(head: &[u8]) -> Option<String> {
-    const ENOUGH: usize = 64;
-    if head.len() < ENOUGH {
-        return None;
-    }
     let percent = |n: usize| 100.0 * n as f64 / head.len() as f64;
     let nul = percent(head.iter().filter(|b| **b == 0).count());
     if nul > 0.1 {
@@ -127,7 +116,8 @@ fn unreadable(head: &[u8]) -> Option<String> {
         rest = &rest[e.valid_up_to() + len..];
     }
     let invalid = percent(invalid);
-    (invalid > 25.0).then(|| {
+    // Of a few bytes nothing can be said.
+    (invalid > 25.0 && head.len() >= 64).then(|| {
         format!("binary or of another encoding ({invalid:.0} % of its first bytes are not UTF-8)")
     })
 }
@@ -150,10 +140,11 @@ mod tests {
     #[test]
     fn every_format_is_refused_by_its_name() {
         for (magic, name) in FORMATS {
-            let said = refused(&[magic, &b"abcdefgh"[..]].concat());
+            let said = refused(&[magic, &b"\0\x01\0\0\x80\xff"[..]].concat());
             assert!(said.contains(name) && said.contains("fix: "), "{said}");
         }
-        let mut tar = vec![b'a'; 257];
+        let mut tar = b"name\0\0".to_vec();
+        tar.resize(257, 0);
         tar.extend(b"ustar  \0");
         assert!(refused(&tar).contains("tar archive"));
     }
@@ -174,7 +165,16 @@ mod tests {
             .collect();
         assert!(refused(&noise).contains("not UTF-8"));
         assert!(refused(&[b"weights\0\0".repeat(20), noise].concat()).contains("NUL"));
-        assert_eq!(same(b"PAR1...").unwrap().1, Form::Parquet);
+        // A text may begin with what is also the begin of a format.
+        for word in [
+            "ORC, BZh and RIFF",
+            "PAR1 for the course",
+            "ID3 tags",
+            "GIF8 and MZ",
+        ] {
+            assert_eq!(same(word.as_bytes()), plain, "{word}");
+        }
+        assert_eq!(same(b"PAR1\x15\0\x15\0").unwrap().1, Form::Parquet);
         assert_eq!(same(b"ARROW1\0\0").unwrap().1, Form::Arrow);
     }
 
@@ -191,8 +191,8 @@ mod tests {
             of(&zstd::encode_all(&b"text"[..], 1).unwrap()).unwrap(),
             (Packing::Zstd, Form::Text)
         );
-        assert!(refused(&zip(b"\x93NUMPY___")).contains("NumPy"));
-        assert!(refused(&zip(b"PAR1___")).contains("packed table"));
+        assert!(refused(&zip(b"\x93NUMPY\x01\0")).contains("NumPy"));
+        assert!(refused(&zip(b"PAR1\x15\0")).contains("packed table"));
         let mut cut = zip(&b"text that is long enough to be cut".repeat(99));
         cut.truncate(20);
         assert!(refused(&cut).contains("damaged"), "{}", refused(&cut));

@@ -2,7 +2,7 @@
 
 use crate::error::{DataError, Result};
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use crossweave_files as files;
 use parquet::basic::Type as Physical;
@@ -60,29 +60,19 @@ pub(crate) fn arrow(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
         let io = || DataError::io("read", path);
         file.read_exact(&mut magic).map_err(io())?;
         file.rewind().map_err(io())?;
+        let batches: Box<dyn RecordBatchReader> = match &magic == b"ARROW1" {
+            true => Box::new(FileReader::try_new(file, None).map_err(|e| damaged(path, &e))?),
+            false => Box::new(StreamReader::try_new(file, None).map_err(|e| damaged(path, &e))?),
+        };
         let mut number = 0;
-        if &magic == b"ARROW1" {
-            let reader = FileReader::try_new(file, None).map_err(|e| damaged(path, &e))?;
-            for batch in reader {
-                rows(
-                    path,
-                    field,
-                    &batch.map_err(|e| damaged(path, &e))?,
-                    &mut number,
-                    eat,
-                )?;
-            }
-        } else {
-            let reader = StreamReader::try_new(file, None).map_err(|e| damaged(path, &e))?;
-            for batch in reader {
-                rows(
-                    path,
-                    field,
-                    &batch.map_err(|e| damaged(path, &e))?,
-                    &mut number,
-                    eat,
-                )?;
-            }
+        for batch in batches {
+            rows(
+                path,
+                field,
+                &batch.map_err(|e| damaged(path, &e))?,
+                &mut number,
+                eat,
+            )?;
         }
         Ok(())
     })
