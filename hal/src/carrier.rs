@@ -7,7 +7,7 @@
 //! every later wait on it says what happened, and nobody takes what is in its memory for a result.
 //!
 //! A collective in flight owns nothing of a plugin: it runs on the device's own stream thread, where the end of a buffer, a communicator or
-//! a device would wait for that very thread. Whoever drops a communicator first waits until nothing of it is in flight.
+//! a device would wait for that very thread. Dropping a communicator first waits until nothing of it is in flight.
 
 use crate::buffer::{HostBuffer, Region};
 use crate::call::check;

@@ -1,12 +1,12 @@
 //! A clock that stands still while the process does: deadlines count time in which the process ran.
 //!
 //! A job that a scheduler stops and continues (SIGSTOP and SIGCONT), or a machine that sleeps, comes back with every deadline in the past,
-//! though nobody was late. So whoever waits looks at this clock again and again, and a look that comes long after the one before counts
+//! though nobody was late. So a wait looks at this clock again and again, and a look that comes long after the one before counts
 //! as one short pause.
 
 use std::time::{Duration, Instant};
 
-/// Longest time between two looks that counts; whoever waits looks at least twice as often.
+/// Longest time between two looks that counts; a wait looks at least twice as often.
 const LAPSE: Duration = Duration::from_secs(1);
 
 /// Time since a wait began in which the process ran.

@@ -1,6 +1,6 @@
 //! A process that crashes does nothing more: before anything else its other threads are stopped, so that what an abort has found (a damaged
 //! heap, a broken invariant) is trained on by no further step and saved by no commit. Then it says that it ends, and the signal ends it as
-//! it would have, within 100 ms, whoever handled it before and whatever that handler does.
+//! it would have, within 100 ms, whatever a handler that was there before does.
 //!
 //! Some aborts follow from another process's death: UCX, beneath MPICH, aborts who reads a dead peer's memory. The news of that death, which names
 //! the rank, is then a moment away on another thread; threads that carry it ([`speaks`]) are not stopped and are given that moment. Linux
@@ -241,7 +241,7 @@ mod linux {
         }
     }
 
-    /// The time is over. Whoever gets this is not stopped.
+    /// The time is over. Runs on any thread that is not stopped.
     extern "C" fn late(_: c_int) {
         // SAFETY: takes nothing.
         let me = unsafe { libc::syscall(libc::SYS_gettid) } as c_int;

@@ -61,7 +61,7 @@ pub(super) fn late(
     within: &str,
 ) -> Option<Verdict> {
     let mut g = Graph::new(views);
-    // Here everybody counts as stuck: whoever has not called is to be looked at.
+    // Here everybody counts as stuck: a rank that has not called is to be looked at.
     g.stuck.fill(true);
     g.halted = doing.iter().map(|d| *d == Doing::Stopped).collect();
     g.settle();
@@ -179,9 +179,11 @@ fn sentence(
         ),
         (End::Slow(_), _, wait) => {
             let work = (view.and_then(|v| g.waited(v).and_then(|l| g.ops(v, l).next())))
-                .map_or(String::new(), |o| format!(", since {}", o.say()));
-            let since = wait.map_or(String::new(), |w| format!(" {}", age(w.since)));
-            format!("it waits for its own device alone, which it began{since}{work}")
+                .map_or(String::new(), |o| format!(", for {}", o.say()));
+            let since = wait.map_or(String::new(), |w| {
+                format!(", a wait that began {}", age(w.since))
+            });
+            format!("it waits for its own device alone{since}{work}")
         }
         (_, Doing::Gone, _) => format!("its process {} is no more", m.view.pid),
         (_, Doing::Computes, _) => "its host is busy elsewhere (it computes)".to_string(),

@@ -227,7 +227,7 @@ impl Member {
             print.purpose = match m {
                 // A send and its receive are two lines as a rule.
                 Collective::Send { .. } | Collective::Recv { .. } => purpose.at(site.tag),
-                // Nothing is moved: whoever comes has come.
+                // Nothing is moved, so that barriers meet from any line.
                 Collective::Barrier => about.at(0),
                 _ => purpose.at(site.line),
             };

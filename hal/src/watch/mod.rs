@@ -606,7 +606,7 @@ impl Watch {
         let began = Instant::now();
         let done = piece(wait, began, SHORT);
         let result = match done {
-            Piece::Over(r) => r,
+            Piece::Over(r) => r.map_err(|e| self.why(e, began.elapsed())),
             Piece::NotYet => {
                 let mine = at.seat.mine();
                 if mine {
@@ -621,13 +621,7 @@ impl Watch {
                 r
             }
         };
-        match result {
-            Ok(()) => {
-                at.seat.passed_with(stream, target);
-                Ok(())
-            }
-            Err(e) => Err(self.why(e, began.elapsed())),
-        }
+        result.inspect(|()| at.seat.passed_with(stream, target))
     }
 
     /// A failure that a verdict has caused, or that it explains, is told as the verdict.
@@ -646,8 +640,6 @@ impl Watch {
         }
         match at.verdict().or_else(|| board.heard(at)) {
             Some(v) => v.error(),
-            // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
-            // what this rank has aborted itself nobody else is to blame.
             // A wait that the caller has bounded is over, and nobody is late for it.
             None if e.code == Code::Timeout && !e.sticky && waited.is_zero() => {
                 board.ask(at, e, |views, _, own| stuck::left(views, own))
@@ -662,6 +654,8 @@ impl Watch {
                     late::late(views, &doing, own, &within)
                 })
             }
+            // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
+            // what this rank has aborted itself nobody else is to blame.
             None if e.code == Code::Comm || !at.seat.aborts() => {
                 let e = board.ask(at, e, |views, _, own| stuck::left(views, own));
                 match e.at == "checker" || at.turns.load(Relaxed) {
