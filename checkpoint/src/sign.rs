@@ -143,7 +143,7 @@ impl PublicKey {
         let key = match &words[..] {
             [w, key] if w == PUBLIC_WORD => unhex::<32>(key),
             [w, _] if w == SECRET_WORD => {
-                let reason = "is a secret key, which whoever verifies need not have";
+                let reason = "is a secret key; only the public one is needed to verify";
                 return Err(bad_key(path, reason, PUBLIC));
             }
             _ => None,

@@ -1,4 +1,4 @@
-//! Manifests that somebody else wrote, with every hash right: what contradicts itself is refused by anyone, the rest by whoever has a key.
+//! Manifests that somebody else wrote, with every hash right: what contradicts itself is refused without a key, the rest with one.
 
 use crossweave_checkpoint::*;
 use serde_json::{Value, json};

@@ -64,7 +64,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Problems that are shown; whoever has more sees the rest after mending these.
+/// Problems that are shown at once; further ones are counted.
 pub(crate) const SHOWN: usize = 20;
 
 /// All problems found in one go, in the order of the file; never empty when returned as an error.

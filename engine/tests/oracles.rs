@@ -1,7 +1,8 @@
 //! The engine against PyTorch in float64 on the committed oracles: logits, loss, gradients, and twenty AdamW steps; one rank and several.
 
+use crate::common::Boot;
 use crossweave_engine::{MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
-use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
+use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::Builder;
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
@@ -10,16 +11,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-
-struct Boot(Arc<dyn KvStore>);
-impl Bootstrap for Boot {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value)
-    }
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, Some(timeout))
-    }
-}
 
 fn case(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

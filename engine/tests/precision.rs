@@ -1,11 +1,12 @@
 //! Loss scaling and 16-bit training through the engine: golden traces of the scaler, exact skips, and the distance from f32.
 
+use crate::common::Boot;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
     Error, LossScaler, MicroBatch, Precision, RankSpec, ScaleRule, StateKind, StepMetrics, Trainer,
     ZeroSpec, ZeroStage, dry_run,
 };
-use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
+use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
 use crossweave_tensor::{Builder, UnitDecl};
 use std::collections::BTreeMap;
@@ -18,16 +19,6 @@ const SEQ: usize = 16;
 const GLOBAL: usize = 6;
 /// Which steps overflow in the published traces (03 §4.7).
 const PATTERN: [u8; 20] = [1, 1, 1, 0, 0, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-
-struct Boot(Arc<dyn KvStore>);
-impl Bootstrap for Boot {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value)
-    }
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, Some(timeout))
-    }
-}
 
 fn units(family: &str) -> Vec<UnitDecl> {
     let config = match family {

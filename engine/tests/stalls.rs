@@ -1,5 +1,5 @@
-//! A rank that stalls on purpose, on meshes of data-parallel ranks and pipeline stages: at the timeout it is the one that is named, whoever
-//! waits for whom in between. `CROSSWEAVE_STALLS` and `CROSSWEAVE_SEED` say how many and which in the long run, which is ignored.
+//! A rank that stalls on purpose, on meshes of data-parallel ranks and pipeline stages: at the timeout it is the one that is named, whichever rank
+//! waits for which in between. `CROSSWEAVE_STALLS` and `CROSSWEAVE_SEED` say how many and which in the long run, which is ignored.
 
 use crate::common;
 use common::*;
@@ -7,7 +7,7 @@ use crossweave_engine::{
     MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Trainer, ZeroSpec, ZeroStage, assign,
     dry_run,
 };
-use crossweave_hal::{Board, Bootstrap, Fault, KvStore, LocalKv, Result};
+use crossweave_hal::{Board, Fault, KvStore, LocalKv};
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,16 +16,6 @@ use std::time::Duration;
 /// Far beyond a step of these models on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(2);
 const STEPS: u64 = 3;
-
-struct Boot(Arc<dyn KvStore>);
-impl Bootstrap for Boot {
-    fn set(&self, key: &str, value: &[u8]) -> Result<()> {
-        self.0.set(key, value)
-    }
-    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
-        self.0.get(key, Some(timeout))
-    }
-}
 
 /// Numbers that a seed repeats.
 struct Dice(u64);

@@ -1,4 +1,4 @@
-//! MPICH's launcher, told to leave survivors alone (`-disable-auto-cleanup`), tells them of a death by `SIGUSR1`, which ends whoever has
+//! MPICH's launcher, told to leave survivors alone (`-disable-auto-cleanup`), tells them of a death by `SIGUSR1`, which ends a process that has
 //! not said what to do with it: before the job's own news of the death, which names the rank, has been told. Aborts of the library are
 //! the host's matter (`crossweave_hal::crash`).
 

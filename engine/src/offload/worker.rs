@@ -333,16 +333,8 @@ impl Worker {
             ..knobs
         };
         let lr = k.lr * recipe.lr_scale;
-        // Runs were cut to the size of a group, so that one at a time keeps to it.
-        let at_once = if self.group == u64::MAX {
-            cells.len().max(1)
-        } else {
-            1
-        };
-        for group in cells.chunks(at_once) {
-            elementwise(run, optimizer, group, &knobs, lr, recipe.weight_decay)?;
-        }
-        Ok(())
+        // A launch a run: they are cut to the size of a group.
+        elementwise(run, optimizer, &cells, &knobs, lr, recipe.weight_decay)
     }
 
     fn launch(&self, unit: &Hosted, pieces: &Pieces, k: Knobs) -> Result<()> {

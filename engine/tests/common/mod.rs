@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct Boot(Arc<dyn KvStore>);
+/// A key-value store as what ranks meet by.
+pub struct Boot(pub Arc<dyn KvStore>);
 impl Bootstrap for Boot {
     fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         self.0.set(key, value)
