@@ -7,6 +7,56 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 #[test]
+fn lines_and_saved_types_follow_deepspeeds_keys() {
+    let s = Scratch::new();
+    let run = |out: &str, traced: bool, more: &[&str]| -> String {
+        let base = ["train", "config.json", "--ranks", "2", "--out", out];
+        let keys = [
+            "steps_per_print=3",
+            "wall_clock_breakdown=true",
+            "bf16.enabled=true",
+        ];
+        let sets = keys.iter().chain(more).flat_map(|k| ["--set", *k]);
+        let trace = ["--trace", "t.json"];
+        let trace = trace.into_iter().filter(|_| traced);
+        s.ok(&base
+            .into_iter()
+            .chain(sets)
+            .chain(trace)
+            .collect::<Vec<_>>())
+    };
+    let narrow = "zero_optimization.stage3_gather_16bit_weights_on_model_save=true";
+    for (out, traced, more, dtype) in [
+        ("narrow", false, &[narrow][..], "\"BF16\""),
+        ("chosen", true, &[narrow, "model.save_dtype=f16"], "\"F16\""),
+        ("wide", false, &[], "\"F32\""),
+    ] {
+        let said = run(out, traced, more);
+        let lines = |begin: &str| -> Vec<String> {
+            let lines = said.lines().filter(|l| l.starts_with(begin));
+            lines.map(str::to_string).collect()
+        };
+        let steps = lines("step ");
+        let steps = steps.iter().filter(|l| l.contains("  lr "));
+        let steps: Vec<_> = steps.filter_map(|l| l.split_whitespace().nth(1)).collect();
+        assert_eq!(steps, ["1/8", "3/8", "6/8", "8/8"], "{said}");
+        let times = lines("  time of a step");
+        // A trace tells of the first step behind its line.
+        assert_eq!(times.len(), if traced { 3 } else { 4 }, "{said}");
+        for part in ["forward ", "backward ", "| whole "] {
+            assert!(times.iter().all(|l| l.contains(part)), "{times:?}");
+        }
+        assert!(
+            times.last().is_some_and(|l| l.contains("optimizer ")),
+            "{times:?}"
+        );
+        let model = std::fs::read(s.path(out).join("model/model.safetensors")).unwrap();
+        let head = String::from_utf8_lossy(&model[8..2000]).into_owned();
+        assert!(head.contains(dtype), "{out}: {head}");
+    }
+}
+
+#[test]
 fn a_run_leaves_the_files_it_promises() {
     let s = Scratch::new();
     let out = s.ok(&["train", "config.json", "--ranks", "2", "--out", "run"]);

@@ -23,6 +23,8 @@ const PARTS: [&str; 7] = [
 pub struct Breakdown {
     /// None where the run is traced, whose tracer then serves both.
     tracer: Option<Tracer>,
+    /// The device tells the time between events.
+    times: bool,
     spent: BTreeMap<&'static str, Duration>,
     steps: u64,
     whole: Duration,
@@ -45,6 +47,7 @@ impl Breakdown {
             tracer = Some(own);
         }
         Ok(Some(Breakdown {
+            times: tracer.as_ref().is_none_or(Tracer::device_times),
             tracer,
             spent: BTreeMap::new(),
             steps: 0,
@@ -72,8 +75,12 @@ impl Breakdown {
         self.whole += Duration::from_secs_f64(ms.max(0.0) / 1e3);
     }
 
-    /// The line about the steps since the last one.
-    pub fn line(&mut self) -> String {
+    /// The line about the steps since the last one; none while the trace of the run has told of no step.
+    pub fn line(&mut self) -> Option<String> {
+        self.take(&[]);
+        if self.spent.is_empty() && self.times {
+            return None;
+        }
         let steps = self.steps.max(1) as f64;
         let each = |d: Duration| d.as_secs_f64() * 1e3 / steps;
         let spent = std::mem::take(&mut self.spent);
@@ -89,7 +96,7 @@ impl Breakdown {
             each(self.whole)
         );
         (self.steps, self.whole) = (0, Duration::ZERO);
-        line
+        Some(line)
     }
 }
 
@@ -128,6 +135,7 @@ mod tests {
     fn a_line_is_the_mean_of_the_steps_since_the_last() {
         let mut b = Breakdown {
             tracer: None,
+            times: true,
             spent: BTreeMap::new(),
             steps: 0,
             whole: Duration::ZERO,
@@ -147,11 +155,13 @@ mod tests {
         ]);
         b.step(10.0);
         b.step(10.0);
-        let line = b.line();
+        let line = b.line().unwrap();
         assert!(
             line.ends_with("forward 2.00 | backward 4.00 | whole 10.00"),
             "{line}"
         );
-        assert!(b.line().contains("not known"));
+        assert_eq!(b.line(), None);
+        b.times = false;
+        assert!(b.line().unwrap().contains("not known"));
     }
 }

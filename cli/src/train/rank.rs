@@ -319,8 +319,9 @@ impl Walk<'_> {
                 w.live.step(&record);
                 if let Some(b) = &mut self.breakdown {
                     b.step(record.step_ms);
-                    if w.live.due(record.step) {
-                        w.live.say(&b.line());
+                    let line = w.live.due(record.step).then(|| b.line()).flatten();
+                    if let Some(line) = line {
+                        w.live.say(&line);
                     }
                 }
                 w.summary.step(&record);
