@@ -189,7 +189,7 @@ impl Processes {
                     launch.launcher.name(),
                     launch.world
                 ),
-                "build it (cargo build --release builds all plugins), or set CROSSWEAVE_PLUGIN_PATH to its folder",
+                "build it (cargo plugins --release builds all of them), or set CROSSWEAVE_PLUGIN_PATH to its folder",
             )
         })?;
         let plugin = Plugin::new(load(&path, &host.build())?);

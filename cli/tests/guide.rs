@@ -60,6 +60,7 @@ fn every_command_of_the_guide_works_as_it_stands() {
         .env_remove("CROSSWEAVE_PLUGIN_PATH")
         .env_remove("CARGO_TARGET_DIR")
         .env_remove("RUSTFLAGS")
+        .env_remove("RUSTC_BOOTSTRAP")
         .output()
         .expect("a shell");
     let (said, errors) = (

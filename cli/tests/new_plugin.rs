@@ -35,7 +35,8 @@ pub fn build(s: &Scratch, lang: &str) -> Option<PathBuf> {
             // Nothing of another's: no registry, no flags or folder of the build that runs this test.
             c.args(["build", "--release", "--offline"])
                 .env_remove("CARGO_TARGET_DIR")
-                .env_remove("RUSTFLAGS");
+                .env_remove("RUSTFLAGS")
+                .env_remove("RUSTC_BOOTSTRAP");
             (c, Path::new("target/release").join(&library))
         }
     };

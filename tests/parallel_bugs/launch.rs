@@ -37,16 +37,7 @@ pub fn family() -> Option<String> {
 
 /// The launchers there are.
 pub fn families() -> Vec<&'static str> {
-    let there = |f: &&str| {
-        let asked = Command::new(format!("mpirun.{f}"))
-            .arg("--version")
-            .output();
-        if asked.is_err() {
-            println!("skipped: no mpirun.{f} here (apt-get install openmpi-bin mpich)");
-        }
-        asked.is_ok()
-    };
-    ["openmpi", "mpich"].into_iter().filter(there).collect()
+    crossweave_tests::tools::mpi_families()
 }
 
 /// One program to run, and what is expected of it.

@@ -13,29 +13,9 @@ use std::time::Duration;
 /// A defect: its name, the case that must fail for it, and on how many ranks.
 pub type Defect = (&'static str, &'static str);
 
-/// The folder of this build: `target/<profile>`.
-fn profile() -> PathBuf {
-    let test = std::env::current_exe().expect("this binary");
-    let deps = test.parent().and_then(Path::parent);
-    deps.expect("target/<profile>/deps").to_path_buf()
-}
-
 /// The CPU back end with defects, as a library.
 pub fn wrapped_cpu() -> PathBuf {
-    let profile = profile();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "-q",
-        "-p",
-        "crossweave-seeded-cpu-plugin",
-        "--target-dir",
-    ]);
-    cargo.arg(profile.parent().expect("target"));
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().expect("cargo").success());
+    let profile = crossweave_tests::built::plugins_and(&["crossweave-seeded"]);
     profile.join(file_name("seeded_cpu"))
 }
 

@@ -1,6 +1,9 @@
 //! What the integration tests of several crates share. Suites over several crates are under
 //! `tests/`, attacks and oracles beside them.
 
+pub mod built;
+pub mod tools;
+
 use std::process::{Command, Stdio};
 
 /// Runs the test that calls it in a process of its own, so that it may rely on state that belongs

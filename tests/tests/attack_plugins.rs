@@ -186,25 +186,7 @@ fn files_that_are_no_plugins_are_named() {
 /// The null backend as a real library: what `export_plugin!` makes is found, read, opened and called.
 #[test]
 fn an_exported_rust_plugin_loads_from_its_file() {
-    let test = std::env::current_exe().unwrap();
-    let profile = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/<profile>/deps");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "-q",
-        "-p",
-        "crossweave-null-plugin",
-        "--target-dir",
-    ]);
-    cargo.arg(profile.parent().expect("target"));
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success());
-    let found = discover(&[profile.into()]);
+    let found = discover(&[crossweave_tests::built::plugins()]);
     let null = found
         .iter()
         .find(|f| f.name == "null")

@@ -23,15 +23,7 @@ const F: DType = DType::F32;
 const SUM: Reduce = Reduce::Sum;
 
 fn families() -> Vec<&'static str> {
-    let there = |f: &&str| {
-        let mut c = Command::new(format!("mpirun.{f}"));
-        let there = c.arg("--version").output().is_ok();
-        if !there {
-            println!("skipped: no mpirun.{f} here (apt-get install openmpi-bin mpich)");
-        }
-        there
-    };
-    ["openmpi", "mpich"].into_iter().filter(there).collect()
+    crossweave_tests::tools::mpi_families()
 }
 
 fn launch(family: &str, n: u32, scene: &str) -> Output {

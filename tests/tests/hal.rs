@@ -3,7 +3,7 @@
 
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_hal::abi::{Layout, op};
-use crossweave_hal::loader::{file_name, load};
+use crossweave_hal::loader::load;
 use crossweave_hal::{
     Code, CommOptions, Communicator, DType, Device, HostServices, KvStore, LocalKv, NoDecompose,
     OpRequest, Plugin, RawPlugin, Reduce, Stream, Tag,
@@ -13,37 +13,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// The plugin beside this test's profile directory, built when it is not there yet.
+/// The CPU back end as a plugin file.
 fn cdylib() -> PathBuf {
-    let exe = std::env::current_exe().expect("a test has a path");
-    // target/<profile>/deps/hal-…
-    let dir = exe
-        .ancestors()
-        .nth(2)
-        .expect("target/<profile>")
-        .to_path_buf();
-    let release = dir.file_name().is_some_and(|n| n == "release");
-    let mut cargo = std::process::Command::new(env!("CARGO"));
-    cargo
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args([
-            "build",
-            "--quiet",
-            "-p",
-            "crossweave-cpu-plugin",
-            "--target-dir",
-        ])
-        .arg(dir.parent().expect("target"));
-    if release {
-        cargo.arg("--release");
-    }
-    let run = cargo.output().expect("cargo starts");
-    assert!(
-        run.status.success(),
-        "{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
-    dir.join(file_name("cpu"))
+    crossweave_tests::built::plugin("crossweave_cpu")
 }
 
 /// Runs `body` linked and dlopened; both give the same bytes.

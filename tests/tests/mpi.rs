@@ -20,21 +20,8 @@ const SCENE: &str = "CW_TEST_MPI_SCENE";
 const OUT: &str = "CW_TEST_MPI_OUT";
 const SOON: Duration = Duration::from_secs(60);
 
-/// The launchers there are.
 fn families() -> Vec<&'static str> {
-    ["openmpi", "mpich"]
-        .into_iter()
-        .filter(|f| {
-            let there = Command::new(format!("mpirun.{f}"))
-                .arg("--version")
-                .output()
-                .is_ok();
-            if !there {
-                println!("skipped: no mpirun.{f} here (apt-get install openmpi-bin mpich)");
-            }
-            there
-        })
-        .collect()
+    crossweave_tests::tools::mpi_families()
 }
 
 /// Runs a scene on `n` ranks.

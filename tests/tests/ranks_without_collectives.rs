@@ -1,33 +1,12 @@
 //! Ranks of a back end that has no collectives (wgpu, on whatever adapter there is) train by the bridge: two of them with everything sharded,
 //! and one beside a rank of the CPU.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The program and the plugin beside it, built where they are missing or old.
 fn program() -> PathBuf {
-    let exe = std::env::current_exe().expect("this program");
-    let beside = exe
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/release/deps");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args([
-        "build",
-        "--locked",
-        "-p",
-        "crossweave",
-        "-p",
-        "crossweave-wgpu-plugin",
-    ]);
-    if beside.ends_with("release") {
-        cargo.arg("--release");
-    }
-    let target = beside.parent().expect("the target folder");
-    cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
-    cargo.arg("--target-dir").arg(target);
-    assert!(cargo.status().expect("cargo starts").success());
-    beside.join("crossweave")
+    crossweave_tests::built::plugins().join("crossweave")
 }
 
 const CONFIG: &str = r#"{
@@ -96,7 +75,7 @@ fn wgpu_ranks_train_by_the_bridge_alone_and_beside_the_cpu() {
         let got = match job.train(ranks, &[&stage_is, "run.check=\"values\""]) {
             Ok(losses) => losses,
             Err(said) if said.contains("no Vulkan adapter") => {
-                return println!("skipped: {said}");
+                return crossweave_tests::tools::missing("wgpu", &said);
             }
             Err(said) => panic!("{ranks} at stage {stage}: {said}"),
         };

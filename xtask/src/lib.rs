@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod gate;
 pub mod rules;
 pub mod source;
 pub mod tables;

@@ -2,14 +2,16 @@
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use xtask::{Tree, budget, rules};
+use std::process::ExitCode;
+use xtask::{Tree, budget, gate, rules};
 
 const USAGE: &str = "cargo xtask COMMAND
 
   tidy     layering, vendor words, globals, unsafe, sizes, file heads, documents that name tests
   budget   lines per crate
-  ci       the one gate: fmt, clippy, tests, tidy, doc";
+  ci       the gate: fmt, tidy, clippy, system packages, build, tests, documents; words narrow the
+           tests (`cargo xtask ci -p crossweave-plan laws`); --keep-going runs what follows a failure
+  timed    PROGRAM [ARGS]: a test program with the time of each test, as `ci` runs them";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -17,7 +19,8 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["tidy"] => tidy(),
         ["budget"] => read().map(|t| print!("{}", budget::print(&budget::count(&t)))),
-        ["ci"] => ci(),
+        ["ci", words @ ..] => gate::run(&root(), gate::Ask::parse(words), tidy),
+        ["timed", words @ ..] => gate::timed(words),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
@@ -66,44 +69,4 @@ fn tidy() -> Result<(), String> {
         0 => Ok(()),
         n => Err(format!("tidy: {n} found")),
     }
-}
-
-fn ci() -> Result<(), String> {
-    let cargo = option_env!("CARGO").unwrap_or("cargo");
-    let steps: [&[&str]; 4] = [
-        &["fmt", "--all", "--check"],
-        &[
-            "clippy",
-            "--release",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-            // As ci/test says why.
-            "-A",
-            "clippy::needless_range_loop",
-            "-A",
-            "clippy::too_many_arguments",
-            "-A",
-            "clippy::type_complexity",
-        ],
-        &["test", "--release", "--workspace", "--locked"],
-        &["doc", "--release", "--workspace", "--no-deps", "--locked"],
-    ];
-    for step in steps {
-        println!("== cargo {}", step.join(" "));
-        let mut run = Command::new(cargo);
-        run.args(step).current_dir(root());
-        if step[0] == "doc" {
-            run.env("RUSTDOCFLAGS", "-D warnings");
-        }
-        let status = run.status().map_err(|e| format!("{cargo}: {e}"))?;
-        if !status.success() {
-            return Err(format!("ci: cargo {} failed", step.join(" ")));
-        }
-    }
-    println!("== tidy");
-    tidy()
 }

@@ -1,6 +1,6 @@
 //! Our matrix product against the `gemm` crate and, where this machine has them, oneDNN and OpenBLAS: one thread each, ratios in one run.
 //!
-//! `cargo run --release -p crossweave-backend-cpu --example gemm_peers`
+//! `cargo run --release -p crossweave-backend-cpu --features peers --example gemm_peers`
 //!
 //! The contenders take turns (A B C A B C), and the least time of each counts, so that a busy moment hits nobody in particular.
 

@@ -1,7 +1,7 @@
 //! Every kernel template through the vendor's compiler to machine code, without a device: registers, spills and shared memory held to a committed
 //! budget, and the kernels' parameters, as the compiled code states them, held against the argument structs.
 //!
-//! The compiler is `libnvrtc.so.12` in `target/nvrtc/` (`ci/test` fetches it). Where it is not there, the test says so and passes.
+//! The compiler is `libnvrtc.so.12` in `target/nvrtc/` (`ci/packages` fetches it). Where it is not there, the test says so and passes.
 //! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test suite -- --ignored nvrtc::rewrite`.
 
 use crate::budget::{Form, Row, Table};
@@ -280,7 +280,10 @@ fn argument_bytes() -> BTreeMap<String, u32> {
 #[test]
 fn every_kernel_compiles_within_its_budget() {
     let Some(file) = library() else {
-        println!("skipped: target/nvrtc holds no libnvrtc.so.12 (ci/test fetches it)");
+        crossweave_tests::tools::missing(
+            "nvrtc",
+            "target/nvrtc holds no libnvrtc.so.12 (ci/packages fetches it)",
+        );
         return;
     };
     let all = compile_all(&file);

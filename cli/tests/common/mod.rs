@@ -132,28 +132,7 @@ pub fn same(a: &Path, b: &Path) {
     assert!(model_bytes(a) == model_bytes(b), "the models differ");
 }
 
-/// The CPU back end as a plugin file; built if the test build has not left it beside the binary.
+/// The CPU back end as a plugin file.
 pub fn cpu_plugin() -> PathBuf {
-    let beside = Path::new(env!("CARGO_BIN_EXE_crossweave"))
-        .parent()
-        .unwrap();
-    let name = format!(
-        "{}crossweave_cpu{}",
-        std::env::consts::DLL_PREFIX,
-        std::env::consts::DLL_SUFFIX
-    );
-    let release = beside.ends_with("release");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--locked", "-p", "crossweave-cpu-plugin"]);
-    if release {
-        cargo.arg("--release");
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target = beside.parent().unwrap();
-    cargo.current_dir(root).arg("--target-dir").arg(target);
-    assert!(
-        cargo.status().unwrap().success(),
-        "the plugin does not build"
-    );
-    beside.join(name)
+    crossweave_tests::built::plugin("crossweave_cpu")
 }

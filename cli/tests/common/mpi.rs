@@ -2,48 +2,17 @@
 //! installed is skipped with a line that says so; CI installs both.
 
 use super::Scratch;
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The launchers there are.
 pub fn families() -> Vec<&'static str> {
-    let there = |f: &&str| {
-        let there = Command::new(format!("mpirun.{f}"))
-            .arg("--version")
-            .output()
-            .is_ok();
-        if !there {
-            println!("skipped: no mpirun.{f} here (apt-get install openmpi-bin mpich)");
-        }
-        there
-    };
-    ["openmpi", "mpich"].into_iter().filter(there).collect()
+    crossweave_tests::tools::mpi_families()
 }
 
 /// The plugin beside the program, built when it is not there yet.
 pub fn plugin() {
-    let dir = PathBuf::from(env!("CARGO_BIN_EXE_crossweave"));
-    let dir = dir.parent().expect("target/<profile>").to_path_buf();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.args([
-        "build",
-        "--quiet",
-        "-p",
-        "crossweave-mpi-plugin",
-        "--target-dir",
-    ]);
-    cargo.arg(dir.parent().expect("target"));
-    if dir.file_name().is_some_and(|n| n == "release") {
-        cargo.arg("--release");
-    }
-    let run = cargo.output().expect("cargo starts");
-    assert!(
-        run.status.success(),
-        "{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
+    crossweave_tests::built::plugins();
 }
 
 /// `crossweave args` on `n` ranks.

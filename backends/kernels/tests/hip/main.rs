@@ -93,17 +93,12 @@ impl Compiler {
 
     /// Where it is not installed: says so, or fails where somebody counts on it.
     fn or_skip() -> Option<Compiler> {
-        let wanted = std::env::var("CROSSWEAVE_TESTS_REQUIRE").unwrap_or_default();
-        match Compiler::find() {
-            Ok(c) => Some(c),
-            Err(why) if wanted.split(',').any(|w| w == "hip") => panic!(
-                "{why}: CROSSWEAVE_TESTS_REQUIRE={wanted} refuses to skip; apt-get install {NEEDED}"
-            ),
-            Err(why) => {
-                println!("skipped: {why} (apt-get install {NEEDED})");
-                None
-            }
-        }
+        Compiler::find()
+            .inspect_err(|why| {
+                let why = format!("{why} (apt-get install {NEEDED})");
+                crossweave_tests::tools::missing("hip", &why);
+            })
+            .ok()
     }
 
     /// What the compiler writes for a translation unit: a linked code object, or assembly text.

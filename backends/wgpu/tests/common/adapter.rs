@@ -8,7 +8,10 @@ pub fn plugin(host: &HostServices) -> Option<Plugin> {
     let raw = RawPlugin::from_static::<Wgpu>(host).expect("the backend loads");
     let plugin = Plugin::new(raw);
     if plugin.device_count().expect("the adapters are counted") == 0 {
-        eprintln!("skipped: no Vulkan adapter");
+        crossweave_tests::tools::missing(
+            "wgpu",
+            "no Vulkan adapter (apt-get install mesa-vulkan-drivers)",
+        );
         return None;
     }
     Some(plugin)
