@@ -1,12 +1,16 @@
-//! Files in and out: Hugging Face model directories, and checkpoints that a run resumes from exactly.
+//! Files in and out: Hugging Face model directories, and sharded checkpoints that a run resumes from
+//! exactly.
 //!
-//! Two halves over one safetensors reader and writer. [`HfDir`] opens what transformers wrote, [`Resolver`] says which
-//! tensor is which parameter, [`export_hf`] writes a directory that transformers loads. [`Writer`] lets the ranks of a run
-//! write their shards at once, [`Checkpoint`] finds, proves and reads them back, [`prune`] keeps the newest.
+//! Two halves over one safetensors reader and writer. [`HfDir`] opens what transformers wrote,
+//! [`Resolver`] finds which tensor is which parameter, [`export_hf`] writes a directory that
+//! transformers loads. [`Writer`] lets the ranks of a run write their shards at once, [`Checkpoint`]
+//! finds, verifies and reads them back, [`prune`] keeps the newest.
 //!
-//! The contract of the crate: pure host code over bytes, no devices. Nothing read from a file is believed before it was
-//! compared with the file's length; damage is a typed error that names file, tensor and fix, never a panic. Whatever is
-//! written becomes visible by one rename after it was synced, so a process killed at any moment leaves the previous state.
+//! **Invariants** (`docs/invariants.md`). This crate is host code over bytes, without devices. Nothing
+//! read from a file is used before it was compared with the file's length, and nothing from a
+//! checkpoint before it was compared with its hash; damage is a typed error that names file, tensor and
+//! fix, never a panic. Whatever is written becomes visible by one
+//! rename after it was synced, so that a process killed at any moment leaves the previous state.
 #![forbid(unsafe_code)]
 
 mod dtype;

@@ -1,13 +1,15 @@
 //! A folder or a file has one writer at a time: a lock file names the process that owns it.
 //!
-//! The lock file is written whole under a temporary name and linked to its own, which succeeds for one process only, on NFS too (open(2),
-//! O_EXCL). No lock daemon and no flock take part. The lock of a process that is over stays; the next process finds that its owner is dead
-//! ([`Owner::life`]) and replaces it. Only the process that holds a second lock, named after the dead owner, may do so, so that of
-//! several one succeeds and a lock that is alive is never replaced.
+//! The lock file is written completely under a temporary name and then linked to its own name, which
+//! succeeds for one process only, on NFS too (open(2), O_EXCL). No lock daemon and no flock take part.
+//! The lock of a process that has ended stays; the next process finds that its owner is dead
+//! ([`Owner::life`]) and replaces it. Only the process that holds a second lock, named after the dead
+//! owner, may do so: of several that try one succeeds, and the lock of a living process is never
+//! replaced (`docs/invariants.md`).
 //!
 //! | question | answer |
 //! |---|---|
-//! | What if the owner runs on another host, or in another container? | Its process cannot be seen, so the claim is refused; the error says which file to remove by hand. |
+//! | What if the owner runs on another host, or in another container? | Its process cannot be seen, so the claim is refused; the error names the file to remove by hand. |
 //! | What if somebody removed or replaced the lock meanwhile? | [`Claim::check`] before a commit reads it again and refuses. |
 //! | What is left behind? | Nothing, when the claim is dropped; the lock file, when the process is killed. |
 #![forbid(unsafe_code)]

@@ -1,5 +1,9 @@
-//! Text to tokens to batches: a corpus is tokenised once into a Megatron-compatible dataset, shuffled by a seed alone,
-//! and handed out by position, so that neither the number of ranks nor a restart changes what a step trains on.
+//! Text to tokens to batches. A corpus is tokenised once into a Megatron-compatible dataset, shuffled by
+//! a seed alone, and read by position.
+//!
+//! **Invariants** (`docs/invariants.md`). A sample is a function of seed and position: neither the number
+//! of ranks nor a restart changes what a step trains on. A failed build of a dataset leaves nothing
+//! behind, and a damaged file is an error that names the place.
 #![forbid(unsafe_code)]
 
 mod atomic;

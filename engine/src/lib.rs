@@ -1,7 +1,12 @@
-//! The only place where plan meets device: one rank's [`Trainer`] walks a plan over streams, and knows no model and no algorithm.
+//! The only place where plan meets device: one rank's [`Trainer`] interprets a plan over streams, and
+//! knows no model and no algorithm.
 //!
-//! The host only enqueues. What it wants to know of a step (loss, gradient norm) is copied to pinned memory by the device and read
-//! one step later, so the steady state has no host sync.
+//! The host only enqueues. What it wants to know of a step (loss, gradient norm) is copied to pinned
+//! memory by the device and read one step later, so that the steady state has no host synchronisation.
+//!
+//! **Invariants** (`docs/invariants.md`). Logits, loss and gradients are PyTorch's; recompute, the ZeRO
+//! stage, graphs and (in f32) offload do not change a bit; after the second step nothing is allocated
+//! on the device; every wait for data between streams is implied by the plan's edges.
 #![forbid(unsafe_code)]
 
 mod accum;

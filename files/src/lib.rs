@@ -1,8 +1,11 @@
-//! Files that users name: opened only if they are regular, read only up to a limit, and what to do about each error of the system.
+//! Files that users name are opened here: only if they are regular files, read only up to a limit, and
+//! with advice for each error of the system.
 //!
-//! A named pipe would wait for a writer, a terminal for its user, and `/dev/zero` never ends. So the kind is asked before the
-//! file is opened, and again of what was opened. What is refused here is an [`io::Error`] like any other, whose words name the
-//! kind or the size; the caller adds the path, and [`fix`] has the advice for every error, ours and the system's.
+//! A named pipe would wait for a writer, a terminal for its user, and `/dev/zero` never ends. The kind of
+//! file is therefore checked before it is opened, and again on the open file. A refusal is an
+//! [`io::Error`] like any other, whose text names the kind or the size; the caller adds the path, and
+//! [`fix`] returns the advice for every error, ours and the system's. **Invariant**
+//! (`docs/invariants.md`): no other code in `cli`, `config`, `data` and `checkpoint` opens a user's file.
 #![forbid(unsafe_code)]
 
 use std::fmt;

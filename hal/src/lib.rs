@@ -1,15 +1,17 @@
-//! The safe face of a plugin: devices, streams, buffers, kernels, communicators. Algorithms depend on this crate and on no backend.
+//! The safe interface to a plugin: devices, streams, buffers, kernels, communicators. Algorithms depend
+//! on this crate and on no back end.
 //!
 //! | question | answer |
 //! |---|---|
-//! | Who orders streams? | The stream: each buffer knows its last uses ([`track`]), a use on another stream inserts the wait. |
-//! | How do operands outlive queued work? | Freed pool blocks keep their track; own memory is freed after its last use. Dropping right after a launch is sound. |
-//! | Who allocates? | A caching pool here ([`Device::alloc`]); the plugin hands out slabs. |
-//! | Who counts? | Two ledgers ([`ledger`]) in the only places where memory and collectives pass. |
-//! | What if ranks disagree? | The checker ([`Board`]) compares what they ask for and names who is wrong, in one sentence on all of them. |
-//! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; same type, and it can be asked. |
+//! | Who orders streams? | The stream: each buffer records its last uses ([`track`]), and a use on another stream inserts the wait. |
+//! | How do operands outlive queued work? | Freed pool blocks keep their record of uses; other memory is freed after its last use. Dropping right after a launch is sound. |
+//! | Who allocates? | A caching allocator here ([`Device::alloc`]); the plugin provides large slabs. |
+//! | Who counts? | Two ledgers ([`ledger`]) in the only places through which memory and collectives pass. |
+//! | What if ranks disagree? | The checker ([`Board`]) compares their calls and names the rank that is wrong, in one message on all of them. |
+//! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; the type is the same, and [`Kernel::is_native`] tells which it is. |
 //!
-//! Contract: this layer validates bounds, lengths and overlap; a plugin validates what only it knows; `Unsupported` has no side effects.
+//! **Contract.** This layer validates bounds, lengths and overlap; a plugin validates what only it knows;
+//! `Unsupported` has no side effects. What must always hold, with its tests, is in `docs/invariants.md`.
 
 #[macro_use]
 mod call;

@@ -1,6 +1,11 @@
-//! The mesh: any set of axes gives a group, and a group of one is a real group. [`topology`] is the arithmetic; [`groups`] holds the
-//! communicators, [`islands`] those of jobs of several back ends. [`launch`] tells which
-//! process of how many this is, [`store`] and [`meet`] let the processes of a job find each other, and [`roster`] says which ranks each is.
+//! The device mesh: any set of axes gives a group, and a group of one rank is a real group. [`topology`]
+//! is the arithmetic of ranks; [`groups`] holds the communicators, [`islands`] those of jobs of several
+//! back ends. [`launch`] reads which process of how many this is from the launcher's variables,
+//! [`store`] and [`meet`] are the rendezvous of the processes of a job (what torchrun calls its store),
+//! and [`roster`] maps processes to ranks.
+//!
+//! **Invariants** (`docs/invariants.md`). Threads and processes of a job train to the same bits, however
+//! the ranks are divided over processes; an error names every rank that it concerns.
 #![forbid(unsafe_code)]
 
 pub mod groups;

@@ -1,6 +1,9 @@
-//! Models: families whose parameter names and shapes are those of Hugging Face checkpoints, so that no name map is needed.
+//! Models: families whose parameter names and shapes are those of Hugging Face checkpoints, so that no
+//! name map is needed.
 //!
-//! A model declares units in run order (embedding, layers, head); it knows nothing of optimizers, ranks or devices.
+//! A model declares its units in run order (embedding, layers, head); it knows nothing of optimizers,
+//! ranks or devices. **Invariant** (`docs/invariants.md`): its logits, loss and gradients equal those of
+//! `transformers` in float64.
 #![forbid(unsafe_code)]
 
 pub mod gpt2;

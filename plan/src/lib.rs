@@ -1,11 +1,16 @@
-//! A training step is data: a [`Plan`] is a list of steps on lanes, an algorithm is a [`Pass`] that rewrites it, and
-//! [`check`] proves its laws before anything runs. No device, no clock, no files: every algorithm is testable as text.
+//! A training step as data. A [`Plan`] is the list of steps of one rank for one optimizer step, on
+//! named lanes (streams); an algorithm is a [`Pass`] that rewrites it; [`check`] proves its laws before
+//! anything runs. The nearest relatives are an instruction schedule of a compiler and the action lists
+//! of PyTorch's pipeline schedules.
 //!
-//! A plan is made in four moves: a *schedule* writes the forwards and backwards; passes choose what is kept, place
-//! gathers and reductions, bucket them, place updates; [`Depend`] writes the `after` edges; [`check`] accepts it, or says
-//! in a sentence which step breaks which law. The engine then walks [`Plan::walk`] and knows no algorithm.
+//! A plan is made in four moves: a *schedule* writes the forwards and backwards; passes choose what is
+//! kept, place gathers and reductions, bucket them, place updates; [`Depend`] writes the `after` edges;
+//! [`check`] accepts it, or names the step and the law it breaks. The engine then walks [`Plan::walk`]
+//! and knows no algorithm. Hazards between two consecutive plans are ordered by the execution layer.
 //!
-//! A plan covers one optimizer step; hazards between two consecutive steps are the execution layer's to order.
+//! **Invariants** (all of them with their tests: `docs/invariants.md`). This crate uses no device, no
+//! clock, no file and no thread. A plan that `check` accepts orders every hazard by its edges, and
+//! ranks whose plans pass [`check_world`] call the collectives of each group in the same order.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,7 +1,13 @@
-//! Tensors, the tape inside a block, and the ops: forward, backward, sharding type and decomposition of each in one file under [`ops`].
+//! Tensors, the tape inside a block, and the ops: forward, backward, sharding type and decomposition of
+//! each in one file under [`ops`].
 //!
-//! A block's author writes an ordinary forward on [`Cx`]. Ops are recorded on a flat [`Tape`] that lives for one block and one
-//! micro-batch: no hooks, no shared graph, no lock. Between blocks there is no autograd; the plan orders blocks.
+//! A block's author writes an ordinary forward on [`Cx`]. Ops are recorded on a flat [`Tape`] that lives
+//! for one block and one micro-batch: there are no hooks, no shared autograd graph and no lock. Between
+//! blocks there is no autograd; the plan orders the blocks.
+//!
+//! **Invariants** (`docs/invariants.md`). A fused op and its one decomposition agree with a float64
+//! reference; a forgotten collective is an error of the dry run; random numbers are a function of a key
+//! and a position.
 
 mod block;
 mod cx;

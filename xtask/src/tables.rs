@@ -221,5 +221,14 @@ pub const MACHINE_PATHS: &[&str] = &["/home/", "/Users/", "/root/", "C:\\Users\\
 /// Where they may stand: the rule itself.
 pub const MACHINE_PLACES: &[&str] = &["xtask/"];
 
-/// Documents whose named tests must exist.
-pub const DOCUMENTS: &[&str] = &["docs/ARCHITECTURE.md"];
+/// Documents whose named files, functions and tests must exist.
+pub const DOCUMENTS: &[&str] = &[
+    "docs/",
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+];
+
+/// The list of what must always hold.
+pub const INVARIANTS: &str = "docs/invariants.md";

@@ -1,6 +1,13 @@
-//! ZeRO as passes over a plan: `Place` puts gathers, releases and reductions where a stage wants them, `Bucket` merges
-//! reductions, `Canonical` gives sums one tree on any number of ranks, `Coalesce` and `Prefetch` make gathers fewer and earlier, `Updates` puts the optimizer steps. Pure data:
-//! nothing here knows a device.
+//! ZeRO (Rajbhandari et al., 2020; FSDP in PyTorch) as passes over a plan: `Place` puts gathers,
+//! releases and reductions where a stage wants them, `Bucket` merges reductions, `Canonical` gives
+//! sums one tree on any number of ranks, `Coalesce` and `Prefetch` make gathers fewer and earlier,
+//! `Updates` puts the optimizer steps. Beside them stand what they place: the layout of a unit's flat
+//! buffer over the ranks ([`FlatLayout`]), the optimizers as data ([`optim`]), and the closed formulas for
+//! memory and traffic ([`estimate`]).
+//!
+//! **Invariants** (`docs/invariants.md`). Everything here is pure data; nothing knows a device. Passes
+//! give plans that `check` accepts under any settings, and any number of ranks adds logical shards along
+//! one tree.
 #![forbid(unsafe_code)]
 
 pub mod canonical;

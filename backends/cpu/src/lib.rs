@@ -1,7 +1,10 @@
-//! The CPU device and its in-process collective: the oracle for every other backend, plain and correct first, then fast.
+//! The CPU as a device, and its in-process collectives: the reference for every other back end, plain and
+//! correct first, then fast.
 //!
-//! It keeps device semantics from the first day: streams are queues served by their own threads, memory handles are opaque, events have
-//! capture semantics. A kernel is a [`kernel::Kernel`] run on the stream's thread over the device's [`team::Team`].
+//! It has the semantics of an accelerator: streams are queues served by their own threads, memory handles
+//! are opaque, events have capture semantics. A kernel is a [`kernel::Kernel`] run on the stream's thread
+//! over the device's [`team::Team`]. **Invariants** (`docs/invariants.md`): an enqueue never waits for the
+//! work, and the result of an op does not depend on the number of threads.
 
 mod collective;
 mod cores;

@@ -1,8 +1,10 @@
-//! NVIDIA GPUs through the CUDA driver, with cuBLASLt, cuDNN, NVRTC and NCCL where they are installed. Nothing of CUDA is needed to build it: every
-//! library is opened at run time (`library`), and one that is missing is an error that names it and where it was looked for.
+//! NVIDIA GPUs through the CUDA driver, with cuBLASLt, cuDNN, NVRTC and NCCL where they are installed.
+//! Nothing of CUDA is needed to build it: every library is opened at run time (`library`), and a missing
+//! one is an error that names it and where it was searched.
 //!
-//! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`, `cuda.libcublaslt`, `cuda.libnccl`,
-//! `cuda.libcudnn` (files), `cuda.cache_dir` or `cache_dir` (where compiled kernels are kept). See `README.md`.
+//! Configuration, all optional: `cuda.library_path` (folders, by `:`), `cuda.libcuda`, `cuda.libnvrtc`,
+//! `cuda.libcublaslt`, `cuda.libnccl`, `cuda.libcudnn` (files), `cuda.cache_dir` or `cache_dir` (where
+//! compiled kernels are kept). See `README.md`; what must always hold is in `docs/invariants.md`.
 
 mod cache;
 mod caller;

@@ -1,10 +1,13 @@
-//! Collectives over MPI, for the ranks of several processes: Open MPI or MPICH, whichever is installed, opened when the first device is.
+//! Collectives over MPI, for the ranks of several processes: Open MPI or MPICH, whichever is installed,
+//! opened when the first device is.
 //!
-//! The plugin's one device is the host itself. Other devices reach it through pinned memory, whose addresses it imports, so it serves them all. It
-//! computes nothing. Nothing of MPI is needed to build it: see `library` and ADR 0015.
+//! The plugin's one device is the host itself. Other devices reach it through pinned memory, whose
+//! addresses it imports, so that it serves them all. It computes nothing. Nothing of MPI is needed to
+//! build it: see `library` and ADR 0015.
 //!
-//! Configuration: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the launcher's), `mpi.longest_message` (bytes of one
-//! MPI message, 1 GiB), all optional; and `mpi.meet` with its kin where no launcher of MPI started the processes (see `pmi`).
+//! Configuration, all optional: `mpi.library` (a file), `mpi.family` (`openmpi` or `mpich`: the
+//! launcher's), `mpi.longest_message` (bytes of one MPI message, 1 GiB); and, where no MPI launcher
+//! started the processes, `mpi.meet` and the keys beside it (see `pmi`).
 
 mod channel;
 mod comm;

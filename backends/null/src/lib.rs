@@ -1,11 +1,14 @@
-//! The device of nothing: does nothing, counts everything.
+//! The null device: it computes nothing and counts everything (as PyTorch's `meta` device, with streams,
+//! memory and collectives).
 //!
-//! It accepts every op of the table and every collective, allocates no device memory and finishes at once. Plans, schedules and
-//! reports run on it at any world size without cost, and it is the shortest complete backend to copy (see `README.md`).
+//! It accepts every op of the table and every collective, allocates no device memory and finishes at
+//! once. Plans, schedules and reports run on it at any world size without cost, and it is the shortest
+//! complete back end to copy (see `README.md`).
 //!
-//! Configuration: `null.devices` (default 1), `null.mem_total` bytes (default 1 TiB). Counters are read by `device_attr` as decimal
-//! text: `null.launches`, `null.launches.<op>`, `null.collectives`, … (see [`COUNTERS`]). Fault points `null.<function>` fail with the
-//! status `-value`; 9 (`E_PANIC`) really panics.
+//! Configuration: `null.devices` (default 1), `null.mem_total` bytes (default 1 TiB). Counters are read by
+//! `device_attr` as decimal text: `null.launches`, `null.launches.<op>`, `null.collectives`, … (see
+//! [`COUNTERS`]). Fault points `null.<function>` fail with the status `-value`; 9 (`E_PANIC`) really
+//! panics.
 
 mod memory;
 

@@ -1,9 +1,11 @@
-//! Any GPU that Vulkan reaches, through wgpu: kernels are WGSL text, made for the adapter's limits when an op is prepared.
+//! Any GPU that Vulkan reaches, through wgpu: kernels are WGSL text, written for the adapter's limits when
+//! an op is prepared.
 //!
-//! It takes whatever adapter there is, a software one included, and needs nothing to build. A kernel is a [`kernel::Pass`]; the module
-//! around its body is written by [`wgsl`]. Device memory is a buffer, page-locked memory is the host's and copies are staged; all streams
-//! of a device share its one queue. There are no collectives: its ranks meet in another plugin's over pinned memory. The configuration
-//! keys are in `README.md`.
+//! It takes whatever adapter there is, a software one included, and needs nothing to build. A kernel is a
+//! [`kernel::Pass`]; the module around its body is written by [`wgsl`]. Device memory is a buffer,
+//! page-locked memory is the host's and copies are staged; all streams of a device share its one queue.
+//! There are no collectives: its ranks communicate through another plugin's over pinned memory. The
+//! configuration keys are in `README.md`.
 
 mod device;
 mod dispatch;

@@ -1,8 +1,9 @@
-//! The Rust mirror of `hal/include/crossweave_plugin.h`: layouts, ids, names and the op table, and no logic beyond rule R1's reading of sized structs.
+//! The Rust mirror of `hal/include/crossweave_plugin.h`: layouts, ids, names and the op table. It has no
+//! logic except rule R1's reading of structs that carry their size.
 //!
-//! The header is the contract; this crate says the same in Rust. Sizes and offsets are asserted at compile time here, and
-//! `abi/v1.lock` freezes every field, signature and constant (see `tests/lock.rs` in `crossweave-hal`). Function pointers are
-//! `Option`: NULL means "not provided".
+//! The header is the contract; this crate states the same in Rust. Sizes and offsets are asserted at
+//! compile time here, and `hal/abi/v1.lock` freezes every field, signature and constant (see
+//! `hal/tests/abi_lock/main.rs`). Function pointers are `Option`: NULL means "not provided".
 #![no_std]
 
 pub mod api;

@@ -1,9 +1,12 @@
-//! The conformance kit: what a plugin claims must hold, and what it does not claim must be refused without side effects.
+//! The conformance kit: what a plugin claims must hold, and what it does not claim must be refused
+//! without side effects.
 //!
-//! It speaks to the C tables only ([`raw`]). A case ([`Case`]) is one claim under a stable id; the cases of a group run in a child process,
-//! which tells by lines of JSON what it begins and ends ([`child`]), so that a crash, a hang or an exit is the failure of one named case and
-//! the rest goes on in a new child ([`run`]). Numbers come from the run's seed and the case's id, so a case alone is the case in a full
-//! run. Tolerances belong to error classes, never to a back end's name. `docs/conformance.md` is the user's side.
+//! It calls the C tables only ([`raw`]). A case ([`Case`]) is one claim under a stable id. The cases of a
+//! group run in a child process, which reports by lines of JSON which case begins and ends ([`child`]),
+//! so that a crash, a hang or an exit is the failure of one named case and the rest continues in a new
+//! child ([`run`]). Numbers come from the run's seed and the case's id, so that a case alone is the case
+//! of a full run. Tolerances belong to error classes, never to a back end's name. The user's side is
+//! `docs/conformance.md`; what must always hold of the kit is in `docs/invariants.md`.
 
 pub mod abi;
 pub mod case;

@@ -1,17 +1,18 @@
-//! Layers: a plugin inside another that looks at every call, with the same tables on both sides.
+//! Layers: a plugin around a plugin that sees every call, with the same C tables on both sides.
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`Validate`] | holds every call to the header's contract; a violation is an error that names the call |
+//! | [`Validate`] | compares every call with the header's contract; a violation is an error that names the call |
 //! | [`Trace`] | writes every call with its host time as a timeline for Perfetto |
-//! | [`Record`] | keeps every call and content in a file; [`replay`] makes the same calls on another plugin and compares |
-//! | [`Fault`] | lets the n-th call of a kind fail with a status |
+//! | [`Record`] | keeps every call and its contents in a file; [`replay`] makes the same calls on another plugin and compares |
+//! | [`Fault`] | makes the n-th call of a kind fail with a status |
 //! | [`Throttle`] | limits bandwidth and adds latency by kind of call |
 //! | [`Census`] | counts ops, copies and collectives of a rehearsal: what `crossweave explain` reads |
-//! | [`Lacks`] | refuses ops and types as if the plugin did not have them: tries a fallback, or a device to be |
+//! | [`Lacks`] | refuses ops and types as if the plugin did not have them, to try a fallback or a planned device |
 //!
-//! [`wrap::wrap`] puts any [`Layer`] around any plugin; without one, no code of this crate runs. Handles cross as boxes of the layer's own
-//! ([`Object`]), so that a late or wrong use of one is an error in words.
+//! [`wrap::wrap`] puts any [`Layer`] around any plugin; without one, no code of this crate runs. Handles
+//! cross as boxes of the layer's own ([`Object`]), so that a late or wrong use of one is an error with a
+//! message. **Invariant** (`docs/invariants.md`): layers do not change a bit.
 
 mod call;
 mod census;

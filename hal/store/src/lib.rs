@@ -1,14 +1,16 @@
-//! A tier of storage below host memory: blocks of pinned memory go to files and come back while the caller does something else.
+//! The NVMe tier (ZeRO-Infinity; DeepSpeed's `aio`): blocks of pinned memory go to files and come back
+//! while the caller does something else.
 //!
-//! A [`Store`] is one rank's swap: a [`Folder`] that is its own, a bounded pool of page-aligned [`Block`]s, and an engine that moves them
-//! (io_uring with O_DIRECT, registered buffers and files; where a machine forbids either, a pool of threads). Every transfer gives a
-//! [`Ticket`]; whoever waits for it gets the block back, or the error with file, offset, bytes and a fix. Short transfers, EINTR and
-//! EAGAIN are finished by the engine, never seen by callers.
+//! A [`Store`] is one rank's swap: a [`Folder`] of its own, a bounded pool of page-aligned [`Block`]s, and
+//! an I/O engine that moves them (io_uring with O_DIRECT, registered buffers and files; where a machine
+//! forbids either, a pool of threads). Every transfer returns a [`Ticket`]; the thread that waits for it
+//! gets the block back, or an error with file, offset, bytes and a fix. Short transfers, EINTR and EAGAIN
+//! are completed by the I/O engine and never seen by callers.
 //!
 //! | question | answer |
 //! |---|---|
-//! | Who owns the bytes of a transfer? | The request, until the kernel has let go of them; a ticket that is dropped changes nothing. |
-//! | What if a disk is full? | Files are reserved when made, so it is said before training; a later one arrives at the waiter, and the engine goes on. |
+//! | Who owns the bytes of a transfer? | The request, until the kernel has released them; dropping a ticket changes nothing. |
+//! | What if a disk is full? | Files are reserved when they are made, so that the error comes before training; a later one reaches the waiter, and the I/O engine continues. |
 //! | What does a killed run leave? | An empty folder with the lock of a dead process: files have no name once they are open. The next run on that host removes it. |
 
 mod block;

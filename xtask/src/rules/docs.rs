@@ -1,45 +1,63 @@
-//! Documents tell the truth about the tests: a named test exists, and an invariant names one.
+//! What documents and crate heads name exists: files, functions and tests; and an invariant names a test that checks it.
 
-use super::{Finding, at};
-use crate::tables::DOCUMENTS;
-use crate::tree::Tree;
+use super::{Finding, at, within};
+use crate::tables::{DOCUMENTS, INVARIANTS};
+use crate::tree::{File, Tree};
 
-/// A reference to a test is a code span `path/to/file.rs: function` or `path/to/file.rs`.
+/// A reference is a code span `path/to/file.rs: name` or `path/to/file.rs`, from the root. A span with a wildcard is none, and `src/x.rs` is a
+/// file of a project that the reader makes.
 fn references(line: &str) -> impl Iterator<Item = (&str, Option<&str>)> {
     line.split('`').skip(1).step_by(2).filter_map(|span| {
         let (path, name) = match span.split_once(": ") {
             Some((path, name)) => (path, Some(name)),
             None => (span, None),
         };
-        path.ends_with(".rs").then_some((path, name))
+        let path = path.strip_prefix("../").unwrap_or(path);
+        let ours = path.contains('/') && !path.contains('*') && !path.starts_with("src/");
+        (path.ends_with(".rs") && ours).then_some((path, name))
     })
 }
 
-/// Every file and function a document names is there.
+/// Whether a source defines a function or a type of that name.
+fn defines(source: &str, name: &str) -> bool {
+    let kinds = ["fn", "struct", "enum", "trait", "const", "type", "mod"];
+    kinds.iter().any(|kind| {
+        source
+            .match_indices(&format!("{kind} {name}"))
+            .any(|(i, m)| {
+                let after = source[i + m.len()..].chars().next().unwrap_or(' ');
+                !(after.is_alphanumeric() || after == '_')
+            })
+    })
+}
+
+/// The lines of a file in which references are looked for, with their numbers: all of a document, the head of a crate.
+fn prose(f: &File) -> Vec<(usize, &str)> {
+    let lines = f.text.lines().enumerate().map(|(i, l)| (i + 1, l));
+    if f.path.ends_with(".md") && within(&f.path, DOCUMENTS) {
+        return lines.collect();
+    }
+    let crate_head = f.path.ends_with("src/lib.rs") || f.path.ends_with("src/main.rs");
+    match crate_head {
+        true => lines.take_while(|(_, l)| l.starts_with("//!")).collect(),
+        false => vec![],
+    }
+}
+
+/// Every file, function and test that a document or a crate head names is there.
 pub fn named_tests(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    for f in tree
-        .files
-        .iter()
-        .filter(|f| DOCUMENTS.contains(&f.path.as_str()))
-    {
-        for (i, line) in f.text.lines().enumerate() {
-            for (path, name) in references(line) {
+    for f in &tree.files {
+        for (line, text) in prose(f) {
+            for (path, name) in references(text) {
                 let Some(source) = tree.file(path) else {
-                    found.push(at(
-                        &f.path,
-                        i + 1,
-                        format!("names `{path}`, which is not in the tree"),
-                    ));
+                    let text = format!("names `{path}`, which is not in the tree");
+                    found.push(at(&f.path, line, text));
                     continue;
                 };
-                let defines = |n: &str| source.text.contains(&format!("fn {n}("));
-                if let Some(n) = name.filter(|n| !defines(n)) {
-                    found.push(at(
-                        &f.path,
-                        i + 1,
-                        format!("names the test `{n}`, which `{path}` does not define"),
-                    ));
+                if let Some(n) = name.filter(|n| !defines(&source.text, n)) {
+                    let text = format!("names `{n}`, which `{path}` does not define");
+                    found.push(at(&f.path, line, text));
                 }
             }
         }
@@ -47,43 +65,39 @@ pub fn named_tests(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// In the section "Invariants", every item opens in bold and names a test.
+/// Every item of the list of invariants opens in bold and names a test, and the list is there.
 pub fn invariants(tree: &Tree) -> Vec<Finding> {
+    let Some(f) = tree.file(INVARIANTS) else {
+        let text = "the list of invariants is missing";
+        return vec![at(INVARIANTS, 0, text)];
+    };
     let mut found = Vec::new();
-    for f in tree
-        .files
-        .iter()
-        .filter(|f| DOCUMENTS.contains(&f.path.as_str()))
-    {
-        let mut inside = false;
-        let mut item: Option<(usize, bool, bool)> = None;
-        let mut close = |item: &mut Option<(usize, bool, bool)>| {
-            let Some((line, bold, named)) = item.take() else {
-                return;
-            };
-            if !bold {
-                let text = "an invariant that does not open in bold";
-                found.push(at(&f.path, line, text));
-            }
-            if !named {
-                let text = "an invariant that names no test: nothing keeps it";
-                found.push(at(&f.path, line, text));
-            }
+    let mut item: Option<(usize, bool, bool)> = None;
+    let mut close = |item: &mut Option<(usize, bool, bool)>| {
+        let Some((line, bold, named)) = item.take() else {
+            return;
         };
-        for (i, line) in f.text.lines().enumerate() {
-            if line.starts_with('#') {
-                close(&mut item);
-                inside = line.contains("Invariants");
-            } else if inside && line.starts_with("- ") {
-                close(&mut item);
-                item = Some((i + 1, line.starts_with("- **"), false));
-            }
-            if let Some((_, _, named)) = &mut item {
-                *named |= references(line).any(|r| r.1.is_some());
-            }
+        if !bold {
+            let text = "an invariant that does not open in bold";
+            found.push(at(&f.path, line, text));
         }
-        close(&mut item);
+        if !named {
+            let text = "an invariant that names no test: nothing checks it";
+            found.push(at(&f.path, line, text));
+        }
+    };
+    for (i, line) in f.text.lines().enumerate() {
+        if line.starts_with('#') {
+            close(&mut item);
+        } else if line.starts_with("- ") {
+            close(&mut item);
+            item = Some((i + 1, line.starts_with("- **"), false));
+        }
+        if let Some((_, _, named)) = &mut item {
+            *named |= references(line).any(|r| r.1.is_some());
+        }
     }
+    close(&mut item);
     found
 }
 
@@ -92,21 +106,33 @@ mod tests {
     use super::super::lines;
     use super::*;
 
-    const TEST: (&str, &str) = ("a/tests/t.rs", "#[test]\nfn holds() {}");
+    const TEST: (&str, &str) = ("a/tests/t.rs", "#[test]\nfn holds() {}\npub trait Kept {}");
 
     #[test]
     fn a_test_that_is_gone_is_found() {
-        let doc = "`a/tests/t.rs: holds` `a/tests/t.rs`\n`a/tests/t.rs: gone`\n`b.rs: x`\n";
-        let tree = Tree::of(&[("docs/ARCHITECTURE.md", doc), TEST]);
+        let doc = "`a/tests/t.rs: holds` `a/tests/t.rs`\n`a/tests/t.rs: gone`\n`b/c.rs: x`\n`a/tests/t.rs: hold`\n`a/tests/t.rs: Kept`\n";
+        let head = "//! `a/tests/t.rs: gone`\nfn f() {} // `a/b.rs`\n";
+        let tree = Tree::of(&[
+            ("docs/ARCHITECTURE.md", doc),
+            ("a/src/lib.rs", head),
+            ("a/src/x.rs", head),
+            TEST,
+        ]);
         let doc = "docs/ARCHITECTURE.md";
-        assert_eq!(lines(&named_tests(&tree)), [(doc, 2), (doc, 3)]);
+        let want = [(doc, 2), (doc, 3), (doc, 4), ("a/src/lib.rs", 1)];
+        assert_eq!(lines(&named_tests(&tree)), want);
     }
 
     #[test]
     fn an_invariant_without_a_test_is_found() {
-        let doc = "# Code\n- plain\n## Invariants\n- **One.** Kept by\n  `a/tests/t.rs: holds`.\n- **Two.** Trust me.\n- **Three.** `a/tests/t.rs`\n- Four. `a/tests/t.rs: holds`\n## After\n- plain\n";
-        let tree = Tree::of(&[("docs/ARCHITECTURE.md", doc), TEST]);
-        let doc = "docs/ARCHITECTURE.md";
-        assert_eq!(lines(&invariants(&tree)), [(doc, 6), (doc, 7), (doc, 8)]);
+        let doc = "# Invariants\n## Code\n- **One.** Kept by\n  `a/tests/t.rs: holds`.\n- **Two.** Trust me.\n- **Three.** `a/tests/t.rs`\n- Four. `a/tests/t.rs: holds`\n## More\n- **Five.**\n";
+        let tree = Tree::of(&[(INVARIANTS, doc), TEST]);
+        let at = |line| (INVARIANTS, line);
+        assert_eq!(lines(&invariants(&tree)), [5, 6, 7, 9].map(at));
+    }
+
+    #[test]
+    fn a_missing_list_of_invariants_is_found() {
+        assert_eq!(lines(&invariants(&Tree::of(&[TEST]))), [(INVARIANTS, 0)]);
     }
 }
