@@ -147,6 +147,9 @@ pub const MAX_LINES: usize = 800;
 /// Sources that are tables or generated, and may be longer.
 pub const LONG_FILES: &[(&str, &str)] = &[];
 
+/// Documents that lead a newcomer, and the lines each may have.
+pub const DOCUMENT_LINES: &[(&str, usize)] = &[("README.md", 120), ("docs/ARCHITECTURE.md", 200)];
+
 /// Words that make a value of the whole process.
 pub const GLOBALS: &[&str] = &[
     "OnceLock",

@@ -84,6 +84,10 @@ pub const RULES: &[Rule] = &[
         find: shape::size,
     },
     Rule {
+        name: "document size",
+        find: shape::documents,
+    },
+    Rule {
         name: "file heads",
         find: shape::heads,
     },

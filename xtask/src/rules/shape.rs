@@ -2,7 +2,7 @@
 
 use super::{Finding, at};
 use crate::source::{line_of, words};
-use crate::tables::{BANNED_MACROS, LONG_FILES, MAX_LINES};
+use crate::tables::{BANNED_MACROS, DOCUMENT_LINES, LONG_FILES, MAX_LINES};
 use crate::tree::Tree;
 
 /// No source is longer than the budget.
@@ -17,6 +17,25 @@ pub fn size(tree: &Tree) -> Vec<Finding> {
                 0,
                 format!("{n} lines of at most {MAX_LINES}; split it by its ideas"),
             )
+        })
+        .collect()
+}
+
+/// A document that a newcomer reads from top to bottom exists and stays short.
+pub fn documents(tree: &Tree) -> Vec<Finding> {
+    DOCUMENT_LINES
+        .iter()
+        .filter_map(|(path, most)| {
+            let text = match tree.file(path).map(|f| f.text.lines().count()) {
+                None => "is missing".to_string(),
+                Some(n) if n > *most => {
+                    format!(
+                        "{n} lines of at most {most}; move what is reference to a page of its own"
+                    )
+                }
+                Some(_) => return None,
+            };
+            Some(at(path, 0, text))
         })
         .collect()
 }
@@ -62,6 +81,21 @@ mod tests {
         let text = "//! x\n".repeat(MAX_LINES);
         let tree = Tree::of(&[("a.rs", &text), ("b.rs", &(text.clone() + "\n"))]);
         assert_eq!(lines(&size(&tree)), [("b.rs", 0)]);
+    }
+
+    #[test]
+    fn a_long_or_missing_document_is_found() {
+        let [(first, most), (second, _)] = [DOCUMENT_LINES[0], DOCUMENT_LINES[1]];
+        let long = "x\n".repeat(most + 1);
+        let right: Vec<(&str, &str)> = DOCUMENT_LINES.iter().map(|d| (d.0, "x\n")).collect();
+        assert!(documents(&Tree::of(&right)).is_empty());
+        let mut wrong = right.clone();
+        wrong[0].1 = &long;
+        wrong.remove(1);
+        assert_eq!(
+            lines(&documents(&Tree::of(&wrong))),
+            [(first, 0), (second, 0)]
+        );
     }
 
     #[test]
