@@ -116,6 +116,9 @@ pub const VENDOR_PLACES: &[&str] = &[
     "xtask/",
     "benches/RESULTS.md",
     "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
     // The workspace's own list of back ends and of what they bind.
     "Cargo.toml",
 ];

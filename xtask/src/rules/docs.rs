@@ -65,6 +65,62 @@ pub fn named_tests(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// A link of a document to a file of the tree leads somewhere.
+pub fn links(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for f in &tree.files {
+        if !f.path.ends_with(".md") || !within(&f.path, DOCUMENTS) {
+            continue;
+        }
+        let mut code = false;
+        for (i, line) in f.text.lines().enumerate() {
+            code ^= line.trim_start().starts_with("```");
+            if code || line.starts_with("    ") {
+                continue;
+            }
+            // What stands in a code span is code.
+            let prose: String = line.split('`').step_by(2).collect();
+            for link in prose
+                .split("](")
+                .skip(1)
+                .filter_map(|l| l.split(')').next())
+            {
+                let target = link.split(['#', ' ']).next().unwrap_or_default();
+                if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+                    continue;
+                }
+                let to = beside(&f.path, target);
+                let folder = format!("{}/", to.trim_end_matches('/'));
+                if !tree
+                    .files
+                    .iter()
+                    .any(|o| o.path == to || o.path.starts_with(&folder))
+                {
+                    let text = format!("links to `{target}`, which is not in the tree");
+                    found.push(at(&f.path, i + 1, text));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// A path as it is written in the file `from`, from the root.
+fn beside(from: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in path.split('/') {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
 /// Every item of the list of invariants opens in bold and names a test, and the list is there.
 pub fn invariants(tree: &Tree) -> Vec<Finding> {
     let Some(f) = tree.file(INVARIANTS) else {
@@ -121,6 +177,23 @@ mod tests {
         let doc = "docs/ARCHITECTURE.md";
         let want = [(doc, 2), (doc, 3), (doc, 4), ("a/src/lib.rs", 1)];
         assert_eq!(lines(&named_tests(&tree)), want);
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_found() {
+        let doc = "[a](../README.md) [b](adr/) [c](#here) [d](https://x.y/z.md)\n[e](adr/x.md#part)\n[f](adr/0001.md), [g](gone.md)\n```\nf[x](a)\n```\n    f[x](a) `f[x](a)`\n`f[x](a)`\n[`h`](gone)\n";
+        let tree = Tree::of(&[
+            ("docs/a.md", doc),
+            ("docs/adr/0001.md", "[up](../a.md) [wrong](a.md)"),
+            ("README.md", "[a](docs/a.md)"),
+        ]);
+        let want = [
+            ("docs/a.md", 2),
+            ("docs/a.md", 3),
+            ("docs/a.md", 9),
+            ("docs/adr/0001.md", 1),
+        ];
+        assert_eq!(lines(&links(&tree)), want);
     }
 
     #[test]

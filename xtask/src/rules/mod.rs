@@ -100,6 +100,10 @@ pub const RULES: &[Rule] = &[
         find: docs::named_tests,
     },
     Rule {
+        name: "links lead somewhere",
+        find: docs::links,
+    },
+    Rule {
         name: "invariants are kept",
         find: docs::invariants,
     },
