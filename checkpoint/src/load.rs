@@ -363,14 +363,14 @@ fn open_proven(path: &Path, proof: Proof) -> std::result::Result<Checkpoint, Fau
     Ok(checkpoint)
 }
 
-/// Opens a rank's file and makes sure that it is the one the manifest means, as far as its header tells.
+/// Opens a rank's file and makes sure that it is the one the manifest means, as far as its header shows.
 pub(crate) fn open_file(
     path: &Path,
     record: &FileRecord,
     manifest: &Manifest,
 ) -> std::result::Result<SafeFile, String> {
     let len = crossweave_files::len(path).map_err(|e| format!("cannot be opened: {e}"))?;
-    // A file that was exchanged with another is told from a damaged one before lengths and hashes are compared.
+    // A file that was exchanged with another is distinguished from a damaged one before lengths and hashes are compared.
     let file = SafeFile::open(path);
     if let Ok(f) = &file {
         let says = |key: &str| f.metadata().get(key).map(String::as_str);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// Version of the manifest this build writes. It reads this one and 1, whose files carry a SHA-256 of the whole file.
 pub const FORMAT_VERSION: u32 = 2;
-/// Name of the file that tells people which checkpoint is the newest.
+/// Name of the file that shows people which checkpoint is the newest.
 pub(crate) const LATEST: &str = "latest";
 /// The manifest's file name.
 pub const MANIFEST: &str = "manifest.json";
@@ -35,7 +35,7 @@ pub struct Manifest {
     pub format: String,
     /// [`FORMAT_VERSION`] of the writer.
     pub format_version: u32,
-    /// Tells this save from every other; each rank's file carries it too. Empty in version 1.
+    /// Distinguishes this save from every other; each rank's file carries it too. Empty in version 1.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub save: String,
     /// Optimizer steps done.
@@ -258,7 +258,7 @@ fn scan(root: &Path) -> Result<(Vec<Found>, bool)> {
     let entries = entries(root)?;
     let seen = !entries.is_empty();
     for (name, path) in entries {
-        // A step's folder gets its name when it is complete: one without a manifest has lost it, and is listed to be told so.
+        // A step's folder gets its name when it is complete: one without a manifest has lost it, and is listed so that it can be reported.
         if let Some(step) = parse_step(&name).filter(|_| path.is_dir()) {
             found.insert(step, path);
         } else if let Some(step) = hidden_step(&name, ".replaced")

@@ -178,7 +178,7 @@ pub fn verify(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<String>
     Ok(out)
 }
 
-/// As [`verify`], as `{"ok": …, "files": [{"path", "ok", "detail"}]}`. Damage is told by `ok`, not by an error.
+/// As [`verify`], as `{"ok": …, "files": [{"path", "ok", "detail"}]}`. Damage is reported by `ok`, not by an error.
 pub fn verify_json(path: impl AsRef<Path>, key: Option<&PublicKey>) -> Result<Value> {
     let (files, _) = examine(path.as_ref(), key)?;
     Ok(json!({"ok": files.iter().all(|f| f.ok), "files": files}))

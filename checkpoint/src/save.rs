@@ -465,7 +465,7 @@ fn write_rank(
         text(shared.world_size as u64),
         text(shared.step),
     );
-    // So that a file in the wrong place is told from a damaged one.
+    // So that a file in the wrong place is distinguished from a damaged one.
     let metadata = [
         ("rank", r.as_str()),
         ("save", &shared.save),

@@ -593,7 +593,7 @@ fn exchanged_foreign_and_flipped_files_are_refused_by_name() {
     both(&["manifest.json", "it is of step 1", "that it is of step 2"]);
     std::fs::write(new.join("manifest.json"), manifest).unwrap();
     assert!(verify(&new, None).is_ok() && why(Proof::Whole) == "accepted");
-    // One bit in the middle: whoever reads beside it is served, whoever reads it is told.
+    // One bit in the middle: a reader of what lies beside it is served, a reader of it gets an error.
     let mut bad = good.clone();
     let at = good.len() - (1 << 20);
     bad[at] ^= 4;

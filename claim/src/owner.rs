@@ -29,7 +29,7 @@ pub struct Owner {
     user: u32,
     /// When it claimed, in seconds since 1970.
     since: u64,
-    /// Tells this claim from every other.
+    /// Distinguishes this claim from every other.
     pub(crate) nonce: u64,
 }
 

@@ -471,7 +471,7 @@ impl Collectives {
         }
     }
 
-    /// broadcast: whoever has the bytes sends them on; the number of holders doubles each round.
+    /// broadcast: every rank that has the bytes sends them on; the number of holders doubles each round.
     fn tree(&mut self, s: &Stream, buf: Region<'_>, dtype: DType, root: u32) -> Result<()> {
         let (n, me) = (self.size(), self.rank());
         if root >= n {

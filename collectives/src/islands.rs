@@ -143,7 +143,7 @@ impl Collectives {
                 });
             }
         }
-        // Inside: from whoever of the island has it.
+        // Inside: from the rank of the island that has it.
         let holder = |a: &Archipelago, owner: u32| match of(a, owner) == mine {
             true => owner,
             false => a.deputy(owner, mine),

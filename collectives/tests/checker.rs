@@ -187,7 +187,7 @@ fn no_byte_moves_and_a_tie_names_both() {
         }
         Err(e)
     });
-    // Whoever came second launched nothing.
+    // The rank that came second launched nothing.
     let launched = launched.into_inner();
     assert!(launched <= 1, "{launched} of two were launched");
     let text = sentence(&ends);

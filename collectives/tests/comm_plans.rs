@@ -393,7 +393,7 @@ fn all_ranks_get_identical_bits_from_vendors_that_add_differently() {
         };
         // The vendors' own sums inside islands: identical on all ranks, though not what one vendor alone would give.
         let mixed = same(&hierarchical(count, &nodes), &of_rank);
-        // Rank order: the bits of the homogeneous job, whoever takes part.
+        // Rank order: the bits of the homogeneous job, whichever ranks take part.
         let direct = plan(Kind::AllReduce, Algorithm::Direct, count, n).unwrap();
         let ordered = same(&direct, &of_rank);
         for (i, x) in ordered.iter().enumerate() {

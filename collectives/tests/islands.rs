@@ -518,7 +518,7 @@ fn a_communicator_that_ends_in_flight_ends_when_the_others_come_or_abort() {
         };
         let mut ends = [wait(), wait()];
         ends.sort_unstable();
-        // Who has aborted and asked for nothing has nothing to be told.
+        // A rank that has aborted and asked for nothing has no error to receive.
         assert_eq!(ends, [(0, !aborts), (1, true)]);
     }
 }

@@ -1,5 +1,5 @@
-//! Calls replayed as graphs, at the safe layer: exactly what was asked for runs, whatever differs, whoever waits, and whatever the plugin refuses.
-//! What ran is told by its results: every round counts on from what the rounds before left.
+//! Calls replayed as graphs, at the safe layer: exactly what was asked for runs, whatever differs, whichever thread waits, and whatever the plugin refuses.
+//! What ran is seen from its results: every round counts on from what the rounds before left.
 
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_hal::{
@@ -62,7 +62,7 @@ impl Rig {
         assert!(replayed);
     }
 
-    /// Three calls whose last byte tells `value`, then what they left in `b`.
+    /// Three calls whose last byte shows `value`, then what they left in `b`.
     fn round(&mut self, value: u8, between: impl FnOnce(&Rig)) -> (Followed, u8) {
         self.s.follow(self.book.take().unwrap()).unwrap();
         self.s.fill(self.a.all(), value.into(), 1).unwrap();

@@ -145,7 +145,7 @@ fn a_device_without_graphs_is_told_at_once() {
     let dry = crossweave_engine::dry_run(&null, &units, on.compute, on.batch, on.seq_len).unwrap();
     let alone = crossweave_hal::LocalKv::default();
     let e = crossweave_engine::Trainer::new(&null, units, on, &dry, &Alone(alone)).err();
-    let said = e.expect("the device of nothing has no graphs").to_string();
+    let said = e.expect("the null device has no graphs").to_string();
     assert!(
         said.contains("plugin null offers no crossweave.graph/1"),
         "{said}"

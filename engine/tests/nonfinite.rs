@@ -1,4 +1,4 @@
-//! Where a value stops being finite is told by rank, step of the plan, layer, op and parameter, the same on every rank.
+//! Where a value stops being finite is reported by rank, step of the plan, layer, op and parameter, the same on every rank.
 
 use crate::common;
 use common::{gpt2, spec, units, world};

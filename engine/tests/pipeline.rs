@@ -1,4 +1,4 @@
-//! Pipeline stages rehearsed on the device of nothing: what a stage holds, what crosses its boundaries, and what ZeRO moves within it, equal
+//! Pipeline stages rehearsed on the null device: what a stage holds, what crosses its boundaries, and what ZeRO moves within it, equal
 //! to the formulas; and what cannot be staged. That they train is `stages.rs`.
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crossweave_plan::{Plan, check_world};
 use crossweave_zero::estimate::{held, padded};
 use std::time::Duration;
 
-/// The device of nothing meets nobody.
+/// The null device meets nobody.
 struct Nobody;
 
 impl Bootstrap for Nobody {

@@ -290,7 +290,7 @@ fn every_element_is_saved_once() {
     }
 }
 
-/// Rank 0 draws from the model of all stages, between lead and done_reading; otherwise it is told how.
+/// Rank 0 draws from the model of all stages, between lead and done_reading; otherwise it learns how.
 #[test]
 fn samples_are_drawn_over_stages() {
     let w = world();
@@ -333,7 +333,7 @@ fn samples_are_drawn_over_stages() {
     }
 }
 
-/// What is not finite is told by all ranks in the words of the one where it began.
+/// What is not finite is reported by all ranks in the message of the one where it began.
 #[test]
 fn a_value_that_is_not_finite_is_named_by_every_stage() {
     let (w, model) = (world(), llama(2));

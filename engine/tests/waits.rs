@@ -1,5 +1,5 @@
 //! The plan has ordered whatever waits: every wait that the HAL puts between two streams because of data lies between two plan steps that
-//! lanes and `after` edges order. A wait that no edge foretells would be overlap that the plan promises and the run does not have.
+//! lanes and `after` edges order. A wait that no edge predicts would be overlap that the plan promises and the run does not have.
 #![forbid(unsafe_code)]
 
 use crate::common;

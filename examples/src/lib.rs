@@ -37,7 +37,7 @@ pub fn train(
     let cpu = Plugin::new(RawPlugin::from_static::<CpuBackend>(&host)?);
     let null = Plugin::new(RawPlugin::from_static::<Null>(&host)?);
 
-    // Every block once on the device of nothing: shapes, sizes and sharding types are known, or wrong, before memory is taken.
+    // Every block once on the null device: shapes, sizes and sharding types are known, or wrong, before memory is taken.
     let dry = dry_run(&null.open(0)?, &units, DType::F32, batch, seq_len)?;
     let spec = RankSpec {
         rank: 0,

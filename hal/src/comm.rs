@@ -183,7 +183,7 @@ impl Drop for CommInner {
 /// A group of ranks. `&mut self` makes the order of collectives on it total; only [`AbortHandle`] is shareable.
 pub struct Communicator {
     /// Its place in the checker; `None` where that is switched off or full. First, so that a rank's end is on record before the others can
-    /// be told of it by the plugin.
+    /// learn of it from the plugin.
     watch: Option<Member>,
     pub(crate) inner: Arc<CommInner>,
     ledger: Arc<CollectiveLedger>,
@@ -215,14 +215,14 @@ impl AbortHandle {
     pub(crate) fn weak(&self) -> WeakAbort {
         WeakAbort(Arc::downgrade(&self.0))
     }
-    /// Marks the communicator failed and releases whoever waits in it; returns at once.
+    /// Marks the communicator failed and releases every rank that waits in it; returns at once.
     pub fn abort(&self) -> Result<()> {
         if let Some(mark) = &self.0.mark {
             mark.aborted();
         }
         self.release()
     }
-    /// The same because of a failure elsewhere: it is not this rank that the others are told of.
+    /// The same because of a failure elsewhere: it is not this rank that the others see as the cause.
     pub fn release(&self) -> Result<()> {
         self.0.aborted.store(true, Relaxed);
         match self.0.api.comm_abort {
@@ -270,7 +270,7 @@ impl Communicator {
         Communicator::connect(device, carrier, boot, scope, rank, size, options)
     }
 
-    /// The same by the device's own plugin, whoever carries its other communicators: the ranks of one island.
+    /// The same by the device's own plugin, whichever plugin carries its other communicators: the ranks of one island.
     pub fn of_island(
         device: &Device,
         boot: &dyn Bootstrap,

@@ -205,7 +205,7 @@ impl Device {
     }
     /// Asks the device.
     pub fn info(&self) -> Result<DeviceInfo> {
-        // SAFETY: a zeroed record is valid; the size tells the plugin how much it may write.
+        // SAFETY: a zeroed record is valid; the size limits how much the plugin may write.
         let mut r: abi::DeviceInfo = unsafe { std::mem::zeroed() };
         r.size = size_of::<abi::DeviceInfo>() as u32;
         // SAFETY: the handle is live while `self` is.
@@ -261,7 +261,7 @@ impl Device {
     /// for each other outside the device: who asks again and again while nobody else can run is in a deadlock.
     ///
     /// # Errors
-    /// The schedule has ended, in the deadlock that the error tells.
+    /// The schedule has ended, in the deadlock that the error describes.
     pub fn pass_turn(&self) -> Result<bool> {
         match self.attr("schedule.yield") {
             Ok(_) => Ok(true),
@@ -545,7 +545,7 @@ impl Device {
 
     /// Exchanges the slabs of an idle pool for one.
     fn unite(&self) {
-        // A stream that failed tells whoever uses it next; nothing is exchanged under it.
+        // A stream that failed returns its error to the next user; nothing is exchanged under it.
         if self.sync().is_err() {
             return;
         }

@@ -49,7 +49,7 @@ impl Error {
         Error::new(Code::Unsupported, at, message)
     }
 
-    /// The error a slot answered with `status`; the record tells the rest. A record that was not written (its code differs from the
+    /// The error a slot answered with `status`; the record holds the rest. A record that was not written (its code differs from the
     /// status) is not trusted.
     pub fn from_record(status: abi::Status, at: &str, record: &abi::Error) -> Error {
         let mut e = Error::from(*record);

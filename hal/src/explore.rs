@@ -4,7 +4,7 @@
 //! A program is a closure that every rank runs on a thread of its own. Under a schedule exactly one thread of the job runs at a time, and
 //! the turn is given away only in calls of the device: behind an enqueue, before a stream's next command, in every wait. What a program
 //! gets wrong only when a copy is late or a rank is early, it gets wrong under some seed, whatever the machine is doing. When no thread
-//! can run, that is a deadlock, and it is told at once with who waits for what.
+//! can run, that is a deadlock, and it is reported at once with who waits for what.
 //!
 //! The back end keeps the order (`NAME.schedule`, read when a device is opened), so it works for any that knows the key, linked or
 //! loaded. Ranks that wait for each other outside the device wait through [`Rank`]'s store or [`Rank::pass`]; anything else would hold the
@@ -186,7 +186,7 @@ impl<T> Played<T> {
         Some(self.found(why))
     }
 
-    /// The back end that tells a deadlock knows no call sites; the records do.
+    /// The back end that reports a deadlock knows no call sites; the records do.
     fn last_calls(&self) -> String {
         let calls = self.last.iter().enumerate();
         let one = |(r, call): (usize, &Option<String>)| {

@@ -163,7 +163,7 @@ struct Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by `record`, released once; whoever owns it holds the device.
+        // SAFETY: made by `record`, released once; its owner holds the device.
         unsafe { (self.release)(self.handle.0) };
     }
 }

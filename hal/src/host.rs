@@ -92,7 +92,7 @@ struct Inner {
     faults: Mutex<BTreeMap<String, u32>>,
     /// Is any fault set? Plugins pass fault points in their launches: without one they cost a load.
     armed: AtomicBool,
-    /// Names of the places that were told to fail since somebody asked.
+    /// Names of the places that were set to fail since the last question.
     failed: Mutex<BTreeSet<String>>,
     /// Names of the places that asked, where somebody wants to know them.
     asked: Option<Mutex<BTreeSet<String>>>,
@@ -219,7 +219,7 @@ impl HostServices {
         asked.map_or(vec![], |a| lock(a).iter().cloned().collect())
     }
 
-    /// Names of the places that were told to fail since the last question, in order of the name: a plugin that says nothing of one has
+    /// Names of the places that were set to fail since the last question, in order of the name: a plugin that says nothing of one has
     /// swallowed it.
     pub fn take_failed(&self) -> Vec<String> {
         std::mem::take(&mut *lock(&self.0.failed))

@@ -371,7 +371,7 @@ fn native(device: &Device, r: &OpRequest) -> Result<Native> {
         reserved: 0,
     };
     let mut handle = std::ptr::null_mut();
-    // SAFETY: a zeroed plan is valid; its size tells the plugin how much it may write.
+    // SAFETY: a zeroed plan is valid; its size limits how much the plugin may write.
     let mut plan: abi::OpPlan = unsafe { std::mem::zeroed() };
     plan.size = size_of::<abi::OpPlan>() as u32;
     // SAFETY: every pointer in the descriptor lives for the call.

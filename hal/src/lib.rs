@@ -8,7 +8,7 @@
 //! | Who allocates? | A caching allocator here ([`Device::alloc`]); the plugin provides large slabs. |
 //! | Who counts? | Two ledgers ([`ledger`]) in the only places through which memory and collectives pass. |
 //! | What if ranks disagree? | The checker ([`Board`]) compares their calls and names the rank that is wrong, in one message on all of them. |
-//! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; the type is the same, and [`Kernel::is_native`] tells which it is. |
+//! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; the type is the same, and [`Kernel::is_native`] answers which it is. |
 //!
 //! **Contract.** This layer validates bounds, lengths and overlap; a plugin validates what only it knows;
 //! `Unsupported` has no side effects. What must always hold, with its tests, is in `docs/invariants.md`.

@@ -19,7 +19,7 @@ pub(crate) struct Block {
     pub bytes: u64,
 }
 
-/// The bookkeeping of the pool; slabs are numbered by whoever allocates them.
+/// The bookkeeping of the pool; slabs are numbered by the code that allocates them.
 #[derive(Default)]
 pub(crate) struct Pool {
     /// Recently freed, by exact size: the steady state of a training step lives here.

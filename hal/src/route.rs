@@ -141,7 +141,7 @@ impl Sum {
             .map(|d| d.name())
             .filter(|d| !matches!(*d, "u8" | "u32" | "i32" | "i64"))
             .collect();
-        // The type that tells one claim from another: the narrowest of the floats.
+        // The type that distinguishes one claim from another: the narrowest of the floats.
         let narrow = ["bf16", "f16", "f32"]
             .into_iter()
             .find(|t| types.contains(t));

@@ -254,7 +254,7 @@ impl StreamCore {
         Ok(())
     }
 
-    /// A host's wait for call `target`, told to the checker. Who sets a limit comes back by itself and is no part of a deadlock.
+    /// A host's wait for call `target`, reported to the checker. A caller that sets a limit comes back by itself and is no part of a deadlock.
     fn wait(
         &self,
         timeout: Option<Duration>,

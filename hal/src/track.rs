@@ -23,7 +23,7 @@ pub(crate) struct Track {
 }
 
 impl Track {
-    /// The block has a new owner: until that writes it, whoever waits does so for the memory and not for what is in it.
+    /// The block has a new owner: until that writes it, a stream that waits does so for the memory and not for what is in it.
     pub fn hand_over(&mut self) {
         self.inherited = self.write.is_some() || !self.reads.is_empty();
     }
@@ -53,7 +53,7 @@ impl Track {
     #[inline]
     pub fn note(&mut self, u: Use, writes: bool) {
         if writes {
-            // Whoever follows this write follows everything before it: `hazards` made it wait for them.
+            // A use that follows this write follows everything before it: `hazards` made it wait for them.
             self.write = Some(u);
             self.reads.clear();
             self.inherited = false;

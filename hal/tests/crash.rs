@@ -1,4 +1,4 @@
-//! A process that crashes stops at once and ends by its signal within 100 ms, whatever handler was there before; only who tells of another
+//! A process that crashes stops at once and ends by its signal within 100 ms, whatever handler was there before; only a thread that reports another
 //! process's death has a moment more. This binary starts itself: the test `helper` is then that process.
 #![cfg(target_os = "linux")]
 

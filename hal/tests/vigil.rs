@@ -1,4 +1,4 @@
-//! A process that is killed is told to whoever watches over it; one that leaves or exits by itself is not.
+//! A process that is killed is reported to every process that watches over it; one that leaves or exits by itself is not.
 #![cfg(target_os = "linux")]
 
 use crossweave_hal::vigil::{Vigil, WATCHED, watch};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Another process, this test program again, that keeps a vigil and then ends as it is told.
+/// Another process, this test program again, that keeps a vigil and then ends as its environment asks.
 fn other(path: &std::path::Path, how: &str) -> std::process::Child {
     let me = std::env::current_exe().unwrap();
     let mut c = Command::new(me)

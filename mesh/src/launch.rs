@@ -91,7 +91,7 @@ impl LaunchError {
     }
 }
 
-/// What torchrun, or a shell that does its part, tells a process.
+/// What torchrun, or a shell that does its part, passes to a process.
 const TORCHRUN: [&str; 6] = [
     "RANK",
     "WORLD_SIZE",

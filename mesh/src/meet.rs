@@ -1,4 +1,4 @@
-//! How the processes of a job meet: rank 0 opens a store, and the others are told where through the carrier their launcher has connected.
+//! How the processes of a job meet: rank 0 opens a store, and the others learn where through the carrier their launcher has connected.
 
 use crate::launch::Launch;
 use crate::store::JobStore;

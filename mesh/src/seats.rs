@@ -47,10 +47,10 @@ pub fn seats_in(
         }
     }
     let folder = Folder(shared.join(name));
-    // Whoever finds no room says so; the others go on without it.
+    // A process that finds no room reports it; the others go on without it.
     let own = Board::in_folder(&folder.0, roster.here());
     let sits: &[u8] = if own.is_ok() { b"1" } else { b"0" };
-    // Without it a death is told by the end of a connection, as on other hosts.
+    // Without it a death is reported by the end of a connection, as on other hosts.
     let vigil = |process: u32| folder.0.join(format!("vigil{process}"));
     if let Ok(v) = Vigil::keep(&vigil(me)) {
         store.keep(v);
@@ -65,7 +65,7 @@ pub fn seats_in(
     }
     let board = own.unwrap_or_default();
     let met = board.meet(&seated);
-    // Those behind this one, in a ring: whoever watches over one process is at another distance from it than all others. Of those further away
+    // Those behind this one, in a ring: each that watches over one process is at another distance from it than all others. Of those further away
     // one hears by the store.
     let behind = near.iter().skip_while(|p| **p <= me).chain(&near);
     let others = behind

@@ -33,7 +33,7 @@ pub struct PeerFailure {
 }
 
 impl PeerFailure {
-    /// What the server tells the processes.
+    /// What the server sends to the processes.
     fn notice(&self) -> Message {
         let (kind, text) = match &self.message {
             Some(m) => (kind::FAIL, m.as_str()),
@@ -213,7 +213,7 @@ impl Shared {
         drop(vigil);
     }
 
-    /// Notes the first failure and tells whoever asked to be told; the server tells every rank.
+    /// Notes the first failure and calls every subscriber; the server notifies every rank.
     fn fail(&self, f: PeerFailure) {
         let mut st = self.lock();
         if st.failure.is_some() || st.ending {
@@ -470,13 +470,13 @@ impl JobStore {
         })
     }
 
-    /// A rank of this process has failed: its others, who may wait here for one that will not come, are told.
+    /// A rank of this process has failed: its others, who may wait here for one that will not come, are notified.
     pub fn give_up(&self) {
         self.0.lock().given_up = true;
         self.0.changed.notify_all();
     }
 
-    /// From now on failures are told by these ranks.
+    /// From now on failures are reported with these ranks.
     pub fn know(&self, roster: &Roster) {
         self.0.lock().roster = Some(roster.clone());
     }
@@ -487,7 +487,7 @@ impl JobStore {
         *slot = Some(vigil);
     }
 
-    /// For whoever watches over processes: this one has been killed. The end of its connection would say so too, a little later.
+    /// For the threads that watch over processes: this one has been killed. The end of its connection would say so too, a little later.
     pub fn killed(&self) -> impl Fn(u32) + Send + Sync + 'static {
         let shared = Arc::downgrade(&self.0);
         move |process| {
@@ -503,7 +503,7 @@ impl JobStore {
         }
     }
 
-    /// Tells every process that rank `rank` of this one has failed, and why.
+    /// Notifies every process that rank `rank` of this one has failed, and why.
     pub fn report(&self, rank: u32, message: &str) {
         self.0.leave();
         if self.0.rank == 0 {

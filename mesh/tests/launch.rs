@@ -230,7 +230,7 @@ fn failures_are_told_by_the_ranks_of_their_process() {
         for (p, s) in (0..).zip(&all) {
             know(p, s);
             let tell = tell.clone();
-            // Who fails itself is told nothing, or its own words.
+            // A rank that fails itself receives nothing, or its own message.
             s.on_failure(move |f| drop(tell.send(f.clone())));
         }
         all[failing as usize].report(rank, "disk full");

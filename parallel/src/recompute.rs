@@ -7,7 +7,7 @@ use crossweave_plan::{Facts, Keep, Law, Op, Pass, Plan, PlanError, Step, UnitId,
 pub enum Pick {
     /// Every unit keeps its input only, and runs forward again before its backward.
     Full,
-    /// Every unit keeps what is dear; the tape re-runs the rest inside the backward.
+    /// Every unit keeps what is expensive to recompute; the tape re-runs the rest inside the backward.
     Selective,
     /// Per unit, in unit order; units beyond the list keep all.
     PerUnit(Vec<Keep>),

@@ -108,7 +108,7 @@ impl PlanError {
         )
     }
 
-    /// The same fault, told to be of `rank`'s plan.
+    /// The same fault, attributed to `rank`'s plan.
     pub fn of_rank(mut self, rank: u32) -> PlanError {
         self.rank = Some(rank);
         self

@@ -50,7 +50,7 @@ impl UnitFacts {
     }
 }
 
-/// What the passes and `check` are told about the model, the batch and the machine.
+/// What the passes and `check` know about the model, the batch and the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Units of the whole model in run order.

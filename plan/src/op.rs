@@ -20,7 +20,7 @@ pub enum Keep {
     All,
     /// Only the unit's input: a `Recompute` must come before the backward.
     Input,
-    /// The input and the activations that are dear to rebuild: the tape re-runs the cheap ones inside the backward.
+    /// The input and the activations that are expensive to recompute: the tape re-runs the cheap ones inside the backward.
     Selective,
     /// Nothing: the forward is run for its output alone (validation), and no backward may follow.
     Nothing,
@@ -36,8 +36,8 @@ pub enum Reduction {
     Scatter,
 }
 
-/// What one step does. The engine runs everything except `InputGrad` and `WeightGrad`, and the four peer transfers and
-/// `Tie` in rehearsals only; those are data like the others, and `check` knows their laws.
+/// What one step does. The engine runs every kind except `InputGrad` and `WeightGrad`, the split backward of zero-bubble
+/// schedules, which no schedule here writes yet; they are data like the others, and `check` knows their laws.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {

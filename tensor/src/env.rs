@@ -36,7 +36,7 @@ pub struct Batch {
     pub targets: Option<Tensor>,
     /// Where several documents share a row: their cumulative lengths, i32 `[B, n + 1]`, each row from 0 to T. Attention then keeps within them.
     pub segments: Option<Tensor>,
-    /// Position of every token in its document, i32 `[B, T]`; absent, positions are counted from the begin of the row.
+    /// Position of every token in its document, i32 `[B, T]`; absent, positions are counted from the start of the row.
     pub positions: Option<Tensor>,
 }
 

@@ -91,7 +91,7 @@ fn faults(v: &Verdict, e: &Ended, limit: Duration) -> Vec<String> {
         wrong.push("no verdict".to_string());
         return wrong;
     };
-    // A process whose launcher was quick may not have spoken; whoever has must have said all of it.
+    // A process whose launcher was quick may not have printed; a process that has must have printed all of it.
     let best = said
         .iter()
         .map(|s| sentence(v, s))
@@ -131,7 +131,7 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     v.ops.iter().for_each(|op| need("op", op));
     v.words.iter().for_each(|w| need("word", w));
     v.sites.iter().for_each(|s| need(s, &line(s)));
-    // Of several that end early the first is told, before the others have ended.
+    // Of several that end early the first is reported, before the others have ended.
     let several = v.kind == Kind::Failed && v.ranks.len() > 1;
     if !several && !matches!(v.kind, Kind::Deadlock | Kind::Ended) {
         v.ranks
@@ -144,7 +144,7 @@ fn sentence(v: &Verdict, said: &str) -> Vec<String> {
     }
     let blamed = blamed(said);
     let right = match v.ranks {
-        // Where several wait for one circle, any of its ways round may be told.
+        // Where several wait for one circle, any of its ways round may be reported.
         many if v.kind == Kind::Deadlock => {
             blamed.len() > 1 && blamed.iter().all(|b| many.contains(b))
         }

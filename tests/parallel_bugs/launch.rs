@@ -144,7 +144,7 @@ impl Run {
         c
     }
 
-    /// Runs it to its end. MPICH's launcher sometimes ends all ranks the moment a signal ends one, whatever it was told: then nobody has
+    /// Runs it to its end. MPICH's launcher sometimes ends all ranks the moment a signal ends one, whatever its options: then nobody has
     /// said where that met it, and it is run again.
     fn run(&self) -> Ended {
         let silenced = |e: &Ended| {
@@ -162,7 +162,7 @@ impl Run {
     }
 
     fn once(&self) -> Ended {
-        // A file takes what is said however much it is, and whoever still holds it.
+        // A file takes what is printed however much it is, and whichever process still has it open.
         let said = tempfile::tempfile().expect("a file");
         let clone = || Stdio::from(said.try_clone().expect("a file"));
         let mut command = self.command();

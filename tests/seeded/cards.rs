@@ -210,7 +210,7 @@ fn holds(card: &Report, name: &str, ids: &[&str], limit: Option<u64>) {
     );
 }
 
-/// The linked CPU by one case of each family and a sample of all, the device of nothing by every case, and the CPU as a library by its
+/// The linked CPU by one case of each family and a sample of all, the null device by every case, and the CPU as a library by its
 /// linked card.
 #[test]
 fn scorecards_claim_what_the_back_end_claims() {

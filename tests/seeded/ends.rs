@@ -73,8 +73,8 @@ pub fn parent() {
         return;
     }
     let o = options(plugin, "", &["mem.copy.sizes", "mem.copy_2d"]);
-    // The first case is told when the second has begun.
-    o.run(&mut |c| println!("@told {}", c.id))
+    // The first case is reported when the second has begun.
+    o.run(&mut |c| println!("@ended {}", c.id))
         .expect("a report");
 }
 
@@ -114,7 +114,7 @@ fn children_end_with_a_parent_that_is_killed() {
     let begun = out
         .lines()
         .map_while(Result::ok)
-        .any(|l| l.contains("@told mem.copy.sizes"));
+        .any(|l| l.contains("@ended mem.copy.sizes"));
     assert!(begun, "the kit did not come to the case that hangs");
     let ours = children(parent.id());
     assert!(!ours.is_empty(), "the kit has no child");

@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tells a worker what to do.
+/// Which role a worker plays.
 const SCENE: &str = "CW_TEST_CHECKER_SCENE";
 /// Where the ranks share their records.
 const SHARED: &str = "CW_TEST_CHECKER_SHARED";
@@ -31,7 +31,7 @@ fn launch(family: &str, n: u32, scene: &str) -> Output {
 }
 
 fn launch_in(shared: &Path, family: &str, n: u32, scene: &str) -> Output {
-    // MPICH's launcher sometimes ends all ranks the moment one is killed, whatever it was told: then nobody has spoken.
+    // MPICH's launcher sometimes ends all ranks the moment one is killed, whatever its options: then nobody has spoken.
     let silenced = |t: &str| t.contains("Killed (signal 9)") && !t.contains("died without a word");
     let mut o = once(shared, family, n, scene);
     for _ in 0..9 {
@@ -244,8 +244,9 @@ fn late(r: &Rank) -> Result<()> {
 fn killed(r: &Rank) -> Result<()> {
     let mut c = r.group("dp");
     let board = r.board.clone();
-    r.store
-        .on_failure(move |f| println!("told: {f}; {}", board.last_call(f.ranks.start).unwrap()));
+    r.store.on_failure(move |f| {
+        println!("reported: {f}; {}", board.last_call(f.ranks.start).unwrap())
+    });
     r.all_reduce(&mut c, "grad")?; // killed
     r.sync()?;
     if r.rank() == 1 {
@@ -412,7 +413,7 @@ fn processes_end_with_the_sentence_threads_get() {
             "killed",
             3,
             vec![
-                "told: rank 1 died without a word".into(),
+                "reported: rank 1 died without a word".into(),
                 "its last call was all_reduce of 1024 x f32 sum (#1 of dp".into(),
             ],
         ),

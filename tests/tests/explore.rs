@@ -271,7 +271,7 @@ fn raw_copy(raw: &RawPlugin, event: bool) -> [u8; 8] {
     }
 }
 
-/// Whoever differs is told by those that have come: under a schedule nobody else comes while a rank waits for a majority.
+/// A rank that differs is reported by those that have come: under a schedule nobody else comes while a rank waits for a majority.
 #[test]
 fn a_root_that_differs_is_told_without_waiting_for_ranks_that_cannot_run() {
     crossweave_tests::in_own_process!();

@@ -14,7 +14,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Tells a worker what to do.
+/// Which role a worker plays.
 const SCENE: &str = "CW_TEST_MPI_SCENE";
 /// The folder where workers leave their results.
 const OUT: &str = "CW_TEST_MPI_OUT";
@@ -26,7 +26,7 @@ fn families() -> Vec<&'static str> {
 
 /// Runs a scene on `n` ranks.
 fn launch(family: &str, n: u32, scene: &str, out: &Path) -> Output {
-    // MPICH's launcher sometimes ends all ranks the moment one is killed, whatever it was told: then nobody has spoken.
+    // MPICH's launcher sometimes ends all ranks the moment one is killed, whatever its options: then nobody has spoken.
     let silenced = |t: &str| t.contains("Killed (signal 9)") && !t.contains("died without a word");
     let mut o = once(family, n, scene, out);
     for _ in 0..9 {
@@ -545,7 +545,7 @@ fn wrong(r: Rank, scene: &str) {
     let mut comm = r.comm(&device, "dp", timeout);
     let abort = comm.abort_handle();
     r.store.on_failure(move |f| {
-        println!("told: {f}");
+        println!("reported: {f}");
         abort.abort().unwrap();
     });
     let s = device.stream("compute", 0).unwrap();
@@ -616,7 +616,7 @@ fn wrong(r: Rank, scene: &str) {
     while end.is_ok() && r.store.failure().is_none() && began.elapsed() < Duration::from_secs(15) {
         std::thread::sleep(Duration::from_millis(10));
     }
-    // No orderly end: the job has failed, and who was told says so too; a launcher takes the code of the first that ends.
+    // No orderly end: the job has failed, and a rank that was notified reports it too; a launcher takes the code of the first that ends.
     let failed = end.is_err() || r.store.failure().is_some();
     std::process::exit(i32::from(failed) * 7);
 }
@@ -625,7 +625,7 @@ fn wrong(r: Rank, scene: &str) {
 /// the news of the death comes out before.
 fn killed_amid(r: &Rank, device: &Device, s: &Stream, comm: &mut Communicator) {
     let me = r.launch.rank;
-    // As a run does it: whoever waits for the dead one in its library hears only by this.
+    // As a run does it: a rank that waits for the dead one in its library learns of it only by this.
     let abort = comm.abort_handle();
     r.store.on_failure(move |f| {
         println!("rank {me} hears: {f}");
@@ -759,7 +759,7 @@ fn the_wrong_launcher_is_told_from_the_right_one() {
     let Some(family) = families().into_iter().find(|f| *f == "mpich") else {
         return;
     };
-    // One process, told by its environment that it is one of two: its MPI says otherwise.
+    // One process whose environment states that it is one of two: its MPI says otherwise.
     let mut c = Command::new(std::env::current_exe().unwrap());
     c.args(["tests::mpi::worker", "--exact", "--nocapture"]);
     c.env(SCENE, "groups")

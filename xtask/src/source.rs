@@ -1,12 +1,14 @@
-//! Tells code from comments and literals: two copies of a Rust source, line for line, each with the other part blanked.
+//! Separates code, comments and literals: three copies of a Rust source, line for line, each with the other parts blanked.
 
-/// A source split in two. Line numbers are those of the original.
+/// A source split in three. Line numbers are those of the original.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// Code only: comments and the insides of literals are spaces.
     pub code: String,
     /// Comments only, with their slashes.
     pub comments: String,
+    /// The insides of literals only, without their quotes.
+    pub literals: String,
 }
 
 /// Splits a Rust source.
@@ -27,6 +29,7 @@ pub fn split(text: &str) -> Split {
     Split {
         code: keep(Kind::Code),
         comments: keep(Kind::Comment),
+        literals: keep(Kind::Literal),
     }
 }
 
@@ -166,6 +169,8 @@ mod tests {
         assert_eq!(code, ["a", "b", "f", "r", "j", "k"]);
         let comments: Vec<&str> = words(&s.comments).map(|w| w.1).collect();
         assert_eq!(comments, ["x", "y", "z", "c"]);
+        let literals: Vec<&str> = words(&s.literals).map(|w| w.1).collect();
+        assert_eq!(literals, ["d", "e", "g", "h", "i"]);
     }
 
     #[test]

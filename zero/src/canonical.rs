@@ -1,5 +1,5 @@
 //! The canonical order of sums: the batch is cut into logical shards, whose gradients are added in one tree over the numbers of the
-//! shards, whoever computed them. Who holds which shards is the only thing that follows from the number of ranks.
+//! shards, whichever ranks computed them. Who holds which shards is the only thing that follows from the number of ranks.
 //!
 //! The tree is the binary counter's: two sums join when they cover neighbouring runs of `2^k` shards each, the first of which begins at a
 //! multiple of `2^(k+1)`; what is left at the end (a number of shards that is no power of two) joins from the right.

@@ -67,7 +67,7 @@ fn facts() -> impl Strategy<Value = Facts> {
         })
 }
 
-/// How the schedule is written and what the passes are told.
+/// How the schedule is written and what the passes get.
 #[derive(Clone, Debug)]
 struct Settings {
     keeps: Vec<Keep>,

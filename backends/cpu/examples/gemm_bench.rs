@@ -23,7 +23,7 @@ fn layout<const R: usize>(d: DType, shape: [i64; R], stride: [i64; R]) -> Layout
     l
 }
 
-/// Best of some runs, in seconds of wall time and of processor time (all threads): on a busy machine the second tells more.
+/// Best of some runs, in seconds of wall time and of processor time (all threads): on a busy machine the second is the more reliable.
 #[derive(Clone, Copy)]
 struct Best {
     wall: f64,

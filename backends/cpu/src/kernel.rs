@@ -34,6 +34,6 @@ pub trait Kernel: Send + Sync {
 /// What an op's file exports: answers `Unsupported` without side effects for what it does not do.
 pub type Prepare = fn(op: &Op<'_>, team_threads: usize) -> Result<(Box<dyn Kernel>, Plan)>;
 
-/// The same for ops written in register tiles: they are told the instruction sets in use.
+/// The same for ops written in register tiles: they get the instruction sets in use.
 pub type PrepareTiled =
     fn(op: &Op<'_>, team_threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)>;

@@ -3,7 +3,7 @@
 //! With `cpu.schedule` set, the devices opened while it holds form one schedule (`cpu.schedule_ranks` of them). Its actors are the hosts
 //! of these devices (whichever thread calls for one) and the threads of their streams. An actor runs only while it holds the turn, and
 //! gives it away only at points of the interface: behind an enqueue, before a stream's next command, in every wait. An actor that waits
-//! is not runnable until what it waits for holds, so "nobody can run" is a deadlock and is told at once, with who waits for what. Time
+//! is not runnable until what it waits for holds, so "nobody can run" is a deadlock and is reported at once, with who waits for what. Time
 //! does not pass: timeouts are never over, because no clock decides who is next. Workers of a team belong to the actor they help.
 //!
 //! The same seed gives the same sequence of decisions as long as the ranks' own code is a function of what they read; [`Schedule::account`]
@@ -161,7 +161,7 @@ impl Turn {
         self.give(false);
     }
 
-    /// The same from a call that only asks whether something has happened: whoever asks again and again does not count as running.
+    /// The same from a call that only asks whether something has happened: a thread that asks again and again does not count as running.
     pub(crate) fn poll(&self) {
         self.give(true);
     }
@@ -219,7 +219,7 @@ impl Turn {
         }
     }
 
-    /// A thread of this device is about to start: its actor, told to [`Turn::arrive`].
+    /// A thread of this device is about to start: its actor, passed to [`Turn::arrive`].
     pub(crate) fn hire(&self, what: &str) -> usize {
         let s = &*self.schedule;
         let mut st = lock(&s.state);

@@ -164,7 +164,7 @@ impl Shared {
         self.done.load(SeqCst) >= seq
     }
 
-    /// Whoever asks in vain lets others run, under a schedule.
+    /// A thread that asks in vain lets others run, under a schedule.
     pub(crate) fn poll(&self) {
         if let Some(t) = &self.turn {
             t.poll();
@@ -695,7 +695,7 @@ fn run(
                             "the stream was destroyed while it waited for a value",
                         );
                     }
-                    // Whoever writes the word (a stream, the host, another process) cannot wake us.
+                    // The writer of the word (a stream, the host, another process) cannot wake us.
                     std::thread::sleep(nap);
                     nap = (nap * 2).min(Duration::from_millis(1));
                 }

@@ -208,7 +208,7 @@ impl Drop for Team {
 
 /// Takes tasks until none is left.
 fn work(s: &Shared, job: Job) {
-    // SAFETY: whoever calls this is inside the gate (or is the caller itself), so the job's borrow is alive.
+    // SAFETY: every caller of this is inside the gate (or is the caller itself), so the job's borrow is alive.
     let body = unsafe { &*job.body };
     loop {
         let i = s.next.fetch_add(1, Relaxed);

@@ -1,5 +1,5 @@
 //! Graphs: what was kept runs when it is launched and not before, what no graph holds is refused and changes nothing, and a failure inside one
-//! is told like any other.
+//! is reported like any other.
 
 use crossweave_backend_cpu::{CpuBackend, CpuGraphs, Device, Mem};
 use crossweave_plugin::{Backend, Code, Graphs, Host, MemKind, Span};

@@ -25,7 +25,7 @@ enum Owner {
     Registered(*mut c_void),
     /// Physical memory mapped at an address of ours: address and bytes of the range.
     Mapped(Address, usize),
-    /// By whoever made it.
+    /// By the code that made it.
     Library(Box<dyn FnOnce() + Send + Sync>),
     /// Somebody else's.
     Nobody,

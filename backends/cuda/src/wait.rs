@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_micros(200);
 /// The end of a thread of ours, for who waits for it.
 pub(crate) struct End(Arc<(Mutex<bool>, Condvar)>);
 
-/// The thread's side, which tells when it is dropped. The thread drops it last: who has waited may count on it holding nothing of the device's.
+/// The thread's side, which notifies when it is dropped. The thread drops it last: who has waited may count on it holding nothing of the device's.
 pub(crate) struct Teller(Arc<(Mutex<bool>, Condvar)>);
 
 impl Drop for Teller {

@@ -539,7 +539,7 @@ fn failures_say_what_the_library_says(r: &Rig<'_>) {
     for part in [
         "cudnnBackendExecute",
         "CUDNN_STATUS_EXECUTION_FAILED",
-        "the simulator was told to fail",
+        "the simulator was set to fail",
     ] {
         assert!(e.message.contains(part), "{e}");
     }

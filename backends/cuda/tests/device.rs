@@ -346,7 +346,7 @@ fn imports_and_exports(t: &Simulated, i: u32) {
     let n = native(abi::NATIVE_HOST_POINTER, ours.as_mut_ptr() as u64, 8192);
     let m = t.b.import(&d, &n).unwrap();
     assert_eq!(t.live('r'), 1);
-    // Registered already: usable, and left registered by whoever did it.
+    // Registered already: usable, and left registered by the code that did it.
     let twice = t.b.import(&d, &n).unwrap();
     t.b.fill(&s, span(&twice, 0, 8192), 0x55, 1).unwrap();
     t.b.stream_sync(&s, LONG).unwrap();
@@ -410,7 +410,7 @@ fn descriptors(t: &Simulated, i: u32) {
     assert_eq!((t.live('v'), t.live('p')), (0, 0));
 }
 
-/// A kernel that goes astray ends the device: every later call says so, what is pending is told, and all is given back.
+/// A kernel that goes astray ends the device: every later call says so, what is pending gets the error, and all is given back.
 fn a_lost_device(t: &Simulated, i: u32) {
     let d = t.b.open(i).unwrap();
     let s = t.b.stream(&d, 0).unwrap();

@@ -365,7 +365,7 @@ fn products(t: &Simulated, device: u32, unaligned: bool) {
             }
         }
     }
-    // A layout the library cannot be told goes to our own kernel.
+    // A layout that cannot be described to the library goes to our own kernel.
     let l = [
         dense(f, &[3, 5]),
         strided(f, &[3, 4], &[0, 1]),

@@ -2,7 +2,7 @@
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
-// Loops over a wave have constant bounds, so the compiler is told its width (`hip_options`), and checks it where it can.
+// Loops over a wave have constant bounds, so the compiler gets its width (`hip_options`), and checks it where it can.
 #ifndef CW_WARP
 #error "CW_WARP, the threads of a wave, is given with the compiler's options"
 #endif

@@ -14,7 +14,7 @@ pub(crate) const FIRST: u32 = 2;
 /// The tag of sends and receives.
 pub(crate) const MESSAGE: u32 = 1;
 
-/// Most bits for what a message is, which tells ranks that run different programs apart; and how many are left for channels before that.
+/// Most bits for what a message is, which distinguishes ranks that run different programs; and how many are left for channels before that.
 const WHAT_BITS: u32 = 15;
 const CHANNEL_BITS: u32 = 14;
 /// Fewest bits for what a message is.
@@ -190,7 +190,7 @@ mod tests {
                 for b in 0..6 {
                     assert_eq!(all[a][b].to, all[b][a].from);
                     assert_eq!(all[a][b].process, processes[b]);
-                    // MPI tells messages apart by both processes and the tag.
+                    // MPI distinguishes messages by both processes and the tag.
                     assert!(heard.insert((processes[a], processes[b], all[a][b].to)));
                 }
             }

@@ -103,7 +103,7 @@ impl Member {
         let turn = || self.turn.load(SeqCst) == ticket;
         let what = "an earlier launch on another stream";
         if let Err(e) = flight::until(self, what, &mine, turn) {
-            // Its ticket will never be passed on: the launches behind it are told, not left to wait.
+            // Its ticket will never be passed on: the launches behind it fail, and are not left to wait.
             self.fail(&e);
             return Err(e);
         }
@@ -304,7 +304,7 @@ impl Collectives<MpiBackend> for MpiCollectives {
     type Comm = Comm;
 
     fn unique_id(_: &MpiBackend, _: &Device) -> Result<Vec<u8>> {
-        // The members are named by the store's keys; the id only tells one communicator of a name from the next.
+        // The members are named by the store's keys; the id only distinguishes one communicator of a name from the next.
         let mut id = b"cwmpi/1\0".to_vec();
         id.extend(RandomState::new().build_hasher().finish().to_le_bytes());
         Ok(id)

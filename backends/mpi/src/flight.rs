@@ -1,5 +1,5 @@
 //! Messages under way, and the patience with which they are waited for: polled without blocking, given up on an abort, on a dead peer, at
-//! the timeout, or as soon as a peer is known to be somewhere else. Whoever is missing is named.
+//! the timeout, or as soon as a peer is known to be somewhere else. The rank that is missing is named.
 
 use crate::channel::{FIRST, MESSAGE};
 use crate::comm::Member;
@@ -16,7 +16,7 @@ const AWAKE: Duration = Duration::from_micros(200);
 const AWAKE_MIB: Duration = Duration::from_millis(1);
 /// Longest sleep between two looks.
 const NAP: Duration = Duration::from_micros(200);
-/// A wait of this length is told to the other ranks, and theirs are read.
+/// A wait of this length is reported to the other ranks, and theirs are read.
 const WORD: Duration = Duration::from_secs(1);
 
 struct Pending {

@@ -340,7 +340,7 @@ unsafe fn with<T: Elem, const SCALED: bool>(
     }
 }
 
-/// `out[i] = f(a[i], b[i])`. The compiler is told which of them is `out`, or it would go one by one for fear that they overlap.
+/// `out[i] = f(a[i], b[i])`. The compiler is shown which of them is `out`, or it would go one by one for fear that they overlap.
 ///
 /// # Safety
 /// As [`Fold::run`].

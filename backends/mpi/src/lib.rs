@@ -193,7 +193,7 @@ impl Backend for MpiBackend {
         Mem::import(n)
     }
 
-    /// The lowest priority of all, `i32::MIN`, makes a stream without a thread: its work is done by whoever waits for it.
+    /// The lowest priority of all, `i32::MIN`, makes a stream without a thread: its work is done by the thread that waits for it.
     fn stream(&self, _: &Device, priority: i32) -> Result<Stream> {
         Ok(Stream::new(self.host, priority))
     }

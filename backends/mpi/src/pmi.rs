@@ -21,13 +21,13 @@ use std::time::{Duration, Instant};
 const PORTS: u16 = 16;
 /// PMI-1 lines have at most 1024 bytes.
 const LINE: usize = 4096;
-/// For one question to whoever listens on a port.
+/// For one question to the program that listens on a port.
 const ANSWER: Duration = Duration::from_secs(3);
 /// After so long a wait it is said who is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// For the others to hear why the job does not start, before rank 0 does.
 const LAST_WORDS: Duration = Duration::from_millis(300);
-/// When the job cannot start, those that have not come yet are told too, if they come so soon.
+/// When the job cannot start, those that have not come yet learn of it too, if they come so soon.
 const LINGER: Duration = Duration::from_secs(2);
 /// Rank 0 lets the others leave MPI first, so long at most.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -172,7 +172,7 @@ impl Meet {
             .collect())
     }
 
-    /// Asks whoever listens at `place` for a seat.
+    /// Asks the program that listens at `place` for a seat.
     fn greet(&self, place: SocketAddr, until: Instant) -> std::result::Result<TcpStream, Refusal> {
         let passing = |e: io::Error| Refusal::Passing(format!("{place}: {e}"));
         let mut link = TcpStream::connect_timeout(&place, ANSWER).map_err(passing)?;
@@ -233,7 +233,7 @@ impl Meet {
         let board = Arc::new(Board::new(self, *host));
         if !taken.is_empty() {
             let (meet, board) = (self.clone(), board.clone());
-            // What it would find is only told sooner: without a thread it is not looked for.
+            // What it would find is only reported sooner: without a thread it is not looked for.
             drop(host.spawn(Box::new(move || meet.look_for_another(&taken, &board))));
         }
         let (meet, own) = (self.clone(), board.clone());
@@ -244,7 +244,7 @@ impl Meet {
     /// Does a rank 0 of this very job listen on a port that was taken? Then two processes have that RANK.
     fn look_for_another(&self, taken: &[SocketAddr], board: &Board) {
         for place in taken {
-            // Whoever it is, ranks do not come twice: it says so, to us or to itself.
+            // Whichever process it is, ranks do not come twice: it says so, to us or to itself.
             let hello = format!("crossweave-pmi 1 {} 0 {}\n", self.key, self.size);
             let ask = || -> io::Result<String> {
                 let mut link = TcpStream::connect_timeout(place, ANSWER)?;
@@ -388,7 +388,7 @@ struct State {
     waiting: Vec<u32>,
     /// A rank that went without a farewell.
     gone: Option<u32>,
-    /// Processes that have been told so, this one left out.
+    /// Processes that have been notified, this one left out.
     told: u32,
     /// Nobody else will be.
     closed: bool,
@@ -589,7 +589,7 @@ impl Board {
         }
     }
 
-    /// A rank ended without a farewell: whoever waits for it in a barrier, now or later, shall not wait for ever.
+    /// A rank ended without a farewell: any rank that waits for it in a barrier, now or later, shall not wait for ever.
     fn lost(&self, rank: u32) {
         let mut st = self.lock();
         let waited_for = !st.waiting.is_empty();

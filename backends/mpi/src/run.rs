@@ -476,7 +476,7 @@ impl Run<'_> {
         }
     }
 
-    /// Round k tells the rank 2^k ahead; after the last, everybody has heard of everybody.
+    /// Round k notifies the rank 2^k ahead; after the last, every rank has heard of every other.
     fn barrier(&self) -> Result<()> {
         let mut hop = 1;
         while hop < self.n {

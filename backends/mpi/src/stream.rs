@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long a destroyed stream goes on waiting for other ranks before it gives its work up.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// One piece of work; it is told of an earlier failure of the stream.
+/// One piece of work; it receives an earlier failure of the stream.
 pub(crate) type Work = Box<dyn FnOnce(Option<&Error>) -> Result<()> + Send>;
 
 struct State {
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// For the progress thread: there may be something to do.
     work: Condvar,
-    /// For whoever waits: what is wanted is done.
+    /// For the threads that wait: what they wait for is done.
     passed: Condvar,
     /// The stream is being destroyed, and has waited for others long enough.
     abandoned: Arc<AtomicBool>,
@@ -164,7 +164,7 @@ impl Shared {
 pub struct Stream {
     shared: Arc<Shared>,
     host: Host,
-    /// Work waits for whoever waits for it.
+    /// Work waits for the thread that waits for it.
     lazy: bool,
 }
 

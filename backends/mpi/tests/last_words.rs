@@ -1,4 +1,4 @@
-//! A process that a launcher tells of a death by a signal lives on to say why it ends. This binary starts itself: the test `told` is then that
+//! A process that a launcher notifies of a death by a signal lives on to report why it ends. This binary starts itself: the test `survivor` is then that
 //! process.
 #![cfg(unix)]
 
@@ -10,7 +10,7 @@ const ROLE: &str = "CW_TEST_LAST_WORDS";
 
 fn run(role: &str) -> (ExitStatus, String) {
     let o = Command::new(std::env::current_exe().unwrap())
-        .args(["told", "--exact", "--nocapture"])
+        .args(["survivor", "--exact", "--nocapture"])
         .env(ROLE, role)
         .output()
         .unwrap();
@@ -18,7 +18,7 @@ fn run(role: &str) -> (ExitStatus, String) {
 }
 
 #[test]
-fn told() {
+fn survivor() {
     if std::env::var(ROLE).is_err() {
         // The ordinary test run: the other starts this one.
         return;
@@ -35,7 +35,7 @@ fn told() {
 
 #[test]
 fn a_launcher_that_tells_of_a_death_by_a_signal_ends_nobody() {
-    let (status, said) = run("told");
+    let (status, said) = run("survivor");
     assert_eq!(status.code(), Some(7), "{said}");
     assert!(said.contains("rank 1 died"), "{said}");
 }

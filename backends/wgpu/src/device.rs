@@ -61,7 +61,7 @@ pub(crate) fn panic_text(p: Box<dyn Any + Send>) -> String {
     text.unwrap_or_else(|| "no text".into())
 }
 
-/// What `device_attr` tells.
+/// What `device_attr` answers.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub ids: AtomicU64,

@@ -96,7 +96,7 @@ impl Encoder {
             return Ok(());
         }
         self.flushed = seq;
-        // From here on the stream is told, whatever happens.
+        // From here on the stream is notified, whatever happens.
         let told = Told {
             stream: self.progress.clone(),
             seq,
@@ -207,7 +207,7 @@ impl Encoder {
         let mut at = (self.params.len() as u64).next_multiple_of(align);
         if at + slot > RING || self.recorded >= self.device.batch {
             self.flush(self.noted - 1)?;
-            // In the middle of a command; its own end is told by the flush that follows it.
+            // In the middle of a command; its own end is reported by the flush that follows it.
             self.submit(|| {})?;
             at = 0;
         }

@@ -73,7 +73,7 @@ mod tests {
         };
         assert!(!at(1).query().expect("not yet"));
         core.progress.fail(2, Error::new(Code::Oom, "no room"));
-        // The failure is known before the stream is told how far it came, and stays.
+        // The failure is known before the stream learns how far it came, and stays.
         for _ in 0..2 {
             let e = at(2).query().expect_err("command 2 failed");
             assert_eq!(e.code, Code::Oom);

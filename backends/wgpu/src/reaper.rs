@@ -1,5 +1,5 @@
 //! The thread that waits for the adapter: submissions end in order, so one thread learns of all of them, hands what was read back to the
-//! host's memory and tells the streams how far they have come.
+//! host's memory and notifies the streams how far they have come.
 
 use crate::device::{Fault, lock};
 use crate::fault_point;
@@ -58,7 +58,7 @@ pub(crate) struct Item {
     pub told: Told,
 }
 
-/// Tells a stream how far it has come when it is dropped, on whatever way: nobody may wait for what will not be told. Who gives a submission
+/// Notifies a stream how far it has come when it is dropped, on whatever way: nobody may wait for a notice that will not come. Who gives a submission
 /// up sets the device's failure first.
 pub(crate) struct Told {
     pub stream: Arc<Progress>,

@@ -1,4 +1,4 @@
-//! When waiting for the adapter fails or panics, everybody who waits is told, and a device opened afterwards works.
+//! When waiting for the adapter fails or panics, every thread that waits gets the error, and a device opened afterwards works.
 
 use crate::common::adapter;
 
@@ -7,7 +7,7 @@ use crossweave_hal::{
 };
 use std::time::Duration;
 
-/// Nobody waits so long unless nobody is told.
+/// Nobody waits so long unless nobody is notified.
 const FOR_EVER: Option<Duration> = Some(Duration::from_secs(100));
 
 struct Rig {

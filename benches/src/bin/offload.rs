@@ -284,7 +284,7 @@ impl Bench {
         Ok(json!({"loss": loss, "reserved": t.ledger().memory.reserved.peak}))
     }
 
-    /// Device bytes by rehearsal on the device of nothing.
+    /// Device bytes by rehearsal on the null device.
     fn predicted(&self, p: &Preset, k: Kind) -> Fallible<u64> {
         let mut t = self.trainer(p, k, &self.null)?;
         Ok(predict(&mut t)?.steady.reserved.peak)

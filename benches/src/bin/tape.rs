@@ -1,4 +1,4 @@
-//! What recording costs: nanoseconds an op of the tape, on the device of nothing, beyond the launch and the memory that any caller would pay.
+//! What recording costs: nanoseconds an op of the tape, on the null device, beyond the launch and the memory that any caller would pay.
 //!
 //! `cargo run --release -p crossweave-benches --bin tape`
 //!

@@ -430,7 +430,7 @@ impl Builder {
         }
     }
 
-    /// Whoever has the bytes sends them on; the number of holders doubles each round.
+    /// Every rank that has the bytes sends them on; the number of holders doubles each round.
     fn tree_broadcast(&mut self, count: u64, root: u32) {
         let n = self.n;
         if count == 0 {

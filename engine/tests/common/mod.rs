@@ -25,7 +25,7 @@ impl Bootstrap for Boot {
     }
 }
 
-/// The CPU and the device of nothing, each for up to 8 ranks.
+/// The CPU and the null device, each for up to 8 ranks.
 pub struct World {
     pub cpu: Plugin,
     pub null: Plugin,
@@ -330,7 +330,7 @@ fn train_watched(
         .collect();
     let mut first = all.swap_remove(0);
     if spec.pipeline.is_some() {
-        // Whatever stage a rank is, it is told what the last one made.
+        // Whatever stage a rank is, it learns what the last one made.
         let told = |o: &Outcome| (o.metrics.clone(), o.validation.clone());
         for (rank, o) in all.iter().enumerate() {
             assert_eq!(told(o), told(&first), "another rank than 0, number {rank}");
@@ -442,7 +442,7 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
     let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
     let device = w.cpu.open(0).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
-    // What a step did to the parameters of a trainer that began with zero moments at its first step tells nothing of the gradient; a
+    // What a step did to the parameters of a trainer that began with zero moments at its first step shows nothing of the gradient; a
     // trainer whose first moment decays at once and whose rate is 0 leaves the clipped gradient in it.
     let mut spy = s.clone();
     spy.optim.base.weight_decay = 0.0;

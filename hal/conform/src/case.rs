@@ -167,7 +167,7 @@ impl Demanded {
     pub const TRAIN: Demanded = Demanded(2 | 4);
     /// By `moe`.
     pub const MOE: Demanded = Demanded(4);
-    /// Of whoever offers collectives, by `train`, `moe` and `collective-only`.
+    /// Required of every plugin that offers collectives, by `train`, `moe` and `collective-only`.
     pub const COLLECTIVE: Demanded = Demanded(2 | 4 | 8);
 
     /// Does `profile` demand it?
@@ -281,7 +281,7 @@ impl Case {
         }
     }
 
-    /// Whoever demands it.
+    /// Who demands it.
     pub fn demanded(mut self, by: Demanded) -> Case {
         self.demanded = by;
         self

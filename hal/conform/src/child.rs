@@ -1,4 +1,4 @@
-//! The child's side: loads the plugin, runs the cases it was given, and tells each beginning and end as a line of JSON.
+//! The child's side: loads the plugin, runs the cases it was given, and reports the start and end of each as a line of JSON.
 
 use crate::case::{Verdict, registry};
 use crate::crew::{Crews, FileKv, Team};

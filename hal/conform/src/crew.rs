@@ -162,7 +162,7 @@ impl Team {
         }
         let mut all = mine;
         for rank in 1..self.n {
-            // Whoever has failed waits for nobody.
+            // A rank that has failed waits for nobody.
             if all.is_ok() {
                 match said(&found(rank), 2 * SOON) {
                     Ok(None) => {}
@@ -443,7 +443,7 @@ mod tests {
     use super::*;
     use crate::case::pass;
 
-    /// What each of three ranks is told of a case that ends for them like this.
+    /// What each of three ranks learns of a case that ends for them like this.
     fn agreed(found: [Result<(), &str>; 3]) -> Vec<Option<String>> {
         let dir = tempfile::tempdir().unwrap();
         let kv = Arc::new(FileKv::new(dir.path().to_path_buf()));

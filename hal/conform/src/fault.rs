@@ -145,7 +145,7 @@ fn points(ctx: &Ctx, status: abi::Status) -> Check {
         match broken {
             Ok(()) => {
                 return Err(format!(
-                    "fault point {name} was told to fail with {word}, and no call says so"
+                    "fault point {name} was set to fail with {word}, and no call returned it"
                 ));
             }
             Err(e) if e.status != status => {
@@ -170,7 +170,7 @@ fn points(ctx: &Ctx, status: abi::Status) -> Check {
     }
 }
 
-/// What a host call was told.
+/// The status that a host call received.
 type Told = std::sync::Mutex<Vec<abi::Status>>;
 
 unsafe extern "C" fn note(arg: *mut std::ffi::c_void, status: abi::Status) {
@@ -240,7 +240,7 @@ fn after_failure(r: &Rank, comm: &Comm, call: HostCall) -> Result<Answer, String
     let seen = seen.lock().map_err(|_| "poisoned")?.clone();
     match seen.as_slice() {
         [one] if *one < 0 => judged(format!(
-            "{}, and the host call was told {}",
+            "{}, and the host call received {}",
             status_name(first.status),
             status_name(*one)
         )),
@@ -347,7 +347,7 @@ fn missing_rank(r: &Rank) -> Result<Answer, String> {
         let text = text.map_err(|e| e.to_string())?;
         names.push(text.try_into().map_or(WRONG, i32::from_le_bytes));
     }
-    // Whoever has found something wrong says so itself.
+    // A rank that has found something wrong reports it itself.
     if names.contains(&WRONG) {
         return Ok(mine);
     }

@@ -139,7 +139,7 @@ fn rounds(
 fn judge(n: usize, start: Held, middle: Held, end: Held, spare_threads: usize) -> Check {
     let first = middle.rss.saturating_sub(start.rss);
     let second = end.rss.saturating_sub(middle.rss);
-    // Pages come in fours and more; 24 bytes a round is the least that is told from noise.
+    // Pages come in fours and more; 24 bytes a round is the least that can be distinguished from noise.
     let least = (n as u64 * 24).max(128 << 10);
     if second > least && first > least {
         return Err(format!(

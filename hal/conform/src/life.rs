@@ -257,7 +257,7 @@ fn destroy_with_work(ctx: &Ctx) -> crate::Check {
         }
         let start = Instant::now();
         std::thread::scope(|scope| {
-            // Whoever holds it back lets go a little later, so that a destroy that waits for the work is right too.
+            // The thread that holds it back lets go a little later, so that a destroy that waits for the work is right too.
             let stall = stall;
             let t = scope.spawn(move || {
                 std::thread::sleep(Duration::from_millis(30));

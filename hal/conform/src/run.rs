@@ -131,11 +131,11 @@ impl Options {
         }
     }
 
-    /// Runs everything. `told` hears of each case as it ends.
+    /// Runs everything. `ended` is called with each case as it ends.
     ///
     /// # Errors
     /// When the plugin cannot be loaded or children cannot be started.
-    pub fn run(&self, told: &mut dyn FnMut(&Cell)) -> Result<Report, Trouble> {
+    pub fn run(&self, ended: &mut dyn FnMut(&Cell)) -> Result<Report, Trouble> {
         let cases = self.cases()?;
         let hello = self.probe()?;
         if let Some(bad) = self
@@ -154,7 +154,7 @@ impl Options {
         let mut cells = Vec::new();
         for unit in self.units(&cases) {
             self.unit(&unit, start, &mut |c| {
-                told(&c);
+                ended(&c);
                 cells.push(c);
             })?;
         }
@@ -223,14 +223,14 @@ impl Options {
         &self,
         unit: &Unit<'_>,
         start: Instant,
-        told: &mut dyn FnMut(Cell),
+        ended: &mut dyn FnMut(Cell),
     ) -> Result<(), Trouble> {
         let mut left: &[&Case] = &unit.cases;
         let mut silent = 0;
         while !left.is_empty() {
             if self.budget.is_some_and(|b| start.elapsed() >= b) {
                 for c in left {
-                    told(Cell::not_run(c, "the budget was spent"));
+                    ended(Cell::not_run(c, "the budget was spent"));
                 }
                 return Ok(());
             }
@@ -238,7 +238,7 @@ impl Options {
             let mut child = Running::start(&self.program, self.launcher, &self.job(ids, unit.team))
                 .map_err(|e| Trouble::Environment(format!("cannot start a child: {e}")))?;
             let before = left.len();
-            let quiet = self.listen(&mut child, &mut left, start, told);
+            let quiet = self.listen(&mut child, &mut left, start, ended);
             if left.len() < before {
                 silent = 0;
                 continue;
@@ -248,7 +248,7 @@ impl Options {
             silent += 1;
             let given_up = if silent < PATIENCE { 1 } else { left.len() };
             for c in &left[..given_up] {
-                told(self.cell(c, Err(why.clone())));
+                ended(self.cell(c, Err(why.clone())));
             }
             left = &left[given_up..];
         }
@@ -261,7 +261,7 @@ impl Options {
         child: &mut Running,
         left: &mut &[&Case],
         start: Instant,
-        told: &mut dyn FnMut(Cell),
+        ended: &mut dyn FnMut(Cell),
     ) -> Option<String> {
         let mut running: Option<&Case> = None;
         // What a case found is kept until its child goes on: a crash behind it is its own.
@@ -271,19 +271,19 @@ impl Options {
             let spent = self.budget.is_some_and(|b| start.elapsed() >= b);
             if spent && running.is_none() && !left.is_empty() {
                 if let Some((c, found)) = kept {
-                    told(self.cell(c, found));
+                    ended(self.cell(c, found));
                 }
                 return None;
             }
             let why = match child.next(limit, running.is_some()) {
                 Ok(Line::Begin { id }) => {
                     if let Some((c, found)) = kept.take() {
-                        told(self.cell(c, found));
+                        ended(self.cell(c, found));
                     }
                     if let Some(at) = left.iter().position(|c| c.id == id) {
                         // A case the child did not know is not lost silently.
                         for c in &left[..at] {
-                            told(self.cell(c, Err("the child did not know this case".into())));
+                            ended(self.cell(c, Err("the child did not know this case".into())));
                         }
                         *left = &left[at..];
                         running = Some(left[0]);
@@ -302,7 +302,7 @@ impl Options {
                 Ok(Line::Done) => match child.leave(LEAVE.min(self.limit.unwrap_or(LEAVE))) {
                     Ended::Itself { well: true, .. } => {
                         if let Some((c, found)) = kept {
-                            told(self.cell(c, found));
+                            ended(self.cell(c, found));
                         }
                         return Some("the child knew none of the cases".into());
                     }
@@ -321,11 +321,11 @@ impl Options {
                 }
             };
             if let Some(c) = running {
-                told(self.cell(c, Err(why)));
+                ended(self.cell(c, Err(why)));
                 *left = &left[1..];
             } else if let Some((c, found)) = kept {
                 let after = |_| Err(format!("after the case: {why}"));
-                told(self.cell(c, found.and_then(after)));
+                ended(self.cell(c, found.and_then(after)));
             } else {
                 return Some(format!("before the case began: {why}"));
             }

@@ -1,5 +1,5 @@
 //! Counts what passes: each op as it was prepared, copies and fills, each collective as it was asked for. A step that is rehearsed on the
-//! device of nothing under this layer is known call by call, without a device and without training.
+//! null device under this layer is known call by call, without a device and without training.
 
 use crate::call::{Call, OpFacts, Operand, collective_name};
 use crate::object::Facts;

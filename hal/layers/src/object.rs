@@ -1,5 +1,5 @@
 //! Handles of a layer: each stands for one of the plugin's, with a number and what is known of it. A destroyed one is kept for a while, so
-//! that a late use of it is told as what it is.
+//! that a late use of it is reported as what it is.
 
 use crate::call::OpFacts;
 use crate::wrap::Context;

@@ -2,7 +2,7 @@
 //! makes the same calls on another plugin without model or data, and compares what comes back: a vendor has a user's bug on his desk.
 //!
 //! Contents of what the device reads from host memory are taken when the call is made; what it writes there is taken when the host has
-//! waited for it. What cannot be told this way is refused: memory imported from elsewhere (offload), host calls, split communicators.
+//! waited for it. What cannot be recorded this way is refused: memory imported from elsewhere (offload), host calls, split communicators.
 
 use crate::call::{Call, OpFacts, Operand};
 use crate::object::{Facts, Kind};
@@ -43,7 +43,7 @@ struct State {
     streams: HashMap<u64, Lane>,
     /// Latest record of an event: stream and calls.
     events: HashMap<u64, (u64, u64)>,
-    /// Host memory that a stream has been told to write, and that stream's own handle.
+    /// Host memory that a stream will write, and that stream's own handle.
     written: HashMap<u64, usize>,
 }
 
@@ -271,7 +271,7 @@ impl State {
         };
         let mut all = vec![];
         for b in done.iter().filter(|b| !again(b)) {
-            // SAFETY: bounds were checked when the copy was told; the host has waited for it, and frees the memory later.
+            // SAFETY: bounds were checked when the copy was enqueued; the host has waited for it, and frees the memory later.
             let bytes = unsafe {
                 std::slice::from_raw_parts(
                     (b.address + b.offset as usize) as *const u8,
@@ -337,7 +337,7 @@ impl Layer for Record {
                 _ => None,
             }
         };
-        // A handle that ends is told before: another thread may be given its number's place right after.
+        // The end of a handle is recorded before: another thread may be given its number's place right after.
         let ends = matches!(
             call,
             Call::DeviceClose { .. }

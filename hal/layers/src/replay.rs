@@ -183,7 +183,7 @@ fn told(slot: &str, s: Status, e: &abi::Error) -> Result<(), String> {
 }
 
 impl Shared<'_> {
-    /// A lane has failed: whoever waits for it is released.
+    /// A lane has failed: every lane that waits for it is released.
     fn give_up(&self) {
         self.stop.store(true, Ordering::Release);
         self.came.notify_all();

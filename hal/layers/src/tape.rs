@@ -1,4 +1,4 @@
-//! The file of `record`: what it holds, how it is written, and how a damaged or cut one is told from a whole one.
+//! The file of `record`: what it holds, how it is written, and how a damaged or truncated one is distinguished from a complete one.
 //!
 //! After a first line come records: kind (1 byte), length (4 bytes), the first 8 bytes of the payload's BLAKE3 hash, payload. A call is a
 //! JSON object; contents are records of their own, named by their whole hash and written once. An end record says how many records lie
@@ -251,7 +251,7 @@ mod tests {
             (3, long.len())
         );
         let bytes = std::fs::read(&path).unwrap();
-        // Cut anywhere near the begin and at the end: told as cut, and taken in part when asked.
+        // Truncated anywhere near the start and at the end: reported as truncated, and read in part when asked.
         for at in (HEAD.len()..HEAD.len() + 90).chain([bytes.len() - 1]) {
             std::fs::write(&path, &bytes[..at]).unwrap();
             let e = Recording::read(&path, false).unwrap_err().to_string();
@@ -261,7 +261,7 @@ mod tests {
             );
             assert!(Recording::read(&path, true).is_ok(), "{at}");
         }
-        // Every bit of the first records, and the begin of the file.
+        // Every bit of the first records, and the start of the file.
         for at in (0..HEAD.len() + 90).step_by(7) {
             let mut b = bytes.clone();
             b[at] ^= 1;

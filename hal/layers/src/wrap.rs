@@ -86,7 +86,7 @@ impl Context {
     pub(crate) fn fresh(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
-    /// Tells the layer of a call and makes it.
+    /// Announces a call to the layer and makes it.
     pub(crate) fn around(
         &self,
         call: &Call<'_>,
@@ -101,7 +101,7 @@ impl Context {
             unsafe { f(self.host.ctx, 1, Str::new(&target), Str::new(why)) };
         }
     }
-    /// A handle is gone: kept for a while, so that who uses it again is told.
+    /// A handle is gone: kept for a while, so that a caller who uses it again gets an error.
     pub(crate) fn ended(&self, h: Handle) {
         let old = {
             let mut q = self.ended.lock().unwrap_or_else(|e| e.into_inner());
@@ -171,7 +171,7 @@ pub(crate) unsafe fn destroy(
             then(o);
             abi::OK
         });
-        // Nobody can be told by a status: what a layer refuses here is logged, and the handle is gone all the same.
+        // There is no status to return: what a layer refuses here is logged, and the handle is gone all the same.
         if let Err(e) = answer {
             o.context.log(&e.message);
         }

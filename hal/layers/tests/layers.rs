@@ -209,13 +209,13 @@ fn a_replay_gives_back_the_workspaces_the_recorded_plugin_did_not_need() {
     let path = dir.path().join("calls");
     let null = RawPlugin::from_static::<Null>(&host()).unwrap();
     let raw = wrap(null, &host(), Box::new(Record::to(&path).unwrap()));
-    assert_eq!(program(raw).unwrap(), 0, "the device of nothing needs none");
+    assert_eq!(program(raw).unwrap(), 0, "the null device needs none");
     assert!(program(cpu()).unwrap() > 0, "or this test asks nothing");
     let r = Recording::read(&path, false).unwrap();
     let validated = within(Validate::default());
     let report = replay(&r, &validated, Compare::Bits).unwrap();
     assert_eq!(report.calls["op_launch"], 6);
-    // A handle left when the device was closed is told by the next call.
+    // A handle left when the device was closed is reported by the next call.
     let left = Plugin::new(validated).device_count();
     assert!(left.is_ok(), "{}", left.unwrap_err());
 }

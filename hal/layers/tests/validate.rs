@@ -206,7 +206,7 @@ fn handles() {
         c.copy(s, span(m, 0, 8), span(n, 0, 8)),
         &["is used after it was freed"],
     );
-    // Freed twice: told by the next call that can fail.
+    // Freed twice: reported by the next call that can fail.
     c.free(n);
     told(
         c.copy(s, span(m, 0, 8), span(foreign, 0, 8)),
@@ -233,13 +233,13 @@ fn memory_freed_under_queued_work_is_told_and_waited_for_work_is_not() {
         ok(),
         &["mem_free", "freed while stream", "nothing has waited"],
     );
-    ok().expect("told once");
+    ok().expect("reported once");
     // The stream was waited for then, not for ever.
     let late = c.mem(d, 64);
     c.copy(s, span(late, 0, 8), span(m, 0, 8)).expect("a copy");
     c.free(late);
     told(ok(), &["mem_free", "freed while stream"]);
-    ok().expect("told once");
+    ok().expect("reported once");
     // A stream that is gone uses nothing.
     let (t, n) = (c.stream(d), c.mem(d, 64));
     c.copy(t, span(n, 0, 8), span(m, 0, 8)).expect("a copy");
@@ -405,7 +405,7 @@ fn collectives() {
                 (desc.send, desc.recv, desc.seq) = (span(m, 0, n * 4), span(m, 0, n * 4), 1);
                 wrong(&mut desc, rank);
                 let said = c!(c, coll.launch(comm, s, &desc, 1));
-                // Whoever has launched is released when the other has not.
+                // A rank that has launched is released when the other has not.
                 if said.is_err() {
                     let _ = c!(c, coll.comm_abort(comm));
                 }
@@ -445,7 +445,7 @@ fn collectives() {
     for s in run(sizes, &|d, _| d.send.offset = 250) {
         told(s, &["send is bytes 250..266"]);
     }
-    // One of the two comes second, and is told what the first has called.
+    // One of the two comes second, and its error names what the first has called.
     let uneven = run([4, 8], &|_, _| {});
     let wrong: Vec<_> = uneven.into_iter().filter_map(Result::err).collect();
     assert!(

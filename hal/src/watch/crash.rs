@@ -104,7 +104,7 @@ mod linux {
         ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction)
     }
 
-    /// The calling thread, and what it starts, tells the news of other processes' deaths: it is not stopped.
+    /// The calling thread, and what it starts, reports other processes' deaths: it is not stopped.
     pub fn speaks() {
         // SAFETY: a set of signals is numbers, for which zero is a value; the calls read and write it alone.
         unsafe {

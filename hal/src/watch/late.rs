@@ -9,7 +9,7 @@ use super::seat::{Host, Seat};
 use super::stuck::{Stuck, cycle};
 use super::waits::{Graph, Need};
 
-/// What the host thread of a rank and its process do, as the system tells.
+/// What the host thread of a rank and its process do, as the system reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     /// Nobody knows.

@@ -67,7 +67,7 @@ struct Posted {
     early: u64,
 }
 
-/// A communicator's place in the records, for whoever may abort it.
+/// A communicator's place in the records, for every thread that may abort it.
 pub(crate) struct Mark {
     at: Arc<Occupied>,
     entry: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Its rank aborts it: on record before the others can be told of it by the plugin.
+    /// Its rank aborts it: on record before the others can learn of it from the plugin.
     pub fn aborted(&self) {
         self.at.seat.abort(self.entry, self.key);
     }
@@ -409,7 +409,7 @@ impl Member {
     fn message(&mut self, mut raw: Raw) -> Result<()> {
         let peer = raw.print.peer;
         if peer >= self.size {
-            // Refused by whoever knows the ranks; nothing is compared.
+            // Refused by the code that knows the ranks; nothing is compared.
             self.at.seat.record(raw);
             return Ok(());
         }
@@ -500,7 +500,7 @@ impl Member {
                 continue;
             };
             let theirs = p.at + CHAIN + me * PEER;
-            // Whoever ends last sees it: a sender may be gone before its message is.
+            // The rank that ends last sees it: a sender may be gone before its message is.
             let waiting = p.seat.word(theirs).load(SeqCst);
             // The place of a communicator that has ended may be another's by now.
             let its = p.seat.group_word(p.entry, GroupWord::Key).load(SeqCst) == key;
@@ -604,7 +604,7 @@ impl Drop for Member {
         if failed {
             return;
         }
-        // A neighbour that has asked for more than we ever will is told now, not when it notices.
+        // A neighbour that has asked for more than we ever will is notified now, not when it notices.
         let (n, me) = (self.size, self.index);
         for with in [(me + 1) % n, (me + n - 1) % n] {
             let count = self.count;

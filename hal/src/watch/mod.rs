@@ -3,7 +3,7 @@
 //!
 //! A [`Board`] is what the ranks of a job share: a seat each, in memory of the process or in files that the processes of a host map. A
 //! communicator writes each collective into its rank's seat and compares a rolling hash with those of its two neighbours in the group;
-//! since every pair of neighbours is compared by whoever comes second, and a collective needs all, nothing happens in one that does not
+//! since every pair of neighbours is compared by the rank that comes second, and a collective needs all, nothing happens in one that does not
 //! fit. A host thread that waits says so in its seat; when nothing has moved for a moment, it looks for a deadlock itself. No lock is
 //! taken and nothing allocated while all goes well.
 //!
@@ -47,8 +47,8 @@ use words::Words;
 const ARRIVAL: Duration = Duration::from_secs(2);
 /// A rank that has waited for so long (in nanoseconds) is not on its way.
 const STANDING: u64 = 500_000_000;
-/// A wait shorter than this is nobody's business. Longer than a tick of the kernel: a wait that would end before the next one sets a timer of
-/// its own, which takes 3 to 12 us of the caller and, on a virtual machine, of whoever computes beside it.
+/// A wait shorter than this is below the reporting threshold. Longer than a tick of the kernel: a wait that would end before the next one sets a timer of
+/// its own, which takes 3 to 12 us of the caller and, on a virtual machine, of the rank that computes beside it.
 const SHORT: Duration = Duration::from_millis(6);
 /// Between processes a message may be on its way without either end knowing.
 const QUIET: Duration = Duration::from_millis(300);
@@ -75,7 +75,7 @@ struct Occupied {
     settled: AtomicU64,
     /// Its rank runs under a schedule: while it waits for others outside the device, nobody comes.
     turns: AtomicBool,
-    /// What releases whoever waits in it.
+    /// What releases every rank that waits in it.
     aborts: Mutex<Vec<WeakAbort>>,
     verdict: Mutex<Option<Verdict>>,
 }
@@ -327,7 +327,7 @@ impl Board {
         let seats = self.seats();
         let at = seats.iter().find(|s| s.seat.rank() == Some(rank))?;
         // The very last record may be half written: its rank may have died over it. The whole ring would be read for longer than some
-        // launchers leave to whoever asks.
+        // launchers leave to any process that asks.
         let op = at.seat.ops_from(at.seat.head().saturating_sub(3)).pop()?;
         let host = match at.seat.wait() {
             Some(_) => ", and its host waited",
@@ -350,7 +350,7 @@ impl Board {
 const ROOT_WORDS: usize = 512;
 const ROOT_VERDICT: usize = 0;
 
-/// Between processes one verdict wins: whoever enters its rank first.
+/// Between processes one verdict wins: that of the process which enters its rank first.
 fn shared_verdict(board: &Board, root: &Words, from: &Arc<Occupied>, verdict: Verdict) -> Verdict {
     from.seat.publish(&verdict.sentence, verdict.meta());
     let me = u64::from(from.seat.rank().unwrap_or(0)) + 1;
@@ -473,7 +473,7 @@ impl Occupied {
             self.seat.group_word(n, GroupWord::Failed).store(1, Release);
         }
     }
-    /// Releases whoever waits.
+    /// Releases every rank that waits.
     fn release(&self) {
         let aborts = std::mem::take(&mut *lock(&self.aborts));
         // Each is tried; one that cannot be aborted has failed itself. All before any goes: this may be the last that holds one, whose end
@@ -624,7 +624,7 @@ impl Watch {
         result.inspect(|()| at.seat.passed_with(stream, target))
     }
 
-    /// A failure that a verdict has caused, or that it explains, is told as the verdict.
+    /// A failure that a verdict has caused, or that it explains, is reported as the verdict.
     pub fn explain(&self, e: Error) -> Error {
         self.why(e, Duration::ZERO)
     }
@@ -654,7 +654,7 @@ impl Watch {
                     late::late(views, &doing, own, &within)
                 })
             }
-            // A plugin that was told of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
+            // A plugin that has learnt of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
             // what this rank has aborted itself nobody else is to blame.
             None if e.code == Code::Comm || !at.seat.aborts() => {
                 let e = board.ask(at, e, |views, _, own| stuck::left(views, own));
@@ -692,7 +692,7 @@ enum Piece {
     NotYet,
 }
 
-/// One bounded wait. A collective's own timeout is told from the piece's: a failed stream stays failed.
+/// One bounded wait. A collective's own timeout is distinguished from the piece's: a failed stream stays failed.
 fn piece(wait: &dyn Fn(Option<Duration>) -> Result<()>, began: Instant, limit: Duration) -> Piece {
     match wait(Some(limit)) {
         Err(e) if e.code == Code::Timeout && !e.sticky && began.elapsed() >= limit / 2 => {
@@ -714,7 +714,7 @@ fn watch_over(
     let related = board.related(&at.seat);
     let mut still = (pulse(&related), Instant::now());
     loop {
-        // Within a process whoever is the last to wait sees at once that all do. Coming back takes a core from those that work: seldom.
+        // Within a process the last rank to wait sees at once that all do. Coming back takes a core from those that work: seldom.
         if mine
             && (!apart || still.1.elapsed() >= QUIET)
             && let Some(e) = board.search(at, &related, still.0)

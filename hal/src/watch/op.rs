@@ -16,7 +16,7 @@ pub struct Op {
     pub number: u64,
     /// Name of the group.
     pub group: Arc<str>,
-    /// What tells groups of one name apart.
+    /// What distinguishes groups of one name.
     pub key: u64,
     /// Place in the group's order, from 1; of sends and receives: in the order of the pair.
     pub seq: u64,

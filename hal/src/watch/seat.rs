@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Operations a rank remembers.
 pub(super) const RING: usize = 1024;
-/// Collectives of one communicator that a slower neighbour can still be compared with one by one; beyond, the rolling hash tells.
+/// Collectives of one communicator that a slower neighbour can still be compared with one by one; beyond, the rolling hash decides.
 pub(super) const CHAIN: usize = 512;
 /// Streams whose progress is known one by one.
 pub(super) const STREAMS: usize = 64;
@@ -220,7 +220,7 @@ impl Seat {
         &self.words[at]
     }
 
-    /// A word of this rank will be written soon: its line is fetched, from whoever has read it last, behind what happens meanwhile.
+    /// A word of this rank will be written soon: its line is fetched, from the core that has read it last, behind what happens meanwhile.
     #[inline]
     pub fn claim(&self, at: usize) {
         self.words.claim(at);
@@ -538,7 +538,7 @@ impl Seat {
     pub fn aborts(&self) -> bool {
         (0..self.used()).any(|e| self.group_life(e) == Life::Aborted)
     }
-    /// Its own rank gives the communicator of this key up: it asks for nothing more, and is told nothing less. Nothing where another
+    /// Its own rank gives the communicator of this key up: it asks for nothing more, and still learns of every failure. Nothing where another
     /// communicator has the place by now; under the lock that it would take the place with, so that it cannot come between.
     pub fn abort(&self, entry: usize, key: u64) {
         let _book = self.book();

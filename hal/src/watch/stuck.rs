@@ -27,10 +27,10 @@ pub(super) fn deadlock(views: &[View]) -> Option<Verdict> {
     walk(&g, at)
 }
 
-/// View `own` has been told that a rank it needs has left: which, and what it did last. `None` when what it asked for needs nobody who has.
+/// View `own` has learnt that a rank it needs has left: which, and what it did last. `None` when what it asked for needs nobody who has.
 pub(super) fn left(views: &[View], own: usize) -> Option<Verdict> {
     let mut g = Graph::new(views);
-    // Whoever is still there may yet come, also one that waits.
+    // A rank that is still there may yet come, also one that waits.
     g.stuck.fill(false);
     g.settle();
     let l = g.first_open(own)?;

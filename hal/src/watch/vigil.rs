@@ -1,8 +1,8 @@
 //! The earliest news there is of a process that was killed: futexes that one of its threads owns as long as it lives, one for each watcher.
 //!
 //! The kernel ends a process in an order: first it marks the futexes on its threads' robust lists and wakes who waits for one, then it takes
-//! its memory apart (some 10 ms for each 100 MB that were touched), and closes its pipes and sockets last. Whoever waits for the end of a
-//! connection hears of the death together with the launcher, and some launchers kill the survivors at once; whoever waits here hears
+//! its memory apart (some 10 ms for each 100 MB that were touched), and closes its pipes and sockets last. A process that waits for the end of a
+//! connection hears of the death together with the launcher, and some launchers kill the survivors at once; a process that waits here hears
 //! of it before. Linux only; elsewhere nothing comes, and the connections tell as they always do. Source: Linux,
 //! `Documentation/locking/robust-futex-ABI.rst`.
 
@@ -29,7 +29,7 @@ mod linux {
     const LEN: usize = 512;
     const PID: usize = 0;
     const FIRST: usize = 2;
-    /// Futexes of a vigil. The kernel wakes one who waits for each, so whoever waits alone is woken by it and not by another watcher, who may
+    /// Futexes of a vigil. The kernel wakes one waiter of each, so a process that waits alone is woken by it and not by another watcher, who may
     /// have to wait for a core first.
     const SEATS: usize = (LEN - FIRST) / 2;
     /// Threads that watch, each on its part of the cores: a thread is woken on the core of the process that ends, which on most kernels does not
@@ -63,7 +63,7 @@ mod linux {
         unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, i32::MAX) };
     }
 
-    /// This process lives as long as nobody is told otherwise: dropping it says that it leaves in order.
+    /// This process counts as alive until the others learn otherwise: dropping it announces that it leaves in order.
     pub struct Vigil {
         stop: Option<Sender<()>>,
         thread: Option<JoinHandle<()>>,
@@ -109,7 +109,7 @@ mod linux {
         &words[FIRST + 2 * seat + 1]
     }
 
-    /// Owns the futexes until it is told to stop.
+    /// Owns the futexes until it is asked to stop.
     fn own(words: &Words, ready: &Sender<()>, stopped: &Receiver<()>) {
         let place = |seat| std::ptr::from_ref(node(words, seat)).cast::<u8>();
         let offset = std::ptr::from_ref(futex(words, 0)) as isize - place(0) as isize;
@@ -159,7 +159,7 @@ mod linux {
 
     /// Calls `killed` with a place in `vigils`, on a thread that watches, when a signal has ended the process that keeps the vigil in that file.
     /// One that leaves in order or exits by itself is left to other news, which may carry its own words. Each of `vigils`, [`WATCHED`] at most,
-    /// is a file and where the caller stands among those who watch it (from 0): two who name the same are told one after the other. A file that
+    /// is a file and where the caller stands among those who watch it (from 0): two who name the same are notified one after the other. A file that
     /// cannot be opened is not watched. `all`: the job has no other processes.
     ///
     /// # Errors

@@ -161,7 +161,7 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// The memory as the device's; whoever clones the handle drops it before the block is given back.
+    /// The memory as the device's; a caller that clones the handle drops it before the block is given back.
     pub fn buffer(&self) -> Option<&Arc<Buffer>> {
         self.buffer.as_ref()
     }

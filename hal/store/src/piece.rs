@@ -51,7 +51,7 @@ pub(crate) struct Piece {
 
 /// What to do with a piece after the system has answered.
 pub(crate) enum Next {
-    /// It is over; the waiter may have been told.
+    /// It is over; the waiter may have been notified.
     Over,
     /// Ask again, after this pause.
     Again(Piece, Duration),
@@ -197,7 +197,7 @@ impl Piece {
         }
     }
 
-    /// Ends the piece; the last one of a transfer tells the waiter.
+    /// Ends the piece; the last one of a transfer notifies the waiter.
     pub fn over(self, how: Result<()>) -> Next {
         let t = &self.transfer;
         if let Err(e) = how {

@@ -167,7 +167,7 @@ impl Driver {
                 break e;
             }
         };
-        // The ring itself failed, which no known fault does: everybody is told.
+        // The ring itself failed, which no known fault does: every waiter gets the error.
         let mut queue = lock(&self.shared.queue);
         waiting.append(&mut queue.pieces);
         queue.dead = Some(Error::new(failed.kind(), failed.to_string()));

@@ -65,7 +65,7 @@ impl View {
         let d = dense(&self.shape);
         self.numel() == 0 || (0..d.len()).all(|i| self.shape[i] == 1 || self.stride[i] == d[i])
     }
-    /// The same elements in another shape; only of dense views (others are refused by whoever uses the result).
+    /// The same elements in another shape; only of dense views (others are refused where the result is used).
     pub fn reshape(&self, shape: &[u64]) -> View {
         View {
             shape: shape.to_vec(),

@@ -56,7 +56,7 @@ pub(crate) fn forward_into(cx: &mut Cx<'_>, a: Var, b: Var) -> Result<Var> {
     }
     let y = bv.clone();
     let out = record(cx, a, b, y)?;
-    // Whoever uses `b` now learns that it is gone instead of reading the sum.
+    // An op that uses `b` now learns that it is gone instead of reading the sum.
     cx.tape.vals[b.0 as usize].tensor = None;
     Ok(out)
 }

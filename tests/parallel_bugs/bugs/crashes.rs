@@ -1,4 +1,4 @@
-//! Ranks that crash: every way an abort comes about, and the faults the processor tells. A crash takes all ranks of its process, so these are bugs
+//! Ranks that crash: every way an abort comes about, and the faults the processor raises. A crash takes all ranks of its process, so these are bugs
 //! between processes only.
 
 use crate::parallel_bugs::bug::{Bug, Where, bug};
@@ -213,7 +213,7 @@ fn aborted_from_outside(r: &mut Rank) -> Result<()> {
     r.sync()
 }
 
-/// The same bug on two ranks: either is the one that is told.
+/// The same bug on two ranks: either is the one that is reported.
 fn two_abort_at_once(r: &mut Rank) -> Result<()> {
     if r.rank == 1 || r.rank == 2 {
         r.let_others_wait();

@@ -101,7 +101,7 @@ fn two_messages_swapped(r: &mut Rank) -> Result<()> {
     r.sync()
 }
 
-/// Everybody waits to be told first.
+/// Every rank waits to receive first.
 fn both_receive_first(r: &mut Rank) -> Result<()> {
     if r.rank == 0 {
         // @first.0

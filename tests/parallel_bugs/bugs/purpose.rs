@@ -1,4 +1,4 @@
-//! Ops of one kind, size and type for another tensor: nothing but what they are for tells them apart. Layers of a transformer are like that.
+//! Ops of one kind, size and type for another tensor: nothing but what they are for distinguishes them. Layers of a transformer are like that.
 
 use crate::parallel_bugs::bug::{Bug, bug};
 use crate::parallel_bugs::rank::{On, Rank, WORLD};

@@ -5,6 +5,7 @@ mod docs;
 mod places;
 mod shape;
 mod unsafety;
+mod words;
 
 use crate::tree::Tree;
 use std::fmt;
@@ -98,6 +99,10 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "named tests exist",
         find: docs::named_tests,
+    },
+    Rule {
+        name: "words of the field",
+        find: words::stop_list,
     },
     Rule {
         name: "links lead somewhere",

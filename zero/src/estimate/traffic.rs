@@ -65,7 +65,7 @@ pub fn traffic(
     }
 }
 
-/// Plain data parallelism: `2P(N-1)/N` on every rank's link, whoever it is.
+/// Plain data parallelism: `2P(N-1)/N` on every rank's link.
 pub fn all_reduce(params: f64, ranks: f64) -> f64 {
     2.0 * params * (ranks - 1.0) / ranks
 }

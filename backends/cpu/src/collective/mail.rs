@@ -1,4 +1,4 @@
-//! Send and receive: the sender posts an address, the receiver copies, the sender leaves when told. One queue per pair, in order.
+//! Send and receive: the sender posts an address, the receiver copies, the sender leaves when it is notified. One queue per pair, in order.
 
 use super::check::Planned;
 use super::transfer::{Stores, push};

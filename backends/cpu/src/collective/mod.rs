@@ -159,7 +159,7 @@ impl Launch {
                 .filter(|(_, p)| !p.point_to_point())
                 .try_for_each(|(i, op)| {
                     w.round(rank, &self.member.place, op, patience)?;
-                    // Of the last round the others are told with the end of the launch.
+                    // Of the last round the others learn with the end of the launch.
                     if i < last {
                         w.spoken();
                     }

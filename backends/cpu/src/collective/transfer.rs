@@ -51,7 +51,7 @@ pub(crate) unsafe fn push(src: *const u8, dsts: &[*mut u8], bytes: usize, stores
     fence(stores);
 }
 
-/// Fetches lines for writing before they are written: whoever has read them last keeps a copy that must be called in.
+/// Fetches lines for writing before they are written: the core that has read them last keeps a copy that must be called in.
 pub(super) fn claim(at: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..bytes).step_by(64) {

@@ -1,6 +1,6 @@
 //! What the ranks of one communicator share: who is there, where everyone is, what went wrong, and how to wait for each other.
 //!
-//! A rank *arrives* at a round by saying so on its own card; a round goes ahead exactly when all have arrived. Whoever stops waiting
+//! A rank *arrives* at a round by saying so on its own card; a round goes ahead exactly when all have arrived. A rank that stops waiting
 //! *freezes* the cards of the round first: an arrival and a freeze of one card exclude each other, and what was there when a card froze stays
 //! there, so "go" and "fail" exclude each other and every rank sees the same decision. That is what makes
 //! it safe to leave a failed round at once: no peer can be touching our buffers. In a round that went ahead nobody leaves before all are
@@ -191,7 +191,7 @@ impl World {
         self.slots.iter().all(|s| s.freeze(round))
     }
 
-    /// Wakes whoever sleeps here; a load when nobody does.
+    /// Wakes every rank that sleeps here; a load when nobody does.
     pub(super) fn notify(&self) {
         if self.parked.load(SeqCst) > 0 {
             drop(lock(&self.lock));
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// Wakes whoever sleeps here and waits for what this rank has said since it last did; said without an order of its own, so that only
+    /// Wakes every rank that sleeps here and waits for what this rank has said since it last did; said without an order of its own, so that only
     /// this must be seen before the sleepers are counted.
     pub(super) fn spoken(&self) {
         fence(SeqCst);
@@ -215,7 +215,7 @@ impl World {
         self.park_until(ready, &|| None);
     }
 
-    /// Waits for `ready`, or for a reason to stop; `what` tells a schedule's account what is waited for.
+    /// Waits for `ready`, or for a reason to stop; `what` names, in a schedule's account, what is waited for.
     pub(super) fn wait_or(
         &self,
         ready: &dyn Fn() -> bool,

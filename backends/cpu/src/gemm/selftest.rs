@@ -125,7 +125,7 @@ impl Case {
             bias: bias.as_ptr().cast(),
             workspace: work.as_mut_ptr().cast(),
         };
-        // SAFETY: the buffers hold the strides above; whoever tests a tile knows that its instruction set is there.
+        // SAFETY: the buffers hold the strides above; the caller that tests a tile knows that its instruction set is there.
         unsafe { g.run(o, &Team::solo()) };
         let mut out = vec![0.0; M * N];
         // SAFETY: M * N elements of the output's storage.

@@ -2,6 +2,6 @@
 
 crossweave_plugin::export_plugin!(
     crossweave_backend_cuda::Cuda,
-    // No `needs`: the back end says itself that the driver is missing, and may be told another file for it.
+    // No `needs`: the back end reports itself that the driver is missing, and another file for it may be configured.
     manifest = "name=cuda;vendor=Crossweave;kinds=gpu"
 );

@@ -1,5 +1,5 @@
 //! Which attention ops the library is asked for, and how they look to it: [B, T, H, D] with strides becomes batch, heads, rows, columns. What it
-//! cannot be told, or what its authors say it does wrong, stays with our own kernels, each with its reason.
+//! cannot be asked for, or what its authors document as wrong, stays with our own kernels, each with its reason.
 
 use super::graph::{Four, packed};
 use super::id;

@@ -287,7 +287,7 @@ static void compute(void *arg) {
 API int cudnnBackendExecute(handle *h, desc *plan, desc *pack) {
   if (!sim_depth()) return no(1001, "no context");
   if (!h->s || plan->kind != PLAN || pack->kind != PACK || !plan->final || !pack->final) return no(2004, "handle, plan or addresses");
-  if (fails) return no(5000, "the simulator was told to fail");
+  if (fails) return no(5000, "the simulator was set to fail");
   uint64_t ws = (uint64_t)num(pack, 1003, 0);
   if (!ws || ws % 256) return no(2003, "workspace");
   job *j = calloc(1, sizeof *j);

@@ -65,7 +65,7 @@ fn ranks_meet_past_strangers_and_taken_ports_and_exchange_values() {
     drop(taken);
 }
 
-/// What ranks that cannot become a job of three are told: each as (RANK, WORLD_SIZE).
+/// The errors of ranks that cannot become a job of three: each as (RANK, WORLD_SIZE).
 fn told(ranks: &[(u32, u32)], seconds: u64) -> Vec<String> {
     let port = port();
     let host = Host::none();
@@ -95,7 +95,7 @@ fn contradictions_end_the_wait_of_all() {
     let all = told(&[(0, 3), (1, 3), (2, 4)], 60);
     let named = |e: &String| e.contains("RANK 2 of WORLD_SIZE 4, where rank 0 has WORLD_SIZE 3");
     assert!(all.iter().all(named), "{all:?}");
-    // Whoever is late hears it too.
+    // A rank that is late gets it too.
     let all = std::thread::scope(|s| {
         let (port, host) = (port(), Host::none());
         let start = |(rank, size, after): (u32, u32, u64)| {

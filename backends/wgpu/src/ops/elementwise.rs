@@ -174,7 +174,7 @@ impl<'a> Elementwise<'a> {
     }
 }
 
-/// The function `name(i)` that tells where element `i` lies, and its sizes and strides, to be parameters from number `first` on: so shapes
+/// The function `name(i)` that returns where element `i` lies, and its sizes and strides, to be parameters from number `first` on: so shapes
 /// share a pipeline.
 pub fn index(name: &str, view: &View, first: usize) -> (String, Vec<u32>) {
     let mut params = vec![];

@@ -7,7 +7,7 @@ use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op;
 use crossweave_plugin::{DType, Op, Result};
 
-/// An index operand, and the text that tells whether value `r` means a row.
+/// An index operand, and the text that decides whether value `r` means a row.
 struct Rows {
     view: View,
     ignore: Option<i32>,

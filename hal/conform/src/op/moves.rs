@@ -246,7 +246,7 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
             vec![(0, want)],
         )
     };
-    // What cannot be told from an ordinary number by a flushing device comes apart from what can.
+    // What cannot be distinguished from an ordinary number by a flushing device comes apart from what can.
     let tiny = |v: f64| v != 0.0 && v.abs() < num::MIN_NORMAL;
     let mut v = awkward(to);
     v.extend(awkward(from));

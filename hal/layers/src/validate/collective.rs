@@ -139,7 +139,7 @@ fn signature(members: &[Member<'_>]) -> Signature {
     let one = |m: &Member<'_>| {
         let d = &m.desc;
         match d.kind {
-            // Both ends of a message, and pieces of a rank's own length, are told apart by nothing they share.
+            // Both ends of a message, and pieces of a rank's own length, are distinguished by nothing they share.
             abi::COLL_SEND | abi::COLL_RECV => None,
             abi::COLL_ALL_TO_ALL_V | abi::COLL_ALL_GATHER_V => Some((d.kind, d.dtype, 0, 0, 0)),
             abi::COLL_BROADCAST | abi::COLL_REDUCE => {
@@ -181,7 +181,7 @@ impl Groups {
     }
 
     /// Before a call: is it what the first rank to come calls? Who comes first is decided here, before the plugin is called, so that of two
-    /// ranks that call at the same time one is told.
+    /// ranks that call at the same time one gets the error.
     pub fn enter(&mut self, comm: &Object, members: &[Member<'_>]) -> Verdict {
         let Some((id, rank, calls)) = self.comms.get(&comm.id()) else {
             return Ok(());

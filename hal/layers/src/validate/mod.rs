@@ -2,7 +2,7 @@
 //! of collectives, memory freed under queued work, calls that R7 wants one after another. A violation is an error of that call, which the
 //! plugin never sees; in a call that cannot fail it is the error of the next one that can.
 //!
-//! Handles that are NULL, ended or of another kind are told by every layer (`Object`); this one adds what needs memory of earlier calls.
+//! Handles that are NULL, ended or of another kind are reported by every layer (`Object`); this one adds what needs memory of earlier calls.
 
 mod collective;
 mod order;
@@ -132,7 +132,7 @@ impl Validate {
             .position(|(d, _)| *d == home || *d == 0 || home == 0)
         {
             return Err(format!(
-                "{}; told with the next call that can fail",
+                "{}; reported with the next call that can fail",
                 st.pending.remove(i).1
             ));
         }
@@ -227,7 +227,7 @@ impl Validate {
                         "{} is freed while stream #{stream} may still use it: nothing has waited for its last use",
                         mem.describe()
                     ));
-                    // The mistake is told; the process need not die of it. Not for ever: what it waits for may wait for us.
+                    // The mistake is reported; the process need not die of it. Not for ever: what it waits for may wait for us.
                     if let Some(f) = mem
                         .context
                         .inner
@@ -248,7 +248,7 @@ impl Validate {
             _ => {}
         }
         if let Some(why) = wrong {
-            // What concerns a device that is gone is told by whatever comes next.
+            // What concerns a device that is gone is reported by the next call.
             let of = if matches!(call, Call::DeviceClose { .. }) {
                 0
             } else {

@@ -35,7 +35,7 @@ fn run(kernel: &dyn Kernel, floats: usize, operands: &mut [Vec<u32>]) {
         dynamic: &[],
         team: &Team::solo(),
     };
-    // SAFETY: dense operands of the shape; whoever tests an instruction set knows that it is there.
+    // SAFETY: dense operands of the shape; the caller that tests an instruction set knows that it is there.
     unsafe { kernel.run(&launch) }
 }
 
