@@ -1,5 +1,7 @@
 //! Lines per crate, of code and of tests, so that growth is seen.
 
+use crate::lines::{kinds, owner, product};
+use crate::modules::Modules;
 use crate::tree::Tree;
 use std::fmt::Write;
 
@@ -18,47 +20,38 @@ pub struct Lines {
 
 /// Counts every crate, largest first.
 pub fn count(tree: &Tree) -> Vec<Lines> {
-    let mut lines: Vec<Lines> = tree
-        .packages
+    let empty = |name: &str| Lines {
+        name: name.to_string(),
+        code: 0,
+        tests: 0,
+        longest: 0,
+    };
+    let mut lines: Vec<Lines> = tree.packages.iter().map(|p| empty(&p.name)).collect();
+    let modules = Modules::of(tree);
+    let of_product: Vec<usize> = product(tree, &modules).map(|(i, _)| i).collect();
+    for (i, file) in tree
+        .files
         .iter()
-        .map(|p| Lines {
-            name: p.name.clone(),
-            code: 0,
-            tests: 0,
-            longest: 0,
-        })
-        .collect();
-    for (file, split) in tree.rust() {
-        let Some(i) = owner(tree, &file.path) else {
+        .enumerate()
+        .filter(|(_, f)| f.rust.is_some())
+    {
+        let Some(package) = owner(tree, &file.path) else {
             continue;
         };
-        let beside = file.path[tree.packages[i].folder.len()..].to_string();
-        let test_file = !beside.starts_with("/src/") || beside.ends_with("tests.rs");
-        let mut in_tests = test_file || tree.packages[i].folder == "tests";
-        for line in split.code.lines() {
-            // By custom a file's tests are its last part.
-            in_tests |= line.trim() == "#[cfg(test)]";
-            let n = usize::from(!line.trim().is_empty());
-            match in_tests {
-                true => lines[i].tests += n,
-                false => lines[i].code += n,
+        let Some(row) = lines.iter_mut().find(|l| l.name == package.name) else {
+            continue;
+        };
+        let is_product = of_product.binary_search(&i).is_ok();
+        for (_, test) in kinds(file).iter().filter(|k| k.0) {
+            match is_product && !test {
+                true => row.code += 1,
+                false => row.tests += 1,
             }
         }
-        lines[i].longest = lines[i].longest.max(file.text.lines().count());
+        row.longest = row.longest.max(file.text.lines().count());
     }
     lines.sort_by_key(|l| std::cmp::Reverse(l.code));
     lines
-}
-
-/// The package a file belongs to: the one with the longest folder above it.
-fn owner(tree: &Tree, path: &str) -> Option<usize> {
-    let above = |folder: &str| {
-        path.strip_prefix(folder)
-            .is_some_and(|rest| rest.starts_with('/'))
-    };
-    (0..tree.packages.len())
-        .filter(|&i| above(&tree.packages[i].folder))
-        .max_by_key(|&i| tree.packages[i].folder.len())
 }
 
 /// The table as text.
@@ -88,34 +81,29 @@ pub fn print(lines: &[Lines]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::Package;
 
     #[test]
     fn lines_go_to_the_innermost_crate_and_tests_are_apart() {
-        let mut tree = Tree::of(&[
+        let tree = Tree::of(&[
             (
                 "hal/src/lib.rs",
-                "//! x\nfn a() {}\n\n#[cfg(test)]\nmod tests {}\n",
+                "//! x\n#[cfg(test)]\nmod all_tests;\n#[cfg(test)]\nmod tests {}\nfn a() {}\n",
             ),
+            ("hal/src/all_tests.rs", "fn e() {}\n"),
             ("hal/abi/src/lib.rs", "fn b() {}\nfn c() {}\n"),
             ("hal/tests/t.rs", "fn d() {}\n"),
-        ]);
-        for folder in ["hal", "hal/abi"] {
-            tree.packages.push(Package {
-                name: folder.into(),
-                folder: folder.into(),
-                dependencies: vec![],
-            });
-        }
+        ])
+        .with_package("hal", "hal")
+        .with_package("hal/abi", "hal/abi");
         let lines = count(&tree);
-        assert_eq!(
-            (lines[0].name.as_str(), lines[0].code, lines[0].tests),
-            ("hal/abi", 2, 0)
-        );
-        assert_eq!(
-            (lines[1].name.as_str(), lines[1].code, lines[1].tests),
-            ("hal", 1, 3)
-        );
+        let row = |name: &str| {
+            let l = lines.iter().find(|l| l.name == name).unwrap();
+            (l.code, l.tests)
+        };
+        assert_eq!(row("hal/abi"), (2, 0));
+        // The two lines that declare a file of tests are code.
+        assert_eq!(row("hal"), (3, 4));
+        assert!(lines[0].code >= lines[1].code);
         assert!(print(&lines).contains("all"));
     }
 }

@@ -3,11 +3,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use xtask::{Tree, budget, gate, rules};
+use xtask::{Tree, budget, figures, gate, rules, why};
 
 const USAGE: &str = "cargo xtask COMMAND
 
-  tidy     layering, vendor words, globals, unsafe, sizes, file heads, documents that name tests
+  tidy     every rule of the tree: layering, words, unsafe, documents, and shape: circles of imports, sizes of crates,
+           types and functions, fields seen by a whole crate, copies, unused dependencies
+           --why PATH   the rules of a file or folder, its figures and ceilings, the reasons of its exceptions
+           --figures    xtask/src/tables/figures.rs with today's figures, to standard output: reasons of rows that
+                        stay are kept, new rows have none yet, and tidy refuses a row without one
   budget   lines per crate
   ci       the gate: fmt, tidy, clippy, system packages, build, tests, documents; words narrow the
            tests (`cargo xtask ci -p crossweave-plan laws`); --keep-going runs what follows a failure
@@ -18,6 +22,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["tidy"] => tidy(),
+        ["tidy", "--figures"] => read().map(|t| print!("{}", figures::print(&t))),
+        ["tidy", "--why", place] => tidy_why(place),
         ["budget"] => read().map(|t| print!("{}", budget::print(&budget::count(&t)))),
         ["ci", words @ ..] => gate::run(&root(), gate::Ask::parse(words), tidy),
         ["timed", words @ ..] => gate::timed(words),
@@ -52,7 +58,7 @@ fn tidy() -> Result<(), String> {
     for rule in rules::RULES {
         let found = (rule.find)(&tree);
         println!(
-            "{:<22}{}",
+            "{:<24}{}",
             rule.name,
             if found.is_empty() {
                 "ok".into()
@@ -69,4 +75,24 @@ fn tidy() -> Result<(), String> {
         0 => Ok(()),
         n => Err(format!("tidy: {n} found")),
     }
+}
+
+/// Answers for a path from the root, from the current folder, or absolute.
+fn tidy_why(place: &str) -> Result<(), String> {
+    let root = root();
+    let real = |p: PathBuf| p.canonicalize().ok();
+    let here = std::env::current_dir().map_err(|e| format!("the current folder: {e}"))?;
+    let found = [root.join(place), here.join(place)]
+        .into_iter()
+        .find_map(real);
+    let from_root = match (&found, real(root)) {
+        (Some(p), Some(root)) => p.strip_prefix(&root).ok(),
+        _ => None,
+    };
+    let from_root = from_root
+        .unwrap_or(Path::new(place))
+        .to_string_lossy()
+        .replace('\\', "/");
+    print!("{}", why::why(&read()?, &from_root)?);
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What the rules look at: the files of the checkout and the packages of the workspace, as plain data, so that a rule's test can plant a violation.
 
 use crate::source::{self, Split};
+use crate::syntax::{self, Syntax};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -14,6 +15,8 @@ pub struct File {
     pub text: String,
     /// Code and comments apart; of Rust sources only.
     pub rust: Option<Split>,
+    /// What a parser finds in it; of Rust sources only.
+    pub syntax: Option<Syntax>,
 }
 
 impl File {
@@ -23,6 +26,7 @@ impl File {
             path: path.to_string(),
             text: text.to_string(),
             rust: path.ends_with(".rs").then(|| source::split(text)),
+            syntax: path.ends_with(".rs").then(|| syntax::read(text)),
         }
     }
 }
@@ -34,6 +38,19 @@ pub struct Dependency {
     pub name: String,
     /// Only for tests, examples and benches.
     pub dev: bool,
+    /// The name that code gives it.
+    pub code: String,
+}
+
+impl Dependency {
+    /// One that code calls by its own name.
+    pub fn new(name: &str, dev: bool) -> Dependency {
+        Dependency {
+            name: name.to_string(),
+            dev,
+            code: name.replace('-', "_"),
+        }
+    }
 }
 
 /// A package of the workspace.
@@ -99,6 +116,17 @@ impl Tree {
             files: files.iter().map(|(p, t)| File::new(p, t)).collect(),
             packages: Vec::new(),
         }
+    }
+
+    /// With a package of no dependencies.
+    #[cfg(test)]
+    pub fn with_package(mut self, name: &str, folder: &str) -> Tree {
+        self.packages.push(Package {
+            name: name.into(),
+            folder: folder.into(),
+            dependencies: Vec::new(),
+        });
+        self
     }
 }
 
@@ -189,9 +217,11 @@ fn package(p: &Value, root: &str) -> Package {
         name: text(&p["name"]),
         folder: folder.trim_start_matches('/').to_string(),
         dependencies: dependencies
-            .map(|d| Dependency {
-                name: text(&d["name"]),
-                dev: d["kind"] == "dev",
+            .map(|d| {
+                let name = text(&d["name"]);
+                let code = d["rename"].as_str().unwrap_or(&name).replace('-', "_");
+                let dev = d["kind"] == "dev";
+                Dependency { name, dev, code }
             })
             .collect(),
     }
@@ -205,7 +235,7 @@ mod tests {
     fn a_package_is_read_from_metadata() {
         let json = serde_json::json!({
             "name": "crossweave-plan", "manifest_path": "/r/plan/Cargo.toml",
-            "dependencies": [{ "name": "serde", "kind": null }, { "name": "proptest", "kind": "dev" }],
+            "dependencies": [{ "name": "serde", "kind": null }, { "name": "proptest", "kind": "dev", "rename": "pro-p" }],
         });
         let p = package(&json, "/r");
         assert_eq!(
@@ -214,6 +244,8 @@ mod tests {
         );
         let kinds: Vec<bool> = p.dependencies.iter().map(|d| d.dev).collect();
         assert_eq!(kinds, [false, true]);
+        let code: Vec<&str> = p.dependencies.iter().map(|d| d.code.as_str()).collect();
+        assert_eq!(code, ["serde", "pro_p"]);
     }
 
     #[test]

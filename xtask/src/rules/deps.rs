@@ -84,10 +84,7 @@ mod tests {
             packages: vec![Package {
                 name: name.into(),
                 folder: "x".into(),
-                dependencies: vec![Dependency {
-                    name: dependency.into(),
-                    dev,
-                }],
+                dependencies: vec![Dependency::new(dependency, dev)],
             }],
             files: vec![],
         };

@@ -1,8 +1,41 @@
 //! What documents and crate heads name exists: files, functions and tests; and an invariant names a test that checks it.
 
-use super::{Finding, at, within};
+use super::{Finding, Place, at, within};
+use crate::modules::joined;
 use crate::tables::{DOCUMENTS, INVARIANTS};
 use crate::tree::{File, Tree};
+
+fn is_document(path: &str) -> bool {
+    path.ends_with(".md") && within(path, DOCUMENTS)
+}
+
+fn is_crate_head(path: &str) -> bool {
+    path.ends_with("src/lib.rs") || path.ends_with("src/main.rs")
+}
+
+/// Where links are followed.
+pub fn documents(path: &str) -> Place {
+    match is_document(path) {
+        true => Place::Holds(Vec::new()),
+        false => Place::free("not in DOCUMENTS of xtask/src/tables.rs"),
+    }
+}
+
+/// Where files, functions and tests that are named must exist.
+pub fn documents_and_heads(path: &str) -> Place {
+    match is_document(path) || is_crate_head(path) {
+        true => Place::Holds(Vec::new()),
+        false => Place::free("neither in DOCUMENTS of xtask/src/tables.rs nor the root of a crate"),
+    }
+}
+
+/// Where every item is an invariant.
+pub fn of_invariants(path: &str) -> Place {
+    match path == INVARIANTS {
+        true => Place::Holds(Vec::new()),
+        false => Place::free("not the list of invariants"),
+    }
+}
 
 /// A reference is a code span `path/to/file.rs: name` or `path/to/file.rs`, from the root. A span with a wildcard is none, and `src/x.rs` is a
 /// file of a project that the reader makes.
@@ -34,11 +67,10 @@ fn defines(source: &str, name: &str) -> bool {
 /// The lines of a file in which references are looked for, with their numbers: all of a document, the head of a crate.
 fn prose(f: &File) -> Vec<(usize, &str)> {
     let lines = f.text.lines().enumerate().map(|(i, l)| (i + 1, l));
-    if f.path.ends_with(".md") && within(&f.path, DOCUMENTS) {
+    if is_document(&f.path) {
         return lines.collect();
     }
-    let crate_head = f.path.ends_with("src/lib.rs") || f.path.ends_with("src/main.rs");
-    match crate_head {
+    match is_crate_head(&f.path) {
         true => lines.take_while(|(_, l)| l.starts_with("//!")).collect(),
         false => vec![],
     }
@@ -69,7 +101,7 @@ pub fn named_tests(tree: &Tree) -> Vec<Finding> {
 pub fn links(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for f in &tree.files {
-        if !f.path.ends_with(".md") || !within(&f.path, DOCUMENTS) {
+        if !is_document(&f.path) {
             continue;
         }
         let mut code = false;
@@ -107,18 +139,7 @@ pub fn links(tree: &Tree) -> Vec<Finding> {
 
 /// A path as it is written in the file `from`, from the root.
 fn beside(from: &str, path: &str) -> String {
-    let mut parts: Vec<&str> = from.split('/').collect();
-    parts.pop();
-    for part in path.split('/') {
-        match part {
-            "." => {}
-            ".." => {
-                parts.pop();
-            }
-            part => parts.push(part),
-        }
-    }
-    parts.join("/")
+    joined(from.rsplit_once('/').map_or("", |p| p.0), path)
 }
 
 /// Every item of the list of invariants opens in bold and names a test, and the list is there.

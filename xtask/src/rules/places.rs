@@ -1,6 +1,6 @@
 //! Words and calls that may stand in some places only.
 
-use super::{Finding, at, within};
+use super::{Finding, Place, at, within};
 use crate::source::{line_of, words};
 use crate::tables::*;
 use crate::tree::Tree;
@@ -8,12 +8,27 @@ use crate::tree::Tree;
 /// Extensions of files in which a vendor's name is looked for.
 const TEXTS: &[&str] = &[".rs", ".h", ".toml", ".json", ".md"];
 
+/// Where vendors go unnamed.
+pub fn above_back_ends(path: &str) -> Place {
+    if !TEXTS.iter().any(|e| path.ends_with(e)) || path == "Cargo.lock" {
+        return Place::free("only sources, manifests and documents are looked at");
+    }
+    if within(path, VENDOR_PLACES) {
+        return Place::free("in VENDOR_PLACES of xtask/src/tables.rs");
+    }
+    let words = VENDOR_EXCEPTIONS.iter().filter(|e| e.0 == path);
+    Place::Holds(
+        words
+            .map(|e| format!("but for `{}`: {}", e.1, e.2))
+            .collect(),
+    )
+}
+
 /// No vendor is named above the back ends, in code or in words.
 pub fn vendor_words(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for f in &tree.files {
-        let looked_at = TEXTS.iter().any(|e| f.path.ends_with(e)) && f.path != "Cargo.lock";
-        if !looked_at || within(&f.path, VENDOR_PLACES) {
+        if !above_back_ends(&f.path).holds() {
             continue;
         }
         for (offset, word) in words(&f.text) {
@@ -54,13 +69,22 @@ fn parts(word: &str) -> impl Iterator<Item = String> + '_ {
     })
 }
 
+/// Where no value of the whole process may be.
+pub fn without_globals(path: &str) -> Place {
+    if path == "xtask/src/tables.rs" {
+        return Place::free("the list of the words itself");
+    }
+    match GLOBAL_PLACES.iter().find(|p| path.starts_with(p.0)) {
+        Some((_, why)) => Place::free(why),
+        None => super::rust(path),
+    }
+}
+
 /// No value of the whole process, but in the places that say why.
 pub fn globals(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (f, split) in tree.rust() {
-        if f.path.starts_with("xtask/src/tables.rs")
-            || GLOBAL_PLACES.iter().any(|p| f.path.starts_with(p.0))
-        {
+        if !without_globals(&f.path).holds() {
             continue;
         }
         let all: Vec<(usize, &str)> = words(&split.code).collect();
@@ -82,10 +106,18 @@ pub fn globals(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// Where code is pure.
+pub fn pure(path: &str) -> Place {
+    match within(path, PURE_PLACES) {
+        true => super::rust(path),
+        false => Place::free("not in PURE_PLACES of xtask/src/tables.rs"),
+    }
+}
+
 /// Pure crates name no clock, no file, no thread.
 pub fn purity(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (f, split) in tree.rust().filter(|(f, _)| within(&f.path, PURE_PLACES)) {
+    for (f, split) in tree.rust().filter(|(f, _)| pure(&f.path).holds()) {
         let all: Vec<(usize, &str)> = words(&split.code).collect();
         for (i, &(offset, word)) in all.iter().enumerate() {
             if word != "std" {
@@ -110,15 +142,23 @@ pub fn purity(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// Where the environment is not read and the process not ended.
+pub fn below_programs(path: &str) -> Place {
+    // Integration tests, benches and examples of a crate are programs too.
+    let program = ["/tests/", "/benches/", "/examples/"]
+        .iter()
+        .any(|d| path.contains(d));
+    match program || within(path, PROCESS_PLACES) {
+        true => Place::free("a program, or in PROCESS_PLACES of xtask/src/tables.rs"),
+        false => super::rust(path),
+    }
+}
+
 /// Only a program reads its environment and arguments or ends itself.
 pub fn process_calls(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (f, split) in tree.rust() {
-        // Integration tests, benches and examples of a crate are programs too.
-        let program = ["/tests/", "/benches/", "/examples/"]
-            .iter()
-            .any(|d| f.path.contains(d));
-        if program || within(&f.path, PROCESS_PLACES) {
+        if !below_programs(&f.path).holds() {
             continue;
         }
         for call in PROCESS_CALLS {
@@ -139,12 +179,22 @@ pub fn process_calls(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// Where files of users are read.
+pub fn reads_user_files(path: &str) -> Place {
+    if OPEN_EXCEPTIONS.contains(&path) || path.ends_with("/tests.rs") {
+        return Place::free("opens folders or its own files only");
+    }
+    match within(path, OPEN_PLACES) {
+        true => super::rust(path),
+        false => Place::free("not in OPEN_PLACES of xtask/src/tables.rs"),
+    }
+}
+
 /// Files of users are opened in one place, which looks at what they are first. Tests, which stand at the end of a file, read their own.
 pub fn open_calls(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for (f, split) in tree.rust() {
-        let excepted = OPEN_EXCEPTIONS.contains(&f.path.as_str()) || f.path.ends_with("/tests.rs");
-        if excepted || !within(&f.path, OPEN_PLACES) {
+        if !reads_user_files(&f.path).holds() {
             continue;
         }
         let code = split.code.split("#[cfg(test)]").next().unwrap_or_default();
@@ -165,13 +215,21 @@ pub fn open_calls(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// Where no path of a developer's machine may stand.
+pub fn of_any_machine(path: &str) -> Place {
+    match within(path, MACHINE_PLACES) {
+        true => Place::free("the rule itself"),
+        false => Place::Holds(Vec::new()),
+    }
+}
+
 /// No path of a developer's machine, in any text.
 pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
     for f in tree
         .files
         .iter()
-        .filter(|f| !within(&f.path, MACHINE_PLACES))
+        .filter(|f| of_any_machine(&f.path).holds())
     {
         for start in MACHINE_PATHS {
             for (offset, _) in f.text.match_indices(start) {

@@ -1,6 +1,6 @@
 //! The shape of a source: how long it is, how it opens, that it is finished.
 
-use super::{Finding, at};
+use super::{Finding, Place, at};
 use crate::source::{line_of, words};
 use crate::tables::{BANNED_MACROS, DOCUMENT_LINES, LONG_FILES, MAX_LINES};
 use crate::tree::Tree;
@@ -19,6 +19,14 @@ pub fn size(tree: &Tree) -> Vec<Finding> {
             )
         })
         .collect()
+}
+
+/// Which documents have a length.
+pub fn limited(path: &str) -> Place {
+    match DOCUMENT_LINES.iter().find(|d| d.0 == path) {
+        Some((_, most)) => Place::Holds(vec![format!("at most {most} lines")]),
+        None => Place::free("not in DOCUMENT_LINES of xtask/src/tables.rs"),
+    }
 }
 
 /// A document that a newcomer reads from top to bottom exists and stays short.

@@ -1,12 +1,28 @@
 //! The words of the field: phrases that a PyTorch or MPI engineer would not write are refused in prose that people read.
 
-use super::{Finding, at, within};
+use super::{Finding, Place, at, within};
 use crate::source::{line_of, words};
 use crate::tables::{STOP_WORDS, WORD_DEBTS, WORD_PLACES};
 use crate::tree::{File, Tree};
 
 /// What may stand between two words of a phrase: the end of a line, and the marks of a comment or of a literal that goes on.
 const BETWEEN: &str = " \t\n/!*>\\'`";
+
+/// Whose prose the rule reads.
+pub fn prose_of(path: &str) -> Place {
+    let read = [".md", ".h", ".rs"].iter().any(|end| path.ends_with(end));
+    if !read || within(path, WORD_PLACES.0) {
+        return Place::free("holds no prose that the stop list is about");
+    }
+    let debts = WORD_DEBTS.iter().filter(|d| path.starts_with(d.0));
+    let mut kept: Vec<String> = debts
+        .map(|(at, phrase, most)| format!("\"{phrase}\" is left {most} times in {at}"))
+        .collect();
+    if within(path, WORD_PLACES.1) {
+        kept.push("only the head of the crate and literals are read".into());
+    }
+    Place::Holds(kept)
+}
 
 /// No document, comment or message says what the stop list refuses; what is left over from before is counted in a table and only shrinks.
 pub fn stop_list(tree: &Tree) -> Vec<Finding> {
