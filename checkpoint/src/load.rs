@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Checkpoint {
     path: PathBuf,
     manifest: Manifest,
-    /// Of the manifest's text.
+    /// The hash of the manifest's text.
     sha256: [u8; 32],
     files: Vec<SafeFile>,
     /// By file, then by chunk: has it been held against its hash?

@@ -458,7 +458,7 @@ impl UnitState {
         };
         Tensor::dense(b.clone(), 4 * first, [r.end - r.start], DType::F32)
     }
-    /// Of parameter `i`, what the host holds: (elements of the parameter, local elements).
+    /// What the host holds of parameter `i`: (elements of the parameter, local elements).
     pub fn hosted(&self, i: usize) -> Option<(Range<u64>, Range<u64>)> {
         let (part, local) = self.pieces(i)?;
         let here = clip(&local, &(0..self.host))?;

@@ -77,7 +77,7 @@ pub struct RankSpec {
     pub bucket_bytes: u64,
     /// Reduce on a stream of its own, beside the backward.
     pub overlap: bool,
-    /// Of each collective.
+    /// The time limit of each collective.
     pub timeout: Option<Duration>,
     /// What is sharded over the data-parallel group.
     pub zero: ZeroSpec,

@@ -261,7 +261,7 @@ impl Communicator {
         ))
     }
 
-    /// Elements and bytes of the full logical vector (the `n` of 03 §4.2).
+    /// Elements and bytes of the full logical vector (the `n` of docs/zero.md, "Traffic").
     pub(crate) fn logical(&self, c: &Collective<'_>) -> (u64, u64) {
         let (bytes, dtype) = match c {
             Collective::AllReduce { buf, dtype, .. }

@@ -322,7 +322,7 @@ impl Device {
         Ok(Stream::new(self.clone(), core))
     }
 
-    /// State home (01 §9): memory of its own, allocated once, kept until dropped.
+    /// A home for state: memory of its own, allocated once, kept until dropped.
     pub fn alloc_state(&self, bytes: u64, tag: Tag) -> Result<Buffer> {
         let mem = self.raw_alloc(abi::MEM_DEVICE, bytes)?;
         Ok(Buffer::new(

@@ -72,7 +72,7 @@ pub struct Account {
     pub points: u64,
     /// Decisions that changed who runs.
     pub switches: u64,
-    /// Of the sequence of decisions: equal for equal sequences.
+    /// The hash of the sequence of decisions: equal for equal sequences.
     pub hash: u64,
     /// The deadlock in which it ended, if it did.
     pub verdict: Option<String>,

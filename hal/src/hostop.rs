@@ -1,5 +1,5 @@
 //! An op of one device computed on another that works on host memory: operands down through pinned memory, the op there, results up again
-//! (02 §3.5, fallback 5). The last resort, and only where the caller has allowed it: every call stalls its stream and the host.
+//! (docs/layers.md, route `host`). The last resort, and only where the caller has allowed it: every call stalls its stream and the host.
 
 use crate::buffer::{Buffer, HostBuffer, Region};
 use crate::device::Device;

@@ -138,7 +138,7 @@ pub(crate) enum Within {
     Recipe,
 }
 
-/// The route of an op the device refuses (02 §3.5): decomposition, the same in a wider type, the host. `refused`: what the device said.
+/// The route of an op the device refuses (docs/layers.md): decomposition, the same in a wider type, the host. `refused`: what the device said.
 fn fallback(
     device: &Device,
     request: &OpRequest,
@@ -382,7 +382,7 @@ fn native(device: &Device, r: &OpRequest) -> Result<Native> {
 }
 
 impl Stream {
-    /// The stream's scratch (01 §9: one workspace per lane), grown to `bytes`.
+    /// The stream's scratch (one workspace per lane), grown to `bytes`.
     pub(crate) fn workspace(&self, bytes: u64) -> Result<std::cell::Ref<'_, Buffer>> {
         if self
             .scratch

@@ -198,11 +198,11 @@ pub struct CollectiveLine {
     pub ranks: u32,
     /// Launches.
     pub calls: u64,
-    /// Elements of the full logical vector (`n` of 03 §4.2), summed over calls.
+    /// Elements of the full logical vector (`n` of docs/zero.md, "Traffic"), summed over calls.
     pub elements: u64,
     /// The same in bytes.
     pub bytes: u64,
-    /// Elements this rank puts on the wire by the ring convention of 03 §4.2, rounded down per call.
+    /// Elements this rank puts on the wire by the ring convention of docs/zero.md, rounded down per call.
     pub wire_elements: u64,
 }
 

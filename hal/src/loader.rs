@@ -453,7 +453,7 @@ macro_rules! first_missing {
     };
 }
 
-/// The mandatory set is frozen for the interface's major: later slots are optional (02 §3.3).
+/// The mandatory set is frozen for the interface's major: later slots are optional.
 fn missing_device(t: &DeviceApi) -> Option<&'static str> {
     first_missing!(t;
         device_count device_open device_close device_info mem_alloc mem_free mem_map stream_create stream_destroy

@@ -105,7 +105,7 @@ struct State {
 
 struct Inner {
     origin: Instant,
-    /// Of its own, so that holding clocks against each other waits for nobody's work.
+    /// A stream of its own, so that comparing clocks waits for no other work.
     stream: Mutex<Stream>,
     state: Mutex<State>,
     lost: AtomicU64,

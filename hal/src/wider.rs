@@ -1,4 +1,4 @@
-//! The same op through a wider type: 16-bit operands are cast to f32, the op runs there, and what it wrote is cast back (02 §3.5, fallback 4).
+//! The same op through a wider type: 16-bit operands are cast to f32, the op runs there, and what it wrote is cast back (docs/layers.md, route `wider`).
 //!
 //! Arithmetic is f32 whatever the storage, so that this gives what the op itself would: one rounding, at the end. It is a recipe like any
 //! other. `cast` itself does not go this way: through f32 an integer would be rounded twice; nor does `copy_strided`, which computes nothing.

@@ -16,7 +16,7 @@ pub struct UnitFacts {
     pub grad_bytes: u64,
     /// Bytes of master copy and optimizer moments of the whole unit.
     pub state_bytes: u64,
-    /// Of `state_bytes`, what rests in host memory or below when the unit's update runs on the host lane.
+    /// The part of `state_bytes` that rests in host memory or below when the unit's update runs on the host lane.
     #[serde(default)]
     pub host_state_bytes: u64,
     /// Bytes left by a forward that keeps all, its input included.

@@ -30,7 +30,7 @@ pub struct Step {
     /// Steps of other lanes that must be done first. The order within a lane needs no edge.
     #[serde(default)]
     pub after: Vec<StepId>,
-    /// Of a gather: from the copies that the ranks of this node keep, which the unit's last gather from all ranks has refreshed.
+    /// A gather inside the node, from the secondary shards (ZeRO++ hpZ) that the unit's last gather from all ranks has refreshed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub near: bool,
 }

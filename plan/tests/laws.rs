@@ -514,7 +514,7 @@ fn slots_and_budget_are_limits() {
     assert!(check(&plan(SHARDED), &f).is_ok());
 }
 
-/// Of two gradients set aside one is left when they are added; while they are reduced, as many of other ranks lie beside them.
+/// When two gradients that were set aside are added, one is left; while they are reduced, as many of other ranks lie beside them.
 #[test]
 fn gradients_set_aside_count_until_they_are_added() {
     let f = facts(2, 2);

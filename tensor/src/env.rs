@@ -7,7 +7,7 @@ use crossweave_mesh::Axis;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Key of counter-based randomness (01 §6): recompute and any mesh give the same numbers, and no state is stored.
+/// Key of counter-based randomness (Philox, Salmon et al. 2011): recompute and any mesh give the same numbers, and no state is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RngKey {
     /// Seed of the run.

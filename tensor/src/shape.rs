@@ -8,7 +8,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Of at most six dims (more is a programming error and panics).
+    /// A shape of at most six dims (more is a programming error and panics).
     pub fn new(dims: &[u64]) -> Shape {
         assert!(dims.len() <= 6, "a tensor has at most 6 dims, got {dims:?}");
         let mut s = Shape {

@@ -1,4 +1,4 @@
-//! Sharding types: how a value lies along each mesh axis, checked in a dry run and then erased (01 §8).
+//! Sharding types: how a value lies along each mesh axis, checked in a dry run and then erased (SPMD types; DTensor placements).
 //!
 //! R replicated and used differently, I replicated and used alike, V differs (split on a dim), P a sum pending. Two rules do the work:
 //! no op mixes I with anything else; only linear ops may eat P. Gradients: R <-> P, I -> I, V -> V.

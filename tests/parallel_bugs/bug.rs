@@ -58,7 +58,7 @@ pub struct Bug {
     pub name: &'static str,
     /// Ranks; four are a grid of two rows and two columns.
     pub ranks: u32,
-    /// Of each collective, in milliseconds; 0 = long.
+    /// The time limit of each collective, in milliseconds; 0 = long.
     pub timeout_ms: u64,
     /// Where it runs.
     pub runs: Where,

@@ -21,7 +21,7 @@ pub mod limits {
     pub const THREADS: Duration = Duration::from_secs(10);
     /// Ranks as processes.
     pub const PROCESSES: Duration = Duration::from_secs(10);
-    /// Of these 400 ms are the program's own.
+    /// The limit for crashes; 400 ms of it are the program's own.
     pub const CRASHES: Duration = Duration::from_millis(2500);
 }
 

@@ -25,9 +25,9 @@ pub enum On {
     World,
     /// All ranks again, by a second communicator.
     Second,
-    /// Of four ranks in a grid: the rows {0, 1} and {2, 3}.
+    /// With four ranks in a grid, the rows {0, 1} and {2, 3}.
     Row,
-    /// Of four ranks in a grid: the columns {0, 2} and {1, 3}.
+    /// With four ranks in a grid, the columns {0, 2} and {1, 3}.
     Column,
 }
 

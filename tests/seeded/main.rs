@@ -24,7 +24,7 @@ fn parent() {
     ends::parent();
 }
 
-/// Of devices, memory, streams and events, in a wrapper of the CPU back end.
+/// Defects of devices, memory, streams and events, in a wrapper of the CPU back end.
 const DEVICE: &[Defect] = &[
     ("index_wraps_around", "life.device.index_beyond"),
     ("thread_for_each_open", "life.threads_end_with_their_owner"),
@@ -91,7 +91,7 @@ const DEVICE: &[Defect] = &[
     ("lost_is_not_sticky", "fault.points.device_lost"),
 ];
 
-/// Of collectives, in the same wrapper, on two ranks.
+/// Defects of collectives, in the same wrapper, on two ranks.
 const COLLECTIVE: &[Defect] = &[
     ("ids_are_all_the_same", "abi.attribute_length"),
     ("unknown_flags_are_claimed", "abi.unknown_collective"),

@@ -91,7 +91,7 @@ pub(crate) const CAPTURE_THREAD_LOCAL: u32 = 1;
 pub(crate) const HOST_PORTABLE: u32 = 1;
 pub(crate) const HOST_DEVICE_MAP: u32 = 2;
 pub(crate) const MEMORY_UNIFIED: u32 = 4;
-/// Of 64-bit words: `(int64_t)(word - value) >= 0`, a comparison in a circle. What is waited for and written stays below 2^63.
+/// Compares 64-bit words: `(int64_t)(word - value) >= 0`, a comparison in a circle. What is waited for and written stays below 2^63.
 pub(crate) const WAIT_GEQ: u32 = 0;
 pub(crate) const HANDLE_POSIX_FD: u32 = 1;
 pub(crate) const ALLOCATION_PINNED: u32 = 1;
@@ -106,7 +106,7 @@ pub(crate) mod attr {
     pub(crate) const SM_COUNT: u32 = 16;
     pub(crate) const MAJOR: u32 = 75;
     pub(crate) const MINOR: u32 = 76;
-    /// Of the older interface; 0 on drivers that only know the newer.
+    /// The attribute of the older interface; 0 on drivers that only know the newer.
     pub(crate) const MEM_OPS_V1: u32 = 93;
     pub(crate) const SHARED_OPTIN: u32 = 97;
     pub(crate) const POSIX_FD: u32 = 103;

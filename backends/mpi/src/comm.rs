@@ -44,7 +44,7 @@ pub(crate) struct Member {
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
     pub(crate) name: String,
-    /// Of its keys in the host's store.
+    /// The prefix of its keys in the host's store.
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) aborted: AtomicBool,

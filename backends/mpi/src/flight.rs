@@ -61,7 +61,7 @@ pub(crate) struct Flight<'a> {
     /// What of its tags says so.
     mark: u32,
     abandoned: Option<&'a AtomicBool>,
-    /// Of the wait, once it is one in earnest.
+    /// The start of the wait, once it is longer than a poll.
     began: Option<Awake>,
     pending: SmallVec<[Pending; 8]>,
 }

@@ -18,7 +18,7 @@ const SPREAD: usize = 128 << 10;
 const PIECE: usize = 2048 << 10;
 /// Sums of up to this many bytes are put where the others' cores find them sooner; of more, what they have not come to would be pushed out again.
 const SHELVED: usize = 64 << 10;
-/// Of so many ranks nothing is allocated for what is said of each.
+/// Up to so many ranks nothing is allocated for their records.
 const FEW: usize = 16;
 
 /// Runs one collective; sends and receives are `exchange`'s.

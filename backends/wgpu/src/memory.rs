@@ -176,13 +176,13 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Of a span, checked against its memory.
+    /// The region of a span, checked against its memory.
     pub fn of(span: &Span<'_, Mem>, what: &str) -> Result<Region> {
         inside(span, &what)?;
         Ok(Region::unchecked(span))
     }
 
-    /// Of a span that was checked.
+    /// The region of a span that was checked before.
     pub fn unchecked(span: &Span<'_, Mem>) -> Region {
         Region {
             place: span.mem.place.clone(),

@@ -1,6 +1,6 @@
 //! The algorithms over sends and receives: direct (rank order), ring, recursive halving and doubling, binomial tree, Bruck.
 //!
-//! Formulas and orders of sums: 04 §3.1. Ranks need not be a power of two, counts need not divide, and may be zero.
+//! The algorithms are those of Thakur et al. (2005) and Bruck et al. (1997). Ranks need not be a power of two, counts need not divide, and may be zero.
 
 use super::{CommPlan, Cut, Home, Inside, Join, Kind, Move, Order, RankPlan, Round, Span};
 

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 /// Costs of one link class, in any unit of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// Of a message.
+    /// Latency of a message.
     pub alpha: f64,
-    /// Of an element sent.
+    /// Time for each element sent.
     pub beta: f64,
-    /// Of an addition.
+    /// Time for each addition.
     pub gamma: f64,
 }
 

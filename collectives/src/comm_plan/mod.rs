@@ -1,7 +1,7 @@
 //! Collective plans: one collective written out as what each rank sends, receives, copies and folds, in rounds. Pure data.
 //!
-//! A plan is made once from facts every rank knows (kind, count, ranks, nodes), so all ranks make the same one. Four consumers read it
-//! (04 §6.1): [`verify`](verify::verify) runs it on symbols and proves the post-condition, [`simulate`](numbers::simulate) runs it on
+//! A plan is made once from facts every rank knows (kind, count, ranks, nodes), so all ranks make the same one. Four consumers read it:
+//! [`verify`](verify::verify) runs it on symbols and proves the post-condition, [`simulate`](numbers::simulate) runs it on
 //! numbers with vendors that do not exist, [`time`](cost::time) runs it on a clock, and `Collectives` runs it on devices.
 //!
 //! **Owner computes, others copy bits**: in every plan made here each element of a reduction is finished by one rank and copied to the
@@ -183,7 +183,7 @@ pub struct RankPlan {
     pub scratch: u64,
     /// In order.
     pub rounds: Vec<Round>,
-    /// Of a plan in islands: what its library may do in the place of the first and last rounds.
+    /// In a plan over islands: what the island's library may do in place of the first and last rounds.
     pub inside: Option<Inside>,
 }
 

@@ -1,4 +1,4 @@
-//! Hierarchical plans: ranks in nodes (or islands of one vendor), little traffic between them, the same bits everywhere (04 §6.3).
+//! Hierarchical plans: ranks in nodes (or islands of one vendor), little traffic between them, the same bits everywhere (docs/islands.md).
 //!
 //! Each node sums inside first, in whatever order its vendor's library has. Then lane by lane (one border rank a node, each with a share
 //! of the vector) the nodes' partial sums go to one *home* each, which adds them in node order and hands the result back. One rank

@@ -1,4 +1,4 @@
-//! The verifier: runs a plan on symbols instead of numbers and proves what it does (04 §6.6).
+//! The verifier: runs a plan on symbols instead of numbers and proves what it does.
 //!
 //! Each element at each rank holds an expression: the input of one rank, or the join of two expressions. Checked: nothing is read before it
 //! is written; no two moves of a round meet; every send has its receive of the same length, in the same order per pair, and no cycle of

@@ -110,7 +110,7 @@ pub(crate) struct Offload {
     store: Option<Arc<Store>>,
     /// Gradients and words leave on this.
     out: Stream,
-    /// Of the stream on which the host's thread copies to the device.
+    /// The waits of the stream on which the host's thread copies to the device.
     copy_in: WaitLog,
     /// The step's words, as they leave.
     words: Buffer,

@@ -99,7 +99,7 @@ impl Shared {
 pub(super) struct Worker {
     pub host: Device,
     pub stream: Stream,
-    /// Of the first device.
+    /// A stream of the first device.
     pub copy_in: Stream,
     pub compute: DType,
     pub grad: DType,

@@ -72,7 +72,7 @@ enum Home {
 }
 
 impl StateView {
-    /// Of a parameter's value.
+    /// The view of a parameter's value.
     pub fn value(range: Range<u64>, t: Tensor) -> StateView {
         StateView {
             name: None,

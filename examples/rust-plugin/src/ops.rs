@@ -34,7 +34,7 @@ pub type Kernel = Box<dyn Fn(&Launch) + Send + Sync>;
 pub struct Prepared {
     name: &'static str,
     philox: bool,
-    /// Of each operand: bytes it reaches over, bytes of an element; `None` = absent.
+    /// For each operand the bytes it reaches over and the bytes of an element; `None` = absent.
     needs: Vec<Option<(u64, usize)>>,
     kernel: Arc<Kernel>,
 }

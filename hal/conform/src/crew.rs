@@ -30,7 +30,7 @@ pub struct Answer {
 pub struct Rank {
     /// Which.
     pub rank: u32,
-    /// Of how many.
+    /// The number of ranks.
     pub n: u32,
     /// Its communicator; `None` in bodies that make their own.
     pub comm: Option<Comm>,

@@ -27,7 +27,7 @@ pub struct Ctx {
     pub host: HostServices,
     /// Its file, if it has one.
     pub file: Option<std::path::PathBuf>,
-    /// Of this case alone.
+    /// The seed of this case alone.
     pub seed: u64,
     /// Devices to use, at least one.
     pub devices: Vec<u32>,

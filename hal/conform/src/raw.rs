@@ -19,7 +19,7 @@ pub struct Refusal {
     pub flags: u32,
     /// -1 = unknown.
     pub peer: i32,
-    /// Of the vendor's library.
+    /// The code of the vendor's library.
     pub vendor_code: i64,
     /// In words.
     pub message: String,
@@ -196,7 +196,7 @@ pub use device::{Dev, Joining};
 pub use handles::{Comm, Event, Graph, Mem, OpHandle, Stream};
 
 impl Plugin {
-    /// Of what the loader has read.
+    /// A plugin from what the loader has read.
     pub fn new(raw: RawPlugin, entry: EntryFn) -> Result<Plugin, String> {
         let d = raw.device.ok_or("the device interface is missing")?;
         let (ops, coll, graph) = (raw.ops, raw.coll, raw.graph);

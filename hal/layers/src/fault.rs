@@ -1,5 +1,5 @@
 //! Calls that fail on purpose: the n-th of a kind with a status, as if the plugin had answered so. What a device that is lost answers, it
-//! answers from then on (02 §3.4). A failure never lies about what still runs: a wait that fails has waited, and a device that is lost
+//! answers from then on. A failure never lies about what still runs: a wait that fails has waited, and a device that is lost
 //! has finished or given up its work first, because the host frees memory on the word of a failed stream.
 
 use crate::call::Call;

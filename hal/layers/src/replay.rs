@@ -22,7 +22,7 @@ pub struct Report {
     pub calls: BTreeMap<String, u64>,
     /// Blocks that came back and were compared.
     pub compared: u64,
-    /// Of those, and of calls whose status differs: what does not agree.
+    /// What differs, in those blocks and in the status of calls.
     pub differs: Vec<String>,
     /// Blocks recorded by their hash only, which a tolerance cannot be applied to.
     pub skipped: u64,

@@ -95,7 +95,7 @@ impl<B: Declared> Tables<B> {
 /// The least minor of a host this build of the plugin crate works with.
 const MIN_HOST_MINOR: u32 = 0;
 
-/// Rule of 02 §3.2: each side states its minor and the least it needs of the other; the smaller minor is in effect.
+/// Negotiation of minors: each side states its minor and the least it needs of the other; the smaller minor is in effect.
 fn negotiate(host: u32, host_needs: u32, plugin: u32, plugin_needs: u32) -> Result<u32> {
     if plugin < host_needs {
         return fail(

@@ -36,7 +36,7 @@ impl Host {
         }
     }
 
-    /// A configuration value; the environment is the host's business (02 §3.2).
+    /// A configuration value; only the host reads the environment.
     pub fn config(&self, key: &str) -> Option<String> {
         let f = self.0.config_get?;
         let mut buf = vec![0u8; 256];

@@ -28,9 +28,9 @@ pub struct Op {
     pub reduce: u32,
     /// Elements, as the kind counts them.
     pub count: u64,
-    /// Of a broadcast or reduce.
+    /// The root of a broadcast or reduce.
     pub root: u32,
-    /// Of a send or receive: the other rank of the group.
+    /// The other rank of a send or receive, in the group.
     pub peer: u32,
     /// Do input and output share memory?
     pub in_place: bool,
@@ -106,7 +106,7 @@ fn reduction(op: Reduce) -> u32 {
 }
 
 impl Print {
-    /// Of what was asked for, in a group of `ranks`.
+    /// The record of a call in a group of `ranks`.
     #[inline]
     pub fn of(c: &Collective<'_>, ranks: u64) -> Print {
         let len = |bytes: u64, t: DType| t.count(bytes);

@@ -56,7 +56,7 @@ impl Purpose {
     }
 }
 
-/// Of a number in a record: where the name is, and whether a caller gave it.
+/// Splits a number in a record: where the name is, and whether a caller gave it.
 pub(super) fn named(number: u16) -> (u16, bool) {
     (number & !WORDS, number & WORDS != 0)
 }

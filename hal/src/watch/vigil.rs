@@ -38,7 +38,7 @@ mod linux {
     /// Processes one can watch over. A call waits for 128 futexes at most.
     pub const WATCHED: usize = SEATS / PARTS;
     const _: () = assert!(WATCHED <= 128);
-    /// Of Linux 5.16, on every architecture.
+    /// The number of `futex_waitv` (Linux 5.16) on every architecture.
     const SYS_FUTEX_WAITV: libc::c_long = 449;
     // Bits of a robust futex; the rest is the owner's thread id.
     const WAITERS: u32 = 0x8000_0000;

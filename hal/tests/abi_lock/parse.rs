@@ -282,7 +282,7 @@ impl Header {
     }
 }
 
-/// What a new lock breaks of an old one; empty = only appended (02 §3.3).
+/// What a new lock breaks of an old one; empty = only appended.
 pub fn violations(old: &[String], new: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     let sizes = |lines: &[String]| -> HashMap<String, usize> {

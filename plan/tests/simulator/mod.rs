@@ -137,7 +137,7 @@ impl Simulator<'_> {
         self.ops[..end].iter().rev().find_map(event).flatten()
     }
 
-    /// Of whose output the gradient is held for `mb` after `end` steps.
+    /// The unit of whose output the gradient is held for `mb` after `end` steps.
     fn flow_grad(&self, end: usize, mb: u32) -> Option<u32> {
         let event = |op: &Op| match *op {
             Op::Backward { unit, mb: m } | Op::InputGrad { unit, mb: m } if m == mb => {

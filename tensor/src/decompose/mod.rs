@@ -1,4 +1,4 @@
-//! The one decomposition of every fused op: native → `elementwise_program` → primitives, in the order of 02 §3.5.
+//! The one decomposition of every fused op: native → `elementwise_program` → primitives, in the order of docs/layers.md.
 //!
 //! A recipe is built once, at prepare, from layouts and params alone. Pointwise pieces go through `elementwise_program`, which has a recipe
 //! of its own for devices that lack it too. Intermediate values are f32 whatever the storage, and every output that may share memory

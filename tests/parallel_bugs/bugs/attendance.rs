@@ -86,7 +86,7 @@ fn one_left_out(r: &mut Rank) -> Result<()> {
     r.sync()
 }
 
-/// Of three, and long enough before the end that the rest of the order shows what is missing.
+/// One of three is left out, long enough before the end that the rest of the order shows what is missing.
 fn one_of_three_left_out(r: &mut Rank) -> Result<()> {
     r.barrier(On::World)?;
     if r.rank != 1 {

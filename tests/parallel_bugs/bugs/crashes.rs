@@ -167,7 +167,7 @@ fn file_cut_under_its_mapping(r: &mut Rank) -> Result<()> {
     r.sync()
 }
 
-/// Of integers, in C.
+/// A division of integers, in C.
 fn division_by_zero(r: &mut Rank) -> Result<()> {
     if r.rank == 1 {
         r.let_others_wait();

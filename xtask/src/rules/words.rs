@@ -60,9 +60,21 @@ pub fn stop_list(tree: &Tree) -> Vec<Finding> {
     found
 }
 
-/// Every phrase of the stop list in the prose of a file, with its line.
+/// What a doc comment that opens with a genitive ("Of each collective.") is called in the table of debts.
+const FRAGMENT: &str = "Of ";
+
+/// Every phrase of the stop list in the prose of a file, and every doc comment without a subject, with its line.
 fn hits(f: &File) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
+    if f.rust.is_some() && !within(&f.path, WORD_PLACES.0) {
+        let mut before = "";
+        for (i, line) in f.text.lines().map(str::trim_start).enumerate() {
+            if line.starts_with("/// Of ") && !before.starts_with("///") {
+                found.push((i + 1, FRAGMENT, "what it is, in a sentence with a subject"));
+            }
+            before = line;
+        }
+    }
     for text in prose(f) {
         let lower = text.to_lowercase();
         let all: Vec<(usize, &str)> = words(&lower).collect();
@@ -140,6 +152,14 @@ mod tests {
         let mut found = found;
         (want.sort(), found.sort());
         assert_eq!(found, want);
+    }
+
+    #[test]
+    fn a_doc_comment_without_a_subject_is_found() {
+        let source = "//! A head.\n/// Of each.\nfn f() {}\n/// The list\n/// Of Names.\n// Of two, one.\n    /// Of them.\n";
+        let found = planted(&[("hal/src/x.rs", source)]);
+        let at = |line| ("hal/src/x.rs".to_string(), line);
+        assert_eq!(found, [at(2), at(7)]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Optimizers as data: their fixed numbers, the states they keep per parameter, and which parameter is updated by which.
 //!
 //! Nothing here computes. The engine runs them; checkpoints, memory plans and offload ask [`Optimizer::states`] what there is to keep.
-//! Formulas: 03 §4.8.
+//! Names, states and formulas: docs/optimizers.md.
 
 mod groups;
 
@@ -120,7 +120,7 @@ pub enum Optimizer {
     Adam8bit(Adam),
     /// Lion: the sign of an interpolated momentum.
     Lion {
-        /// Of the update and of the momentum.
+        /// Interpolation factors of the update and of the momentum.
         betas: [f64; 2],
     },
     /// LAMB.

@@ -39,7 +39,7 @@ pub(super) struct Planned {
     pub(super) count: u64,
     pub(super) send: *const u8,
     pub(super) recv: *mut u8,
-    /// Of the kinds that have some.
+    /// Counts, for the kinds that have some.
     pub(super) counts: Option<Box<Counts>>,
     pub(super) scale: f64,
     /// Address and bytes of a factor in memory, read in stream order.

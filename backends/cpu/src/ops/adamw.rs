@@ -176,7 +176,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// Tensors of the golden of 03 §4.8.
+    /// Tensors of the golden values of AdamW.
     fn golden(mode: u32, p_type: DType, master: bool) -> Vec<f64> {
         let params = op::AdamwParams {
             flags: if master { op::FLAG_MASTER } else { 0 },

@@ -63,7 +63,7 @@ unsafe impl Send for Args<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Args<'_> {}
 impl<'a> Args<'a> {
-    /// Of a launch.
+    /// The operands of a launch.
     pub fn of(l: &Launch<'a>) -> Args<'a> {
         Args(l.operands)
     }

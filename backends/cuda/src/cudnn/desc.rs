@@ -13,7 +13,7 @@ pub(crate) struct Desc {
 }
 
 impl Desc {
-    /// Of kind `CUDNN_BACKEND_*_DESCRIPTOR`; `what` names it in errors.
+    /// A descriptor of kind `CUDNN_BACKEND_*_DESCRIPTOR`; `what` names it in errors.
     pub(crate) fn new(lib: &Arc<Cudnn>, kind: i32, what: &'static str) -> Result<Desc> {
         let mut raw = Handle::NULL;
         // SAFETY: the out pointer lives for the call.
@@ -42,7 +42,7 @@ impl Desc {
         Ok(self)
     }
 
-    /// Of the library's enumerations, all of which are 32 bits wide.
+    /// Sets a value of one of the library's enumerations, all of which are 32 bits wide.
     pub(crate) fn number(self, attribute: i32, kind: i32, v: i32) -> Result<Desc> {
         self.set(attribute, kind, &[v])
     }

@@ -32,7 +32,7 @@ pub(crate) struct Problem {
     pub scale: u32,
     /// The same bits every time.
     pub deterministic: bool,
-    /// Of the op's operands in its order; the log-sum-exp is dense.
+    /// Strides of the op's operands in its order; the log-sum-exp is dense.
     pub strides: Vec<Strides>,
 }
 

@@ -52,7 +52,7 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Of a test program, with these libraries of the simulator's beside the driver (`cuda.lib…`); the others are not there.
+    /// The simulator for a test program, with these libraries of the simulator's beside the driver (`cuda.lib…`); the others are not there.
     pub fn new(program: &str, libraries: &[&str]) -> Simulated {
         let settings = Settings::default().with("cuda.exportable", "on");
         Simulated::with(&simulator(program), libraries, settings)

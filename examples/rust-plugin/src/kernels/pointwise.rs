@@ -54,7 +54,7 @@ pub fn unary(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-/// Of two floats; NaN of either side comes through.
+/// The function of two floats; NaN of either side comes through.
 fn two(kind: u32, a: f32, b: f32) -> f32 {
     match kind {
         op::binary::ADD => a + b,
@@ -68,7 +68,7 @@ fn two(kind: u32, a: f32, b: f32) -> f32 {
     }
 }
 
-/// Of two integers; wraps in the storage's width, x / 0 = 0, the fraction of a power is cut off.
+/// The function of two integers; wraps in the storage's width, x / 0 = 0, the fraction of a power is cut off.
 fn two_ints(kind: u32, a: i64, b: i64) -> i64 {
     match kind {
         op::binary::ADD => a.wrapping_add(b),

@@ -24,7 +24,7 @@ pub const FLAG_DESCENDING: u32 = 32;
 /// AdamW: every tensor group carries a master copy.
 pub const FLAG_MASTER: u32 = 64;
 
-/// Error classes (02 §5): which bound the conformance kit holds a plan to.
+/// Error classes (ADR 0029): which bound the conformance kit holds a plan to.
 pub mod class {
     #![allow(missing_docs)]
     pub const EXACT: u64 = 1;

@@ -265,7 +265,7 @@ pub(super) fn missing(slot: &'static str) -> Refusal {
 pub struct Joining<'a> {
     /// Which one.
     pub rank: u32,
-    /// Of how many.
+    /// The number of ranks.
     pub nranks: u32,
     /// For connecting and each collective.
     pub timeout: Duration,

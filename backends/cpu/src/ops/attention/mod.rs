@@ -93,7 +93,7 @@ impl Shape {
         };
         (lo as usize, hi as usize)
     }
-    /// Of the block's queries (the first is `i0`), those that see key `j`: `lo..hi` within `0..w`.
+    /// Those of the block's queries (the first is `i0`) that see key `j`: `lo..hi` within `0..w`.
     #[inline(always)]
     fn queries(&self, i0: usize, w: usize, j: usize) -> (usize, usize) {
         // Query i (counted from i0) stands at position i + here; it sees j when j <= position and j > position - window.
