@@ -1,5 +1,5 @@
-//! Faults on purpose: collectives that come late, never, wrong or not at all on one rank, so that what finds and names them is tested on
-//! real runs. A group without faults pays one branch.
+//! Fault injection: collectives that come late, never, wrong or not at all on one rank, so that what finds and names such
+//! faults is tested on real runs. A group without faults pays one branch.
 
 use crate::group::Collectives;
 use crossweave_hal::{Code, Collective, CommTag, Error, Region, Result, Stream};

@@ -1,4 +1,4 @@
-//! The face of a group of ranks: the collectives of [`Communicator`], all of them, whatever the plugin has.
+//! The interface of a group of ranks: the collectives of [`Communicator`], all of them, whatever the plugin has.
 
 use crate::by_plan::Planned;
 use crate::faults::Faults;

@@ -1,9 +1,11 @@
-//! Groups whose ranks are of several back ends: what stays inside an island goes through its own library, the rest over the bridge.
+//! Heterogeneous groups, whose ranks belong to several back ends: what stays inside an island goes through its own
+//! library, the rest over the bridge.
 //!
-//! An island is the ranks of a group that one plugin's communicator reaches; the bridge is a communicator of the whole group that a carrier
-//! serves through pinned host memory. Everything here is made of messages and of copies of finished bytes, so both laws of this crate hold
-//! as they stand: one rank computes each element, in rank order, and the others copy it. Which rank speaks for its island is a function of
-//! the list of islands alone, which all ranks were given alike.
+//! An island is the set of ranks of a group that one plugin's communicator reaches; the bridge is a communicator of the
+//! whole group that a carrier serves through pinned host memory. Everything here consists of messages and of copies of
+//! finished bytes, so both laws of this crate hold unchanged: one rank computes each element, in rank order, and the
+//! others copy it. Which rank acts for its island is a function of the list of islands alone, which is the same on all
+//! ranks.
 
 use crate::comm_plan::Nodes;
 use crate::group::Collectives;

@@ -1,9 +1,10 @@
-//! Which way a collective goes: asked once per kind, dtype, reduction and size class, then remembered and said.
+//! Chooses the route of a collective (native or composed, and how): once for each kind, dtype, reduction and size class,
+//! then remembered.
 //!
-//! Every rank must choose the same route, or ranks would wait for messages nobody sends. The choice is a function of the collective's
-//! arguments and of the plugin's answers to them, which are the same on all ranks of one communicator; counts that differ from rank to
-//! rank (the `v` forms) take no part in it. So callers must agree on what they would agree on anyway: kind, length, dtype, reduction, and
-//! whether the call is in place.
+//! Every rank must choose the same route, or ranks would wait for messages that are never sent. The choice is a function of
+//! the collective's arguments and of the plugin's answers to them, which are the same on all ranks of one communicator;
+//! counts that differ from rank to rank (the `v` forms) take no part in it. Callers must therefore agree on what they have
+//! to agree on anyway: kind, length, dtype, reduction, and whether the call is in place.
 
 use crossweave_hal::{Code, Collective, Communicator, DType, Error, Reduce, Region, Result, abi};
 

@@ -1,9 +1,9 @@
-//! Values held against each other: results that are the same on all ranks are hashed and the hashes compared; of those that differ from
-//! rank to rank the collective is repeated into scratch, and must give the same bits. What a message or a memory changed on its way is
-//! found at the collective it came through, and the rank is named.
+//! Compares the values of collectives between ranks: results that are the same on all ranks are hashed and the hashes
+//! compared; a collective whose results differ from rank to rank is repeated into scratch memory and must give the same
+//! bits. What a message or a memory has changed is found at the collective it came through, and the rank is named.
 //!
-//! For each collective this reads its result back and waits for it, so it is asked for (`run.check`), not always on. Sends and receives
-//! are not covered: nobody else has their bits.
+//! This reads each collective's result back and waits for it, so it is enabled by `run.check` and not always on. Sends and
+//! receives are not covered: no other rank has their bits.
 
 use crate::faults::flip;
 use crate::group::Collectives;

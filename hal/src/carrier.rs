@@ -1,13 +1,15 @@
-//! Collectives of one plugin for the devices of others: what a device's own plugin cannot do (reach other processes) a carrier does, over
-//! pinned host memory.
+//! A carrier: collectives of one plugin for the devices of others, over pinned host memory (host-staged transport). It does
+//! what a device's own plugin cannot, such as reaching other processes.
 //!
-//! A collective of a carried device is three pieces of work on the stream it was launched on: copies of its inputs into pinned memory, a
-//! host call in which the carrier runs the collective there, and copies of its outputs back. Stream order needs nothing else, so it holds
-//! for every device that has pinned memory and host calls. A host call cannot fail a stream, so a failed collective marks the device:
-//! every later wait on it says what happened, and nobody takes what is in its memory for a result.
+//! A collective of a carried device is three pieces of work on the stream it was launched on: copies of its inputs into
+//! pinned memory, a host call in which the carrier runs the collective there, and copies of its outputs back. Stream order
+//! needs nothing else, so this works for every device that has pinned memory and host calls. A host call cannot fail a
+//! stream, so a failed collective marks the device: every later wait on it returns the error, and nothing takes the contents
+//! of its memory for a result.
 //!
-//! A collective in flight owns nothing of a plugin: it runs on the device's own stream thread, where the end of a buffer, a communicator or
-//! a device would wait for that very thread. Dropping a communicator first waits until nothing of it is in flight.
+//! A collective in flight owns nothing of a plugin: it runs on the device's own stream thread, where the destructor of a
+//! buffer, a communicator or a device would wait for that same thread. Dropping a communicator first waits until nothing of
+//! it is in flight.
 
 use crate::buffer::{HostBuffer, Region};
 use crate::call::check;

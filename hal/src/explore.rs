@@ -1,14 +1,14 @@
-//! Parallel programs under seeded schedules: every interleaving a seed stands for can be run again, so a failure is found once and then
-//! replayed as often as one likes.
+//! Seeded exploration of thread schedules (PCT, Burckhardt et al. 2010; loom): every interleaving that a seed stands for can
+//! be run again, so that a failure is found once and then replayed.
 //!
-//! A program is a closure that every rank runs on a thread of its own. Under a schedule exactly one thread of the job runs at a time, and
-//! the turn is given away only in calls of the device: behind an enqueue, before a stream's next command, in every wait. What a program
-//! gets wrong only when a copy is late or a rank is early, it gets wrong under some seed, whatever the machine is doing. When no thread
-//! can run, that is a deadlock, and it is reported at once with who waits for what.
+//! A program is a closure that every rank runs on a thread of its own. Under a schedule exactly one thread of the job runs at
+//! a time, and the turn passes only in calls of the device: after an enqueue, before a stream's next command, in every wait.
+//! What a program does wrong only when a copy is late or a rank is early, it does wrong under some seed, whatever the load of
+//! the machine. When no thread can run, that is a deadlock, and it is reported at once with what each thread waits for.
 //!
-//! The back end keeps the order (`NAME.schedule`, read when a device is opened), so it works for any that knows the key, linked or
-//! loaded. Ranks that wait for each other outside the device wait through [`Rank`]'s store or [`Rank::pass`]; anything else would hold the
-//! turn, and is named after two minutes.
+//! The back end controls the order (`NAME.schedule`, read when a device is opened), so this works for any back end that knows
+//! the key, linked or loaded. Ranks that wait for each other outside the device wait through [`Rank`]'s store or
+//! [`Rank::pass`]; any other wait would keep the turn, and is named after two minutes.
 
 use crate::comm::{Bootstrap, CommOptions, Communicator};
 use crate::device::{Device, Plugin};

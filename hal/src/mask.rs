@@ -1,7 +1,8 @@
-//! A layer that hides cells of a plugin's collectives: what is hidden is answered and refused as if the plugin had never had it.
+//! A layer that hides cells of a plugin's collectives: what is hidden is answered and refused as if the plugin never had it.
 //!
-//! It is how the core's compositions are tested on any machine: take a complete plugin, hide what another vendor lacks, and hold
-//! the results to the same references. `comm_query` says no and `launch` refuses before anything reaches the plugin (R3).
+//! This is how the core's compositions are tested on any machine: take a complete plugin, hide what another vendor lacks, and
+//! compare the results with the same references. `comm_query` answers no and `launch` refuses before anything reaches the
+//! plugin (R3).
 
 use crate::comm::Collective;
 use crate::device::Plugin;

@@ -1,4 +1,5 @@
-//! Which way an op goes on a device, what a call of it costs, and what the device would have to take for it to go a better way.
+//! The route of an op on a device (native, decomposed, wider, host), what a call of it costs, and what the device would need
+//! for a better route.
 
 use crate::kernel::{Kernel, KernelInner, Route};
 use crossweave_abi::op;

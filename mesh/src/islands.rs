@@ -1,7 +1,9 @@
-//! Islands: which ranks of a job share a library of collectives, and the communicators a group over several of them stands on.
+//! Islands: which ranks of a job share a library of collectives, and which communicators a group over several islands
+//! uses.
 //!
-//! The list of islands is a fact of the whole job, the same on every rank, so what each group makes of it is the same on all its members:
-//! a group inside one island is that library's alone; a group of ranks that are all alone in theirs is the bridge's; anything else is both.
+//! The list of islands belongs to the whole job and is the same on every rank, so each group derives the same from it on
+//! all its members: a group inside one island uses that library alone; a group of ranks that are each alone in their
+//! island uses the bridge alone; any other group uses both.
 
 use crossweave_collectives::comm_plan::Nodes;
 use crossweave_collectives::{Collectives, Prefer};

@@ -1,14 +1,15 @@
-//! Who started this process, and as which rank of how many: read from the variables launchers set, by a function of them alone.
+//! Reads from the variables that launchers set which rank of how many this process is (torchrun's environment
+//! variables, MPI's, Slurm's). A function of the variables alone.
 //!
 //! | Launcher | Variables |
 //! |---|---|
 //! | `mpirun` of Open MPI | `OMPI_COMM_WORLD_RANK`, `_SIZE`, `_LOCAL_RANK`, `_LOCAL_SIZE` |
-//! | `mpirun` of MPICH and kin | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` |
-//! | `torchrun` and alike | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
+//! | `mpirun` of MPICH and its relatives | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS` |
+//! | `torchrun` and scripts like it | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
 //! | Slurm's `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_NTASKS_PER_NODE` |
 //!
-//! The first of the table that is there wins: what `mpirun` sets cannot be a leftover, while a job script under Slurm or a shell may carry
-//! the others along.
+//! The first launcher of the table whose variables are set is used: what `mpirun` sets cannot be a leftover, while a job
+//! script under Slurm or a shell may carry the other variables along.
 
 use std::fmt;
 

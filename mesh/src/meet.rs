@@ -1,4 +1,5 @@
-//! How the processes of a job meet: rank 0 opens a store, and the others learn where through the carrier their launcher has connected.
+//! The rendezvous of the processes of a job: rank 0 opens a store, and the others learn its address through the
+//! carrier that their launcher has connected.
 
 use crate::launch::Launch;
 use crate::store::JobStore;

@@ -1,4 +1,5 @@
-//! Which ranks of a job each of its processes is: those of one process follow one another, behind those of the processes before it.
+//! The process map: which ranks of the job each process has. The ranks of one process are consecutive, after those of
+//! the processes before it.
 
 use crate::store::JobStore;
 use crossweave_hal::{Code, Error, KvStore, Result};

@@ -1,4 +1,5 @@
-//! Where the processes of a job check each other: those of one host share memory, whose place they agree on through the job's store.
+//! The shared memory in which the processes of one host check each other's collectives; they agree on its place through
+//! the job's store.
 
 use crate::roster::Roster;
 use crate::store::JobStore;

@@ -1,8 +1,9 @@
-//! The key-value store of a job of several processes: rank 0 keeps it, the others reach it over TCP. It carries ids, addresses and words
-//! of a few bytes, never data, and it is how the processes learn that one of them has died: a connection that ends without a farewell is a
-//! death, whatever the cause, and the system reports it at once.
+//! The key-value store of a job of several processes (what PyTorch calls `TCPStore`): rank 0 keeps it, the others reach
+//! it over TCP. It carries ids, addresses and texts of a few bytes, never data. It is also how the processes learn that
+//! one of them has died: a connection that ends without a farewell is a death, whatever the cause, and the operating
+//! system reports it at once.
 //!
-//! A process is known here by its number among the processes; which ranks of the job that is, for words about failures, the roster says.
+//! A process is known here by its number among the processes; the roster maps it to ranks for messages about failures.
 
 use crate::roster::{Roster, told};
 use crossweave_hal::vigil::Vigil;

@@ -1,10 +1,10 @@
-//! A process that crashes does nothing more: before anything else its other threads are stopped, so that what an abort has found (a damaged
-//! heap, a broken invariant) is trained on by no further step and saved by no commit. Then it says that it ends, and the signal ends it as
-//! it would have, within 100 ms, whatever a handler that was there before does.
+//! A process that crashes does nothing more. First, its other threads are stopped, so that no further step trains
+//! on, and no commit saves, what an abort has found (a damaged heap, a broken invariant). Then the process reports
+//! that it ends, and the signal ends it as it would have, within 100 ms, whatever an earlier handler does.
 //!
-//! Some aborts follow from another process's death: UCX, beneath MPICH, aborts who reads a dead peer's memory. The news of that death, which names
-//! the rank, is then a moment away on another thread; threads that carry it ([`speaks`]) are not stopped and are given that moment. Linux
-//! only; elsewhere signals do what they do.
+//! Some aborts follow from another process's death: UCX, beneath MPICH, aborts a process that reads a dead peer's
+//! memory. The report of that death, which names the rank, is then about to come on another thread; threads that carry
+//! it ([`speaks`]) are not stopped and get that moment. Linux only; elsewhere signals have their default effect.
 
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{guard, speaks};

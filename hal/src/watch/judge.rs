@@ -1,4 +1,4 @@
-//! Who is wrong: the records of all ranks of a group become one sentence. Pure functions of what the ranks show.
+//! Decides which rank is wrong and writes the message, from the records of all ranks of a group. Pure functions.
 
 use super::op::Op;
 use super::seat::{Depend, Entry, Life, Wait};

@@ -1,7 +1,8 @@
-//! Who a wait that has gone on for too long is owed to: from the rank that waits to whom it needs, and on, until a rank that does not wait.
+//! Which rank is at fault when a wait takes too long: the wait-for graph is followed from the waiting rank to a rank
+//! that does not wait.
 //!
-//! A rank that is waited for may itself wait for another, and with pipeline stages it mostly does. So the way is followed through
-//! everything that a wait needs, the ranks that plainly do not wait first, and only a way that closes on all sides is a circle.
+//! A rank that is waited for may itself wait for another, and with pipeline stages it usually does. The search follows
+//! everything that a wait needs, ranks that certainly do not wait first; only if every path leads back is it a cycle.
 
 use super::judge::{Fault, Member, Verdict, View, age};
 use super::op::Op;

@@ -1,4 +1,4 @@
-//! A communicator on the board: records what is asked for and compares it with what the neighbours have asked for.
+//! A communicator in the checker: records each call and compares it with the calls of the neighbouring ranks.
 
 use super::judge;
 use super::names::Site;

@@ -1,14 +1,15 @@
-//! The collective checker, always on: what every rank asks for is recorded, compared with its neighbours before a byte moves, and when
-//! ranks cannot go on together one sentence says why, on all of them.
+//! The collective checker (as MUST for MPI, but always on): every rank's calls are recorded and compared with its
+//! neighbours' before a byte moves, and when ranks cannot continue together, one message on all of them says why.
 //!
-//! A [`Board`] is what the ranks of a job share: a seat each, in memory of the process or in files that the processes of a host map. A
-//! communicator writes each collective into its rank's seat and compares a rolling hash with those of its two neighbours in the group;
-//! since every pair of neighbours is compared by the rank that comes second, and a collective needs all, nothing happens in one that does not
-//! fit. A host thread that waits says so in its seat; when nothing has moved for a moment, it looks for a deadlock itself. No lock is
-//! taken and nothing allocated while all goes well.
+//! A [`Board`] is the state that the ranks of a job share: a record for each rank (`Seat`), in memory of the process or
+//! in files that the processes of a host map. A communicator writes each collective into its rank's record and compares
+//! a rolling hash with those of its two neighbours in the group. Every pair of neighbours is compared by the rank that
+//! comes second, and a collective needs all ranks, so nothing is moved by one that does not match. A host thread that
+//! waits notes it in its record; when nothing has moved for a moment, it searches for a deadlock itself. No lock is
+//! taken and nothing is allocated unless something is wrong.
 //!
-//! What is compared: kind, element type, length, reduction, root, counts, and what it is for ([`Purpose`]); not the memory. Parts of
-//! composed collectives are not seen: what was asked for is.
+//! Compared are kind, element type, length, reduction, root, counts, and the purpose ([`Purpose`]); not the contents.
+//! The parts of composed collectives are not seen, only the collective that was called.
 
 pub mod crash;
 mod flight;

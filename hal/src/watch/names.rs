@@ -1,4 +1,4 @@
-//! The texts of a seat, by value: call sites, names of plan steps, words of callers, the verdict.
+//! The texts of a rank's record, by value: call sites, names of plan steps, words of callers, the verdict.
 
 use super::purpose::{Purpose, digest};
 use super::seat::{

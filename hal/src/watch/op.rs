@@ -1,4 +1,4 @@
-//! One recorded collective: what of it is compared between ranks, how it lies in a record, and how it is said.
+//! One recorded collective: what of it is compared between ranks, its layout in a record, and its text in messages.
 
 use crate::comm::{Collective, Reduce};
 use crossweave_abi as abi;

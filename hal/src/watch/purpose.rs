@@ -1,7 +1,8 @@
-//! What a collective is for, as 32 bits that all its ranks compute alike: a step of the plan and a line of the program, or words the caller
-//! gives.
+//! The purpose of a collective, as 32 bits that all its ranks compute alike: a step of the plan and a line of the
+//! program, or words that the caller gives.
 //!
-//! All layers of a transformer have equal shapes, so that one rank's sum of one layer met another's of the next is seen here alone.
+//! All layers of a transformer have equal shapes, so only the purpose shows that one rank's sum of one layer met
+//! another rank's sum of the next.
 
 /// A plan step, or words that a caller gave: where this rank's records have its name, and what the ranks compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a rank's ring says of its operations, with their texts.
+//! Reads a rank's ring buffer of operations back, with their texts.
 
 use super::op::Op;
 use super::purpose::named;

@@ -1,4 +1,4 @@
-//! What a deadlock and a rank that has left are called: sentences from the wait-for graph ([`super::waits`]).
+//! Messages for a deadlock and for a rank that has left, made from the wait-for graph ([`super::waits`]).
 
 use super::judge::{Fault, Member, Verdict, View, members, ranks};
 use super::op::Op;

@@ -1,9 +1,11 @@
-//! The earliest news there is of a process that was killed: futexes that one of its threads owns as long as it lives, one for each watcher.
+//! The death watch: robust futexes that a thread of each process owns as long as it lives, one for each watcher, give
+//! the earliest report of a process that was killed.
 //!
-//! The kernel ends a process in an order: first it marks the futexes on its threads' robust lists and wakes who waits for one, then it takes
-//! its memory apart (some 10 ms for each 100 MB that were touched), and closes its pipes and sockets last. A process that waits for the end of a
-//! connection hears of the death together with the launcher, and some launchers kill the survivors at once; a process that waits here hears
-//! of it before. Linux only; elsewhere nothing comes, and the connections tell as they always do. Source: Linux,
+//! The kernel ends a process in a fixed order: first it marks the futexes on its threads' robust lists and wakes a
+//! waiter of each, then it releases its memory (some 10 ms for each 100 MB that were touched), and closes its pipes and
+//! sockets last. A process that waits for the end of a connection learns of the death together with the launcher, and
+//! some launchers kill the survivors at once; a process that waits here learns of it before. Linux only; elsewhere
+//! nothing comes, and the connections report deaths as always. Source: Linux,
 //! `Documentation/locking/robust-futex-ABI.rst`.
 
 #[cfg(target_os = "linux")]
