@@ -3,7 +3,7 @@
 //!
 //! It accepts every op of the table and every collective, allocates no device memory and finishes at
 //! once. Plans, schedules and reports run on it at any world size without cost, and it is the shortest
-//! complete back end to copy (see `README.md`).
+//! complete back end to read (see `README.md`).
 //!
 //! Configuration: `null.devices` (default 1), `null.mem_total` bytes (default 1 TiB). Counters are read by
 //! `device_attr` as decimal text: `null.launches`, `null.launches.<op>`, `null.collectives`, … (see
