@@ -101,6 +101,13 @@ impl Processes {
             return Ok(None);
         };
         let process = launch.rank;
+        if let Some((what, fix)) = launch.unconnected(|name| std::env::var(name).ok()) {
+            // All see it alike; the first says it.
+            return Err(match process {
+                0 => CliError::refused(what, fix),
+                _ => CliError::Elsewhere { code: 1 },
+            });
+        }
         Processes::meet(launch, ranks).map(Some).map_err(|e| {
             if process > 0 {
                 // What keeps the processes from meeting is said once: the first one's end ends the others through the launcher.
@@ -255,6 +262,17 @@ impl Processes {
     /// The ranks of this process.
     pub fn here(&self) -> Range<u32> {
         self.roster.here()
+    }
+
+    /// The machines of the job, each once.
+    pub fn hosts(&self) -> Vec<String> {
+        let mut all: Vec<String> = vec![];
+        for c in &self.cards {
+            if !c.host.is_empty() && !all.contains(&c.host) {
+                all.push(c.host.clone());
+            }
+        }
+        all
     }
 
     /// Ranks on this machine.

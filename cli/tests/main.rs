@@ -16,6 +16,7 @@ mod forged;
 mod graphs;
 mod guide;
 mod islands;
+mod launch_files;
 mod layers;
 mod mixed_faults;
 mod mpirun;

@@ -8,6 +8,9 @@
 //! | `torchrun` and scripts like it | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` |
 //! | Slurm's `srun` | `SLURM_PROCID`, `SLURM_STEP_NUM_TASKS`, `SLURM_LOCALID`, `SLURM_NTASKS_PER_NODE` |
 //!
+//! `srun` sets those of the last line for every step, whether or not it connects the processes: where it does, PMIx's
+//! or PMI's are there too and come first ([`Launch::unconnected`]).
+//!
 //! The first launcher of the table whose variables are set is used: what `mpirun` sets cannot be a leftover, while a job
 //! script under Slurm or a shell may carry the other variables along.
 
@@ -61,6 +64,30 @@ pub struct Launch {
     pub local_size: u32,
     /// Where rank 0 listens, if the launcher says.
     pub master: Option<(String, u16)>,
+}
+
+/// Variables by which a user names the library that speaks Slurm's own protocol, which sets none of PMI's in the environment.
+const OWN_PMI: [&str; 2] = ["CROSSWEAVE_MPI_LIBRARY", "I_MPI_PMI_LIBRARY"];
+
+impl Launch {
+    /// Several processes that no launcher has connected: what is wrong, and what to do about it. `var` reads the environment.
+    pub fn unconnected(&self, var: impl Fn(&str) -> Option<String>) -> Option<(String, String)> {
+        let set = |n: &&str| var(n).is_some_and(|t| !t.is_empty());
+        if self.launcher != Launcher::Slurm || self.world < 2 || OWN_PMI.iter().any(set) {
+            return None;
+        }
+        Some((
+            format!(
+                "srun has started {} processes (SLURM_STEP_NUM_TASKS) and nothing connects them: neither PMIx nor PMI is offered, and each \
+                 would train by itself",
+                self.world
+            ),
+            "start them with `srun --mpi=pmix` for Open MPI or `srun --mpi=pmi2` for MPICH (`srun --mpi=list` shows what this Slurm has); \
+             without either, set MASTER_ADDR, MASTER_PORT, RANK=$SLURM_PROCID and WORLD_SIZE=$SLURM_STEP_NUM_TASKS inside srun, as \
+             examples/launch/slurm-no-pmi.sbatch does; for a run of one process in this shell, unset SLURM_PROCID"
+                .into(),
+        ))
+    }
 }
 
 /// Variables that contradict themselves.

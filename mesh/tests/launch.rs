@@ -93,6 +93,55 @@ fn a_job_script_or_a_lone_variable_is_no_launcher() {
 }
 
 #[test]
+fn an_srun_that_connects_nobody_is_told_from_one_that_does() {
+    let step = [
+        ("SLURM_JOB_ID", "7"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_NTASKS", "4"),
+        ("SLURM_STEP_NUM_TASKS", "4"),
+        ("SLURM_PROCID", "2"),
+        ("SLURM_LOCALID", "2"),
+    ];
+    let told = |more: &[(&str, &str)]| {
+        let vars = [&step[..], more].concat();
+        let var = |name: &str| {
+            let found = vars.iter().rev().find(|(k, _)| *k == name);
+            found.map(|(_, v)| v.to_string())
+        };
+        detect(var).unwrap().and_then(|l| l.unconnected(var))
+    };
+    let (what, fix) = told(&[]).unwrap();
+    assert!(what.contains("srun has started 4 processes"), "{what}");
+    for way in [
+        "--mpi=pmix",
+        "--mpi=pmi2",
+        "MASTER_ADDR",
+        "unset SLURM_PROCID",
+    ] {
+        assert!(fix.contains(way), "{fix}");
+    }
+    let torch = [
+        ("RANK", "2"),
+        ("WORLD_SIZE", "4"),
+        ("MASTER_ADDR", "a"),
+        ("MASTER_PORT", "7"),
+    ];
+    for connected in [
+        &[("PMIX_RANK", "2")][..],
+        &[("PMI_RANK", "2"), ("PMI_SIZE", "4")],
+        &[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4")],
+        &torch,
+        // Slurm's own protocol, by a library that the user names.
+        &[("I_MPI_PMI_LIBRARY", "/usr/lib/libpmi2.so")],
+        &[("CROSSWEAVE_MPI_LIBRARY", "/opt/mpi/libmpi.so")],
+        // One task: nothing to connect.
+        &[("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_PROCID", "0")],
+    ] {
+        assert_eq!(told(connected), None, "{connected:?}");
+    }
+}
+
+#[test]
 fn contradictions_name_their_variable() {
     let e = |vars: &[(&str, &str)]| read(vars).unwrap_err();
     let got = e(&[("PMI_RANK", "4"), ("PMI_SIZE", "4")]);
