@@ -82,9 +82,9 @@ pub enum Command {
         after_help = "Examples:\n  crossweave train train.json --steps 3 --layer record=run.calls\n  crossweave replay run.calls\n  crossweave replay run.calls --plugin ./libcrossweave_acme.so --rtol 1e-4\n\nThe file holds every call at the boundary of the back end with the bytes that went to the device and came back (docs/layers.md)."
     )]
     Replay(ReplayArgs),
-    /// Write a run's report: one self-contained HTML page
+    /// Write a run's report, or a comparison of two runs: one self-contained HTML page
     #[command(
-        after_help = "Examples:\n  crossweave report runs/quickstart\n  crossweave report runs/quickstart --tensorboard"
+        after_help = "Examples:\n  crossweave report runs/quickstart\n  crossweave report runs/quickstart --tensorboard\n  crossweave report runs/a runs/b --out a-and-b.html\n\nThe page says what ran, where the time and the memory of a step went, and shows the curves. MFU is the share of the devices' peak: of known\naccelerators in 16 bits by their data sheet, of the CPU by a matrix product measured at the end of the run."
     )]
     Report(ReportArgs),
     /// Show what each rank asked of the others last, from the records a failed run has left
@@ -649,9 +649,15 @@ fn positive(text: &str) -> Result<f64, String> {
 /// Flags of `report`.
 #[derive(Clone, Debug, Args)]
 pub struct ReportArgs {
-    /// Output folder of a run
-    #[arg(value_name = "DIR")]
-    pub dir: PathBuf,
+    /// Output folder of a run; of a second one, to compare the two
+    #[arg(value_name = "DIR", num_args = 1..=2, required = true)]
+    pub dirs: Vec<PathBuf>,
+    /// File to write, instead of report.html (of two runs: report-against-B.html) in the first folder
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Peak of the device of each rank in TFLOP/s, for MFU; default: what the run has recorded
+    #[arg(long, value_name = "T", value_parser = positive)]
+    pub peak_tflops: Option<f64>,
     /// Write TensorBoard event files too
     #[arg(long)]
     pub tensorboard: bool,

@@ -18,6 +18,7 @@ mod handshake;
 mod infer;
 mod layers;
 mod model;
+mod moment;
 mod new_plugin;
 mod plan;
 mod predict;

@@ -104,7 +104,13 @@ fn a_second_job_is_refused_at_once_and_the_first_goes_on() {
     assert!(err.contains("--resume run"), "{err}");
     assert_eq!(
         entries(&s.path("run")),
-        ["checkpoints", "config.json", "ledger.json", "metrics.jsonl"]
+        [
+            "checkpoints",
+            "config.json",
+            "ledger.json",
+            "metrics.jsonl",
+            "run.json"
+        ]
     );
     s.ok(&["checkpoint", "verify", "run"]);
     let last = records(&s.path("run")).last().unwrap()["step"].as_u64();

@@ -7,7 +7,7 @@
 use crate::device::Device;
 use crate::error::Result;
 use crate::stream::{Event, Stream};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -109,6 +109,8 @@ struct Inner {
     stream: Mutex<Stream>,
     state: Mutex<State>,
     lost: AtomicU64,
+    /// Nothing that begins is kept.
+    paused: AtomicBool,
     times: bool,
     /// How far the two clocks may be apart.
     uncertainty: Duration,
@@ -171,6 +173,7 @@ impl Tracer {
             stream: Mutex::new(stream),
             state: Mutex::new(state),
             lost: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
             times,
             uncertainty,
         })))
@@ -192,6 +195,10 @@ impl Tracer {
     pub fn now(&self) -> Duration {
         self.0.origin.elapsed()
     }
+    /// Whether what begins from now on is left out, which then costs nothing. What has begun is kept.
+    pub fn pause(&self, paused: bool) {
+        self.0.paused.store(paused, Relaxed);
+    }
     /// What follows belongs to this optimizer step.
     pub fn set_step(&self, step: u64) {
         lock(&self.0.state).step = step;
@@ -199,7 +206,7 @@ impl Tracer {
 
     /// Something begins that may put work on any of `streams`.
     pub fn begin<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> Open {
-        if !self.0.times {
+        if !self.0.times || self.0.paused.load(Relaxed) {
             return Open(vec![]);
         }
         let mut open = vec![];
@@ -263,6 +270,9 @@ impl Tracer {
 
     /// Something the host did.
     pub fn host(&self, name: impl Into<String>, from: Duration, to: Duration) {
+        if self.0.paused.load(Relaxed) {
+            return;
+        }
         let mut st = lock(&self.0.state);
         if st.done.len() >= WAITING {
             self.0.lost.fetch_add(1, Relaxed);

@@ -1,60 +1,9 @@
-//! Plots as SVG text: lines over steps, and bars. Colours are CSS classes, so that one drawing
-//! serves the light and the dark page.
+//! Line charts and bars. Curves are SVG that stretches with the page while its strokes do not; text is HTML beside them, so that it has
+//! the reader's size at any width. Colours are CSS classes: one drawing serves the light and the dark page.
 
 use std::fmt::Write as _;
 
-/// Escapes text for HTML content and attributes.
-pub fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// A number for an axis or a label: four digits, then k, M, G.
-pub fn short(x: f64) -> String {
-    let a = x.abs();
-    let trim = |s: String| {
-        if s.contains('.') {
-            s.trim_end_matches('0').trim_end_matches('.').to_string()
-        } else {
-            s
-        }
-    };
-    match a {
-        _ if a == 0.0 => "0".into(),
-        _ if a < 1e-3 => {
-            let s = format!("{x:.2e}");
-            let (digits, power) = s.split_once('e').unwrap_or((&s, "0"));
-            format!("{}e{power}", trim(digits.to_string()))
-        }
-        _ if a < 1.0 => trim(format!("{x:.4}")),
-        _ if a < 10.0 => trim(format!("{x:.3}")),
-        _ if a < 1e3 => trim(format!("{x:.1}")),
-        _ if a < 1e6 => trim(format!("{:.2}", x / 1e3)) + "k",
-        _ if a < 1e9 => trim(format!("{:.2}", x / 1e6)) + "M",
-        _ => trim(format!("{:.2}", x / 1e9)) + "G",
-    }
-}
-
-/// Bytes in binary units.
-pub fn bytes(n: u64) -> String {
-    let x = n as f64;
-    match n {
-        0..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{:.1} KiB", x / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", x / 1_048_576.0),
-        _ => format!("{:.2} GiB", x / 1_073_741_824.0),
-    }
-}
+use super::html::{escape, short};
 
 /// Round positions between `lo` and `hi`, about `count` of them.
 pub fn ticks(lo: f64, hi: f64, count: usize) -> Vec<f64> {
@@ -89,7 +38,7 @@ pub enum Style {
 /// One series: `(step, value)`; a missing value breaks the line.
 pub struct Series {
     /// Name in the legend and the tooltip.
-    pub name: &'static str,
+    pub name: String,
     /// Index of its colour.
     pub colour: usize,
     /// How it is drawn.
@@ -106,8 +55,8 @@ pub struct Lines {
     pub title: &'static str,
     /// What the vertical axis counts.
     pub unit: &'static str,
-    /// Size of the drawing in its own units.
-    pub size: (f64, f64),
+    /// Height of the drawing in pixels.
+    pub height: u32,
     /// Whether the axis starts at zero.
     pub from_zero: bool,
     /// What is drawn.
@@ -122,10 +71,14 @@ fn thin(points: &[(f64, Option<f64>)]) -> Vec<(f64, Option<f64>)> {
     }
     let mut out = Vec::with_capacity(2 * SLICES);
     for slice in points.chunks(points.len().div_ceil(SLICES)) {
-        let value = |p: &&(f64, Option<f64>)| p.1.unwrap_or(f64::NAN);
-        let low = slice.iter().min_by(|a, b| value(a).total_cmp(&value(b)));
-        let high = slice.iter().max_by(|a, b| value(a).total_cmp(&value(b)));
-        let mut ends: Vec<_> = low.into_iter().chain(high).copied().collect();
+        let known = || slice.iter().filter_map(|p| Some((p, p.1?)));
+        let low = known().min_by(|a, b| a.1.total_cmp(&b.1));
+        let high = known().max_by(|a, b| a.1.total_cmp(&b.1));
+        let mut ends: Vec<_> = low.into_iter().chain(high).map(|(p, _)| *p).collect();
+        if ends.is_empty() {
+            // Nothing is known of the slice: the line breaks here.
+            ends.extend(slice.first());
+        }
         ends.sort_by(|a, b| a.0.total_cmp(&b.0));
         ends.dedup_by(|a, b| a.0 == b.0);
         out.extend(ends);
@@ -133,25 +86,47 @@ fn thin(points: &[(f64, Option<f64>)]) -> Vec<(f64, Option<f64>)> {
     out
 }
 
-/// A centred mean over about a thirtieth of the run, which unlike an exponential one does not lag
-/// behind a falling loss; the window shrinks towards both ends.
-pub fn smooth(points: &[(f64, Option<f64>)]) -> Vec<(f64, Option<f64>)> {
-    let half = (points.len() / 60).max(2);
-    // Prefix sums of values and of their number, so that a long run costs no more a point.
+/// Values to either side that a smoothed one takes in: together about a thirtieth of the run. A centred mean does not lag behind a
+/// falling loss as an exponential one does; the window shrinks towards both ends.
+fn reach(points: usize, i: usize) -> usize {
+    (points / 60).max(2).min(i).min(points - 1 - i)
+}
+
+/// Sums of what comes before each place, so that a long run costs no more a point.
+fn sums(pairs: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
     let mut sums = vec![(0.0, 0.0)];
-    for (_, y) in points {
-        let (sum, count) = sums.last().copied().unwrap_or_default();
-        sums.push(y.map_or((sum, count), |y| (sum + y, count + 1.0)));
+    for (a, b) in pairs {
+        let (x, y) = sums.last().copied().unwrap_or_default();
+        sums.push((x + a, y + b));
     }
-    points
-        .iter()
-        .enumerate()
-        .map(|(i, (x, y))| {
-            let reach = half.min(i).min(points.len() - 1 - i);
-            let (from, to) = (sums[i - reach], sums[i + reach + 1]);
-            (*x, y.map(|_| (to.0 - from.0) / (to.1 - from.1)))
-        })
-        .collect()
+    sums
+}
+
+/// The mean of the values around each.
+pub fn smooth(points: &[(f64, Option<f64>)]) -> Vec<(f64, Option<f64>)> {
+    let sums = sums(
+        points
+            .iter()
+            .map(|(_, y)| y.map_or((0.0, 0.0), |y| (y, 1.0))),
+    );
+    let one = |(i, (x, y)): (usize, &(f64, Option<f64>))| {
+        let reach = reach(points.len(), i);
+        let (from, to) = (sums[i - reach], sums[i + reach + 1]);
+        (*x, y.map(|_| (to.0 - from.0) / (to.1 - from.1)))
+    };
+    points.iter().enumerate().map(one).collect()
+}
+
+/// Speed around each step `(x, amount, seconds)`: all that was done in the window over the time it took, which no mean of speeds is.
+pub fn smooth_speed(steps: &[(f64, f64, f64)]) -> Vec<(f64, Option<f64>)> {
+    let sums = sums(steps.iter().map(|(_, amount, seconds)| (*amount, *seconds)));
+    let one = |(i, (x, ..)): (usize, &(f64, f64, f64))| {
+        let reach = reach(steps.len(), i);
+        let (from, to) = (sums[i - reach], sums[i + reach + 1]);
+        let seconds = to.1 - from.1;
+        (*x, (seconds > 0.0).then(|| (to.0 - from.0) / seconds))
+    };
+    steps.iter().enumerate().map(one).collect()
 }
 
 impl Lines {
@@ -188,47 +163,40 @@ impl Lines {
         if x1 <= x0 {
             (x0, x1) = (x0 - 0.5, x1 + 0.5);
         }
-        let (w, h) = self.size;
-        let (left, right, top, bottom) = (52.0, w - 14.0, 10.0, h - 34.0);
-        let px = |x: f64| left + (x - x0) / (x1 - x0) * (right - left);
-        let py = |y: f64| bottom - (y - y0) / (y1 - y0) * (bottom - top);
-
+        // Shares of the drawing, from its left and its top.
+        let px = |x: f64| (x - x0) / (x1 - x0) * 100.0;
+        let py = |y: f64| 100.0 - (y - y0) / (y1 - y0) * 100.0;
         let id = self.id;
         let mut svg = format!(
-            "<svg viewBox=\"0 0 {w} {h}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\" tabindex=\"0\">\
+            "<svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\" tabindex=\"0\">\
              <title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>",
             escape(self.title),
             escape(&self.describe())
         );
-        for y in ticks(y0, y1, (h / 48.0) as usize) {
+        let (mut ys, mut xs) = (String::new(), String::new());
+        for y in ticks(y0, y1, self.height as usize / 48) {
             let at = py(y);
             let _ = write!(
                 svg,
-                "<line class=\"grid\" x1=\"{left}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-                 <text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-                left - 7.0,
-                at + 4.0,
-                short(y)
+                "<line class=\"grid\" x1=\"0\" x2=\"1000\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>",
+                at * 10.0
             );
+            let _ = write!(ys, "<span style=\"top:{at:.2}%\">{}</span>", short(y));
         }
-        for x in ticks(x0, x1, (w / 90.0) as usize) {
-            if x.fract() != 0.0 {
-                continue;
-            }
+        let steps: Vec<f64> = ticks(x0, x1, 8)
+            .into_iter()
+            .filter(|x| x.fract() == 0.0)
+            .collect();
+        for (i, x) in steps.iter().enumerate() {
+            // Every second one goes where there is little room.
+            let odd = if i % 2 == 1 { " class=\"odd\"" } else { "" };
             let _ = write!(
-                svg,
-                "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                px(x),
-                bottom + 17.0,
-                short(x)
+                xs,
+                "<span{odd} style=\"left:{:.2}%\">{}</span>",
+                px(*x),
+                short(*x)
             );
         }
-        let _ = write!(
-            svg,
-            "<line class=\"axis\" x1=\"{left}\" x2=\"{right}\" y1=\"{bottom}\" y2=\"{bottom}\"/>\
-             <text class=\"tick\" x=\"{right}\" y=\"{:.1}\" text-anchor=\"end\">step</text>",
-            h - 3.0
-        );
         for (s, points) in &series {
             let mut path = String::new();
             let mut pen_down = false;
@@ -238,7 +206,7 @@ impl Lines {
                     continue;
                 };
                 let verb = if pen_down { 'L' } else { 'M' };
-                let _ = write!(path, "{verb}{:.1} {:.1}", px(*x), py(*y));
+                let _ = write!(path, "{verb}{:.1} {:.1}", px(*x) * 10.0, py(*y) * 10.0);
                 pen_down = true;
             }
             let raw = if s.style == Style::Raw { " raw" } else { "" };
@@ -248,22 +216,17 @@ impl Lines {
                 s.colour
             );
             if s.style == Style::Marked || points.len() == 1 {
+                // A stroke of no length with round ends is a dot, whatever the drawing is stretched to.
+                let mut dots = String::new();
                 for (x, y) in points {
                     if let Some(y) = y {
-                        let (x, y) = (px(*x), py(*y));
-                        let _ = write!(
-                            svg,
-                            "<circle class=\"mark c{}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>",
-                            s.colour
-                        );
+                        let _ = write!(dots, "M{:.1} {:.1}h0", px(*x) * 10.0, py(*y) * 10.0);
                     }
                 }
+                let _ = write!(svg, "<path class=\"mark c{}\" d=\"{dots}\"/>", s.colour);
             }
         }
-        let _ = write!(
-            svg,
-            "<line class=\"cross\" x1=\"0\" x2=\"0\" y1=\"{top}\" y2=\"{bottom}\" hidden=\"\"/></svg>"
-        );
+        svg += "</svg>";
 
         let data: Vec<serde_json::Value> = series
             .iter()
@@ -277,8 +240,7 @@ impl Lines {
                 })
             })
             .collect();
-        let data =
-            serde_json::json!({ "l": left, "r": right, "w": w, "a": x0, "b": x1, "s": data });
+        let data = serde_json::json!({ "a": x0, "b": x1, "s": data });
         let legend = if series.len() > 1 {
             let entries: String = series
                 .iter()
@@ -286,7 +248,8 @@ impl Lines {
                     let raw = if s.style == Style::Raw { " raw" } else { "" };
                     format!(
                         "<span><i class=\"key c{}{raw}\"></i>{}</span>",
-                        s.colour, s.name
+                        s.colour,
+                        escape(&s.name)
                     )
                 })
                 .collect();
@@ -295,11 +258,13 @@ impl Lines {
             String::new()
         };
         format!(
-            "<figure class=\"lines\" data-chart=\"{}\"><figcaption><b>{}</b> <small>{}</small></figcaption>{legend}{svg}\
-             <div class=\"tip\" role=\"status\" hidden></div></figure>",
+            "<figure class=\"lines\" data-chart=\"{}\"><figcaption><b>{}</b> <small>{}</small></figcaption>{legend}\
+             <div class=\"plot\" style=\"--h:{}px\"><div class=\"ys\">{ys}</div><div class=\"area\">{svg}<i class=\"cross\" hidden></i></div>\
+             <div class=\"xs\">{xs}<em>step</em></div></div><div class=\"tip\" role=\"status\" hidden></div></figure>",
             escape(&data.to_string()),
             escape(self.title),
-            escape(self.unit)
+            escape(self.unit),
+            self.height
         )
     }
 
@@ -325,61 +290,57 @@ impl Lines {
 
 /// One row of stacked bars.
 pub struct Bar {
-    /// Label at the left.
+    /// Label before the bar.
     pub label: String,
-    /// `(name, colour, length)` of the parts.
-    pub parts: Vec<(String, usize, u64)>,
-    /// Text at the end of the bar.
+    /// `(name, colour, length, length in words)` of the parts.
+    pub parts: Vec<(String, usize, f64, String)>,
+    /// Text behind the bar.
     pub note: String,
 }
 
-/// Horizontal stacked bars of byte counts.
-pub fn bars(id: &str, title: &str, describe: &str, rows: &[Bar]) -> String {
-    let sum = |bar: &Bar| bar.parts.iter().map(|p| p.2).sum::<u64>();
-    let longest = rows.iter().map(sum).max().unwrap_or(0).max(1);
-    let wide = |s: &str| s.chars().count() as f64 * 7.2;
-    let label = rows.iter().map(|b| wide(&b.label)).fold(40.0, f64::max) + 12.0;
-    let note = rows.iter().map(|b| wide(&b.note)).fold(40.0, f64::max) + 12.0;
-    let (width, row) = (960.0, 34.0);
-    let height = rows.len() as f64 * row + 6.0;
-    let room = (width - label - note).max(100.0);
-    let mut svg = format!(
-        "<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
-         <title id=\"{id}-t\">{}</title><desc id=\"{id}-d\">{}</desc>",
-        escape(title),
+/// Horizontal stacked bars, the longest as wide as the page allows. `describe` says in a sentence what they show.
+pub fn bars(describe: &str, rows: &[Bar]) -> String {
+    let known = |x: f64| if x.is_finite() { x.max(0.0) } else { 0.0 };
+    let sum = |bar: &Bar| bar.parts.iter().map(|p| known(p.2)).sum::<f64>();
+    let longest = rows.iter().map(sum).fold(f64::MIN_POSITIVE, f64::max);
+    let mut out = format!(
+        "<div class=\"bars\" role=\"img\" aria-label=\"{}\">",
         escape(describe)
     );
-    for (i, bar) in rows.iter().enumerate() {
-        let y = i as f64 * row + 5.0;
+    for bar in rows {
         let _ = write!(
-            svg,
-            "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            label - 10.0,
-            y + 16.0,
+            out,
+            "<span class=\"label\">{}</span><span class=\"track\">",
             escape(&bar.label)
         );
-        let mut x = label;
-        for (name, colour, length) in &bar.parts {
-            let w = *length as f64 / longest as f64 * room;
-            if *length > 0 {
-                // Two units of surface between neighbours keep them apart without an outline.
+        for (name, colour, length, words) in &bar.parts {
+            let share = known(*length) / longest * 100.0;
+            if share > 0.0 {
                 let _ = write!(
-                    svg,
-                    "<rect class=\"bar c{colour}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"24\" rx=\"2\"><title>{}: {}</title></rect>",
-                    (w - 2.0).max(0.8),
+                    out,
+                    "<i class=\"c{colour}\" style=\"width:{share:.2}%\" title=\"{}: {}\"></i>",
                     escape(name),
-                    bytes(*length)
+                    escape(words)
                 );
             }
-            x += w;
         }
         let _ = write!(
-            svg,
-            "<text class=\"note\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x + 6.0,
-            y + 16.0,
+            out,
+            "</span><span class=\"note\">{}</span>",
             escape(&bar.note)
         );
     }
-    svg + "</svg>"
+    out + "</div>"
+}
+
+/// Names of the colours.
+pub fn legend(entries: &[(String, usize)]) -> String {
+    let one = |(name, colour): &(String, usize)| {
+        format!(
+            "<span><i class=\"key box c{colour}\"></i>{}</span>",
+            escape(name)
+        )
+    };
+    let all: String = entries.iter().map(one).collect();
+    format!("<div class=\"legend\">{all}</div>")
 }

@@ -1,10 +1,14 @@
 //! `crossweave report DIR`: the files a run leaves behind, as one HTML page that needs no network,
-//! and as TensorBoard event files on request.
+//! and as TensorBoard event files on request; `crossweave report A B` sets two runs side by side.
 //!
 //! The page is read years later and sent around by mail, so everything is inside it: plots are
 //! SVG drawn here, style and script are inlined, fonts are the reader's own.
 
 mod charts;
+mod compare;
+mod facts;
+mod fold;
+mod html;
 mod page;
 mod read;
 mod tfevents;
@@ -13,7 +17,7 @@ use crate::whole;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub use read::Run;
+pub use read::{RECORD, Run};
 pub use tfevents::EventWriter;
 
 /// Why no report can be made: which file, where in it, what is wrong and what to do.
@@ -41,17 +45,33 @@ impl fmt::Display for ReportError {
 
 impl std::error::Error for ReportError {}
 
-/// Writes `DIR/report.html` from `metrics.jsonl`, `ledger.json` and `config.json` of `dir`;
-/// returns its path. A ledger or config that is missing (a run that was killed) leaves its part
-/// out with a note.
+/// Reads a run; `peak`: operations a second that the device of each rank can reach, in place of what the run has recorded.
 ///
 /// # Errors
 /// When there are no metrics, or a file is there but cannot be understood.
-pub fn write_page(dir: &Path) -> Result<PathBuf, ReportError> {
-    let run = Run::read(dir)?;
-    let path = dir.join("report.html");
-    whole::write(&path, page::render(&run)).map_err(|e| cannot_write(&path, &e))?;
-    Ok(path)
+pub fn read(dir: &Path, peak: Option<f64>) -> Result<Run, ReportError> {
+    let mut run = Run::read(dir)?;
+    if let Some(each) = peak {
+        run.facts.with_peak(each);
+    }
+    Ok(run)
+}
+
+/// Writes the page of a run, from `metrics.jsonl`, `ledger.json`, `config.json` and `run.json` of its folder. What is missing (a run that
+/// was killed has no ledger) is left out with a note.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn write_page(run: &Run, path: &Path) -> Result<(), ReportError> {
+    whole::write(path, page::render(run)).map_err(|e| cannot_write(path, &e))
+}
+
+/// Writes the page that sets two runs side by side.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn write_comparison(a: &Run, b: &Run, path: &Path) -> Result<(), ReportError> {
+    whole::write(path, compare::render(a, b)).map_err(|e| cannot_write(path, &e))
 }
 
 /// Writes TensorBoard event files of `dir`'s metrics into `DIR/tensorboard`; returns the file's
@@ -59,7 +79,7 @@ pub fn write_page(dir: &Path) -> Result<PathBuf, ReportError> {
 /// steps follow by their `step_ms`.
 ///
 /// # Errors
-/// As [`write_page`].
+/// As [`read`] and [`write_page`].
 pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
     let run = Run::read(dir)?;
     let folder = dir.join("tensorboard");

@@ -1,10 +1,13 @@
-//! The page: tiles, plots, tables, in the order a reader asks for them.
+//! The page of a run: who ran what, figures, curves, where the time and the memory went, in the order a reader asks for them.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::charts::{Bar, Lines, Series, Style, bars, bytes, escape, short, smooth};
+use super::charts::{Bar, Lines, Series, Style, bars, legend, smooth, smooth_speed};
+use super::facts::{Facts, SetKey, share};
+use super::fold;
+use super::html::{bytes, clip, count, escape, flops, millis, short, time};
 use super::read::{Run, Step};
+use crate::train::StepTime;
 
 /// Memory tags in the order of the ledger's documentation; a colour belongs to a tag, whatever
 /// else a run holds.
@@ -19,6 +22,15 @@ const TAGS: [&str; 8] = [
     "staging",
 ];
 
+/// Parts of a step: name, colour, milliseconds.
+pub const PARTS: [(&str, usize, fn(&StepTime) -> f64); 5] = [
+    ("compute", 0, |t| t.compute_ms),
+    ("optimizer", 4, |t| t.optimizer_ms),
+    ("exposed communication", 7, |t| t.communication_ms),
+    ("input", 2, |t| t.input_ms),
+    ("other", 8, |t| t.other_ms),
+];
+
 /// The whole document.
 pub fn render(run: &Run) -> String {
     let mut body = String::new();
@@ -27,37 +39,85 @@ pub fn render(run: &Run) -> String {
         "<header><h1>{}</h1><p>Crossweave training report</p></header>",
         escape(&run.name)
     );
+    body += &facts(&run.facts);
     for note in &run.notes {
         let _ = write!(body, "<p class=\"warn\">{}</p>", escape(note));
     }
     body += &tiles(run);
     body += &plots(run);
+    body += &times(run);
     body += &memory(run);
     body += &traffic(run);
     body += &config(run);
+    document(&run.name, &body)
+}
+
+/// A page around a body.
+pub fn document(name: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{} · Crossweave report</title>\
          <style>{}</style></head>\n<body><main>{body}</main><script>{}</script></body></html>\n",
-        escape(&run.name),
+        escape(name),
         include_str!("style.css"),
         include_str!("script.js")
     )
 }
 
-fn points(run: &Run, value: impl Fn(&Step) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
+fn facts(f: &Facts) -> String {
+    let one = |(label, text): &(&str, String)| {
+        let text = match *label {
+            "Command" => format!("<code>{}</code>", escape(text)),
+            _ => escape(text),
+        };
+        format!("<dt>{label}</dt><dd>{text}</dd>")
+    };
+    let rows: String = f.rows.iter().map(one).collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("<dl class=\"facts\">{rows}</dl>"),
+    }
+}
+
+/// Values of the steps for a curve.
+pub fn points(run: &Run, value: impl Fn(&Step) -> Option<f64>) -> Vec<(f64, Option<f64>)> {
     run.steps
         .iter()
         .map(|s| (s.step as f64, value(s)))
         .collect()
 }
 
-fn tiles(run: &Run) -> String {
-    let mut tiles = vec![("Steps", run.steps.len().to_string(), String::new())];
+/// `(step, tokens, seconds)` of the steps whose speed is known. The first pays for compilation, page faults and cold caches.
+fn work(run: &Run) -> Vec<(f64, f64, f64)> {
+    let one = |s: &Step| {
+        let seconds = s.step_ms? / 1e3;
+        let tokens = s.tokens_per_s? * seconds;
+        (tokens > 0.0 && seconds > 0.0).then_some((s.step as f64, tokens, seconds))
+    };
+    let skip = usize::from(run.steps.len() > 1);
+    run.steps.iter().skip(skip).filter_map(one).collect()
+}
+
+/// Tokens a second around each step.
+pub fn speeds(run: &Run) -> Vec<(f64, Option<f64>)> {
+    smooth_speed(&work(run))
+}
+
+/// Tokens a second of the whole run.
+pub fn speed(run: &Run) -> Option<f64> {
+    let (tokens, seconds) = work(run)
+        .iter()
+        .fold((0.0, 0.0), |(t, s), w| (t + w.1, s + w.2));
+    (seconds > 0.0).then(|| tokens / seconds)
+}
+
+/// Figures of a run: name, value, note.
+pub fn figures(run: &Run) -> Vec<(&'static str, String, String)> {
+    let mut all = vec![("Steps", count(run.steps.len() as u64), String::new())];
     let losses: Vec<f64> = run.steps.iter().filter_map(|s| s.loss).collect();
     if let (Some(first), Some(last)) = (losses.first(), losses.last()) {
-        tiles.push((
+        all.push((
             "Training loss",
             short(*last),
             format!("from {}", short(*first)),
@@ -68,82 +128,137 @@ fn tiles(run: &Run) -> String {
         .iter()
         .min_by(|a, b| a.loss.total_cmp(&b.loss));
     if let Some(best) = best {
-        let note = format!("best, step {}", best.step);
-        tiles.push(("Validation loss", short(best.loss), note));
+        let note = format!("best, step {}", count(best.step));
+        all.push(("Validation loss", short(best.loss), note));
     }
-    // The first step pays for compilation, page faults and cold caches.
-    let mut speeds: Vec<f64> = run
-        .steps
-        .iter()
-        .skip(usize::from(run.steps.len() > 1))
-        .filter_map(|s| s.tokens_per_s)
-        .collect();
-    speeds.sort_by(f64::total_cmp);
-    if let Some(median) = speeds.get(speeds.len() / 2) {
-        tiles.push(("Tokens/s", short(*median), "median".into()));
+    let speed = speed(run);
+    if let Some(speed) = speed {
+        all.push((
+            "Tokens/s",
+            short(speed),
+            "mean behind the first step".into(),
+        ));
+    }
+    if let (Some(speed), Some(each)) = (speed, run.facts.flops_per_token) {
+        let reached = speed * each;
+        match &run.facts.peak {
+            Some((peak, _)) => {
+                let (value, note) = share(reached, *peak);
+                all.push(("MFU", value, format!("{} {note}", flops(reached))));
+            }
+            None => {
+                let note = "MFU: the peak is not known, give --peak-tflops".into();
+                all.push(("Model FLOP/s", flops(reached), note));
+            }
+        }
     }
     let seconds: f64 = run.steps.iter().filter_map(|s| s.step_ms).sum::<f64>() / 1000.0;
     if seconds > 0.0 {
-        let text = match seconds {
-            s if s < 120.0 => format!("{s:.1} s"),
-            s if s < 7200.0 => format!("{:.1} min", s / 60.0),
-            s => format!("{:.1} h", s / 3600.0),
-        };
-        tiles.push(("Time in steps", text, String::new()));
+        all.push(("Time in steps", time(seconds), String::new()));
     }
-    let peak = run
-        .memory
+    let device = run.memory.iter().filter(|m| m.home == "device");
+    if let Some(peak) = device.map(fold::peak).max() {
+        all.push(("Peak memory", bytes(peak), "of a rank".into()));
+    }
+    let moved = run
+        .traffic
         .iter()
-        .filter(|m| m.home == "device")
-        .map(|m| {
-            m.total
-                .map_or_else(|| m.tags.iter().map(|t| t.1.peak).sum(), |t| t.peak)
-        })
-        .max();
-    if let Some(peak) = peak {
-        tiles.push(("Peak memory", bytes(peak), "of a rank".into()));
-    }
-    let moved: u64 = run.traffic.iter().map(|t| t.bytes).sum();
+        .fold(0u64, |sum, t| sum.saturating_add(t.bytes));
     if moved > 0 {
-        let note = format!(
-            "{} rank{}",
-            run.ranks,
-            if run.ranks == 1 { "" } else { "s" }
-        );
-        tiles.push(("Traffic", bytes(moved), note));
+        let s = if run.ranks == 1 { "" } else { "s" };
+        all.push(("Traffic", bytes(moved), format!("{} rank{s}", run.ranks)));
     }
-    let tiles: String = tiles
-        .iter()
-        .map(|(name, value, note)| {
-            format!("<div><span>{name}</span><b>{value}</b><small>{note}</small></div>")
-        })
-        .collect();
+    all
+}
+
+fn tiles(run: &Run) -> String {
+    let one = |(name, value, note): (&str, String, String)| {
+        format!(
+            "<div><span>{name}</span><b>{}</b><small>{}</small></div>",
+            escape(&value),
+            escape(&note)
+        )
+    };
+    let tiles: String = figures(run).into_iter().map(one).collect();
     format!("<section class=\"tiles\">{tiles}</section>")
+}
+
+/// Many values are drawn faint under a smoothed line.
+const MANY: usize = 20;
+
+fn series(
+    name: &str,
+    colour: usize,
+    raw: Vec<(f64, Option<f64>)>,
+    smoothed: Vec<(f64, Option<f64>)>,
+) -> Vec<Series> {
+    let one = |name: String, style, points| Series {
+        name,
+        colour,
+        style,
+        points,
+    };
+    match raw.len() >= MANY {
+        true => vec![
+            one(name.into(), Style::Raw, raw),
+            one(format!("{name}, smoothed"), Style::Line, smoothed),
+        ],
+        false => vec![one(name.into(), Style::Line, raw)],
+    }
 }
 
 fn plots(run: &Run) -> String {
     let loss = points(run, |s| s.loss);
-    let mut series = vec![Series {
-        name: "training",
-        colour: 0,
-        style: if loss.len() >= 20 {
-            Style::Raw
-        } else {
-            Style::Line
-        },
-        points: loss.clone(),
-    }];
-    if loss.len() >= 20 {
-        series.push(Series {
-            name: "training, smoothed",
-            colour: 0,
-            style: Style::Line,
-            points: smooth(&loss),
-        });
+    let smoothed = smooth(&loss);
+    let mut all = series("training", 0, loss, smoothed);
+    all.push(validation(run, "validation", 7));
+    let mut out = String::from("<section>");
+    out += &Lines {
+        id: "loss",
+        title: "Loss",
+        unit: "nats per token",
+        height: 300,
+        from_zero: false,
+        series: all,
     }
-    series.push(Series {
-        name: "validation",
-        colour: 7,
+    .render();
+    out += "<div class=\"three\">";
+    let one = |id, title, unit, series| {
+        Lines {
+            id,
+            title,
+            unit,
+            height: 170,
+            from_zero: true,
+            series,
+        }
+        .render()
+    };
+    let rate = vec![Series {
+        name: "learning rate".into(),
+        colour: 4,
+        style: Style::Line,
+        points: points(run, |s| s.lr),
+    }];
+    out += &one("lr", "Learning rate", "", rate);
+    let raw = work(run)
+        .into_iter()
+        .map(|(x, tokens, seconds)| (x, Some(tokens / seconds)))
+        .collect();
+    let speed = series("measured", 1, raw, speeds(run));
+    out += &one("speed", "Throughput", "tokens per second", speed);
+    let norm = points(run, |s| s.grad_norm);
+    let smoothed = smooth(&norm);
+    let norm = series("measured", 3, norm, smoothed);
+    out += &one("norm", "Gradient norm", "before clipping", norm);
+    out + "</div></section>"
+}
+
+/// The curve of a run's validations.
+pub fn validation(run: &Run, name: &str, colour: usize) -> Series {
+    Series {
+        name: name.into(),
+        colour,
         style: if run.validations.len() <= 60 {
             Style::Marked
         } else {
@@ -154,116 +269,162 @@ fn plots(run: &Run) -> String {
             .iter()
             .map(|v| (v.step as f64, Some(v.loss)))
             .collect(),
-    });
-    let mut out = String::from("<section>");
-    out += &Lines {
-        id: "loss",
-        title: "Loss",
-        unit: "nats per token",
-        size: (960.0, 330.0),
-        from_zero: false,
-        series,
     }
-    .render();
-    out += "<div class=\"three\">";
-    let one = |id, title, unit, colour, value: fn(&Step) -> Option<f64>| {
-        Lines {
-            id,
-            title,
-            unit,
-            size: (340.0, 210.0),
-            from_zero: true,
-            series: vec![Series {
-                name: title,
-                colour,
-                style: Style::Line,
-                points: points(run, value),
-            }],
-        }
-        .render()
+}
+
+/// A bar of the parts of a step.
+pub fn step_bar(label: String, t: &StepTime) -> Bar {
+    Bar {
+        label,
+        parts: PARTS
+            .iter()
+            .map(|(name, colour, of)| ((*name).to_string(), *colour, of(t), millis(of(t))))
+            .collect(),
+        note: millis(t.step_ms),
+    }
+}
+
+/// The colours of the parts, with their share of a step.
+pub fn part_legend(t: Option<&StepTime>) -> String {
+    let whole = |t: &StepTime| PARTS.iter().map(|(_, _, of)| of(t)).sum::<f64>();
+    let one = |(name, colour, of): &(&str, usize, fn(&StepTime) -> f64)| {
+        let part = t.filter(|t| whole(t) > 0.0);
+        let part = part.map_or(String::new(), |t| {
+            format!(" {:.1} %", 100.0 * of(t) / whole(t))
+        });
+        (format!("{name}{part}"), *colour)
     };
-    out += &one("lr", "Learning rate", "", 4, |s| s.lr);
-    out += &one("speed", "Throughput", "tokens per second", 1, |s| {
-        s.tokens_per_s
-    });
-    out += &one("norm", "Gradient norm", "before clipping", 3, |s| {
-        s.grad_norm
-    });
-    out + "</div></section>"
+    legend(&PARTS.iter().map(one).collect::<Vec<_>>())
+}
+
+fn times(run: &Run) -> String {
+    if run.times.is_empty() {
+        return match run.ranks {
+            // A ledger from before has none, and some devices do not tell the time.
+            0 => String::new(),
+            _ => "<section><figure><figcaption><b>Time of a step</b></figcaption>\
+                  <p>Not recorded: the device does not tell the time between events, or the run was too short.</p></figure></section>"
+                .into(),
+        };
+    }
+    let (rows, straggler) = fold::times(&run.times);
+    let middle = &rows[(rows.len() - 1) / 2].1;
+    let said: Vec<String> = rows
+        .iter()
+        .map(|(label, t)| {
+            let parts: Vec<String> = PARTS
+                .iter()
+                .map(|(name, _, of)| format!("{name} {}", millis(of(t))))
+                .collect();
+            format!("{label}: {} of {}", parts.join(", "), millis(t.step_ms))
+        })
+        .collect();
+    let all: Vec<Bar> = rows
+        .iter()
+        .map(|(label, t)| step_bar(label.clone(), t))
+        .collect();
+    let told = straggler.map_or(String::new(), |s| format!("<p>{}</p>", escape(&s)));
+    let of = middle.steps;
+    format!(
+        "<section><figure><figcaption><b>Time of a step</b> <small>mean of {of} steps by the device's own events; communication and input count where \
+         no computing hides them, waiting for other ranks included</small></figcaption>{}{}{told}</figure></section>",
+        part_legend(Some(middle)),
+        bars(&said.join("; "), &all)
+    )
 }
 
 fn colour_of(tag: &str) -> usize {
     TAGS.iter().position(|t| *t == tag).unwrap_or(8)
 }
 
+fn memory_bar(label: String, tags: &[(String, u64)], total: u64, note: &str) -> Bar {
+    let mut tags = tags.to_vec();
+    tags.sort_by_key(|(tag, _)| colour_of(tag));
+    let part = |(tag, n): &(String, u64)| (tag.clone(), colour_of(tag), *n as f64, bytes(*n));
+    Bar {
+        label,
+        parts: tags.iter().map(part).collect(),
+        note: format!("{}{note}", bytes(total)),
+    }
+}
+
 fn memory(run: &Run) -> String {
     if run.memory.is_empty() {
         return String::new();
     }
-    let mut rows = Vec::new();
-    let mut table = String::new();
-    let mut seen = Vec::new();
-    for m in &run.memory {
-        let mut tags = m.tags.clone();
-        tags.sort_by_key(|(tag, _)| colour_of(tag));
-        let total = m
-            .total
-            .map_or_else(|| tags.iter().map(|t| t.1.peak).sum(), |t| t.peak);
-        let several = run.memory.iter().any(|other| other.home != m.home);
-        let label = if several {
-            format!("rank {} {}", m.rank, m.home)
-        } else {
-            format!("rank {}", m.rank)
+    let held = fold::memory(&run.memory, run.stage_ranks);
+    let (mut rows, mut table, mut seen) = (vec![], String::new(), vec![]);
+    for h in &held {
+        let total = fold::peak(&h.memory);
+        let peaks: Vec<(String, u64)> = h
+            .memory
+            .tags
+            .iter()
+            .map(|(tag, b)| (tag.clone(), b.peak))
+            .collect();
+        let first = h.ranks.first();
+        let of = |p: &&super::facts::Planned| first.is_some_and(|r| p.ranks.contains(r));
+        let planned = run.facts.planned.iter().find(of);
+        let mut note = String::new();
+        if let Some(p) = planned.filter(|_| h.memory.home == "device") {
+            rows.push(memory_bar(
+                format!("{}: planned", h.label),
+                &p.tags,
+                p.total,
+                "",
+            ));
+            let off = 100.0 * (total as f64 / p.total.max(1) as f64 - 1.0);
+            note = match total == p.total {
+                true => ", as planned".into(),
+                false => format!(", {off:+.2} %"),
+            };
+        }
+        let label = match note.is_empty() {
+            true => h.label.clone(),
+            false => "measured".to_string(),
         };
-        for (tag, b) in &tags {
+        rows.push(memory_bar(label, &peaks, total, &note));
+        for (tag, b) in &h.memory.tags {
             if b.peak > 0 && !seen.contains(tag) {
                 seen.push(tag.clone());
             }
+            let plan = planned
+                .and_then(|p| p.tags.iter().find(|(t, _)| t == tag))
+                .map_or("—".to_string(), |(_, n)| bytes(*n));
             let _ = write!(
                 table,
-                "<tr><td>{label}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+                "<tr><td>{}</td><td>{}</td><td class=\"n\">{plan}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+                escape(&h.label),
                 escape(tag),
-                bytes(b.now),
-                bytes(b.peak)
+                bytes(b.peak),
+                bytes(b.now)
             );
         }
-        if let Some(f) = m.fragmentation {
+        if let Some(f) = h.memory.fragmentation {
             let _ = write!(
                 table,
-                "<tr><td>{label}</td><td>fragmentation</td><td class=\"n\">{:.1} %</td><td></td></tr>",
+                "<tr><td>{}</td><td>fragmentation</td><td></td><td></td><td class=\"n\">{:.1} %</td></tr>",
+                escape(&h.label),
                 f * 100.0
             );
         }
-        rows.push(Bar {
-            label,
-            parts: tags
-                .iter()
-                .map(|(tag, b)| (tag.clone(), colour_of(tag), b.peak))
-                .collect(),
-            note: bytes(total),
-        });
     }
     seen.sort_by_key(|tag| colour_of(tag));
-    let legend: String = seen
+    let entries: Vec<(String, usize)> = seen
         .iter()
-        .map(|tag| {
-            let colour = colour_of(tag);
-            format!(
-                "<span><i class=\"key box c{colour}\"></i>{}</span>",
-                escape(tag)
-            )
-        })
+        .map(|tag| (tag.clone(), colour_of(tag)))
         .collect();
-    let said = rows
+    let said: Vec<String> = rows
         .iter()
         .map(|r| format!("{}: {}", r.label, r.note))
-        .collect::<Vec<_>>()
-        .join("; ");
+        .collect();
     format!(
-        "<section><figure><figcaption><b>Memory</b> <small>peak bytes by tag; the figure at the end is the peak of all together, which tags need not reach at the same time</small></figcaption>\
-         <div class=\"legend\">{legend}</div>{}</figure>\
-         <details><summary>Memory as a table</summary><table><thead><tr><th>rank</th><th>tag</th><th class=\"n\">at the end</th><th class=\"n\">peak</th></tr></thead><tbody>{table}</tbody></table></details></section>",
-        bars("memory", "Memory by tag and rank", &said, &rows)
+        "<section><figure><figcaption><b>Memory</b> <small>peak bytes by tag; the figure behind a bar is the peak of all together, which tags need not \
+         reach at the same time</small></figcaption>{}{}</figure>\
+         <details><summary>Memory as a table</summary><div class=\"wide\"><table><thead><tr><th>ranks</th><th>tag</th><th class=\"n\">planned peak</th>\
+         <th class=\"n\">peak</th><th class=\"n\">at the end</th></tr></thead><tbody>{table}</tbody></table></div></details></section>",
+        legend(&entries),
+        bars(&said.join("; "), &rows)
     )
 }
 
@@ -271,67 +432,96 @@ fn traffic(run: &Run) -> String {
     if run.ranks == 0 {
         return String::new();
     }
-    if run.traffic.iter().all(|t| t.calls == 0) {
+    let moved = fold::traffic(&run.traffic);
+    if moved.iter().all(|m| m.all_calls == 0) {
         return "<section><figure><figcaption><b>Traffic</b></figcaption>\
                 <p>No collective moved anything in this run.</p></figure></section>"
             .into();
     }
-    let mut kinds = BTreeMap::<&str, (u64, u64)>::new();
-    let mut table = String::new();
-    for t in &run.traffic {
-        let sum = kinds.entry(&t.kind).or_default();
-        *sum = (sum.0 + t.bytes, sum.1 + t.calls);
+    let (mut kinds, mut table) = (Vec::<(&str, u64, u64)>::new(), String::new());
+    for m in &moved {
+        match kinds.iter_mut().find(|k| k.0 == m.kind) {
+            Some(k) => {
+                k.1 = k.1.saturating_add(m.total);
+                k.2 = k.2.saturating_add(m.all_calls);
+            }
+            None => kinds.push((&m.kind, m.total, m.all_calls)),
+        }
+        let range = |least: String, most: String| match least == most {
+            true => least,
+            false => format!("{least} to {most}"),
+        };
+        let [least, median, most] = m.bytes;
         let _ = write!(
             table,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
-            t.rank,
-            escape(&t.kind),
-            escape(&t.group),
-            escape(&t.tag),
-            t.calls,
-            t.elements,
-            bytes(t.bytes)
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
+            escape(&m.kind),
+            escape(&m.group),
+            escape(&m.tag),
+            m.ranks,
+            range(count(m.calls.0), count(m.calls.1)),
+            range(bytes(least), bytes(most)),
+            bytes(median),
+            bytes(m.total)
         );
     }
-    let mut kinds: Vec<_> = kinds.into_iter().collect();
-    kinds.sort_by_key(|k| std::cmp::Reverse(k.1.0));
+    kinds.sort_by_key(|k| std::cmp::Reverse(k.1));
     let rows: Vec<Bar> = kinds
         .iter()
-        .map(|(kind, (moved, calls))| Bar {
+        .map(|(kind, total, calls)| Bar {
             label: (*kind).to_string(),
-            parts: vec![((*kind).to_string(), 0, *moved)],
-            note: format!("{} in {calls} calls", bytes(*moved)),
+            parts: vec![((*kind).to_string(), 0, *total as f64, bytes(*total))],
+            note: format!("{} in {} calls", bytes(*total), count(*calls)),
         })
         .collect();
-    let said = rows
+    let said: Vec<String> = rows
         .iter()
         .map(|r| format!("{}: {}", r.label, r.note))
-        .collect::<Vec<_>>()
-        .join("; ");
+        .collect();
     format!(
         "<section><figure><figcaption><b>Traffic</b> <small>bytes by kind of collective, all {} ranks together</small></figcaption>{}</figure>\
-         <details><summary>Traffic as a table</summary><table><thead><tr><th>rank</th><th>kind</th><th>group</th><th>tag</th><th class=\"n\">calls</th><th class=\"n\">elements</th><th class=\"n\">bytes</th></tr></thead><tbody>{table}</tbody></table></details></section>",
+         <details><summary>Traffic as a table</summary><div class=\"wide\"><table><thead><tr><th>kind</th><th>group</th><th>tag</th><th class=\"n\">ranks</th>\
+         <th class=\"n\">calls of a rank</th><th class=\"n\">bytes of a rank</th><th class=\"n\">median</th><th class=\"n\">of all</th></tr></thead>\
+         <tbody>{table}</tbody></table></div></details></section>",
         run.ranks,
-        bars("traffic", "Traffic by kind of collective", &said, &rows)
+        bars(&said.join("; "), &rows)
     )
 }
 
+/// Characters of a value that are shown.
+const VALUE: usize = 400;
+
 fn config(run: &Run) -> String {
-    if run.config.is_empty() {
-        return String::new();
+    let row = |key: &str, value: &str, from: Option<&str>| {
+        let from = from.map_or(String::new(), |f| format!("<td>{}</td>", escape(f)));
+        format!(
+            "<tr><td><code>{}</code></td><td>{}</td>{from}</tr>",
+            escape(&clip(key, VALUE)),
+            escape(&clip(value, VALUE))
+        )
+    };
+    let mut out = String::new();
+    if let Some(set) = &run.facts.set {
+        let one = |s: &SetKey| row(&s.key, &s.value, Some(&s.from));
+        let rows: String = set.iter().map(one).collect();
+        let _ = write!(
+            out,
+            "<details open class=\"set\"><summary>Config: the {} keys that were set</summary><div class=\"wide\"><table class=\"config\"><thead><tr><th>key</th>\
+             <th>value</th><th>set by</th></tr></thead><tbody>{rows}</tbody></table></div></details>",
+            set.len()
+        );
     }
-    let rows: String = run
-        .config
-        .iter()
-        .map(|(key, value)| {
-            format!(
-                "<tr><td><code>{}</code></td><td>{}</td></tr>",
-                escape(key),
-                escape(value)
-            )
-        })
-        .collect();
-    format!(
-        "<section><details open><summary>Config</summary><table class=\"config\"><thead><tr><th>key</th><th>value</th></tr></thead><tbody>{rows}</tbody></table></details></section>"
-    )
+    if !run.config.is_empty() {
+        let rows: String = run.config.iter().map(|(k, v)| row(k, v, None)).collect();
+        let _ = write!(
+            out,
+            "<details><summary>All {} keys with the values in force</summary><div class=\"wide\"><table class=\"config\"><thead><tr><th>key</th><th>value</th></tr></thead>\
+             <tbody>{rows}</tbody></table></div></details>",
+            run.config.len()
+        );
+    }
+    match out.is_empty() {
+        true => out,
+        false => format!("<section>{out}</section>"),
+    }
 }

@@ -6,6 +6,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::ReportError;
+use super::facts::Facts;
+use crate::train::StepTime;
 
 /// One optimizer step. A number that was not finite is `None` (JSON has no NaN).
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -93,6 +95,12 @@ pub struct Run {
     pub traffic: Vec<Traffic>,
     /// Number of ranks in the ledger.
     pub ranks: usize,
+    /// Ranks of each pipeline stage, where there are stages.
+    pub stage_ranks: Option<u64>,
+    /// The mean step of each rank, where its device tells times.
+    pub times: Vec<(u64, StepTime)>,
+    /// Who ran what, when, where and how.
+    pub facts: Facts,
     /// The resolved config, flattened: dotted key, value.
     pub config: Vec<(String, String)>,
     /// What the reader should know about the input.
@@ -149,6 +157,22 @@ impl Run {
         if let Some(config) = read_json(&dir.join("config.json"), &mut run.notes)? {
             flatten("", &config, &mut run.config);
         }
+        // Runs of before have none, and what it says is never needed: a damaged one is a note.
+        match crossweave_files::read(&dir.join(RECORD), crossweave_files::TABLE) {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(record) => run.facts = Facts::of(&record),
+                Err(e) => run.notes.push(format!(
+                    "{RECORD} is not JSON ({e}): what ran, when and where is not known."
+                )),
+            },
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                run.notes.push(format!(
+                    "There is no {RECORD}: what ran, when and where is not known."
+                ));
+            }
+            Err(e) => run.notes.push(format!("{RECORD} cannot be read: {e}.")),
+        }
+        run.notes.append(&mut run.facts.notes);
         Ok(run)
     }
 
@@ -161,7 +185,8 @@ impl Run {
             if line.trim().is_empty() {
                 continue;
             }
-            let record: Value = match serde_json::from_str(line) {
+            let parsed = serde_json::from_str(line).or_else(|e| finite(line).ok_or(e));
+            let record: Value = match parsed {
                 Ok(record) => record,
                 // A run that is being written, or was killed while writing, ends mid-line.
                 Err(_) if i + 1 == count && !text.ends_with('\n') => {
@@ -178,7 +203,8 @@ impl Run {
             };
             let number = |key: &str| match record.get(key) {
                 None | Some(Value::Null) => Ok(None),
-                Some(Value::Number(n)) => Ok(n.as_f64()),
+                // What no plot can show is no number either.
+                Some(Value::Number(n)) => Ok(n.as_f64().filter(|x| x.abs() < 1e100)),
                 Some(other) => Err((i + 1, format!("{key:?} is {other}, not a number"))),
             };
             if record.get("val_loss").is_some() {
@@ -215,12 +241,18 @@ impl Run {
         Ok(())
     }
 
-    fn ledger(&mut self, ledger: &Value) -> Result<(), String> {
+    /// Takes `ledger.json`.
+    pub fn ledger(&mut self, ledger: &Value) -> Result<(), String> {
         let ranks = ledger
             .get("ranks")
             .and_then(Value::as_array)
             .ok_or("has no list \"ranks\"")?;
         self.ranks = ranks.len();
+        self.stage_ranks = ledger
+            .get("pipeline")
+            .and_then(|p| p.get("data_parallel_ranks"))
+            .and_then(Value::as_u64)
+            .filter(|n| *n > 0);
         for (i, entry) in ranks.iter().enumerate() {
             let rank = entry
                 .get("rank")
@@ -231,6 +263,10 @@ impl Run {
                     .as_object()
                     .ok_or_else(|| format!("ranks[{i}].memory is not an object"))?;
                 self.homes(rank, memory);
+            }
+            let time = entry.get("time").cloned().unwrap_or_default();
+            if let Ok(time) = serde_json::from_value::<StepTime>(time) {
+                self.times.push((rank, time));
             }
             let calls = entry.get("collectives").and_then(Value::as_array);
             for call in calls.into_iter().flatten() {
@@ -257,6 +293,7 @@ impl Run {
     /// Takes one rank's memory: tags by home (`{"device": {"param": …}, "total": …}`), or the
     /// report of a single home (`{"tags": {"param": …}, "total": …}`), or reports by home.
     fn homes(&mut self, rank: u64, memory: &Map<String, Value>) {
+        let none = Map::new();
         let mut home = |name: &str, tags: &Map<String, Value>, around: &Map<String, Value>| {
             let beside = |key: &str| tags.get(key).or_else(|| around.get(key));
             self.memory.push(Memory {
@@ -271,9 +308,13 @@ impl Run {
                 fragmentation: beside("fragmentation").and_then(Value::as_f64),
             });
         };
-        let none = Map::new();
         if let Some(tags) = memory.get("tags").and_then(Value::as_object) {
-            return home("device", tags, memory);
+            home("device", tags, memory);
+            let pinned = memory.get("host").and_then(Value::as_object);
+            if let Some(pinned) = pinned.filter(|tags| !tags.is_empty()) {
+                home("host", pinned, &none);
+            }
+            return;
         }
         for (name, value) in memory {
             // A pair of numbers such as `total` is no home.
@@ -287,6 +328,20 @@ impl Run {
             }
         }
     }
+}
+
+/// Name of the file that says what ran.
+pub const RECORD: &str = "run.json";
+
+/// A line that other programs wrote with the numbers JSON does not have.
+fn finite(line: &str) -> Option<Value> {
+    let mut text = line.to_string();
+    for word in ["NaN", "-Infinity", "Infinity"] {
+        for gap in ["", " "] {
+            text = text.replace(&format!(":{gap}{word}"), ":null");
+        }
+    }
+    serde_json::from_str(&text).ok()
 }
 
 fn bytes(v: &Value) -> Option<Bytes> {

@@ -1,6 +1,8 @@
-//! `wall_clock_breakdown`: where the time of a step goes, by the device's own events, printed beside the log.
+//! Where the time of a step goes, by the device's own events: a few steps of every run for its report, and with
+//! `wall_clock_breakdown` all of them, printed beside the log.
 
 use super::setup::Job;
+use super::split::{Split, StepTime};
 use crate::error::Result;
 use crossweave_engine::Trainer;
 use crossweave_hal::trace::{Span, Tracer, Work};
@@ -19,10 +21,111 @@ const PARTS: [&str; 7] = [
     "optimizer",
 ];
 
+/// The clock of one rank's steps.
+pub struct Times {
+    tracer: Tracer,
+    /// The run is traced: the trace reads the tracer's spans and hands them on, and every step is watched.
+    traced: bool,
+    split: Split,
+    /// Steps since the start.
+    steps: u64,
+    lines: Option<Lines>,
+}
+
+impl Times {
+    /// Has `trainer` tell when its steps begin and end. All ranks call this at the same point. `traced`: the tracer that is at work
+    /// already.
+    ///
+    /// # Errors
+    /// A device without events, where the config asks for a breakdown; elsewhere there is then nothing to tell.
+    pub fn begin(
+        job: &Job,
+        traced: Option<&Tracer>,
+        trainer: &mut Trainer,
+    ) -> Result<Option<Times>> {
+        let wanted = job.resolved.settings.wall_clock_breakdown;
+        let tracer = match traced {
+            Some(t) => t.clone(),
+            None => match Tracer::new(trainer.device(), Instant::now()) {
+                Ok(own) => {
+                    trainer.timeline(own.clone());
+                    own
+                }
+                Err(e) if wanted => return Err(e.into()),
+                Err(_) => return Ok(None),
+            },
+        };
+        Ok(Some(Times {
+            traced: traced.is_some(),
+            split: Split::new(job.ranks > 1),
+            steps: 0,
+            lines: wanted.then(|| Lines::new(tracer.device_times())),
+            tracer,
+        }))
+    }
+
+    /// A step is about to be enqueued.
+    pub fn enqueue(&mut self) {
+        self.steps += 1;
+        let all = self.traced || self.lines.is_some();
+        self.tracer.pause(!all && !Split::watches(self.steps));
+    }
+
+    /// Now, by the clock of the spans.
+    pub fn now(&self) -> Duration {
+        self.tracer.now()
+    }
+
+    /// The batch of step `step` was read since `from`.
+    pub fn read(&mut self, step: u64, from: Duration) {
+        if self.tracer.device_times() {
+            self.split.input(step, from, self.tracer.now());
+        }
+    }
+
+    /// Something other than a step was done behind step `step`.
+    pub fn interrupted(&mut self, step: u64) {
+        self.split.interrupted(step + 1);
+    }
+
+    /// Takes what has ended; `traced`: the spans that the run's trace has written. Steps up to `settled` have been waited for.
+    pub fn take(&mut self, traced: &[Span], settled: u64) {
+        let own = match self.traced {
+            true => vec![],
+            false => self.tracer.drain(),
+        };
+        for spans in [&own, traced] {
+            self.split.take(spans);
+            if let Some(l) = &mut self.lines {
+                l.take(spans);
+            }
+        }
+        // What a step leaves to other streams may end a step later.
+        self.split.settle(settled);
+    }
+
+    /// A step took `ms` from the end of the one before to its own.
+    pub fn step(&mut self, ms: f64) {
+        if let Some(l) = &mut self.lines {
+            l.step(ms);
+        }
+    }
+
+    /// The line about the steps since the last one, where lines are printed.
+    pub fn line(&mut self) -> Option<String> {
+        self.take(&[], 0);
+        self.lines.as_mut().and_then(Lines::line)
+    }
+
+    /// The mean step of the run; every step has been waited for.
+    pub fn mean(&mut self) -> Option<StepTime> {
+        self.take(&[], u64::MAX);
+        self.split.mean()
+    }
+}
+
 /// Time of the steps since the last line.
-pub struct Breakdown {
-    /// None where the run is traced, whose tracer then serves both.
-    tracer: Option<Tracer>,
+struct Lines {
     /// The device tells the time between events.
     times: bool,
     spent: BTreeMap<&'static str, Duration>,
@@ -30,35 +133,18 @@ pub struct Breakdown {
     whole: Duration,
 }
 
-impl Breakdown {
-    /// Has `trainer` tell when its steps begin and end, if the config asks. All ranks call this at the same point. `traced`: a tracer
-    /// is at work already.
-    ///
-    /// # Errors
-    /// A device without events.
-    pub fn begin(job: &Job, traced: bool, trainer: &mut Trainer) -> Result<Option<Breakdown>> {
-        if !job.resolved.settings.wall_clock_breakdown {
-            return Ok(None);
-        }
-        let mut tracer = None;
-        if !traced {
-            let own = Tracer::new(trainer.device(), Instant::now())?;
-            trainer.timeline(own.clone());
-            tracer = Some(own);
-        }
-        Ok(Some(Breakdown {
-            times: tracer.as_ref().is_none_or(Tracer::device_times),
-            tracer,
+impl Lines {
+    fn new(times: bool) -> Lines {
+        Lines {
+            times,
             spent: BTreeMap::new(),
             steps: 0,
             whole: Duration::ZERO,
-        }))
+        }
     }
 
-    /// Takes what has ended; `traced`: the spans that the run's trace has written.
-    pub fn take(&mut self, traced: &[Span]) {
-        let own = self.tracer.as_ref().map(Tracer::drain).unwrap_or_default();
-        for span in own.iter().chain(traced).filter(|s| s.work == Work::Step) {
+    fn take(&mut self, spans: &[Span]) {
+        for span in spans.iter().filter(|s| s.work == Work::Step) {
             let part = span
                 .name
                 .parse()
@@ -69,15 +155,13 @@ impl Breakdown {
         }
     }
 
-    /// A step took `ms` from the end of the one before to its own.
-    pub fn step(&mut self, ms: f64) {
+    fn step(&mut self, ms: f64) {
         self.steps += 1;
         self.whole += Duration::from_secs_f64(ms.max(0.0) / 1e3);
     }
 
-    /// The line about the steps since the last one; none while the trace of the run has told of no step.
-    pub fn line(&mut self) -> Option<String> {
-        self.take(&[]);
+    /// None while no step has been told of.
+    fn line(&mut self) -> Option<String> {
         if self.spent.is_empty() && self.times {
             return None;
         }
@@ -101,7 +185,7 @@ impl Breakdown {
 }
 
 /// The part that a step of the plan belongs to.
-fn part(op: &Op) -> Option<&'static str> {
+pub(super) fn part(op: &Op) -> Option<&'static str> {
     Some(match op {
         Op::Forward { .. } => "forward",
         Op::Recompute { .. } => "recompute",
@@ -133,13 +217,7 @@ mod tests {
 
     #[test]
     fn a_line_is_the_mean_of_the_steps_since_the_last() {
-        let mut b = Breakdown {
-            tracer: None,
-            times: true,
-            spent: BTreeMap::new(),
-            steps: 0,
-            whole: Duration::ZERO,
-        };
+        let mut b = Lines::new(true);
         let span = |name: &str, ms: u64, work| Span {
             name: name.into(),
             lane: "compute".into(),

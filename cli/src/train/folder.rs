@@ -76,10 +76,10 @@ impl RunFolder {
                 ),
             ));
         }
-        if !continues && claim.replaced().is_none() && strange_config(&dir) {
+        if let Some(name) = strange(&dir).filter(|_| !continues && claim.replaced().is_none()) {
             return Err(CliError::refused(
                 format!(
-                    "{} holds a config.json and no run: the run's own would be written over it",
+                    "{} holds a {name} and no run: the run's own would be written over it",
                     dir.display()
                 ),
                 "choose another --out",
@@ -107,7 +107,7 @@ fn fresh(config: &Path, job: &str) -> Result<RunFolder> {
             dir.push(format!("-{n}"));
         }
         let dir = PathBuf::from(dir);
-        if dir.exists() && (!dir.is_dir() || holds_run(&dir) || strange_config(&dir)) {
+        if dir.exists() && (!dir.is_dir() || holds_run(&dir) || strange(&dir).is_some()) {
             taken.get_or_insert("holds a run");
             continue;
         }
@@ -143,8 +143,10 @@ fn holds_run(dir: &Path) -> bool {
     filled(metrics::FILE) || dir.join("checkpoints").is_dir()
 }
 
-/// Is there a `config.json` that no run has written? A run's stands beside its metrics.
-fn strange_config(dir: &Path) -> bool {
+/// A file that no run has written and that a run would write over. A run's own stands beside its metrics.
+fn strange(dir: &Path) -> Option<&'static str> {
     let there = |name: &str| dir.join(name).exists();
-    there("config.json") && !there(metrics::FILE)
+    let names = ["config.json", crate::report::RECORD];
+    let mut found = names.into_iter().filter(|n| there(n));
+    found.next().filter(|_| !there(metrics::FILE))
 }

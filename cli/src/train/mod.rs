@@ -14,12 +14,16 @@ mod gate;
 mod metrics;
 mod offload;
 pub mod optimizer;
+mod peak;
+mod planned;
 mod progress;
 mod rank;
+mod record;
 pub mod resume;
 pub mod save;
 mod saves;
 mod setup;
+mod split;
 mod table;
 mod trace;
 
@@ -34,9 +38,12 @@ use crossweave_hal::Board;
 use crossweave_mesh::JobStore;
 use gate::Shared;
 pub use offload::with_offload;
+pub use progress::clock;
 use rank::Ended;
+use serde::{Deserialize, Serialize};
 use setup::Job;
 pub use setup::{rank_spec, units};
+pub use split::StepTime;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -96,7 +103,10 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         for what in &end.idle {
             eprintln!("warning: {what}");
         }
-        ledgers.push(end.ledger);
+        ledgers.push(RankEnd {
+            ledger: end.ledger,
+            time: end.time,
+        });
         summary = summary.or(end.summary);
     }
     if let Some(p) = processes {
@@ -109,8 +119,12 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         // Every rank has ended: it has sent its ledger.
         t.merge(job.ranks, true)?;
     }
-    ledgers.sort_by_key(|l| l.rank);
+    ledgers.sort_by_key(|l| l.ledger.rank);
     save::write_ledgers(&job, &ledgers)?;
+    if let Some(s) = &summary {
+        record::end(&job, s.stopped, s.busy())?;
+    }
+    let ledgers: Vec<RankLedger> = ledgers.into_iter().map(|e| e.ledger).collect();
     if job.resolved.settings.run.tensorboard {
         job.check_claim()?;
         crate::reports::events(&job.out)?;
@@ -173,8 +187,19 @@ impl Flights {
     }
 }
 
+/// What a rank leaves for `ledger.json`.
+#[derive(Serialize, Deserialize)]
+pub struct RankEnd {
+    /// Memory and collectives.
+    #[serde(flatten)]
+    pub ledger: RankLedger,
+    /// Its mean step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<StepTime>,
+}
+
 /// Every rank's ledger, on rank 0.
-fn exchange(p: &Processes, own: &[RankLedger]) -> Result<Vec<RankLedger>> {
+fn exchange(p: &Processes, own: &[RankEnd]) -> Result<Vec<RankEnd>> {
     let broken = |e: serde_json::Error| {
         CliError::refused(
             format!("a rank's ledger: {e}"),
@@ -184,7 +209,7 @@ fn exchange(p: &Processes, own: &[RankLedger]) -> Result<Vec<RankLedger>> {
     let all = p.ledgers(&serde_json::to_vec(own).map_err(broken)?)?;
     let mut ledgers = vec![];
     for bytes in all {
-        ledgers.extend(serde_json::from_slice::<Vec<RankLedger>>(&bytes).map_err(broken)?);
+        ledgers.extend(serde_json::from_slice::<Vec<RankEnd>>(&bytes).map_err(broken)?);
     }
     Ok(ledgers)
 }

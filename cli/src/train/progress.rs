@@ -13,6 +13,8 @@ pub struct Live {
     steps: u64,
     /// Seconds a step takes, smoothed, for the lines' ETA.
     pace: Option<f64>,
+    /// Tokens and seconds of the steps since the last line.
+    since: (f64, f64),
 }
 
 impl Live {
@@ -35,6 +37,7 @@ impl Live {
             every: every.max(1),
             steps,
             pace: None,
+            since: (0.0, 0.0),
         }
     }
 
@@ -48,13 +51,18 @@ impl Live {
         let seconds = r.step_ms / 1000.0;
         let pace = self.pace.map_or(seconds, |p| 0.9 * p + 0.1 * seconds);
         self.pace = Some(pace);
-        let speed = HumanCount(r.tokens_per_s as u64);
+        let tokens = r.tokens_per_s * seconds;
         if let Some(bar) = &self.bar {
+            let speed = HumanCount((tokens / pace.max(1e-9)) as u64);
             bar.set_position(r.step);
             bar.set_message(format!("loss {:.4}  {speed} tok/s", r.loss));
             return;
         }
+        self.since = (self.since.0 + tokens, self.since.1 + seconds);
         if self.due(r.step) {
+            // Of all steps that the line stands for, not of the last alone.
+            let (tokens, seconds) = std::mem::take(&mut self.since);
+            let speed = HumanCount((tokens / seconds.max(1e-9)) as u64);
             let eta = pace * (self.steps.saturating_sub(r.step)) as f64;
             progress(format_args!(
                 "step {:>6}/{}  loss {:.4}  lr {:.3e}  grad {:.3}{}  {speed} tok/s  eta {}",

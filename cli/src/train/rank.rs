@@ -1,12 +1,13 @@
 //! One rank of a run: builds its trainer, walks the steps, and reads each step's figures one step late so that the device never waits.
 
-use super::breakdown::Breakdown;
+use super::breakdown::Times;
 use super::gate::{Shared, StoreBoot};
 use super::metrics::{Metrics, StepRecord, ValRecord};
 use super::offload::{host_device, with_offload};
 use super::progress::Live;
 use super::saves::Saves;
 use super::setup::{Job, graphs};
+use super::split::StepTime;
 use super::table::Summary;
 use super::trace::RankTrace;
 use super::{faults, resume, save};
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 pub struct Ended {
     /// Its ledgers.
     pub ledger: RankLedger,
+    /// Its mean step, where the device tells times.
+    pub time: Option<StepTime>,
     /// Rank 0's account of the run.
     pub summary: Option<Summary>,
     /// Faults on purpose that have not struck.
@@ -64,9 +67,10 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(CliError)) 
     let (mut walk, faults) = begin(job, shared, rank).map_err(fail).ok()?;
     let walked = catch_unwind(AssertUnwindSafe(|| walk.walk()));
     let end = walked.unwrap_or_else(|_| Err(panicked(rank)));
-    let (ledger, summary) = end.map_err(fail).ok()?;
+    let (ledger, time, summary) = end.map_err(fail).ok()?;
     Some(Ended {
         ledger,
+        time,
         summary,
         idle: faults.map_or_else(Vec::new, |f| f.idle()),
     })
@@ -108,7 +112,7 @@ fn begin<'a>(
     // The devices have taken everything they were asked for; only now does the run leave traces.
     trainer.mean(0.0)?;
     let trace = RankTrace::begin(job, rank, &mut trainer)?;
-    let breakdown = Breakdown::begin(job, trace.is_some(), &mut trainer)?;
+    let times = Times::begin(job, trace.as_ref().map(RankTrace::tracer), &mut trainer)?;
     let mut walk = Walk {
         job,
         shared,
@@ -118,7 +122,7 @@ fn begin<'a>(
         trainer,
         writer: None,
         trace,
-        breakdown,
+        times,
         in_flight: 0,
     };
     if rank == 0 {
@@ -149,7 +153,7 @@ struct Walk<'a> {
     trainer: Trainer,
     writer: Option<Writer>,
     trace: Option<RankTrace>,
-    breakdown: Option<Breakdown>,
+    times: Option<Times>,
     /// Steps enqueued whose figures have not been read.
     in_flight: u32,
 }
@@ -167,11 +171,12 @@ fn session(boot: &StoreBoot<'_>, rank: u32) -> Result<String> {
 }
 
 impl Walk<'_> {
-    fn walk(&mut self) -> Result<(RankLedger, Option<Summary>)> {
+    fn walk(&mut self) -> Result<(RankLedger, Option<StepTime>, Option<Summary>)> {
         self.steps()?;
         // Of the training itself, before the model is read back and sampled.
         let ledger = self.trainer.ledger();
-        Ok((ledger, self.finish()?))
+        let time = self.times.as_mut().and_then(Times::mean);
+        Ok((ledger, time, self.finish()?))
     }
 
     fn steps(&mut self) -> Result<()> {
@@ -218,8 +223,11 @@ impl Walk<'_> {
                 Some(Ok(spans)) => spans,
                 None => vec![],
             };
-            if let Some(b) = &mut self.breakdown {
-                b.take(&spans);
+            if let Some(t) = &mut self.times {
+                t.take(&spans, done.saturating_sub(u64::from(self.in_flight) + 1));
+                if validate || checkpoint {
+                    t.interrupted(done);
+                }
             }
         }
         self.settle(0)?;
@@ -268,7 +276,14 @@ impl Walk<'_> {
 
     /// Enqueues the step that follows `done` steps.
     fn enqueue(&mut self, done: u64) -> Result<()> {
+        let began = self.times.as_mut().map(|t| {
+            t.enqueue();
+            t.now()
+        });
         let ids = Ids::of_step(self.job, self.trainer.spec(), done)?;
+        if let (Some(t), Some(began)) = (&mut self.times, began) {
+            t.read(done + 1, began);
+        }
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
         // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
         self.trainer
@@ -317,9 +332,9 @@ impl Walk<'_> {
                 };
                 w.metrics.write(&record)?;
                 w.live.step(&record);
-                if let Some(b) = &mut self.breakdown {
-                    b.step(record.step_ms);
-                    let line = w.live.due(record.step).then(|| b.line()).flatten();
+                if let Some(t) = &mut self.times {
+                    t.step(record.step_ms);
+                    let line = w.live.due(record.step).then(|| t.line()).flatten();
                     if let Some(line) = line {
                         w.live.say(&line);
                     }

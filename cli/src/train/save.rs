@@ -1,19 +1,18 @@
 //! What a run leaves behind besides metrics and checkpoints: config, ledgers, the model.
 
-use super::resume;
 use super::setup::Job;
+use super::{RankEnd, record, resume};
 use crate::error::{CliError, Result};
 use crate::{tokens, whole};
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
 use crossweave_config as config;
-use crossweave_engine::RankLedger;
 use serde_json::{Value, json};
 use std::io;
 use std::path::Path;
 
-/// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json`.
+/// Makes the output folder, clears what a killed run left unfinished in it, and writes `config.json` and `run.json`.
 ///
 /// # Errors
 /// A folder that cannot be written.
@@ -22,14 +21,15 @@ pub fn begin(job: &Job) -> Result<()> {
     std::fs::create_dir_all(&job.out).map_err(CliError::io("create", &job.out))?;
     recover(&job.out)?;
     let path = job.out.join("config.json");
-    whole::write(&path, job.resolved.to_json()).map_err(CliError::io("write", &path))
+    whole::write(&path, job.resolved.to_json()).map_err(CliError::io("write", &path))?;
+    record::begin(job, job.resume.from.as_deref())
 }
 
 /// Writes `ledger.json`: both ledgers of every rank.
 ///
 /// # Errors
 /// A folder that cannot be written.
-pub fn write_ledgers(job: &Job, ledgers: &[RankLedger]) -> Result<()> {
+pub fn write_ledgers(job: &Job, ledgers: &[RankEnd]) -> Result<()> {
     job.check_claim()?;
     let reads = job.host.config_reads();
     let settings: serde_json::Map<_, _> = reads

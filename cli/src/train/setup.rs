@@ -5,6 +5,7 @@ use super::documents;
 use super::folder::{self, RunFolder};
 use super::offload::with_offload;
 use super::optimizer;
+use super::record::{Machine, Origin};
 use super::resume::{self, Resume};
 use super::trace::TraceSpec;
 use crate::args::TrainArgs;
@@ -74,6 +75,8 @@ pub struct Job {
     pub resume: Resume,
     /// Where its timeline goes.
     pub trace: Option<TraceSpec>,
+    /// Who runs it, for its record.
+    pub origin: Origin,
 }
 
 /// A back end and the ranks it computes, as `ledger.json` has it.
@@ -86,6 +89,9 @@ pub struct Computes {
     path: Option<PathBuf>,
     /// Its ranks.
     pub ranks: Vec<u32>,
+    /// Its devices: one of each kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub machines: Vec<Machine>,
 }
 
 impl Computes {
@@ -96,7 +102,18 @@ impl Computes {
             version: plugin.version().to_string(),
             path: plugin.path().map(Path::to_path_buf),
             ranks,
+            machines: vec![],
         }
+    }
+
+    /// The back end's own version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Is it the CPU's, linked or loaded?
+    pub fn is_cpu(&self) -> bool {
+        self.name == "cpu"
     }
 
     /// Puts it to the others: the same back end in several processes is one.
@@ -106,8 +123,22 @@ impl Computes {
                 == (&self.named, &self.name, &self.version, &self.path)
         };
         match all.iter_mut().find(same) {
-            Some(c) => c.ranks.extend(&self.ranks),
+            Some(c) => {
+                c.ranks.extend(&self.ranks);
+                for m in self.machines {
+                    c.knows(m);
+                }
+            }
             None => all.push(self),
+        }
+    }
+}
+
+impl Computes {
+    /// One of its devices; alike ones count once.
+    fn knows(&mut self, machine: Machine) {
+        if !self.machines.contains(&machine) {
+            self.machines.push(machine);
         }
     }
 }
@@ -137,6 +168,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         let text = serde_json::Value::from(name.as_str()).to_string();
         config.set("run.backend", &text)?;
     }
+    // Before the program fills anything in.
+    let origin = Origin::of(&config, processes);
     let asked = processes.map(|p| p.roster.world());
     let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
@@ -264,7 +297,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         let notes = folder.notes.iter().chain(&resume.notes);
         notes.for_each(|n| eprintln!("note: {n}"));
     }
-    let job = Job {
+    let mut job = Job {
+        origin,
         computes: crew.backends().map(Computes::of).collect(),
         crew,
         carrier,
@@ -288,9 +322,11 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         trace,
     };
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
+    let mut machines = vec![];
     for (name, plugin, at) in job.crew.backends() {
         let first = plugin.open(0).map_err(CliError::from);
         let able = first.and_then(|first| {
+            machines.push(first.info().ok().map(|i| Machine::of(&i)));
             if job.resolved.settings.run.allow_host_ops {
                 backend::allow_host_ops(&first, &job.host, 0)?;
             }
@@ -299,6 +335,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
             at.iter().try_for_each(|r| job.fits_first(&first, *r, &at))
         });
         able.map_err(|e| job.of(name, &at, e))?;
+    }
+    for (c, m) in job.computes.iter_mut().zip(machines) {
+        m.into_iter().for_each(|m| c.knows(m));
     }
     Ok(job)
 }

@@ -43,6 +43,11 @@ impl Summary {
         }
     }
 
+    /// Time in the steps of this session.
+    pub fn busy(&self) -> std::time::Duration {
+        std::time::Duration::try_from_secs_f64(self.seconds).unwrap_or_default()
+    }
+
     /// Takes a step into account.
     pub fn step(&mut self, r: &StepRecord) {
         self.first = self.first.or(Some((r.step, r.loss)));

@@ -321,6 +321,11 @@ impl RankTrace {
         Ok(Some(trace))
     }
 
+    /// What collects the spans.
+    pub fn tracer(&self) -> &Tracer {
+        &self.tracer
+    }
+
     /// Time since the origin, for [`RankTrace::host`].
     pub fn now(&self) -> Duration {
         self.tracer.now()

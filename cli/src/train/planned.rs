@@ -1,0 +1,53 @@
+//! What a run's steps were to take of device memory, by rehearsing them on the device of nothing as `crossweave plan` does, for the
+//! report to set beside what they took.
+
+use super::setup::Job;
+use crate::backend::open_linked;
+use crate::error::Result;
+use crate::rehearse::Nobody;
+use crossweave_engine::{RankSpec, Trainer, predict};
+use crossweave_hal::Board;
+use serde_json::{Map, Value, json};
+
+/// For each pipeline stage its ranks and their peak bytes by tag and in all. Empty where states rest off the device, which a rehearsal would
+/// have to put somewhere, and where ranks take different shares of a batch.
+pub fn of(job: &Job) -> Vec<Value> {
+    let zero = &job.resolved.settings.zero_optimization;
+    let away = zero
+        .offload_optimizer
+        .as_ref()
+        .is_some_and(|o| o.device != "none");
+    let kept = job
+        .resolved
+        .settings
+        .activation_checkpointing
+        .cpu_checkpointing;
+    if away || kept || job.rows.is_some() || job.crew.has_null() {
+        return vec![];
+    }
+    let data = job.data_ranks();
+    let firsts = (0..job.ranks).step_by(data as usize);
+    // What cannot be planned is left out of a report; the run is done.
+    let one = |first: u32| stage(job, first, data).ok();
+    firsts.filter_map(one).collect()
+}
+
+fn stage(job: &Job, first: u32, data: u32) -> Result<Value> {
+    let plugin = open_linked("null", &job.host)?;
+    let null = plugin.on_board(&Board::default()).open(0)?;
+    let spec = RankSpec {
+        islands: None,
+        ..job.rank_spec(first)
+    };
+    let units = super::units(&job.source, &job.resolved)?;
+    let mut trainer = Trainer::new(&null, units, spec, job.dry(first), &Nobody)?;
+    let memory = predict(&mut trainer)?.steady;
+    let tags: Map<String, Value> = memory
+        .tags
+        .iter()
+        .filter(|(_, b)| b.peak > 0)
+        .map(|(tag, b)| (tag.clone(), b.peak.into()))
+        .collect();
+    let ranks: Vec<u32> = (first..(first + data).min(job.ranks)).collect();
+    Ok(json!({"ranks": ranks, "tags": tags, "total": memory.total.peak}))
+}

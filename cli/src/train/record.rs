@@ -1,0 +1,220 @@
+//! `DIR/run.json`: who ran what, when, where and how, for the report and for whoever finds the folder later. Written when a run begins,
+//! completed when it ends; a run that is resumed adds a session behind those before.
+
+use super::setup::Job;
+use super::{peak, planned};
+use crate::error::{CliError, Result};
+use crate::processes::Processes;
+use crate::report::RECORD;
+use crate::{moment, whole};
+use crossweave_config::{Config, Dtype, Model, NewModel};
+use crossweave_hal::DeviceInfo;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+/// Sessions that are kept; the first are forgotten.
+const SESSIONS: usize = 50;
+
+/// What a run is told about itself before it begins.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// Keys that the user set: path, value, where.
+    set: Vec<Value>,
+    command: Vec<String>,
+    hosts: Vec<String>,
+    processes: u32,
+    launcher: Option<&'static str>,
+    began: u64,
+}
+
+impl Origin {
+    /// Of a config as the user gave it, and the processes of the job.
+    pub fn of(config: &Config, processes: Option<&Processes>) -> Origin {
+        let given = |from: &str| from != "default" && !from.starts_with("preset ");
+        let set = config
+            .rows()
+            .iter()
+            .filter(|r| given(&r.origin) && r.value != "—")
+            .map(|r| json!({"key": r.path, "value": r.value, "from": r.origin}));
+        let host = || {
+            let name = "/proc/sys/kernel/hostname".as_ref();
+            let text = crossweave_files::read_text(name, crossweave_files::TEXT);
+            let text = text.unwrap_or_default().trim().to_string();
+            vec![text].into_iter().filter(|t| !t.is_empty()).collect()
+        };
+        Origin {
+            set: set.collect(),
+            command: std::env::args_os()
+                .map(|a| a.to_string_lossy().into_owned())
+                .collect(),
+            hosts: processes.map_or_else(host, Processes::hosts),
+            processes: processes.map_or(1, |p| p.launch.world),
+            launcher: processes.map(|p| p.launch.launcher.name()),
+            began: moment::unix(),
+        }
+    }
+}
+
+/// A device as a run's record names it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// As its driver names it.
+    pub name: String,
+    /// Its architecture.
+    pub arch: String,
+}
+
+impl Machine {
+    /// Of what a device says of itself.
+    pub fn of(info: &DeviceInfo) -> Machine {
+        Machine {
+            name: info.name.clone(),
+            arch: info.arch.clone(),
+        }
+    }
+}
+
+/// Begins the session. Of a run that continues another, `from` is where it was.
+///
+/// # Errors
+/// A folder that cannot be written.
+pub fn begin(job: &Job, from: Option<&Path>) -> Result<()> {
+    let mut sessions = from.map_or(vec![], read);
+    let keep = sessions.len().saturating_sub(SESSIONS - 1);
+    sessions.drain(..keep);
+    sessions.push(session(job));
+    write(job, sessions)
+}
+
+/// Completes the session. `busy`: time in steps; `stopped`: a signal has ended it.
+///
+/// # Errors
+/// A folder that cannot be written.
+pub fn end(job: &Job, stopped: bool, busy: Duration) -> Result<()> {
+    let mut sessions = read(&job.out);
+    // Somebody has taken the file away or changed it: then it is theirs.
+    let Some(Value::Object(last)) = sessions.last_mut() else {
+        return Ok(());
+    };
+    last.insert("ended".into(), moment::unix().into());
+    let outcome = if stopped { "stopped" } else { "finished" };
+    last.insert("outcome".into(), outcome.into());
+    last.insert("planned".into(), planned::of(job).into());
+    if let Some((flops, how)) = peak::of(job, busy) {
+        last.insert("peak".into(), json!({"flops": flops, "how": how}));
+    }
+    write(job, sessions)
+}
+
+/// The sessions in a folder; none where the file is not there or is not ours.
+fn read(dir: &Path) -> Vec<Value> {
+    let text = crossweave_files::read(&dir.join(RECORD), crossweave_files::TABLE);
+    let file: Value = text
+        .ok()
+        .and_then(|t| serde_json::from_slice(&t).ok())
+        .unwrap_or_default();
+    match file.get("sessions") {
+        Some(Value::Array(all)) => all.clone(),
+        _ => vec![],
+    }
+}
+
+fn write(job: &Job, sessions: Vec<Value>) -> Result<()> {
+    job.check_claim()?;
+    let path = job.out.join(RECORD);
+    let file = json!({"program": "crossweave", "sessions": sessions});
+    whole::write(&path, format!("{file:#}\n")).map_err(CliError::io("write", &path))
+}
+
+fn session(job: &Job) -> Value {
+    let (o, r) = (&job.origin, &job.resolved);
+    let devices: Vec<Value> = job
+        .computes
+        .iter()
+        .map(|c| {
+            let names: Vec<&str> = c.machines.iter().map(|m| m.name.trim()).collect();
+            let mut d = json!({"named": c.named, "version": c.version(), "devices": names, "ranks": c.ranks.len()});
+            if c.is_cpu() {
+                d["threads"] = threads(job).into();
+            }
+            d
+        })
+        .collect();
+    let zero = &r.settings.zero_optimization;
+    let mut layout = json!({
+        "ranks": job.ranks,
+        "data_parallel": job.data_ranks(),
+        "pipeline": job.stages.as_ref().map_or(1, |s| s.stages.len()),
+        "zero_stage": zero.stage,
+        "global_batch": r.batch.global,
+        "micro_batch": r.batch.micro,
+        "accumulation": r.batch.accumulation,
+        "seq_len": job.seq_len,
+    });
+    let away = |o: Option<&str>| o.is_some_and(|d| d != "none");
+    let mut offload = vec![];
+    if away(zero.offload_optimizer.as_ref().map(|o| o.device.as_str())) {
+        offload.push("optimizer");
+    }
+    if away(zero.offload_param.as_ref().map(|o| o.device.as_str())) {
+        offload.push("parameters");
+    }
+    if !offload.is_empty() {
+        layout["offload"] = offload.join(" and ").into();
+    }
+    let mut precision = Map::new();
+    precision.insert("compute".into(), name(r.dtype).into());
+    if r.dtype != Dtype::F32 {
+        precision.insert("master".into(), "f32".into());
+        precision.insert("accumulation".into(), name(r.accumulation()).into());
+        if job.ranks > 1 {
+            precision.insert("wire".into(), name(r.wire()).into());
+        }
+    }
+    json!({
+        "began": o.began,
+        "date": moment::utc(o.began),
+        "hosts": o.hosts,
+        "processes": o.processes,
+        "launcher": o.launcher,
+        "version": env!("CARGO_PKG_VERSION"),
+        "command": o.command,
+        "devices": devices,
+        "layout": layout,
+        "model": {
+            "name": model(&r.model),
+            "parameters": job.dry(0).params,
+            "flops_per_token": job.source.spec.model().flops_per_token(job.seq_len),
+        },
+        "precision": precision,
+        "steps": {"from": job.resume.step, "to": job.steps},
+        "set": o.set,
+    })
+}
+
+/// Threads of a rank.
+pub(super) fn threads(job: &Job) -> u64 {
+    let here = job.crew.here().len().max(1) as u64;
+    let own = job.resolved.settings.run.threads_per_rank;
+    own.unwrap_or_else(|| (crate::backend::cores() / here.max(1)).max(1))
+}
+
+fn name(dtype: Dtype) -> &'static str {
+    super::setup::compute_type(dtype).name()
+}
+
+fn model(m: &Model) -> String {
+    match m {
+        Model::Hf(m) => m.hf.clone(),
+        Model::New(NewModel::Gpt2(m)) => format!(
+            "gpt2, {} blocks of {} with {} heads",
+            m.n_layer, m.n_embd, m.n_head
+        ),
+        Model::New(NewModel::Llama(m)) => format!(
+            "llama, {} blocks of {} with {} heads",
+            m.num_hidden_layers, m.hidden_size, m.num_attention_heads
+        ),
+    }
+}
