@@ -12,6 +12,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+/// Files of a tokenizer, as the releases of transformers have named them.
+pub const TOKENIZER_FILES: &[&str] = &[
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "spiece.model",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+];
+
+/// Those of the named files that are in a folder, with their contents. Each is limited to 256 MiB.
+///
+/// # Errors
+/// A file that is there and cannot be read.
+pub fn named_files(dir: &Path, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
+    names
+        .iter()
+        .map(|n| (n, dir.join(n)))
+        .filter(|(_, p)| p.is_file())
+        .map(|(n, p)| Ok((n.to_string(), read_json_bytes(&p)?)))
+        .collect()
+}
+
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -125,23 +154,9 @@ impl HfDir {
     /// Files that travel with the model and are not weights (tokenizer, vocabulary, generation settings), as
     /// (file name, bytes) for [`crate::export_hf`]. Each is limited to 256 MiB.
     pub fn companion_files(&self) -> Result<Vec<(String, Vec<u8>)>> {
-        const NAMES: [&str; 9] = [
-            "added_tokens.json",
-            "chat_template.jinja",
-            "generation_config.json",
-            "merges.txt",
-            "special_tokens_map.json",
-            "tokenizer.json",
-            "tokenizer.model",
-            "tokenizer_config.json",
-            "vocab.json",
-        ];
-        NAMES
-            .iter()
-            .map(|n| (n, self.path.join(n)))
-            .filter(|(_, p)| p.is_file())
-            .map(|(n, p)| Ok((n.to_string(), read_json_bytes(&p)?)))
-            .collect()
+        let mut out = named_files(&self.path, TOKENIZER_FILES)?;
+        out.extend(named_files(&self.path, &["generation_config.json"])?);
+        Ok(out)
     }
 
     fn file_of(&self, name: &str) -> Result<&SafeFile> {

@@ -38,7 +38,7 @@ pub use dtype::{
 pub use error::{CheckpointError, Result};
 pub use export::{DEFAULT_SHARD_BYTES, check_target, export_hf};
 pub use hash::Tree;
-pub use hf::HfDir;
+pub use hf::{HfDir, TOKENIZER_FILES, named_files};
 pub use layout::{Logical, Piece};
 pub use load::{Checkpoint, Proof};
 pub use manifest::{

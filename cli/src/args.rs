@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[command(
     name = "crossweave",
     version,
-    after_help = "Examples:\n  crossweave train examples/configs/quickstart.json\n  crossweave generate --model runs/quickstart/model --prompt \"impl \"\n  crossweave backends"
+    after_help = "Examples:\n  crossweave train examples/configs/quickstart.json\n  crossweave generate --model runs/quickstart --prompt \"impl \"\n  crossweave backends"
 )]
 pub struct Cli {
     /// What to do.
@@ -402,8 +402,8 @@ pub enum ProbeType {
 /// Flags of `probe`.
 #[derive(Clone, Debug, Args)]
 pub struct ProbeArgs {
-    /// Hugging Face folder
-    #[arg(long, value_name = "HFDIR")]
+    /// Model folder in Hugging Face layout, folder of a run or of a checkpoint, or ORG/NAME of the hub cache
+    #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// safetensors file with input_ids [B, T]
     #[arg(long, value_name = "FILE.safetensors")]
@@ -422,7 +422,7 @@ pub struct ProbeArgs {
 /// Flags of `generate`.
 #[derive(Clone, Debug, Args)]
 pub struct GenerateArgs {
-    /// Model folder in Hugging Face layout
+    /// Model folder in Hugging Face layout, folder of a run (its newest checkpoint) or of a checkpoint, or ORG/NAME of the hub cache
     #[arg(long, value_name = "DIR")]
     pub model: PathBuf,
     /// Text to continue; empty = start of a document

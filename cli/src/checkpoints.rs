@@ -1,16 +1,16 @@
 //! `crossweave checkpoint`: look into a checkpoint or a model folder, verify every byte, write it for other ranks, export its model.
 
 use crate::args::CheckpointAction;
+use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::train::{resume, save};
-use crate::{model, source, tokens};
+use crate::trained;
 use crossweave_checkpoint::{
-    Checkpoint, CheckpointError, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target,
-    inspect, inspect_json, keygen, reshard, sign, verify, verify_json,
+    Checkpoint, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect, inspect_json,
+    keygen, reshard, sign, verify, verify_json,
 };
-use crossweave_config as config;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::Path;
 
 /// Runs the command.
@@ -107,12 +107,17 @@ fn export(dir: &Path, out: &Path, dtype: &str, json: bool) -> Result<()> {
         _ => Dtype::F32,
     };
     let from = Checkpoint::open_as(dir, Proof::AsRead)?;
-    let config = hf_config(&from)?;
+    let config = trained::hf_config(&from)?;
     check_target(out)?;
-    let extra = tokenizer_files(&from).unwrap_or_else(|e| {
+    let extra = trained::companions(&from, &config).or_else(|e| {
         eprintln!("warning: the model is written without a tokenizer: {e}");
-        vec![]
-    });
+        Companions {
+            tokenizer: None,
+            folder: None,
+            config: &config,
+        }
+        .files()
+    })?;
     save::export(&from, out, &config, dtype, &extra)?;
     let num_params = resume::parameters(&from).count();
     if json {
@@ -126,39 +131,4 @@ fn export(dir: &Path, out: &Path, dtype: &str, json: bool) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// The model's `config.json`: what the checkpoint remembers, or (before it did) what its run's config describes.
-fn hf_config(from: &Checkpoint) -> Result<Value> {
-    let state = from.state();
-    if state["hf_config"].is_object() {
-        return Ok(state["hf_config"].clone());
-    }
-    let told = serde_json::from_value::<config::Model>(state["config"]["model"].clone());
-    let Ok(told) = told else {
-        return Err(CliError::Checkpoint(CheckpointError::NotFound {
-            path: from.path().to_path_buf(),
-            reason: "remembers no model".into(),
-            fix: "name a checkpoint that `crossweave train` wrote".into(),
-        }));
-    };
-    Ok(model::of_config(&told, None)?.hf_config(None))
-}
-
-/// Files of the tokenizer the run was configured with, from where its config says.
-fn tokenizer_files(from: &Checkpoint) -> Result<Vec<(String, Vec<u8>)>> {
-    let part = |key: &str| from.state()["config"][key].clone();
-    let (Ok(data), Ok(model)) = (
-        serde_json::from_value::<config::Data>(part("data")),
-        serde_json::from_value::<config::Model>(part("model")),
-    ) else {
-        return Err(CliError::refused(
-            "the checkpoint remembers no data",
-            "copy the tokenizer's files beside it",
-        ));
-    };
-    match source::spec(&data, Some(&model))?.tokenizer {
-        Some(spec) => tokens::files(&spec),
-        None => Ok(vec![]),
-    }
 }

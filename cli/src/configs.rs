@@ -3,17 +3,24 @@
 use crate::args::ConfigAction;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crate::{model, source};
+use crate::{hub, model, source};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::{Config, Model, json_schema, reference, split_set};
 use crossweave_files as files;
 use std::path::Path;
 
-/// Reads a config with `--set` pairs laid over it.
+/// Reads a config with `--set` pairs laid over it. The name of a model of the hub cache becomes that of the revision it stands for.
 ///
 /// # Errors
-/// A file that cannot be read; everything that is wrong in it.
+/// A file that cannot be read; everything that is wrong in it; a model that is not in the cache.
 pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
+    let mut config = read(path, sets)?;
+    hub::pin(&mut config)?;
+    Ok(config)
+}
+
+/// As [`load`], without a look at the files that the config names.
+fn read(path: &Path, sets: &[String]) -> Result<Config> {
     let sets = sets
         .iter()
         .map(|s| split_set(s))
@@ -56,7 +63,10 @@ pub fn run(action: ConfigAction) -> Result<()> {
             sets,
             no_files,
         } => {
-            let config = load(&config, &sets)?;
+            let config = match no_files {
+                true => read(&config, &sets)?,
+                false => load(&config, &sets)?,
+            };
             let text = config.check(config.ranks(ranks.map(u64::from)))?;
             if !no_files {
                 files_of(&config)?;
@@ -67,7 +77,7 @@ pub fn run(action: ConfigAction) -> Result<()> {
         ConfigAction::Explain {
             config: Some(path),
             sets,
-        } => say!("{}", load(&path, &sets)?.explain().trim_end()),
+        } => say!("{}", read(&path, &sets)?.explain().trim_end()),
         ConfigAction::Explain { config: None, .. } => say!("{}", reference().trim_end()),
     }
     Ok(())

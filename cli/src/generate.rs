@@ -5,13 +5,13 @@ use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
 use crate::infer::{self, Draw};
 use crate::say::say;
-use crate::{model, tokens};
+use crate::trained;
 use crossweave_hal::DType;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Arguments out of range; a folder that is no model; no tokenizer; the device.
+/// Arguments out of range; a folder that is neither a model's nor a run's; no tokenizer; the device.
 pub fn run(args: &GenerateArgs) -> Result<()> {
     if !args.temperature.is_finite() || args.temperature < 0.0 {
         return Err(CliError::refused(
@@ -21,16 +21,17 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     }
     let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
-    let source = model::open_folder(&args.model)?;
-    let tokenizer = tokens::open_for(&args.model, source.spec.model().vocab())?;
-    let mut trainer = infer::open(&source, &plugin, &host, DType::F32, 1, 1)?;
+    let model = trained::open(&args.model)?;
+    let tokenizer = model.tokenizer()?;
+    let source = &model.source;
+    let mut trainer = infer::open(source, &plugin, &host, DType::F32, 1, 1)?;
     let draw = Draw {
         tokens: args.tokens,
         temperature: args.temperature,
         top_k: args.top_k,
         seed: args.seed,
     };
-    let text = infer::continue_text(&mut trainer, &source, &tokenizer, &args.prompt, draw)?;
+    let text = infer::continue_text(&mut trainer, source, &tokenizer, &args.prompt, draw)?;
     say!("{}{text}", args.prompt);
     Ok(())
 }

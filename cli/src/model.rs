@@ -1,7 +1,10 @@
 //! From `model` of a config, or a Hugging Face folder, to the units the engine runs and the weights they start from.
 
 use crate::error::{CliError, Result};
-use crossweave_checkpoint::{HfDir, Resolved as Names, Resolver};
+use crate::hub::{self, Part};
+use crate::train::resume;
+use crate::trained;
+use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_engine::{StateKind, Trainer};
 use crossweave_nn::rope::RopeScaling;
@@ -22,8 +25,10 @@ pub struct Folder {
 pub struct Source {
     /// Family and dimensions.
     pub spec: ModelSpec,
-    /// Where the weights come from; `None` = drawn from the seed.
+    /// Where the weights come from; `None` = a checkpoint, else drawn from the seed.
     pub folder: Option<Folder>,
+    /// The checkpoint of a run that the weights come from.
+    pub checkpoint: Option<Checkpoint>,
     /// Starting deviations of a new model, which no checkpoint records.
     init: Option<config::Init>,
 }
@@ -71,6 +76,20 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
     Ok(Source {
         spec,
         folder: Some(Folder { dir, names }),
+        checkpoint: None,
+        init: None,
+    })
+}
+
+/// The model of a run's checkpoint.
+///
+/// # Errors
+/// A checkpoint that remembers no model.
+pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
+    Ok(Source {
+        spec: trained::spec(&checkpoint)?,
+        folder: None,
+        checkpoint: Some(checkpoint),
         init: None,
     })
 }
@@ -91,7 +110,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
     match model {
         config::Model::Hf(m) => {
             no_attention_dropout("model.attn_pdrop", m.attn_pdrop.unwrap_or(0.0))?;
-            let mut source = open_folder(Path::new(&m.hf))?;
+            let mut source = open_folder(&hub::folder(&m.hf, "model.hf", Part::Model)?)?;
             match &mut source.spec {
                 ModelSpec::Gpt2(g) => {
                     g.embd_pdrop = m.embd_pdrop.unwrap_or(0.0);
@@ -175,6 +194,7 @@ fn finish(spec: ModelSpec, init: &config::Init) -> Result<Source> {
     Ok(Source {
         spec,
         folder: None,
+        checkpoint: None,
         init: Some(init.clone()),
     })
 }
@@ -267,6 +287,9 @@ impl Source {
     /// # Errors
     /// A tensor that cannot be read; the device.
     pub fn start(&self, trainer: &mut Trainer) -> Result<()> {
+        if let Some(checkpoint) = &self.checkpoint {
+            return resume::weights(trainer, checkpoint);
+        }
         let Some(folder) = &self.folder else {
             return Ok(trainer.init()?);
         };
@@ -288,7 +311,11 @@ impl Source {
         let from = self.folder.as_ref().map(|f| &f.dir.config);
         for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
             let value = match from {
-                Some(c) => c.get(key).cloned(),
+                // A folder that names none gets those of the run.
+                Some(c) => match c.get(key) {
+                    Some(Value::Null) | None if key != "pad_token_id" => eod.map(Value::from),
+                    told => told.cloned(),
+                },
                 None if key == "pad_token_id" => None,
                 None => eod.map(Value::from),
             };

@@ -4,7 +4,7 @@ use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crate::{infer, model, whole};
+use crate::{infer, trained, whole};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
@@ -20,11 +20,11 @@ struct Inputs {
 /// Runs the command.
 ///
 /// # Errors
-/// Inputs that are damaged or outside the model; a folder that is no model; the device. Nothing is written then.
+/// Inputs that are damaged or outside the model; a folder that is neither a model's nor a run's; the device. Nothing is written then.
 pub fn run(args: &ProbeArgs) -> Result<()> {
     let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
-    let source = model::open_folder(&args.model)?;
+    let source = trained::open(&args.model)?.source;
     let inputs = read(&args.inputs, source.spec.model().vocab())?;
     let (b, t) = (inputs.batch, inputs.seq);
     let longest = source.spec.model().max_positions();

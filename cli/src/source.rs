@@ -1,6 +1,7 @@
 //! From `data` of a config to an open corpus, with a progress bar while text becomes tokens.
 
 use crate::error::{CliError, Result};
+use crate::hub::{self, Part};
 use crate::tokens;
 use crossweave_config::{self as config, Data, TextSource};
 use crossweave_data::{
@@ -14,12 +15,13 @@ use std::sync::Mutex;
 /// What the data layer is asked for.
 ///
 /// # Errors
-/// A working directory or cargo home that cannot be found; a tokenizer note that cannot be read.
+/// A working directory or cargo home that cannot be found; a tokenizer note that cannot be read; a model that is not there.
 pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
     let hf = match model {
-        Some(config::Model::Hf(m)) => Some(Path::new(&m.hf)),
+        Some(config::Model::Hf(m)) => Some(hub::folder(&m.hf, "model.hf", Part::Model)?),
         _ => None,
     };
+    let hf = hf.as_deref();
     let model_vocab = match model {
         Some(config::Model::New(config::NewModel::Gpt2(m))) => m.vocab_size,
         Some(config::Model::New(config::NewModel::Llama(m))) => m.vocab_size,
@@ -89,7 +91,8 @@ fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
     })
 }
 
-fn home() -> Option<PathBuf> {
+/// The user's home folder.
+pub fn home() -> Option<PathBuf> {
     std::env::var_os("HOME")
         .or_else(|| std::env::var_os("USERPROFILE"))
         .filter(|h| !h.is_empty())

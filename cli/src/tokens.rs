@@ -1,15 +1,18 @@
 //! The tokenizer that travels with a model: `tokenizer.json` where there is one, else a note that names a built-in one.
 
 use crate::error::{CliError, Result};
+use crate::hub::{self, Part};
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerKind, TokenizerSpec};
 use crossweave_files as disk;
+use crossweave_nn::ModelSpec;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// File that names a built-in tokenizer beside a model.
 pub const NOTE: &str = "crossweave_tokenizer.json";
-const HF_FILE: &str = "tokenizer.json";
+/// File of a tokenizer in Hugging Face's format.
+pub const HF_FILE: &str = "tokenizer.json";
 
 /// Content of [`NOTE`].
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -28,19 +31,26 @@ struct Note {
 /// What a config asks for; `hf` is the model's folder, whose tokenizer is taken when the config names none.
 ///
 /// # Errors
-/// A note in the folder that cannot be read.
+/// A note in the folder that cannot be read; a folder without a tokenizer whose vocabulary is that of no built-in one.
 pub fn of_config(data: &config::TextData, hf: Option<&Path>) -> Result<TokenizerSpec> {
     let kind = match &data.tokenizer {
         Some(config::Tokenizer::BuiltIn(config::BuiltIn::Bytes)) => TokenizerKind::Bytes,
         Some(config::Tokenizer::BuiltIn(config::BuiltIn::Gpt2)) => TokenizerKind::Gpt2,
         Some(config::Tokenizer::File(f)) => TokenizerKind::HfFile(f.file.clone().into()),
-        None => match hf.map(of_folder).transpose()?.flatten() {
-            Some(spec) => {
-                return Ok(TokenizerSpec {
-                    append_eod: data.append_eod.or(spec.append_eod),
-                    eod_token: data.eod_token.clone().or(spec.eod_token),
-                    ..spec
-                });
+        Some(config::Tokenizer::Hf(t)) => {
+            let dir = hub::folder(&t.hf, "data.tokenizer.hf", Part::Tokenizer)?;
+            let spec = of_folder(&dir)?.ok_or_else(|| none_in(&dir))?;
+            return Ok(laid_over(data, spec));
+        }
+        None => match hf {
+            Some(dir) => {
+                let spec = match (of_folder(dir)?, vocabulary(dir)) {
+                    (Some(spec), _) => spec,
+                    (None, Some(vocab)) => by_vocabulary(dir, vocab)?,
+                    // What is wrong with the model is said where it is opened.
+                    (None, None) => TokenizerSpec::new(TokenizerKind::Bytes),
+                };
+                return Ok(laid_over(data, spec));
             }
             None => TokenizerKind::Bytes,
         },
@@ -50,6 +60,44 @@ pub fn of_config(data: &config::TextData, hf: Option<&Path>) -> Result<Tokenizer
         append_eod: data.append_eod,
         eod_token: data.eod_token.clone(),
     })
+}
+
+/// What the config says of documents' ends goes before what the tokenizer's note says.
+fn laid_over(data: &config::TextData, spec: TokenizerSpec) -> TokenizerSpec {
+    TokenizerSpec {
+        append_eod: data.append_eod.or(spec.append_eod),
+        eod_token: data.eod_token.clone().or(spec.eod_token),
+        ..spec
+    }
+}
+
+/// The vocabulary of a model folder, if it is one.
+fn vocabulary(dir: &Path) -> Option<u64> {
+    let bytes = disk::read(&dir.join("config.json"), disk::TABLE).ok()?;
+    let config = serde_json::from_slice(&bytes).ok()?;
+    Some(ModelSpec::from_hf(&config).ok()?.model().vocab())
+}
+
+/// The built-in tokenizer that a model without a tokenizer of its own can only have been made for.
+fn by_vocabulary(dir: &Path, vocab: u64) -> Result<TokenizerSpec> {
+    match vocab {
+        256..=257 => Ok(TokenizerSpec::new(TokenizerKind::Bytes)),
+        50257..=50304 => Ok(TokenizerSpec::new(TokenizerKind::Gpt2)),
+        _ => Err(none_in(dir)),
+    }
+}
+
+fn none_in(dir: &Path) -> CliError {
+    let older = ["vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"];
+    let fix = match older.iter().find(|f| dir.join(f).is_file()) {
+        Some(file) => format!(
+            "it has {file}, of an older kind: AutoTokenizer.from_pretrained(dir).save_pretrained(dir) in transformers writes {HF_FILE} beside it"
+        ),
+        None => format!(
+            "copy the model's {HF_FILE} there, set data.tokenizer, or write {{\"tokenizer\": \"gpt2\"}} into {NOTE}"
+        ),
+    };
+    CliError::refused(format!("{} has no {HF_FILE}", dir.display()), fix)
 }
 
 /// The tokenizer beside a model; `None` when there is none.
@@ -105,23 +153,14 @@ pub fn files(spec: &TokenizerSpec) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(out)
 }
 
-/// Opens the tokenizer beside a model, or `bytes` for a folder that has none and whose vocabulary is 256 or 257.
+/// Opens the tokenizer beside a model, or the built-in one that its vocabulary points to.
 ///
 /// # Errors
 /// No tokenizer; a damaged one; one larger than the model's vocabulary.
 pub fn open_for(dir: &Path, vocab: u64) -> Result<Tokenizer> {
     let spec = match of_folder(dir)? {
         Some(spec) => spec,
-        None if (256..=257).contains(&vocab) => TokenizerSpec::new(TokenizerKind::Bytes),
-        None if (50257..=50304).contains(&vocab) => TokenizerSpec::new(TokenizerKind::Gpt2),
-        None => {
-            return Err(CliError::refused(
-                format!("{} has no tokenizer.json", dir.display()),
-                format!(
-                    "copy the model's tokenizer.json there, or write {{\"tokenizer\": \"gpt2\"}} into {NOTE}"
-                ),
-            ));
-        }
+        None => by_vocabulary(dir, vocab)?,
     };
     Ok(Tokenizer::open(&spec, Some(vocab as usize))?)
 }

@@ -393,6 +393,8 @@ pub enum Tokenizer {
     BuiltIn(BuiltIn),
     /// A `tokenizer.json`.
     File(TokenizerFile),
+    /// The tokenizer of a model.
+    Hf(TokenizerHf),
 }
 
 /// Tokenizers that need no file.
@@ -411,6 +413,14 @@ pub enum BuiltIn {
 pub struct TokenizerFile {
     /// Path of `tokenizer.json`.
     pub file: String,
+}
+
+/// `{"hf": FOLDER}` or `{"hf": "org/name"}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerHf {
+    /// Folder with a `tokenizer.json`, or a model of the hub cache.
+    pub hf: String,
 }
 
 /// `mesh`.

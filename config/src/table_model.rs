@@ -36,10 +36,15 @@ const INIT: Table = Table {
 };
 
 const HF: Table = Table {
-    doc: "a model folder in Hugging Face layout, weights included",
+    doc: "a model in Hugging Face layout, weights included",
     overlay: None,
     fields: &[
-        text("hf", "", "folder with config.json and safetensors").required(),
+        text(
+            "hf",
+            "",
+            "folder with config.json and safetensors, or \"org/name\" (\"org/name@revision\") of a model that `hf download` has put into the hub cache",
+        )
+        .required(),
         RECOMPUTE,
         SAVE_DTYPE,
         probability(

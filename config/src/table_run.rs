@@ -85,8 +85,18 @@ const TOKENIZER_FILE: Table = Table {
     overlay: None,
     fields: &[text("file", "", "path of tokenizer.json").required()],
 };
+const TOKENIZER_HF: Table = Table {
+    doc: "the tokenizer of a model in Hugging Face's format",
+    overlay: None,
+    fields: &[text(
+        "hf",
+        "",
+        "folder with tokenizer.json, or \"org/name\" of a model that `hf download` has put into the hub cache",
+    )
+    .required()],
+};
 const TOKENIZER: Forms = Forms {
-    doc: "\"bytes\", \"gpt2\" (byte-pair encoding, built in) or {\"file\": \"tokenizer.json\"}; absent = the model folder's, else bytes",
+    doc: "\"bytes\", \"gpt2\" (byte-pair encoding, built in), {\"file\": \"tokenizer.json\"} or {\"hf\": \"org/name\"}; absent = the model folder's, else bytes",
     forms: &[
         Form {
             name: "built in",
@@ -96,13 +106,18 @@ const TOKENIZER: Forms = Forms {
             name: "file",
             kind: Kind::Section(&TOKENIZER_FILE),
         },
+        Form {
+            name: "model",
+            kind: Kind::Section(&TOKENIZER_HF),
+        },
     ],
     pick: |value| match value {
-        Json::Object(_) => Ok(1),
+        Json::Object(members) => Ok(1 + usize::from(members.iter().any(|m| m.key == "hf"))),
         Json::Text(_) => Ok(0),
         other => Err((
             format!("wanted a tokenizer, got {}", other.describe()),
-            "write \"bytes\", \"gpt2\" or {\"file\": \"tokenizer.json\"}".into(),
+            "write \"bytes\", \"gpt2\", {\"file\": \"tokenizer.json\"} or {\"hf\": \"org/name\"}"
+                .into(),
         )),
     },
 };

@@ -24,6 +24,7 @@ mod source;
 mod spec;
 mod split;
 mod tokenizer;
+mod tokenizer_json;
 
 pub use batches::{BatchShape, Batches, SequenceSource, TokenBatch, shares};
 pub use build::BuildReport;
@@ -39,3 +40,4 @@ pub use spec::{
     CargoSource, DataSpec, FilesSource, Source, TokenizerKind, TokenizerSpec, Validation,
 };
 pub use tokenizer::{Encoded, Tokenizer};
+pub use tokenizer_json::{EOD_NAME, NamedFile};

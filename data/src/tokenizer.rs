@@ -6,6 +6,7 @@
 use crate::cache::hex;
 use crate::error::{DataError, Result};
 use crate::spec::{TokenizerKind, TokenizerSpec};
+use crate::tokenizer_json::{self, EOD_NAME, NamedFile};
 use crossweave_files::clip;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
@@ -212,6 +213,26 @@ impl Tokenizer {
     /// The end-of-document id.
     pub fn eod(&self) -> Option<u32> {
         self.eod
+    }
+
+    /// How [`Tokenizer::eod`] is spelled in the vocabulary.
+    pub fn eod_name(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Hf(hf) => hf.id_to_token(self.eod?),
+            Kind::Bytes | Kind::Gpt2(_) => self.eod.map(|_| EOD_NAME.to_string()),
+        }
+    }
+
+    /// The files that give other libraries the ids of a built-in tokenizer; none for one that was read from a file, which has them already.
+    pub fn hf_files(&self) -> Vec<NamedFile> {
+        match &self.kind {
+            Kind::Bytes => tokenizer_json::bytes(self.eod.is_some()),
+            Kind::Gpt2(bpe) => {
+                let tokens = (0..GPT2_EOD).map(|id| bpe.decode_bytes(&[id]).unwrap_or_default());
+                tokenizer_json::gpt2(&tokens.collect::<Vec<_>>())
+            }
+            Kind::Hf(_) => vec![],
+        }
     }
 
     /// Whether documents of a corpus end in [`Tokenizer::eod`].

@@ -330,6 +330,44 @@ pub fn floats(checkpoint: &Checkpoint, logical: &str, elements: Range<u64>) -> R
     Ok(out)
 }
 
+/// Gives a rank that does not train the weights of a checkpoint, and nothing of the optimizer.
+///
+/// # Errors
+/// A tensor that is missing, damaged or of another shape; the device.
+pub fn weights(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
+    for p in trainer.params() {
+        if !trainer.holds(&p.name) {
+            continue;
+        }
+        let logical = blob(StateKind::Value, &p.name);
+        let shape: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();
+        let info = checkpoint.logical_info(&logical)?;
+        same_shape(checkpoint, &logical, &info.shape, &shape)?;
+        let total = shape.iter().map(|d| *d as u64).product();
+        let values = floats(checkpoint, &logical, 0..total)?;
+        trainer.load(&p.name, StateKind::Value, &values)?;
+    }
+    Ok(trainer.publish()?)
+}
+
+fn same_shape(
+    checkpoint: &Checkpoint,
+    logical: &str,
+    stored: &[usize],
+    wanted: &[usize],
+) -> Result<()> {
+    if stored == wanted {
+        return Ok(());
+    }
+    Err(CliError::refused(
+        format!(
+            "{}: `{logical}` has shape {stored:?}, the model's is {wanted:?}",
+            checkpoint.path().display(),
+        ),
+        "resume with the model the run was trained with",
+    ))
+}
+
 /// Gives a rank its part of a checkpoint's state; only that part is read, whatever layout wrote it.
 ///
 /// # Errors
@@ -338,17 +376,7 @@ pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
     for (kind, part) in trainer.wanted() {
         let logical = blob(kind, &part.param);
         let info = checkpoint.logical_info(&logical)?;
-        if info.shape != part.shape {
-            return Err(CliError::refused(
-                format!(
-                    "{}: `{logical}` has shape {:?}, the model's is {:?}",
-                    checkpoint.path().display(),
-                    info.shape,
-                    part.shape
-                ),
-                "resume with the model the run was trained with",
-            ));
-        }
+        same_shape(checkpoint, &logical, &info.shape, &part.shape)?;
         let mut at = part.of_param.start;
         while at < part.of_param.end {
             let to = part.of_param.end.min(at + CHUNK_ELEMENTS);

@@ -2,8 +2,9 @@
 
 use super::setup::Job;
 use super::{RankEnd, record, resume};
+use crate::companions::Companions;
 use crate::error::{CliError, Result};
-use crate::{tokens, whole};
+use crate::whole;
 use crossweave_checkpoint::{
     Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
 };
@@ -90,7 +91,19 @@ pub fn export(
             "name a checkpoint that `crossweave train` wrote",
         ));
     }
-    Ok(export_hf(dir, config, tensors, DEFAULT_SHARD_BYTES, extra)?)
+    let mut config = config.clone();
+    config["torch_dtype"] = match dtype {
+        Dtype::BF16 => "bfloat16".into(),
+        Dtype::F16 => "float16".into(),
+        _ => "float32".into(),
+    };
+    Ok(export_hf(
+        dir,
+        &config,
+        tensors,
+        DEFAULT_SHARD_BYTES,
+        extra,
+    )?)
 }
 
 /// Elements of a tensor in memory at once.
@@ -101,18 +114,15 @@ const CHUNK_ELEMENTS: u64 = 1 << 22;
 /// # Errors
 /// A damaged checkpoint; the disk. A model that was there before stays whole.
 pub fn model(job: &Job, checkpoint: &Checkpoint) -> Result<()> {
-    let mut extra = match &job.data.tokenizer {
-        Some(spec) => tokens::files(spec)?,
-        None => vec![],
-    };
-    if let Some(folder) = &job.source.folder {
-        for file in folder.dir.companion_files()? {
-            // A tokenizer the config chose replaces the folder's.
-            if extra.iter().all(|(name, _)| *name != file.0) {
-                extra.push(file);
-            }
-        }
+    let config = job.hf_config();
+    let tokenizer = job.corpus.tokenizer().map(|t| &**t);
+    let folder = job.source.folder.as_ref();
+    let extra = Companions {
+        tokenizer: job.data.tokenizer.as_ref().zip(tokenizer),
+        folder: folder.map(|f| f.dir.path.as_path()),
+        config: &config,
     }
+    .files()?;
     job.check_claim()?;
     let dir = job.out.join("model");
     let dtype = match job.resolved.save_dtype() {
@@ -120,5 +130,5 @@ pub fn model(job: &Job, checkpoint: &Checkpoint) -> Result<()> {
         config::Dtype::Bf16 => Dtype::BF16,
         config::Dtype::F16 => Dtype::F16,
     };
-    export(checkpoint, &dir, &job.hf_config(), dtype, &extra)
+    export(checkpoint, &dir, &config, dtype, &extra)
 }
