@@ -1,47 +1,7 @@
-//! Making gathers fewer and earlier: `coalesce` drops those that a kept slot saves, `prefetch` moves the rest up.
+//! Gathers ahead of their use: `Prefetch` moves each up past computations, as far as slots and the budget go.
 
 use crossweave_plan::{Facts, Op, Pass, Plan, PlanError, Step, UnitId, trace, words};
 use std::collections::BTreeMap;
-
-/// A release followed by a gather of the same unit, with no other unit gathered between, is no release at all.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Coalesce;
-
-impl Pass for Coalesce {
-    fn name(&self) -> String {
-        "coalesce".to_string()
-    }
-
-    fn needs(&self) -> &'static [&'static str] {
-        &[words::PLACED]
-    }
-
-    fn run(&self, mut plan: Plan, _facts: &Facts) -> Result<Plan, PlanError> {
-        let steps = std::mem::take(&mut plan.steps);
-        // Releases since the last gather that stayed: a gather of one of these units meets its release. Units of one step
-        // (tied ones) are released and gathered together, so a met pair leaves the others waiting.
-        let mut waiting: BTreeMap<UnitId, usize> = BTreeMap::new();
-        let mut dropped = vec![false; steps.len()];
-        for (index, step) in steps.iter().enumerate() {
-            match step.op {
-                Op::Release { unit } => {
-                    waiting.insert(unit, index);
-                }
-                Op::Gather { unit } => match waiting.remove(&unit) {
-                    Some(release) => {
-                        dropped[release] = true;
-                        dropped[index] = true;
-                    }
-                    None => waiting.clear(),
-                },
-                _ => {}
-            }
-        }
-        let kept = steps.into_iter().zip(dropped).filter(|(_, d)| !d);
-        let kept = kept.map(|(s, _)| s).collect();
-        Ok(plan.rebuild(kept))
-    }
-}
 
 /// Each gather moves up past `depth` computations, so that it runs beside them: never above its own unit's release or
 /// update, never past another gather, never where more than `slots` units or more than the budget would be live.

@@ -1,6 +1,6 @@
 //! ZeRO (Rajbhandari et al., 2020; FSDP in PyTorch) as passes over a plan: `Place` puts gathers,
 //! releases and reductions where a stage wants them, `Bucket` merges reductions, `Canonical` gives
-//! sums one tree on any number of ranks, `Coalesce` and `Prefetch` make gathers fewer and earlier,
+//! sums one tree on any number of ranks, `Reuse` and `Prefetch` make gathers fewer and earlier,
 //! `Updates` puts the optimizer steps. Beside them stand what they place: the layout of a unit's flat
 //! buffer over the ranks ([`FlatLayout`]), the optimizers as data ([`optim`]), and the closed formulas for
 //! memory and traffic ([`estimate`]).
@@ -22,7 +22,7 @@ mod spec;
 mod update;
 
 pub use canonical::{Canonical, Own};
-pub use gather::{Coalesce, Prefetch};
+pub use gather::Prefetch;
 pub use keep::{Near, Persist, Reuse};
 pub use layout::{Deal, FlatLayout, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};

@@ -3,7 +3,7 @@
 
 use crossweave_plan::{Depend, Facts, Order, Pipeline, Plan, UnitFacts, check, print_stages};
 use crossweave_zero::{
-    Bucket, Coalesce, HostUpdates, ParamsAway, Place, Prefetch, SpillInputs, Updates, ZeroStage,
+    Bucket, HostUpdates, ParamsAway, Place, Prefetch, Reuse, SpillInputs, Updates, ZeroStage,
 };
 use std::path::PathBuf;
 
@@ -52,6 +52,11 @@ fn golden(name: &str, schedule: &str, facts: &Facts, pipeline: Pipeline) -> Plan
     plan
 }
 
+/// A unit stays gathered where no other unit computes before its next use.
+const REUSE: Reuse = Reuse {
+    reshard: true,
+    within: Some(0),
+};
 const RECOMPUTED: &str = "F0.0' F1.0' F2.0' R2.0 B2.0 R1.0 B1.0 R0.0 B0.0";
 const TWO_MICRO_BATCHES: &str = "F0.0 F1.0 F2.0 B2.0 B1.0 B0.0 F0.1 F1.1 F2.1 B2.1 B1.1 B0.1";
 
@@ -68,9 +73,9 @@ fn the_printed_example_of_the_architecture() {
         raw.to_string(),
         "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' -2 +2 R2.0 -2 +2 B2.0 -2 rs2 +1 R1.0 -1 +1 B1.0 -1 rs1 +0 R0.0 -0 +0 B0.0 -0 rs0 opt0 opt1 opt2"
     );
-    let coalesced = Pipeline::new().with(Coalesce).run(raw, &facts).unwrap();
+    let reused = Pipeline::new().with(REUSE).run(raw, &facts).unwrap();
     assert_eq!(
-        coalesced.to_string(),
+        reused.to_string(),
         "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' R2.0 B2.0 -2 rs2 +1 R1.0 B1.0 -1 rs1 +0 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
     );
     let ahead = Prefetch {
@@ -78,7 +83,7 @@ fn the_printed_example_of_the_architecture() {
         slots: 2,
         elements: None,
     };
-    let prefetched = Pipeline::new().with(ahead).run(coalesced, &facts).unwrap();
+    let prefetched = Pipeline::new().with(ahead).run(reused, &facts).unwrap();
     assert_eq!(
         prefetched.to_string(),
         "+0 +1 F0.0' -0 +2 F1.0' -1 F2.0' R2.0 +1 B2.0 -2 rs2 R1.0 +0 B1.0 -1 rs1 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
@@ -96,7 +101,7 @@ fn units_the_ranks_do_not_divide_are_gathered_ahead() {
         let plan = Pipeline::new()
             .with(Place(ZeroStage::Three))
             .with(Updates::default())
-            .with(Coalesce)
+            .with(REUSE)
             .with(Prefetch {
                 depth: 1,
                 slots: 2,
@@ -135,7 +140,7 @@ fn stages_1_2_and_3() {
             lag: true,
             ..Updates::default()
         })
-        .with(Coalesce)
+        .with(REUSE)
         .with(Prefetch {
             depth: 1,
             slots: 2,
@@ -195,7 +200,7 @@ fn a_tied_head() {
             early: true,
             ..Updates::default()
         })
-        .with(Coalesce)
+        .with(REUSE)
         .with(Prefetch {
             depth: 2,
             slots: 3,
@@ -238,7 +243,7 @@ fn offload() {
         ..host
     };
     let away = line(ZeroStage::Three)
-        .with(Coalesce)
+        .with(REUSE)
         .with(nvme)
         .with(ParamsAway);
     golden("offload_nvme_params", RECOMPUTED, &f, away);

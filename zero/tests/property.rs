@@ -10,7 +10,7 @@ use crossweave_plan::{
     accesses, check, trace,
 };
 use crossweave_zero::{
-    Bucket, Canonical, Coalesce, HostUpdates, Own, ParamsAway, Place, Prefetch, SpillInputs,
+    Bucket, Canonical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, Reuse, SpillInputs,
     Updates, ZeroStage,
 };
 use proptest::prelude::*;
@@ -79,7 +79,9 @@ struct Settings {
     stage: u32,
     bucket: Option<u64>,
     updates: Updates,
-    coalesce: bool,
+    /// Stage 3 alone gathers units for their uses.
+    persist: u64,
+    reuse: Option<Reuse>,
     prefetch: Option<(u32, u32)>,
     host: Option<HostUpdates>,
     spill_inputs: bool,
@@ -96,22 +98,24 @@ fn settings() -> impl Strategy<Value = Settings> {
     let ahead = prop::option::of(0u32..4);
     let host = prop::option::of((ahead, any::<bool>(), any::<bool>()));
     let canonical = prop::option::of((1u32..3, 0u32..9));
+    let persist = 0u64..4;
+    let reuse = prop::option::of((any::<bool>(), prop::option::of(0u64..9)));
     (
         prop::collection::vec(keep, 5),
         flags,
         0u32..4,
         bucket,
         updates,
-        (prefetch, host, any::<bool>(), canonical),
+        (prefetch, host, any::<bool>(), canonical, persist, reuse),
     )
         .prop_map(
             |(
                 keeps,
-                [split, breadth_first, spill, coalesce, clear, offload],
+                [split, breadth_first, spill, lag, clear, offload],
                 stage,
                 bucket,
                 (norm, finite, early),
-                (prefetch, host, spill_inputs, canonical),
+                (prefetch, host, spill_inputs, canonical, persist, reuse),
             )| Settings {
                 keeps,
                 split,
@@ -125,9 +129,10 @@ fn settings() -> impl Strategy<Value = Settings> {
                     norm,
                     finite,
                     early,
-                    lag: coalesce,
+                    lag,
                 },
-                coalesce,
+                persist,
+                reuse: reuse.map(|(reshard, within)| Reuse { reshard, within }),
                 prefetch,
                 spill_inputs,
                 // Gradients that are cleared are not set aside.
@@ -194,13 +199,19 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
             micro_batches,
         });
     }
+    if set.stage == 3 {
+        // What rests on the host is gathered for each use.
+        let away = set.host.is_some_and(|h| h.params_away);
+        let below = if away { 0 } else { set.persist };
+        line = line.with(Persist { below });
+        if let Some(reuse) = set.reuse {
+            line = line.with(reuse);
+        }
+    }
     if let Some(bytes) = set.bucket {
         line = line.with(Bucket { bytes });
     }
     line = line.with(set.updates);
-    if set.coalesce {
-        line = line.with(Coalesce);
-    }
     if let Some((depth, slots)) = set.prefetch {
         line = line.with(Prefetch {
             depth,
