@@ -4,6 +4,7 @@ mod attacks;
 mod balance;
 mod canonical;
 mod checkpoints;
+mod claims;
 mod common;
 mod companions;
 mod crowds;

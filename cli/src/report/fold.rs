@@ -1,4 +1,4 @@
-//! Many ranks told by a few: those that are alike as one, others by the least, the median and the most, with the one that holds up the rest.
+//! Many ranks shown as a few rows: equal ones as one row, others by minimum, median and maximum, and which rank is the straggler.
 
 use crate::ranks::listed;
 use crate::train::StepTime;
@@ -122,11 +122,11 @@ pub fn memory(all: &[Memory], stage_ranks: Option<u64>) -> Vec<Held> {
     out
 }
 
-/// The steps of a few ranks that stand for all, and who holds up the others, in a sentence.
+/// The steps of a few ranks that stand for all, and a sentence about the straggler.
 pub fn times(all: &[(u64, StepTime)]) -> (Vec<(String, StepTime)>, Option<String>) {
     let busy = |t: &StepTime| t.compute_ms + t.optimizer_ms;
-    let told = straggler(all, busy);
-    (picked(all.to_vec(), busy), told)
+    let straggler = straggler(all, busy);
+    (picked(all.to_vec(), busy), straggler)
 }
 
 fn straggler(all: &[(u64, StepTime)], busy: impl Fn(&StepTime) -> f64) -> Option<String> {

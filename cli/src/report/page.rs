@@ -300,10 +300,10 @@ pub fn part_legend(t: Option<&StepTime>) -> String {
 fn times(run: &Run) -> String {
     if run.times.is_empty() {
         return match run.ranks {
-            // A ledger from before has none, and some devices do not tell the time.
+            // A ledger of an earlier version has none, and some devices cannot time events.
             0 => String::new(),
             _ => "<section><figure><figcaption><b>Time of a step</b></figcaption>\
-                  <p>Not recorded: the device does not tell the time between events, or the run was too short.</p></figure></section>"
+                  <p>Not recorded: the device cannot time events, or the run was too short.</p></figure></section>"
                 .into(),
         };
     }
@@ -323,11 +323,11 @@ fn times(run: &Run) -> String {
         .iter()
         .map(|(label, t)| step_bar(label.clone(), t))
         .collect();
-    let told = straggler.map_or(String::new(), |s| format!("<p>{}</p>", escape(&s)));
+    let note = straggler.map_or(String::new(), |s| format!("<p>{}</p>", escape(&s)));
     let of = middle.steps;
     format!(
         "<section><figure><figcaption><b>Time of a step</b> <small>mean of {of} steps by the device's own events; communication and input count where \
-         no computing hides them, waiting for other ranks included</small></figcaption>{}{}{told}</figure></section>",
+         no computing hides them, waiting for other ranks included</small></figcaption>{}{}{note}</figure></section>",
         part_legend(Some(middle)),
         bars(&said.join("; "), &all)
     )

@@ -97,7 +97,7 @@ pub struct Run {
     pub ranks: usize,
     /// Ranks of each pipeline stage, where there are stages.
     pub stage_ranks: Option<u64>,
-    /// The mean step of each rank, where its device tells times.
+    /// The mean step of each rank, where its device can time events.
     pub times: Vec<(u64, StepTime)>,
     /// Who ran what, when, where and how.
     pub facts: Facts,

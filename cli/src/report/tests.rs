@@ -396,13 +396,16 @@ fn alike_ranks_are_one_and_others_min_median_and_max() {
     let mut times: Vec<(u64, StepTime)> = (0..8)
         .map(|r| (r, time(50.0 + r as f64 / 10.0, 50.0)))
         .collect();
-    let (rows, told) = fold::times(&times);
+    let (rows, straggler) = fold::times(&times);
     let shown: Vec<&str> = rows.iter().map(|r| r.0.as_str()).collect();
     assert_eq!(shown, ["min (rank 0)", "median (rank 3)", "max (rank 7)"]);
-    assert!(told.unwrap().starts_with("No straggler"));
+    assert!(straggler.unwrap().starts_with("No straggler"));
     times[5].1 = time(98.0, 2.0);
-    let told = fold::times(&times).1.unwrap();
-    assert!(told.starts_with("Straggler: rank 5 computes 9"), "{told}");
+    let straggler = fold::times(&times).1.unwrap();
+    assert!(
+        straggler.starts_with("Straggler: rank 5 computes 9"),
+        "{straggler}"
+    );
     assert_eq!(fold::times(&times[..1]).1, None);
 }
 

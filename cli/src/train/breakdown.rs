@@ -10,7 +10,7 @@ use crossweave_plan::Op;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// What a line tells, in the order of a step.
+/// The parts of a line, in the order of a step.
 const PARTS: [&str; 7] = [
     "forward",
     "recompute",
@@ -33,11 +33,11 @@ pub struct Times {
 }
 
 impl Times {
-    /// Has `trainer` tell when its steps begin and end. All ranks call this at the same point. `traced`: the tracer that is at work
+    /// Has `trainer` record when its steps begin and end. All ranks call this at the same point. `traced`: the tracer that is at work
     /// already.
     ///
     /// # Errors
-    /// A device without events, where the config asks for a breakdown; elsewhere there is then nothing to tell.
+    /// A device without events, where the config asks for a breakdown; elsewhere nothing is recorded then.
     pub fn begin(
         job: &Job,
         traced: Option<&Tracer>,
@@ -126,7 +126,7 @@ impl Times {
 
 /// Time of the steps since the last line.
 struct Lines {
-    /// The device tells the time between events.
+    /// The device can time events.
     times: bool,
     spent: BTreeMap<&'static str, Duration>,
     steps: u64,
@@ -160,7 +160,7 @@ impl Lines {
         self.whole += Duration::from_secs_f64(ms.max(0.0) / 1e3);
     }
 
-    /// None while no step has been told of.
+    /// None while no step has ended.
     fn line(&mut self) -> Option<String> {
         if self.spent.is_empty() && self.times {
             return None;

@@ -1,4 +1,4 @@
-//! What a run's steps were to take of device memory, by rehearsing them on the device of nothing as `crossweave plan` does, for the
+//! What a run's steps were to take of device memory, by rehearsing them on the null device as `crossweave plan` does, for the
 //! report to set beside what they took.
 
 use super::setup::Job;

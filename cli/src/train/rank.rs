@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub struct Ended {
     /// Its ledgers.
     pub ledger: RankLedger,
-    /// Its mean step, where the device tells times.
+    /// Its mean step, where the device can time events.
     pub time: Option<StepTime>,
     /// Rank 0's account of the run.
     pub summary: Option<Summary>,

@@ -1,4 +1,4 @@
-//! `DIR/run.json`: who ran what, when, where and how, for the report and for whoever finds the folder later. Written when a run begins,
+//! `DIR/run.json`: what ran, when, where and how, for the report and for a reader who finds the folder later. Written when a run begins,
 //! completed when it ends; a run that is resumed adds a session behind those before.
 
 use super::setup::Job;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Sessions that are kept; the first are forgotten.
 const SESSIONS: usize = 50;
 
-/// What a run is told about itself before it begins.
+/// What is known of a run before it begins.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// Keys that the user set: path, value, where.

@@ -189,7 +189,7 @@ fn files(job: &Job, s: &Summary) -> String {
         false => "model/ ",
     };
     format!(
-        "{}: {model}metrics.jsonl ledger.json config.json checkpoints/",
+        "{}: {model}metrics.jsonl ledger.json config.json run.json checkpoints/",
         job.out.display()
     )
 }
