@@ -296,7 +296,7 @@ typedef struct cw_program_dyn {
 /* elementwise_program: See `ProgramParams`. Operands: x:inout* f|u32. Params: cw_program_params; at launch
  * cw_program_dyn. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ELEMENTWISE_PROGRAM 0x0100u
-/* adamw: For each group of (p, g, m, v[, master]): torch AdamW (03 §4.8) on master (or p when f32): g' =
+/* adamw: For each group of (p, g, m, v[, master]): torch.optim.AdamW on master (or p when f32): g' =
  * g*grad_scale*coef; p -= lr*wd*p; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr/bc1 * m /
  * (sqrt(v)/sqrt(bc2) + eps); bc computed in f64. skip[0] != 0: nothing is written. Operands: coef:in? f32, skip:in?
  * u32, p:inout f, g:in f, m:inout f32, v:inout f32, master:inout f32 (with FLAG_MASTER)*. Params: cw_adamw_params;

@@ -3,7 +3,7 @@
 //!
 //! | question | answer |
 //! |---|---|
-//! | Who orders streams? | The stream: each buffer records its last uses ([`track`]), and a use on another stream inserts the wait. |
+//! | Who orders streams? | The stream: each buffer records its last uses (`track`), and a use on another stream inserts the wait. |
 //! | How do operands outlive queued work? | Freed pool blocks keep their record of uses; other memory is freed after its last use. Dropping right after a launch is sound. |
 //! | Who allocates? | A caching allocator here ([`Device::alloc`]); the plugin provides large slabs. |
 //! | Who counts? | Two ledgers ([`ledger`]) in the only places through which memory and collectives pass. |

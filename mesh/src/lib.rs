@@ -1,7 +1,7 @@
 //! The device mesh: any set of axes gives a group, and a group of one rank is a real group. [`topology`]
 //! is the arithmetic of ranks; [`groups`] holds the communicators, [`islands`] those of jobs of several
 //! back ends. [`launch`] reads which process of how many this is from the launcher's variables,
-//! [`store`] and [`meet`] are the rendezvous of the processes of a job (what torchrun calls its store),
+//! [`store`] and [`mod@meet`] are the rendezvous of the processes of a job (what torchrun calls its store),
 //! and [`roster`] maps processes to ranks.
 //!
 //! **Invariants** (`docs/invariants.md`). Threads and processes of a job train to the same bits, however

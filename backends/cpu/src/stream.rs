@@ -462,7 +462,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Runs what is queued to its end; only waits for others are cut short, after [`CLOSE_GRACE`].
+    /// Runs what is queued to its end; only waits for others are cut short, after `CLOSE_GRACE`.
     fn drop(&mut self) {
         let s = &self.shared;
         *lock(&s.closing) = Some(Instant::now());

@@ -1,7 +1,7 @@
 //! Device kernels as one source for CUDA and HIP, and the Rust that turns an op into launches of them.
 //! Nothing here touches a device.
 //!
-//! [`prepare`] reads an [`Op`] and a device's [`Facts`] and returns [`Prepared`]: the plan, and
+//! [`prepare`] reads an `Op` and a device's [`Facts`] and returns [`Prepared`]: the plan, and
 //! [`Launch`]es in stream order. A launch names its [`Kernel`] (whose [`Kernel::source`] is a complete
 //! translation unit without includes), grid, block, shared memory, and one argument struct, passed by
 //! value as the kernel's only parameter. What a back end does with it:

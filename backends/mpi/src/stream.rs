@@ -232,7 +232,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Runs what is queued to its end, since its memory may be freed next; only waits for other ranks are cut short, after [`CLOSE_GRACE`].
+    /// Runs what is queued to its end, since its memory may be freed next; only waits for other ranks are cut short, after `CLOSE_GRACE`.
     fn drop(&mut self) {
         let s = &self.shared;
         {

@@ -237,13 +237,13 @@ pub struct CollDesc {
     pub send: Span,
     /// Output; equal spans = in place.
     pub recv: Span,
-    /// [nranks], `*_V` only.
+    /// One for each rank (`[nranks]`), `*_V` only.
     pub send_counts: *const u64,
-    /// [nranks] elements.
+    /// `[nranks]` elements.
     pub send_offsets: *const u64,
-    /// [nranks].
+    /// `[nranks]`.
     pub recv_counts: *const u64,
-    /// [nranks].
+    /// `[nranks]`.
     pub recv_offsets: *const u64,
     /// PREMUL_SUM's factor.
     pub scale: f64,

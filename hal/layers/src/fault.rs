@@ -97,7 +97,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Reads `alloc:3:oom+launch:matmul:10:device_lost@1`: CALL[:OP]:N[+]:CODE, `N+` from the N-th on, `*` every one, and after `@` the index
+    /// Reads `alloc:3:oom+launch:matmul:10:device_lost@1`: `CALL[:OP]:N[+]:CODE`, `N+` from the N-th on, `*` every one, and after `@` the index
     /// of the device it shall strike; without it every device counts for itself.
     ///
     /// # Errors

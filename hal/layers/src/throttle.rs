@@ -23,7 +23,7 @@ struct Rule {
 pub struct Throttle(Vec<Rule>);
 
 impl Throttle {
-    /// Reads `copy:10GB/s+collective:1GB/s:20us+launch:matmul:5us`: CALL[:OP] with a bandwidth, a latency, or both.
+    /// Reads `copy:10GB/s+collective:1GB/s:20us+launch:matmul:5us`: `CALL[:OP]` with a bandwidth, a latency, or both.
     ///
     /// # Errors
     /// What is wrong with the words.

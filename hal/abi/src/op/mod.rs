@@ -5,6 +5,8 @@
 //! the order in `OpDesc::operands` and in the spans of `op_launch`. Layouts are strided; unless a row says otherwise outputs are
 //! dense row-major and inputs may have any non-negative strides with broadcasting as stride 0. `f` = f32, bf16, f16.
 //! Arithmetic is in f32 whatever the storage. The C header `crossweave_ops.h` is generated from this table.
+// What a row says of an op is a formula, whose brackets are indices and not links.
+#![allow(rustdoc::broken_intra_doc_links)]
 
 pub mod params;
 pub use params::*;
@@ -206,7 +208,7 @@ ops! {
 
     // ---- fused
     0x0100 ELEMENTWISE_PROGRAM "elementwise_program" Fused ["x:inout* f|u32"] "ProgramParams" "ProgramDyn" FUSED "See `ProgramParams`.";
-    0x0101 ADAMW "adamw" Fused ["coef:in? f32", "skip:in? u32", "p:inout f", "g:in f", "m:inout f32", "v:inout f32", "master:inout f32 (with FLAG_MASTER)*"] "AdamwParams" "AdamwDyn" FUSED "For each group of (p, g, m, v[, master]): torch AdamW (03 §4.8) on master (or p when f32): g' = g*grad_scale*coef; p -= lr*wd*p; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps); bc computed in f64. skip[0] != 0: nothing is written.";
+    0x0101 ADAMW "adamw" Fused ["coef:in? f32", "skip:in? u32", "p:inout f", "g:in f", "m:inout f32", "v:inout f32", "master:inout f32 (with FLAG_MASTER)*"] "AdamwParams" "AdamwDyn" FUSED "For each group of (p, g, m, v[, master]): torch.optim.AdamW on master (or p when f32): g' = g*grad_scale*coef; p -= lr*wd*p; m = b1 m + (1-b1) g'; v = b2 v + (1-b2) g'^2; p -= lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps); bc computed in f64. skip[0] != 0: nothing is written.";
     0x0110 LAYER_NORM_FWD "layer_norm_fwd" Fused ["y:out f", "mean:out f32", "rstd:out f32", "x:in f", "w:in f", "b:in? f"] "NormParams" "" FUSED "Over the last dim of x[n,d].";
     0x0111 LAYER_NORM_BWD "layer_norm_bwd" Fused ["dx:out f", "dw:inout f32", "db:inout? f32", "dy:in f", "x:in f", "w:in f", "mean:in f32", "rstd:in f32", "dres:in? f"] "NormParams" "" FUSED "dx = grad through the norm (+ dres); dw, db accumulate. dx may alias dy or dres.";
     0x0112 RMS_NORM_FWD "rms_norm_fwd" Fused ["y:out f", "rstd:out f32", "x:in f", "w:in f"] "NormParams" "" FUSED "y = x * rstd * w; rstd = 1/sqrt(mean(x^2) + eps).";

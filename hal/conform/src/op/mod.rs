@@ -1,7 +1,7 @@
 //! `op.*`: every claimed op over every combination of dtypes against an f64 reference, what must be refused, and bits that come again.
 //!
 //! A cell is an op over one combination of dtypes; its trials are shapes, layouts, parameters and inputs that make wrong algorithms fail. What
-//! a result may be off by follows from the error class its plan states, and for fused ops from their decomposition ([`bound`]); never from
+//! a result may be off by follows from the error class its plan states, and for fused ops from their decomposition (`bound`); never from
 //! who is tested. `gradients` tests the references themselves.
 
 mod activation;
