@@ -44,8 +44,8 @@ pub fn transfers(device: &Device, dir: &Path, bytes: u64, fio: Option<&str>) -> 
         "through the page cache"
     };
     println!(
-        "\nfile transfers, {} MiB          write      read",
-        bytes >> 20
+        "\nfile transfers, {:>10}          write      read",
+        crossweave_words::Size(bytes)
     );
     let line = |name: &str, r: &[f64]| println!("{name:32} {:8.2}  {:8.2} GB/s", r[0], r[1]);
     line(&format!("store ({}, {how})", store.engine()), &rates);

@@ -7,25 +7,49 @@ use crate::load::check_file;
 use crate::manifest::{Found, MANIFEST, Manifest, is_step, list, read_hashed, read_manifest};
 use crate::safefile::{SafeFile, TensorInfo};
 use crate::sign::PublicKey;
+use crossweave_words::Size;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
+/// What [`inspect`] lists beside its summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Every tensor, and every file with its hash.
+    pub tensors: bool,
+    /// Everything that is stored beside the tensors: counters, the config, metadata.
+    pub state: bool,
+}
+
+/// Checkpoints of a run that a summary lists.
+const NEWEST: usize = 5;
+/// Notes about a model that a summary lists, and names in one line.
+const FEW: usize = 4;
+
 /// What lies at `path`, as text: a Hugging Face directory, one safetensors file, a step's folder, or a run with its
-/// checkpoints. Only headers and manifests are read.
-pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
+/// checkpoints. Only headers and manifests are read. Without details it is at most 15 lines, whatever lies there.
+pub fn inspect(path: impl AsRef<Path>, detail: Detail) -> Result<String> {
     let path = path.as_ref();
     let mut out = String::new();
     match what(path)? {
         Kind::File => {
             let file = SafeFile::open(path)?;
-            line(&mut out, format!("{}: safetensors", path.display()));
-            for (k, v) in file.metadata() {
-                line(&mut out, format!("  {k} = {v}"));
+            line(
+                &mut out,
+                format!("{}: safetensors, {}", path.display(), Size(file.len())),
+            );
+            let metadata = file.metadata();
+            if detail.state {
+                for (k, v) in metadata {
+                    line(&mut out, format!("  {k} = {v}"));
+                }
+            } else if !metadata.is_empty() {
+                let keys = some(metadata.keys());
+                line(&mut out, format!("  metadata: {keys}"));
             }
-            tensors(&mut out, file.tensors());
+            tensors(&mut out, file.tensors(), detail);
         }
         Kind::Model => {
             let dir = HfDir::open(path)?;
@@ -34,18 +58,31 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
             line(
                 &mut out,
                 format!(
-                    "{}: Hugging Face model, model_type {}, {num_files} weight file{}",
+                    "{}: Hugging Face model, model_type {}, {num_files} weight file{}, {}",
                     path.display(),
                     family.unwrap_or("(none)"),
-                    plural(num_files)
+                    plural(num_files),
+                    Size(dir.files().map(SafeFile::len).sum())
                 ),
             );
-            for note in &dir.notes {
+            let shown = match detail.state {
+                true => dir.notes.len(),
+                false => FEW.min(dir.notes.len()),
+            };
+            for note in &dir.notes[..shown] {
                 line(&mut out, format!("  note: {note}"));
             }
-            tensors(&mut out, &dir.tensors);
+            if shown < dir.notes.len() {
+                let more = dir.notes.len() - shown;
+                line(&mut out, format!("  and {more} more notes (--state)"));
+            }
+            if detail.state {
+                let config = format!("{:#}", dir.config).replace('\n', "\n  ");
+                line(&mut out, format!("  config: {config}"));
+            }
+            tensors(&mut out, &dir.tensors, detail);
         }
-        Kind::Step => step(&mut out, path)?,
+        Kind::Step => step(&mut out, path, detail)?,
         Kind::Run(found) => {
             line(
                 &mut out,
@@ -56,7 +93,14 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
                     plural(found.len())
                 ),
             );
-            for f in &found {
+            let older = match detail.tensors {
+                true => 0,
+                false => found.len().saturating_sub(NEWEST),
+            };
+            if older > 0 {
+                line(&mut out, format!("  {older} older (--tensors lists all)"));
+            }
+            for f in &found[older..] {
                 match read_manifest(&f.path) {
                     Ok(m) => line(
                         &mut out,
@@ -65,7 +109,7 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
                             m.step,
                             m.world_size,
                             plural(m.world_size),
-                            size(m.files.iter().map(|r| r.bytes).sum())
+                            Size(m.files.iter().map(|r| r.bytes).sum())
                         ),
                     ),
                     Err(e) => line(
@@ -76,11 +120,36 @@ pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
             }
             if let Some(newest) = found.last().filter(|f| read_manifest(&f.path).is_ok()) {
                 line(&mut out, "newest:".into());
-                step(&mut out, &newest.path)?;
+                step(&mut out, &newest.path, detail)?;
             }
         }
     }
     Ok(out)
+}
+
+/// The first of some names, and how many more there are.
+fn some<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let all = names.len();
+    // Whatever a name is made of, it stays in its line.
+    let shown = names.take(2 * FEW);
+    let shown: Vec<String> = shown
+        .map(|n| crossweave_files::clip(n, 60).escape_debug().to_string())
+        .collect();
+    let more = match all - shown.len() {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("{}{more}", shown.join(", "))
+}
+
+/// How many of each type: `118 F32, 2 I64`.
+fn types(all: impl Iterator<Item = String>) -> String {
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for t in all {
+        *count.entry(t).or_default() += 1;
+    }
+    let each = count.iter().map(|(t, n)| format!("{n} {t}"));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 /// The same things as [`inspect`], as one JSON object with `kind` `safetensors`, `model`, `checkpoint` or `run`.
@@ -207,7 +276,7 @@ fn examine(path: &Path, key: Option<&PublicKey>) -> Result<(Vec<Checked>, Option
             let dir = HfDir::open(path)?;
             for file in dir.files() {
                 let n = file.tensors().len();
-                let detail = format!("{n} tensors, {}", size(file.len()));
+                let detail = format!("{n} tensors, {}", Size(file.len()));
                 out.push(checked(file.path(), Ok(detail)));
             }
             note = Some(
@@ -266,7 +335,7 @@ fn manifest_of(path: &Path) -> Result<Manifest> {
     })
 }
 
-fn step(out: &mut String, path: &Path) -> Result<()> {
+fn step(out: &mut String, path: &Path, detail: Detail) -> Result<()> {
     let manifest = manifest_of(path)?;
     line(
         out,
@@ -279,26 +348,45 @@ fn step(out: &mut String, path: &Path) -> Result<()> {
             manifest.format_version
         ),
     );
-    for record in &manifest.files {
+    let num_files = manifest.files.len();
+    let bytes = manifest.files.iter().map(|r| r.bytes).sum();
+    let hashed = manifest.files.first().map_or("", |r| r.hash().0);
+    line(
+        out,
+        format!(
+            "  {num_files} file{}, {}, hashed by {hashed}",
+            plural(num_files),
+            Size(bytes)
+        ),
+    );
+    for record in manifest.files.iter().filter(|_| detail.tensors) {
         let file = SafeFile::open(path.join(&record.name))?;
         let (algorithm, hash) = record.hash();
         line(
             out,
             format!(
-                "  {}  {}  {} blobs  {algorithm} {}…",
+                "    {}  {}  {} blobs  {algorithm} {}…",
                 record.name,
-                size(record.bytes),
+                Size(record.bytes),
                 file.tensors().len(),
                 hash.get(..12).unwrap_or_default()
             ),
         );
     }
-    let num_layout = manifest.layout.len();
-    if num_layout > 0 {
-        line(out, format!("  {num_layout} logical tensors:"));
+    let layout = &manifest.layout;
+    if !layout.is_empty() {
+        let kinds = types(layout.values().map(|l| format!("{:?}", l.dtype)));
+        let elements: u64 = layout
+            .values()
+            .map(|l| elements(&l.shape))
+            .fold(0, u64::saturating_add);
+        line(
+            out,
+            format!("  {} tensors ({kinds}), {elements} elements", layout.len()),
+        );
     }
-    let width = manifest.layout.keys().map(String::len).max().unwrap_or(0);
-    for (name, logical) in &manifest.layout {
+    let width = layout.keys().map(String::len).max().unwrap_or(0);
+    for (name, logical) in layout.iter().filter(|_| detail.tensors) {
         let ranks: BTreeSet<_> = logical.pieces.iter().map(|p| p.rank).collect();
         let ranks: Vec<String> = ranks.iter().map(usize::to_string).collect();
         line(
@@ -311,9 +399,21 @@ fn step(out: &mut String, path: &Path) -> Result<()> {
             ),
         );
     }
-    let state = format!("{:#}", manifest.state).replace('\n', "\n  ");
-    line(out, format!("  state: {state}"));
+    match (detail.state, manifest.state.as_object()) {
+        (false, Some(state)) => line(out, format!("  state: {}", some(state.keys()))),
+        _ => {
+            let state = format!("{:#}", manifest.state).replace('\n', "\n  ");
+            line(out, format!("  state: {state}"));
+        }
+    }
+    if !detail.tensors && !detail.state {
+        line(out, "  more: --tensors, --state, --json".into());
+    }
     Ok(())
+}
+
+fn elements(shape: &[usize]) -> u64 {
+    shape.iter().fold(1, |a, d| a.saturating_mul(*d as u64))
 }
 
 fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>) {
@@ -331,7 +431,7 @@ fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>) {
             &file,
             outcome
                 .as_ref()
-                .map(|_| size(record.bytes))
+                .map(|_| Size(record.bytes).to_string())
                 .map_err(Clone::clone),
         ));
         files.push(outcome.ok());
@@ -352,25 +452,37 @@ fn verify_step(out: &mut Vec<Checked>, path: &Path, key: Option<&PublicKey>) {
     out.insert(at, checked(&manifest_path, outcome));
 }
 
-fn tensors(out: &mut String, all: &BTreeMap<String, TensorInfo>) {
+fn tensors(out: &mut String, all: &BTreeMap<String, TensorInfo>, detail: Detail) {
     let width = all.keys().map(String::len).max().unwrap_or(0);
     let (mut elements, mut bytes) = (0, 0);
     for (name, info) in all {
         elements += info.num_elements();
         bytes += info.num_bytes();
-        line(
-            out,
-            format!("  {name:width$}  {:?} {:?}", info.dtype, info.shape),
-        );
+        if detail.tensors {
+            line(
+                out,
+                format!("  {name:width$}  {:?} {:?}", info.dtype, info.shape),
+            );
+        }
     }
+    let kinds = match all.is_empty() {
+        true => String::new(),
+        false => format!(
+            " ({})",
+            types(all.values().map(|i| format!("{:?}", i.dtype)))
+        ),
+    };
     line(
         out,
         format!(
-            "  {} tensors, {elements} elements, {}",
+            "  {} tensors{kinds}, {elements} elements, {}",
             all.len(),
-            size(bytes)
+            Size(bytes)
         ),
     );
+    if !detail.tensors && !detail.state {
+        line(out, "  more: --tensors, --state, --json".into());
+    }
 }
 
 fn line(out: &mut String, text: String) {
@@ -380,13 +492,4 @@ fn line(out: &mut String, text: String) {
 
 fn plural(n: usize) -> &'static str {
     if n == 1 { "" } else { "s" }
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1_073_741_824.0),
-    }
 }

@@ -248,7 +248,8 @@ fn export_round_trips_every_oracle_in_one_file_and_in_shards() {
 #[test]
 fn inspect_and_verify_describe_a_model() {
     let path = oracles().join("llama-gqa-sharded/model");
-    let text = inspect(&path).unwrap();
+    let text = inspect(&path, Detail::default()).unwrap();
+    assert!(text.lines().count() <= 15, "{text}");
     assert!(
         text.contains("model_type llama") && text.contains("4 weight files"),
         "{text}"

@@ -102,7 +102,17 @@ fn ranks_as_threads_write_and_every_layout_reads_it_back() {
         assert!(e.contains("param/w`"), "{e}");
     }
     assert!(writer.commit(json!(0)).is_err(), "a second commit");
-    let text = inspect(&path).unwrap();
+    // The summary is short, whatever there is; the rest is asked for.
+    let text = inspect(&path, Detail::default()).unwrap();
+    assert!(
+        text.lines().count() <= 15 && !text.contains("param/w") && text.contains("--tensors"),
+        "{text}"
+    );
+    let all = Detail {
+        tensors: true,
+        state: true,
+    };
+    let text = inspect(&path, all).unwrap();
     assert!(
         text.contains("param/w") && text.contains("on rank 0, 1, 2") && text.contains("zero3"),
         "{text}"
@@ -643,7 +653,11 @@ fn a_checkpoint_of_format_1_still_loads() {
         let c = Checkpoint::open_as(temp.path(), proof).unwrap();
         assert_eq!(c.logical("value/w").unwrap(), values(7, 24));
     }
-    assert!(inspect(temp.path()).unwrap().contains("sha256"));
+    assert!(
+        inspect(temp.path(), Detail::default())
+            .unwrap()
+            .contains("sha256")
+    );
     let mut bad = bytes.clone();
     *bad.last_mut().unwrap() ^= 1;
     std::fs::write(&file, bad).unwrap();

@@ -1,5 +1,6 @@
 //! The command line, stated once: subcommands, flags, and an example with each.
 
+pub use crate::estimate::EstimateArgs;
 pub use crate::explain::ExplainArgs;
 use crate::ranks::Ranks;
 pub use crate::replay::ReplayArgs;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 #[command(
     name = "crossweave",
     version,
-    after_help = "Examples:\n  crossweave train examples/configs/quickstart.json\n  crossweave generate --model runs/quickstart --prompt \"impl \"\n  crossweave backends"
+    after_help = "Examples:\n  crossweave train examples/configs/quickstart.json\n  crossweave generate --model runs/quickstart --prompt \"impl \"\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave config explain lr\n  crossweave backends\n  crossweave completions bash"
 )]
 pub struct Cli {
     /// What to do.
@@ -30,7 +31,7 @@ pub enum Command {
     Train(TrainArgs),
     /// Run a config's steps under many seeded schedules of its ranks: what depends on timing fails under some seed, and again under it
     #[command(
-        after_help = "Examples:\n  crossweave explore train.json --ranks 4\n  crossweave explore train.json --ranks 4 --seeds 500 --schedule pct:3\n  crossweave explore train.json --ranks 4 --seed 17\n\nUnder a seed one thread of the job runs at a time, and the seed decides at every call of the device who is next. A schedule fails when\na rank fails, when no thread can run (a deadlock, told at once with who waits for what), or when a step's figures have other bits than\nunder the schedule fifo. Small models and few steps are enough: the order of calls is what is explored. Nothing is written."
+        after_help = "Examples:\n  crossweave explore train.json --ranks 4\n  crossweave explore train.json --ranks 4 --seeds 500 --schedule pct:3\n  crossweave explore train.json --ranks 4 --seed 17\n\nUnder a seed one thread of the job runs at a time, and the seed decides at every call of the device who is next. A schedule fails when\na rank fails, when no thread can run (a deadlock, reported at once with who waits for what), or when a step's figures have other bits than\nunder the schedule fifo. Small models and few steps are enough: the order of calls is what is explored. Nothing is written."
     )]
     Explore(ExploreArgs),
     /// Write logits, loss and gradients of a Hugging Face folder for given tokens
@@ -62,9 +63,9 @@ pub enum Command {
         #[command(subcommand)]
         action: ConfigAction,
     },
-    /// Foretell a training step: memory by tag, traffic, the plan; without a device
+    /// Predict a training step without running it: memory by tag, traffic by mesh axis, whether it fits, and what to change
     #[command(
-        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on a device of nothing, whose ledgers count what the real one's will.\nBytes are those of one rank; elements and calls those of one optimizer step. Formulas: docs/zero.md."
+        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on a device of nothing, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
     )]
     Plan(PlanArgs),
     /// Show the route of every op and collective of a step on a back end, what a call costs, and what would improve it
@@ -72,9 +73,9 @@ pub enum Command {
         after_help = "Examples:\n  crossweave explain train.json\n  crossweave explain train.json --plugin ./libcrossweave_acme.so --ranks 2\n  crossweave explain train.json --write-lock routes.json\n  crossweave explain train.json --lock routes.json\n  crossweave explain train.json --layer lacks=attention_bwd+matmul:bf16\n\nNothing is trained: the step is rehearsed on a device of nothing, and every op it launches is prepared on the back end. Routes, best\nfirst: native, elementwise_program, mixed, primitives, wider (cast, run in f32, cast back), host (only with run.allow_host_ops).\n--lock ends with status 1 when a route is worse than in the file, or costs more launches."
     )]
     Explain(ExplainArgs),
-    /// Estimate memory, traffic and time of a model from formulas alone
+    /// Estimate memory, traffic and time of a model, a config or a Hugging Face folder from formulas alone
     #[command(
-        after_help = "Examples:\n  crossweave estimate gpt2-xl\n  crossweave estimate 7.5B --ranks 64\n  crossweave estimate gpt3-175b --accounting fp32\n  crossweave estimate gpt3-175b --time --tflops 34.5 --tokens 300B\n  crossweave estimate 10B --device-memory 32GB --host 1.5TB --keep inputs\n  crossweave estimate 1T --nodes 1 --host 1.5TB --nvme 28TB\n\nMODEL is a preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-6.7b, gpt3-13b, turing-17b, gpt3-175b, mt-nlg-530b, gpt-1t,\nllama-7b, llama-13b, llama-65b, llama2-70b, llama3-8b, llama3-70b, llama3-405b) or a number of parameters.\nFor a config of your own, `crossweave plan CONFIG.json --ranks N` gives exact figures."
+        after_help = "Examples:\n  crossweave estimate gpt2-xl\n  crossweave estimate 7.5B --ranks 64\n  crossweave estimate gpt3-175b --accounting fp32\n  crossweave estimate gpt3-175b --time --tflops 34.5 --tokens 300B\n  crossweave estimate 10B --device-memory 32GB --host 1.5TB --keep inputs\n  crossweave estimate 1T --nodes 1 --host 1.5TB --nvme 28TB\n  crossweave estimate train.json --ranks 64 --device h100\n  crossweave estimate models/llama --ranks 8 --device a100\n  crossweave estimate --devices\n\nMODEL is a preset (gpt2, gpt2-medium, gpt2-large, gpt2-xl, gpt3-6.7b, gpt3-13b, turing-17b, gpt3-175b, mt-nlg-530b, gpt-1t,\nllama-7b, llama-13b, llama-65b, llama2-70b, llama3-8b, llama3-70b, llama3-405b) or a number of parameters.\nA config gives ranks, stage, types, offload and batch, which flags replace. Of a Hugging Face folder only config.json is read.\nSizes are decimal: 1 GB is 10^9 bytes; --json prints bytes. `crossweave plan CONFIG.json --ranks N` rehearses a config and gives exact figures."
     )]
     Estimate(EstimateArgs),
     /// Make the calls of a recorded run on a back end, without model or data, and compare what comes back
@@ -97,6 +98,15 @@ pub enum Command {
         after_help = "Examples:\n  crossweave conform ./libcrossweave_acme.so --profile minimal\n  crossweave conform cpu --level coll --report cpu.json --markdown cpu.md\n  crossweave conform mpi --profile collective-only --launcher mpirun --ranks 2,4\n  crossweave conform ./libcrossweave_acme.so --only 'order.*' --expect expect.toml\n\nExit codes: 0 all that is claimed holds, 1 a claim fails, 2 not loadable or a mandatory slot is missing, 3 the machine lacks something\nor not all was run, 4 a case passes that is listed as failing. Guide: docs/conformance.md."
     )]
     Conform(ConformArgs),
+    /// Print the script by which a shell completes commands, flags and values
+    #[command(
+        after_help = "Examples:\n  crossweave completions bash > ~/.local/share/bash-completion/completions/crossweave\n  crossweave completions zsh > ~/.zfunc/_crossweave        # with fpath+=~/.zfunc before compinit in ~/.zshrc\n  crossweave completions fish > ~/.config/fish/completions/crossweave.fish\n  source <(crossweave completions bash)                    # for this shell only"
+    )]
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: clap_complete::Shell,
+    },
     /// A child of `conform`
     #[command(hide = true)]
     ConformChild {
@@ -481,14 +491,20 @@ pub enum ConfigAction {
     /// Print the JSON schema of configs, for editors
     #[command(after_help = "Example:\n  crossweave config schema > crossweave.schema.json")]
     Schema,
-    /// Print every key with its value, origin and meaning
+    /// Explain one key, every key of a config with its value and origin, or every key there is
     #[command(
-        after_help = "Examples:\n  crossweave config explain train.json\n  crossweave config explain"
+        after_help = "Examples:\n  crossweave config explain zero_optimization.stage\n  crossweave config explain lr\n  crossweave config explain train.json\n  crossweave config explain train.json zero_optimization.stage\n  crossweave config explain\n\nA key is found by its path, by the end of it, by DeepSpeed's other spellings and by the words of other programs. Lines are as wide\nas the terminal, or 80 characters."
     )]
     Explain {
-        /// The config; without it, the reference of all keys
-        #[arg(value_name = "CONFIG.json")]
-        config: Option<PathBuf>,
+        /// A config, or a key; without it, every key
+        #[arg(value_name = "CONFIG.json|KEY")]
+        what: Option<String>,
+        /// A key, with its value in that config
+        #[arg(value_name = "KEY")]
+        key: Option<String>,
+        /// Print the reference of all keys as Markdown
+        #[arg(long)]
+        markdown: bool,
         /// Set a key of the config; may be repeated
         #[arg(long = "set", value_name = "key.path=value")]
         sets: Vec<String>,
@@ -501,149 +517,24 @@ pub struct PlanArgs {
     /// The config
     #[arg(value_name = "CONFIG.json")]
     pub config: PathBuf,
+    /// Print every tag, collective and transfer with its formula instead of the summary
+    #[arg(long)]
+    pub text: bool,
     /// Print the plan's steps and units too
     #[arg(long)]
     pub print: bool,
     /// Ranks; default: mesh.dp, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: Option<u32>,
-    /// Print figures, plan and sizes as JSON
+    /// Print figures, plan and sizes (in bytes) as JSON
     #[arg(long)]
     pub json: bool,
-    /// Device profile the advice is for: v100, a100, h100, h200, 910b, laptop
-    #[arg(long, value_name = "NAME", default_value = "a100")]
-    pub device: String,
+    /// Device that it is to fit, by name (`crossweave estimate --devices` lists them); default: the one that the config's back end has here
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
     /// Set a key of the config; may be repeated
     #[arg(long = "set", value_name = "key.path=value")]
     pub sets: Vec<String>,
-}
-
-/// Bytes per parameter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AccountingName {
-    /// 16-bit weights and gradients, f32 master and moments: 2 + 2 + 4 + 4 + 4
-    Mixed,
-    /// everything f32: 4 + 4 + 0 + 4 + 4
-    Fp32,
-    /// 16-bit weights, f32 gradients, master and moments, as this engine's bf16: 2 + 4 + 4 + 4 + 4
-    MixedF32Grads,
-}
-
-/// Where states rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum HomeName {
-    /// on the device
-    None,
-    /// in the host's memory
-    Host,
-    /// in files on fast storage
-    Nvme,
-}
-
-impl HomeName {
-    /// The estimator's word for it.
-    pub fn tier(self) -> crossweave_zero::estimate::Tier {
-        use crossweave_zero::estimate::Tier;
-        match self {
-            HomeName::None => Tier::Device,
-            HomeName::Host => Tier::Host,
-            HomeName::Nvme => Tier::Nvme,
-        }
-    }
-}
-
-/// Activations kept for the backward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KeepName {
-    /// all of them
-    All,
-    /// all but the attention core
-    Selective,
-    /// all, with an attention that stores no scores
-    Flash,
-    /// each layer's input; the layer is recomputed
-    Inputs,
-}
-
-/// Flags of `estimate`.
-#[derive(Clone, Debug, Args)]
-pub struct EstimateArgs {
-    /// A preset or a number of parameters: gpt2-xl, 7.5B, 1T
-    #[arg(value_name = "MODEL")]
-    pub model: String,
-    /// Ranks states are sharded over; default: nodes x ranks of a node, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    pub ranks: Option<u64>,
-    /// Nodes the ranks are on
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub nodes: Option<u64>,
-    /// Ranks of a node; default: the device profile's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
-    pub ranks_per_node: Option<u64>,
-    /// ZeRO stage of the ledger; default: the first that fits
-    #[arg(long, value_name = "0..3", value_parser = clap::value_parser!(u8).range(0..=3))]
-    pub stage: Option<u8>,
-    /// Bytes per parameter
-    #[arg(long, value_enum, default_value = "mixed")]
-    pub accounting: AccountingName,
-    /// Device profile: v100, a100, h100, h200, 910b, laptop
-    #[arg(long, value_name = "NAME")]
-    pub device: Option<String>,
-    /// Memory of a device: 32GB, 80GiB
-    #[arg(long, value_name = "BYTES", value_parser = crate::estimate::bytes)]
-    pub device_memory: Option<u64>,
-    /// Memory of a node's host
-    #[arg(long, value_name = "BYTES", value_parser = crate::estimate::bytes)]
-    pub host: Option<u64>,
-    /// Storage of a node
-    #[arg(long, value_name = "BYTES", value_parser = crate::estimate::bytes)]
-    pub nvme: Option<u64>,
-    /// Where the optimizer's states rest; default: the nearest that fits
-    #[arg(long, value_enum)]
-    pub offload_optimizer: Option<HomeName>,
-    /// Where parameter shards rest (stage 3); default: the nearest that fits
-    #[arg(long, value_enum)]
-    pub offload_param: Option<HomeName>,
-    /// Activations kept for the backward
-    #[arg(long, value_enum, default_value = "inputs")]
-    pub keep: KeepName,
-    /// Sequences of a micro-batch on a rank
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub batch: u64,
-    /// Layers, instead of the model's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub layers: Option<u64>,
-    /// Width, instead of the model's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    pub hidden: Option<u64>,
-    /// Attention heads, instead of the model's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    pub heads: Option<u64>,
-    /// Vocabulary, instead of the model's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub vocab: Option<u64>,
-    /// Tokens of a sequence, instead of the model's
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub seq: Option<u64>,
-    /// Time of a step and of a run, and how throughput scales
-    #[arg(long)]
-    pub time: bool,
-    /// Tokens of the run: 300B
-    #[arg(long, value_name = "COUNT", value_parser = crate::estimate::count)]
-    pub tokens: Option<u64>,
-    /// Sustained TFLOP/s of a device, instead of the profile's
-    #[arg(long, value_name = "T", value_parser = positive)]
-    pub tflops: Option<f64>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x > 0.0 && x.is_finite() => Ok(x),
-        _ => Err("wanted a number above 0".to_string()),
-    }
 }
 
 /// Flags of `report`.
@@ -656,7 +547,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Peak of the device of each rank in TFLOP/s, for MFU; default: what the run has recorded
-    #[arg(long, value_name = "T", value_parser = positive)]
+    #[arg(long, value_name = "T", value_parser = crate::estimate::args::positive)]
     pub peak_tflops: Option<f64>,
     /// Write TensorBoard event files too
     #[arg(long)]
@@ -666,12 +557,20 @@ pub struct ReportArgs {
 /// What to do with a checkpoint.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CheckpointAction {
-    /// Print what is in it
-    #[command(after_help = "Example:\n  crossweave checkpoint inspect runs/quickstart")]
+    /// Say what is in it, in a few lines
+    #[command(
+        after_help = "Examples:\n  crossweave checkpoint inspect runs/quickstart\n  crossweave checkpoint inspect runs/quickstart/checkpoints/step-00000200 --tensors\n  crossweave checkpoint inspect models/mine --state"
+    )]
     Inspect {
-        /// Folder of a run, of a checkpoint, or of a model
+        /// Folder of a run, of a checkpoint, or of a model, or a safetensors file
         #[arg(value_name = "DIR")]
         dir: PathBuf,
+        /// List every tensor, and every file with its hash
+        #[arg(long)]
+        tensors: bool,
+        /// Print what is stored beside the tensors: counters, the config, metadata
+        #[arg(long)]
+        state: bool,
         /// Print it as JSON
         #[arg(long)]
         json: bool,

@@ -8,9 +8,10 @@ use crate::say::say;
 use crossweave_hal::loader::ABI_MAJOR;
 use crossweave_hal::loader::{discover, load};
 use crossweave_hal::{Plugin, abi};
+use crossweave_words::Size;
 use serde_json::{Value, json};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -63,17 +64,50 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
         say!("{:#}", json!({"backends": list, "searched": dirs}));
         return Ok(());
     }
-    list.iter().for_each(print);
-    let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
-    say!(
-        "plugins are looked for in: {} (CROSSWEAVE_PLUGIN_PATH, then beside the program)",
-        dirs.join(", ")
-    );
+    page(&list, &dirs);
     Ok(())
 }
 
-/// What a found plugin says when it is opened in a process of its own, or why it cannot be used here.
-fn probed(path: &Path) -> std::result::Result<Value, String> {
+/// The listing for people: each name once, the usable ones first.
+fn page(list: &[Value], dirs: &[PathBuf]) {
+    let mut names: Vec<&str> = vec![];
+    for name in list.iter().filter_map(|b| b["name"].as_str()) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let of = |name: &str| {
+        list.iter()
+            .filter(|b| b["name"] == name)
+            .collect::<Vec<_>>()
+    };
+    let mut all: Vec<(&str, Vec<&Value>)> = names.iter().map(|n| (*n, of(n))).collect();
+    // Of several of one name the first is taken, as training does.
+    all.sort_by_key(|(_, b)| b[0]["usable"] != true);
+    let width = names.iter().map(|n| n.len()).max().unwrap_or(0).max(8);
+    for (name, files) in &all {
+        print(name, files, width);
+    }
+    let found = list.iter().any(|b| b["linked"] != true);
+    say!();
+    if !found {
+        say!(
+            "no plugins are there: `cargo build --release` builds those that come with Crossweave beside the program"
+        );
+    }
+    let dirs: Vec<String> = dirs.iter().map(|d| d.display().to_string()).collect();
+    say!(
+        "plugins are looked for in {} (CROSSWEAVE_PLUGIN_PATH, then beside the program); --plugin PATH takes one from elsewhere",
+        dirs.join(", ")
+    );
+    say!("--backend NAME chooses; --json has vendors, versions and interfaces");
+}
+
+/// What a found plugin says when it is opened in a process of its own.
+///
+/// # Errors
+/// Why it cannot be used here.
+pub fn probed(path: &Path) -> std::result::Result<Value, String> {
     let io = |e: std::io::Error| format!("it could not be asked: {e}");
     let program = std::env::current_exe().map_err(io)?;
     let mut child = Command::new(program)
@@ -149,32 +183,53 @@ fn opened(plugin: &Plugin) -> Result<Value> {
     }))
 }
 
-fn print(b: &Value) {
-    let text = |key: &str| b[key].as_str().unwrap_or("-").to_string();
-    let place = b["path"].as_str().unwrap_or("linked in");
-    say!("{:<8} {place}", text("name"));
-    if let Some(e) = b["error"].as_str() {
-        say!("         cannot be used: {e}");
-        return;
+fn print(name: &str, files: &[&Value], width: usize) {
+    let first = files[0];
+    let place = |b: &Value| b["path"].as_str().unwrap_or("linked in").to_string();
+    let under = " ".repeat(width + 1);
+    match first["error"].as_str() {
+        Some(e) => {
+            say!("{name:<width$} cannot be used here: {}", place(first));
+            say!("{under}missing: {e}");
+            let needs = strings(&first["needs"]);
+            if !needs.is_empty() {
+                say!("{under}needs: {}", needs.join(", "));
+            }
+        }
+        None => say!("{name:<width$} {}", place(first)),
     }
-    let interfaces: Vec<&str> = b["interfaces"]
-        .as_array()
-        .map(|v| v.iter().filter_map(Value::as_str).collect())
-        .unwrap_or_default();
-    say!(
-        "         by {}, ABI {}: {}",
-        text("vendor"),
-        text("abi"),
-        interfaces.join(", ")
-    );
-    for d in b["devices"].as_array().into_iter().flatten() {
+    let devices = first["devices"].as_array();
+    for d in devices.into_iter().flatten() {
+        let text = |key: &str| d[key].as_str().unwrap_or("-").to_string();
+        // One that has no memory to tell of says so with 0, and the device of nothing with more than there is.
+        let memory = match d["mem_total"].as_u64().unwrap_or(0) {
+            0 => "memory not known".to_string(),
+            n if n >= 1 << 60 => "no limit of memory".to_string(),
+            n => Size(n).to_string(),
+        };
         say!(
-            "         device {}: {} ({}, {}), {:.1} GiB",
+            "{under}device {}: {} ({}, {}), {memory}",
             d["index"],
-            d["name"].as_str().unwrap_or("-"),
-            d["kind"].as_str().unwrap_or("-"),
-            d["arch"].as_str().unwrap_or("-"),
-            d["mem_total"].as_u64().unwrap_or(0) as f64 / (1u64 << 30) as f64
+            text("name"),
+            text("kind"),
+            text("arch")
         );
     }
+    if first["error"].is_null() && devices.is_none_or(|d| d.is_empty()) {
+        let ops = strings(&first["interfaces"])
+            .iter()
+            .any(|i| i.starts_with("crossweave.ops/"));
+        match ops {
+            true => say!("{under}finds no device on this machine: check the driver"),
+            false => say!("{under}carries messages between processes; it has no device of its own"),
+        }
+    }
+    for other in &files[1..] {
+        say!("{under}also at {}, which --plugin takes", place(other));
+    }
+}
+
+fn strings(v: &Value) -> Vec<String> {
+    let all = v.as_array().into_iter().flatten();
+    all.filter_map(|s| s.as_str().map(String::from)).collect()
 }

@@ -7,8 +7,8 @@ use crate::say::say;
 use crate::train::{resume, save};
 use crate::trained;
 use crossweave_checkpoint::{
-    Checkpoint, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect, inspect_json,
-    keygen, reshard, sign, verify, verify_json,
+    Checkpoint, Detail, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect,
+    inspect_json, keygen, reshard, sign, verify, verify_json,
 };
 use serde_json::json;
 use std::path::Path;
@@ -19,8 +19,15 @@ use std::path::Path;
 /// Nothing there; damage, with file and reason; a target that is taken; the disk.
 pub fn run(action: CheckpointAction) -> Result<()> {
     match action {
-        CheckpointAction::Inspect { dir, json: true } => say!("{:#}", inspect_json(&dir)?),
-        CheckpointAction::Inspect { dir, json: false } => say!("{}", inspect(&dir)?.trim_end()),
+        CheckpointAction::Inspect {
+            dir, json: true, ..
+        } => say!("{:#}", inspect_json(&dir)?),
+        CheckpointAction::Inspect {
+            dir,
+            json: false,
+            tensors,
+            state,
+        } => say!("{}", inspect(&dir, Detail { tensors, state })?.trim_end()),
         CheckpointAction::Verify { dir, key, json } => {
             let key = key.map(|k| PublicKey::read(&k)).transpose()?;
             check(&dir, key.as_ref(), json)?;

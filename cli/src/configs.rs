@@ -3,9 +3,10 @@
 use crate::args::ConfigAction;
 use crate::error::{CliError, Result};
 use crate::say::say;
+use crate::width::columns;
 use crate::{hub, model, source};
 use crossweave_checkpoint::{PublicKey, SecretKey};
-use crossweave_config::{Config, Model, json_schema, reference, split_set};
+use crossweave_config::{Config, Model, explain_key, json_schema, keys, reference, split_set};
 use crossweave_files as files;
 use std::path::Path;
 
@@ -51,6 +52,49 @@ fn files_of(config: &Config) -> Result<()> {
     Ok(())
 }
 
+/// One key, all keys of a config, or all keys there are.
+fn explain(
+    what: Option<String>,
+    key: Option<String>,
+    sets: &[String],
+    markdown: bool,
+) -> Result<String> {
+    let width = columns();
+    let (config, key) = match (what, key) {
+        (Some(what), None) if !is_config(&what) => (None, Some(what)),
+        (config, key) => (config, key),
+    };
+    if markdown {
+        return match (config, key) {
+            (None, None) => Ok(reference()),
+            _ => Err(CliError::refused(
+                "--markdown is the whole reference",
+                "give neither a config nor a key with it",
+            )),
+        };
+    }
+    if config.is_none() && !sets.is_empty() {
+        return Err(CliError::refused(
+            "--set without a config has nothing to be laid over",
+            "name the config first: crossweave config explain CONFIG.json [KEY] --set key=value",
+        ));
+    }
+    let config = config
+        .map(|path| load(Path::new(&path), sets))
+        .transpose()?;
+    match (config, key) {
+        (config, Some(key)) => explain_key(&key, config.as_ref(), width)
+            .map_err(|(what, fix)| CliError::refused(what, fix)),
+        (Some(config), None) => Ok(config.explain(width)),
+        (None, None) => Ok(keys(width)),
+    }
+}
+
+/// A file, or what is written like one, and not a key.
+fn is_config(what: &str) -> bool {
+    Path::new(what).is_file() || what.ends_with(".json") || what.contains(['/', '\\'])
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -75,10 +119,11 @@ pub fn run(action: ConfigAction) -> Result<()> {
         }
         ConfigAction::Schema => say!("{}", json_schema().trim_end()),
         ConfigAction::Explain {
-            config: Some(path),
+            what,
+            key,
             sets,
-        } => say!("{}", read(&path, &sets)?.explain().trim_end()),
-        ConfigAction::Explain { config: None, .. } => say!("{}", reference().trim_end()),
+            markdown,
+        } => say!("{}", explain(what, key, &sets, markdown)?.trim_end()),
     }
     Ok(())
 }

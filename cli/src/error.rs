@@ -256,10 +256,10 @@ mod tests {
 
     #[test]
     fn memory_that_is_not_there_comes_with_the_keys_that_help() {
-        let words = "mem_alloc: 9 bytes: more than the device has left (3 of 8 bytes are given out, the budget of cpu.memory_bytes)";
+        let words = "mem_alloc: 9 B: more than the device has left (3 B of 8 B are given out, the budget of cpu.memory_bytes)";
         let oom = CliError::Hal(Error::new(Code::Oom, "alloc", words)).to_string();
         for part in [
-            "of 8 bytes",
+            "of 8 B",
             "cpu.memory_bytes",
             "fix:",
             "train_micro_batch_size_per_gpu",

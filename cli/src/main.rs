@@ -8,8 +8,10 @@ mod backend;
 mod backends;
 mod checkpoints;
 mod companions;
+mod completions;
 mod configs;
 mod conform;
+mod devices;
 mod error;
 mod estimate;
 mod explain;
@@ -23,6 +25,7 @@ mod model;
 mod moment;
 mod new_plugin;
 mod plan;
+mod plan_page;
 mod predict;
 mod predict_offload;
 mod predict_pipeline;
@@ -40,7 +43,9 @@ mod stages;
 mod tokens;
 mod train;
 mod trained;
+mod verdict;
 mod whole;
+mod width;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -114,6 +119,7 @@ fn run(command: Command) -> Result<()> {
         Command::Flight(a) => flight::run(&a),
         Command::Checkpoint { action } => checkpoints::run(action),
         Command::Conform(a) => conform::run(&a),
+        Command::Completions { shell } => completions::run(shell),
         Command::ConformChild { job } => conform::child(&job),
     }
 }

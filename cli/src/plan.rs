@@ -7,7 +7,7 @@ use crate::predict_offload::Homes;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
-use crate::{configs, predict, predict_pipeline, stages};
+use crate::{configs, devices, plan_page, predict, predict_pipeline, stages, verdict};
 use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run};
 use crossweave_hal::Board;
 use serde_json::json;
@@ -21,8 +21,9 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let mut config = configs::load(&args.config, &args.sets)?;
     let homes = Homes::of(&config.settings);
     homes.home(&mut config)?;
-    let device = crate::estimate::device(&args.device)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
+    let named = args.device.as_deref();
+    let device = devices::choose(named, &config.settings.run.backend, ranks)?;
     let Rehearsal {
         resolved,
         source,
@@ -71,13 +72,20 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             seq,
             recompute: rank.recompute,
             model: source.spec.model(),
-            device,
+            device: &device,
             peak: &peak,
             stages: mesh.pp,
         };
         let mut figures = predict::figures(&job, &mut trainer)?;
-        let (plan, facts) = (trainer.plan(), trainer.facts());
+        // The rehearsal holds everything on the device: so much would a rank need without offload.
+        let alone = figures["memory"]["total"]["peak"].as_u64().unwrap_or(0);
         homes.apply(&mut figures, job.stage, job.compute.bytes(1));
+        verdict::judge(&mut figures, &job, &trainer.unit_sizes(), alone);
+        let (plan, facts) = (trainer.plan(), trainer.facts());
+        if let Some(step) = plan.steps.get(peak.step.index()) {
+            figures["peak"]["what"] = json!(plan_page::moment(&step.op, facts));
+            figures["peak"]["steps"] = json!(plan.steps.len());
+        }
         figures["peak_bytes"] = json!(peak.parts.total());
         if args.json {
             figures["plan"] = json!(plan);
@@ -106,6 +114,16 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     };
     if args.json {
         say!("{figures:#}");
+        return Ok(());
+    }
+    if !args.print && !args.text {
+        let head = plan_page::Head {
+            file: &args.config.display().to_string(),
+            ranks,
+            params: dry.params,
+            batch: [u64::from(rank.micro_batches), resolved.batch.micro, seq],
+        };
+        say!("{}", plan_page::page(&head, &figures));
         return Ok(());
     }
     if args.print {

@@ -1,15 +1,15 @@
-//! What `crossweave plan` foretells: bytes by tag, collectives by kind, traffic against plain data parallelism, and whether the ZeRO
+//! What `crossweave plan` predicts: bytes by tag, collectives by kind, traffic against plain data parallelism, and whether the ZeRO
 //! stage pays; as JSON and as a table.
 
+use crate::devices::Chosen;
 use crate::error::Result;
 use crossweave_engine::{Prediction, Recompute, Trainer, predict};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_nn::Model;
 use crossweave_plan::Peak;
+use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
-use crossweave_zero::estimate::{
-    Accounting, Profile, Traffic, advise, held, padded, seconds_on, states, traffic,
-};
+use crossweave_zero::estimate::{Traffic, held, padded};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -33,8 +33,8 @@ pub struct Job<'a> {
     pub recompute: Recompute,
     /// The model.
     pub model: &'a dyn Model,
-    /// The device whose rates the advice is for.
-    pub device: &'a Profile,
+    /// The device that it is to fit, and whose rates the advice is for.
+    pub device: &'a Chosen,
     /// Where the peak of the plan falls.
     pub peak: &'a Peak,
     /// Pipeline stages; each is told of by itself.
@@ -104,8 +104,7 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         "peak": {
             "bytes": peak.bytes, "step": peak.step.0, "text": peak.text, "parts": peak.parts,
         },
-        // A stage alone computes a part of the step only.
-        "advice": (job.stages == 1).then(|| advice(job, &units, &p)),
+        "traffic": by_axis(&p.each_step),
     }))
 }
 
@@ -117,9 +116,10 @@ fn of_states(l: &&CollectiveLine) -> bool {
 fn memory(p: &Prediction) -> Value {
     let mut out = Map::new();
     for (tag, steady) in &p.steady.tags {
+        let at_peak = p.steady.at_peak.get(tag).copied().unwrap_or(0);
         out.insert(
             tag.clone(),
-            json!({"bytes": steady.now, "peak": steady.peak}),
+            json!({"bytes": steady.now, "peak": steady.peak, "at_peak": at_peak}),
         );
     }
     let host: Map<String, Value> = p
@@ -136,7 +136,7 @@ fn memory(p: &Prediction) -> Value {
     );
     out.insert(
         "total".into(),
-        json!({"bytes": p.steady.total.now, "peak": p.steady.total.peak}),
+        json!({"bytes": p.steady.total.now, "peak": p.steady.total.peak, "at_peak": p.steady.total.peak}),
     );
     Value::Object(out)
 }
@@ -175,48 +175,19 @@ fn formula(job: &Job<'_>, units: &[u64]) -> Value {
     })
 }
 
-/// Whether the stage pays on the device the advice is for.
-fn advice(job: &Job<'_>, units: &[u64], p: &Prediction) -> Value {
-    let w = job.compute.bytes(1);
-    let a = if w < 4 {
-        Accounting::MIXED_F32_GRADS
-    } else {
-        Accounting::FP32
-    };
-    let working = p.steady.tags.get("activation").map_or(0, |t| t.peak);
-    let all = [0, 1, 2, 3].map(|s| ZeroStage::from_number(s).unwrap_or(ZeroStage::Three));
-    let params: u64 = units.iter().sum();
-    let bytes = all.map(|s| states(params, job.ranks, s, a).total() + working);
-    let rate = if job.ranks > job.device.ranks_per_node {
-        job.device.network
-    } else {
-        job.device.link
-    };
-    // Stage 3 gathers for each micro-batch; gathers are in the type of the weights, reductions in f32.
-    let comm = all.map(|s| {
-        let t = traffic(s, params, job.ranks, job.batch.1, false);
-        let n = job.ranks as f64;
-        let grads = (2 * t.all_reduce + t.reduce_scatter) as f64 * 4.0;
-        (grads + (t.all_gather * w) as f64) * (n - 1.0) / n / rate
-    });
-    let tokens = (job.batch.0 * job.batch.1 * job.seq) as f64;
-    let again = if job.recompute == Recompute::Full {
-        4.0 / 3.0
-    } else {
-        1.0
-    };
-    let flops = job.model.flops_per_token(job.seq) * tokens;
-    let compute = seconds_on(flops * again, 1.0, job.device.sustained);
-    let advice = advise(job.stage, bytes, Some(job.device.memory), comm, compute);
-    json!({
-        "device": job.device.name,
-        "model_flops_per_step": flops,
-        "compute_seconds": compute,
-        "comm_seconds": comm[job.stage as usize],
-        "comm_over_compute": advice.comm_over_compute,
-        "stage": advice.stage as u8,
-        "why": advice.why,
-    })
+/// What a step moves between ranks, by mesh axis: launches, and the bytes that a rank sends by the ring formulas.
+fn by_axis(lines: &[CollectiveLine]) -> Value {
+    let mut axes: Vec<(&str, u32, u64, f64)> = vec![];
+    for l in lines {
+        let each = l.bytes as f64 / l.elements.max(1) as f64;
+        let sent = l.wire_elements as f64 * each;
+        match axes.iter_mut().find(|a| (a.0, a.1) == (&l.group, l.ranks)) {
+            Some(a) => (a.2, a.3) = (a.2 + l.calls, a.3 + sent),
+            None => axes.push((&l.group, l.ranks, l.calls, sent)),
+        }
+    }
+    let row = |(axis, ranks, calls, sent): (&str, u32, u64, f64)| json!({"axis": axis, "ranks": ranks, "calls": calls, "bytes": sent.round() as u64});
+    axes.into_iter().map(row).collect()
 }
 
 /// The same for people.
@@ -265,7 +236,12 @@ fn page(o: &mut String, v: &Value) -> std::fmt::Result {
             continue;
         }
         let formula = s(&v["states_formula"][tag]["formula"]);
-        writeln!(o, "  {tag:<12} {now:>16} {peak:>16}   {formula}")?;
+        writeln!(
+            o,
+            "  {tag:<12} {:>16} {:>16}   {formula}",
+            Size(now),
+            Size(peak)
+        )?;
     }
     let lines = v["collectives"].as_array().map_or(&[][..], Vec::as_slice);
     if !lines.is_empty() {
@@ -292,32 +268,31 @@ fn page(o: &mut String, v: &Value) -> std::fmt::Result {
         let (tier, what) = (s(&r["tier"]), s(&r["what"]));
         writeln!(
             o,
-            "  {what} on {tier}: {} bytes   {}",
-            r["bytes"],
+            "  {what} on {tier}: {}   {}",
+            Size(n(&r["bytes"])),
             s(&r["formula"])
         )?;
     }
     for (way, tags) in v["transfers"].as_object().into_iter().flatten() {
         for (tag, bytes) in tags.as_object().into_iter().flatten() {
-            writeln!(o, "  {way} {tag}: {bytes} bytes a step")?;
+            if let Some(bytes) = bytes.as_u64() {
+                writeln!(o, "  {way} {tag}: {} a step", Size(bytes))?;
+            }
         }
     }
     writeln!(
         o,
-        "\npeak by the plan: {} bytes at step {}: {}",
-        v["peak"]["bytes"],
+        "\npeak by the plan: {} at step {}: {}",
+        Size(n(&v["peak"]["bytes"])),
         v["peak"]["step"],
         s(&v["peak"]["text"])
     )?;
-    let a = &v["advice"];
-    if a.is_null() {
-        return Ok(());
+    if let Some(ratio) = v["advice"]["comm_over_compute"].as_f64() {
+        writeln!(
+            o,
+            "communication over computation: {ratio:.3} on {}",
+            s(&v["verdict"]["device"])
+        )?;
     }
-    writeln!(
-        o,
-        "on a {}: comm/compute {:.3}; {}",
-        s(&a["device"]),
-        a["comm_over_compute"].as_f64().unwrap_or(0.0),
-        s(&a["why"])
-    )
+    Ok(())
 }

@@ -86,7 +86,7 @@ impl Homes {
             }
             if stage == ZeroStage::Three && weight < 4 && self.param == "none" {
                 // What has its master here is cast where it is gathered; what has it away keeps its weights.
-                for field in ["bytes", "peak"] {
+                for field in ["bytes", "peak", "at_peak"] {
                     for tag in ["param", "total"] {
                         let there = figures["memory"][tag][field].as_u64().unwrap_or(0);
                         figures["memory"][tag][field] = json!(there + each);
@@ -108,7 +108,7 @@ impl Homes {
             ));
         }
         for (_, tag, bytes, _) in &rows {
-            for field in ["bytes", "peak"] {
+            for field in ["bytes", "peak", "at_peak"] {
                 let less = |v: &mut Value| {
                     *v = json!(v.as_u64().unwrap_or(0).saturating_sub(*bytes));
                 };

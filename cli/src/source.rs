@@ -7,7 +7,8 @@ use crossweave_config::{self as config, Data, TextSource};
 use crossweave_data::{
     CargoSource, Corpus, DataSpec, FilesSource, Phase, Progress, Source, TokenizerSpec, Validation,
 };
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use crossweave_words::Size;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -160,8 +161,20 @@ impl Progress for Bar {
         };
         let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what);
         if let Ok(style) = ProgressStyle::with_template(
-            "{msg:<20} {wide_bar:.cyan/blue} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}",
+            "{msg:<20} {wide_bar:.cyan/blue} {read} of {all}, {speed} eta {eta}",
         ) {
+            type Out<'a> = &'a mut dyn std::fmt::Write;
+            // What cannot be drawn is not drawn.
+            let style = style
+                .with_key("read", |s: &ProgressState, w: Out<'_>| {
+                    let _ = write!(w, "{}", Size(s.pos()));
+                })
+                .with_key("all", |s: &ProgressState, w: Out<'_>| {
+                    let _ = write!(w, "{}", Size(s.len().unwrap_or(0)));
+                })
+                .with_key("speed", |s: &ProgressState, w: Out<'_>| {
+                    let _ = write!(w, "{}/s", Size(s.per_sec() as u64));
+                });
             bar.set_style(style);
         }
         self.with(|slot| *slot = Some(bar));

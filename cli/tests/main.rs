@@ -33,3 +33,4 @@ mod signals;
 mod stopped;
 mod trace;
 mod training;
+mod words;

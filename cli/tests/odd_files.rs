@@ -101,7 +101,7 @@ fn pipes_and_devices_are_refused_unopened() {
 fn sizes_are_bounded_before_anything_is_read() {
     let s = Scratch::new();
     sparse(&s, "huge.json", 1 << 40);
-    let large = "1099511627776 bytes";
+    let large = "it has 1.10 TB";
     refused(&s, &["config", "check", "huge.json"], &[large]);
     let train = |set: &str, parts: &[&str]| {
         let args = ["train", "config.json", "--out", "x", "--set", set];

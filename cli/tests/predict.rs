@@ -20,7 +20,7 @@ fn estimates_are_the_published_figures() {
     let s = Scratch::new();
     let page = s.ok(&["estimate", "gpt2-xl"]);
     assert!(
-        page.contains("weights 3.0 GB, model states 24.0 GB"),
+        page.contains("weights 3.00 GB, model states 24.00 GB"),
         "{page}"
     );
     assert!(page.contains("1557611200 parameters"), "{page}");
@@ -43,7 +43,7 @@ fn estimates_are_the_published_figures() {
     for accounting in ["mixed", "fp32"] {
         let args = ["estimate", "gpt3-175b", "--accounting", accounting];
         let page = s.ok(&args);
-        assert!(page.contains("model states 2.8 TB"), "{page}");
+        assert!(page.contains("model states 2.80 TB"), "{page}");
     }
     let v = json(
         &s,
@@ -74,6 +74,11 @@ fn estimates_answer_what_fits() {
     assert_eq!(fits(&nvme), (Some(true), Some("nvme".into())));
     let page = s.ok(&nvme);
     assert!(page.contains("fits: yes"), "{page}");
+    // The advice is of the same mind.
+    assert!(
+        page.contains("advice: offload makes stage 3 fit") && !page.contains("no stage fits"),
+        "{page}"
+    );
     let alone = ["estimate", "1T", "--nodes", "1"];
     assert_eq!(fits(&alone).0, Some(false));
     // 10B in 32 GB needs the host, and has it.
@@ -620,10 +625,18 @@ fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
     near(&v["volume_vs_ddp"], 1.0, 0.0);
     let page = s.ok(&["plan", "big.json", "--ranks", "4096"]);
     for part in [
-        "volume against plain data parallelism: 1.000x",
-        "all_reduce",
-        "stage 0 does not fit the device",
+        "big.json on 4096 ranks: ZeRO stage 0, bf16, AdamW",
+        "dp (4096 ranks)",
+        "1.000x of plain data parallelism",
+        "fits: no",
     ] {
         assert!(page.contains(part), "{part} is not in {page}");
+    }
+    let text = s.ok(&["plan", "big.json", "--ranks", "4096", "--text"]);
+    for part in [
+        "volume against plain data parallelism: 1.000x",
+        "all_reduce",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
     }
 }

@@ -653,7 +653,7 @@ fn names(forms: &Forms) -> String {
 }
 
 /// A value of the kind, for "write e.g.".
-fn example(kind: &Kind) -> String {
+pub fn example(kind: &Kind) -> String {
     match kind {
         Kind::Bool => "true".into(),
         Kind::Int { min, .. } => (*min).max(8).to_string(),

@@ -91,6 +91,46 @@ pub fn translate(file: &str, root: &mut Node) -> Translated {
     out.said
 }
 
+/// `cpu_offload` and its company, and the sections that took their place.
+const OFFLOADS: [(&str, &str); 3] = [
+    ("cpu_offload", "offload_optimizer"),
+    ("cpu_offload_params", "offload_param"),
+    ("cpu_offload_use_pin_memory", "offload_optimizer.pin_memory"),
+];
+
+/// Other spellings under which the key of that path is read, with their sections.
+pub fn other_names(path: &str) -> Vec<String> {
+    let (section, key) = path.rsplit_once('.').unwrap_or(("", path));
+    let root = ROOT.iter().filter(|n| section.is_empty() && n.1 == key);
+    let mut all: Vec<String> = root.map(|n| n.0.to_string()).collect();
+    if let Some(inner) = path.strip_prefix("zero_optimization.") {
+        let renamed = ZERO.iter().filter(|n| n.1 == inner).map(|n| n.0);
+        let moved = OFFLOADS.iter().filter(|o| o.1 == inner).map(|o| o.0);
+        all.extend(
+            renamed
+                .chain(moved)
+                .map(|n| format!("zero_optimization.{n}")),
+        );
+    }
+    all
+}
+
+/// The path of today for one of those, with or without its section; in lower case.
+pub fn current_name(path: &str) -> Option<String> {
+    if let Some(n) = ROOT.iter().find(|n| n.0 == path) {
+        return Some(n.1.to_string());
+    }
+    let inner = path.strip_prefix("zero_optimization.").unwrap_or(path);
+    let renamed = ZERO.iter().map(|n| (n.0, n.1)).chain(OFFLOADS);
+    let hit = renamed.into_iter().find(|(old, _)| *old == inner);
+    // A name may have been renamed twice.
+    let new = hit.map(|(_, new)| {
+        let again = OFFLOADS.iter().find(|o| o.0 == new);
+        again.map_or(new, |o| o.1)
+    });
+    new.map(|n| format!("zero_optimization.{n}"))
+}
+
 /// Whether the key holds a remark and no setting: JSON has no comments, so people write `"_comment": "…"`.
 pub fn is_remark(key: &str) -> bool {
     key.starts_with('_') || key.starts_with("//") || key.starts_with('#') || key == "comment"

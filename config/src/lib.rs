@@ -30,12 +30,14 @@ mod balance;
 mod batch;
 mod canonical;
 mod check;
+mod conflicts;
 mod deepspeed;
 mod documents;
 mod error;
 mod faults;
 mod foreign;
 pub mod json;
+mod lookup;
 mod render;
 mod resolve;
 mod schedule;
@@ -49,15 +51,17 @@ mod table_optim;
 mod table_run;
 mod table_zero;
 mod unavailable;
+mod wrap;
 
 use std::collections::BTreeMap;
 
 pub use balance::Balance;
 pub use batch::{Batch, Unsolved, solve};
 pub use check::Row;
+pub use conflicts::{CONFLICTS, Conflict};
 pub use error::{At, Errors, Problem};
 pub use faults::Fault;
-pub use render::{reference, schema as json_schema};
+pub use render::{keys, reference, schema as json_schema};
 pub use resolve::{DEFAULT_SEED, Given, LossScale, Resolved};
 pub use schedule::{Anneal, OneCycle, Schedule, Warmup, WsdStyle};
 pub use settings::*;
@@ -297,9 +301,9 @@ impl Config {
         }
     }
 
-    /// `config explain`: a table of every key, its value, where it came from and what it means.
-    pub fn explain(&self) -> String {
-        render::explain(self)
+    /// `config explain`: a table of every key, its value, where it came from and what it means, in lines of `width` characters.
+    pub fn explain(&self, width: usize) -> String {
+        render::explain(self, width)
     }
 
     /// `config check`: what the file amounts to on `ranks` ranks, and its warnings.
@@ -309,6 +313,19 @@ impl Config {
     pub fn check(&self, ranks: u64) -> Result<String, Errors> {
         Ok(render::summary(self, &self.resolve(ranks)?))
     }
+}
+
+/// One key, by its path, the end of it, DeepSpeed's spelling or another program's word: meaning, type, default, spellings, an example, what
+/// it conflicts with, and with a config its value there; in lines of `width` characters.
+///
+/// # Errors
+/// No key: what is wrong, and the nearest.
+pub fn explain_key(
+    query: &str,
+    config: Option<&Config>,
+    width: usize,
+) -> Result<String, (String, String)> {
+    lookup::explain(query, config, width)
 }
 
 /// Splits `key.path=value` of `--set`.

@@ -4,10 +4,12 @@ use serde_json::{Map, Value, json};
 
 use crate::Config;
 use crate::check::want;
+use crate::lookup::entries;
 use crate::resolve::Resolved;
 use crate::schema::{Default, Field, Kind, Table};
 use crate::settings::{Data, Model, NewModel, TextSource};
 use crate::table_run::ROOT;
+use crate::wrap::hanging;
 
 /// The JSON Schema (2020-12) of a config, pretty-printed; editors complete and check by it.
 pub fn schema() -> String {
@@ -141,8 +143,8 @@ fn kind(k: &'static Kind) -> Value {
     }
 }
 
-/// `config explain`.
-pub fn explain(config: &Config) -> String {
+/// `config explain CONFIG`: every key with its value, origin and meaning, in lines of `width` characters.
+pub fn explain(config: &Config, width: usize) -> String {
     let cells: Vec<[String; 4]> = config
         .rows()
         .iter()
@@ -155,17 +157,54 @@ pub fn explain(config: &Config) -> String {
             [row.path.clone(), value, row.origin.clone(), doc]
         })
         .collect();
-    let width = |i: usize, head: &str| {
+    let column = |i: usize, head: &str| {
         let cell = |c: &[String; 4]| c[i].chars().count();
         cells.iter().map(cell).max().unwrap_or(0).max(head.len())
     };
-    let (a, b, c) = (width(0, "key"), width(1, "value"), width(2, "from"));
-    let mut out = format!(
-        "{:a$}  {:b$}  {:c$}  {}\n",
-        "key", "value", "from", "meaning"
-    );
+    let (a, b, c) = (column(0, "key"), column(1, "value"), column(2, "from"));
+    let mut out = String::new();
+    // Columns where they leave room for words, else the meaning below its key.
+    let at = a + b + c + 6;
+    if at + 40 <= width {
+        out += &format!(
+            "{:a$}  {:b$}  {:c$}  {}\n",
+            "key", "value", "from", "meaning"
+        );
+        for [key, value, from, doc] in &cells {
+            out += &hanging(&format!("{key:a$}  {value:b$}  {from:c$}"), at, doc, width);
+        }
+        return out;
+    }
     for [key, value, from, doc] in &cells {
-        out += &format!("{key:a$}  {value:b$}  {from:c$}  {doc}\n");
+        // A value may have spaces, at which it must not be broken where it fits a line.
+        let all = format!("{key}  {value}  ({from})");
+        match all.chars().count() <= width {
+            true => out += &format!("{all}\n"),
+            false => out += &format!("{key}\n    {value}  ({from})\n"),
+        }
+        out += &hanging("", 4, doc, width);
+    }
+    out
+}
+
+/// `config explain`: every key with its kind, default and meaning, in lines of `width` characters.
+pub fn keys(width: usize) -> String {
+    let mut out = String::new();
+    for e in entries() {
+        let default = match e.field.default {
+            Default::Required => "must be given".to_string(),
+            Default::Absent => String::new(),
+            Default::Json(text) => format!("default {text}"),
+        };
+        let kind = match e.field.kind {
+            Kind::Ignored(_) => "no effect".to_string(),
+            Kind::Refused(_) => "refused".to_string(),
+            ref k => want(k),
+        };
+        let head = [kind, default].join("; ");
+        out += &hanging("", 0, &e.path, width);
+        out += &hanging("", 4, head.trim_end_matches("; "), width);
+        out += &hanging("", 4, e.field.doc, width);
     }
     out
 }

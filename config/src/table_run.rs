@@ -131,7 +131,7 @@ const RESET_MASK: Field = flag(
 const RESET_POSITIONS: Field = flag(
     "reset_position_ids",
     "",
-    "beside reset_attention_mask: positions count from the begin of each document in a row; absent = from the begin of the row",
+    "beside reset_attention_mask: positions count from the start of each document in a row; absent = from the start of the row",
 )
 .megatron();
 
@@ -394,7 +394,7 @@ const RUN: Table = Table {
         flag(
             "allow_host_ops",
             "false",
-            "compute ops that the device can run by no other route on the host, through pinned memory; slow, and told when it happens",
+            "compute ops that the device can run by no other route on the host, through pinned memory; slow, and a note says when it happens",
         ),
         word(
             "graphs",

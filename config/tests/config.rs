@@ -415,7 +415,7 @@ fn examples_parse_resolve_and_survive_a_round_trip() {
             assert_eq!(again.schedule, run.schedule, "{name}");
             assert_eq!(again.to_json(), run.to_json(), "{name}");
         }
-        assert!(config.explain().contains("optimizer.params.lr"));
+        assert!(config.explain(80).contains("optimizer.params.lr"));
     }
     assert!(seen >= 6, "only {seen} examples");
 }
@@ -616,7 +616,7 @@ fn check_and_explain_say_what_counts() {
         text.contains("warning: t.json:1:2: comms_logger: has no effect here"),
         "{text}"
     );
-    let explain = config.explain();
+    let explain = config.explain(200);
     let line = |key: &str| {
         explain
             .lines()

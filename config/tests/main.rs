@@ -5,5 +5,6 @@ mod config;
 mod corpus;
 mod deepspeed;
 mod documents;
+mod explained;
 mod json;
 mod keys;

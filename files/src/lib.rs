@@ -8,6 +8,7 @@
 //! (`docs/invariants.md`): no other code in `cli`, `config`, `data` and `checkpoint` opens a user's file.
 #![forbid(unsafe_code)]
 
+use crossweave_words::Size;
 use std::fmt;
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -103,7 +104,7 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
 /// As [`open`]; a file that is larger, or grows to be.
 pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let too_large = |len: u64| {
-        let what = format!("it has {len} bytes, and {limit} are the limit");
+        let what = format!("it has {}, and {} are the limit", Size(len), Size(limit));
         let fix = "is it the right file? no real one of its kind is that large";
         refuse(ErrorKind::InvalidInput, what, fix)
     };
@@ -197,10 +198,7 @@ mod tests {
         assert_eq!(read(&path, 3).unwrap(), b"abc");
         assert_eq!(read_text(&path, TEXT).unwrap(), "abc");
         let e = read(&path, 2).unwrap_err();
-        assert!(
-            e.to_string().contains("3 bytes, and 2 are the limit"),
-            "{e}"
-        );
+        assert!(e.to_string().contains("3 B, and 2 B are the limit"), "{e}");
         assert!(fix(&e).contains("right file"), "{}", fix(&e));
         std::fs::write(&path, b"a\xff").unwrap();
         let e = read_text(&path, 3).unwrap_err();

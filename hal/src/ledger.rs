@@ -71,9 +71,10 @@ struct Counter {
     peak: AtomicU64,
 }
 impl Counter {
-    fn add(&self, n: u64) {
+    /// Whether there were never as many.
+    fn add(&self, n: u64) -> bool {
         let now = self.now.fetch_add(n, Relaxed) + n;
-        self.peak.fetch_max(now, Relaxed);
+        self.peak.fetch_max(now, Relaxed) < now
     }
     fn sub(&self, n: u64) {
         self.now.fetch_sub(n, Relaxed);
@@ -91,6 +92,8 @@ impl Counter {
 pub struct MemoryLedger {
     tags: [Counter; 8],
     live: Counter,
+    /// What was live of each tag when all of them together were at their peak.
+    at_peak: [AtomicU64; 8],
     /// Pinned host memory by tag.
     host: [Counter; 8],
     /// Bytes copied off the device and onto it, by the tag of the pinned side.
@@ -107,6 +110,10 @@ pub struct MemoryReport {
     pub tags: BTreeMap<String, NowPeak>,
     /// Requested bytes of device memory over all tags.
     pub total: NowPeak,
+    /// Requested bytes of each tag at the moment when all of them together were the most; tags without any are left out. The sum is
+    /// `total.peak` where one thread at a time asks for memory.
+    #[serde(default)]
+    pub at_peak: BTreeMap<String, u64>,
     /// Pinned host memory by tag; tags that never had any are left out.
     #[serde(default)]
     pub host: BTreeMap<String, NowPeak>,
@@ -129,7 +136,11 @@ pub struct MemoryReport {
 impl MemoryLedger {
     pub(crate) fn alloc(&self, tag: Tag, bytes: u64) {
         self.tags[tag as usize].add(bytes);
-        self.live.add(bytes);
+        if self.live.add(bytes) {
+            for (held, tag) in self.at_peak.iter().zip(&self.tags) {
+                held.store(tag.now.load(Relaxed), Relaxed);
+            }
+        }
     }
     pub(crate) fn free(&self, tag: Tag, bytes: u64) {
         self.tags[tag as usize].sub(bytes);
@@ -170,6 +181,14 @@ impl MemoryLedger {
                 .map(|t| (t.name().to_string(), self.tags[*t as usize].read()))
                 .collect(),
             total: self.live.read(),
+            at_peak: Tag::ALL
+                .iter()
+                .map(|t| {
+                    let held = self.at_peak[*t as usize].load(Relaxed);
+                    (t.name().to_string(), held)
+                })
+                .filter(|(_, n)| *n > 0)
+                .collect(),
             host: Tag::ALL
                 .iter()
                 .map(|t| (t.name().to_string(), self.host[*t as usize].read()))
@@ -343,6 +362,9 @@ mod tests {
         let r = m.report(0.0);
         assert_eq!(r.tags["grad"], NowPeak { now: 0, peak: 100 });
         assert_eq!(r.total, NowPeak { now: 50, peak: 150 });
+        // What was live then, whatever became of it.
+        let held: Vec<(&str, u64)> = r.at_peak.iter().map(|(t, n)| (t.as_str(), *n)).collect();
+        assert_eq!(held, [("grad", 100), ("param", 50)]);
         let c = CollectiveLedger::default();
         c.add("all_reduce", "dp", "grad", 4, 1000, 4000);
         c.add("all_reduce", "dp", "grad", 4, 1000, 4000);

@@ -12,6 +12,7 @@ use crate::error::{Law, PlanError};
 use crate::facts::Facts;
 use crate::laws::State;
 use crate::plan::{Plan, StepId, words};
+use crossweave_words::Size;
 use serde::{Deserialize, Serialize};
 
 /// The fullest moment of a plan.
@@ -72,8 +73,15 @@ pub fn check(plan: &Plan, facts: &Facts) -> Result<Peak, PlanError> {
         Some(budget) if peak.bytes > budget => {
             let p = &peak.parts;
             let message = format!(
-                "{} bytes are live here and the budget is {budget} (params {}, grads {}, state {}, activations {}, flow {}, workspace {}); recompute more, shard more, use smaller micro-batches or raise the budget",
-                peak.bytes, p.params, p.grads, p.state, p.activations, p.flow, p.workspace,
+                "{} are live here and the budget is {} (params {}, grads {}, state {}, activations {}, flow {}, workspace {}); recompute more, shard more, use smaller micro-batches or raise the budget",
+                Size(peak.bytes),
+                Size(budget),
+                Size(p.params),
+                Size(p.grads),
+                Size(p.state),
+                Size(p.activations),
+                Size(p.flow),
+                Size(p.workspace),
             );
             Err(PlanError::at(plan, peak.step.index(), Law::Budget, message))
         }

@@ -29,6 +29,7 @@ const MPI: &str = "crossweave-backend-mpi";
 const WGPU: &str = "crossweave-backend-wgpu";
 const CUDA: &str = "crossweave-backend-cuda";
 const KERNELS: &str = "crossweave-kernels";
+const WORDS: &str = "crossweave-words";
 const FILES: &str = "crossweave-files";
 const COLLECTIVES: &str = "crossweave-collectives";
 const MESH: &str = "crossweave-mesh";
@@ -49,28 +50,30 @@ const TESTS: &str = "crossweave-tests";
 #[rustfmt::skip]
 pub const CRATES: &[Crate] = &[
     Crate { name: ABI, floor: 0, ours: &[], theirs: &[], dev: &[] },
+    // How sizes are written: below all that prints one.
+    Crate { name: WORDS, floor: 0, ours: &[], theirs: &[], dev: &[] },
     // How files of users are opened and read: below all that reads one.
-    Crate { name: FILES, floor: 0, ours: &[], theirs: &["libc"], dev: &["tempfile"] },
+    Crate { name: FILES, floor: 1, ours: &[WORDS], theirs: &["libc"], dev: &["tempfile"] },
     Crate { name: PLUGIN, floor: 1, ours: &[ABI], theirs: &[], dev: &[] },
     Crate { name: HAL, floor: 2, ours: &[ABI, PLUGIN, FILES], theirs: &["libc", "libloading", "object", "serde", "thiserror"], dev: &["tempfile"] },
     // Swap files for blocks of pinned memory: system calls and a ring shared with the kernel, hence beside the HAL.
-    Crate { name: STORE, floor: 3, ours: &[CLAIM, HAL], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, "proptest", "tempfile"] },
+    Crate { name: STORE, floor: 3, ours: &[CLAIM, HAL, WORDS], theirs: &["io-uring", "libc", "thiserror"], dev: &[CPU, "proptest", "tempfile"] },
     // Speaks to the raw C tables, hence beside the HAL.
     Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL, FILES], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
     // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
     Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL, FILES], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
     Crate { name: CLAIM, floor: 0, ours: &[], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
-    Crate { name: PLAN, floor: 0, ours: &[], theirs: &["serde"], dev: &["serde_json"] },
+    Crate { name: PLAN, floor: 1, ours: &[WORDS], theirs: &["serde"], dev: &["serde_json"] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
-    Crate { name: DATA, floor: 1, ours: &[FILES], theirs: &["arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
+    Crate { name: DATA, floor: 2, ours: &[FILES], theirs: &["arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
-    Crate { name: NULL, floor: 2, ours: &[PLUGIN], theirs: &[], dev: &[HAL] },
-    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["gemm", "half", "libc", "smallvec"], dev: &[TESTS, "libloading"] },
-    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[] },
-    Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, TESTS, "serde_json"] },
+    Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &[], dev: &[HAL] },
+    Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["gemm", "half", "libc", "smallvec"], dev: &[TESTS, "libloading"] },
+    Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[] },
+    Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, TESTS, "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.
-    Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS], theirs: &["blake3", "libloading"], dev: &[HAL, TESTS, "cudarc", "tempfile"] },
+    Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS, WORDS], theirs: &["blake3", "libloading"], dev: &[HAL, TESTS, "cudarc", "tempfile"] },
     Crate { name: "crossweave-cuda-plugin", floor: 4, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
     // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.
     Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, TESTS, "libloading", "object"] },
@@ -83,12 +86,12 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ZERO, floor: 6, ours: &[PLAN], theirs: &["strsim"], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
-    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
+    Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[TENSOR], theirs: &["serde", "serde_json"], dev: &[] },
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
     Crate {
         name: "crossweave", floor: 8,
-        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES],
+        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
         theirs: &["clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "tempfile"],
     },
@@ -217,6 +220,17 @@ pub const PROCESS_CALLS: &[&str] = &[
 
 /// Where they may stand: programs, and tests.
 pub const PROCESS_PLACES: &[&str] = &["cli/", "tests/", "benches/", "examples/", "xtask/"];
+
+/// Units behind a value, which only one formatter writes.
+pub const SIZE_UNITS: &[&str] = &[
+    "kB", "KB", "MB", "GB", "TB", "PB", "KiB", "MiB", "GiB", "TiB",
+];
+
+/// Formatters of others.
+pub const SIZE_NAMES: &[&str] = &["HumanBytes", "BinaryBytes", "DecimalBytes"];
+
+/// Where sizes are written: the formatter, this rule, and a message about a key whose unit is MiB.
+pub const SIZE_PLACES: &[&str] = &["words/", "xtask/", "backends/cuda/src/cudnn/plan.rs"];
 
 /// Calls that open whatever lies at a path, be it a pipe that nobody writes to or a disk of zeros.
 pub const OPEN_CALLS: &[&str] = &["File::open", "fs::read", "fs::read_to_string"];

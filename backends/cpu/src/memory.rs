@@ -2,6 +2,7 @@
 
 use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, MemKind, Result, Span, fail, unsupported};
+use crossweave_words::Size;
 use std::alloc::Layout;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,9 +56,10 @@ impl Mem {
             Error::new(
                 Code::Oom,
                 format!(
-                    "mem_alloc: {bytes} bytes: {why} ({} of {} bytes are given out, the budget of cpu.memory_bytes)",
-                    account.bytes.load(Ordering::Relaxed),
-                    account.total
+                    "mem_alloc: {}: {why} ({} of {} are given out, the budget of cpu.memory_bytes)",
+                    Size(bytes),
+                    Size(account.bytes.load(Ordering::Relaxed)),
+                    Size(account.total)
                 ),
             )
             .retryable()

@@ -4,6 +4,7 @@ use crate::device::Dev;
 use crate::driver::*;
 use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, MemKind, Result, Span, fail, unsupported};
+use crossweave_words::Size;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -445,9 +446,14 @@ fn within(e: Error, dev: &Dev, bytes: u64) -> Error {
         return e;
     }
     let free = dev.memory().map_or(String::new(), |(free, total)| {
-        format!(" ({free} of {total} free)")
+        format!(" ({} of {} free)", Size(free), Size(total))
     });
-    let message = format!("{bytes} bytes on device {}{free}: {}", dev.index, e.message);
+    let message = format!(
+        "{} on device {}{free}: {}",
+        Size(bytes),
+        dev.index,
+        e.message
+    );
     Error { message, ..e }
 }
 

@@ -94,7 +94,7 @@ fn facts(t: &Simulated, i: u32) {
         (Code::Oom, true, false, 2)
     );
     for part in [
-        "1099511627776 bytes on device 0",
+        "1.10 TB on device 0",
         "1073741824 of 1073741824 free",
         "CUDA_ERROR_OUT_OF_MEMORY",
     ] {

@@ -2,6 +2,7 @@
 
 use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Result, Span, fail, unsupported};
+use crossweave_words::Size;
 use std::alloc::Layout;
 
 pub(crate) const PAGE: usize = 4096;
@@ -53,7 +54,7 @@ impl Mem {
         if at.is_null() {
             let e = Error::new(
                 Code::Oom,
-                format!("mem_alloc: no {bytes} bytes of host memory"),
+                format!("mem_alloc: no {} of host memory", Size(bytes)),
             );
             return Err(e.retryable());
         }

@@ -2,6 +2,7 @@
 
 use crate::{Count, Shared};
 use crossweave_plugin::{Code, Error, MemKind, Result, fail, unsupported};
+use crossweave_words::Size;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -51,7 +52,7 @@ impl Mem {
 }
 
 fn oom(bytes: u64) -> Error {
-    Error::new(Code::Oom, format!("{bytes} bytes; raise null.mem_total")).retryable()
+    Error::new(Code::Oom, format!("{}; raise null.mem_total", Size(bytes))).retryable()
 }
 
 fn zeroed(bytes: u64, align: u64) -> Result<(NonNull<u8>, Layout)> {

@@ -5,6 +5,7 @@ use crate::ready;
 use crate::reaper::{Reaper, Stage};
 use crate::settings::{Settings, internal};
 use crossweave_plugin::{Code, Error, Host, Info, Result, abi};
+use crossweave_words::Size;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -260,7 +261,8 @@ impl Shared {
             Some(wgpu::Error::OutOfMemory { .. }) => {
                 let given = self.counts.bytes.load(Relaxed);
                 let text = format!(
-                    "{what}: the adapter refused ({given} bytes are given out); free memory or ask for less"
+                    "{what}: the adapter refused ({} are given out); free memory or ask for less",
+                    Size(given)
                 );
                 Err(Error::new(Code::Oom, text).retryable())
             }

@@ -2,6 +2,7 @@
 
 use crate::device::Shared;
 use crossweave_plugin::{Code, Error, MemKind, Result, Span, fail, unsupported};
+use crossweave_words::Size;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -45,7 +46,9 @@ impl Block {
         let oom = |why: &str| {
             let given = device.counts.bytes.load(Relaxed);
             let text = format!(
-                "mem_alloc: {bytes} bytes: {why} ({given} bytes are given out); free memory or ask for less"
+                "mem_alloc: {}: {why} ({} are given out); free memory or ask for less",
+                Size(bytes),
+                Size(given)
             );
             Error::new(Code::Oom, text).retryable()
         };
@@ -56,7 +59,7 @@ impl Block {
             .ok_or_else(|| {
                 oom(&format!(
                     "a buffer of this adapter has at most {}",
-                    device.limits.max_buffer_size
+                    Size(device.limits.max_buffer_size)
                 ))
             })?;
         let counted = if usage.contains(BufferUsages::STORAGE) {
@@ -72,8 +75,8 @@ impl Block {
             .counts
             .bytes
             .fetch_update(Relaxed, Relaxed, room)
-            .map_err(|_| oom(&format!("wgpu.mem_total is {}", device.mem_total)))?;
-        let made = device.buffer(&format_args!("mem_alloc: {bytes} bytes"), size, usage);
+            .map_err(|_| oom(&format!("wgpu.mem_total is {}", Size(device.mem_total))))?;
+        let made = device.buffer(&format_args!("mem_alloc: {}", Size(bytes)), size, usage);
         let buffer = made.inspect_err(|_| {
             device.counts.bytes.fetch_sub(counted, Relaxed);
         })?;
@@ -139,7 +142,7 @@ impl Mem {
                 let oom = || {
                     Error::new(
                         Code::Oom,
-                        format!("mem_alloc: {bytes} bytes of host memory"),
+                        format!("mem_alloc: {} of host memory", Size(bytes)),
                     )
                     .retryable()
                 };

@@ -8,11 +8,12 @@
 //! eight times in a run, since where a buffer lies costs more than the checker too. 0 KiB is a barrier. The device without the checker is what the off switch is for:
 //! training has none. A second one without it says how far two equal devices are apart.
 
-use crossweave_benches::options::Options;
+use crossweave_benches::options::{Options, Usage, program};
 use crossweave_hal::{
     Bootstrap, Buffer, CommOptions, Communicator, DType, Device, HostServices, KvStore, LocalKv,
     Plugin, RawPlugin, Reduce, Stream, Tag,
 };
+use std::process::ExitCode;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
@@ -28,24 +29,34 @@ impl Bootstrap for Boot {
     }
 }
 
-fn main() {
-    if let Err(e) = run() {
-        eprintln!("{e}");
-        std::process::exit(1);
-    }
+const HELP: &str = "\
+What the always-on checker of collectives costs, between threads of this process.
+
+  --ranks 2              ranks
+  --kib 0,1,64,1024      sizes of the collective in KiB; 0 is a barrier
+  --rounds 300           windows of each kind, in turning order
+  --window 64            collectives of a window
+
+Example: checker --ranks 2 --kib 0,1,64,1024";
+
+fn main() -> ExitCode {
+    program(HELP, 0, run)
 }
 
-fn run() -> Fallible<()> {
-    let mut o = Options::from_args()?;
-    let ranks = o.number("ranks", 2)? as u32;
-    let rounds = o.number("rounds", 300)? as usize;
+fn run(mut o: Options) -> Fallible<()> {
+    let ranks = o.number("ranks", 2, 1)? as u32;
+    let rounds = o.number("rounds", 300, 1)? as usize;
     let sizes = o.list("kib", "0,1,64,1024");
-    let calls = o.number("window", 64)? as usize;
+    let calls = o.number("window", 64, 1)? as usize;
     o.done()?;
-    let sizes = sizes
-        .iter()
-        .map(|s| s.parse::<u64>().map(|k| k << 10))
-        .collect::<Result<Vec<_>, _>>()?;
+    let size = |s: &String| match s.parse::<u64>() {
+        Ok(k) if k <= 1 << 20 => Ok(k << 10),
+        _ => Err(Usage(format!(
+            "--kib {s:?}: wanted whole numbers up to {}",
+            1 << 20
+        ))),
+    };
+    let sizes = sizes.iter().map(size).collect::<Result<Vec<_>, _>>()?;
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
         .config("cpu.devices", ranks.to_string())
@@ -183,9 +194,14 @@ fn rank(
                 c_percent,
             ] = std::mem::take(&mut *figures);
             println!(
-                "{ranks} ranks, {:>6} KiB: ask {ask:>6.0} ns without, {more_ask:>+5.0} ns with; whole {whole:>9.0} ns without, {more:>+6.0} ns, \
-                 {percent:>+6.2} % with; another without: {c_ask:>+4.0} ns; {c_whole:>+5.0} ns, {c_percent:>+6.2} %",
-                bytes >> 10,
+                "{ranks} ranks, {:>10}: ask {ask:>6.0} ns without, {:>6.0} ns with; whole {whole:>9.0} ns without, {:>9.0} ns ({percent:>+6.2} %) \
+                 with; another without: {:>6.0} ns; {:>9.0} ns ({c_percent:>+6.2} %)",
+                crossweave_words::Size(*bytes),
+                // Medians of differences: beside what they are differences of they are times.
+                (ask + more_ask).max(0.0),
+                (whole + more).max(0.0),
+                (ask + c_ask).max(0.0),
+                (whole + c_whole).max(0.0),
             );
         }
         barrier.wait();

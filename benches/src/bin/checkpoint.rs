@@ -5,19 +5,27 @@
 //! The plain file is the bound: what a save takes longer is hashing and the manifest. Reads come from the page cache, so they show
 //! the cost of verification and not of the disk. Each line is the least of `--rounds`, taken in turns.
 
-use crossweave_benches::options::Options;
+use crossweave_benches::options::{Options, program};
 use crossweave_checkpoint::{Checkpoint, Dtype, Patience, Proof, Writer, session};
 use std::io::{Read, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-fn main() {
-    if let Err(e) = run() {
-        eprintln!("{e}");
-        std::process::exit(1);
-    }
+const HELP: &str = "\
+Saving and loading a checkpoint against a plain file of as many bytes.
+
+  --mib 512       MiB of the checkpoint
+  --ranks 2       ranks that write it
+  --rounds 3      saves and loads, in turns; the least time counts
+  --dir .         folder for files: its file system is the one measured
+
+Example: checkpoint --mib 512 --ranks 2 --dir /mnt/nvme";
+
+fn main() -> ExitCode {
+    program(HELP, 0, run)
 }
 
 fn timed(best: &mut f64, work: impl FnOnce() -> Fallible<()>) -> Fallible<()> {
@@ -27,11 +35,10 @@ fn timed(best: &mut f64, work: impl FnOnce() -> Fallible<()>) -> Fallible<()> {
     Ok(())
 }
 
-fn run() -> Fallible<()> {
-    let mut o = Options::from_args()?;
-    let bytes = (o.number("mib", 512)? << 20) as usize;
-    let ranks = o.number("ranks", 2)?.max(1) as usize;
-    let rounds = o.number("rounds", 3)?;
+fn run(mut o: Options) -> Fallible<()> {
+    let bytes = (o.number("mib", 512, 1)? << 20) as usize;
+    let ranks = o.number("ranks", 2, 1)? as usize;
+    let rounds = o.number("rounds", 3, 1)?;
     let dir = o.text("dir").unwrap_or_else(|| ".".into());
     o.done()?;
     let dir = Path::new(&dir).join(format!(".checkpoint-bench-{}", std::process::id()));
@@ -74,7 +81,10 @@ fn measure(dir: &Path, bytes: usize, ranks: usize, rounds: u64) -> Fallible<()> 
             Ok(())
         })?;
     }
-    println!("{} MiB, {ranks} ranks, least of {rounds}", bytes >> 20);
+    println!(
+        "{}, {ranks} ranks, least of {rounds}",
+        crossweave_words::Size(bytes as u64)
+    );
     for (i, (name, s)) in names.iter().zip(best).enumerate() {
         let moved = bytes as f64 / if i == 4 { 2.0 } else { 1.0 };
         println!("{name:44} {:8.3} s  {:6.2} GB/s", s, moved / s / 1e9);

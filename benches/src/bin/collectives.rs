@@ -17,7 +17,8 @@
 //! from each other as they do (one word of each cache line), by plain loads and stores. A peer that has not ended after `--limit` seconds (60) is stopped; what it has said counts.
 
 use crossweave_backend_mpi::MpiBackend;
-use crossweave_benches::{Fallible, options::Options, process::load};
+use crossweave_benches::options::{Options, Usage, program};
+use crossweave_benches::{Fallible, process::load};
 use crossweave_hal::{
     Bootstrap, Carrier, Collective, CommOptions, Communicator, DType, Device, HostServices,
     KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
@@ -26,7 +27,7 @@ use crossweave_mesh::{JobStore, LateStore, Launch, detect, meet};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -95,17 +96,27 @@ type Table = BTreeMap<(String, u64, String), f64>;
 type Pairs = BTreeMap<(String, u64, String), [Vec<f64>; 2]>;
 const FAMILIES: [&str; 2] = ["openmpi", "mpich"];
 
-fn main() {
-    let done = Options::from_args().map_err(Into::into).and_then(|o| {
+const HELP: &str = "\
+Collectives between threads of this process, beside memcpy and beside MPI and gloo between processes; microseconds a call.
+
+  --ranks 2                        ranks
+  --bytes 1K,4K,16K,64K,256K,1M,4M,16M,64M    sizes
+  --peers DIR                      folder of mpi_collectives.c, compiled and run with each MPI that is installed
+  --plugin                         run our plugin mpi under each mpirun too
+  --peer-python PATH               a Python with PyTorch, with
+  --peer-gloo PATH                 the script that runs gloo
+  --rounds 3                       rounds in which the plugin and its library take turns
+  --limit 60                       seconds after which a peer is stopped
+
+Example: collectives --ranks 2 --bytes 1K,64K,1M --peers benches/peers";
+
+fn main() -> ExitCode {
+    program(HELP, 0, |o| {
         match detect(|name| std::env::var(name).ok())? {
             Some(launch) if launch.world > 1 => worker(o, launch),
             _ => run(o),
         }
-    });
-    if let Err(e) = done {
-        eprintln!("{e}");
-        std::process::exit(1);
-    }
+    })
 }
 
 /// `1K`, `4M`, or a number.
@@ -115,9 +126,11 @@ fn bytes(text: &str) -> Fallible<u64> {
         Some(b'M') => (&text[..text.len() - 1], 20),
         _ => (text, 0),
     };
-    let n: u64 = digits
-        .parse()
-        .map_err(|_| format!("--bytes {text:?}: give 1K, 4M or a number"))?;
+    let n = digits
+        .parse::<u64>()
+        .ok()
+        .filter(|n| *n <= 1 << 40 >> shift);
+    let n = n.ok_or_else(|| Usage(format!("--bytes {text:?}: wanted 1K, 4M or a number")))?;
     Ok(n << shift)
 }
 
@@ -125,13 +138,16 @@ fn bytes(text: &str) -> Fallible<u64> {
 fn whole(n: u64, ranks: u32) -> Fallible<u64> {
     let unit = 4 * u64::from(ranks);
     match n / unit * unit {
-        0 => Err(format!("--bytes {n}: at least {unit} for {ranks} ranks").into()),
+        0 => Err(Usage(format!(
+            "--bytes {n}: wanted at least {unit} for {ranks} ranks"
+        ))
+        .into()),
         n => Ok(n),
     }
 }
 
 fn run(mut o: Options) -> Fallible<()> {
-    let ranks = o.number("ranks", 2)? as u32;
+    let ranks = o.number("ranks", 2, 1)? as u32;
     let sizes = o.list("bytes", "1K,4K,16K,64K,256K,1M,4M,16M,64M");
     let sizes = sizes
         .iter()
@@ -139,8 +155,8 @@ fn run(mut o: Options) -> Fallible<()> {
         .collect::<Fallible<Vec<_>>>()?;
     let (peers, plugin) = (o.text("peers"), o.text("plugin").is_some());
     let gloo = o.text("peer-python").zip(o.text("peer-gloo"));
-    let limit = o.number("limit", 60)? as u32;
-    let rounds = o.number("rounds", 3)?.max(1);
+    let limit = o.number("limit", 60, 1)? as u32;
+    let rounds = o.number("rounds", 3, 1)?;
     // Without the plugin there is nothing to pair.
     let rounds = if plugin { rounds } else { 1 };
     o.done()?;
@@ -208,7 +224,10 @@ fn show(table: &Table, pairs: &Pairs, sizes: &[u64]) {
             let Some(ours) = get(op, *n, "in process") else {
                 continue;
             };
-            let mut row = format!("{n:>10} bytes  in process {ours:>10.2}");
+            let mut row = format!(
+                "{:>10}  in process {ours:>10.2}",
+                crossweave_words::Size(*n)
+            );
             if let Some(copy) = get("memcpy", *n, "in process") {
                 row += &format!("  {:>4.0} % of memcpy ({copy:.2})", 100.0 * copy / ours);
             }

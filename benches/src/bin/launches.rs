@@ -6,21 +6,42 @@
 
 #![forbid(unsafe_code)]
 
+use crossweave_benches::Fallible;
+use crossweave_benches::options::{Options, Usage, program};
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{
     Buffer, DType, Followed, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Recordings,
     Tag, loader,
 };
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::Instant;
 
 /// Launches of a list, about those of a layer of GPT-2.
 const LIST: u32 = 32;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let name = args.first().map_or("cpu", String::as_str);
-    let n: u32 = args.get(1).map_or(Ok(10_000), |s| s.parse())?;
+const HELP: &str = "\
+What a launch costs the host: small ops on one stream of a back end.
+
+  launches [cpu|null|PLUGIN.so] [LAUNCHES]      default: cpu 10000
+
+Example: launches cpu 20000";
+
+fn main() -> ExitCode {
+    program(HELP, 2, run)
+}
+
+fn run(mut o: Options) -> Fallible<()> {
+    let (name, n) = (o.word(), o.word());
+    o.done()?;
+    let name = name.as_deref().unwrap_or("cpu");
+    let n = match n.as_deref().unwrap_or("10000").parse::<u32>() {
+        Ok(n) if n > 0 => n,
+        _ => {
+            let what = format!("{:?}: wanted a number of launches", n.unwrap_or_default());
+            return Err(Usage(what).into());
+        }
+    };
     let host = HostServices::builder().build();
     let raw = match name {
         "cpu" => RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host)?,

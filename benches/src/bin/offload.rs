@@ -5,7 +5,7 @@
 
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
-use crossweave_benches::options::Options;
+use crossweave_benches::options::{Options, program};
 use crossweave_benches::presets::Preset;
 use crossweave_benches::process::load;
 use crossweave_benches::{Fallible, files, least, median, update};
@@ -16,9 +16,10 @@ use crossweave_engine::{
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_tensor::Builder;
+use crossweave_words::Size;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,10 @@ What offload costs and what it buys, on the CPU back end with one rank.
   --budget-mib 48   device memory of the largest trainable model
   --width 128       width of its layers
   --most 12         stop at so many times the layers that fit without offload
+
+One step under the budget in this process, as JSON:
+  --one KIND        what rests off the device, as the tables name it
+  --layers 1        layers of the model
 
 Example: offload --dir /mnt/nvme --mib 1024 --rounds 20";
 
@@ -74,30 +79,18 @@ const KINDS: [Kind; 7] = [
     },
 ];
 
-fn main() {
-    let result = Options::from_args()
-        .map_err(Into::into)
-        .and_then(|mut o| match o.text("help") {
-            Some(_) => {
-                println!("{HELP}");
-                Ok(())
-            }
-            None => run(o),
-        });
-    if let Err(e) = result {
-        eprintln!("{e}");
-        std::process::exit(1);
-    }
+fn main() -> ExitCode {
+    program(HELP, 0, run)
 }
 
 fn run(mut o: Options) -> Fallible<()> {
-    let preset = o.text("preset").unwrap_or("tiny".into());
-    let (rounds, threads) = (o.number("rounds", 5)?.max(1), o.number("threads", 2)?);
-    let bytes = o.number("mib", 256)?.max(8) << 20;
-    let budget = o.number("budget-mib", 48)? << 20;
-    let (width, most) = (o.number("width", 128)?, o.number("most", 12)?.max(1));
+    let preset = o.choice("preset", &["tiny", "small", "gpt2"])?;
+    let (rounds, threads) = (o.number("rounds", 5, 1)?, o.number("threads", 2, 1)?);
+    let bytes = o.number("mib", 256, 8)? << 20;
+    let budget = o.number("budget-mib", 48, 1)? << 20;
+    let (width, most) = (o.number("width", 128, 1)?, o.number("most", 12, 1)?);
     let (fio, one) = (o.text("fio"), o.text("one"));
-    let layers = o.number("layers", 1)?;
+    let layers = o.number("layers", 1, 1)?;
     let parent = PathBuf::from(o.text("dir").unwrap_or_else(|| ".".into()));
     o.done()?;
     let limit = if one.is_some() { budget } else { u64::MAX };
@@ -299,8 +292,8 @@ impl Bench {
         dir: &Path,
     ) -> Fallible<()> {
         println!(
-            "\nlargest model of width {width} under {} MiB of device memory",
-            budget >> 20
+            "\nlargest model of width {width} under {} of device memory",
+            Size(budget)
         );
         println!("{:32} layers     params  predicted   measured  ratio", "");
         let me = std::env::current_exe()?;
@@ -354,12 +347,11 @@ impl Bench {
             if without.0 == 0 {
                 without = (layers, params);
             }
-            let mib = |b: u64| b as f64 / (1 << 20) as f64;
             println!(
-                "{:32} {layers:6} {params:10} {:6.1} MiB {:6.1} MiB {:6.2}{}",
+                "{:32} {layers:6} {params:10} {:>10} {:>10} {:6.2}{}",
                 k.name,
-                mib(self.predicted(&p, k)?),
-                mib(got["reserved"].as_u64().unwrap_or(0)),
+                Size(self.predicted(&p, k)?),
+                Size(got["reserved"].as_u64().unwrap_or(0)),
                 params as f64 / without.1 as f64,
                 if layers == cap {
                     "  at least: stopped by --most"

@@ -8,22 +8,33 @@
 
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_benches::median;
-use crossweave_benches::options::Options;
+use crossweave_benches::options::{Options, Usage, program};
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{
     Buffer, DType, Device, HostServices, OpRequest, Operand, Plugin, RawPlugin, Stream, Tag, loader,
 };
 use crossweave_tensor::Decompositions;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Instant;
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-fn main() {
-    if let Err(e) = run() {
-        eprintln!("{e}");
-        std::process::exit(1);
-    }
+const HELP: &str = "\
+Time of the ops in which a training step spends its time, on any back end: microseconds, GFLOP/s and GB/s.
+
+  --backend cpu            cpu, a plugin's name beside the program, or a path
+  --ops all                names of ops, or how they begin: matmul,attention
+  --size small             small (a software GPU), medium or large
+  --dtypes f32             of f32, bf16, f16
+  --config KEY=VALUE,...   options of the back end
+  --threads 2              threads of the host
+  --rounds 5               rounds, of which the median counts
+
+Example: ops --backend cpu --ops matmul,attention --size small --dtypes f32,bf16";
+
+fn main() -> ExitCode {
+    program(HELP, 0, run)
 }
 
 /// Sizes of a run: tokens, width, heads, vocabulary.
@@ -272,12 +283,16 @@ fn cases(z: Size, t: DType) -> Vec<Case> {
     ]
 }
 
-fn run() -> Fallible<()> {
-    let mut o = Options::from_args()?;
+/// Whether a word of `--ops` means that op.
+fn asks(word: &str, name: &str) -> bool {
+    word == "all" || (!word.is_empty() && name.starts_with(word))
+}
+
+fn run(mut o: Options) -> Fallible<()> {
     let backend = o.text("backend").unwrap_or("cpu".into());
     let wanted = o.list("ops", "all");
-    let dtypes = o.list("dtypes", "f32");
-    let size_name = o.text("size").unwrap_or("small".into());
+    let dtypes = o.choices("dtypes", "f32", &["f32", "bf16", "f16"])?;
+    let size_name = o.choice("size", &["small", "medium", "large"])?;
     let size = match size_name.as_str() {
         "small" => Size {
             batch: 2,
@@ -303,14 +318,28 @@ fn run() -> Fallible<()> {
         s => return Err(format!("--size {s:?}: small, medium or large").into()),
     };
     let config = o.text("config").unwrap_or_default();
-    let threads = o.number("threads", 2)?;
-    let rounds = o.number("rounds", 5)?;
+    let threads = o.number("threads", 2, 1)?;
+    let rounds = o.number("rounds", 5, 1)?;
     o.done()?;
+    let names = || {
+        cases(size, DType::F32)
+            .into_iter()
+            .map(|c| op::spec(c.id).map_or("", |s| s.name))
+    };
+    if let Some(w) = wanted.iter().find(|w| !names().any(|n| asks(w, n))) {
+        let mut all: Vec<&str> = names().collect();
+        all.dedup();
+        return Err(Usage(format!(
+            "--ops {w:?}: wanted all, or some of {}",
+            all.join(", ")
+        ))
+        .into());
+    }
     let mut host = HostServices::builder().threads(threads as usize);
     for pair in config.split(',').filter(|p| !p.is_empty()) {
         let (k, v) = pair
             .split_once('=')
-            .ok_or(format!("--config {pair:?}: KEY=VALUE"))?;
+            .ok_or_else(|| Usage(format!("--config {pair:?}: wanted KEY=VALUE")))?;
         host = host.config(k, v);
     }
     let host = host.build();
@@ -343,14 +372,13 @@ fn run() -> Fallible<()> {
     );
     for t in &dtypes {
         let dtype = match t.as_str() {
-            "f32" => DType::F32,
             "bf16" => DType::Bf16,
             "f16" => DType::F16,
-            t => return Err(format!("--dtypes {t:?}: f32, bf16 or f16").into()),
+            _ => DType::F32,
         };
         for c in cases(size, dtype) {
             let name = op::spec(c.id).map_or("", |s| s.name);
-            if wanted[0] != "all" && !wanted.iter().any(|w| name.starts_with(w.as_str())) {
+            if !wanted.iter().any(|w| asks(w, name)) {
                 continue;
             }
             measure(&device, &stream, &c, t, rounds)?;

@@ -9,42 +9,91 @@
 //! Every measurement is a process of its own, so that one's memory is not another's; with a peer the two alternate A B A B and the ratio is of
 //! the best medians, each taken over one process.
 
-use crossweave_benches::options::Options;
+use crossweave_benches::options::{Options, Usage, program};
 use crossweave_benches::presets::Preset;
-use crossweave_benches::process::{Memory, cpu_seconds, load};
+use crossweave_benches::process::{Memory, cpu_seconds, load, mebibytes};
 use crossweave_benches::{least, median};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{MicroBatch, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_tensor::Builder;
+use crossweave_words::Size;
 use serde_json::{Value, json};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-fn main() {
-    let result = Options::from_args()
-        .map_err(Into::into)
-        .and_then(|mut o| match o.text("one") {
-            Some(_) => one(o),
-            None => all(o),
-        });
-    if let Err(e) = result {
-        eprintln!("{e}");
-        std::process::exit(1);
+const HELP: &str = "\
+Time and memory of a training step on the CPU back end, each measurement in a process of its own.
+
+  --presets tiny,small,gpt2    models
+  --styles gpt2,llama          families
+  --dtypes f32                 of f32, bf16, f16
+  --shapes 1x2,2x1             RANKSxTHREADS, with zSTAGE behind it where states are sharded: 2x1z3
+  --steps 20                   steps of a measurement; default: 20, 8 or 5 by the preset
+  --rounds 2                   measurements of each, in turns; the best median counts
+  --recompute none             none, selective or full
+
+Beside PyTorch on the same preset:
+  --peer-python PATH           its Python, with
+  --peer-script PATH           the script that trains, and
+  --peer-text PATH             the text it trains on
+  --peer-deepspeed PATH        the script for the modes ds0 to ds3
+  --peer-modes eager,compile,ddp    of eager, compile, ddp, zero1, fsdp2, ds0 to ds3; @N behind one says how many ranks
+
+One measurement in this process, as JSON:
+  --one                        do so, with
+  --preset tiny                the model
+  --style gpt2                 its family
+  --dtype f32                  its type
+  --shape 1x2                  ranks and threads
+  --warmup 3                   steps before the clock starts
+  --profile                    print where the back end's time goes
+
+Example: step --presets tiny --styles gpt2,llama --dtypes f32 --shapes 1x2,2x1 --steps 20";
+
+const PRESETS: [&str; 3] = ["tiny", "small", "gpt2"];
+const STYLES: [&str; 2] = ["gpt2", "llama"];
+const DTYPES: [&str; 3] = ["f32", "bf16", "f16"];
+const RECOMPUTES: [&str; 3] = ["none", "selective", "full"];
+
+fn main() -> ExitCode {
+    program(HELP, 0, |mut o| match o.text("one") {
+        Some(_) => one(o),
+        None => all(o),
+    })
+}
+
+/// Ranks, threads and stage of a shape.
+fn shape_of(text: &str) -> Result<(u32, u32, ZeroStage), Usage> {
+    let parse = |s: &str| s.parse::<u32>().ok().filter(|n| *n > 0);
+    let (plain, stage) = text.split_once('z').unwrap_or((text, "0"));
+    let stage = stage.parse().ok().and_then(ZeroStage::from_number);
+    let sizes = plain
+        .split_once('x')
+        .and_then(|(r, t)| Some((parse(r)?, parse(t)?)));
+    match (sizes, stage) {
+        (Some((ranks, threads)), Some(stage)) => Ok((ranks, threads, stage)),
+        _ => Err(Usage(format!(
+            "shape {text:?}: wanted RANKSxTHREADS or RANKSxTHREADSzSTAGE, such as 2x1 or 2x1z3"
+        ))),
     }
 }
 
 /// Every combination asked for, each in processes of its own.
 fn all(mut o: Options) -> Fallible<()> {
-    let (presets, styles) = (
-        o.list("presets", "tiny,small,gpt2"),
-        o.list("styles", "gpt2,llama"),
-    );
-    let (dtypes, shapes) = (o.list("dtypes", "f32"), o.list("shapes", "1x2,2x1"));
-    let (steps, rounds) = (o.text("steps"), o.number("rounds", 2)?);
+    let presets = o.choices("presets", "tiny,small,gpt2", &PRESETS)?;
+    let styles = o.choices("styles", "gpt2,llama", &STYLES)?;
+    let dtypes = o.choices("dtypes", "f32", &DTYPES)?;
+    let shapes = o.list("shapes", "1x2,2x1");
+    shapes.iter().try_for_each(|s| shape_of(s).map(|_| ()))?;
+    let steps = match o.number("steps", 0, 1)? {
+        0 => None,
+        n => Some(n.to_string()),
+    };
+    let rounds = o.number("rounds", 2, 1)?;
     let python = o.text("peer-python");
     let peer = match (&python, o.text("peer-script"), o.text("peer-text")) {
         (Some(p), Some(s), Some(t)) => Some(Peer {
@@ -54,10 +103,13 @@ fn all(mut o: Options) -> Fallible<()> {
             text: t,
         }),
         (None, ..) => None,
-        _ => return Err("--peer-python needs --peer-script and --peer-text".into()),
+        _ => {
+            let what = "--peer-python needs --peer-script and --peer-text";
+            return Err(Usage(what.into()).into());
+        }
     };
     let modes = o.list("peer-modes", "eager,compile,ddp");
-    let recompute = o.text("recompute").unwrap_or("none".into());
+    let recompute = o.choice("recompute", &RECOMPUTES)?;
     o.done()?;
     let me = std::env::current_exe()?;
     for p in &presets {
@@ -127,13 +179,13 @@ fn figures(v: &[Value], key: &str) -> Vec<f64> {
 fn print_line(label: &str, v: &[Value]) {
     let best = |k| least(&figures(v, k));
     println!(
-        "{label:<28} ms {:>9.1} (least {:>9.1})  cpu ms {:>9.1}  tokens/s {:>8.0}  GFLOP/s {:>6.1}  RSS +{:>6.0} MiB  {}",
+        "{label:<28} ms {:>9.1} (least {:>9.1})  cpu ms {:>9.1}  tokens/s {:>8.0}  GFLOP/s {:>6.1}  RSS +{:>10}  {}",
         best("ms_median"),
         best("ms_min"),
         best("cpu_ms_step"),
         figures(v, "tokens_per_s").into_iter().fold(0.0, f64::max),
         figures(v, "gflops").into_iter().fold(0.0, f64::max),
-        figures(v, "rss_delta_mib").into_iter().fold(0.0, f64::max),
+        mebibytes(figures(v, "rss_delta_mib").into_iter().fold(0.0, f64::max)),
         v.last()
             .map_or(String::new(), |v| v["more"].as_str().unwrap_or("").into()),
     );
@@ -270,34 +322,23 @@ impl Bootstrap for Boot {
 
 /// One measurement in this process.
 fn one(mut o: Options) -> Fallible<()> {
-    let preset = o.text("preset").unwrap_or("tiny".into());
-    let style = o.text("style").unwrap_or("gpt2".into());
+    let preset = o.choice("preset", &PRESETS)?;
+    let style = o.choice("style", &STYLES)?;
     let p = Preset::find(&preset, &style)?;
-    let dtype = match o.text("dtype").as_deref() {
-        None | Some("f32") => DType::F32,
-        Some("bf16") => DType::Bf16,
-        Some("f16") => DType::F16,
-        Some(d) => return Err(format!("dtype {d:?}: must be f32, bf16 or f16").into()),
+    let dtype = match o.choice("dtype", &DTYPES)?.as_str() {
+        "bf16" => DType::Bf16,
+        "f16" => DType::F16,
+        _ => DType::F32,
     };
     let shape = o.text("shape").unwrap_or("1x2".into());
-    let parse = |s: &str| s.parse::<u32>().ok().filter(|n| *n > 0);
-    let (plain, stage) = shape.split_once('z').unwrap_or((&shape, "0"));
-    let stage = stage.parse().ok().and_then(ZeroStage::from_number);
-    let sizes = plain
-        .split_once('x')
-        .and_then(|(r, t)| Some((parse(r)?, parse(t)?)));
-    let (Some((ranks, threads)), Some(stage)) = (sizes, stage) else {
-        return Err(
-            format!("shape {shape:?}: must be RANKSxTHREADS or RANKSxTHREADSzSTAGE").into(),
-        );
-    };
-    let (steps, warmup) = (o.number("steps", 20)? as usize, o.number("warmup", 3)?);
+    let (ranks, threads, stage) = shape_of(&shape)?;
+    let steps = o.number("steps", 20, 1)? as usize;
+    let warmup = o.number("warmup", 3, 0)?;
     let profile = o.text("profile").is_some();
-    let recompute = match o.text("recompute").as_deref() {
-        None | Some("none") => Recompute::None,
-        Some("selective") => Recompute::Selective,
-        Some("full") => Recompute::Full,
-        Some(r) => return Err(format!("recompute {r:?}: must be none, selective or full").into()),
+    let recompute = match o.choice("recompute", &RECOMPUTES)?.as_str() {
+        "selective" => Recompute::Selective,
+        "full" => Recompute::Full,
+        _ => Recompute::None,
     };
     o.done()?;
     let warm = (warmup as usize).min(steps.saturating_sub(1));
@@ -386,17 +427,16 @@ fn one(mut o: Options) -> Fallible<()> {
         let kept = &times[warm..];
         let (med, tokens) = (median(kept), (p.batch * p.seq) as f64);
         let ledger = t.ledger();
-        let mib = |b: u64| b >> 20;
         let tags = &ledger.memory.tags;
         let peaks = tags
             .iter()
-            .filter(|(_, t)| mib(t.peak) > 0)
-            .map(|(k, t)| format!("{k} {}", mib(t.peak)));
+            .filter(|(_, t)| t.peak >> 20 > 0)
+            .map(|(k, t)| format!("{k} {}", Size(t.peak)));
         let more = format!(
-            "load {:.1}, allocs after step 2: {}, reserved {} MiB a rank, peaks: {}",
+            "load {:.1}, allocs after step 2: {}, reserved {} a rank, peaks: {}",
             load(),
             ledger.device_allocs_after_step_2,
-            mib(ledger.memory.reserved.peak),
+            Size(ledger.memory.reserved.peak),
             peaks.collect::<Vec<_>>().join(", "),
         );
         if profile && rank == 0 {

@@ -1,18 +1,21 @@
-//! `crossweave estimate`: memory, traffic and time of a model by name or by size, from formulas alone.
+//! `crossweave estimate`: memory, traffic and time of a model by name, by size, of a config or of a Hugging Face folder, from formulas alone.
 
+mod advice;
+pub mod args;
 mod page;
 mod presets;
+mod subject;
 
-pub use presets::{bytes, count};
+pub use args::EstimateArgs;
+pub use presets::{count, show_count};
 
-use crate::args::{AccountingName, EstimateArgs, HomeName, KeepName};
+use crate::devices;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crossweave_nn::{Gpt2, Llama, Model, rope::RopeScaling};
-use crossweave_tensor::{Activation, Builder};
+use args::{AccountingName, HomeName, KeepName};
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
-use presets::PRESETS;
+use subject::{Subject, subject};
 
 /// What is estimated, nothing left open.
 struct Job {
@@ -25,7 +28,12 @@ struct Job {
     accounting_name: &'static str,
     ranks: u64,
     nodes: u64,
-    device: Option<&'static Profile>,
+    device: Option<Profile>,
+    device_label: String,
+    /// What was taken in place of a device that is not known.
+    note: Option<String>,
+    /// Stage and offload that a config asks for, where the command line asks for none.
+    asked: (Option<u8>, Option<Offload>),
     device_memory: Option<u64>,
     host: Option<u64>,
     nvme: Option<u64>,
@@ -41,6 +49,13 @@ struct Job {
 /// # Errors
 /// A model, device or size nobody knows.
 pub fn run(args: &EstimateArgs) -> Result<()> {
+    if args.devices {
+        match args.json {
+            true => say!("{:#}", devices::list()),
+            false => say!("{}", devices::table()),
+        }
+        return Ok(());
+    }
     let job = job(args)?;
     let figures = page::figures(&job, args);
     if args.json {
@@ -52,14 +67,20 @@ pub fn run(args: &EstimateArgs) -> Result<()> {
 }
 
 fn job(args: &EstimateArgs) -> Result<Job> {
-    let preset = PRESETS
-        .iter()
-        .find(|p| p.name.eq_ignore_ascii_case(&args.model));
-    let params = match preset {
-        Some(p) => p.params,
-        None => count(&args.model).map_err(|_| unknown_model(&args.model))?,
+    // Unless `--devices` is given, the parser demands it.
+    let text = args.model.as_deref().unwrap_or_default();
+    let asked_ranks = match (args.ranks, args.nodes, args.ranks_per_node) {
+        (None, Some(n), Some(per)) => Some(n * per),
+        (r, ..) => r,
     };
-    let mut shape = preset.map_or_else(|| Shape::of_params(params), |p| p.shape);
+    let Subject {
+        name,
+        params,
+        units,
+        mut shape,
+        tokens,
+        job: wanted,
+    } = subject(text, asked_ranks)?;
     let given = [args.layers, args.hidden, args.heads, args.vocab, args.seq];
     let slots = [
         &mut shape.layers,
@@ -72,24 +93,29 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         *slot = value.unwrap_or(*slot);
     }
     let changed = given[..4].iter().any(Option::is_some);
-    let units = match preset {
-        Some(p) if !changed => units(p),
-        _ => Vec::new(),
-    };
-    let chosen = match &args.device {
-        None => None,
-        Some(name) => Some(device(name)?),
+    let units = if changed { vec![] } else { units };
+    let chosen = match (&args.device, &wanted) {
+        (Some(name), _) => Some(devices::choose(Some(name), "", 1)?),
+        // Whoever states the memory speaks of no device in particular.
+        (None, Some(w)) if args.device_memory.is_none() => {
+            Some(devices::choose(None, &w.backend, w.ranks)?)
+        }
+        _ => None,
     };
     // A question about nodes without a device is one about the machine the published figures are of.
-    let device = chosen.or_else(|| (args.nodes.is_some() || args.time).then(|| &profiles()[0]));
+    let plain = || (args.nodes.is_some() || args.time).then(|| profiles()[0]);
+    let device = chosen.as_ref().map(|c| c.profile).or_else(plain);
     let per_node = args
         .ranks_per_node
         .or(device.map(|d| d.ranks_per_node))
         .unwrap_or(8);
-    let (ranks, nodes) = match (args.ranks, args.nodes) {
-        (Some(r), Some(n)) => (r, n),
+    let ranks = asked_ranks.or(wanted.as_ref().map(|w| w.ranks));
+    let (ranks, nodes) = match (ranks, args.nodes) {
+        (Some(r), Some(n)) if args.ranks.is_some() || args.ranks_per_node.is_some() => (r, n),
+        (_, Some(n)) => (n * per_node, n),
+        // Ranks that share a device are on one machine.
+        (Some(r), None) if chosen.as_ref().is_some_and(|c| c.sharing > 1) => (r, 1),
         (Some(r), None) => (r, r.div_ceil(per_node)),
-        (None, Some(n)) => (n * per_node, n),
         (None, None) => (1, 1),
     };
     if nodes > ranks {
@@ -98,19 +124,28 @@ fn job(args: &EstimateArgs) -> Result<Job> {
             "give more --ranks, or fewer nodes",
         ));
     }
-    let (accounting, accounting_name) = match args.accounting {
-        AccountingName::Mixed => (Accounting::MIXED, "mixed"),
-        AccountingName::Fp32 => (Accounting::FP32, "fp32"),
-        AccountingName::MixedF32Grads => (Accounting::MIXED_F32_GRADS, "mixed-f32-grads"),
+    let (accounting, accounting_name) = match (args.accounting, &wanted) {
+        (None, Some(w)) => w.accounting,
+        (None | Some(AccountingName::Mixed), _) => (Accounting::MIXED, "mixed"),
+        (Some(AccountingName::Fp32), _) => (Accounting::FP32, "fp32"),
+        (Some(AccountingName::MixedF32Grads), _) => {
+            (Accounting::MIXED_F32_GRADS, "mixed-f32-grads")
+        }
     };
-    let (keep, keep_name) = match args.keep {
-        KeepName::All => (ActivationCase::Full, "all"),
-        KeepName::Selective => (ActivationCase::Selective, "selective"),
-        KeepName::Flash => (ActivationCase::Flash, "flash"),
-        KeepName::Inputs => (ActivationCase::Recompute, "inputs"),
+    let (keep, keep_name) = match (args.keep, &wanted) {
+        (None, Some(w)) => w.keep,
+        (Some(KeepName::All), _) => (ActivationCase::Full, "all"),
+        (Some(KeepName::Selective), _) => (ActivationCase::Selective, "selective"),
+        (Some(KeepName::Flash), _) => (ActivationCase::Flash, "flash"),
+        (None | Some(KeepName::Inputs), _) => (ActivationCase::Recompute, "inputs"),
     };
+    let memory = chosen
+        .as_ref()
+        .map_or(device.map(|d| d.memory), |c| c.memory);
+    let label = chosen.as_ref().map(|c| c.label.clone());
+    let batch = args.batch.or(wanted.as_ref().map(|w| w.batch)).unwrap_or(1);
     Ok(Job {
-        name: args.model.clone(),
+        name,
         params,
         units,
         shape,
@@ -119,11 +154,19 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         ranks,
         nodes,
         device,
-        device_memory: args.device_memory.or(device.map(|d| d.memory)),
+        device_label: label
+            .or(device.map(|d| d.name.to_string()))
+            .unwrap_or_default(),
+        note: chosen.and_then(|c| c.note),
+        asked: (
+            wanted.as_ref().map(|w| w.stage),
+            wanted.as_ref().map(|w| w.offload),
+        ),
+        device_memory: args.device_memory.or(memory),
         host: args.host,
         nvme: args.nvme,
-        tokens: args.tokens.map(|t| t as f64).or(preset.map(|p| p.tokens)),
-        batch: args.batch,
+        tokens: args.tokens.map(|t| t as f64).or(tokens),
+        batch,
         keep,
         keep_name,
         sustained: args
@@ -134,82 +177,12 @@ fn job(args: &EstimateArgs) -> Result<Job> {
     })
 }
 
-/// The device profile of that name.
-///
-/// # Errors
-/// There is none.
-pub fn device(name: &str) -> Result<&'static Profile> {
-    profile(&name.to_lowercase()).ok_or_else(|| {
-        let known: Vec<_> = profiles().iter().map(|p| p.name).collect();
-        CliError::refused(
-            format!("--device {name}: no profile of that name"),
-            format!("name one of {}, or give --device-memory", known.join(", ")),
-        )
-    })
-}
-
-fn unknown_model(name: &str) -> CliError {
-    let known: Vec<_> = PRESETS.iter().map(|p| p.name).collect();
-    let near = crossweave_config::nearest(name, known.iter().copied());
-    let fix = match near {
-        Some(near) => {
-            format!("did you mean {near:?}? A number of parameters (7.5B, 1T) is taken too")
-        }
-        None => format!(
-            "name one of {}, or a number of parameters (7.5B, 1T)",
-            known.join(", ")
-        ),
-    };
-    CliError::refused(format!("{name}: no model of that name"), fix)
-}
-
-/// Parameters of each unit, counted from the declarations of the very model that would be trained.
-fn units(p: &presets::Preset) -> Vec<u64> {
-    let s = p.shape;
-    let mut b = Builder::default();
-    match p.llama {
-        None => Gpt2 {
-            vocab_size: s.vocab,
-            n_positions: s.seq,
-            n_embd: s.hidden,
-            n_layer: s.layers,
-            n_head: s.heads,
-            n_inner: 4 * s.hidden,
-            activation: Activation::GeluTanh,
-            layer_norm_epsilon: 1e-5,
-            embd_pdrop: 0.0,
-            resid_pdrop: 0.0,
-            tie_word_embeddings: true,
-            scale_attn_weights: true,
-            scale_attn_by_inverse_layer_idx: false,
-            initializer_range: 0.02,
-        }
-        .build(&mut b),
-        Some((intermediate_size, num_key_value_heads)) => Llama {
-            vocab_size: s.vocab,
-            hidden_size: s.hidden,
-            intermediate_size,
-            num_key_value_heads,
-            head_dim: s.hidden / s.heads,
-            num_hidden_layers: s.layers,
-            num_attention_heads: s.heads,
-            max_position_embeddings: s.seq,
-            rms_norm_eps: 1e-5,
-            rope_theta: 1e4,
-            rope_scaling: RopeScaling::None,
-            attention_bias: false,
-            mlp_bias: false,
-            tie_word_embeddings: false,
-            initializer_range: 0.02,
-        }
-        .build(&mut b),
-    }
-    let units = b.finish();
-    let of = |u: &crossweave_tensor::UnitDecl| u.params.iter().map(|p| p.shape.numel()).sum();
-    units.iter().map(of).collect()
-}
-
 impl Job {
+    /// Whether there is something to fit into.
+    fn limited(&self) -> bool {
+        self.device_memory.is_some() || self.host.is_some() || self.nvme.is_some()
+    }
+
     fn largest_unit(&self) -> u64 {
         let real = self.units.iter().copied().max();
         real.unwrap_or_else(|| self.shape.largest_unit())
@@ -240,16 +213,26 @@ impl Job {
         Machine {
             device: self.device_memory.unwrap_or(u64::MAX),
             host: part(self.host, u64::MAX),
-            // Storage nobody named is storage nobody has.
-            nvme: part(self.nvme, 0),
+            // Storage that nobody named is storage that nobody has; a config that sends states there has some.
+            nvme: part(
+                self.nvme,
+                match self.asked.1 {
+                    Some(o) if o.optimizer == Tier::Nvme || o.param == Tier::Nvme => u64::MAX,
+                    _ => 0,
+                },
+            ),
         }
     }
 
     /// The stage and offload to show: those asked for, else the first that fits, from no sharding to everything on storage.
     fn choose(&self, args: &EstimateArgs) -> (ZeroStage, Offload) {
-        let asked = |h: Option<HomeName>| h.map(HomeName::tier);
-        let (optimizer, param) = (asked(args.offload_optimizer), asked(args.offload_param));
-        let wanted = args.stage.and_then(|s| ZeroStage::from_number(s.into()));
+        let asked = |h: Option<HomeName>, pick: fn(Offload) -> Tier| {
+            h.map(HomeName::tier).or(self.asked.1.map(pick))
+        };
+        let optimizer = asked(args.offload_optimizer, |o| o.optimizer);
+        let param = asked(args.offload_param, |o| o.param);
+        let wanted = args.stage.or(self.asked.0);
+        let wanted = wanted.and_then(|s| ZeroStage::from_number(s.into()));
         let all = [0, 1, 2, 3].into_iter().filter_map(ZeroStage::from_number);
         let stages: Vec<ZeroStage> = all.filter(|s| wanted.is_none_or(|w| w == *s)).collect();
         let machine = self.machine();
@@ -282,7 +265,7 @@ impl Job {
             (c.1.param == Tier::Device || c.0 == ZeroStage::Three)
                 && ledger(&self.load(c.0, c.1)).overflow(&machine).is_none()
         };
-        let limited = self.device_memory.is_some() || spoken;
+        let limited = self.limited();
         let first = candidates.first().copied();
         let last = candidates.last().copied();
         let chosen = match limited {

@@ -1,14 +1,17 @@
 //! The estimate as JSON and as a page: every figure beside its formula.
 
 use super::Job;
-use super::presets::{show, show_count};
-use crate::args::EstimateArgs;
+use super::advice::advice;
+use super::args::EstimateArgs;
+use super::presets::show_count;
+use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
 use crossweave_zero::estimate::*;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-const STAGES: [(ZeroStage, &str); 4] = [
+/// The stages, with the formula of what a rank holds.
+pub const STAGES: [(ZeroStage, &str); 4] = [
     (ZeroStage::Zero, "(w+q+K)P"),
     (ZeroStage::One, "(w+q)P + KP/N"),
     (ZeroStage::Two, "wP + (q+K)P/N"),
@@ -23,7 +26,8 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
     let machine = job.machine();
     let (stage, offload) = job.choose(args);
     let held = ledger(&job.load(stage, offload));
-    let limited = job.device_memory.is_some() || job.host.is_some() || job.nvme.is_some();
+    let limited = job.limited();
+    let fits = limited.then(|| held.overflow(&machine).is_none());
     let exact: u64 = job.units.iter().sum();
     let mut out = json!({
         "model": {
@@ -38,6 +42,8 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
         },
         "ranks": n,
         "nodes": job.nodes,
+        "device": (!job.device_label.is_empty()).then_some(&job.device_label),
+        "note": job.note,
         "accounting": {
             "name": job.accounting_name, "w": a.param, "q": a.grad, "K": a.optimizer(),
             "bytes_per_param": a.total(), "formula": "w + q + K",
@@ -66,11 +72,11 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
             })).collect::<Vec<_>>(),
             "total": Tier::ALL.iter().map(|t| (t.name().to_string(), held.total(*t).into())).collect::<serde_json::Map<_, _>>(),
             "capacity": {"device": job.device_memory, "host_per_rank": job.host.map(|_| machine.host), "nvme_per_rank": job.nvme.map(|_| machine.nvme)},
-            "fits": limited.then(|| held.overflow(&machine).is_none()),
+            "fits": fits,
             "overflow": limited.then(|| held.overflow(&machine).map(Tier::name)).flatten(),
         },
         "offload_traffic": offload_traffic(job, offload),
-        "advice": advice(job, args),
+        "advice": advice(job, stage, offload, fits),
     });
     if job.device_memory.is_some() {
         out["largest"] = largest_figures(job, offload);
@@ -110,7 +116,8 @@ fn stage_figures(job: &Job, stage: ZeroStage, formula: &str) -> Value {
             ZeroStage::Three => "3P(N-1)/N",
             _ => "2P(N-1)/N",
         },
-        "fits": job.device_memory.map(|m| states(p, n, stage, a).total() <= m),
+        // With activations and windows, as the verdict has it.
+        "fits": job.device_memory.map(|m| ledger(&job.load(stage, Offload::NONE)).total(Tier::Device) <= m),
     })
 }
 
@@ -132,37 +139,6 @@ fn offload_traffic(job: &Job, offload: Offload) -> Value {
     json!({
         "device_to_host": out, "host_to_device": back, "formula": "q P/N out, w P/N back",
         "seconds": host.map(|h| (out + back) as f64 / h),
-    })
-}
-
-fn comm_seconds(job: &Job) -> Option<([f64; 4], f64)> {
-    let d = job.device?;
-    let rate = if job.nodes > 1 { d.network } else { d.link };
-    let comm = STAGES.map(|(s, _)| {
-        let wire = traffic(s, job.params, job.ranks, 1, false).wire(job.ranks);
-        wire * job.accounting.param as f64 / rate
-    });
-    let tokens = (job.batch * job.shape.seq) as f64;
-    let again = match job.keep {
-        ActivationCase::Recompute => 8.0 / 6.0,
-        _ => 1.0,
-    };
-    let sustained = job.sustained.max(1.0);
-    Some((comm, again * sixpt(job.params as f64, tokens) / sustained))
-}
-
-fn advice(job: &Job, args: &EstimateArgs) -> Value {
-    let Some((comm, compute)) = comm_seconds(job) else {
-        return Value::Null;
-    };
-    let asked = args.stage.and_then(|s| ZeroStage::from_number(s.into()));
-    let bytes = STAGES.map(|(s, _)| ledger(&job.load(s, Offload::NONE)).total(Tier::Device));
-    let asked = asked.unwrap_or(ZeroStage::Three);
-    let a = advise(asked, bytes, job.device_memory, comm, compute);
-    json!({
-        "stage": a.stage as u8, "comm_over_compute": a.comm_over_compute, "why": a.why,
-        "comm_seconds": comm, "compute_seconds": compute,
-        "formula": "(wire elements x w / link) over (6PT / sustained), one micro-batch",
     })
 }
 
@@ -216,7 +192,7 @@ fn scaling_figures(job: &Job) -> Value {
         return Value::Null;
     };
     let ranks: Vec<u64> = (0..6).map(|k| job.ranks << k).collect();
-    let points = scaling(job.params, &job.shape, job.accounting, d, &ranks);
+    let points = scaling(job.params, &job.shape, job.accounting, &d, &ranks);
     let rows: Vec<Value> = points
         .iter()
         .map(|p| {
@@ -231,6 +207,10 @@ fn scaling_figures(job: &Job) -> Value {
 
 fn f(v: &Value) -> f64 {
     v.as_f64().unwrap_or(0.0)
+}
+/// Bytes of the figures as people read them; a formula's fraction of a byte is dropped.
+fn size(v: &Value) -> Size {
+    Size(v.as_u64().unwrap_or(f(v) as u64))
 }
 fn s(v: &Value) -> &str {
     v.as_str().unwrap_or("")
@@ -248,6 +228,14 @@ pub fn text(job: &Job, args: &EstimateArgs, v: &Value) -> String {
     o
 }
 
+/// The device, where one is meant.
+fn on(job: &Job) -> String {
+    match job.device_label.as_str() {
+        "" => String::new(),
+        name => format!(" ({name})"),
+    }
+}
+
 fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::Result {
     let shape = job.shape;
     writeln!(
@@ -262,37 +250,37 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
         shape.seq
     )?;
     if let Some(exact) = v["model"]["params_of_shape"].as_u64() {
-        let bytes = (exact * job.accounting.total()) as f64;
+        let bytes = exact.saturating_mul(job.accounting.total());
         writeln!(
             o,
             "  counted from the shape: {exact} parameters in {} units, {} of states",
             job.units.len(),
-            show(bytes, 3)
+            Size(bytes)
         )?;
     }
     writeln!(
         o,
         "weights {}, model states {} ({} accounting: {} B/param)",
-        show(f(&v["components"][0]["bytes"]), 1),
-        show(f(&v["model_states"]["bytes"]), 1),
+        size(&v["components"][0]["bytes"]),
+        size(&v["model_states"]["bytes"]),
         job.accounting_name,
         job.accounting.total()
     )?;
     for c in list(&v["components"]) {
-        let (bytes, each) = (f(&c["bytes"]), s(&c["formula"]));
-        writeln!(
-            o,
-            "  {:<10} {:>12}   = {each}",
-            s(&c["what"]),
-            show(bytes, 3)
-        )?;
+        let (bytes, each) = (size(&c["bytes"]), s(&c["formula"]));
+        writeln!(o, "  {:<10} {:>12}   = {each}", s(&c["what"]), bytes)?;
     }
-    writeln!(o, "\nstates on each of {} ranks", job.ranks)?;
+    writeln!(
+        o,
+        "\nstates on each of {} rank{}",
+        job.ranks,
+        if job.ranks == 1 { "" } else { "s" }
+    )?;
     writeln!(
         o,
         "  stage        bytes    ratio   formula           volume vs DDP   wire elements{}",
         if job.device_memory.is_some() {
-            "   fits"
+            "   fits the device"
         } else {
             ""
         }
@@ -302,7 +290,7 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
             o,
             "  {:<5} {:>12} {:>7.3}x   {:<16} {:>15} {:>15}",
             f(&r["stage"]),
-            show(f(&r["bytes"]), 3),
+            size(&r["bytes"]),
             f(&r["ratio"]),
             s(&r["formula"]),
             r["volume_vs_ddp"]
@@ -315,6 +303,9 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
             Some(false) => writeln!(o, "   no")?,
             None => writeln!(o)?,
         }
+    }
+    if let Some(note) = &job.note {
+        writeln!(o, "\nnote: {note}")?;
     }
     let l = &v["ledger"];
     writeln!(
@@ -331,7 +322,7 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
             "  {:<7} {:<24} {:>12}   = {}",
             s(&r["tier"]),
             s(&r["what"]),
-            show(f(&r["bytes"]), 3),
+            size(&r["bytes"]),
             s(&r["formula"])
         )?;
     }
@@ -345,23 +336,28 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
         if total == 0.0 {
             continue;
         }
-        write!(o, "  {tier:<7} {:<24} {:>12}", "total", show(total, 3))?;
+        write!(o, "  {tier:<7} {:<24} {:>12}", "total", Size(total as u64))?;
         match cap.as_u64() {
-            Some(c) => writeln!(o, "   of {}", show(c as f64, 3))?,
+            Some(c) => writeln!(o, "   of {}", Size(c))?,
             None => writeln!(o)?,
         }
     }
     match l["fits"].as_bool() {
         Some(true) => writeln!(
             o,
-            "fits: yes, on {} node(s) of {} ranks",
-            job.nodes,
-            job.ranks.div_ceil(job.nodes)
+            "fits: yes, on {}{}",
+            match (job.nodes, job.ranks) {
+                (1, 1) => "1 rank".to_string(),
+                (1, n) => format!("1 node of {n} ranks"),
+                (n, ranks) => format!("{n} nodes of {} ranks", ranks.div_ceil(n)),
+            },
+            on(job)
         )?,
         Some(false) => writeln!(
             o,
-            "fits: no, the {} is too small; try more ranks, --host / --nvme, --keep inputs or a shorter sequence",
-            s(&l["overflow"])
+            "fits: no, the {} is too small{}",
+            s(&l["overflow"]),
+            on(job)
         )?,
         None => {}
     }
@@ -370,25 +366,27 @@ fn page(o: &mut String, job: &Job, args: &EstimateArgs, v: &Value) -> std::fmt::
         writeln!(
             o,
             "offload moves {} out and {} back each step   = {}",
-            show(f(&t["device_to_host"]), 3),
-            show(f(&t["host_to_device"]), 3),
+            size(&t["device_to_host"]),
+            size(&t["host_to_device"]),
             s(&t["formula"])
         )?;
     }
     if !v["advice"].is_null() {
-        writeln!(
-            o,
-            "\nadvice: {} (comm/compute {:.3} = {})",
-            s(&v["advice"]["why"]),
-            f(&v["advice"]["comm_over_compute"]),
-            s(&v["advice"]["formula"])
-        )?;
+        writeln!(o, "\nadvice: {}", s(&v["advice"]["why"]))?;
+        let ratio = v["advice"]["comm_over_compute"].as_f64();
+        if let Some(ratio) = ratio.filter(|r| *r > 0.0) {
+            writeln!(
+                o,
+                "  communication over computation {ratio:.3} = {}",
+                s(&v["advice"]["formula"])
+            )?;
+        }
     }
     if let Some(largest) = v.get("largest") {
         writeln!(
             o,
             "\nlargest model for {} a device (optimizer on {}, parameters on {})",
-            show(job.device_memory.unwrap_or(0) as f64, 3),
+            Size(job.device_memory.unwrap_or(0)),
             s(&largest["offload_optimizer"]),
             s(&largest["offload_param"]),
         )?;

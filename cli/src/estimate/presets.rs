@@ -1,5 +1,6 @@
-//! Models the estimator knows by name, and the spelling of counts and sizes.
+//! Models the estimator knows by name, and the spelling of counts.
 
+use crossweave_words::scaled;
 use crossweave_zero::estimate::Shape;
 
 /// A model by name.
@@ -81,75 +82,12 @@ pub const PRESETS: &[Preset] = &[
     llama("llama3-405b", 405 * B, [126, 16384, 128, 8192, 128256], (53248, 8), 15e12),
 ];
 
-/// A number with a suffix of `table`, or a plain one (`1.5e9`): whole, from 1 to 2^53.
-fn scaled(text: &str, table: &[(&str, f64)]) -> Result<u64, String> {
-    let t = text.trim();
-    let hit = table
-        .iter()
-        .filter_map(|(suffix, by)| {
-            let at = t.len().checked_sub(suffix.len())?;
-            let (number, tail) = (t.get(..at)?, t.get(at..)?);
-            tail.eq_ignore_ascii_case(suffix).then_some((number, *by))
-        })
-        .max_by_key(|(number, _)| t.len() - number.len());
-    let (number, by) = hit.unwrap_or((t, 1.0));
-    let value = number.trim().parse::<f64>().ok().map(|x| x * by);
-    match value {
-        Some(x) if (1.0..=9.007_199_254_740_992e15).contains(&x) => Ok(x.round() as u64),
-        _ => Err(format!(
-            "wanted a positive number with a suffix of {}",
-            table.iter().map(|s| s.0).collect::<Vec<_>>().join(", ")
-        )),
-    }
-}
-
 /// A count: `124M`, `7.5B`, `1T`, `1000`, `175e9`.
 ///
 /// # Errors
 /// Not such a count.
 pub fn count(text: &str) -> Result<u64, String> {
     scaled(text, &[("K", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)])
-}
-
-/// Bytes: `32GB`, `1.5TB`, `80GiB`.
-///
-/// # Errors
-/// Not such a size.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    let k = 1024f64;
-    scaled(
-        text,
-        &[
-            ("B", 1.0),
-            ("KB", 1e3),
-            ("MB", 1e6),
-            ("GB", 1e9),
-            ("TB", 1e12),
-            ("PB", 1e15),
-            ("KiB", k),
-            ("MiB", k * k),
-            ("GiB", k * k * k),
-            ("TiB", k * k * k * k),
-        ],
-    )
-}
-
-/// `24.0 GB`: decimal units, as papers have them.
-pub fn show(bytes: f64, decimals: usize) -> String {
-    let units = [
-        ("B", 1.0),
-        ("kB", 1e3),
-        ("MB", 1e6),
-        ("GB", 1e9),
-        ("TB", 1e12),
-        ("PB", 1e15),
-    ];
-    let fits = units.iter().rev().find(|(_, by)| bytes.abs() >= *by);
-    let (name, by) = fits.copied().unwrap_or(("B", 1.0));
-    if by == 1.0 {
-        return format!("{bytes:.0} {name}");
-    }
-    format!("{:.decimals$} {name}", bytes / by)
 }
 
 /// `7.5B`.
@@ -167,21 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_sizes_are_read_and_shown() {
+    fn counts_are_read_and_shown() {
         assert_eq!(count("7.5B"), Ok(7_500_000_000));
         assert_eq!(count("1t"), Ok(1_000_000_000_000));
         assert_eq!(count("175e9"), Ok(175_000_000_000));
         assert_eq!(count("1000"), Ok(1000));
-        assert_eq!(bytes("32GB"), Ok(32_000_000_000));
-        assert_eq!(bytes("32 GiB"), Ok(32 << 30));
-        assert_eq!(bytes("1.5TB"), Ok(1_500_000_000_000));
-        assert_eq!(bytes("77"), Ok(77));
         for bad in ["", "B", "-1B", "nan", "1X", "inf", "1e30T", "é"] {
-            assert!(count(bad).is_err() && bytes(bad).is_err(), "{bad}");
+            assert!(count(bad).is_err(), "{bad}");
         }
-        assert_eq!(show(24e9, 1), "24.0 GB");
-        assert_eq!(show(2.8e12, 1), "2.8 TB");
-        assert_eq!(show(12.0, 1), "12 B");
         assert_eq!(show_count(1.5e9), "1.5B");
         assert_eq!(show_count(1e12), "1T");
     }

@@ -1,5 +1,6 @@
 //! The page for people, from what `--json` prints.
 
+use crossweave_words::Size;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -16,9 +17,7 @@ fn time(ns: u64) -> String {
 fn bytes(n: u64) -> String {
     match n {
         0 => "-".into(),
-        1..1024 => format!("{n} B"),
-        1024..1_048_576 => format!("{} KiB", n.div_ceil(1024)),
-        _ => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => Size(n).to_string(),
     }
 }
 
@@ -147,10 +146,10 @@ fn write(o: &mut String, v: &Value) -> std::fmt::Result {
     for m in list(&v["moves"]) {
         writeln!(
             o,
-            "{}: {} a step, {} bytes",
+            "{}: {} a step, {}",
             s(&m["kind"]),
             n(&m["calls"]),
-            n(&m["bytes"])
+            Size(n(&m["bytes"]))
         )?;
     }
     let t = &v["totals"];

@@ -54,14 +54,7 @@ pub fn short(x: f64) -> String {
 
 /// Bytes in decimal units with two digits.
 pub fn bytes(n: u64) -> String {
-    let x = n as f64;
-    match n {
-        0..1_000 => format!("{n} B"),
-        1_000..1_000_000 => format!("{:.2} kB", x / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.2} MB", x / 1e6),
-        1_000_000_000..1_000_000_000_000 => format!("{:.2} GB", x / 1e9),
-        _ => format!("{:.2} TB", x / 1e12),
-    }
+    crossweave_words::Size(n).to_string()
 }
 
 /// A whole number with its thousands apart.

@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else.
+//! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else, be it beside the bar: `train … > log.txt`.
 
 use super::metrics::StepRecord;
 use crate::say::{progress, say, tell};
@@ -9,6 +9,8 @@ use std::time::Duration;
 /// A bar, or lines.
 pub struct Live {
     bar: Option<ProgressBar>,
+    /// Standard output is read as lines: there is no bar, or it is a file or a pipe beside the terminal that has the bar.
+    lines: bool,
     every: u64,
     steps: u64,
     /// Seconds a step takes, smoothed, for the lines' ETA.
@@ -33,6 +35,7 @@ impl Live {
             bar
         });
         Live {
+            lines: bar.is_none() || !std::io::stdout().is_terminal(),
             bar,
             every: every.max(1),
             steps,
@@ -56,10 +59,9 @@ impl Live {
             let speed = HumanCount((tokens / pace.max(1e-9)) as u64);
             bar.set_position(r.step);
             bar.set_message(format!("loss {:.4}  {speed} tok/s", r.loss));
-            return;
         }
         self.since = (self.since.0 + tokens, self.since.1 + seconds);
-        if self.due(r.step) {
+        if self.lines && self.due(r.step) {
             // Of all steps that the line stands for, not of the last alone.
             let (tokens, seconds) = std::mem::take(&mut self.since);
             let speed = HumanCount((tokens / seconds.max(1e-9)) as u64);

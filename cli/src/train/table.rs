@@ -6,7 +6,8 @@ use super::setup::{Computes, Job};
 use crate::ranks::listed;
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
-use indicatif::{BinaryBytes, HumanCount};
+use crossweave_words::Size;
+use indicatif::HumanCount;
 
 /// What rank 0 knows of a run at its end.
 pub struct Summary {
@@ -98,7 +99,7 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
         };
         let line = format!(
             "{}{threads} at the peak, {ranks} on {}",
-            BinaryBytes(most),
+            Size(most),
             backends(job)
         );
         rows.push(("device memory", line));
@@ -158,8 +159,8 @@ fn bridge(ledgers: &[RankLedger]) -> Option<String> {
     (!kinds.is_empty()).then(|| {
         format!(
             "{} crossed, at most {} from one rank ({})",
-            BinaryBytes(all),
-            BinaryBytes(most),
+            Size(all),
+            Size(most),
             kinds.join(", ")
         )
     })

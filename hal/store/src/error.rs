@@ -73,7 +73,8 @@ pub enum Error {
     },
     /// No block came free.
     #[error(
-        "no block of {bytes} bytes came free in {seconds} s: all {count} are in use; raise buffer_count"
+        "no block of {} came free in {seconds} s: all {count} are in use; raise buffer_count",
+        crossweave_words::Size(*bytes)
     )]
     Exhausted {
         /// Bytes of a block.

@@ -140,6 +140,12 @@ pub const RULES: &[Rule] = &[
         find: places::open_calls,
     },
     Rule {
+        name: "one way to write sizes",
+        says: "bytes are written for people by the crate `words` alone",
+        place: places::of_sizes,
+        find: places::sizes,
+    },
+    Rule {
         name: "machine paths",
         says: "no path that exists on one machine only",
         place: places::of_any_machine,

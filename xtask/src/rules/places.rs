@@ -223,6 +223,38 @@ pub fn of_any_machine(path: &str) -> Place {
     }
 }
 
+/// Where sizes are written by the one formatter.
+pub fn of_sizes(path: &str) -> Place {
+    match within(path, SIZE_PLACES) {
+        true => Place::free("the formatter itself, or its rule"),
+        false => super::rust(path),
+    }
+}
+
+/// Bytes are written for people by `crossweave_words::Size` alone. Units of rates (`GB/s`) are another thing.
+pub fn sizes(tree: &Tree) -> Vec<Finding> {
+    let text = "writes a size by itself; use `crossweave_words::Size`";
+    let mut found = Vec::new();
+    for (f, split) in tree.rust().filter(|(f, _)| !within(&f.path, SIZE_PLACES)) {
+        for (offset, word) in words(&split.code).filter(|w| SIZE_NAMES.contains(&w.1)) {
+            let line = line_of(&split.code, offset);
+            found.push(at(&f.path, line, format!("`{word}` {text}")));
+        }
+        for (offset, _) in f.text.match_indices('}') {
+            let rest = &f.text[offset + 1..];
+            let unit = rest.strip_prefix(' ').unwrap_or(rest);
+            let unit: String = unit.chars().take_while(|c| c.is_alphanumeric()).collect();
+            let rate = rest.trim_start().strip_prefix(unit.as_str());
+            let rate = rate.is_some_and(|r| r.starts_with('/'));
+            if SIZE_UNITS.contains(&unit.as_str()) && !rate {
+                let line = line_of(&f.text, offset);
+                found.push(at(&f.path, line, format!("`}} {unit}` {text}")));
+            }
+        }
+    }
+    found
+}
+
 /// No path of a developer's machine, in any text.
 pub fn machine_paths(tree: &Tree) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -334,6 +366,21 @@ mod tests {
             lines(&open_calls(&tree)),
             [("data/src/a.rs", 1), ("data/src/a.rs", 3)]
         );
+    }
+
+    #[test]
+    fn a_second_formatter_of_sizes_is_found() {
+        let tree = Tree::of(&[
+            (
+                "cli/src/a.rs",
+                "format!(\"{:.1} MiB\", x);\nformat!(\"{x:.2} GB/s, {} GB\", 1);\nuse indicatif::HumanBytes;\nformat!(\"{n}kB\");\n// of 3 MiB }\n",
+            ),
+            ("words/src/lib.rs", "format!(\"{} GB\", x)"),
+        ]);
+        let mut found = sizes(&tree);
+        found.sort_by_key(|f| f.line);
+        let want = [1, 2, 3, 4].map(|l| ("cli/src/a.rs", l));
+        assert_eq!(lines(&found), want);
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub use ledger::{Ledger, Load, Machine, Offload, Row, Tier, largest, ledger};
 pub use scaling::{Advice, Point, advise, scaling};
 pub use states::{Accounting, Padded, States, closed, held, largest_params, padded, states};
 pub use time::{
-    Flops, Profile, flops, mfu, profile, profiles, seconds_on, sixpt, years, years_of_seconds,
+    Flops, Profile, flops, mfu, profile, profiles, recognised, seconds_on, sixpt, years,
+    years_of_seconds,
 };
 pub use traffic::{Traffic, all_reduce, hsdp, parameter_server, traffic, zeropp};
 

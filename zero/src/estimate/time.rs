@@ -47,14 +47,16 @@ pub fn years(flops: f64, sustained: f64) -> f64 {
     years_of_seconds(seconds_on(flops, 1.0, sustained))
 }
 
-/// What a device and its links can do. Peaks are the makers' dense 16-bit figures; `sustained` is what large training runs on it
-/// report, and what times are computed from unless another figure is given.
+/// What a device and its links can do. Peaks and bandwidths are the makers' figures (16-bit, dense); `sustained` is what large training
+/// runs on it report, or 40 % of the peak where none is known, and what times are computed from unless another figure is given.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     /// Name on the command line.
     pub name: &'static str,
     /// Bytes of device memory.
     pub memory: u64,
+    /// Bytes a second between the device and its memory.
+    pub bandwidth: f64,
     /// Peak operations a second in 16-bit.
     pub peak: f64,
     /// Sustained operations a second.
@@ -70,68 +72,43 @@ pub struct Profile {
 }
 
 const GIB: u64 = 1 << 30;
+const T: f64 = 1e12;
+const G: f64 = 1e9;
 
+/// A row of the table: memory and its bandwidth, peak and sustained rate, links within a node, between nodes and to the host, ranks a node.
+const fn row(
+    name: &'static str,
+    (memory, bandwidth): (u64, f64),
+    (peak, sustained): (f64, f64),
+    [link, network, host]: [f64; 3],
+    ranks_per_node: u64,
+) -> Profile {
+    Profile {
+        name,
+        memory,
+        bandwidth,
+        peak,
+        sustained,
+        link,
+        network,
+        host,
+        ranks_per_node,
+    }
+}
+
+#[rustfmt::skip]
 const PROFILES: &[Profile] = &[
-    Profile {
-        name: "v100",
-        memory: 32 * GIB,
-        peak: 125e12,
-        sustained: 34.5e12,
-        link: 150e9,
-        network: 12.5e9,
-        host: 12e9,
-        ranks_per_node: 16,
-    },
-    Profile {
-        name: "a100",
-        memory: 80 * GIB,
-        peak: 312e12,
-        sustained: 140e12,
-        link: 300e9,
-        network: 25e9,
-        host: 25e9,
-        ranks_per_node: 8,
-    },
-    Profile {
-        name: "h100",
-        memory: 80 * GIB,
-        peak: 989e12,
-        sustained: 400e12,
-        link: 450e9,
-        network: 50e9,
-        host: 55e9,
-        ranks_per_node: 8,
-    },
-    Profile {
-        name: "h200",
-        memory: 141_000_000_000,
-        peak: 989e12,
-        sustained: 400e12,
-        link: 450e9,
-        network: 50e9,
-        host: 55e9,
-        ranks_per_node: 8,
-    },
-    Profile {
-        name: "910b",
-        memory: 64 * GIB,
-        peak: 376e12,
-        sustained: 150e12,
-        link: 196e9,
-        network: 25e9,
-        host: 25e9,
-        ranks_per_node: 8,
-    },
-    Profile {
-        name: "laptop",
-        memory: 16 * GIB,
-        peak: 0.2e12,
-        sustained: 0.1e12,
-        link: 10e9,
-        network: 0.1e9,
-        host: 10e9,
-        ranks_per_node: 1,
-    },
+    row("v100", (32 * GIB, 0.9 * T), (125.0 * T, 34.5 * T), [150.0 * G, 12.5 * G, 12.0 * G], 16),
+    row("a100", (80 * GIB, 2.039 * T), (312.0 * T, 140.0 * T), [300.0 * G, 25.0 * G, 25.0 * G], 8),
+    row("a100-40gb", (40 * GIB, 1.555 * T), (312.0 * T, 140.0 * T), [300.0 * G, 25.0 * G, 25.0 * G], 8),
+    row("h100", (80 * GIB, 3.35 * T), (989.0 * T, 400.0 * T), [450.0 * G, 50.0 * G, 55.0 * G], 8),
+    row("h200", (141_000_000_000, 4.8 * T), (989.0 * T, 400.0 * T), [450.0 * G, 50.0 * G, 55.0 * G], 8),
+    row("b200", (180_000_000_000, 7.7 * T), (2250.0 * T, 900.0 * T), [900.0 * G, 50.0 * G, 55.0 * G], 8),
+    row("l40s", (48 * GIB, 0.864 * T), (362.0 * T, 145.0 * T), [25.0 * G, 25.0 * G, 25.0 * G], 8),
+    row("rtx4090", (24 * GIB, 1.008 * T), (165.0 * T, 66.0 * T), [20.0 * G, 1.25 * G, 25.0 * G], 8),
+    row("mi300x", (192 * GIB, 5.3 * T), (1307.0 * T, 520.0 * T), [448.0 * G, 50.0 * G, 55.0 * G], 8),
+    row("910b", (64 * GIB, 1.6 * T), (376.0 * T, 150.0 * T), [196.0 * G, 25.0 * G, 25.0 * G], 8),
+    row("laptop", (16 * GIB, 0.05 * T), (0.2 * T, 0.1 * T), [10.0 * G, 0.1 * G, 10.0 * G], 1),
 ];
 
 /// All device profiles.
@@ -139,7 +116,14 @@ pub fn profiles() -> &'static [Profile] {
     PROFILES
 }
 
-/// The profile of that name.
+/// The profile of that name, in any case.
 pub fn profile(name: &str) -> Option<&'static Profile> {
-    PROFILES.iter().find(|p| p.name == name)
+    PROFILES.iter().find(|p| p.name.eq_ignore_ascii_case(name))
+}
+
+/// The profile whose name stands in what a device calls itself (`… H100 80GB HBM3`): the longest, where there are several.
+pub fn recognised(device: &str) -> Option<&'static Profile> {
+    let device = device.to_lowercase().replace(' ', "");
+    let named = PROFILES.iter().filter(|p| device.contains(p.name));
+    named.max_by_key(|p| p.name.len())
 }

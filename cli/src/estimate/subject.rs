@@ -1,0 +1,303 @@
+//! What an estimate is of: a preset, a number of parameters, a config file, or a Hugging Face folder of which only `config.json` is read.
+
+use super::presets::{PRESETS, Preset, count};
+use crate::configs;
+use crate::error::{CliError, Result};
+use crate::rehearse::Rehearsal;
+use crossweave_config as config;
+use crossweave_files as files;
+use crossweave_nn::{Gpt2, Llama, Model, ModelSpec, rope::RopeScaling};
+use crossweave_tensor::{Activation, Builder};
+use crossweave_zero::estimate::{Accounting, ActivationCase, Offload, Shape, Tier};
+use serde_json::Value;
+use std::path::Path;
+
+/// The model, and what a config says of the job.
+pub struct Subject {
+    /// As it was named.
+    pub name: String,
+    /// Parameters.
+    pub params: u64,
+    /// Parameters of each unit, where the model is known.
+    pub units: Vec<u64>,
+    /// Dimensions.
+    pub shape: Shape,
+    /// Tokens it was trained on, of a published model.
+    pub tokens: Option<f64>,
+    /// What the config says.
+    pub job: Option<Wanted>,
+}
+
+/// What a config says of a job, as the estimator's words have it.
+pub struct Wanted {
+    /// Ranks, of the command line or of the mesh.
+    pub ranks: u64,
+    /// ZeRO stage.
+    pub stage: u8,
+    /// Bytes per parameter.
+    pub accounting: (Accounting, &'static str),
+    /// Where states rest.
+    pub offload: Offload,
+    /// Sequences of a micro-batch on a rank.
+    pub batch: u64,
+    /// What is kept for the backward.
+    pub keep: (ActivationCase, &'static str),
+    /// The back end it names.
+    pub backend: String,
+}
+
+/// What `text` names.
+///
+/// # Errors
+/// Nothing; a config that is wrong; a folder without a model that is known.
+pub fn subject(text: &str, ranks: Option<u64>) -> Result<Subject> {
+    if let Some(p) = PRESETS.iter().find(|p| p.name.eq_ignore_ascii_case(text)) {
+        return Ok(Subject {
+            name: text.to_string(),
+            params: p.params,
+            units: preset_units(p),
+            shape: p.shape,
+            tokens: Some(p.tokens),
+            job: None,
+        });
+    }
+    if let Ok(params) = count(text) {
+        return Ok(Subject {
+            name: text.to_string(),
+            params,
+            units: vec![],
+            shape: Shape::of_params(params),
+            tokens: None,
+            job: None,
+        });
+    }
+    let path = Path::new(text);
+    let file = match path.is_dir() {
+        true => path.join("config.json"),
+        false => path.to_path_buf(),
+    };
+    if !file.exists() {
+        return Err(unknown(text, path, &file));
+    }
+    let bytes = files::read(&file, files::TEXT).map_err(CliError::io("read", &file))?;
+    // Of a Hugging Face model, or a config of this program (a run's folder has one too, with every key).
+    match serde_json::from_slice::<Value>(&bytes) {
+        Ok(v) if v["model_type"].is_string() => of_folder(text, &file, &v),
+        _ => of_config(text, &file, ranks),
+    }
+}
+
+fn unknown(text: &str, path: &Path, file: &Path) -> CliError {
+    if path.is_dir() {
+        return CliError::refused(
+            format!("{}: not there", file.display()),
+            "name a Hugging Face folder (with its config.json), a run's folder, or a config file",
+        );
+    }
+    let looks_like_a_path = text.contains(['/', '\\']) || text.ends_with(".json");
+    if looks_like_a_path {
+        return CliError::refused(
+            format!("{text}: no such file or folder"),
+            "name a config file, a Hugging Face folder, a preset such as gpt2-xl, or a number of parameters such as 7.5B",
+        );
+    }
+    let known: Vec<_> = PRESETS.iter().map(|p| p.name).collect();
+    let fix = match crossweave_config::nearest(text, known.iter().copied()) {
+        Some(near) => format!(
+            "did you mean {near:?}? A number of parameters (7.5B, 1T), a config file and a Hugging Face folder are taken too"
+        ),
+        None => format!(
+            "name one of {}; or a number of parameters (7.5B, 1T), a config file, a Hugging Face folder",
+            known.join(", ")
+        ),
+    };
+    CliError::refused(format!("{text}: no model of that name"), fix)
+}
+
+/// From the very declarations that would be trained.
+fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
+    let units = units_of(spec.model());
+    let shape = match spec {
+        ModelSpec::Gpt2(m) => Shape {
+            layers: m.n_layer,
+            hidden: m.n_embd,
+            heads: m.n_head,
+            vocab: m.vocab_size,
+            seq: m.n_positions,
+        },
+        ModelSpec::Llama(m) => Shape {
+            layers: m.num_hidden_layers,
+            hidden: m.hidden_size,
+            heads: m.num_attention_heads,
+            vocab: m.vocab_size,
+            seq: m.max_position_embeddings,
+        },
+    };
+    Subject {
+        name: name.to_string(),
+        params: units.iter().sum(),
+        units,
+        shape: Shape {
+            seq: seq.unwrap_or(shape.seq),
+            ..shape
+        },
+        tokens: None,
+        job: None,
+    }
+}
+
+fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
+    let spec = ModelSpec::from_hf(v).map_err(|e| {
+        CliError::refused(
+            format!("{}: {}: {}", file.display(), e.key, e.what),
+            "give a config.json of a gpt2 or llama model; of any other, its number of parameters",
+        )
+    })?;
+    // Declarations are only numbers, but a table of positions and a list of layers are made of them: a damaged size must not ask for what
+    // no file could have been trained with.
+    let (layers, widths) = match &spec {
+        ModelSpec::Gpt2(m) => (m.n_layer, [m.n_embd, m.n_inner, m.vocab_size]),
+        ModelSpec::Llama(m) => (
+            m.num_hidden_layers,
+            [m.hidden_size, m.intermediate_size, m.vocab_size],
+        ),
+    };
+    let positions = spec.model().max_positions();
+    if positions > 1 << 24 || layers > 100_000 || widths.iter().any(|w| *w > 1 << 28) {
+        return Err(CliError::refused(
+            format!(
+                "{}: {layers} layers, {positions} positions and widths of {widths:?} cannot be real",
+                file.display()
+            ),
+            "restore config.json from the model's source",
+        ));
+    }
+    Ok(of_spec(name, &spec, None))
+}
+
+fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
+    let config = configs::load(file, &[])?;
+    let ranks = config.ranks(ranks);
+    let Rehearsal {
+        resolved,
+        source,
+        seq,
+    } = Rehearsal::of(config, ranks)?;
+    let s = &resolved.settings;
+    if s.mesh.pp > 1 {
+        return Err(CliError::refused(
+            format!(
+                "{name}: mesh.pp {}: an estimate knows no pipeline stages",
+                s.mesh.pp
+            ),
+            format!("run `crossweave plan {name} --ranks {ranks}`, which does"),
+        ));
+    }
+    let zero = &s.zero_optimization;
+    let tier = |device: Option<&String>| match device.map(String::as_str) {
+        Some("cpu" | "host") => Tier::Host,
+        Some("nvme") => Tier::Nvme,
+        _ => Tier::Device,
+    };
+    let keep = match &resolved.model {
+        config::Model::Hf(m) => m.recompute,
+        config::Model::New(config::NewModel::Gpt2(m)) => m.recompute,
+        config::Model::New(config::NewModel::Llama(m)) => m.recompute,
+    };
+    let job = Wanted {
+        ranks,
+        stage: zero.stage as u8,
+        accounting: accounting(&resolved),
+        offload: Offload {
+            optimizer: tier(zero.offload_optimizer.as_ref().map(|o| &o.device)),
+            param: tier(zero.offload_param.as_ref().map(|o| &o.device)),
+        },
+        batch: resolved.batch.micro,
+        keep: match keep {
+            // The attention of this engine never stores scores.
+            config::Recompute::None => (ActivationCase::Flash, "flash"),
+            config::Recompute::Selective => (ActivationCase::Selective, "selective"),
+            config::Recompute::Full => (ActivationCase::Recompute, "inputs"),
+        },
+        backend: s.run.backend.clone(),
+    };
+    Ok(Subject {
+        job: Some(job),
+        ..of_spec(name, &source.spec, Some(seq))
+    })
+}
+
+/// Bytes per parameter, by compute type, type of the summed gradients and optimizer.
+fn accounting(r: &config::Resolved) -> (Accounting, &'static str) {
+    let (base, name) = match (r.dtype, r.settings.data_types.grad_accum_dtype.as_str()) {
+        (config::Dtype::F32, _) => (Accounting::FP32, "fp32"),
+        (_, "fp32") => (Accounting::MIXED_F32_GRADS, "mixed-f32-grads"),
+        _ => (Accounting::MIXED, "mixed"),
+    };
+    let (moment1, moment2) = match r.settings.optimizer.kind.as_str() {
+        "AdamW8bit" | "Adam8bit" => (1, 1),
+        // Muon has one moment of what it orthogonalises, which is nearly everything.
+        "Lion" | "FusedLion" | "DeepSpeedCPULion" | "Muon" => (4, 0),
+        "SGD" => match r.settings.optimizer.params.momentum.unwrap_or(0.0) > 0.0 {
+            true => (4, 0),
+            false => (0, 0),
+        },
+        // Rows and columns instead of every element.
+        "Adafactor" => (0, 0),
+        _ => (4, 4),
+    };
+    let a = Accounting {
+        moment1,
+        moment2,
+        ..base
+    };
+    (a, if a == base { name } else { "the config's" })
+}
+
+fn units_of(model: &dyn Model) -> Vec<u64> {
+    let mut b = Builder::default();
+    model.build(&mut b);
+    let units = b.finish();
+    let of = |u: &crossweave_tensor::UnitDecl| u.params.iter().map(|p| p.shape.numel()).sum();
+    units.iter().map(of).collect()
+}
+
+/// Parameters of each unit, counted from the declarations of the very model that would be trained.
+fn preset_units(p: &Preset) -> Vec<u64> {
+    let s = p.shape;
+    match p.llama {
+        None => units_of(&Gpt2 {
+            vocab_size: s.vocab,
+            n_positions: s.seq,
+            n_embd: s.hidden,
+            n_layer: s.layers,
+            n_head: s.heads,
+            n_inner: 4 * s.hidden,
+            activation: Activation::GeluTanh,
+            layer_norm_epsilon: 1e-5,
+            embd_pdrop: 0.0,
+            resid_pdrop: 0.0,
+            tie_word_embeddings: true,
+            scale_attn_weights: true,
+            scale_attn_by_inverse_layer_idx: false,
+            initializer_range: 0.02,
+        }),
+        Some((intermediate_size, num_key_value_heads)) => units_of(&Llama {
+            vocab_size: s.vocab,
+            hidden_size: s.hidden,
+            intermediate_size,
+            num_key_value_heads,
+            head_dim: s.hidden / s.heads,
+            num_hidden_layers: s.layers,
+            num_attention_heads: s.heads,
+            max_position_embeddings: s.seq,
+            rms_norm_eps: 1e-5,
+            rope_theta: 1e4,
+            rope_scaling: RopeScaling::None,
+            attention_bias: false,
+            mlp_bias: false,
+            tie_word_embeddings: false,
+            initializer_range: 0.02,
+        }),
+    }
+}

@@ -1,0 +1,92 @@
+//! Which keys exclude or need each other, in words, with settings that show each: a test holds every row against what the resolver says.
+
+/// Keys that go together in some ways only.
+pub struct Conflict {
+    /// Paths of the keys, as people write them.
+    pub keys: &'static [&'static str],
+    /// What holds between them.
+    pub rule: &'static str,
+    /// `--set` pairs that break it on two ranks.
+    pub broken_by: &'static [&'static str],
+}
+
+const fn row(
+    keys: &'static [&'static str],
+    rule: &'static str,
+    broken_by: &'static [&'static str],
+) -> Conflict {
+    Conflict {
+        keys,
+        rule,
+        broken_by,
+    }
+}
+
+const OFFLOAD: &str = "zero_optimization.offload_optimizer";
+const PARAM: &str = "zero_optimization.offload_param";
+
+/// All of them.
+#[rustfmt::skip]
+pub const CONFLICTS: &[Conflict] = &[
+    row(&["bf16.enabled", "fp16.enabled"], "bf16.enabled and fp16.enabled exclude each other",
+        &["bf16.enabled=true", "fp16.enabled=true"]),
+    row(&["run.dtype", "bf16.enabled", "fp16.enabled"], "run.dtype and an enabled bf16 or fp16 must name the same type",
+        &["run.dtype=f32", "bf16.enabled=true"]),
+    row(&["mesh.dp", "mesh.pp"], "mesh.dp times mesh.pp is the number of ranks", &["mesh.dp=3"]),
+    row(&["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"],
+        "train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks: give two of the three, or three that agree",
+        &["train_batch_size=7", "train_micro_batch_size_per_gpu=2", "gradient_accumulation_steps=2"]),
+    row(&["data.field", "data.jsonl_field"], "data.jsonl_field is the older name of data.field: give one of them",
+        &["data.field=a", "data.jsonl_field=b"]),
+    row(&["data.validation", "data.validation_fraction", "data.split"], "give one of data.validation, data.validation_fraction and data.split",
+        &["data.validation_fraction=0.1", "data.split=9,1"]),
+    row(&["data.seq_len", "model.n_positions", "model.max_position_embeddings"], "data.seq_len is at most the model's longest sequence",
+        &["data.seq_len=1000000"]),
+    row(&["data.reset_position_ids", "data.reset_attention_mask"], "data.reset_position_ids needs data.reset_attention_mask",
+        &["data.reset_position_ids=true"]),
+    row(&["model.n_head", "model.n_embd"], "model.n_head divides model.n_embd", &["model.n_embd=10", "model.n_head=3"]),
+    row(&["mesh.pp_layers", "mesh.pp"], "mesh.pp_layers gives as many numbers as mesh.pp has stages", &["mesh.pp=2", "mesh.pp_layers=1,2,3"]),
+    row(&["mesh.pp_layers", "run.balance"], "mesh.pp_layers and run.balance both divide the units: one of them is \"even\"",
+        &["mesh.pp=2", "mesh.pp_layers=1,2", "run.balance=3,1"]),
+    row(&["run.canonical_shards", "mesh.pp"], "run.canonical_shards does not go with mesh.pp above 1", &["run.canonical_shards=4", "mesh.pp=2"]),
+    row(&["run.canonical_shards", "data_types.grad_accum_dtype"], "run.canonical_shards sums gradients in float32: data_types.grad_accum_dtype stays fp32",
+        &["run.canonical_shards=4", "bf16.enabled=true", "data_types.grad_accum_dtype=bf16"]),
+    row(&["run.canonical_shards", "zero_optimization.zero_quantized_weights"],
+        "run.canonical_shards does not go with zero_optimization.zero_quantized_weights",
+        &["run.canonical_shards=4", "zero_optimization.stage=3", "zero_optimization.zero_quantized_weights=true"]),
+    row(&["zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.nvme_path", OFFLOAD],
+        "device nvme needs nvme_path", &["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=nvme"]),
+    row(&["zero_optimization.offload_optimizer.ratio", "zero_optimization.offload_optimizer.delayed_update", OFFLOAD],
+        "offload_optimizer.delayed_update needs ratio 1",
+        &["zero_optimization.stage=2", "zero_optimization.offload_optimizer.device=cpu", "zero_optimization.offload_optimizer.ratio=0.5", "zero_optimization.offload_optimizer.delayed_update=true"]),
+    row(&["zero_optimization.offload_optimizer.delayed_update", PARAM, OFFLOAD], "offload_optimizer.delayed_update does not go with offload_param or nvme",
+        &["zero_optimization.stage=3", "zero_optimization.offload_optimizer.device=cpu", "zero_optimization.offload_optimizer.delayed_update=true", "zero_optimization.offload_param.device=cpu"]),
+    row(&["zero_optimization.offload_optimizer.ratio", PARAM, OFFLOAD], "offload_optimizer.ratio stays 1 beside offload_param",
+        &["zero_optimization.stage=3", "zero_optimization.offload_optimizer.device=cpu", "zero_optimization.offload_optimizer.ratio=0.5", "zero_optimization.offload_param.device=cpu"]),
+    row(&[PARAM, "zero_optimization.offload_param.device", "zero_optimization.stage"], "offload_param has an effect at zero_optimization.stage 3 only",
+        &["zero_optimization.stage=2", "zero_optimization.offload_param.device=cpu"]),
+    row(&[PARAM, "zero_optimization.offload_param.device", OFFLOAD, "zero_optimization.offload_optimizer.device"],
+        "offload_param goes with offload_optimizer on the same device; alone it takes that along",
+        &["zero_optimization.stage=3", "zero_optimization.offload_param.device=cpu"]),
+    row(&[PARAM, "zero_optimization.zero_hpz_partition_size"], "offload_param needs zero_hpz_partition_size 1",
+        &["zero_optimization.stage=3", "zero_optimization.offload_param.device=cpu", "zero_optimization.offload_optimizer.device=cpu", "zero_optimization.zero_hpz_partition_size=2"]),
+    row(&["zero_optimization.sub_group_size", OFFLOAD], "sub_group_size has an effect with offload_optimizer only",
+        &["zero_optimization.stage=1", "zero_optimization.sub_group_size=1000"]),
+    row(&["activation_checkpointing.cpu_checkpointing", "model.recompute"], "activation_checkpointing.cpu_checkpointing needs model.recompute full",
+        &["activation_checkpointing.cpu_checkpointing=true", "model.recompute=none"]),
+    row(&["optimizer.params.relative_step", "optimizer.params.lr"], "Adafactor takes lr or relative_step",
+        &[r#"optimizer={"type": "Adafactor", "params": {"lr": 0.1, "relative_step": true}}"#]),
+    row(&["optimizer.params.relative_step", "scheduler", "scheduler.type"], "Adafactor's relative_step goes without a scheduler",
+        &[r#"optimizer={"type": "Adafactor", "params": {"relative_step": true}}"#, r#"scheduler={"type": "constant", "params": {}}"#]),
+    row(&["optimizer.params.nesterov", "optimizer.params.momentum", "optimizer.params.dampening"], "SGD's nesterov needs a momentum and no dampening",
+        &[r#"optimizer={"type": "SGD", "params": {"lr": 0.1, "nesterov": true, "momentum": 0.0}}"#]),
+    row(&["scheduler.params.total_steps", "scheduler.params.warmup_steps"], "a schedule that ends does so behind its warm-up",
+        &[r#"scheduler={"type": "linear", "params": {"warmup_steps": 50, "total_steps": 10}}"#]),
+];
+
+/// What holds for a key.
+pub fn of(path: &str) -> impl Iterator<Item = &'static str> {
+    let path = path.to_string();
+    let hit = move |c: &&Conflict| c.keys.iter().any(|k| *k == path);
+    CONFLICTS.iter().filter(hit).map(|c| c.rule)
+}
