@@ -357,7 +357,7 @@ pub struct TrainArgs {
     /// Set a key of the config; may be repeated
     #[arg(long = "set", value_name = "key.path=value")]
     pub sets: Vec<String>,
-    /// Optimizer steps; the same as --set run.steps=N
+    /// Optimizer steps, in place of run.steps or run.epochs of the config
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
     /// Output folder; default: run.out, else runs/<name of the config>

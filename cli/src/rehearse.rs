@@ -35,7 +35,7 @@ impl Rehearsal {
     ///
     /// # Errors
     /// A config that is wrong, or has no model or no data.
-    pub fn of(config: Config, ranks: u64) -> Result<Rehearsal> {
+    pub fn of(mut config: Config, ranks: u64) -> Result<Rehearsal> {
         let (Some(data), Some(model)) = (&config.settings.data, &config.settings.model) else {
             config.resolve(ranks)?;
             return Err(CliError::refused(
@@ -47,13 +47,17 @@ impl Rehearsal {
         let spec = source::spec(data, Some(model))?;
         let mut vocab = None;
         let mut given = Given::default();
+        let mut labels_found = None;
         let length = match data {
             Data::Tokens(d) => {
-                let file = crossweave_data::GivenTokens::open(d.tokens.as_ref(), &d.key, None)?;
+                let labels = d.labels.as_deref();
+                let path = d.tokens.as_ref();
+                let file = crossweave_data::GivenTokens::open(path, &d.key, labels, None)?;
+                labels_found = file.labels_key().map(str::to_string);
                 given = Given {
                     batch: Some(file.batch()),
                     steps: Some(file.steps()),
-                    width: None,
+                    ..Given::default()
                 };
                 Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1)
             }
@@ -64,6 +68,9 @@ impl Rehearsal {
                 d.seq_len
             }
         };
+        if let Some(labels) = labels_found {
+            config.set("data.labels", &serde_json::Value::from(labels).to_string())?;
+        }
         let resolved = config.resolve_given(ranks, given)?;
         let source = model::of_config(&resolved.model, vocab)?;
         let seq = length.unwrap_or_else(|| source.spec.model().max_positions());

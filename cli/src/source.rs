@@ -3,9 +3,10 @@
 use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
 use crate::tokens;
-use crossweave_config::{self as config, Data, TextSource};
+use crossweave_config::{self as config, Data, DataFormat, LossOn, TextSource};
 use crossweave_data::{
-    CargoSource, Corpus, DataSpec, FilesSource, Phase, Progress, Source, TokenizerSpec, Validation,
+    CargoSource, Corpus, DataSpec, Examples, FilesSource, Phase, Progress, Rows, Source,
+    TokenizerSpec, Validation, Weighted,
 };
 use crossweave_words::Size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -30,6 +31,7 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
     };
     let mut out = DataSpec {
         train: Source::Indexed(PathBuf::new()),
+        examples: None,
         validation: Validation::None,
         tokenizer: None,
         model_vocab: model_vocab.map(|v| v as usize),
@@ -39,11 +41,13 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
             out.train = Source::Given {
                 file: d.tokens.clone().into(),
                 key: d.key.clone(),
+                labels: d.labels.clone(),
             };
             out.tokenizer = hf.map(tokens::of_folder).transpose()?.flatten();
         }
         Data::Text(d) => {
             out.train = text(&d.train, d)?;
+            out.examples = examples(d);
             out.tokenizer = tokenizer(d, hf)?;
             out.validation = match (&d.validation, d.validation_fraction, &d.split) {
                 (Some(source), _, _) => Validation::Source(text(source, d)?),
@@ -58,29 +62,71 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
 
 /// Tokens that are given need a tokenizer only to show samples, so one is opened only where something names it.
 fn tokenizer(d: &config::TextData, hf: Option<&Path>) -> Result<Option<TokenizerSpec>> {
-    let indexed = matches!(d.train, TextSource::Indexed(_));
     let named = d.tokenizer.is_some()
         || match hf {
             Some(dir) => tokens::of_folder(dir)?.is_some(),
             None => false,
         };
-    if indexed && !named {
+    if is_indexed(&d.train) && !named {
         return Ok(None);
     }
     Ok(Some(tokens::of_config(d, hf)?))
 }
 
+/// What the rows of files are, where they are examples.
+fn examples(d: &config::TextData) -> Option<Examples> {
+    let rows = match d.format {
+        None | Some(DataFormat::Text) => return None,
+        Some(DataFormat::PromptCompletion) => Rows::PromptCompletion,
+        Some(DataFormat::Messages) => Rows::Messages,
+    };
+    Some(Examples {
+        rows,
+        all: d.loss_on == Some(LossOn::All),
+        template: d.chat_template.as_ref().map(PathBuf::from),
+    })
+}
+
+/// Whether a source holds tokens only, and no text.
+pub fn is_indexed(source: &TextSource) -> bool {
+    match source {
+        TextSource::Indexed(_) => true,
+        TextSource::Globs(_) | TextSource::Cargo(_) => false,
+        TextSource::Mixture(parts) => parts.iter().all(|p| p.indexed.is_some()),
+    }
+}
+
+fn files(globs: &[String], field: Option<&String>, d: &config::TextData) -> Result<Source> {
+    let here = Path::new(".");
+    let base = std::env::current_dir().map_err(CliError::io("find", here))?;
+    Ok(Source::Files(FilesSource {
+        globs: globs.to_vec(),
+        exclude: d.exclude.clone().unwrap_or_default(),
+        text_key: field
+            .or(d.field.as_ref())
+            .or(d.jsonl_field.as_ref())
+            .cloned()
+            .unwrap_or_else(|| "text".into()),
+        base,
+    }))
+}
+
 fn text(source: &TextSource, d: &config::TextData) -> Result<Source> {
     Ok(match source {
-        TextSource::Globs(globs) => {
-            let here = Path::new(".");
-            let base = std::env::current_dir().map_err(CliError::io("find", here))?;
-            Source::Files(FilesSource {
-                globs: globs.clone(),
-                exclude: d.exclude.clone().unwrap_or_default(),
-                text_key: d.field.clone().unwrap_or_else(|| "text".into()),
-                base,
-            })
+        TextSource::Globs(globs) => files(globs, None, d)?,
+        TextSource::Mixture(parts) => {
+            let part = |p: &config::MixtureSource| -> Result<Weighted> {
+                let source = match (&p.files, &p.indexed) {
+                    (None, Some(prefix)) => Source::Indexed(prefix.clone().into()),
+                    // Resolving refuses a source that names both, or nothing.
+                    (globs, _) => files(globs.as_deref().unwrap_or_default(), p.field.as_ref(), d)?,
+                };
+                Ok(Weighted {
+                    source,
+                    weight: p.weight,
+                })
+            };
+            Source::Mixture(parts.iter().map(part).collect::<Result<_>>()?)
         }
         TextSource::Indexed(i) => Source::Indexed(i.indexed.clone().into()),
         TextSource::Cargo(c) => Source::Cargo(CargoSource {

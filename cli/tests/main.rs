@@ -13,6 +13,7 @@ mod explain;
 mod explore;
 mod faults;
 mod find_nan;
+mod finetune;
 mod folders;
 mod forged;
 mod graphs;

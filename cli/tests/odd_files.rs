@@ -268,7 +268,7 @@ fn options_of_plugins_memory_and_swap_folders_are_refused_by_their_keys() {
         "cpu.memory_bytes=70000",
         &[],
         &[
-            "70000",
+            "the budget is 70.00 kB",
             "cpu.memory_bytes",
             "train_micro_batch_size_per_gpu",
         ],

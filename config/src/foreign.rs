@@ -113,7 +113,7 @@ const PROGRAMS: &[Program] = &[
             "dataloader_num_workers",
         ],
         enough: 3,
-        fix: "write output_dir as run.out, per_device_train_batch_size as train_micro_batch_size_per_gpu, max_steps as run.steps and learning_rate as optimizer.params.lr, with \"model\" and \"data\"",
+        fix: "write output_dir as run.out, per_device_train_batch_size as train_micro_batch_size_per_gpu, max_steps as run.steps (or num_train_epochs as run.epochs) and learning_rate as optimizer.params.lr, with \"model\" and \"data\"",
     },
 ];
 

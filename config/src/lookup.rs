@@ -108,10 +108,10 @@ pub(crate) fn explain(
         return told(&hits, None);
     }
     // `type` beside `params`.
-    if let Some(parent) = asked.strip_suffix(".type") {
-        if let Some(e) = exact(parent).first() {
-            return told(&[e], None);
-        }
+    if let Some(parent) = asked.strip_suffix(".type")
+        && let Some(e) = exact(parent).first()
+    {
+        return told(&[e], None);
     }
     if let Some(path) = current_name(&asked) {
         let note = format!("{asked} is another spelling of {path}");

@@ -7,7 +7,7 @@ use crate::check::want;
 use crate::lookup::entries;
 use crate::resolve::Resolved;
 use crate::schema::{Default, Field, Kind, Table};
-use crate::settings::{Data, Model, NewModel, TextSource};
+use crate::settings::{Data, MixtureSource, Model, NewModel, TextSource};
 use crate::table_run::ROOT;
 use crate::wrap::hanging;
 
@@ -238,13 +238,32 @@ pub fn summary(config: &Config, run: &Resolved) -> String {
                     c.cargo_sources.packages.len()
                 )
             }
+            TextSource::Mixture(parts) => {
+                // Weights may be too large to be added.
+                let most = parts
+                    .iter()
+                    .map(|p| p.weight)
+                    .fold(f64::MIN_POSITIVE, f64::max);
+                let sum: f64 = parts.iter().map(|p| p.weight / most).sum();
+                let line = |p: &MixtureSource| {
+                    let name = p.files.as_ref().map(|f| f.join(", "));
+                    let name = name.or_else(|| p.indexed.as_ref().map(|i| format!("{i}.bin")));
+                    format!(
+                        "\n             {:5.1} % {}",
+                        100.0 * (p.weight / most) / sum,
+                        name.unwrap_or_default()
+                    )
+                };
+                let lines: String = parts.iter().map(line).collect();
+                format!("a mixture of {} sources{lines}", parts.len())
+            }
         },
     };
-    let steps = run
-        .settings
-        .run
-        .steps
-        .map_or_else(|| "all in the file".to_string(), |n| n.to_string());
+    let steps = match (run.settings.run.steps, run.settings.run.epochs) {
+        (Some(n), _) => n.to_string(),
+        (None, Some(e)) => format!("{e} epochs"),
+        (None, None) => "all in the file".to_string(),
+    };
     let scheduler = match &run.settings.scheduler {
         Some(s) => s.kind.clone(),
         None => "constant rate".into(),

@@ -4,6 +4,7 @@
 use crate::batch::{Batch, solve};
 use crate::canonical::of_shards;
 use crate::check::BY_WIDTH;
+use crate::epochs::Epoch;
 use crate::error::{At, Errors, Problem};
 use crate::settings::*;
 use crate::unavailable::{forget_without_effect, unavailable, without_effect};
@@ -21,6 +22,8 @@ pub struct Given {
     pub steps: Option<u64>,
     /// Width of the model, where it is a folder's.
     pub width: Option<u64>,
+    /// One pass over the training data, for `run.epochs`.
+    pub epoch: Option<Epoch>,
 }
 
 /// A run with nothing left open.
@@ -36,7 +39,7 @@ pub struct Resolved {
     pub batch: Batch,
     /// Compute type.
     pub dtype: Dtype,
-    /// Learning rates.
+    /// Learning rates. While `settings.run.epochs` still waits for the data, a schedule that ends with the run stands as constant.
     pub schedule: Schedule,
     /// Seed of the run.
     pub seed: u64,
@@ -339,65 +342,6 @@ impl Resolver<'_> {
         }
     }
 
-    fn text(&mut self, data: &mut TextData, longest: Option<u64>, seed: u64) {
-        data.seed = Some(data.seed.unwrap_or(seed));
-        let older = data.jsonl_field.take();
-        if let (Some(field), Some(older)) = (&data.field, &older)
-            && field != older
-        {
-            let what = format!("data.field is {field:?} and data.jsonl_field is {older:?}");
-            self.error("data.jsonl_field", what, "keep one of them");
-        }
-        let given = data.field.take().or(older);
-        data.field = Some(given.unwrap_or_else(|| "text".into()));
-        data.seq_len = data.seq_len.or(longest);
-        if let (Some(seq), Some(longest)) = (data.seq_len, longest)
-            && seq > longest
-        {
-            self.error(
-                "data.seq_len",
-                format!("samples of {seq} tokens do not fit a model of {longest} positions"),
-                format!(
-                    "set it to {longest} or less, or raise n_positions / max_position_embeddings"
-                ),
-            );
-        }
-        let ways = usize::from(data.validation.is_some())
-            + usize::from(data.validation_fraction.is_some())
-            + usize::from(data.split.is_some());
-        if ways > 1 {
-            let path = if data.split.is_some() {
-                "data.split"
-            } else {
-                "data.validation_fraction"
-            };
-            self.error(
-                path,
-                "more than one of validation, validation_fraction and split is given",
-                "keep one of them",
-            );
-        }
-        if let Some(split) = &data.split {
-            let weights: Option<Vec<f64>> = split
-                .split(',')
-                .map(|w| {
-                    w.trim()
-                        .parse()
-                        .ok()
-                        .filter(|x: &f64| *x >= 0.0 && x.is_finite())
-                })
-                .collect();
-            let good = weights.is_some_and(|w| w.len() <= 3 && w.first().is_some_and(|x| *x > 0.0));
-            if !good {
-                self.error(
-                    "data.split",
-                    format!("wanted up to three weights, the first above 0, got {split:?}"),
-                    "write e.g. \"969,30,1\"",
-                );
-            }
-        }
-    }
-
     /// What the tables cannot say: keys of an optimizer that contradict each other.
     fn optimizer(&mut self, s: &Settings) {
         let o = &s.optimizer;
@@ -493,6 +437,16 @@ impl Resolver<'_> {
         };
         let total = p.total_num_steps.or(p.total_steps).or(steps);
         let ends = !matches!(kind.as_str(), "WarmupLR" | "constant");
+        if ends && total.is_none() && s.run.epochs.is_some() {
+            // The length follows from the data, which are not open yet; the caller resolves again when they are. What follows from the
+            // optimizer's rate is filled in all the same.
+            match kind.as_str() {
+                "WarmupDecayLR" => p.warmup_max_lr.get_or_insert(lr),
+                "WarmupCosineLR" => &mut 0.0,
+                _ => p.max_lr.get_or_insert(lr),
+            };
+            return Schedule::Constant { lr };
+        }
         if ends && total.is_none() {
             let key = if kind.starts_with("Warmup") {
                 "total_num_steps"
@@ -691,13 +645,13 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     match &mut s.data {
         Some(Data::Text(data)) => {
             r.text(data, longest, seed);
-            if s.run.steps.is_none() {
-                let fix = "add \"run\": {\"steps\": 200}, or give --steps";
+            if s.run.steps.is_none() && s.run.epochs.is_none() {
+                let fix = "add \"run\": {\"steps\": 200} or {\"epochs\": 1}, or give --steps";
                 r.error("run.steps", "missing; text has no end", fix);
             }
         }
         Some(Data::Tokens(_)) => {
-            if let (Some(wanted), Some(held)) = (s.run.steps, given.steps)
+            if let (Some(wanted), Some(held), None) = (s.run.steps, given.steps, s.run.epochs)
                 && wanted > held
             {
                 let what =
@@ -708,7 +662,9 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
                     format!("set it to {held} or less, or remove it"),
                 );
             }
-            s.run.steps = s.run.steps.or(given.steps);
+            if s.run.epochs.is_none() {
+                s.run.steps = s.run.steps.or(given.steps);
+            }
         }
         None => {
             let fix = "add \"data\": {\"train\": \"corpus/*.txt\"}";
@@ -777,6 +733,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
             None
         }
     };
+    r.epochs(&mut s.run, tokens, batch.as_ref(), given.epoch);
     r.optimizer(&s);
     let schedule = r.schedule(&mut s);
     match (batch, s.model.clone(), s.data.clone()) {

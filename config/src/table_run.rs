@@ -1,233 +1,11 @@
-//! The root table, and `data`, `mesh` and `run`.
+//! The root table, and `mesh` and `run`.
 
 use crate::faults::FAULT;
-use crate::json::Json;
 use crate::schema::*;
+use crate::table_data::DATA;
 use crate::table_model::MODEL;
 use crate::table_optim::{OPTIMIZER, SCHEDULER};
 use crate::table_zero::{ACTIVATION, AIO, BF16, FP16, ZERO};
-
-const CARGO: Table = Table {
-    doc: "sources of locked packages as cargo unpacked them: the same text on every machine, nothing downloaded",
-    overlay: None,
-    fields: &[
-        texts("packages", "", "names of packages in the lock file").required(),
-        text(
-            "lock",
-            "\"Cargo.lock\"",
-            "the lock file; relative to the working directory",
-        ),
-        texts("extensions", "[\"rs\"]", "file name extensions to read"),
-    ],
-};
-const CARGO_SOURCE: Table = Table {
-    doc: "sources of locked packages",
-    overlay: None,
-    fields: &[Field {
-        default: Default::Required,
-        ..optional_section("cargo_sources", &CARGO)
-    }],
-};
-const INDEXED: Table = Table {
-    doc: "a Megatron dataset that is already tokenised",
-    overlay: None,
-    fields: &[text("indexed", "", "path prefix of PREFIX.bin and PREFIX.idx").required()],
-};
-const SOURCE_FORMS: &[Form] = &[
-    Form {
-        name: "globs",
-        kind: Kind::Texts,
-    },
-    Form {
-        name: "indexed",
-        kind: Kind::Section(&INDEXED),
-    },
-    Form {
-        name: "cargo_sources",
-        kind: Kind::Section(&CARGO_SOURCE),
-    },
-];
-const TRAIN: Forms = Forms {
-    doc: "text to train on: a glob, a list of globs (.jsonl, .parquet, .arrow: a document a row; other text: a document a file; gzip and zstd are read through), {\"indexed\": PREFIX} or {\"cargo_sources\": {...}}",
-    forms: SOURCE_FORMS,
-    pick: pick_source,
-};
-const VALIDATION: Forms = Forms {
-    doc: "text to validate on, in the forms of data.train; absent = split off by validation_fraction or split",
-    forms: SOURCE_FORMS,
-    pick: pick_source,
-};
-
-fn pick_source(value: &Json) -> Result<usize, (String, String)> {
-    let how = "write a glob, a list of globs, {\"indexed\": PREFIX} or {\"cargo_sources\": {\"packages\": [...]}}";
-    match value {
-        Json::Object(members) => {
-            let has = |key: &str| members.iter().any(|m| m.key == key);
-            match (has("indexed"), has("cargo_sources")) {
-                (true, false) => Ok(1),
-                (false, true) => Ok(2),
-                _ => Err((
-                    "wanted exactly one of indexed, cargo_sources".into(),
-                    how.into(),
-                )),
-            }
-        }
-        Json::Text(_) | Json::List(_) => Ok(0),
-        other => Err((
-            format!("wanted text sources, got {}", other.describe()),
-            how.into(),
-        )),
-    }
-}
-
-const TOKENIZER_FILE: Table = Table {
-    doc: "a tokenizer in Hugging Face's format",
-    overlay: None,
-    fields: &[text("file", "", "path of tokenizer.json").required()],
-};
-const TOKENIZER_HF: Table = Table {
-    doc: "the tokenizer of a model in Hugging Face's format",
-    overlay: None,
-    fields: &[text(
-        "hf",
-        "",
-        "folder with tokenizer.json, or \"org/name\" of a model that `hf download` has put into the hub cache",
-    )
-    .required()],
-};
-const TOKENIZER: Forms = Forms {
-    doc: "\"bytes\", \"gpt2\" (byte-pair encoding, built in), {\"file\": \"tokenizer.json\"} or {\"hf\": \"org/name\"}; absent = the model folder's, else bytes",
-    forms: &[
-        Form {
-            name: "built in",
-            kind: Kind::Word(&["bytes", "gpt2"]),
-        },
-        Form {
-            name: "file",
-            kind: Kind::Section(&TOKENIZER_FILE),
-        },
-        Form {
-            name: "model",
-            kind: Kind::Section(&TOKENIZER_HF),
-        },
-    ],
-    pick: |value| match value {
-        Json::Object(members) => Ok(1 + usize::from(members.iter().any(|m| m.key == "hf"))),
-        Json::Text(_) => Ok(0),
-        other => Err((
-            format!("wanted a tokenizer, got {}", other.describe()),
-            "write \"bytes\", \"gpt2\", {\"file\": \"tokenizer.json\"} or {\"hf\": \"org/name\"}"
-                .into(),
-        )),
-    },
-};
-
-const RESET_MASK: Field = flag(
-    "reset_attention_mask",
-    "",
-    "a document in a row sees nothing of the others in it; absent = a row is one sequence",
-)
-.megatron();
-const RESET_POSITIONS: Field = flag(
-    "reset_position_ids",
-    "",
-    "beside reset_attention_mask: positions count from the start of each document in a row; absent = from the start of the row",
-)
-.megatron();
-
-const TEXT_DATA: Table = Table {
-    doc: "text, tokenised once and cached",
-    overlay: None,
-    fields: &[
-        forms("train", &TRAIN, "").required(),
-        forms("validation", &VALIDATION, ""),
-        probability(
-            "validation_fraction",
-            "",
-            "fraction of the documents held out",
-        ),
-        text(
-            "split",
-            "",
-            "Megatron's form of the same: weights of train, validation, test, e.g. \"969,30,1\"",
-        )
-        .megatron(),
-        forms("tokenizer", &TOKENIZER, ""),
-        int(
-            "seq_len",
-            1,
-            "",
-            "tokens a sample; \"auto\" or absent = the model's longest sequence",
-        )
-        .auto(),
-        text(
-            "field",
-            "",
-            "field of a .jsonl line, or column of a .parquet or .arrow table, that holds the document; absent = \"text\"",
-        ),
-        text("jsonl_field", "", "older name of field"),
-        flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
-        text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
-        RESET_MASK,
-        RESET_POSITIONS,
-        texts("exclude", "", "globs of files to leave out"),
-        int("seed", 0, "", "seed of the shuffle; absent = run.seed").auto(),
-        text(
-            "cache_dir",
-            "",
-            "folder of tokenised data; absent = chosen by the command",
-        ),
-    ],
-};
-const TOKEN_DATA: Table = Table {
-    doc: "given batches, one a step",
-    overlay: None,
-    fields: &[
-        text("tokens", "", "safetensors file").required(),
-        text(
-            "key",
-            "\"tokens\"",
-            "name of its tensor [steps, batch, tokens]",
-        ),
-        RESET_MASK,
-        RESET_POSITIONS,
-        int(
-            "eod_id",
-            0,
-            "",
-            "the token that ends a document, for reset_attention_mask and reset_position_ids",
-        ),
-    ],
-};
-const DATA: Forms = Forms {
-    doc: "what to train on: {\"train\": ...} for text, {\"tokens\": FILE, \"key\": K} for given batches",
-    forms: &[
-        Form {
-            name: "text",
-            kind: Kind::Section(&TEXT_DATA),
-        },
-        Form {
-            name: "given batches",
-            kind: Kind::Section(&TOKEN_DATA),
-        },
-    ],
-    pick: |value| match value {
-        Json::Object(members) => {
-            let has = |key: &str| members.iter().any(|m| m.key == key);
-            if has("tokens") && has("train") {
-                return Err((
-                    "both train and tokens are given".into(),
-                    "keep train for text, or tokens for given batches".into(),
-                ));
-            }
-            Ok(usize::from(has("tokens")))
-        }
-        other => Err((
-            format!("wanted an object, got {}", other.describe()),
-            "write {\"train\": \"corpus/*.txt\"}".into(),
-        )),
-    },
-};
 
 const MESH: Table = Table {
     doc: "how the ranks are laid out; the product of the axes is the number of ranks",
@@ -292,7 +70,13 @@ const RUN: Table = Table {
             "steps",
             1,
             "",
-            "optimizer steps (needed for text; given batches: all of them)",
+            "optimizer steps (needed for text, unless run.epochs is given; given batches: all of them)",
+        )
+        .auto(),
+        positive(
+            "epochs",
+            "",
+            "in place of steps: passes over the training data, also a part of one, e.g. 0.5; of a mixture one pass is as many samples as all its sources hold together",
         )
         .auto(),
         int(

@@ -26,7 +26,7 @@ fn conflicts_are_those_that_are_refused_or_warned_about() {
         let names = |p: &Problem| {
             let text = p.to_string();
             let last = |k: &&str| k.rsplit('.').next().unwrap_or(k).to_string();
-            c.keys.iter().any(|k| text.contains(&last(&k)))
+            c.keys.iter().any(|k| text.contains(&last(k)))
         };
         assert!(said.iter().any(names), "{}: {said:?}", c.rule);
         // And nothing is wrong without it.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Configs that between them have every section; a key is tried in the first that knows it.
-const BASES: [&str; 4] = [
+const BASES: [&str; 5] = [
     r#"{"model": {"family": "gpt2", "preset": "tiny"}, "data": {"train": "corpus/*.txt", "validation_fraction": 0.1}, "run": {"steps": 10}, "train_batch_size": 8,
         "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}"#,
     r#"{"model": {"family": "llama", "preset": "tiny"}, "data": {"tokens": "t.safetensors"}, "run": {"steps": 10}, "train_batch_size": 8,
@@ -15,6 +15,8 @@ const BASES: [&str; 4] = [
     r#"{"model": {"hf": "folder"}, "data": {"train": {"indexed": "p"}}, "run": {"steps": 10}, "train_batch_size": 8, "optimizer": {"type": "AdamW"}}"#,
     r#"{"model": {"family": "gpt2", "preset": "tiny"}, "data": {"train": {"cargo_sources": {"packages": ["a"]}}}, "run": {"steps": 10}, "train_batch_size": 8,
         "optimizer": {"type": "AdamW"}, "bf16": {"enabled": true}}"#,
+    r#"{"model": {"family": "gpt2", "preset": "tiny"}, "data": {"train": [{"files": "a/*.txt", "weight": 0.7}, {"files": "b.txt", "weight": 1}],
+        "validation": [{"files": "c.txt", "weight": 2}]}, "run": {"steps": 10}, "train_batch_size": 8, "optimizer": {"type": "AdamW"}}"#,
 ];
 
 /// A value of the kind other than `default`.

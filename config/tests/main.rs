@@ -3,6 +3,7 @@
 mod attacks;
 mod config;
 mod corpus;
+mod data;
 mod deepspeed;
 mod documents;
 mod explained;

@@ -10,6 +10,18 @@
 use crate::error::{DataError, Result};
 use std::sync::Arc;
 
+/// The label of a prediction that does not count in the loss, as PyTorch's cross entropy has it.
+pub const IGNORED: i32 = -100;
+
+/// What a user should read about a source before training begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// As it should be.
+    Note(String),
+    /// Probably not as it was meant.
+    Warning(String),
+}
+
 /// Rows of tokens by number. Shared by the ranks.
 pub trait SequenceSource: Send + Sync {
     /// Tokens of a row. A row trains on `row_len() - 1` predictions: inputs lack its last token, labels its first.
@@ -22,6 +34,25 @@ pub trait SequenceSource: Send + Sync {
     }
     /// Fills `out`, of [`SequenceSource::row_len`] tokens, with a row.
     fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()>;
+    /// Whether some predictions do not count, or have labels that are not the next tokens.
+    fn labelled(&self) -> bool {
+        false
+    }
+    /// Fills `out`, of one fewer than `row`, with the labels of a row that was read: next tokens, or [`IGNORED`].
+    fn labels(&self, _sequence: u64, row: &[u32], out: &mut [i32]) -> Result<()> {
+        // Ids were held to a vocabulary far below 2^31 when they were read.
+        let next = row.iter().skip(1);
+        out.iter_mut().zip(next).for_each(|(l, t)| *l = *t as i32);
+        Ok(())
+    }
+    /// Predictions of a row that count.
+    fn counted(&self, _sequence: u64) -> Result<u64> {
+        Ok(self.row_len() as u64 - 1)
+    }
+    /// What the user should know.
+    fn remarks(&self) -> Vec<Remark> {
+        vec![]
+    }
 }
 
 /// How a global batch is divided.
@@ -83,6 +114,8 @@ pub struct TokenBatch {
     pub columns: usize,
     /// `rows * columns` ids, row by row.
     pub tokens: Vec<u32>,
+    /// Labels of the `rows * (columns - 1)` predictions where they are not simply the next tokens.
+    pub labels: Option<Vec<i32>>,
 }
 
 impl TokenBatch {
@@ -99,9 +132,13 @@ impl TokenBatch {
         self.cut(0)
     }
 
-    /// Every row without its first token: `[rows, columns - 1]`.
-    pub fn labels(&self) -> Vec<u32> {
-        self.cut(1)
+    /// What is to be predicted, `[rows, columns - 1]`: every row without its first token, or the labels the source gives.
+    pub fn labels(&self) -> Vec<i32> {
+        match &self.labels {
+            Some(labels) => labels.clone(),
+            // Ids were held to a vocabulary far below 2^31 when they were read.
+            None => self.cut(1).into_iter().map(|t| t as i32).collect(),
+        }
     }
 }
 
@@ -194,6 +231,12 @@ impl Batches {
         self.shape
     }
 
+    /// The same batches, begun again behind the last row.
+    pub fn repeating(self) -> Self {
+        let wrap = Some(self.source.sequences().max(1));
+        Self { wrap, ..self }
+    }
+
     /// The same global batches in uneven shares: rank `r` takes micro-batches of `rows[r]` sequences.
     ///
     /// # Errors
@@ -263,16 +306,46 @@ impl Batches {
         let first = consumed.saturating_add(self.first_of(rank, micro));
         let (rows, columns) = (self.micro_batch(rank) as usize, self.source.row_len());
         let mut tokens = vec![0; rows * columns];
+        let each = columns - 1;
+        let mut labels = self.source.labelled().then(|| vec![0; rows * each]);
         for (i, row) in tokens.chunks_exact_mut(columns).enumerate() {
-            let sequence = first.saturating_add(i as u64);
-            self.source
-                .read(self.wrap.map_or(sequence, |n| sequence % n), row)?;
+            let sequence = self.number(first.saturating_add(i as u64));
+            self.source.read(sequence, row)?;
+            if let Some(labels) = &mut labels {
+                let out = &mut labels[i * each..(i + 1) * each];
+                self.source.labels(sequence, row, out)?;
+            }
         }
         Ok(TokenBatch {
             rows,
             columns,
             tokens,
+            labels,
         })
+    }
+
+    fn number(&self, sequence: u64) -> u64 {
+        self.wrap.map_or(sequence, |n| sequence % n)
+    }
+
+    /// Whether some predictions do not count.
+    pub fn labelled(&self) -> bool {
+        self.source.labelled()
+    }
+
+    /// What the user should know of the source.
+    pub fn remarks(&self) -> Vec<Remark> {
+        self.source.remarks()
+    }
+
+    /// Predictions that count in the global batches of `steps`, over all ranks.
+    ///
+    /// # Errors
+    /// The end of given batches; a failed read.
+    pub fn counted(&self, steps: std::ops::Range<u64>) -> Result<u64> {
+        let g = self.shape.global_batch;
+        let all = steps.start.saturating_mul(g)..steps.end.saturating_mul(g);
+        all.map(|s| self.source.counted(self.number(s))).sum()
     }
 
     /// [`Batches::after`] for a run that had this global batch from its first step: `step` counts from 0.

@@ -6,14 +6,15 @@
 use crate::atomic::{AtomicFile, write_file};
 use crate::cache::{Hash, corpus_hash, hash_files, hex};
 use crate::error::{DataError, Result};
+use crate::example::ExampleReader;
 use crate::index_file::{Index, TokenType};
 use crate::indexed::{IndexedDataset, pair};
 use crate::progress::{Phase, Progress};
 use crate::source::{
-    Form, Packing, SourceFile, Tap, arrow, list_cargo, list_files, parquet, read_file, stream_file,
-    text_of_line,
+    Form, SourceFile, Tap, arrow, list_cargo, list_files, parquet, read_file, stream_file,
 };
 use crate::spec::Source;
+use crate::task::{Document, LONGEST_LINE, Recipe, Task, check_unchanged};
 use crate::tokenizer::Tokenizer;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
@@ -22,9 +23,6 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of text tokenised between two writes.
 const PORTION: u64 = 32 << 20;
-
-/// A line of a JSON-lines file is one document, and is held in memory whole.
-const LONGEST_LINE: u64 = 1 << 30;
 
 /// What making a dataset took.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +46,8 @@ pub struct BuildReport {
 /// A dataset ready to read, and the hash that names its content.
 pub(crate) struct Built {
     pub(crate) set: IndexedDataset,
+    /// Which of its tokens count, where they are examples.
+    pub(crate) counts: Option<IndexedDataset>,
     pub(crate) hash: Hash,
     pub(crate) report: BuildReport,
 }
@@ -57,6 +57,7 @@ pub(crate) fn build(
     source: &Source,
     key: &str,
     tokenizer: &Tokenizer,
+    examples: Option<&ExampleReader>,
     cache: &Path,
     progress: &dyn Progress,
 ) -> Result<Built> {
@@ -64,34 +65,46 @@ pub(crate) fn build(
         Source::Files(files) => (list_files(files, key)?, files.text_key.as_str()),
         Source::Cargo(cargo) => (list_cargo(cargo, key)?, "text"),
         Source::Indexed(prefix) => return ready_made(prefix),
-        Source::Given { .. } => {
+        Source::Given { .. } | Source::Mixture(_) => {
             return Err(DataError::setting(
                 key,
-                "given batches have no documents",
+                "given batches and mixtures have no documents themselves",
                 "use them as a source of their own",
             ));
         }
+    };
+    let files = match examples {
+        Some(_) => as_lines(files)?,
+        None => files,
+    };
+    let recipe = match examples {
+        Some(reader) => Recipe::Examples(reader),
+        None => Recipe::Field(text_key),
     };
     let total = total_bytes(&files)?;
     progress.begin(Phase::Hash, total);
     let hashes = hash_files(&files, |n| progress.advance(n))?;
     progress.end();
-    let hash = corpus_hash(&files, &hashes, source, tokenizer);
+    let hash = corpus_hash(&files, &hashes, source, tokenizer, examples);
     let prefix = cache.join(format!("corpus-{}", &hex(&hash)[..32]));
     let bytes = hashes.iter().map(|(len, _)| len).sum();
     let built = !pair(&prefix).1.exists();
     let mut lossy_documents = 0;
     if built {
         progress.begin(Phase::Tokenize, bytes);
-        let mut writer = Writer::create(&prefix, tokenizer)?;
+        let mut writer = Writer::create(&prefix, tokenizer, recipe)?;
         for (file, (_, hash)) in files.iter().zip(&hashes) {
-            writer.file(file, hash, text_key, tokenizer, progress)?;
+            writer.file(file, hash, recipe, tokenizer, progress)?;
         }
-        writer.flush(text_key, tokenizer, progress)?;
+        writer.flush(recipe, tokenizer, progress)?;
         lossy_documents = writer.finish()?;
         progress.end();
     }
     let set = IndexedDataset::open(&prefix)?;
+    let counts = match recipe {
+        Recipe::Examples(_) => Some(counts_of(&set, &prefix)?),
+        Recipe::Field(_) => None,
+    };
     let (documents, tokens) = (set.documents() as u64, set.tokens());
     let files = files.len() as u64;
     Ok(Built {
@@ -106,6 +119,45 @@ pub(crate) fn build(
             prefix,
         },
         set,
+        counts,
+    })
+}
+
+/// The same files as JSON lines, whatever they are called; tables are refused.
+pub(crate) fn as_lines(files: Vec<SourceFile>) -> Result<Vec<SourceFile>> {
+    let line = |file: SourceFile| match file.form {
+        Form::Text | Form::JsonLines => Ok(SourceFile {
+            form: Form::JsonLines,
+            ..file
+        }),
+        Form::Parquet | Form::Arrow => Err(DataError::Binary {
+            path: file.path,
+            what: "a table, and examples are read from JSON lines".into(),
+            fix: "write it as .jsonl, for example by to_json of Hugging Face datasets".into(),
+        }),
+    };
+    files.into_iter().map(line).collect()
+}
+
+/// Where lies which tokens of a dataset count.
+fn counts_prefix(prefix: &Path) -> PathBuf {
+    let mut name = prefix.as_os_str().to_owned();
+    name.push("-counted");
+    name.into()
+}
+
+/// Opens which tokens of `set` count.
+fn counts_of(set: &IndexedDataset, prefix: &Path) -> Result<IndexedDataset> {
+    let counts = IndexedDataset::open(&counts_prefix(prefix))?;
+    let alike = |i: usize| counts.length(i) == set.length(i);
+    if counts.sequences() == set.sequences() && (0..set.sequences()).all(alike) {
+        return Ok(counts);
+    }
+    Err(DataError::Corrupt {
+        path: counts.idx_path().into(),
+        offset: 0,
+        reason: format!("it is not of the examples in {}", set.idx_path().display()),
+        fix: "delete both; they will be made again".into(),
     })
 }
 
@@ -123,7 +175,12 @@ pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
         lossy_documents: 0,
         prefix: prefix.into(),
     };
-    Ok(Built { set, hash, report })
+    Ok(Built {
+        set,
+        counts: None,
+        hash,
+        report,
+    })
 }
 
 pub(crate) fn total_bytes(files: &[SourceFile]) -> Result<u64> {
@@ -133,27 +190,11 @@ pub(crate) fn total_bytes(files: &[SourceFile]) -> Result<u64> {
         .sum()
 }
 
-/// A document on its way to tokens.
-enum Task {
-    /// A whole file, read when its turn comes so that reading is parallel too.
-    File {
-        path: PathBuf,
-        hash: Hash,
-        packing: Packing,
-    },
-    /// A row of a table.
-    Row { path: PathBuf, text: String },
-    /// A line of a JSON-lines file.
-    Line {
-        path: PathBuf,
-        number: u64,
-        bytes: Vec<u8>,
-    },
-}
-
 struct Writer {
     bin: AtomicFile,
     idx: PathBuf,
+    /// The same of which tokens count.
+    counts: Option<(AtomicFile, PathBuf)>,
     token_type: TokenType,
     lengths: Vec<u32>,
     lossy: u64,
@@ -162,11 +203,19 @@ struct Writer {
 }
 
 impl Writer {
-    fn create(prefix: &Path, tokenizer: &Tokenizer) -> Result<Self> {
+    fn create(prefix: &Path, tokenizer: &Tokenizer, recipe: Recipe<'_>) -> Result<Self> {
         let (bin, idx) = pair(prefix);
+        let counts = match recipe {
+            Recipe::Field(_) => None,
+            Recipe::Examples(_) => {
+                let (bin, idx) = pair(&counts_prefix(prefix));
+                Some((AtomicFile::create(&bin)?, idx))
+            }
+        };
         Ok(Self {
             bin: AtomicFile::create(&bin)?,
             idx,
+            counts,
             token_type: TokenType::for_vocab(tokenizer.vocab_size()),
             lengths: Vec::new(),
             lossy: 0,
@@ -180,7 +229,7 @@ impl Writer {
         &mut self,
         file: &SourceFile,
         hash: &Hash,
-        text_key: &str,
+        recipe: Recipe<'_>,
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -195,13 +244,13 @@ impl Writer {
                         packing: file.packing,
                     },
                     len,
-                    text_key,
+                    recipe,
                     tokenizer,
                     progress,
                 )
             }
-            Form::JsonLines => self.lines(file, hash, text_key, tokenizer, progress),
-            Form::Parquet | Form::Arrow => self.rows(file, hash, text_key, tokenizer, progress),
+            Form::JsonLines => self.lines(file, hash, recipe, tokenizer, progress),
+            Form::Parquet | Form::Arrow => self.rows(file, hash, recipe, tokenizer, progress),
         }
     }
 
@@ -209,7 +258,7 @@ impl Writer {
         &mut self,
         file: &SourceFile,
         hash: &Hash,
-        text_key: &str,
+        recipe: Recipe<'_>,
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -223,14 +272,14 @@ impl Writer {
             self.push(
                 Task::Row { path, text },
                 weight,
-                text_key,
+                recipe,
                 tokenizer,
                 progress,
             )
         };
         match file.form {
-            Form::Parquet => parquet(path, text_key, &mut eat),
-            _ => arrow(path, text_key, &mut eat),
+            Form::Parquet => parquet(path, recipe.field(), &mut eat),
+            _ => arrow(path, recipe.field(), &mut eat),
         }
     }
 
@@ -238,7 +287,7 @@ impl Writer {
         &mut self,
         source: &SourceFile,
         hash: &Hash,
-        text_key: &str,
+        recipe: Recipe<'_>,
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -264,7 +313,7 @@ impl Writer {
                     line: number,
                     column: LONGEST_LINE,
                     reason: format!("the line is longer than {LONGEST_LINE} bytes"),
-                    field: text_key.into(),
+                    field: recipe.field().into(),
                 });
             }
             if number == 1 && bytes.starts_with(b"\xef\xbb\xbf") {
@@ -278,7 +327,7 @@ impl Writer {
                     bytes,
                 },
                 weight,
-                text_key,
+                recipe,
                 tokenizer,
                 progress,
             )?;
@@ -291,14 +340,14 @@ impl Writer {
         &mut self,
         task: Task,
         weight: u64,
-        text_key: &str,
+        recipe: Recipe<'_>,
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
         self.tasks.push(task);
         self.weight += weight;
         if self.weight >= PORTION {
-            self.flush(text_key, tokenizer, progress)
+            self.flush(recipe, tokenizer, progress)
         } else {
             Ok(())
         }
@@ -307,7 +356,7 @@ impl Writer {
     /// Tokenises what is waiting and appends it in order.
     fn flush(
         &mut self,
-        text_key: &str,
+        recipe: Recipe<'_>,
         tokenizer: &Tokenizer,
         progress: &dyn Progress,
     ) -> Result<()> {
@@ -315,10 +364,13 @@ impl Writer {
         let (token_type, tasks) = (self.token_type, std::mem::take(&mut self.tasks));
         let documents: Vec<Document> = tasks
             .into_par_iter()
-            .map(|task| task.run(text_key, tokenizer, token_type, progress))
+            .map(|task| task.run(recipe, tokenizer, token_type, progress))
             .collect::<Result<_>>()?;
         for document in documents.iter().filter(|d| d.tokens > 0) {
             self.bin.write(&document.bytes)?;
+            if let Some((counts, _)) = &mut self.counts {
+                counts.write(&document.counted)?;
+            }
             self.lengths.push(document.tokens);
             self.lossy += u64::from(document.lossy);
         }
@@ -326,124 +378,17 @@ impl Writer {
     }
 
     fn finish(self) -> Result<u64> {
+        if let Some((bin, idx)) = self.counts {
+            bin.commit()?;
+            let index = Index::of_documents(TokenType::U8, self.lengths.clone());
+            write_file(&idx, &index.to_bytes())?;
+        }
         self.bin.commit()?;
         write_file(
             &self.idx,
             &Index::of_documents(self.token_type, self.lengths).to_bytes(),
         )?;
         Ok(self.lossy)
-    }
-}
-
-/// A document as it goes into the `.bin`.
-struct Document {
-    bytes: Vec<u8>,
-    tokens: u32,
-    lossy: bool,
-}
-
-impl Task {
-    fn run(
-        self,
-        text_key: &str,
-        tokenizer: &Tokenizer,
-        token_type: TokenType,
-        progress: &dyn Progress,
-    ) -> Result<Document> {
-        let (path, text, size) = match self {
-            Task::File {
-                path,
-                hash,
-                packing,
-            } => {
-                let bytes = read_file(&path)?;
-                let mut hasher = Sha256::new();
-                hasher.update(&bytes);
-                check_unchanged(&path, hasher, &hash)?;
-                let size = bytes.len() as u64;
-                let text = match packing {
-                    Packing::Plain => bytes,
-                    _ => unpacked(bytes, packing, &path)?,
-                };
-                (path, text, size)
-            }
-            Task::Row { path, text } => {
-                let size = text.len() as u64;
-                (path, text.into_bytes(), size)
-            }
-            Task::Line {
-                path,
-                number,
-                bytes,
-            } => {
-                let text = text_of_line(&bytes, text_key, &path, number)?.unwrap_or_default();
-                (path, text.into_bytes(), bytes.len() as u64)
-            }
-        };
-        let encoded = tokenizer.encode(&text)?;
-        let mut ids = encoded.tokens;
-        // A document of nothing would train the model to end at once.
-        if !ids.is_empty() {
-            ids.extend(tokenizer.eod().filter(|_| tokenizer.appends_eod()));
-        }
-        let tokens = u32::try_from(ids.len())
-            .ok()
-            .filter(|&n| n <= i32::MAX as u32)
-            .ok_or_else(|| {
-                let reason = format!(
-                    "{} holds a document of {} tokens, more than the format can",
-                    path.display(),
-                    ids.len()
-                );
-                DataError::setting(
-                    "data.train",
-                    reason,
-                    "split the document into files below 2 GiB",
-                )
-            })?;
-        let mut bytes = Vec::with_capacity(ids.len() * token_type.size() as usize);
-        for id in ids {
-            match token_type {
-                TokenType::U16 => bytes.extend_from_slice(&(id as u16).to_le_bytes()),
-                _ => bytes.extend_from_slice(&id.to_le_bytes()),
-            }
-        }
-        progress.advance(size);
-        Ok(Document {
-            bytes,
-            tokens,
-            lossy: encoded.lossy,
-        })
-    }
-}
-
-/// The document inside packed bytes; a few of these may hold more than any memory.
-fn unpacked(bytes: Vec<u8>, packing: Packing, path: &Path) -> Result<Vec<u8>> {
-    let mut text = Vec::new();
-    let inside = packing.unpack(std::io::Cursor::new(bytes));
-    inside
-        .and_then(|from| from.take(LONGEST_LINE + 1).read_to_end(&mut text))
-        .map_err(|e| packing.broken(path, e))?;
-    if text.len() as u64 > LONGEST_LINE {
-        let reason = format!(
-            "{} holds one document of more than {LONGEST_LINE} bytes",
-            path.display()
-        );
-        return Err(DataError::setting(
-            "data.train",
-            reason,
-            "split it into documents, a line of .jsonl each",
-        ));
-    }
-    Ok(text)
-}
-
-fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {
-    let now: Hash = hasher.finalize().into();
-    if now == *hash {
-        Ok(())
-    } else {
-        Err(DataError::Changed { path: path.into() })
     }
 }
 
@@ -467,7 +412,7 @@ mod tests {
     }
 
     fn run(source: &Source, tokenizer: &Tokenizer, cache: &Path) -> Result<Built> {
-        build(source, "data.train", tokenizer, cache, &NoProgress)
+        build(source, "data.train", tokenizer, None, cache, &NoProgress)
     }
 
     #[test]
@@ -642,6 +587,7 @@ mod tests {
             &files(dir.path(), &["*.txt"]),
             "k",
             &bytes_tokenizer(false),
+            None,
             cache.path(),
             &seen,
         )

@@ -3,6 +3,7 @@
 //! The place of a corpus takes no part, so moving it, or cloning onto another machine, rebuilds nothing.
 
 use crate::error::Result;
+use crate::example::ExampleReader;
 use crate::source::{Form, Packing, SourceFile, stream_file};
 use crate::spec::Source;
 use crate::tokenizer::Tokenizer;
@@ -49,14 +50,17 @@ pub(crate) fn corpus_hash(
     hashes: &[(u64, Hash)],
     source: &Source,
     tokenizer: &Tokenizer,
+    examples: Option<&ExampleReader>,
 ) -> Hash {
     let mut all = Sha256::new();
     all.update(FORMAT);
     all.update([0]);
     all.update(tokenizer.identity());
     all.update([0]);
-    if let Source::Files(source) = source {
-        all.update(&source.text_key);
+    match (source, examples) {
+        (_, Some(reader)) => all.update(reader.identity()),
+        (Source::Files(source), None) => all.update(&source.text_key),
+        _ => {}
     }
     for (file, (len, hash)) in files.iter().zip(hashes) {
         all.update([match file.form {
@@ -90,7 +94,7 @@ mod tests {
                 form: Form::Text,
                 packing,
             };
-            corpus_hash(&[file], &[(9, [7; 32])], &source, &tokenizer)
+            corpus_hash(&[file], &[(9, [7; 32])], &source, &tokenizer, None)
         };
         assert_ne!(name(Packing::Plain), name(Packing::Gzip));
     }

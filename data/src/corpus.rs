@@ -1,23 +1,31 @@
 //! The front door: a description and a cache folder in, batches and a tokenizer out.
 
 use crate::batches::SequenceSource;
-use crate::build::{BuildReport, build, total_bytes};
+use crate::build::{BuildReport, as_lines, build, total_bytes};
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
+use crate::example::ExampleReader;
+use crate::examples::ExampleRows;
 use crate::given::GivenTokens;
 use crate::gpt::{GptDataset, Part};
-use crate::indexed::IndexedDataset;
+use crate::indexed::{IndexedDataset, pair};
+use crate::mixture::{Blend, Mixture, shares};
 use crate::order::Order;
 use crate::progress::Progress;
-use crate::source::{list_cargo, list_files};
-use crate::spec::{DataSpec, Source, Validation};
+use crate::source::{SourceFile, list_cargo, list_files};
+use crate::spec::{DataSpec, Source, Validation, Weighted};
 use crate::split::{View, split};
 use crate::tokenizer::Tokenizer;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const TRAIN: &str = "data.train";
 const VALIDATION: &str = "data.validation";
+/// Bytes of a file of examples that are looked at before all of it is read.
+const LONGEST_TRIAL: u64 = 1 << 24;
 
 /// A corpus whose tokens are on disk.
 pub struct Corpus {
@@ -31,7 +39,25 @@ pub struct Corpus {
 /// Training or validation data.
 enum Side {
     Documents(Part),
+    /// Examples, which of their tokens count, and what fills rows up.
+    Examples(Part, Arc<IndexedDataset>, u32),
     Given(Arc<GivenTokens>),
+    /// Sources of one of the kinds above, by weight.
+    Mixture {
+        parts: Vec<(f64, Side)>,
+        key: String,
+    },
+}
+
+/// One pass over the training data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Packed text: tokens, of all sources of a mixture together.
+    Tokens(u64),
+    /// Examples, each a sample; of all sources of a mixture together.
+    Samples(u64),
+    /// Given batches, each a step.
+    Steps(u64),
 }
 
 /// Looks at what [`open`] would read, without turning text into tokens: files are there and regular, the tokenizer loads and fits the
@@ -40,22 +66,115 @@ enum Side {
 /// # Errors
 /// As [`open`], except what only the text itself can show.
 pub fn check(spec: &DataSpec) -> Result<()> {
-    let source = |source: &Source, key: &str| match source {
-        Source::Files(f) => list_files(f, key)
-            .and_then(|files| total_bytes(&files))
-            .map(drop),
-        Source::Cargo(c) => list_cargo(c, key).map(drop),
-        Source::Indexed(prefix) => IndexedDataset::open(prefix).map(drop),
-        Source::Given { file, key } => GivenTokens::open(file, key, spec.model_vocab).map(drop),
-    };
-    source(&spec.train, TRAIN)?;
+    look(spec, &spec.train, TRAIN)?;
     if let Validation::Source(s) = &spec.validation {
-        source(s, VALIDATION)?;
+        look(spec, s, VALIDATION)?;
     }
-    let text = matches!(spec.train, Source::Files(_) | Source::Cargo(_));
-    let limit = spec.model_vocab.filter(|_| text);
+    let limit = spec.model_vocab.filter(|_| spec.train.is_text());
     let tokenizer = spec.tokenizer.as_ref();
     tokenizer.map_or(Ok(()), |t| Tokenizer::open(t, limit).map(drop))
+}
+
+/// The files of one source.
+fn look(spec: &DataSpec, source: &Source, key: &str) -> Result<()> {
+    match source {
+        Source::Files(f) => {
+            let mut files = list_files(f, &files_key(key))?;
+            if let (Some(examples), Some(tokenizer)) = (&spec.examples, &spec.tokenizer) {
+                files = as_lines(files)?;
+                let reader = ExampleReader::open(examples, tokenizer)?;
+                if let Some(first) = files.first() {
+                    try_first(first, &reader, &Tokenizer::open(tokenizer, None)?)?;
+                }
+            }
+            total_bytes(&files).map(drop)
+        }
+        Source::Cargo(c) => list_cargo(c, key).map(drop),
+        Source::Indexed(prefix) => IndexedDataset::open(prefix).map(drop),
+        Source::Given { file, key, labels } => {
+            GivenTokens::open(file, key, labels.as_deref(), spec.model_vocab).map(drop)
+        }
+        Source::Mixture(parts) => {
+            sound(parts, key)?;
+            let each = parts.iter().enumerate();
+            each.map(|(i, p)| look(spec, &p.source, &part_key(key, i)))
+                .collect()
+        }
+    }
+}
+
+/// Makes an example of the first line of a file that has one.
+fn try_first(file: &SourceFile, reader: &ExampleReader, tokenizer: &Tokenizer) -> Result<()> {
+    let (path, packing) = (&file.path, file.packing);
+    let mut lines = BufReader::new(packing.open(path)?).take(LONGEST_TRIAL);
+    for number in 1.. {
+        let mut line = vec![];
+        let n = lines.read_until(b'\n', &mut line);
+        let n = n.map_err(|e| packing.broken(path, e))?;
+        // The rest of a longer line is not here to be judged.
+        if n == 0 || !line.ends_with(b"\n") && lines.limit() == 0 {
+            break;
+        }
+        let text = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line);
+        if reader.of_line(text, tokenizer, path, number)?.is_some() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What errors call source `i` of a mixture.
+fn part_key(key: &str, i: usize) -> String {
+    format!("{key}[{i}]")
+}
+
+/// What errors call the globs of a source.
+fn files_key(key: &str) -> String {
+    match key.ends_with(']') {
+        true => format!("{key}.files"),
+        false => key.to_string(),
+    }
+}
+
+/// Refuses weights that are none, and a file that two sources of a mixture list: it would count by both weights.
+fn sound(parts: &[Weighted], key: &str) -> Result<()> {
+    let weights: Vec<f64> = parts.iter().map(|p| p.weight).collect();
+    Blend::new(&weights, 0, key)?;
+    let mut seen: BTreeMap<PathBuf, usize> = BTreeMap::new();
+    for (i, part) in parts.iter().enumerate() {
+        let key = part_key(key, i);
+        let files: Vec<PathBuf> = match &part.source {
+            Source::Files(f) => {
+                let listed = list_files(f, &files_key(&key))?;
+                listed.into_iter().map(|f| f.path).collect()
+            }
+            Source::Indexed(prefix) => vec![pair(prefix).0],
+            Source::Cargo(_) => vec![],
+            Source::Given { .. } | Source::Mixture(_) => {
+                let reason = "a source of a mixture is files or a tokenised dataset";
+                return Err(DataError::setting(&key, reason, "write it so"));
+            }
+        };
+        for file in files {
+            // By another name it is the same file still.
+            let real = std::fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
+            match seen.insert(real, i) {
+                Some(before) if before != i => {
+                    let reason = format!(
+                        "{} is a file of source {before} of the mixture too, and would count by both weights",
+                        file.display()
+                    );
+                    return Err(DataError::setting(
+                        &key,
+                        reason,
+                        "let one of the two globs leave it out, and give it the weight that is meant",
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Opens the corpus of `spec`, tokenising what `cache` does not hold yet.
@@ -67,8 +186,7 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
         Validation::Source(source) => Some(source),
         _ => None,
     };
-    let is_text = |source: &Source| matches!(source, Source::Files(_) | Source::Cargo(_));
-    let text = is_text(&spec.train) || validation_source.is_some_and(is_text);
+    let text = spec.train.is_text() || validation_source.is_some_and(Source::is_text);
     // Tokens that are given are held to the model's vocabulary themselves; their tokenizer only has to decode.
     let limit = spec.model_vocab.filter(|_| text);
     let tokenizer = spec
@@ -79,8 +197,13 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
     let vocab = spec
         .model_vocab
         .or_else(|| tokenizer.as_ref().filter(|_| text).map(|t| t.vocab_size()));
+    let reader = match (&spec.examples, &spec.tokenizer) {
+        (Some(examples), Some(t)) => Some(ExampleReader::open(examples, t)?),
+        _ => None,
+    };
     let mut opening = Opening {
         tokenizer: tokenizer.as_deref(),
+        reader: reader.as_ref(),
         vocab,
         cache,
         progress,
@@ -103,6 +226,7 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
 
 struct Opening<'a> {
     tokenizer: Option<&'a Tokenizer>,
+    reader: Option<&'a ExampleReader>,
     vocab: Option<usize>,
     cache: &'a Path,
     progress: &'a dyn Progress,
@@ -114,11 +238,24 @@ impl Opening<'_> {
     fn side(
         &mut self,
         source: &Source,
-        key: &'static str,
+        key: &str,
         validation: &Validation,
     ) -> Result<(Side, Option<Side>)> {
+        let held_back_key = match validation {
+            Validation::Fraction(_) => "data.validation_fraction",
+            Validation::Split(_) => "data.split",
+            Validation::None | Validation::Source(_) => VALIDATION,
+        };
         let built = match (source, self.tokenizer) {
-            (Source::Given { file, key: tensor }, _) => {
+            (Source::Mixture(parts), _) => return self.mixture(parts, key, validation),
+            (
+                Source::Given {
+                    file,
+                    key: tensor,
+                    labels,
+                },
+                _,
+            ) => {
                 let held_back = match validation {
                     Validation::Fraction(f) => *f != 0.0,
                     Validation::Split(_) => true,
@@ -132,13 +269,18 @@ impl Opening<'_> {
                         "give validation batches as a file of their own",
                     ));
                 }
-                return Ok((
-                    Side::Given(Arc::new(GivenTokens::open(file, tensor, self.vocab)?)),
-                    None,
-                ));
+                let given = GivenTokens::open(file, tensor, labels.as_deref(), self.vocab)?;
+                return Ok((Side::Given(Arc::new(given)), None));
             }
             (Source::Indexed(prefix), _) => crate::build::ready_made(prefix)?,
-            (_, Some(tokenizer)) => build(source, key, tokenizer, self.cache, self.progress)?,
+            (_, Some(tokenizer)) => build(
+                source,
+                &files_key(key),
+                tokenizer,
+                self.reader,
+                self.cache,
+                self.progress,
+            )?,
             (_, None) => {
                 let fix =
                     "set `data.tokenizer` to \"bytes\", \"gpt2\" or {\"file\": \"tokenizer.json\"}";
@@ -150,27 +292,53 @@ impl Opening<'_> {
             }
         };
         self.reports.push(built.report);
-        let set = Arc::new(built.set);
-        let (train, held_back) = split(&set, validation)?;
-        let held_back_key = match validation {
-            Validation::Fraction(_) => "data.validation_fraction",
-            Validation::Split(_) => "data.split",
-            Validation::None | Validation::Source(_) => VALIDATION,
-        };
-        let part = |view: View, key| {
+        let (set, counts) = (Arc::new(built.set), built.counts.map(Arc::new));
+        let filler = self.tokenizer.and_then(Tokenizer::eod).unwrap_or(0);
+        let (train, held_back) = split(&set, validation, counts.is_some())?;
+        let part = |view: View, key: String| {
             let (set, vocab, view) = (set.clone(), self.vocab, Arc::new(view));
-            Side::Documents(Part {
+            let part = Part {
                 set,
                 view,
                 hash: built.hash,
                 key,
                 vocab,
-            })
+            };
+            match &counts {
+                Some(counts) => Side::Examples(part, counts.clone(), filler),
+                None => Side::Documents(part),
+            }
+        };
+        let held_back_key = match key == TRAIN {
+            true => held_back_key.to_string(),
+            false => format!("{held_back_key} of {key}"),
         };
         Ok((
-            part(train, key),
+            part(train, key.to_string()),
             held_back.map(|view| part(view, held_back_key)),
         ))
+    }
+
+    /// Opens every source of a mixture; each holds back its own part, and what is held back is mixed by the same weights.
+    fn mixture(
+        &mut self,
+        parts: &[Weighted],
+        key: &str,
+        validation: &Validation,
+    ) -> Result<(Side, Option<Side>)> {
+        sound(parts, key)?;
+        let (mut train, mut held_back) = (vec![], vec![]);
+        for (i, p) in parts.iter().enumerate() {
+            let (own, held) = self.side(&p.source, &part_key(key, i), validation)?;
+            train.push((p.weight, own));
+            held_back.extend(held.map(|side| (p.weight, side)));
+        }
+        let mixture = |parts, key: &str| Side::Mixture {
+            parts,
+            key: key.to_string(),
+        };
+        let held_back = (!held_back.is_empty()).then(|| mixture(held_back, VALIDATION));
+        Ok((mixture(train, key), held_back))
     }
 }
 
@@ -192,26 +360,45 @@ impl Corpus {
 
     /// Predictions in a row when the data prescribe them: `T - 1` of given batches.
     pub fn sequence_len(&self) -> Option<usize> {
+        let given = self.given()?;
+        Some(given.row_len() - 1)
+    }
+
+    fn given(&self) -> Option<&GivenTokens> {
         match &self.train {
-            Side::Documents(_) => None,
-            Side::Given(given) => Some(given.row_len() - 1),
+            Side::Given(given) => Some(given),
+            Side::Documents(_) | Side::Examples(..) | Side::Mixture { .. } => None,
         }
     }
 
     /// Rows of a step when the data prescribe them: `B` of given batches.
     pub fn fixed_batch(&self) -> Option<u64> {
-        match &self.train {
-            Side::Documents(_) => None,
-            Side::Given(given) => given.fixed_batch(),
-        }
+        self.given()?.fixed_batch()
     }
 
     /// Steps there are when the data prescribe them.
     pub fn fixed_steps(&self) -> Option<u64> {
-        match &self.train {
-            Side::Documents(_) => None,
-            Side::Given(given) => Some(given.steps()),
+        Some(self.given()?.steps())
+    }
+
+    /// Name of the tensor of labels of given batches, where there is one.
+    pub fn labels(&self) -> Option<&str> {
+        self.given()?.labels_key()
+    }
+
+    /// One pass over the training data in samples of `seq_len` predictions.
+    ///
+    /// # Errors
+    /// No example has a token that counts; a failed read.
+    pub fn pass(&self, seq_len: usize) -> Result<Pass> {
+        if let Some(given) = self.given() {
+            return Ok(Pass::Steps(given.steps()));
         }
+        // Which examples have something to learn follows from where they are cut.
+        Ok(match self.train.samples(seq_len)? {
+            Some(samples) => Pass::Samples(samples),
+            None => Pass::Tokens(self.train.tokens()),
+        })
     }
 
     /// Tokens to train on.
@@ -227,13 +414,7 @@ impl Corpus {
     /// A name of the training data, to tell a resumed run that they changed. It follows from tokenizer and text; of a
     /// ready-made dataset it follows from the index only, and given batches have none.
     pub fn fingerprint(&self) -> Option<String> {
-        match &self.train {
-            Side::Documents(part) => {
-                let hash: &Hash = &part.hash;
-                Some(hex(hash))
-            }
-            Side::Given(_) => None,
-        }
+        self.train.hash().map(|hash| hex(&hash))
     }
 
     /// Training rows of `seq_len + 1` tokens: at least `samples` of them, in the order of `seed`. Given batches come as
@@ -266,8 +447,49 @@ impl Corpus {
 impl Side {
     fn tokens(&self) -> u64 {
         match self {
-            Side::Documents(part) => part.view.tokens,
+            Side::Documents(part) | Side::Examples(part, ..) => part.view.tokens,
             Side::Given(given) => given.sequences() * given.row_len() as u64,
+            Side::Mixture { parts, .. } => parts.iter().map(|(_, p)| p.tokens()).sum(),
+        }
+    }
+
+    /// Examples that are samples, where they are.
+    fn samples(&self, seq_len: usize) -> Result<Option<u64>> {
+        Ok(match self {
+            Side::Documents(_) | Side::Given(_) => None,
+            Side::Examples(part, counts, filler) => {
+                let rows = ExampleRows::open(part, counts, *filler, Order::Sequential, seq_len, 0)?;
+                Some(rows.sequences())
+            }
+            Side::Mixture { parts, .. } => {
+                let each = parts.iter().map(|(_, p)| p.samples(seq_len));
+                let each: Vec<Option<u64>> = each.collect::<Result<_>>()?;
+                each.into_iter().sum()
+            }
+        })
+    }
+
+    fn hash(&self) -> Option<Hash> {
+        match self {
+            Side::Documents(part) | Side::Examples(part, ..) => Some(part.hash),
+            Side::Given(_) => None,
+            Side::Mixture { parts, .. } => {
+                let mut all = Sha256::new();
+                all.update("crossweave mixture 1");
+                for (weight, part) in parts {
+                    all.update(weight.to_le_bytes());
+                    all.update(part.hash()?);
+                }
+                Some(all.finalize().into())
+            }
+        }
+    }
+
+    fn key(&self) -> &str {
+        match self {
+            Side::Documents(part) | Side::Examples(part, ..) => &part.key,
+            Side::Mixture { key, .. } => key,
+            Side::Given(_) => "data.tokens",
         }
     }
 
@@ -283,6 +505,40 @@ impl Side {
                 Arc::new(GptDataset::open(part, order, seq_len, samples, cache)?)
             }
             Side::Given(given) => given.clone(),
+            Side::Examples(part, counts, filler) => {
+                let rows = ExampleRows::open(part, counts, *filler, order, seq_len, samples)?;
+                Arc::new(rows)
+            }
+            Side::Mixture { parts, key } => {
+                let weights: Vec<f64> = parts.iter().map(|(w, _)| *w).collect();
+                let each = |counts: &[u64]| -> Result<Vec<Arc<dyn SequenceSource>>> {
+                    let open = |(i, (_, part)): (usize, &(f64, Side))| {
+                        let n = counts.get(i).copied().unwrap_or(0);
+                        part.rows(order.of_source(i as u64), seq_len, n, cache)
+                    };
+                    parts.iter().enumerate().map(open).collect()
+                };
+                let (blend, rows) = match order {
+                    Order::Shuffled(_) => {
+                        let blend = Blend::new(&weights, samples, key)?;
+                        let rows = each(blend.counts())?;
+                        (blend, rows)
+                    }
+                    Order::Sequential => {
+                        let rows = each(&[])?;
+                        let all = rows.iter().map(|r| r.sequences()).sum();
+                        (Blend::new(&weights, all, key)?, rows)
+                    }
+                };
+                let names = parts.iter().map(|(_, p)| p.key().to_string());
+                Arc::new(Mixture {
+                    blend,
+                    parts: rows,
+                    wrap: order == Order::Sequential,
+                    names: names.zip(shares(&weights)).collect(),
+                    key: key.clone(),
+                })
+            }
         })
     }
 }

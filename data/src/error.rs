@@ -61,6 +61,18 @@ pub enum DataError {
         /// The field looked for.
         field: String,
     },
+    /// A line of a JSON-lines file is no example.
+    #[error("{path}:{line}: {reason}; fix: {fix}")]
+    Example {
+        /// The `.jsonl` file.
+        path: PathBuf,
+        /// 1-based line.
+        line: u64,
+        /// What is wrong there.
+        reason: String,
+        /// What to change.
+        fix: String,
+    },
     /// A file that is no text, or packed text that cannot be unpacked.
     #[error("{path}: is {what}; fix: {fix}")]
     Binary {

@@ -1,7 +1,8 @@
-//! Batches given as they are: an integer tensor `[steps, B, T]` of a safetensors file, one batch a step.
+//! Batches given as they are: an integer tensor `[steps, B, T]` of a safetensors file, one batch a step, and beside it labels where not
+//! every token counts.
 
 use crate::atomic::read_at;
-use crate::batches::SequenceSource;
+use crate::batches::{IGNORED, SequenceSource};
 use crate::error::{DataError, Result};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
@@ -14,102 +15,45 @@ const MAX_HEADER: u64 = 100_000_000;
 const MAX_TENSORS: usize = 100_000;
 
 /// Token batches in a safetensors file. Row `s * B + b` is batch `b` of step `s`; inputs are a row without its last
-/// token, labels a row without its first.
+/// token, labels a row without its first, of the tokens or of a tensor of their own.
 #[derive(Debug)]
 pub struct GivenTokens {
     path: PathBuf,
-    key: String,
     file: File,
-    data: u64,
-    dtype: Dtype,
+    tokens: Ids,
+    labels: Option<Ids>,
+    /// Predictions of each row that count, where there are labels.
+    counted: Vec<u32>,
     steps: u64,
     batch: u64,
     row: u64,
     vocab: Option<usize>,
 }
 
+/// A tensor of ids in the file.
+#[derive(Debug)]
+struct Ids {
+    key: String,
+    /// Its first byte.
+    data: u64,
+    dtype: Dtype,
+}
+
 impl GivenTokens {
-    /// Opens tensor `key` of `path` and checks every token against `vocab`.
+    /// Opens tensor `key` of `path`, and beside it the tensor of labels: `labels`, or one of the name `labels` where nothing is said.
+    /// Checks every token and label against `vocab`.
     ///
     /// # Errors
-    /// A damaged file, a tensor that is missing or not `[steps, B, T]` of integers, a token outside the vocabulary.
-    pub fn open(path: &Path, key: &str, vocab: Option<usize>) -> Result<Self> {
-        let corrupt = |offset: u64, reason: String| DataError::Corrupt {
-            path: path.into(),
-            offset,
-            reason,
-            fix: "write the safetensors file again".into(),
-        };
-        let (file, len) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
-        if len < 8 {
-            return Err(corrupt(
-                len,
-                format!("{len} bytes, too short for a safetensors header"),
-            ));
-        }
-        let mut size = [0; 8];
-        read_at(&file, path, 0, &mut size)?;
-        let size = u64::from_le_bytes(size);
-        if size > MAX_HEADER || size > len - 8 {
-            return Err(corrupt(
-                0,
-                format!("the header claims {size} bytes, the file has {len}"),
-            ));
-        }
-        let mut header = vec![0; size as usize];
-        read_at(&file, path, 8, &mut header)?;
-        let named = count_of(&header, b"data_offsets");
-        if named > MAX_TENSORS {
-            return Err(corrupt(
-                8,
-                format!("the header lists {named} tensors, and {MAX_TENSORS} are the limit"),
-            ));
-        }
-        let header: Metadata =
-            serde_json::from_slice(&header).map_err(|e| corrupt(8, format!("bad header: {e}")))?;
-        let data = 8 + size;
-        let end = data + header.data_len() as u64;
-        if end != len {
-            return Err(corrupt(
-                end.min(len),
-                format!("the header describes {end} bytes, the file has {len}"),
-            ));
-        }
-        let Some(info) = header.info(key) else {
-            let mut names: Vec<String> = header.tensors().into_keys().collect();
-            names.sort();
-            names.truncate(20);
-            let reason = format!("{} has no tensor \"{key}\"", path.display());
-            return Err(DataError::setting(
-                "data.key",
-                reason,
-                format!("name one of: {}", names.join(", ")),
-            ));
-        };
-        let [steps, batch, row] = info.shape[..] else {
-            let reason = format!(
-                "tensor \"{key}\" of {} has shape {:?}, not [steps, B, T]",
-                path.display(),
-                info.shape
-            );
-            return Err(DataError::setting(
-                "data.tokens",
-                reason,
-                "give it three dimensions",
-            ));
-        };
-        if width(info.dtype).is_none() {
-            let reason = format!(
-                "tensor \"{key}\" of {} is {:?}, not integers",
-                path.display(),
-                info.dtype
-            );
-            return Err(DataError::setting(
-                "data.tokens",
-                reason,
-                "write it as I64, I32 or U16",
-            ));
-        }
+    /// A damaged file, a tensor that is missing or not `[steps, B, T]` of integers, a token outside the vocabulary, a step of which
+    /// nothing counts.
+    pub fn open(
+        path: &Path,
+        key: &str,
+        labels: Option<&str>,
+        vocab: Option<usize>,
+    ) -> Result<Self> {
+        let (file, header, data) = header_of(path)?;
+        let (tokens, [steps, batch, row]) = tensor(path, &header, data, key, "data.key")?;
         if steps == 0 || batch == 0 || row < 2 {
             let reason = format!(
                 "tensor \"{key}\" of {} has shape [{steps}, {batch}, {row}]",
@@ -121,12 +65,28 @@ impl GivenTokens {
                 "give at least one step, one row and two tokens a row",
             ));
         }
-        let this = Self {
+        let found = header.info("labels").map(|_| "labels");
+        let labels = match labels.or(found.filter(|name| *name != key)) {
+            None => None,
+            Some(name) => {
+                let (ids, shape) = tensor(path, &header, data, name, "data.labels")?;
+                if shape != [steps, batch, row] {
+                    let reason = format!(
+                        "tensor \"{name}\" of {} has shape {shape:?}, and \"{key}\" has [{steps}, {batch}, {row}]",
+                        path.display()
+                    );
+                    let fix = "give every token its own label, as transformers does: -100 where it does not count";
+                    return Err(DataError::setting("data.labels", reason, fix));
+                }
+                Some(ids)
+            }
+        };
+        let mut this = Self {
             path: path.into(),
-            key: key.into(),
             file,
-            data: data + info.data_offsets.0 as u64,
-            dtype: info.dtype,
+            tokens,
+            labels,
+            counted: vec![],
             steps: steps as u64,
             batch: batch as u64,
             row: row as u64,
@@ -137,7 +97,41 @@ impl GivenTokens {
         for sequence in 0..this.sequences() {
             this.read(sequence, &mut out)?;
         }
+        this.count()?;
         Ok(this)
+    }
+
+    /// Counts what counts, and checks every label on the way.
+    fn count(&mut self) -> Result<()> {
+        let Some(labels) = &self.labels else {
+            return Ok(());
+        };
+        let mut row = vec![0; self.row_len() - 1];
+        let mut all = vec![];
+        for sequence in 0..self.sequences() {
+            SequenceSource::labels(self, sequence, &[], &mut row)?;
+            all.push(row.iter().filter(|l| **l != IGNORED).count() as u32);
+        }
+        let steps = all.chunks(self.batch as usize);
+        if let Some(step) = steps
+            .map(|s| s.iter().all(|n| *n == 0))
+            .position(|none| none)
+        {
+            let reason = format!(
+                "no label of step {step} in \"{}\" of {} counts (the first of a row labels nothing)",
+                labels.key,
+                self.path.display()
+            );
+            let fix = "leave the step out, or give it a label that is not -100";
+            return Err(DataError::setting("data.labels", reason, fix));
+        }
+        self.counted = all;
+        Ok(())
+    }
+
+    /// Name of the tensor of labels.
+    pub fn labels_key(&self) -> Option<&str> {
+        self.labels.as_ref().map(|ids| ids.key.as_str())
     }
 
     /// Steps in the file.
@@ -149,6 +143,141 @@ impl GivenTokens {
     pub fn batch(&self) -> u64 {
         self.batch
     }
+
+    /// Gives the values of a row of `ids` to `eat`, each with its column.
+    fn row(
+        &self,
+        ids: &Ids,
+        sequence: u64,
+        mut eat: impl FnMut(usize, i64) -> Option<()>,
+    ) -> Result<()> {
+        let (step, row) = (sequence / self.batch, sequence % self.batch);
+        if step >= self.steps {
+            return Err(DataError::PastEnd {
+                path: self.path.clone(),
+                tensor: ids.key.clone(),
+                step,
+                steps: self.steps,
+            });
+        }
+        let width = width(ids.dtype).unwrap_or(1);
+        let mut bytes = vec![0; self.row_len() * width];
+        let at = ids.data + sequence * bytes.len() as u64;
+        read_at(&self.file, &self.path, at, &mut bytes)?;
+        for (column, raw) in bytes.chunks_exact(width).enumerate() {
+            let id = value(ids.dtype, raw);
+            eat(column, id).ok_or_else(|| DataError::TokenOutOfRange {
+                path: self.path.clone(),
+                place: format!("step {step}, row {row}, column {column} of \"{}\"", ids.key),
+                token: id,
+                vocab: self.vocab.map_or(1 << 32, |v| v as u64),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A value as a token of the vocabulary.
+    fn token(&self, id: i64) -> Option<u32> {
+        let token = u32::try_from(id).ok();
+        token.filter(|&t| self.vocab.is_none_or(|v| (t as usize) < v))
+    }
+}
+
+/// The file, what its header says, and where its data begin.
+fn header_of(path: &Path) -> Result<(File, Metadata, u64)> {
+    let corrupt = |offset: u64, reason: String| DataError::Corrupt {
+        path: path.into(),
+        offset,
+        reason,
+        fix: "write the safetensors file again".into(),
+    };
+    let (file, len) = crossweave_files::open(path).map_err(DataError::io("open", path))?;
+    if len < 8 {
+        return Err(corrupt(
+            len,
+            format!("{len} bytes, too short for a safetensors header"),
+        ));
+    }
+    let mut size = [0; 8];
+    read_at(&file, path, 0, &mut size)?;
+    let size = u64::from_le_bytes(size);
+    if size > MAX_HEADER || size > len - 8 {
+        return Err(corrupt(
+            0,
+            format!("the header claims {size} bytes, the file has {len}"),
+        ));
+    }
+    let mut header = vec![0; size as usize];
+    read_at(&file, path, 8, &mut header)?;
+    let named = count_of(&header, b"data_offsets");
+    if named > MAX_TENSORS {
+        return Err(corrupt(
+            8,
+            format!("the header lists {named} tensors, and {MAX_TENSORS} are the limit"),
+        ));
+    }
+    let header: Metadata =
+        serde_json::from_slice(&header).map_err(|e| corrupt(8, format!("bad header: {e}")))?;
+    let data = 8 + size;
+    let end = data + header.data_len() as u64;
+    if end != len {
+        return Err(corrupt(
+            end.min(len),
+            format!("the header describes {end} bytes, the file has {len}"),
+        ));
+    }
+    Ok((file, header, data))
+}
+
+/// A tensor of integers with three dimensions. `setting` is the key of the config that names it.
+fn tensor(
+    path: &Path,
+    header: &Metadata,
+    data: u64,
+    key: &str,
+    setting: &str,
+) -> Result<(Ids, [usize; 3])> {
+    let Some(info) = header.info(key) else {
+        let mut names: Vec<String> = header.tensors().into_keys().collect();
+        names.sort();
+        names.truncate(20);
+        let reason = format!("{} has no tensor \"{key}\"", path.display());
+        return Err(DataError::setting(
+            setting,
+            reason,
+            format!("name one of: {}", names.join(", ")),
+        ));
+    };
+    let [steps, batch, row] = info.shape[..] else {
+        let reason = format!(
+            "tensor \"{key}\" of {} has shape {:?}, not [steps, B, T]",
+            path.display(),
+            info.shape
+        );
+        return Err(DataError::setting(
+            "data.tokens",
+            reason,
+            "give it three dimensions",
+        ));
+    };
+    if width(info.dtype).is_none() {
+        let reason = format!(
+            "tensor \"{key}\" of {} is {:?}, not integers",
+            path.display(),
+            info.dtype
+        );
+        return Err(DataError::setting(
+            "data.tokens",
+            reason,
+            "write it as I64, I32 or U16",
+        ));
+    }
+    let ids = Ids {
+        key: key.into(),
+        data: data + info.data_offsets.0 as u64,
+        dtype: info.dtype,
+    };
+    Ok((ids, [steps, batch, row]))
 }
 
 /// How often `word` stands in `text`.
@@ -195,39 +324,47 @@ impl SequenceSource for GivenTokens {
     }
 
     fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
-        let (step, row) = (sequence / self.batch, sequence % self.batch);
-        if step >= self.steps {
-            return Err(DataError::PastEnd {
-                path: self.path.clone(),
-                tensor: self.key.clone(),
-                step,
-                steps: self.steps,
-            });
-        }
-        let width = width(self.dtype).unwrap_or(1);
-        let mut bytes = vec![0; self.row_len() * width];
-        read_at(
-            &self.file,
-            &self.path,
-            self.data + sequence * bytes.len() as u64,
-            &mut bytes,
-        )?;
-        for (column, (token, raw)) in out.iter_mut().zip(bytes.chunks_exact(width)).enumerate() {
-            let id = value(self.dtype, raw);
-            *token = u32::try_from(id)
-                .ok()
-                .filter(|&t| self.vocab.is_none_or(|v| (t as usize) < v))
-                .ok_or_else(|| DataError::TokenOutOfRange {
-                    path: self.path.clone(),
-                    place: format!(
-                        "step {step}, row {row}, column {column} of \"{}\"",
-                        self.key
-                    ),
-                    token: id,
-                    vocab: self.vocab.map_or(1 << 32, |v| v as u64),
-                })?;
-        }
-        Ok(())
+        self.row(&self.tokens, sequence, |column, id| {
+            let token = self.token(id)?;
+            if let Some(to) = out.get_mut(column) {
+                *to = token;
+            }
+            Some(())
+        })
+    }
+
+    fn labelled(&self) -> bool {
+        self.labels.is_some()
+    }
+
+    fn labels(&self, sequence: u64, row: &[u32], out: &mut [i32]) -> Result<()> {
+        let Some(labels) = &self.labels else {
+            let next = row.iter().skip(1);
+            out.iter_mut().zip(next).for_each(|(l, t)| *l = *t as i32);
+            return Ok(());
+        };
+        // A token's label stands in its own column, and predicts it from the one before.
+        self.row(labels, sequence, |column, id| {
+            let label = match id {
+                -100 => IGNORED,
+                id => self.token(id)? as i32,
+            };
+            if let Some(to) = column.checked_sub(1).and_then(|i| out.get_mut(i)) {
+                *to = label;
+            }
+            Some(())
+        })
+    }
+
+    fn counted(&self, sequence: u64) -> Result<u64> {
+        let all = self.row - 1;
+        Ok(match self.labels {
+            Some(_) => self
+                .counted
+                .get(sequence as usize)
+                .map_or(0, |n| u64::from(*n)),
+            None => all,
+        })
     }
 }
 
@@ -263,7 +400,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.safetensors");
         std::fs::write(&path, bytes).unwrap();
-        GivenTokens::open(&path, key, vocab)
+        GivenTokens::open(&path, key, None, vocab)
     }
 
     #[test]
@@ -366,6 +503,83 @@ mod tests {
                 .to_string()
                 .contains("F32")
         );
+    }
+
+    /// Two tensors of I64.
+    fn labelled(shape: &[usize], tokens: &[i64], label_shape: &[usize], labels: &[i64]) -> Vec<u8> {
+        let raw =
+            |values: &[i64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+        let (a, b) = (raw(tokens), raw(labels));
+        let view = |shape: &[usize], raw| TensorView::new(Dtype::I64, shape.to_vec(), raw).unwrap();
+        let views = [
+            ("input_ids", view(shape, &a)),
+            ("labels", view(label_shape, &b)),
+        ];
+        safetensors::serialize(views, None).unwrap()
+    }
+
+    #[test]
+    fn labels_beside_tokens_say_what_counts() {
+        let tokens: Vec<i64> = (0..12).collect();
+        let labels = [-100, 1, -100, -100, 4, 9, -100, -100, -100, -100, 10, -100];
+        let shape = [2, 2, 3];
+        let file = labelled(&shape, &tokens, &shape, &labels);
+        let given = Arc::new(open(&file, "input_ids", Some(12)).unwrap());
+        assert_eq!(given.labels_key(), Some("labels"));
+        let of = BatchShape {
+            global_batch: 2,
+            ranks: 1,
+            accumulation: 1,
+        };
+        let batches = Batches::training(given, of, "data.tokens").unwrap();
+        assert!(batches.labelled());
+        let batch = batches.at_step(0, 0, 0).unwrap();
+        assert_eq!(batch.inputs(), [0, 1, 3, 4]);
+        // The first label of a row labels nothing, and a label need not be the token.
+        assert_eq!(batch.labels(), [1, -100, 4, 9]);
+        assert_eq!(
+            batches.at_step(1, 0, 0).unwrap().labels(),
+            [-100, -100, 10, -100]
+        );
+        assert_eq!(
+            (
+                batches.counted(0..1).unwrap(),
+                batches.counted(0..2).unwrap()
+            ),
+            (3, 4)
+        );
+        // Without them every next token counts.
+        let plain = bytes(Dtype::I64, &shape, &tokens);
+        let plain = Arc::new(open(&plain, "input_ids", None).unwrap());
+        let batches = Batches::training(plain, of, "data.tokens").unwrap();
+        assert!(!batches.labelled());
+        assert_eq!(batches.at_step(0, 0, 0).unwrap().labels(), [1, 2, 4, 5]);
+
+        let refused = |file: &[u8], words: &[&str]| {
+            let e = open(file, "input_ids", Some(12)).unwrap_err().to_string();
+            assert!(words.iter().all(|w| e.contains(w)), "{e}");
+        };
+        let other = [12, -100, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+        refused(
+            &labelled(&shape, &tokens, &shape, &other),
+            &["token 12", "step 0, row 0, column 0 of \"labels\""],
+        );
+        let minus = [-1, -100, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+        refused(&labelled(&shape, &tokens, &shape, &minus), &["token -1"]);
+        let silent = [1, 1, 1, 1, 1, 1, 3, -100, -100, 3, -100, -100];
+        refused(
+            &labelled(&shape, &tokens, &shape, &silent),
+            &["data.labels", "no label of step 1"],
+        );
+        refused(
+            &labelled(&shape, &tokens, &[2, 3, 2], &labels),
+            &["data.labels", "[2, 3, 2]", "[2, 2, 3]"],
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.safetensors");
+        std::fs::write(&path, &file).unwrap();
+        let named = GivenTokens::open(&path, "input_ids", Some("lables"), None).unwrap_err();
+        assert!(named.to_string().contains("data.labels"), "{named}");
     }
 
     proptest! {

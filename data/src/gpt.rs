@@ -29,7 +29,7 @@ pub(crate) struct Part {
     pub(crate) view: Arc<View>,
     pub(crate) hash: Hash,
     /// Configuration key of the part.
-    pub(crate) key: &'static str,
+    pub(crate) key: String,
     pub(crate) vocab: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl GptDataset {
         cache: &Path,
     ) -> Result<Self> {
         let length = seq_len as u64;
-        let extent = extent(&part.view, order, length, samples, part.key)?;
+        let extent = extent(&part.view, order, length, samples, &part.key)?;
         let mut pieces = Sha256::new();
         for p in &part.view.pieces {
             [p.sequence, p.start, p.len]

@@ -10,12 +10,16 @@ mod atomic;
 mod batches;
 mod build;
 mod cache;
+mod chat;
 mod corpus;
 mod error;
+mod example;
+mod examples;
 mod given;
 mod gpt;
 mod index_file;
 mod indexed;
+mod mixture;
 mod order;
 mod order_store;
 mod progress;
@@ -23,12 +27,13 @@ mod rng;
 mod source;
 mod spec;
 mod split;
+mod task;
 mod tokenizer;
 mod tokenizer_json;
 
-pub use batches::{BatchShape, Batches, SequenceSource, TokenBatch, shares};
+pub use batches::{BatchShape, Batches, IGNORED, Remark, SequenceSource, TokenBatch, shares};
 pub use build::BuildReport;
-pub use corpus::{Corpus, check, open};
+pub use corpus::{Corpus, Pass, check, open};
 pub use error::{DataError, Result};
 pub use given::GivenTokens;
 pub use gpt::GptDataset;
@@ -37,7 +42,8 @@ pub use indexed::IndexedDataset;
 pub use order::Order;
 pub use progress::{NoProgress, Phase, Progress};
 pub use spec::{
-    CargoSource, DataSpec, FilesSource, Source, TokenizerKind, TokenizerSpec, Validation,
+    CargoSource, DataSpec, Examples, FilesSource, Rows, Source, TokenizerKind, TokenizerSpec,
+    Validation, Weighted,
 };
 pub use tokenizer::{Encoded, Tokenizer};
 pub use tokenizer_json::{EOD_NAME, NamedFile};

@@ -18,6 +18,16 @@ pub enum Order {
     Sequential,
 }
 
+impl Order {
+    /// The order of source `i` of a mixture: sources that are equally long are shuffled each in its own way, and the first as alone.
+    pub(crate) fn of_source(self, i: u64) -> Order {
+        match self {
+            Order::Shuffled(seed) => Order::Shuffled(seed ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
+            Order::Sequential => Order::Sequential,
+        }
+    }
+}
+
 /// The arrays' sizes, known before they are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {

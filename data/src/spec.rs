@@ -9,11 +9,33 @@ pub struct DataSpec {
     pub train: Source,
     /// What is held back.
     pub validation: Validation,
+    /// What the rows of files are, where they are examples and not documents.
+    pub examples: Option<Examples>,
     /// How text becomes tokens. Sources that already are tokens need none; one that is given decodes their samples.
     pub tokenizer: Option<TokenizerSpec>,
     /// `model.vocab_size` when the user fixed it; token ids are held to it, and the end-of-document id of the bytes
     /// tokenizer is left out by default when it would not fit.
     pub model_vocab: Option<usize>,
+}
+
+/// Examples of fine-tuning: each a sample of its own, of which some tokens count in the loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Examples {
+    /// What a line holds.
+    pub rows: Rows,
+    /// Every token counts, and not only those of the completion or the assistant.
+    pub all: bool,
+    /// The Jinja template for messages; unset: the one in the tokenizer's folder.
+    pub template: Option<PathBuf>,
+}
+
+/// What a line of examples holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// `prompt` and `completion`.
+    PromptCompletion,
+    /// `messages`, each with `role` and `content`.
+    Messages,
 }
 
 /// Where documents or tokens come from.
@@ -31,7 +53,31 @@ pub enum Source {
         file: PathBuf,
         /// Name of the tensor.
         key: String,
+        /// Name of the tensor of labels; unset: `labels` where the file has one.
+        labels: Option<String>,
     },
+    /// Several sources of documents, each with its share of the samples.
+    Mixture(Vec<Weighted>),
+}
+
+/// A source of a mixture: neither given batches nor a mixture itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Weighted {
+    /// Its documents.
+    pub source: Source,
+    /// Its share of the samples, over the sum of all weights; above 0.
+    pub weight: f64,
+}
+
+impl Source {
+    /// Whether text must be turned into tokens.
+    pub(crate) fn is_text(&self) -> bool {
+        match self {
+            Source::Files(_) | Source::Cargo(_) => true,
+            Source::Indexed(_) | Source::Given { .. } => false,
+            Source::Mixture(parts) => parts.iter().any(|p| p.source.is_text()),
+        }
+    }
 }
 
 /// Files picked by globs. `.jsonl` and `.ndjson` hold one document a line; any other file is one document.

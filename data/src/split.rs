@@ -62,12 +62,20 @@ fn pieces(set: &IndexedDataset) -> Result<Vec<Piece>> {
     Ok((0..count).filter_map(piece).collect())
 }
 
-/// The training view, and the validation view if `validation` asks for one of the same dataset.
-pub(crate) fn split(set: &IndexedDataset, validation: &Validation) -> Result<(View, Option<View>)> {
+/// The training view, and the validation view if `validation` asks for one of the same dataset. `whole`: no document may be cut, as
+/// each is an example.
+pub(crate) fn split(
+    set: &IndexedDataset,
+    validation: &Validation,
+    whole: bool,
+) -> Result<(View, Option<View>)> {
     match validation {
         Validation::None | Validation::Source(_) => Ok((View::whole(set)?, None)),
         Validation::Fraction(f) if *f == 0.0 => Ok((View::whole(set)?, None)),
-        Validation::Fraction(f) if f.is_finite() && *f > 0.0 && *f < 1.0 => by_fraction(set, *f),
+        Validation::Fraction(f) if f.is_finite() && *f > 0.0 && *f < 1.0 => match whole {
+            true => examples_by_fraction(set, *f),
+            false => by_fraction(set, *f),
+        },
         Validation::Fraction(f) => Err(DataError::setting(
             "data.validation_fraction",
             format!("{f} is no share"),
@@ -107,6 +115,26 @@ fn by_fraction(set: &IndexedDataset, fraction: f64) -> Result<(View, Option<View
         }
     }
     Ok((View::of(train), Some(View::of(valid))))
+}
+
+/// Takes whole examples in random order, as near to the share of all of them as whole ones go, and at least one.
+fn examples_by_fraction(set: &IndexedDataset, fraction: f64) -> Result<(View, Option<View>)> {
+    let all = pieces(set)?;
+    if all.len() < 2 {
+        let reason = format!("{} example cannot be divided", all.len());
+        let fix = "set it to 0, or name examples to validate on as data.validation";
+        return Err(DataError::setting("data.validation_fraction", reason, fix));
+    }
+    let wanted = ((all.len() as f64 * fraction).round() as usize).clamp(1, all.len() - 1);
+    let mut order: Vec<usize> = (0..all.len()).collect();
+    Rng::new(SPLIT_SEED, Tag::Split, 0).shuffle(&mut order);
+    let mut held = vec![false; all.len()];
+    order[..wanted].iter().for_each(|i| held[*i] = true);
+    let part = |held_back: bool| {
+        let of = all.iter().zip(&held).filter(|(_, h)| **h == held_back);
+        View::of(of.map(|(p, _)| *p).collect())
+    };
+    Ok((part(false), Some(part(true))))
 }
 
 /// Megatron's rule: weights to shares, shares to document ranges whose ends are rounded.
@@ -188,7 +216,7 @@ mod tests {
         let (_dir, set) = set(&lengths, None);
         let total = set.tokens();
         for f in [0.01, 0.1, 0.5, 0.99] {
-            let (train, valid) = split(&set, &Validation::Fraction(f)).unwrap();
+            let (train, valid) = split(&set, &Validation::Fraction(f), false).unwrap();
             let valid = valid.unwrap();
             assert_eq!(valid.tokens, (total as f64 * f).round() as u64);
             assert_eq!(train.tokens + valid.tokens, total);
@@ -201,11 +229,11 @@ mod tests {
             }
             assert_eq!(seen, lengths);
         }
-        let whole = split(&set, &Validation::Fraction(0.0)).unwrap();
+        let whole = split(&set, &Validation::Fraction(0.0), false).unwrap();
         assert_eq!((whole.0.tokens, whole.1), (total, None));
         for f in [-0.1, 1.0, f64::NAN] {
             assert!(
-                split(&set, &Validation::Fraction(f))
+                split(&set, &Validation::Fraction(f), false)
                     .unwrap_err()
                     .to_string()
                     .contains("data.validation_fraction")
@@ -216,7 +244,7 @@ mod tests {
     #[test]
     fn one_document_is_cut() {
         let (_dir, set) = set(&[1000], None);
-        let (train, valid) = split(&set, &Validation::Fraction(0.1)).unwrap();
+        let (train, valid) = split(&set, &Validation::Fraction(0.1), false).unwrap();
         assert_eq!(
             train.pieces,
             [Piece {
@@ -239,7 +267,7 @@ mod tests {
     fn a_split_is_megatrons() {
         let (_dir, set) = set(&[2; 1000], None);
         let count = |text: &str| {
-            let (train, valid) = split(&set, &Validation::Split(text.into())).unwrap();
+            let (train, valid) = split(&set, &Validation::Split(text.into()), false).unwrap();
             (
                 train.pieces.len(),
                 valid.map(|v| (v.pieces[0].sequence, v.pieces.len())),
@@ -250,7 +278,7 @@ mod tests {
         assert_eq!(count("100,0,0"), (1000, None));
         assert_eq!(count("1"), (1000, None));
         for text in ["", "a,b", "1,-1", "0,0", "1,2,3,4", "1,nan"] {
-            let error = split(&set, &Validation::Split(text.into()))
+            let error = split(&set, &Validation::Split(text.into()), false)
                 .unwrap_err()
                 .to_string();
             assert!(
@@ -263,10 +291,10 @@ mod tests {
     #[test]
     fn documents_of_several_sequences_stay_whole() {
         let (_dir, two) = set(&[1, 2, 3, 4], Some(vec![0, 3, 4]));
-        let (train, valid) = split(&two, &Validation::Split("1,1".into())).unwrap();
+        let (train, valid) = split(&two, &Validation::Split("1,1".into()), false).unwrap();
         assert_eq!((train.tokens, valid.unwrap().tokens), (6, 4));
         let (_dir, one) = set(&[5], None);
-        let error = split(&one, &Validation::Split("969,30,1".into()))
+        let error = split(&one, &Validation::Split("969,30,1".into()), false)
             .unwrap_err()
             .to_string();
         assert!(

@@ -4,6 +4,7 @@
 //! UTF-8 become U+FFFD, since a model may stop in the middle of a character.
 
 use crate::cache::hex;
+use crate::chat::BUILT_IN_END;
 use crate::error::{DataError, Result};
 use crate::spec::{TokenizerKind, TokenizerSpec};
 use crate::tokenizer_json::{self, EOD_NAME, NamedFile};
@@ -11,6 +12,7 @@ use crossweave_files::clip;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Names under which published tokenizers keep their end-of-document token, in the order they are tried.
@@ -40,6 +42,8 @@ pub struct Tokenizer {
     vocab: usize,
     eod: Option<u32>,
     append_eod: bool,
+    /// What begins a text of a model, such as Llama's `<s>`.
+    begin: Vec<u32>,
 }
 
 /// The tokens of one document.
@@ -63,6 +67,19 @@ fn guarded<T>(f: impl FnOnce() -> T) -> std::result::Result<T, String> {
         let text = clip(text.unwrap_or("no reason given"), 200);
         format!("the tokenizer library gave up on it ({text})")
     })
+}
+
+/// The ids that a tokenizer puts before a text. (What it puts behind one is the end of a document, and has a key of its own.)
+fn begin_of(hf: &tokenizers::Tokenizer) -> Vec<u32> {
+    let ids = |special: bool| -> Option<Vec<u32>> {
+        let encoded = guarded(|| hf.encode_fast(TRIAL[0], special)).ok()?;
+        Some(encoded.ok()?.get_ids().to_vec())
+    };
+    let (Some(plain), Some(whole)) = (ids(false), ids(true)) else {
+        return vec![];
+    };
+    let at = whole.windows(plain.len().max(1)).position(|w| w == plain);
+    at.map_or(vec![], |n| whole[..n].to_vec())
 }
 
 impl Tokenizer {
@@ -116,6 +133,7 @@ impl Tokenizer {
             vocab: 257,
             eod: Some(BYTES_EOD),
             append_eod: true,
+            begin: vec![],
         }
     }
 
@@ -132,6 +150,7 @@ impl Tokenizer {
             vocab: GPT2_EOD as usize + 1,
             eod: Some(GPT2_EOD),
             append_eod: true,
+            begin: vec![],
         })
     }
 
@@ -186,6 +205,7 @@ impl Tokenizer {
                 .map_err(|why| damaged(format!("it cannot encode the text {text:?}: {why}")))?
                 .ok();
         }
+        let begin = begin_of(&hf);
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
         Ok(Self {
             kind: Kind::Hf(Box::new(hf)),
@@ -194,6 +214,7 @@ impl Tokenizer {
             vocab,
             eod,
             append_eod: true,
+            begin,
         })
     }
 
@@ -287,6 +308,60 @@ impl Tokenizer {
                 .to_vec(),
         };
         Ok(Encoded { tokens, lossy })
+    }
+
+    /// Ids that begin a text, as the tokenizer's own file puts them before one.
+    pub(crate) fn begin(&self) -> &[u32] {
+        &self.begin
+    }
+
+    /// Tokens of a text and the bytes of it that each stands for; with `special`, names of special tokens in it are those tokens, as a chat
+    /// template writes them. (A `tokenizer.json` always reads them so.)
+    pub(crate) fn encode_spans(
+        &self,
+        text: &str,
+        special: bool,
+    ) -> Result<Vec<(u32, Range<usize>)>> {
+        let mut at = 0;
+        let mut next = |id: u32, len: usize| {
+            at += len;
+            (id, at - len..at)
+        };
+        Ok(match &self.kind {
+            Kind::Bytes => {
+                let mut out = Vec::with_capacity(text.len());
+                for (i, part) in text.split(BUILT_IN_END).enumerate() {
+                    match self.eod.filter(|_| special) {
+                        Some(end) if i > 0 => out.push(next(end, BUILT_IN_END.len())),
+                        _ if i > 0 => {
+                            out.extend(BUILT_IN_END.bytes().map(|b| next(u32::from(b), 1)));
+                        }
+                        _ => {}
+                    }
+                    out.extend(part.bytes().map(|b| next(u32::from(b), 1)));
+                }
+                out
+            }
+            Kind::Gpt2(bpe) => {
+                let allowed = match special {
+                    true => HashSet::from([BUILT_IN_END]),
+                    false => HashSet::new(),
+                };
+                let ids = bpe.encode(text, &allowed);
+                let ids =
+                    ids.map_err(|e| self.bad(e.message, "split the text into shorter ones"))?;
+                let len = |id: u32| bpe.decode_bytes(&[id]).map_or(0, |b| b.len());
+                ids.0.into_iter().map(|id| next(id, len(id))).collect()
+            }
+            Kind::Hf(hf) => {
+                let fix = "use a tokenizer that can represent it";
+                let encoded = guarded(|| hf.encode(text, false))
+                    .map_err(|why| self.bad(format!("cannot encode an example: {why}"), fix))?
+                    .map_err(|e| self.bad(format!("cannot encode an example: {e}"), fix))?;
+                let spans = encoded.get_offsets().iter().map(|(a, b)| *a..*b);
+                encoded.get_ids().iter().copied().zip(spans).collect()
+            }
+        })
     }
 
     /// Text of `tokens`.

@@ -33,6 +33,7 @@ impl Fixture {
     fn spec(&self) -> DataSpec {
         DataSpec {
             train: Source::Files(FilesSource::new(self.path(), ["*.txt"])),
+            examples: None,
             validation: Validation::None,
             tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
             model_vocab: None,
@@ -243,6 +244,7 @@ fn ready_made_and_given_tokens_are_corpora_without_a_tokenizer() {
     let source = Source::Given {
         file: given,
         key: "ids".into(),
+        labels: None,
     };
     let corpus = f
         .open(|s| {
@@ -395,6 +397,7 @@ fn tokens_of(name: &str, bytes: &[u8]) -> Result<Vec<u32>> {
     source.text_key = "body".into();
     let spec = DataSpec {
         train: Source::Files(source),
+        examples: None,
         validation: Validation::None,
         tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
         model_vocab: None,

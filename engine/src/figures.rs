@@ -12,6 +12,8 @@ pub(crate) struct Figures {
     pub host: HostBuffer,
     /// Learning rate of the step.
     pub lr: f64,
+    /// Predictions of the step over those that count.
+    pub share: f64,
     units: u64,
     /// Logical slices of all units, and micro-batches of all ranks.
     logical: [u64; 2],
@@ -32,6 +34,7 @@ impl Figures {
             words: Arc::new(device.alloc_state(Figures::BYTES + 4 * words, Tag::Staging)?),
             host: device.alloc_host(Figures::BYTES, Tag::Staging)?,
             lr: 0.0,
+            share: 1.0,
             units,
             logical,
         })

@@ -14,7 +14,7 @@ use std::sync::Arc;
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Trainer {
-    /// Mean loss of this rank's batch, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
+    /// Mean loss of this rank's batch over all its predictions, those that do not count adding nothing, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
     /// tells it to all. Every stage calls this for the same batches in the same order.
     pub fn evaluate(&mut self, b: &MicroBatch<'_>) -> Result<f64> {
         let seqs = self.spec.batch;
@@ -122,6 +122,7 @@ impl Trainer {
             Ok(Batch {
                 tokens: Some(up(tokens)?),
                 targets: targets.map(up).transpose()?,
+                ignores: self.spec.labelled,
                 segments: attention
                     .map(|d| words(&mut d.lengths(tokens, t), &lengths))
                     .transpose()?,

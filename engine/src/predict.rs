@@ -72,6 +72,7 @@ pub fn rehearse(
         })
         .collect();
     for _ in 0..steps {
+        trainer.count_targets(1, 1)?;
         trainer.step(&batches, 0.0)?;
         trainer.metrics()?;
         after(trainer);

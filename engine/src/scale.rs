@@ -10,11 +10,12 @@ use crate::error::{Error, Result};
 use crate::figures::Figures;
 use crate::pipeline::everyone;
 use crate::scaler::{LossScaler, ScalerState};
-use crate::trainer::Trainer;
+use crate::trainer::{MicroBatch, Trainer};
 use crate::walk::{FINITE, FINITE_UNIT};
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, Event, HostBuffer, Reduce, Stream, Tag};
 use crossweave_tensor::{Decompositions, Run, Tensor};
+use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -68,8 +69,13 @@ struct Verdict {
 /// The moving parts.
 pub(crate) struct Scaling {
     scaler: Option<LossScaler>,
-    /// Gradient of the loss: `scale * weight / (micro-batches * predivide)`.
+    /// Gradient of the loss: `scale * weight * share / (micro-batches * predivide)`.
     seed: Tensor,
+    /// What the seed was last filled with.
+    filled: Cell<u32>,
+    /// Predictions of this step over those of them that count, on all ranks; and of the next step, where the caller has given it.
+    share: f64,
+    next_share: Option<f64>,
     /// What a gradient is multiplied by to undo scale and division.
     pub unscale: f64,
     micro_batches: f64,
@@ -111,6 +117,9 @@ impl Scaling {
         let s = Scaling {
             scaler: p.scaler.clone(),
             seed: Tensor::dense(seed, 0, [1], DType::F32),
+            filled: Cell::new(0),
+            share: 1.0,
+            next_share: None,
             unscale: 1.0,
             micro_batches: spec.micro_batches as f64,
             weight: spec.weight,
@@ -138,8 +147,16 @@ impl Scaling {
         self.after / self.scale()
     }
     fn fill_seed(&self, stream: &Stream) -> Tensors<()> {
-        let value = (self.scale() * self.weight / (self.micro_batches * self.before)) as f32;
-        Ok(stream.fill(self.seed.region(), value.to_bits() as u64, 4)?)
+        // A share of 1 changes no bit.
+        let whole = self.scale() * self.weight / (self.micro_batches * self.before);
+        let bits = ((whole * self.share) as f32).to_bits();
+        self.filled.set(bits);
+        Ok(stream.fill(self.seed.region(), u64::from(bits), 4)?)
+    }
+
+    /// What the mean over all predictions is multiplied by to be the mean over those that count.
+    pub fn share(&self) -> f64 {
+        self.share
     }
 
     /// The gradient the backward starts from.
@@ -186,10 +203,50 @@ impl Trainer {
         self.scaling.unscale
     }
 
+    /// Says how many predictions of the next step count, of `all` that the ranks make in it together. Where
+    /// [`RankSpec::labelled`](crate::RankSpec::labelled) is set every rank of the job must say the same before each step: the gradient is
+    /// then that of the mean over exactly those, on any number of ranks and micro-batches. A rank alone counts by itself.
+    ///
+    /// # Errors
+    /// Nothing counts, or more than all.
+    pub fn count_targets(&mut self, counted: u64, all: u64) -> Result<()> {
+        if counted == 0 || counted > all {
+            return Err(Error::Invalid(format!(
+                "{counted} of {all} predictions of a step count in its loss"
+            )));
+        }
+        self.scaling.next_share = Some(all as f64 / counted as f64);
+        Ok(())
+    }
+
+    /// Counts the targets of a step of which nothing was said: a rank alone has all of them.
+    pub(crate) fn count_own(&mut self, batches: &[MicroBatch<'_>]) -> Result<()> {
+        if !self.spec.labelled || self.scaling.next_share.is_some() {
+            return Ok(());
+        }
+        if self.in_company() {
+            return Err(Error::Invalid(
+                "some targets do not count, and a rank does not see those of the others: call count_targets before each step".into(),
+            ));
+        }
+        let counts = |t: &&i32| i64::from(**t) != crossweave_tensor::IGNORED;
+        let counted = batches
+            .iter()
+            .flat_map(|b| b.targets)
+            .filter(counts)
+            .count();
+        let all = batches.iter().map(|b| b.targets.len() as u64).sum();
+        self.count_targets(counted as u64, all)
+    }
+
     /// Before the first backward of a step: with the verdicts of all steps before it, the scale, the update's number and the learning rate.
     pub(crate) fn seed_backward(&mut self, lr: &dyn Fn(u64) -> f64) -> Result<()> {
         if self.scaling.scaler.is_some() {
             self.judge(self.step - 1)?;
+        }
+        let share = self.scaling.next_share.take().unwrap_or(1.0);
+        let moved = share != std::mem::replace(&mut self.scaling.share, share);
+        if moved || self.scaling.scaler.is_some() {
             self.scaling
                 .fill_seed(&self.compute)
                 .map_err(|e| self.error("seeding the backward", e))?;

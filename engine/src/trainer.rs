@@ -96,6 +96,8 @@ pub struct RankSpec {
     pub graphs: bool,
     /// Rows hold several documents that must not see each other, or whose positions begin anew.
     pub documents: Option<Documents>,
+    /// Some predictions have a target of -100 and do not count: the loss is the mean over those of all ranks that do.
+    pub labelled: bool,
 }
 
 impl Default for RankSpec {
@@ -125,6 +127,7 @@ impl Default for RankSpec {
             islands: None,
             graphs: false,
             documents: None,
+            labelled: false,
         }
     }
 }
@@ -134,7 +137,7 @@ impl Default for RankSpec {
 pub struct StepMetrics {
     /// Optimizer step, from 1.
     pub step: u64,
-    /// Mean over the global batch.
+    /// Mean over the predictions of the global batch that count.
     pub loss: f64,
     /// Global gradient norm before clipping, the loss scale undone; infinite where the step was skipped.
     pub grad_norm: f64,
@@ -543,13 +546,14 @@ impl Trainer {
                 .map(|b| (word(b, 0), word(b, 8)))
                 .map_err(|e| self.error("reading figures", e.into()))
         });
-        let lr = f.lr;
+        let (lr, share) = (f.lr, f.share);
         self.figures.push_back(f);
         let (loss, grad_norm) = read?;
         let judged = self.judged(step)?;
         Ok(Some(StepMetrics {
             step,
-            loss,
+            // Where every prediction counts the factor is 1 and changes no bit.
+            loss: loss * share,
             // A rank whose own part is finite may have computed a finite norm.
             grad_norm: match judged {
                 Some(j) if j.skipped => f64::INFINITY,
@@ -596,6 +600,7 @@ impl Trainer {
                 "{IN_FLIGHT} steps are in flight: read their metrics before the next step"
             )));
         }
+        self.count_own(batches)?;
         self.device.settle();
         if self.graphs.is_some() {
             self.device.join_free();

@@ -13,7 +13,7 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 pub struct MicroBatch<'a> {
     /// Token ids `[B * T]`.
     pub tokens: &'a [i32],
-    /// Next tokens `[B * T]`.
+    /// Next tokens `[B * T]`; -100 for a prediction that does not count, where the rank's specification says that there are such.
     pub targets: &'a [i32],
     /// Index of its first sequence in the step's global batch: the key of dropout.
     pub first_sequence: u64,
@@ -38,7 +38,10 @@ impl Trainer {
             return crossweave_tensor::shape_error("no input buffer is free");
         };
         let documents = self.spec.documents;
-        let out = upload_through(&self.compute, &mut staging, batches, [b, t], documents);
+        let mut out = upload_through(&self.compute, &mut staging, batches, [b, t], documents);
+        for batch in out.iter_mut().flatten() {
+            batch.ignores = self.spec.labelled;
+        }
         self.inputs.push_back(staging);
         out
     }
@@ -101,6 +104,7 @@ fn upload_through(
         out.push(Batch {
             tokens: Some(copied(0, &[b, t])?),
             targets: Some(copied(1, &[b, t])?),
+            ignores: false,
             segments: attention.map(lengths).transpose()?,
             positions: positions.map(places).transpose()?,
         });

@@ -98,6 +98,7 @@ impl Trainer {
         self.end_span(open, &|| "figures".into());
         let event = published.map_err(|e| self.error("publishing figures", e))?;
         figures.lr = self.lr;
+        figures.share = self.scaling.share();
         self.pending.push_back((self.step, figures, event));
         Ok(())
     }

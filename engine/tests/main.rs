@@ -7,6 +7,7 @@ mod common;
 mod documents;
 mod graphs;
 mod host_updates;
+mod labels;
 mod nonfinite;
 mod offload;
 mod optimizers;

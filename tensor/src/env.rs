@@ -27,6 +27,9 @@ impl RngKey {
     }
 }
 
+/// The target of a prediction that does not count, as PyTorch's cross entropy has it.
+pub const IGNORED: i64 = -100;
+
 /// Data of one micro-batch on the device.
 #[derive(Clone, Default)]
 pub struct Batch {
@@ -34,6 +37,8 @@ pub struct Batch {
     pub tokens: Option<Tensor>,
     /// Next-token targets `[B, T]`.
     pub targets: Option<Tensor>,
+    /// Targets of [`IGNORED`] count neither in the loss nor in its gradient. Without this every target is a token.
+    pub ignores: bool,
     /// Where several documents share a row: their cumulative lengths, i32 `[B, n + 1]`, each row from 0 to T. Attention then keeps within them.
     pub segments: Option<Tensor>,
     /// Position of every token in its document, i32 `[B, T]`; absent, positions are counted from the start of the row.

@@ -27,7 +27,7 @@ mod tensor;
 pub use block::{Block, Flow, Function, Keep};
 pub use cx::Cx;
 pub use decompose::Decompositions;
-pub use env::{Batch, Env, GradSink, Groups, NoGroups, RngKey};
+pub use env::{Batch, Env, GradSink, Groups, IGNORED, NoGroups, RngKey};
 pub use error::{Error, Result, shape_error};
 pub use ops::activation::Activation;
 pub use ops::attention::AttentionSpec;

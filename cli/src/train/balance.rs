@@ -234,6 +234,7 @@ fn speed(job: &Job, rank: u32, mut seat: Seat<'_>) -> Result<()> {
     }];
     let mut step = || -> Result<Duration> {
         let began = Instant::now();
+        trainer.count_targets(1, 1)?;
         trainer.step(&batch, 0.0)?;
         trainer.metrics()?;
         Ok(began.elapsed())

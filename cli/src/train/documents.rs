@@ -1,7 +1,8 @@
 //! Documents that share a row (`data.reset_attention_mask`, `data.reset_position_ids`): the engine's form of the keys, and what they need.
 
 use crate::error::{CliError, Result};
-use crossweave_config::{Data, TextSource};
+use crate::source::is_indexed;
+use crossweave_config::{Data, DataFormat};
 use crossweave_data::Tokenizer;
 use crossweave_engine::Documents;
 
@@ -27,6 +28,14 @@ pub fn of(data: &Data, tokenizer: Option<&Tokenizer>) -> Option<Documents> {
         attention,
         positions,
     })
+}
+
+/// Whether some predictions of these data do not count.
+pub fn labelled(data: &Data) -> bool {
+    match data {
+        Data::Text(d) => !matches!(d.format, None | Some(DataFormat::Text)),
+        Data::Tokens(d) => d.labels.is_some(),
+    }
 }
 
 /// Refuses the keys where nothing shows the end of a document: they would change nothing, silently. `vocab` is the model's.
@@ -58,7 +67,7 @@ pub fn check(data: &Data, tokenizer: Option<&Tokenizer>, vocab: u64) -> Result<(
         }
         Data::Text(d) => d,
     };
-    let indexed = matches!(d.train, TextSource::Indexed(_));
+    let indexed = is_indexed(&d.train);
     let Some(t) = tokenizer else {
         return refuse(
             key,

@@ -5,7 +5,7 @@
 //! The schedule `fifo` gives the marks that all others must give.
 
 use super::offload::with_offload;
-use super::rank::{Ids, prepare};
+use super::rank::{Ids, count, prepare};
 use super::setup::{self, Job};
 use crate::args::{ExploreArgs, TrainArgs};
 use crate::error::{CliError, Result};
@@ -164,6 +164,7 @@ fn steps(job: &Job, rank: &Rank) -> Result<Vec<Mark>> {
         let ids = Ids::of_step(job, trainer.spec(), done)?;
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
         let lr = |updates| job.resolved.schedule.lr(updates);
+        count(job, &mut trainer, done)?;
         trainer.step_at(&batches, &lr)?;
         // One step stays in flight, as in training.
         if done > 0

@@ -285,6 +285,7 @@ impl Walk<'_> {
             t.read(done + 1, began);
         }
         let batches: Vec<MicroBatch<'_>> = ids.iter().map(Ids::micro_batch).collect();
+        count(self.job, &mut self.trainer, done)?;
         // Of the updates made, not of the steps: a step skipped by the loss scaler does not move the schedule.
         self.trainer
             .step_at(&batches, &|updates| self.job.resolved.schedule.lr(updates))?;
@@ -389,7 +390,12 @@ impl Walk<'_> {
             local.push(sum / (count * shape.accumulation) as f64);
         }
         local.truncate(own.len());
-        let val_loss = self.trainer.mean_over_replicas(&local)?;
+        let mut val_loss = self.trainer.mean_over_replicas(&local)?;
+        if batches.labelled() {
+            // Those were means over all predictions, of which some do not count.
+            let counted = batches.counted(0..*count)?;
+            val_loss *= (count * self.job.tokens_per_step()) as f64 / counted as f64;
+        }
         if let Some(w) = &mut self.writer {
             w.metrics.write(&ValRecord {
                 step: done,
@@ -475,6 +481,16 @@ impl Walk<'_> {
     }
 }
 
+/// Says how many predictions count in the step that follows `done` steps. Every rank reads off the data what counts on all of them, so that
+/// nothing need be exchanged.
+pub(super) fn count(job: &Job, trainer: &mut Trainer, done: u64) -> Result<()> {
+    if job.batches.labelled() {
+        let counted = job.batches.counted(done..done + 1)?;
+        trainer.count_targets(counted, job.tokens_per_step())?;
+    }
+    Ok(())
+}
+
 /// A micro-batch as the engine takes it.
 pub(super) struct Ids {
     tokens: Vec<i32>,
@@ -496,10 +512,9 @@ impl Ids {
 
     fn new(b: &TokenBatch, first: u64) -> Ids {
         // Ids were held to a vocabulary far below 2^31 when they were read.
-        let cast = |ids: Vec<u32>| ids.into_iter().map(|i| i as i32).collect();
         Ids {
-            tokens: cast(b.inputs()),
-            targets: cast(b.labels()),
+            tokens: b.inputs().into_iter().map(|i| i as i32).collect(),
+            targets: b.labels(),
             first,
         }
     }

@@ -37,13 +37,14 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 40] = [
+const FREE: [&str; 41] = [
     "collectives",
     "checkpoint",
     "run.dtype",
     "bf16",
     "fp16",
     "run.steps",
+    "run.epochs",
     "run.out",
     "run.log_every",
     "run.checkpoint_every",

@@ -16,8 +16,10 @@ use crate::processes::Processes;
 use crate::ranks::{Crew, Ranks, listed};
 use crate::{configs, source, stages};
 use crossweave_claim::Claim;
-use crossweave_config::{self as config, Config, Data, Dtype, Given, Model, ReduceOrder, Resolved};
-use crossweave_data::{BatchShape, Batches, Corpus, DataSpec};
+use crossweave_config::{
+    self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
+};
+use crossweave_data::{BatchShape, Batches, Corpus, DataSpec, Pass, Remark};
 use crossweave_engine::{
     DryRun, LossScaler, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec,
     ZeroStage, assign, dry_run, plan_for,
@@ -162,6 +164,10 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     };
     let mut config = configs::load(&args.config, &args.sets)?;
     if let Some(steps) = args.steps {
+        // The command line counts, whichever way the file says how long the run is.
+        if config.settings.run.epochs.is_some() {
+            config.set("run.epochs", "null")?;
+        }
         config.set("run.steps", &steps.to_string())?;
     }
     if let Some(name) = &args.backend.backend {
@@ -214,25 +220,34 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     if let (None, false, Some(vocab)) = (spec.model_vocab, hf, corpus.vocab_size()) {
         config.set("model.vocab_size", &vocab.to_string())?;
     }
+    if let Some(labels) = corpus.labels() {
+        config.set("data.labels", &serde_json::Value::from(labels).to_string())?;
+    }
     let given = Given {
         batch: corpus.fixed_batch(),
         steps: corpus.fixed_steps(),
         width: opened.as_ref().map(Source::width),
+        epoch: None,
     };
-    let resolved = config.resolve_given(count, given)?;
+    let mut resolved = config.resolve_given(count, given)?;
     let source = match opened {
         Some(s) => s,
         None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
     };
     let vocab = source.spec.model().vocab();
     documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
+    let seq_len = sequence(&corpus, &resolved.data, &source)?;
+    let epochs = resolved.settings.run.epochs;
+    if epochs.is_some() {
+        let epoch = Some(epoch(&corpus, seq_len)?);
+        resolved = config.resolve_given(count, Given { epoch, ..given })?;
+    }
     let steps = resolved.settings.run.steps.ok_or_else(|| {
         CliError::refused(
             "run.steps: not given",
-            "add \"run\": {\"steps\": 200}, or --steps",
+            "add \"run\": {\"steps\": 200} or {\"epochs\": 1}, or --steps",
         )
     })?;
-    let seq_len = sequence(&corpus, &resolved.data, &source)?;
     let shape = BatchShape {
         global_batch: resolved.batch.global,
         ranks: resolved.batch.ranks,
@@ -248,7 +263,17 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     };
     let samples = steps.saturating_mul(resolved.batch.global);
     let rows = corpus.train(seq_len as usize, samples, shuffle)?;
-    let batches = Batches::training(rows, shape, key)?;
+    let mut batches = Batches::training(rows, shape, key)?;
+    if epochs.is_some() && matches!(resolved.data, Data::Tokens(_)) {
+        batches = batches.repeating();
+    }
+    let mut remarks = batches.remarks();
+    if let Some(epochs) = epochs {
+        remarks.push(Remark::Note(format!(
+            "run.epochs {epochs}: {steps} steps of {} samples",
+            shape.global_batch
+        )));
+    }
     let validation = match corpus.validation(seq_len as usize)? {
         Some(rows) => {
             let b = Batches::evaluation(rows, shape)?;
@@ -293,6 +318,12 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     if processes.is_none_or(Processes::first) {
         for w in &resolved.warnings {
             eprintln!("warning: {w}");
+        }
+        for remark in &remarks {
+            match remark {
+                Remark::Note(text) => eprintln!("note: {text}"),
+                Remark::Warning(text) => eprintln!("warning: {text}"),
+            }
         }
         let notes = folder.notes.iter().chain(&resume.notes);
         notes.for_each(|n| eprintln!("note: {n}"));
@@ -366,6 +397,18 @@ fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
         ));
     }
     Ok(seq)
+}
+
+/// One pass over the training data, for `run.epochs`.
+fn epoch(corpus: &Corpus, seq_len: u64) -> Result<Epoch> {
+    Ok(match corpus.pass(seq_len as usize)? {
+        Pass::Tokens(tokens) => Epoch::Tokens {
+            tokens,
+            sample: seq_len,
+        },
+        Pass::Samples(samples) => Epoch::Samples(samples),
+        Pass::Steps(steps) => Epoch::Steps(steps),
+    })
 }
 
 /// In which order sums over islands add.
@@ -658,6 +701,7 @@ pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec 
         islands: None,
         graphs: false,
         documents: documents::of(&r.data, None),
+        labelled: documents::labelled(&r.data),
     }
 }
 

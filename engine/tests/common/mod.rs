@@ -166,6 +166,30 @@ fn ids(step: u64, sequence: u64) -> (Vec<i32>, Vec<i32>) {
     ((0..SEQ).map(at).collect(), (1..=SEQ).map(at).collect())
 }
 
+/// Which predictions of a sequence count.
+type Counts<'a> = &'a (dyn Fn(u64, u64) -> bool + Sync);
+
+/// The same, of a job in which `counts(sequence, i)` says whether prediction `i` of a sequence counts.
+pub fn train_with_counts(
+    w: &World,
+    model: &ModelSpec,
+    spec: &RankSpec,
+    steps: u64,
+    counts: impl Fn(u64, u64) -> bool + Sync,
+) -> Outcome {
+    let spec = RankSpec {
+        labelled: true,
+        ..spec.clone()
+    };
+    let counts: Counts<'_> = &counts;
+    let (before, each, after) = (
+        |_: &mut Trainer| {},
+        |_: &mut Trainer, _, _| {},
+        |_: &Trainer| {},
+    );
+    train_counted(w, model, &spec, 0..steps, before, each, after, counts)
+}
+
 /// Runs `steps` steps on threads and reads everything back on rank 0.
 pub fn train(w: &World, model: &ModelSpec, spec: &RankSpec, steps: u64) -> Outcome {
     train_with(w, model, spec, steps, |_| {})
@@ -223,6 +247,20 @@ fn train_watched(
     each: impl Fn(&mut Trainer, u64, bool) + Sync,
     after: impl Fn(&Trainer) + Sync,
 ) -> Outcome {
+    train_counted(w, model, spec, steps, before, each, after, &|_, _| true)
+}
+
+#[allow(clippy::too_many_arguments)]
+fn train_counted(
+    w: &World,
+    model: &ModelSpec,
+    spec: &RankSpec,
+    steps: std::ops::Range<u64>,
+    before: impl Fn(&mut Trainer) + Sync,
+    each: impl Fn(&mut Trainer, u64, bool) + Sync,
+    after: impl Fn(&Trainer) + Sync,
+    counts: Counts<'_>,
+) -> Outcome {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let rank = |rank: u32| -> Outcome {
         let mut units = units(model);
@@ -250,7 +288,8 @@ fn train_watched(
                 for q in first..first + s.batch {
                     let (a, b) = ids(step, q);
                     tokens.extend(a);
-                    targets.extend(b);
+                    let labels = b.into_iter().zip(0..);
+                    targets.extend(labels.map(|(id, i)| if counts(q, i) { id } else { -100 }));
                 }
                 (tokens, targets, first)
             });
@@ -270,6 +309,11 @@ fn train_watched(
                 })
                 .collect();
             each(&mut t, step, false);
+            if s.labelled {
+                let all = (0..GLOBAL).flat_map(|q| (0..SEQ).map(move |i| (q, i)));
+                let counted = all.filter(|(q, i)| counts(*q, *i)).count() as u64;
+                t.count_targets(counted, GLOBAL * SEQ).unwrap();
+            }
             t.step(&mbs, 3e-3).unwrap();
             each(&mut t, step, true);
             if step > first {

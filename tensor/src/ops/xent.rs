@@ -1,7 +1,9 @@
-//! Mean next-token cross-entropy. The backward overwrites the logits with their gradient where nobody else reads them: one buffer
+//! Mean next-token cross-entropy, over all predictions: one that does not count adds nothing to the sum, and who knows how many count on all
+//! ranks scales the mean (`crossweave_engine::Trainer::count_targets`). The backward overwrites the logits with their gradient where nobody else reads them: one buffer
 //! of `[n, V]`, not three.
 
 use super::OpNode;
+use crate::env::IGNORED;
 use crate::error::{Error, Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
@@ -13,6 +15,7 @@ pub(crate) struct Node {
     pub out: Var,
     lse: Tensor,
     targets: Tensor,
+    params: op::XentParams,
 }
 
 pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
@@ -32,11 +35,18 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
     let run = cx.env.run;
     let losses = run.empty([n], DType::F32)?;
     let lse = run.empty([n], DType::F32)?;
-    let p = op::XentParams::default();
+    let params = match cx.env.batch.ignores {
+        true => op::XentParams {
+            flags: op::FLAG_HAS_IGNORE,
+            ignore: IGNORED,
+            ..Default::default()
+        },
+        false => op::XentParams::default(),
+    };
     run.launch(
         op::CROSS_ENTROPY_FWD,
         &[Some(&losses), Some(&lse), Some(&lv.rows()), Some(&targets)],
-        p.as_bytes(),
+        params.as_bytes(),
         &[],
     )?;
     let loss = run.empty([1], DType::F32)?;
@@ -58,6 +68,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
         out,
         lse,
         targets,
+        params,
     }));
     Ok(out)
 }
@@ -93,7 +104,6 @@ impl Node {
         super::add::copy(b.env, &dloss, &dy)?;
         scale(run, &dloss, 1.0 / n as f64)?;
         let (l2, d2) = (logits.rows(), dlogits.rows());
-        let p = op::XentParams::default();
         let ops = [
             Some(&d2),
             Some(&l2),
@@ -101,7 +111,7 @@ impl Node {
             Some(&self.targets),
             Some(&dloss.broadcast_scalar(n)),
         ];
-        run.launch(op::CROSS_ENTROPY_BWD, &ops, p.as_bytes(), &[])?;
+        run.launch(op::CROSS_ENTROPY_BWD, &ops, self.params.as_bytes(), &[])?;
         drop((l2, d2, logits));
         b.give(self.logits, dlogits)
     }

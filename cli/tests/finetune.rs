@@ -1,0 +1,362 @@
+//! Fine-tuning from the command line: examples with prompts or messages, labels beside given batches, mixtures and epochs, on any ranks.
+
+use crate::common;
+use common::{Scratch, figures, losses, records, same};
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+
+/// A config of the scratch folder with other data and no dropout.
+fn config(s: &Scratch, data: Value, run: Value) {
+    let text = std::fs::read(s.path("config.json")).expect("a config");
+    let mut config: Value = serde_json::from_slice(&text).expect("JSON");
+    config["data"] = data;
+    config["data"]["cache_dir"] = json!("cache");
+    for drop in ["resid_pdrop", "embd_pdrop"] {
+        config["model"][drop] = json!(0.0);
+    }
+    for key in ["steps", "validate_every"] {
+        config["run"]
+            .as_object_mut()
+            .expect("an object")
+            .remove(key);
+    }
+    for (key, value) in run.as_object().expect("an object") {
+        config["run"][key] = value.clone();
+    }
+    s.write("config.json", config.to_string());
+}
+
+fn train(s: &Scratch, out: &str, more: &[&str]) -> String {
+    let base = ["train", "config.json", "--out", out];
+    let done = s.run(&[&base[..], more].concat());
+    let err = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success(), "{more:?}: {err}");
+    err
+}
+
+/// Every way to divide a job trains alike, to the rounding of other orders of sums.
+fn alike(s: &Scratch, out: &str) {
+    let one = figures(&s.path(out));
+    let ways: [(&str, &[&str]); 5] = [
+        ("two", &["--ranks", "2"]),
+        (
+            "four",
+            &["--ranks", "4", "--set", "zero_optimization.stage=2"],
+        ),
+        ("large", &["--set", "train_micro_batch_size_per_gpu=8"]),
+        ("stages", &["--ranks", "2", "--set", "mesh.pp=2"]),
+        (
+            "shares",
+            &[
+                "--ranks",
+                "2",
+                "--set",
+                "train_micro_batch_size_per_gpu=4",
+                "--set",
+                "run.balance=\"3,1\"",
+            ],
+        ),
+    ];
+    for (name, how) in ways {
+        let name = format!("{out}-{name}");
+        train(s, &name, how);
+        let other = figures(&s.path(&name));
+        assert_eq!(one.len(), other.len());
+        for (a, b) in one.iter().zip(&other) {
+            for (x, y) in [(a.1, b.1), (a.3, b.3), (a.4, b.4)] {
+                let close = match (x, y) {
+                    (Some(x), Some(y)) => (x - y).abs() <= 1e-4 * x.abs(),
+                    (x, y) => x == y,
+                };
+                assert!(close, "{name}, step {}: {x:?} and {y:?}", a.0);
+            }
+        }
+    }
+}
+
+/// Sums whose answers alone are worth learning.
+fn pairs(s: &Scratch) {
+    let line = |i: usize| {
+        let (a, b) = (i % 7, i * 5 % 3);
+        let long = if i == 9 {
+            "7".repeat(40)
+        } else {
+            String::new()
+        };
+        let quiet = if i == 4 {
+            "7".repeat(60)
+        } else {
+            String::new()
+        };
+        let row = json!({"prompt": format!("{quiet}{a}+{b}="), "completion": format!("{}{long}", a + b), "id": i});
+        format!("{row}\n")
+    };
+    s.write("held.jsonl", (60..70).map(line).collect::<String>());
+    s.write("pairs.jsonl", (0..48).map(line).collect::<String>());
+}
+
+#[test]
+fn completions_are_learnt_alike_on_any_layout() {
+    let s = Scratch::new();
+    pairs(&s);
+    let data =
+        json!({"train": "pairs.jsonl", "format": "prompt_completion", "validation": "held.jsonl"});
+    config(&s, data, json!({"epochs": 2, "checkpoint_every": 4}));
+    let said = train(&s, "one", &[]);
+    assert!(
+        said.contains("1 of 48 examples have more than 17 tokens and are cut there"),
+        "{said}"
+    );
+    // 47 examples twice in batches of 8.
+    assert!(
+        said.contains("run.epochs 2: 12 steps of 8 samples"),
+        "{said}"
+    );
+    assert_eq!(losses(&s.path("one")).len(), 12);
+    alike(&s, "one");
+    // The mean over answers only is not the mean over everything.
+    train(&s, "all", &["--set", "data.loss_on=all"]);
+    assert_ne!(losses(&s.path("all")), losses(&s.path("one")));
+    // A run that was interrupted goes on with the next example, on another number of ranks too.
+    train(&s, "short", &["--steps", "4"]);
+    train(&s, "again", &["--resume", "short"]);
+    same(&s.path("again"), &s.path("one"));
+    let said = s.ok(&["config", "check", "config.json"]);
+    assert!(said.contains("2 epochs"), "{said}");
+}
+
+const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+#[test]
+fn messages_are_written_by_the_template_and_answers_are_learnt() {
+    let s = Scratch::new();
+    let talk = |i: usize| {
+        let row = json!({"messages": [
+            {"role": "user", "content": format!("{i}?")},
+            {"role": "assistant", "content": format!("{}", i % 5)}]});
+        format!("{row}\n")
+    };
+    s.write("talk.jsonl", (0..40).map(talk).collect::<String>());
+    s.write("chat.jinja", TEMPLATE);
+    let data = json!({"train": "talk.jsonl", "format": "messages", "chat_template": "chat.jinja", "seq_len": 40});
+    config(&s, data, json!({"steps": 40}));
+    s.ok(&[
+        "config",
+        "check",
+        "config.json",
+        "--set",
+        "model.n_positions=40",
+    ]);
+    train(&s, "one", &["--set", "model.n_positions=40"]);
+    let all = losses(&s.path("one"));
+    assert!(all[39] < 0.7 * all[0], "{all:?}");
+    let refused = |set: &str, parts: &[&str]| {
+        s.refused(
+            &[
+                "train",
+                "config.json",
+                "--out",
+                "x",
+                "--set",
+                "model.n_positions=40",
+                "--set",
+                set,
+            ],
+            parts,
+            &["x"],
+        );
+    };
+    refused("data.chat_template=no.jinja", &["no.jinja"]);
+    refused(
+        "data.chat_template=null",
+        &["data.chat_template", "no chat template"],
+    );
+    refused(
+        "data.format=prompt_completion",
+        &["talk.jsonl:1", "data.format to messages"],
+    );
+    s.write(
+        "talk.jsonl",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n{\"text\": \"b\"}\n",
+    );
+    refused(
+        "data.seq_len=40",
+        &["talk.jsonl:2", "\"messages\" is missing"],
+    );
+    // Looking at a config finds it when it is on the first line.
+    s.write("talk.jsonl", "{\"text\": \"b\"}\n");
+    s.refused(
+        &[
+            "config",
+            "check",
+            "config.json",
+            "--set",
+            "model.n_positions=40",
+        ],
+        &["talk.jsonl:1", "\"messages\" is missing"],
+        &[],
+    );
+}
+
+/// `[steps, rows, tokens]` of ids, and of labels where something says which count.
+fn batches(s: &Scratch, counts: Option<&dyn Fn(usize) -> bool>) {
+    let (steps, rows, row) = (6, 8, 9);
+    let n = steps * rows * row;
+    let raw =
+        |f: &dyn Fn(usize) -> i64| -> Vec<u8> { (0..n).flat_map(|i| f(i).to_le_bytes()).collect() };
+    let id = |i: usize| (i * i % 31) as i64;
+    let label = |i: usize| {
+        if counts.is_none_or(|c| c(i)) {
+            id(i)
+        } else {
+            -100
+        }
+    };
+    let (ids, labels) = (raw(&id), raw(&label));
+    let shape = vec![steps, rows, row];
+    let view = |raw| TensorView::new(Dtype::I64, shape.clone(), raw).expect("a tensor");
+    let mut file = vec![("input_ids", view(&ids))];
+    file.extend(counts.map(|_| ("labels", view(&labels))));
+    let bytes = safetensors::serialize(file, None).expect("a file");
+    s.write("batches.safetensors", bytes);
+}
+
+#[test]
+fn labels_beside_given_batches_count_alike_on_any_layout() {
+    let s = Scratch::new();
+    // Rows of which nothing, a little or everything counts.
+    let counts = |i: usize| match i / 9 % 4 {
+        0 => false,
+        1 => i % 9 == 5,
+        2 => true,
+        _ => i % 2 == 0,
+    };
+    batches(&s, Some(&counts));
+    let data = json!({"tokens": "batches.safetensors", "key": "input_ids"});
+    let text = std::fs::read(s.path("config.json")).expect("a config");
+    let mut all: Value = serde_json::from_slice(&text).expect("JSON");
+    all["model"]["vocab_size"] = json!(40);
+    s.write("config.json", all.to_string());
+    config(&s, data.clone(), json!({"epochs": 1}));
+    let text = std::fs::read(s.path("config.json")).expect("a config");
+    let mut all: Value = serde_json::from_slice(&text).expect("JSON");
+    all["data"] = data;
+    s.write("config.json", all.to_string());
+    train(&s, "one", &[]);
+    assert_eq!(losses(&s.path("one")).len(), 6);
+    let kept: Value =
+        serde_json::from_slice(&std::fs::read(s.path("one/config.json")).expect("a config"))
+            .expect("JSON");
+    assert_eq!(kept["data"]["labels"], "labels");
+    alike(&s, "one");
+    // Where every label is the next token, the bits are those without labels.
+    batches(&s, Some(&|_| true));
+    train(&s, "every", &[]);
+    batches(&s, None);
+    train(&s, "plain", &[]);
+    same(&s.path("every"), &s.path("plain"));
+    // Two passes begin again.
+    train(&s, "twice", &["--set", "run.epochs=2"]);
+    let twice = losses(&s.path("twice"));
+    assert_eq!(
+        (twice.len(), &twice[..6]),
+        (12, &losses(&s.path("every"))[..])
+    );
+    batches(&s, Some(&|i| i / 72 != 3));
+    s.refused(
+        &["train", "config.json", "--out", "x"],
+        &["data.labels", "no label of step 3"],
+        &["x"],
+    );
+}
+
+#[test]
+fn mixtures_train_resume_and_say_their_shares() {
+    let s = Scratch::new();
+    s.write("corpus/b.txt", "other words of another source. ".repeat(9));
+    let data = json!({
+        "train": [{"files": "corpus/a.txt", "weight": 0.75}, {"files": "corpus/b.txt", "weight": 0.25}],
+        "validation_fraction": 0.2
+    });
+    config(&s, data, json!({"steps": 12, "checkpoint_every": 5}));
+    let said = train(&s, "whole", &[]);
+    assert!(
+        said.contains("data.train[0]: 75.00 % of the samples, 72 of 96, 0."),
+        "{said}"
+    );
+    assert!(
+        said.contains("data.train[1]: 25.00 % of the samples, 24 of 96, 1."),
+        "{said}"
+    );
+    let summary = s.ok(&["config", "check", "config.json"]);
+    assert!(summary.contains("75.0 % corpus/a.txt"), "{summary}");
+    alike(&s, "whole");
+    train(&s, "cut", &["--steps", "5"]);
+    train(&s, "again", &["--resume", "cut"]);
+    same(&s.path("again"), &s.path("whole"));
+    let two = ["--resume", "cut", "--ranks", "2", "--out", "elsewhere"];
+    s.ok(&[&["train", "config.json"][..], &two].concat());
+    let near = losses(&s.path("elsewhere"));
+    let whole = losses(&s.path("whole"));
+    assert!(
+        whole
+            .iter()
+            .zip(&near)
+            .all(|(a, b)| (a - b).abs() < 1e-4 * a),
+        "{whole:?} {near:?}"
+    );
+    // Other weights are another run.
+    let text = std::fs::read_to_string(s.path("config.json")).expect("a config");
+    s.write("other.json", text.replace("0.25", "0.5"));
+    s.refused(
+        &[
+            "train",
+            "other.json",
+            "--resume",
+            "whole",
+            "--steps",
+            "14",
+            "--out",
+            "z",
+        ],
+        &["data.train"],
+        &["z"],
+    );
+    s.refused(
+        &["train", "config.json", "--out", "x", "--set", "data.train=[{\"files\": \"corpus/*.txt\", \"weight\": 1}, {\"files\": \"corpus/b.txt\", \"weight\": 1}]"],
+        &["data.train[1]", "b.txt", "both weights"],
+        &["x"],
+    );
+}
+
+#[test]
+fn epochs_are_steps_of_the_data_and_schedules_end_with_them() {
+    let s = Scratch::new();
+    let data = json!({"train": "corpus/a.txt"});
+    config(&s, data, json!({"epochs": 0.25}));
+    let text = std::fs::read(s.path("config.json")).expect("a config");
+    let mut all: Value = serde_json::from_slice(&text).expect("JSON");
+    all["scheduler"] = json!({"type": "cosine", "params": {"min_lr": 1e-3}});
+    s.write("config.json", all.to_string());
+    train(&s, "epochs", &[]);
+    let tokens = std::fs::metadata(s.path("corpus/a.txt"))
+        .expect("a file")
+        .len()
+        + 1;
+    let steps = (tokens as f64 * 0.25 / 16.0 / 8.0).ceil() as u64;
+    let all = records(&s.path("epochs"));
+    let last = all.iter().filter_map(|r| r["step"].as_u64()).max();
+    assert_eq!(last, Some(steps));
+    let n = format!("run.steps={steps}");
+    train(&s, "steps", &["--set", "run.epochs=null", "--set", &n]);
+    same(&s.path("epochs"), &s.path("steps"));
+    // The command line's own flag stands in place of the file's length.
+    train(&s, "flag", &["--steps", "3"]);
+    assert_eq!(losses(&s.path("flag")).len(), 3);
+    s.ok(&["plan", "config.json", "--ranks", "2"]);
+    s.refused(
+        &["train", "config.json", "--out", "x", "--set", "run.steps=9"],
+        &["run.epochs", "run.steps is given too"],
+        &["x"],
+    );
+}

@@ -1,0 +1,215 @@
+//! `data` as plain structs: text, examples and given batches.
+
+use serde::{Deserialize, Serialize};
+
+/// `data`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+// There is one of these in a process, so the larger variant costs nothing.
+#[allow(clippy::large_enum_variant)]
+pub enum Data {
+    /// Given batches, one a step.
+    Tokens(TokenData),
+    /// Text.
+    Text(TextData),
+}
+
+/// Given batches.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenData {
+    /// safetensors file.
+    pub tokens: String,
+    /// Name of its tensor [steps, batch, tokens].
+    pub key: String,
+    /// Name of its tensor of labels; `None` = the next tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub labels: Option<String>,
+    /// A document in a row sees nothing of the others in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_attention_mask: Option<bool>,
+    /// Positions count from the start of each document in a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_position_ids: Option<bool>,
+    /// The last token of a document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eod_id: Option<u64>,
+}
+
+/// Text, tokenised once and cached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TextData {
+    /// Text to train on.
+    pub train: TextSource,
+    /// Text to validate on; `None` = split off `train`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<TextSource>,
+    /// Fraction of the documents held out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation_fraction: Option<f64>,
+    /// Megatron's weights of train, validation, test.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
+    /// The tokenizer; `None` = the model folder's, else bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<Tokenizer>,
+    /// Tokens a sample; filled in once resolved unless the model is a folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq_len: Option<u64>,
+    /// Field of a line, or column of a table, that holds the document; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Older name of `field`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jsonl_field: Option<String>,
+    /// What a row is; `None` = a document of text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<DataFormat>,
+    /// Which tokens of an example count; filled in once resolved where rows are examples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_on: Option<LossOn>,
+    /// File of the Jinja template for messages; `None` = the tokenizer folder's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// End every document with the end-of-document token; `None` = if there is one that fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub append_eod: Option<bool>,
+    /// The end-of-document token of a `tokenizer.json` that names it unusually.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eod_token: Option<String>,
+    /// A document in a row sees nothing of the others in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_attention_mask: Option<bool>,
+    /// Positions count from the start of each document in a row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset_position_ids: Option<bool>,
+    /// Globs of files to leave out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclude: Option<Vec<String>>,
+    /// Seed of the shuffle; filled in once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// Folder of tokenised data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<String>,
+}
+
+/// `data.format`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DataFormat {
+    /// Documents, cut into samples of `seq_len` tokens.
+    Text,
+    /// Examples of `prompt` and `completion`.
+    PromptCompletion,
+    /// Conversations of `messages`.
+    Messages,
+}
+
+/// `data.loss_on`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossOn {
+    /// The completion, or what the assistant says.
+    Completion,
+    /// Every token.
+    All,
+}
+
+/// Where text comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TextSource {
+    /// File globs; `.jsonl` files hold one document a line.
+    Globs(Vec<String>),
+    /// `PREFIX.bin` and `PREFIX.idx`.
+    Indexed(Indexed),
+    /// Sources of locked packages.
+    Cargo(CargoSource),
+    /// Sources by weight.
+    Mixture(Vec<MixtureSource>),
+}
+
+/// One source of a mixture.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixtureSource {
+    /// File globs; `None` where `indexed` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<Vec<String>>,
+    /// Path prefix of a tokenised dataset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub indexed: Option<String>,
+    /// Share of the samples, over the sum of all weights.
+    pub weight: f64,
+    /// As [`TextData::field`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+/// A tokenised dataset.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Indexed {
+    /// Path prefix.
+    pub indexed: String,
+}
+
+/// `{"cargo_sources": {...}}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CargoSource {
+    /// Which packages.
+    pub cargo_sources: CargoSources,
+}
+
+/// Sources of locked packages as cargo unpacked them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CargoSources {
+    /// Package names.
+    pub packages: Vec<String>,
+    /// Path of the lock file, relative to the working directory.
+    pub lock: String,
+    /// File name extensions, without the dot.
+    pub extensions: Vec<String>,
+}
+
+/// `data.tokenizer`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Tokenizer {
+    /// `bytes` or `gpt2`.
+    BuiltIn(BuiltIn),
+    /// A `tokenizer.json`.
+    File(TokenizerFile),
+    /// The tokenizer of a model.
+    Hf(TokenizerHf),
+}
+
+/// Tokenizers that need no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BuiltIn {
+    /// One token per byte.
+    Bytes,
+    /// GPT-2's byte-pair encoding.
+    Gpt2,
+}
+
+/// `{"file": PATH}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerFile {
+    /// Path of `tokenizer.json`.
+    pub file: String,
+}
+
+/// `{"hf": FOLDER}` or `{"hf": "org/name"}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerHf {
+    /// Folder with a `tokenizer.json`, or a model of the hub cache.
+    pub hf: String,
+}

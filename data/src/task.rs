@@ -1,0 +1,192 @@
+//! One document or example on its way from its file to tokens.
+
+use crate::cache::Hash;
+use crate::error::{DataError, Result};
+use crate::example::ExampleReader;
+use crate::index_file::TokenType;
+use crate::progress::Progress;
+use crate::source::{Packing, read_file, text_of_line};
+use crate::tokenizer::Tokenizer;
+use sha2::{Digest, Sha256};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// A line of a JSON-lines file is one document, and is held in memory whole.
+pub(crate) const LONGEST_LINE: u64 = 1 << 30;
+
+/// What a row of a file becomes.
+#[derive(Clone, Copy)]
+pub(crate) enum Recipe<'a> {
+    /// A document, the text under this field.
+    Field(&'a str),
+    /// An example.
+    Examples(&'a ExampleReader),
+}
+
+impl<'a> Recipe<'a> {
+    /// The field of text, for tables and errors.
+    pub(crate) fn field(self) -> &'a str {
+        match self {
+            Recipe::Field(field) => field,
+            Recipe::Examples(_) => "messages",
+        }
+    }
+}
+
+/// A document on its way to tokens.
+pub(crate) enum Task {
+    /// A whole file, read when its turn comes so that reading is parallel too.
+    File {
+        path: PathBuf,
+        hash: Hash,
+        packing: Packing,
+    },
+    /// A row of a table.
+    Row { path: PathBuf, text: String },
+    /// A line of a JSON-lines file.
+    Line {
+        path: PathBuf,
+        number: u64,
+        bytes: Vec<u8>,
+    },
+}
+
+/// A document as it goes into the `.bin`.
+pub(crate) struct Document {
+    pub(crate) bytes: Vec<u8>,
+    /// One byte a token, of examples.
+    pub(crate) counted: Vec<u8>,
+    pub(crate) tokens: u32,
+    pub(crate) lossy: bool,
+}
+
+impl Task {
+    pub(crate) fn run(
+        self,
+        recipe: Recipe<'_>,
+        tokenizer: &Tokenizer,
+        token_type: TokenType,
+        progress: &dyn Progress,
+    ) -> Result<Document> {
+        let (path, text, size) = match self {
+            Task::File {
+                path,
+                hash,
+                packing,
+            } => {
+                let bytes = read_file(&path)?;
+                let mut hasher = Sha256::new();
+                hasher.update(&bytes);
+                check_unchanged(&path, hasher, &hash)?;
+                let size = bytes.len() as u64;
+                let text = match packing {
+                    Packing::Plain => bytes,
+                    _ => unpacked(bytes, packing, &path)?,
+                };
+                (path, text, size)
+            }
+            Task::Row { path, text } => {
+                let size = text.len() as u64;
+                (path, text.into_bytes(), size)
+            }
+            Task::Line {
+                path,
+                number,
+                bytes,
+            } => {
+                let size = bytes.len() as u64;
+                let field = match recipe {
+                    Recipe::Field(field) => field,
+                    Recipe::Examples(reader) => {
+                        let example = reader.of_line(&bytes, tokenizer, &path, number)?;
+                        let (ids, counted) =
+                            example.map_or((vec![], vec![]), |e| (e.tokens, e.counted));
+                        let marks = counted.into_iter().map(u8::from).collect();
+                        progress.advance(size);
+                        return document(ids, marks, token_type, &path);
+                    }
+                };
+                let text = text_of_line(&bytes, field, &path, number)?.unwrap_or_default();
+                (path, text.into_bytes(), size)
+            }
+        };
+        let encoded = tokenizer.encode(&text)?;
+        let mut ids = encoded.tokens;
+        // A document of nothing would train the model to end at once.
+        if !ids.is_empty() {
+            ids.extend(tokenizer.eod().filter(|_| tokenizer.appends_eod()));
+        }
+        progress.advance(size);
+        Ok(Document {
+            lossy: encoded.lossy,
+            ..document(ids, vec![], token_type, &path)?
+        })
+    }
+}
+
+/// The tokens as they lie on disk.
+fn document(
+    ids: Vec<u32>,
+    counted: Vec<u8>,
+    token_type: TokenType,
+    path: &Path,
+) -> Result<Document> {
+    let tokens = u32::try_from(ids.len())
+        .ok()
+        .filter(|&n| n <= i32::MAX as u32)
+        .ok_or_else(|| {
+            let reason = format!(
+                "{} holds a document of {} tokens, more than the format can",
+                path.display(),
+                ids.len()
+            );
+            DataError::setting(
+                "data.train",
+                reason,
+                "split the document into files below 2 GiB",
+            )
+        })?;
+    let mut bytes = Vec::with_capacity(ids.len() * token_type.size() as usize);
+    for id in ids {
+        match token_type {
+            TokenType::U16 => bytes.extend_from_slice(&(id as u16).to_le_bytes()),
+            _ => bytes.extend_from_slice(&id.to_le_bytes()),
+        }
+    }
+    Ok(Document {
+        bytes,
+        counted,
+        tokens,
+        lossy: false,
+    })
+}
+
+/// The document inside packed bytes; a few of these may hold more than any memory.
+fn unpacked(bytes: Vec<u8>, packing: Packing, path: &Path) -> Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let inside = packing.unpack(std::io::Cursor::new(bytes));
+    inside
+        .and_then(|from| from.take(LONGEST_LINE + 1).read_to_end(&mut text))
+        .map_err(|e| packing.broken(path, e))?;
+    if text.len() as u64 > LONGEST_LINE {
+        let reason = format!(
+            "{} holds one document of more than {LONGEST_LINE} bytes",
+            path.display()
+        );
+        return Err(DataError::setting(
+            "data.train",
+            reason,
+            "split it into documents, a line of .jsonl each",
+        ));
+    }
+    Ok(text)
+}
+
+pub(crate) fn check_unchanged(path: &Path, hasher: Sha256, hash: &Hash) -> Result<()> {
+    let now: Hash = hasher.finalize().into();
+    if now == *hash {
+        Ok(())
+    } else {
+        Err(DataError::Changed { path: path.into() })
+    }
+}

@@ -1,0 +1,5 @@
+//! Every integration test of this crate in one program, so that the crate is linked once.
+
+mod corpus;
+mod examples;
+mod mixtures;
