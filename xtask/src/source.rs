@@ -59,7 +59,7 @@ fn token(src: &[char], i: usize, kinds: &mut [Kind]) -> usize {
         }
         _ => return i + 1,
     };
-    // The quotes stay code, so that a blanked literal is still an expression to whoever reads on.
+    // The quotes stay code, so that a blanked literal is still an expression to the rules.
     let inside = match kind {
         Kind::Literal => i + 1..end.saturating_sub(1).max(i + 1),
         _ => i..end,

@@ -325,7 +325,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Runs what is queued to its end; only waits for others are cut short, after [`CLOSE_GRACE`].
+    /// Runs what is queued to its end; only waits for others are cut short, after `CLOSE_GRACE`.
     fn drop(&mut self) {
         let mut q = lock(&self.core.queue);
         q.closing = Some(Instant::now());

@@ -17,7 +17,7 @@ const ALLOWED: [&str; 3] = [
     "clippy::type_complexity",
 ];
 
-/// The variable by which tests are told what they may not skip (`crossweave_tests::tools`).
+/// The variable that names what tests may not skip (`crossweave_tests::tools`).
 const REQUIRE: &str = "CROSSWEAVE_TESTS_REQUIRE";
 
 /// What the gate is asked for.

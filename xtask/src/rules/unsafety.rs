@@ -1,4 +1,4 @@
-//! Where `unsafe` may be written, and that whoever writes it says why it holds.
+//! Where `unsafe` may be written, and that each use states why it is sound.
 
 use super::{Finding, Place, at, within};
 use crate::source::{line_of, words};

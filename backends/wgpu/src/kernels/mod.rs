@@ -1,6 +1,6 @@
 //! The fused kernels and the matrix product: one file per family, each answering `Unsupported` for what it does not do.
 //!
-//! Everything is WGSL text made at prepare ([`text`]) over the accessors of [`crate::wgsl`]; arithmetic is in f32 whatever the storage, sums
+//! Everything is WGSL text made at prepare (`text`) over the accessors of [`crate::wgsl`]; arithmetic is in f32 whatever the storage, sums
 //! run in an order that follows from the shape and the adapter alone.
 
 mod attention;
