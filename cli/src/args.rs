@@ -1,4 +1,6 @@
 //! The command line, stated once: subcommands, flags, and an example with each.
+// The comments here are the text of `--help`, where brackets and angles are what a user types.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 pub use crate::estimate::EstimateArgs;
 pub use crate::explain::ExplainArgs;

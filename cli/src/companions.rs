@@ -83,7 +83,7 @@ impl Companions<'_> {
                 TokenizerKind::Bytes | TokenizerKind::HfFile(_) => "PreTrainedTokenizerFast",
             };
             settings.insert("tokenizer_class".into(), class.into());
-            // Spaces before punctuation are text; old releases remove them unless they are told not to.
+            // Spaces before punctuation are text; old releases remove them unless this is set.
             settings.insert("clean_up_tokenization_spaces".into(), false.into());
             // Without this some releases add types of segments, which GPT-2's model takes for tokens and Llama's refuses.
             let inputs = json!(["input_ids", "attention_mask"]);

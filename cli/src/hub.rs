@@ -236,7 +236,7 @@ fn lack(folder: &Path, part: Part) -> Option<String> {
         return None;
     }
     if !has(INDEX) {
-        // Weights of another kind are told by whoever opens the folder.
+        // Weights of another kind are reported by the code that opens the folder.
         let other = all.iter().any(|n| n.starts_with("pytorch_model"));
         return (!other).then(|| "there are no weights (model.safetensors)".into());
     }
@@ -248,7 +248,7 @@ fn lack(folder: &Path, part: Part) -> Option<String> {
     })
 }
 
-/// Shards that an index names and a folder lacks; `None` for an index that is damaged, which is told where it is read.
+/// Shards that an index names and a folder lacks; `None` for an index that is damaged, which is reported where it is read.
 fn missing_shards(folder: &Path, index: &Path) -> Option<Vec<String>> {
     let bytes = files::read(index, files::TABLE).ok()?;
     let index: Value = serde_json::from_slice(&bytes).ok()?;

@@ -80,7 +80,7 @@ fn texts(v: &Value, key: &str) -> Vec<String> {
 }
 
 impl Facts {
-    /// Of the JSON of `run.json`: the last session is described, the number of those before it is given.
+    /// The facts in the JSON of `run.json`: the last session is described, the number of those before it is given.
     pub fn of(file: &Value) -> Facts {
         let sessions = list(file, "sessions");
         let Some(last) = sessions.last().filter(|s| s.is_object()) else {

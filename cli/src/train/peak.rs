@@ -20,7 +20,7 @@ const SIDE: u64 = 768;
 const TIME: Duration = Duration::from_millis(60);
 const LEAST: u32 = 3;
 
-/// Of all ranks together, and how it is known; `None` where it is not. `busy`: time in steps.
+/// The peak of all ranks together, and how it is known; `None` where it is not. `busy`: time in steps.
 pub fn of(job: &Job, busy: Duration) -> Option<(f64, String)> {
     if busy < WORTH {
         return None;

@@ -30,7 +30,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of a config as the user gave it, and the processes of the job.
+    /// The origin of a run: a config as the user gave it, and the processes of the job.
     pub fn of(config: &Config, processes: Option<&Processes>) -> Origin {
         let given = |from: &str| from != "default" && !from.starts_with("preset ");
         let set = config
@@ -67,7 +67,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Of what a device says of itself.
+    /// The machine as a device describes itself.
     pub fn of(info: &DeviceInfo) -> Machine {
         Machine {
             name: info.name.clone(),

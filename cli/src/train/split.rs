@@ -48,7 +48,7 @@ struct Seen {
 
 /// Adds up the steps of a rank.
 pub struct Split {
-    /// Of several ranks: then what prepares a collective is communication.
+    /// There are several ranks: then what prepares a collective is communication.
     several: bool,
     seen: BTreeMap<u64, Seen>,
     /// Steps whose time holds more than a step: something else was done before them.
@@ -59,7 +59,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// Of a rank of a job; `several`: the job has more than one rank.
+    /// The split of a rank of a job; `several`: the job has more than one rank.
     pub fn new(several: bool) -> Split {
         Split {
             several,
