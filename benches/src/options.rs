@@ -240,8 +240,12 @@ mod tests {
             assert!(help.contains(&format!("Example: {name}")), "{name}");
             let mut asked: Vec<&str> = ["text", "number", "list", "choice", "choices"]
                 .iter()
-                .flat_map(|f| source.split(&format!("o.{f}(\"")[..]).skip(1))
-                .map(|rest| rest.split('"').next().unwrap_or(""))
+                .flat_map(|f| {
+                    let call = format!("o.{f}(\"");
+                    let named = source.split(call.as_str()).skip(1);
+                    let names = named.map(|rest| rest.split('"').next().unwrap_or(""));
+                    names.collect::<Vec<&str>>()
+                })
                 .collect();
             let mut listed = stated(help);
             asked.sort_unstable();
