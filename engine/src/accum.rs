@@ -2,6 +2,7 @@
 //! is rounded too; half the memory of gradients between micro-batches, and the rounding of DeepSpeed's buffers. What is reduced is the sum
 //! widened to f32.
 
+use crate::base::trains;
 use crate::error::{Error, Result};
 use crate::state::UnitState;
 use crate::trainer::{RankSpec, Trainer};
@@ -37,8 +38,9 @@ pub(crate) fn check(spec: &RankSpec) -> Result<()> {
 pub(crate) fn facts(units: &mut [UnitFacts], spec: &RankSpec) {
     if spec.precision.accum != DType::F32 {
         for u in units.iter_mut().filter(|u| u.grad_bytes > 0) {
-            u.grad_bytes = spec.precision.accum.bytes(u.params);
-            u.workspace_bytes += 4 * u.params;
+            let trained = u.params - u.base;
+            u.grad_bytes = spec.precision.accum.bytes(trained);
+            u.workspace_bytes += 4 * trained;
         }
     }
 }
@@ -101,7 +103,7 @@ impl Trainer {
     /// Behind the backward of unit `u`: its gradient of this micro-batch is whole.
     pub(crate) fn fold_grad(&mut self, u: usize) -> Tensors<()> {
         let accum = self.spec.precision.accum;
-        if accum == DType::F32 || !self.state[u].trained {
+        if accum == DType::F32 || !trains(&self.state[u]) {
             return Ok(());
         }
         // The first micro-batch launches other kernels than those behind it.

@@ -1,5 +1,6 @@
 //! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
 
+use crate::base::trains;
 use crate::figures::Figures;
 use crate::trainer::{Act, Trainer};
 use crate::walk::{BACKWARD, LOSS};
@@ -136,7 +137,7 @@ impl Trainer {
         self.keep_cache(u, BACKWARD, cache);
         // Units that are frozen as a whole are never reduced.
         for o in std::iter::once(u).chain(self.units[u].borrowed.iter().map(|(o, _)| *o)) {
-            if !self.state[o].trained {
+            if !trains(&self.state[o]) {
                 self.state[o].close_grad();
             }
         }

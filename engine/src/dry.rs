@@ -23,6 +23,25 @@ pub struct DryRun {
     pub(crate) flows: Vec<FlowShape>,
 }
 
+/// Elements of a unit's parameters, and of these the base that adapters sit on.
+fn numel(unit: &UnitDecl) -> (u64, u64) {
+    let sum = |base: bool| {
+        let of = unit.params.iter();
+        let of = of.filter(|p| !base || p.group == Group::Base);
+        of.map(|p| p.shape.numel()).sum()
+    };
+    (sum(false), sum(true))
+}
+
+/// Bytes of a unit's whole gradient in f32.
+fn grad_bytes(unit: &UnitDecl) -> u64 {
+    let (n, base) = numel(unit);
+    match unit.params.iter().any(|p| p.group.trains()) {
+        true => 4 * (n - base),
+        false => 0,
+    }
+}
+
 /// Runs every unit's forward on `null` (a device that computes nothing) with `batch` sequences of `seq` tokens.
 pub fn dry_run(
     null: &Device,
@@ -56,7 +75,7 @@ pub fn dry_run(
     let mut flows = vec![];
     for (u, unit) in units.iter().enumerate() {
         let at = |e| fail(&unit.name, e);
-        let n: u64 = unit.params.iter().map(|p| p.shape.numel()).sum();
+        let (n, base) = numel(unit);
         // One flat buffer, as the engine lays it out: fused products need their parts end to end.
         let flat = run.empty_for([n], compute, Tag::Param).map_err(at)?;
         let mut from = 0;
@@ -117,11 +136,9 @@ pub fn dry_run(
             name: unit.name.clone(),
             params: n,
             param_bytes: compute.bytes(n),
-            grad_bytes: match unit.params.iter().all(|p| p.group == Group::Frozen) {
-                true => 0,
-                false => 4 * n,
-            },
-            state_bytes: (8 + if compute == DType::F32 { 0 } else { 4 }) * n,
+            base,
+            grad_bytes: grad_bytes(unit),
+            state_bytes: (8 + if compute == DType::F32 { 0 } else { 4 }) * (n - base),
             saved_all: saved[0].max(size(&flow)),
             saved_selective: saved[1].max(size(&flow)),
             saved_input: size(&flow),

@@ -59,6 +59,8 @@ pub(crate) fn check(device: &Device, spec: &RankSpec) -> Result<()> {
 /// Whole parameters from the slices of `ranks` ranks, this one's (`rank`) lying in its place in `whole`.
 pub(crate) struct Slices<'a> {
     pub whole: &'a Arc<Buffer>,
+    /// First element of the parameters in it.
+    pub first: u64,
     pub dtype: DType,
     pub rank: u32,
     pub ranks: u32,
@@ -90,7 +92,7 @@ impl Slices<'_> {
             let values = run.empty_for([padded], DType::F32, Tag::Comm)?;
             let slice = Tensor::dense(
                 self.whole.clone(),
-                self.dtype.bytes(rank * n),
+                self.dtype.bytes(self.first + rank * n),
                 [n],
                 self.dtype,
             );
@@ -131,7 +133,8 @@ impl Slices<'_> {
             DType::F32,
             beside,
         )?;
-        let whole = Tensor::dense(self.whole.clone(), 0, [ranks * n], self.dtype);
+        let first = self.dtype.bytes(self.first);
+        let whole = Tensor::dense(self.whole.clone(), first, [ranks * n], self.dtype);
         // Every code is a 16-bit float too: the only rounding is that of the product.
         cast(&whole, &codes)?;
         let spread = scales.strided([ranks * blocks, BLOCK], &[1, 0], 0);
@@ -243,6 +246,7 @@ mod tests {
                 .unwrap();
             let cache = RefCell::new(KernelCache::default());
             let slices = Slices {
+                first: 0,
                 whole: &whole,
                 dtype: DType::Bf16,
                 rank,

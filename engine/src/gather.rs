@@ -1,12 +1,15 @@
 //! Whole parameters from the slices of the ranks, and back: what `Gather` and `Release` do, and the same outside the step.
 
+use crate::base;
 use crate::eight::{self, Slices};
 use crate::state::Home;
 use crate::trainer::Trainer;
 use crate::walk::{EIGHT, GATHER};
 use crossweave_hal::abi::op;
-use crossweave_hal::{CommTag, DType};
-use crossweave_tensor::{Decompositions, Run};
+use crossweave_hal::{CommTag, DType, Stream};
+use crossweave_mesh::Mesh;
+use crossweave_tensor::{Decompositions, KernelCache, Run};
+use std::cell::RefCell;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
@@ -25,7 +28,7 @@ impl Trainer {
     /// bytes travel (a quarter where the wire has 8 bits); the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
     pub(crate) fn gather_unit(&mut self, u: usize, near: bool, tag: CommTag) -> Tensors<()> {
         let hold = self.state[u].hold;
-        if hold.home == Home::Resident || self.state[u].layout.padded() == 0 {
+        if !base::gathers(&self.state[u]) {
             return Ok(());
         }
         // Outside the step no plan has asked for the slice.
@@ -46,85 +49,19 @@ impl Trainer {
             Some(s) if self.spec.overlap => s,
             _ => &self.compute,
         };
-        let state = &mut self.state[u];
-        state.open_slot(stream.device(), &mut self.slots)?;
-        if let (true, Some(part), Some(whole)) = (near, &state.near, state.whole()) {
-            {
-                let mut mesh = self.groups.mesh().borrow_mut();
-                mesh.named(NODE)?
-                    .all_gather(stream, part.all(), whole.all(), hold.compute, tag)?;
-            }
-            stream.mark()?;
-            state.current = true;
-            self.keep_cache(u, GATHER, cache);
-            self.keep_cache(u, EIGHT, narrow);
-            return Ok(());
-        }
-        let owned = state.owned();
-        let all = 0..owned.end - owned.start;
-        // What the host updates lies in 16 bits already; the rest is cast from its values.
-        let host = state.host;
-        let shard = state.shard().cloned();
-        let value = match &shard {
-            Some(s) if plain => {
-                crossweave_tensor::Tensor::dense(s.clone(), 0, [all.end], hold.compute)
-            }
-            _ => state.value(&match plain {
-                true => all.clone(),
-                false => state.rest(),
-            }),
-        };
-        let Some(whole) = state.whole() else {
-            return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
-        };
-        let bytes = |e: u64| hold.compute.bytes(e);
-        let slice = whole.region(bytes(owned.start), bytes(all.end));
-        let send = if plain {
-            value.region()
-        } else {
-            if let Some(shard) = &shard {
-                stream.copy(whole.region(bytes(owned.start), bytes(host)), shard.all())?;
-            }
-            if host < all.end {
-                let run = Run::new(stream, &Decompositions, &cache);
-                let here = crossweave_tensor::Tensor::dense(
-                    whole.clone(),
-                    bytes(owned.start + host),
-                    [all.end - host],
-                    hold.compute,
-                );
-                let p = op::NoParams::default();
-                run.launch(op::CAST, &[Some(&here), Some(&value)], p.as_bytes(), &[])?;
-            }
-            slice
-        };
-        if hold.ranks > 1 {
+        self.state[u].open_slot(stream.device(), &mut self.slots)?;
+        {
+            let narrow = Run::new(stream, &Decompositions, &narrow);
             let mut mesh = self.groups.mesh().borrow_mut();
-            if eight::wanted(&self.spec) {
-                let slices = Slices {
-                    whole,
-                    dtype: hold.compute,
-                    rank: hold.rank,
-                    ranks: hold.ranks,
-                    each: all.end,
-                };
-                slices.gather(&Run::new(stream, &Decompositions, &narrow), &mut mesh, tag)?;
-            } else {
-                let group = mesh.named(GROUP)?;
-                if tag == OUTSIDE {
-                    group.about(&format!("{tag}, unit {u}"));
-                }
-                group.all_gather(stream, send, whole.all(), hold.compute, tag)?;
-            }
-            if let Some(part) = &state.near {
-                let at = u64::from(hold.rank % hold.node) * part.bytes();
-                stream.copy(part.all(), whole.region(at, part.bytes()))?;
-            }
+            gather_trained(self, u, near, (stream, &narrow, &cache), &mut mesh, tag)?;
+            base::gather(self, u, near, (stream, &narrow), &mut mesh, tag)?;
+        }
+        if hold.ranks > 1 {
             // Who needs this unit need not wait for the next one, which may be gathered ahead of it.
             stream.mark()?;
         }
-        state.current = true;
-        state.close_shard();
+        self.state[u].current = true;
+        self.state[u].close_shard();
         self.keep_cache(u, GATHER, cache);
         self.keep_cache(u, EIGHT, narrow);
         Ok(())
@@ -139,7 +76,7 @@ impl Trainer {
     pub(crate) fn hold(&mut self, u: usize) -> Tensors<()> {
         for t in self.touched(u) {
             let s = &self.state[t];
-            if !s.current && s.layout.padded() > 0 {
+            if !s.current && base::gathers(s) {
                 self.announce_whole(t)?;
                 self.gather_unit(t, false, OUTSIDE)?;
             }
@@ -160,4 +97,89 @@ impl Trainer {
         all.dedup();
         all
     }
+}
+
+/// The part of the trained parameters.
+fn gather_trained(
+    t: &Trainer,
+    u: usize,
+    near: bool,
+    (stream, narrow, cache): (&Stream, &Run<'_>, &RefCell<KernelCache>),
+    mesh: &mut Mesh,
+    tag: CommTag,
+) -> Tensors<()> {
+    let state = &t.state[u];
+    let hold = state.hold;
+    if state.layout.padded() == 0 {
+        return Ok(());
+    }
+    let plain = hold.compute == DType::F32;
+    let Some(whole) = state.whole() else {
+        return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
+    };
+    let bytes = |e: u64| hold.compute.bytes(e);
+    let trained = whole.region(0, bytes(state.length()));
+    if let (true, Some(part)) = (near, &state.near) {
+        let group = mesh.named(NODE)?;
+        group.all_gather(stream, part.all(), trained, hold.compute, tag)?;
+        return Ok(());
+    }
+    let owned = state.owned();
+    let all = 0..owned.end - owned.start;
+    // What the host updates lies in 16 bits already; the rest is cast from its values.
+    let host = state.host;
+    let shard = state.shard().cloned();
+    let value = match &shard {
+        Some(s) if plain => crossweave_tensor::Tensor::dense(s.clone(), 0, [all.end], hold.compute),
+        _ => state.value(&match plain {
+            true => all.clone(),
+            false => state.rest(),
+        }),
+    };
+    let slice = whole.region(bytes(owned.start), bytes(all.end));
+    let send = if plain {
+        value.region()
+    } else {
+        if let Some(shard) = shard.as_ref().filter(|_| host > 0) {
+            let from = shard.region(0, bytes(host));
+            stream.copy(whole.region(bytes(owned.start), bytes(host)), from)?;
+        }
+        if host < all.end {
+            let run = Run::new(stream, &Decompositions, cache);
+            let here = crossweave_tensor::Tensor::dense(
+                whole.clone(),
+                bytes(owned.start + host),
+                [all.end - host],
+                hold.compute,
+            );
+            let p = op::NoParams::default();
+            run.launch(op::CAST, &[Some(&here), Some(&value)], p.as_bytes(), &[])?;
+        }
+        slice
+    };
+    if hold.ranks == 1 {
+        return Ok(());
+    }
+    if eight::wanted(&t.spec) {
+        let slices = Slices {
+            whole,
+            first: 0,
+            dtype: hold.compute,
+            rank: hold.rank,
+            ranks: hold.ranks,
+            each: all.end,
+        };
+        slices.gather(narrow, mesh, tag)?;
+    } else {
+        let group = mesh.named(GROUP)?;
+        if tag == OUTSIDE {
+            group.about(&format!("{tag}, unit {u}"));
+        }
+        group.all_gather(stream, send, trained, hold.compute, tag)?;
+    }
+    if let Some(part) = &state.near {
+        let at = u64::from(hold.rank % hold.node) * part.bytes();
+        stream.copy(part.all(), whole.region(at, part.bytes()))?;
+    }
+    Ok(())
 }

@@ -235,6 +235,10 @@ impl Trainer {
                 .zip(self.state[u].grad_views.iter().cloned())
                 .collect();
             for (name, t) in views {
+                // What is not trained has none.
+                if t.numel() == 0 {
+                    continue;
+                }
                 named.push((name, self.host_values(&t)?));
             }
             self.state[u].close_grad();

@@ -1,5 +1,6 @@
 //! Reading and writing what optimizers keep, whatever form it is kept in: all callers see f32.
 
+use crate::base;
 use crate::error::Result;
 use crate::state::{StateKind, UnitState};
 use crate::trainer::Trainer;
@@ -85,6 +86,15 @@ impl Trainer {
         from: u64,
         bytes: &[u8],
     ) -> Result<u64> {
+        if base::is_base(&self.state[u], i) {
+            return match kind {
+                StateKind::Value => {
+                    self.state[u].changed();
+                    base::put(self, (u, i), from, bytes)
+                }
+                _ => Ok(0),
+            };
+        }
         self.state[u].changed();
         let mut taken = match self.hosted(u) {
             0 => 0,
@@ -159,6 +169,9 @@ impl Trainer {
 
     /// A state that is the same on every rank, or lies here whole, on the host; empty when it is not kept.
     pub(crate) fn host_state(&self, u: usize, i: usize, kind: StateKind) -> Result<Vec<f32>> {
+        if base::is_base(&self.state[u], i) && kind == StateKind::Value {
+            return base::host(self, u, i);
+        }
         let at = |e| self.error("reading a state", e);
         let hosted = self.hosted(u) > 0 && self.state_shape(u, i, kind).is_some();
         if let (true, Some((_, local))) = (hosted, self.state[u].pieces(i)) {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod accum;
+mod base;
 mod blocks;
 mod canonical;
 mod documents;
@@ -57,6 +58,7 @@ pub use dry::{DryRun, dry_run};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;
+pub use init::init_trained;
 pub use ledger::RankLedger;
 pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
 pub use optim::assign;

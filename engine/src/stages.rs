@@ -5,6 +5,7 @@
 //! A forward goes from stage to stage along the first data-parallel ranks, and what it made back to rank 0. None of this is the steady state:
 //! the host waits for each message, whose shape comes before it.
 
+use crate::base;
 use crate::error::{Error, Result};
 use crate::gather::OUTSIDE;
 use crate::pipeline::everyone;
@@ -105,9 +106,9 @@ impl Trainer {
                 false => Ok(None),
             };
         }
-        let r = s.layout.range(i);
+        let (base, r) = (base::is_base(s, i), base::range_of(s, i));
         let go = || -> Tensors<Option<Vec<f32>>> {
-            let whole = self.assemble(u, kind)?;
+            let whole = self.assemble(u, kind, base)?;
             if !first {
                 return Ok(None);
             }

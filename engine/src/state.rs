@@ -6,6 +6,7 @@
 //!
 //! Gradients live from the first backward that writes them to the update that reads them, so that they need not all be live at once.
 
+use crate::base::{Base, gathers, trained_sizes};
 use crate::optim::{Part, StateView, UnitOptim};
 use crossweave_hal::{Buffer, DType, Device, Stream, Tag};
 use crossweave_tensor::{Group, ParamDecl, Result, Tensor, UnitDecl};
@@ -123,8 +124,10 @@ impl Slots {
 /// A unit's parameters, moments and (while they live) gradients.
 pub(crate) struct UnitState {
     pub decls: Vec<ParamDecl>,
-    /// Where each parameter lies, and which slice each rank owns.
+    /// Where each parameter lies, and which slice each rank owns; those of `base` are empty in it.
     pub layout: FlatLayout,
+    /// Parameters under adapters.
+    pub base: Base,
     pub hold: Holding,
     /// Views in compute dtype while the unit is whole.
     pub params: Vec<Tensor>,
@@ -157,8 +160,6 @@ pub(crate) struct UnitState {
     pub squares: Vec<(u64, Vec<Range<u64>>)>,
     /// Such words of the whole unit.
     pub words: u64,
-    /// Some parameter is trained.
-    pub trained: bool,
     /// Owned elements whose state is the host's: the first so many.
     pub host: u64,
     /// Runs of those that are updated alike.
@@ -175,13 +176,13 @@ fn length(layout: &FlatLayout, hold: &Holding) -> u64 {
     }
 }
 
-fn clip(r: &Range<u64>, to: &Range<u64>) -> Option<Range<u64>> {
+pub(crate) fn clip(r: &Range<u64>, to: &Range<u64>) -> Option<Range<u64>> {
     let (start, end) = (r.start.max(to.start), r.end.min(to.end));
     (start < end).then_some(start..end)
 }
 
 /// `r` counted from `start`.
-fn from(r: Range<u64>, start: u64) -> Range<u64> {
+pub(crate) fn from(r: Range<u64>, start: u64) -> Range<u64> {
     r.start - start..r.end - start
 }
 
@@ -212,7 +213,7 @@ fn logical_squares(unit: &UnitDecl, layout: &FlatLayout, hold: &Holding, first: 
         let pieces = layout.pieces(param);
         let mine = pieces.iter().filter(|p| p.rank == hold.rank);
         for (slice, p) in mine.flat_map(|p| layout.logical(p)) {
-            if decl.group == Group::Frozen {
+            if !decl.group.trains() {
                 continue;
             }
             let word = if whole { param as u64 } else { slice };
@@ -229,6 +230,29 @@ fn logical_squares(unit: &UnitDecl, layout: &FlatLayout, hold: &Holding, first: 
     (squares, words)
 }
 
+/// Runs of a unit's first `host` owned elements that are updated alike.
+fn host_runs(
+    layout: &FlatLayout,
+    recipes: &[Option<Recipe>],
+    owned: &Range<u64>,
+    host: u64,
+) -> Vec<(Recipe, Range<u64>)> {
+    let mut host_runs: Vec<(Recipe, Range<u64>)> = vec![];
+    for (r, recipe) in layout.ranges().iter().zip(recipes) {
+        let local = clip(r, owned).map(|r| from(r, owned.start));
+        let Some(r) = local.and_then(|r| clip(&r, &(0..host))) else {
+            continue;
+        };
+        if let Some(recipe) = recipe {
+            match host_runs.last_mut() {
+                Some((same, run)) if same == recipe && run.end == r.start => run.end = r.end,
+                _ => host_runs.push((*recipe, r)),
+            }
+        }
+    }
+    host_runs
+}
+
 impl UnitState {
     /// Allocates a unit's state; `recipes` say how each parameter is updated, without one it is frozen.
     pub fn new(
@@ -237,7 +261,7 @@ impl UnitState {
         hold: Holding,
         recipes: &[Option<Recipe>],
     ) -> Result<UnitState> {
-        let sizes: Vec<u64> = unit.params.iter().map(|p| p.shape.numel()).collect();
+        let sizes = trained_sizes(&unit.params);
         let layout = match hold.shards {
             Some(shards) => FlatLayout::canonical(hold.deal, &sizes, hold.ranks, shards),
             None => FlatLayout::new(hold.deal, &sizes, hold.ranks),
@@ -248,7 +272,7 @@ impl UnitState {
         let owned = if resident { 0..length } else { slice.clone() };
         let mut normed: Vec<Range<u64>> = vec![];
         for (p, r) in unit.params.iter().zip(layout.ranges()) {
-            if p.group == Group::Frozen {
+            if !p.group.trains() {
                 continue;
             }
             if let Some(r) = clip(r, &slice).map(|r| from(r, owned.start)) {
@@ -259,38 +283,30 @@ impl UnitState {
             }
         }
         let (squares, words) = logical_squares(unit, &layout, &hold, owned.start);
-        let trained = unit.params.iter().any(|p| p.group != Group::Frozen);
+        let trained = unit.params.iter().any(|p| p.group.trains());
         let len = owned.end - owned.start;
         let host = match trained {
             true => ((len as f64 * hold.host).ceil() as u64).min(len),
             false => 0,
         };
-        let mut host_runs: Vec<(Recipe, Range<u64>)> = vec![];
-        for ((_, r), recipe) in unit.params.iter().zip(layout.ranges()).zip(recipes) {
-            let local = clip(r, &owned).map(|r| from(r, owned.start));
-            let Some(r) = local.and_then(|r| clip(&r, &(0..host))) else {
-                continue;
-            };
-            if let Some(recipe) = recipe {
-                match host_runs.last_mut() {
-                    Some((same, run)) if same == recipe && run.end == r.start => run.end = r.end,
-                    _ => host_runs.push((*recipe, r)),
-                }
-            }
-        }
+        let host_runs = host_runs(&layout, recipes, &owned, host);
         let alloc = |bytes: u64, tag| -> Result<Arc<Buffer>> {
             Ok(Arc::new(device.alloc_state(bytes, tag)?))
         };
+        let mut base = Base::new(device, &unit.params, &hold, length)?;
+        let room = hold.compute.bytes(length + base.length());
         let whole = match hold.home {
             Home::Slot => None,
-            _ => Some(alloc(hold.compute.bytes(length), Tag::Param)?),
+            _ => Some(alloc(room, Tag::Param)?),
         };
         let length = owned.end - owned.start;
         let value = match &whole {
             Some(w) if hold.compute == DType::F32 => (w.clone(), owned.start),
             _ if hold.away && host == len => (alloc(0, Tag::Param)?, 0),
             // The only copy of a parameter is its value, whatever it is read as.
-            None if hold.compute == DType::F32 => (alloc(4 * length, Tag::Param)?, 0),
+            None if hold.compute == DType::F32 => {
+                (alloc(4 * (length + base.behind(&hold)), Tag::Param)?, 0)
+            }
             _ => (alloc(4 * (length - host), Tag::Master)?, 0),
         };
         let shard = match hold.home {
@@ -306,6 +322,7 @@ impl UnitState {
             }
             _ => None,
         };
+        base.lie_behind(&value.0, &hold);
         let mut parts = vec![];
         for (param, d) in unit.params.iter().enumerate() {
             let pieces = layout.pieces(param);
@@ -340,6 +357,7 @@ impl UnitState {
                 .map(|_| Rc::new(Cell::new(false)))
                 .collect(),
             layout,
+            base,
             hold,
             whole: None,
             near,
@@ -355,7 +373,6 @@ impl UnitState {
             normed,
             squares,
             words,
-            trained,
             host,
             host_runs,
             shard,
@@ -363,25 +380,25 @@ impl UnitState {
         if let Some(w) = whole {
             state.show(w);
         }
+        state.changed();
         Ok(state)
     }
 
     /// Makes `whole` what blocks see.
     fn show(&mut self, whole: Arc<Buffer>) {
         let dtype = self.hold.compute;
-        let view = |(p, r): (&ParamDecl, &Range<u64>)| {
-            Tensor::dense(whole.clone(), dtype.bytes(r.start), p.shape, dtype)
+        let view = |(i, p): (usize, &ParamDecl)| {
+            let first = match p.group {
+                Group::Base => self.base.at + self.base.layout.range(i).start,
+                _ => self.layout.range(i).start,
+            };
+            Tensor::dense(whole.clone(), dtype.bytes(first), p.shape, dtype)
         };
-        self.params = self
-            .decls
-            .iter()
-            .zip(self.layout.ranges())
-            .map(view)
-            .collect();
+        self.params = self.decls.iter().enumerate().map(view).collect();
         self.whole = Some(whole);
     }
 
-    /// Elements of the whole buffers.
+    /// Elements of the whole buffers of what is no base.
     pub fn length(&self) -> u64 {
         length(&self.layout, &self.hold)
     }
@@ -429,7 +446,7 @@ impl UnitState {
     }
     /// Memory for a slice from the host, until the gather.
     pub fn open_shard(&mut self, stream: &Stream) -> Result<Arc<Buffer>> {
-        let bytes = self.hold.compute.bytes(self.host);
+        let bytes = self.hold.compute.bytes(self.host + self.base.comes());
         let shard = Arc::new(stream.device().alloc(stream, bytes, Tag::Param)?);
         self.shard = Some(shard.clone());
         Ok(shard)
@@ -501,8 +518,9 @@ impl UnitState {
     /// Takes a slot for the whole parameters, if they have no place of their own. Slots are no pool memory: they live as long as the
     /// trainer, so that what comes and goes in every step does not divide the pool.
     pub fn open_slot(&mut self, device: &Device, slots: &mut Slots) -> Result<()> {
-        if self.whole.is_none() && self.length() > 0 {
-            let bytes = self.hold.compute.bytes(self.length());
+        let elements = self.length() + self.base.length();
+        if self.whole.is_none() && elements > 0 {
+            let bytes = self.hold.compute.bytes(elements);
             let (number, slot) = slots.take(bytes, || device.alloc_state(bytes, Tag::Comm))?;
             self.slot = number;
             self.show(slot);
@@ -532,7 +550,7 @@ impl UnitState {
     }
     /// The owned values have changed: what was gathered is old.
     pub fn changed(&mut self) {
-        self.current = self.hold.home == Home::Resident;
+        self.current = !gathers(self);
     }
 
     /// A local run of the reduced gradient.
@@ -552,16 +570,18 @@ impl UnitState {
 
     /// Makes room for the whole gradient if there is none yet.
     pub fn open_grad(&mut self, stream: &Stream) -> Result<()> {
-        if self.grad.is_none() && self.grad_length() > 0 {
-            let bytes = 4 * self.grad_length();
-            let g = Arc::new(stream.device().alloc(stream, bytes, Tag::Grad)?);
+        if self.grad.is_none() && self.grad_views.is_empty() && !self.decls.is_empty() {
+            // Of base alone there is no gradient, and what takes the place of its buffer is never looked into.
+            let g = match 4 * self.grad_length() {
+                0 => self.value.0.clone(),
+                bytes => Arc::new(stream.device().alloc(stream, bytes, Tag::Grad)?),
+            };
             let view = |(p, r): (&ParamDecl, &Range<u64>)| {
-                let shape = match p.group {
-                    // Nobody wants its gradient: an empty view says so.
-                    Group::Frozen => [0].into(),
-                    _ => p.shape,
-                };
-                Tensor::dense(g.clone(), 4 * r.start, shape, DType::F32)
+                // Nobody wants the gradient of what is not trained: an empty view says so.
+                match p.group.trains() {
+                    true => Tensor::dense(g.clone(), 4 * r.start, p.shape, DType::F32),
+                    false => Tensor::dense(g.clone(), 0, [0], DType::F32),
+                }
             };
             self.grad_views = self
                 .decls
@@ -570,7 +590,7 @@ impl UnitState {
                 .map(view)
                 .collect();
             self.written.iter().for_each(|w| w.set(false));
-            self.grad = Some(g);
+            self.grad = (self.grad_length() > 0).then_some(g);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! One rank of a training job: state, streams, plan; enqueues steps and reads their figures one step late.
 
+use crate::base;
 use crate::documents::Documents;
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
@@ -350,7 +351,7 @@ impl Trainer {
         let fetch_in = side(spills, "fetch").map_err(|e| hal(e.into()))?;
         let offload = match spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) {
             Some((o, how)) => {
-                let share = |s: &UnitState| (s.host, s.host_runs.clone());
+                let share = |s: &UnitState| (s.host, s.host_runs.clone(), s.base.comes());
                 let shares = state.iter().map(share).collect();
                 let at = at("opening the offloaded state");
                 Some(Offload::start(device, &spec, o, how, shares).map_err(at)?)
@@ -441,9 +442,11 @@ impl Trainer {
             None => self.state.iter().flat_map(|s| s.decls.clone()).collect(),
         }
     }
-    /// Parameters of each unit that this rank holds; 0 where the unit is another stage's.
-    pub fn unit_sizes(&self) -> Vec<u64> {
-        self.state.iter().map(|s| s.layout.numel()).collect()
+    /// Parameters of each unit that this rank holds, and those that adapters sit on, which do not count among them; 0 where the unit is
+    /// another stage's.
+    pub fn unit_sizes(&self) -> Vec<(u64, u64)> {
+        let of = |s: &UnitState| (s.layout.numel(), s.base.layout.numel());
+        self.state.iter().map(of).collect()
     }
     /// For a watchdog: one for each group; none in a job of one rank.
     pub fn abort_handles(&self) -> Vec<AbortHandle> {
@@ -465,20 +468,10 @@ impl Trainer {
 
     /// Starting values by seed and name; moments at zero.
     pub fn init(&mut self) -> Result<()> {
-        let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
-        self.state
-            .iter()
-            .filter(|u| u.host == 0)
-            .try_for_each(|u| init::fill(&run, u, self.spec.seed))
-            .map_err(|e| self.error("starting values", e))?;
         (0..self.state.len())
-            .filter(|u| self.state[*u].host > 0)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .try_for_each(|u| self.fill_hosted(u))
+            .try_for_each(|u| base::fill(self, u))
             .map_err(|e| self.error("starting values", e))?;
-        self.publish()
+        init::init_trained(self)
     }
 
     /// Sets a parameter's value or moment from f32 (row-major, whole parameter; each rank takes its part, and one whose stage does not
@@ -684,6 +677,8 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
         let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
         if slotted && spec.compute == DType::F32 {
             u.state_bytes += 4 * u.params;
+        } else if slotted {
+            u.state_bytes += spec.compute.bytes(u.base);
         }
         if slotted && spec.zero.node > 1 {
             // The node's copy: sharded over fewer ranks, so it counts for more of the whole.

@@ -3,6 +3,7 @@
 //! A rank alone, and a rank that holds everything, reads for itself. Where state is sharded, rank 0 leads: each of its reads is announced
 //! to the other ranks, which wait in [`Trainer::serve_reads`] and put their slices together with it, until rank 0 says that it has done.
 
+use crate::base;
 use crate::error::{Error, Result};
 use crate::gather;
 use crate::pipeline::everyone;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
+/// Added to the kind of state where a unit's base is meant.
+const BASE: i32 = 64;
 /// Announced instead of a unit when there is nothing more to read.
 const DONE: i32 = -1;
 /// Announced instead of a kind of state: the unit's parameters are made whole, for a forward of rank 0 alone.
@@ -34,7 +37,7 @@ impl Trainer {
         }
         let (u, i) = self.find(name)?;
         let s = &self.state[u];
-        let r = s.layout.range(i);
+        let (base, r) = (base::is_base(s, i), base::range_of(s, i));
         let replicated = matches!(kind, StateKind::Rows | StateKind::Cols);
         let kept = self.state_shape(u, i, kind).is_some();
         if !self.reads_together() || replicated || !kept {
@@ -47,8 +50,9 @@ impl Trainer {
             )));
         }
         let go = || -> Tensors<Vec<f32>> {
-            self.announce([u as i32, kind as i32])?;
-            let whole = self.assemble(u, kind)?;
+            let word = kind as i32 + if base { BASE } else { 0 };
+            self.announce([u as i32, word])?;
+            let whole = self.assemble(u, kind, base)?;
             let at = 4 * r.start;
             self.host_f32(&Tensor::dense(
                 whole.buffer().clone(),
@@ -90,14 +94,16 @@ impl Trainer {
     fn serve(&mut self) -> Tensors<()> {
         loop {
             let [unit, kind] = self.announce([0, 0])?;
-            let state = StateKind::ALL.into_iter().find(|k| *k as i32 == kind);
+            let base = kind >= BASE;
+            let plain = if base { kind - BASE } else { kind };
+            let state = StateKind::ALL.into_iter().find(|k| *k as i32 == plain);
             match (usize::try_from(unit), state) {
                 (Ok(u), _) if kind == WHOLE => {
                     self.gather_unit(u, false, gather::OUTSIDE)?;
                     self.release_unit(u);
                 }
                 (Ok(u), Some(state)) => {
-                    self.assemble(u, state)?;
+                    self.assemble(u, state, base)?;
                 }
                 _ => return Ok(()),
             }
@@ -137,10 +143,11 @@ impl Trainer {
         ])
     }
 
-    /// A unit's whole state of one kind, in temporary memory.
-    pub(crate) fn assemble(&self, u: usize, kind: StateKind) -> Tensors<Tensor> {
+    /// A unit's whole state of one kind, of its base or of what is trained, in temporary memory.
+    pub(crate) fn assemble(&self, u: usize, kind: StateKind, of_base: bool) -> Tensors<Tensor> {
         let s = &self.state[u];
         let mine = match self.hosted(u) {
+            _ if of_base => base::local(self, u)?,
             0 => self.local_state(s, kind)?,
             _ => {
                 let n = s.owned_len();
@@ -151,10 +158,13 @@ impl Trainer {
                 Tensor::dense(Arc::new(here), 0, [n], DType::F32)
             }
         };
-        if s.hold.home == Home::Resident {
+        if s.hold.home == Home::Resident || (of_base && !s.base.sharded) {
             return Ok(mine);
         }
-        let elements = s.layout.padded();
+        let elements = match of_base {
+            true => s.base.layout.padded(),
+            false => s.layout.padded(),
+        };
         let stream = self.reduce_stream();
         let whole = Arc::new(self.device().alloc(stream, 4 * elements, Tag::Comm)?);
         let mut mesh = self.groups.mesh().borrow_mut();

@@ -8,6 +8,8 @@ mod documents;
 mod graphs;
 mod host_updates;
 mod labels;
+mod lora;
+mod lora_oracles;
 mod nonfinite;
 mod offload;
 mod optimizers;

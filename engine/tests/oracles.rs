@@ -12,15 +12,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-fn case(name: &str) -> PathBuf {
+pub fn case(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../tests/oracles")
         .join(name)
 }
 
-type Values = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
+pub type Values = BTreeMap<String, (Vec<usize>, Vec<f64>)>;
 
-fn read(path: PathBuf) -> Values {
+pub fn read(path: PathBuf) -> Values {
     let bytes = std::fs::read(&path).unwrap();
     let st = SafeTensors::deserialize(&bytes).unwrap();
     let conv = |t: safetensors::tensor::TensorView<'_>| -> Vec<f64> {
@@ -49,7 +49,7 @@ fn read(path: PathBuf) -> Values {
         .collect()
 }
 
-fn shift(ids: &[f64], b: usize, t: usize) -> (Vec<i32>, Vec<i32>) {
+pub fn shift(ids: &[f64], b: usize, t: usize) -> (Vec<i32>, Vec<i32>) {
     let row = |r: usize, from: usize| {
         ids[r * t + from..r * t + from + t - 1]
             .iter()
@@ -62,7 +62,7 @@ fn shift(ids: &[f64], b: usize, t: usize) -> (Vec<i32>, Vec<i32>) {
     )
 }
 
-fn max_rel(a: &[f32], b: &[f64]) -> f64 {
+pub fn max_rel(a: &[f32], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let top = b.iter().fold(0f64, |m, x| m.max(x.abs())).max(1e-30);
     a.iter()

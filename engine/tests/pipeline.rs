@@ -64,7 +64,7 @@ fn rehearse(
         let facts = &t.facts().units;
         Stage {
             plan: t.plan().clone(),
-            sizes: t.unit_sizes(),
+            sizes: t.unit_sizes().into_iter().map(|s| s.0).collect(),
             inputs: own
                 .clone()
                 .map(|u| facts[u as usize].saved_input)

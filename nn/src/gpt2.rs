@@ -3,6 +3,7 @@
 //! Names and shapes are those of `GPT2LMHeadModel` (huggingface/transformers).
 
 use crate::Model;
+use crate::lora::{Adapter, Adapters};
 use crossweave_tensor::{Activation, AttentionSpec, Block, Builder, Cx, Flow, Init, Param, Result};
 use serde_json::json;
 
@@ -41,6 +42,7 @@ struct Layer {
     ln_2: (Param, Param),
     c_fc: (Param, Param),
     mlp_proj: (Param, Param),
+    adapters: [Option<Adapter>; 4],
     dim: u64,
     attention: AttentionSpec,
     activation: Activation,
@@ -50,6 +52,7 @@ struct Layer {
 struct Head {
     ln_f: (Param, Param),
     lm_head: Param,
+    adapter: Option<Adapter>,
     eps: f64,
 }
 
@@ -64,16 +67,21 @@ impl Block for Layer {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let x = flow.0[0];
         let n = cx.layer_norm(x, self.ln_1.0, Some(self.ln_1.1), self.eps)?;
+        let [attn, proj, fc, mlp] = self.adapters;
         let qkv = cx.conv1d(n, self.c_attn.0, Some(self.c_attn.1))?;
+        let qkv = Adapter::add_some(attn, cx, n, qkv)?;
         let p = cx.split(qkv, &[self.dim; 3])?;
         let a = cx.attention(p[0], p[1], p[2], self.attention)?;
-        let a = cx.conv1d(a, self.c_proj.0, Some(self.c_proj.1))?;
+        let o = cx.conv1d(a, self.c_proj.0, Some(self.c_proj.1))?;
+        let a = Adapter::add_some(proj, cx, a, o)?;
         let a = cx.dropout(a, self.pdrop)?;
         let x = cx.add_into(x, a)?;
         let n = cx.layer_norm(x, self.ln_2.0, Some(self.ln_2.1), self.eps)?;
         let h = cx.conv1d(n, self.c_fc.0, Some(self.c_fc.1))?;
+        let h = Adapter::add_some(fc, cx, n, h)?;
         let h = cx.activation(h, self.activation)?;
-        let h = cx.conv1d(h, self.mlp_proj.0, Some(self.mlp_proj.1))?;
+        let o = cx.conv1d(h, self.mlp_proj.0, Some(self.mlp_proj.1))?;
+        let h = Adapter::add_some(mlp, cx, h, o)?;
         let h = cx.dropout(h, self.pdrop)?;
         Ok(Flow(vec![cx.add_into(x, h)?]))
     }
@@ -83,6 +91,7 @@ impl Block for Head {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let n = cx.layer_norm(flow.0[0], self.ln_f.0, Some(self.ln_f.1), self.eps)?;
         let logits = cx.linear(n, self.lm_head, None)?;
+        let logits = Adapter::add_some(self.adapter, cx, n, logits)?;
         if !cx.has_targets() {
             return Ok(Flow(vec![logits]));
         }
@@ -91,7 +100,10 @@ impl Block for Head {
 }
 
 impl Model for Gpt2 {
-    fn build(&self, b: &mut Builder) {
+    fn lora_targets(&self) -> &'static [&'static str] {
+        &["c_attn"]
+    }
+    fn declare(&self, b: &mut Builder, all: &mut Adapters) {
         let (d, std) = (self.n_embd, self.initializer_range);
         let residual = Init::Normal(std / (2.0 * self.n_layer as f32).sqrt());
         b.unit_named("embed", "transformer", |u| Embed {
@@ -116,18 +128,27 @@ impl Model for Gpt2 {
                 } else {
                     1.0
                 });
+                let inner = self.n_inner;
+                let ln_1 = pair("ln_1", &[d], Init::Ones, d);
+                let c_attn = pair("attn.c_attn", &[d, 3 * d], Init::Normal(std), 3 * d);
+                let c_proj = pair("attn.c_proj", &[d, d], residual, d);
+                let ln_2 = pair("ln_2", &[d], Init::Ones, d);
+                let c_fc = pair("mlp.c_fc", &[d, inner], Init::Normal(std), inner);
+                let mlp_proj = pair("mlp.c_proj", &[inner, d], residual, d);
+                let adapters = [
+                    ("attn.c_attn", [d, 3 * d]),
+                    ("attn.c_proj", [d, d]),
+                    ("mlp.c_fc", [d, inner]),
+                    ("mlp.c_proj", [inner, d]),
+                ];
                 Layer {
-                    ln_1: pair("ln_1", &[d], Init::Ones, d),
-                    c_attn: pair("attn.c_attn", &[d, 3 * d], Init::Normal(std), 3 * d),
-                    c_proj: pair("attn.c_proj", &[d, d], residual, d),
-                    ln_2: pair("ln_2", &[d], Init::Ones, d),
-                    c_fc: pair(
-                        "mlp.c_fc",
-                        &[d, self.n_inner],
-                        Init::Normal(std),
-                        self.n_inner,
-                    ),
-                    mlp_proj: pair("mlp.c_proj", &[self.n_inner, d], residual, d),
+                    ln_1,
+                    c_attn,
+                    c_proj,
+                    ln_2,
+                    c_fc,
+                    mlp_proj,
+                    adapters: adapters.map(|(name, sizes)| all.layer(u, name, sizes)),
                     dim: d,
                     attention: AttentionSpec {
                         heads: self.n_head,
@@ -147,6 +168,8 @@ impl Model for Gpt2 {
                 u.param("transformer.ln_f.weight", &[d], Init::Ones),
                 u.param("transformer.ln_f.bias", &[d], Init::Zeros),
             );
+            // Own parameters come before borrowed ones.
+            let adapter = all.head(u, "lm_head", [d, self.vocab_size]);
             let tied = if self.tie_word_embeddings {
                 u.borrow("transformer.wte.weight")
             } else {
@@ -158,6 +181,7 @@ impl Model for Gpt2 {
             Head {
                 ln_f,
                 lm_head,
+                adapter,
                 eps: self.layer_norm_epsilon,
             }
         });

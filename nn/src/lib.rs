@@ -9,18 +9,26 @@
 pub mod gpt2;
 mod hf;
 pub mod llama;
+pub mod lora;
 pub mod rope;
 
 pub use gpt2::Gpt2;
 pub use hf::{ConfigError, ModelSpec};
 pub use llama::Llama;
+pub use lora::{Adapters, Lora, LoraError, Targets};
 
 use crossweave_tensor::Builder;
 
 /// A model: declares its units.
 pub trait Model: Send + Sync {
-    /// Declares units and parameters; allocates nothing.
-    fn build(&self, b: &mut Builder);
+    /// Declares units and parameters, with the adapters that are asked for; allocates nothing.
+    fn declare(&self, b: &mut Builder, adapters: &mut Adapters);
+    /// The same of the model alone.
+    fn build(&self, b: &mut Builder) {
+        self.declare(b, &mut Adapters::default());
+    }
+    /// Modules that PEFT adapts where nobody says which.
+    fn lora_targets(&self) -> &'static [&'static str];
     /// Rows of the token embedding.
     fn vocab(&self) -> u64;
     /// Longest sequence.

@@ -4,6 +4,7 @@
 //! each set runs as one product without a copy.
 
 use crate::Model;
+use crate::lora::{Adapter, Adapters};
 use crate::rope::{RopeScaling, tables};
 use crossweave_tensor::{AttentionSpec, Block, Builder, Cx, Flow, Init, Param, Result, Unit};
 use serde_json::json;
@@ -29,6 +30,24 @@ pub struct Llama {
     pub initializer_range: f32,
 }
 
+impl Llama {
+    /// The linear layers of a block: name, `[input, output]`.
+    fn layers(&self) -> [(&'static str, [u64; 2]); 7] {
+        let (d, ffn) = (self.hidden_size, self.intermediate_size);
+        let q = self.num_attention_heads * self.head_dim;
+        let kv = self.num_key_value_heads * self.head_dim;
+        [
+            ("self_attn.q_proj", [d, q]),
+            ("self_attn.k_proj", [d, kv]),
+            ("self_attn.v_proj", [d, kv]),
+            ("self_attn.o_proj", [q, d]),
+            ("mlp.gate_proj", [d, ffn]),
+            ("mlp.up_proj", [d, ffn]),
+            ("mlp.down_proj", [ffn, d]),
+        ]
+    }
+}
+
 struct Embed {
     table: Param,
 }
@@ -41,6 +60,7 @@ struct Layer {
     gate_up: [Param; 2],
     gate_up_bias: Vec<Param>,
     down: (Param, Option<Param>),
+    adapters: [Option<Adapter>; 7],
     cos: usize,
     sin: usize,
     widths: [u64; 3],
@@ -51,6 +71,7 @@ struct Layer {
 struct Head {
     norm: Param,
     lm_head: Param,
+    adapter: Option<Adapter>,
     eps: f64,
 }
 
@@ -65,18 +86,27 @@ impl Block for Layer {
         let x = flow.0[0];
         let n = cx.rms_norm(x, self.input_norm, self.eps)?;
         let qkv = cx.linear_fused(n, &self.qkv, &self.qkv_bias)?;
-        let p = cx.split(qkv, &self.widths)?;
+        let mut p = cx.split(qkv, &self.widths)?;
+        let [of_q, of_k, of_v, of_o, of_gate, of_up, of_down] = self.adapters;
+        for (y, adapter) in p.iter_mut().zip([of_q, of_k, of_v]) {
+            *y = Adapter::add_some(adapter, cx, n, *y)?;
+        }
         let (cos, sin) = (&cx.env.consts[self.cos], &cx.env.consts[self.sin]);
         let q = cx.rope(p[0], self.attention.heads, cos, sin, false)?;
         let k = cx.rope(p[1], self.attention.kv_heads, cos, sin, false)?;
         let a = cx.attention(q, k, p[2], self.attention)?;
-        let a = cx.linear(a, self.o.0, self.o.1)?;
+        let o = cx.linear(a, self.o.0, self.o.1)?;
+        let a = Adapter::add_some(of_o, cx, a, o)?;
         let x = cx.add_into(x, a)?;
         let n = cx.rms_norm(x, self.post_norm, self.eps)?;
         let h = cx.linear_fused(n, &self.gate_up, &self.gate_up_bias)?;
-        let p = cx.split(h, &[self.ffn; 2])?;
+        let mut p = cx.split(h, &[self.ffn; 2])?;
+        for (y, adapter) in p.iter_mut().zip([of_gate, of_up]) {
+            *y = Adapter::add_some(adapter, cx, n, *y)?;
+        }
         let h = cx.swiglu(p[0], p[1])?;
-        let h = cx.linear(h, self.down.0, self.down.1)?;
+        let o = cx.linear(h, self.down.0, self.down.1)?;
+        let h = Adapter::add_some(of_down, cx, h, o)?;
         Ok(Flow(vec![cx.add_into(x, h)?]))
     }
 }
@@ -85,6 +115,7 @@ impl Block for Head {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let n = cx.rms_norm(flow.0[0], self.norm, self.eps)?;
         let logits = cx.linear(n, self.lm_head, None)?;
+        let logits = Adapter::add_some(self.adapter, cx, n, logits)?;
         if !cx.has_targets() {
             return Ok(Flow(vec![logits]));
         }
@@ -93,7 +124,10 @@ impl Block for Head {
 }
 
 impl Model for Llama {
-    fn build(&self, b: &mut Builder) {
+    fn lora_targets(&self) -> &'static [&'static str] {
+        &["q_proj", "v_proj"]
+    }
+    fn declare(&self, b: &mut Builder, all: &mut Adapters) {
         let (d, std) = (self.hidden_size, Init::Normal(self.initializer_range));
         let (q, kv) = (
             self.num_attention_heads * self.head_dim,
@@ -148,6 +182,7 @@ impl Model for Llama {
                     bias(u, self.mlp_bias, &mlp("down"), d),
                 );
                 Layer {
+                    adapters: self.layers().map(|(name, sizes)| all.layer(u, name, sizes)),
                     input_norm,
                     qkv,
                     qkv_bias,
@@ -173,6 +208,8 @@ impl Model for Llama {
         }
         b.unit_named("head", "", |u| {
             let norm = u.param("model.norm.weight", &[d], Init::Ones);
+            // Own parameters come before borrowed ones.
+            let adapter = all.head(u, "lm_head", [d, self.vocab_size]);
             let tied = if self.tie_word_embeddings {
                 u.borrow("model.embed_tokens.weight")
             } else {
@@ -183,6 +220,7 @@ impl Model for Llama {
             Head {
                 norm,
                 lm_head,
+                adapter,
                 eps: self.rms_norm_eps,
             }
         });

@@ -10,6 +10,9 @@ pub struct UnitFacts {
     pub name: String,
     /// Parameter elements of the whole unit. Zero: nothing to gather.
     pub params: u64,
+    /// Of these, elements that are never updated and lie in a flat of their own (under adapters).
+    #[serde(default)]
+    pub base: u64,
     /// Bytes of the whole unit's parameters in the type the forward reads.
     pub param_bytes: u64,
     /// Bytes of the whole unit's gradient. Zero: nothing to reduce or update (no parameters, or all frozen).
@@ -106,7 +109,8 @@ impl Facts {
         let Some(u) = self.units.get(unit as usize) else {
             return 0;
         };
-        let padded = self.shard(u.params) * u64::from(self.ranks.max(1));
+        let parts = self.shard(u.params.saturating_sub(u.base)) + self.shard(u.base);
+        let padded = parts * u64::from(self.ranks.max(1));
         padded * (u.param_bytes / u.params.max(1))
     }
 

@@ -160,15 +160,19 @@ impl<'a> Cx<'a> {
     }
     /// `y = x W^T (+ b)`, `W [out, in]`.
     pub fn linear(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {
-        ops::linear::forward(self, x, &[w], b.as_slice(), false)
+        ops::linear::forward(self, x, &[w], b.as_slice(), ops::linear::Form::default())
     }
     /// `y = x W (+ b)`, `W [in, out]` (GPT-2's Conv1D).
     pub fn conv1d(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {
-        ops::linear::forward(self, x, &[w], b.as_slice(), true)
+        let form = ops::linear::Form {
+            conv1d: true,
+            ..Default::default()
+        };
+        ops::linear::forward(self, x, &[w], b.as_slice(), form)
     }
     /// Several `[out_i, in]` weights declared one after another, as one product; the outputs lie side by side. See [`Cx::split`].
     pub fn linear_fused(&mut self, x: Var, ws: &[Param], bs: &[Param]) -> Result<Var> {
-        ops::linear::forward(self, x, ws, bs, false)
+        ops::linear::forward(self, x, ws, bs, ops::linear::Form::default())
     }
     /// Cuts the last dim into pieces, without a copy.
     pub fn split(&mut self, x: Var, sizes: &[u64]) -> Result<Vec<Var>> {

@@ -14,6 +14,8 @@ pub struct Param(pub u16);
 pub enum Init {
     /// Normal with mean 0 and this deviation, from philox keyed by seed and name: the same on any mesh.
     Normal(f32),
+    /// Uniform between minus this bound and the bound, drawn likewise.
+    Uniform(f32),
     /// All zero.
     Zeros,
     /// All one.
@@ -58,6 +60,16 @@ pub enum Group {
     Expert,
     /// Never updated.
     Frozen,
+    /// Never updated, and the same in every checkpoint of a run: what adapters sit on. It is kept in the compute type only, in a flat
+    /// buffer apart from the unit's trained parameters, and no checkpoint holds it.
+    Base,
+}
+
+impl Group {
+    /// Is there a gradient, and an update?
+    pub fn trains(self) -> bool {
+        !matches!(self, Group::Frozen | Group::Base)
+    }
 }
 
 /// One declared parameter.
@@ -146,13 +158,16 @@ pub struct Unit<'a> {
 }
 
 impl Unit<'_> {
+    /// The full name of what the unit calls `local`.
+    pub fn full_name(&self, local: &str) -> String {
+        match self.prefix.is_empty() {
+            true => local.to_string(),
+            false => format!("{}.{local}", self.prefix),
+        }
+    }
     /// Declares a parameter; its full name is `prefix.local`. Matrices decay, vectors do not; see [`Unit::group`].
     pub fn param(&mut self, local: &str, shape: &[u64], init: Init) -> Param {
-        let name = if self.prefix.is_empty() {
-            local.to_string()
-        } else {
-            format!("{}.{local}", self.prefix)
-        };
+        let name = self.full_name(local);
         let group = if shape.len() >= 2 {
             Group::Decay
         } else {

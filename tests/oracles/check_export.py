@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that transformers loads a directory we exported and computes the logits we computed.
+"""Checks that transformers (for an adapter: with PEFT) loads a directory we exported and computes the logits we computed.
 
   python check_export.py DIR TOKENS.safetensors LOGITS.safetensors [--tolerance 1e-4]
 
@@ -9,13 +9,33 @@ LOGITS holds `logits` [B, T, V] of the same tokens (such as `crossweave probe` w
 logit; 1: not equal; 2: transformers does not read the directory cleanly.
 """
 import argparse
+import json
 import os
 import sys
+import warnings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 import transformers
 from safetensors.torch import load_file
+
+
+def load(directory, **kw):
+    """The model, and what transformers says of loading it. An adapter is put on the model that its config names."""
+    path = os.path.join(directory, "adapter_config.json")
+    if not os.path.exists(path):
+        return transformers.AutoModelForCausalLM.from_pretrained(directory, **kw)
+    import peft
+    with open(path) as f:
+        base = json.load(f)["base_model_name_or_path"]
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(base, **kw)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*missing adapter keys.*")
+        model = peft.PeftModel.from_pretrained(model, directory, autocast_adapter_dtype=False)
+    own = {k.replace(".default.", ".") for k in model.state_dict() if ".lora_" in k}
+    extra = set(load_file(os.path.join(directory, "adapter_model.safetensors"))) ^ own
+    info["unexpected_keys"] = list(info["unexpected_keys"]) + sorted(extra)
+    return model, info
 
 
 def main():
@@ -28,8 +48,7 @@ def main():
     ids = load_file(args.tokens)["input_ids"].long()
     ours = load_file(args.logits)
     try:
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(
-            args.dir, attn_implementation="eager", output_loading_info=True, local_files_only=True)
+        model, info = load(args.dir, attn_implementation="eager", output_loading_info=True, local_files_only=True)
     except Exception as e:  # whatever transformers raises, the directory is not one it reads
         print(f"{args.dir}: transformers {transformers.__version__} does not load it: {e}", file=sys.stderr)
         return 2

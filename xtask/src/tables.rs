@@ -87,7 +87,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
-    Crate { name: NN, floor: 7, ours: &[TENSOR], theirs: &["serde", "serde_json"], dev: &[] },
+    Crate { name: NN, floor: 7, ours: &[TENSOR], theirs: &["fancy-regex", "serde", "serde_json"], dev: &[] },
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
     Crate {
         name: "crossweave", floor: 8,

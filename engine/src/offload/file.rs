@@ -70,6 +70,18 @@ impl Layout {
             end: at + page(grad_bytes),
         }
     }
+    /// Of parameters that are never updated: nothing but them.
+    pub fn of_base(numel: u64, compute: DType) -> Layout {
+        let param_bytes = compute.bytes(numel);
+        let end = param_bytes.next_multiple_of(ALIGN);
+        Layout {
+            param: true,
+            param_bytes,
+            grad: end,
+            end,
+            ..Layout::default()
+        }
+    }
     fn of(&self, kind: StateKind) -> u64 {
         match kind {
             StateKind::Value => self.value,
@@ -243,6 +255,13 @@ impl Files {
             None => {
                 crossweave_tensor::shape_error(format!("the state of unit {u} is not in memory"))
             }
+        }
+    }
+    /// The bytes that the device is given of a unit that is in memory.
+    pub fn given(&mut self, u: usize) -> Result<&mut [u8]> {
+        match &mut self.units[u].held {
+            Some(b) => b.write().map_err(failed),
+            None => crossweave_tensor::shape_error(format!("unit {u} is not in memory")),
         }
     }
     /// Copies what the device is given of a unit that is in memory.

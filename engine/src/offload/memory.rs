@@ -86,6 +86,29 @@ impl Memory {
         })))
     }
 
+    /// Parameters that are never updated: as the device is given them, and nothing else.
+    pub fn base(device: &Device, compute: DType, numel: u64) -> Result<Memory> {
+        let mut b = device.alloc_host(compute.bytes(numel), Tag::Param)?;
+        b.write()?.fill(0);
+        Ok(Memory::Host(Box::new(Pinned {
+            param: Some(b),
+            value: None,
+            moment1: None,
+            moment2: None,
+        })))
+    }
+
+    /// The bytes that the device is given.
+    pub fn given(&mut self) -> Result<&mut [u8]> {
+        match self {
+            Memory::Host(p) => match p.param.as_mut() {
+                Some(m) => Ok(m.write()?),
+                None => crossweave_tensor::shape_error("parameters are not on the host"),
+            },
+            _ => crossweave_tensor::shape_error("parameters are not on the host"),
+        }
+    }
+
     /// What the device is given: `None` while lent.
     pub fn params(&self) -> Option<&Buffer> {
         match self {

@@ -103,6 +103,8 @@ pub(crate) struct Offload {
     ins: Vec<u64>,
     /// Elements on the host, by unit.
     hosted: Vec<u64>,
+    /// Elements of base there, by unit. The host's side counts them as units of their own, behind the others.
+    bases: Vec<u64>,
     /// Moments that are kept, by unit.
     moments: Vec<usize>,
     layouts: Vec<Layout>,
@@ -119,8 +121,78 @@ pub(crate) struct Offload {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A unit as the host will hold it: elements, and runs updated alike.
-pub(crate) type Share = (u64, Vec<(Recipe, Range<u64>)>);
+/// A unit as the host will hold it: elements, runs updated alike, and elements of base.
+pub(crate) type Share = (u64, Vec<(Recipe, Range<u64>)>, u64);
+
+/// What the host holds of one unit of its own count.
+struct Room {
+    grad: Option<HostBuffer>,
+    file: file::Unit,
+    unit: Hosted,
+}
+
+impl Room {
+    /// Of what is trained, with so many moments; `types`: of parameters, and of gradients on their way.
+    fn of_share(
+        device: &Device,
+        (compute, grad): (DType, DType),
+        store: Option<&Arc<Store>>,
+        (numel, runs, _): Share,
+        layout: Layout,
+        moments: usize,
+    ) -> Tensors<Room> {
+        let memory = match (store, numel) {
+            (_, 0) => Memory::None,
+            (Some(_), _) => Memory::File,
+            (None, _) => Memory::host(device, compute, numel, moments)?,
+        };
+        let file = match store {
+            Some(s) if numel > 0 => Some(s.file("state", layout.end).map_err(failed)?),
+            _ => None,
+        };
+        Ok(Room {
+            grad: match (store, numel) {
+                (None, n) if n > 0 => Some(device.alloc_host(grad.bytes(n), Tag::Grad)?),
+                _ => None,
+            },
+            file: file::Unit::new(layout, file),
+            unit: Hosted {
+                numel,
+                runs,
+                memory,
+                ..Hosted::default()
+            },
+        })
+    }
+
+    /// Of base alone.
+    fn of_base(
+        device: &Device,
+        compute: DType,
+        store: Option<&Arc<Store>>,
+        numel: u64,
+        layout: Layout,
+    ) -> Tensors<Room> {
+        let memory = match (store, numel) {
+            (_, 0) => Memory::None,
+            (Some(_), _) => Memory::File,
+            (None, n) => Memory::base(device, compute, n)?,
+        };
+        let file = match store {
+            Some(s) if numel > 0 => Some(s.file("base", layout.end).map_err(failed)?),
+            _ => None,
+        };
+        Ok(Room {
+            grad: None,
+            file: file::Unit::new(layout, file),
+            unit: Hosted {
+                numel,
+                memory,
+                ..Hosted::default()
+            },
+        })
+    }
+}
 
 /// A run of elements as pieces of at most `most`.
 fn cut(recipe: Recipe, run: Range<u64>, most: u64) -> impl Iterator<Item = (Recipe, Range<u64>)> {
@@ -174,10 +246,12 @@ impl Offload {
         };
         let moments: Vec<usize> = shares.iter().map(kept).collect();
         let hosted: Vec<u64> = shares.iter().map(|s| s.0).collect();
+        let bases: Vec<u64> = shares.iter().map(|s| s.2).collect();
         let layouts: Vec<Layout> = hosted
             .iter()
             .zip(&moments)
             .map(|(n, moments)| Layout::new(*n, spec.compute, grad, *moments))
+            .chain(bases.iter().map(|n| Layout::of_base(*n, spec.compute)))
             .collect();
         let shared = Arc::new(Shared::default());
         let store = match how.tier {
@@ -197,34 +271,27 @@ impl Offload {
         let mut grads = vec![];
         let mut units = vec![];
         let mut files = vec![];
-        for (((numel, runs), layout), moments) in shares.into_iter().zip(&layouts).zip(&moments) {
-            let memory = match (&store, numel) {
-                (_, 0) => Memory::None,
-                (Some(_), _) => Memory::File,
-                (None, _) => Memory::host(device, spec.compute, numel, *moments)?,
-            };
-            let file = match &store {
-                Some(s) if numel > 0 => Some(s.file("state", layout.end).map_err(failed)?),
-                _ => None,
-            };
-            grads.push(match (&store, numel) {
-                (None, n) if n > 0 => Some(device.alloc_host(grad.bytes(n), Tag::Grad)?),
-                _ => None,
-            });
-            files.push(file::Unit::new(*layout, file));
+        for ((share, layout), moments) in shares.into_iter().zip(&layouts).zip(&moments) {
+            let types = (spec.compute, grad);
+            let room = Room::of_share(device, types, store.as_ref(), share, *layout, *moments)?;
             let runs = match how.group {
-                Some(most) => runs
+                Some(most) => room
+                    .unit
+                    .runs
                     .into_iter()
                     .flat_map(|(r, of)| cut(r, of, most.max(1)))
                     .collect(),
-                None => runs,
+                None => room.unit.runs,
             };
-            units.push(Hosted {
-                numel,
-                runs,
-                memory,
-                ..Hosted::default()
-            });
+            grads.push(room.grad);
+            files.push(room.file);
+            units.push(Hosted { runs, ..room.unit });
+        }
+        for (numel, layout) in bases.iter().zip(&layouts[hosted.len()..]) {
+            let room = Room::of_base(device, spec.compute, store.as_ref(), *numel, *layout)?;
+            grads.push(room.grad);
+            files.push(room.file);
+            units.push(room.unit);
         }
         // One in use, one on its way, one to spare.
         let words = (0..3)
@@ -263,9 +330,10 @@ impl Offload {
         })?;
         Ok(Offload {
             jobs: Some(jobs),
-            ins: vec![0; hosted.len()],
+            ins: vec![0; hosted.len() + bases.len()],
             shared,
             hosted,
+            bases,
             moments,
             layouts,
             grad,
@@ -314,11 +382,16 @@ impl Offload {
 
     /// Every copy asked for of this unit's parameters has been enqueued: later work on them waits by itself.
     pub fn wait_params(&self, u: usize) -> Tensors<()> {
-        let asked = self.ins[u];
-        match asked {
-            0 => Ok(()),
-            n => self.shared.wait(|p| (p.ins[u] >= n).then_some(())),
-        }
+        [u, self.base_unit(u)]
+            .into_iter()
+            .try_for_each(|k| match self.ins[k] {
+                0 => Ok(()),
+                n => self.shared.wait(|p| (p.ins[k] >= n).then_some(())),
+            })
+    }
+    /// The number under which the host knows the base of unit `u`.
+    fn base_unit(&self, u: usize) -> usize {
+        self.hosted.len() + u
     }
 
     /// Bytes that went through files.
@@ -350,6 +423,20 @@ impl Offload {
     fn read(&self, u: usize, kind: StateKind, r: Range<u64>) -> Tensors<Vec<u8>> {
         let (tx, rx) = sync_channel(1);
         self.send(Job::Read(u, kind, r, tx))?;
+        rx.recv().unwrap_or_else(|_| self.shared.wait(|_| None))
+    }
+
+    /// Puts bytes of the base of unit `u`, in compute type, to where they rest.
+    pub fn put_base(&self, u: usize, at: u64, bytes: &[u8]) -> Tensors<()> {
+        let (tx, rx) = sync_channel(1);
+        self.send(Job::Put(self.base_unit(u), at, bytes.to_vec(), tx))?;
+        rx.recv().unwrap_or_else(|_| self.shared.wait(|_| None))
+    }
+
+    /// Bytes of the base of unit `u` from where they rest.
+    pub fn get_base(&self, u: usize, r: Range<u64>) -> Tensors<Vec<u8>> {
+        let (tx, rx) = sync_channel(1);
+        self.send(Job::Get(self.base_unit(u), r, tx))?;
         rx.recv().unwrap_or_else(|_| self.shared.wait(|_| None))
     }
 
@@ -488,10 +575,18 @@ impl Trainer {
         let Some(o) = &mut self.offload else {
             return no_host("a slice from the host");
         };
-        if o.hosted(u) > 0 {
+        let (host, base) = (o.hosted(u), o.bases[u]);
+        if host + base > 0 {
             let stream = self.gather.as_ref().unwrap_or(&self.compute);
             let dest = self.state[u].open_shard(stream)?;
-            o.params_in(u, dest, 0)?;
+            if host > 0 {
+                o.params_in(u, dest.clone(), 0)?;
+            }
+            if base > 0 {
+                let behind = self.spec.compute.bytes(host);
+                let unit = o.base_unit(u);
+                o.params_in(unit, dest, behind)?;
+            }
         }
         Ok(())
     }
@@ -631,7 +726,7 @@ impl Trainer {
         let Some(o) = &self.offload else {
             return Ok(());
         };
-        let all = || (0..o.ins.len()).try_for_each(|u| o.wait_params(u));
+        let all = || (0..o.hosted.len()).try_for_each(|u| o.wait_params(u));
         all().map_err(|e| -> Error { self.error("the update on the host", e) })
     }
 }

@@ -17,13 +17,17 @@ pub(crate) fn offload_facts(units: &mut [UnitFacts], spec: &RankSpec) {
         let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
         // A slice of 16-bit parameters stays where nothing but slots holds them.
         if slotted && !plain && !offload.params {
-            u.state_bytes += part(spec.compute.bytes(u.params));
+            u.state_bytes += part(spec.compute.bytes(u.params - u.base));
         }
-        let states = (8 + if plain { 0 } else { 4 }) * u.params;
+        let states = (8 + if plain { 0 } else { 4 }) * (u.params - u.base);
         u.host_state_bytes = match offload.params {
             true => u.state_bytes,
             false => part(states),
         };
+        // What is never updated is no part of the host's update, and rests there all the same.
+        if offload.params && u.grad_bytes == 0 && u.base == u.params {
+            (u.state_bytes, u.host_state_bytes) = (0, 0);
+        }
     }
 }
 

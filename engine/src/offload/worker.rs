@@ -50,6 +50,9 @@ pub(super) enum Job {
     Read(usize, StateKind, Range<u64>, SyncSender<Result<Vec<u8>>>),
     /// First element, and f32 values.
     Write(usize, StateKind, u64, Vec<u8>, SyncSender<Result<()>>),
+    /// First byte, and bytes of parameters that are never updated.
+    Put(usize, u64, Vec<u8>, SyncSender<Result<()>>),
+    Get(usize, Range<u64>, SyncSender<Result<Vec<u8>>>),
 }
 
 /// Bytes of the words that begin a step.
@@ -127,8 +130,8 @@ impl Worker {
         let Worker { jobs, queue, .. } = self;
         for job in queue.into_iter().chain(jobs) {
             match job {
-                Job::Read(.., reply) => drop(reply.send(Err(e.clone()))),
-                Job::Write(.., reply) => drop(reply.send(Err(e.clone()))),
+                Job::Read(.., reply) | Job::Get(.., reply) => drop(reply.send(Err(e.clone()))),
+                Job::Write(.., reply) | Job::Put(.., reply) => drop(reply.send(Err(e.clone()))),
                 _ => {}
             }
         }
@@ -193,6 +196,15 @@ impl Worker {
             Job::Write(u, kind, from, bytes, reply) => {
                 let done = self.write(u, kind, from, &bytes);
                 drop(reply.send(done));
+            }
+            Job::Put(u, at, bytes, reply) => {
+                let at = at as usize..at as usize + bytes.len();
+                let put = |all: &mut [u8]| all[at].copy_from_slice(&bytes);
+                drop(reply.send(self.given(u, true, put)));
+            }
+            Job::Get(u, r, reply) => {
+                let get = |all: &mut [u8]| all[r.start as usize..r.end as usize].to_vec();
+                drop(reply.send(self.given(u, false, get)));
             }
         }
         Ok(())
@@ -474,6 +486,22 @@ impl Worker {
         let done = go();
         self.units[u] = unit;
         done
+    }
+
+    /// What `f` makes of the bytes that the device is given of a unit; `back`: they are kept as it leaves them.
+    fn given<T>(&mut self, u: usize, back: bool, f: impl FnOnce(&mut [u8]) -> T) -> Result<T> {
+        if !matches!(self.units[u].memory, Memory::File) {
+            return Ok(f(self.units[u].memory.given()?));
+        }
+        self.reserve()?;
+        let files = self.files()?;
+        files.read_all(u)?;
+        let made = f(files.given(u)?);
+        match back {
+            true => files.state_out(u)?,
+            false => files.let_go(u),
+        }
+        Ok(made)
     }
 
     fn read(&mut self, u: usize, kind: StateKind, r: Range<u64>) -> Result<Vec<u8>> {

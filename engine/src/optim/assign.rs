@@ -21,7 +21,7 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
     let each = by_unit(units, all);
     for (u, each) in units.iter_mut().zip(each) {
         for (p, recipe) in u.params.iter_mut().zip(each) {
-            if recipe.is_none() {
+            if recipe.is_none() && p.group.trains() {
                 p.group = Group::Frozen;
             }
         }
@@ -41,7 +41,7 @@ fn params(units: &[UnitDecl]) -> Vec<Assigned<'_>> {
         name: &p.name,
         dims: p.shape.dims(),
         no_decay: p.group == Group::NoDecay,
-        frozen: p.group == Group::Frozen,
+        frozen: !p.group.trains(),
     })
     .collect()
 }

@@ -6,7 +6,7 @@ use crossweave_engine::{
     dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
-use crossweave_nn::{Gpt2, Llama, ModelSpec, rope::RopeScaling};
+use crossweave_nn::{Gpt2, Llama, Lora, ModelSpec, rope::RopeScaling};
 use crossweave_plan::{Facts, Plan};
 use crossweave_tensor::{Activation, Builder, UnitDecl};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
@@ -127,10 +127,27 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
     }
 }
 
-pub fn units(model: &ModelSpec) -> Vec<UnitDecl> {
-    let mut b = Builder::default();
-    model.model().build(&mut b);
-    b.finish()
+pub fn units(model: &impl Declares) -> Vec<UnitDecl> {
+    model.declare()
+}
+
+/// What can be trained: a model, or adapters on one.
+pub trait Declares: Sync {
+    fn declare(&self) -> Vec<UnitDecl>;
+}
+
+impl Declares for ModelSpec {
+    fn declare(&self) -> Vec<UnitDecl> {
+        let mut b = Builder::default();
+        self.model().build(&mut b);
+        b.finish()
+    }
+}
+
+impl Declares for (ModelSpec, Lora) {
+    fn declare(&self) -> Vec<UnitDecl> {
+        self.1.units(self.0.model()).unwrap()
+    }
 }
 
 /// What a job left.
@@ -191,14 +208,14 @@ pub fn train_with_counts(
 }
 
 /// Runs `steps` steps on threads and reads everything back on rank 0.
-pub fn train(w: &World, model: &ModelSpec, spec: &RankSpec, steps: u64) -> Outcome {
+pub fn train(w: &World, model: &impl Declares, spec: &RankSpec, steps: u64) -> Outcome {
     train_with(w, model, spec, steps, |_| {})
 }
 
 /// The same, with `before` called on each rank's trainer before its first step.
 pub fn train_with(
     w: &World,
-    model: &ModelSpec,
+    model: &impl Declares,
     spec: &RankSpec,
     steps: u64,
     before: impl Fn(&mut Trainer) + Sync,
@@ -209,7 +226,7 @@ pub fn train_with(
 /// The same, with an account of the last step of each rank, and its plan.
 pub fn train_traced(
     w: &World,
-    model: &ModelSpec,
+    model: &impl Declares,
     spec: &RankSpec,
     steps: u64,
     traced: impl Fn(&Plan, crossweave_engine::Trace) + Sync,
@@ -228,7 +245,7 @@ pub fn train_traced(
 /// Steps of a range only; `after` is called behind the last of them.
 pub fn train_over(
     w: &World,
-    model: &ModelSpec,
+    model: &impl Declares,
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
     before: impl Fn(&mut Trainer) + Sync,
@@ -240,7 +257,7 @@ pub fn train_over(
 /// The same; `each` is called before a step, and when it has been enqueued.
 fn train_watched(
     w: &World,
-    model: &ModelSpec,
+    model: &impl Declares,
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
     before: impl Fn(&mut Trainer) + Sync,

@@ -13,8 +13,26 @@ pub(crate) struct Node {
     pub out: Var,
     w: Vec<Param>,
     b: Vec<Param>,
+    form: Form,
+}
+
+/// Which product it is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Form {
     /// `W [in, out]` instead of `[out, in]`.
-    conv1d: bool,
+    pub conv1d: bool,
+    /// Factor of the product; 0 stands for 1, as in the op's own parameters.
+    pub alpha: f64,
+}
+
+impl Form {
+    fn params(self, add: bool) -> op::MatmulParams {
+        op::MatmulParams {
+            flags: if add { op::FLAG_ACCUM } else { 0 },
+            alpha: self.alpha,
+            ..Default::default()
+        }
+    }
 }
 
 /// One matrix over parameters that lie end to end (same width), `None` when they do not.
@@ -105,13 +123,23 @@ fn parts(env: &Env<'_>, w: &[Param], b: &[Param], conv1d: bool) -> Result<Vec<Pa
     Ok(out)
 }
 
+/// `y = alpha x W^T`, `W [out, in]`; `alpha` is not 0.
+///
+/// # Errors
+/// Shapes that do not fit; the device.
+pub fn linear_scaled(cx: &mut Cx<'_>, x: Var, w: Param, alpha: f64) -> Result<Var> {
+    let conv1d = false;
+    forward(cx, x, &[w], &[], Form { conv1d, alpha })
+}
+
 pub(crate) fn forward(
     cx: &mut Cx<'_>,
     x: Var,
     w: &[Param],
     b: &[Param],
-    conv1d: bool,
+    form: Form,
 ) -> Result<Var> {
+    let conv1d = form.conv1d;
     if w.is_empty() || !(b.is_empty() || b.len() == w.len()) {
         return shape_error(format!(
             "linear: {} weights with {} biases",
@@ -149,7 +177,7 @@ pub(crate) fn forward(
                 Some(&kn),
                 bias.as_ref(),
             ],
-            op::MatmulParams::default().as_bytes(),
+            form.params(false).as_bytes(),
             &[],
         )?;
     }
@@ -163,7 +191,7 @@ pub(crate) fn forward(
         out,
         w: w.to_vec(),
         b: b.to_vec(),
-        conv1d,
+        form,
     }));
     Ok(out)
 }
@@ -190,16 +218,13 @@ impl Node {
             None => (b.dest(self.x)?, false),
         };
         let mut add = add;
-        for part in parts(env, &self.w, &[], self.conv1d)? {
-            let nk = if self.conv1d {
+        for part in parts(env, &self.w, &[], self.form.conv1d)? {
+            let nk = if self.form.conv1d {
                 part.weight.t()
             } else {
                 part.weight
             };
-            let p = op::MatmulParams {
-                flags: if add { op::FLAG_ACCUM } else { 0 },
-                ..Default::default()
-            };
+            let p = self.form.params(add);
             let dy = dy2.narrow(1, part.at, part.width);
             let o = [Some(&dx.rows()), Some(&dy), Some(&nk), None];
             env.run.launch(op::MATMUL, &o, p.as_bytes(), &[])?;
@@ -212,11 +237,8 @@ impl Node {
     fn weight_grads(&self, env: &Env<'_>, x2: &Tensor, dy2: &Tensor) -> Result<()> {
         let wanted = |p: &Param| env.grads.wants(p.0 as usize);
         let product = |dw: &Tensor, dy: &Tensor, add: bool| {
-            let p = op::MatmulParams {
-                flags: if add { op::FLAG_ACCUM } else { 0 },
-                ..Default::default()
-            };
-            let (a, bm) = if self.conv1d {
+            let p = self.form.params(add);
+            let (a, bm) = if self.form.conv1d {
                 (x2.t(), dy)
             } else {
                 (dy.t(), x2)
@@ -246,7 +268,7 @@ impl Node {
         for p in &self.w {
             let i = p.0 as usize;
             let d = env.params[i].shape().dims();
-            let width = if self.conv1d { d[1] } else { d[0] };
+            let width = if self.form.conv1d { d[1] } else { d[0] };
             if wanted(p) {
                 let (dw, add) = env.grads.slot(i)?;
                 product(dw, &dy2.narrow(1, at, width), add)?;

@@ -1,0 +1,273 @@
+//! LoRA (Hu et al. 2021, arXiv 2106.09685) as PEFT builds it: beside a linear layer `y = W x` that stays as it is, a product of two
+//! small matrices that is trained, `y + scale B A dropout(x)`.
+//!
+//! Names are PEFT's without the `base_model.model.` that its files put before them: `MODULE.lora_A.weight [r, in]` and
+//! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well.
+
+use crate::Model;
+use crossweave_tensor::{
+    Builder, Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled,
+};
+use fancy_regex::Regex;
+
+/// What is trained instead of the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lora {
+    /// Rank of the update.
+    pub r: u64,
+    /// The update counts `alpha / r`, or `alpha / sqrt(r)` with [`Lora::rslora`].
+    pub alpha: f64,
+    /// Dropout of what goes into `A`.
+    pub dropout: f64,
+    /// Rank-stabilised scale (Kalajdzievski 2023, arXiv 2312.03732).
+    pub rslora: bool,
+    /// Which layers get one.
+    pub targets: Targets,
+}
+
+/// Which linear layers are adapted, by PEFT's rules.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Targets {
+    /// PEFT's own choice for the family.
+    Family,
+    /// Every linear layer but the output head.
+    AllLinear,
+    /// Modules of these names, or whose names end in `.NAME`.
+    Names(Vec<String>),
+    /// Modules whose whole name the regular expression matches.
+    Pattern(String),
+}
+
+/// Why targets cannot be adapted: one sentence, and what would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoraError {
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub fix: String,
+}
+impl std::fmt::Display for LoraError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.what, self.fix)
+    }
+}
+impl std::error::Error for LoraError {}
+
+/// An adapter of one layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Adapter {
+    a: Param,
+    b: Param,
+    scale: f64,
+    dropout: f64,
+}
+
+impl Adapter {
+    /// `y + scale B A dropout(x)`; `y` must not be used afterwards.
+    pub fn add(&self, cx: &mut Cx<'_>, x: Var, y: Var) -> Result<Var> {
+        let h = cx.dropout(x, self.dropout)?;
+        let h = cx.linear(h, self.a, None)?;
+        let update = linear_scaled(cx, h, self.b, self.scale)?;
+        cx.add_into(y, update)
+    }
+
+    /// The same where a layer has one.
+    pub fn add_some(some: Option<Adapter>, cx: &mut Cx<'_>, x: Var, y: Var) -> Result<Var> {
+        match some {
+            Some(a) => a.add(cx, x, y),
+            None => Ok(y),
+        }
+    }
+}
+
+/// Hands out adapters while a model is declared, and remembers which layers there were.
+#[derive(Default)]
+pub struct Adapters {
+    lora: Option<(Lora, Rule)>,
+    layers: Vec<(String, bool)>,
+}
+
+/// Targets made ready to be asked.
+enum Rule {
+    All,
+    Names(Vec<String>),
+    Pattern(Box<Regex>),
+}
+
+impl Rule {
+    fn takes(&self, module: &str, head: bool) -> bool {
+        match self {
+            Rule::All => !head,
+            Rule::Names(all) => all.iter().any(|n| names(n, module)),
+            Rule::Pattern(p) => p.is_match(module).unwrap_or(false),
+        }
+    }
+}
+
+/// PEFT's rule for an element of a list.
+fn names(target: &str, module: &str) -> bool {
+    let end = module.strip_suffix(target);
+    end.is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
+impl Adapters {
+    /// The adapter of the linear layer `local` of the unit, `[input] -> [output]`, where one is asked for. Call it behind the declarations of
+    /// the unit's own parameters.
+    pub fn layer(
+        &mut self,
+        u: &mut Unit<'_>,
+        local: &str,
+        [input, output]: [u64; 2],
+    ) -> Option<Adapter> {
+        self.declare(u, local, [input, output], false)
+    }
+
+    /// The same for the output head, which `all-linear` leaves out.
+    pub fn head(&mut self, u: &mut Unit<'_>, local: &str, sizes: [u64; 2]) -> Option<Adapter> {
+        self.declare(u, local, sizes, true)
+    }
+
+    fn declare(
+        &mut self,
+        u: &mut Unit<'_>,
+        local: &str,
+        [input, output]: [u64; 2],
+        head: bool,
+    ) -> Option<Adapter> {
+        let module = u.full_name(local);
+        let (lora, rule) = self.lora.as_ref()?;
+        let taken = rule.takes(&module, head);
+        self.layers.push((module, taken));
+        if !taken {
+            return None;
+        }
+        let r = lora.r;
+        // kaiming_uniform_(a = sqrt(5)) over `input` columns is uniform within 1 / sqrt(input).
+        let bound = (1.0 / (input as f64).sqrt()) as f32;
+        let matrix = |part: &str| format!("{local}.{part}.weight");
+        Some(Adapter {
+            a: u.param(&matrix("lora_A"), &[r, input], Init::Uniform(bound)),
+            b: u.param(&matrix("lora_B"), &[output, r], Init::Zeros),
+            scale: lora.scale(),
+            dropout: lora.dropout,
+        })
+    }
+}
+
+impl Lora {
+    /// What the update is multiplied with.
+    pub fn scale(&self) -> f64 {
+        let r = self.r as f64;
+        self.alpha / if self.rslora { r.sqrt() } else { r }
+    }
+
+    /// Declares `model` with adapters, everything else of it frozen.
+    ///
+    /// # Errors
+    /// Targets that match nothing, or something other than a linear layer; a pattern that is no regular expression.
+    pub fn units(&self, model: &dyn Model) -> std::result::Result<Vec<UnitDecl>, LoraError> {
+        let rule = match &self.targets {
+            Targets::Family => {
+                Rule::Names(model.lora_targets().iter().map(|n| n.to_string()).collect())
+            }
+            Targets::AllLinear => Rule::All,
+            Targets::Names(all) => Rule::Names(all.clone()),
+            Targets::Pattern(p) => Rule::Pattern(Box::new(pattern(p)?)),
+        };
+        let mut adapters = Adapters {
+            lora: Some((self.clone(), rule)),
+            layers: vec![],
+        };
+        let mut b = Builder::default();
+        model.declare(&mut b, &mut adapters);
+        let mut units = b.finish();
+        adapters.check(&units, &self.targets)?;
+        for p in units.iter_mut().flat_map(|u| &mut u.params) {
+            if !is_adapter(&p.name) {
+                p.group = Group::Base;
+            }
+        }
+        Ok(units)
+    }
+}
+
+/// Is it the name of an adapter's matrix?
+pub fn is_adapter(name: &str) -> bool {
+    name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight")
+}
+
+fn pattern(text: &str) -> std::result::Result<Regex, LoraError> {
+    Regex::new(&format!(r"\A(?:{text})\z")).map_err(|e| LoraError {
+        what: format!("{text:?} is no regular expression: {e}"),
+        fix: "write one that matches whole names of modules, or a list of names".into(),
+    })
+}
+
+impl Adapters {
+    /// Every target must have found a layer, and nothing but layers.
+    fn check(&self, units: &[UnitDecl], targets: &Targets) -> std::result::Result<(), LoraError> {
+        let Some((_, rule)) = &self.lora else {
+            return Ok(());
+        };
+        // Modules that are no linear layers are known by their parameters only.
+        let mut others: Vec<&str> = vec![];
+        for p in units.iter().flat_map(|u| &u.params) {
+            let module = p.name.rsplit_once('.').map_or(&*p.name, |(m, _)| m);
+            let layer = self.layers.iter().any(|(l, _)| l == module);
+            if !layer && !is_adapter(&p.name) && !others.contains(&module) {
+                others.push(module);
+            }
+        }
+        let asked = match targets {
+            Targets::AllLinear | Targets::Family => vec![],
+            Targets::Names(all) => all.clone(),
+            Targets::Pattern(p) => vec![p.clone()],
+        };
+        let finds = |one: &str, module: &str| match rule {
+            Rule::Names(_) => names(one, module),
+            other => other.takes(module, false),
+        };
+        for one in &asked {
+            let found = self.layers.iter().any(|(l, _)| finds(one, l));
+            let other = others.iter().find(|m| finds(one, m));
+            if let Some(other) = other {
+                return Err(LoraError {
+                    what: format!("{one:?} matches {other}, which is no linear layer"),
+                    fix: format!("adapters sit on {}", self.known()),
+                });
+            }
+            if !found {
+                let hint = match targets {
+                    Targets::Pattern(p) if self.layers.iter().any(|(l, _)| names(p, l)) => format!(
+                        "a string is a regular expression for whole names; write [{p:?}] for the modules whose names end in it"
+                    ),
+                    _ => format!("the model's linear layers are {}", self.known()),
+                };
+                return Err(LoraError {
+                    what: format!("{one:?} matches no module"),
+                    fix: hint,
+                });
+            }
+        }
+        match self.layers.iter().any(|(_, taken)| *taken) {
+            true => Ok(()),
+            false => Err(LoraError {
+                what: "no module is adapted".into(),
+                fix: format!("the model's linear layers are {}", self.known()),
+            }),
+        }
+    }
+
+    /// The layers by their last names, each once, with an example of a whole one.
+    fn known(&self) -> String {
+        let mut ends: Vec<String> = vec![];
+        for (l, _) in &self.layers {
+            let end = l.rsplit('.').next().unwrap_or(l).to_string();
+            if !ends.contains(&end) {
+                ends.push(end);
+            }
+        }
+        let whole = self.layers.first().map_or("", |(l, _)| l);
+        format!("{} (whole names as {whole})", ends.join(", "))
+    }
+}
