@@ -28,7 +28,6 @@ pub fn export_hf<'a>(
     max_shard_bytes: u64,
     extra: &[(String, Vec<u8>)],
 ) -> Result<()> {
-    let dir = dir.as_ref();
     let fields = config.as_object().ok_or_else(|| {
         CheckpointError::write(
             "config.json",
@@ -36,6 +35,39 @@ pub fn export_hf<'a>(
             "give the model's config",
         )
     })?;
+    replace(dir.as_ref(), |temp| {
+        write_weights(temp, tensors, max_shard_bytes)?;
+        write_json(temp, "config.json", config)?;
+        if !extra.iter().any(|(n, _)| n == "generation_config.json") {
+            write_json(temp, "generation_config.json", &generation_config(fields))?;
+        }
+        write_extra(temp, extra)
+    })
+}
+
+/// Writes an adapter directory as PEFT's `save_pretrained` does, `adapter_config.json` and `adapter_model.safetensors`, with `extra`
+/// files; whole or not at all, as [`export_hf`].
+pub fn export_adapter<'a>(
+    dir: impl AsRef<Path>,
+    config: &Value,
+    tensors: impl IntoIterator<Item = TensorOut<'a>>,
+    extra: &[(String, Vec<u8>)],
+) -> Result<()> {
+    replace(dir.as_ref(), |temp| {
+        let tensors = tensors.into_iter().collect();
+        write_safetensors(&temp.path().join(ADAPTER), tensors, &[("format", "pt")])?;
+        write_json(temp, ADAPTER_CONFIG, config)?;
+        write_extra(temp, extra)
+    })
+}
+
+/// The weights of an adapter directory.
+pub const ADAPTER: &str = "adapter_model.safetensors";
+/// The file that makes a directory an adapter's.
+pub const ADAPTER_CONFIG: &str = "adapter_config.json";
+
+/// Fills a temporary directory and puts it in the place of `dir`.
+fn replace(dir: &Path, fill: impl FnOnce(&TempDir) -> Result<()>) -> Result<()> {
     let name = dir.file_name().ok_or_else(|| {
         target_error(
             dir,
@@ -49,7 +81,15 @@ pub fn export_hf<'a>(
     let _claim = Claim::beside(dir, "export of a model")?;
     check_target(dir)?;
     let mut temp = TempDir::create(beside(parent, name, ".partial"))?;
+    fill(&temp)?;
+    temp.publish(dir, &beside(parent, name, ".replaced"))
+}
 
+fn write_weights<'a>(
+    temp: &TempDir,
+    tensors: impl IntoIterator<Item = TensorOut<'a>>,
+    max_shard_bytes: u64,
+) -> Result<()> {
     let shards = split(tensors, max_shard_bytes)?;
     let num_shards = shards.len();
     let (mut weight_map, mut total_bytes, mut total_params) = (Map::new(), 0u64, 0u64);
@@ -79,12 +119,12 @@ pub fn export_hf<'a>(
             "metadata": {"total_parameters": total_params, "total_size": total_bytes},
             "weight_map": weight_map,
         });
-        write_json(&temp, "model.safetensors.index.json", &index)?;
+        write_json(temp, "model.safetensors.index.json", &index)?;
     }
-    write_json(&temp, "config.json", config)?;
-    if !extra.iter().any(|(n, _)| n == "generation_config.json") {
-        write_json(&temp, "generation_config.json", &generation_config(fields))?;
-    }
+    Ok(())
+}
+
+fn write_extra(temp: &TempDir, extra: &[(String, Vec<u8>)]) -> Result<()> {
     for (file, bytes) in extra {
         let taken = temp.path().join(file).exists();
         if taken || Path::new(file).file_name() != Some(file.as_ref()) {
@@ -96,7 +136,7 @@ pub fn export_hf<'a>(
         }
         write_synced(&temp.path().join(file), bytes)?;
     }
-    temp.publish(dir, &beside(parent, name, ".replaced"))
+    Ok(())
 }
 
 /// Is `dir` free to be written: absent, empty, or a model directory that may be replaced? Callers that train for hours
@@ -126,20 +166,26 @@ pub fn check_target(dir: &Path) -> Result<()> {
             return Err(target_error(dir, &reason, fix));
         }
     }
-    if !empty && !dir.join("config.json").exists() {
+    if !empty && !is_model(dir) {
         return Err(target_error(
             dir,
-            "is neither empty nor a model directory (no config.json), so it is not replaced",
+            "is neither empty nor a model directory (no config.json, no adapter_config.json), so it is not replaced",
             fix,
         ));
     }
     Ok(())
 }
 
+fn is_model(dir: &Path) -> bool {
+    [ADAPTER_CONFIG, "config.json"]
+        .iter()
+        .any(|f| dir.join(f).is_file())
+}
+
 /// The model that a killed export had moved aside before its own could take the place, if there is one.
 pub(crate) fn left_aside(dir: &Path) -> Option<PathBuf> {
     let aside = beside(parent_of(dir), dir.file_name()?, ".replaced");
-    aside.join("config.json").is_file().then_some(aside)
+    is_model(&aside).then_some(aside)
 }
 
 fn target_error(dir: &Path, reason: &str, fix: &str) -> CheckpointError {

@@ -36,7 +36,9 @@ pub use dtype::{
     widen_to_f32,
 };
 pub use error::{CheckpointError, Result};
-pub use export::{DEFAULT_SHARD_BYTES, check_target, export_hf};
+pub use export::{
+    ADAPTER, ADAPTER_CONFIG, DEFAULT_SHARD_BYTES, check_target, export_adapter, export_hf,
+};
 pub use hash::Tree;
 pub use hf::{HfDir, TOKENIZER_FILES, named_files};
 pub use layout::{Logical, Piece};

@@ -5,12 +5,12 @@ use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::train::{resume, save};
-use crate::trained;
+use crate::{adapted, trained};
 use crossweave_checkpoint::{
     Checkpoint, Detail, Dtype, Proof, PublicKey, SIGNATURE, SecretKey, check_target, inspect,
     inspect_json, keygen, reshard, sign, verify, verify_json,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Runs the command.
@@ -53,8 +53,9 @@ pub fn run(action: CheckpointAction) -> Result<()> {
             dir,
             out,
             dtype,
+            merge,
             json,
-        } => export(&dir, &out, &dtype, json)?,
+        } => export(&dir, &out, &dtype, merge, json)?,
     }
     Ok(())
 }
@@ -106,8 +107,8 @@ fn rewrite(dir: &Path, out: &Path, ranks: u32, stage: Option<u8>, json: bool) ->
     Ok(())
 }
 
-/// Writes a checkpoint's model in Hugging Face layout.
-fn export(dir: &Path, out: &Path, dtype: &str, json: bool) -> Result<()> {
+/// Writes a checkpoint's model in Hugging Face layout, or its adapters in PEFT's.
+fn export(dir: &Path, out: &Path, dtype: &str, merge: bool, json: bool) -> Result<()> {
     let dtype = match dtype {
         "bf16" => Dtype::BF16,
         "f16" => Dtype::F16,
@@ -125,17 +126,47 @@ fn export(dir: &Path, out: &Path, dtype: &str, json: bool) -> Result<()> {
         }
         .files()
     })?;
-    save::export(&from, out, &config, dtype, &extra)?;
+    match merge {
+        true => merged(&from, out, &config, dtype, &extra)?,
+        false => save::export(&from, out, &config, dtype, &extra)?,
+    }
     let num_params = resume::parameters(&from).count();
     if json {
         let report = json!({"step": from.step(), "checkpoint": from.path(), "model": out, "tensors": num_params});
         say!("{report:#}");
     } else {
         say!(
-            "step {}: {num_params} tensors: {}",
+            "step {}: {num_params} {}: {}",
             from.step(),
+            match merge {
+                true => "matrices of adapters, merged",
+                false => "tensors",
+            },
             out.display()
         );
     }
     Ok(())
+}
+
+/// Writes the model under a checkpoint's adapters with their updates added.
+fn merged(
+    from: &Checkpoint,
+    out: &Path,
+    config: &Value,
+    dtype: Dtype,
+    extra: &[(String, Vec<u8>)],
+) -> Result<()> {
+    let Some(source) = adapted::of_checkpoint(from)? else {
+        return Err(CliError::refused(
+            format!("--merge: {} holds no adapters", from.path().display()),
+            "leave --merge out: its model is whole",
+        ));
+    };
+    let read = |name: &str| {
+        let logical = format!("value/{name}");
+        let shape = &from.logical_info(&logical)?.shape;
+        let elements = shape.iter().map(|d| *d as u64).product();
+        resume::floats(from, &logical, 0..elements)
+    };
+    adapted::merge(&source, out, config, dtype, extra, &read)
 }

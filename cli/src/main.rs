@@ -3,6 +3,8 @@
 //! Exit codes: 0 done, 1 an error that is printed, 2 a wrong command line, 101 a bug, 130 stopped by a signal; `conform` has its own.
 #![forbid(unsafe_code)]
 
+mod adapted;
+mod adapter;
 mod args;
 mod backend;
 mod backends;

@@ -1,14 +1,16 @@
 //! From `model` of a config, or a Hugging Face folder, to the units the engine runs and the weights they start from.
 
+use crate::adapter::{self, Adapter};
 use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
 use crate::train::resume;
 use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
-use crossweave_engine::{StateKind, Trainer};
+use crossweave_engine::{StateKind, Trainer, init_trained};
+use crossweave_nn::lora::is_adapter;
 use crossweave_nn::rope::RopeScaling;
-use crossweave_nn::{Gpt2, Llama, ModelSpec};
+use crossweave_nn::{Gpt2, Llama, Lora, ModelSpec};
 use crossweave_tensor::{Builder, Init, UnitDecl};
 use serde_json::Value;
 use std::path::Path;
@@ -31,6 +33,12 @@ pub struct Source {
     pub checkpoint: Option<Checkpoint>,
     /// Starting deviations of a new model, which no checkpoint records.
     init: Option<config::Init>,
+    /// What is trained instead of the folder's weights.
+    pub lora: Option<Lora>,
+    /// Where its values come from; `None` = drawn from the seed.
+    pub adapter: Option<Adapter>,
+    /// A hash of the folder's weights, where something is trained beside them.
+    pub fingerprint: Option<String>,
 }
 
 fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> CliError {
@@ -45,6 +53,13 @@ fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> CliError {
 /// # Errors
 /// Missing or damaged files; a family or feature that is not available; names or shapes that do not match, all at once.
 pub fn open_folder(dir: &Path) -> Result<Source> {
+    if adapter::is_folder(dir) {
+        let described = adapter::describe(dir)?;
+        let mut source = open_folder(&described.base)?;
+        source.adapt(described.lora, &described.key)?;
+        source.adapter = Some(adapter::open(dir, &source.units())?);
+        return Ok(source);
+    }
     let dir = HfDir::open(dir)?;
     let file = dir.path.join("config.json");
     let spec = ModelSpec::from_hf(&dir.config).map_err(|e| key_error(&file, &e))?;
@@ -78,6 +93,9 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         folder: Some(Folder { dir, names }),
         checkpoint: None,
         init: None,
+        lora: None,
+        adapter: None,
+        fingerprint: None,
     })
 }
 
@@ -91,6 +109,9 @@ pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
         folder: None,
         checkpoint: Some(checkpoint),
         init: None,
+        lora: None,
+        adapter: None,
+        fingerprint: None,
     })
 }
 
@@ -111,6 +132,21 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
         config::Model::Hf(m) => {
             no_attention_dropout("model.attn_pdrop", m.attn_pdrop.unwrap_or(0.0))?;
             let mut source = open_folder(&hub::folder(&m.hf, "model.hf", Part::Model)?)?;
+            match (&m.lora, &source.adapter) {
+                (Some(_), Some(a)) => {
+                    return Err(CliError::refused(
+                        format!(
+                            "model.lora: {} is an adapter, whose own adapter_config.json says what is trained",
+                            a.dir.display()
+                        ),
+                        "remove model.lora to train that adapter on, or name the model's folder to begin a new one",
+                    ));
+                }
+                (Some(l), None) => {
+                    source.adapt(adapter::of_config(l), "model.lora.target_modules")?;
+                }
+                (None, _) => {}
+            }
             match &mut source.spec {
                 ModelSpec::Gpt2(g) => {
                     g.embd_pdrop = m.embd_pdrop.unwrap_or(0.0);
@@ -196,6 +232,9 @@ fn finish(spec: ModelSpec, init: &config::Init) -> Result<Source> {
         folder: None,
         checkpoint: None,
         init: Some(init.clone()),
+        lora: None,
+        adapter: None,
+        fingerprint: None,
     })
 }
 
@@ -260,7 +299,10 @@ impl Source {
 
     /// The units, declared anew (each rank owns its blocks).
     pub fn units(&self) -> Vec<UnitDecl> {
-        let mut units = units_of(&self.spec);
+        // Its targets were found when it was asked for.
+        let adapted = self.lora.as_ref();
+        let adapted = adapted.and_then(|l| l.units(self.spec.model()).ok());
+        let mut units = adapted.unwrap_or_else(|| units_of(&self.spec));
         let Some(init) = &self.init else {
             return units;
         };
@@ -288,12 +330,45 @@ impl Source {
     /// A tensor that cannot be read; the device.
     pub fn start(&self, trainer: &mut Trainer) -> Result<()> {
         if let Some(checkpoint) = &self.checkpoint {
+            self.start_base(trainer)?;
             return resume::weights(trainer, checkpoint);
         }
-        let Some(folder) = &self.folder else {
+        if self.folder.is_none() {
             return Ok(trainer.init()?);
-        };
+        }
+        if self.lora.is_some() {
+            init_trained(trainer)?;
+        }
+        self.load(trainer)?;
         for p in trainer.params() {
+            if let Some(adapter) = &self.adapter
+                && is_adapter(&p.name)
+                && trainer.holds(&p.name)
+            {
+                trainer.load(&p.name, StateKind::Value, &adapter.read_f32(&p.name)?)?;
+            }
+        }
+        Ok(trainer.publish()?)
+    }
+
+    /// Gives a rank what no checkpoint holds: the model under the adapters.
+    ///
+    /// # Errors
+    /// As [`Source::start`].
+    pub fn start_base(&self, trainer: &mut Trainer) -> Result<()> {
+        match self.lora {
+            Some(_) => self.load(trainer),
+            None => Ok(()),
+        }
+    }
+
+    /// The folder's weights.
+    fn load(&self, trainer: &mut Trainer) -> Result<()> {
+        let Some(folder) = &self.folder else {
+            return Ok(());
+        };
+        let wanted = trainer.params().into_iter();
+        for p in wanted.filter(|p| !is_adapter(&p.name)) {
             // Another pipeline stage reads it.
             if !trainer.holds(&p.name) {
                 continue;
@@ -302,7 +377,20 @@ impl Source {
             let name = folder.names.file_name(&p.name).unwrap_or(&p.name);
             trainer.load(&p.name, StateKind::Value, &folder.dir.read_f32(name)?)?;
         }
-        Ok(trainer.publish()?)
+        Ok(())
+    }
+
+    /// From now on adapters are trained, and the weights stay. `key` names the targets in messages.
+    ///
+    /// # Errors
+    /// Targets that are not there; weights that cannot be read.
+    pub fn adapt(&mut self, lora: Lora, key: &str) -> Result<()> {
+        lora.units(self.spec.model())
+            .map_err(|e| CliError::refused(format!("{key}: {}", e.what), e.fix))?;
+        self.lora = Some(lora);
+        let folder = self.folder.as_ref();
+        self.fingerprint = folder.map(|f| f.dir.fingerprint()).transpose()?;
+        Ok(())
     }
 
     /// `config.json` of the trained model: what the family writes, with the special tokens of the folder it came from.

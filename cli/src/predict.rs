@@ -46,7 +46,13 @@ pub struct Job<'a> {
 /// # Errors
 /// What a step can fail with.
 pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
-    let units = trainer.unit_sizes();
+    let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
+    // What adapters sit on: whole on every rank, or cut where whole weights come and go.
+    let base: u64 = bases.iter().sum();
+    let held_base = match job.stage {
+        ZeroStage::Three => bases.iter().map(|b| b.div_ceil(job.ranks.max(1))).sum(),
+        _ => base,
+    };
     let p = predict(trainer)?;
     // Slices of a rank are made of whole logical slices, where there are any.
     let full = |u: u64| match job.shards {
@@ -86,6 +92,7 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         "dtype": job.compute.name(),
         "optimizer": job.optimizer,
         "params": params,
+        "base": {"params": base, "on_a_rank": held_base},
         "layout": {
             "units": trainer.plan().units().len(), "params_padded": full, "shard": full / job.ranks.max(1),
             "formula": match job.shards {
@@ -94,12 +101,13 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
             },
         },
         "memory": memory(&p),
-        "states_formula": formula(job, &units),
+        "states_formula": formula(job, &units, held_base),
         "collectives": p.each_step,
         "collectives_of_first_step": (p.first_step != p.each_step).then_some(&p.first_step),
         "transfers": {"to_host": p.to_host, "from_host": p.from_host},
         "wire_elements": wire,
-        "volume_vs_ddp": (job.ranks > 1).then(|| volume.volume_vs_ddp(laid_out)),
+        // Plain data parallelism moves gradients of what is trained, and a base is none of it.
+        "volume_vs_ddp": (job.ranks > 1 && base == 0).then(|| volume.volume_vs_ddp(laid_out)),
         "volume_formula": "wire elements of gradients and parameters over 2P(N-1)/N, P padded where it is sharded",
         "peak": {
             "bytes": peak.bytes, "step": peak.step.0, "text": peak.text, "parts": peak.parts,
@@ -142,7 +150,7 @@ fn memory(p: &Prediction) -> Value {
 }
 
 /// The formulas of what lives between steps, where the optimizer is of the Adam family: the same numbers by other means.
-fn formula(job: &Job<'_>, units: &[u64]) -> Value {
+fn formula(job: &Job<'_>, units: &[u64], base: u64) -> Value {
     let two_moments = [
         "Adam",
         "AdamW",
@@ -168,7 +176,10 @@ fn formula(job: &Job<'_>, units: &[u64]) -> Value {
         "0: weights are f32".into()
     };
     json!({
-        "param": {"bytes": s.param, "formula": param},
+        "param": {"bytes": s.param + w * base, "formula": match base {
+            0 => param.to_string(),
+            _ => format!("{param} + w B, B the elements of the base on a rank"),
+        }},
         "master": {"bytes": s.master, "formula": master},
         "moment": {"bytes": s.moment1 + s.moment2, "formula": format!("(4 + 4) {owned}")},
         "note": "P and P/N with each unit padded",
@@ -226,6 +237,13 @@ fn page(o: &mut String, v: &Value) -> std::fmt::Result {
         v["layout"]["units"],
         v["layout"]["params_padded"],
     )?;
+    if let Some(base) = v["base"]["params"].as_u64().filter(|b| *b > 0) {
+        writeln!(
+            o,
+            "these are trained; beside them {base} parameters that stay as they are, {} on a rank, with no gradient and no state",
+            v["base"]["on_a_rank"]
+        )?;
+    }
     writeln!(
         o,
         "\n  memory          between steps             peak   formula"

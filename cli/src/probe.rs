@@ -4,10 +4,11 @@ use crate::args::{ProbeArgs, ProbeType};
 use crate::backend::{choose, host};
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crate::{infer, trained, whole};
+use crate::{adapter, infer, trained, whole};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
+use crossweave_nn::lora::is_adapter;
 use std::path::Path;
 
 /// Token ids `[batch, seq]`.
@@ -62,11 +63,12 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     ];
     let params = trainer.params();
     for (name, values) in grads {
-        let file_name = source
-            .folder
-            .as_ref()
-            .and_then(|f| f.names.file_name(&name))
-            .unwrap_or(&name);
+        let resolved = source.folder.as_ref();
+        let resolved = resolved.and_then(|f| f.names.file_name(&name));
+        let file_name = match is_adapter(&name) {
+            true => adapter::file_name(&name),
+            false => resolved.unwrap_or(&name).to_string(),
+        };
         let shape: Vec<usize> = params
             .iter()
             .find(|p| p.name == name)

@@ -1,5 +1,6 @@
 //! From `data` of a config to an open corpus, with a progress bar while text becomes tokens.
 
+use crate::adapter;
 use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
 use crate::tokens;
@@ -20,7 +21,10 @@ use std::sync::Mutex;
 /// A working directory or cargo home that cannot be found; a tokenizer note that cannot be read; a model that is not there.
 pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
     let hf = match model {
-        Some(config::Model::Hf(m)) => Some(hub::folder(&m.hf, "model.hf", Part::Model)?),
+        Some(config::Model::Hf(m)) => {
+            let folder = hub::folder(&m.hf, "model.hf", Part::Model)?;
+            Some(adapter::words_folder(&folder)?)
+        }
         _ => None,
     };
     let hf = hf.as_deref();

@@ -6,7 +6,7 @@ use crate::companions::Companions;
 use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
 use crate::model::{self, Source};
-use crate::{source, tokens};
+use crate::{adapted, adapter, source, tokens};
 use crossweave_checkpoint::{Checkpoint, CheckpointError, MANIFEST, Proof, list};
 use crossweave_config as config;
 use crossweave_data::{Tokenizer, TokenizerSpec};
@@ -40,7 +40,13 @@ pub fn open(named: &Path) -> Result<Trained> {
     let of_checkpoint = |dir: &Path| -> Result<Trained> {
         let checkpoint = Checkpoint::open_as(dir, Proof::AsRead)?;
         Ok(Trained {
-            source: model::of_checkpoint(checkpoint)?,
+            source: match adapted::of_checkpoint(&checkpoint)? {
+                Some(mut source) => {
+                    source.checkpoint = Some(checkpoint);
+                    source
+                }
+                None => model::of_checkpoint(checkpoint)?,
+            },
             folder: None,
         })
     };
@@ -69,9 +75,10 @@ pub fn open(named: &Path) -> Result<Trained> {
 /// Does the folder's `config.json` describe a model, or are there weights?
 fn is_model(dir: &Path) -> bool {
     let told = json(&dir.join("config.json")).is_some_and(|c| c.get("model_type").is_some());
-    told || ["model.safetensors", "model.safetensors.index.json"]
-        .iter()
-        .any(|f| dir.join(f).exists())
+    told || adapter::is_folder(dir)
+        || ["model.safetensors", "model.safetensors.index.json"]
+            .iter()
+            .any(|f| dir.join(f).exists())
 }
 
 /// Is `config.json` the record of a run?
@@ -92,7 +99,7 @@ impl Trained {
     pub fn tokenizer(&self) -> Result<Tokenizer> {
         let vocab = self.source.spec.model().vocab();
         if let Some(dir) = &self.folder {
-            return tokens::open_for(dir, vocab);
+            return tokens::open_for(&adapter::words_folder(dir)?, vocab);
         }
         let checkpoint = self.source.checkpoint.as_ref();
         let spec = checkpoint.map(tokenizer_spec).transpose()?.flatten();

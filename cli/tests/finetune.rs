@@ -229,7 +229,7 @@ fn labels_beside_given_batches_count_alike_on_any_layout() {
         0 => false,
         1 => i % 9 == 5,
         2 => true,
-        _ => i % 2 == 0,
+        _ => i.is_multiple_of(2),
     };
     batches(&s, Some(&counts));
     let data = json!({"tokens": "batches.safetensors", "key": "input_ids"});

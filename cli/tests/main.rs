@@ -21,6 +21,7 @@ mod guide;
 mod islands;
 mod launch_files;
 mod layers;
+mod lora;
 mod mixed_faults;
 mod mpirun;
 mod named_models;

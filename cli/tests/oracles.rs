@@ -18,9 +18,9 @@ fn cases() -> Vec<PathBuf> {
     cases
 }
 
-type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<f64>)>;
+pub type Tensors = BTreeMap<String, (Dtype, Vec<usize>, Vec<f64>)>;
 
-fn read(path: &Path) -> Tensors {
+pub fn read(path: &Path) -> Tensors {
     let bytes = std::fs::read(path).unwrap();
     let file = SafeTensors::deserialize(&bytes).unwrap();
     let floats = |t: &safetensors::tensor::TensorView<'_>| -> Vec<f64> {
@@ -47,7 +47,7 @@ fn read(path: &Path) -> Tensors {
         .collect()
 }
 
-fn error(ours: &[f64], theirs: &[f64]) -> f64 {
+pub fn error(ours: &[f64], theirs: &[f64]) -> f64 {
     assert_eq!(ours.len(), theirs.len());
     let top = theirs.iter().fold(0.0f64, |m, x| m.max(x.abs()));
     let diff = ours

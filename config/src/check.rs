@@ -348,7 +348,12 @@ impl Walk<'_> {
         }
         let refused = matches!(field.kind, Kind::Refused(_));
         if refused {
-            let what = format!("known to DeepSpeed but not available: {reason}");
+            let known = match field.source {
+                Source::Own => "not available".to_string(),
+                Source::HuggingFace => "known to PEFT but not available".to_string(),
+                other => format!("known to {} but not available", other.name()),
+            };
+            let what = format!("{known}: {reason}");
             self.error(&member.at, path, what, "remove the key or switch it off");
         } else {
             let what = format!("has no effect here: {reason}");

@@ -1,5 +1,5 @@
 //! DeepSpeed's other spellings become the keys of the tables before these are consulted: field names of
-//! its ZeRO section beside their aliases, and keys it deprecated.
+//! its ZeRO section beside their aliases, and keys it deprecated; so do PEFT's names in `model.lora`.
 //!
 //! Source of the names: `deepspeed/runtime/zero/config.py` and `runtime/config.py` of DeepSpeed 0.19.
 
@@ -54,6 +54,13 @@ const ZERO: &[Name] = &[
     Name("cpu_offload_param", "cpu_offload_params", true),
 ];
 
+/// PEFT's `LoraConfig`.
+const LORA: &[Name] = &[
+    Name("lora_alpha", "alpha", false),
+    Name("lora_dropout", "dropout", false),
+    Name("use_rslora", "rslora", false),
+];
+
 /// What was renamed, and what cannot be.
 #[derive(Default)]
 pub struct Translated {
@@ -71,6 +78,11 @@ pub fn translate(file: &str, root: &mut Node) -> Translated {
         return out.said;
     };
     out.rename(members, "", ROOT);
+    if let Some(Json::Object(model)) = inside(members, "model")
+        && let Some(Json::Object(lora)) = inside(model, "lora")
+    {
+        out.rename(lora, "model.lora", LORA);
+    }
     if let Some(zero) = members.iter_mut().find(|m| m.key == "zero_optimization") {
         // Before there were stages the section was a switch of what is stage 1 now.
         if let Json::Bool(on) = zero.node.value {
@@ -134,6 +146,11 @@ pub fn current_name(path: &str) -> Option<String> {
 /// Whether the key holds a remark and no setting: JSON has no comments, so people write `"_comment": "…"`.
 pub fn is_remark(key: &str) -> bool {
     key.starts_with('_') || key.starts_with("//") || key.starts_with('#') || key == "comment"
+}
+
+fn inside<'a>(members: &'a mut [Member], key: &str) -> Option<&'a mut Json> {
+    let found = members.iter_mut().find(|m| m.key == key)?;
+    Some(&mut found.node.value)
 }
 
 fn member(key: &str, value: Json, at: &At) -> Member {

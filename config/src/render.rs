@@ -213,7 +213,15 @@ pub fn keys(width: usize) -> String {
 pub fn summary(config: &Config, run: &Resolved) -> String {
     let b = &run.batch;
     let model = match &run.model {
-        Model::Hf(m) => format!("Hugging Face folder {}", m.hf),
+        Model::Hf(m) => {
+            let adapters = m.lora.as_ref();
+            let adapters = adapters.map(|l| format!(", LoRA of rank {}", l.r));
+            format!(
+                "Hugging Face folder {}{}",
+                m.hf,
+                adapters.unwrap_or_default()
+            )
+        }
         Model::New(NewModel::Gpt2(m)) => format!(
             "gpt2, {} blocks of {} with {} heads, {} positions",
             m.n_layer, m.n_embd, m.n_head, m.n_positions

@@ -350,6 +350,12 @@ impl Field {
         self
     }
 
+    /// The name is this project's.
+    pub const fn own(mut self) -> Field {
+        self.source = Source::Own;
+        self
+    }
+
     /// The name is Megatron's.
     pub const fn megatron(mut self) -> Field {
         self.source = Source::Megatron;

@@ -133,6 +133,9 @@ pub struct HfModel {
     /// Type of the weights in the exported folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub save_dtype: Option<Dtype>,
+    /// What is trained instead of the weights; `None` = the weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
     /// Dropout of residual branches; `None` = the folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resid_pdrop: Option<f64>,
@@ -142,6 +145,33 @@ pub struct HfModel {
     /// Dropout of attention weights; `None` = the folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attn_pdrop: Option<f64>,
+}
+
+/// `model.lora`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    /// Rank of the updates.
+    pub r: u64,
+    /// Their weight: alpha / r.
+    pub alpha: f64,
+    /// Dropout of their input.
+    pub dropout: f64,
+    /// Their weight is alpha / sqrt(r).
+    pub rslora: bool,
+    /// Which modules; `None` = PEFT's choice for the family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_modules: Option<TargetModules>,
+}
+
+/// `model.lora.target_modules`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TargetModules {
+    /// A regular expression for whole names, or `all-linear`.
+    Pattern(String),
+    /// Names, or their ends.
+    Names(Vec<String>),
 }
 
 /// Initial weights.

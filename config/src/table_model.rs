@@ -35,6 +35,79 @@ const INIT: Table = Table {
     ],
 };
 
+/// Modules by name, or one pattern.
+const TARGETS: Forms = Forms {
+    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = PEFT's choice for the family (gpt2: c_attn; llama: q_proj, v_proj)",
+    forms: &[
+        Form {
+            name: "pattern",
+            kind: Kind::Text { empty: false },
+        },
+        Form {
+            name: "names",
+            kind: Kind::Texts,
+        },
+    ],
+    pick: |value| match value {
+        Json::Text(_) => Ok(0),
+        Json::List(_) => Ok(1),
+        other => Err((
+            format!("wanted names of modules, got {}", other.describe()),
+            "write [\"q_proj\", \"v_proj\"], \"all-linear\" or a regular expression".into(),
+        )),
+    },
+};
+
+const LORA: Table = Table {
+    doc: "LoRA: two small matrices beside each chosen linear layer are trained, and the model itself stays as it is (docs/finetuning.md)",
+    overlay: None,
+    fields: &[
+        Field {
+            kind: Kind::Int { min: 1, max: 65536 },
+            ..int("r", 1, "8", "rank of the update")
+        }
+        .hf(),
+        positive(
+            "alpha",
+            "8",
+            "the update is multiplied by alpha / r (PEFT's lora_alpha)",
+        )
+        .hf(),
+        probability(
+            "dropout",
+            "0.0",
+            "dropout of what goes into the update (PEFT's lora_dropout)",
+        )
+        .hf(),
+        flag(
+            "rslora",
+            "false",
+            "the update is multiplied by alpha / sqrt(r) (PEFT's use_rslora)",
+        )
+        .hf(),
+        forms("target_modules", &TARGETS, "").hf(),
+        refused(
+            "modules_to_save",
+            "modules that are trained whole beside adapters; nothing but adapters is trained",
+        )
+        .hf(),
+        refused("use_dora", "weight-decomposed adapters").hf(),
+        refused(
+            "layers_to_transform",
+            "write the layers into target_modules as a regular expression",
+        )
+        .hf(),
+        refused("rank_pattern", "every adapter of a run has one rank").hf(),
+        refused("alpha_pattern", "every adapter of a run has one alpha").hf(),
+    ],
+};
+
+const NO_LORA: Field = refused(
+    "lora",
+    "adapters sit on a model that exists; name its folder with {\"hf\": FOLDER}",
+)
+.own();
+
 const HF: Table = Table {
     doc: "a model in Hugging Face layout, weights included",
     overlay: None,
@@ -47,6 +120,7 @@ const HF: Table = Table {
         .required(),
         RECOMPUTE,
         SAVE_DTYPE,
+        optional_section("lora", &LORA),
         probability(
             "resid_pdrop",
             "",
@@ -103,6 +177,7 @@ const GPT2: Table = Table {
         FAMILY,
         PRESET,
         VOCAB,
+        NO_LORA,
         int("n_positions", 1, "1024", "longest sequence").hf(),
         int("n_embd", 1, "768", "width of the residual stream").hf(),
         int("n_layer", 1, "12", "number of blocks").hf(),
@@ -190,6 +265,7 @@ const LLAMA: Table = Table {
         FAMILY,
         PRESET,
         VOCAB,
+        NO_LORA,
         int("hidden_size", 1, "", "width of the residual stream")
             .required()
             .hf(),

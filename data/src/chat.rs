@@ -85,7 +85,9 @@ impl ChatTemplate {
         source: &str,
         tokens: BTreeMap<String, String>,
     ) -> Result<ChatTemplate> {
-        let (source, marks) = with_marks(source);
+        // Jinja reads every end of a line as one character.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let (source, marks) = with_marks(&source);
         let mut digest = Sha256::new();
         digest.update(&source);
         for (name, token) in &tokens {
@@ -458,6 +460,7 @@ mod tests {
         let all = "{% for m in messages %}\n    {%- if m.role == 'skip' %}{% continue %}{% endif %}\n    {% set x = m['content'].strip() %}\n<{{ m.role.upper() }}>{{ x }}\n{% endfor %}\n{{ eos_token }}{{ none }}{{ true }}\n";
         let json = r#"[{"role": "a", "content": " hi "}, {"role": "skip", "content": ""}, {"role": "b", "content": "yo"}]"#;
         assert_eq!(render(all, json), "<A>hi\n<B>yo\n</s>NoneTrue");
+        assert_eq!(render(&all.replace('\n', "\r\n"), json), render(all, json));
         let tools = r#"[{"z": 1, "a": [1.5, true, null, "é<'&\""], "e": {}, "f": []}]"#;
         assert_eq!(
             render("{{ messages[0] | tojson }}", tools),

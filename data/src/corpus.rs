@@ -96,9 +96,8 @@ fn look(spec: &DataSpec, source: &Source, key: &str) -> Result<()> {
         }
         Source::Mixture(parts) => {
             sound(parts, key)?;
-            let each = parts.iter().enumerate();
-            each.map(|(i, p)| look(spec, &p.source, &part_key(key, i)))
-                .collect()
+            let mut each = parts.iter().enumerate();
+            each.try_for_each(|(i, p)| look(spec, &p.source, &part_key(key, i)))
         }
     }
 }

@@ -174,8 +174,8 @@ impl ExampleReader {
         tokenizer: &Tokenizer,
     ) -> std::result::Result<Example, Fault> {
         let text = format!("{prompt}{completion}");
-        let span = [prompt.len()..text.len()];
-        let mut example = self.tokens(&text, &span, tokenizer, false)?;
+        let span = prompt.len()..text.len();
+        let mut example = self.tokens(&text, std::iter::once(span).collect(), tokenizer, false)?;
         if text.is_empty() {
             return Ok(example);
         }
@@ -208,7 +208,7 @@ impl ExampleReader {
             true => 0..text.len(),
             false => self.before(&prompt, tools, &text)?..text.len(),
         };
-        self.tokens(&text, &[span], tokenizer, true)
+        self.tokens(&text, std::iter::once(span).collect(), tokenizer, true)
     }
 
     /// A conversation, of which what the assistant says counts.
@@ -264,7 +264,7 @@ impl ExampleReader {
                 spans.push(start..end);
             }
         }
-        self.tokens(&text, &spans, tokenizer, true)
+        self.tokens(&text, spans, tokenizer, true)
     }
 
     /// Where the answer to `messages` begins in the whole text: behind them and what the template writes to ask for an answer.
@@ -327,7 +327,7 @@ impl ExampleReader {
     fn tokens(
         &self,
         text: &str,
-        spans: &[Range<usize>],
+        spans: Vec<Range<usize>>,
         tokenizer: &Tokenizer,
         special: bool,
     ) -> std::result::Result<Example, Fault> {

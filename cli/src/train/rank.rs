@@ -105,7 +105,10 @@ fn begin<'a>(
     shared.register(trainer.abort_handles());
     let faults = prepare(job, rank, &mut trainer);
     match &job.resume.checkpoint {
-        Some(c) => resume::restore(&mut trainer, c)?,
+        Some(c) => {
+            job.source.start_base(&mut trainer)?;
+            resume::restore(&mut trainer, c)?;
+        }
         None => job.source.start(&mut trainer)?,
     }
     let session = session(&boot, rank)?;

@@ -2,12 +2,16 @@
 
 use super::metrics;
 use super::setup::Job;
+use crate::adapted;
 use crate::error::{CliError, Result};
+use crate::model::Source;
 use crossweave_checkpoint::{
     Checkpoint, GENERATOR, PublicKey, is_readable_float, list, widen_to_f32,
 };
 use crossweave_config::{Config, Resolved};
+use crossweave_data::Corpus;
 use crossweave_engine::{ScalerState, StateKind, Trainer};
+use crossweave_tensor::Group;
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -95,6 +99,8 @@ pub fn state(job: &Job, step: u64, scaler: Option<ScalerState>) -> Value {
         "optimizer": {"type": r.settings.optimizer.kind, "step": updates},
         "loss_scaler": scaler,
         "hf_config": job.hf_config(),
+        "adapter_config": adapted::config_of(&job.source),
+        "base": adapted::base(&job.source),
     })
 }
 
@@ -116,7 +122,13 @@ pub fn check_holds_run(dir: &Path) -> Result<()> {
 ///
 /// # Errors
 /// No such folder, or one without a run; another model, optimizer, schedule or corpus, by key; more steps done than asked for.
-pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -> Result<Resume> {
+pub fn find(
+    dir: &Path,
+    now: &Resolved,
+    corpus: &Corpus,
+    source: &Source,
+    steps: u64,
+) -> Result<Resume> {
     check_holds_run(dir)?;
     let record = dir.join("config.json");
     let key = now.settings.checkpoint.trust_key.as_ref();
@@ -160,7 +172,7 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
     };
     let before = checkpoint.state();
     same_run(&before["config"], now, steps, dir)?;
-    if let (Some(then), Some(today)) = (before["corpus"].as_str(), fingerprint)
+    if let (Some(then), Some(today)) = (before["corpus"].as_str(), corpus.fingerprint().as_deref())
         && then != today
     {
         return Err(CliError::refused(
@@ -173,15 +185,12 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
             "restore the text and tokenizer, or start a new run",
         ));
     }
-    if let Some(then) = before["config"]["run"]["dtype"].as_str() {
-        let today = serde_json::to_value(now.dtype).unwrap_or(Value::Null);
-        if today != then {
-            notes.push(format!(
-                "the run was trained in {then} so far and goes on in {}",
-                today.as_str().unwrap_or("another type")
-            ));
-        }
-    }
+    adapted::check_base(
+        source,
+        &before["base"],
+        &format!("--resume {}", dir.display()),
+    )?;
+    notes.extend(other_type(before, now));
     let step = checkpoint.step();
     if step > steps {
         return Err(CliError::refused(
@@ -213,6 +222,15 @@ pub fn find(dir: &Path, now: &Resolved, fingerprint: Option<&str>, steps: u64) -
     })
 }
 
+/// Says so where a run goes on in another type.
+fn other_type(before: &Value, now: &Resolved) -> Option<String> {
+    let then = before["config"]["run"]["dtype"].as_str()?;
+    let today = serde_json::to_value(now.dtype).unwrap_or(Value::Null);
+    let goes_on = today.as_str().unwrap_or("another type");
+    (today != then)
+        .then(|| format!("the run was trained in {then} so far and goes on in {goes_on}"))
+}
+
 fn short(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
@@ -222,6 +240,10 @@ fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()
     let after = serde_json::to_value(&now.settings).unwrap_or(Value::Null);
     let mut differences = vec![];
     compare("", before, &after, &mut differences);
+    // The model under adapters may have moved; that it is the same is seen by its weights.
+    if after["model"]["lora"].is_object() {
+        differences.retain(|d| d.0 != "model.hf");
+    }
     // Another type explains every other difference below it.
     let kind = differences.iter().find(|d| d.0 == "optimizer.type");
     if let Some((key, then, today)) = kind.or(differences.first()) {
@@ -337,7 +359,8 @@ pub fn floats(checkpoint: &Checkpoint, logical: &str, elements: Range<u64>) -> R
 /// A tensor that is missing, damaged or of another shape; the device.
 pub fn weights(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
     for p in trainer.params() {
-        if !trainer.holds(&p.name) {
+        // What adapters sit on is in no checkpoint.
+        if !trainer.holds(&p.name) || p.group == Group::Base {
             continue;
         }
         let logical = blob(StateKind::Value, &p.name);

@@ -4,9 +4,10 @@ use super::setup::Job;
 use super::{RankEnd, record, resume};
 use crate::companions::Companions;
 use crate::error::{CliError, Result};
-use crate::whole;
+use crate::{adapter, whole};
 use crossweave_checkpoint::{
-    Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, recover, write_f32,
+    Checkpoint, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_adapter, export_hf, recover,
+    write_f32,
 };
 use crossweave_config as config;
 use serde_json::{Value, json};
@@ -67,6 +68,8 @@ pub fn export(
     dtype: Dtype,
     extra: &[(String, Vec<u8>)],
 ) -> Result<()> {
+    // Of adapters, their own folder.
+    let adapter = &checkpoint.state()["adapter_config"];
     let tensors = resume::parameters(checkpoint)
         .map(|(logical, name)| {
             let info = checkpoint.logical_info(logical)?;
@@ -82,6 +85,10 @@ pub fn export(
                 }
                 Ok(())
             };
+            let name = match adapter.is_object() {
+                true => adapter::file_name(name),
+                false => name.to_string(),
+            };
             Ok(TensorOut::stream(name, dtype, &info.shape, stream))
         })
         .collect::<Result<Vec<_>>>()?;
@@ -90,6 +97,9 @@ pub fn export(
             format!("{}: holds no parameters", checkpoint.path().display()),
             "name a checkpoint that `crossweave train` wrote",
         ));
+    }
+    if adapter.is_object() {
+        return Ok(export_adapter(dir, adapter, tensors, extra)?);
     }
     let mut config = config.clone();
     config["torch_dtype"] = match dtype {

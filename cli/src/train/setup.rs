@@ -283,7 +283,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         None => None,
     };
     let resume = match resume_from {
-        Some(dir) => resume::find(dir, &resolved, corpus.fingerprint().as_deref(), steps)?,
+        Some(dir) => resume::find(dir, &resolved, &corpus, &source, steps)?,
         None => Resume::fresh(),
     };
     let null = backend::open_linked("null", &host)?.open(0)?;

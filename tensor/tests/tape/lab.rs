@@ -127,6 +127,7 @@ impl Lab {
         let batch = Batch {
             tokens: ids(case.tokens)?,
             targets: ids(case.targets)?,
+            ignores: false,
             segments: words(case.segments)?,
             positions: words(case.positions)?,
         };

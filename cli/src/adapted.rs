@@ -1,0 +1,190 @@
+//! What a run of adapters leaves: a folder that PEFT reads, or the model with the adapters merged into it; and the model under them, which
+//! checkpoints name and do not hold.
+
+use crate::adapter;
+use crate::error::{CliError, Result};
+use crate::model::{self, Source};
+use crossweave_checkpoint::{
+    Checkpoint, CheckpointError, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, write_f32,
+};
+use crossweave_nn::lora::is_adapter;
+use crossweave_nn::{ModelSpec, Targets};
+use crossweave_tensor::ParamDecl;
+use serde_json::{Value, json};
+use std::io;
+use std::path::Path;
+
+/// The adapters' matrices of a model.
+fn matrices(source: &Source) -> Vec<ParamDecl> {
+    let all = source.units().into_iter().flat_map(|u| u.params);
+    all.filter(|p| is_adapter(&p.name)).collect()
+}
+
+/// `adapter_config.json` of a model's adapters, as PEFT reads it; none without adapters.
+pub fn config_of(source: &Source) -> Option<Value> {
+    let lora = source.lora.as_ref()?;
+    let folder = source.folder.as_ref()?.dir.path.clone();
+    // A path that holds from any working directory of this machine.
+    let base = std::fs::canonicalize(&folder).unwrap_or(folder);
+    let targets = match &lora.targets {
+        Targets::Pattern(p) => json!(p),
+        Targets::Names(all) => json!(all),
+        Targets::Family => json!(source.spec.model().lora_targets()),
+        Targets::AllLinear => {
+            let all = matrices(source);
+            let of = |p: &ParamDecl| p.name.strip_suffix(".lora_A.weight").map(str::to_string);
+            json!(all.iter().filter_map(of).collect::<Vec<_>>())
+        }
+    };
+    let alpha = match lora.alpha.fract() == 0.0 && lora.alpha < 1e15 {
+        true => json!(lora.alpha as u64),
+        false => json!(lora.alpha),
+    };
+    Some(json!({
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.display().to_string(), "revision": null,
+        "r": lora.r, "lora_alpha": alpha, "lora_dropout": lora.dropout, "use_rslora": lora.rslora,
+        "target_modules": targets, "bias": "none", "modules_to_save": null, "use_dora": false,
+        "fan_in_fan_out": matches!(source.spec, ModelSpec::Gpt2(_)), "inference_mode": true, "init_lora_weights": true,
+        "layers_to_transform": null, "layers_pattern": null, "rank_pattern": {}, "alpha_pattern": {},
+    }))
+}
+
+/// The model under adapters, as a checkpoint remembers it: its folder, and a hash of its weights. Null for other models.
+pub fn base(source: &Source) -> Value {
+    let (Some(folder), Some(print)) = (&source.folder, &source.fingerprint) else {
+        return Value::Null;
+    };
+    let path = std::fs::canonicalize(&folder.dir.path);
+    let path = path.unwrap_or_else(|_| folder.dir.path.clone());
+    json!({"folder": path.display().to_string(), "fingerprint": print})
+}
+
+/// The model under a checkpoint's adapters, with those adapters to be filled in; none where the checkpoint holds a whole model.
+///
+/// # Errors
+/// A model that has gone or changed.
+pub fn of_checkpoint(from: &Checkpoint) -> Result<Option<Source>> {
+    let (kept, adapters) = (&from.state()["base"], &from.state()["adapter_config"]);
+    let Some(folder) = kept["folder"].as_str() else {
+        return Ok(None);
+    };
+    let whose = from.path().display().to_string();
+    let mut source = model::open_folder(Path::new(folder))?;
+    source.adapt(adapter::lora_of(from.path(), adapters)?, &whose)?;
+    check_base(&source, kept, &whose)?;
+    Ok(Some(source))
+}
+
+/// Refuses another model than the one that `kept`, a checkpoint's, names.
+///
+/// # Errors
+/// That.
+pub fn check_base(source: &Source, kept: &Value, whose: &str) -> Result<()> {
+    let (Some(folder), Some(now)) = (&source.folder, &source.fingerprint) else {
+        return Ok(());
+    };
+    match kept["fingerprint"].as_str() {
+        Some(then) if then != now => Err(CliError::refused(
+            format!(
+                "{whose}: {} holds other weights than the model that the adapters were trained on",
+                folder.dir.path.display()
+            ),
+            "give back the model's folder as it was; checkpoints of adapters do not hold it",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a whole model: that under `source` with the updates added to its weights, one weight at a time. `read` gives an adapter's
+/// matrix by name.
+///
+/// # Errors
+/// An adapter of a head that is also the embedding; files that cannot be read; the disk.
+pub fn merge(
+    source: &Source,
+    dir: &Path,
+    config: &Value,
+    dtype: Dtype,
+    extra: &[(String, Vec<u8>)],
+    read: &dyn Fn(&str) -> Result<Vec<f32>>,
+) -> Result<()> {
+    let (Some(lora), Some(folder)) = (&source.lora, &source.folder) else {
+        return Err(CliError::refused(
+            "no adapters to merge",
+            "leave --merge out",
+        ));
+    };
+    let all: Vec<ParamDecl> = source.units().into_iter().flat_map(|u| u.params).collect();
+    let known = |name: &str| all.iter().find(|p| p.name == name);
+    if known("lm_head.lora_A.weight").is_some() && known("lm_head.weight").is_none() {
+        return Err(CliError::refused(
+            "lm_head is the embedding too (tie_word_embeddings), and its adapter changes the head alone",
+            "export the adapter itself, without --merge",
+        ));
+    }
+    let transposed =
+        |module: &str| matches!(source.spec, ModelSpec::Gpt2(_)) && module != "lm_head";
+    let mut tensors = vec![];
+    for p in all.iter().filter(|p| !is_adapter(&p.name)) {
+        let shape: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();
+        let module = p.name.strip_suffix(".weight").unwrap_or(&p.name);
+        let a = known(&format!("{module}.lora_A.weight"));
+        let b = known(&format!("{module}.lora_B.weight"));
+        let pair = a.zip(b).filter(|_| p.name.ends_with(".weight"));
+        let by_column = transposed(module);
+        let stored = folder.names.file_name(&p.name).unwrap_or(&p.name);
+        let stream = move |out: &mut dyn io::Write| {
+            let failed = |e: CliError| io::Error::other(e.to_string());
+            let own = |e: CheckpointError| io::Error::other(e.to_string());
+            let mut w = folder.dir.read_f32(stored).map_err(own)?;
+            if let Some((a, b)) = pair {
+                let update = Update {
+                    r: lora.r as usize,
+                    input: a.shape.dims()[1] as usize,
+                    a: &read(&a.name).map_err(failed)?,
+                    b: &read(&b.name).map_err(failed)?,
+                    scale: lora.scale(),
+                };
+                update.add(&mut w, by_column);
+            }
+            write_f32(out, dtype, &w)?;
+            Ok(())
+        };
+        tensors.push(TensorOut::stream(&p.name, dtype, &shape, stream));
+    }
+    Ok(export_hf(dir, config, tensors, DEFAULT_SHARD_BYTES, extra)?)
+}
+
+/// `scale B A`, row by row.
+struct Update<'a> {
+    r: usize,
+    input: usize,
+    a: &'a [f32],
+    b: &'a [f32],
+    scale: f64,
+}
+
+impl Update<'_> {
+    /// Adds it to `w [out, in]`, or `[in, out]` where it lies by columns.
+    fn add(&self, w: &mut [f32], by_column: bool) {
+        let out = self.b.len() / self.r;
+        let mut row = vec![0f64; self.input];
+        for (o, b) in self.b.chunks_exact(self.r).enumerate() {
+            row.fill(0.0);
+            for (x, a) in b.iter().zip(self.a.chunks_exact(self.input)) {
+                let x = f64::from(*x) * self.scale;
+                row.iter_mut()
+                    .zip(a)
+                    .for_each(|(s, a)| *s += x * f64::from(*a));
+            }
+            for (i, s) in row.iter().enumerate() {
+                let at = if by_column {
+                    i * out + o
+                } else {
+                    o * self.input + i
+                };
+                w[at] = (f64::from(w[at]) + s) as f32;
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Adapter folders as PEFT writes them (`adapter_config.json`, `adapter_model.safetensors`), as what a model starts from.
+
+use crate::error::{CliError, Result};
+use crate::tokens;
+use crossweave_checkpoint::{ADAPTER, ADAPTER_CONFIG, SafeFile, is_readable_float};
+use crossweave_config as config;
+use crossweave_nn::lora::is_adapter;
+use crossweave_nn::{Lora, Targets};
+use crossweave_tensor::{ParamDecl, UnitDecl};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What PEFT's files put before the model's own names.
+const PREFIX: &str = "base_model.model.";
+
+/// The name of an adapter's matrix in PEFT's files.
+pub fn file_name(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}
+
+/// An opened adapter folder: every matrix that its config asks for is there.
+pub struct Adapter {
+    /// The folder.
+    pub dir: PathBuf,
+    file: SafeFile,
+}
+
+impl Adapter {
+    /// One matrix, by the engine's name.
+    ///
+    /// # Errors
+    /// A file that cannot be read any more.
+    pub fn read_f32(&self, name: &str) -> Result<Vec<f32>> {
+        Ok(self.file.read_f32(&file_name(name))?)
+    }
+}
+
+/// Is it an adapter's folder, and no model's?
+pub fn is_folder(dir: &Path) -> bool {
+    let model = ["model.safetensors", "model.safetensors.index.json"];
+    dir.join(ADAPTER_CONFIG).is_file() && !model.iter().any(|f| dir.join(f).exists())
+}
+
+/// The folder whose tokenizer goes with `dir`: of an adapter that has none, that of the model under it.
+///
+/// # Errors
+/// A damaged `adapter_config.json`; a model that is not where it says.
+pub fn words_folder(dir: &Path) -> Result<PathBuf> {
+    if !is_folder(dir) || tokens::of_folder(dir)?.is_some() {
+        return Ok(dir.to_path_buf());
+    }
+    base_folder(dir, &read_config(dir)?)
+}
+
+fn read_config(dir: &Path) -> Result<Value> {
+    let path = dir.join(ADAPTER_CONFIG);
+    let bytes = crossweave_files::read(&path, crossweave_files::TEXT)
+        .map_err(CliError::io("read", &path))?;
+    serde_json::from_slice(&bytes).map_err(|e| {
+        CliError::refused(
+            format!("{}: not JSON: {e}", path.display()),
+            "restore it from where the adapter came from",
+        )
+    })
+}
+
+/// The model that the adapter sits on: where its config says, from here or from the adapter's folder.
+fn base_folder(dir: &Path, config: &Value) -> Result<PathBuf> {
+    let path = dir.join(ADAPTER_CONFIG);
+    let Some(name) = config["base_model_name_or_path"]
+        .as_str()
+        .filter(|n| !n.is_empty())
+    else {
+        return Err(CliError::refused(
+            format!("{}: base_model_name_or_path: missing", path.display()),
+            "write the folder of the model that the adapter was trained on",
+        ));
+    };
+    let places = [PathBuf::from(name), dir.join(name)];
+    places.into_iter().find(|p| p.is_dir()).ok_or_else(|| {
+        CliError::refused(
+            format!(
+                "{}: base_model_name_or_path: no folder {name}",
+                path.display()
+            ),
+            "write the folder of the model that the adapter was trained on there (from the working directory, or from the adapter's folder)",
+        )
+    })
+}
+
+/// Keys that say nothing about the sum that an adapter computes.
+const HARMLESS: [&str; 18] = [
+    "alora_invocation_tokens",
+    "auto_mapping",
+    "base_model_name_or_path",
+    "ensure_weight_tying",
+    "fan_in_fan_out",
+    "inference_mode",
+    "layers_pattern",
+    "lora_alpha",
+    "lora_dropout",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "target_modules",
+    "task_type",
+    "use_rslora",
+];
+
+/// The adapters that an `adapter_config.json` describes.
+///
+/// # Errors
+/// What is not available, by key.
+pub fn lora_of(file: &Path, c: &Value) -> Result<Lora> {
+    let refuse = |key: &str, what: String, fix: &str| {
+        CliError::refused(format!("{}: {key}: {what}", file.display()), fix)
+    };
+    let kind = c["peft_type"].as_str().unwrap_or("");
+    if !kind.eq_ignore_ascii_case("lora") {
+        let what = format!("{} is not available; LORA is", c["peft_type"]);
+        return Err(refuse("peft_type", what, "give a LoRA adapter"));
+    }
+    let again = "merge the adapter into its model with PEFT, and give the merged model";
+    for (key, v) in c.as_object().into_iter().flatten() {
+        let off = match v {
+            Value::Null | Value::Bool(false) => true,
+            Value::Object(o) => o.is_empty(),
+            Value::Array(a) => a.is_empty(),
+            Value::String(s) => match &**key {
+                "bias" => s == "none",
+                // Others begin by changing the model itself.
+                "init_lora_weights" => s == "gaussian",
+                _ => false,
+            },
+            Value::Bool(true) => key == "init_lora_weights",
+            Value::Number(_) => false,
+        };
+        if !off && !HARMLESS.contains(&&**key) {
+            return Err(refuse(key, format!("{v} is not available"), again));
+        }
+    }
+    let number = |key: &str| {
+        let good = |x: &f64| x.is_finite();
+        let found = c[key].as_f64().filter(good);
+        found.ok_or_else(|| refuse(key, format!("{} is not a number", c[key]), "restore it"))
+    };
+    let (r, alpha, dropout) = (
+        number("r")?,
+        number("lora_alpha")?,
+        number("lora_dropout").or_else(|e| match c["lora_dropout"].is_null() {
+            true => Ok(0.0),
+            false => Err(e),
+        })?,
+    );
+    if !(1.0..=65536.0).contains(&r) || r.fract() != 0.0 {
+        return Err(refuse("r", format!("{r} is no rank"), "restore it"));
+    }
+    if !(0.0..1.0).contains(&dropout) {
+        let what = format!("{dropout} is not in [0, 1)");
+        return Err(refuse("lora_dropout", what, "restore it"));
+    }
+    let targets = match &c["target_modules"] {
+        Value::String(s) => pattern_or_all(s),
+        Value::Array(_) => Targets::Names(
+            serde_json::from_value(c["target_modules"].clone())
+                .map_err(|e| refuse("target_modules", e.to_string(), "write names"))?,
+        ),
+        Value::Null => Targets::Family,
+        other => {
+            let what = format!("{other} is neither a list of names nor a regular expression");
+            return Err(refuse("target_modules", what, "restore it"));
+        }
+    };
+    Ok(Lora {
+        r: r as u64,
+        alpha,
+        dropout,
+        rslora: c["use_rslora"] == true,
+        targets,
+    })
+}
+
+fn pattern_or_all(text: &str) -> Targets {
+    match text {
+        "all-linear" => Targets::AllLinear,
+        pattern => Targets::Pattern(pattern.to_string()),
+    }
+}
+
+/// The engine's form of `model.lora`.
+pub fn of_config(l: &config::Lora) -> Lora {
+    Lora {
+        r: l.r,
+        alpha: l.alpha,
+        dropout: l.dropout,
+        rslora: l.rslora,
+        targets: match &l.target_modules {
+            None => Targets::Family,
+            Some(config::TargetModules::Pattern(text)) => pattern_or_all(text),
+            Some(config::TargetModules::Names(all)) => Targets::Names(all.clone()),
+        },
+    }
+}
+
+/// What an adapter's folder says of itself.
+pub struct Described {
+    /// The adapters.
+    pub lora: Lora,
+    /// The folder of the model under them.
+    pub base: PathBuf,
+    /// Where the adapters stand in messages.
+    pub key: String,
+}
+
+/// Reads the `adapter_config.json` of a folder.
+///
+/// # Errors
+/// A missing or damaged file; kinds of adapters that are not available; no model where it says.
+pub fn describe(dir: &Path) -> Result<Described> {
+    let path = dir.join(ADAPTER_CONFIG);
+    let config = read_config(dir)?;
+    let lora = lora_of(&path, &config)?;
+    let base = base_folder(dir, &config)?;
+    if is_folder(&base) {
+        return Err(CliError::refused(
+            format!(
+                "{}: base_model_name_or_path: {} is an adapter itself",
+                path.display(),
+                base.display()
+            ),
+            "merge that one into its model first (`crossweave checkpoint export --merge`)",
+        ));
+    }
+    Ok(Described {
+        lora,
+        base,
+        key: format!("{}: target_modules", path.display()),
+    })
+}
+
+/// Opens the weights of an adapter's folder, which must be those of the adapters of `units`.
+///
+/// # Errors
+/// Missing or damaged files; matrices that do not fit the model, by name.
+pub fn open(dir: &Path, units: &[UnitDecl]) -> Result<Adapter> {
+    let weights = dir.join(ADAPTER);
+    if !weights.exists() && dir.join("adapter_model.bin").exists() {
+        return Err(CliError::refused(
+            format!(
+                "{}: pickled weights can run code and are not read",
+                dir.display()
+            ),
+            "load it with PEFT and save it with save_pretrained(dir, safe_serialization=True)",
+        ));
+    }
+    let file = SafeFile::open(&weights)?;
+    let all = units.iter().flat_map(|u| &u.params);
+    let wanted: Vec<&ParamDecl> = all.filter(|p| is_adapter(&p.name)).collect();
+    let mut wrong = vec![];
+    for p in &wanted {
+        let shape: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();
+        match file.tensors().get(&file_name(&p.name)) {
+            None => wrong.push(format!("{} is missing", file_name(&p.name))),
+            Some(info) if info.shape != shape => wrong.push(format!(
+                "{} has shape {:?}, and the model and r ask for {shape:?}",
+                file_name(&p.name),
+                info.shape
+            )),
+            Some(info) if !is_readable_float(info.dtype) => wrong.push(format!(
+                "{} is {:?}, which is no float",
+                file_name(&p.name),
+                info.dtype
+            )),
+            Some(_) => {}
+        }
+    }
+    let known = |n: &String| wanted.iter().any(|p| file_name(&p.name) == **n);
+    let extra = file.tensors().keys().filter(|n| !known(n));
+    wrong.extend(extra.map(|n| format!("{n} belongs to no adapter of the config")));
+    if let [first, rest @ ..] = &wrong[..] {
+        let more = match rest.len() {
+            0 => String::new(),
+            n => format!(" (and {n} more)"),
+        };
+        return Err(CliError::refused(
+            format!("{}: {first}{more}", weights.display()),
+            "give the adapter's own adapter_config.json, and the model it was trained on",
+        ));
+    }
+    Ok(Adapter {
+        dir: dir.to_path_buf(),
+        file,
+    })
+}

@@ -1,0 +1,424 @@
+//! Adapters from the command line: folders that PEFT wrote are probed and trained on to PyTorch's figures, what a run leaves is such a
+//! folder, runs go on bit for bit without holding the model, and what cannot be adapted is answered.
+
+use crate::common;
+use crate::oracles::{Tensors, error, read};
+use common::{Scratch, figures, losses};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+fn adapters() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles/adapters");
+    let mut all: Vec<PathBuf> = std::fs::read_dir(root)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .collect();
+    all.sort();
+    assert_eq!(all.len(), 3);
+    all
+}
+
+fn open_json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn near(ours: &Tensors, theirs: &Tensors, key: &str, most: f64) {
+    let e = error(&ours[key].2, &theirs[key].2);
+    assert!(e <= most, "{key}: {e:e}");
+}
+
+#[test]
+fn probe_of_adapters_gives_pefts_logits_loss_and_gradients() {
+    let s = Scratch::new();
+    for case in adapters() {
+        let meta = open_json(&case.join("meta.json"));
+        let base = case.join("../..").join(meta["model"].as_str().unwrap());
+        let (model, inputs) = (case.join("adapter"), base.join("inputs.safetensors"));
+        let path = |p: &Path| p.display().to_string();
+        let (model, inputs) = (path(&model), path(&inputs));
+        let args = [
+            "--model",
+            &model,
+            "--inputs",
+            &inputs,
+            "--out",
+            "o.safetensors",
+        ];
+        s.ok(&[&["probe"], &args[..]].concat());
+        let (ours, theirs) = (
+            read(&s.path("o.safetensors")),
+            read(&case.join("expected.safetensors")),
+        );
+        let names = |t: &Tensors| t.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&ours), names(&theirs));
+        theirs.keys().for_each(|k| near(&ours, &theirs, k, 1e-4));
+    }
+}
+
+#[test]
+fn training_a_peft_adapter_on_follows_peft_for_twenty_steps() {
+    let s = Scratch::new();
+    for (k, case) in adapters().into_iter().enumerate() {
+        let meta = open_json(&case.join("meta.json"));
+        let base = case.join("../..").join(meta["model"].as_str().unwrap());
+        let t = &meta["train"];
+        let config = json!({
+            "model": {"hf": case.join("adapter")},
+            "data": {"tokens": base.join("train.safetensors"), "key": "input_ids"},
+            "optimizer": {"type": "AdamW", "params": {"lr": t["lr"], "betas": t["betas"], "eps": t["eps"],
+                "weight_decay": t["weight_decay"]}},
+            "zero_optimization": {"stage": k},
+            "run": {"generate": {"tokens": 0}},
+        });
+        s.write("t.json", config.to_string());
+        let out = format!("run{k}");
+        let ranks = (1 + k % 2).to_string();
+        s.ok(&["train", "t.json", "--ranks", &ranks, "--out", &out]);
+        let theirs = read(&case.join("train.safetensors"));
+        let ours = losses(&s.path(&out));
+        for (a, b) in ours.iter().zip(&theirs["losses"].2) {
+            assert!((a - b).abs() <= 1e-4, "{a} against {b}");
+        }
+        let left = read(&s.path(&out).join("model/adapter_model.safetensors"));
+        for (key, (_, _, norm)) in theirs.iter().filter(|(k, _)| k.starts_with("norm.")) {
+            let ours = &left[key.strip_prefix("norm.").unwrap()].2;
+            let ours = ours.iter().map(|v| v * v).sum::<f64>().sqrt();
+            assert!((ours - norm[0]).abs() <= 1e-4 * norm[0], "{key}");
+        }
+    }
+}
+
+/// A model to adapt, `base/model`, and a config of adapters on it with dropout.
+fn with_base(s: &Scratch) -> Value {
+    s.ok(&["train", "config.json", "--steps", "2", "--out", "base"]);
+    let mut config: Value = serde_json::from_str(common::CONFIG).unwrap();
+    config["model"] = json!({"hf": "base/model", "lora": {"r": 3, "lora_alpha": 6, "lora_dropout": 0.1,
+        "target_modules": ["c_attn", "c_proj"]}});
+    s.write("lora.json", config.to_string());
+    config
+}
+
+fn adapter_bytes(run: &Path) -> Vec<u8> {
+    std::fs::read(run.join("model/adapter_model.safetensors")).expect("an adapter")
+}
+
+fn same(a: &Path, b: &Path) {
+    assert_eq!(figures(a), figures(b));
+    assert!(adapter_bytes(a) == adapter_bytes(b), "the adapters differ");
+}
+
+#[test]
+fn a_run_of_adapters_goes_on_bit_for_bit_and_its_checkpoints_hold_adapters_alone() {
+    let s = Scratch::new();
+    with_base(&s);
+    for more in [
+        &[][..],
+        &[
+            "--ranks",
+            "2",
+            "--set",
+            "zero_optimization.stage=3",
+            "--set",
+            "bf16.enabled=true",
+        ],
+        &[
+            "--ranks",
+            "2",
+            "--set",
+            "mesh.pp=2",
+            "--set",
+            "zero_optimization.offload_optimizer={\"device\": \"cpu\"}",
+            "--set",
+            "zero_optimization.stage=2",
+            "--set",
+            "train_micro_batch_size_per_gpu=4",
+        ],
+    ] {
+        let train = |steps: &str, how: &[&str]| {
+            let args = ["train", "lora.json", "--steps", steps];
+            s.ok(&[&args[..], more, how].concat());
+        };
+        train("8", &["--out", "whole"]);
+        train("5", &["--out", "grown"]);
+        train("8", &["--resume", "grown"]);
+        same(&s.path("whole"), &s.path("grown"));
+        let seen = s.ok(&["checkpoint", "inspect", "whole", "--json"]);
+        let seen: Value = serde_json::from_str(&seen).unwrap();
+        let tensors = seen["checkpoints"][0]["tensors"]
+            .as_object()
+            .expect("tensors");
+        assert!(!tensors.is_empty() && tensors.keys().all(|k| k.contains(".lora_")));
+        for run in ["whole", "grown"] {
+            std::fs::remove_dir_all(s.path(run)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn another_model_under_a_checkpoint_is_refused_and_a_moved_one_is_not() {
+    let s = Scratch::new();
+    with_base(&s);
+    s.ok(&["train", "lora.json", "--steps", "5", "--out", "a"]);
+    std::fs::rename(s.path("base/model"), s.path("moved")).unwrap();
+    let moved = ["--set", "model.hf=moved"];
+    s.ok(&[
+        &["train", "lora.json", "--steps", "6", "--resume", "a"],
+        &moved[..],
+    ]
+    .concat());
+    s.ok(&["train", "config.json", "--steps", "3", "--out", "other"]);
+    std::fs::remove_dir_all(s.path("moved")).unwrap();
+    std::fs::rename(s.path("other/model"), s.path("moved")).unwrap();
+    s.refused(
+        &[
+            &["train", "lora.json", "--steps", "7", "--resume", "a"],
+            &moved[..],
+        ]
+        .concat(),
+        &["moved", "other weights than the model", "fix:"],
+        &[],
+    );
+    s.refused(
+        &["checkpoint", "export", "a", "--out", "whole", "--merge"],
+        &["other weights than the model"],
+        &["whole"],
+    );
+}
+
+#[test]
+fn what_a_run_leaves_is_a_peft_folder_that_generates_merges_and_trains_on() {
+    let s = Scratch::new();
+    with_base(&s);
+    s.ok(&[
+        "train",
+        "lora.json",
+        "--out",
+        "a",
+        "--set",
+        "optimizer.params.lr=0.1",
+    ]);
+    let config = open_json(&s.path("a/model/adapter_config.json"));
+    for (key, value) in [
+        ("peft_type", json!("LORA")),
+        ("r", json!(3)),
+        ("lora_alpha", json!(6)),
+        ("lora_dropout", json!(0.1)),
+        ("target_modules", json!(["c_attn", "c_proj"])),
+        ("fan_in_fan_out", json!(true)),
+        ("bias", json!("none")),
+        ("task_type", json!("CAUSAL_LM")),
+    ] {
+        assert_eq!(config[key], value, "{key}");
+    }
+    let base = Path::new(config["base_model_name_or_path"].as_str().unwrap());
+    assert!(base.is_absolute() && base.join("config.json").is_file());
+    assert!(!s.path("a/model/config.json").exists());
+    let left = read(&s.path("a/model/adapter_model.safetensors"));
+    let a = &left["base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"];
+    let b = &left["base_model.model.transformer.h.0.attn.c_attn.lora_B.weight"];
+    assert_eq!((&a.1[..], &b.1[..]), (&[3, 16][..], &[48, 3][..]));
+    assert_eq!(left.len(), 2 * 2 * 3);
+
+    // Merged it is the same model, whole.
+    s.ok(&["checkpoint", "export", "a", "--out", "merged", "--merge"]);
+    s.ok(&["checkpoint", "export", "a", "--out", "again"]);
+    assert_eq!(
+        std::fs::read(s.path("again/adapter_model.safetensors")).unwrap(),
+        adapter_bytes(&s.path("a"))
+    );
+    let probe = |model: &str| {
+        s.ok(&[
+            "probe",
+            "--model",
+            model,
+            "--inputs",
+            "ids.safetensors",
+            "--out",
+            "o.safetensors",
+        ]);
+        read(&s.path("o.safetensors"))
+    };
+    let ids: Vec<u8> = (0..32i64)
+        .flat_map(|i| (97 + i % 23).to_le_bytes())
+        .collect();
+    let ids =
+        safetensors::tensor::TensorView::new(safetensors::Dtype::I64, vec![2, 16], &ids).unwrap();
+    let bytes = safetensors::serialize([("input_ids", ids)], None).unwrap();
+    s.write("ids.safetensors", bytes);
+    let (adapted, merged, alone) = (probe("a/model"), probe("merged"), probe("base/model"));
+    near(&merged, &adapted, "logits", 1e-5);
+    assert!(error(&alone["logits"].2, &adapted["logits"].2) > 1e-3);
+    let text = |model: &str| {
+        s.ok(&[
+            "generate",
+            "--model",
+            model,
+            "--prompt",
+            "the ",
+            "--temperature",
+            "0",
+            "--tokens",
+            "12",
+        ])
+    };
+    assert_eq!(text("a/model"), text("merged"));
+    s.refused(
+        &["checkpoint", "export", "base", "--out", "x", "--merge"],
+        &["--merge", "holds no adapters"],
+        &["x"],
+    );
+
+    // Trained on, it begins where it ended.
+    let mut on: Value = serde_json::from_str(common::CONFIG).unwrap();
+    on["model"] = json!({"hf": "a/model"});
+    s.write("on.json", on.to_string());
+    s.ok(&["train", "on.json", "--steps", "1", "--out", "b", "--set", "optimizer.params.lr=0.0", "--set",
+        "scheduler={\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 0.0, \"warmup_min_lr\": 0.0}}"]);
+    assert!(adapter_bytes(&s.path("a")) == adapter_bytes(&s.path("b")));
+    on["model"]["lora"] = json!({"r": 2});
+    s.write("on.json", on.to_string());
+    s.refused(
+        &["train", "on.json", "--out", "c"],
+        &["model.lora", "is an adapter", "fix:"],
+        &["c"],
+    );
+}
+
+#[test]
+fn what_cannot_be_adapted_is_answered() {
+    let s = Scratch::new();
+    let base = with_base(&s);
+    let refused = |lora: Value, parts: &[&str]| {
+        let mut config = base.clone();
+        config["model"]["lora"] = lora;
+        s.write("bad.json", config.to_string());
+        s.refused(&["train", "bad.json", "--out", "bad"], parts, &["bad"]);
+    };
+    refused(
+        json!({"target_modules": ["q_proj"]}),
+        &[
+            "model.lora.target_modules",
+            "\"q_proj\" matches no module",
+            "c_attn, c_proj, c_fc, lm_head",
+        ],
+    );
+    refused(
+        json!({"target_modules": "c_attn"}),
+        &["regular expression for whole names", "[\"c_attn\"]"],
+    );
+    refused(
+        json!({"target_modules": "(c"}),
+        &["is no regular expression"],
+    );
+    refused(
+        json!({"target_modules": ["wte"]}),
+        &["transformer.wte, which is no linear layer"],
+    );
+    refused(
+        json!({"target_modules": 3}),
+        &["model.lora.target_modules", "wanted names of modules"],
+    );
+    refused(
+        json!({"target_modules": []}),
+        &["model.lora.target_modules"],
+    );
+    refused(json!({"r": 0}), &["model.lora.r", "at least 1"]);
+    refused(
+        json!({"r": 3, "alpha": 2, "lora_alpha": 4}),
+        &["model.lora.lora_alpha", "keep one of them"],
+    );
+    refused(json!({"dropout": 1.0}), &["model.lora.dropout"]);
+    refused(json!({"rank": 4}), &["model.lora.rank", "unknown key"]);
+    refused(
+        json!({"modules_to_save": ["lm_head"]}),
+        &[
+            "model.lora.modules_to_save",
+            "known to PEFT but not available",
+        ],
+    );
+    refused(json!({"use_dora": true}), &["model.lora.use_dora"]);
+    // A new model has nothing to adapt.
+    let mut config: Value = serde_json::from_str(common::CONFIG).unwrap();
+    config["model"]["lora"] = json!({"r": 2});
+    s.write("bad.json", config.to_string());
+    s.refused(
+        &["train", "bad.json", "--out", "bad"],
+        &["model.lora", "adapters sit on a model that exists"],
+        &["bad"],
+    );
+}
+
+#[test]
+fn damaged_and_foreign_adapter_folders_are_refused_by_name() {
+    let s = Scratch::new();
+    let from = adapters()[0].join("adapter");
+    let config = open_json(&from.join("adapter_config.json"));
+    let base = from.join(config["base_model_name_or_path"].as_str().unwrap());
+    let base = std::fs::canonicalize(base).unwrap();
+    let bytes = std::fs::read(from.join("adapter_model.safetensors")).unwrap();
+    std::fs::create_dir(s.path("x")).unwrap();
+    let refused = |change: &dyn Fn(&mut Value), parts: &[&str]| {
+        let mut config = config.clone();
+        config["base_model_name_or_path"] = json!(base);
+        change(&mut config);
+        s.write("x/adapter_config.json", config.to_string());
+        let args = ["generate", "--model", "x", "--prompt", "a", "--tokens", "1"];
+        s.refused(&args, parts, &[]);
+    };
+    s.write("x/adapter_model.safetensors", &bytes);
+    refused(
+        &|c| c["peft_type"] = json!("IA3"),
+        &["peft_type", "LORA is"],
+    );
+    refused(
+        &|c| c["use_dora"] = json!(true),
+        &["use_dora", "merge the adapter"],
+    );
+    refused(&|c| c["bias"] = json!("all"), &["bias"]);
+    refused(
+        &|c| c["modules_to_save"] = json!(["lm_head"]),
+        &["modules_to_save"],
+    );
+    refused(
+        &|c| c["rank_pattern"] = json!({"c_attn": 8}),
+        &["rank_pattern"],
+    );
+    refused(
+        &|c| c["init_lora_weights"] = json!("pissa"),
+        &["init_lora_weights"],
+    );
+    refused(&|c| c["r"] = json!(8), &["has shape [4,", "[8,"]);
+    refused(&|c| c["r"] = json!("x"), &["adapter_config.json: r:"]);
+    refused(
+        &|c| c["target_modules"] = json!(["c_attn"]),
+        &["belongs to no adapter"],
+    );
+    refused(
+        &|c| c["target_modules"] = json!(["c_fc", "c_attn", "mlp.c_proj"]),
+        &["is missing"],
+    );
+    refused(
+        &|c| c["base_model_name_or_path"] = json!("no/such"),
+        &["no folder no/such", "fix:"],
+    );
+    refused(
+        &|c| c["base_model_name_or_path"] = json!(null),
+        &["base_model_name_or_path: missing"],
+    );
+    refused(
+        &|c| c["base_model_name_or_path"] = json!(s.path("x")),
+        &["is an adapter itself"],
+    );
+    s.write("x/adapter_model.safetensors", &bytes[..bytes.len() / 2]);
+    refused(&|_| (), &["adapter_model.safetensors"]);
+    std::fs::remove_file(s.path("x/adapter_model.safetensors")).unwrap();
+    refused(&|_| (), &["adapter_model.safetensors"]);
+    s.write("x/adapter_model.bin", "pickled");
+    refused(&|_| (), &["pickled"]);
+    s.write("x/adapter_config.json", "{");
+    s.refused(
+        &["generate", "--model", "x", "--prompt", "a"],
+        &["adapter_config.json: not JSON"],
+        &[],
+    );
+}
