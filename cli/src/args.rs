@@ -644,7 +644,7 @@ pub enum CheckpointAction {
         /// Type of the weights
         #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = ["f32", "bf16", "f16"])]
         dtype: String,
-        /// Of a run with adapters: write the whole model, the adapters merged into the weights under them
+        /// For a run with adapters: write the whole model, the adapters merged into the weights under them
         #[arg(long)]
         merge: bool,
         /// Print what was done as JSON

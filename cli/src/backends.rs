@@ -201,7 +201,7 @@ fn print(name: &str, files: &[&Value], width: usize) {
     let devices = first["devices"].as_array();
     for d in devices.into_iter().flatten() {
         let text = |key: &str| d[key].as_str().unwrap_or("-").to_string();
-        // One that has no memory to tell of says so with 0, and the device of nothing with more than there is.
+        // One that has no memory to tell of says so with 0, and the null device with more than there is.
         let memory = match d["mem_total"].as_u64().unwrap_or(0) {
             0 => "memory not known".to_string(),
             n if n >= 1 << 60 => "no limit of memory".to_string(),

@@ -31,6 +31,16 @@ pub fn utc(unix: u64) -> Option<String> {
     })
 }
 
+/// `1h02m`, `3m05s`, `12s`.
+pub fn clock(seconds: f64) -> String {
+    let s = seconds.max(0.0).round() as u64;
+    match (s / 3600, s / 60 % 60, s % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s:02}s"),
+        (h, m, _) => format!("{h}h{m:02}m"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,5 +58,12 @@ mod tests {
             assert_eq!(utc(unix).as_deref(), Some(text));
         }
         assert_eq!(utc(u64::MAX), None);
+    }
+
+    #[test]
+    fn times_read_well() {
+        assert_eq!(clock(11.6), "12s");
+        assert_eq!(clock(185.0), "3m05s");
+        assert_eq!(clock(3725.0), "1h02m");
     }
 }

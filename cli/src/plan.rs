@@ -1,4 +1,4 @@
-//! `crossweave plan`: the steps of one training step as the engine would walk them, planned and rehearsed on the device of nothing.
+//! `crossweave plan`: the steps of one training step as the engine would walk them, planned and rehearsed on the null device.
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};

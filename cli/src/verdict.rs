@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 /// Most ranks that are tried.
 const MOST_RANKS: u64 = 1 << 24;
 
-/// Puts `verdict` and `advice` into the figures of a rank, which would hold `alone` bytes without offload.
-pub fn judge(figures: &mut Value, job: &Job<'_>, units: &[u64], alone: u64) {
+/// Puts `verdict` and `advice` into the figures of a rank, which would hold `alone` bytes without offload. `units` are the sizes of
+/// each unit: what is trained, and a base that stays as it is.
+pub fn judge(figures: &mut Value, job: &Job<'_>, units: &[(u64, u64)], alone: u64) {
     let needed = bytes(figures, "total", "peak");
     let fits = job.device.memory.map(|m| needed <= m);
     figures["verdict"] = json!({
@@ -36,7 +37,7 @@ const STAGES: [ZeroStage; 4] = [
 fn advice(
     figures: &Value,
     job: &Job<'_>,
-    units: &[u64],
+    units: &[(u64, u64)],
     (needed, alone): (u64, u64),
     fits: Option<bool>,
 ) -> Value {
@@ -46,8 +47,16 @@ fn advice(
         false => Accounting::FP32,
     };
     let device = &job.device.profile;
-    let params: u64 = units.iter().sum();
-    let of = |s: ZeroStage, ranks: u64| states(params, ranks, s, a).total();
+    let params: u64 = units.iter().map(|u| u.0).sum();
+    let base: u64 = units.iter().map(|u| u.1).sum();
+    // A base has weights only, which stage 3 shards.
+    let of = |s: ZeroStage, ranks: u64| {
+        let under = match s {
+            ZeroStage::Three => base.div_ceil(ranks.max(1)),
+            _ => base,
+        };
+        states(params, ranks, s, a).total() + w * under
+    };
     // What the stage at hand needs, by the rehearsal; of the others by what their states differ from its.
     let at =
         |s: ZeroStage, ranks: u64| needed.saturating_sub(of(job.stage, job.ranks)) + of(s, ranks);
@@ -60,7 +69,14 @@ fn advice(
         let t = traffic(s, params, job.ranks, job.batch.1, false);
         let n = job.ranks as f64;
         let grads = (2 * t.all_reduce + t.reduce_scatter) as f64 * 4.0;
-        (grads + (t.all_gather * w) as f64) * (n - 1.0) / n / rate
+        // Stage 3 gathers the base as often as what is trained.
+        let gathered = match s {
+            ZeroStage::Three if params > 0 => {
+                t.all_gather as f64 * (params + base) as f64 / params as f64
+            }
+            _ => t.all_gather as f64,
+        };
+        (grads + gathered * w as f64) * (n - 1.0) / n / rate
     });
     let tokens = (job.batch.0 * job.batch.1 * job.seq) as f64;
     let again = match job.recompute {

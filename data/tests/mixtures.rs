@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 const SEQ: usize = 8;
 
-/// Documents that each hold one letter only, so that a row tells its source.
+/// Documents that each hold one letter only, so that a row shows its source.
 struct Fixture {
     dir: tempfile::TempDir,
 }

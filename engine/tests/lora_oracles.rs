@@ -19,7 +19,7 @@ const PREFIX: &str = "base_model.model.";
 struct Case {
     model: ModelSpec,
     lora: Lora,
-    /// Of the model and of the adapter, by the engine's names.
+    /// Norms of the model and of the adapter, by the engine's names.
     weights: Values,
     folder: std::path::PathBuf,
     batches: Values,

@@ -10,7 +10,7 @@ pub struct UnitFacts {
     pub name: String,
     /// Parameter elements of the whole unit. Zero: nothing to gather.
     pub params: u64,
-    /// Of these, elements that are never updated and lie in a flat of their own (under adapters).
+    /// How many of these elements are never updated and lie in a flat of their own (under adapters).
     #[serde(default)]
     pub base: u64,
     /// Bytes of the whole unit's parameters in the type the forward reads.

@@ -92,7 +92,7 @@ pub const CRATES: &[Crate] = &[
     Crate {
         name: "crossweave", floor: 8,
         ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
-        theirs: &["clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
+        theirs: &["clap_complete", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "tempfile"],
     },
     Crate { name: TESTS, floor: 9, ours: ANY, theirs: ANY, dev: ANY },
@@ -287,12 +287,12 @@ pub const WORD_PLACES: (&[&str], &[&str]) = (
 /// What is left over from before the stop list: folder or file, phrase, how often. A number only goes down; a new entry is refused in review.
 #[rustfmt::skip]
 pub const WORD_DEBTS: &[(&str, &str, usize)] = &[
-    ("cli/src/", "Of ", 5),
-    ("cli/src/", "device of nothing", 7),
-    ("cli/src/", "foretell", 2),
-    ("cli/src/", "foretells", 2),
+    ("cli/src/", "Of ", 4),
+    ("cli/src/", "device of nothing", 5),
+    ("cli/src/", "foretell", 1),
+    ("cli/src/", "foretells", 1),
     ("cli/src/", "tells", 7),
-    ("cli/src/", "told", 20),
+    ("cli/src/", "told", 19),
     ("cli/tests/", "Of ", 2),
     ("cli/tests/", "device of nothing", 1),
     ("cli/tests/", "foretell", 1),
@@ -300,10 +300,9 @@ pub const WORD_DEBTS: &[(&str, &str, usize)] = &[
     ("cli/tests/", "tells", 5),
     ("cli/tests/", "told", 11),
     ("config/src/", "Of ", 3),
-    ("config/src/", "begin of", 4),
     ("config/src/", "dear", 1),
     ("config/src/", "tells", 1),
-    ("config/src/", "told", 3),
+    ("config/src/", "told", 2),
     ("config/tests/", "told", 1),
     ("data/src/", "begin of", 1),
     ("data/src/", "tells", 1),

@@ -21,7 +21,7 @@ use std::time::Instant;
 const CHAIN: usize = 16;
 
 const HELP: &str = "\
-What recording on the tape costs: nanoseconds an op, on the device of nothing. It takes no options.
+What recording on the tape costs: nanoseconds an op, on the null device. It takes no options.
 
 Example: tape";
 

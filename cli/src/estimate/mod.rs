@@ -96,7 +96,7 @@ fn job(args: &EstimateArgs) -> Result<Job> {
     let units = if changed { vec![] } else { units };
     let chosen = match (&args.device, &wanted) {
         (Some(name), _) => Some(devices::choose(Some(name), "", 1)?),
-        // Whoever states the memory speaks of no device in particular.
+        // A job that states the memory speaks of no device in particular.
         (None, Some(w)) if args.device_memory.is_none() => {
             Some(devices::choose(None, &w.backend, w.ranks)?)
         }

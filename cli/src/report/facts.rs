@@ -1,8 +1,8 @@
 //! What `run.json` says of a run: who ran what, when, where and how. Everything in it is optional, and what is not of the expected kind
 //! is left out, since a page about the rest is better than none.
 
+use crate::moment::clock;
 use crate::moment::utc;
-use crate::train::clock;
 use serde_json::Value;
 
 use super::html::{clip, count, flops};

@@ -2,11 +2,10 @@
 //! `wall_clock_breakdown` all of them, printed beside the log.
 
 use super::setup::Job;
-use super::split::{Split, StepTime};
+use super::split::{Split, StepTime, part};
 use crate::error::Result;
 use crossweave_engine::Trainer;
 use crossweave_hal::trace::{Span, Tracer, Work};
-use crossweave_plan::Op;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -182,22 +181,6 @@ impl Lines {
         (self.steps, self.whole) = (0, Duration::ZERO);
         Some(line)
     }
-}
-
-/// The part that a step of the plan belongs to.
-pub(super) fn part(op: &Op) -> Option<&'static str> {
-    Some(match op {
-        Op::Forward { .. } => "forward",
-        Op::Recompute { .. } => "recompute",
-        Op::Backward { .. } | Op::InputGrad { .. } | Op::WeightGrad { .. } => "backward",
-        Op::ReduceGrad { .. } | Op::Fold { .. } | Op::Tie { .. } => "reduce",
-        Op::Gather { .. } => "gather",
-        Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
-            "send/recv"
-        }
-        Op::GradNorm | Op::Finite | Op::Update { .. } | Op::ZeroGrad { .. } => "optimizer",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

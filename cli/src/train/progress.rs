@@ -1,6 +1,7 @@
 //! What a person sees while a run goes on: a bar on a terminal, plain lines anywhere else, be it beside the bar: `train … > log.txt`.
 
 use super::metrics::StepRecord;
+use crate::moment::clock;
 use crate::say::{progress, say, tell};
 use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
@@ -123,27 +124,5 @@ fn scale(r: &StepRecord) -> String {
     match (r.loss_scale, r.skipped_steps) {
         (Some(scale), Some(skipped)) => format!("  scale {scale} (skipped {skipped})"),
         _ => String::new(),
-    }
-}
-
-/// `1h02m`, `3m05s`, `12s`.
-pub fn clock(seconds: f64) -> String {
-    let s = seconds.max(0.0).round() as u64;
-    match (s / 3600, s / 60 % 60, s % 60) {
-        (0, 0, s) => format!("{s}s"),
-        (0, m, s) => format!("{m}m{s:02}s"),
-        (h, m, _) => format!("{h}h{m:02}m"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_read_well() {
-        assert_eq!(clock(11.6), "12s");
-        assert_eq!(clock(185.0), "3m05s");
-        assert_eq!(clock(3725.0), "1h02m");
     }
 }

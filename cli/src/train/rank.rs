@@ -453,7 +453,7 @@ impl Walk<'_> {
     fn conclude(&mut self, w: Writer) -> Result<Summary> {
         w.live.end();
         let mut summary = w.summary;
-        // The device of nothing has no values to save.
+        // The null device has no values to save.
         if summary.stopped || self.job.crew.has_null() {
             return Ok(summary);
         }

@@ -7,6 +7,7 @@ use super::offload::with_offload;
 use super::optimizer;
 use super::record::{Machine, Origin};
 use super::resume::{self, Resume};
+use super::specs::{precision, zero_spec};
 use super::trace::TraceSpec;
 use crate::args::TrainArgs;
 use crate::backend;
@@ -20,10 +21,7 @@ use crossweave_config::{
     self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
 };
 use crossweave_data::{BatchShape, Batches, Corpus, DataSpec, Pass, Remark};
-use crossweave_engine::{
-    DryRun, LossScaler, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec,
-    ZeroStage, assign, dry_run, plan_for,
-};
+use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, assign, dry_run, plan_for};
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
 use crossweave_mesh::{IslandOrder, Islands};
@@ -630,28 +628,6 @@ impl Job {
     }
 }
 
-/// The engine's form of the keys about types and scales.
-fn precision(r: &Resolved) -> Precision {
-    let scaler = r.loss_scale().map(|s| match s.fixed {
-        Some(scale) => LossScaler::new(ScaleRule::Static, scale, 1, 1, s.min),
-        None => {
-            let rule = ScaleRule::DeepSpeed {
-                consecutive: s.consecutive_hysteresis,
-            };
-            LossScaler::new(rule, s.initial, s.window, s.hysteresis, s.min)
-        }
-    });
-    // DeepSpeed's prescale_gradients is how it is done anyway: by the rank count, before the sum.
-    let factor = r.settings.gradient_predivide_factor;
-    let own = factor != 1.0 && !r.settings.prescale_gradients;
-    Precision {
-        scaler,
-        predivide: own.then_some(factor),
-        wire: compute_type(r.wire()),
-        accum: compute_type(r.accumulation()),
-    }
-}
-
 /// The model's units, with what the config freezes marked.
 ///
 /// # Errors
@@ -789,20 +765,5 @@ fn bucket_bytes(s: &config::Settings) -> u64 {
     match s.zero_optimization.reduce_bucket_size {
         DEEPSPEED_BUCKET => (s.run.bucket_mb * (1u64 << 20) as f64) as u64,
         elements => elements.saturating_mul(4),
-    }
-}
-
-/// DeepSpeed's keys as the planner's choices.
-fn zero_spec(z: &config::Zero) -> ZeroSpec {
-    ZeroSpec {
-        stage: ZeroStage::from_number(z.stage as u32).unwrap_or(ZeroStage::Zero),
-        // A block is the least that can be gathered ahead.
-        prefetch: u32::from(z.stage3_prefetch_bucket_size > 0),
-        max_live: Some(z.stage3_max_live_parameters),
-        reshard: z.reshard_after_forward,
-        reuse_within: Some(z.stage3_max_reuse_distance).filter(|d| *d > 0),
-        persist_below: z.stage3_param_persistence_threshold,
-        node: z.zero_hpz_partition_size as u32,
-        quantized: z.zero_quantized_weights,
     }
 }

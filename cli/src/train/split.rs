@@ -1,8 +1,8 @@
 //! Where the time between the ends of two steps goes on one rank: computing, the optimizer, communication that nothing hides, reading
 //! input that nothing hides, and the rest. Found from the spans of the device's streams; nothing here waits or measures.
 
-use super::breakdown::part;
 use crossweave_hal::trace::{Span, Work};
+use crossweave_plan::Op;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -254,6 +254,22 @@ fn without(all: &[Stretch], taken: &[Stretch]) -> Vec<Stretch> {
 
 fn total(all: &[Stretch]) -> Duration {
     all.iter().map(|(from, to)| *to - *from).sum()
+}
+
+/// The part that a step of the plan belongs to.
+pub(super) fn part(op: &Op) -> Option<&'static str> {
+    Some(match op {
+        Op::Forward { .. } => "forward",
+        Op::Recompute { .. } => "recompute",
+        Op::Backward { .. } | Op::InputGrad { .. } | Op::WeightGrad { .. } => "backward",
+        Op::ReduceGrad { .. } | Op::Fold { .. } | Op::Tie { .. } => "reduce",
+        Op::Gather { .. } => "gather",
+        Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
+            "send/recv"
+        }
+        Op::GradNorm | Op::Finite | Op::Update { .. } | Op::ZeroGrad { .. } => "optimizer",
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The closing table of a run.
 
 use super::metrics::StepRecord;
-use super::progress::clock;
 use super::setup::{Computes, Job};
+use crate::moment::clock;
 use crate::ranks::listed;
 use crate::say::say;
 use crossweave_engine::{GraphCounts, RankLedger};
@@ -29,7 +29,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of a run that begins after `step` steps.
+    /// A table for a run that starts after `step` steps.
     pub fn new(step: u64) -> Summary {
         Summary {
             steps: step,

@@ -70,7 +70,7 @@ impl Layout {
             end: at + page(grad_bytes),
         }
     }
-    /// Of parameters that are never updated: nothing but them.
+    /// The layout of parameters that are never updated: nothing but them.
     pub fn of_base(numel: u64, compute: DType) -> Layout {
         let param_bytes = compute.bytes(numel);
         let end = param_bytes.next_multiple_of(ALIGN);

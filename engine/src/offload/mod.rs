@@ -132,7 +132,7 @@ struct Room {
 }
 
 impl Room {
-    /// Of what is trained, with so many moments; `types`: of parameters, and of gradients on their way.
+    /// The layout of what is trained, with so many moments; `types`: of parameters, and of gradients on their way.
     fn of_share(
         device: &Device,
         (compute, grad): (DType, DType),
@@ -165,7 +165,7 @@ impl Room {
         })
     }
 
-    /// Of base alone.
+    /// The layout of a base alone.
     fn of_base(
         device: &Device,
         compute: DType,

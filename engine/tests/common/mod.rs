@@ -270,7 +270,7 @@ fn train_watched(
 #[allow(clippy::too_many_arguments)]
 fn train_counted(
     w: &World,
-    model: &ModelSpec,
+    model: &impl Declares,
     spec: &RankSpec,
     steps: std::ops::Range<u64>,
     before: impl Fn(&mut Trainer) + Sync,

@@ -150,7 +150,8 @@ mod tests {
         ];
         let mut want: Vec<(String, usize)> = want.map(|(p, l)| (p.to_string(), l)).to_vec();
         let mut found = found;
-        (want.sort(), found.sort());
+        want.sort();
+        found.sort();
         assert_eq!(found, want);
     }
 
