@@ -36,7 +36,8 @@ impl Epoch {
         let exact = epochs * one;
         // A product that should be whole may lie a rounding above it, and that is no further step.
         let steps = (exact - exact * 1e-12).ceil().max(1.0);
-        (steps < MOST).then_some(steps as u64)
+        // What is too large for a float is infinite, or no number once it was rounded.
+        (exact < MOST && steps < MOST).then_some(steps as u64)
     }
 }
 

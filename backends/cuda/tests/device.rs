@@ -95,7 +95,7 @@ fn facts(t: &Simulated, i: u32) {
     );
     for part in [
         "1.10 TB on device 0",
-        "1073741824 of 1073741824 free",
+        "1.07 GB of 1.07 GB free",
         "CUDA_ERROR_OUT_OF_MEMORY",
     ] {
         assert!(e.message.contains(part), "{}", e.message);

@@ -215,7 +215,7 @@ fn told(call: &Call<'_>) -> Option<Value> {
             };
             json!({"of": comm.id(), "stream": stream.id(), "members": members.iter().map(one).collect::<Vec<_>>()})
         }
-        // Queries answer what they answer; only what the host waits for decides what it reads.
+        // Queries answer what they answer; one by which bytes come back is recorded as a wait (`polled`).
         Call::StreamQuery { .. } | Call::EventQuery { .. } => return None,
         _ => return None,
     })
@@ -254,6 +254,12 @@ fn on_host<'a>(call: &Call<'a>) -> (Vec<Operand<'a>>, Vec<Operand<'a>>) {
 }
 
 impl State {
+    /// Whether call `upto` of a stream, and those before it, bring bytes that have not been taken.
+    fn brings(&self, stream: u64, upto: u64) -> bool {
+        let lane = self.streams.get(&stream);
+        lane.is_some_and(|lane| lane.back.iter().any(|b| b.call <= upto))
+    }
+
     /// What has come back on a stream by its call `upto`.
     fn came_back(&mut self, stream: u64, upto: u64) {
         let Some(lane) = self.streams.get_mut(&stream) else {
@@ -294,6 +300,15 @@ impl State {
             };
             self.file.call(&v);
         }
+    }
+}
+
+/// The wait that a query amounts to when it answers that all is done: the call's slot and the handle it waits for.
+fn polled(call: &Call<'_>) -> Option<(&'static str, u64)> {
+    match call {
+        Call::StreamQuery { stream } => Some(("stream_sync", stream.id())),
+        Call::EventQuery { event } => Some(("event_sync", event.id())),
+        _ => None,
     }
 }
 
@@ -414,6 +429,11 @@ impl Layer for Record {
             }
         }
         if let (Some((stream, upto)), true) = (began, s == abi::OK) {
+            // A query by which the host learns that bytes have come back is replayed as a wait.
+            if let Some((slot, of)) = polled(call).filter(|_| st.brings(stream, upto)) {
+                st.file
+                    .call(&json!({"c": slot, "d": call.device(), "of": of}));
+            }
             st.came_back(stream, upto);
             st.file.flush();
         }
