@@ -303,6 +303,56 @@ impl State {
     }
 }
 
+impl State {
+    /// What the call changes: the handles there are, and which calls write what of the host's memory.
+    fn note(&mut self, call: &Call<'_>, writes: &[Operand<'_>], s: Status) {
+        match call {
+            Call::DeviceOpen { .. } if s == abi::OK => self.devices += 1,
+            Call::DeviceClose { .. } => self.devices = self.devices.saturating_sub(1),
+            Call::StreamDestroy { stream } => {
+                self.streams.remove(&stream.id());
+                let own = stream.inner as usize;
+                self.written.retain(|_, s| *s != own);
+            }
+            Call::EventRecord { event, stream } if s == abi::OK => {
+                let calls = self.streams.get(&stream.id()).map_or(0, |l| l.calls);
+                self.events.insert(event.id(), (stream.id(), calls));
+            }
+            Call::EventDestroy { event } => {
+                self.events.remove(&event.id());
+            }
+            Call::Free { mem } => {
+                self.written.remove(&mem.id());
+                for lane in self.streams.values_mut() {
+                    lane.back.retain(|b| b.mem != mem.id());
+                }
+            }
+            _ => {}
+        }
+        if let (Some(stream), true) = (call.stream(), s == abi::OK) {
+            let lane = self.streams.entry(stream.id()).or_default();
+            lane.device = stream.device();
+            lane.calls += 1;
+            for o in writes {
+                let Some(m) = o.mem.filter(|m| m.kind() == Kind::Mem) else {
+                    continue;
+                };
+                let (Some(address), true) = (m.address(), o.offset + o.bytes <= m.bytes()) else {
+                    continue;
+                };
+                self.written.insert(m.id(), stream.inner as usize);
+                lane.back.push(Back {
+                    mem: m.id(),
+                    address,
+                    offset: o.offset,
+                    bytes: o.bytes,
+                    call: lane.calls,
+                });
+            }
+        }
+    }
+}
+
 /// The wait that a query amounts to when it answers that all is done: the call's slot and the handle it waits for.
 fn polled(call: &Call<'_>) -> Option<(&'static str, u64)> {
     match call {
@@ -384,50 +434,7 @@ impl Layer for Record {
         if !ends {
             tell(st, s);
         }
-        match call {
-            Call::DeviceOpen { .. } if s == abi::OK => st.devices += 1,
-            Call::DeviceClose { .. } => st.devices = st.devices.saturating_sub(1),
-            Call::StreamDestroy { stream } => {
-                st.streams.remove(&stream.id());
-                let own = stream.inner as usize;
-                st.written.retain(|_, s| *s != own);
-            }
-            Call::EventRecord { event, stream } if s == abi::OK => {
-                let calls = st.streams.get(&stream.id()).map_or(0, |l| l.calls);
-                st.events.insert(event.id(), (stream.id(), calls));
-            }
-            Call::EventDestroy { event } => {
-                st.events.remove(&event.id());
-            }
-            Call::Free { mem } => {
-                st.written.remove(&mem.id());
-                for lane in st.streams.values_mut() {
-                    lane.back.retain(|b| b.mem != mem.id());
-                }
-            }
-            _ => {}
-        }
-        if let (Some(stream), true) = (call.stream(), s == abi::OK) {
-            let lane = st.streams.entry(stream.id()).or_default();
-            lane.device = stream.device();
-            lane.calls += 1;
-            for o in &writes {
-                let Some(m) = o.mem.filter(|m| m.kind() == Kind::Mem) else {
-                    continue;
-                };
-                let (Some(address), true) = (m.address(), o.offset + o.bytes <= m.bytes()) else {
-                    continue;
-                };
-                st.written.insert(m.id(), stream.inner as usize);
-                lane.back.push(Back {
-                    mem: m.id(),
-                    address,
-                    offset: o.offset,
-                    bytes: o.bytes,
-                    call: lane.calls,
-                });
-            }
-        }
+        st.note(call, &writes, s);
         if let (Some((stream, upto)), true) = (began, s == abi::OK) {
             // A query by which the host learns that bytes have come back is replayed as a wait.
             if let Some((slot, of)) = polled(call).filter(|_| st.brings(stream, upto)) {
