@@ -5,7 +5,7 @@ use crossweave_checkpoint::CheckpointError;
 use crossweave_config::Errors;
 use crossweave_data::DataError;
 use crossweave_hal::LoadError;
-use crossweave_mesh::told;
+use crossweave_mesh::rank_words;
 use crossweave_plan::Law;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ pub enum CliError {
         source: Box<CliError>,
     },
     /// Another process of the job.
-    #[error("{} stop{}: {failure}{}", told(here), if here.len() == 1 { "s" } else { "" }, was.as_ref().map_or(String::new(), |w| format!("; {w}")))]
+    #[error("{} stop{}: {failure}{}", rank_words(here), if here.len() == 1 { "s" } else { "" }, was.as_ref().map_or(String::new(), |w| format!("; {w}")))]
     Peer {
         /// The ranks of this process.
         here: Range<u32>,

@@ -3,7 +3,7 @@
 use crate::args::FlightArgs;
 use crate::error::{CliError, Result};
 use crate::say::say;
-use crossweave_hal::{Board, Op, RankFlight, Verdict};
+use crossweave_hal::{CheckerState, CollectiveRecord, RankFlight, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ fn file_of(rank: u32) -> String {
 ///
 /// # Errors
 /// A file that cannot be written.
-pub fn write(out: &Path, board: &Board, own: &Range<u32>, why: &str) -> Result<()> {
+pub fn write(out: &Path, board: &CheckerState, own: &Range<u32>, why: &str) -> Result<()> {
     let all = board.flight();
     let mut ranks = all.ranks;
     ranks.retain(|f| !f.ops.is_empty());
@@ -164,7 +164,7 @@ fn table(records: &[Record], last: usize) -> String {
         }
         out.push('\n');
     }
-    let mut groups: BTreeMap<(String, u64), Vec<(u32, &Op)>> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, u64), Vec<(u32, &CollectiveRecord)>> = BTreeMap::new();
     for r in records {
         for op in &r.flight.ops {
             let key = (op.group.to_string(), op.key);
@@ -180,7 +180,12 @@ fn table(records: &[Record], last: usize) -> String {
     out
 }
 
-fn collectives(out: &mut String, members: &BTreeSet<u32>, ops: &[(u32, &Op)], last: usize) {
+fn collectives(
+    out: &mut String,
+    members: &BTreeSet<u32>,
+    ops: &[(u32, &CollectiveRecord)],
+    last: usize,
+) {
     type Line<'a> = (String, String, BTreeSet<u32>, bool);
     let mut rows: BTreeMap<u64, Vec<Line<'_>>> = BTreeMap::new();
     for (rank, op) in ops.iter().filter(|(_, o)| !o.point_to_point()) {
@@ -238,7 +243,7 @@ fn collectives(out: &mut String, members: &BTreeSet<u32>, ops: &[(u32, &Op)], la
     }
 }
 
-fn messages(out: &mut String, ops: &[(u32, &Op)], last: usize) {
+fn messages(out: &mut String, ops: &[(u32, &CollectiveRecord)], last: usize) {
     let mut all: Vec<_> = ops.iter().filter(|(_, o)| o.point_to_point()).collect();
     all.sort_by_key(|(r, o)| (o.at, *r, o.number));
     let from = all.len().saturating_sub(2 * last);
@@ -258,8 +263,8 @@ fn messages(out: &mut String, ops: &[(u32, &Op)], last: usize) {
 mod tests {
     use super::*;
 
-    fn op(seq: u64, kind: u32, count: u64) -> Op {
-        Op {
+    fn op(seq: u64, kind: u32, count: u64) -> CollectiveRecord {
+        CollectiveRecord {
             number: seq,
             group: "dp".into(),
             key: 7,
@@ -269,13 +274,13 @@ mod tests {
             count,
             site: "engine/src/reduce.rs:64".into(),
             done: seq == 1,
-            ..Op::default()
+            ..CollectiveRecord::default()
         }
     }
 
     #[test]
     fn the_table_marks_who_differs_and_who_is_behind() {
-        let record = |rank: u32, ops: Vec<Op>| Record {
+        let record = |rank: u32, ops: Vec<CollectiveRecord>| Record {
             format: FORMAT,
             why: "the sentence".into(),
             verdict: None,

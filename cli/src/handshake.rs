@@ -4,7 +4,7 @@
 
 use crate::ranks::listed;
 use crossweave_config::Resolved;
-use crossweave_mesh::Roster;
+use crossweave_mesh::ProcessMap;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub fn record(config: &Resolved) -> Vec<u8> {
 }
 
 /// In what the processes' records differ from the first's, if they do, by their ranks.
-pub fn differences(all: &[Vec<u8>], roster: &Roster) -> Option<String> {
+pub fn differences(all: &[Vec<u8>], process_map: &ProcessMap) -> Option<String> {
     let read = |bytes: &Vec<u8>| -> BTreeMap<String, String> {
         let mut flat = BTreeMap::new();
         let value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
@@ -35,7 +35,9 @@ pub fn differences(all: &[Vec<u8>], roster: &Roster) -> Option<String> {
     for (process, bytes) in (0..).zip(all).skip(1) {
         let differs = against(&first, &read(bytes));
         if !differs.is_empty() {
-            odd.entry(differs).or_default().extend(roster.of(process));
+            odd.entry(differs)
+                .or_default()
+                .extend(process_map.of(process));
         }
     }
     let one = |(differs, ranks): (&Vec<String>, &Vec<u32>)| {
@@ -102,7 +104,7 @@ mod tests {
     fn ranks_are_named_with_every_key_that_differs() {
         let base = of(json!({"run": {"steps": 5, "backend": "cpu"}, "seed": 1}));
         let other_device = of(json!({"run": {"steps": 5, "backend": "x"}, "seed": 1}));
-        let single = |n| Roster::single(0, n);
+        let single = |n| ProcessMap::single(0, n);
         let all = [base.clone(), other_device, base.clone()];
         assert_eq!(differences(&all, &single(3)), None);
         let odd = of(json!({"run": {"steps": 6, "backend": "cpu"}}));
@@ -111,7 +113,7 @@ mod tests {
         let said = differences(&all, &single(4)).unwrap();
         assert_eq!(said, format!("ranks 1, 3 {how}"));
         // All ranks of a process run its config.
-        let said = differences(&all, &Roster::new(0, &[2, 3, 1, 2])).unwrap();
+        let said = differences(&all, &ProcessMap::new(0, &[2, 3, 1, 2])).unwrap();
         assert_eq!(said, format!("ranks 2-4, 6-7 {how}"));
         let build = json!({"crossweave": "2", "config": {"run": {"steps": 5}, "seed": 1}});
         let all = [base, build.to_string().into_bytes()];
@@ -125,7 +127,7 @@ mod tests {
     #[test]
     fn what_is_no_record_differs() {
         let all = [of(json!({"seed": 1})), b"\xff".to_vec()];
-        assert!(differences(&all, &Roster::single(0, 2)).is_some());
-        assert_eq!(differences(&[], &Roster::single(0, 0)), None);
+        assert!(differences(&all, &ProcessMap::single(0, 2)).is_some());
+        assert_eq!(differences(&[], &ProcessMap::single(0, 0)), None);
     }
 }

@@ -9,7 +9,7 @@ use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use crate::{configs, devices, plan_page, predict, predict_pipeline, stages, verdict};
 use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run};
-use crossweave_hal::Board;
+use crossweave_hal::CheckerState;
 use serde_json::json;
 use std::fmt::Write;
 
@@ -48,7 +48,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     for stage in 0..mesh.pp as u32 {
         // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
         // that no stage is missed by another.
-        let null = plugin.on_board(&Board::default()).open(0)?;
+        let null = plugin.with_checker(&CheckerState::default()).open(0)?;
         let rank = with_offload(rank.clone(), &resolved, &null, true);
         let rank = RankSpec {
             pipeline: pipeline(stage),

@@ -2,31 +2,33 @@
 //! change. Everything else is behind `--text`, `--print` and `--json`.
 
 use crate::estimate::show_count;
-use crossweave_plan::{Facts, Op};
+use crossweave_plan::{Facts, StepKind};
 use crossweave_words::Size;
 use serde_json::Value;
 use std::fmt::Write;
 
 /// What a step of the plan does, in words.
-pub fn moment(op: &Op, facts: &Facts) -> String {
+pub fn moment(op: &StepKind, facts: &Facts) -> String {
     let unit = |u: &u32| match facts.units.get(*u as usize) {
         Some(f) => format!("unit {u} ({})", f.name),
         None => format!("unit {u}"),
     };
     match op {
-        Op::Forward { unit: u, mb, .. } => {
+        StepKind::Forward { unit: u, mb, .. } => {
             format!("the forward of {}, micro-batch {mb}", unit(u))
         }
-        Op::Recompute { unit: u, mb } => format!("{} recomputed for micro-batch {mb}", unit(u)),
-        Op::Backward { unit: u, mb } | Op::InputGrad { unit: u, mb } => {
+        StepKind::Recompute { unit: u, mb } => {
+            format!("{} recomputed for micro-batch {mb}", unit(u))
+        }
+        StepKind::Backward { unit: u, mb } | StepKind::InputGrad { unit: u, mb } => {
             format!("the backward of {}, micro-batch {mb}", unit(u))
         }
-        Op::WeightGrad { unit: u, mb } => {
+        StepKind::WeightGrad { unit: u, mb } => {
             format!("the weight gradient of {}, micro-batch {mb}", unit(u))
         }
-        Op::Gather { unit: u } => format!("gathering {}", unit(u)),
-        Op::Update { unit: u } => format!("the update of {}", unit(u)),
-        Op::ReduceGrad { units, .. } => match units.first() {
+        StepKind::Gather { unit: u } => format!("gathering {}", unit(u)),
+        StepKind::Update { unit: u } => format!("the update of {}", unit(u)),
+        StepKind::ReduceGrad { units, .. } => match units.first() {
             Some(u) => format!("the reduction of gradients from {} on", unit(u)),
             None => "a reduction of gradients".into(),
         },

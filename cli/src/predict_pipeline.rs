@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crossweave_engine::PipelineSpec;
-use crossweave_plan::{Facts, Op, Plan, check_world};
+use crossweave_plan::{Facts, Plan, StepKind, check_world};
 use serde_json::{Value, json};
 
 /// Holds the plans of the stages against each other. They are of ranks with the same index among `data` data-parallel ranks; the other
@@ -14,10 +14,10 @@ pub fn agree(plans: &[Plan], data: u32) -> Result<()> {
     let mut plans = plans.to_vec();
     for step in plans.iter_mut().flat_map(|p| &mut p.steps) {
         match &mut step.op {
-            Op::SendAct { to: peer, .. }
-            | Op::SendGrad { to: peer, .. }
-            | Op::RecvAct { from: peer, .. }
-            | Op::RecvGrad { from: peer, .. } => *peer /= data.max(1),
+            StepKind::SendAct { to: peer, .. }
+            | StepKind::SendGrad { to: peer, .. }
+            | StepKind::RecvAct { from: peer, .. }
+            | StepKind::RecvGrad { from: peer, .. } => *peer /= data.max(1),
             _ => {}
         }
     }

@@ -7,13 +7,15 @@
 use crate::backend;
 use crate::error::{CliError, Result};
 use crate::handshake;
-use crate::ranks::{Ranks, told};
+use crate::ranks::{Ranks, rank_words};
 use crate::roll::Roll;
 use crossweave_config::Resolved;
 use crossweave_files::TEXT;
 use crossweave_hal::loader::{find, load};
-use crossweave_hal::{Board, Carrier, HostServices, KvStore, Plugin, crash};
-use crossweave_mesh::{JobStore, LateStore, Launch, PeerFailure, Roster, detect, meet, seats};
+use crossweave_hal::{Carrier, CheckerState, HostServices, KvStore, Plugin, crash};
+use crossweave_mesh::{
+    JobStore, LateStore, Launch, PeerFailure, ProcessMap, checker_state, detect, rendezvous,
+};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -76,14 +78,14 @@ pub struct Processes {
     /// Its place.
     pub launch: Launch,
     /// Which ranks the processes are.
-    pub roster: Roster,
+    pub process_map: ProcessMap,
     cards: Vec<Card>,
     /// Carries the collectives.
     pub carrier: Carrier,
     /// Reaches every rank.
     pub store: JobStore,
     /// Where the processes of this host check each other.
-    pub board: Board,
+    pub board: CheckerState,
     plugin: Plugin,
     /// Why this process fails has been said.
     told: AtomicBool,
@@ -108,7 +110,7 @@ impl Processes {
                 _ => CliError::Elsewhere { code: 1 },
             });
         }
-        Processes::meet(launch, ranks).map(Some).map_err(|e| {
+        Processes::rendezvous(launch, ranks).map(Some).map_err(|e| {
             if process > 0 {
                 // What keeps the processes from meeting is said once: the first one's end ends the others through the launcher.
                 std::thread::sleep(Duration::from_secs(1));
@@ -124,8 +126,8 @@ impl Processes {
     }
 
     /// Contradictions that every process sees alike.
-    fn check(launch: &Launch, roster: &Roster, cards: &[Card]) -> Result<()> {
-        let wrong = |c: &Card| c.asked.filter(|n| *n != roster.world());
+    fn check(launch: &Launch, process_map: &ProcessMap, cards: &[Card]) -> Result<()> {
+        let wrong = |c: &Card| c.asked.filter(|n| *n != process_map.world());
         let Some(n) = cards.iter().find_map(wrong) else {
             return Ok(());
         };
@@ -133,7 +135,7 @@ impl Processes {
             0 => n / launch.world,
             _ => 2,
         };
-        let (ranks, fix) = match roster.is_single() {
+        let (ranks, fix) = match process_map.is_single() {
             true => (
                 "each is one rank".to_string(),
                 format!(
@@ -141,7 +143,7 @@ impl Processes {
                 ),
             ),
             false => (
-                format!("they are {} ranks by the others' --ranks", roster.world()),
+                format!("they are {} ranks by the others' --ranks", process_map.world()),
                 "drop --ranks for one rank in this process, or name a back end with them: --ranks cpu:2".to_string(),
             ),
         };
@@ -155,7 +157,7 @@ impl Processes {
         ))
     }
 
-    fn meet(launch: Launch, ranks: Option<&Ranks>) -> Result<Processes> {
+    fn rendezvous(launch: Launch, ranks: Option<&Ranks>) -> Result<Processes> {
         let late = LateStore::default();
         let mut host = HostServices::builder()
             .log(|level, target, message| {
@@ -205,31 +207,35 @@ impl Processes {
         let carrier = Carrier::open(&plugin)?;
         let name = crossweave_files::read_text("/proc/sys/kernel/hostname".as_ref(), TEXT)
             .unwrap_or_default();
-        let store = meet(&carrier, &launch, name.trim(), MEETING)?;
+        let store = rendezvous(&carrier, &launch, name.trim(), MEETING)?;
         drop(roll);
         late.bind(store.clone());
         let sit = || -> Result<_> {
-            let (roster, cards) = Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;
-            store.know(&roster);
-            Processes::check(&launch, &roster, &cards)?;
-            let board = seats(&store, &roster, name.trim(), MEETING)?;
-            crash::guard(&told(&roster.here()));
-            Ok((roster, cards, board))
+            let (process_map, cards) =
+                Processes::cards(&store, &launch, &Card::of(name.trim(), ranks))?;
+            store.know(&process_map);
+            Processes::check(&launch, &process_map, &cards)?;
+            let board = checker_state(&store, &process_map, name.trim(), MEETING)?;
+            crash::guard(&rank_words(&process_map.here()));
+            Ok((process_map, cards, board))
         };
         // A process that has failed meanwhile is why they do not meet, and says so itself.
-        let (roster, cards, board) = sit().map_err(|e| match (store.failure(), launch.rank) {
-            (Some(f), rank) => CliError::peer(rank..rank + 1, &f, None),
-            (None, 0) => {
-                store.report(0, &e.to_string());
-                e
-            }
-            // Contradictions all see alike: the first process tells them.
-            (None, _) if matches!(e, CliError::Refused { .. }) => CliError::Elsewhere { code: 1 },
-            (None, _) => e,
-        })?;
+        let (process_map, cards, board) =
+            sit().map_err(|e| match (store.failure(), launch.rank) {
+                (Some(f), rank) => CliError::peer(rank..rank + 1, &f, None),
+                (None, 0) => {
+                    store.report(0, &e.to_string());
+                    e
+                }
+                // Contradictions all see alike: the first process tells them.
+                (None, _) if matches!(e, CliError::Refused { .. }) => {
+                    CliError::Elsewhere { code: 1 }
+                }
+                (None, _) => e,
+            })?;
         Ok(Processes {
             launch,
-            roster,
+            process_map,
             cards,
             carrier,
             store,
@@ -240,18 +246,18 @@ impl Processes {
     }
 
     /// Everybody's card.
-    fn cards(store: &JobStore, launch: &Launch, own: &Card) -> Result<(Roster, Vec<Card>)> {
+    fn cards(store: &JobStore, launch: &Launch, own: &Card) -> Result<(ProcessMap, Vec<Card>)> {
         let broken = |e: serde_json::Error| {
             let what = format!("a process says what it is in words of another version: {e}");
             CliError::refused(what, "run the same build in every process")
         };
         let own = serde_json::to_vec(own).map_err(broken)?;
         let place = (launch.rank, launch.world);
-        let all = Roster::call(store, "ranks", place, &own, MEETING)?;
+        let all = ProcessMap::call(store, "ranks", place, &own, MEETING)?;
         let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(broken);
         let cards: Vec<Card> = all.iter().map(read).collect::<Result<_>>()?;
         let counts: Vec<u32> = cards.iter().map(|c| c.count(None)).collect();
-        Ok((Roster::new(launch.rank, &counts), cards))
+        Ok((ProcessMap::new(launch.rank, &counts), cards))
     }
 
     /// Is this the process whose first rank prints and writes?
@@ -261,7 +267,7 @@ impl Processes {
 
     /// The ranks of this process.
     pub fn here(&self) -> Range<u32> {
-        self.roster.here()
+        self.process_map.here()
     }
 
     /// The machines of the job, each once.
@@ -277,7 +283,7 @@ impl Processes {
 
     /// Ranks on this machine.
     pub fn crowd(&self) -> u32 {
-        match self.roster.is_single() {
+        match self.process_map.is_single() {
             true => self.launch.local_size,
             false => self.cards.iter().map(|c| self.near(c, None)).sum(),
         }
@@ -285,7 +291,7 @@ impl Processes {
 
     /// The first device of a process whose `--ranks` names no back end.
     pub fn device(&self) -> u32 {
-        match self.roster.is_single() {
+        match self.process_map.is_single() {
             true => self.launch.local_rank,
             false => self.earlier(None),
         }
@@ -312,7 +318,7 @@ impl Processes {
     /// A process that has failed or does not come.
     pub fn call(&self, what: &str, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let place = (self.launch.rank, self.launch.world);
-        Ok(Roster::call(&self.store, what, place, own, PREPARING)?)
+        Ok(ProcessMap::call(&self.store, what, place, own, PREPARING)?)
     }
 
     /// The folder rank 0 writes to, once it is prepared: it goes first, so that files all ranks need are made once.
@@ -335,7 +341,7 @@ impl Processes {
         }
         let own = handshake::record(config);
         let all = self.gather("config", &own, PREPARING)?;
-        match handshake::differences(&all, &self.roster) {
+        match handshake::differences(&all, &self.process_map) {
             None => Ok(()),
             Some(what) => Err(CliError::refused(
                 what,
@@ -433,7 +439,7 @@ impl Processes {
                 let line = format!("error: {e}\n");
                 eprint!("{line}");
             }
-            let (whom, words) = (told(&here), f.to_string());
+            let (whom, words) = (rank_words(&here), f.to_string());
             let rest = tell.clone();
             // On another thread, and after a moment: writing records takes milliseconds of a core that another process of the host may need to speak.
             let last = std::thread::Builder::new()
@@ -487,7 +493,7 @@ impl Processes {
                 let of_all = here.len() > 1 && !self.first();
                 let e = match of_all && !matches!(e, CliError::OnRank { .. }) {
                     true => CliError::Of {
-                        whom: told(&here),
+                        whom: rank_words(&here),
                         source: Box::new(e),
                     },
                     false => CliError::on_rank(rank, e),
@@ -503,7 +509,7 @@ impl Processes {
 }
 
 /// Where the checker has seen the ranks of a failed process last.
-fn last_calls(board: &Board, f: &PeerFailure) -> Option<String> {
+fn last_calls(board: &CheckerState, f: &PeerFailure) -> Option<String> {
     let one = |rank: u32| {
         let call = board.last_call(rank)?;
         Some(match f.ranks.len() {

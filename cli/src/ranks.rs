@@ -4,8 +4,8 @@
 use crate::args::BackendArgs;
 use crate::backend;
 use crate::error::{CliError, Result};
-use crossweave_hal::{Board, Device, HostServices, Plugin};
-pub use crossweave_mesh::told;
+use crossweave_hal::{CheckerState, Device, HostServices, Plugin};
+pub use crossweave_mesh::rank_words;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -94,7 +94,7 @@ fn is_path(name: &str) -> bool {
 
 /// Where one rank runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Seat {
+struct Place {
     /// Index into the back ends.
     backend: usize,
     /// Part of `--ranks`.
@@ -104,25 +104,25 @@ struct Seat {
 }
 
 /// The back ends of the ranks of this process.
-pub struct Crew {
+pub struct LocalRanks {
     backends: Vec<(String, Plugin)>,
-    seats: Vec<Seat>,
-    /// The rank of the first seat.
+    places: Vec<Place>,
+    /// The rank of the first place.
     first: u32,
 }
 
-impl Crew {
+impl LocalRanks {
     /// Ranks of one back end: `here` of them in this process, the first on device `device`.
-    pub fn alike(plugin: Plugin, here: Range<u32>, device: u32) -> Crew {
-        let seat = |r: u32| Seat {
+    pub fn alike(plugin: Plugin, here: Range<u32>, device: u32) -> LocalRanks {
+        let place = |r: u32| Place {
             backend: 0,
             part: 0,
             device: device + r - here.start,
         };
-        Crew {
+        LocalRanks {
             backends: vec![(plugin.name().to_string(), plugin)],
             first: here.start,
-            seats: here.clone().map(seat).collect(),
+            places: here.clone().map(place).collect(),
         }
     }
 
@@ -135,9 +135,9 @@ impl Crew {
         parts: &[Part],
         args: &BackendArgs,
         host: &HostServices,
-        (first, board): (u32, &Board),
+        (first, board): (u32, &CheckerState),
         before: impl Fn(&str) -> u32,
-    ) -> Result<Crew> {
+    ) -> Result<LocalRanks> {
         if args.plugin.is_some() || args.backend.is_some() {
             let flag = if args.plugin.is_some() {
                 "--plugin"
@@ -158,9 +158,9 @@ impl Crew {
                 "run the job with one back end, or every rank in a process of its own with %p in the file's name",
             ));
         }
-        let mut crew = Crew {
+        let mut crew = LocalRanks {
             backends: vec![],
-            seats: vec![],
+            places: vec![],
             first,
         };
         let mut keys: Vec<PathBuf> = vec![];
@@ -186,17 +186,18 @@ impl Crew {
                         Ok(plugin)
                     });
                     let plugin = plugin.map_err(|e| CliError::Of {
-                        whom: format!("{} ({})", told(&ranks), p.name),
+                        whom: format!("{} ({})", rank_words(&ranks), p.name),
                         source: Box::new(e),
                     })?;
                     keys.push(key);
-                    crew.backends.push((p.name.clone(), plugin.on_board(board)));
+                    crew.backends
+                        .push((p.name.clone(), plugin.with_checker(board)));
                     crew.backends.len() - 1
                 }
             };
             for _ in ranks {
-                let here = crew.seats.iter().filter(|s| s.backend == index).count() as u32;
-                crew.seats.push(Seat {
+                let here = crew.places.iter().filter(|s| s.backend == index).count() as u32;
+                crew.places.push(Place {
                     backend: index,
                     part,
                     device: before(&p.name) + here,
@@ -206,23 +207,23 @@ impl Crew {
         Ok(crew)
     }
 
-    fn seat(&self, rank: u32) -> Seat {
-        self.seats[(rank - self.first) as usize]
+    fn place(&self, rank: u32) -> Place {
+        self.places[(rank - self.first) as usize]
     }
 
     /// The ranks of this process.
     pub fn here(&self) -> Range<u32> {
-        self.first..self.first + self.seats.len() as u32
+        self.first..self.first + self.places.len() as u32
     }
 
     /// The back end of a rank of this process.
     pub fn plugin(&self, rank: u32) -> &Plugin {
-        &self.backends[self.seat(rank).backend].1
+        &self.backends[self.place(rank).backend].1
     }
 
     /// Where the ranks check each other: one for all back ends.
-    pub fn board(&self) -> &Board {
-        self.backends[0].1.board()
+    pub fn checker(&self) -> &CheckerState {
+        self.backends[0].1.checker()
     }
 
     /// Opens the device of a rank of this process.
@@ -230,16 +231,16 @@ impl Crew {
     /// # Errors
     /// When there is none, or it cannot be opened.
     pub fn device(&self, rank: u32) -> Result<Device> {
-        backend::open_device(self.plugin(rank), self.seat(rank).device)
+        backend::open_device(self.plugin(rank), self.place(rank).device)
     }
 
     /// The same beside the job: its collectives are on no record.
     ///
     /// # Errors
-    /// As [`Crew::device`].
+    /// As [`LocalRanks::device`].
     pub fn device_apart(&self, rank: u32) -> Result<Device> {
-        let plugin = self.plugin(rank).on_board(&Board::default());
-        backend::open_device(&plugin, self.seat(rank).device)
+        let plugin = self.plugin(rank).with_checker(&CheckerState::default());
+        backend::open_device(&plugin, self.place(rank).device)
     }
 
     /// Each back end as `--ranks` named it, with its ranks.
@@ -248,7 +249,7 @@ impl Crew {
             .iter()
             .enumerate()
             .map(move |(i, (name, plugin))| {
-                let mine = self.here().filter(move |r| self.seat(*r).backend == i);
+                let mine = self.here().filter(move |r| self.place(*r).backend == i);
                 (name.as_str(), plugin, mine.collect())
             })
     }
@@ -261,12 +262,12 @@ impl Crew {
     /// The island of each rank of this process, by numbers of this process: ranks of one back end whose collectives can be used form one,
     /// any other rank is alone.
     pub fn islands(&self) -> Vec<u32> {
-        let ranks = |b: usize| self.seats.iter().filter(|s| s.backend == b).count() as u32;
+        let ranks = |b: usize| self.places.iter().filter(|s| s.backend == b).count() as u32;
         let own = |(b, (_, plugin)): (usize, &(String, Plugin))| {
             backend::carried(plugin, ranks(b)).is_none()
         };
         let together: Vec<bool> = self.backends.iter().enumerate().map(own).collect();
-        let of = |(i, s): (usize, &Seat)| {
+        let of = |(i, s): (usize, &Place)| {
             let alone = self.backends.len() + i;
             (if together[s.backend] {
                 s.backend
@@ -274,7 +275,7 @@ impl Crew {
                 alone
             }) as u32
         };
-        self.seats.iter().enumerate().map(of).collect()
+        self.places.iter().enumerate().map(of).collect()
     }
 }
 
@@ -345,7 +346,7 @@ mod tests {
     fn runs_of_ranks_are_told_shortly() {
         assert_eq!(listed(&[0, 1, 2, 4, 6, 7]), "0-2, 4, 6-7");
         assert_eq!(
-            (told(&(2..3)), told(&(0..2))),
+            (rank_words(&(2..3)), rank_words(&(0..2))),
             ("rank 2".into(), "ranks 0 to 1".into())
         );
     }

@@ -100,7 +100,7 @@ fn costs(units: &[UnitDecl], dry: &DryRun) -> Vec<f64> {
 }
 
 /// The stages in words: `0 to 2 | 3 to 5`.
-pub fn told(spec: &PipelineSpec) -> String {
+pub fn in_words(spec: &PipelineSpec) -> String {
     let one = |r: &std::ops::Range<u32>| match r.end - r.start {
         1 => r.start.to_string(),
         _ => format!("{} to {}", r.start, r.end - 1),

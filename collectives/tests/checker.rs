@@ -542,7 +542,7 @@ fn odd_looking_programs_are_right() {
         all.all_gather(&r.s, from, b.all(), F, "gather")?;
         all.barrier(&r.s)?;
         r.sync()?;
-        assert!(r.plugin.board().verdict().is_none());
+        assert!(r.plugin.checker().verdict().is_none());
         all.close()?;
         pair.close()
     });
@@ -655,7 +655,7 @@ fn composed_collectives_are_recorded_as_what_was_asked_for() {
             r.comm.all_reduce(&r.s, b.all(), F, SUM, "grad").unwrap();
         }
         r.s.sync(None).unwrap();
-        let flight = r.device.plugin().board().flight();
+        let flight = r.device.plugin().checker().flight();
         for f in flight.ranks {
             let said: Vec<String> = f.ops.iter().take(2).map(|o| o.what()).collect();
             assert_eq!(said, ["all_reduce of 16 x f32 sum"; 2]);

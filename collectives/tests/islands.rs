@@ -7,8 +7,8 @@ use crossweave_backend_cpu::CpuBackend;
 use crossweave_collectives::comm_plan::{Nodes, across, hierarchical, hierarchical_scatter};
 use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults, Prefer};
 use crossweave_hal::{
-    Board, BridgeLine, Buffer, Carrier, CollectiveCell, CommOptions, Communicator, Counts, DType,
-    Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
+    BridgeLine, Buffer, Carrier, CheckerState, CollectiveCell, CommOptions, Communicator, Counts,
+    DType, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
 };
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -46,13 +46,13 @@ fn ranks<T: Send>(
     let plugin = || Plugin::new(RawPlugin::from_static::<CpuBackend>(&host).unwrap());
     let carrier = Carrier::open(&plugin()).unwrap();
     let nodes = nodes(layout);
-    let board = Board::default();
+    let board = CheckerState::default();
     let plugins: Vec<Plugin> = (0..nodes.iter().count())
         .map(|k| match hidden.get(k) {
             Some(cells) => plugin().without_collectives(cells),
             None => plugin(),
         })
-        .map(|p| p.on_board(&board))
+        .map(|p| p.with_checker(&board))
         .collect();
     let one = |rank: u32| {
         let island = layout[rank as usize];

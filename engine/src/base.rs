@@ -15,7 +15,7 @@ use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, CommTag, DType, Device, Stream, Tag};
 use crossweave_mesh::Mesh;
 use crossweave_tensor::{Decompositions, Group, KernelCache, ParamDecl, Run, Tensor};
-use crossweave_zero::{Deal, FlatLayout};
+use crossweave_zero::{FlatLayout, Partition};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Base {
     /// Lays out the base of `params` behind `at` elements of the unit's whole buffer, in equal slices in declared order, whatever the trained
     /// parameters' optimizer needs. The slice is allocated where it rests on the device.
     pub fn new(device: &Device, params: &[ParamDecl], hold: &Holding, at: u64) -> Tensors<Base> {
-        let layout = FlatLayout::new(Deal::Even, &sizes(params, true), hold.ranks);
+        let layout = FlatLayout::new(Partition::Flat, &sizes(params, true), hold.ranks);
         let mut base = Base {
             at,
             sharded: hold.home == Home::Slot,

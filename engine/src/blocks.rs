@@ -8,7 +8,7 @@ use crossweave_hal::abi::op;
 use crossweave_tensor::{
     Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
-use crossweave_zero::Deal;
+use crossweave_zero::Partition;
 use std::cell::RefCell;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -28,7 +28,7 @@ impl Trainer {
 
     /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
     fn scattered(&self, u: usize) -> bool {
-        self.spec.canonical.is_some() && self.state[u].hold.deal == Deal::OwnerWhole
+        self.spec.canonical.is_some() && self.state[u].hold.deal == Partition::WholeParameter
     }
 
     pub(crate) fn forward(

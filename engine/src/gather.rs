@@ -73,7 +73,7 @@ impl Trainer {
     }
 
     /// Outside the step: makes every unit that `u` reads whole, if it is not. All ranks call this alike.
-    pub(crate) fn hold(&mut self, u: usize) -> Tensors<()> {
+    pub(crate) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
         for t in self.touched(u) {
             let s = &self.state[t];
             if !s.current && base::gathers(s) {
@@ -84,7 +84,7 @@ impl Trainer {
         Ok(())
     }
     /// Gives back what [`Trainer::hold`] took.
-    pub(crate) fn let_go(&mut self, u: usize) {
+    pub(crate) fn release_after_eval(&mut self, u: usize) {
         for t in self.touched(u) {
             self.release_unit(t);
         }

@@ -5,7 +5,7 @@
 
 use crate::trainer::Trainer;
 use crossweave_hal::{Device, Followed, Recordings};
-use crossweave_plan::{Op, Step};
+use crossweave_plan::{Step, StepKind};
 use serde::{Deserialize, Serialize};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -69,7 +69,7 @@ impl Trainer {
     ) -> Tensors<()> {
         let repeats = matches!(
             step.op,
-            Op::Forward { .. } | Op::Recompute { .. } | Op::Backward { .. }
+            StepKind::Forward { .. } | StepKind::Recompute { .. } | StepKind::Backward { .. }
         );
         let at = step.id.0 as usize;
         match &mut self.graphs {

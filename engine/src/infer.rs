@@ -65,7 +65,7 @@ impl Trainer {
 
     /// Mean of `x` over the data-parallel ranks, told to every rank of the job; of pipeline stages the last one's counts.
     pub fn mean(&mut self, x: f64) -> Result<f64> {
-        if !self.in_company() {
+        if !self.is_distributed() {
             return Ok(x);
         }
         let mut sum = [if self.makes_loss() { x } else { 0.0 }];
@@ -138,9 +138,9 @@ impl Trainer {
     pub(crate) fn run_own(&mut self, mut flow: Vec<Tensor>, data: &Batch) -> Tensors<Vec<Tensor>> {
         for u in self.own_units() {
             let cache = RefCell::new(KernelCache::default());
-            self.hold(u)?;
+            self.gather_for_eval(u)?;
             let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
-            self.let_go(u);
+            self.release_after_eval(u);
             flow = outs;
         }
         Ok(flow)
@@ -172,9 +172,9 @@ impl Trainer {
         let mut acts = vec![];
         for u in 0..self.units.len() {
             let cache = RefCell::new(KernelCache::default());
-            self.hold(u)?;
+            self.gather_for_eval(u)?;
             let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
-            self.let_go(u);
+            self.release_after_eval(u);
             acts.push(act);
             flow = outs;
         }
@@ -194,7 +194,7 @@ impl Trainer {
                 continue;
             };
             let cache = RefCell::new(KernelCache::default());
-            self.hold(u)?;
+            self.gather_for_eval(u)?;
             let run = Run::new(&self.compute, &Decompositions, &cache);
             let (mut grads, mut written) = (
                 self.state[u].grad_views.clone(),
@@ -223,7 +223,7 @@ impl Trainer {
                 training: false,
             };
             douts = tape.backward(&env, &outs, douts, &ins)?;
-            self.let_go(u);
+            self.release_after_eval(u);
         }
         let mut named = vec![];
         for u in 0..self.state.len() {

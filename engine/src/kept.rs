@@ -12,7 +12,7 @@ use std::ops::Range;
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// Values on their way into a state that is not kept in f32: unit, parameter, kind, first element, and where they wait.
-pub(crate) struct Landing {
+pub(crate) struct PendingStateLoad {
     unit: usize,
     param: usize,
     kind: StateKind,
@@ -141,7 +141,7 @@ impl Trainer {
         let run = Run::new(&self.compute, &Decompositions, &cache);
         // What is not loaded stays as it is.
         let values = v.read(&run)?;
-        self.landings.push(Landing {
+        self.landings.push(PendingStateLoad {
             unit,
             param,
             kind,

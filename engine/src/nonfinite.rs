@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::trainer::Trainer;
-use crossweave_plan::{Op, Step};
+use crossweave_plan::{Step, StepKind};
 use crossweave_tensor::{Finding, NonFinite, Probe, Tensor};
 use std::sync::Arc;
 
@@ -44,7 +44,10 @@ impl Trainer {
         let Some(finding) = self.watch.as_ref().and_then(|w| w.probe.take()) else {
             return;
         };
-        let forward = matches!(step.op, Op::Forward { .. } | Op::Recompute { .. });
+        let forward = matches!(
+            step.op,
+            StepKind::Forward { .. } | StepKind::Recompute { .. }
+        );
         let scaler = self.spec.precision.scaler.as_ref();
         if !forward && scaler.is_some_and(|s| !s.is_static()) {
             // The scaler's to mend; a forward that follows is looked at like any other.
@@ -68,9 +71,9 @@ impl Trainer {
         }
         let n = self.units.len() as u64;
         let (at, mb) = match step.op {
-            Op::Forward { unit, mb, .. } => (u64::from(unit), mb),
-            Op::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
-            Op::Backward { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
+            StepKind::Forward { unit, mb, .. } => (u64::from(unit), mb),
+            StepKind::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
+            StepKind::Backward { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
             _ => (0, self.spec.micro_batches),
         };
         (3 * n + 2) * u64::from(mb) + at
@@ -78,20 +81,20 @@ impl Trainer {
 
     fn sentence(&self, step: &Step, f: &Finding) -> String {
         let phase = match &step.op {
-            Op::Forward { mb, .. } => format!("forward of micro-batch {mb}"),
-            Op::Recompute { mb, .. } => format!("recomputed forward of micro-batch {mb}"),
-            Op::Backward { mb, .. } => format!("backward of micro-batch {mb}"),
-            Op::GradNorm => "norm of the gradients".into(),
-            Op::Update { .. } => "update".into(),
+            StepKind::Forward { mb, .. } => format!("forward of micro-batch {mb}"),
+            StepKind::Recompute { mb, .. } => format!("recomputed forward of micro-batch {mb}"),
+            StepKind::Backward { mb, .. } => format!("backward of micro-batch {mb}"),
+            StepKind::GradNorm => "norm of the gradients".into(),
+            StepKind::Update { .. } => "update".into(),
             _ => "other work".into(),
         };
         let unit = match step.op {
-            Op::Forward { unit, .. }
-            | Op::Recompute { unit, .. }
-            | Op::Backward { unit, .. }
-            | Op::Update { unit }
-            | Op::GradOut { unit }
-            | Op::Gather { unit } => Some(unit as usize),
+            StepKind::Forward { unit, .. }
+            | StepKind::Recompute { unit, .. }
+            | StepKind::Backward { unit, .. }
+            | StepKind::Update { unit }
+            | StepKind::GradOut { unit }
+            | StepKind::Gather { unit } => Some(unit as usize),
             _ => None,
         };
         let layer = unit.map_or(String::new(), |u| {

@@ -331,7 +331,7 @@ impl Pipe {
 
 impl Trainer {
     /// Whether there is more than one rank in the job.
-    pub(crate) fn in_company(&self) -> bool {
+    pub(crate) fn is_distributed(&self) -> bool {
         self.spec.world > 1 || self.spec.pipeline.is_some()
     }
 

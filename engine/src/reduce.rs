@@ -162,7 +162,7 @@ impl Trainer {
         }
         match self.spec.canonical {
             Some(_) => self.sum_words(f, f.losses(), 0)?,
-            None if self.in_company() => self.sum_over(&f.word(0), everyone(&self.spec))?,
+            None if self.is_distributed() => self.sum_over(&f.word(0), everyone(&self.spec))?,
             None => {}
         }
         let stream = self.reduce_stream();

@@ -224,7 +224,7 @@ impl Trainer {
         if !self.spec.labelled || self.scaling.next_share.is_some() {
             return Ok(());
         }
-        if self.in_company() {
+        if self.is_distributed() {
             return Err(Error::Invalid(
                 "some targets do not count, and a rank does not see those of the others: call count_targets before each step".into(),
             ));
@@ -366,7 +366,7 @@ impl Trainer {
         let cache = self.cache(0, FINITE);
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let none = op::NoParams::default();
-        if self.in_company() {
+        if self.is_distributed() {
             let mut mesh = self.groups.mesh().borrow_mut();
             mesh.group(everyone(&self.spec))?.all_reduce(
                 self.reduce_stream(),

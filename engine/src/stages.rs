@@ -162,8 +162,8 @@ impl Trainer {
         };
         if self.spec.rank != 0 {
             for u in self.own_units() {
-                self.hold(u)?;
-                self.let_go(u);
+                self.gather_for_eval(u)?;
+                self.release_after_eval(u);
             }
             return Ok(None);
         }

@@ -11,7 +11,7 @@ use crate::optim::{Part, StateView, UnitOptim};
 use crossweave_hal::{Buffer, DType, Device, Stream, Tag};
 use crossweave_tensor::{Group, ParamDecl, Result, Tensor, UnitDecl};
 use crossweave_zero::optim::{Recipe, StateName};
-use crossweave_zero::{Deal, FlatLayout};
+use crossweave_zero::{FlatLayout, Partition};
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -75,7 +75,7 @@ pub(crate) struct Holding {
     /// Dtype of parameters as blocks read them.
     pub compute: DType,
     /// How the layout is dealt.
-    pub deal: Deal,
+    pub deal: Partition,
     pub rank: u32,
     pub ranks: u32,
     /// Logical shards, where sums are canonical.
@@ -171,7 +171,7 @@ pub(crate) struct UnitState {
 /// Elements of a unit's whole buffers: padded where slices must be equal.
 fn length(layout: &FlatLayout, hold: &Holding) -> u64 {
     match (hold.home, hold.deal) {
-        (Home::Resident, Deal::Even) => layout.numel(),
+        (Home::Resident, Partition::Flat) => layout.numel(),
         _ => layout.padded(),
     }
 }
@@ -189,7 +189,7 @@ pub(crate) fn from(r: Range<u64>, start: u64) -> Range<u64> {
 /// Logical slices that figures of whole parameters are summed by.
 fn logical_slices(hold: &Holding) -> u64 {
     match (hold.shards, hold.deal) {
-        (Some(shards), Deal::Even) => u64::from(shards),
+        (Some(shards), Partition::Flat) => u64::from(shards),
         // What is dealt whole has one owner.
         _ => 1,
     }
@@ -202,7 +202,7 @@ fn logical_squares(unit: &UnitDecl, layout: &FlatLayout, hold: &Holding, first: 
     if hold.shards.is_none() {
         return (vec![], 0);
     }
-    let whole = hold.deal == Deal::OwnerWhole;
+    let whole = hold.deal == Partition::WholeParameter;
     let words = match whole {
         true => unit.params.len() as u64,
         false => logical_slices(hold),

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 /// What watches or tries a run, where somebody asked for it.
 #[derive(Default)]
-pub(crate) struct Aids {
+pub(crate) struct Diagnostics {
     tracer: Option<Tracer>,
     faults: Option<Faults>,
 }
 
-impl Aids {
+impl Diagnostics {
     pub fn set_step(&self, step: u64) {
         if let Some(f) = &self.faults {
             f.set_step(step);
@@ -32,13 +32,13 @@ impl Trainer {
     /// From now on plan steps and collectives are spans of `tracer`. All ranks do this at the same point, or none.
     pub fn timeline(&mut self, tracer: Tracer) {
         self.groups.mesh().borrow_mut().trace(&tracer);
-        self.groups.aids.tracer = Some(tracer);
+        self.groups.diagnostics.tracer = Some(tracer);
     }
 
     /// From now on these faults strike this rank.
     pub fn inject(&mut self, faults: Faults) {
         self.groups.mesh().borrow_mut().inject(&faults);
-        self.groups.aids.faults = Some(faults);
+        self.groups.diagnostics.faults = Some(faults);
     }
 
     /// From now on results of collectives are held against each other. All ranks do this at the same point, or none.
@@ -49,7 +49,7 @@ impl Trainer {
     /// Spans that have ended since the last call; waits for nothing.
     pub fn spans(&self) -> Vec<Span> {
         self.groups
-            .aids
+            .diagnostics
             .tracer
             .as_ref()
             .map(Tracer::drain)
@@ -65,7 +65,7 @@ impl Trainer {
     }
 
     pub(crate) fn begin_span(&self) -> Option<OpenStep> {
-        let tracer = self.groups.aids.tracer.as_ref()?;
+        let tracer = self.groups.diagnostics.tracer.as_ref()?;
         tracer.set_step(self.step);
         let from = tracer.now();
         let open = tracer.begin(self.streams());
@@ -73,7 +73,7 @@ impl Trainer {
     }
 
     pub(crate) fn end_span(&self, open: Option<OpenStep>, name: &dyn Fn() -> String) {
-        let (Some(tracer), Some(o)) = (&self.groups.aids.tracer, open) else {
+        let (Some(tracer), Some(o)) = (&self.groups.diagnostics.tracer, open) else {
             return;
         };
         tracer.end(o.open, self.streams(), name, &|| Work::Step);

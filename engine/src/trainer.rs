@@ -9,7 +9,7 @@ use crate::gather;
 use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
 use crate::init;
-use crate::kept::Landing;
+use crate::kept::PendingStateLoad;
 use crate::ledger::RankLedger;
 use crate::nonfinite::Watch;
 use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
@@ -25,12 +25,12 @@ use crossweave_hal::{
 };
 use crossweave_mesh::Islands;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
-use crossweave_plan::{Depend, Facts, Lane, Op, Pipeline, Plan};
+use crossweave_plan::{Depend, Facts, Lane, PassManager, Plan, StepKind};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Recipe};
 use crossweave_zero::{
-    Bucket, Canonical, Deal, Near, Own, Persist, Place, Prefetch, Reuse, Ties, Updates, ZeroSpec,
-    ZeroStage,
+    Bucket, Canonical, Hierarchical, Own, Partition, Persist, Place, Prefetch, Reuse, Ties,
+    Updates, ZeroSpec, ZeroStage,
 };
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -206,7 +206,7 @@ pub struct Trainer {
     pub(crate) pending: VecDeque<(u64, Figures, Event)>,
     pub(crate) inputs: VecDeque<HostBuffer>,
     pub(crate) step: u64,
-    pub(crate) landings: Vec<Landing>,
+    pub(crate) landings: Vec<PendingStateLoad>,
     pub(crate) lr: f64,
     /// Decay rates of this step's moments, where a schedule moves them.
     pub(crate) betas: Option<[f64; 2]>,
@@ -280,7 +280,10 @@ impl Trainer {
         let hal = at("set-up");
         let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
         let reduce = device.stream("reduce", 1).map_err(|e| hal(e.into()))?;
-        let gathers = plan.steps.iter().any(|s| matches!(s.op, Op::Gather { .. }));
+        let gathers = plan
+            .steps
+            .iter()
+            .any(|s| matches!(s.op, StepKind::Gather { .. }));
         let gather = match gathers {
             true => Some(device.stream("gather", 1).map_err(|e| hal(e.into()))?),
             false => None,
@@ -338,7 +341,7 @@ impl Trainer {
         let scaling =
             Scaling::new(device, &compute, &spec, units.len(), IN_FLIGHT).map_err(at("set-up"))?;
         let leaves = |u: usize| {
-            let out = Op::GradOut { unit: u as u32 };
+            let out = StepKind::GradOut { unit: u as u32 };
             plan.steps.iter().any(|s| s.op == out)
         };
         let grads_leave = (0..units.len()).map(leaves).collect();
@@ -643,9 +646,9 @@ fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Hold
         },
         compute: spec.compute,
         deal: if recipes.iter().flatten().any(|r| r.optimizer.wants_whole()) {
-            Deal::OwnerWhole
+            Partition::WholeParameter
         } else {
-            Deal::Even
+            Partition::Flat
         },
         rank: spec.rank,
         ranks: spec.world,
@@ -703,7 +706,7 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
 /// The plan of one optimizer step.
 fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let n = facts.units.len() as u32;
-    let mut p = Pipeline::new();
+    let mut p = PassManager::new();
     match spec.recompute {
         Recompute::None => {}
         Recompute::Full => p = p.with(RecomputePass(Pick::Full)),
@@ -730,7 +733,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
             within: spec.zero.reuse_within,
         });
         if spec.zero.node > 1 {
-            p = p.with(Near);
+            p = p.with(Hierarchical);
         }
     }
     p = p

@@ -1,7 +1,7 @@
 //! The optimizer step of one unit, on what this rank owns of it.
 
 use crate::figures::Figures;
-use crate::optim::{Flat, Knobs};
+use crate::optim::{Flat, StepParams};
 use crate::trainer::Trainer;
 use crate::walk::UPDATE;
 use crossweave_hal::{DType, Reduce};
@@ -32,7 +32,7 @@ impl Trainer {
                 copy: s.copy(&rest),
                 grad,
             };
-            let knobs = Knobs {
+            let knobs = StepParams {
                 lr: self.lr,
                 step: self.update_number(),
                 betas: self.betas,

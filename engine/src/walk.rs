@@ -6,7 +6,7 @@ use crate::gather;
 use crate::nonfinite::Watch;
 use crate::trainer::{Act, MicroBatch, Trainer};
 use crossweave_hal::Purpose;
-use crossweave_plan::{Keep as PlanKeep, Lane, Op, Step};
+use crossweave_plan::{Keep as PlanKeep, Lane, Step, StepKind};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
 
@@ -47,7 +47,7 @@ impl Trainer {
         if let Some(w) = &mut self.watch {
             w.begin();
         }
-        self.groups.aids.set_step(self.step);
+        self.groups.diagnostics.set_step(self.step);
         let plan = self.take_plan();
         let mut done = self
             .compute
@@ -127,7 +127,7 @@ impl Trainer {
         f: &Figures,
     ) -> Tensors<()> {
         match &step.op {
-            Op::Forward { unit, mb, keep } => {
+            StepKind::Forward { unit, mb, keep } => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let ins = std::mem::take(&mut self.flow[m]);
                 let kept = (*keep == PlanKeep::Input).then(|| ins.clone());
@@ -149,7 +149,7 @@ impl Trainer {
                 }
                 self.flow[m] = outs;
             }
-            Op::Recompute { unit, mb } => {
+            StepKind::Recompute { unit, mb } => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let Some(Act::Inputs(ins)) = self.acts[u][m].take() else {
                     return crossweave_tensor::shape_error("recompute without a kept input");
@@ -164,15 +164,15 @@ impl Trainer {
                 )?;
                 self.acts[u][m] = Some(act);
             }
-            Op::Backward { unit, mb } => self.backward(
+            StepKind::Backward { unit, mb } => self.backward(
                 *unit as usize,
                 *mb as usize,
                 &data[*mb as usize],
                 batches[*mb as usize].first_sequence,
             )?,
-            Op::ReduceGrad { units, how } => self.reduce_grads(units, *how)?,
-            Op::Finite => self.finite(f)?,
-            Op::GradNorm => {
+            StepKind::ReduceGrad { units, how } => self.reduce_grads(units, *how)?,
+            StepKind::Finite => self.finite(f)?,
+            StepKind::GradNorm => {
                 // Where a gradient has gone to the host, its squares were summed before.
                 for u in 0..self.units.len() {
                     if !self.grads_leave[u] {
@@ -182,31 +182,35 @@ impl Trainer {
                 self.total_squares(f)?;
                 self.clip(f)?;
             }
-            Op::Update { unit } if step.lane == Lane::Host => {
+            StepKind::Update { unit } if step.lane == Lane::Host => {
                 self.host_update(*unit as usize, f)?
             }
-            Op::Update { unit } => self.update(*unit as usize, f)?,
-            Op::GradOut { unit } => self.grad_out(*unit as usize, f)?,
-            Op::ParamIn { unit } => self.param_in(*unit as usize)?,
-            Op::ShardIn { unit } => self.shard_in(*unit as usize)?,
-            Op::StateIn { unit } => self.state_moves(*unit as usize, true)?,
-            Op::StateOut { unit } => self.state_moves(*unit as usize, false)?,
-            Op::Spill { unit, mb } => self.spill(*unit as usize, *mb as usize)?,
-            Op::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
+            StepKind::Update { unit } => self.update(*unit as usize, f)?,
+            StepKind::GradOut { unit } => self.grad_out(*unit as usize, f)?,
+            StepKind::ParamIn { unit } => self.param_in(*unit as usize)?,
+            StepKind::ShardIn { unit } => self.shard_in(*unit as usize)?,
+            StepKind::StateIn { unit } => self.state_moves(*unit as usize, true)?,
+            StepKind::StateOut { unit } => self.state_moves(*unit as usize, false)?,
+            StepKind::Spill { unit, mb } => self.spill(*unit as usize, *mb as usize)?,
+            StepKind::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
             // Nothing is cleared: the first gradient written in a step overwrites (`GradSink`).
-            Op::ZeroGrad { .. } => {}
-            Op::Fold { unit, joins } => self.fold(*unit as usize, *joins)?,
-            Op::Gather { unit } => self.gather_unit(*unit as usize, step.near, gather::STEP)?,
-            Op::Release { unit } => self.release_unit(*unit as usize),
-            Op::SendAct { mb, to, .. } => self.send_act(*mb as usize, *to)?,
-            Op::RecvAct { unit, mb, from } => self.recv_act(*unit as usize, *mb as usize, *from)?,
-            Op::SendGrad { unit, mb, to } => {
+            StepKind::ZeroGrad { .. } => {}
+            StepKind::Fold { unit, joins } => self.fold(*unit as usize, *joins)?,
+            StepKind::Gather { unit } => {
+                self.gather_unit(*unit as usize, step.near, gather::STEP)?
+            }
+            StepKind::Release { unit } => self.release_unit(*unit as usize),
+            StepKind::SendAct { mb, to, .. } => self.send_act(*mb as usize, *to)?,
+            StepKind::RecvAct { unit, mb, from } => {
+                self.recv_act(*unit as usize, *mb as usize, *from)?
+            }
+            StepKind::SendGrad { unit, mb, to } => {
                 self.send_flow_grad(*unit as usize, *mb as usize, *to)?
             }
-            Op::RecvGrad { unit, mb, from } => {
+            StepKind::RecvGrad { unit, mb, from } => {
                 self.recv_flow_grad(*unit as usize, *mb as usize, *from)?
             }
-            Op::Tie { unit } => self.tie(*unit as usize)?,
+            StepKind::Tie { unit } => self.tie(*unit as usize)?,
             other => {
                 return crossweave_tensor::shape_error(format!(
                     "this engine does not run {}",

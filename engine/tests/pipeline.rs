@@ -8,7 +8,7 @@ use crossweave_engine::{
     Error, PipelineOrder, PipelineSpec, Prediction, RankSpec, Recompute, Trainer, ZeroSpec,
     ZeroStage, dry_run, predict,
 };
-use crossweave_hal::{Board, Bootstrap, DType, Result};
+use crossweave_hal::{Bootstrap, CheckerState, DType, Result};
 use crossweave_nn::ModelSpec;
 use crossweave_plan::{Plan, check_world};
 use crossweave_zero::estimate::{held, padded};
@@ -58,7 +58,11 @@ fn rehearse(
             ..base.clone()
         };
         // On a board of its own: the other stages are not there, and are not missed.
-        let device = w.null.on_board(&Board::default()).open(0).unwrap();
+        let device = w
+            .null
+            .with_checker(&CheckerState::default())
+            .open(0)
+            .unwrap();
         let mut t = Trainer::new(&device, all, spec, &dry, &Nobody).unwrap();
         let predicted = predict(&mut t).unwrap();
         let facts = &t.facts().units;
@@ -161,14 +165,14 @@ fn stages_hold_and_move_what_the_formulas_say() {
 
 /// The plan as if each stage had one rank.
 fn alone(plan: &Plan, dp: u32) -> Plan {
-    use crossweave_plan::Op;
+    use crossweave_plan::StepKind;
     let mut plan = plan.clone();
     for step in &mut plan.steps {
         match &mut step.op {
-            Op::SendAct { to: peer, .. }
-            | Op::SendGrad { to: peer, .. }
-            | Op::RecvAct { from: peer, .. }
-            | Op::RecvGrad { from: peer, .. } => *peer /= dp,
+            StepKind::SendAct { to: peer, .. }
+            | StepKind::SendGrad { to: peer, .. }
+            | StepKind::RecvAct { from: peer, .. }
+            | StepKind::RecvGrad { from: peer, .. } => *peer /= dp,
             _ => {}
         }
     }

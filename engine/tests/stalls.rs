@@ -7,7 +7,7 @@ use crossweave_engine::{
     MicroBatch, PipelineOrder, PipelineSpec, RankSpec, Trainer, ZeroSpec, ZeroStage, assign,
     dry_run,
 };
-use crossweave_hal::{Board, Fault, KvStore, LocalKv};
+use crossweave_hal::{CheckerState, Fault, KvStore, LocalKv};
 use crossweave_mesh::{FaultKind, FaultRule, Faults};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -87,8 +87,8 @@ fn case(seed: u64) -> Case {
 fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bool) {
     let model = gpt2(4, 0.0);
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
-    let board = Board::default();
-    let plugin = w.cpu.on_board(&board);
+    let board = CheckerState::default();
+    let plugin = w.cpu.with_checker(&board);
     let struck = std::sync::atomic::AtomicBool::new(true);
     let one = |rank: u32| -> std::result::Result<(), String> {
         let mut units = units(&model);

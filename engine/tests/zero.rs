@@ -6,7 +6,7 @@ use common::*;
 use crossweave_engine::{RankSpec, Recompute, ZeroSpec, ZeroStage};
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
-use crossweave_plan::{Law, Op, check};
+use crossweave_plan::{Law, StepKind, check};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Sgd};
 
 fn staged(base: &RankSpec, stage: u32) -> RankSpec {
@@ -176,21 +176,21 @@ fn window(o: &Outcome, sizes: &[u64], n: u64, stage: u32, compute: u64) -> (u64,
     let mut open = vec![false; sizes.len()];
     for step in &o.plan.steps {
         match &step.op {
-            Op::Gather { unit, .. } if stage == 3 => {
+            StepKind::Gather { unit, .. } if stage == 3 => {
                 let taken = slots.entry(sizes[*unit as usize]).or_default();
                 taken.0 += 1;
                 taken.1 = taken.1.max(taken.0);
             }
-            Op::Release { unit } if stage == 3 => {
+            StepKind::Release { unit } if stage == 3 => {
                 slots.entry(sizes[*unit as usize]).or_default().0 -= 1;
             }
-            Op::Backward { unit, .. } => {
+            StepKind::Backward { unit, .. } => {
                 for u in o.facts.touched(*unit) {
                     let first = !std::mem::replace(&mut open[u as usize], true);
                     grads += if first { 4 * sizes[u as usize] } else { 0 };
                 }
             }
-            Op::ReduceGrad { units, .. } if stage >= 2 => {
+            StepKind::ReduceGrad { units, .. } if stage >= 2 => {
                 let bucket: u64 = units.iter().map(|u| 4 * sizes[*u as usize]).sum();
                 // The shards are there before the whole gradients go.
                 peak.1 = peak.1.max(grads + bucket / n);
@@ -332,7 +332,7 @@ fn a_plan_without_one_of_its_steps_is_refused_by_name() {
     let o = train(&w, &gpt2(2, 0.0), &s, 1);
     assert!(check(&o.plan, &o.facts).is_ok());
     for (k, step) in o.plan.steps.iter().enumerate() {
-        if matches!(step.op, Op::GradNorm) {
+        if matches!(step.op, StepKind::GradNorm) {
             // Without it the plan is that of a job that does not clip.
             continue;
         }
@@ -342,7 +342,7 @@ fn a_plan_without_one_of_its_steps_is_refused_by_name() {
         let refused = check(&broken, &o.facts).unwrap_err();
         let said = refused.to_string();
         match &step.op {
-            Op::Gather { unit, .. } => {
+            StepKind::Gather { unit, .. } => {
                 let named =
                     said.contains(&format!("unit {unit} ")) || said.contains(&format!("+{unit}"));
                 let law = matches!(refused.law, Law::Gathered | Law::GatherOnce);

@@ -13,7 +13,7 @@ use crate::pool::{Block, Pool};
 use crate::recipe::Decompose;
 use crate::stream::{Stream, StreamCore};
 use crate::track::Track;
-use crate::watch::{Board, Observer, Purpose, Watch};
+use crate::watch::{CheckerState, Observer, Purpose, Watch};
 use crossweave_abi as abi;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,16 +24,16 @@ pub const PAGE: u64 = 4096;
 
 /// A loaded or linked plugin. Cheap to clone; never unloaded.
 #[derive(Clone)]
-pub struct Plugin(pub(crate) Arc<RawPlugin>, pub(crate) Board);
+pub struct Plugin(pub(crate) Arc<RawPlugin>, pub(crate) CheckerState);
 
 impl Plugin {
     /// Wraps what the loader or a static entry gave.
     pub fn new(raw: RawPlugin) -> Plugin {
-        Plugin(Arc::new(raw), Board::default())
+        Plugin(Arc::new(raw), CheckerState::default())
     }
     /// The same plugin, with its ranks on `board`: ranks of several plugins, or of several processes, check each other on a common one. By
     /// default the ranks of one plugin do.
-    pub fn on_board(&self, board: &Board) -> Plugin {
+    pub fn with_checker(&self, board: &CheckerState) -> Plugin {
         Plugin(self.0.clone(), board.clone())
     }
     /// The same plugin inside a layer, with its ranks on the same board.
@@ -47,7 +47,7 @@ impl Plugin {
         Ok(Plugin(Arc::new(wrap((*self.0).clone())?), self.1.clone()))
     }
     /// Where its ranks check each other.
-    pub fn board(&self) -> &Board {
+    pub fn checker(&self) -> &CheckerState {
         &self.1
     }
     /// Name the plugin gives itself.

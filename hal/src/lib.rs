@@ -7,7 +7,7 @@
 //! | How do operands outlive queued work? | Freed pool blocks keep their record of uses; other memory is freed after its last use. Dropping right after a launch is sound. |
 //! | Who allocates? | A caching allocator here ([`Device::alloc`]); the plugin provides large slabs. |
 //! | Who counts? | Two ledgers ([`ledger`]) in the only places through which memory and collectives pass. |
-//! | What if ranks disagree? | The checker ([`Board`]) compares their calls and names the rank that is wrong, in one message on all of them. |
+//! | What if ranks disagree? | The checker ([`CheckerState`]) compares their calls and names the rank that is wrong, in one message on all of them. |
 //! | What if an op is missing? | [`Kernel`] runs the core's one decomposition; the type is the same, and [`Kernel::is_native`] answers which it is. |
 //!
 //! **Contract.** This layer validates bounds, lengths and overlap; a plugin validates what only it knows;
@@ -62,4 +62,7 @@ pub use mask::CollectiveCell;
 pub use recipe::{Decompose, DynMap, NoDecompose, PatternMap, Recipe, RecipeStep, Slot};
 pub use route::{Explained, Part, RouteKind};
 pub use stream::{Event, Operand, Stream, Wait, WaitLog};
-pub use watch::{Board, Fault, Flight, Observer, Op, Purpose, RankFlight, Verdict, crash, vigil};
+pub use watch::{
+    CheckerState, CollectiveRecord, Fault, Flight, Observer, Purpose, RankFlight, Verdict, crash,
+    death_watch,
+};

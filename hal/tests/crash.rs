@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use crossweave_hal::crash::{guard, speaks};
-use crossweave_hal::vigil::{Vigil, watch};
+use crossweave_hal::death_watch::{DeathWatch, watch};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -49,8 +49,8 @@ fn helper() {
     };
     let dir = Path::new(&dir);
     let how = std::env::var("CRASH").unwrap();
-    if how == "vigil" {
-        let _vigil = Vigil::keep(&dir.join("vigil")).unwrap();
+    if how == "death_watch" {
+        let _vigil = DeathWatch::keep(&dir.join("death_watch")).unwrap();
         // SAFETY: a signal to this process.
         unsafe { libc::raise(libc::SIGKILL) };
     }
@@ -64,7 +64,7 @@ fn helper() {
         unsafe { libc::signal(libc::SIGABRT, handler as usize) };
     }
     if how == "follows" {
-        watch(&[(dir.join("vigil"), 0)], true, |_| {}).unwrap();
+        watch(&[(dir.join("death_watch"), 0)], true, |_| {}).unwrap();
         std::thread::spawn(|| {
             speaks();
             std::thread::sleep(Duration::from_millis(40));
@@ -164,11 +164,11 @@ fn run(dir: &Path, how: &str) -> (Option<i32>, f64, String) {
         end - crash
     );
     let said = read("said");
-    if how != "vigil" {
+    if how != "death_watch" {
         assert!(end - last < 250.0, "{how} did not end: {said}");
     }
     // A panic writes its trace before it aborts.
-    if how != "vigil" && how != "unwinding" {
+    if how != "death_watch" && how != "unwinding" {
         // A core may be another's for a while, before the first instruction of the handler or between two of it.
         assert!(last - crash < 100.0, "{how} went on: {said}");
     }
@@ -211,7 +211,7 @@ fn whatever_a_process_crashes_by_it_stops_at_once() {
 #[test]
 fn an_abort_that_follows_from_a_death_leaves_a_moment_for_the_news() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(run(dir.path(), "vigil").0, Some(libc::SIGKILL));
+    assert_eq!(run(dir.path(), "death_watch").0, Some(libc::SIGKILL));
     let (ended, _, said) = run(dir.path(), "follows");
     assert_eq!(ended, Some(libc::SIGABRT), "{said}");
     assert!(said.contains("rank 1 died"), "{said}");

@@ -3,4 +3,4 @@
 #[path = "abi_lock/main.rs"]
 mod abi_lock;
 mod crash;
-mod vigil;
+mod death_watch;

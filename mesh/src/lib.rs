@@ -1,29 +1,29 @@
 //! The device mesh: any set of axes gives a group, and a group of one rank is a real group. [`topology`]
 //! is the arithmetic of ranks; [`groups`] holds the communicators, [`islands`] those of jobs of several
 //! back ends. [`launch`] reads which process of how many this is from the launcher's variables,
-//! [`store`] and [`mod@meet`] are the rendezvous of the processes of a job (what torchrun calls its store),
-//! and [`roster`] maps processes to ranks.
+//! [`store`] and [`mod@rendezvous`] are the rendezvous of the processes of a job (what torchrun calls its store),
+//! and [`process_map`] maps processes to ranks.
 //!
 //! **Invariants** (`docs/invariants.md`). Threads and processes of a job train to the same bits, however
 //! the ranks are divided over processes; an error names every rank that it concerns.
 #![forbid(unsafe_code)]
 
+pub mod checker;
 pub mod groups;
 pub mod islands;
 pub mod launch;
-pub mod meet;
-pub mod roster;
-pub mod seats;
+pub mod process_map;
+pub mod rendezvous;
 pub mod store;
 pub mod topology;
 
+pub use checker::{checker_state, checker_state_in};
 /// Faults on purpose.
 pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};
 pub use groups::{Mesh, MeshOptions};
 pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};
-pub use meet::meet;
-pub use roster::{Roster, told};
-pub use seats::{seats, seats_in};
+pub use process_map::{ProcessMap, rank_words};
+pub use rendezvous::rendezvous;
 pub use store::{JobStore, LateStore, PeerFailure};
 pub use topology::{Axis, Coords, Group, Topology, TopologyError};

@@ -3,10 +3,10 @@
 //! one of them has died: a connection that ends without a farewell is a death, whatever the cause, and the operating
 //! system reports it at once.
 //!
-//! A process is known here by its number among the processes; the roster maps it to ranks for messages about failures.
+//! A process is known here by its number among the processes; the process_map maps it to ranks for messages about failures.
 
-use crate::roster::{Roster, told};
-use crossweave_hal::vigil::Vigil;
+use crate::process_map::{ProcessMap, rank_words};
+use crossweave_hal::death_watch::DeathWatch;
 use crossweave_hal::{Awake, Code, Error, KvStore, Result, crash};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufReader, Read, Write};
@@ -52,7 +52,7 @@ fn pair(low: u32, high: u32) -> u64 {
 
 impl std::fmt::Display for PeerFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let who = told(&self.ranks);
+        let who = rank_words(&self.ranks);
         match &self.message {
             Some(m) => write!(f, "{who} failed: {m}"),
             None => write!(
@@ -146,12 +146,12 @@ struct State {
     /// This process has failed: nothing it asks for is needed any more.
     given_up: bool,
     /// Which ranks the processes are; until it is said each is one.
-    roster: Option<Roster>,
+    process_map: Option<ProcessMap>,
 }
 
 impl State {
     fn ranks_of(&self, process: u32) -> Range<u32> {
-        match &self.roster {
+        match &self.process_map {
             Some(r) => r.of(process),
             None => process..process + 1,
         }
@@ -175,7 +175,7 @@ struct Shared {
     numbers: AtomicU64,
     on_failure: Mutex<Option<Box<dyn Fn(&PeerFailure) + Send>>>,
     /// By which the others of this host hear of this process's death before its connection ends.
-    vigil: Mutex<Option<Vigil>>,
+    death_watch: Mutex<Option<DeathWatch>>,
 }
 
 /// The store, on any rank. Clones share it.
@@ -200,18 +200,18 @@ impl Shared {
             changed: Condvar::new(),
             numbers: AtomicU64::new(1),
             on_failure: Mutex::new(None),
-            vigil: Mutex::new(None),
+            death_watch: Mutex::new(None),
         })
     }
 
     /// What this process does from now on is no news to the others.
     fn leave(&self) {
-        let vigil = self
-            .vigil
+        let death_watch = self
+            .death_watch
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        drop(vigil);
+        drop(death_watch);
     }
 
     /// Notes the first failure and calls every subscriber; the server notifies every rank.
@@ -478,14 +478,18 @@ impl JobStore {
     }
 
     /// From now on failures are reported with these ranks.
-    pub fn know(&self, roster: &Roster) {
-        self.0.lock().roster = Some(roster.clone());
+    pub fn know(&self, process_map: &ProcessMap) {
+        self.0.lock().process_map = Some(process_map.clone());
     }
 
-    /// Keeps this process's vigil until it fails or says farewell.
-    pub fn keep(&self, vigil: Vigil) {
-        let mut slot = self.0.vigil.lock().unwrap_or_else(PoisonError::into_inner);
-        *slot = Some(vigil);
+    /// Keeps this process's death_watch until it fails or says farewell.
+    pub fn keep(&self, death_watch: DeathWatch) {
+        let mut slot = self
+            .0
+            .death_watch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(death_watch);
     }
 
     /// For the threads that watch over processes: this one has been killed. The end of its connection would say so too, a little later.

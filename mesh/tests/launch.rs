@@ -1,7 +1,7 @@
 //! What launchers say, and the store through which their processes meet.
 
 use crossweave_hal::{Code, KvStore};
-use crossweave_mesh::{JobStore, Launch, Launcher, Roster, detect};
+use crossweave_mesh::{JobStore, Launch, Launcher, ProcessMap, detect};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
@@ -272,7 +272,7 @@ fn a_connection_that_ends_without_a_farewell_is_a_death() {
 #[test]
 fn failures_are_told_by_the_ranks_of_their_process() {
     let counts = [2, 3, 2];
-    let know = |process: u32, s: &JobStore| s.know(&Roster::new(process, &counts));
+    let know = |process: u32, s: &JobStore| s.know(&ProcessMap::new(process, &counts));
     for (failing, rank) in [(1u32, 3), (0, 1)] {
         let all = job(3);
         let (tell, told) = channel();

@@ -1,6 +1,6 @@
 //! Trading time for memory: which forwards keep less than all, and what that asks of the backward.
 
-use crossweave_plan::{Facts, Keep, Law, Op, Pass, Plan, PlanError, Step, UnitId, words};
+use crossweave_plan::{Facts, Keep, Law, Pass, Plan, PlanError, Step, StepKind, UnitId, words};
 
 /// Which units are recomputed, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,13 +63,13 @@ impl Pass for Recompute {
         let mut out = Vec::with_capacity(plan.steps.len() * 3 / 2);
         for mut step in std::mem::take(&mut plan.steps) {
             match &mut step.op {
-                Op::Forward { unit, keep, .. } if *keep != Keep::Nothing => {
+                StepKind::Forward { unit, keep, .. } if *keep != Keep::Nothing => {
                     *keep = self.0.keep(*unit);
                 }
-                &mut Op::Backward { unit, mb } | &mut Op::InputGrad { unit, mb }
+                &mut StepKind::Backward { unit, mb } | &mut StepKind::InputGrad { unit, mb }
                     if self.0.keep(unit) == Keep::Input =>
                 {
-                    out.push(Step::new(Op::Recompute { unit, mb }));
+                    out.push(Step::new(StepKind::Recompute { unit, mb }));
                 }
                 _ => {}
             }

@@ -1,6 +1,6 @@
 //! Schedules: the first list of a plan, forwards and backwards only. Everything else is a pass.
 
-use crossweave_plan::{Keep, MicroBatch, Op, Plan, Rank, UnitId};
+use crossweave_plan::{Keep, MicroBatch, Plan, Rank, StepKind, UnitId};
 use std::ops::Range;
 
 /// Gradient accumulation on one rank: for each micro-batch all units forward, then all backward.
@@ -11,7 +11,7 @@ pub fn accumulate(units: u32, micro_batches: u32) -> Plan {
 /// Validation: every unit forward on every micro-batch, nothing kept.
 pub fn evaluate(units: u32, micro_batches: u32) -> Plan {
     let forward = |mb| {
-        (0..units).map(move |unit| Op::Forward {
+        (0..units).map(move |unit| StepKind::Forward {
             unit,
             mb,
             keep: Keep::Nothing,
@@ -104,37 +104,42 @@ pub fn pipeline(stages: &Stages, stage: usize, micro_batches: u32, order: Order)
     let next = stages.stages.get(stage + 1).map(|s| s.1);
     let previous = stage.checked_sub(1).map(|s| stages.stages[s].1);
     let mut ops = Vec::new();
-    let receive = |ops: &mut Vec<Op>, mb: MicroBatch| {
-        ops.extend(previous.map(|from| Op::RecvAct {
+    let receive = |ops: &mut Vec<StepKind>, mb: MicroBatch| {
+        ops.extend(previous.map(|from| StepKind::RecvAct {
             unit: units.start - 1,
             mb,
             from,
         }));
     };
-    let forward = |ops: &mut Vec<Op>, mb: MicroBatch| {
-        ops.extend(units.clone().map(|unit| Op::Forward {
+    let forward = |ops: &mut Vec<StepKind>, mb: MicroBatch| {
+        ops.extend(units.clone().map(|unit| StepKind::Forward {
             unit,
             mb,
             keep: Keep::All,
         }));
-        ops.extend(next.map(|to| Op::SendAct {
+        ops.extend(next.map(|to| StepKind::SendAct {
             unit: units.end - 1,
             mb,
             to,
         }));
     };
     // The neighbour sends the hidden state of micro-batch `then` before it waits for this gradient: received later, both would wait to send.
-    let backward = |ops: &mut Vec<Op>, mb: MicroBatch, then: Option<MicroBatch>| {
-        ops.extend(next.map(|from| Op::RecvGrad {
+    let backward = |ops: &mut Vec<StepKind>, mb: MicroBatch, then: Option<MicroBatch>| {
+        ops.extend(next.map(|from| StepKind::RecvGrad {
             unit: units.end - 1,
             mb,
             from,
         }));
-        ops.extend(units.clone().rev().map(|unit| Op::Backward { unit, mb }));
+        ops.extend(
+            units
+                .clone()
+                .rev()
+                .map(|unit| StepKind::Backward { unit, mb }),
+        );
         if let Some(mb) = then {
             receive(ops, mb);
         }
-        ops.extend(previous.map(|to| Op::SendGrad {
+        ops.extend(previous.map(|to| StepKind::SendGrad {
             unit: units.start - 1,
             mb,
             to,

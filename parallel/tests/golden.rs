@@ -4,7 +4,7 @@
 use crossweave_parallel::schedule::{Stages, accumulate, evaluate, one_f_one_b};
 use crossweave_parallel::{Pick, Recompute};
 use crossweave_plan::{
-    Depend, Facts, Keep, Lane, Law, Pipeline, Plan, Step, UnitFacts, check, check_world,
+    Depend, Facts, Keep, Lane, Law, PassManager, Plan, Step, UnitFacts, check, check_world,
 };
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ fn accumulation_and_recompute() {
     let mut found = String::new();
     let mut peaks = Vec::new();
     for (name, pick) in picks {
-        let line = Pipeline::new().with(Recompute(pick)).with(Depend);
+        let line = PassManager::new().with(Recompute(pick)).with(Depend);
         let plan = line.run(accumulate(3, 2), &facts).unwrap();
         let peak = check(&plan, &facts).unwrap();
         found += &format!(
@@ -72,14 +72,14 @@ fn accumulation_and_recompute() {
 
 #[test]
 fn keeping_nothing_is_no_recompute() {
-    let line = Pipeline::new().with(Recompute(Pick::PerUnit(vec![Keep::All, Keep::Nothing])));
+    let line = PassManager::new().with(Recompute(Pick::PerUnit(vec![Keep::All, Keep::Nothing])));
     let fault = line.run(accumulate(2, 1), &facts(2, 1)).unwrap_err();
     assert_eq!(fault.law, Law::Activations);
 }
 
 #[test]
 fn recompute_after_recompute_is_refused() {
-    let line = Pipeline::new()
+    let line = PassManager::new()
         .with(Recompute(Pick::Full))
         .with(Recompute(Pick::Full));
     assert_eq!(
@@ -92,7 +92,7 @@ fn recompute_after_recompute_is_refused() {
 fn one_forward_one_backward() {
     let stages = Stages::even(5, &[0, 1, 2]);
     let facts = facts(5, 4);
-    let line = || Pipeline::new().with(Recompute(Pick::Full)).with(Depend);
+    let line = || PassManager::new().with(Recompute(Pick::Full)).with(Depend);
     let plans: Vec<Plan> = (0..3)
         .map(|s| line().run(one_f_one_b(&stages, s, 4), &facts).unwrap())
         .collect();

@@ -3,7 +3,7 @@
 
 use crate::error::{Law, PlanError};
 use crate::facts::Facts;
-use crate::op::{Keep, Lane, MicroBatch, Op, UnitId};
+use crate::op::{Keep, Lane, MicroBatch, StepKind, UnitId};
 use crate::pass::Pass;
 use crate::plan::{Home, Plan, StepId, words};
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ pub fn slots(plan: &Plan, facts: &Facts) -> Vec<Option<u32>> {
     plan.steps
         .iter()
         .map(|step| match step.op {
-            Op::Gather { unit } => {
+            StepKind::Gather { unit } => {
                 let bytes = facts.slot_bytes(unit);
                 let free = taken.iter().position(|s| *s == (bytes, None));
                 let free = free.unwrap_or_else(|| {
@@ -73,7 +73,7 @@ pub fn slots(plan: &Plan, facts: &Facts) -> Vec<Option<u32>> {
                 taken[free].1 = Some(unit);
                 Some(free as u32)
             }
-            Op::Release { unit } => {
+            StepKind::Release { unit } => {
                 let held = taken.iter().position(|&(_, u)| u == Some(unit))?;
                 taken[held].1 = None;
                 Some(held as u32)
@@ -97,7 +97,7 @@ fn writes(resource: Resource) -> Access {
     }
 }
 
-fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Access> {
+fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Access> {
     let mut out = Vec::new();
     let params = |out: &mut Vec<Access>, unit| {
         out.extend(facts.touched(unit).map(|u| reads(Resource::Params(u))));
@@ -106,22 +106,22 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
         out.extend(facts.touched(unit).map(|u| writes(Resource::Grad(u))));
     };
     match *op {
-        Op::Gather { unit } => {
+        StepKind::Gather { unit } => {
             out.extend([reads(Resource::State(unit)), writes(Resource::Params(unit))])
         }
-        Op::Release { unit } => out.push(writes(Resource::Params(unit))),
-        Op::Forward { unit, mb, keep } => {
+        StepKind::Release { unit } => out.push(writes(Resource::Params(unit))),
+        StepKind::Forward { unit, mb, keep } => {
             params(&mut out, unit);
             out.push(writes(Resource::Flow(mb)));
             if keep != Keep::Nothing {
                 out.push(writes(Resource::Act(unit, mb)));
             }
         }
-        Op::Recompute { unit, mb } => {
+        StepKind::Recompute { unit, mb } => {
             params(&mut out, unit);
             out.push(writes(Resource::Act(unit, mb)));
         }
-        Op::Backward { unit, mb } => {
+        StepKind::Backward { unit, mb } => {
             params(&mut out, unit);
             grads(&mut out, unit);
             out.extend([
@@ -130,7 +130,7 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
                 writes(Resource::FlowGrad(mb)),
             ]);
         }
-        Op::InputGrad { unit, mb } => {
+        StepKind::InputGrad { unit, mb } => {
             params(&mut out, unit);
             out.extend([
                 reads(Resource::Flow(mb)),
@@ -138,19 +138,19 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
                 writes(Resource::FlowGrad(mb)),
             ]);
         }
-        Op::WeightGrad { unit, mb } => {
+        StepKind::WeightGrad { unit, mb } => {
             grads(&mut out, unit);
             out.push(writes(Resource::Act(unit, mb)));
         }
-        Op::ReduceGrad { ref units, .. } => {
+        StepKind::ReduceGrad { ref units, .. } => {
             out.extend(units.iter().map(|&u| writes(Resource::Grad(u))));
         }
-        Op::Tie { unit } => out.push(writes(Resource::Grad(unit))),
-        Op::GradNorm | Op::Finite => {
+        StepKind::Tie { unit } => out.push(writes(Resource::Grad(unit))),
+        StepKind::GradNorm | StepKind::Finite => {
             out.extend(with_grads.iter().map(|&u| reads(Resource::Grad(u))));
             out.push(writes(Resource::Norm));
         }
-        Op::Update { unit } => {
+        StepKind::Update { unit } => {
             out.extend([
                 writes(Resource::Grad(unit)),
                 reads(Resource::Norm),
@@ -160,19 +160,23 @@ fn touches(op: &Op, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> Vec<Ac
                 out.push(writes(Resource::Params(unit)));
             }
         }
-        Op::ZeroGrad { unit } | Op::Fold { unit, .. } => out.push(writes(Resource::Grad(unit))),
-        Op::SendAct { mb, .. } => out.push(reads(Resource::Flow(mb))),
-        Op::RecvAct { mb, .. } => out.push(writes(Resource::Flow(mb))),
-        Op::SendGrad { mb, .. } => out.push(reads(Resource::FlowGrad(mb))),
-        Op::RecvGrad { mb, .. } => out.push(writes(Resource::FlowGrad(mb))),
-        Op::Spill { unit, mb } | Op::Fetch { unit, mb } => {
+        StepKind::ZeroGrad { unit } | StepKind::Fold { unit, .. } => {
+            out.push(writes(Resource::Grad(unit)))
+        }
+        StepKind::SendAct { mb, .. } => out.push(reads(Resource::Flow(mb))),
+        StepKind::RecvAct { mb, .. } => out.push(writes(Resource::Flow(mb))),
+        StepKind::SendGrad { mb, .. } => out.push(reads(Resource::FlowGrad(mb))),
+        StepKind::RecvGrad { mb, .. } => out.push(writes(Resource::FlowGrad(mb))),
+        StepKind::Spill { unit, mb } | StepKind::Fetch { unit, mb } => {
             out.push(writes(Resource::Act(unit, mb)));
         }
-        Op::StateIn { unit } | Op::StateOut { unit } => out.push(writes(Resource::State(unit))),
-        Op::GradOut { unit } => out.push(writes(Resource::Grad(unit))),
+        StepKind::StateIn { unit } | StepKind::StateOut { unit } => {
+            out.push(writes(Resource::State(unit)))
+        }
+        StepKind::GradOut { unit } => out.push(writes(Resource::Grad(unit))),
         // A gather reads the slice that arrives here.
-        Op::ShardIn { unit } => out.push(writes(Resource::State(unit))),
-        Op::ParamIn { unit } => {
+        StepKind::ShardIn { unit } => out.push(writes(Resource::State(unit))),
+        StepKind::ParamIn { unit } => {
             out.push(writes(Resource::State(unit)));
             if plan.params == Home::Resident {
                 out.push(writes(Resource::Params(unit)));

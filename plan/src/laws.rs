@@ -10,7 +10,7 @@ use self::slots::slot_bytes;
 use crate::check::Parts;
 use crate::error::{Law, PlanError};
 use crate::facts::Facts;
-use crate::op::{Keep, Lane, MicroBatch, Op, Reduction, UnitId};
+use crate::op::{Keep, Lane, MicroBatch, Reduction, StepKind, UnitId};
 use crate::plan::{Home, Plan};
 
 /// Saved activations of one unit for one micro-batch.
@@ -108,14 +108,14 @@ impl<'a> State<'a> {
                     "micro-batch {mb} does not exist; a step has {m}, counted from 0"
                 ));
             }
-            if let Op::StateIn { unit } | Op::StateOut { unit } = step.op {
+            if let StepKind::StateIn { unit } | StepKind::StateOut { unit } = step.op {
                 units[unit as usize].offloaded = true;
             }
             match step.op {
-                Op::Update { unit } if step.lane == Lane::Host => {
+                StepKind::Update { unit } if step.lane == Lane::Host => {
                     units[unit as usize].hosted = true;
                 }
-                Op::ShardIn { unit } => units[unit as usize].shard_away = true,
+                StepKind::ShardIn { unit } => units[unit as usize].shard_away = true,
                 _ => {}
             }
             if let Some(unit) = step.op.reads_params() {
@@ -138,9 +138,9 @@ impl<'a> State<'a> {
                 }
             }
         }
-        let any = |pick: fn(&Op) -> bool| plan.steps.iter().any(|s| pick(&s.op));
+        let any = |pick: fn(&StepKind) -> bool| plan.steps.iter().any(|s| pick(&s.op));
         let sharded =
-            any(|op| matches!(op, Op::ReduceGrad { how, .. } if *how == Reduction::Scatter));
+            any(|op| matches!(op, StepKind::ReduceGrad { how, .. } if *how == Reduction::Scatter));
         let mut state = State {
             plan,
             facts,
@@ -156,11 +156,11 @@ impl<'a> State<'a> {
             flow: vec![None; m],
             flow_grad: vec![None; m],
             gathered: 0,
-            clears: any(|op| matches!(op, Op::ZeroGrad { .. })),
-            has_reduce: any(|op| matches!(op, Op::ReduceGrad { .. })),
-            has_update: any(|op| matches!(op, Op::Update { .. })),
-            has_norm: any(|op| matches!(op, Op::GradNorm)),
-            has_finite: any(|op| matches!(op, Op::Finite)),
+            clears: any(|op| matches!(op, StepKind::ZeroGrad { .. })),
+            has_reduce: any(|op| matches!(op, StepKind::ReduceGrad { .. })),
+            has_update: any(|op| matches!(op, StepKind::Update { .. })),
+            has_norm: any(|op| matches!(op, StepKind::GradNorm)),
+            has_finite: any(|op| matches!(op, StepKind::Finite)),
             norm_done: false,
             finite_done: false,
             update_done: false,
@@ -236,34 +236,34 @@ impl<'a> State<'a> {
             self.uses(index, unit)?;
         }
         match plan.steps[index].op {
-            Op::Gather { unit } => self.gather(index, unit),
-            Op::Release { unit } => self.release(index, unit),
-            Op::Forward { unit, mb, keep } => self.forward(index, unit, mb, keep),
-            Op::Recompute { unit, mb } => self.recompute(index, unit, mb),
-            Op::Backward { unit, mb } => {
+            StepKind::Gather { unit } => self.gather(index, unit),
+            StepKind::Release { unit } => self.release(index, unit),
+            StepKind::Forward { unit, mb, keep } => self.forward(index, unit, mb, keep),
+            StepKind::Recompute { unit, mb } => self.recompute(index, unit, mb),
+            StepKind::Backward { unit, mb } => {
                 self.input_grad(index, unit, mb)?;
                 self.weight_grad(index, unit, mb)
             }
-            Op::InputGrad { unit, mb } => self.input_grad(index, unit, mb),
-            Op::WeightGrad { unit, mb } => self.weight_grad(index, unit, mb),
-            Op::ReduceGrad { ref units, how } => self.reduce(index, units, how),
-            Op::Tie { unit } => self.tie(index, unit),
-            Op::GradNorm => self.norm(index, false),
-            Op::Finite => self.norm(index, true),
-            Op::Update { unit } => self.update(index, unit),
-            Op::ZeroGrad { unit } => self.zero_grad(index, unit),
-            Op::Fold { unit, joins } => self.fold(index, unit, joins),
-            Op::SendAct { unit, mb, .. } => self.send_act(index, unit, mb),
-            Op::RecvAct { unit, mb, .. } => self.recv_act(index, unit, mb),
-            Op::SendGrad { unit, mb, .. } => self.send_grad(index, unit, mb),
-            Op::RecvGrad { unit, mb, .. } => self.recv_grad(index, unit, mb),
-            Op::Spill { unit, mb } => self.spill(index, unit, mb),
-            Op::Fetch { unit, mb } => self.fetch(index, unit, mb),
-            Op::StateIn { unit } => self.state_in(index, unit),
-            Op::StateOut { unit } => self.state_out(index, unit),
-            Op::GradOut { unit } => self.grad_out(index, unit),
-            Op::ParamIn { unit } => self.param_in(index, unit),
-            Op::ShardIn { unit } => self.shard_in(index, unit),
+            StepKind::InputGrad { unit, mb } => self.input_grad(index, unit, mb),
+            StepKind::WeightGrad { unit, mb } => self.weight_grad(index, unit, mb),
+            StepKind::ReduceGrad { ref units, how } => self.reduce(index, units, how),
+            StepKind::Tie { unit } => self.tie(index, unit),
+            StepKind::GradNorm => self.norm(index, false),
+            StepKind::Finite => self.norm(index, true),
+            StepKind::Update { unit } => self.update(index, unit),
+            StepKind::ZeroGrad { unit } => self.zero_grad(index, unit),
+            StepKind::Fold { unit, joins } => self.fold(index, unit, joins),
+            StepKind::SendAct { unit, mb, .. } => self.send_act(index, unit, mb),
+            StepKind::RecvAct { unit, mb, .. } => self.recv_act(index, unit, mb),
+            StepKind::SendGrad { unit, mb, .. } => self.send_grad(index, unit, mb),
+            StepKind::RecvGrad { unit, mb, .. } => self.recv_grad(index, unit, mb),
+            StepKind::Spill { unit, mb } => self.spill(index, unit, mb),
+            StepKind::Fetch { unit, mb } => self.fetch(index, unit, mb),
+            StepKind::StateIn { unit } => self.state_in(index, unit),
+            StepKind::StateOut { unit } => self.state_out(index, unit),
+            StepKind::GradOut { unit } => self.grad_out(index, unit),
+            StepKind::ParamIn { unit } => self.param_in(index, unit),
+            StepKind::ShardIn { unit } => self.shard_in(index, unit),
         }
     }
 

@@ -40,7 +40,7 @@ pub enum Reduction {
 /// schedules, which no schedule here writes yet; they are data like the others, and `check` knows their laws.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Op {
+pub enum StepKind {
     /// Gather the unit's parameters from the slices of the ranks into a slot.
     Gather {
         /// Unit gathered.
@@ -252,20 +252,24 @@ impl Lane {
     }
 }
 
-impl Op {
+impl StepKind {
     /// The lane this operation runs on unless a pass moves it. `Release` sits on the compute lane: a slot comes free when
     /// the last computation that read it is done.
     pub fn lane(&self) -> Lane {
         match self {
-            Op::Gather { .. } => Lane::Gather,
-            Op::ReduceGrad { .. } | Op::Tie { .. } => Lane::Reduce,
-            Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
-                Lane::Peer
+            StepKind::Gather { .. } => Lane::Gather,
+            StepKind::ReduceGrad { .. } | StepKind::Tie { .. } => Lane::Reduce,
+            StepKind::SendAct { .. }
+            | StepKind::RecvAct { .. }
+            | StepKind::SendGrad { .. }
+            | StepKind::RecvGrad { .. } => Lane::Peer,
+            StepKind::Fetch { .. }
+            | StepKind::StateIn { .. }
+            | StepKind::ParamIn { .. }
+            | StepKind::ShardIn { .. } => Lane::CopyIn,
+            StepKind::Spill { .. } | StepKind::StateOut { .. } | StepKind::GradOut { .. } => {
+                Lane::CopyOut
             }
-            Op::Fetch { .. } | Op::StateIn { .. } | Op::ParamIn { .. } | Op::ShardIn { .. } => {
-                Lane::CopyIn
-            }
-            Op::Spill { .. } | Op::StateOut { .. } | Op::GradOut { .. } => Lane::CopyOut,
             _ => Lane::Compute,
         }
     }
@@ -273,10 +277,10 @@ impl Op {
     /// The unit whose full parameters this operation reads, if it reads any.
     pub fn reads_params(&self) -> Option<UnitId> {
         match *self {
-            Op::Forward { unit, .. }
-            | Op::Recompute { unit, .. }
-            | Op::Backward { unit, .. }
-            | Op::InputGrad { unit, .. } => Some(unit),
+            StepKind::Forward { unit, .. }
+            | StepKind::Recompute { unit, .. }
+            | StepKind::Backward { unit, .. }
+            | StepKind::InputGrad { unit, .. } => Some(unit),
             _ => None,
         }
     }
@@ -284,60 +288,60 @@ impl Op {
     /// The unit into whose weight gradient this operation sums, if it does.
     pub fn writes_grad(&self) -> Option<UnitId> {
         match *self {
-            Op::Backward { unit, .. } | Op::WeightGrad { unit, .. } => Some(unit),
+            StepKind::Backward { unit, .. } | StepKind::WeightGrad { unit, .. } => Some(unit),
             _ => None,
         }
     }
 
     /// Whether this is a computation of a unit: what `prefetch` counts as one step of depth.
     pub fn computes(&self) -> bool {
-        self.reads_params().is_some() || matches!(self, Op::WeightGrad { .. })
+        self.reads_params().is_some() || matches!(self, StepKind::WeightGrad { .. })
     }
 
     /// The units this operation names, in order; none for operations over the whole model.
     pub fn units(&self) -> &[UnitId] {
         match self {
-            Op::ReduceGrad { units, .. } => units,
-            Op::GradNorm | Op::Finite => &[],
-            Op::Gather { unit }
-            | Op::Release { unit }
-            | Op::Forward { unit, .. }
-            | Op::Recompute { unit, .. }
-            | Op::Backward { unit, .. }
-            | Op::InputGrad { unit, .. }
-            | Op::WeightGrad { unit, .. }
-            | Op::Tie { unit }
-            | Op::Update { unit }
-            | Op::Fold { unit, .. }
-            | Op::ZeroGrad { unit }
-            | Op::SendAct { unit, .. }
-            | Op::RecvAct { unit, .. }
-            | Op::SendGrad { unit, .. }
-            | Op::RecvGrad { unit, .. }
-            | Op::Spill { unit, .. }
-            | Op::Fetch { unit, .. }
-            | Op::StateIn { unit }
-            | Op::StateOut { unit }
-            | Op::GradOut { unit }
-            | Op::ParamIn { unit }
-            | Op::ShardIn { unit } => std::slice::from_ref(unit),
+            StepKind::ReduceGrad { units, .. } => units,
+            StepKind::GradNorm | StepKind::Finite => &[],
+            StepKind::Gather { unit }
+            | StepKind::Release { unit }
+            | StepKind::Forward { unit, .. }
+            | StepKind::Recompute { unit, .. }
+            | StepKind::Backward { unit, .. }
+            | StepKind::InputGrad { unit, .. }
+            | StepKind::WeightGrad { unit, .. }
+            | StepKind::Tie { unit }
+            | StepKind::Update { unit }
+            | StepKind::Fold { unit, .. }
+            | StepKind::ZeroGrad { unit }
+            | StepKind::SendAct { unit, .. }
+            | StepKind::RecvAct { unit, .. }
+            | StepKind::SendGrad { unit, .. }
+            | StepKind::RecvGrad { unit, .. }
+            | StepKind::Spill { unit, .. }
+            | StepKind::Fetch { unit, .. }
+            | StepKind::StateIn { unit }
+            | StepKind::StateOut { unit }
+            | StepKind::GradOut { unit }
+            | StepKind::ParamIn { unit }
+            | StepKind::ShardIn { unit } => std::slice::from_ref(unit),
         }
     }
 
     /// The micro-batch this operation belongs to, if it belongs to one.
     pub fn micro_batch(&self) -> Option<MicroBatch> {
         match *self {
-            Op::Forward { mb, .. }
-            | Op::Recompute { mb, .. }
-            | Op::Backward { mb, .. }
-            | Op::InputGrad { mb, .. }
-            | Op::WeightGrad { mb, .. }
-            | Op::SendAct { mb, .. }
-            | Op::RecvAct { mb, .. }
-            | Op::SendGrad { mb, .. }
-            | Op::RecvGrad { mb, .. }
-            | Op::Spill { mb, .. }
-            | Op::Fetch { mb, .. } => Some(mb),
+            StepKind::Forward { mb, .. }
+            | StepKind::Recompute { mb, .. }
+            | StepKind::Backward { mb, .. }
+            | StepKind::InputGrad { mb, .. }
+            | StepKind::WeightGrad { mb, .. }
+            | StepKind::SendAct { mb, .. }
+            | StepKind::RecvAct { mb, .. }
+            | StepKind::SendGrad { mb, .. }
+            | StepKind::RecvGrad { mb, .. }
+            | StepKind::Spill { mb, .. }
+            | StepKind::Fetch { mb, .. } => Some(mb),
             _ => None,
         }
     }

@@ -39,18 +39,18 @@ pub struct Stage {
 
 /// Passes in the order in which they run.
 #[derive(Default)]
-pub struct Pipeline {
+pub struct PassManager {
     passes: Vec<Box<dyn Pass>>,
 }
 
-impl Pipeline {
+impl PassManager {
     /// A pipeline of no passes.
-    pub fn new() -> Pipeline {
-        Pipeline::default()
+    pub fn new() -> PassManager {
+        PassManager::default()
     }
 
     /// This pipeline with one more pass at its end.
-    pub fn with(mut self, pass: impl Pass + 'static) -> Pipeline {
+    pub fn with(mut self, pass: impl Pass + 'static) -> PassManager {
         self.passes.push(Box::new(pass));
         self
     }
@@ -87,7 +87,7 @@ impl Pipeline {
         self.run_with(plan, facts, |_, _| ())
     }
 
-    /// Like [`Pipeline::run`], and the text of the plan before the first and after every pass.
+    /// Like [`PassManager::run`], and the text of the plan before the first and after every pass.
     pub fn stages(&self, plan: Plan, facts: &Facts) -> Result<(Plan, Vec<Stage>), PlanError> {
         let mut stages = vec![Stage {
             pass: "schedule".to_string(),

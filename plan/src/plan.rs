@@ -1,7 +1,7 @@
 //! A training step as a list of steps, with what passes have said about it.
 
 use crate::facts::Facts;
-use crate::op::{Lane, Op, UnitId};
+use crate::op::{Lane, StepKind, UnitId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub struct Step {
     /// Position in the plan.
     pub id: StepId,
     /// What is done.
-    pub op: Op,
+    pub op: StepKind,
     /// The in-order queue it is done on.
     pub lane: Lane,
     /// Steps of other lanes that must be done first. The order within a lane needs no edge.
@@ -37,7 +37,7 @@ pub struct Step {
 
 impl Step {
     /// A step on its operation's own lane, not yet numbered: [`Plan::rebuild`] numbers it.
-    pub fn new(op: Op) -> Step {
+    pub fn new(op: StepKind) -> Step {
         let lane = op.lane();
         Step {
             id: StepId(0),
@@ -94,7 +94,7 @@ pub struct Plan {
 
 impl Plan {
     /// A plan of these operations on their own lanes, all data resident, with the word `schedule` if it computes anything.
-    pub fn from_ops(ops: impl IntoIterator<Item = Op>) -> Plan {
+    pub fn from_ops(ops: impl IntoIterator<Item = StepKind>) -> Plan {
         let plan = Plan::default().rebuild(ops.into_iter().map(Step::new).collect());
         let computes = plan.steps.iter().any(|s| s.op.computes());
         if computes {

@@ -18,17 +18,17 @@
 use crate::check::trace;
 use crate::error::PlanError;
 use crate::facts::Facts;
-use crate::op::{Keep, Lane, Op, Reduction, UnitId};
+use crate::op::{Keep, Lane, Reduction, StepKind, UnitId};
 use crate::plan::{Home, Plan, Step, StepId};
 use std::fmt;
 use std::str::FromStr;
 
-impl fmt::Display for Op {
+impl fmt::Display for StepKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Op::Gather { unit } => write!(f, "+{unit}"),
-            Op::Release { unit } => write!(f, "-{unit}"),
-            Op::Forward { unit, mb, keep } => {
+            StepKind::Gather { unit } => write!(f, "+{unit}"),
+            StepKind::Release { unit } => write!(f, "-{unit}"),
+            StepKind::Forward { unit, mb, keep } => {
                 let mark = match keep {
                     Keep::All => "",
                     Keep::Input => "'",
@@ -37,11 +37,11 @@ impl fmt::Display for Op {
                 };
                 write!(f, "F{unit}.{mb}{mark}")
             }
-            Op::Recompute { unit, mb } => write!(f, "R{unit}.{mb}"),
-            Op::Backward { unit, mb } => write!(f, "B{unit}.{mb}"),
-            Op::InputGrad { unit, mb } => write!(f, "I{unit}.{mb}"),
-            Op::WeightGrad { unit, mb } => write!(f, "W{unit}.{mb}"),
-            Op::ReduceGrad { units, how } => {
+            StepKind::Recompute { unit, mb } => write!(f, "R{unit}.{mb}"),
+            StepKind::Backward { unit, mb } => write!(f, "B{unit}.{mb}"),
+            StepKind::InputGrad { unit, mb } => write!(f, "I{unit}.{mb}"),
+            StepKind::WeightGrad { unit, mb } => write!(f, "W{unit}.{mb}"),
+            StepKind::ReduceGrad { units, how } => {
                 f.write_str(match how {
                     Reduction::All => "ar",
                     Reduction::Scatter => "rs",
@@ -51,24 +51,24 @@ impl fmt::Display for Op {
                 }
                 Ok(())
             }
-            Op::Tie { unit } => write!(f, "tie{unit}"),
-            Op::GradNorm => f.write_str("norm"),
-            Op::Finite => f.write_str("finite"),
-            Op::Update { unit } => write!(f, "opt{unit}"),
-            Op::ZeroGrad { unit } => write!(f, "zg{unit}"),
-            Op::Fold { unit, joins: 0 } => write!(f, "fold{unit}"),
-            Op::Fold { unit, joins } => write!(f, "fold{unit}+{joins}"),
-            Op::SendAct { unit, mb, to } => write!(f, "a{unit}.{mb}>{to}"),
-            Op::RecvAct { unit, mb, from } => write!(f, "a{unit}.{mb}<{from}"),
-            Op::SendGrad { unit, mb, to } => write!(f, "g{unit}.{mb}>{to}"),
-            Op::RecvGrad { unit, mb, from } => write!(f, "g{unit}.{mb}<{from}"),
-            Op::Spill { unit, mb } => write!(f, "out{unit}.{mb}"),
-            Op::Fetch { unit, mb } => write!(f, "in{unit}.{mb}"),
-            Op::StateIn { unit } => write!(f, "sin{unit}"),
-            Op::StateOut { unit } => write!(f, "sout{unit}"),
-            Op::GradOut { unit } => write!(f, "gout{unit}"),
-            Op::ParamIn { unit } => write!(f, "pin{unit}"),
-            Op::ShardIn { unit } => write!(f, "shin{unit}"),
+            StepKind::Tie { unit } => write!(f, "tie{unit}"),
+            StepKind::GradNorm => f.write_str("norm"),
+            StepKind::Finite => f.write_str("finite"),
+            StepKind::Update { unit } => write!(f, "opt{unit}"),
+            StepKind::ZeroGrad { unit } => write!(f, "zg{unit}"),
+            StepKind::Fold { unit, joins: 0 } => write!(f, "fold{unit}"),
+            StepKind::Fold { unit, joins } => write!(f, "fold{unit}+{joins}"),
+            StepKind::SendAct { unit, mb, to } => write!(f, "a{unit}.{mb}>{to}"),
+            StepKind::RecvAct { unit, mb, from } => write!(f, "a{unit}.{mb}<{from}"),
+            StepKind::SendGrad { unit, mb, to } => write!(f, "g{unit}.{mb}>{to}"),
+            StepKind::RecvGrad { unit, mb, from } => write!(f, "g{unit}.{mb}<{from}"),
+            StepKind::Spill { unit, mb } => write!(f, "out{unit}.{mb}"),
+            StepKind::Fetch { unit, mb } => write!(f, "in{unit}.{mb}"),
+            StepKind::StateIn { unit } => write!(f, "sin{unit}"),
+            StepKind::StateOut { unit } => write!(f, "sout{unit}"),
+            StepKind::GradOut { unit } => write!(f, "gout{unit}"),
+            StepKind::ParamIn { unit } => write!(f, "pin{unit}"),
+            StepKind::ShardIn { unit } => write!(f, "shin{unit}"),
         }
     }
 }
@@ -92,10 +92,10 @@ impl fmt::Display for Plan {
     }
 }
 
-impl FromStr for Op {
+impl FromStr for StepKind {
     type Err = PlanError;
 
-    fn from_str(text: &str) -> Result<Op, PlanError> {
+    fn from_str(text: &str) -> Result<StepKind, PlanError> {
         parse_op(text).ok_or_else(|| PlanError::text(text))
     }
 }
@@ -126,10 +126,10 @@ impl FromStr for Plan {
         let words = std::mem::take(&mut plan.provides);
         let mut plan = plan.rebuild(steps);
         plan.provides = words;
-        let any = |pick: fn(&Op) -> bool| plan.steps.iter().any(|s| pick(&s.op));
-        let gathers = any(|op| matches!(op, Op::Gather { .. }));
+        let any = |pick: fn(&StepKind) -> bool| plan.steps.iter().any(|s| pick(&s.op));
+        let gathers = any(|op| matches!(op, StepKind::Gather { .. }));
         let scatters =
-            any(|op| matches!(op, Op::ReduceGrad { how, .. } if *how == Reduction::Scatter));
+            any(|op| matches!(op, StepKind::ReduceGrad { how, .. } if *how == Reduction::Scatter));
         if gathers {
             plan.params = Home::Slots;
         }
@@ -141,12 +141,12 @@ impl FromStr for Plan {
 }
 
 /// One operation from its compact form, or nothing.
-fn parse_op(text: &str) -> Option<Op> {
+fn parse_op(text: &str) -> Option<StepKind> {
     if text == "norm" {
-        return Some(Op::GradNorm);
+        return Some(StepKind::GradNorm);
     }
     if text == "finite" {
-        return Some(Op::Finite);
+        return Some(StepKind::Finite);
     }
     let digits = text.find(|c: char| c.is_ascii_digit())?;
     let (head, rest) = text.split_at(digits);
@@ -156,23 +156,23 @@ fn parse_op(text: &str) -> Option<Op> {
         Some((unit.parse().ok()?, mb.parse().ok()?))
     };
     Some(match head {
-        "+" => Op::Gather { unit: unit()? },
-        "-" => Op::Release { unit: unit()? },
-        "opt" => Op::Update { unit: unit()? },
-        "tie" => Op::Tie { unit: unit()? },
-        "zg" => Op::ZeroGrad { unit: unit()? },
+        "+" => StepKind::Gather { unit: unit()? },
+        "-" => StepKind::Release { unit: unit()? },
+        "opt" => StepKind::Update { unit: unit()? },
+        "tie" => StepKind::Tie { unit: unit()? },
+        "zg" => StepKind::ZeroGrad { unit: unit()? },
         "fold" => {
             let (unit, joins) = rest.split_once('+').unwrap_or((rest, "0"));
-            Op::Fold {
+            StepKind::Fold {
                 unit: unit.parse().ok()?,
                 joins: joins.parse().ok()?,
             }
         }
-        "sin" => Op::StateIn { unit: unit()? },
-        "sout" => Op::StateOut { unit: unit()? },
-        "gout" => Op::GradOut { unit: unit()? },
-        "pin" => Op::ParamIn { unit: unit()? },
-        "shin" => Op::ShardIn { unit: unit()? },
+        "sin" => StepKind::StateIn { unit: unit()? },
+        "sout" => StepKind::StateOut { unit: unit()? },
+        "gout" => StepKind::GradOut { unit: unit()? },
+        "pin" => StepKind::ParamIn { unit: unit()? },
+        "shin" => StepKind::ShardIn { unit: unit()? },
         "ar" | "rs" => {
             let how = if head == "ar" {
                 Reduction::All
@@ -180,7 +180,7 @@ fn parse_op(text: &str) -> Option<Op> {
                 Reduction::Scatter
             };
             let units: Option<Vec<UnitId>> = rest.split(',').map(|u| u.parse().ok()).collect();
-            Op::ReduceGrad { units: units?, how }
+            StepKind::ReduceGrad { units: units?, how }
         }
         "F" => {
             let (body, keep) = match rest.as_bytes().last()? {
@@ -190,7 +190,7 @@ fn parse_op(text: &str) -> Option<Op> {
                 _ => (rest, Keep::All),
             };
             let (unit, mb) = pair(body)?;
-            Op::Forward { unit, mb, keep }
+            StepKind::Forward { unit, mb, keep }
         }
         "a" | "g" => {
             let sends = rest.contains('>');
@@ -198,14 +198,14 @@ fn parse_op(text: &str) -> Option<Op> {
             let (unit, mb) = pair(body)?;
             let rank = rank.parse().ok()?;
             match (head, sends) {
-                ("a", true) => Op::SendAct { unit, mb, to: rank },
-                ("a", false) => Op::RecvAct {
+                ("a", true) => StepKind::SendAct { unit, mb, to: rank },
+                ("a", false) => StepKind::RecvAct {
                     unit,
                     mb,
                     from: rank,
                 },
-                (_, true) => Op::SendGrad { unit, mb, to: rank },
-                (_, false) => Op::RecvGrad {
+                (_, true) => StepKind::SendGrad { unit, mb, to: rank },
+                (_, false) => StepKind::RecvGrad {
                     unit,
                     mb,
                     from: rank,
@@ -215,12 +215,12 @@ fn parse_op(text: &str) -> Option<Op> {
         _ => {
             let (unit, mb) = pair(rest)?;
             match head {
-                "R" => Op::Recompute { unit, mb },
-                "B" => Op::Backward { unit, mb },
-                "I" => Op::InputGrad { unit, mb },
-                "W" => Op::WeightGrad { unit, mb },
-                "out" => Op::Spill { unit, mb },
-                "in" => Op::Fetch { unit, mb },
+                "R" => StepKind::Recompute { unit, mb },
+                "B" => StepKind::Backward { unit, mb },
+                "I" => StepKind::InputGrad { unit, mb },
+                "W" => StepKind::WeightGrad { unit, mb },
+                "out" => StepKind::Spill { unit, mb },
+                "in" => StepKind::Fetch { unit, mb },
                 _ => return None,
             }
         }

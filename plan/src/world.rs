@@ -1,7 +1,7 @@
 //! Laws between ranks: the same collectives in the same order, every send with its receive, nobody waiting for ever.
 
 use crate::error::{Law, PlanError};
-use crate::op::{Op, Rank, UnitId};
+use crate::op::{Rank, StepKind, UnitId};
 use crate::plan::{Plan, Step};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -22,20 +22,20 @@ pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
         same_order(
             plans,
             members,
-            |op| matches!(op, Op::Gather { .. }),
+            |op| matches!(op, StepKind::Gather { .. }),
             "gathers",
         )?;
         same_order(
             plans,
             members,
-            |op| matches!(op, Op::ReduceGrad { .. } | Op::Tie { .. }),
+            |op| matches!(op, StepKind::ReduceGrad { .. } | StepKind::Tie { .. }),
             "reductions",
         )?;
     }
     same_order(
         plans,
         &all,
-        |op| matches!(op, Op::GradNorm | Op::Finite),
+        |op| matches!(op, StepKind::GradNorm | StepKind::Finite),
         "collectives",
     )?;
     check_peers(plans)?;
@@ -62,7 +62,9 @@ fn ties<'a>(
             .map(|s| &s.op)
             .enumerate()
         {
-            let &Op::Tie { unit } = op else { continue };
+            let &StepKind::Tie { unit } = op else {
+                continue;
+            };
             let places = found.entry(unit).or_default();
             if !places.is_empty() && places.len() != members.len() {
                 let message = format!(
@@ -87,7 +89,7 @@ fn ties<'a>(
 fn same_order(
     plans: &[Plan],
     members: &[Rank],
-    pick: fn(&Op) -> bool,
+    pick: fn(&StepKind) -> bool,
     what: &str,
 ) -> Result<(), PlanError> {
     let list = |rank: Rank| -> Vec<(usize, &Step)> {
@@ -128,12 +130,12 @@ fn same_order(
 type Parcel = (bool, UnitId, u32);
 
 /// The parcel of a peer operation, the other rank, and whether it is a send.
-fn parcel(op: &Op) -> Option<(Parcel, Rank, bool)> {
+fn parcel(op: &StepKind) -> Option<(Parcel, Rank, bool)> {
     match *op {
-        Op::SendAct { unit, mb, to } => Some(((false, unit, mb), to, true)),
-        Op::RecvAct { unit, mb, from } => Some(((false, unit, mb), from, false)),
-        Op::SendGrad { unit, mb, to } => Some(((true, unit, mb), to, true)),
-        Op::RecvGrad { unit, mb, from } => Some(((true, unit, mb), from, false)),
+        StepKind::SendAct { unit, mb, to } => Some(((false, unit, mb), to, true)),
+        StepKind::RecvAct { unit, mb, from } => Some(((false, unit, mb), from, false)),
+        StepKind::SendGrad { unit, mb, to } => Some(((true, unit, mb), to, true)),
+        StepKind::RecvGrad { unit, mb, from } => Some(((true, unit, mb), from, false)),
         _ => None,
     }
 }
@@ -217,9 +219,11 @@ fn check_ends<'a>(
         for rank in 0..plans.len() as Rank {
             while let Some(op) = head(&at, rank) {
                 let members = match op {
-                    Op::GradNorm | Op::Finite => all,
-                    Op::Gather { .. } | Op::ReduceGrad { .. } => group_of[rank as usize],
-                    Op::Tie { unit } => {
+                    StepKind::GradNorm | StepKind::Finite => all,
+                    StepKind::Gather { .. } | StepKind::ReduceGrad { .. } => {
+                        group_of[rank as usize]
+                    }
+                    StepKind::Tie { unit } => {
                         let mut places = ties.get(unit).into_iter().flatten();
                         let mine = places.find(|place| place.contains(&rank));
                         mine.map_or(&[][..], Vec::as_slice)

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crossweave_plan::{
-    Depend, Facts, Law, Pass, Pipeline, Plan, PlanError, StepId, UnitFacts, check, check_world,
+    Depend, Facts, Law, Pass, PassManager, Plan, PlanError, StepId, UnitFacts, check, check_world,
     trace, words,
 };
 
@@ -762,10 +762,10 @@ fn the_order_of_passes_is_verified_before_any_runs() {
     let start = plan("F0.0 F1.0 B1.0 B0.0");
     let f = facts(2, 1);
     let wrong = [
-        Pipeline::new()
+        PassManager::new()
             .with(Needy(&[], &[], &[]))
             .with(Needy(&[words::PLACED], &[], &[])),
-        Pipeline::new()
+        PassManager::new()
             .with(Needy(&[], &["a"], &[]))
             .with(Needy(&[], &[], &["a"])),
     ];
@@ -775,12 +775,12 @@ fn the_order_of_passes_is_verified_before_any_runs() {
             Law::PassOrder
         );
     }
-    let right = Pipeline::new()
+    let right = PassManager::new()
         .with(Needy(&["schedule"], &["a"], &[]))
         .with(Needy(&["a"], &[], &["b"]));
     right.verify(&start).unwrap();
     assert_eq!(
-        Pipeline::new()
+        PassManager::new()
             .with(Depend)
             .run(Plan::default(), &f)
             .unwrap_err()

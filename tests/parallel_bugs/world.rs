@@ -11,7 +11,8 @@ use crossweave_hal::{
     Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result, crash,
 };
 use crossweave_mesh::{
-    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Roster, Topology, detect, meet, seats,
+    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, ProcessMap, Topology, checker_state,
+    detect, rendezvous,
 };
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -253,13 +254,13 @@ fn process(p: Program, family: &str) {
         .build();
     let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).expect("MPI"));
     let carrier = Carrier::open(&mpi).expect("MPI carries");
-    let store = meet(&carrier, &place, "localhost", MEETING).expect("the processes meet");
+    let store = rendezvous(&carrier, &place, "localhost", MEETING).expect("the processes meet");
     late.bind(store.clone());
-    let roster = Roster::single(place.rank, place.world);
-    let board = seats(&store, &roster, "localhost", MEETING).expect("a board");
+    let process_map = ProcessMap::single(place.rank, place.world);
+    let board = checker_state(&store, &process_map, "localhost", MEETING).expect("a board");
     crash::guard(&format!("rank {}", place.rank));
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
-    let plugin = Plugin::new(raw).on_board(&board);
+    let plugin = Plugin::new(raw).with_checker(&board);
     let rank = place.rank;
     let waits = Arc::new(Mutex::new(vec![Instant::now(); p.ranks as usize]));
     let whole = AssertUnwindSafe(|| {

@@ -5,10 +5,12 @@
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
-    Board, Bootstrap, Buffer, Carrier, Collective, CommOptions, Communicator, DType, Device,
+    Bootstrap, Buffer, Carrier, CheckerState, Collective, CommOptions, Communicator, DType, Device,
     HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
-use crossweave_mesh::{JobStore, LateStore, Launch, Roster, detect, meet, seats_in};
+use crossweave_mesh::{
+    JobStore, LateStore, Launch, ProcessMap, checker_state_in, detect, rendezvous,
+};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -85,7 +87,7 @@ struct Rank {
     launch: Launch,
     mpi: Plugin,
     store: JobStore,
-    board: Board,
+    board: CheckerState,
     device: Device,
     s: Stream,
     x: Buffer,
@@ -111,15 +113,16 @@ impl Rank {
             .build();
         let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).unwrap());
         let carrier = Carrier::open(&mpi).unwrap();
-        let store = meet(&carrier, &launch, "localhost", SOON).unwrap();
+        let store = rendezvous(&carrier, &launch, "localhost", SOON).unwrap();
         late.bind(store.clone());
         let shared = std::env::var_os(SHARED).unwrap();
         let (rank, world) = (launch.rank, launch.world);
-        let roster = Roster::single(rank, world);
-        let board = seats_in(Path::new(&shared), &store, &roster, "localhost", SOON).unwrap();
+        let process_map = ProcessMap::single(rank, world);
+        let board =
+            checker_state_in(Path::new(&shared), &store, &process_map, "localhost", SOON).unwrap();
         let host = HostServices::builder().config("cpu.threads", "1").build();
         let cpu = Plugin::new(RawPlugin::from_static::<CpuBackend>(&host).unwrap());
-        let device = cpu.on_board(&board).open(0).unwrap();
+        let device = cpu.with_checker(&board).open(0).unwrap();
         device.carry(&carrier);
         device.set_rank(launch.rank);
         let s = device.stream("compute", 0).unwrap();

@@ -7,7 +7,7 @@ use crossweave_hal::{
     Bootstrap, Buffer, Carrier, Collective, CommOptions, Communicator, Counts, DType, Device,
     HostServices, KvStore, Plugin, RawPlugin, Reduce, Result, Stream, Tag,
 };
-use crossweave_mesh::{JobStore, LateStore, Launch, detect, meet};
+use crossweave_mesh::{JobStore, LateStore, Launch, detect, rendezvous};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -106,7 +106,7 @@ impl Rank {
             .build();
         let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host).unwrap());
         let carrier = Carrier::open(&mpi).unwrap();
-        let store = meet(&carrier, &launch, "localhost", SOON).unwrap();
+        let store = rendezvous(&carrier, &launch, "localhost", SOON).unwrap();
         late.bind(store.clone());
         Rank {
             launch,

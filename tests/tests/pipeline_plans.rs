@@ -9,7 +9,7 @@ mod simulator;
 use crossweave_parallel::schedule::{Order, Stages, pipeline};
 use crossweave_parallel::{Pick, Recompute};
 use crossweave_plan::{
-    Depend, Facts, Keep, Op, Pipeline, Plan, UnitFacts, check, check_world, trace,
+    Depend, Facts, Keep, PassManager, Plan, StepKind, UnitFacts, check, check_world, trace,
 };
 use crossweave_zero::{
     Bucket, HostUpdates, ParamsAway, Place, Prefetch, Reuse, SpillInputs, Ties, Updates, ZeroStage,
@@ -88,8 +88,8 @@ impl Case {
             let mut plan = plan.clone();
             for step in &mut plan.steps {
                 match &mut step.op {
-                    Op::SendAct { to, .. } | Op::SendGrad { to, .. } => *to += by,
-                    Op::RecvAct { from, .. } | Op::RecvGrad { from, .. } => *from += by,
+                    StepKind::SendAct { to, .. } | StepKind::SendGrad { to, .. } => *to += by,
+                    StepKind::RecvAct { from, .. } | StepKind::RecvGrad { from, .. } => *from += by,
                     _ => {}
                 }
             }
@@ -101,8 +101,8 @@ impl Case {
         ranks.map(|(plan, by)| shifted(plan, by)).collect()
     }
 
-    fn passes(&self) -> Pipeline {
-        let mut p = Pipeline::new();
+    fn passes(&self) -> PassManager {
+        let mut p = PassManager::new();
         if let Some(keep) = self.pick {
             let keeps = vec![keep; UNITS as usize];
             p = p.with(Recompute(Pick::PerUnit(keeps)));
@@ -212,7 +212,7 @@ fn zero_composes_with_pipeline_schedules() {
     assert!(seen > 6000, "{seen}");
 }
 
-fn count(plan: &Plan, pick: impl Fn(&Op) -> bool) -> u64 {
+fn count(plan: &Plan, pick: impl Fn(&StepKind) -> bool) -> u64 {
     plan.steps.iter().filter(|s| pick(&s.op)).count() as u64
 }
 
@@ -230,10 +230,9 @@ fn traffic_of_a_stage_is_that_of_its_own_units() {
             let plan = &plan;
             let own = plan.units();
             for &unit in &own {
-                let reduces =
-                    |op: &Op| matches!(op, Op::ReduceGrad { units, .. } if units.contains(&unit));
+                let reduces = |op: &StepKind| matches!(op, StepKind::ReduceGrad { units, .. } if units.contains(&unit));
                 assert_eq!(count(plan, reduces), 1, "{case:?} unit {unit}");
-                let gathers = count(plan, |op| *op == Op::Gather { unit });
+                let gathers = count(plan, |op| *op == StepKind::Gather { unit });
                 let last = stage + 1 == case.pp;
                 let reshards = !case.micro_batches.is_multiple_of(3);
                 let flies = case.order == Order::GPipe || !last;
@@ -248,8 +247,10 @@ fn traffic_of_a_stage_is_that_of_its_own_units() {
                 assert_eq!(gathers, wanted, "{case:?} unit {unit}");
             }
             let boundaries = u64::from(stage > 0) + u64::from(stage + 1 < case.pp);
-            let sends = |op: &Op| matches!(op, Op::SendAct { .. } | Op::SendGrad { .. });
-            let receives = |op: &Op| matches!(op, Op::RecvAct { .. } | Op::RecvGrad { .. });
+            let sends =
+                |op: &StepKind| matches!(op, StepKind::SendAct { .. } | StepKind::SendGrad { .. });
+            let receives =
+                |op: &StepKind| matches!(op, StepKind::RecvAct { .. } | StepKind::RecvGrad { .. });
             assert_eq!(count(plan, sends), m * boundaries, "{case:?}");
             assert_eq!(count(plan, receives), m * boundaries, "{case:?}");
         }

@@ -4,7 +4,9 @@
 //! The tree is the binary counter's: two sums join when they cover neighbouring runs of `2^k` shards each, the first of which begins at a
 //! multiple of `2^(k+1)`; what is left at the end (a number of shards that is no power of two) joins from the right.
 
-use crossweave_plan::{Facts, Law, MicroBatch, Op, Pass, Plan, PlanError, Step, UnitId, words};
+use crossweave_plan::{
+    Facts, Law, MicroBatch, Pass, Plan, PlanError, Step, StepKind, UnitId, words,
+};
 use std::ops::Range;
 
 /// A run of neighbouring shards whose sum is there.
@@ -137,7 +139,7 @@ impl Pass for Canonical {
         for (index, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
             out.push(step);
             while let Some((_, unit, joins)) = folds.next_if(|f| f.0 == index) {
-                out.push(Step::new(Op::Fold { unit, joins }));
+                out.push(Step::new(StepKind::Fold { unit, joins }));
             }
         }
         Ok(plan.rebuild(out))
@@ -170,7 +172,7 @@ impl Pass for Own {
         let mut folded: Vec<(u32, Vec<Node>)> =
             vec![(self.shards.start, vec![]); facts.units.len()];
         steps.retain_mut(|s| {
-            let Op::Fold { unit, joins } = &mut s.op else {
+            let StepKind::Fold { unit, joins } = &mut s.op else {
                 return s.op.micro_batch().is_none_or(|mb| mb < micro_batches);
             };
             let (shard, sums) = &mut folded[*unit as usize];
@@ -261,7 +263,7 @@ mod tests {
     #[test]
     fn ranks_with_fewer_shards_gather_with_the_others() {
         use crate::{Place, Prefetch, Updates, ZeroStage};
-        use crossweave_plan::{Pipeline, UnitFacts, check, check_world};
+        use crossweave_plan::{PassManager, UnitFacts, check, check_world};
         let unit = UnitFacts {
             params: 8,
             param_bytes: 16,
@@ -274,7 +276,7 @@ mod tests {
             line += &format!("F0.{mb} F1.{mb} B1.{mb} B0.{mb} ");
         }
         let plan = |rank: u32, facts: &Facts| {
-            Pipeline::new()
+            PassManager::new()
                 .with(Place(ZeroStage::Three))
                 .with(Canonical {
                     shards: fullest(3, 5),
@@ -308,7 +310,7 @@ mod tests {
         let gathers = |p: &Plan| {
             p.steps
                 .iter()
-                .filter(|s| matches!(s.op, Op::Gather { .. }))
+                .filter(|s| matches!(s.op, StepKind::Gather { .. }))
                 .count()
         };
         assert_eq!(gathers(&plans[0]), gathers(&plans[2]));

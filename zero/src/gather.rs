@@ -1,6 +1,6 @@
 //! Gathers ahead of their use: `Prefetch` moves each up past computations, as far as slots and the budget go.
 
-use crossweave_plan::{Facts, Op, Pass, Plan, PlanError, Step, UnitId, trace, words};
+use crossweave_plan::{Facts, Pass, Plan, PlanError, Step, StepKind, UnitId, trace, words};
 use std::collections::BTreeMap;
 
 /// Each gather moves up past `depth` computations, so that it runs beside them: never above its own unit's release or
@@ -37,15 +37,15 @@ impl Pass for Prefetch {
             let (units, elements) = live.last().copied().unwrap_or((0, 0));
             let size = |u: UnitId| facts.units[u as usize].params;
             live.push(match step.op {
-                Op::Gather { unit } => (units + 1, elements + size(unit)),
-                Op::Release { unit } => (units - 1, elements - size(unit)),
+                StepKind::Gather { unit } => (units + 1, elements + size(unit)),
+                StepKind::Release { unit } => (units - 1, elements - size(unit)),
                 _ => (units, elements),
             });
         }
         // Slots of each size taken once each step is done, and the most of them.
         let mut sizes: BTreeMap<u64, (Vec<u64>, u64)> = BTreeMap::new();
         for step in &steps {
-            if let Op::Gather { unit } = step.op {
+            if let StepKind::Gather { unit } = step.op {
                 sizes.entry(facts.slot_bytes(unit)).or_default();
             }
         }
@@ -54,8 +54,8 @@ impl Pass for Prefetch {
             for step in &steps {
                 let mine = |u: UnitId| u64::from(facts.slot_bytes(u) == *bytes);
                 match step.op {
-                    Op::Gather { unit } => now += mine(unit),
-                    Op::Release { unit } => now -= mine(unit),
+                    StepKind::Gather { unit } => now += mine(unit),
+                    StepKind::Release { unit } => now -= mine(unit),
                     _ => {}
                 }
                 taken.push(now);
@@ -63,7 +63,7 @@ impl Pass for Prefetch {
             }
         }
         for index in 0..steps.len() {
-            let Op::Gather { unit } = steps[index].op else {
+            let StepKind::Gather { unit } = steps[index].op else {
                 continue;
             };
             let (size, params) = (facts.slot_bytes(unit), facts.units[unit as usize].params);
@@ -76,8 +76,8 @@ impl Pass for Prefetch {
             while to > 0 && passed < self.depth {
                 let above = &steps[to - 1].op;
                 let blocked = match *above {
-                    Op::Gather { .. } => true,
-                    Op::Release { unit: u } | Op::Update { unit: u } => u == unit,
+                    StepKind::Gather { .. } => true,
+                    StepKind::Release { unit: u } | StepKind::Update { unit: u } => u == unit,
                     _ => false,
                 };
                 let (now, before) = (live[to - 1], if to > 1 { live[to - 2] } else { (0, 0) });

@@ -1,7 +1,7 @@
 //! Which units stay gathered between uses: `Reuse` drops the release and the gather between two uses of a unit, `Persist` keeps small
-//! units for the whole step. And from where they are gathered again: `Near` takes the ranks of one node.
+//! units for the whole step. And from where they are gathered again: `Hierarchical` takes the ranks of one node.
 
-use crossweave_plan::{Facts, MicroBatch, Op, Pass, Plan, PlanError, Step, UnitId, words};
+use crossweave_plan::{Facts, MicroBatch, Pass, Plan, PlanError, Step, StepKind, UnitId, words};
 use std::collections::BTreeMap;
 
 /// A use of a unit's parameters: between its gather and its release one computation.
@@ -21,8 +21,8 @@ fn uses(plan: &Plan, unit: UnitId) -> Vec<Use> {
     let mut last = None;
     for (index, step) in plan.steps.iter().enumerate() {
         match step.op {
-            Op::Gather { unit: u, .. } if u == unit => (open, last) = (Some(index), None),
-            Op::Release { unit: u } if u == unit => {
+            StepKind::Gather { unit: u, .. } if u == unit => (open, last) = (Some(index), None),
+            StepKind::Release { unit: u } if u == unit => {
                 if let (Some(gather), Some((by, mb, forward))) = (open.take(), last) {
                     found.push(Use {
                         gather,
@@ -35,7 +35,7 @@ fn uses(plan: &Plan, unit: UnitId) -> Vec<Use> {
             }
             ref op => {
                 if let (Some(_), Some(by), Some(mb)) = (open, op.reads_params(), op.micro_batch()) {
-                    last = Some((by, mb, matches!(op, Op::Forward { .. })));
+                    last = Some((by, mb, matches!(op, StepKind::Forward { .. })));
                 }
             }
         }
@@ -128,7 +128,7 @@ impl Pass for Persist {
             .steps
             .iter()
             .filter_map(|s| match s.op {
-                Op::Gather { unit, .. } if small(unit) => Some(unit),
+                StepKind::Gather { unit, .. } if small(unit) => Some(unit),
                 _ => None,
             })
             .collect();
@@ -141,18 +141,21 @@ impl Pass for Persist {
         let end = steps.iter().rposition(|s| s.op.computes());
         let mut out: Vec<Step> = kept
             .iter()
-            .map(|&unit| Step::new(Op::Gather { unit }))
+            .map(|&unit| Step::new(StepKind::Gather { unit }))
             .collect();
         for (index, step) in steps.into_iter().enumerate() {
             let moved = match step.op {
-                Op::Gather { unit, .. } | Op::Release { unit } => small(unit),
+                StepKind::Gather { unit, .. } | StepKind::Release { unit } => small(unit),
                 _ => false,
             };
             if !moved {
                 out.push(step);
             }
             if Some(index) == end {
-                out.extend(kept.iter().map(|&unit| Step::new(Op::Release { unit })));
+                out.extend(
+                    kept.iter()
+                        .map(|&unit| Step::new(StepKind::Release { unit })),
+                );
             }
         }
         Ok(plan.rebuild(out))
@@ -162,9 +165,9 @@ impl Pass for Persist {
 /// The pass for hierarchical partition (hpZ): the first gather of a unit in a step is from all ranks, and each later one from copies
 /// that the ranks of the own node hold between them. It follows the passes that drop gathers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Near;
+pub struct Hierarchical;
 
-impl Pass for Near {
+impl Pass for Hierarchical {
     fn name(&self) -> String {
         "near".to_string()
     }
@@ -176,7 +179,7 @@ impl Pass for Near {
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
         let mut seen = vec![false; facts.units.len()];
         for step in &mut plan.steps {
-            if let Op::Gather { unit, .. } = step.op {
+            if let StepKind::Gather { unit, .. } = step.op {
                 step.near = std::mem::replace(&mut seen[unit as usize], true);
             }
         }

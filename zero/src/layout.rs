@@ -7,13 +7,13 @@ use std::ops::Range;
 
 /// How the parameters of a unit are dealt to the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Deal {
+pub enum Partition {
     /// End to end in declared order, padded at the end to a multiple of the ranks; a slice may begin and end inside a parameter.
     #[default]
-    Even,
+    Flat,
     /// Each parameter whole on one rank, the ranks balanced by size: for optimizers that need whole matrices. Slices are as long as
     /// the fullest rank needs.
-    OwnerWhole,
+    WholeParameter,
 }
 
 /// A part of one parameter that lies in one rank's slice.
@@ -32,7 +32,7 @@ pub struct Piece {
 /// Where each parameter of a unit lies in the unit's flat buffer, and which slice of the buffer each rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlatLayout {
-    deal: Deal,
+    deal: Partition,
     ranges: Vec<Range<u64>>,
     numel: u64,
     slice: u64,
@@ -43,12 +43,12 @@ pub struct FlatLayout {
 
 impl FlatLayout {
     /// Lays out parameters of `sizes` elements for `ranks` ranks (0 counts as 1).
-    pub fn new(deal: Deal, sizes: &[u64], ranks: u32) -> FlatLayout {
+    pub fn new(deal: Partition, sizes: &[u64], ranks: u32) -> FlatLayout {
         let ranks = ranks.max(1);
         let numel = sizes.iter().sum();
         let (ranges, slice) = match deal {
-            Deal::Even => (end_to_end(sizes, 0), div_up(numel, ranks)),
-            Deal::OwnerWhole => owner_whole(sizes, ranks),
+            Partition::Flat => (end_to_end(sizes, 0), div_up(numel, ranks)),
+            Partition::WholeParameter => owner_whole(sizes, ranks),
         };
         FlatLayout {
             deal,
@@ -62,9 +62,9 @@ impl FlatLayout {
 
     /// The same, with slices that are made of whole logical slices: the unit is cut into `shards` of those, wherever they lie, so that a
     /// figure of a logical slice is the same on any number of ranks. What is dealt whole has no cuts, and stays as it is.
-    pub fn canonical(deal: Deal, sizes: &[u64], ranks: u32, shards: u32) -> FlatLayout {
+    pub fn canonical(deal: Partition, sizes: &[u64], ranks: u32, shards: u32) -> FlatLayout {
         let plain = FlatLayout::new(deal, sizes, ranks);
-        if deal == Deal::OwnerWhole {
+        if deal == Partition::WholeParameter {
             return plain;
         }
         let logical = div_up(plain.numel, shards.max(1));
@@ -102,7 +102,7 @@ impl FlatLayout {
     }
 
     /// How it was dealt.
-    pub fn deal(&self) -> Deal {
+    pub fn deal(&self) -> Partition {
         self.deal
     }
     /// Ranks it is cut for.
@@ -250,7 +250,7 @@ mod tests {
         let units: [&[u64]; 6] = [&[], &[1], &[7, 1, 1], &[10, 3, 5, 16], &[0, 4, 0], &[100]];
         for sizes in units {
             for ranks in [1, 2, 3, 4, 8, 64] {
-                for deal in [Deal::Even, Deal::OwnerWhole] {
+                for deal in [Partition::Flat, Partition::WholeParameter] {
                     covers(&FlatLayout::new(deal, sizes, ranks), sizes);
                 }
             }
@@ -264,7 +264,7 @@ mod tests {
         for sizes in units {
             for shards in [1, 3, 8] {
                 let cuts = |ranks: u32| -> Vec<(u64, usize, Range<u64>)> {
-                    let l = FlatLayout::canonical(Deal::Even, sizes, ranks, shards);
+                    let l = FlatLayout::canonical(Partition::Flat, sizes, ranks, shards);
                     covers(&l, sizes);
                     let all = (0..sizes.len()).flat_map(|p| l.pieces(p));
                     all.flat_map(|p| l.logical(&p))
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn even_slices_are_equal_and_padding_is_less_than_the_ranks() {
-        let l = FlatLayout::new(Deal::Even, &[10, 3, 5], 4);
+        let l = FlatLayout::new(Partition::Flat, &[10, 3, 5], 4);
         assert_eq!((l.padded(), l.slice_len(), l.padding()), (20, 5, 2));
         assert_eq!(l.slice(3), 15..20);
         let cut: Vec<_> = l
@@ -302,16 +302,16 @@ mod tests {
     #[test]
     fn an_owner_holds_whole_parameters_and_the_ranks_are_balanced() {
         let sizes = [6, 5, 4, 3, 2, 1];
-        let l = FlatLayout::new(Deal::OwnerWhole, &sizes, 3);
+        let l = FlatLayout::new(Partition::WholeParameter, &sizes, 3);
         for p in 0..sizes.len() {
             assert_eq!(l.pieces(p).len(), 1, "parameter {p} is cut");
         }
         assert_eq!((l.slice_len(), l.padding()), (7, 0));
         // One rank holds all in declared order, so a job of one rank has the even layout.
-        let one = FlatLayout::new(Deal::OwnerWhole, &sizes, 1);
+        let one = FlatLayout::new(Partition::WholeParameter, &sizes, 1);
         assert_eq!(
             one.ranges(),
-            FlatLayout::new(Deal::Even, &sizes, 1).ranges()
+            FlatLayout::new(Partition::Flat, &sizes, 1).ranges()
         );
     }
 }

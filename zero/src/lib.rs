@@ -23,8 +23,8 @@ mod update;
 
 pub use canonical::{Canonical, Own};
 pub use gather::Prefetch;
-pub use keep::{Near, Persist, Reuse};
-pub use layout::{Deal, FlatLayout, Piece};
+pub use keep::{Hierarchical, Persist, Reuse};
+pub use layout::{FlatLayout, Partition, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, Ties, ZeroStage};
 pub use spec::ZeroSpec;

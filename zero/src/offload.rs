@@ -4,7 +4,7 @@
 //! A gradient that has gone out is not on the device when the norm is taken: what the norm and the finite check need of it is summed
 //! where it is reduced, unit by unit.
 
-use crossweave_plan::{Facts, Keep, Lane, Op, Pass, Plan, PlanError, Step, UnitId, words};
+use crossweave_plan::{Facts, Keep, Lane, Pass, Plan, PlanError, Step, StepKind, UnitId, words};
 use std::collections::BTreeSet;
 
 /// A tier of memory below the device's.
@@ -44,24 +44,26 @@ impl Pass for HostUpdates {
         let mut steps = std::mem::take(&mut plan.steps);
         let updates: Vec<UnitId> = updated(&steps).collect();
         // What other stages add to must have been added before it goes.
-        let ties = steps.iter().filter(|s| matches!(s.op, Op::Tie { .. }));
+        let ties = steps
+            .iter()
+            .filter(|s| matches!(s.op, StepKind::Tie { .. }));
         let tied: BTreeSet<UnitId> = ties.flat_map(|s| s.op.units().to_vec()).collect();
         if self.delayed {
             // The last step's parameters come in before any of this step's update, hence behind the last use of all.
             let (late, rest) = steps
                 .into_iter()
-                .partition(|s| matches!(s.op, Op::Update { .. }));
+                .partition(|s| matches!(s.op, StepKind::Update { .. }));
             let late: Vec<Step> = late;
             steps = rest;
             steps.extend(late);
         }
         let with_update: BTreeSet<UnitId> = updates.iter().copied().collect();
         let mut out = Vec::with_capacity(steps.len() + 4 * updates.len());
-        let comes_in = |unit: UnitId| Step::new(Op::ParamIn { unit });
+        let comes_in = |unit: UnitId| Step::new(StepKind::ParamIn { unit });
         let (mut done, mut fetched) = (0, 0);
         for mut step in steps {
             match step.op {
-                Op::Update { unit } => {
+                StepKind::Update { unit } => {
                     if done == 0 && self.delayed && !self.params_away {
                         out.extend(updates.iter().map(|&u| comes_in(u)));
                     }
@@ -70,13 +72,15 @@ impl Pass for HostUpdates {
                         // is beside its state on the disk, so a state that is read has had its gradient written.
                         let out_already = |u: &UnitId| {
                             *u == unit
-                                || out.iter().any(|s: &Step| s.op == Op::GradOut { unit: *u })
+                                || out
+                                    .iter()
+                                    .any(|s: &Step| s.op == StepKind::GradOut { unit: *u })
                         };
                         let until = updates.len().min(done + 1 + ahead as usize);
                         let ready = updates[fetched..until.max(fetched)]
                             .iter()
                             .take_while(|u| out_already(u))
-                            .map(|&u| Step::new(Op::StateIn { unit: u }))
+                            .map(|&u| Step::new(StepKind::StateIn { unit: u }))
                             .collect::<Vec<_>>();
                         fetched += ready.len();
                         out.extend(ready);
@@ -87,20 +91,20 @@ impl Pass for HostUpdates {
                         out.push(comes_in(unit));
                     }
                     if self.ahead.is_some() {
-                        out.push(Step::new(Op::StateOut { unit }));
+                        out.push(Step::new(StepKind::StateOut { unit }));
                     }
                     done += 1;
                 }
-                Op::ReduceGrad { ref units, .. } => {
+                StepKind::ReduceGrad { ref units, .. } => {
                     let leave: Vec<UnitId> = units.clone();
                     out.push(step);
                     let ready = |u: &UnitId| with_update.contains(u) && !tied.contains(u);
                     let leave = leave.into_iter().filter(ready);
-                    out.extend(leave.map(|unit| Step::new(Op::GradOut { unit })));
+                    out.extend(leave.map(|unit| Step::new(StepKind::GradOut { unit })));
                 }
-                Op::Tie { unit } => {
+                StepKind::Tie { unit } => {
                     out.push(step);
-                    out.push(Step::new(Op::GradOut { unit }));
+                    out.push(Step::new(StepKind::GradOut { unit }));
                 }
                 _ => out.push(step),
             }
@@ -111,7 +115,7 @@ impl Pass for HostUpdates {
 
 fn updated(steps: &[Step]) -> impl Iterator<Item = UnitId> + '_ {
     steps.iter().filter_map(|s| match s.op {
-        Op::Update { unit } => Some(unit),
+        StepKind::Update { unit } => Some(unit),
         _ => None,
     })
 }
@@ -133,8 +137,8 @@ impl Pass for ParamsAway {
         let steps = std::mem::take(&mut plan.steps);
         let mut out = Vec::with_capacity(2 * steps.len());
         for step in steps {
-            if let Op::Gather { unit } = step.op {
-                out.push(Step::new(Op::ShardIn { unit }));
+            if let StepKind::Gather { unit } = step.op {
+                out.push(Step::new(StepKind::ShardIn { unit }));
             }
             out.push(step);
         }
@@ -165,7 +169,7 @@ impl Pass for SpillInputs {
         let mut behind: Vec<Vec<Step>> = vec![vec![]; steps.len()];
         let mut before: Vec<Vec<Step>> = vec![vec![]; steps.len()];
         for (i, &from) in computes.iter().enumerate() {
-            let Op::Forward {
+            let StepKind::Forward {
                 unit,
                 mb,
                 keep: Keep::Input,
@@ -173,7 +177,7 @@ impl Pass for SpillInputs {
             else {
                 continue;
             };
-            let again = Op::Recompute { unit, mb };
+            let again = StepKind::Recompute { unit, mb };
             let Some(j) = computes.iter().position(|&k| steps[k].op == again) else {
                 continue;
             };
@@ -183,8 +187,8 @@ impl Pass for SpillInputs {
             if back <= i + 1 {
                 continue;
             }
-            behind[computes[i + 1]].push(Step::new(Op::Spill { unit, mb }));
-            before[computes[back]].push(Step::new(Op::Fetch { unit, mb }));
+            behind[computes[i + 1]].push(Step::new(StepKind::Spill { unit, mb }));
+            before[computes[back]].push(Step::new(StepKind::Fetch { unit, mb }));
         }
         let mut out = Vec::with_capacity(2 * steps.len());
         for ((step, before), behind) in steps.into_iter().zip(before).zip(behind) {

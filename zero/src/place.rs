@@ -2,7 +2,7 @@
 //! reduced.
 
 use crossweave_plan::{
-    Facts, Home, Law, Op, Pass, Plan, PlanError, Reduction, Step, UnitId, words,
+    Facts, Home, Law, Pass, Plan, PlanError, Reduction, Step, StepKind, UnitId, words,
 };
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ impl Pass for Place {
             _ => Reduction::Scatter,
         };
         let reduce = |unit| {
-            Step::new(Op::ReduceGrad {
+            Step::new(StepKind::ReduceGrad {
                 units: vec![unit],
                 how,
             })
@@ -85,7 +85,11 @@ impl Pass for Place {
 
         let mut out = Vec::with_capacity(plan.steps.len() * 2);
         if matches!(stage, ZeroStage::One | ZeroStage::Two) {
-            out.extend(gathered.iter().map(|&unit| Step::new(Op::Gather { unit })));
+            out.extend(
+                gathered
+                    .iter()
+                    .map(|&unit| Step::new(StepKind::Gather { unit })),
+            );
         }
         for (index, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
             let used: Vec<UnitId> = match step.op.reads_params() {
@@ -95,9 +99,15 @@ impl Pass for Place {
                     .collect(),
                 _ => Vec::new(),
             };
-            out.extend(used.iter().map(|&unit| Step::new(Op::Gather { unit })));
+            out.extend(
+                used.iter()
+                    .map(|&unit| Step::new(StepKind::Gather { unit })),
+            );
             out.push(step);
-            out.extend(used.iter().map(|&unit| Step::new(Op::Release { unit })));
+            out.extend(
+                used.iter()
+                    .map(|&unit| Step::new(StepKind::Release { unit })),
+            );
             if stage != ZeroStage::One {
                 out.extend(
                     last.iter()
@@ -110,7 +120,11 @@ impl Pass for Place {
                     out.extend(last.iter().map(|&(u, _)| reduce(u)));
                 }
                 if matches!(stage, ZeroStage::One | ZeroStage::Two) {
-                    out.extend(gathered.iter().map(|&unit| Step::new(Op::Release { unit })));
+                    out.extend(
+                        gathered
+                            .iter()
+                            .map(|&unit| Step::new(StepKind::Release { unit })),
+                    );
                 }
             }
         }
@@ -175,10 +189,10 @@ impl Pass for Ties {
         let mut steps = std::mem::take(&mut plan.steps);
         let reductions = steps
             .iter()
-            .filter(|s| matches!(s.op, Op::ReduceGrad { .. }));
+            .filter(|s| matches!(s.op, StepKind::ReduceGrad { .. }));
         let reduced: BTreeSet<UnitId> = reductions.flat_map(|s| s.op.units().to_vec()).collect();
         let ties = reduced.intersection(&shared);
-        steps.extend(ties.map(|&unit| Step::new(Op::Tie { unit })));
+        steps.extend(ties.map(|&unit| Step::new(StepKind::Tie { unit })));
         Ok(plan.rebuild(steps))
     }
 }
@@ -214,7 +228,7 @@ impl Pass for Bucket {
         let mut dropped = vec![false; steps.len()];
         let mut open: Option<(usize, u64)> = None;
         for index in 0..steps.len() {
-            let Op::ReduceGrad { units, how } = &steps[index].op else {
+            let StepKind::ReduceGrad { units, how } = &steps[index].op else {
                 continue;
             };
             let bytes = |&u: &UnitId| facts.units.get(u as usize).map_or(0, |f| f.grad_bytes);
@@ -223,11 +237,11 @@ impl Pass for Bucket {
             let mut total = here;
             if let Some((before, held)) = open
                 && held.saturating_add(here) <= self.bytes
-                && let Op::ReduceGrad { units, how: same } = &steps[before].op
+                && let StepKind::ReduceGrad { units, how: same } = &steps[before].op
                 && *same == how
             {
                 let merged = units.iter().copied().chain(mine).collect();
-                steps[index].op = Op::ReduceGrad { units: merged, how };
+                steps[index].op = StepKind::ReduceGrad { units: merged, how };
                 dropped[before] = true;
                 total = held + here;
             }

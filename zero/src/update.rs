@@ -1,6 +1,6 @@
 //! Where optimizer steps go: at once behind each reduction if nothing global must be known first, else behind the norm.
 
-use crossweave_plan::{Facts, Law, Op, Pass, Plan, PlanError, Step, UnitId, words};
+use crossweave_plan::{Facts, Law, Pass, Plan, PlanError, Step, StepKind, UnitId, words};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The pass that places `Update`, and `Finite` and `GradNorm` if they are asked for.
@@ -42,14 +42,17 @@ impl Pass for Updates {
         let reduced: BTreeSet<UnitId> = plan
             .steps
             .iter()
-            .filter(|s| matches!(s.op, Op::ReduceGrad { .. }))
+            .filter(|s| matches!(s.op, StepKind::ReduceGrad { .. }))
             .flat_map(|s| s.op.units().iter().copied())
             .collect();
         // A stage of a pipeline may hold nothing but frozen parameters: it takes part in the norm of the others.
-        let message = |o: &Op| {
+        let message = |o: &StepKind| {
             matches!(
                 o,
-                Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. }
+                StepKind::SendAct { .. }
+                    | StepKind::RecvAct { .. }
+                    | StepKind::SendGrad { .. }
+                    | StepKind::RecvGrad { .. }
             )
         };
         if reduced.is_empty() && !plan.steps.iter().any(|s| message(&s.op)) {
@@ -60,9 +63,13 @@ impl Pass for Updates {
         }
         let mut steps = std::mem::take(&mut plan.steps);
         if self.norm || self.finite || !self.early {
-            steps.extend(self.finite.then(|| Step::new(Op::Finite)));
-            steps.extend(self.norm.then(|| Step::new(Op::GradNorm)));
-            steps.extend(reduced.iter().map(|&unit| Step::new(Op::Update { unit })));
+            steps.extend(self.finite.then(|| Step::new(StepKind::Finite)));
+            steps.extend(self.norm.then(|| Step::new(StepKind::GradNorm)));
+            steps.extend(
+                reduced
+                    .iter()
+                    .map(|&unit| Step::new(StepKind::Update { unit })),
+            );
             return Ok(plan.rebuild(steps));
         }
         // A unit is ready when it is reduced and no later step reads its parameters (a tied unit may still be read).
@@ -73,7 +80,7 @@ impl Pass for Updates {
                 .reads_params()
                 .into_iter()
                 .flat_map(|u| facts.touched(u));
-            let reduces = matches!(step.op, Op::ReduceGrad { .. } | Op::Tie { .. });
+            let reduces = matches!(step.op, StepKind::ReduceGrad { .. } | StepKind::Tie { .. });
             let here = step.op.units().iter().copied().filter(|_| reduces);
             for unit in used.chain(here) {
                 if reduced.contains(&unit) {
@@ -86,7 +93,7 @@ impl Pass for Updates {
             ready.into_iter().map(|(unit, at)| (at, at, unit)).collect();
         if self.lag {
             // Behind the next reduction, and what belongs to it; those of the last stay where they are, with nothing left to run beside.
-            let is = |k: &usize| matches!(steps[*k].op, Op::ReduceGrad { .. });
+            let is = |k: &usize| matches!(steps[*k].op, StepKind::ReduceGrad { .. });
             let last = (0..steps.len()).rev().find(is).unwrap_or(0);
             for (at, ..) in places.iter_mut().filter(|(at, ..)| *at < last) {
                 *at = (*at + 1..=last).find(is).unwrap_or(last);
@@ -97,7 +104,7 @@ impl Pass for Updates {
         for (index, step) in steps.into_iter().enumerate() {
             out.push(step);
             let now = places.iter().filter(|(at, ..)| *at == index);
-            out.extend(now.map(|&(.., unit)| Step::new(Op::Update { unit })));
+            out.extend(now.map(|&(.., unit)| Step::new(StepKind::Update { unit })));
         }
         Ok(plan.rebuild(out))
     }

@@ -1,7 +1,7 @@
 //! Printed plans, pass by pass, held against files. `UPDATE_EXPECT=1` rewrites the files.
 #![forbid(unsafe_code)]
 
-use crossweave_plan::{Depend, Facts, Order, Pipeline, Plan, UnitFacts, check, print_stages};
+use crossweave_plan::{Depend, Facts, Order, PassManager, Plan, UnitFacts, check, print_stages};
 use crossweave_zero::{
     Bucket, HostUpdates, ParamsAway, Place, Prefetch, Reuse, SpillInputs, Updates, ZeroStage,
 };
@@ -36,7 +36,7 @@ fn facts(units: u32, micro_batches: u32) -> Facts {
     Facts::uniform(units, micro_batches, 4, unit)
 }
 
-fn golden(name: &str, schedule: &str, facts: &Facts, pipeline: Pipeline) -> Plan {
+fn golden(name: &str, schedule: &str, facts: &Facts, pipeline: PassManager) -> Plan {
     let start: Plan = schedule.parse().unwrap();
     let (plan, stages) = pipeline.with(Depend).stages(start, facts).unwrap();
     let peak = check(&plan, facts).unwrap();
@@ -64,7 +64,7 @@ const TWO_MICRO_BATCHES: &str = "F0.0 F1.0 F2.0 B2.0 B1.0 B0.0 F0.1 F1.1 F2.1 B2
 #[test]
 fn the_printed_example_of_the_architecture() {
     let facts = facts(3, 1);
-    let raw = Pipeline::new()
+    let raw = PassManager::new()
         .with(Place(ZeroStage::Three))
         .with(Updates::default())
         .run(RECOMPUTED.parse().unwrap(), &facts)
@@ -73,7 +73,7 @@ fn the_printed_example_of_the_architecture() {
         raw.to_string(),
         "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' -2 +2 R2.0 -2 +2 B2.0 -2 rs2 +1 R1.0 -1 +1 B1.0 -1 rs1 +0 R0.0 -0 +0 B0.0 -0 rs0 opt0 opt1 opt2"
     );
-    let reused = Pipeline::new().with(REUSE).run(raw, &facts).unwrap();
+    let reused = PassManager::new().with(REUSE).run(raw, &facts).unwrap();
     assert_eq!(
         reused.to_string(),
         "+0 F0.0' -0 +1 F1.0' -1 +2 F2.0' R2.0 B2.0 -2 rs2 +1 R1.0 B1.0 -1 rs1 +0 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
@@ -83,7 +83,7 @@ fn the_printed_example_of_the_architecture() {
         slots: 2,
         elements: None,
     };
-    let prefetched = Pipeline::new().with(ahead).run(reused, &facts).unwrap();
+    let prefetched = PassManager::new().with(ahead).run(reused, &facts).unwrap();
     assert_eq!(
         prefetched.to_string(),
         "+0 +1 F0.0' -0 +2 F1.0' -1 F2.0' R2.0 +1 B2.0 -2 rs2 R1.0 +0 B1.0 -1 rs1 R0.0 B0.0 -0 rs0 opt0 opt1 opt2"
@@ -98,7 +98,7 @@ fn units_the_ranks_do_not_divide_are_gathered_ahead() {
         (u.params, u.param_bytes) = (97, 194);
     }
     let ahead = |facts: &Facts| {
-        let plan = Pipeline::new()
+        let plan = PassManager::new()
             .with(Place(ZeroStage::Three))
             .with(Updates::default())
             .with(REUSE)
@@ -116,7 +116,7 @@ fn units_the_ranks_do_not_divide_are_gathered_ahead() {
 #[test]
 fn stage_0_all_reduces_in_buckets_beside_the_backward() {
     let facts = facts(3, 2);
-    let pipeline = Pipeline::new()
+    let pipeline = PassManager::new()
         .with(Place(ZeroStage::Zero))
         .with(Bucket { bytes: 800 })
         .with(Updates {
@@ -130,10 +130,12 @@ fn stage_0_all_reduces_in_buckets_beside_the_backward() {
 fn stages_1_2_and_3() {
     let facts = facts(3, 2);
     for (name, stage) in [("stage1", ZeroStage::One), ("stage2", ZeroStage::Two)] {
-        let pipeline = Pipeline::new().with(Place(stage)).with(Updates::default());
+        let pipeline = PassManager::new()
+            .with(Place(stage))
+            .with(Updates::default());
         golden(name, TWO_MICRO_BATCHES, &facts, pipeline);
     }
-    let pipeline = Pipeline::new()
+    let pipeline = PassManager::new()
         .with(Place(ZeroStage::Three))
         .with(Updates {
             early: true,
@@ -158,7 +160,7 @@ fn early_updates_leave_the_reduction_beside_the_next_backward() {
         "F0.0 F1.0 F2.0 F3.0 B3.0 B2.0 B1.0 B0.0 F0.1 F1.1 F2.1 F3.1 B3.1 B2.1 B1.1 B0.1";
     for stage in [ZeroStage::Zero, ZeroStage::Two, ZeroStage::Three] {
         let beside = |lag: bool| -> Vec<bool> {
-            let pipeline = Pipeline::new()
+            let pipeline = PassManager::new()
                 .with(Place(stage))
                 .with(Updates {
                     early: true,
@@ -194,7 +196,7 @@ fn a_tied_head() {
     facts.units[2].params = 0;
     facts.units[2].param_bytes = 0;
     facts.units[2].grad_bytes = 0;
-    let pipeline = Pipeline::new()
+    let pipeline = PassManager::new()
         .with(Place(ZeroStage::Three))
         .with(Updates {
             early: true,
@@ -217,7 +219,7 @@ fn offload() {
         u.host_state_bytes = u.state_bytes;
     }
     let line = |stage| {
-        Pipeline::new()
+        PassManager::new()
             .with(SpillInputs)
             .with(Place(stage))
             .with(Bucket { bytes: 400 })

@@ -6,8 +6,8 @@
 mod simulator;
 
 use crossweave_plan::{
-    Depend, Facts, Home, Keep, Lane, Law, Op, Order, Pass, Pipeline, Plan, Step, StepId, UnitFacts,
-    accesses, check, trace,
+    Depend, Facts, Home, Keep, Lane, Law, Order, Pass, PassManager, Plan, Step, StepId, StepKind,
+    UnitFacts, accesses, check, trace,
 };
 use crossweave_zero::{
     Bucket, Canonical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, Reuse, SpillInputs,
@@ -154,26 +154,26 @@ fn schedule(facts: &Facts, set: &Settings) -> Plan {
     for mb in 0..facts.micro_batches {
         let (mut f, mut b) = (Vec::new(), Vec::new());
         for unit in 0..units {
-            f.push(Op::Forward {
+            f.push(StepKind::Forward {
                 unit,
                 mb,
                 keep: set.keeps[unit as usize],
             });
-            f.extend(set.spill.then_some(Op::Spill { unit, mb }));
+            f.extend(set.spill.then_some(StepKind::Spill { unit, mb }));
         }
         for unit in (0..units).rev() {
-            b.extend(set.spill.then_some(Op::Fetch { unit, mb }));
+            b.extend(set.spill.then_some(StepKind::Fetch { unit, mb }));
             if set.keeps[unit as usize] == Keep::Input {
-                b.push(Op::Recompute { unit, mb });
+                b.push(StepKind::Recompute { unit, mb });
             }
             b.push(if set.split {
-                Op::InputGrad { unit, mb }
+                StepKind::InputGrad { unit, mb }
             } else {
-                Op::Backward { unit, mb }
+                StepKind::Backward { unit, mb }
             });
         }
         if set.split {
-            b.extend((0..units).map(|unit| Op::WeightGrad { unit, mb }));
+            b.extend((0..units).map(|unit| StepKind::WeightGrad { unit, mb }));
         }
         forwards.push(f);
         backwards.push(b);
@@ -191,7 +191,7 @@ fn schedule(facts: &Facts, set: &Settings) -> Plan {
 }
 
 fn build(facts: &Facts, set: &Settings) -> Plan {
-    let mut line = Pipeline::new().with(Place(ZeroStage::from_number(set.stage).unwrap()));
+    let mut line = PassManager::new().with(Place(ZeroStage::from_number(set.stage).unwrap()));
     if let Some((micro_batches, _)) = set.canonical {
         // The last shard may be short of micro-batches; it is a shard all the same.
         line = line.with(Canonical {
@@ -240,18 +240,18 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
         let updated = plan
             .steps
             .iter()
-            .filter(|s| matches!(s.op, Op::Update { .. }));
-        let clears = updated.map(|s| Op::ZeroGrad {
+            .filter(|s| matches!(s.op, StepKind::Update { .. }));
+        let clears = updated.map(|s| StepKind::ZeroGrad {
             unit: s.op.units()[0],
         });
         steps.extend(clears.map(Step::new));
     }
     for step in std::mem::take(&mut plan.steps) {
         match step.op {
-            Op::Update { unit } if set.offload && set.host.is_none() => {
-                steps.push(Step::new(Op::StateIn { unit }));
+            StepKind::Update { unit } if set.offload && set.host.is_none() => {
+                steps.push(Step::new(StepKind::StateIn { unit }));
                 steps.push(step);
-                steps.push(Step::new(Op::StateOut { unit }));
+                steps.push(Step::new(StepKind::StateOut { unit }));
             }
             _ => steps.push(step),
         }
@@ -264,8 +264,8 @@ fn width(plan: &Plan) -> i64 {
     let (mut live, mut most) = (0, 0);
     for step in &plan.steps {
         live += match step.op {
-            Op::Gather { .. } => 1,
-            Op::Release { .. } => -1,
+            StepKind::Gather { .. } => 1,
+            StepKind::Release { .. } => -1,
             _ => 0,
         };
         most = most.max(live);
@@ -284,7 +284,7 @@ enum Mutation {
     Host(usize),
     Params(Home),
     Grads(Home),
-    Insert(usize, Op),
+    Insert(usize, StepKind),
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
@@ -293,23 +293,23 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     let home = prop::sample::select(vec![Home::Resident, Home::Slots]);
     let stray = (0u32..4, 0u32..3).prop_flat_map(|(unit, mb)| {
         prop::sample::select(vec![
-            Op::StateIn { unit },
-            Op::StateOut { unit },
-            Op::GradOut { unit },
-            Op::ParamIn { unit },
-            Op::ShardIn { unit },
-            Op::Spill { unit, mb },
-            Op::Fetch { unit, mb },
-            Op::ZeroGrad { unit },
-            Op::Fold { unit, joins: mb },
-            Op::SendAct { unit, mb, to: 1 },
-            Op::RecvAct { unit, mb, from: 1 },
-            Op::SendGrad { unit, mb, to: 1 },
-            Op::RecvGrad { unit, mb, from: 1 },
-            Op::Gather { unit },
-            Op::Release { unit },
-            Op::GradNorm,
-            Op::Update { unit },
+            StepKind::StateIn { unit },
+            StepKind::StateOut { unit },
+            StepKind::GradOut { unit },
+            StepKind::ParamIn { unit },
+            StepKind::ShardIn { unit },
+            StepKind::Spill { unit, mb },
+            StepKind::Fetch { unit, mb },
+            StepKind::ZeroGrad { unit },
+            StepKind::Fold { unit, joins: mb },
+            StepKind::SendAct { unit, mb, to: 1 },
+            StepKind::RecvAct { unit, mb, from: 1 },
+            StepKind::SendGrad { unit, mb, to: 1 },
+            StepKind::RecvGrad { unit, mb, from: 1 },
+            StepKind::Gather { unit },
+            StepKind::Release { unit },
+            StepKind::GradNorm,
+            StepKind::Update { unit },
         ])
     });
     prop_oneof![
@@ -342,20 +342,20 @@ fn mutate(mut plan: Plan, mutation: &Mutation) -> Plan {
             steps.insert(b % n, step);
         }
         Mutation::Unit(a, u) => match &mut steps[a % n].op {
-            Op::Gather { unit }
-            | Op::Release { unit }
-            | Op::Forward { unit, .. }
-            | Op::Recompute { unit, .. }
-            | Op::Backward { unit, .. }
-            | Op::Update { unit } => *unit = u,
-            Op::ReduceGrad { units, .. } => units.push(u),
+            StepKind::Gather { unit }
+            | StepKind::Release { unit }
+            | StepKind::Forward { unit, .. }
+            | StepKind::Recompute { unit, .. }
+            | StepKind::Backward { unit, .. }
+            | StepKind::Update { unit } => *unit = u,
+            StepKind::ReduceGrad { units, .. } => units.push(u),
             _ => {}
         },
         Mutation::Keep(a, k) => {
             let found = (0..n)
                 .map(|k| (a + k) % n)
-                .find(|&k| matches!(steps[k].op, Op::Forward { .. }));
-            if let Some(Op::Forward { keep, .. }) = found.map(|f| &mut steps[f].op) {
+                .find(|&k| matches!(steps[k].op, StepKind::Forward { .. }));
+            if let Some(StepKind::Forward { keep, .. }) = found.map(|f| &mut steps[f].op) {
                 *keep = k;
             }
         }

@@ -6,7 +6,7 @@ use crossweave_backend_cpu::isa::Isas;
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::ops;
 use crossweave_backend_cpu::team::Team;
-use crossweave_plugin::{DType, Host, Op};
+use crossweave_plugin::{DType, Host, OpRequest};
 use std::time::Instant;
 
 fn layout<const R: usize>(d: DType, shape: [i64; R], stride: [i64; R]) -> Layout {
@@ -94,7 +94,7 @@ fn peak() -> f64 {
 
 /// Seconds of one launch, best of `reps`, over buffers of the layouts.
 fn measure(team: &Team, reps: usize, id: u32, layouts: &[Layout], params: &[u8]) -> Best {
-    let o = Op::new(id, layouts, params, 0);
+    let o = OpRequest::new(id, layouts, params, 0);
     let (kernel, plan) = ops::prepare(&o, team.threads(), Isas::detect()).expect("supported");
     let mut bufs: Vec<Vec<u32>> = layouts
         .iter()

@@ -10,7 +10,7 @@ use crossweave_backend_cpu::isa::Isas;
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::ops;
 use crossweave_backend_cpu::team::Team;
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, OpRequest};
 use libloading::Library;
 use std::ffi::{c_char, c_int};
 use std::time::Instant;
@@ -55,7 +55,7 @@ fn ours() -> Contender {
             mat(s.k, s.n, s.tb),
         ];
         let params = MatmulParams::default();
-        let o = Op::new(op::MATMUL, &layouts, params.as_bytes(), 0);
+        let o = OpRequest::new(op::MATMUL, &layouts, params.as_bytes(), 0);
         let (kernel, plan) =
             ops::prepare(&o, 1, Isas::detect()).expect("f32 products are supported");
         let mut work = vec![0u64; plan.workspace_bytes as usize / 8 + 8];

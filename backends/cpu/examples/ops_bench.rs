@@ -4,7 +4,7 @@ use crossweave_abi::{Layout, op};
 use crossweave_backend_cpu::isa::Isas;
 use crossweave_backend_cpu::kernel::Launch;
 use crossweave_backend_cpu::{ops, team::Team};
-use crossweave_plugin::{DType, Host, Op};
+use crossweave_plugin::{DType, Host, OpRequest};
 use std::time::Instant;
 
 /// Bytes a second over the operands, each touched `passes[i]` times; best of several runs.
@@ -17,7 +17,7 @@ fn bench(
     team: &Team,
 ) {
     let layouts: Vec<Layout> = operands.iter().map(|o| o.0).collect();
-    let o = Op::new(id, &layouts, params, 0);
+    let o = OpRequest::new(id, &layouts, params, 0);
     let (k, plan) = ops::prepare(&o, team.threads(), Isas::detect()).expect(name);
     let mut data: Vec<Vec<u64>> = layouts
         .iter()

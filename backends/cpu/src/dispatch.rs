@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use crate::memory::{ALIGN, Mem, address};
 use crate::stream::Stream;
 use crossweave_abi::op::{self, Class};
-use crossweave_plugin::{Code, DType, Dyn, Op, Ops, Plan, Result, Span, fail, unsupported};
+use crossweave_plugin::{Code, DType, Dyn, OpRequest, Ops, Plan, Result, Span, fail, unsupported};
 use std::sync::Arc;
 
 /// An op with everything known before launch.
@@ -26,7 +26,7 @@ pub enum CpuOps {}
 impl Ops<CpuBackend> for CpuOps {
     type Prepared = Arc<Prepared>;
 
-    fn prepare(_: &CpuBackend, d: &Device, o: &Op<'_>) -> Result<(Arc<Prepared>, Plan)> {
+    fn prepare(_: &CpuBackend, d: &Device, o: &OpRequest<'_>) -> Result<(Arc<Prepared>, Plan)> {
         let Some(spec) = op::spec(o.id) else {
             return unsupported(format!("op {:#06x} is not in this build's table", o.id));
         };

@@ -2,7 +2,7 @@
 
 use crate::isa::Isas;
 use crate::team::Team;
-use crossweave_plugin::{Op, Plan, Result};
+use crossweave_plugin::{OpRequest, Plan, Result};
 
 /// Addresses of one launch. Absent operands are null.
 pub struct Launch<'a> {
@@ -32,8 +32,8 @@ pub trait Kernel: Send + Sync {
 }
 
 /// What an op's file exports: answers `Unsupported` without side effects for what it does not do.
-pub type Prepare = fn(op: &Op<'_>, team_threads: usize) -> Result<(Box<dyn Kernel>, Plan)>;
+pub type Prepare = fn(op: &OpRequest<'_>, team_threads: usize) -> Result<(Box<dyn Kernel>, Plan)>;
 
 /// The same for ops written in register tiles: they get the instruction sets in use.
 pub type PrepareTiled =
-    fn(op: &Op<'_>, team_threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)>;
+    fn(op: &OpRequest<'_>, team_threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)>;

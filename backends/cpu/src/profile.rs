@@ -1,7 +1,7 @@
 //! Where the time goes: wall time of every kernel, by op and shapes, gathered on the streams' threads when `cpu.profile` is on.
 
 use crate::stream::lock;
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, OpRequest};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Profile {
 }
 
 /// Name, dtypes and shapes of an op.
-pub(crate) fn label(name: &str, o: &Op<'_>) -> String {
+pub(crate) fn label(name: &str, o: &OpRequest<'_>) -> String {
     let operands = o.operands.iter().take(8).map(|l| {
         DType::from_id(l.dtype)
             .filter(|_| l.present())

@@ -11,7 +11,7 @@ use crate::stream::Stream;
 use crate::{Cuda, Device};
 use crossweave_kernels::{self as kernels, ArgBuffer, Dialect, Facts, Operands, Values};
 use crossweave_plugin::abi::op;
-use crossweave_plugin::{Code, Dyn, Error, Op, Ops, Plan, Result, Span, fail};
+use crossweave_plugin::{Code, Dyn, Error, OpRequest, Ops, Plan, Result, Span, fail};
 use std::sync::{Arc, Mutex};
 
 /// Operands of one launch whose addresses lie on the launching thread's stack; multi-tensor ops may have more, and keep room for them.
@@ -60,7 +60,7 @@ enum Work {
 impl Ops<Cuda> for CudaOps {
     type Prepared = Prepared;
 
-    fn prepare(_: &Cuda, d: &Device, o: &Op<'_>) -> Result<(Prepared, Plan)> {
+    fn prepare(_: &Cuda, d: &Device, o: &OpRequest<'_>) -> Result<(Prepared, Plan)> {
         let dev = &d.0;
         dev.alive()?;
         let f = &dev.facts;

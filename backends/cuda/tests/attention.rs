@@ -6,7 +6,7 @@ use common::{Simulated, simulator, span};
 use crossweave_backend_cuda::{Cuda, CudaGraphs, CudaOps, Device, Mem, Prepared, Settings, Stream};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AttentionParams, FLAG_CAUSAL};
-use crossweave_plugin::{Backend, Code, DType, Dyn, Graphs, Op, Ops, Plan, Result, abi};
+use crossweave_plugin::{Backend, Code, DType, Dyn, Graphs, OpRequest, Ops, Plan, Result, abi};
 use std::path::Path;
 use std::time::Duration;
 
@@ -191,7 +191,11 @@ struct Rig<'a> {
 impl Rig<'_> {
     fn prepare(&self, c: &Case, id: u32, l: &[Layout]) -> Result<(Prepared, Plan)> {
         let p = c.params();
-        CudaOps::prepare(&self.s.b, self.d, &Op::new(id, l, p.as_bytes(), c.flags))
+        CudaOps::prepare(
+            &self.s.b,
+            self.d,
+            &OpRequest::new(id, l, p.as_bytes(), c.flags),
+        )
     }
     /// Operand `i` starts `shift` bytes into its room.
     fn launch(&self, a: &Prepared, plan: &Plan, n: usize, shift: u64) -> Result<()> {
@@ -556,7 +560,7 @@ fn settings_are_held(t: &Simulated, file: &Path) {
         let d = t.b.open(1).unwrap();
         let p = c.params();
         let l = c.forward();
-        let o = Op::new(op::ATTENTION_FWD, &l, p.as_bytes(), c.flags);
+        let o = OpRequest::new(op::ATTENTION_FWD, &l, p.as_bytes(), c.flags);
         CudaOps::prepare(&t.b, &d, &o)?;
         Ok(String::from_utf8(t.b.attr(&d, "kernels.chosen")?).unwrap())
     };

@@ -6,7 +6,7 @@ use common::{Simulated, span};
 use crossweave_backend_cuda::{CudaGraphs, CudaOps};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, NoParams};
-use crossweave_plugin::{Backend, Code, DType, Dyn, Graphs, Op, Ops, abi};
+use crossweave_plugin::{Backend, Code, DType, Dyn, Graphs, OpRequest, Ops, abi};
 use std::time::Duration;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
@@ -146,7 +146,7 @@ fn kernels_are_captured(t: &Simulated) {
     (l.shape[0], l.stride[0]) = (1000, 1);
     let none = NoParams::default();
     let three = [l; 3];
-    let o = Op::new(op::ADD, &three, none.as_bytes(), abi::MATH_DETERMINISTIC);
+    let o = OpRequest::new(op::ADD, &three, none.as_bytes(), abi::MATH_DETERMINISTIC);
     let (add, _) = CudaOps::prepare(&t.b, &d, &o).unwrap();
     let x = Some(span(&m, 0, 4000));
     t.launches();

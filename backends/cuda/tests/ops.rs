@@ -6,7 +6,7 @@ use common::{Simulated, simulator, span};
 use crossweave_backend_cuda::{Cuda, CudaOps, Device, Mem, Prepared, Settings};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AdamwDyn, AdamwParams, KindParams, MatmulParams, NoParams};
-use crossweave_plugin::{Backend, Code, DType, Dyn, Host, Op, Ops, Plan, Result, Span, abi};
+use crossweave_plugin::{Backend, Code, DType, Dyn, Host, OpRequest, Ops, Plan, Result, Span, abi};
 use std::time::Duration;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
@@ -40,7 +40,11 @@ fn prepare(
     layouts: &[Layout],
     params: &[u8],
 ) -> Result<(Prepared, Plan)> {
-    CudaOps::prepare(b, d, &Op::new(id, layouts, params, abi::MATH_DETERMINISTIC))
+    CudaOps::prepare(
+        b,
+        d,
+        &OpRequest::new(id, layouts, params, abi::MATH_DETERMINISTIC),
+    )
 }
 
 #[test]

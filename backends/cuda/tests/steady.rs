@@ -6,7 +6,7 @@ use crossweave_backend_cuda::{CudaCollectives, CudaOps};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, NoParams, ScaleDyn};
 use crossweave_plugin::{
-    Backend, Coll, Collectives, CommConfig, DType, Dyn, MemKind, Op, Ops, abi,
+    Backend, Coll, Collectives, CommConfig, DType, Dyn, MemKind, OpRequest, Ops, abi,
 };
 use std::alloc::{GlobalAlloc, System};
 use std::ffi::c_ulong;
@@ -95,7 +95,7 @@ fn launches_allocate_nothing() {
 
     let three = [layout(64); 3];
     let params = NoParams::default();
-    let o = Op::new(op::ADD, &three, params.as_bytes(), 0);
+    let o = OpRequest::new(op::ADD, &three, params.as_bytes(), 0);
     let (add, _) = CudaOps::prepare(&t.b, &d, &o).unwrap();
     steady("add", || {
         CudaOps::launch(&t.b, &add, &s, &[x(0), x(1), x(2)], None, Dyn(&[])).unwrap();
@@ -105,7 +105,7 @@ fn launches_allocate_nothing() {
     // More operands than fit the stack's list.
     let mut many = vec![Layout::ABSENT];
     many.extend([layout(64); 100]);
-    let o = Op::new(op::MULTI_SCALE, &many, params.as_bytes(), 0);
+    let o = OpRequest::new(op::MULTI_SCALE, &many, params.as_bytes(), 0);
     let (scale, plan) = CudaOps::prepare(&t.b, &d, &o).unwrap();
     let mut operands = vec![None];
     operands.extend((0..100).map(x));

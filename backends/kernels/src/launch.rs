@@ -3,7 +3,7 @@
 use crate::source::Kernel;
 use crate::view;
 use crossweave_abi::op;
-use crossweave_plugin::{Code, Dyn, Op, Plan, Result, fail};
+use crossweave_plugin::{Code, Dyn, OpRequest, Plan, Result, fail};
 
 /// Most bytes of an argument struct (the parameter space of every CUDA and HIP version is at least 4 KiB).
 pub const ARGS_MAX: usize = 4032;
@@ -96,7 +96,7 @@ pub struct Operands {
 }
 
 impl Operands {
-    pub(crate) fn of(o: &Op<'_>) -> Result<Operands> {
+    pub(crate) fn of(o: &OpRequest<'_>) -> Result<Operands> {
         Ok(Operands {
             name: view::name(o),
             wanted: (0..o.operands.len())

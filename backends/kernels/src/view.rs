@@ -4,7 +4,7 @@ use crate::args::{Dims, zero};
 pub(crate) use crossweave_plugin::operand::{
     F32, FLOATS, INDEX, WHOLE_BYTES, arity, flags, invalid, name, named, plan, refuse,
 };
-use crossweave_plugin::{DType, Op, Result, operand};
+use crossweave_plugin::{DType, OpRequest, Result, operand};
 
 /// A checked operand.
 #[derive(Clone, Debug)]
@@ -126,17 +126,17 @@ impl From<operand::View> for View {
 }
 
 /// Reads an operand that must be there, of one of the dtypes, with non-negative strides.
-pub(crate) fn input(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub(crate) fn input(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     operand::input(o, i, dtypes).map(View::from)
 }
 
 /// Reads an operand that may be absent.
-pub(crate) fn optional(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
+pub(crate) fn optional(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
     Ok(operand::optional(o, i, dtypes)?.map(View::from))
 }
 
 /// Bytes that an operand's layout touches and the alignment of its elements, whatever its dtype; `None` where it is absent.
-pub(crate) fn extent(o: &Op<'_>, i: usize) -> Result<Option<(u64, u64)>> {
+pub(crate) fn extent(o: &OpRequest<'_>, i: usize) -> Result<Option<(u64, u64)>> {
     let Some(l) = o.layout(i) else {
         return Ok(None);
     };
@@ -165,17 +165,17 @@ pub(crate) fn extent(o: &Op<'_>, i: usize) -> Result<Option<(u64, u64)>> {
 }
 
 /// Reads an output with any strides that write each element once.
-pub(crate) fn output_strided(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub(crate) fn output_strided(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     operand::output_strided(o, i, dtypes).map(View::from)
 }
 
 /// Reads an output that must be dense row-major.
-pub(crate) fn output(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub(crate) fn output(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     operand::output(o, i, dtypes).map(View::from)
 }
 
 /// Refuses what is not dense row-major.
-pub(crate) fn dense(o: &Op<'_>, i: usize, v: View) -> Result<View> {
+pub(crate) fn dense(o: &OpRequest<'_>, i: usize, v: View) -> Result<View> {
     if !v.dense() {
         return refuse(o, format!("{} must be dense row-major", named(o, i)));
     }
@@ -183,7 +183,7 @@ pub(crate) fn dense(o: &Op<'_>, i: usize, v: View) -> Result<View> {
 }
 
 /// Checks that operand `i` has this shape.
-pub(crate) fn shape(o: &Op<'_>, i: usize, v: &View, want: &[u64]) -> Result<()> {
+pub(crate) fn shape(o: &OpRequest<'_>, i: usize, v: &View, want: &[u64]) -> Result<()> {
     if v.shape != want {
         return invalid(
             o,
@@ -194,7 +194,7 @@ pub(crate) fn shape(o: &Op<'_>, i: usize, v: &View, want: &[u64]) -> Result<()> 
 }
 
 /// Checks that two operands have one dtype.
-pub(crate) fn same_dtype(o: &Op<'_>, i: usize, a: &View, b: &View) -> Result<()> {
+pub(crate) fn same_dtype(o: &OpRequest<'_>, i: usize, a: &View, b: &View) -> Result<()> {
     if a.dtype != b.dtype {
         return refuse(
             o,
@@ -210,7 +210,7 @@ pub(crate) fn same_dtype(o: &Op<'_>, i: usize, a: &View, b: &View) -> Result<()>
 }
 
 /// Checks that an operand holds one element.
-pub(crate) fn scalar(o: &Op<'_>, i: usize, v: &View) -> Result<()> {
+pub(crate) fn scalar(o: &OpRequest<'_>, i: usize, v: &View) -> Result<()> {
     if v.total != 1 {
         return invalid(
             o,
@@ -221,7 +221,7 @@ pub(crate) fn scalar(o: &Op<'_>, i: usize, v: &View) -> Result<()> {
 }
 
 /// The row count and length of `[.., d]`.
-pub(crate) fn rows_of(o: &Op<'_>, i: usize, v: &View) -> Result<(u64, u64)> {
+pub(crate) fn rows_of(o: &OpRequest<'_>, i: usize, v: &View) -> Result<(u64, u64)> {
     match v.shape.split_last() {
         Some((&d, outer)) => Ok((outer.iter().product(), d)),
         None => invalid(o, format!("{} has rank 0, rows wanted", named(o, i))),

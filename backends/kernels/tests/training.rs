@@ -377,7 +377,7 @@ fn attention() {
     }
     let cores = |c: &Case| {
         let layouts: Vec<Layout> = c.operands.iter().map(|t| t.layout).collect();
-        let o = crossweave_plugin::Op::new(c.id, &layouts, &c.params, 0);
+        let o = crossweave_plugin::OpRequest::new(c.id, &layouts, &c.params, 0);
         crossweave_kernels::prepare(&o, &facts(32))
             .unwrap()
             .plan

@@ -7,7 +7,7 @@ use crossweave_abi::DType::{self, *};
 use crossweave_abi::Layout;
 use crossweave_abi::op::{self, *};
 use crossweave_kernels::{Dialect, Facts, Family, Prepared, prepare};
-use crossweave_plugin::Op;
+use crossweave_plugin::OpRequest;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn hopper() -> Facts {
@@ -89,7 +89,7 @@ fn forward(rng: &mut Rng, s: &Shape) -> Case {
 
 fn prepared(c: &Case, f: &Facts) -> Prepared {
     let layouts: Vec<Layout> = c.operands.iter().map(|t| t.layout).collect();
-    prepare(&Op::new(c.id, &layouts, &c.params, 0), f).unwrap()
+    prepare(&OpRequest::new(c.id, &layouts, &c.params, 0), f).unwrap()
 }
 fn family(c: &Case, f: &Facts) -> Family {
     prepared(c, f).launches[0].kernel.family

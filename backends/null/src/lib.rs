@@ -15,7 +15,7 @@ mod memory;
 use crossweave_plugin::abi;
 use crossweave_plugin::{
     Backend, Code, Coll, CollShape, Collectives, CommConfig, Dyn, Error, Health, Host, HostCall,
-    Info, MemKind, Op, Ops, Optional, Plan, Result, Span, Support, fail, unsupported,
+    Info, MemKind, OpRequest, Ops, Optional, Plan, Result, Span, Support, fail, unsupported,
 };
 pub use memory::Mem;
 use std::collections::BTreeMap;
@@ -344,7 +344,7 @@ impl Backend for Null {
 impl Ops<Null> for NullOps {
     type Prepared = Prepared;
 
-    fn prepare(b: &Null, d: &Device, op: &Op<'_>) -> Result<(Prepared, Plan)> {
+    fn prepare(b: &Null, d: &Device, op: &OpRequest<'_>) -> Result<(Prepared, Plan)> {
         b.fault("null.op_prepare")?;
         match abi::op::spec(op.id) {
             Some(s) if s.revision == op.revision => {

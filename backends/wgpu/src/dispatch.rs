@@ -6,7 +6,7 @@ use crate::memory::{Mem, Place, Region, inside};
 use crate::stream::{Cmd, Stream};
 use crate::{Wgpu, ops};
 use crossweave_abi::op::{self, Class};
-use crossweave_plugin::{Code, DType, Dyn, Op, Ops, Plan, Result, Span, fail, unsupported};
+use crossweave_plugin::{Code, DType, Dyn, OpRequest, Ops, Plan, Result, Span, fail, unsupported};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -37,7 +37,7 @@ const MOST_ELEMENTS: u64 = u32::MAX as u64 - 65_536;
 impl Ops<Wgpu> for WgpuOps {
     type Prepared = Arc<Ready>;
 
-    fn prepare(b: &Wgpu, d: &Device, o: &Op<'_>) -> Result<(Arc<Ready>, Plan)> {
+    fn prepare(b: &Wgpu, d: &Device, o: &OpRequest<'_>) -> Result<(Arc<Ready>, Plan)> {
         b.fault("wgpu.op_prepare", Some(d))?;
         let Some(spec) = op::spec(o.id) else {
             return unsupported(format!("op {:#06x} is not in this build's table", o.id));

@@ -7,7 +7,7 @@
 
 use crate::wgsl;
 use crossweave_abi::op;
-use crossweave_plugin::{Code, DType, Op, Result, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Result, fail, unsupported};
 
 /// What kernels may count on: the adapter's limits, lowered by the configuration.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -131,14 +131,14 @@ impl Prepared {
 
 /// Collects the operands of a pass and makes it.
 pub struct Binds<'a> {
-    op: Option<&'a Op<'a>>,
+    op: Option<&'a OpRequest<'a>>,
     facts: &'a Facts,
     list: Vec<Bind>,
 }
 
 impl<'a> Binds<'a> {
     /// For one pass of `op`.
-    pub fn new(op: &'a Op<'a>, facts: &'a Facts) -> Binds<'a> {
+    pub fn new(op: &'a OpRequest<'a>, facts: &'a Facts) -> Binds<'a> {
         Binds {
             op: Some(op),
             facts,
@@ -257,7 +257,7 @@ impl<'a> Binds<'a> {
 }
 
 /// Name in the op table, for messages.
-pub fn op_name(o: &Op<'_>) -> &'static str {
+pub fn op_name(o: &OpRequest<'_>) -> &'static str {
     op::spec(o.id).map_or("op", |s| s.name)
 }
 

@@ -23,7 +23,7 @@ use crossweave_hal::{
     Bootstrap, Carrier, Collective, CommOptions, Communicator, DType, Device, HostServices,
     KvStore, LocalKv, Plugin, RawPlugin, Reduce, Stream, Tag,
 };
-use crossweave_mesh::{JobStore, LateStore, Launch, detect, meet};
+use crossweave_mesh::{JobStore, LateStore, Launch, detect, rendezvous};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -526,7 +526,7 @@ fn worker(mut o: Options, launch: Launch) -> Fallible<()> {
     }
     let mpi = Plugin::new(RawPlugin::from_static::<MpiBackend>(&host.build())?);
     let carrier = Carrier::open(&mpi)?;
-    let store: JobStore = meet(&carrier, &launch, "bench", SOON)?;
+    let store: JobStore = rendezvous(&carrier, &launch, "bench", SOON)?;
     late.bind(store.clone());
     let device = carrier.device();
     let options = CommOptions {

@@ -18,7 +18,7 @@ use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use clap::Args;
 use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run, rehearse};
-use crossweave_hal::Board;
+use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -165,7 +165,7 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
         let census = Census::default();
         let layer = Box::new(census.clone());
         let plugin = bare
-            .on_board(&Board::default())
+            .with_checker(&CheckerState::default())
             .layered(|raw| Ok::<_, CliError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
         let spec = RankSpec {

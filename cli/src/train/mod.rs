@@ -35,7 +35,7 @@ use crate::processes::Processes;
 use crate::say;
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
-use crossweave_hal::Board;
+use crossweave_hal::CheckerState;
 use crossweave_mesh::JobStore;
 use gate::Shared;
 pub use offload::with_offload;
@@ -69,7 +69,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let mut job = setup::prepare(args, processes, true)?;
     if let Some(p) = processes {
         p.agree(&job.out, &job.resolved)?;
-        job.meet(p)?;
+        job.rendezvous(p)?;
     }
     job.balance(processes)?;
     let first = processes.is_none_or(Processes::first);
@@ -148,7 +148,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
 /// Leaves what the ranks asked of each other last, for `crossweave flight`: each process its own, and what others could not.
 struct Flights {
     out: PathBuf,
-    board: Board,
+    board: CheckerState,
     here: Range<u32>,
     store: Option<JobStore>,
     /// Not held by this: the watch over the other processes goes on after the run.
@@ -159,7 +159,7 @@ impl Flights {
     fn of(job: &Job, processes: Option<&Processes>) -> Flights {
         Flights {
             out: job.out.clone(),
-            board: job.crew.board().clone(),
+            board: job.crew.checker().clone(),
             here: job.crew.here(),
             store: processes.map(|p| p.store.clone()),
             claim: job.claim.as_ref().map(Arc::downgrade),

@@ -6,7 +6,7 @@ use crate::backend::open_linked;
 use crate::error::Result;
 use crate::rehearse::Nobody;
 use crossweave_engine::{RankSpec, Trainer, predict};
-use crossweave_hal::Board;
+use crossweave_hal::CheckerState;
 use serde_json::{Map, Value, json};
 
 /// For each pipeline stage its ranks and their peak bytes by tag and in all. Empty where states rest off the device, which a rehearsal would
@@ -34,7 +34,7 @@ pub fn of(job: &Job) -> Vec<Value> {
 
 fn stage(job: &Job, first: u32, data: u32) -> Result<Value> {
     let plugin = open_linked("null", &job.host)?;
-    let null = plugin.on_board(&Board::default()).open(0)?;
+    let null = plugin.with_checker(&CheckerState::default()).open(0)?;
     let spec = RankSpec {
         islands: None,
         ..job.rank_spec(first)

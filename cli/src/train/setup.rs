@@ -14,7 +14,7 @@ use crate::backend;
 use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::processes::Processes;
-use crate::ranks::{Crew, Ranks, listed};
+use crate::ranks::{LocalRanks, Ranks, listed};
 use crate::{configs, source, stages};
 use crossweave_claim::Claim;
 use crossweave_config::{
@@ -38,7 +38,7 @@ pub struct Job {
     /// Ranks.
     pub ranks: u32,
     /// Those that run in this process, and their back ends.
-    pub crew: Crew,
+    pub crew: LocalRanks,
     /// Who carries the collectives between processes, or between the back ends of this one.
     carrier: Option<Carrier>,
     /// Which ranks share a library of collectives, where they do not all.
@@ -143,7 +143,7 @@ impl Computes {
     }
 }
 
-/// What a process says of its ranks: see [`Job::meet`].
+/// What a process says of its ranks: see [`Job::rendezvous`].
 #[derive(Deserialize)]
 struct Said {
     islands: Vec<u32>,
@@ -174,7 +174,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     }
     // Before the program fills anything in.
     let origin = Origin::of(&config, processes);
-    let asked = processes.map(|p| p.roster.world());
+    let asked = processes.map(|p| p.process_map.world());
     let asked = asked.or(args.ranks.as_ref().map(Ranks::count));
     let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
@@ -437,7 +437,7 @@ impl Job {
     ///
     /// # Errors
     /// A process that has failed.
-    pub fn meet(&mut self, p: &Processes) -> Result<()> {
+    pub fn rendezvous(&mut self, p: &Processes) -> Result<()> {
         let own = serde_json::json!({"islands": self.crew.islands(), "computes": self.computes});
         let (mut all, mut computes) = (vec![], vec![]);
         for bytes in p.call("islands", own.to_string().as_bytes())? {
@@ -454,7 +454,7 @@ impl Job {
             }
         }
         self.computes = computes;
-        if !p.roster.is_single() {
+        if !p.process_map.is_single() {
             self.islands = islands_of(all, order(&self.resolved));
         }
         Ok(())
@@ -514,7 +514,7 @@ impl Job {
             eprintln!(
                 "note: run.balance: ranks do {} sequences a second, and the stages run units {}; `--set 'mesh.pp_layers=\"{}\"' --set 'run.balance=\"even\"'` repeats this division",
                 each.join(", "),
-                stages::told(cut),
+                stages::in_words(cut),
                 stages::as_key(cut),
             );
         }
@@ -583,7 +583,7 @@ impl Job {
         self.outfit(self.crew.device(rank)?, rank)
     }
 
-    /// The same beside the job: see [`Crew::device_apart`].
+    /// The same beside the job: see [`LocalRanks::device_apart`].
     ///
     /// # Errors
     /// As [`Job::device`].
@@ -695,12 +695,12 @@ fn crew(
     processes: Option<&Processes>,
     ranks: u32,
     host: &HostServices,
-) -> Result<Crew> {
+) -> Result<LocalRanks> {
     let board = processes.map(|p| p.board.clone()).unwrap_or_default();
     if let Some(Ranks::Parts(parts)) = &args.ranks {
         let first = processes.map_or(0, |p| p.here().start);
         let before = |name: &str| processes.map_or(0, |p| p.before(name));
-        return Crew::of_parts(parts, &args.backend, host, (first, &board), before);
+        return LocalRanks::of_parts(parts, &args.backend, host, (first, &board), before);
     }
     let (here, device) = match processes {
         Some(p) => (p.here(), p.device()),
@@ -709,10 +709,10 @@ fn crew(
     let plugin = backend::choose(&args.backend, &config.settings.run.backend, host)?;
     backend::count(&plugin)?;
     let plugin = match processes {
-        Some(_) => plugin.on_board(&board),
+        Some(_) => plugin.with_checker(&board),
         None => plugin,
     };
-    Ok(Crew::alike(plugin, here, device))
+    Ok(LocalRanks::alike(plugin, here, device))
 }
 
 /// Can the device multiply matrices of the compute type? A back end that cannot is told now, not by its first op.

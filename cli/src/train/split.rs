@@ -2,7 +2,7 @@
 //! input that nothing hides, and the rest. Found from the spans of the device's streams; nothing here waits or measures.
 
 use crossweave_hal::trace::{Span, Work};
-use crossweave_plan::Op;
+use crossweave_plan::StepKind;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -257,17 +257,23 @@ fn total(all: &[Stretch]) -> Duration {
 }
 
 /// The part that a step of the plan belongs to.
-pub(super) fn part(op: &Op) -> Option<&'static str> {
+pub(super) fn part(op: &StepKind) -> Option<&'static str> {
     Some(match op {
-        Op::Forward { .. } => "forward",
-        Op::Recompute { .. } => "recompute",
-        Op::Backward { .. } | Op::InputGrad { .. } | Op::WeightGrad { .. } => "backward",
-        Op::ReduceGrad { .. } | Op::Fold { .. } | Op::Tie { .. } => "reduce",
-        Op::Gather { .. } => "gather",
-        Op::SendAct { .. } | Op::RecvAct { .. } | Op::SendGrad { .. } | Op::RecvGrad { .. } => {
-            "send/recv"
+        StepKind::Forward { .. } => "forward",
+        StepKind::Recompute { .. } => "recompute",
+        StepKind::Backward { .. } | StepKind::InputGrad { .. } | StepKind::WeightGrad { .. } => {
+            "backward"
         }
-        Op::GradNorm | Op::Finite | Op::Update { .. } | Op::ZeroGrad { .. } => "optimizer",
+        StepKind::ReduceGrad { .. } | StepKind::Fold { .. } | StepKind::Tie { .. } => "reduce",
+        StepKind::Gather { .. } => "gather",
+        StepKind::SendAct { .. }
+        | StepKind::RecvAct { .. }
+        | StepKind::SendGrad { .. }
+        | StepKind::RecvGrad { .. } => "send/recv",
+        StepKind::GradNorm
+        | StepKind::Finite
+        | StepKind::Update { .. }
+        | StepKind::ZeroGrad { .. } => "optimizer",
         _ => return None,
     })
 }

@@ -119,7 +119,7 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
                 "{} stages of {data} rank{}, units {}",
                 s.stages.len(),
                 if data == 1 { "" } else { "s" },
-                crate::stages::told(s)
+                crate::stages::in_words(s)
             ),
         ));
     }

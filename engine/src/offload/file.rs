@@ -244,7 +244,7 @@ impl Files {
     pub fn hold(&mut self, u: usize, block: Block) {
         self.units[u].held = Some(block);
     }
-    pub fn let_go(&mut self, u: usize) {
+    pub fn release(&mut self, u: usize) {
         self.units[u].held = None;
     }
     /// The bytes of one state of a unit that is in memory.

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use worker::{Grad, Job, Knobs, Shared, WORDS, Worker};
+use worker::{Grad, Job, Shared, StepParams, WORDS, Worker};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
@@ -530,7 +530,7 @@ impl Trainer {
     /// `Update` on the host lane; what of the unit is the device's is updated there at once.
     pub(crate) fn host_update(&mut self, u: usize, f: &Figures) -> Tensors<()> {
         let (k, step) = (self.hosted(u), self.step);
-        let knobs = Knobs {
+        let knobs = StepParams {
             lr: self.lr,
             grad_scale: self.unscale(),
             step: self.update_number(),

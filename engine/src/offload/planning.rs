@@ -3,7 +3,7 @@
 use super::OffloadSpec;
 use crate::trainer::RankSpec;
 use crossweave_hal::DType;
-use crossweave_plan::{Pipeline, UnitFacts};
+use crossweave_plan::{PassManager, UnitFacts};
 use crossweave_zero::{HostUpdates, ParamsAway, SpillInputs, Tier, ZeroStage};
 
 /// Tells the planner what of each unit's state is not on the device, and what of its parameters is there instead.
@@ -32,7 +32,7 @@ pub(crate) fn offload_facts(units: &mut [UnitFacts], spec: &RankSpec) {
 }
 
 /// The passes that move things: those before gathers are moved ahead, or (`last`) those behind.
-pub(crate) fn plan_offload(mut p: Pipeline, spec: &RankSpec, last: bool) -> Pipeline {
+pub(crate) fn plan_offload(mut p: PassManager, spec: &RankSpec, last: bool) -> PassManager {
     let Some(offload) = &spec.offload else {
         return p;
     };

@@ -27,7 +27,7 @@ pub(super) enum Grad {
 
 /// What one update takes.
 #[derive(Clone, Copy)]
-pub(super) struct Knobs {
+pub(super) struct StepParams {
     pub lr: f64,
     pub grad_scale: f64,
     pub betas: Option<[f64; 2]>,
@@ -43,7 +43,7 @@ pub(super) enum Job {
     Begin(HostBuffer),
     Grad(usize, Grad),
     StateIn(usize),
-    Update(usize, Knobs),
+    Update(usize, StepParams),
     StateOut(usize),
     /// Parameters to the device: destination, and the byte where they go.
     In(usize, Arc<Buffer>, u64),
@@ -245,7 +245,7 @@ impl Worker {
     }
 
     /// The optimizer step of what the host owns of a unit.
-    fn update(&mut self, u: usize, knobs: Knobs) -> Result<()> {
+    fn update(&mut self, u: usize, knobs: StepParams) -> Result<()> {
         let mut unit = std::mem::take(&mut self.units[u]);
         let done = self.lend(u, &mut unit, true, |w, unit, pieces| {
             w.launch(unit, pieces, knobs)
@@ -295,7 +295,7 @@ impl Worker {
     }
 
     /// The coefficient and the skip count of the step, where they are asked for.
-    fn words(&self, k: Knobs) -> (Option<Tensor>, Option<Tensor>) {
+    fn words(&self, k: StepParams) -> (Option<Tensor>, Option<Tensor>) {
         let words = self.words.as_ref();
         let word = |i: u64, dtype| words.map(|w| Tensor::dense(w.clone(), 4 * i, [1], dtype));
         (
@@ -311,7 +311,7 @@ impl Worker {
         unit: &Hosted,
         pieces: &Pieces,
         (recipe, optimizer): (&Recipe, &Optimizer),
-        k: Knobs,
+        k: StepParams,
     ) -> Result<()> {
         let Some(grad) = &pieces.grad else {
             return crossweave_tensor::shape_error("an update before its gradient");
@@ -330,7 +330,7 @@ impl Worker {
             });
         }
         let (coef, skip) = self.words(k);
-        let knobs = optim::Knobs {
+        let knobs = optim::StepParams {
             lr: k.lr,
             step: k.step,
             betas: k.betas,
@@ -340,7 +340,7 @@ impl Worker {
             skip,
             sum: &|_| Ok(()),
         };
-        let knobs = optim::Knobs {
+        let knobs = optim::StepParams {
             factor: optim::factor(run, &knobs)?,
             ..knobs
         };
@@ -349,7 +349,7 @@ impl Worker {
         elementwise(run, optimizer, &cells, &knobs, lr, recipe.weight_decay)
     }
 
-    fn launch(&self, unit: &Hosted, pieces: &Pieces, k: Knobs) -> Result<()> {
+    fn launch(&self, unit: &Hosted, pieces: &Pieces, k: StepParams) -> Result<()> {
         let run = Run::new(&self.stream, &Decompositions, &unit.cache);
         let master = self.compute != DType::F32;
         let (coef, skip) = self.words(k);
@@ -478,7 +478,7 @@ impl Worker {
             if read_here {
                 match dirty {
                     true => self.files()?.state_out(u)?,
-                    false => self.files()?.let_go(u),
+                    false => self.files()?.release(u),
                 }
             }
             Ok(())
@@ -499,7 +499,7 @@ impl Worker {
         let made = f(files.given(u)?);
         match back {
             true => files.state_out(u)?,
-            false => files.let_go(u),
+            false => files.release(u),
         }
         Ok(made)
     }
@@ -512,7 +512,7 @@ impl Worker {
                 let files = self.files()?;
                 files.read_all(u)?;
                 let out = files.bytes(u, kind, bytes.clone())?.to_vec();
-                files.let_go(u);
+                files.release(u);
                 Ok(out)
             }
             memory => Ok(memory.bytes(kind)?[bytes].to_vec()),

@@ -5,7 +5,7 @@
 
 use super::map::{add_squares, everywhere, map, reduce, scratch};
 use super::sums::Sums;
-use super::{Flat, Group, Knobs, Part, run_of};
+use super::{Flat, Group, Part, StepParams, run_of};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op::reduce::SUM;
 use crossweave_tensor::{Result, Run, Tensor};
@@ -96,7 +96,7 @@ struct Step<'a> {
     run: &'a Run<'a>,
     group: &'a Group,
     flat: &'a Flat,
-    k: &'a Knobs<'a>,
+    k: &'a StepParams<'a>,
     a: &'a Adafactor,
     lr: f64,
     factors: Vec<Factors>,
@@ -108,7 +108,7 @@ pub(super) fn update(
     run: &Run<'_>,
     group: &Group,
     flat: &Flat,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     a: &Adafactor,
     lr: f64,
 ) -> Result<()> {

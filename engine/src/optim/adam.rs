@@ -1,6 +1,6 @@
 //! Adam and AdamW: the fused op, one launch over all runs of a group.
 
-use super::{Flat, Group, Knobs, run_of};
+use super::{Flat, Group, StepParams, run_of};
 use crossweave_hal::abi::op;
 use crossweave_tensor::{Result, Run, Tensor};
 use crossweave_zero::optim::{Adam, StateName};
@@ -21,7 +21,7 @@ pub(super) fn update(
     run: &Run<'_>,
     group: &Group,
     flat: &Flat,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     a: &Adam,
     lr: f64,
 ) -> Result<()> {
@@ -46,7 +46,7 @@ pub(super) fn launch(
     tensors: &[Tensor],
     master: bool,
     group: &Group,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     a: &Adam,
     lr: f64,
 ) -> Result<()> {

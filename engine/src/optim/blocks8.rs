@@ -7,7 +7,7 @@
 
 use super::adam::op_step;
 use super::map::{everywhere, map, reduce};
-use super::{Flat, Group, Knobs, run_of};
+use super::{Flat, Group, StepParams, run_of};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 use crossweave_tensor::{Ex, Result, Run, Tensor};
@@ -243,7 +243,7 @@ pub(super) fn update(
     run: &Run<'_>,
     group: &Group,
     flat: &Flat,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     a: &Adam,
     lr: f64,
 ) -> Result<()> {

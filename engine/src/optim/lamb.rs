@@ -3,7 +3,7 @@
 use super::adam::op_step;
 use super::map::{add_squares, everywhere, map, scratch};
 use super::sums::Sums;
-use super::{Flat, Group, Knobs, run_of};
+use super::{Flat, Group, StepParams, run_of};
 use crossweave_hal::DType;
 use crossweave_tensor::{Result, Run};
 use crossweave_zero::optim::{Lamb, StateName};
@@ -12,7 +12,7 @@ pub(super) fn update(
     run: &Run<'_>,
     group: &Group,
     flat: &Flat,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     l: &Lamb,
     lr: f64,
 ) -> Result<()> {

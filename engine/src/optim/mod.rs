@@ -40,7 +40,7 @@ pub(crate) struct Flat {
 
 /// What all groups of a step share.
 #[derive(Clone)]
-pub(crate) struct Knobs<'a> {
+pub(crate) struct StepParams<'a> {
     /// The schedule's rate.
     pub lr: f64,
     /// Update number, from 1.
@@ -113,7 +113,7 @@ impl Group {
         here.unwrap_or(0) as u64
     }
 
-    fn update(&self, run: &Run<'_>, f: &Flat, k: &Knobs<'_>) -> Result<()> {
+    fn update(&self, run: &Run<'_>, f: &Flat, k: &StepParams<'_>) -> Result<()> {
         if self.parts.is_empty() && !self.recipe_sums() {
             return Ok(());
         }

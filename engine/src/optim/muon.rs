@@ -1,7 +1,7 @@
 //! Muon: momentum of a matrix, orthogonalised by five steps of a quintic Newton–Schulz iteration, in f32.
 
 use super::map::{add_squares, everywhere, map, scratch};
-use super::{Flat, Group, Knobs, run_of};
+use super::{Flat, Group, StepParams, run_of};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 use crossweave_tensor::{Result, Run, Tensor, shape_error};
@@ -14,7 +14,7 @@ pub(super) fn update(
     run: &Run<'_>,
     group: &Group,
     flat: &Flat,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     m: &Muon,
     lr: f64,
 ) -> Result<()> {
@@ -62,7 +62,7 @@ pub(super) fn update(
 /// `buf = mu buf + (1 - mu) g`; `look` becomes what is orthogonalised: `buf`, or with Nesterov `mu buf + (1 - mu) g` once more.
 fn momentum(
     run: &Run<'_>,
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     m: &Muon,
     grad: &Tensor,
     buf: &Tensor,

@@ -2,7 +2,7 @@
 //! same code updates what rests on the device and what rests on the host.
 
 use super::map::{everywhere, map};
-use super::{Flat, Group, Knobs, run_of};
+use super::{Flat, Group, StepParams, run_of};
 use crossweave_tensor::{Ex, Result, Run, Tensor, shape_error};
 use crossweave_zero::optim::{Optimizer, Sgd, StateName};
 
@@ -44,7 +44,7 @@ pub(crate) fn elementwise(
     run: &Run<'_>,
     optimizer: &Optimizer,
     cells: &[Cells],
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     lr: f64,
     decay: f64,
 ) -> Result<()> {
@@ -59,7 +59,7 @@ pub(crate) fn elementwise(
 }
 
 /// One formula over every run: `f(p, g, states)` gives the new value and the new states. Under `skip` all stays.
-fn each<F>(run: &Run<'_>, cells: &[Cells], k: &Knobs<'_>, scalars: &[f32], f: F) -> Result<()>
+fn each<F>(run: &Run<'_>, cells: &[Cells], k: &StepParams<'_>, scalars: &[f32], f: F) -> Result<()>
 where
     F: for<'p> Fn(Ex<'p>, Ex<'p>, &[Ex<'p>]) -> (Ex<'p>, Vec<Ex<'p>>),
 {
@@ -104,7 +104,7 @@ where
 fn lion(
     run: &Run<'_>,
     cells: &[Cells],
-    k: &Knobs<'_>,
+    k: &StepParams<'_>,
     betas: [f64; 2],
     lr: f64,
     decay: f64,
@@ -122,7 +122,14 @@ fn lion(
 }
 
 /// torch's SGD. The momentum begins as the first gradient, undampened.
-fn sgd(run: &Run<'_>, cells: &[Cells], k: &Knobs<'_>, s: &Sgd, lr: f64, decay: f64) -> Result<()> {
+fn sgd(
+    run: &Run<'_>,
+    cells: &[Cells],
+    k: &StepParams<'_>,
+    s: &Sgd,
+    lr: f64,
+    decay: f64,
+) -> Result<()> {
     let decay = decay as f32;
     let taken = if k.step <= 1 { 1.0 } else { 1.0 - s.dampening };
     let scalars = [lr as f32, taken as f32];

@@ -1,7 +1,7 @@
 //! The states of a unit's parameters on this rank, packed by groups of parameters that are updated alike.
 
 use super::map::map;
-use super::{Flat, Group, Knobs, Part, blocks8};
+use super::{Flat, Group, Part, StepParams, blocks8};
 use crossweave_hal::{Buffer, DType, Device, Stream, Tag};
 use crossweave_tensor::{Result, Run, Tensor, shape_error};
 use crossweave_zero::optim::{BLOCK_8BIT, Optimizer, Recipe, State, StateName, Stored};
@@ -116,7 +116,7 @@ impl StateView {
 }
 
 /// What gradients are multiplied by as one f32 on the device, for formulas that take no number from the host.
-pub(crate) fn factor(run: &Run<'_>, k: &Knobs<'_>) -> Result<Option<Tensor>> {
+pub(crate) fn factor(run: &Run<'_>, k: &StepParams<'_>) -> Result<Option<Tensor>> {
     if k.grad_scale == 1.0 {
         return Ok(k.coef.clone());
     }
@@ -227,13 +227,13 @@ impl UnitOptim {
     }
 
     /// One optimizer step of the unit.
-    pub fn update(&self, run: &Run<'_>, flat: &Flat, k: &Knobs<'_>) -> Result<()> {
+    pub fn update(&self, run: &Run<'_>, flat: &Flat, k: &StepParams<'_>) -> Result<()> {
         let fused = |g: &Group| matches!(g.recipe.optimizer, Optimizer::Adam(_));
         let factor = match self.groups.iter().all(fused) {
             true => k.coef.clone(),
             false => factor(run, k)?,
         };
-        let k = Knobs {
+        let k = StepParams {
             factor,
             ..k.clone()
         };

@@ -2,7 +2,7 @@
 //! first, so that the sum does not know where the ranks' parts begin.
 
 use super::map::reduce;
-use super::{Group, Knobs, Part};
+use super::{Group, Part, StepParams};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op::reduce::SUM;
 use crossweave_tensor::{Result, Run, Tensor};
@@ -28,7 +28,7 @@ impl Sums {
     }
 
     /// Over all ranks. Of a logical slice all but one rank know nothing, so these sums are exact; the slices are then added in order.
-    pub fn total(self, run: &Run<'_>, k: &Knobs<'_>) -> Result<Tensor> {
+    pub fn total(self, run: &Run<'_>, k: &StepParams<'_>) -> Result<Tensor> {
         (k.sum)(&self.all)?;
         if self.slices == 1 {
             return Ok(self.all);

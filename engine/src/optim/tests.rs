@@ -1,11 +1,11 @@
 //! Every optimizer against float64 (PyTorch, transformers, or written out: tests/oracles/optimizers.py), on one rank and on several, at
 //! stage 0 and sharded.
 
-use super::{Flat, Knobs, Part, UnitOptim};
+use super::{Flat, Part, StepParams, UnitOptim};
 use crossweave_hal::{DType, Device, HostServices, Plugin, RawPlugin, Stream, Tag};
 use crossweave_tensor::{Decompositions, KernelCache, Run, Tensor};
 use crossweave_zero::optim::*;
-use crossweave_zero::{Deal, FlatLayout};
+use crossweave_zero::{FlatLayout, Partition};
 use std::cell::RefCell;
 use std::sync::{Arc, Barrier, Mutex};
 
@@ -116,7 +116,11 @@ impl Job {
     fn layout(&self) -> FlatLayout {
         let sizes: Vec<u64> = self.shapes.iter().map(|s| numel(s)).collect();
         let whole = self.recipes.iter().any(|r| r.optimizer.wants_whole());
-        let deal = if whole { Deal::OwnerWhole } else { Deal::Even };
+        let deal = if whole {
+            Partition::WholeParameter
+        } else {
+            Partition::Flat
+        };
         FlatLayout::new(deal, &sizes, self.ranks)
     }
 
@@ -228,7 +232,7 @@ impl Job {
             stream.fill(skip.region(), bad as u64, 4).unwrap();
             let cache = RefCell::new(KernelCache::default());
             let run = Run::new(&stream, &Decompositions, &cache);
-            let knobs = Knobs {
+            let knobs = StepParams {
                 lr: self.lr,
                 step: taken + 1,
                 betas: None,
@@ -516,7 +520,7 @@ fn golden_values_of_adam() {
                 copy: None,
                 grad,
             };
-            let knobs = Knobs {
+            let knobs = StepParams {
                 // The group doubles the schedule's rate.
                 lr: 5e-3,
                 step: t,

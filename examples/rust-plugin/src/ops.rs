@@ -5,7 +5,7 @@ use crate::memory::{Mem, Region, region};
 use crate::queue::Stream;
 use crate::{Device, Softdev};
 use abi::op;
-use crossweave_plugin::{Code, Dyn, Op, Ops, Plan, Result, Span, abi, fail, unsupported};
+use crossweave_plugin::{Code, Dyn, OpRequest, Ops, Plan, Result, Span, abi, fail, unsupported};
 use std::sync::Arc;
 
 /// Addresses of one launch; a region of nothing where an operand is absent.
@@ -42,7 +42,7 @@ pub struct Prepared {
 /// The ops of this plugin.
 pub enum SoftdevOps {}
 
-fn kernel(o: &Op<'_>) -> Result<Kernel> {
+fn kernel(o: &OpRequest<'_>) -> Result<Kernel> {
     match o.id {
         op::COPY_STRIDED => moves::copy_strided(o),
         op::CAST => moves::cast(o),
@@ -72,7 +72,7 @@ fn kernel(o: &Op<'_>) -> Result<Kernel> {
 impl Ops<Softdev> for SoftdevOps {
     type Prepared = Prepared;
 
-    fn prepare(b: &Softdev, _: &Device, o: &Op<'_>) -> Result<(Prepared, Plan)> {
+    fn prepare(b: &Softdev, _: &Device, o: &OpRequest<'_>) -> Result<(Prepared, Plan)> {
         b.fault("op_prepare")?;
         let Some(spec) = op::spec(o.id).filter(|s| s.revision == o.revision) else {
             return unsupported(format!("op {:#x}, revision {}", o.id, o.revision));

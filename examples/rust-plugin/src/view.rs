@@ -1,7 +1,7 @@
 //! Layouts as kernels see them, and single elements: what is read is widened, what is written is rounded once.
 
 use crate::memory::Region;
-use crossweave_plugin::{Code, DType, Op, Result, abi, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Result, abi, fail, unsupported};
 
 pub const FLOATS: &[DType] = &[DType::F32, DType::Bf16, DType::F16];
 pub const INDEX: &[DType] = &[DType::I32, DType::I64];
@@ -42,7 +42,7 @@ pub struct View {
 
 impl View {
     /// Reads a layout whose dtype is one of `types`.
-    pub fn new(op: &Op<'_>, i: usize, types: &[DType]) -> Result<View> {
+    pub fn new(op: &OpRequest<'_>, i: usize, types: &[DType]) -> Result<View> {
         let Some(l) = op.layout(i) else {
             return fail(Code::Invalid, format!("operand {i} is absent"));
         };
@@ -85,7 +85,7 @@ impl View {
         }
     }
     /// An output: dense, unless `strided`; never two elements in one place.
-    pub fn output(op: &Op<'_>, i: usize, types: &[DType], strided: bool) -> Result<View> {
+    pub fn output(op: &OpRequest<'_>, i: usize, types: &[DType], strided: bool) -> Result<View> {
         let v = View::new(op, i, types)?;
         let repeats = v
             .shape

@@ -1,8 +1,8 @@
 //! The child's side: loads the plugin, runs the cases it was given, and reports the start and end of each as a line of JSON.
 
 use crate::case::{Verdict, registry};
-use crate::crew::{Crews, FileKv, Team};
 use crate::ctx::{Ctx, case_seed};
+use crate::local_ranks::{Crews, FileKv, Team};
 use crate::raw::Plugin;
 use crossweave_abi as abi;
 use crossweave_abi::EntryFn;

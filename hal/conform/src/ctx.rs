@@ -1,6 +1,6 @@
 //! What a case works with: the plugin, numbers from its seed, guarded memory, a stream that can be held back, and ranks.
 
-use crate::crew::{Crews, Team};
+use crate::local_ranks::{Crews, Team};
 use crate::raw::{Dev, Event, Mem, Plugin, Raw, Stream};
 use crossweave_abi as abi;
 use crossweave_abi::Span;

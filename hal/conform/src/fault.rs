@@ -2,8 +2,8 @@
 //! and the process lives on.
 
 use crate::case::{Case, Check, Demanded, pass, pass_with, skip};
-use crate::crew::{Answer, Rank};
 use crate::ctx::{Ctx, Rig, SOON};
+use crate::local_ranks::{Answer, Rank};
 use crate::raw::{Comm, Raw, coll_desc, status_name};
 use crossweave_abi as abi;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! `leak.*`: a thousand times each, and nothing is left: device memory, memory of the process, descriptors, threads.
 
 use crate::case::{Case, Check, Demanded, Outcome, Verdict, pass, pass_with, skip};
-use crate::crew::{Answer, COMM_TIMEOUT};
 use crate::ctx::Ctx;
 use crate::life::{settles, threads};
+use crate::local_ranks::{Answer, COMM_TIMEOUT};
 use crossweave_abi as abi;
 
 /// The group's cases.

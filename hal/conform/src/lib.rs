@@ -12,7 +12,6 @@ pub mod abi;
 pub mod case;
 pub mod child;
 pub mod coll;
-pub mod crew;
 pub mod ctx;
 pub mod expect;
 pub mod fault;
@@ -20,6 +19,7 @@ pub mod graph;
 pub mod launch;
 pub mod leak;
 pub mod life;
+pub mod local_ranks;
 pub mod mem;
 pub mod op;
 pub mod order;
@@ -33,9 +33,9 @@ pub use case::{
     registry, skip,
 };
 pub use child::{Job, Target};
-pub use crew::{Answer, Rank};
 pub use ctx::{Area, Ctx, Pinned, Rig, Rng, Stall};
 pub use launch::Launcher;
+pub use local_ranks::{Answer, Rank};
 pub use report::Report;
 pub use run::{Options, Trouble};
 

@@ -1,8 +1,8 @@
 //! `perf.*`: measurements beside the plugin's own claims. They never fail: a figure beyond twice its claim is said.
 
 use crate::case::{Case, Check, pass_with, skip};
-use crate::crew::Answer;
 use crate::ctx::{Ctx, Rig};
+use crate::local_ranks::Answer;
 use crate::raw::{Stream, coll_desc};
 use crossweave_abi as abi;
 use std::time::{Duration, Instant};

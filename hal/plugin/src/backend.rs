@@ -192,8 +192,8 @@ pub trait Backend: Sized + Send + Sync + 'static {
     }
 }
 
-/// One op to prepare: id, layouts and the raw parameter bytes (already length-checked by R1's reader, see [`Op::params`]).
-pub struct Op<'a> {
+/// One op to prepare: id, layouts and the raw parameter bytes (already length-checked by R1's reader, see [`OpRequest::params`]).
+pub struct OpRequest<'a> {
     /// Id of the op table.
     pub id: u32,
     /// Revision of its meaning.
@@ -205,10 +205,15 @@ pub struct Op<'a> {
     pub(crate) params: &'a [u8],
 }
 
-impl<'a> Op<'a> {
+impl<'a> OpRequest<'a> {
     /// For tests and tools inside a backend crate; at run time the boundary builds it.
-    pub fn new(id: u32, operands: &'a [abi::Layout], params: &'a [u8], math_flags: u32) -> Op<'a> {
-        Op {
+    pub fn new(
+        id: u32,
+        operands: &'a [abi::Layout],
+        params: &'a [u8],
+        math_flags: u32,
+    ) -> OpRequest<'a> {
+        OpRequest {
             id,
             revision: 1,
             operands,
@@ -286,7 +291,7 @@ pub trait Ops<B: Backend>: 'static {
     /// Is the interface provided at all?
     const PROVIDED: bool = true;
     /// Answers and compiles or selects; `Unsupported` has no side effects.
-    fn prepare(b: &B, d: &B::Device, op: &Op<'_>) -> Result<(Self::Prepared, Plan)>;
+    fn prepare(b: &B, d: &B::Device, op: &OpRequest<'_>) -> Result<(Self::Prepared, Plan)>;
     /// Enqueues. Absent operands are `None`. `dynamic` is read before return.
     fn launch(
         b: &B,
@@ -397,7 +402,7 @@ pub enum NoOps {}
 impl<B: Backend> Ops<B> for NoOps {
     type Prepared = ();
     const PROVIDED: bool = false;
-    fn prepare(_: &B, _: &B::Device, _: &Op<'_>) -> Result<((), Plan)> {
+    fn prepare(_: &B, _: &B::Device, _: &OpRequest<'_>) -> Result<((), Plan)> {
         unsupported("ops")
     }
     fn launch(

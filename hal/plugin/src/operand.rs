@@ -1,7 +1,7 @@
 //! Operands of an op as back ends want them before they choose a kernel: layouts checked and neighbouring dims merged, and refusals that
 //! name the op and the operand.
 
-use crate::{Code, DType, Op, Plan, Result, fail, unsupported};
+use crate::{Code, DType, OpRequest, Plan, Result, fail, unsupported};
 use crossweave_abi::{Layout, op};
 
 /// The floats of the op table's `f`.
@@ -105,12 +105,12 @@ impl View {
 }
 
 /// The op's name in the op table.
-pub fn name(o: &Op<'_>) -> &'static str {
+pub fn name(o: &OpRequest<'_>) -> &'static str {
     op::spec(o.id).map_or("op", |s| s.name)
 }
 
 /// The operand's name in the op table, or its group's.
-pub fn named(o: &Op<'_>, i: usize) -> String {
+pub fn named(o: &OpRequest<'_>, i: usize) -> String {
     let n = op::spec(o.id)
         .and_then(|s| s.operands.get(i))
         .and_then(|s| s.split(':').next());
@@ -121,17 +121,17 @@ pub fn named(o: &Op<'_>, i: usize) -> String {
 }
 
 /// `Err(Invalid)` naming the op.
-pub fn invalid<T>(o: &Op<'_>, what: impl std::fmt::Display) -> Result<T> {
+pub fn invalid<T>(o: &OpRequest<'_>, what: impl std::fmt::Display) -> Result<T> {
     fail(Code::Invalid, format!("{}: {what}", name(o)))
 }
 
 /// `Err(Unsupported)` naming the op.
-pub fn refuse<T>(o: &Op<'_>, what: impl std::fmt::Display) -> Result<T> {
+pub fn refuse<T>(o: &OpRequest<'_>, what: impl std::fmt::Display) -> Result<T> {
     unsupported(format!("{}: {what}", name(o)))
 }
 
 /// Refuses params flags the op does not define.
-pub fn flags(o: &Op<'_>, given: u32, known: u32) -> Result<()> {
+pub fn flags(o: &OpRequest<'_>, given: u32, known: u32) -> Result<()> {
     if given & !known != 0 {
         return refuse(o, format!("flags {:#x} are not known here", given & !known));
     }
@@ -139,7 +139,7 @@ pub fn flags(o: &Op<'_>, given: u32, known: u32) -> Result<()> {
 }
 
 /// Checks how many operands there are.
-pub fn arity(o: &Op<'_>, n: std::ops::RangeInclusive<usize>) -> Result<()> {
+pub fn arity(o: &OpRequest<'_>, n: std::ops::RangeInclusive<usize>) -> Result<()> {
     if !n.contains(&o.operands.len()) {
         return invalid(
             o,
@@ -158,7 +158,7 @@ pub fn arity(o: &Op<'_>, n: std::ops::RangeInclusive<usize>) -> Result<()> {
 }
 
 /// Reads an operand that must be there, of one of the dtypes, with non-negative strides.
-pub fn input(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub fn input(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     let Some(l) = o.layout(i) else {
         return invalid(o, format!("{} is absent", named(o, i)));
     };
@@ -166,11 +166,11 @@ pub fn input(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
 }
 
 /// Reads an operand that may be absent.
-pub fn optional(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
+pub fn optional(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
     o.layout(i).map(|l| view(o, i, l, dtypes)).transpose()
 }
 
-fn view(o: &Op<'_>, i: usize, l: &Layout, dtypes: &[DType]) -> Result<View> {
+fn view(o: &OpRequest<'_>, i: usize, l: &Layout, dtypes: &[DType]) -> Result<View> {
     let who = || named(o, i);
     let Some(dtype) = DType::from_id(l.dtype) else {
         return refuse(o, format!("{}: dtype {:#x} is unknown", who(), l.dtype));
@@ -209,7 +209,7 @@ fn view(o: &Op<'_>, i: usize, l: &Layout, dtypes: &[DType]) -> Result<View> {
 }
 
 /// Reads an output with any strides that write each element once.
-pub fn output_strided(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub fn output_strided(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     let v = input(o, i, dtypes)?;
     if v.total > 0 && v.overlaps() {
         return invalid(
@@ -221,12 +221,12 @@ pub fn output_strided(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
 }
 
 /// Reads an output that must be dense row-major.
-pub fn output(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub fn output(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     dense(o, i, input(o, i, dtypes)?)
 }
 
 /// Refuses what is not dense row-major.
-pub fn dense(o: &Op<'_>, i: usize, v: View) -> Result<View> {
+pub fn dense(o: &OpRequest<'_>, i: usize, v: View) -> Result<View> {
     if !v.dense() {
         return refuse(o, format!("{} must be dense row-major", named(o, i)));
     }
@@ -234,7 +234,7 @@ pub fn dense(o: &Op<'_>, i: usize, v: View) -> Result<View> {
 }
 
 /// Checks that operand `i` has this shape.
-pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[usize]) -> Result<()> {
+pub fn shape(o: &OpRequest<'_>, i: usize, v: &View, want: &[usize]) -> Result<()> {
     if v.shape != want {
         return invalid(
             o,
@@ -245,7 +245,7 @@ pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[usize]) -> Result<()> {
 }
 
 /// Checks that two operands have one dtype.
-pub fn same_dtype(o: &Op<'_>, i: usize, a: &View, b: &View) -> Result<()> {
+pub fn same_dtype(o: &OpRequest<'_>, i: usize, a: &View, b: &View) -> Result<()> {
     if a.dtype != b.dtype {
         return refuse(
             o,
@@ -261,7 +261,7 @@ pub fn same_dtype(o: &Op<'_>, i: usize, a: &View, b: &View) -> Result<()> {
 }
 
 /// The plan of an op that runs natively and promises what the op table asks.
-pub fn plan(o: &Op<'_>, workspace_bytes: u64) -> Plan {
+pub fn plan(o: &OpRequest<'_>, workspace_bytes: u64) -> Plan {
     Plan {
         tier: 1,
         workspace_bytes,

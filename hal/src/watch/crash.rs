@@ -15,7 +15,7 @@ pub use linux::{guard, speaks};
 
 #[cfg(target_os = "linux")]
 mod linux {
-    use crate::watch::vigil::gone;
+    use crate::watch::death_watch::gone;
     use crate::watch::words::Words;
     use libc::{c_int, c_void, siginfo_t};
     use std::mem::zeroed;
@@ -46,7 +46,7 @@ mod linux {
     // Of the whole process, as signals are.
     static GUARD: AtomicPtr<Guard> = AtomicPtr::new(null_mut());
     static GUARDED: AtomicBool = AtomicBool::new(false);
-    /// The vigils of the processes this one watches over, and whether those are all the others.
+    /// The watches of the processes this one watches over, and whether those are all the others.
     static WATCHED: AtomicPtr<(Vec<Arc<Words>>, bool)> = AtomicPtr::new(null_mut());
     /// The first thread that crashed.
     static CRASHED: AtomicI32 = AtomicI32::new(0);
@@ -115,10 +115,10 @@ mod linux {
         }
     }
 
-    /// Whose deaths this process hears of by their vigils; `all`: there are no others.
-    pub fn watches(vigils: Vec<Arc<Words>>, all: bool) {
+    /// Whose deaths this process hears of by their watches; `all`: there are no others.
+    pub fn watches(watches: Vec<Arc<Words>>, all: bool) {
         // The handler may be reading the last ones.
-        WATCHED.store(Box::into_raw(Box::new((vigils, all))), SeqCst);
+        WATCHED.store(Box::into_raw(Box::new((watches, all))), SeqCst);
     }
 
     /// For ever, with every signal blocked that can be.
@@ -276,7 +276,7 @@ mod linux {
     fn somebody_died() -> bool {
         // SAFETY: what was stored is never freed.
         let watched = unsafe { WATCHED.load(SeqCst).as_ref() };
-        watched.is_some_and(|(vigils, all)| !all || vigils.iter().any(|w| gone(w)))
+        watched.is_some_and(|(watches, all)| !all || watches.iter().any(|w| gone(w)))
     }
 }
 

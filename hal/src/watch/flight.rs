@@ -1,8 +1,8 @@
 //! The flight record: what every rank did last, for a post-mortem.
 
+use super::collective_record::CollectiveRecord;
 use super::judge::Verdict;
-use super::op::Op;
-use super::seat::{Life, Seat};
+use super::rank_record::{Life, RankRecord};
 use super::words::now;
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct RankFlight {
     /// Everything it has asked for, also what is no longer remembered.
     pub recorded: u64,
     /// The last of it, oldest first.
-    pub ops: Vec<Op>,
+    pub ops: Vec<CollectiveRecord>,
 }
 
 /// All ranks that are known.
@@ -35,7 +35,7 @@ pub struct Flight {
 }
 
 impl Flight {
-    pub(super) fn of<'a>(seats: impl Iterator<Item = (&'a Seat, Option<Verdict>)>) -> Flight {
+    pub(super) fn of<'a>(seats: impl Iterator<Item = (&'a RankRecord, Option<Verdict>)>) -> Flight {
         let mut flight = Flight::default();
         for (i, (seat, verdict)) in seats.enumerate() {
             flight.verdict = flight.verdict.take().or(verdict);

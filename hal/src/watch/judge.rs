@@ -1,7 +1,7 @@
 //! Decides which rank is wrong and writes the message, from the records of all ranks of a group. Pure functions.
 
-use super::op::Op;
-use super::seat::{Depend, Entry, Life, Wait};
+use super::collective_record::CollectiveRecord;
+use super::rank_record::{Depend, Entry, Life, Wait};
 use super::words::now;
 use crate::error::{Code, Error};
 use serde::{Deserialize, Serialize};
@@ -84,12 +84,12 @@ pub(super) struct View {
     pub wait: Option<Wait>,
     pub depends: Vec<Depend>,
     pub entries: Vec<(usize, Entry)>,
-    pub ops: Vec<Op>,
+    pub ops: Vec<CollectiveRecord>,
 }
 
 impl View {
     /// Its collectives in a group, by their place in the group's order.
-    fn of_group(&self, key: u64) -> BTreeMap<u64, &Op> {
+    fn of_group(&self, key: u64) -> BTreeMap<u64, &CollectiveRecord> {
         let ops = self.ops.iter();
         ops.filter(|o| o.key == key && !o.point_to_point())
             .map(|o| (o.seq, o))
@@ -156,17 +156,27 @@ pub(super) enum Relation {
 const AHEAD: usize = 24;
 
 /// Aligns what one rank called from `seq` on with what the others did: where their longest common subsequence begins says what is missing.
-pub(super) fn relation(one: &BTreeMap<u64, &Op>, most: &BTreeMap<u64, &Op>, seq: u64) -> Relation {
+pub(super) fn relation(
+    one: &BTreeMap<u64, &CollectiveRecord>,
+    most: &BTreeMap<u64, &CollectiveRecord>,
+    seq: u64,
+) -> Relation {
     let (Some(own), Some(theirs)) = (one.get(&seq), most.get(&seq)) else {
         return Relation::Different;
     };
     // For the same thing; at least the same line in the program; or, in branches of their own, another kind of collective than the one they
     // differ in.
-    let purpose = |a: &Op, b: &Op| a.fits(b) && (a.site == b.site || !a.about.is_empty());
-    let site = |a: &Op, b: &Op| a.alike(b) && a.site == b.site;
-    let kind = |a: &Op, b: &Op| a.alike(b) && own.kind != theirs.kind;
-    for same in [&purpose as &dyn Fn(&Op, &Op) -> bool, &site, &kind] {
-        let window = |m: &BTreeMap<u64, &Op>| -> Vec<Op> {
+    let purpose = |a: &CollectiveRecord, b: &CollectiveRecord| {
+        a.fits(b) && (a.site == b.site || !a.about.is_empty())
+    };
+    let site = |a: &CollectiveRecord, b: &CollectiveRecord| a.alike(b) && a.site == b.site;
+    let kind = |a: &CollectiveRecord, b: &CollectiveRecord| a.alike(b) && own.kind != theirs.kind;
+    for same in [
+        &purpose as &dyn Fn(&CollectiveRecord, &CollectiveRecord) -> bool,
+        &site,
+        &kind,
+    ] {
+        let window = |m: &BTreeMap<u64, &CollectiveRecord>| -> Vec<CollectiveRecord> {
             m.range(seq..)
                 .take(AHEAD)
                 .map(|(_, o)| (*o).clone())
@@ -200,9 +210,9 @@ pub(super) fn relation(one: &BTreeMap<u64, &Op>, most: &BTreeMap<u64, &Op>, seq:
 
 /// The first pair of a longest common subsequence, and its length.
 fn first_common(
-    a: &[Op],
-    b: &[Op],
-    same: &dyn Fn(&Op, &Op) -> bool,
+    a: &[CollectiveRecord],
+    b: &[CollectiveRecord],
+    same: &dyn Fn(&CollectiveRecord, &CollectiveRecord) -> bool,
 ) -> Option<(usize, usize, usize)> {
     let mut best = vec![vec![0usize; b.len() + 1]; a.len() + 1];
     for i in (0..a.len()).rev() {
@@ -224,7 +234,8 @@ fn first_common(
 /// The first collective of a group in which its members differ, at `seq` or before it.
 pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
     let members = members(views, key);
-    let orders: Vec<BTreeMap<u64, &Op>> = members.iter().map(|m| m.view.of_group(key)).collect();
+    let orders: Vec<BTreeMap<u64, &CollectiveRecord>> =
+        members.iter().map(|m| m.view.of_group(key)).collect();
     let differs = |s: &u64| {
         let mut at = orders.iter().filter_map(|o| o.get(s));
         let first = at.next();
@@ -253,7 +264,8 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
     let op = |i: usize| orders[i].get(&seq).copied();
     let (most, next) = (classes.first()?, classes.get(1)?);
     let (theirs, group) = (op(most[0])?, &members[most[0]].entry.name);
-    let place = |i: usize, o: &Op| format!("{}{}", o.place(), beside(members[i].view, o));
+    let place =
+        |i: usize, o: &CollectiveRecord| format!("{}{}", o.place(), beside(members[i].view, o));
     if most.len() == next.len() {
         // Nobody is in the majority: everybody is named.
         let all: Vec<usize> = classes.iter().flatten().copied().collect();
@@ -349,9 +361,9 @@ pub(super) fn mismatch(views: &[View], key: u64, seq: u64) -> Option<Verdict> {
 }
 
 /// What else was asked for in the same call, if it was a call of several.
-fn beside(view: &View, op: &Op) -> String {
+fn beside(view: &View, op: &CollectiveRecord) -> String {
     const NAMED: usize = 8;
-    let all: Vec<&Op> = (view.ops.iter())
+    let all: Vec<&CollectiveRecord> = (view.ops.iter())
         .filter(|o| o.launch == op.launch)
         .collect();
     let [first, _, ..] = all[..] else {
@@ -366,7 +378,7 @@ fn beside(view: &View, op: &Op) -> String {
 }
 
 /// Where all but the purpose of two operations agrees: that it is the purpose, and what to do.
-fn other_purpose(a: &Op, b: &Op) -> String {
+fn other_purpose(a: &CollectiveRecord, b: &CollectiveRecord) -> String {
     if a.fits(b) || !a.alike(b) {
         return String::new();
     }
@@ -389,7 +401,7 @@ pub(super) fn message(views: &[View], key: u64, from: u32, to: u32, seq: u64) ->
     let members = members(views, key);
     let of = |index: u32| members.iter().find(|m| m.index == index);
     let (sender, receiver) = (of(from)?, of(to)?);
-    let list = |m: &Member<'_>, kind: u32, peer: u32| -> BTreeMap<u64, Op> {
+    let list = |m: &Member<'_>, kind: u32, peer: u32| -> BTreeMap<u64, CollectiveRecord> {
         let ops = m.view.ops.iter();
         ops.filter(|o| o.key == key && o.kind == kind && o.peer == peer)
             .map(|o| (o.seq, o.clone()))
@@ -403,8 +415,8 @@ pub(super) fn message(views: &[View], key: u64, from: u32, to: u32, seq: u64) ->
     };
     let seq = sends.keys().copied().filter(|s| *s <= seq).find(differs)?;
     let (s, r) = (sends.get(&seq)?, recvs.get(&seq)?);
-    let body = |o: &Op| o.what().split(" of ").nth(1).unwrap_or("").to_string();
-    let sized = |o: &Op| body(o).split([' ']).take(3).collect::<Vec<_>>().join(" ");
+    let body = |o: &CollectiveRecord| o.what().split(" of ").nth(1).unwrap_or("").to_string();
+    let sized = |o: &CollectiveRecord| body(o).split([' ']).take(3).collect::<Vec<_>>().join(" ");
     Some(Verdict {
         fault: Fault::Mismatch,
         sentence: format!(

@@ -4,9 +4,9 @@
 //! A rank that is waited for may itself wait for another, and with pipeline stages it usually does. The search follows
 //! everything that a wait needs, ranks that certainly do not wait first; only if every path leads back is it a cycle.
 
+use super::collective_record::CollectiveRecord;
 use super::judge::{Fault, Member, Verdict, View, age};
-use super::op::Op;
-use super::seat::{Host, Seat};
+use super::rank_record::{Host, RankRecord};
 use super::stuck::{Stuck, cycle};
 use super::waits::{Graph, Need};
 
@@ -24,7 +24,7 @@ pub(super) enum Doing {
 }
 
 /// Asks the system.
-pub(super) fn doing(seat: &Seat) -> Doing {
+pub(super) fn doing(seat: &RankRecord) -> Doing {
     let Host { pid, tid } = seat.host();
     let state = |path: String| -> Option<char> {
         let text = std::fs::read_to_string(path).ok()?;
@@ -102,7 +102,7 @@ impl<'a> Way<'_, 'a> {
         }
         self.seen.push((v, l));
         let g = self.g;
-        let mut needs: Vec<(&'a Op, Need<'a>)> = vec![];
+        let mut needs: Vec<(&'a CollectiveRecord, Need<'a>)> = vec![];
         for op in g.ops(v, l) {
             needs.extend(g.needs(v, op).into_iter().map(|n| (op, n)));
         }

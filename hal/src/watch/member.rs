@@ -1,11 +1,11 @@
 //! A communicator in the checker: records each call and compares it with the calls of the neighbouring ranks.
 
+use super::collective_record::{Print, Raw, mix};
 use super::judge;
 use super::names::Site;
-use super::op::{Print, Raw, mix};
 use super::purpose::Purpose;
-use super::seat::{CHAIN, GroupWord, MESSAGES, PEER, Seat};
-use super::{Board, Occupied};
+use super::rank_record::{CHAIN, GroupWord, MESSAGES, PEER, RankRecord};
+use super::{CheckerState, Occupied};
 use crate::comm::{Collective, WeakAbort};
 use crate::error::{Code, Error, Result};
 use crossweave_abi as abi;
@@ -16,7 +16,7 @@ use std::sync::atomic::{Ordering::*, fence};
 /// Another member, once it is found.
 #[derive(Clone)]
 struct Peer {
-    seat: Arc<Seat>,
+    seat: Arc<RankRecord>,
     entry: usize,
     at: usize,
 }
@@ -26,7 +26,7 @@ const KNOWN: usize = 16;
 
 /// One rank's place in a communicator.
 pub(crate) struct Member {
-    board: Board,
+    board: CheckerState,
     at: Arc<Occupied>,
     entry: usize,
     region: usize,
@@ -83,7 +83,7 @@ impl Mark {
 
 impl Member {
     pub(super) fn join(
-        board: Board,
+        board: CheckerState,
         at: Arc<Occupied>,
         key: u64,
         name: &str,
@@ -394,8 +394,9 @@ impl Member {
             return Ok(());
         }
         // The first one it does not come to, as somebody who is there has called it.
-        let wanted =
-            |o: &&super::Op| o.key == self.key && !o.point_to_point() && o.seq == reached + 1;
+        let wanted = |o: &&super::CollectiveRecord| {
+            o.key == self.key && !o.point_to_point() && o.seq == reached + 1
+        };
         let op = members.iter().find_map(|m| m.view.ops.iter().find(wanted));
         let Some(op) = op else {
             return Ok(());
@@ -506,7 +507,7 @@ impl Member {
             let its = p.seat.group_word(p.entry, GroupWord::Key).load(SeqCst) == key;
             if its && waiting > received && index != own {
                 let name = p.seat.rank().unwrap_or(index);
-                let mine = |o: &super::Op| {
+                let mine = |o: &super::CollectiveRecord| {
                     let this = o.key == key && o.kind == abi::COLL_SEND;
                     this && o.peer == own && o.seq == received + 1
                 };
@@ -547,7 +548,7 @@ impl Member {
             };
             if let Some((kind, seq, many, verb, what)) = odd {
                 let ops = self.at.seat.ops();
-                let hit = |o: &&super::Op| {
+                let hit = |o: &&super::CollectiveRecord| {
                     o.key == self.key && o.kind == kind && o.peer == index && o.seq == seq
                 };
                 let place = ops

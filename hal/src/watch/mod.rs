@@ -1,7 +1,7 @@
 //! The collective checker (as MUST for MPI, but always on): every rank's calls are recorded and compared with its
 //! neighbours' before a byte moves, and when ranks cannot continue together, one message on all of them says why.
 //!
-//! A [`Board`] is the state that the ranks of a job share: a record for each rank (`Seat`), in memory of the process or
+//! A [`CheckerState`] is the state that the ranks of a job share: a record for each rank (`RankRecord`), in memory of the process or
 //! in files that the processes of a host map. A communicator writes each collective into its rank's record and compares
 //! a rolling hash with those of its two neighbours in the group. Every pair of neighbours is compared by the rank that
 //! comes second, and a collective needs all ranks, so nothing is moved by one that does not match. A host thread that
@@ -11,31 +11,31 @@
 //! Compared are kind, element type, length, reduction, root, counts, and the purpose ([`Purpose`]); not the contents.
 //! The parts of composed collectives are not seen, only the collective that was called.
 
+mod collective_record;
 pub mod crash;
+pub mod death_watch;
 mod flight;
 mod judge;
 mod late;
 mod member;
 mod names;
-mod op;
 mod purpose;
+mod rank_record;
 mod recall;
-mod seat;
 mod stuck;
-pub mod vigil;
 mod waits;
 mod words;
 
+pub use collective_record::CollectiveRecord;
 pub use flight::{Flight, RankFlight};
 pub use judge::{Fault, Verdict};
 pub(crate) use member::{Mark, Member};
-pub use op::Op;
 pub use purpose::Purpose;
 
 use crate::comm::WeakAbort;
 use crate::error::{Code, Error, Result};
 use judge::View;
-use seat::{GroupWord, SEAT, Seat};
+use rank_record::{GroupWord, RankRecord, SEAT};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub trait Observer: Send + Sync {
 }
 
 struct Occupied {
-    seat: Arc<Seat>,
+    seat: Arc<RankRecord>,
     /// All its operations up to this number were seen to be done by the last search.
     settled: AtomicU64,
     /// Its rank runs under a schedule: while it waits for others outside the device, nobody comes.
@@ -96,21 +96,21 @@ struct Inner {
 
 /// What the ranks of a job share for checking each other. Clones share it.
 #[derive(Clone)]
-pub struct Board(Arc<Inner>);
+pub struct CheckerState(Arc<Inner>);
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Default for Board {
-    fn default() -> Board {
-        Board::new(None, None)
+impl Default for CheckerState {
+    fn default() -> CheckerState {
+        CheckerState::new(None, None)
     }
 }
 
-impl Board {
-    fn new(root: Option<Words>, folder: Option<PathBuf>) -> Board {
-        Board(Arc::new(Inner {
+impl CheckerState {
+    fn new(root: Option<Words>, folder: Option<PathBuf>) -> CheckerState {
+        CheckerState(Arc::new(Inner {
             seats: RwLock::default(),
             root,
             folder,
@@ -127,11 +127,11 @@ impl Board {
 
     /// A seat for a rank of this process.
     fn sit(&self) -> io::Result<Arc<Occupied>> {
-        let seat = Seat::new(Words::private(SEAT)?);
+        let seat = RankRecord::new(Words::private(SEAT)?);
         Ok(self.place(seat))
     }
 
-    fn place(&self, seat: Seat) -> Arc<Occupied> {
+    fn place(&self, seat: RankRecord) -> Arc<Occupied> {
         let new = Arc::new(Occupied {
             seat: Arc::new(seat),
             settled: AtomicU64::new(0),
@@ -154,9 +154,9 @@ impl Board {
     }
 
     /// The seats that have to do with this one: through groups they share, and groups those share.
-    fn related(&self, to: &Seat) -> Vec<Arc<Occupied>> {
+    fn related(&self, to: &RankRecord) -> Vec<Arc<Occupied>> {
         let seats = self.seats();
-        let live = |s: &Seat| -> Vec<u64> {
+        let live = |s: &RankRecord| -> Vec<u64> {
             let entries = s.entries().into_iter();
             entries
                 .filter(|(_, e)| !e.failed)
@@ -231,7 +231,8 @@ impl Board {
                 for (_, e) in s.seat.entries().iter().filter(|(_, e)| e.key == key) {
                     (known, size) = (known + 1, e.size);
                     // A short wait may be for the collective before.
-                    let waits = |w: seat::Wait| words::now().saturating_sub(w.since) > STANDING;
+                    let waits =
+                        |w: rank_record::Wait| words::now().saturating_sub(w.since) > STANDING;
                     let waits = s.seat.wait().is_some_and(waits);
                     let idle = waits || s.seat.life().over() || e.life.over();
                     open |= e.count < seq && !idle;
@@ -352,7 +353,12 @@ const ROOT_WORDS: usize = 512;
 const ROOT_VERDICT: usize = 0;
 
 /// Between processes one verdict wins: that of the process which enters its rank first.
-fn shared_verdict(board: &Board, root: &Words, from: &Arc<Occupied>, verdict: Verdict) -> Verdict {
+fn shared_verdict(
+    board: &CheckerState,
+    root: &Words,
+    from: &Arc<Occupied>,
+    verdict: Verdict,
+) -> Verdict {
     from.seat.publish(&verdict.sentence, verdict.meta());
     let me = u64::from(from.seat.rank().unwrap_or(0)) + 1;
     match root[ROOT_VERDICT].compare_exchange(0, me, AcqRel, Acquire) {
@@ -363,13 +369,13 @@ fn shared_verdict(board: &Board, root: &Words, from: &Arc<Occupied>, verdict: Ve
 }
 
 /// A board whose seats are files in shared memory, for the processes of one host.
-impl Board {
+impl CheckerState {
     /// Takes the places of this process, which is `ranks` of the job. `folder` is one all processes of the host see and nobody else uses
-    /// (shared memory, `/dev/shm`); it is made if it is not there. Call [`Board::meet`] when all have.
+    /// (shared memory, `/dev/shm`); it is made if it is not there. Call [`CheckerState::meet`] when all have.
     ///
     /// # Errors
     /// The folder cannot be written to, or another process has one of these ranks.
-    pub fn in_folder(folder: &Path, ranks: Range<u32>) -> Result<Board> {
+    pub fn in_folder(folder: &Path, ranks: Range<u32>) -> Result<CheckerState> {
         let io = |e: io::Error| {
             let why = format!(
                 "the collective checker cannot use {}: {e}",
@@ -383,10 +389,10 @@ impl Board {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => open_soon(&at, ROOT_WORDS),
             made => made,
         };
-        let board = Board::new(Some(root.map_err(io)?), Some(folder.into()));
+        let board = CheckerState::new(Some(root.map_err(io)?), Some(folder.into()));
         for rank in ranks {
             let words = Words::create(&folder.join(format!("rank{rank}")), SEAT);
-            let seat = Seat::new(words.map_err(io)?);
+            let seat = RankRecord::new(words.map_err(io)?);
             seat.set_rank(rank);
             board.place(seat);
         }
@@ -397,7 +403,7 @@ impl Board {
     ///
     /// # Errors
     /// One that is not there.
-    pub fn meet(&self, ranks: &[u32]) -> Result<()> {
+    pub fn rendezvous(&self, ranks: &[u32]) -> Result<()> {
         let Some(folder) = &self.0.folder else {
             return Ok(());
         };
@@ -410,7 +416,7 @@ impl Board {
                 let why = format!("rank {rank} has no place in the collective checker: {e}");
                 Error::new(Code::Internal, "checker", why)
             })?;
-            self.place(Seat::of_other(words));
+            self.place(RankRecord::of_other(words));
         }
         Ok(())
     }
@@ -430,11 +436,11 @@ fn open_soon(at: &Path, len: usize) -> io::Result<Words> {
 /// Changes whenever one of these ranks does something.
 fn pulse(seats: &[Arc<Occupied>]) -> u64 {
     let each = seats.iter().map(|s| s.seat.pulse());
-    each.fold(seats.len() as u64, |h, p| op::mix(h ^ p))
+    each.fold(seats.len() as u64, |h, p| collective_record::mix(h ^ p))
 }
 
 /// What a rank shows, of its operations those from `first`.
-fn view(seat: &Seat, first: u64) -> View {
+fn view(seat: &RankRecord, first: u64) -> View {
     View {
         rank: seat.rank(),
         pid: seat.pid(),
@@ -488,7 +494,7 @@ impl Occupied {
 
 /// Where a device sits. Counted as one, by itself: the counts of the board are all ranks' and go from core to core.
 struct Place {
-    board: Board,
+    board: CheckerState,
     at: Arc<Occupied>,
 }
 
@@ -555,7 +561,7 @@ impl Watch {
     /// A communicator of this device joins: `key` is what all its members and nobody else call it.
     pub fn join(
         &self,
-        board: &Board,
+        board: &CheckerState,
         key: u64,
         name: &str,
         size: u32,
@@ -671,7 +677,7 @@ impl Watch {
     /// A stream waits for another: what it does after its call `after` comes behind call `upto` of `on`.
     pub fn depend(&self, stream: u32, after: u64, on: u32, upto: u64) {
         if let Some(place) = self.place() {
-            place.at.seat.depend(seat::Depend {
+            place.at.seat.depend(rank_record::Depend {
                 stream,
                 after,
                 on,
@@ -705,7 +711,7 @@ fn piece(wait: &dyn Fn(Option<Duration>) -> Result<()>, began: Instant, limit: D
 
 /// Waits on, looking for a deadlock whenever all ranks have stood still for a moment, and for a verdict others have made.
 fn watch_over(
-    board: &Board,
+    board: &CheckerState,
     at: &Arc<Occupied>,
     mine: bool,
     wait: &dyn Fn(Option<Duration>) -> Result<()>,

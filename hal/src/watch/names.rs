@@ -1,8 +1,8 @@
 //! The texts of a rank's record, by value: call sites, names of plan steps, words of callers, the verdict.
 
 use super::purpose::{Purpose, digest};
-use super::seat::{
-    NOW_STEP, SITE, SITES, SITES_AT, STEP, STEPS, STEPS_AT, Seat, VERDICT_AT, VERDICT_LEN,
+use super::rank_record::{
+    NOW_STEP, RankRecord, SITE, SITES, SITES_AT, STEP, STEPS, STEPS_AT, VERDICT_AT, VERDICT_LEN,
     VERDICT_META, VERDICT_WORDS,
 };
 use std::panic::Location;
@@ -42,7 +42,7 @@ fn tail(text: &str, room: usize) -> &[u8] {
     &b[b.len().saturating_sub(room)..]
 }
 
-impl Seat {
+impl RankRecord {
     /// A call site with its tag. Once per site; the caller remembers it.
     pub fn site(&self, site: &Location<'_>, tag: &str) -> Site {
         let key = (

@@ -67,7 +67,7 @@ pub(super) fn digest(parts: &[&[u8]]) -> u32 {
     let step = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3);
     // What no text holds ends each part.
     let part = |h: u64, p: &&[u8]| step(p.iter().fold(h, step), &0xff);
-    let h = super::op::mix(parts.iter().fold(0xcbf2_9ce4_8422_2325, part));
+    let h = super::collective_record::mix(parts.iter().fold(0xcbf2_9ce4_8422_2325, part));
     (h as u32).max(1)
 }
 

@@ -1,14 +1,14 @@
 //! Reads a rank's ring buffer of operations back, with their texts.
 
-use super::op::Op;
+use super::collective_record::CollectiveRecord;
 use super::purpose::named;
-use super::seat::{RING, STREAMS, Seat};
+use super::rank_record::{RING, RankRecord, STREAMS};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The texts of records, each made once for all that share it.
 struct Texts<'a> {
-    seat: &'a Seat,
+    seat: &'a RankRecord,
     groups: HashMap<u16, (u64, Arc<str>)>,
     sites: HashMap<u16, (Arc<str>, Arc<str>)>,
     names: HashMap<u16, Arc<str>>,
@@ -34,14 +34,14 @@ impl Texts<'_> {
     }
 }
 
-impl Seat {
+impl RankRecord {
     /// The operations that are still remembered, oldest first.
-    pub fn ops(&self) -> Vec<Op> {
+    pub fn ops(&self) -> Vec<CollectiveRecord> {
         self.ops_from(1)
     }
 
     /// Those of them with this number or a later one; the last in any case.
-    pub fn ops_from(&self, first: u64) -> Vec<Op> {
+    pub fn ops_from(&self, first: u64) -> Vec<CollectiveRecord> {
         let head = self.head();
         let oldest = head.saturating_sub(RING as u64 - 1).max(1);
         let mut texts = Texts {
@@ -61,7 +61,7 @@ impl Seat {
             .collect()
     }
 
-    fn op(&self, number: u64, texts: &mut Texts<'_>) -> Option<Op> {
+    fn op(&self, number: u64, texts: &mut Texts<'_>) -> Option<CollectiveRecord> {
         let r = self.raw(number)?;
         let (key, group) = texts.groups.get(&r.entry)?.clone();
         let (site, tag) = texts.site(r.site);
@@ -71,7 +71,7 @@ impl Seat {
             crossweave_abi::COLL_ALL_GATHER_V => self.counts(r.entry, r.seq, r.print.splits),
             _ => vec![],
         };
-        Some(Op {
+        Some(CollectiveRecord {
             number,
             group,
             key,

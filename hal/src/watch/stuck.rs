@@ -1,8 +1,8 @@
 //! Messages for a deadlock and for a rank that has left, made from the wait-for graph ([`super::waits`]).
 
+use super::collective_record::CollectiveRecord;
 use super::judge::{Fault, Member, Verdict, View, members, ranks};
-use super::op::Op;
-use super::seat::Life;
+use super::rank_record::Life;
 use super::waits::{Graph, Need};
 use crossweave_abi::{COLL_RECV, COLL_SEND};
 
@@ -12,7 +12,7 @@ pub(super) struct Stuck<'a> {
     pub view: usize,
     pub launch: usize,
     pub name: u32,
-    pub op: &'a Op,
+    pub op: &'a CollectiveRecord,
     pub on: u32,
     /// It has asked for it, but other things come first there.
     pub behind: bool,
@@ -100,14 +100,14 @@ pub(super) fn cycle(path: &[Stuck<'_>]) -> Verdict {
 }
 
 /// Somebody waits in `op` for a member that has ended.
-pub(super) fn ended(views: &[View], op: &Op, gone: &Member<'_>) -> Verdict {
+pub(super) fn ended(views: &[View], op: &CollectiveRecord, gone: &Member<'_>) -> Verdict {
     let last = gone.view.ops.last();
     let after = match last {
         Some(o) => format!("its last call was {}", o.say()),
         None => "it had called nothing".to_string(),
     };
     // A rank that is in no group any more has nothing left to do with the others.
-    let lives = |(_, e): &(usize, super::seat::Entry)| e.life == Life::Live;
+    let lives = |(_, e): &(usize, super::rank_record::Entry)| e.life == Life::Live;
     let how = match (gone.entry.life, gone.view.entries.iter().any(lives)) {
         (Life::Panicked, _) => "has panicked",
         (Life::Aborted, _) => "has aborted the group",
@@ -136,7 +136,7 @@ pub(super) fn ended(views: &[View], op: &Op, gone: &Member<'_>) -> Verdict {
 }
 
 /// Has this member asked for `op` (a collective, or its end of the message)?
-fn calls(m: &Member<'_>, op: &Op, peer: u32) -> bool {
+fn calls(m: &Member<'_>, op: &CollectiveRecord, peer: u32) -> bool {
     match op.kind {
         COLL_SEND => m
             .entry

@@ -9,9 +9,9 @@
 //! A rank that waits long looks at it also when nothing is wrong, on a core that others compute on: everything here takes time linear in
 //! the records, and [`may_be_stuck`] answers the usual case from a few counters.
 
+use super::collective_record::CollectiveRecord;
 use super::judge::{Member, View, members};
-use super::op::Op;
-use super::seat::{Depend, Seat};
+use super::rank_record::{Depend, RankRecord};
 use crossweave_abi::{COLL_RECV, COLL_SEND};
 use std::collections::HashMap;
 
@@ -54,7 +54,7 @@ pub(super) enum Need<'a> {
 type Meeting = (u64, u64, u32, u32);
 
 /// Under which name an operation is found by those that it meets.
-fn name_of(o: &Op) -> Meeting {
+fn name_of(o: &CollectiveRecord) -> Meeting {
     match o.point_to_point() {
         true => (o.key, o.seq, o.kind, o.peer),
         false => (o.key, o.seq, 0, 0),
@@ -62,7 +62,7 @@ fn name_of(o: &Op) -> Meeting {
 }
 
 /// Under which name `op` of member `me` finds what it meets.
-fn other_end(op: &Op, me: u32) -> Meeting {
+fn other_end(op: &CollectiveRecord, me: u32) -> Meeting {
     match op.kind {
         COLL_SEND => (op.key, op.seq, COLL_RECV, me),
         COLL_RECV => (op.key, op.seq, COLL_SEND, me),
@@ -71,7 +71,7 @@ fn other_end(op: &Op, me: u32) -> Meeting {
 }
 
 /// How many operations like `op` this member has asked for; `me` is the place of who asks.
-pub(super) fn asked(m: &Member<'_>, op: &Op, me: u32) -> u64 {
+pub(super) fn asked(m: &Member<'_>, op: &CollectiveRecord, me: u32) -> u64 {
     let of = |counts: &[u64]| counts.get(me as usize).copied();
     match op.kind {
         COLL_SEND => of(&m.entry.received).unwrap_or(u64::MAX),
@@ -98,7 +98,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The operations of a launch.
-    pub fn ops(&self, v: usize, l: usize) -> impl Iterator<Item = &'a Op> + '_ {
+    pub fn ops(&self, v: usize, l: usize) -> impl Iterator<Item = &'a CollectiveRecord> + '_ {
         let views = self.views;
         let ops = self.launches[v][l].ops.iter();
         ops.map(move |o| &views[v].ops[*o])
@@ -110,7 +110,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The first thing `op` of view `v` needs and does not get.
-    pub fn need(&self, v: usize, op: &Op) -> Option<Need<'a>> {
+    pub fn need(&self, v: usize, op: &CollectiveRecord) -> Option<Need<'a>> {
         let mut first = None;
         self.each_need(v, op, &mut |need| {
             first = Some(need);
@@ -120,7 +120,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Everything it needs and does not get.
-    pub fn needs(&self, v: usize, op: &Op) -> Vec<Need<'a>> {
+    pub fn needs(&self, v: usize, op: &CollectiveRecord) -> Vec<Need<'a>> {
         let mut all = vec![];
         self.each_need(v, op, &mut |need| {
             all.push(need);
@@ -130,7 +130,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Hands on what `op` of view `v` needs, while more is wanted. Members of other machines and of other times are no needs.
-    fn each_need(&self, v: usize, op: &Op, more: &mut dyn FnMut(Need<'a>) -> bool) {
+    fn each_need(&self, v: usize, op: &CollectiveRecord, more: &mut dyn FnMut(Need<'a>) -> bool) {
         let Some(me) = place(&self.views[v], op.key) else {
             return;
         };
@@ -272,7 +272,7 @@ impl<'a> Graph<'a> {
 
 /// The place of a view's rank in a group.
 fn place(view: &View, key: u64) -> Option<u32> {
-    let hit = |(_, e): &&(usize, super::seat::Entry)| e.key == key;
+    let hit = |(_, e): &&(usize, super::rank_record::Entry)| e.key == key;
     view.entries.iter().find(hit).map(|(_, e)| e.index)
 }
 
@@ -304,7 +304,8 @@ fn within(reach: &[(u32, u64)], l: &Launch) -> bool {
 /// What of a rank's records has not been seen to complete, as launches.
 fn outstanding(view: &View) -> Vec<Launch> {
     let mut all: Vec<Launch> = vec![];
-    let failed = |o: &Op| view.entries.iter().any(|(_, e)| e.key == o.key && e.failed);
+    let failed =
+        |o: &CollectiveRecord| view.entries.iter().any(|(_, e)| e.key == o.key && e.failed);
     for (i, op) in view.ops.iter().enumerate() {
         if op.done || failed(op) {
             continue;
@@ -395,8 +396,8 @@ fn connect(views: &[View], launches: &mut [Vec<Launch>]) {
 
 /// Could a rank among these be stuck? `false` only when none can: they use one group alone, have all asked for the same number of its
 /// collectives, and for no messages. Every rank's operations then come in one order, the same on all, and each has everybody it needs.
-pub(super) fn may_be_stuck<'a>(seats: impl Iterator<Item = &'a Seat> + Clone) -> bool {
-    let all = || seats.clone().flat_map(Seat::tallies);
+pub(super) fn may_be_stuck<'a>(seats: impl Iterator<Item = &'a RankRecord> + Clone) -> bool {
+    let all = || seats.clone().flat_map(RankRecord::tallies);
     let Some(one) = all().find(|t| t.count > 0) else {
         return all().any(|t| t.messages);
     };
@@ -406,8 +407,8 @@ pub(super) fn may_be_stuck<'a>(seats: impl Iterator<Item = &'a Seat> + Clone) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::op::{Print, Raw};
-    use crate::watch::seat::{GroupWord, SEAT, Wait};
+    use crate::watch::collective_record::{Print, Raw};
+    use crate::watch::rank_record::{GroupWord, SEAT, Wait};
     use crate::watch::words::Words;
     use crossweave_abi::{COLL_ALL_REDUCE, DType};
     use std::sync::atomic::Ordering::SeqCst;
@@ -425,15 +426,15 @@ mod tests {
     }
 
     /// Ranks that ask for collectives and messages of up to three groups, mostly in one order, on one or two streams, then wait or do not.
-    fn scene(dice: &mut Dice) -> Vec<Seat> {
+    fn scene(dice: &mut Dice) -> Vec<RankRecord> {
         let (ranks, groups) = (2 + dice.roll(3) as usize, 1 + dice.roll(3));
         let messages = dice.roll(4) == 0;
         let script: Vec<(u64, u32)> = (0..1 + dice.roll(8))
             .map(|_| (1 + dice.roll(groups), dice.roll(2) as u32))
             .collect();
-        let seats: Vec<Seat> = (0..ranks)
+        let seats: Vec<RankRecord> = (0..ranks)
             .map(|r| {
-                let seat = Seat::new(Words::private(SEAT).unwrap());
+                let seat = RankRecord::new(Words::private(SEAT).unwrap());
                 seat.set_rank(r as u32);
                 for key in 1..=groups {
                     seat.join(key, "g", ranks as u32, r as u32).unwrap();
@@ -489,11 +490,11 @@ mod tests {
                 let half = if send {
                     0
                 } else {
-                    super::super::seat::PEER / 2
+                    super::super::rank_record::PEER / 2
                 };
                 let at = region
-                    + super::super::seat::CHAIN
-                    + peer as usize * super::super::seat::PEER
+                    + super::super::rank_record::CHAIN
+                    + peer as usize * super::super::rank_record::PEER
                     + half;
                 seat.word(at).store(1, SeqCst);
                 seat.group_word(entry, GroupWord::Messages).store(1, SeqCst);
@@ -523,8 +524,8 @@ mod tests {
         seats
     }
 
-    fn look(seats: &[Seat]) -> Vec<View> {
-        let one = |s: &Seat| View {
+    fn look(seats: &[RankRecord]) -> Vec<View> {
+        let one = |s: &RankRecord| View {
             rank: s.rank(),
             pid: s.pid(),
             life: s.life(),

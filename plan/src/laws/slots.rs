@@ -2,7 +2,7 @@
 //! idle ones are held as well.
 
 use crate::facts::Facts;
-use crate::op::Op;
+use crate::op::StepKind;
 use crate::plan::Plan;
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ pub(super) fn slot_bytes(plan: &Plan, facts: &Facts) -> u64 {
     for step in &plan.steps {
         let bytes = |unit: u32| facts.slot_bytes(unit);
         match step.op {
-            Op::Gather { unit } => {
+            StepKind::Gather { unit } => {
                 let (now, most) = sizes.entry(bytes(unit)).or_default();
                 *now += 1;
                 *most = (*most).max(*now);
             }
-            Op::Release { unit } => {
+            StepKind::Release { unit } => {
                 let (now, _) = sizes.entry(bytes(unit)).or_default();
                 *now = now.saturating_sub(1);
             }

@@ -1,11 +1,11 @@
 //! The laws once more, slowly and by another road: every question is answered by looking back over the whole plan, and
 //! the life of an activation is a word that must match a grammar. `check` is held against this by property tests.
 
-use crossweave_plan::{Facts, Home, Keep, Lane, Op, Plan, Reduction};
+use crossweave_plan::{Facts, Home, Keep, Lane, Plan, Reduction, StepKind};
 
 /// The bytes at each step if the plan is lawful, or some sentence. Edges, budget and slots are not simulated.
 pub fn simulate(plan: &Plan, facts: &Facts) -> Result<Vec<u64>, String> {
-    let ops: Vec<Op> = plan.steps.iter().map(|s| s.op.clone()).collect();
+    let ops: Vec<StepKind> = plan.steps.iter().map(|s| s.op.clone()).collect();
     let sim = Simulator { plan, facts, ops };
     sim.in_range()?;
     sim.activations()?;
@@ -22,7 +22,7 @@ pub fn simulate(plan: &Plan, facts: &Facts) -> Result<Vec<u64>, String> {
 struct Simulator<'a> {
     plan: &'a Plan,
     facts: &'a Facts,
-    ops: Vec<Op>,
+    ops: Vec<StepKind>,
 }
 
 fn need(holds: bool, else_say: &str) -> Result<(), String> {
@@ -34,11 +34,11 @@ fn need(holds: bool, else_say: &str) -> Result<(), String> {
 }
 
 impl Simulator<'_> {
-    fn count(&self, end: usize, pick: impl Fn(&Op) -> bool) -> usize {
+    fn count(&self, end: usize, pick: impl Fn(&StepKind) -> bool) -> usize {
         self.ops[..end].iter().filter(|op| pick(op)).count()
     }
 
-    fn any(&self, pick: impl Fn(&Op) -> bool) -> bool {
+    fn any(&self, pick: impl Fn(&StepKind) -> bool) -> bool {
         self.count(self.ops.len(), pick) > 0
     }
 
@@ -88,30 +88,30 @@ impl Simulator<'_> {
     }
 
     fn word(&self, end: usize, unit: u32, mb: u32) -> String {
-        let letter = |op: &Op| match *op {
-            Op::Forward {
+        let letter = |op: &StepKind| match *op {
+            StepKind::Forward {
                 keep: Keep::All, ..
             } => Some('a'),
-            Op::Forward {
+            StepKind::Forward {
                 keep: Keep::Selective,
                 ..
             } => Some('s'),
-            Op::Forward {
+            StepKind::Forward {
                 keep: Keep::Input, ..
             } => Some('n'),
-            Op::Forward {
+            StepKind::Forward {
                 keep: Keep::Nothing,
                 ..
             } => Some('_'),
-            Op::Recompute { .. } => Some('R'),
-            Op::Backward { .. } => Some('B'),
-            Op::InputGrad { .. } => Some('I'),
-            Op::WeightGrad { .. } => Some('W'),
-            Op::Spill { .. } => Some('o'),
-            Op::Fetch { .. } => Some('i'),
+            StepKind::Recompute { .. } => Some('R'),
+            StepKind::Backward { .. } => Some('B'),
+            StepKind::InputGrad { .. } => Some('I'),
+            StepKind::WeightGrad { .. } => Some('W'),
+            StepKind::Spill { .. } => Some('o'),
+            StepKind::Fetch { .. } => Some('i'),
             _ => None,
         };
-        let mine = |op: &&Op| op.units() == [unit] && op.micro_batch() == Some(mb);
+        let mine = |op: &&StepKind| op.units() == [unit] && op.micro_batch() == Some(mb);
         self.ops[..end]
             .iter()
             .filter(mine)
@@ -122,12 +122,14 @@ impl Simulator<'_> {
     /// Whose output the hidden state of `mb` is after `end` steps.
     fn flow(&self, end: usize, mb: u32) -> Option<u32> {
         let last = self.last();
-        let event = |op: &Op| match *op {
-            Op::Forward { unit, mb: m, .. } | Op::RecvAct { unit, mb: m, .. } if m == mb => {
+        let event = |op: &StepKind| match *op {
+            StepKind::Forward { unit, mb: m, .. } | StepKind::RecvAct { unit, mb: m, .. }
+                if m == mb =>
+            {
                 Some(Some(unit))
             }
-            Op::SendAct { mb: m, .. } if m == mb => Some(None),
-            Op::Backward { unit, mb: m } | Op::InputGrad { unit, mb: m }
+            StepKind::SendAct { mb: m, .. } if m == mb => Some(None),
+            StepKind::Backward { unit, mb: m } | StepKind::InputGrad { unit, mb: m }
                 if m == mb && unit == last =>
             {
                 Some(None)
@@ -139,23 +141,23 @@ impl Simulator<'_> {
 
     /// The unit of whose output the gradient is held for `mb` after `end` steps.
     fn flow_grad(&self, end: usize, mb: u32) -> Option<u32> {
-        let event = |op: &Op| match *op {
-            Op::Backward { unit, mb: m } | Op::InputGrad { unit, mb: m } if m == mb => {
+        let event = |op: &StepKind| match *op {
+            StepKind::Backward { unit, mb: m } | StepKind::InputGrad { unit, mb: m } if m == mb => {
                 Some(unit.checked_sub(1))
             }
-            Op::RecvGrad { unit, mb: m, .. } if m == mb => Some(Some(unit)),
-            Op::SendGrad { mb: m, .. } if m == mb => Some(None),
+            StepKind::RecvGrad { unit, mb: m, .. } if m == mb => Some(Some(unit)),
+            StepKind::SendGrad { mb: m, .. } if m == mb => Some(None),
             _ => None,
         };
         self.ops[..end].iter().rev().find_map(event).flatten()
     }
 
     fn gathered(&self, end: usize, unit: u32) -> bool {
-        let gathers = self.count(end, |op| *op == Op::Gather { unit });
-        gathers > self.count(end, |op| *op == Op::Release { unit })
+        let gathers = self.count(end, |op| *op == StepKind::Gather { unit });
+        gathers > self.count(end, |op| *op == StepKind::Release { unit })
     }
 
-    fn writes(&self, op: &Op, unit: u32) -> bool {
+    fn writes(&self, op: &StepKind, unit: u32) -> bool {
         let writer = op.writes_grad();
         writer.is_some_and(|w| self.facts.touched(w).any(|u| u == unit))
             && self.facts.has_grads(unit)
@@ -171,7 +173,7 @@ impl Simulator<'_> {
         for op in &self.ops[..end] {
             open |= self.writes(op, unit);
             match *op {
-                Op::Fold { unit: u, joins } if u == unit => {
+                StepKind::Fold { unit: u, joins } if u == unit => {
                     (aside, open) = ((aside + 1).saturating_sub(joins), false);
                 }
                 _ => {}
@@ -180,9 +182,9 @@ impl Simulator<'_> {
         (aside, open)
     }
 
-    fn reduces(op: &Op, unit: u32) -> usize {
+    fn reduces(op: &StepKind, unit: u32) -> usize {
         match op {
-            Op::ReduceGrad { units, .. } => units.iter().filter(|&&u| u == unit).count(),
+            StepKind::ReduceGrad { units, .. } => units.iter().filter(|&&u| u == unit).count(),
             _ => 0,
         }
     }
@@ -195,27 +197,27 @@ impl Simulator<'_> {
     }
 
     fn updated(&self, end: usize, unit: u32) -> bool {
-        self.count(end, |op| *op == Op::Update { unit }) > 0
+        self.count(end, |op| *op == StepKind::Update { unit }) > 0
     }
 
     fn hosted(&self, unit: u32) -> bool {
         let mut steps = self.plan.steps.iter();
-        steps.any(|s| s.op == Op::Update { unit } && s.lane == Lane::Host)
+        steps.any(|s| s.op == StepKind::Update { unit } && s.lane == Lane::Host)
     }
 
     fn out(&self, end: usize, unit: u32) -> usize {
-        self.count(end, |op| *op == Op::GradOut { unit })
+        self.count(end, |op| *op == StepKind::GradOut { unit })
     }
 
     fn params_in(&self, end: usize, unit: u32) -> bool {
-        self.count(end, |op| *op == Op::ParamIn { unit }) > 0
+        self.count(end, |op| *op == StepKind::ParamIn { unit }) > 0
     }
 
     /// Copied in since the last gather.
     fn shard_here(&self, end: usize, unit: u32) -> bool {
-        let last = |wanted: Op| self.ops[..end].iter().rposition(|op| *op == wanted);
-        let came = last(Op::ShardIn { unit });
-        came.is_some() && came > last(Op::Gather { unit })
+        let last = |wanted: StepKind| self.ops[..end].iter().rposition(|op| *op == wanted);
+        let came = last(StepKind::ShardIn { unit });
+        came.is_some() && came > last(StepKind::Gather { unit })
     }
 
     /// Nothing on the device needs the unit's gradient any more.
@@ -243,7 +245,7 @@ impl Simulator<'_> {
 
     /// Nothing is missing from the reduced gradient.
     fn tied(&self, end: usize, unit: u32) -> bool {
-        let done = self.count(end, |op| *op == Op::Tie { unit }) == 1;
+        let done = self.count(end, |op| *op == StepKind::Tie { unit }) == 1;
         done || !self.shared(unit) || !self.facts.has_grads(unit)
     }
 
@@ -262,29 +264,31 @@ impl Simulator<'_> {
         for unit in 0..=self.last() {
             if self.writes(op, unit) {
                 need(self.reduced(at, unit) == 0, "written after its reduction")?;
-                let clears = self.any(|op| matches!(op, Op::ZeroGrad { .. }));
+                let clears = self.any(|op| matches!(op, StepKind::ZeroGrad { .. }));
                 need(
-                    !clears || self.count(at, |op| *op == Op::ZeroGrad { unit }) == 1,
+                    !clears || self.count(at, |op| *op == StepKind::ZeroGrad { unit }) == 1,
                     "not cleared",
                 )?;
             }
         }
         match *op {
-            Op::Gather { unit } => {
+            StepKind::Gather { unit } => {
                 need(
                     self.plan.params == Home::Slots && !self.gathered(at, unit),
                     "gather",
                 )?;
-                let away = self.any(|op| *op == Op::ShardIn { unit });
+                let away = self.any(|op| *op == StepKind::ShardIn { unit });
                 need(!away || self.shard_here(at, unit), "slice")?;
                 need(
                     !self.updated(at, unit) && !self.params_in(at, unit),
                     "stale",
                 )
             }
-            Op::Release { unit } => need(self.gathered(at, unit), "release"),
-            Op::Forward { unit, mb, .. } => need(self.flow(at, mb) == unit.checked_sub(1), "flow"),
-            Op::Backward { unit, mb } | Op::InputGrad { unit, mb } => {
+            StepKind::Release { unit } => need(self.gathered(at, unit), "release"),
+            StepKind::Forward { unit, mb, .. } => {
+                need(self.flow(at, mb) == unit.checked_sub(1), "flow")
+            }
+            StepKind::Backward { unit, mb } | StepKind::InputGrad { unit, mb } => {
                 if unit == self.last() {
                     need(
                         self.flow(at, mb) == Some(unit) && self.flow_grad(at, mb).is_none(),
@@ -294,10 +298,10 @@ impl Simulator<'_> {
                     need(self.flow_grad(at, mb) == Some(unit), "gradient")
                 }
             }
-            Op::ReduceGrad { ref units, .. } => {
+            StepKind::ReduceGrad { ref units, .. } => {
                 need(!units.is_empty(), "empty")?;
                 need(
-                    self.count(at, |op| matches!(op, Op::GradNorm | Op::Finite)) == 0,
+                    self.count(at, |op| matches!(op, StepKind::GradNorm | StepKind::Finite)) == 0,
                     "norm",
                 )?;
                 let once = |&u: &u32| self.reduced(at + 1, u) == 1 && self.written(at, u);
@@ -305,109 +309,114 @@ impl Simulator<'_> {
                 let folded = |&u: &u32| matches!(self.sums(at, u), (0, _) | (_, false));
                 need(units.iter().all(folded), "not set aside")
             }
-            Op::Tie { unit } => {
+            StepKind::Tie { unit } => {
                 need(
                     self.shared(unit) && self.reduced(at, unit) == 1,
                     "nothing to tie",
                 )?;
-                let used = |other: &Op| {
-                    matches!(other, Op::GradNorm | Op::Finite)
-                        || *other == Op::Tie { unit }
-                        || *other == Op::Update { unit }
-                        || *other == Op::GradOut { unit }
+                let used = |other: &StepKind| {
+                    matches!(other, StepKind::GradNorm | StepKind::Finite)
+                        || *other == StepKind::Tie { unit }
+                        || *other == StepKind::Update { unit }
+                        || *other == StepKind::GradOut { unit }
                 };
                 need(self.count(at, used) == 0, "tied late")
             }
-            Op::GradNorm | Op::Finite => {
+            StepKind::GradNorm | StepKind::Finite => {
                 need(
                     (0..=self.last()).all(|u| !self.runs(u) || self.tied(at, u)),
                     "not tied",
                 )?;
                 need(self.count(at, |other| other == op) == 0, "twice")?;
                 need(
-                    self.count(at, |op| matches!(op, Op::Update { .. })) == 0,
+                    self.count(at, |op| matches!(op, StepKind::Update { .. })) == 0,
                     "after an update",
                 )?;
                 let ready =
                     |u| !self.runs(u) || !self.facts.has_grads(u) || self.reduced(at, u) == 1;
                 need((0..=self.last()).all(ready), "not all reduced")
             }
-            Op::Update { unit } => {
+            StepKind::Update { unit } => {
                 need(
                     !self.updated(at, unit) && self.reduced(at, unit) == 1 && self.tied(at, unit),
                     "update",
                 )?;
-                for global in [Op::GradNorm, Op::Finite] {
+                for global in [StepKind::GradNorm, StepKind::Finite] {
                     need(
                         !self.any(|op| *op == global) || self.count(at, |op| *op == global) == 1,
                         "norm",
                     )?;
                 }
-                let moved =
-                    self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
+                let moved = self.any(|op| {
+                    *op == StepKind::StateIn { unit } || *op == StepKind::StateOut { unit }
+                });
                 let host = self.plan.steps[at].lane == Lane::Host;
                 need(!host || self.out(at, unit) == 1, "gradient out")?;
                 need(!moved || self.state_here(at, unit), "state")
             }
-            Op::ZeroGrad { unit } => need(
-                !self.written(at, unit) && self.count(at, |op| *op == Op::ZeroGrad { unit }) == 0,
+            StepKind::ZeroGrad { unit } => need(
+                !self.written(at, unit)
+                    && self.count(at, |op| *op == StepKind::ZeroGrad { unit }) == 0,
                 "clear",
             ),
-            Op::Fold { unit, joins } => {
+            StepKind::Fold { unit, joins } => {
                 let (aside, open) = self.sums(at, unit);
-                let clears = self.any(|op| matches!(op, Op::ZeroGrad { .. }));
+                let clears = self.any(|op| matches!(op, StepKind::ZeroGrad { .. }));
                 need(open && joins <= aside && !clears, "fold")?;
                 need(self.reduced(at, unit) == 0, "fold behind the reduction")
             }
-            Op::SendAct { unit, mb, .. } => need(self.flow(at, mb) == Some(unit), "send"),
-            Op::RecvAct { mb, .. } => need(self.flow(at, mb).is_none(), "receive"),
-            Op::SendGrad { unit, mb, .. } => need(self.flow_grad(at, mb) == Some(unit), "send"),
-            Op::RecvGrad { mb, .. } => need(self.flow_grad(at, mb).is_none(), "receive"),
-            Op::StateIn { unit } => need(!self.state_here(at, unit), "state in"),
-            Op::StateOut { unit } => need(self.state_here(at, unit), "state out"),
-            Op::GradOut { unit } => {
+            StepKind::SendAct { unit, mb, .. } => need(self.flow(at, mb) == Some(unit), "send"),
+            StepKind::RecvAct { mb, .. } => need(self.flow(at, mb).is_none(), "receive"),
+            StepKind::SendGrad { unit, mb, .. } => {
+                need(self.flow_grad(at, mb) == Some(unit), "send")
+            }
+            StepKind::RecvGrad { mb, .. } => need(self.flow_grad(at, mb).is_none(), "receive"),
+            StepKind::StateIn { unit } => need(!self.state_here(at, unit), "state in"),
+            StepKind::StateOut { unit } => need(self.state_here(at, unit), "state out"),
+            StepKind::GradOut { unit } => {
                 need(self.hosted(unit) && self.reduced(at, unit) == 1, "out")?;
                 need(self.tied(at, unit), "out untied")?;
                 need(self.out(at, unit) == 0 && !self.updated(at, unit), "out")
             }
-            Op::ParamIn { unit } => {
-                let away = self.any(|op| *op == Op::ShardIn { unit });
+            StepKind::ParamIn { unit } => {
+                let away = self.any(|op| *op == StepKind::ShardIn { unit });
                 need(self.hosted(unit) && !away, "in")?;
                 need(!self.params_in(at, unit), "in")
             }
-            Op::ShardIn { unit } => {
+            StepKind::ShardIn { unit } => {
                 let slots = self.plan.params == Home::Slots;
                 let here = self.shard_here(at, unit) || self.gathered(at, unit);
                 need(slots && !here, "slice in")
             }
             // Their whole law is the grammar of activations.
-            Op::Recompute { .. } | Op::WeightGrad { .. } | Op::Spill { .. } | Op::Fetch { .. } => {
-                Ok(())
-            }
+            StepKind::Recompute { .. }
+            | StepKind::WeightGrad { .. }
+            | StepKind::Spill { .. }
+            | StepKind::Fetch { .. } => Ok(()),
         }
     }
 
     fn state_here(&self, end: usize, unit: u32) -> bool {
-        let came = self.count(end, |op| *op == Op::StateIn { unit });
-        came > self.count(end, |op| *op == Op::StateOut { unit })
+        let came = self.count(end, |op| *op == StepKind::StateIn { unit });
+        came > self.count(end, |op| *op == StepKind::StateOut { unit })
     }
 
     fn end(&self) -> Result<(), String> {
         let end = self.ops.len();
-        let reduces = self.any(|op| matches!(op, Op::ReduceGrad { .. }));
-        let updates = self.any(|op| matches!(op, Op::Update { .. }));
+        let reduces = self.any(|op| matches!(op, StepKind::ReduceGrad { .. }));
+        let updates = self.any(|op| matches!(op, StepKind::Update { .. }));
         for unit in 0..=self.last() {
             need(
                 !self.gathered(end, unit) && !self.state_here(end, unit),
                 "left here",
             )?;
-            let away = self.any(|op| *op == Op::ShardIn { unit });
+            let away = self.any(|op| *op == StepKind::ShardIn { unit });
             need(
                 !self.hosted(unit) || away || self.params_in(end, unit),
                 "never in",
             )?;
             need(!self.shard_here(end, unit), "slice left")?;
-            let cleared = self.any(|op| *op == Op::ZeroGrad { unit });
+            let cleared = self.any(|op| *op == StepKind::ZeroGrad { unit });
             need(!cleared || self.written(end, unit), "cleared for nothing")?;
             if self.written(end, unit) {
                 need(
@@ -453,14 +462,14 @@ impl Simulator<'_> {
         let sharded = self.any(|op| {
             matches!(
                 op,
-                Op::ReduceGrad {
+                StepKind::ReduceGrad {
                     how: Reduction::Scatter,
                     ..
                 }
             )
         });
         let backward = self.any(|op| op.writes_grad().is_some());
-        let updates = self.any(|op| matches!(op, Op::Update { .. }));
+        let updates = self.any(|op| matches!(op, StepKind::Update { .. }));
         for (unit, fact) in self.facts.units.iter().enumerate() {
             let unit = unit as u32;
             let resident = self.plan.params == Home::Resident && self.runs(unit);
@@ -470,8 +479,8 @@ impl Simulator<'_> {
             if self.shard_here(end, unit) {
                 held[0] += self.facts.shard(fact.param_bytes);
             }
-            let begun =
-                self.written(end, unit) || self.count(end, |op| *op == Op::ZeroGrad { unit }) > 0;
+            let begun = self.written(end, unit)
+                || self.count(end, |op| *op == StepKind::ZeroGrad { unit }) > 0;
             let (aside, open) = self.sums(end, unit);
             let copies = match self.reduced(end, unit) {
                 0 => u64::from(aside + u32::from(open)).max(1),
@@ -488,7 +497,7 @@ impl Simulator<'_> {
                     Self::reduces(op, unit) > 0
                         && matches!(
                             op,
-                            Op::ReduceGrad {
+                            StepKind::ReduceGrad {
                                 how: Reduction::Scatter,
                                 ..
                             }
@@ -500,7 +509,8 @@ impl Simulator<'_> {
                     copies * fact.grad_bytes
                 };
             }
-            let moved = self.any(|op| *op == Op::StateIn { unit } || *op == Op::StateOut { unit });
+            let moved = self
+                .any(|op| *op == StepKind::StateIn { unit } || *op == StepKind::StateOut { unit });
             if self.state_here(end, unit) || (!moved && updates && self.runs(unit)) {
                 let mut bytes = fact.state_bytes;
                 if self.hosted(unit) {
@@ -548,13 +558,13 @@ impl Simulator<'_> {
         };
         most += match *op {
             // Output and input at once: the input stays flow, since nothing saved took it over.
-            Op::Forward {
+            StepKind::Forward {
                 unit,
                 keep: Keep::Nothing,
                 ..
             } => after[4] + out_of(unit),
             // The gradients of output and input at once; the loss itself is spent when its backward starts.
-            Op::Backward { unit, .. } | Op::InputGrad { unit, .. } => {
+            StepKind::Backward { unit, .. } | StepKind::InputGrad { unit, .. } => {
                 before[4].max(if unit == self.last() {
                     before[4] - self.facts.units[unit as usize].flow_bytes + out_of(unit)
                 } else {
@@ -563,14 +573,14 @@ impl Simulator<'_> {
             }
             _ => before[4].max(after[4]),
         };
-        if let Op::Gather { unit } = *op
-            && self.any(|op| *op == Op::ShardIn { unit })
+        if let StepKind::Gather { unit } = *op
+            && self.any(|op| *op == StepKind::ShardIn { unit })
         {
             most += self
                 .facts
                 .shard(self.facts.units[unit as usize].param_bytes);
         }
-        if let Op::ReduceGrad { units, .. } = op
+        if let StepKind::ReduceGrad { units, .. } = op
             && self.facts.ranks > 1
         {
             let beside =
@@ -580,7 +590,7 @@ impl Simulator<'_> {
         if let Some(unit) = op.reads_params() {
             let fact = &self.facts.units[unit as usize];
             most += fact.workspace_bytes;
-            let backward = matches!(op, Op::Backward { .. } | Op::InputGrad { .. });
+            let backward = matches!(op, StepKind::Backward { .. } | StepKind::InputGrad { .. });
             let selective = self
                 .word(at, unit, op.micro_batch().unwrap())
                 .starts_with('s');

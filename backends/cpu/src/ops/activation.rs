@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, math};
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Plan, Result};
+use crossweave_plugin::{OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -94,7 +94,7 @@ struct Forward {
 }
 
 /// `activation_fwd`.
-pub fn forward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn forward(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     let f = match o.params::<op::KindParams>()?.kind {
         op::activation::GELU_TANH => gelu_tanh,
@@ -133,7 +133,7 @@ struct Backward {
 }
 
 /// `activation_bwd`.
-pub fn backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let f = match o.params::<op::KindParams>()?.kind {
         op::activation::GELU_TANH => gelu_tanh_bwd,
@@ -177,7 +177,7 @@ struct Swiglu {
 }
 
 /// `swiglu_fwd`.
-pub fn swiglu(o: &Op<'_>, _: usize) -> Prepared {
+pub fn swiglu(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (y, gate, up) = (
@@ -217,7 +217,7 @@ struct SwigluBackward {
 }
 
 /// `swiglu_bwd`.
-pub fn swiglu_backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn swiglu_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 5..=5)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dgate, dup) = (output_strided(o, 0, FLOATS)?, output_strided(o, 1, FLOATS)?);

@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::clones;
 use crossweave_abi::op;
-use crossweave_plugin::{Code, DType, Dyn, Op, Plan, Result, fail};
+use crossweave_plugin::{Code, DType, Dyn, OpRequest, Plan, Result, fail};
 
 /// Factors of one launch, rounded to f32 once.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ struct Adamw {
 }
 
 /// `adamw`.
-pub fn adamw(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn adamw(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
     let params = o.params::<op::AdamwParams>()?;
     flags(o, params.flags, op::FLAG_MASTER)?;
     if params.mode > 1 {
@@ -326,7 +326,7 @@ mod tests {
         t[5] = one();
         assert_eq!(refusal(op::ADAMW, p.as_bytes(), &t), None);
         let layouts: Vec<_> = t.iter().map(|t| t.layout).collect();
-        let (k, _) = adamw(&Op::new(op::ADAMW, &layouts, p.as_bytes(), 0), 1).unwrap();
+        let (k, _) = adamw(&OpRequest::new(op::ADAMW, &layouts, p.as_bytes(), 0), 1).unwrap();
         assert!(
             k.check(op::AdamwDyn::default().as_bytes()).is_err(),
             "step 0"

@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::convert;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -120,7 +120,7 @@ struct Cast {
 }
 
 /// `cast`.
-pub fn cast(o: &Op<'_>, _: usize) -> Prepared {
+pub fn cast(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let eight = |i| o.layout(i).is_some_and(|l| l.dtype == DType::F8E4M3.id());
@@ -168,7 +168,7 @@ struct Iota {
 }
 
 /// `iota`.
-pub fn iota(o: &Op<'_>, _: usize) -> Prepared {
+pub fn iota(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 1..=1)?;
     let p = o.params::<op::IotaParams>()?;
     flags(o, p.flags, 0)?;

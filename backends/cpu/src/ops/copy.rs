@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::convert;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -21,7 +21,7 @@ struct Copy {
 }
 
 /// `copy_strided`.
-pub fn copy_strided(o: &Op<'_>, _: usize) -> Prepared {
+pub fn copy_strided(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dst, src) = (
@@ -163,7 +163,7 @@ struct Fill {
 }
 
 /// The bits of `value` in a dtype; integers must be exact.
-fn bits_of(o: &Op<'_>, dtype: DType, value: f64) -> Result<u64> {
+fn bits_of(o: &OpRequest<'_>, dtype: DType, value: f64) -> Result<u64> {
     let int = |lo: f64, hi: f64| {
         if value.fract() != 0.0 || !(lo..=hi).contains(&value) {
             return invalid(o, format!("{value} is not a value of {}", dtype.name()));
@@ -205,7 +205,7 @@ fn bits_of(o: &Op<'_>, dtype: DType, value: f64) -> Result<u64> {
 }
 
 /// `fill_strided`.
-pub fn fill_strided(o: &Op<'_>, _: usize) -> Prepared {
+pub fn fill_strided(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 1..=1)?;
     let p = o.params::<op::FillParams>()?;
     flags(o, p.flags, 0)?;

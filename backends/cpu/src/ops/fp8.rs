@@ -2,7 +2,7 @@
 
 use super::view::*;
 use crate::kernel::{Kernel, Launch};
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -45,7 +45,7 @@ struct Widen {
 }
 
 /// `cast` where one side is E4M3, and the other a float of 16 or 32 bits.
-pub fn cast(o: &Op<'_>) -> Prepared {
+pub fn cast(o: &OpRequest<'_>) -> Prepared {
     const E4M3: &[DType] = &[DType::F8E4M3];
     let narrow = o.layout(0).is_some_and(|l| l.dtype == DType::F8E4M3.id());
     let (to, from) = match narrow {

@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::clones;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -23,7 +23,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(o: &Op<'_>, i: usize, limit: usize) -> Result<Rows> {
+    fn new(o: &OpRequest<'_>, i: usize, limit: usize) -> Result<Rows> {
         let p = o.params::<op::IndexParams>()?;
         flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
         Ok(Rows {
@@ -46,7 +46,7 @@ impl Rows {
 }
 
 /// `[rows, ..]` split into the row count and the width of a row.
-fn table_of(o: &Op<'_>, i: usize, v: &View) -> Result<(usize, usize)> {
+fn table_of(o: &OpRequest<'_>, i: usize, v: &View) -> Result<(usize, usize)> {
     match v.shape.split_first() {
         Some((&n, rest)) => Ok((n, rest.iter().product())),
         None => invalid(o, format!("operand {i}: rank 0, rows wanted")),
@@ -66,7 +66,7 @@ struct Gather {
 }
 
 /// `gather_rows`.
-pub fn gather_rows(o: &Op<'_>, _: usize) -> Prepared {
+pub fn gather_rows(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let any = WHOLE_BYTES;
     let (dst, table) = (output(o, 0, any)?, input(o, 1, any)?);
@@ -130,7 +130,7 @@ struct ScatterAdd {
 }
 
 /// `scatter_add_rows`.
-pub fn scatter_add_rows(o: &Op<'_>, _: usize) -> Prepared {
+pub fn scatter_add_rows(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let (table, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     if table.dtype != DType::F32 {
@@ -214,7 +214,7 @@ fn seq_of(index: &View) -> usize {
     index.shape.last().copied().unwrap_or(1)
 }
 
-fn check_pos(o: &Op<'_>, pos: &View, t: usize, d: usize) -> Result<()> {
+fn check_pos(o: &OpRequest<'_>, pos: &View, t: usize, d: usize) -> Result<()> {
     if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
         return invalid(
             o,
@@ -225,7 +225,7 @@ fn check_pos(o: &Op<'_>, pos: &View, t: usize, d: usize) -> Result<()> {
 }
 
 /// `embedding_fwd`.
-pub fn embedding(o: &Op<'_>, _: usize) -> Prepared {
+pub fn embedding(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=4)?;
     let (y, table) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     let [n, d] = table.shape[..] else {
@@ -297,7 +297,7 @@ struct EmbeddingBackward {
 }
 
 /// `embedding_bwd`.
-pub fn embedding_backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn embedding_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 4..=4)?;
     let dtable = output(o, 0, F32)?;
     let [n, d] = dtable.shape[..] else {
@@ -348,7 +348,7 @@ struct Histogram {
 }
 
 /// `histogram`.
-pub fn histogram(o: &Op<'_>, _: usize) -> Prepared {
+pub fn histogram(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let bins = output(o, 0, &[DType::I32, DType::U32])?.total;

@@ -8,7 +8,7 @@ use crate::isa::Isas;
 use crate::kernel::{Kernel, Launch};
 use crossweave_abi::Layout;
 use crossweave_abi::op::{FLAG_ACCUM, MatmulParams, class};
-use crossweave_plugin::{Code, DType, Op, Plan, Result, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Plan, Result, fail, unsupported};
 
 struct Matmul(Gemm);
 
@@ -27,7 +27,7 @@ impl Kernel for Matmul {
 }
 
 /// The storage of operand `i` and its layout, whose rank is 2 or 3.
-fn matrix<'a>(op: &Op<'a>, i: usize, name: &str) -> Result<(Elem, &'a Layout)> {
+fn matrix<'a>(op: &OpRequest<'a>, i: usize, name: &str) -> Result<(Elem, &'a Layout)> {
     let Some(l) = op.layout(i) else {
         return fail(Code::Invalid, format!("matmul: operand {name} is absent"));
     };
@@ -67,7 +67,7 @@ fn strides(l: &Layout) -> [isize; 3] {
 }
 
 /// Prepares a product.
-pub fn prepare(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare(op: &OpRequest<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
     let p: MatmulParams = op.params()?;
     if p.flags & !FLAG_ACCUM != 0 || p.epilogue != 0 {
         return unsupported(format!(

@@ -25,7 +25,7 @@ mod view;
 use crate::isa::Isas;
 use crate::kernel::{Kernel, Prepare, PrepareTiled};
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Plan, Result, unsupported};
+use crossweave_plugin::{OpRequest, Plan, Result, unsupported};
 
 /// Which file serves which id; with [`TILED`] the only list of ops in this backend.
 const TABLE: &[(u32, Prepare)] = &[
@@ -82,7 +82,11 @@ const TILED: &[(u32, PrepareTiled)] = &[
 ];
 
 /// Finds the op's file and asks it, for a team of so many threads and the instruction sets in use.
-pub fn prepare(o: &Op<'_>, team_threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare(
+    o: &OpRequest<'_>,
+    team_threads: usize,
+    isas: Isas,
+) -> Result<(Box<dyn Kernel>, Plan)> {
     if let Some((_, f)) = TILED.iter().find(|(id, _)| *id == o.id) {
         return f(o, team_threads, isas);
     }

@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, sum};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Dyn, Op, Plan, Result};
+use crossweave_plugin::{DType, Dyn, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -26,7 +26,7 @@ struct Tensors {
 }
 
 impl Tensors {
-    fn new(o: &Op<'_>, first: usize, outputs: bool) -> Result<Tensors> {
+    fn new(o: &OpRequest<'_>, first: usize, outputs: bool) -> Result<Tensors> {
         let (mut views, mut tasks) = (Vec::new(), vec![0]);
         for i in first..o.operands.len() {
             let v = if outputs {
@@ -62,7 +62,7 @@ impl Tensors {
 }
 
 /// A one-element operand.
-fn scalar(o: &Op<'_>, i: usize, v: &View) -> Result<()> {
+fn scalar(o: &OpRequest<'_>, i: usize, v: &View) -> Result<()> {
     if v.total != 1 {
         return invalid(o, format!("operand {i}: {} elements, 1 wanted", v.total));
     }
@@ -72,7 +72,7 @@ fn scalar(o: &Op<'_>, i: usize, v: &View) -> Result<()> {
 struct SumSquares(Tensors);
 
 /// `multi_sumsq`.
-pub fn sumsq(o: &Op<'_>, _: usize) -> Prepared {
+pub fn sumsq(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     scalar(o, 0, &output(o, 0, F32)?)?;
@@ -110,7 +110,7 @@ impl Kernel for SumSquares {
 struct Scale(Tensors);
 
 /// `multi_scale`.
-pub fn scale_all(o: &Op<'_>, _: usize) -> Prepared {
+pub fn scale_all(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     if let Some(c) = optional(o, 0, F32)? {
@@ -151,7 +151,7 @@ impl Kernel for Scale {
 struct Nonfinite(Tensors);
 
 /// `nonfinite_count`.
-pub fn nonfinite_count(o: &Op<'_>, _: usize) -> Prepared {
+pub fn nonfinite_count(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     scalar(o, 0, &output(o, 0, &[DType::U32])?)?;

@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, sum};
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Plan, Result};
+use crossweave_plugin::{OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -50,7 +50,7 @@ struct Forward {
 }
 
 /// The row count and width of `[.., d]`.
-fn rows_of(o: &Op<'_>, x: &View) -> Result<(usize, usize)> {
+fn rows_of(o: &OpRequest<'_>, x: &View) -> Result<(usize, usize)> {
     match x.shape.split_last() {
         Some((&d, outer)) => Ok((outer.iter().product(), d)),
         None => invalid(o, "x has rank 0, [n, d] wanted"),
@@ -58,7 +58,7 @@ fn rows_of(o: &Op<'_>, x: &View) -> Result<(usize, usize)> {
 }
 
 /// A dense f32 statistic with one element a row.
-fn stat(o: &Op<'_>, i: usize, n: usize) -> Result<()> {
+fn stat(o: &OpRequest<'_>, i: usize, n: usize) -> Result<()> {
     let v = output(o, i, F32)?;
     if v.total != n {
         return invalid(
@@ -72,7 +72,7 @@ fn stat(o: &Op<'_>, i: usize, n: usize) -> Result<()> {
     Ok(())
 }
 
-fn forward(o: &Op<'_>, centred: bool) -> Prepared {
+fn forward(o: &OpRequest<'_>, centred: bool) -> Prepared {
     // layer: y mean rstd x w b?; rms: y rstd x w.
     let at = if centred { 3 } else { 2 };
     if centred {
@@ -112,11 +112,11 @@ fn forward(o: &Op<'_>, centred: bool) -> Prepared {
 }
 
 /// `layer_norm_fwd`.
-pub fn layer_forward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn layer_forward(o: &OpRequest<'_>, _: usize) -> Prepared {
     forward(o, true)
 }
 /// `rms_norm_fwd`.
-pub fn rms_forward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn rms_forward(o: &OpRequest<'_>, _: usize) -> Prepared {
     forward(o, false)
 }
 
@@ -192,7 +192,7 @@ struct Backward {
 /// Partial sums of the weight gradients: at most so many, by shape alone.
 const PARTS: usize = 64;
 
-fn backward(o: &Op<'_>, centred: bool) -> Prepared {
+fn backward(o: &OpRequest<'_>, centred: bool) -> Prepared {
     // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
     let at = if centred { 3 } else { 2 };
     let last = if centred { 8 } else { 6 };
@@ -236,11 +236,11 @@ fn backward(o: &Op<'_>, centred: bool) -> Prepared {
 }
 
 /// `layer_norm_bwd`.
-pub fn layer_backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn layer_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     backward(o, true)
 }
 /// `rms_norm_bwd`.
-pub fn rms_backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn rms_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     backward(o, false)
 }
 

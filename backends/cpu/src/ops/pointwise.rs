@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, math};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -26,7 +26,7 @@ struct Unary {
 }
 
 /// `unary`.
-pub fn unary(o: &Op<'_>, _: usize) -> Prepared {
+pub fn unary(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     let f = match o.params::<op::KindParams>()?.kind {
         op::unary::NEG => math::neg_block,
@@ -103,7 +103,7 @@ struct Binary {
 }
 
 /// `add`.
-pub fn add(o: &Op<'_>, _: usize) -> Prepared {
+pub fn add(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dst, a, b) = (
@@ -117,7 +117,7 @@ pub fn add(o: &Op<'_>, _: usize) -> Prepared {
 }
 
 /// `binary`.
-pub fn binary(o: &Op<'_>, _: usize) -> Prepared {
+pub fn binary(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     let (dst, a, b) = (
@@ -262,7 +262,7 @@ struct Compare {
 }
 
 /// `compare`.
-pub fn compare(o: &Op<'_>, _: usize) -> Prepared {
+pub fn compare(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     if !(op::compare::EQ..=op::compare::GE).contains(&kind) {
@@ -327,7 +327,7 @@ struct Select {
 }
 
 /// `select`: moves bits, so any dtype of 1, 2, 4 or 8 bytes.
-pub fn select(o: &Op<'_>, _: usize) -> Prepared {
+pub fn select(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 4..=4)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let any = WHOLE_BYTES;
@@ -384,7 +384,7 @@ struct Axpby {
 }
 
 /// `axpby`.
-pub fn axpby(o: &Op<'_>, _: usize) -> Prepared {
+pub fn axpby(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     let p = o.params::<op::AxpbyParams>()?;
     flags(o, p.flags, 0)?;
@@ -424,7 +424,7 @@ struct Clamp {
 }
 
 /// `clamp`.
-pub fn clamp(o: &Op<'_>, _: usize) -> Prepared {
+pub fn clamp(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     let p = o.params::<op::ClampParams>()?;
     flags(o, p.flags, 0)?;

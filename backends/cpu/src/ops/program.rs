@@ -8,7 +8,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, math};
 use crossweave_abi::op::{self, inst};
-use crossweave_plugin::{DType, Dyn, Op, Plan, Result};
+use crossweave_plugin::{DType, Dyn, OpRequest, Plan, Result};
 
 /// Elements of a register.
 const LANE: usize = 512;
@@ -229,7 +229,7 @@ fn decode(op: u32, imm: f32) -> Option<Do> {
 }
 
 /// `elementwise_program`.
-pub fn program(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn program(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(o, 1..=op::PROGRAM_MAX_OPERANDS)?;
     let p = o.params::<op::ProgramParams>()?;
     flags(o, p.flags, 0)?;

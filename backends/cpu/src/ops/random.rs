@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::clones;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Dyn, Op, Plan, Result};
+use crossweave_plugin::{DType, Dyn, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -76,7 +76,7 @@ struct Philox {
 }
 
 /// `philox`.
-pub fn philox(o: &Op<'_>, _: usize) -> Prepared {
+pub fn philox(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 1..=1)?;
     let p = o.params::<op::PhiloxParams>()?;
     let dtypes: &[DType] = match p.kind {
@@ -138,7 +138,7 @@ struct Dropout {
 }
 
 /// `dropout`.
-pub fn dropout(o: &Op<'_>, _: usize) -> Prepared {
+pub fn dropout(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=3)?;
     let p = o.params::<op::DropoutParams>()?;
     flags(o, p.flags, 0)?;

@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, sum};
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Plan, Result};
+use crossweave_plugin::{OpRequest, Plan, Result};
 
 clones! {
     fn add(x: &[f32], acc: &mut [f64]) { for (a, x) in acc.iter_mut().zip(x) { *a += *x as f64; } }
@@ -80,7 +80,7 @@ struct Reduce {
 }
 
 /// `reduce`.
-pub fn reduce(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn reduce(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(o, 2..=2)?;
     let p = o.params::<op::ReduceParams>()?;
     flags(o, p.flags, op::FLAG_ACCUM)?;

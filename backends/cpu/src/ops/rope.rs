@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::clones;
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Plan, Result};
+use crossweave_plugin::{OpRequest, Plan, Result};
 
 clones! {
     fn rotate(a: &mut [f32], b: &mut [f32], cos: &[f32], sin: &[f32], sign: f32) {
@@ -26,7 +26,7 @@ struct Rope {
 }
 
 /// `rope`.
-pub fn rope(o: &Op<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn rope(o: &OpRequest<'_>, _: usize) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(o, 4..=4)?;
     let f = o.params::<op::RopeParams>()?.flags;
     flags(o, f, op::FLAG_INVERSE | op::FLAG_INTERLEAVED)?;

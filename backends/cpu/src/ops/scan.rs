@@ -3,7 +3,7 @@
 use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -26,7 +26,7 @@ struct ArgReduce {
 }
 
 /// `arg_reduce`.
-pub fn arg_reduce(o: &Op<'_>, _: usize) -> Prepared {
+pub fn arg_reduce(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, 0)?;
@@ -107,7 +107,7 @@ struct Cumsum {
 }
 
 /// `cumsum`.
-pub fn cumsum(o: &Op<'_>, _: usize) -> Prepared {
+pub fn cumsum(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, 0)?;

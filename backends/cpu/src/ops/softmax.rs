@@ -4,7 +4,7 @@ use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crate::simd::{clones, math, sum};
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Plan, Result};
+use crossweave_plugin::{OpRequest, Plan, Result};
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 
@@ -46,7 +46,7 @@ unsafe fn statistics(v: &View, x: Ptr, r: usize, d: usize, buf: &mut [f32; BLOCK
     (m, s)
 }
 
-fn rows_of(o: &Op<'_>, x: &View) -> Result<(usize, usize)> {
+fn rows_of(o: &OpRequest<'_>, x: &View) -> Result<(usize, usize)> {
     match x.shape.split_last() {
         Some((&d, outer)) => Ok((outer.iter().product(), d)),
         None => invalid(o, "rank 0, rows wanted"),
@@ -65,7 +65,7 @@ struct Softmax {
 }
 
 /// `softmax_fwd`.
-pub fn softmax(o: &Op<'_>, _: usize) -> Prepared {
+pub fn softmax(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (y, x) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
@@ -105,7 +105,7 @@ struct SoftmaxBackward {
 }
 
 /// `softmax_bwd`.
-pub fn softmax_backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn softmax_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dx, dy, y) = (
@@ -159,7 +159,7 @@ struct Targets {
 }
 
 impl Targets {
-    fn new(o: &Op<'_>, i: usize, n: usize, classes: usize) -> Result<Targets> {
+    fn new(o: &OpRequest<'_>, i: usize, n: usize, classes: usize) -> Result<Targets> {
         let p = o.params::<op::XentParams>()?;
         flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
         let view = input(o, i, INDEX)?;
@@ -197,7 +197,7 @@ struct CrossEntropy {
 }
 
 /// `cross_entropy_fwd`.
-pub fn cross_entropy(o: &Op<'_>, _: usize) -> Prepared {
+pub fn cross_entropy(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 4..=4)?;
     let logits = input(o, 2, FLOATS)?;
     let (n, d) = rows_of(o, &logits)?;
@@ -256,7 +256,7 @@ struct CrossEntropyBackward {
 }
 
 /// `cross_entropy_bwd`.
-pub fn cross_entropy_backward(o: &Op<'_>, _: usize) -> Prepared {
+pub fn cross_entropy_backward(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 5..=5)?;
     let (dlogits, logits) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     shape(o, 1, &logits, &dlogits.shape)?;

@@ -3,7 +3,7 @@
 use super::view::*;
 use crate::kernel::{Kernel, Launch};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Plan, Result};
+use crossweave_plugin::{DType, OpRequest, Plan, Result};
 use std::cmp::Ordering;
 
 type Prepared = Result<(Box<dyn Kernel>, Plan)>;
@@ -17,7 +17,7 @@ fn ascending(a: f32, b: f32) -> Ordering {
 }
 
 /// The row count and length of `[.., n]`.
-fn rows_of(o: &Op<'_>, v: &View) -> Result<(usize, usize)> {
+fn rows_of(o: &OpRequest<'_>, v: &View) -> Result<(usize, usize)> {
     match v.shape.split_last() {
         Some((&n, outer)) => Ok((outer.iter().product(), n)),
         None => invalid(o, "rank 0, rows wanted"),
@@ -33,7 +33,7 @@ struct SortPairs {
 }
 
 /// `sort_pairs`.
-pub fn sort_pairs(o: &Op<'_>, _: usize) -> Prepared {
+pub fn sort_pairs(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 4..=4)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, op::FLAG_DESCENDING)?;
@@ -144,7 +144,7 @@ struct TopK {
 }
 
 /// `topk`.
-pub fn topk(o: &Op<'_>, _: usize) -> Prepared {
+pub fn topk(o: &OpRequest<'_>, _: usize) -> Prepared {
     arity(o, 3..=3)?;
     let p = o.params::<op::DimParams>()?;
     // Largest first is the only order there is, said or not.

@@ -4,7 +4,7 @@ use crate::isa::Isas;
 use crate::kernel::Launch;
 use crate::team::Team;
 use crossweave_abi::Layout;
-use crossweave_plugin::{Code, DType, Host, Op};
+use crossweave_plugin::{Code, DType, Host, OpRequest};
 
 /// Sizes that hit empty, one element, tails of every loop, and several tasks.
 pub const SIZES: [usize; 7] = [0, 1, 7, 33, 1000, 4099, 40_003];
@@ -163,7 +163,7 @@ pub fn run_aliased(
     alias: &[(usize, usize)],
 ) {
     let layouts: Vec<Layout> = operands.iter().map(|t| t.layout).collect();
-    let o = Op::new(id, &layouts, params, 0);
+    let o = OpRequest::new(id, &layouts, params, 0);
     let before = operands.to_vec();
     let mut first: Option<Vec<Tensor>> = None;
     for threads in [1, 2, 3, 5] {
@@ -221,7 +221,7 @@ pub fn run(id: u32, params: &[u8], dynamic: &[u8], operands: &mut [Tensor]) {
 /// The code `prepare` refuses with.
 pub fn refusal(id: u32, params: &[u8], operands: &[Tensor]) -> Option<Code> {
     let layouts: Vec<Layout> = operands.iter().map(|t| t.layout).collect();
-    crate::ops::prepare(&Op::new(id, &layouts, params, 0), 1, Isas::detect())
+    crate::ops::prepare(&OpRequest::new(id, &layouts, params, 0), 1, Isas::detect())
         .err()
         .map(|e| e.code)
 }

@@ -9,7 +9,7 @@ use super::{Cudnn, Desc, Problem, id, sdpa};
 use crate::device::{Dev, lock};
 use crate::driver::Handle;
 use crate::stream::Stream;
-use crossweave_plugin::{Code, Error, Op, Result, fail};
+use crossweave_plugin::{Code, Error, OpRequest, Result, fail};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
@@ -289,7 +289,7 @@ impl Attention {
     /// `None`: our own kernels, of the family `own`, do it, and the device keeps why.
     pub(crate) fn prepare(
         dev: &Arc<Dev>,
-        o: &Op<'_>,
+        o: &OpRequest<'_>,
         own: &str,
     ) -> Result<Option<(Attention, u64)>> {
         let on = &dev.dnn;
@@ -309,7 +309,7 @@ impl Attention {
         Ok(None)
     }
 
-    fn of(dev: &Arc<Dev>, o: &Op<'_>) -> std::result::Result<Attention, Refused> {
+    fn of(dev: &Arc<Dev>, o: &OpRequest<'_>) -> std::result::Result<Attention, Refused> {
         let f = &dev.facts;
         let arch = f.major * 10 + f.minor;
         // Before the library is opened, which maps a gigabyte: is it a shape for it at all?

@@ -5,7 +5,7 @@ use super::graph::{Four, packed};
 use super::id;
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AttentionParams, FLAG_CAUSAL};
-use crossweave_plugin::{DType, Op, Result, abi};
+use crossweave_plugin::{DType, OpRequest, Result, abi};
 
 /// What operands must be aligned to, in bytes.
 pub(crate) const ALIGNED: u64 = 16;
@@ -80,7 +80,7 @@ fn strides(l: &Layout) -> std::result::Result<Strides, Why> {
 impl Problem {
     /// The problem of an op that has been checked, on a device of this compute capability and with this version of the library.
     pub(crate) fn of(
-        o: &Op<'_>,
+        o: &OpRequest<'_>,
         arch: u32,
         version: usize,
     ) -> Result<std::result::Result<Problem, Why>> {
@@ -88,7 +88,7 @@ impl Problem {
         Ok(Problem::build(o, &p).and_then(|x| x.held(arch, version)))
     }
 
-    fn build(o: &Op<'_>, p: &AttentionParams) -> std::result::Result<Problem, Why> {
+    fn build(o: &OpRequest<'_>, p: &AttentionParams) -> std::result::Result<Problem, Why> {
         let backward = o.id == op::ATTENTION_BWD;
         let at = if backward { BACKWARD } else { FORWARD };
         let count = if backward { 9 } else { 5 };
@@ -263,7 +263,7 @@ mod tests {
             op::ATTENTION_BWD
         };
         Problem::of(
-            &Op::new(id, l, p.as_bytes(), abi::MATH_DETERMINISTIC),
+            &OpRequest::new(id, l, p.as_bytes(), abi::MATH_DETERMINISTIC),
             arch,
             version,
         )

@@ -7,7 +7,7 @@ use super::{Found, Lt, Problem, id};
 use crate::device::{Dev, lock};
 use crate::driver::Handle;
 use crate::stream::Stream;
-use crossweave_plugin::{Code, Op, Result, fail};
+use crossweave_plugin::{Code, OpRequest, Result, fail};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
@@ -200,7 +200,7 @@ impl Drop for Descs {
 
 impl Product {
     /// The product with its workspace, or `None` where the library is not there or does not take the layout.
-    pub(crate) fn prepare(dev: &Arc<Dev>, o: &Op<'_>) -> Result<Option<(Product, u64)>> {
+    pub(crate) fn prepare(dev: &Arc<Dev>, o: &OpRequest<'_>) -> Result<Option<(Product, u64)>> {
         let Some(p) = Problem::of(o)? else {
             return Ok(None);
         };

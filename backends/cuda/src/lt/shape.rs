@@ -4,7 +4,7 @@
 use super::id;
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{FLAG_ACCUM, MatmulParams};
-use crossweave_plugin::{DType, Op, Result, abi};
+use crossweave_plugin::{DType, OpRequest, Result, abi};
 
 /// A matrix as the library sees it: column-major `rows x cols`, columns `ld` apart, batches `step` apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,12 +85,12 @@ fn read(l: &Layout) -> Option<[i64; 5]> {
 
 impl Problem {
     /// The product of an op that has been checked, or `None` where the library cannot be asked for it.
-    pub(crate) fn of(o: &Op<'_>) -> Result<Option<Problem>> {
+    pub(crate) fn of(o: &OpRequest<'_>) -> Result<Option<Problem>> {
         let p: MatmulParams = o.params()?;
         Ok(Problem::build(o, &p))
     }
 
-    fn build(o: &Op<'_>, p: &MatmulParams) -> Option<Problem> {
+    fn build(o: &OpRequest<'_>, p: &MatmulParams) -> Option<Problem> {
         let (lc, la, lb) = (o.layout(0)?, o.layout(1)?, o.layout(2)?);
         let (c, a, b) = (read(lc)?, read(la)?, read(lb)?);
         let [m, n, c_row, c_col, c_step] = c;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn problem(layouts: &[Layout], p: &MatmulParams) -> Option<Problem> {
-        let o = Op::new(
+        let o = OpRequest::new(
             abi::op::MATMUL,
             layouts,
             p.as_bytes(),
@@ -324,7 +324,7 @@ mod tests {
             (Some(id::R_32F), id::COMPUTE_32F, false, 1.0)
         );
         let params = MatmulParams::default();
-        let o = Op::new(abi::op::MATMUL, &l, params.as_bytes(), abi::MATH_TF32);
+        let o = OpRequest::new(abi::op::MATMUL, &l, params.as_bytes(), abi::MATH_TF32);
         assert_eq!(
             Problem::of(&o).unwrap().unwrap().compute,
             id::COMPUTE_32F_FAST_TF32
@@ -339,7 +339,7 @@ mod tests {
             layout(h, &[4, 5], &[5, 1]),
             layout(h, &[5, 6], &[6, 1]),
         ];
-        let o = Op::new(abi::op::MATMUL, &half, params.as_bytes(), abi::MATH_TF32);
+        let o = OpRequest::new(abi::op::MATMUL, &half, params.as_bytes(), abi::MATH_TF32);
         assert_eq!(Problem::of(&o).unwrap().unwrap().compute, id::COMPUTE_32F);
     }
 }

@@ -7,7 +7,7 @@ use crate::launch::{Dynamic, Launch, Place};
 use crate::source::{Dialect, Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Queries or keys of a block of the portable kernels; `CW_ROWS` in the source.
 pub(super) const ROWS: u64 = 16;
@@ -17,7 +17,7 @@ const BLOCK: u64 = 64;
 const WIDE: u64 = 128;
 
 /// An operand that must be `want` = [B, T, H, D], unit in D.
-pub(super) fn view(o: &Op<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
+pub(super) fn view(o: &OpRequest<'_>, i: usize, want: &[u64; 4], out: bool) -> Result<View> {
     let v = if out {
         output_strided(o, i, FLOATS)?
     } else {
@@ -36,7 +36,7 @@ pub(super) fn strides(v: &View) -> [i64; 3] {
 
 /// What both directions share: the arguments, shapes of q and k, and whether there is anything to do. `at` is where q stands.
 pub(super) fn common(
-    o: &Op<'_>,
+    o: &OpRequest<'_>,
     at: usize,
     lse: usize,
 ) -> Result<(AttentionArgs, [u64; 4], [u64; 4])> {
@@ -156,7 +156,7 @@ pub(super) fn columns(d: u64) -> u64 {
 
 /// A launch of a portable kernel for whole sequences or packed ones, as `a` is; `d` is the size of heads.
 pub(super) fn portable<A: Plain>(
-    o: &Op<'_>,
+    o: &OpRequest<'_>,
     f: &Facts,
     name: &str,
     types: &[&str],
@@ -190,7 +190,7 @@ pub(super) fn portable<A: Plain>(
 }
 
 /// `attention_fwd`.
-pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 5..=5)?;
     let (mut a, q, k) = common(o, 2, 1)?;
     let (vo, vq) = (view(o, 0, &q, true)?, view(o, 2, &q, false)?);
@@ -246,7 +246,7 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `attention_bwd`.
-pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     // dq dk dv do o q k v lse
     arity(o, 9..=9)?;
     let (mut a, q, k) = common(o, 5, 8)?;

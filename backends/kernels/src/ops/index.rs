@@ -8,7 +8,7 @@ use crate::launch::{Dynamic, Launch, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Result};
+use crossweave_plugin::{OpRequest, Result};
 
 /// The index operand and what it may say.
 struct Rows {
@@ -18,7 +18,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(o: &Op<'_>, i: usize, limit: u64) -> Result<Rows> {
+    fn new(o: &OpRequest<'_>, i: usize, limit: u64) -> Result<Rows> {
         let p = o.params::<op::IndexParams>()?;
         flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
         let view = input(o, i, INDEX)?;
@@ -34,7 +34,7 @@ impl Rows {
 }
 
 /// `[rows, ..]` split into the row count and a row.
-fn table_of(o: &Op<'_>, i: usize, v: &View) -> Result<(u64, View)> {
+fn table_of(o: &OpRequest<'_>, i: usize, v: &View) -> Result<(u64, View)> {
     if v.shape.is_empty() {
         return invalid(o, format!("operand {i}: rank 0, rows wanted"));
     }
@@ -77,7 +77,7 @@ fn gather(
 }
 
 /// `gather_rows`.
-pub(crate) fn gather_rows(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn gather_rows(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let (dst, table) = (output(o, 0, WHOLE_BYTES)?, input(o, 1, WHOLE_BYTES)?);
     same_dtype(o, 1, &table, &dst)?;
@@ -110,7 +110,7 @@ fn seq_of(index: &View) -> u64 {
     index.shape.last().copied().unwrap_or(1)
 }
 
-fn check_pos(o: &Op<'_>, pos: &View, t: u64, d: u64) -> Result<()> {
+fn check_pos(o: &OpRequest<'_>, pos: &View, t: u64, d: u64) -> Result<()> {
     if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
         return invalid(
             o,
@@ -121,7 +121,7 @@ fn check_pos(o: &Op<'_>, pos: &View, t: u64, d: u64) -> Result<()> {
 }
 
 /// `embedding_fwd`.
-pub(crate) fn embedding(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn embedding(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=4)?;
     let (y, table) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     let [n, d] = table.shape[..] else {
@@ -233,7 +233,7 @@ fn walk_of(src: &View, rows: &Rows, row: &View) -> ScatterArgs {
 }
 
 /// `scatter_add_rows`.
-pub(crate) fn scatter_add_rows(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn scatter_add_rows(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let (table, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     if table.dtype != crossweave_plugin::DType::F32 {
@@ -250,7 +250,7 @@ pub(crate) fn scatter_add_rows(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `embedding_bwd`.
-pub(crate) fn embedding_backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn embedding_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 4..=4)?;
     let dtable = output(o, 0, F32)?;
     let [n, d] = dtable.shape[..] else {

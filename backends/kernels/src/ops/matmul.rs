@@ -6,13 +6,13 @@ use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Side of a block's tile of C; `CW_TILE` in the source.
 const TILE: u64 = 64;
 
 /// A matrix operand of rank 2 or 3: the view, rows, columns, strides of row, column and batch.
-fn matrix(o: &Op<'_>, i: usize) -> Result<(View, [u64; 2], [i64; 3])> {
+fn matrix(o: &OpRequest<'_>, i: usize) -> Result<(View, [u64; 2], [i64; 3])> {
     let v = input(o, i, FLOATS)?;
     let r = v.shape.len();
     if !(2..=3).contains(&r) {
@@ -30,7 +30,7 @@ fn matrix(o: &Op<'_>, i: usize) -> Result<(View, [u64; 2], [i64; 3])> {
 }
 
 /// `matmul`.
-pub(crate) fn matmul(o: &Op<'_>, _: &Facts) -> Answer {
+pub(crate) fn matmul(o: &OpRequest<'_>, _: &Facts) -> Answer {
     arity(o, 3..=4)?;
     let p = o.params::<op::MatmulParams>()?;
     flags(o, p.flags, op::FLAG_ACCUM)?;

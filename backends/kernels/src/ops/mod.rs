@@ -19,11 +19,11 @@ use crate::launch::{ARGS_MAX, Dynamic, Launch, Operands, Place, Prepared, Slot};
 use crate::source::{Facts, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{Code, Op, Result, fail, unsupported};
+use crossweave_plugin::{Code, OpRequest, Result, fail, unsupported};
 pub use survey::{every_kernel, every_launch, survey};
 
 type Answer = Result<Prepared>;
-type Planner = fn(&Op<'_>, &Facts) -> Answer;
+type Planner = fn(&OpRequest<'_>, &Facts) -> Answer;
 
 /// Which planner serves which id: the only list of ops in this crate.
 const TABLE: &[(u32, Planner)] = &[
@@ -76,7 +76,7 @@ const TABLE: &[(u32, Planner)] = &[
 ];
 
 /// Answers with launches for a device of these facts, or `Unsupported` without side effects.
-pub fn prepare(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn prepare(o: &OpRequest<'_>, f: &Facts) -> Answer {
     if o.revision != 1 {
         return refuse(o, format!("revision {} (the kernels know 1)", o.revision));
     }
@@ -91,11 +91,16 @@ pub fn prepare(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// Nothing to launch.
-pub(crate) fn nothing(o: &Op<'_>) -> Answer {
+pub(crate) fn nothing(o: &OpRequest<'_>) -> Answer {
     done(o, 0, Vec::new(), Dynamic::None)
 }
 
-pub(crate) fn done(o: &Op<'_>, workspace: u64, launches: Vec<Launch>, dynamic: Dynamic) -> Answer {
+pub(crate) fn done(
+    o: &OpRequest<'_>,
+    workspace: u64,
+    launches: Vec<Launch>,
+    dynamic: Dynamic,
+) -> Answer {
     // An address without its place in the argument struct would be a kernel that reads address 0.
     for l in &launches {
         let room = l.args.len();
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn an_address_for_a_field_that_is_not_there_is_no_launch() {
-        let o = Op::new(op::ROPE, &[], &[], 0);
+        let o = OpRequest::new(op::ROPE, &[], &[], 0);
         let with = |field: &str| {
             let k = Kernel::new(Family::Rope, "cw_rope_x".into(), 32, "RopeArgs", "x");
             let l = launch(
@@ -210,7 +215,7 @@ mod tests {
             layout(DType::Bf16, &[0], &[1]),
             layout(DType::U8, &[5], &[0]),
         ];
-        let o = Operands::of(&Op::new(op::ADD, &l, &[], 0)).unwrap();
+        let o = Operands::of(&OpRequest::new(op::ADD, &l, &[], 0)).unwrap();
         let ask = |given: &[Option<(u64, u64)>]| {
             let mut out = [77; 4];
             o.addresses(given.iter().copied(), &mut out)
@@ -259,11 +264,11 @@ mod tests {
         }
         // Layouts no memory has, of operands no planner looked at.
         let huge = [layout(DType::F64, &[1 << 40, 1 << 40], &[1 << 40, 1])];
-        assert!(Operands::of(&Op::new(op::ADD, &huge, &[], 0)).is_err());
+        assert!(Operands::of(&OpRequest::new(op::ADD, &huge, &[], 0)).is_err());
         let deep = [Layout {
             rank: 9,
             ..layout(DType::F32, &[1], &[1])
         }];
-        assert!(Operands::of(&Op::new(op::ADD, &deep, &[], 0)).is_err());
+        assert!(Operands::of(&OpRequest::new(op::ADD, &deep, &[], 0)).is_err());
     }
 }

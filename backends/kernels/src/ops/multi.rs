@@ -7,7 +7,7 @@ use crate::launch::{Dynamic, Launch, Place, Slot};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 use std::collections::BTreeMap;
 
 /// Elements of a block's piece; `CW_CHUNK` in the source.
@@ -91,7 +91,7 @@ fn launches(
 }
 
 /// `adamw`.
-pub(crate) fn adamw(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn adamw(o: &OpRequest<'_>, f: &Facts) -> Answer {
     let p = o.params::<op::AdamwParams>()?;
     flags(o, p.flags, op::FLAG_MASTER)?;
     if p.mode > 1 {
@@ -157,7 +157,7 @@ pub(crate) fn adamw(o: &Op<'_>, f: &Facts) -> Answer {
 /// Operands from 1 on by storage: the dense ones together, the others alone.
 #[allow(clippy::type_complexity)]
 fn tensors(
-    o: &Op<'_>,
+    o: &OpRequest<'_>,
     outputs: bool,
 ) -> Result<(BTreeMap<&'static str, Vec<Tensor>>, Vec<(u32, View)>)> {
     let (mut dense, mut strided) = (BTreeMap::<_, Vec<Tensor>>::new(), Vec::new());
@@ -183,7 +183,7 @@ fn tensors(
 }
 
 /// `multi_scale`.
-pub(crate) fn scale_all(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn scale_all(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let coef = optional(o, 0, F32)?;
@@ -242,7 +242,7 @@ pub(crate) fn scale_all(o: &Op<'_>, f: &Facts) -> Answer {
 const PARTS: u64 = 256;
 
 /// `multi_sumsq`: a partial sum a chunk, then one block adds them in order.
-pub(crate) fn sumsq(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn sumsq(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     scalar(o, 0, &output(o, 0, F32)?)?;
@@ -293,7 +293,7 @@ pub(crate) fn sumsq(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `nonfinite_count`: integer sums, so atomics keep it deterministic.
-pub(crate) fn nonfinite_count(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn nonfinite_count(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     scalar(o, 0, &output(o, 0, &[DType::U32])?)?;

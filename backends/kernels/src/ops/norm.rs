@@ -7,7 +7,7 @@ use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Most threads of a block.
 const MOST: u32 = 512;
@@ -25,7 +25,7 @@ pub(crate) fn shape_of_block(d: u64, most_groups: u64) -> (u64, u32) {
 }
 
 /// A dense f32 statistic with one element a row.
-fn stat(o: &Op<'_>, i: usize, n: u64) -> Result<()> {
+fn stat(o: &OpRequest<'_>, i: usize, n: u64) -> Result<()> {
     let v = output(o, i, F32)?;
     if v.total != n {
         return invalid(
@@ -40,15 +40,15 @@ fn stat(o: &Op<'_>, i: usize, n: u64) -> Result<()> {
 }
 
 /// `layer_norm_fwd`.
-pub(crate) fn layer_forward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn layer_forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     forward(o, f, true)
 }
 /// `rms_norm_fwd`.
-pub(crate) fn rms_forward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn rms_forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     forward(o, f, false)
 }
 
-fn forward(o: &Op<'_>, f: &Facts, layer: bool) -> Answer {
+fn forward(o: &OpRequest<'_>, f: &Facts, layer: bool) -> Answer {
     // layer: y mean rstd x w b?; rms: y rstd x w.
     let at = if layer { 3 } else { 2 };
     if layer {
@@ -110,18 +110,18 @@ fn forward(o: &Op<'_>, f: &Facts, layer: bool) -> Answer {
 }
 
 /// `layer_norm_bwd`.
-pub(crate) fn layer_backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn layer_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     backward(o, f, true)
 }
 /// `rms_norm_bwd`.
-pub(crate) fn rms_backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn rms_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     backward(o, f, false)
 }
 
 /// Partial sums of the weight gradients: at most so many, by shape alone.
 const PARTS: u64 = 512;
 
-fn backward(o: &Op<'_>, _: &Facts, layer: bool) -> Answer {
+fn backward(o: &OpRequest<'_>, _: &Facts, layer: bool) -> Answer {
     // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
     let at = if layer { 3 } else { 2 };
     let last = if layer { 8 } else { 6 };

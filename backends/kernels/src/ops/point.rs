@@ -6,7 +6,7 @@ use crate::launch::{Dynamic, Launch, Place, Slot};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, OpRequest};
 
 /// Dtypes of `any` that arithmetic is defined for.
 const NUMBERS: &[DType] = &[
@@ -194,13 +194,13 @@ fn walk(
     })
 }
 
-fn finish(o: &Op<'_>, l: Option<Launch>, dynamic: Dynamic) -> Answer {
+fn finish(o: &OpRequest<'_>, l: Option<Launch>, dynamic: Dynamic) -> Answer {
     done(o, 0, l.into_iter().collect(), dynamic)
 }
 
 /// An op without launch-time parameters.
 fn fixed(
-    o: &Op<'_>,
+    o: &OpRequest<'_>,
     f: &Facts,
     value: &str,
     functor: &str,
@@ -218,12 +218,12 @@ fn fixed(
     finish(o, point(f, &w, shape, args, n), Dynamic::None)
 }
 
-fn no_flags(o: &Op<'_>) -> crossweave_plugin::Result<()> {
+fn no_flags(o: &OpRequest<'_>) -> crossweave_plugin::Result<()> {
     flags(o, o.params::<op::NoParams>()?.flags, 0)
 }
 
 /// `copy_strided`.
-pub(crate) fn copy_strided(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn copy_strided(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     no_flags(o)?;
     let (dst, src) = (
@@ -299,7 +299,7 @@ fn transpose(f: &Facts, dst: &View, dims: &[(u64, Vec<i64>)], j: usize) -> Launc
 }
 
 /// `cast`.
-pub(crate) fn cast(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn cast(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     no_flags(o)?;
     const E4M3: &[DType] = &[DType::F8E4M3];
@@ -371,7 +371,7 @@ fn sixteen(v: f64, exponent: u32) -> u64 {
 }
 
 /// `fill_strided`.
-pub(crate) fn fill_strided(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn fill_strided(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=1)?;
     let p = o.params::<op::FillParams>()?;
     flags(o, p.flags, 0)?;
@@ -409,7 +409,7 @@ pub(crate) fn fill_launch(f: &Facts, v: &View, i: u32, bits: u64) -> Option<Laun
 }
 
 /// `iota`.
-pub(crate) fn iota(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn iota(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=1)?;
     let p = o.params::<op::IotaParams>()?;
     flags(o, p.flags, 0)?;
@@ -425,7 +425,7 @@ pub(crate) fn iota(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// A function of a kind, one float operand in and one out.
-fn map(o: &Op<'_>, f: &Facts, kind: u32, functor: &str, name: &str) -> Answer {
+fn map(o: &OpRequest<'_>, f: &Facts, kind: u32, functor: &str, name: &str) -> Answer {
     arity(o, 2..=2)?;
     let (dst, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     shape(o, 1, &src, &dst.shape)?;
@@ -436,7 +436,7 @@ fn map(o: &Op<'_>, f: &Facts, kind: u32, functor: &str, name: &str) -> Answer {
 }
 
 /// The kind of a [`op::KindParams`] op, in range.
-fn kind(o: &Op<'_>, last: u32) -> crossweave_plugin::Result<u32> {
+fn kind(o: &OpRequest<'_>, last: u32) -> crossweave_plugin::Result<u32> {
     let k = o.params::<op::KindParams>()?.kind;
     if k == 0 || k > last {
         return refuse(o, format!("kind {k} is unknown"));
@@ -445,17 +445,17 @@ fn kind(o: &Op<'_>, last: u32) -> crossweave_plugin::Result<u32> {
 }
 
 /// `unary`.
-pub(crate) fn unary(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn unary(o: &OpRequest<'_>, f: &Facts) -> Answer {
     map(o, f, kind(o, op::unary::FLOOR)?, "Unary", "unary")
 }
 
 /// `activation_fwd`.
-pub(crate) fn activation(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn activation(o: &OpRequest<'_>, f: &Facts) -> Answer {
     map(o, f, kind(o, op::activation::RELU)?, "Act", "act")
 }
 
 /// `activation_bwd`.
-pub(crate) fn activation_backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn activation_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let k = kind(o, op::activation::RELU)?;
     let (dx, dy, x) = (
@@ -481,7 +481,7 @@ fn value(t: DType) -> &'static str {
 }
 
 /// `binary`.
-pub(crate) fn binary(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn binary(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let k = kind(o, op::binary::POW)?;
     let (dst, a, b) = (
@@ -505,7 +505,7 @@ pub(crate) fn binary(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `add`.
-pub(crate) fn add(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn add(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     no_flags(o)?;
     let (dst, a, b) = (
@@ -518,7 +518,15 @@ pub(crate) fn add(o: &Op<'_>, f: &Facts) -> Answer {
     two(o, f, "Binary<1>", "binary1", &dst, &a, &b)
 }
 
-fn two(o: &Op<'_>, f: &Facts, functor: &str, name: &str, dst: &View, a: &View, b: &View) -> Answer {
+fn two(
+    o: &OpRequest<'_>,
+    f: &Facts,
+    functor: &str,
+    name: &str,
+    dst: &View,
+    a: &View,
+    b: &View,
+) -> Answer {
     let args = [
         Arg::new(dst, 0, Use::Out),
         Arg::new(a, 1, Use::In),
@@ -538,7 +546,7 @@ fn two(o: &Op<'_>, f: &Facts, functor: &str, name: &str, dst: &View, a: &View, b
 }
 
 /// `compare`.
-pub(crate) fn compare(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn compare(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let k = kind(o, op::compare::GE)?;
     let (dst, a, b) = (
@@ -561,7 +569,7 @@ pub(crate) fn compare(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `select`: moves bits, so any dtype of 1, 2, 4 or 8 bytes.
-pub(crate) fn select(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn select(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 4..=4)?;
     no_flags(o)?;
     let (dst, cond) = (output(o, 0, WHOLE_BYTES)?, input(o, 1, &[DType::U8])?);
@@ -582,7 +590,7 @@ pub(crate) fn select(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `axpby`.
-pub(crate) fn axpby(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn axpby(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::AxpbyParams>()?;
     flags(o, p.flags, 0)?;
@@ -603,7 +611,7 @@ pub(crate) fn axpby(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `clamp`.
-pub(crate) fn clamp(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn clamp(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::ClampParams>()?;
     flags(o, p.flags, 0)?;
@@ -618,7 +626,7 @@ pub(crate) fn clamp(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `swiglu_fwd`.
-pub(crate) fn swiglu(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn swiglu(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     no_flags(o)?;
     let (y, gate, up) = (
@@ -632,7 +640,7 @@ pub(crate) fn swiglu(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `swiglu_bwd`.
-pub(crate) fn swiglu_backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn swiglu_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 5..=5)?;
     no_flags(o)?;
     let (dgate, dup) = (output_strided(o, 0, FLOATS)?, output_strided(o, 1, FLOATS)?);
@@ -665,7 +673,7 @@ pub(crate) fn swiglu_backward(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `philox`.
-pub(crate) fn philox(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn philox(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=1)?;
     let p = o.params::<op::PhiloxParams>()?;
     let (dtypes, value, functor): (&[DType], _, _) = match p.kind {
@@ -691,7 +699,7 @@ pub(crate) fn philox(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `dropout`.
-pub(crate) fn dropout(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn dropout(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=3)?;
     let p = o.params::<op::DropoutParams>()?;
     flags(o, p.flags, 0)?;

@@ -6,7 +6,7 @@ use crate::launch::{Dynamic, Place};
 use crate::source::Facts;
 use crate::view::*;
 use crossweave_abi::op::{self, ProgramInst, inst};
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, OpRequest};
 use std::fmt::Write as _;
 
 /// The C expression of an instruction over registers `a`, `b`, `c`, and how many it reads.
@@ -54,7 +54,7 @@ fn hash(text: &str) -> u64 {
 }
 
 /// `elementwise_program`.
-pub(crate) fn program(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn program(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=op::PROGRAM_MAX_OPERANDS)?;
     let p = o.params::<op::ProgramParams>()?;
     flags(o, p.flags, 0)?;

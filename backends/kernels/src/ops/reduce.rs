@@ -7,7 +7,7 @@ use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, OpRequest};
 
 const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
 
@@ -35,7 +35,7 @@ fn piece(kept: u64, gone: u64, along: bool) -> u64 {
 }
 
 /// `reduce`.
-pub(crate) fn reduce(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::ReduceParams>()?;
     flags(o, p.flags, op::FLAG_ACCUM)?;
@@ -136,7 +136,7 @@ fn split(v: &View, dim: usize) -> (crate::args::Dims, u64, i64) {
 }
 
 /// `arg_reduce`.
-pub(crate) fn arg_reduce(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, 0)?;
@@ -174,7 +174,7 @@ pub(crate) fn arg_reduce(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `cumsum`.
-pub(crate) fn cumsum(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn cumsum(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, 0)?;
@@ -215,7 +215,7 @@ pub(crate) fn cumsum(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `histogram`: integer counts, so atomics keep it deterministic.
-pub(crate) fn histogram(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn histogram(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let dst = output(o, 0, &[DType::I32, DType::U32])?;

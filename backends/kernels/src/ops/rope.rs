@@ -7,10 +7,10 @@ use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::Op;
+use crossweave_plugin::OpRequest;
 
 /// `rope`.
-pub(crate) fn rope(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn rope(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 4..=4)?;
     let p = o.params::<op::RopeParams>()?.flags;
     flags(o, p, op::FLAG_INVERSE | op::FLAG_INTERLEAVED)?;

@@ -8,7 +8,7 @@ use crate::launch::{Dynamic, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Result};
+use crossweave_plugin::{OpRequest, Result};
 
 const MOST: u32 = 512;
 
@@ -23,7 +23,7 @@ fn kernel(name: &str, body: &str, parameters: &[&str]) -> Kernel {
 }
 
 /// `softmax_fwd`.
-pub(crate) fn softmax(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn softmax(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (y, x) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
@@ -47,7 +47,7 @@ pub(crate) fn softmax(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `softmax_bwd`.
-pub(crate) fn softmax_backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn softmax_backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dx, dy, y) = (
@@ -86,7 +86,7 @@ pub(crate) fn softmax_backward(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// Reads the targets (operand `i`) into the arguments.
-fn targets(o: &Op<'_>, i: usize, n: u64, a: &mut SoftmaxArgs) -> Result<&'static str> {
+fn targets(o: &OpRequest<'_>, i: usize, n: u64, a: &mut SoftmaxArgs) -> Result<&'static str> {
     let p = o.params::<op::XentParams>()?;
     flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
     let view = input(o, i, INDEX)?;
@@ -100,7 +100,7 @@ fn targets(o: &Op<'_>, i: usize, n: u64, a: &mut SoftmaxArgs) -> Result<&'static
 }
 
 /// `cross_entropy_fwd`.
-pub(crate) fn cross_entropy(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn cross_entropy(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 4..=4)?;
     let logits = input(o, 2, FLOATS)?;
     let (n, d) = rows_of(o, 2, &logits)?;
@@ -130,7 +130,7 @@ pub(crate) fn cross_entropy(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `cross_entropy_bwd`.
-pub(crate) fn cross_entropy_backward(o: &Op<'_>, _: &Facts) -> Answer {
+pub(crate) fn cross_entropy_backward(o: &OpRequest<'_>, _: &Facts) -> Answer {
     arity(o, 5..=5)?;
     let (dlogits, logits) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     shape(o, 1, &logits, &dlogits.shape)?;

@@ -6,7 +6,7 @@ use crate::launch::{Dynamic, Launch, Place};
 use crate::source::{Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op};
+use crossweave_plugin::{DType, OpRequest};
 
 const KEYS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
 /// Items a block sorts at once; `CW_SORT` in the source.
@@ -85,7 +85,7 @@ fn take(f: &Facts, a: &TakeArgs, keys: &View, values: &View, places: &[(&str, Pl
     launch(kernel, grid, 256, 0, a, places)
 }
 
-fn too_long(o: &Op<'_>, n: u64) -> crossweave_plugin::Result<()> {
+fn too_long(o: &OpRequest<'_>, n: u64) -> crossweave_plugin::Result<()> {
     if n > u32::MAX as u64 {
         return refuse(o, format!("rows of {n} elements, positions have 32 bits"));
     }
@@ -93,7 +93,7 @@ fn too_long(o: &Op<'_>, n: u64) -> crossweave_plugin::Result<()> {
 }
 
 /// `sort_pairs`.
-pub(crate) fn sort_pairs(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn sort_pairs(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 4..=4)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, op::FLAG_DESCENDING)?;
@@ -126,7 +126,7 @@ pub(crate) fn sort_pairs(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `topk`.
-pub(crate) fn topk(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn topk(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let p = o.params::<op::DimParams>()?;
     // Largest first is the only order there is, said or not.

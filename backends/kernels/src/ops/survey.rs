@@ -4,7 +4,7 @@ use crate::launch::Launch;
 use crate::source::{Facts, Kernel};
 use crossweave_abi::op::{self, *};
 use crossweave_abi::{DType, Layout};
-use crossweave_plugin::{Error, Op, Result};
+use crossweave_plugin::{Error, OpRequest, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Kernels of all ops for devices of these facts: every template, function and path, in bf16 where storage matters little beside it, in f32
@@ -52,7 +52,7 @@ fn dense(t: DType, shape: &[u64]) -> Layout {
 
 impl Survey {
     fn ask(&mut self, id: u32, operands: &[Layout], params: &[u8]) {
-        let o = Op::new(id, operands, params, 0);
+        let o = OpRequest::new(id, operands, params, 0);
         match super::prepare(&o, &self.facts) {
             Ok(p) => self
                 .found

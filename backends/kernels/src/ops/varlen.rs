@@ -8,10 +8,10 @@ use crate::args::{AttentionArgs, VarlenArgs, zero};
 use crate::launch::{Dynamic, Place};
 use crate::source::Facts;
 use crate::view::*;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// The arguments, from those of whole sequences; `cu` is where the cumulative lengths stand.
-fn args(o: &Op<'_>, w: &AttentionArgs, cu: usize) -> Result<VarlenArgs> {
+fn args(o: &OpRequest<'_>, w: &AttentionArgs, cu: usize) -> Result<VarlenArgs> {
     if w.tq != w.tk {
         let what = "packed sequences have as many keys as queries";
         return invalid(o, format!("{what}, not {} queries and {} keys", w.tq, w.tk));
@@ -31,7 +31,7 @@ fn args(o: &Op<'_>, w: &AttentionArgs, cu: usize) -> Result<VarlenArgs> {
 }
 
 /// `attention_varlen_fwd`.
-pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn forward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     // o lse q k v cu
     arity(o, 6..=6)?;
     let (w, q, k) = common(o, 2, 1)?;
@@ -70,7 +70,7 @@ pub(crate) fn forward(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `attention_varlen_bwd`.
-pub(crate) fn backward(o: &Op<'_>, f: &Facts) -> Answer {
+pub(crate) fn backward(o: &OpRequest<'_>, f: &Facts) -> Answer {
     // dq dk dv do o q k v lse cu
     arity(o, 10..=10)?;
     let (mut w, q, k) = common(o, 5, 8)?;

@@ -5,7 +5,7 @@
 use crossweave_abi::{DType, Layout};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_kernels::{ArgBuffer, Dialect, Facts, Family, Kernel, Prepared, source};
-use crossweave_plugin::{Backend, Dyn, Host, MemKind, Op, Ops, Span};
+use crossweave_plugin::{Backend, Dyn, Host, MemKind, OpRequest, Ops, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, c_char};
 use std::path::{Path, PathBuf};
@@ -190,7 +190,7 @@ pub fn oracle(c: &Case) -> Vec<Tensor> {
     let d = b.open(0).unwrap();
     let s = b.stream(&d, 0).unwrap();
     let layouts: Vec<Layout> = c.operands.iter().map(|t| t.layout).collect();
-    let o = Op::new(c.id, &layouts, &c.params, 0);
+    let o = OpRequest::new(c.id, &layouts, &c.params, 0);
     let (p, plan) = <CpuBackend as Backend>::Ops::prepare(&b, &d, &o)
         .unwrap_or_else(|e| panic!("{}: the oracle refuses: {e}", c.name));
     let memory = |bytes: usize| {
@@ -508,7 +508,7 @@ pub fn run_on(name: &str, cases: &[Case], devices: &[Facts]) {
         .map(|c| {
             let layouts: Vec<Layout> = c.operands.iter().map(|t| t.layout).collect();
             let prepare = |f| {
-                let o = Op::new(c.id, &layouts, &c.params, 0);
+                let o = OpRequest::new(c.id, &layouts, &c.params, 0);
                 crossweave_kernels::prepare(&o, f).unwrap_or_else(|e| panic!("{}: {e}", c.name))
             };
             devices.iter().map(prepare).collect()

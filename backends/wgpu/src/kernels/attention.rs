@@ -11,7 +11,7 @@ use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Pass, Prepared, fold};
 use crossweave_abi::op::{AttentionParams, FLAG_CAUSAL};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 use std::fmt::Write;
 
 /// Head sizes up to here live in registers.
@@ -27,7 +27,7 @@ enum Share {
 }
 
 impl Share {
-    fn of(o: &Op<'_>, facts: &Facts, d: u32) -> Result<Share> {
+    fn of(o: &OpRequest<'_>, facts: &Facts, d: u32) -> Result<Share> {
         if let Some(size) = super::one_small_subgroup(facts) {
             return Ok(Share::Broadcast(size));
         }
@@ -67,15 +67,15 @@ struct Shape {
     size: u32,
 }
 
-fn heads(o: &Op<'_>, i: usize, who: &str, want: Option<[u32; 4]>) -> Result<View> {
+fn heads(o: &OpRequest<'_>, i: usize, who: &str, want: Option<[u32; 4]>) -> Result<View> {
     checked(o, input(o, i, FLOATS)?, who, want)
 }
 
-fn written(o: &Op<'_>, i: usize, who: &str, want: [u32; 4]) -> Result<View> {
+fn written(o: &OpRequest<'_>, i: usize, who: &str, want: [u32; 4]) -> Result<View> {
     checked(o, output_strided(o, i, FLOATS)?, who, Some(want))
 }
 
-fn checked(o: &Op<'_>, v: View, who: &str, want: Option<[u32; 4]>) -> Result<View> {
+fn checked(o: &OpRequest<'_>, v: View, who: &str, want: Option<[u32; 4]>) -> Result<View> {
     if v.shape.len() != 4 || want.is_some_and(|w| v.shape != w) {
         let want = want.map_or("[B, T, H, D]".to_string(), |w| format!("{w:?}"));
         return invalid(o, format!("{who} has shape {:?}, {want} wanted", v.shape));
@@ -86,7 +86,7 @@ fn checked(o: &Op<'_>, v: View, who: &str, want: Option<[u32; 4]>) -> Result<Vie
     Ok(v)
 }
 
-fn shape_of(o: &Op<'_>, facts: &Facts, q: &View, k: &View) -> Result<Shape> {
+fn shape_of(o: &OpRequest<'_>, facts: &Facts, q: &View, k: &View) -> Result<Shape> {
     let p = o.params::<AttentionParams>()?;
     flags(o, p.flags, FLAG_CAUSAL)?;
     if p.window < 0 {
@@ -122,7 +122,7 @@ fn shape_of(o: &Op<'_>, facts: &Facts, q: &View, k: &View) -> Result<Shape> {
     })
 }
 
-fn lse_of(o: &Op<'_>, i: usize, s: &Shape, written: bool) -> Result<View> {
+fn lse_of(o: &OpRequest<'_>, i: usize, s: &Shape, written: bool) -> Result<View> {
     let v = if written {
         output_strided(o, i, F32)?
     } else {
@@ -444,7 +444,7 @@ fn unroll(d: u32) -> u32 {
 }
 
 /// `attention_fwd`: operands o, lse, q, k, v.
-pub fn forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn forward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 5..=5)?;
     let (q, k) = (heads(o, 2, "q", None)?, heads(o, 3, "k", None)?);
     let s = shape_of(o, facts, &q, &k)?;
@@ -543,7 +543,7 @@ pub fn forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `attention_bwd`: operands dq, dk, dv, do, o, q, k, v, lse.
-pub fn backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 9..=9)?;
     let (q, k) = (heads(o, 5, "q", None)?, heads(o, 6, "k", None)?);
     let s = shape_of(o, facts, &q, &k)?;

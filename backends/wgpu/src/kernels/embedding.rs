@@ -7,15 +7,15 @@ use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op::{FLAG_HAS_IGNORE, IndexParams};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
-fn ignore_of(o: &Op<'_>) -> Result<Option<i64>> {
+fn ignore_of(o: &OpRequest<'_>) -> Result<Option<i64>> {
     let p = o.params::<IndexParams>()?;
     flags(o, p.flags, FLAG_HAS_IGNORE)?;
     Ok((p.flags & FLAG_HAS_IGNORE != 0).then_some(p.ignore))
 }
 
-fn table_of(o: &Op<'_>, v: &View) -> Result<(u32, u32)> {
+fn table_of(o: &OpRequest<'_>, v: &View) -> Result<(u32, u32)> {
     match v.shape[..] {
         [n, d] => Ok((n, d)),
         _ => invalid(
@@ -25,7 +25,7 @@ fn table_of(o: &Op<'_>, v: &View) -> Result<(u32, u32)> {
     }
 }
 
-fn check_pos(o: &Op<'_>, pos: &View, t: u32, d: u32) -> Result<()> {
+fn check_pos(o: &OpRequest<'_>, pos: &View, t: u32, d: u32) -> Result<()> {
     if pos.shape.len() != 2 || pos.shape[0] < t || pos.shape[1] != d {
         return invalid(
             o,
@@ -40,7 +40,7 @@ fn joined(index: &View, d: u32) -> Vec<u32> {
 }
 
 /// `embedding_fwd`.
-pub fn embedding(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn embedding(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 3..=4)?;
     let (y, table, index) = (
         output(o, 0, FLOATS)?,
@@ -83,7 +83,7 @@ pub fn embedding(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `embedding_bwd`.
-pub fn embedding_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn embedding_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 4..=4)?;
     let dtable = output(o, 0, F32)?;
     let (v, d) = table_of(o, &dtable)?;

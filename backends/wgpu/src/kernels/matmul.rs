@@ -9,7 +9,7 @@ use super::text::Text;
 use super::view::{FLOATS, View, flags, input, invalid, refuse};
 use crate::kernel::{Access, Binds, Facts, Pass, Prepared, fold};
 use crossweave_abi::op::{FLAG_ACCUM, MatmulParams};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 use std::fmt::Write;
 
 /// How a product is computed.
@@ -79,7 +79,7 @@ struct Matrix {
     shape: [u32; 2],
 }
 
-fn matrix(o: &Op<'_>, i: usize) -> Result<Matrix> {
+fn matrix(o: &OpRequest<'_>, i: usize) -> Result<Matrix> {
     let view = input(o, i, FLOATS)?;
     let r = view.shape.len();
     if !(2..=3).contains(&r) {
@@ -101,7 +101,7 @@ fn matrix(o: &Op<'_>, i: usize) -> Result<Matrix> {
 }
 
 /// Prepares `matmul`.
-pub fn matmul(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn matmul(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     super::view::arity(o, 3..=4)?;
     let p = o.params::<MatmulParams>()?;
     flags(o, p.flags, FLAG_ACCUM)?;
@@ -468,7 +468,7 @@ mod tests {
             let l = Layout::contiguous(dtype, &[64, 64]);
             let layouts = [l, l, l, Layout::contiguous(dtype, &[64])];
             let params = MatmulParams::default();
-            let o = Op::new(op::MATMUL, &layouts, params.as_bytes(), 0);
+            let o = OpRequest::new(op::MATMUL, &layouts, params.as_bytes(), 0);
             let facts = Facts { f16, ..FACTS };
             let made = matmul(&o, &facts).expect("a product");
             let text = &made.passes[0].wgsl;

@@ -17,9 +17,9 @@ mod view;
 
 use crate::kernel::{Facts, Prepared, op_name};
 use crossweave_abi::op;
-use crossweave_plugin::{Op, Result, unsupported};
+use crossweave_plugin::{OpRequest, Result, unsupported};
 
-type Prepare = fn(&Op<'_>, &Facts) -> Result<Prepared>;
+type Prepare = fn(&OpRequest<'_>, &Facts) -> Result<Prepared>;
 
 /// Which function serves which id.
 const TABLE: &[(u32, Prepare)] = &[
@@ -44,7 +44,7 @@ const TABLE: &[(u32, Prepare)] = &[
 ];
 
 /// Finds the op's function and asks it.
-pub fn prepare(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn prepare(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     match TABLE.iter().find(|(id, _)| *id == o.id) {
         Some((_, f)) => f(o, facts),
         None => unsupported(format!("{} ({:#06x})", op_name(o), o.id)),

@@ -6,15 +6,15 @@ use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op::NormParams;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
-fn eps(o: &Op<'_>) -> Result<f32> {
+fn eps(o: &OpRequest<'_>) -> Result<f32> {
     let p = o.params::<NormParams>()?;
     flags(o, p.flags, 0)?;
     Ok(p.eps as f32)
 }
 
-fn rows_of(o: &Op<'_>, x: &View) -> Result<(u32, u32)> {
+fn rows_of(o: &OpRequest<'_>, x: &View) -> Result<(u32, u32)> {
     match x.rows() {
         Some(r) => Ok(r),
         None => invalid(o, "x has rank 0, [n, d] wanted"),
@@ -22,28 +22,28 @@ fn rows_of(o: &Op<'_>, x: &View) -> Result<(u32, u32)> {
 }
 
 /// A dense f32 statistic with one element a row.
-fn stat(o: &Op<'_>, i: usize, n: u32) -> Result<()> {
+fn stat(o: &OpRequest<'_>, i: usize, n: u32) -> Result<()> {
     per_row(o, i, &output(o, i, F32)?, n)
 }
 
 /// `layer_norm_fwd`.
-pub fn layer_forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn layer_forward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     forward(o, facts, true)
 }
 /// `rms_norm_fwd`.
-pub fn rms_forward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn rms_forward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     forward(o, facts, false)
 }
 /// `layer_norm_bwd`.
-pub fn layer_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn layer_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     backward(o, facts, true)
 }
 /// `rms_norm_bwd`.
-pub fn rms_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn rms_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     backward(o, facts, false)
 }
 
-fn forward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
+fn forward(o: &OpRequest<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
     // layer: y mean rstd x w b?; rms: y rstd x w.
     let at = if centred { 3 } else { 2 };
     arity(o, if centred { 5..=6 } else { 4..=4 })?;
@@ -139,7 +139,7 @@ const PARTS: u32 = 64;
 /// Rows of a partial sum, at least.
 const PART_ROWS: u32 = 16;
 
-fn backward(o: &Op<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
+fn backward(o: &OpRequest<'_>, facts: &Facts, centred: bool) -> Result<Prepared> {
     // layer: dx dw db? dy x w mean rstd dres?; rms: dx dw dy x w rstd dres?.
     let at = if centred { 3 } else { 2 };
     let last = if centred { 8 } else { 6 };

@@ -5,7 +5,7 @@ use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op::{KindParams, NoParams, activation};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Invocations of a workgroup.
 pub const SIZE: u32 = 64;
@@ -14,7 +14,7 @@ pub const SIZE: u32 = 64;
 const GELU: &str =
     "fn gelu_u(x: f32) -> f32 { return 1.5957691216 * (x + 0.044715 * x * x * x); }\n";
 
-fn function(o: &Op<'_>, backward: bool) -> Result<String> {
+fn function(o: &OpRequest<'_>, backward: bool) -> Result<String> {
     // Far out a derivative is 0 where its factor may be infinite.
     let text = match (o.params::<KindParams>()?.kind, backward) {
         (activation::GELU_TANH, false) => "fn act(x: f32) -> f32 { return x * gate(gelu_u(x)).x; }",
@@ -44,7 +44,7 @@ fn function(o: &Op<'_>, backward: bool) -> Result<String> {
 /// A pass over `total` elements: `compute` defines `let r0`, … from the element `e`, and each `(operand name, view)` of `outputs` stores its
 /// `r<k>`, by twos where that writes whole words.
 pub fn each(
-    o: &Op<'_>,
+    o: &OpRequest<'_>,
     facts: &Facts,
     mut t: Text,
     mut head: String,
@@ -98,7 +98,7 @@ pub fn each(
 }
 
 /// `activation_fwd`.
-pub fn activation(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn activation(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 2..=2)?;
     let act = function(o, false)?;
     let (y, x) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
@@ -121,7 +121,7 @@ pub fn activation(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `activation_bwd`.
-pub fn activation_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn activation_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 3..=3)?;
     let act = function(o, true)?;
     let dx = output(o, 0, FLOATS)?;
@@ -140,7 +140,7 @@ pub fn activation_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `swiglu_fwd`.
-pub fn swiglu(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn swiglu(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 3..=3)?;
     flags(o, o.params::<NoParams>()?.flags, 0)?;
     let y = output(o, 0, FLOATS)?;
@@ -159,7 +159,7 @@ pub fn swiglu(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `swiglu_bwd`.
-pub fn swiglu_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn swiglu_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 5..=5)?;
     flags(o, o.params::<NoParams>()?.flags, 0)?;
     let (dgate, dup) = (output_strided(o, 0, FLOATS)?, output_strided(o, 1, FLOATS)?);

@@ -5,10 +5,10 @@ use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op::{FLAG_INTERLEAVED, FLAG_INVERSE, RopeParams};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// `rope`.
-pub fn rope(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn rope(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 4..=4)?;
     let f = o.params::<RopeParams>()?.flags;
     flags(o, f, FLAG_INVERSE | FLAG_INTERLEAVED)?;

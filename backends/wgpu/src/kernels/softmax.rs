@@ -7,12 +7,12 @@ use super::text::Text;
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op::{FLAG_HAS_IGNORE, NoParams, XentParams};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Below every logit that is not minus infinity; minus infinity less this is still minus infinity.
 const LOWEST: &str = "-3.4028234e38";
 
-fn rows_of(o: &Op<'_>, x: &View) -> Result<(u32, u32)> {
+fn rows_of(o: &OpRequest<'_>, x: &View) -> Result<(u32, u32)> {
     match x.rows() {
         Some(r) => Ok(r),
         None => invalid(o, "rank 0, rows wanted"),
@@ -32,7 +32,7 @@ fn statistics() -> String {
 }
 
 /// `softmax_fwd`.
-pub fn softmax(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn softmax(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 2..=2)?;
     flags(o, o.params::<NoParams>()?.flags, 0)?;
     let (y, x) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
@@ -61,7 +61,7 @@ pub fn softmax(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `softmax_bwd`.
-pub fn softmax_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn softmax_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 3..=3)?;
     flags(o, o.params::<NoParams>()?.flags, 0)?;
     let dx = output(o, 0, FLOATS)?;
@@ -124,14 +124,14 @@ pub fn row_of(name: &str, dtype: DType, ignore: Option<i64>, limit: u32, t: &mut
     )
 }
 
-fn ignore_of(o: &Op<'_>) -> Result<Option<i64>> {
+fn ignore_of(o: &OpRequest<'_>) -> Result<Option<i64>> {
     let p = o.params::<XentParams>()?;
     flags(o, p.flags, FLAG_HAS_IGNORE)?;
     Ok((p.flags & FLAG_HAS_IGNORE != 0).then_some(p.ignore))
 }
 
 /// `cross_entropy_fwd`.
-pub fn cross_entropy(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn cross_entropy(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 4..=4)?;
     let x = input(o, 2, FLOATS)?;
     let (n, d) = rows_of(o, &x)?;
@@ -178,7 +178,7 @@ pub fn cross_entropy(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
 }
 
 /// `cross_entropy_bwd`.
-pub fn cross_entropy_backward(o: &Op<'_>, facts: &Facts) -> Result<Prepared> {
+pub fn cross_entropy_backward(o: &OpRequest<'_>, facts: &Facts) -> Result<Prepared> {
     arity(o, 5..=5)?;
     let (dx, x) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     shape(o, 1, &x, &dx.shape)?;

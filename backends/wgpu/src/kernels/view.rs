@@ -3,7 +3,7 @@
 use super::text::Text;
 use crossweave_plugin::operand as full;
 pub use crossweave_plugin::operand::{F32, FLOATS, INDEX, arity, flags, invalid, refuse};
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 use std::fmt::Write;
 
 /// Elements an operand may span: indices are u32, and twice an index must be one too.
@@ -107,7 +107,7 @@ impl View {
     }
 }
 
-fn view(o: &Op<'_>, i: usize, full: full::View) -> Result<View> {
+fn view(o: &OpRequest<'_>, i: usize, full: full::View) -> Result<View> {
     let dims = || full.shape.iter().zip(&full.stride);
     let last: u128 = dims()
         .map(|(&n, &s)| n.saturating_sub(1) as u128 * s as u128)
@@ -132,28 +132,28 @@ fn view(o: &Op<'_>, i: usize, full: full::View) -> Result<View> {
 }
 
 /// Reads an operand that must be there, of one of the dtypes, with non-negative strides.
-pub fn input(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub fn input(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     view(o, i, full::input(o, i, dtypes)?)
 }
 
 /// Reads an operand that may be absent.
-pub fn optional(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
+pub fn optional(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<Option<View>> {
     let v = full::optional(o, i, dtypes)?;
     v.map(|v| view(o, i, v)).transpose()
 }
 
 /// Reads an output with any strides that write each element once.
-pub fn output_strided(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub fn output_strided(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     view(o, i, full::output_strided(o, i, dtypes)?)
 }
 
 /// Reads an output that must be dense row-major.
-pub fn output(o: &Op<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
+pub fn output(o: &OpRequest<'_>, i: usize, dtypes: &[DType]) -> Result<View> {
     view(o, i, full::output(o, i, dtypes)?)
 }
 
 /// Checks that operand `i` has this shape.
-pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[u32]) -> Result<()> {
+pub fn shape(o: &OpRequest<'_>, i: usize, v: &View, want: &[u32]) -> Result<()> {
     if v.shape != want {
         let (who, is) = (full::named(o, i), &v.shape);
         return invalid(o, format!("{who}: shape {is:?}, {want:?} wanted"));
@@ -162,7 +162,7 @@ pub fn shape(o: &Op<'_>, i: usize, v: &View, want: &[u32]) -> Result<()> {
 }
 
 /// Checks that operand `i` has one element for each of `n` rows.
-pub fn per_row(o: &Op<'_>, i: usize, v: &View, n: u32) -> Result<()> {
+pub fn per_row(o: &OpRequest<'_>, i: usize, v: &View, n: u32) -> Result<()> {
     if v.total != n {
         return invalid(
             o,

@@ -2,7 +2,7 @@
 
 use super::view::View;
 use crate::kernel::{Access, Binds, Facts, Pass, fold};
-use crossweave_plugin::{Op, Result};
+use crossweave_plugin::{OpRequest, Result};
 use std::fmt::Write;
 
 /// Invocations of a workgroup.
@@ -52,7 +52,7 @@ pub struct Elementwise<'a> {
 
 impl<'a> Elementwise<'a> {
     /// Over `total` elements.
-    pub fn new(op: &'a Op<'a>, facts: &'a Facts, total: usize) -> Elementwise<'a> {
+    pub fn new(op: &'a OpRequest<'a>, facts: &'a Facts, total: usize) -> Elementwise<'a> {
         Elementwise {
             facts,
             binds: Binds::new(op, facts),

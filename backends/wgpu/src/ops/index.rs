@@ -5,7 +5,7 @@ use super::elementwise::{Elementwise, Kind, SIZE, index as walk};
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// An index operand, and the text that decides whether value `r` means a row.
 struct Rows {
@@ -15,7 +15,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn new(o: &Op<'_>, i: usize, limit: usize) -> Result<Rows> {
+    fn new(o: &OpRequest<'_>, i: usize, limit: usize) -> Result<Rows> {
         let p = o.params::<op::IndexParams>()?;
         flags(o, p.flags, op::FLAG_HAS_IGNORE)?;
         // A value beyond 32 bits is out of range anyway, so it need not be ignored as well.
@@ -41,7 +41,7 @@ impl Rows {
 }
 
 /// `[rows, ..]` split into the row count and the width of a row.
-fn table_of(o: &Op<'_>, i: usize, v: &View) -> Result<(usize, usize)> {
+fn table_of(o: &OpRequest<'_>, i: usize, v: &View) -> Result<(usize, usize)> {
     match v.shape.split_first() {
         Some((&n, rest)) => Ok((n, rest.iter().product())),
         None => invalid(o, format!("operand {i}: rank 0, rows wanted")),
@@ -54,7 +54,7 @@ fn joined(index: &View, row: &[usize]) -> Vec<usize> {
 }
 
 /// `gather_rows`.
-pub fn gather_rows(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn gather_rows(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 3..=3)?;
     let (dst, table) = (output(o, 0, WHOLE_BYTES)?, input(o, 1, WHOLE_BYTES)?);
     same_dtype(o, 1, &table, &dst)?;
@@ -112,7 +112,7 @@ fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) 
 ";
 
 /// `scatter_add_rows`.
-pub fn scatter_add_rows(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn scatter_add_rows(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 3..=3)?;
     let (table, src) = (output(o, 0, FLOATS)?, input(o, 1, FLOATS)?);
     if table.dtype != DType::F32 {
@@ -155,7 +155,7 @@ pub fn scatter_add_rows(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
 }
 
 /// `histogram`: counts are whole numbers, so their order does not matter.
-pub fn histogram(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn histogram(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let dst = output(o, 0, &[DType::I32, DType::U32])?;

@@ -4,12 +4,12 @@ use super::elementwise::{Elementwise, Kind, SIZE, index};
 use super::view::*;
 use crate::kernel::{Access, Binds, DYN_WORDS, Facts, Pass, Prepared, fold};
 use crossweave_abi::op;
-use crossweave_plugin::{Code, DType, Dyn, Op, Result, fail};
+use crossweave_plugin::{Code, DType, Dyn, OpRequest, Result, fail};
 
 /// Elements of a workgroup of a sum: a constant, so that the order depends on nothing else.
 const CHUNK: u64 = 4096;
 
-fn scalar(o: &Op<'_>, i: usize, v: &View) -> Result<()> {
+fn scalar(o: &OpRequest<'_>, i: usize, v: &View) -> Result<()> {
     if v.total != 1 {
         return invalid(o, format!("operand {i}: {} elements, 1 wanted", v.total));
     }
@@ -53,7 +53,7 @@ fn main(@builtin(local_invocation_index) t: u32) {
 ";
 
 /// `multi_sumsq`.
-pub fn sumsq(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn sumsq(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     scalar(o, 0, &output(o, 0, F32)?)?;
@@ -110,7 +110,7 @@ fn main(@builtin(workgroup_id) wg: vec3<u32>, @builtin(num_workgroups) nwg: vec3
 ";
 
 /// `nonfinite_count`.
-pub fn nonfinite_count(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn nonfinite_count(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     scalar(o, 0, &output(o, 0, &[DType::U32])?)?;
@@ -135,7 +135,7 @@ pub fn nonfinite_count(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
 }
 
 /// `multi_scale`.
-pub fn scale_all(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn scale_all(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 1..=usize::MAX)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let coef = optional(o, 0, F32)?;
@@ -194,7 +194,7 @@ fn update(i: u32, scale: f32) -> f32 {
 ";
 
 /// `adamw`.
-pub fn adamw(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn adamw(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     let p = o.params::<op::AdamwParams>()?;
     flags(o, p.flags, op::FLAG_MASTER)?;
     if p.mode > 1 {

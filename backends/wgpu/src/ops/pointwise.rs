@@ -4,7 +4,7 @@ use super::elementwise::{Elementwise, Kind};
 use super::view::*;
 use crate::kernel::{Facts, Prepared};
 use crossweave_abi::op;
-use crossweave_plugin::{Code, DType, Op, Result, fail};
+use crossweave_plugin::{Code, DType, OpRequest, Result, fail};
 use half::{bf16, f16};
 
 type Answer = Result<Prepared>;
@@ -53,7 +53,7 @@ fn function(kind: u32) -> Option<&'static str> {
 }
 
 /// `unary`.
-pub fn unary(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn unary(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let kind = o.params::<op::KindParams>()?.kind;
     let Some(text) = function(kind) else {
@@ -70,7 +70,7 @@ pub fn unary(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `binary`.
-pub fn binary(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn binary(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     let (dst, a, b) = (
@@ -128,7 +128,7 @@ fn wide(x: &str, t: DType) -> String {
 }
 
 /// `compare`.
-pub fn compare(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn compare(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     let (dst, a, b) = (
@@ -173,7 +173,7 @@ pub fn compare(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `select`: moves bits, so any dtype of whole bytes.
-pub fn select(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn select(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 4..=4)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dst, cond) = (output(o, 0, WHOLE_BYTES)?, input(o, 1, &[DType::U8])?);
@@ -193,7 +193,7 @@ pub fn select(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `axpby`.
-pub fn axpby(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn axpby(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::AxpbyParams>()?;
     flags(o, p.flags, 0)?;
@@ -212,7 +212,7 @@ pub fn axpby(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `clamp`.
-pub fn clamp(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn clamp(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     let p = o.params::<op::ClampParams>()?;
     flags(o, p.flags, 0)?;
@@ -229,7 +229,7 @@ pub fn clamp(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `add`.
-pub fn add(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn add(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=3)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dst, a, b) = (
@@ -247,7 +247,7 @@ pub fn add(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `cast`.
-pub fn cast(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn cast(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dst, src) = (output(o, 0, CASTS)?, input(o, 1, CASTS)?);
@@ -297,7 +297,7 @@ pub fn cast(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `copy_strided`.
-pub fn copy_strided(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn copy_strided(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 2..=2)?;
     flags(o, o.params::<op::NoParams>()?.flags, 0)?;
     let (dst, src) = (
@@ -315,7 +315,7 @@ pub fn copy_strided(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// The bits of a value in a dtype, rounded once; an integer must be exact.
-fn bits_of(o: &Op<'_>, t: DType, x: f64) -> Result<u64> {
+fn bits_of(o: &OpRequest<'_>, t: DType, x: f64) -> Result<u64> {
     let int = |lo: f64, hi: f64| {
         if x.fract() != 0.0 || !(lo..=hi).contains(&x) {
             return invalid(o, format!("{x} is not a value of {}", t.name()));
@@ -356,7 +356,7 @@ fn bits_of(o: &Op<'_>, t: DType, x: f64) -> Result<u64> {
 }
 
 /// `fill_strided`.
-pub fn fill_strided(o: &Op<'_>, f: &Facts) -> Answer {
+pub fn fill_strided(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 1..=1)?;
     let p = o.params::<op::FillParams>()?;
     flags(o, p.flags, 0)?;
@@ -370,7 +370,7 @@ pub fn fill_strided(o: &Op<'_>, f: &Facts) -> Answer {
 }
 
 /// `iota`: on the host, because the sum is in f64.
-pub fn iota(o: &Op<'_>, _: &Facts) -> Answer {
+pub fn iota(o: &OpRequest<'_>, _: &Facts) -> Answer {
     arity(o, 1..=1)?;
     let p = o.params::<op::IotaParams>()?;
     flags(o, p.flags, 0)?;

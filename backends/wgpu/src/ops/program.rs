@@ -4,7 +4,7 @@ use super::elementwise::{Elementwise, Kind};
 use super::view::*;
 use crate::kernel::{DYN_WORDS, Facts, Prepared};
 use crossweave_abi::op::{self, inst};
-use crossweave_plugin::{DType, Dyn, Op, Result};
+use crossweave_plugin::{DType, Dyn, OpRequest, Result};
 use std::fmt::Write;
 
 /// `ProgramDyn`, whose absence means zeros.
@@ -20,7 +20,7 @@ impl Default for Scalars {
 unsafe impl crossweave_abi::read::Sized32 for Scalars {}
 
 /// `elementwise_program`.
-pub fn program(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn program(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 1..=op::PROGRAM_MAX_OPERANDS)?;
     let p = o.params::<op::ProgramParams>()?;
     flags(o, p.flags, 0)?;

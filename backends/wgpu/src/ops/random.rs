@@ -4,7 +4,7 @@ use super::elementwise::SIZE;
 use super::view::*;
 use crate::kernel::{Access, Binds, DYN_WORDS, Dynamic, Facts, Prepared, Words, fold};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Dyn, Op, Result};
+use crossweave_plugin::{DType, Dyn, OpRequest, Result};
 use half::{bf16, f16};
 
 /// Seed, first counter and stream.
@@ -73,7 +73,7 @@ fn normal(w: [u32; 2]) -> [f32; 2] {
 }
 
 /// `philox`.
-pub fn philox(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn philox(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 1..=1)?;
     let p = o.params::<op::PhiloxParams>()?;
     let dtypes: &[DType] = match p.kind {
@@ -130,7 +130,7 @@ pub fn philox(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
 }
 
 /// `dropout`.
-pub fn dropout(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn dropout(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 2..=3)?;
     let p = o.params::<op::DropoutParams>()?;
     flags(o, p.flags, 0)?;

@@ -4,7 +4,7 @@ use super::elementwise::{SIZE, index};
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Elements of one partial result where a value is made of many.
 const PIECE: u64 = 16_384;
@@ -93,7 +93,7 @@ fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) 
 ";
 
 /// `reduce`.
-pub fn reduce(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn reduce(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 2..=2)?;
     let p = o.params::<op::ReduceParams>()?;
     flags(o, p.flags, op::FLAG_ACCUM)?;

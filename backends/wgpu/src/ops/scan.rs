@@ -4,7 +4,7 @@ use super::elementwise::{SIZE, index};
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Prepared, fold};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 /// Dtypes of running sums.
 const NUMBERS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
@@ -22,7 +22,7 @@ fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) 
 ";
 
 /// `arg_reduce`.
-pub fn arg_reduce(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn arg_reduce(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 2..=2)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, 0)?;
@@ -67,7 +67,7 @@ pub fn arg_reduce(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
 }
 
 /// `cumsum`.
-pub fn cumsum(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn cumsum(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 2..=2)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, 0)?;

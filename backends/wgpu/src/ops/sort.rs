@@ -5,12 +5,12 @@ use super::elementwise::{SIZE, index};
 use super::view::*;
 use crate::kernel::{Access, Binds, Facts, Pass, Prepared, fold};
 use crossweave_abi::op;
-use crossweave_plugin::{DType, Op, Result};
+use crossweave_plugin::{DType, OpRequest, Result};
 
 const KEYS: &[DType] = &[DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
 
 /// The row count and length of `[.., n]`.
-fn rows_of(o: &Op<'_>, v: &View) -> Result<(usize, usize)> {
+fn rows_of(o: &OpRequest<'_>, v: &View) -> Result<(usize, usize)> {
     match v.shape.split_last() {
         Some((&n, outer)) => Ok((outer.iter().product(), n)),
         None => invalid(o, "rank 0, rows wanted"),
@@ -64,7 +64,7 @@ fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) 
 
 /// Passes that leave row-wise sorted positions in the workspace, and where.
 fn order(
-    o: &Op<'_>,
+    o: &OpRequest<'_>,
     f: &Facts,
     operand: usize,
     v: &View,
@@ -103,7 +103,7 @@ fn order(
 }
 
 /// `sort_pairs`.
-pub fn sort_pairs(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn sort_pairs(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 4..=4)?;
     let p = o.params::<op::DimParams>()?;
     flags(o, p.flags, op::FLAG_DESCENDING)?;
@@ -150,7 +150,7 @@ fn main(@builtin(global_invocation_id) gid: vec3<u32>, @builtin(num_workgroups) 
 ";
 
 /// `topk`.
-pub fn topk(o: &Op<'_>, f: &Facts) -> Result<Prepared> {
+pub fn topk(o: &OpRequest<'_>, f: &Facts) -> Result<Prepared> {
     arity(o, 3..=3)?;
     let p = o.params::<op::DimParams>()?;
     // Largest first is the only order there is, said or not.

@@ -4,7 +4,7 @@ use super::{arity, flags};
 use crate::memory::Region;
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{Code, DType, Op, Result, abi::op, fail};
+use crossweave_plugin::{Code, DType, OpRequest, Result, abi::op, fail};
 
 /// Which row each index means.
 struct Rows {
@@ -16,7 +16,7 @@ struct Rows {
 
 impl Rows {
     /// `rows` has the index's shape and then that of a row of `table`.
-    fn new(o: &Op<'_>, rows: &View, table: &View) -> Result<Rows> {
+    fn new(o: &OpRequest<'_>, rows: &View, table: &View) -> Result<Rows> {
         let p = o.params::<op::IndexParams>()?;
         flags(p.flags, op::FLAG_HAS_IGNORE)?;
         let index = View::new(o, 2, INDEX)?;
@@ -46,7 +46,7 @@ impl Rows {
     }
 }
 
-pub fn gather_rows(o: &Op<'_>) -> Result<Kernel> {
+pub fn gather_rows(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 3)?;
     let (y, table) = (View::output(o, 0, ANY, false)?, View::new(o, 1, ANY)?);
     same_dtype(&table, &y)?;
@@ -71,7 +71,7 @@ pub fn gather_rows(o: &Op<'_>) -> Result<Kernel> {
 }
 
 /// In order of the indices, in f32; each element of the table is rounded once.
-pub fn scatter_add_rows(o: &Op<'_>) -> Result<Kernel> {
+pub fn scatter_add_rows(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 3)?;
     let (table, x) = (View::output(o, 0, FLOATS, false)?, View::new(o, 1, FLOATS)?);
     if table.dtype != DType::F32 {
@@ -98,7 +98,7 @@ pub fn scatter_add_rows(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn histogram(o: &Op<'_>) -> Result<Kernel> {
+pub fn histogram(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     flags(o.params::<op::NoParams>()?.flags, 0)?;
     let (y, x) = (

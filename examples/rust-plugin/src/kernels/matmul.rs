@@ -3,7 +3,7 @@
 use super::flags;
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{Code, DType, Op, Result, abi::op, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Result, abi::op, fail, unsupported};
 
 /// `[M, N]` as `[B, M, N]`.
 fn batched(mut v: View, batch: i64) -> Result<View> {
@@ -18,7 +18,7 @@ fn batched(mut v: View, batch: i64) -> Result<View> {
     Ok(v)
 }
 
-pub fn matmul(o: &Op<'_>) -> Result<Kernel> {
+pub fn matmul(o: &OpRequest<'_>) -> Result<Kernel> {
     if !(3..=4).contains(&o.operands.len()) {
         return fail(
             Code::Invalid,

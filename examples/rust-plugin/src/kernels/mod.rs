@@ -9,10 +9,10 @@ pub mod pointwise;
 pub mod random;
 pub mod reduce;
 
-use crossweave_plugin::{Code, Op, Result, fail, unsupported};
+use crossweave_plugin::{Code, OpRequest, Result, fail, unsupported};
 
 /// The number of operands.
-fn arity(o: &Op<'_>, n: usize) -> Result<()> {
+fn arity(o: &OpRequest<'_>, n: usize) -> Result<()> {
     if o.operands.len() != n {
         return fail(
             Code::Invalid,

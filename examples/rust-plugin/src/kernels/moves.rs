@@ -3,9 +3,9 @@
 use super::{arity, flags};
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{Code, DType, Op, Result, abi::op, fail};
+use crossweave_plugin::{Code, DType, OpRequest, Result, abi::op, fail};
 
-pub fn copy_strided(o: &Op<'_>) -> Result<Kernel> {
+pub fn copy_strided(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     flags(o.params::<op::NoParams>()?.flags, 0)?;
     let (y, x) = (View::output(o, 0, ANY, true)?, View::new(o, 1, ANY)?);
@@ -19,7 +19,7 @@ pub fn copy_strided(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn cast(o: &Op<'_>) -> Result<Kernel> {
+pub fn cast(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     flags(o.params::<op::NoParams>()?.flags, 0)?;
     let (y, x) = (
@@ -52,7 +52,7 @@ fn holds(d: DType, x: f64) -> bool {
     x.fract() == 0.0 && (lo..=hi).contains(&x)
 }
 
-pub fn fill_strided(o: &Op<'_>) -> Result<Kernel> {
+pub fn fill_strided(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 1)?;
     let p = o.params::<op::FillParams>()?;
     flags(p.flags, 0)?;
@@ -69,7 +69,7 @@ pub fn fill_strided(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn iota(o: &Op<'_>) -> Result<Kernel> {
+pub fn iota(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 1)?;
     let p = o.params::<op::IotaParams>()?;
     flags(p.flags, 0)?;
@@ -82,7 +82,7 @@ pub fn iota(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn select(o: &Op<'_>) -> Result<Kernel> {
+pub fn select(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 4)?;
     flags(o.params::<op::NoParams>()?.flags, 0)?;
     let (y, c) = (

@@ -4,7 +4,7 @@ use super::{arity, flags};
 use crate::memory::Region;
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{Code, Op, Result, abi::op, fail};
+use crossweave_plugin::{Code, OpRequest, Result, abi::op, fail};
 
 /// An integer that orders as the element does; the complement turns the order around and leaves ties in theirs.
 fn key(v: &View, r: &Region, at: i64, down: bool) -> i64 {
@@ -36,7 +36,7 @@ fn rows(v: &View) -> Result<(i64, i64)> {
     }
 }
 
-pub fn sort_pairs(o: &Op<'_>) -> Result<Kernel> {
+pub fn sort_pairs(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 4)?;
     let p = o.params::<op::DimParams>()?;
     flags(p.flags, op::FLAG_DESCENDING)?;
@@ -65,7 +65,7 @@ pub fn sort_pairs(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn topk(o: &Op<'_>) -> Result<Kernel> {
+pub fn topk(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 3)?;
     let p = o.params::<op::DimParams>()?;
     // Largest first is the only order there is, said or not.

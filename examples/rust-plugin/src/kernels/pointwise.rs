@@ -3,7 +3,7 @@
 use super::{arity, flags};
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{DType, Op, Result, abi::op, unsupported};
+use crossweave_plugin::{DType, OpRequest, Result, abi::op, unsupported};
 
 /// The error function to f64's precision: std has none. By its series near 0, by the continued fraction of its complement beyond.
 fn erf(x: f64) -> f64 {
@@ -27,7 +27,7 @@ fn erf(x: f64) -> f64 {
     (1.0 - rest).copysign(x)
 }
 
-pub fn unary(o: &Op<'_>) -> Result<Kernel> {
+pub fn unary(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     let f: fn(f64) -> f64 = match o.params::<op::KindParams>()?.kind {
         op::unary::NEG => |x| -x,
@@ -93,7 +93,7 @@ fn two_ints(kind: u32, a: i64, b: i64) -> i64 {
     }
 }
 
-pub fn binary(o: &Op<'_>) -> Result<Kernel> {
+pub fn binary(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     if !(op::binary::ADD..=op::binary::POW).contains(&kind) {
@@ -132,7 +132,7 @@ fn relation<T: PartialOrd>(kind: u32, a: T, b: T) -> bool {
     }
 }
 
-pub fn compare(o: &Op<'_>) -> Result<Kernel> {
+pub fn compare(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 3)?;
     let kind = o.params::<op::KindParams>()?.kind;
     if !(op::compare::EQ..=op::compare::GE).contains(&kind) {
@@ -155,7 +155,7 @@ pub fn compare(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn axpby(o: &Op<'_>) -> Result<Kernel> {
+pub fn axpby(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     let p = o.params::<op::AxpbyParams>()?;
     flags(p.flags, 0)?;
@@ -177,7 +177,7 @@ pub fn axpby(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn clamp(o: &Op<'_>) -> Result<Kernel> {
+pub fn clamp(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     let p = o.params::<op::ClampParams>()?;
     flags(p.flags, 0)?;

@@ -3,7 +3,7 @@
 use super::arity;
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{DType, Op, Result, abi::op, unsupported};
+use crossweave_plugin::{DType, OpRequest, Result, abi::op, unsupported};
 
 /// One block of four words.
 fn block(counter: u64, stream: u64, seed: u64) -> [u32; 4] {
@@ -38,7 +38,7 @@ fn normal(x: &[u32; 4], w: usize) -> f32 {
     (r * if w & 1 == 1 { sin } else { cos }) as f32
 }
 
-pub fn philox(o: &Op<'_>) -> Result<Kernel> {
+pub fn philox(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 1)?;
     let p = o.params::<op::PhiloxParams>()?;
     let types: &[DType] = match p.kind {

@@ -3,7 +3,7 @@
 use super::{arity, flags};
 use crate::ops::Kernel;
 use crate::view::*;
-use crossweave_plugin::{Code, DType, Op, Result, abi::op, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Result, abi::op, fail, unsupported};
 
 /// Splits `x` into the dims that stay and those of `axes`; `y` has x's shape with 1 where `axes` are, when it is given.
 fn split(x: &View, axes: u32, y: Option<&View>) -> Result<(View, View)> {
@@ -33,7 +33,7 @@ fn dim(p: &op::DimParams) -> Result<u32> {
     }
 }
 
-pub fn reduce(o: &Op<'_>) -> Result<Kernel> {
+pub fn reduce(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     let p = o.params::<op::ReduceParams>()?;
     flags(p.flags, op::FLAG_ACCUM)?;
@@ -75,7 +75,7 @@ pub fn reduce(o: &Op<'_>) -> Result<Kernel> {
 }
 
 /// The first wins; NaN is the largest.
-pub fn arg_reduce(o: &Op<'_>) -> Result<Kernel> {
+pub fn arg_reduce(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     let p = o.params::<op::DimParams>()?;
     let axes = dim(&p)?;
@@ -106,7 +106,7 @@ pub fn arg_reduce(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn cumsum(o: &Op<'_>) -> Result<Kernel> {
+pub fn cumsum(o: &OpRequest<'_>) -> Result<Kernel> {
     arity(o, 2)?;
     let p = o.params::<op::DimParams>()?;
     let axes = dim(&p)?;
@@ -137,7 +137,7 @@ pub fn cumsum(o: &Op<'_>) -> Result<Kernel> {
     }))
 }
 
-pub fn nonfinite_count(o: &Op<'_>) -> Result<Kernel> {
+pub fn nonfinite_count(o: &OpRequest<'_>) -> Result<Kernel> {
     flags(o.params::<op::NoParams>()?.flags, 0)?;
     let y = View::output(o, 0, &[DType::U32], false)?;
     let sources = (1..o.operands.len())

@@ -4,8 +4,8 @@
 use super::desk::{Desk, Place, launch};
 use super::value::{get, put, reducible, signed, unit};
 use crate::case::{Check, pass, pass_with, refused, skip};
-use crate::crew::{Answer, Rank};
 use crate::ctx::{Ctx, POISON};
+use crate::local_ranks::{Answer, Rank};
 use crate::raw::coll_desc;
 use crossweave_abi::*;
 

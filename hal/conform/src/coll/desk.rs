@@ -1,7 +1,7 @@
 //! Buffers of one rank that are used again and again: poison all around, one wait for each collective.
 
-use crate::crew::Rank;
 use crate::ctx::{POISON, Pinned};
+use crate::local_ranks::Rank;
 use crate::raw::{Mem, Stream};
 use crossweave_abi as abi;
 use crossweave_abi::{CollDesc, Span};

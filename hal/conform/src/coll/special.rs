@@ -3,8 +3,8 @@
 use super::desk::{Desk, Place, launch};
 use super::value::put;
 use crate::case::{Case, Check, pass, refused, skip};
-use crate::crew::{Answer, COMM_TIMEOUT, Rank};
 use crate::ctx::{Ctx, Stall};
+use crate::local_ranks::{Answer, COMM_TIMEOUT, Rank};
 use crate::raw::{Joining, coll_desc};
 use crossweave_abi::*;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use super::desk::{Desk, Place, launch};
 use crate::case::{Case, Check, Demanded, pass, refused, skip};
-use crate::crew::{Answer, Rank};
 use crate::ctx::{Ctx, POISON, Rng};
+use crate::local_ranks::{Answer, Rank};
 use crate::raw::coll_desc;
 use crossweave_abi::*;
 

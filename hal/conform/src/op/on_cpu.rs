@@ -2,8 +2,8 @@
 
 use super::cases;
 use crate::case::{Outcome, Profile};
-use crate::crew::Crews;
 use crate::ctx::{Ctx, case_seed};
+use crate::local_ranks::Crews;
 use crate::raw::Plugin;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_hal::{HostServices, RawPlugin};

@@ -2,7 +2,7 @@
 
 use super::Declared;
 use super::wire::*;
-use crate::{Backend, Code, Dyn, Op, Ops, fail};
+use crate::{Backend, Code, Dyn, OpRequest, Ops, fail};
 use crossweave_abi as abi;
 use crossweave_abi::{Handle, Span};
 use std::ffi::c_void;
@@ -21,7 +21,7 @@ slot!(op_prepare(d: Handle, op: *const abi::OpDesc, out: *mut Handle, plan: *mut
     if let Some(i) = operands.iter().position(|l| l.rank > 8) {
         return fail(Code::Invalid, format!("operand {i} has rank {}, at most 8 fit", operands[i].rank));
     }
-    let op = Op {
+    let op = OpRequest {
         id: x.op,
         revision: x.op_revision,
         operands: &operands,

@@ -5,7 +5,7 @@ use crate::Seeded;
 use crossweave_abi::op::{self, class};
 use crossweave_abi::{DType, Layout};
 use crossweave_backend_cpu::{CpuBackend, CpuOps, Device, Mem, Stream};
-use crossweave_plugin::{Backend, Dyn, MemKind, Op, Ops, Plan, Result, Span};
+use crossweave_plugin::{Backend, Dyn, MemKind, OpRequest, Ops, Plan, Result, Span};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -246,7 +246,7 @@ fn fix(bug: &str, id: u32) -> Option<Fix> {
 }
 
 /// What the back end is asked instead, when the defect lies there.
-fn asked(bug: &str, o: &Op<'_>) -> Result<Option<(Vec<Layout>, Vec<u8>)>> {
+fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<(Vec<Layout>, Vec<u8>)>> {
     let mut l = o.operands.to_vec();
     macro_rules! with {
         ($t:ident) => {
@@ -358,11 +358,13 @@ fn told(bug: &str, w: &Wrong, given: &[u8]) -> Result<Vec<u8>> {
 impl Ops<Seeded> for SeededOps {
     type Prepared = Wrong;
 
-    fn prepare(b: &Seeded, d: &Device, o: &Op<'_>) -> Result<(Wrong, Plan)> {
+    fn prepare(b: &Seeded, d: &Device, o: &OpRequest<'_>) -> Result<(Wrong, Plan)> {
         let bug = b.bug.as_str();
         let other = asked(bug, o)?;
         let (inner, mut plan) = match &other {
-            Some((l, p)) => CpuOps::prepare(b.inner(), d, &Op::new(o.id, l, p, o.math_flags))?,
+            Some((l, p)) => {
+                CpuOps::prepare(b.inner(), d, &OpRequest::new(o.id, l, p, o.math_flags))?
+            }
             None => CpuOps::prepare(b.inner(), d, o)?,
         };
         let layouts = other.map_or_else(|| o.operands.to_vec(), |x| x.0);

@@ -20,7 +20,7 @@ use crate::isa::Isas;
 use crate::kernel::{Kernel, Launch};
 use crossweave_abi::Layout;
 use crossweave_abi::op::{AttentionParams, FLAG_CAUSAL, class};
-use crossweave_plugin::{Code, DType, Op, Plan, Result, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Plan, Result, fail, unsupported};
 
 /// Queries of a block: a multiple of every tile's rows and columns.
 const BQ: usize = 96;
@@ -206,7 +206,7 @@ impl Isa {
 }
 
 /// The view of operand `i`, which must be `want` (`[B, T, H, D]`).
-fn view(op: &Op<'_>, i: usize, name: &str, want: [usize; 4]) -> Result<View> {
+fn view(op: &OpRequest<'_>, i: usize, name: &str, want: [usize; 4]) -> Result<View> {
     let Some(l) = op.layout(i) else {
         return fail(
             Code::Invalid,
@@ -251,7 +251,7 @@ fn dims(l: Option<&Layout>) -> Result<[usize; 4]> {
 }
 
 /// Reads what both directions share; `at` is where q stands among the operands, `lse` the operand of that name.
-fn shape(op: &Op<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shape> {
+fn shape(op: &OpRequest<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shape> {
     let p: AttentionParams = op.params()?;
     if p.flags & !FLAG_CAUSAL != 0 {
         return unsupported(format!("attention: flags {:#x}", p.flags));
@@ -355,11 +355,15 @@ impl Kernel for Forward {
 }
 
 /// Prepares `attention_fwd`: operands o, lse, q, k, v.
-pub fn prepare_fwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare_fwd(
+    op: &OpRequest<'_>,
+    threads: usize,
+    isas: Isas,
+) -> Result<(Box<dyn Kernel>, Plan)> {
     prepare_fwd_on(op, threads, Isa::of(isas.level))
 }
 
-fn prepare_fwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
+fn prepare_fwd_on(op: &OpRequest<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 5..=5)?;
     let s = shape(op, 2, 0, 1, isa.nr)?;
     output_strided(op, 0, FLOATS)?;
@@ -456,11 +460,15 @@ impl Kernel for Backward {
 }
 
 /// Prepares `attention_bwd`: operands dq, dk, dv, do, o, q, k, v, lse.
-pub fn prepare_bwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare_bwd(
+    op: &OpRequest<'_>,
+    threads: usize,
+    isas: Isas,
+) -> Result<(Box<dyn Kernel>, Plan)> {
     prepare_bwd_on(op, threads, Isa::of(isas.level))
 }
 
-fn prepare_bwd_on(op: &Op<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
+fn prepare_bwd_on(op: &OpRequest<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 9..=9)?;
     let s = shape(op, 5, 4, 8, isa.nr)?;
     for i in 0..3 {

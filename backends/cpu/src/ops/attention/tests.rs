@@ -5,7 +5,7 @@ use crate::kernel::Launch;
 use crate::team::Team;
 use crossweave_abi::Layout;
 use crossweave_abi::op::{self, AttentionParams, FLAG_CAUSAL};
-use crossweave_plugin::{DType, Host, Op};
+use crossweave_plugin::{DType, Host, OpRequest};
 use half::{bf16, f16};
 
 /// Deterministic values in [-1, 1].
@@ -220,7 +220,7 @@ impl Case {
             kl,
         ];
         let params = self.params();
-        let o = Op::new(op::ATTENTION_FWD, &layouts, params.as_bytes(), 0);
+        let o = OpRequest::new(op::ATTENTION_FWD, &layouts, params.as_bytes(), 0);
         let (kernel, plan) = prepare_fwd_on(&o, team.threads(), isa).unwrap();
         let mut bufs = [
             self.store(self.tq, self.h, &vec![f64::NAN; self.q_len()]),
@@ -260,7 +260,7 @@ impl Case {
             layout(DType::F32, &l, &[l[1] * l[2], l[2], 1]),
         ];
         let params = self.params();
-        let desc = Op::new(op::ATTENTION_BWD, &layouts, params.as_bytes(), 0);
+        let desc = OpRequest::new(op::ATTENTION_BWD, &layouts, params.as_bytes(), 0);
         let (kernel, plan) = prepare_bwd_on(&desc, team.threads(), isa).unwrap();
         let nan = |n| vec![f64::NAN; n];
         let mut bufs = [
@@ -566,7 +566,7 @@ impl Case {
         let [q, k, v, dout] =
             [(0, h), (1, g), (2, g), (3, h)].map(|(i, n)| self.store(t, n, &x[i]));
         let layouts = [ql, lse, ql, kl, kl, lengths];
-        let op = Op::new(op::ATTENTION_VARLEN_FWD, &layouts, params.as_bytes(), 0);
+        let op = OpRequest::new(op::ATTENTION_VARLEN_FWD, &layouts, params.as_bytes(), 0);
         let (kernel, plan) = varlen::prepare_fwd_on(&op, team.threads(), isa).unwrap();
         let mut bufs = [
             q_nan.clone(),
@@ -579,7 +579,7 @@ impl Case {
         launch(&*kernel, plan.workspace_bytes, team, &mut bufs);
         let [o, stats, ..] = bufs;
         let layouts = [ql, kl, kl, ql, ql, ql, kl, kl, lse, lengths];
-        let op = Op::new(op::ATTENTION_VARLEN_BWD, &layouts, params.as_bytes(), 0);
+        let op = OpRequest::new(op::ATTENTION_VARLEN_BWD, &layouts, params.as_bytes(), 0);
         let (kernel, plan) = varlen::prepare_bwd_on(&op, team.threads(), isa).unwrap();
         let mut bufs = [
             q_nan,

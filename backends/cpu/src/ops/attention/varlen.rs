@@ -9,7 +9,7 @@ use super::{BK, BQ, Isa, Ptrs, Shape, View, fwd, plan, shape, view};
 use crate::gemm::each;
 use crate::isa::Isas;
 use crate::kernel::{Kernel, Launch};
-use crossweave_plugin::{Code, DType, Op, Plan, Result, fail, unsupported};
+use crossweave_plugin::{Code, DType, OpRequest, Plan, Result, fail, unsupported};
 
 /// The cumulative lengths among the operands.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ struct Block {
 const WORDS: usize = size_of::<Block>() / 4;
 
 impl Cu {
-    fn of(op: &Op<'_>, operand: usize, s: &Shape) -> Result<Cu> {
+    fn of(op: &OpRequest<'_>, operand: usize, s: &Shape) -> Result<Cu> {
         let Some(l) = op.layout(operand) else {
             return fail(
                 Code::Invalid,
@@ -255,12 +255,16 @@ impl Kernel for Forward {
 }
 
 /// Prepares `attention_varlen_fwd`: operands o, lse, q, k, v, cu.
-pub fn prepare_fwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare_fwd(
+    op: &OpRequest<'_>,
+    threads: usize,
+    isas: Isas,
+) -> Result<(Box<dyn Kernel>, Plan)> {
     prepare_fwd_on(op, threads, Isa::of(isas.level))
 }
 
 pub(super) fn prepare_fwd_on(
-    op: &Op<'_>,
+    op: &OpRequest<'_>,
     threads: usize,
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
@@ -398,12 +402,16 @@ impl Kernel for Backward {
 }
 
 /// Prepares `attention_varlen_bwd`: operands dq, dk, dv, do, o, q, k, v, lse, cu.
-pub fn prepare_bwd(op: &Op<'_>, threads: usize, isas: Isas) -> Result<(Box<dyn Kernel>, Plan)> {
+pub fn prepare_bwd(
+    op: &OpRequest<'_>,
+    threads: usize,
+    isas: Isas,
+) -> Result<(Box<dyn Kernel>, Plan)> {
     prepare_bwd_on(op, threads, Isa::of(isas.level))
 }
 
 pub(super) fn prepare_bwd_on(
-    op: &Op<'_>,
+    op: &OpRequest<'_>,
     threads: usize,
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {

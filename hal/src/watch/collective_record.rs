@@ -11,7 +11,7 @@ pub(super) const RECORD: usize = 8;
 
 /// A collective as a rank asked for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Op {
+pub struct CollectiveRecord {
     /// Counts everything this rank asked for, from 1.
     pub number: u64,
     /// Name of the group.
@@ -224,7 +224,7 @@ pub(super) fn kind_name(kind: u32) -> &'static str {
     abi::coll_name(kind).unwrap_or("unknown")
 }
 
-impl Op {
+impl CollectiveRecord {
     pub(super) fn print(&self) -> Print {
         Print {
             kind: self.kind,
@@ -296,7 +296,7 @@ impl Op {
     }
 
     /// Would these two meet: same kind and all that must be equal, what they are for too?
-    pub fn fits(&self, other: &Op) -> bool {
+    pub fn fits(&self, other: &CollectiveRecord) -> bool {
         match self.point_to_point() && other.point_to_point() {
             true => self.print().message() == other.print().message(),
             false => self.print().fingerprint() == other.print().fingerprint(),
@@ -304,8 +304,8 @@ impl Op {
     }
 
     /// The same whatever they are for.
-    pub fn alike(&self, other: &Op) -> bool {
-        let shape = |o: &Op| Op {
+    pub fn alike(&self, other: &CollectiveRecord) -> bool {
+        let shape = |o: &CollectiveRecord| CollectiveRecord {
             purpose: 0,
             ..o.clone()
         };

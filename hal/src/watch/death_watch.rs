@@ -11,9 +11,9 @@
 #[cfg(target_os = "linux")]
 pub(super) use linux::gone;
 #[cfg(target_os = "linux")]
-pub use linux::{Vigil, WATCHED, watch};
+pub use linux::{DeathWatch, WATCHED, watch};
 #[cfg(not(target_os = "linux"))]
-pub use nowhere::{Vigil, WATCHED, watch};
+pub use nowhere::{DeathWatch, WATCHED, watch};
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -31,7 +31,7 @@ mod linux {
     const LEN: usize = 512;
     const PID: usize = 0;
     const FIRST: usize = 2;
-    /// Futexes of a vigil. The kernel wakes one waiter of each, so a process that waits alone is woken by it and not by another watcher, who may
+    /// Futexes of a death_watch. The kernel wakes one waiter of each, so a process that waits alone is woken by it and not by another watcher, who may
     /// have to wait for a core first.
     const SEATS: usize = (LEN - FIRST) / 2;
     /// Threads that watch, each on its part of the cores: a thread is woken on the core of the process that ends, which on most kernels does not
@@ -66,32 +66,32 @@ mod linux {
     }
 
     /// This process counts as alive until the others learn otherwise: dropping it announces that it leaves in order.
-    pub struct Vigil {
+    pub struct DeathWatch {
         stop: Option<Sender<()>>,
         thread: Option<JoinHandle<()>>,
     }
 
-    impl Vigil {
+    impl DeathWatch {
         /// Begins it in a new file, which others [`watch`].
         ///
         /// # Errors
         /// The file cannot be made, or the thread not started.
-        pub fn keep(path: &Path) -> io::Result<Vigil> {
+        pub fn keep(path: &Path) -> io::Result<DeathWatch> {
             let words = Words::create(path, LEN)?;
             let (stop, stopped) = channel();
             let (ready, begun) = channel();
             let body = move || own(&words, &ready, &stopped);
-            let thread = Builder::new().name("vigil".into()).spawn(body)?;
+            let thread = Builder::new().name("death_watch".into()).spawn(body)?;
             let refused = || io::Error::other("the system keeps no robust list");
             begun.recv().map_err(|_| refused())?;
-            Ok(Vigil {
+            Ok(DeathWatch {
                 stop: Some(stop),
                 thread: Some(thread),
             })
         }
     }
 
-    impl Drop for Vigil {
+    impl Drop for DeathWatch {
         fn drop(&mut self) {
             self.stop = None;
             if let Some(t) = self.thread.take() {
@@ -100,7 +100,7 @@ mod linux {
         }
     }
 
-    /// Has the process that keeps this vigil died, or left?
+    /// Has the process that keeps this death_watch died, or left?
     pub fn gone(words: &Words) -> bool {
         let value = futex(words, 0).load(SeqCst);
         value == 0 || value & OWNER_DIED != 0
@@ -159,28 +159,28 @@ mod linux {
         };
     }
 
-    /// Calls `killed` with a place in `vigils`, on a thread that watches, when a signal has ended the process that keeps the vigil in that file.
-    /// One that leaves in order or exits by itself is left to other news, which may carry its own words. Each of `vigils`, [`WATCHED`] at most,
+    /// Calls `killed` with a place in `watches`, on a thread that watches, when a signal has ended the process that keeps the death_watch in that file.
+    /// One that leaves in order or exits by itself is left to other news, which may carry its own words. Each of `watches`, [`WATCHED`] at most,
     /// is a file and where the caller stands among those who watch it (from 0): two who name the same are notified one after the other. A file that
     /// cannot be opened is not watched. `all`: the job has no other processes.
     ///
     /// # Errors
     /// A thread cannot be started.
     pub fn watch(
-        vigils: &[(PathBuf, usize)],
+        watches: &[(PathBuf, usize)],
         all: bool,
         killed: impl Fn(usize) + Send + Sync + 'static,
     ) -> io::Result<()> {
         let killed: Arc<Killed> = Arc::new(killed);
         let mut opened = vec![];
-        for (place, (path, stand)) in vigils.iter().enumerate().take(WATCHED) {
+        for (place, (path, stand)) in watches.iter().enumerate().take(WATCHED) {
             if let Ok(words) = Words::open(path, LEN) {
                 let told = Arc::new(AtomicBool::new(false));
                 opened.push((place, Arc::new(words), stand % WATCHED, told));
             }
         }
         let words = opened.iter().map(|(_, words, ..)| words.clone()).collect();
-        crash::watches(words, all && opened.len() == vigils.len());
+        crash::watches(words, all && opened.len() == watches.len());
         // Without the call that waits for several, a thread for each.
         let at_once = if waits_for_several() { WATCHED } else { 1 };
         for part in 0..PARTS {
@@ -195,7 +195,7 @@ mod linux {
                 let some = here.split_off(here.len().saturating_sub(at_once));
                 let killed = killed.clone();
                 let body = move || wait(some, part, &*killed);
-                Builder::new().name("vigil".into()).spawn(body)?;
+                Builder::new().name("death_watch".into()).spawn(body)?;
             }
         }
         Ok(())
@@ -378,14 +378,14 @@ mod nowhere {
     pub const WATCHED: usize = 0;
 
     /// Nothing.
-    pub struct Vigil;
+    pub struct DeathWatch;
 
-    impl Vigil {
+    impl DeathWatch {
         /// Nothing.
         ///
         /// # Errors
         /// Always: only Linux has it.
-        pub fn keep(_: &Path) -> io::Result<Vigil> {
+        pub fn keep(_: &Path) -> io::Result<DeathWatch> {
             Err(io::ErrorKind::Unsupported.into())
         }
     }

@@ -1,17 +1,17 @@
 //! A process that is killed is reported to every process that watches over it; one that leaves or exits by itself is not.
 #![cfg(target_os = "linux")]
 
-use crossweave_hal::vigil::{Vigil, WATCHED, watch};
+use crossweave_hal::death_watch::{DeathWatch, WATCHED, watch};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Another process, this test program again, that keeps a vigil and then ends as its environment asks.
+/// Another process, this test program again, that keeps a death_watch and then ends as its environment asks.
 fn other(path: &std::path::Path, how: &str) -> std::process::Child {
     let me = std::env::current_exe().unwrap();
     let mut c = Command::new(me)
-        .args(["--exact", "vigil::helper", "--ignored"])
+        .args(["--exact", "death_watch::helper", "--ignored"])
         .args(["--nocapture"])
         .env("VIGIL", path)
         .env("VIGIL_END", how)
@@ -30,12 +30,12 @@ fn helper() {
     let Ok(path) = std::env::var("VIGIL") else {
         return;
     };
-    let vigil = Vigil::keep(path.as_ref()).unwrap();
+    let death_watch = DeathWatch::keep(path.as_ref()).unwrap();
     println!("keeps");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     if std::env::var("VIGIL_END").unwrap() == "leave" {
-        drop(vigil);
+        drop(death_watch);
     }
     std::process::exit(3);
 }
@@ -43,7 +43,7 @@ fn helper() {
 #[test]
 fn a_killed_process_is_told_to_all_who_watch() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("vigil");
+    let path = dir.path().join("death_watch");
     let mut c = other(&path, "");
     let (tell, told) = channel();
     // Stands of their own, the last there is, one that several share, and one beyond the last.
@@ -75,13 +75,13 @@ fn a_killed_process_is_told_to_all_who_watch() {
 fn of_several_each_is_told_when_it_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let how = ["", "leave", "", "exit", ""];
-    let path = |n: usize| dir.path().join(format!("vigil{n}"));
+    let path = |n: usize| dir.path().join(format!("death_watch{n}"));
     let mut all: Vec<_> = (0..5).map(|n| other(&path(n), how[n])).collect();
     let (tell, told) = channel();
-    let mut vigils: Vec<_> = (0..5).map(|n| (path(n), n)).collect();
+    let mut watches: Vec<_> = (0..5).map(|n| (path(n), n)).collect();
     // One that is not there does not keep the others from being watched.
-    vigils.insert(2, (dir.path().join("none"), 7));
-    watch(&vigils, true, move |n| tell.send(n).unwrap()).unwrap();
+    watches.insert(2, (dir.path().join("none"), 7));
+    watch(&watches, true, move |n| tell.send(n).unwrap()).unwrap();
     for n in [3, 1, 4, 0, 2] {
         if how[n].is_empty() {
             all[n].kill().unwrap();
@@ -99,7 +99,7 @@ fn of_several_each_is_told_when_it_is_killed() {
 fn who_leaves_or_exits_by_itself_is_not_told() {
     for how in ["leave", "exit"] {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("vigil");
+        let path = dir.path().join("death_watch");
         let mut c = other(&path, how);
         let (tell, told) = channel();
         watch(&[(path, 0)], true, move |_| tell.send(()).unwrap()).unwrap();

@@ -8,29 +8,29 @@ use std::time::Duration;
 
 /// The ranks of every process of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Roster {
+pub struct ProcessMap {
     process: u32,
     /// Ends of the processes' ranks.
     ends: Vec<u32>,
 }
 
-impl Roster {
+impl ProcessMap {
     /// This is process `process` of as many as there are `counts` of ranks.
-    pub fn new(process: u32, counts: &[u32]) -> Roster {
+    pub fn new(process: u32, counts: &[u32]) -> ProcessMap {
         let mut end = 0u32;
         let one = |n: &u32| {
             end = end.saturating_add(*n);
             end
         };
-        Roster {
+        ProcessMap {
             process,
             ends: counts.iter().map(one).collect(),
         }
     }
 
     /// Each of `processes` processes is one rank.
-    pub fn single(process: u32, processes: u32) -> Roster {
-        Roster::new(process, &vec![1; processes as usize])
+    pub fn single(process: u32, processes: u32) -> ProcessMap {
+        ProcessMap::new(process, &vec![1; processes as usize])
     }
 
     /// What every process says of itself, in their order: `own` is what this one, number `process` of `processes`, says. Every process
@@ -91,7 +91,7 @@ impl Roster {
 }
 
 /// Ranks in words: `rank 3`, `ranks 0 to 2`.
-pub fn told(ranks: &Range<u32>) -> String {
+pub fn rank_words(ranks: &Range<u32>) -> String {
     match ranks.len() {
         1 => format!("rank {}", ranks.start),
         _ => format!("ranks {} to {}", ranks.start, ranks.end.saturating_sub(1)),
@@ -104,13 +104,13 @@ mod tests {
 
     #[test]
     fn ranks_follow_one_another() {
-        let r = Roster::new(1, &[1, 3, 2]);
+        let r = ProcessMap::new(1, &[1, 3, 2]);
         assert_eq!((r.process(), r.processes(), r.world()), (1, 3, 6));
         assert_eq!((r.of(0), r.here(), r.of(2)), (0..1, 1..4, 4..6));
         assert_eq!(r.of(3).len(), 0);
-        assert!(!r.is_single() && Roster::single(2, 4).is_single());
-        assert_eq!(Roster::single(2, 4).here(), 2..3);
-        assert_eq!(told(&r.of(0)), "rank 0");
-        assert_eq!(told(&r.here()), "ranks 1 to 3");
+        assert!(!r.is_single() && ProcessMap::single(2, 4).is_single());
+        assert_eq!(ProcessMap::single(2, 4).here(), 2..3);
+        assert_eq!(rank_words(&r.of(0)), "rank 0");
+        assert_eq!(rank_words(&r.here()), "ranks 1 to 3");
     }
 }

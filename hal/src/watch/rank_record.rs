@@ -12,8 +12,8 @@
 //! | depends | waits of streams for others |
 //! | rest | per communicator: a rolling hash of its last [`CHAIN`] collectives, and counters per peer |
 
+use super::collective_record::{RECORD, Raw, hash};
 use super::names::{Site, text_from, text_to};
-use super::op::{RECORD, Raw, hash};
 use super::words::{Words, now, thread, tid};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
@@ -167,7 +167,7 @@ pub(super) struct Tally {
 }
 
 /// One rank's place.
-pub(crate) struct Seat {
+pub(crate) struct RankRecord {
     pub(super) words: Words,
     /// A rank of this process writes it; else it is only read.
     own: bool,
@@ -186,12 +186,12 @@ pub(super) struct Book {
     next: usize,
 }
 
-impl Seat {
+impl RankRecord {
     /// A new one in fresh memory.
-    pub fn new(words: Words) -> Seat {
+    pub fn new(words: Words) -> RankRecord {
         words[PID].store(u64::from(std::process::id()), Relaxed);
         words[STATE].store(1, Release);
-        Seat {
+        RankRecord {
             words,
             own: true,
             book: Mutex::default(),
@@ -200,8 +200,8 @@ impl Seat {
     }
 
     /// Another process's.
-    pub fn of_other(words: Words) -> Seat {
-        Seat {
+    pub fn of_other(words: Words) -> RankRecord {
+        RankRecord {
             words,
             own: false,
             book: Mutex::default(),
@@ -313,7 +313,7 @@ impl Seat {
     pub fn pulse(&self) -> u64 {
         let w = &self.words;
         let parts = [STATE, HEAD, BLOCK, CHANGES, DEPENDS].map(|at| w[at].load(SeqCst));
-        super::op::hash(&parts)
+        super::collective_record::hash(&parts)
     }
     /// The stream has passed everything up to this call.
     pub fn passed(&self, stream: u32, upto: u64) {
@@ -620,11 +620,11 @@ pub(super) enum GroupWord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::op::Print;
+    use crate::watch::collective_record::Print;
     use std::panic::Location;
 
-    fn seat() -> Seat {
-        Seat::new(Words::private(SEAT).unwrap())
+    fn seat() -> RankRecord {
+        RankRecord::new(Words::private(SEAT).unwrap())
     }
 
     #[test]
@@ -660,7 +660,7 @@ mod tests {
             (last.number, last.count),
             (RING as u64 + 10, RING as u64 + 10)
         );
-        assert!(last.site.contains("seat.rs:"), "{}", last.site);
+        assert!(last.site.contains("rank_record.rs:"), "{}", last.site);
         assert_eq!((&*last.tag, &*last.step), ("grad", "17 reduce unit 3"));
         assert_eq!(&*last.group, "dp");
         assert!(!last.done);

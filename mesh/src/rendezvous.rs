@@ -15,10 +15,15 @@ const CARD: usize = 512;
 ///
 /// # Errors
 /// A launcher that has not connected the processes, no port to listen on, rank 0 out of reach.
-pub fn meet(carrier: &Carrier, launch: &Launch, host: &str, timeout: Duration) -> Result<JobStore> {
+pub fn rendezvous(
+    carrier: &Carrier,
+    launch: &Launch,
+    host: &str,
+    timeout: Duration,
+) -> Result<JobStore> {
     let io = |e: std::io::Error| {
         let why = format!("rank 0 cannot open a port for the job's store: {e}");
-        Error::new(Code::Comm, "meet", why)
+        Error::new(Code::Comm, "rendezvous", why)
     };
     let mut card = vec![0u8; CARD];
     let mut listener = None;
@@ -36,23 +41,29 @@ pub fn meet(carrier: &Carrier, launch: &Launch, host: &str, timeout: Duration) -
         let text = format!("{name}:{port} {:016x}{:016x}", secret(), secret());
         if text.len() >= CARD {
             let why = format!("the name of this machine is too long: {name}");
-            return Err(Error::new(Code::Invalid, "meet", why));
+            return Err(Error::new(Code::Invalid, "rendezvous", why));
         }
         card[..text.len()].copy_from_slice(text.as_bytes());
         listener = Some(l);
     }
     let device = carrier.device();
-    let stream = device.stream("meet", 0)?;
+    let stream = device.stream("rendezvous", 0)?;
     let buffer = device.alloc_state(CARD as u64, Tag::Staging)?;
     stream.write(buffer.all(), &card)?;
     let mut world = carrier.world(launch.rank, launch.world, timeout)?;
-    world.broadcast(&stream, buffer.all(), crossweave_hal::DType::U8, 0, "meet")?;
+    world.broadcast(
+        &stream,
+        buffer.all(),
+        crossweave_hal::DType::U8,
+        0,
+        "rendezvous",
+    )?;
     stream.read(buffer.all(), &mut card)?;
     let text = String::from_utf8_lossy(&card);
     let text = text.trim_end_matches('\0');
     let Some((address, secret)) = text.split_once(' ') else {
         let why = format!("rank {} got no address from rank 0", launch.rank);
-        return Err(Error::new(Code::Comm, "meet", why));
+        return Err(Error::new(Code::Comm, "rendezvous", why));
     };
     match listener {
         Some(l) => JobStore::serve(l, launch.world, secret.as_bytes()),
