@@ -87,6 +87,7 @@ impl Preset {
                 rope_scaling: RopeScaling::None,
                 attention_bias: false,
                 mlp_bias: false,
+                attention_dropout: 0.0,
                 tie_word_embeddings: true,
                 initializer_range: 0.02,
             })
@@ -102,6 +103,7 @@ impl Preset {
                 layer_norm_epsilon: 1e-5,
                 embd_pdrop: 0.0,
                 resid_pdrop: 0.0,
+                attn_pdrop: 0.0,
                 tie_word_embeddings: true,
                 scale_attn_weights: true,
                 scale_attn_by_inverse_layer_idx: false,

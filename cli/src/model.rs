@@ -118,7 +118,7 @@ pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
 /// The model a config asks for; `vocab` is the tokenizer's, taken where the config gives none.
 ///
 /// # Errors
-/// As [`open_folder`]; attention dropout; a vocabulary nobody knows.
+/// As [`open_folder`]; a vocabulary nobody knows.
 pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
     let vocab_of = |given: Option<u64>| {
         given.or(vocab).ok_or_else(|| {
@@ -130,7 +130,6 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
     };
     match model {
         config::Model::Hf(m) => {
-            no_attention_dropout("model.attn_pdrop", m.attn_pdrop.unwrap_or(0.0))?;
             let mut source = open_folder(&hub::folder(&m.hf, "model.hf", Part::Model)?)?;
             match (&m.lora, &source.adapter) {
                 (Some(_), Some(a)) => {
@@ -149,10 +148,12 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             }
             match &mut source.spec {
                 ModelSpec::Gpt2(g) => {
-                    g.embd_pdrop = m.embd_pdrop.unwrap_or(0.0);
-                    g.resid_pdrop = m.resid_pdrop.unwrap_or(0.0);
+                    g.embd_pdrop = m.embd_pdrop.unwrap_or(g.embd_pdrop);
+                    g.resid_pdrop = m.resid_pdrop.unwrap_or(g.resid_pdrop);
+                    g.attn_pdrop = m.attn_pdrop.unwrap_or(g.attn_pdrop);
                 }
-                ModelSpec::Llama(_) => {
+                ModelSpec::Llama(l) => {
+                    l.attention_dropout = m.attn_pdrop.unwrap_or(l.attention_dropout);
                     for (key, p) in [("embd_pdrop", m.embd_pdrop), ("resid_pdrop", m.resid_pdrop)] {
                         if p.unwrap_or(0.0) > 0.0 {
                             return Err(CliError::refused(
@@ -166,7 +167,6 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             Ok(source)
         }
         config::Model::New(config::NewModel::Gpt2(m)) => {
-            no_attention_dropout("model.attn_pdrop", m.attn_pdrop)?;
             let spec = ModelSpec::Gpt2(Gpt2 {
                 vocab_size: vocab_of(m.vocab_size)?,
                 n_positions: m.n_positions,
@@ -178,6 +178,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
                 layer_norm_epsilon: m.layer_norm_epsilon,
                 embd_pdrop: m.embd_pdrop,
                 resid_pdrop: m.resid_pdrop,
+                attn_pdrop: m.attn_pdrop,
                 tie_word_embeddings: m.tie_word_embeddings,
                 scale_attn_weights: true,
                 scale_attn_by_inverse_layer_idx: false,
@@ -186,7 +187,6 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
             finish(spec, &m.init)
         }
         config::Model::New(config::NewModel::Llama(m)) => {
-            no_attention_dropout("model.attention_dropout", m.attention_dropout)?;
             if m.hidden_act != "silu" {
                 return Err(CliError::refused(
                     format!(
@@ -212,6 +212,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
                 rope_scaling: rope(m.rope_scaling.as_ref())?,
                 attention_bias: m.attention_bias,
                 mlp_bias: m.mlp_bias,
+                attention_dropout: m.attention_dropout,
                 tie_word_embeddings: m.tie_word_embeddings,
                 initializer_range: m.init.std as f32,
             });
@@ -270,16 +271,6 @@ fn rope(r: Option<&config::RopeScaling>) -> Result<RopeScaling> {
             ));
         }
     })
-}
-
-fn no_attention_dropout(key: &str, p: f64) -> Result<()> {
-    if p > 0.0 {
-        return Err(CliError::refused(
-            format!("{key} {p}: dropout of attention weights is not available in this build yet"),
-            "set it to 0; resid_pdrop and embd_pdrop are available",
-        ));
-    }
-    Ok(())
 }
 
 fn units_of(spec: &ModelSpec) -> Vec<UnitDecl> {

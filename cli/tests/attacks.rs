@@ -77,7 +77,7 @@ fn configs() {
     );
     for (set, part) in [
         ("zero_optimization.stage=4", "zero_optimization.stage"),
-        ("model.attn_pdrop=0.1", "attn_pdrop"),
+        ("model.attn_pdrop=1.5", "attn_pdrop"),
         ("mesh.tp=2", "mesh.tp"),
     ] {
         s.refused(

@@ -11,7 +11,7 @@ fn config(s: &Scratch, data: Value, run: Value) {
     let mut config: Value = serde_json::from_slice(&text).expect("JSON");
     config["data"] = data;
     config["data"]["cache_dir"] = json!("cache");
-    for drop in ["resid_pdrop", "embd_pdrop"] {
+    for drop in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
         config["model"][drop] = json!(0.0);
     }
     for key in ["steps", "validate_every"] {

@@ -230,6 +230,51 @@ fn recompute_changes_memory_and_nothing_else() {
     same(&s.path("none"), &s.path("selective"));
 }
 
+/// Weights of attention drop by their place in the global batch, and a folder's `config.json` says how many.
+#[test]
+fn attention_dropout_is_the_folders_and_alike_on_every_layout() {
+    let s = Scratch::new();
+    let train = |out: &str, more: &[&str]| {
+        s.ok(&[&["train", "config.json", "--out", out][..], more].concat());
+    };
+    let p = "model.attn_pdrop=0.3";
+    train("first", &["--set", p]);
+    train("recomputed", &["--set", p, "--set", "model.recompute=full"]);
+    same(&s.path("first"), &s.path("recomputed"));
+    let sharded = ["--set", p, "--ranks", "2"];
+    train("plain", &sharded);
+    train(
+        "third",
+        &[&sharded[..], &["--set", "zero_optimization.stage=3"]].concat(),
+    );
+    same(&s.path("plain"), &s.path("third"));
+    let stages = [&sharded[..], &["--set", "mesh.pp=2"]].concat();
+    train("staged", &stages);
+    let all = losses(&s.path("first"));
+    for other in ["plain", "staged"] {
+        for (a, b) in all.iter().zip(&losses(&s.path(other))) {
+            assert!((a - b).abs() <= 1e-4 * a, "{other}: {a} and {b}");
+        }
+    }
+    // The checkpoint is of step 6: two steps are taken again.
+    train("cut", &["--set", p, "--steps", "6"]);
+    s.ok(&["train", "config.json", "--set", p, "--resume", "cut"]);
+    same(&s.path("first"), &s.path("cut"));
+    let model = r#"model={"hf": "first/model"}"#;
+    let more = |out: &str, set: &str| {
+        let seq = ["--set", "data.seq_len=16", "--set", "run.steps=2"];
+        let set = match set {
+            "" => vec!["--set", model],
+            set => vec!["--set", model, "--set", set],
+        };
+        train(out, &[&set[..], &seq].concat());
+        losses(&s.path(out))
+    };
+    let (taken, given) = (more("taken", ""), more("given", p));
+    assert_eq!(taken, given, "the folder says 0.3");
+    assert_ne!(taken, more("off", "model.attn_pdrop=0"));
+}
+
 #[test]
 fn a_killed_run_resumes_to_the_same_bits() {
     let s = Scratch::new();

@@ -16,7 +16,6 @@ mod optimizers;
 mod oracles;
 mod pipeline;
 mod precision;
-mod same_calls;
 mod stages;
 mod stalls;
 mod tensor_parallel;

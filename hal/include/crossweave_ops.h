@@ -168,6 +168,17 @@ typedef struct cw_attention_params {
   double scale;
   int64_t window;
 } cw_attention_params;
+typedef struct cw_attention_ext_params {
+  uint32_t size;
+  uint32_t flags;
+  double scale;
+  int64_t window;
+  double cap;
+  double dropout;
+  int64_t heads;
+  int64_t queries;
+  int64_t keys;
+} cw_attention_ext_params;
 typedef struct cw_rope_params {
   uint32_t size;
   uint32_t flags;
@@ -347,6 +358,22 @@ typedef struct cw_program_dyn {
  * segment. Operands: dq:out f, dk:out f, dv:out f, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32, cu:in i32.
  * Params: cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_VARLEN_BWD 0x0133u
+/* attention_ext_fwd: As attention_fwd, where the score of query i and key j of head h is s = scale q.k; with cap >
+ * 0: s = cap tanh(s / cap); with bias [H, Tq+Tk-1]: s += bias[h, j - i + Tq - 1] (ALiBi, T5); the mask after it.
+ * With sinks [H] the sum of exponentials, and so lse, has one more term exp(sinks[h]), which has no value. With
+ * dropout > 0 a weight is kept when the word of its place is (as in `dropout`) and divided by 1 - dropout, else 0;
+ * lse is of the weights before. cu_q [B,n+1], cu_k [B,n+1] (absent: cu_q, and Tq = Tk) are segments as in
+ * attention_varlen_fwd: queries of segment s see keys of segment s, both counted from its begin for mask and bias;
+ * a query of none has o = 0 and lse = -inf. Operands: o:out f, lse:out f32, q:in f, k:in f, v:in f, bias:in? f,
+ * sinks:in? f, cu_q:in? i32, cu_k:in? i32. Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 1;
+ * fused, the core can decompose it; error class 8. */
+#define CW_OP_ATTENTION_EXT_FWD 0x0134u
+/* attention_ext_bwd: Gradients of attention_ext_fwd, laid out as those of attention_bwd; dbias [H, Tq+Tk-1] and
+ * dsinks [H] accumulate over the batch, in a fixed order. Operands: dq:out f, dk:out f, dv:out f, dbias:inout? f32,
+ * dsinks:inout? f32, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32, bias:in? f, sinks:in? f, cu_q:in? i32,
+ * cu_k:in? i32. Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 1; fused, the core can decompose
+ * it; error class 8. */
+#define CW_OP_ATTENTION_EXT_BWD 0x0135u
 /* activation_fwd: y = act(x). Operands: y:out f, x:in f. Params: cw_kind_params. Revision 1; fused, the core can
  * decompose it; error class 8. */
 #define CW_OP_ACTIVATION_FWD 0x0140u

@@ -66,7 +66,7 @@ pub fn param_structs() -> Vec<ParamStruct> {
         };
     }
     let mut all: Vec<ParamStruct> = regular!(NoParams FillParams IotaParams KindParams AxpbyParams ClampParams ReduceParams
-        DimParams MatmulParams IndexParams PhiloxParams PhiloxDyn NormParams XentParams AttentionParams RopeParams AdamwParams
+        DimParams MatmulParams IndexParams PhiloxParams PhiloxDyn NormParams XentParams AttentionParams AttentionExtParams RopeParams AdamwParams
         AdamwDyn DropoutParams ScaleDyn ProgramInst);
     // These two hold arrays, so they are written by hand in the table too.
     macro_rules! by_hand {

@@ -21,6 +21,7 @@ pub struct Gpt2 {
     pub layer_norm_epsilon: f64,
     pub embd_pdrop: f64,
     pub resid_pdrop: f64,
+    pub attn_pdrop: f64,
     pub tie_word_embeddings: bool,
     /// Scores by 1/sqrt(D) (HF's default).
     pub scale_attn_weights: bool,
@@ -154,8 +155,9 @@ impl Model for Gpt2 {
                         heads: self.n_head,
                         kv_heads: self.n_head,
                         causal: true,
-                        window: 0,
                         scale,
+                        dropout: self.attn_pdrop,
+                        ..Default::default()
                     },
                     activation: self.activation,
                     eps: self.layer_norm_epsilon,
@@ -199,7 +201,7 @@ impl Model for Gpt2 {
             "vocab_size": self.vocab_size, "n_positions": self.n_positions, "n_ctx": self.n_positions, "n_embd": self.n_embd,
             "n_layer": self.n_layer, "n_head": self.n_head, "n_inner": self.n_inner,
             "activation_function": crate::hf::activation_name(self.activation), "layer_norm_epsilon": self.layer_norm_epsilon,
-            "embd_pdrop": self.embd_pdrop, "resid_pdrop": self.resid_pdrop, "attn_pdrop": 0.0,
+            "embd_pdrop": self.embd_pdrop, "resid_pdrop": self.resid_pdrop, "attn_pdrop": self.attn_pdrop,
             "initializer_range": self.initializer_range, "scale_attn_weights": self.scale_attn_weights,
             "scale_attn_by_inverse_layer_idx": self.scale_attn_by_inverse_layer_idx,
             "reorder_and_upcast_attn": false, "summary_type": "cls_index", "tie_word_embeddings": self.tie_word_embeddings,

@@ -87,6 +87,12 @@ impl Keys<'_> {
             None => Ok(default),
         }
     }
+    fn probability(&self, key: &str, default: f64) -> Result<f64, ConfigError> {
+        match self.num(key, default)? {
+            p if (0.0..1.0).contains(&p) => Ok(p),
+            p => bad(key, format!("{p} is not a probability in [0, 1)")),
+        }
+    }
     fn flag(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
         match self.get(key) {
             Some(v) => v
@@ -208,8 +214,9 @@ fn gpt2(k: &Keys<'_>) -> Result<Gpt2, ConfigError> {
             &k.text("activation_function", "gelu_new")?,
         )?,
         layer_norm_epsilon: k.num("layer_norm_epsilon", 1e-5)?,
-        embd_pdrop: 0.0,
-        resid_pdrop: 0.0,
+        embd_pdrop: k.probability("embd_pdrop", 0.1)?,
+        resid_pdrop: k.probability("resid_pdrop", 0.1)?,
+        attn_pdrop: k.probability("attn_pdrop", 0.1)?,
         tie_word_embeddings: k.flag("tie_word_embeddings", true)?,
         scale_attn_weights: k.flag("scale_attn_weights", true)?,
         scale_attn_by_inverse_layer_idx: k.flag("scale_attn_by_inverse_layer_idx", false)?,
@@ -250,6 +257,7 @@ fn llama(k: &Keys<'_>) -> Result<Llama, ConfigError> {
         rope_scaling,
         attention_bias: k.flag("attention_bias", false)?,
         mlp_bias: k.flag("mlp_bias", false)?,
+        attention_dropout: k.probability("attention_dropout", 0.0)?,
         tie_word_embeddings: k.flag("tie_word_embeddings", false)?,
         initializer_range: k.num("initializer_range", 0.02)? as f32,
     };

@@ -26,6 +26,7 @@ pub struct Llama {
     pub rope_scaling: RopeScaling,
     pub attention_bias: bool,
     pub mlp_bias: bool,
+    pub attention_dropout: f64,
     pub tie_word_embeddings: bool,
     pub initializer_range: f32,
 }
@@ -199,8 +200,8 @@ impl Model for Llama {
                         heads: self.num_attention_heads,
                         kv_heads: self.num_key_value_heads,
                         causal: true,
-                        window: 0,
-                        scale: 0.0,
+                        dropout: self.attention_dropout,
+                        ..Default::default()
                     },
                     eps: self.rms_norm_eps,
                 }
@@ -263,7 +264,7 @@ impl Model for Llama {
             "num_key_value_heads": self.num_key_value_heads, "head_dim": self.head_dim, "hidden_act": "silu",
             "max_position_embeddings": self.max_position_embeddings, "rms_norm_eps": self.rms_norm_eps,
             "rope_theta": self.rope_theta, "rope_scaling": scaling, "rope_parameters": parameters,
-            "attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias, "attention_dropout": 0.0,
+            "attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias, "attention_dropout": self.attention_dropout,
             "initializer_range": self.initializer_range, "tie_word_embeddings": self.tie_word_embeddings,
             "torch_dtype": "float32", "use_cache": true, "bos_token_id": null, "eos_token_id": null, "pretraining_tp": 1,
         })

@@ -4,7 +4,7 @@ use crate::block::{Function, Keep};
 use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::ops::activation::Activation;
-use crate::ops::attention::AttentionSpec;
+use crate::ops::attention::{AttentionExtras, AttentionSpec};
 use crate::ops::{self, OpNode};
 use crate::spmd::Check;
 use crate::tape::{Origin, Tape, Val, Var};
@@ -211,7 +211,18 @@ impl<'a> Cx<'a> {
     }
     /// Attention of `q [B, Tq, H D]` over `k, v [B, Tk, Hkv D]` to `[B, Tq, H D]`.
     pub fn attention(&mut self, q: Var, k: Var, v: Var, spec: AttentionSpec) -> Result<Var> {
-        ops::attention::forward(self, q, k, v, spec)
+        ops::attention::forward(self, q, k, v, spec, AttentionExtras::default())
+    }
+    /// The same with what is added to the scores.
+    pub fn attention_with(
+        &mut self,
+        q: Var,
+        k: Var,
+        v: Var,
+        spec: AttentionSpec,
+        extras: AttentionExtras,
+    ) -> Result<Var> {
+        ops::attention::forward(self, q, k, v, spec, extras)
     }
     /// Zeroes a fraction `p`, scales the rest; nothing outside training.
     pub fn dropout(&mut self, x: Var, p: f64) -> Result<Var> {

@@ -30,7 +30,7 @@ pub use decompose::Decompositions;
 pub use env::{Batch, Env, GradSink, Groups, IGNORED, NoGroups, RngKey};
 pub use error::{Error, Result, shape_error};
 pub use ops::activation::Activation;
-pub use ops::attention::AttentionSpec;
+pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::linear::linear_scaled;
 pub use param::{Builder, Group, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl};
 pub use probe::{Finding, NonFinite, Probe};

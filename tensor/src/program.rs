@@ -167,6 +167,10 @@ impl<'p> Ex<'p> {
     pub fn floor(self) -> Ex<'p> {
         self.one(inst::FLOOR)
     }
+    /// Hyperbolic tangent.
+    pub fn tanh(self) -> Ex<'p> {
+        self.one(inst::TANH)
+    }
     /// Error function.
     pub fn erf(self) -> Ex<'p> {
         self.one(inst::ERF)

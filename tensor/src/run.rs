@@ -162,6 +162,7 @@ impl<'a> Run<'a> {
         match operands.len() {
             0..=4 => self.submit::<4>(kernel, operands, dynamic),
             5..=10 => self.submit::<10>(kernel, operands, dynamic),
+            11..=16 => self.submit::<16>(kernel, operands, dynamic),
             _ => {
                 let regions: Vec<_> = operands.iter().map(|o| o.map(Tensor::region)).collect();
                 Ok(self.stream.launch(kernel, &regions, dynamic)?)

@@ -193,6 +193,7 @@ fn attention_over_slices_of_one_product_with_rope() {
         causal,
         window,
         scale: 0.0,
+        ..Default::default()
     };
     let c = Case {
         params: &[&[8, 6], &[8, 6], &[8, 6]],
@@ -231,6 +232,97 @@ fn attention_over_slices_of_one_product_with_rope() {
 }
 
 #[test]
+fn attention_with_a_cap_a_bias_sinks_and_dropout() {
+    let lab = Lab::new();
+    let spec = AttentionSpec {
+        heads: 4,
+        kv_heads: 2,
+        causal: true,
+        ..Default::default()
+    };
+    let with = |spec: AttentionSpec, bias: bool, sinks: bool| {
+        move |cx: &mut Cx<'_>, x: &[Var]| {
+            let extras = AttentionExtras {
+                bias: bias.then_some(x[3]),
+                sinks: sinks.then_some(p(0)),
+            };
+            cx.attention_with(x[0], x[1], x[2], spec, extras)
+        }
+    };
+    let c = Case {
+        params: &[&[4]],
+        inputs: &[&[2, 5, 16], &[2, 5, 8], &[2, 5, 8], &[4, 9]],
+        ..Case::default()
+    };
+    let cap = AttentionSpec { cap: 0.7, ..spec };
+    let dropout = AttentionSpec {
+        dropout: 0.3,
+        ..spec
+    };
+    let all = AttentionSpec {
+        cap: 0.7,
+        dropout: 0.3,
+        window: 3,
+        ..spec
+    };
+    lab.check("soft cap", &c, &with(cap, false, false));
+    lab.check("bias by distance", &c, &with(spec, true, false));
+    lab.check("sinks", &c, &with(spec, false, true));
+    lab.check("dropout of weights", &c, &with(dropout, false, false));
+    lab.check("all of it", &c, &with(all, true, true));
+    let packed = Case {
+        segments: Some((&[2, 4], &[0, 2, 5, 5, 0, 1, 4, 5])),
+        ..c
+    };
+    lab.check("all of it, packed", &packed, &with(all, true, true));
+    // More keys than queries.
+    let cross = Case {
+        inputs: &[&[2, 3, 16], &[2, 5, 8], &[2, 5, 8], &[4, 7]],
+        ..c
+    };
+    lab.check("all of it, cross", &cross, &with(all, true, true));
+}
+
+#[test]
+fn dropped_weights_are_those_of_their_place_in_the_global_batch() {
+    let lab = Lab::new();
+    let mut r = Rng(3);
+    let (b, t, d) = (4, 7, 8);
+    let qkv: Vec<Vec<f32>> = (0..3).map(|_| r.many(b * t * d)).collect();
+    let spec = AttentionSpec {
+        heads: 2,
+        kv_heads: 2,
+        causal: true,
+        dropout: 0.4,
+        ..Default::default()
+    };
+    let run = |first: u64, rows: u64, step: u64| {
+        let shape: &[u64] = &[rows, t, d];
+        let c = Case {
+            inputs: &[shape; 3],
+            key: RngKey {
+                seed: 9,
+                step,
+                unit: 2,
+                first_sequence: first,
+            },
+            ..Case::default()
+        };
+        let at = (first * t * d) as usize..((first + rows) * t * d) as usize;
+        let own: Vec<Vec<f32>> = qkv.iter().map(|x| x[at.clone()].to_vec()).collect();
+        let f = |cx: &mut Cx<'_>, x: &[Var]| cx.attention(x[0], x[1], x[2], spec);
+        lab.run(&c, &[], &own, None, &f).unwrap().out
+    };
+    let whole = run(0, 4, 1);
+    let parts: Vec<f32> = [(0, 1), (1, 2), (3, 1)]
+        .iter()
+        .flat_map(|(first, rows)| run(*first, *rows, 1))
+        .collect();
+    assert_eq!(whole, parts, "in other micro-batches other weights drop");
+    assert_ne!(whole, run(0, 4, 2), "every step drops the same weights");
+}
+
+#[test]
 fn documents_that_share_rows() {
     let lab = Lab::new();
     let spec = AttentionSpec {
@@ -239,6 +331,7 @@ fn documents_that_share_rows() {
         causal: true,
         window: 0,
         scale: 0.0,
+        ..Default::default()
     };
     let block = |cx: &mut Cx<'_>, x: &[Var]| attend(cx, x[0], 4, 2, 4, spec, false);
     let c = Case {
@@ -593,6 +686,7 @@ fn shapes_that_do_not_fit_are_named() {
                     causal: true,
                     window: 0,
                     scale: 0.0,
+                    ..Default::default()
                 };
                 cx.attention(x[0], x[0], x[0], spec)
             },

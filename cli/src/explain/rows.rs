@@ -143,11 +143,14 @@ fn flops(r: &OpRequest) -> f64 {
             2.0 * c.numel() as f64 * k as f64
         }
         // q [B, Tq, H, D], k [B, Tk, ..]: two products forward, five backward. Of packed sequences the most there can be: one segment.
-        op::ATTENTION_FWD | op::ATTENTION_VARLEN_FWD => {
+        op::ATTENTION_FWD | op::ATTENTION_VARLEN_FWD | op::ATTENTION_EXT_FWD => {
             4.0 * dim(2, 0) * dim(2, 1) * dim(2, 2) * dim(2, 3) * dim(3, 1) * causal(4)
         }
         op::ATTENTION_BWD | op::ATTENTION_VARLEN_BWD => {
             10.0 * dim(5, 0) * dim(5, 1) * dim(5, 2) * dim(5, 3) * dim(6, 1) * causal(4)
+        }
+        op::ATTENTION_EXT_BWD => {
+            10.0 * dim(7, 0) * dim(7, 1) * dim(7, 2) * dim(7, 3) * dim(8, 1) * causal(4)
         }
         _ => 0.0,
     }

@@ -58,6 +58,7 @@ pub fn gpt2(layers: u64, dropout: f64) -> ModelSpec {
         layer_norm_epsilon: 1e-5,
         embd_pdrop: dropout,
         resid_pdrop: dropout,
+        attn_pdrop: dropout,
         tie_word_embeddings: true,
         scale_attn_weights: true,
         scale_attn_by_inverse_layer_idx: false,
@@ -80,6 +81,7 @@ pub fn llama(layers: u64) -> ModelSpec {
         rope_scaling: RopeScaling::None,
         attention_bias: false,
         mlp_bias: false,
+        attention_dropout: 0.0,
         tie_word_embeddings: false,
         initializer_range: 0.1,
     })

@@ -7,14 +7,14 @@ use crossweave_hal::abi::op::{self, reduce::MAX, reduce::SUM};
 use crossweave_hal::{DType, OpRequest, Recipe};
 
 /// Sizes and masks of one attention.
-struct Shape {
-    b: u64,
-    tq: u64,
-    tk: u64,
-    h: u64,
+pub(super) struct Shape {
+    pub b: u64,
+    pub tq: u64,
+    pub tk: u64,
+    pub h: u64,
     hkv: u64,
     d: u64,
-    scale: f64,
+    pub scale: f64,
     causal: bool,
     window: i64,
 }
@@ -22,16 +22,19 @@ struct Shape {
 impl Shape {
     fn new(g: &Given<'_>, q: &View, k: &View) -> Option<Shape> {
         let p: op::AttentionParams = g.params()?;
+        Shape::of(p.flags, p.scale, p.window, q, k)
+    }
+    pub fn of(flags: u32, scale: f64, window: i64, q: &View, k: &View) -> Option<Shape> {
         let ([b, tq, h, d], [_, tk, hkv, _]) = (q.dims()?, k.dims()?);
-        if hkv == 0 || h % hkv != 0 || p.window < 0 || k.shape != [b, tk, hkv, d] {
+        if hkv == 0 || h % hkv != 0 || window < 0 || k.shape != [b, tk, hkv, d] {
             return None;
         }
-        let scale = if p.scale == 0.0 {
+        let scale = if scale == 0.0 {
             1.0 / (d as f64).sqrt()
         } else {
-            p.scale
+            scale
         };
-        let causal = p.flags & op::FLAG_CAUSAL != 0;
+        let causal = flags & op::FLAG_CAUSAL != 0;
         Some(Shape {
             b,
             tq,
@@ -41,18 +44,31 @@ impl Shape {
             d,
             scale,
             causal,
-            window: p.window,
+            window,
         })
     }
     /// `[B, T, H, D]` as dense f32 `[B H, T, D]`.
-    fn query(&self, b: &mut Build, q: &View) -> View {
+    pub fn query(&self, b: &mut Build, q: &View) -> View {
         let q = b.f32(&q.permute(&[0, 2, 1, 3]));
         q.reshape(&[self.b * self.h, self.tq, self.d])
     }
     /// The same for keys and values, each head repeated for the query heads that read it.
-    fn key(&self, b: &mut Build, k: &View) -> View {
+    pub fn key(&self, b: &mut Build, k: &View) -> View {
         let k = k.permute(&[0, 2, 1, 3]).repeat(2, self.h / self.hkv);
         b.f32(&k).reshape(&[self.b * self.h, self.tk, self.d])
+    }
+    /// `dst [B, Tk, Hkv, D]` from `all [B H, Tk, D]`: the query heads of one key head give their gradients to it.
+    pub fn by_key_heads(&self, b: &mut Build, dst: &View, all: &View) {
+        let group = self.h / self.hkv;
+        let sum = if group == 1 {
+            all.reshape(&[self.b, self.hkv, self.tk, self.d])
+        } else {
+            let sum = b.temp(DType::F32, &[self.b, self.hkv, 1, self.tk, self.d]);
+            let all = all.reshape(&[self.b, self.hkv, group, self.tk, self.d]);
+            b.reduce(SUM, 0b100, &sum, &all, false);
+            sum.reshape(&[self.b, self.hkv, self.tk, self.d])
+        };
+        b.copy(dst, &sum.permute(&[0, 2, 1, 3]));
     }
     fn scores(&self) -> [u64; 3] {
         [self.b * self.h, self.tq, self.tk]
@@ -75,7 +91,7 @@ impl Shape {
         all
     }
     /// 1 where a query may not see a key, by their [`Shape::places`]; `None` without a mask.
-    fn hidden<'p>(&self, at: &[Ex<'p>]) -> Option<Ex<'p>> {
+    pub fn hidden<'p>(&self, at: &[Ex<'p>]) -> Option<Ex<'p>> {
         let (i, j) = (at[0], at[1]);
         let later = self.causal.then(|| i.less(j));
         // j <= i - window
@@ -129,13 +145,13 @@ fn segments(b: &mut Build, cu: &View, rows: u64, t: u64) -> [View; 2] {
 }
 
 /// `dst = src [B H, T, D]` in the layout `[B, T, H, D]`.
-fn by_heads(b: &mut Build, s: &Shape, dst: &View, src: &View) {
+pub(super) fn by_heads(b: &mut Build, s: &Shape, dst: &View, src: &View) {
     let t = src.shape[1];
     let src = src.reshape(&[s.b, s.h, t, s.d]).permute(&[0, 2, 1, 3]);
     b.copy(dst, &src);
 }
 
-fn transposed(v: &View) -> View {
+pub(super) fn transposed(v: &View) -> View {
     v.permute(&[0, 2, 1])
 }
 
@@ -244,17 +260,7 @@ fn backward(o: &OpRequest, packed: bool) -> Option<Recipe> {
     let dk_all = b.matmul(&transposed(&ds), &q, s.scale);
     by_heads(&mut b, &s, &dq, &dq_all);
     for (dst, all) in [(&dk, &dk_all), (&dv, &dv_all)] {
-        // The query heads of one key head give their gradients to it.
-        let group = s.h / s.hkv;
-        let sum = if group == 1 {
-            all.reshape(&[s.b, s.hkv, s.tk, s.d])
-        } else {
-            let sum = b.temp(DType::F32, &[s.b, s.hkv, 1, s.tk, s.d]);
-            let all = all.reshape(&[s.b, s.hkv, group, s.tk, s.d]);
-            b.reduce(SUM, 0b100, &sum, &all, false);
-            sum.reshape(&[s.b, s.hkv, s.tk, s.d])
-        };
-        b.copy(dst, &sum.permute(&[0, 2, 1, 3]));
+        s.by_key_heads(&mut b, dst, all);
     }
     Some(b.finish())
 }

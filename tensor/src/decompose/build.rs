@@ -118,6 +118,12 @@ impl View {
         }
         v
     }
+    /// The first `n` of dim `i`.
+    pub fn narrow(&self, i: usize, n: u64) -> View {
+        let mut v = self.clone();
+        v.shape[i] = n;
+        v
+    }
     /// The first `n` of the first dim.
     pub fn first(&self, n: u64) -> View {
         let mut v = self.clone();

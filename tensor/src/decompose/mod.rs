@@ -5,6 +5,7 @@
 //! with an input is written after the last read of that input.
 
 mod attention;
+mod attention_ext;
 mod build;
 mod index;
 mod norm;
@@ -38,6 +39,8 @@ impl Decompose for Decompositions {
             op::ATTENTION_BWD => attention::bwd(o),
             op::ATTENTION_VARLEN_FWD => attention::varlen_fwd(o),
             op::ATTENTION_VARLEN_BWD => attention::varlen_bwd(o),
+            op::ATTENTION_EXT_FWD => attention_ext::fwd(o),
+            op::ATTENTION_EXT_BWD => attention_ext::bwd(o),
             op::ACTIVATION_FWD => pointwise::activation_fwd(o),
             op::ACTIVATION_BWD => pointwise::activation_bwd(o),
             op::SWIGLU_FWD => pointwise::swiglu_fwd(o),

@@ -1,15 +1,19 @@
 //! Attention with online softmax: O(T) memory, grouped key-value heads, causal and windowed masks. Where documents share the rows of a batch
 //! (`Batch::segments`) nobody sees another document.
+//!
+//! What not every device has a kernel for goes to `attention_ext_*`, and only where it is asked for: a soft cap of the scores, a bias by
+//! distance, sinks, dropout of the weights, and packed rows whose keys are not their queries.
 
 use super::OpNode;
+use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
-use crate::{Cx, Tensor};
+use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 
 /// How heads lie and what is masked.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AttentionSpec {
     /// Query heads.
     pub heads: u64,
@@ -21,14 +25,41 @@ pub struct AttentionSpec {
     pub window: u64,
     /// Factor of the scores; 0 = 1/sqrt(D).
     pub scale: f64,
+    /// Soft cap: scores become `cap tanh(score / cap)`; 0 = none.
+    pub cap: f64,
+    /// Fraction of the weights that are zeroed in training; the rest is scaled.
+    pub dropout: f64,
+}
+
+/// What is added to the scores.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttentionExtras {
+    /// Bias by distance, f32 `[H, Tq + Tk - 1]`: query i and key j get `bias[h, j - i + Tq - 1]`.
+    pub bias: Option<Var>,
+    /// One more score of each head, which has no value: `[H]`.
+    pub sinks: Option<Param>,
 }
 
 impl AttentionSpec {
+    fn flags(&self) -> u32 {
+        if self.causal { op::FLAG_CAUSAL } else { 0 }
+    }
     fn params(&self) -> op::AttentionParams {
         op::AttentionParams {
-            flags: if self.causal { op::FLAG_CAUSAL } else { 0 },
+            flags: self.flags(),
             scale: self.scale,
             window: self.window as i64,
+            ..Default::default()
+        }
+    }
+    /// Dropout acts in training only.
+    fn ext_params(&self, env: &Env<'_>) -> op::AttentionExtParams {
+        op::AttentionExtParams {
+            flags: self.flags(),
+            scale: self.scale,
+            window: self.window as i64,
+            cap: self.cap,
+            dropout: if env.training { self.dropout } else { 0.0 },
             ..Default::default()
         }
     }
@@ -38,13 +69,33 @@ pub(crate) struct Node {
     pub q: Var,
     pub k: Var,
     pub v: Var,
+    pub extras: AttentionExtras,
     pub out: Var,
     lse: Tensor,
     spec: AttentionSpec,
+    op_index: u32,
+    /// By `attention_ext_*`.
+    ext: bool,
 }
 
-pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSpec) -> Result<Var> {
-    let (qv, kv, vv) = (cx.val(q)?, cx.val(k)?, cx.val(v)?);
+/// The key of the mask of dropped weights, by their places in the global batch: `[sequence, head, query, key]`, each query's keys a whole
+/// number of philox blocks.
+fn key(env: &Env<'_>, op_index: u32, [heads, queries, keys]: [u64; 3]) -> op::PhiloxDyn {
+    op::PhiloxDyn {
+        seed: env.key.seed,
+        stream: env.key.stream(op_index),
+        offset: env.key.first_sequence * heads * queries * keys.div_ceil(4),
+        ..Default::default()
+    }
+}
+
+/// Whether the operands fit.
+fn fits(
+    spec: &AttentionSpec,
+    [qv, kv, vv]: [&Tensor; 3],
+    [bias, sinks]: [Option<&Tensor>; 2],
+    packed: bool,
+) -> Result<()> {
     let (d, e) = (qv.shape().dims(), kv.shape().dims());
     let fits = d.len() == 3
         && e.len() == 3
@@ -60,29 +111,81 @@ pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSp
             spec.heads, spec.kv_heads
         ));
     }
+    if !(0.0..1.0).contains(&spec.dropout) {
+        return shape_error(format!(
+            "attention: probability {} is not in [0, 1)",
+            spec.dropout
+        ));
+    }
+    let h = spec.heads;
+    let distances = [h, (d[1] + e[1]).saturating_sub(1)];
+    if bias.is_some_and(|b| *b.shape().dims() != distances || b.dtype() != DType::F32)
+        || sinks.is_some_and(|s| *s.shape().dims() != [h])
+    {
+        return shape_error(format!(
+            "attention: bias {bias:?} must be f32 {distances:?} and sinks {sinks:?} [{h}]"
+        ));
+    }
+    if packed && d[1] != e[1] {
+        return shape_error(format!(
+            "attention: q {qv:?} over k {kv:?} in a batch of packed documents, whose queries and keys are the same positions"
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn forward(
+    cx: &mut Cx<'_>,
+    q: Var,
+    k: Var,
+    v: Var,
+    spec: AttentionSpec,
+    extras: AttentionExtras,
+) -> Result<Var> {
+    let (qv, kv, vv) = (cx.val(q)?, cx.val(k)?, cx.val(v)?);
+    let bias = extras.bias.map(|b| cx.val(b)).transpose()?;
+    let sinks = extras.sinks.map(|s| cx.param(s)).transpose()?;
+    let rows = qv.shape().dims().first().copied().unwrap_or(0);
+    let cu = cx.env.batch.segments_of(rows)?;
+    fits(&spec, [qv, kv, vv], [bias, sinks], cu.is_some())?;
+    let (d, e) = (qv.shape().dims(), kv.shape().dims());
     let (run, h, g) = (cx.env.run, spec.heads, spec.kv_heads);
     let o = run.empty([d[0], d[1], d[2]], qv.dtype())?;
-    let params = spec.params();
     let lse = run.empty([d[0], h, d[1]], DType::F32)?;
     let (oh, qh) = (o.heads(h), qv.heads(h));
     let (kh, vh) = (kv.heads(g), vv.heads(g));
     let ops = [&oh, &lse, &qh, &kh, &vh].map(Some);
-    match cx.env.batch.segments_of(d[0])? {
-        Some(_) if d[1] != e[1] => {
-            return shape_error(format!(
-                "attention: q {qv:?} over k {kv:?} in a batch of packed documents, whose queries and keys are the same positions"
-            ));
-        }
-        cu @ Some(_) => {
-            let [o, lse, q, k, v] = ops;
-            let ops = [o, lse, q, k, v, cu];
-            run.launch(op::ATTENTION_VARLEN_FWD, &ops, params.as_bytes(), &[])?;
-        }
-        None => run.launch(op::ATTENTION_FWD, &ops, params.as_bytes(), &[])?,
+    let dropped = spec.dropout > 0.0 && cx.env.training;
+    let ext = spec.cap > 0.0 || dropped || bias.is_some() || sinks.is_some();
+    let op_index = cx.op_index();
+    let [o1, lse1, q1, k1, v1] = ops;
+    if ext {
+        let params = spec.ext_params(cx.env);
+        let key = key(cx.env, op_index, [h, d[1], e[1]]);
+        let ops = [o1, lse1, q1, k1, v1, bias, sinks, cu, None];
+        run.launch(
+            op::ATTENTION_EXT_FWD,
+            &ops,
+            params.as_bytes(),
+            key.as_bytes(),
+        )?;
+    } else if cu.is_some() {
+        let ops = [o1, lse1, q1, k1, v1, cu];
+        run.launch(
+            op::ATTENTION_VARLEN_FWD,
+            &ops,
+            spec.params().as_bytes(),
+            &[],
+        )?;
+    } else {
+        run.launch(op::ATTENTION_FWD, &ops, spec.params().as_bytes(), &[])?;
     }
     let node = cx.next_node();
     let out = cx.push_val(o, node, Origin::Own, false);
-    for x in [q, k, v, out] {
+    for x in [Some(q), Some(k), Some(v), Some(out), extras.bias]
+        .into_iter()
+        .flatten()
+    {
         cx.save(x);
     }
     cx.typed(out, |c| {
@@ -100,9 +203,12 @@ pub(crate) fn forward(cx: &mut Cx<'_>, q: Var, k: Var, v: Var, spec: AttentionSp
         q,
         k,
         v,
+        extras,
         out,
         lse,
         spec,
+        op_index,
+        ext,
     }));
     Ok(out)
 }
@@ -120,7 +226,6 @@ impl Node {
         );
         let [dq, dk, dv] = b.dests([self.q, self.k, self.v])?;
         let (h, g) = (self.spec.heads, self.spec.kv_heads);
-        let (run, params) = (b.env.run, self.spec.params());
         let wide = [&dq, &dy, &o, &q].map(|t| t.heads(h));
         let narrow = [&dk, &dv, &k, &v].map(|t| t.heads(g));
         let ops = [
@@ -128,16 +233,96 @@ impl Node {
             &self.lse,
         ]
         .map(Some);
-        match &b.env.batch.segments {
-            cu @ Some(_) => {
-                let [dq, dk, dv, dy, o, q, k, v, lse] = ops;
-                let ops = [dq, dk, dv, dy, o, q, k, v, lse, cu.as_ref()];
-                run.launch(op::ATTENTION_VARLEN_BWD, &ops, params.as_bytes(), &[])?;
+        let cu = b.env.batch.segments.as_ref();
+        if self.ext {
+            self.ext_backward(b, nodes, &ops, cu)?;
+        } else {
+            let (run, params) = (b.env.run, self.spec.params());
+            match cu {
+                Some(_) => {
+                    let [dq, dk, dv, dy, o, q, k, v, lse] = ops;
+                    let ops = [dq, dk, dv, dy, o, q, k, v, lse, cu];
+                    run.launch(op::ATTENTION_VARLEN_BWD, &ops, params.as_bytes(), &[])?;
+                }
+                None => run.launch(op::ATTENTION_BWD, &ops, params.as_bytes(), &[])?,
             }
-            None => run.launch(op::ATTENTION_BWD, &ops, params.as_bytes(), &[])?,
         }
         b.give(self.q, dq)?;
         b.give(self.k, dk)?;
         b.give(self.v, dv)
+    }
+
+    /// By `attention_ext_bwd`; gives the bias and the sinks their gradients.
+    fn ext_backward(
+        &self,
+        b: &mut Back<'_, '_>,
+        nodes: &[OpNode],
+        ops: &[Option<&Tensor>; 9],
+        cu: Option<&Tensor>,
+    ) -> Result<()> {
+        let env = b.env;
+        let bias = self.extras.bias.map(|v| b.val(v, nodes)).transpose()?;
+        let dbias = match &bias {
+            Some(t) => Some(env.run.zeros(*t.shape(), DType::F32)?),
+            None => None,
+        };
+        let sinks = self.extras.sinks.map(|p| p.0 as usize);
+        let wanted = sinks.filter(|p| env.grads.wants(*p));
+        // The op adds in f32; the gradient may be of another type.
+        let dsinks = match wanted {
+            Some(p) => Some(env.run.zeros(*env.params[p].shape(), DType::F32)?),
+            None => None,
+        };
+        let params = self.spec.ext_params(env);
+        let (q, k) = (ops[5], ops[6]);
+        let length = |t: Option<&Tensor>| t.map_or(0, |t| t.shape().dims()[1]);
+        let key = key(env, self.op_index, [self.spec.heads, length(q), length(k)]);
+        let [dq, dk, dv, dy, o, q, k, v, lse] = *ops;
+        let sinks = sinks.map(|p| &env.params[p]);
+        let all = [
+            dq,
+            dk,
+            dv,
+            dbias.as_ref(),
+            dsinks.as_ref(),
+            dy,
+            o,
+            q,
+            k,
+            v,
+            lse,
+            bias.as_ref(),
+            sinks,
+            cu,
+            None,
+        ];
+        env.run.launch(
+            op::ATTENTION_EXT_BWD,
+            &all,
+            params.as_bytes(),
+            key.as_bytes(),
+        )?;
+        if let (Some(p), Some(d)) = (wanted, &dsinks) {
+            let (grad, add) = env.grads.slot(p)?;
+            let params = op::AxpbyParams {
+                alpha: 1.0,
+                beta: if add { 1.0 } else { 0.0 },
+                ..Default::default()
+            };
+            env.run
+                .launch(op::AXPBY, &[Some(grad), Some(d)], params.as_bytes(), &[])?;
+        }
+        match (self.extras.bias, dbias) {
+            (Some(v), Some(d)) => b.give(v, d),
+            _ => Ok(()),
+        }
+    }
+
+    /// Values read.
+    pub fn inputs(&self) -> Vec<Var> {
+        [self.q, self.k, self.v]
+            .into_iter()
+            .chain(self.extras.bias)
+            .collect()
     }
 }

@@ -67,7 +67,7 @@ impl OpNode {
             OpNode::Activation(n) => vec![n.x],
             OpNode::Swiglu(n) => vec![n.gate, n.up],
             OpNode::Rope(n) => vec![n.x],
-            OpNode::Attention(n) => vec![n.q, n.k, n.v],
+            OpNode::Attention(n) => n.inputs(),
             OpNode::Dropout(n) => vec![n.x],
             OpNode::Add(n) => vec![n.a, n.b],
             OpNode::Xent(n) => vec![n.logits],

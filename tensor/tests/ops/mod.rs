@@ -1,6 +1,7 @@
 //! Every op of the table against plain f64 references: the list that both test programs run, with fused ops and without.
 
 pub mod attention;
+pub mod attention_ext;
 pub mod bench;
 pub mod linear;
 pub mod many;
@@ -51,6 +52,8 @@ const CASES: &[Case] = &[
     (op::ATTENTION_BWD, attention::attention_bwd),
     (op::ATTENTION_VARLEN_FWD, attention::attention_varlen_fwd),
     (op::ATTENTION_VARLEN_BWD, attention::attention_varlen_bwd),
+    (op::ATTENTION_EXT_FWD, attention_ext::attention_ext_fwd),
+    (op::ATTENTION_EXT_BWD, attention_ext::attention_ext_bwd),
     (op::ACTIVATION_FWD, pointwise::activation_fwd),
     (op::ACTIVATION_BWD, pointwise::activation_bwd),
     (op::SWIGLU_FWD, pointwise::swiglu_fwd),

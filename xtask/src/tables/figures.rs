@@ -52,7 +52,7 @@ pub const CIRCLES: &[Entry] = &[
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave", ceiling: 15750, why: "the command line still holds the training application, which becomes a library" },
-    Entry { place: "crossweave-backend-cpu", ceiling: 11550, why: "kernels of every op for every instruction set, which run in the process" },
+    Entry { place: "crossweave-backend-cpu", ceiling: 12500, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-cuda", ceiling: 6000, why: "a driver, a compiler and three vendor libraries behind one table" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3500, why: "every collective with its checks, which the CPU back end repeats" },
     Entry { place: "crossweave-backend-wgpu", ceiling: 7000, why: "kernels of every op as WGSL text" },
@@ -60,14 +60,14 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-checkpoint", ceiling: 4250, why: "its own format, safetensors, Hugging Face folders and signatures" },
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 7500, why: "one row of tables for each key of the config, with checks and docs" },
-    Entry { place: "crossweave-conform", ceiling: 15000, why: "one case for each duty of a plugin, and the references in double precision" },
+    Entry { place: "crossweave-conform", ceiling: 15400, why: "one case for each duty of a plugin, and the references in double precision" },
     Entry { place: "crossweave-data", ceiling: 5250, why: "every form in which people keep corpora" },
     Entry { place: "crossweave-engine", ceiling: 9250, why: "the engine is the algorithm; it falls as plan steps become instructions of a program" },
-    Entry { place: "crossweave-hal", ceiling: 10600, why: "device layer, collective checker, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
+    Entry { place: "crossweave-hal", ceiling: 10500, why: "device layer and collective checker; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4550, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
-    Entry { place: "crossweave-tensor", ceiling: 4750, why: "shapes and gradients of every op" },
+    Entry { place: "crossweave-tensor", ceiling: 5250, why: "shapes and gradients of every op" },
     Entry { place: "xtask", ceiling: 4250, why: "rules with their tables" },
 ];
 
@@ -75,6 +75,8 @@ pub const CRATE_LINES: &[Entry] = &[
 #[rustfmt::skip]
 pub const FIELDS: &[Entry] = &[
     Entry { place: "backends/cpu/src/gemm/mod.rs: Gemm", ceiling: 16, why: "one planned product: sizes, strides and blocking" },
+    Entry { place: "backends/cpu/src/ops/attention/mod.rs: Shape", ceiling: 16, why: "one attention: sizes, mask, views, and what comes on top" },
+    Entry { place: "nn/src/llama.rs: Llama", ceiling: 16, why: "one field for each key, named as Hugging Face's config.json has it" },
     Entry { place: "backends/cpu/src/stream.rs: Shared", ceiling: 17, why: "one lock, its condition and the counters that its thread publishes" },
     Entry { place: "backends/cuda/src/driver.rs: Copy2d", ceiling: 16, why: "CUDA_MEMCPY2D of the driver" },
     Entry { place: "backends/cuda/src/nccl/comm.rs: Inner", ceiling: 21, why: "what a communicator shares with the thread that watches it" },
@@ -117,7 +119,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "hal/src/stream.rs: Stream", ceiling: 29, why: "one method for each call of the C interface's stream table" },
     Entry { place: "hal/src/watch/rank_record.rs: RankRecord", ceiling: 57, why: "one accessor for each word of the record that processes share" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
-    Entry { place: "tensor/src/cx.rs: Cx", ceiling: 34, why: "one method for each op that a block may record" },
+    Entry { place: "tensor/src/cx.rs: Cx", ceiling: 35, why: "one method for each op that a block may record" },
 ];
 
 /// Fields of large structs that a part of the crate sees.
@@ -151,7 +153,6 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "backends/cpu/src/collective/check.rs: plan", ceiling: 117, why: "one arm for each collective; becomes typed requests in the plugin crate" },
     Entry { place: "backends/cpu/src/gemm/mod.rs: Gemm::product", ceiling: 113, why: "the loops of one blocked product, which share their bounds" },
     Entry { place: "backends/cpu/src/ops/attention/bwd.rs: item", ceiling: 142, why: "one pass over keys and queries with everything in registers and scratch" },
-    Entry { place: "backends/cpu/src/ops/attention/fwd.rs: item", ceiling: 105, why: "one pass over keys with the running maximum and sum" },
     Entry { place: "backends/cpu/src/stream.rs: run", ceiling: 114, why: "one arm for each command of a stream" },
     Entry { place: "backends/cuda/src/nccl/call.rs: calls", ceiling: 138, why: "one arm for each collective" },
     Entry { place: "backends/kernels/src/ops/program.rs: program", ceiling: 127, why: "one arm for each instruction of a program" },

@@ -79,6 +79,8 @@ const TILED: &[(u32, PrepareTiled)] = &[
     (op::ATTENTION_BWD, attention::prepare_bwd),
     (op::ATTENTION_VARLEN_FWD, attention::varlen::prepare_fwd),
     (op::ATTENTION_VARLEN_BWD, attention::varlen::prepare_bwd),
+    (op::ATTENTION_EXT_FWD, attention::ext::prepare_fwd),
+    (op::ATTENTION_EXT_BWD, attention::ext::prepare_bwd),
 ];
 
 /// Finds the op's file and asks it, for a team of so many threads and the instruction sets in use.

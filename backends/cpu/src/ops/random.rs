@@ -11,33 +11,43 @@ type Prepared = Result<(Box<dyn Kernel>, Plan)>;
 /// Counters of a block: each gives four words.
 const COUNTERS: usize = BLOCK / 4;
 
+/// Philox4x32-10 of `N` counters in the given stream: word `w` of counter `counter(i)` at `out[w][i]`.
+#[inline(always)]
+pub(super) fn philox_of<const N: usize>(
+    seed: u64,
+    stream: u64,
+    counter: impl Fn(usize) -> u64,
+    out: &mut [[u32; N]; 4],
+) {
+    let (mut a, mut b) = ([0u32; N], [0u32; N]);
+    let (mut c, mut d) = ([stream as u32; N], [(stream >> 32) as u32; N]);
+    for i in 0..N {
+        let n = counter(i);
+        a[i] = n as u32;
+        b[i] = (n >> 32) as u32;
+    }
+    let (mut k0, mut k1) = (seed as u32, (seed >> 32) as u32);
+    for _ in 0..10 {
+        for i in 0..N {
+            let p = a[i] as u64 * 0xD251_1F53;
+            let q = c[i] as u64 * 0xCD9E_8D57;
+            let x = (q >> 32) as u32 ^ b[i] ^ k0;
+            let y = (p >> 32) as u32 ^ d[i] ^ k1;
+            (a[i], b[i], c[i], d[i]) = (x, q as u32, y, p as u32);
+        }
+        k0 = k0.wrapping_add(0x9E37_79B9);
+        k1 = k1.wrapping_add(0xBB67_AE85);
+    }
+    *out = [a, b, c, d];
+}
+
 clones! {
     /// Philox4x32-10 of counters `first, first + 1, …` in the given stream: word `w` of counter `i` at `out[4 i + w]`.
     fn words(first: u64, stream: u64, seed: u64, out: &mut [u32; BLOCK]) {
-        let (mut a, mut b) = ([0u32; COUNTERS], [0u32; COUNTERS]);
-        let (mut c, mut d) = ([stream as u32; COUNTERS], [(stream >> 32) as u32; COUNTERS]);
+        let mut lanes = [[0u32; COUNTERS]; 4];
+        philox_of(seed, stream, |i| first.wrapping_add(i as u64), &mut lanes);
         for i in 0..COUNTERS {
-            let n = first.wrapping_add(i as u64);
-            a[i] = n as u32;
-            b[i] = (n >> 32) as u32;
-        }
-        let (mut k0, mut k1) = (seed as u32, (seed >> 32) as u32);
-        for _ in 0..10 {
-            for i in 0..COUNTERS {
-                let p = a[i] as u64 * 0xD251_1F53;
-                let q = c[i] as u64 * 0xCD9E_8D57;
-                let x = (q >> 32) as u32 ^ b[i] ^ k0;
-                let y = (p >> 32) as u32 ^ d[i] ^ k1;
-                (a[i], b[i], c[i], d[i]) = (x, q as u32, y, p as u32);
-            }
-            k0 = k0.wrapping_add(0x9E37_79B9);
-            k1 = k1.wrapping_add(0xBB67_AE85);
-        }
-        for i in 0..COUNTERS {
-            out[4 * i] = a[i];
-            out[4 * i + 1] = b[i];
-            out[4 * i + 2] = c[i];
-            out[4 * i + 3] = d[i];
+            for lane in 0..4 { out[4 * i + lane] = lanes[lane][i]; }
         }
     }
     fn uniform(w: &[u32], lo: f32, span: f32, y: &mut [f32]) {

@@ -29,7 +29,13 @@ pub fn open(config: &[(&str, &str)]) -> Option<Bench> {
 
 /// Every op but the products, and but those that are left to the core's decomposition.
 pub fn claimed(id: u32) -> bool {
-    !products(id) && ![op::ATTENTION_VARLEN_FWD, op::ATTENTION_VARLEN_BWD].contains(&id)
+    let decomposed = [
+        op::ATTENTION_VARLEN_FWD,
+        op::ATTENTION_VARLEN_BWD,
+        op::ATTENTION_EXT_FWD,
+        op::ATTENTION_EXT_BWD,
+    ];
+    !products(id) && !decomposed.contains(&id)
 }
 
 /// The ops whose kernels take a software driver long to compile: in a program of their own.

@@ -65,7 +65,7 @@ params! {
     IndexParams { flags: u32, ignore: i64 }
     /// `philox`: kind (`super::philox`); uniform in [lo, hi), normal with mean `lo` and deviation `hi`.
     PhiloxParams { kind: u32, lo: f64, hi: f64 }
-    /// `philox` and `dropout` at launch: 64-bit key; element `e` uses counter (offset + e / 4, stream), lane e % 4.
+    /// `philox`, `dropout` and `attention_ext_*` at launch: 64-bit key; element `e` uses counter (offset + e / 4, stream), lane e % 4.
     PhiloxDyn { flags: u32, seed: u64, offset: u64, stream: u64 }
     /// `layer_norm_*`, `rms_norm_*`.
     NormParams { flags: u32, eps: f64 }
@@ -73,6 +73,10 @@ params! {
     XentParams { flags: u32, ignore: i64 }
     /// `attention_*`: `scale` 0 means 1/sqrt(D); `window` 0 means none, else keys j > i - window.
     AttentionParams { flags: u32, scale: f64, window: i64 }
+    /// `attention_ext_*`: `scale`, `window` as in `AttentionParams`; `cap` of the scores, 0 = none; `dropout`, the probability that a weight
+    /// becomes 0. Weight (b, h, i, j) has word `j % 4` of the philox block `offset + ((b * heads + h) * queries + i) * ceil(keys / 4) + j / 4`
+    /// (i and j in the row, not in the segment); `heads`, `queries`, `keys` are sizes of the whole that the operands are a part of, 0 = theirs.
+    AttentionExtParams { flags: u32, scale: f64, window: i64, cap: f64, dropout: f64, heads: i64, queries: i64, keys: i64 }
     /// `rope`: `FLAG_INVERSE` rotates back (the backward); `FLAG_INTERLEAVED` pairs (2i, 2i+1), else (i, i + R/2), R the elements that rotate.
     RopeParams { flags: u32 }
     /// `adamw`: `mode` 0 = torch AdamW, 1 = L2 Adam; fixed numbers of the group.

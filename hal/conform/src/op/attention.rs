@@ -93,7 +93,7 @@ impl Shape {
 }
 
 /// Once through the storage.
-fn stored(t: DType, x: Num) -> Num {
+pub fn stored(t: DType, x: Num) -> Num {
     match t {
         DType::F32 => x,
         t => Num {

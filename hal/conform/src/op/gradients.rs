@@ -3,6 +3,7 @@
 
 use super::activation::{act, rotate};
 use super::attention::{self, Inputs, Shape};
+use super::attention_ext as ext;
 use super::bound::{Num, num as exact};
 use super::norm::{row_backward, row_forward, statistics};
 use super::optim::update;
@@ -103,6 +104,83 @@ fn softmax_and_cross_entropy() {
     }
     assert_eq!(row_softmax(&[f64::NEG_INFINITY, 0.0])[0].v, 0.0);
     assert!((row_lse(&[1000.0, 1000.0]).v - 1000.0 - 2f64.ln()).abs() < 1e-12);
+}
+
+#[test]
+fn attention_with_all_that_comes_on_top() {
+    let mut r = Rng(5);
+    let base = ext::Shape {
+        b: 1,
+        tq: 3,
+        tk: 4,
+        h: 2,
+        hkv: 1,
+        d: 3,
+        causal: true,
+        ..Default::default()
+    };
+    let all = ext::Shape {
+        cap: 0.8,
+        dropout: 0.4,
+        bias: true,
+        sinks: true,
+        ..base
+    };
+    for s in [
+        base,
+        ext::Shape { cap: 0.8, ..base },
+        ext::Shape { bias: true, ..base },
+        ext::Shape {
+            sinks: true,
+            ..base
+        },
+        ext::Shape {
+            dropout: 0.4,
+            ..base
+        },
+        all,
+        ext::Shape {
+            causal: false,
+            tq: 5,
+            cu: [Some(&[0, 2, 4]), Some(&[0, 1, 4])],
+            ..all
+        },
+    ] {
+        let (nq, nk) = (s.tq * s.h * s.d, s.tk * s.hkv * s.d);
+        let n = if s.bias { s.h * (s.tq + s.tk - 1) } else { 0 };
+        let x = ext::Inputs {
+            q: r.reals(nq),
+            k: r.reals(nk),
+            v: r.reals(nk),
+            bias: r.reals(n),
+            sinks: r.reals(if s.sinks { s.h } else { 0 }),
+            ..Default::default()
+        };
+        let dy = r.reals(nq);
+        let t = DType::F32;
+        let (o, lse) = ext::forward(t, &s, &x);
+        let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
+        let grads = ext::backward(t, &s, &x, &dy, &of(&o), &of(&lse));
+        let f = |x: &ext::Inputs| weighed(&ext::forward(t, &s, x).0, &dy);
+        type Put = fn(&mut ext::Inputs, Vec<f64>);
+        let parts: [(&str, &[f64], Put); 5] = [
+            ("dq", &x.q, |x, v| x.q = v),
+            ("dk", &x.k, |x, v| x.k = v),
+            ("dv", &x.v, |x, v| x.v = v),
+            ("dbias", &x.bias, |x, v| x.bias = v),
+            ("dsinks", &x.sinks, |x, v| x.sinks = v),
+        ];
+        for ((name, at, put), grad) in parts.into_iter().zip(&grads) {
+            for i in 0..at.len() {
+                let moved = |v: &[f64]| {
+                    let mut x = x.clone();
+                    put(&mut x, v.to_vec());
+                    f(&x)
+                };
+                near(name, grad[i].v, slope(at, i, moved));
+            }
+        }
+    }
 }
 
 #[test]

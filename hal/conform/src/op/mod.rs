@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod attention_ext;
 mod bound;
 mod cell;
 #[cfg(test)]
@@ -51,6 +52,7 @@ fn cells() -> Vec<Cell> {
     all.extend(norm::cells());
     all.extend(softmax::cells());
     all.extend(attention::cells());
+    all.extend(attention_ext::cells());
     all.extend(activation::cells());
     // Stable: cells of one op stay in the order of their file.
     all.sort_by_key(|c| c.op);

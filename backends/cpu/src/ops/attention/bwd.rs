@@ -3,6 +3,7 @@
 //! With P = exp(scale q.k - lse), dP = do.v, delta = sum(do * o) and dS = P * (dP - delta):
 //! dv = P^T do, dk = scale dS^T q, dq = scale dS k.
 
+use super::beyond::{Areas, Block};
 use super::fwd::exp_of;
 use super::math::{Sum, load_rows, mask, product, scores, store_rows, strips};
 use super::{BK, BQ, Shape, View, up};
@@ -36,13 +37,18 @@ impl Bwd {
     pub fn floats(&self) -> usize {
         let s = &self.s;
         up(
-            4 * s.k_blocks() * BK * s.dp + 2 * BQ * s.d + 4 * BQ * s.dp + 2 * BK * BQ + 2 * BQ,
+            4 * s.k_blocks() * BK * s.dp
+                + 2 * BQ * s.d
+                + 4 * BQ * s.dp
+                + 2 * BK * BQ
+                + 2 * BQ
+                + s.beyond(),
             16,
         )
     }
 }
 
-/// Operands dq, dk, dv, do, o, q, k, v, lse.
+/// Operands dq, dk, dv, do, o, q, k, v, lse (and those of [`super::beyond`]).
 ///
 /// # Safety
 /// Operands fit the shape, `scratch` has [`Bwd::floats`], the lane's instruction set is there.
@@ -74,6 +80,7 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
         let ds = st.add(BK * BQ);
         let lse = std::slice::from_raw_parts_mut(ds.add(BK * BQ), BQ);
         let delta = std::slice::from_raw_parts_mut(ds.add(BK * BQ + BQ), BQ);
+        let areas = Areas::of(ds.add(BK * BQ + 2 * BQ));
         load_rows(s, &s.k, p[6], it.b, base, keys, it.g, padded, k);
         load_rows(s, &s.v, p[7], it.b, base, keys, it.g, padded, v);
         if it.dkv {
@@ -124,17 +131,13 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                     let (kj, vj) = (k.add(at), v.add(at));
                     let reach = s.reach(i0, j0);
                     scores::<L, MR, NV>(nk, w, s.d, kj, s.dp, qt, reach, st);
+                    let b = Block { h, i0, w, j0, nk };
+                    if let Some(x) = &s.ext {
+                        x.scores(p, b, st, areas);
+                    }
                     mask(s, i0, w, j0, nk, st);
                     scores::<L, MR, NV>(nk, w, s.d, vj, s.dp, dot, reach, ds);
-                    for r in 0..nk {
-                        let row = std::slice::from_raw_parts_mut(st.add(r * BQ), w);
-                        let drow = std::slice::from_raw_parts_mut(ds.add(r * BQ), w);
-                        for (((x, d), &l), &e) in row.iter_mut().zip(drow).zip(&*lse).zip(&*delta) {
-                            *x = exp_of::<L>(*x - l);
-                            // Where the mask made P zero, dP may never have been computed.
-                            *d = if *x == 0.0 { 0.0 } else { *x * (*d - e) };
-                        }
-                    }
+                    slopes::<L>(s, p, b, [st, ds], [lse, delta], areas);
                     if it.dkv {
                         product::<L, MR, NV>(
                             nk,
@@ -190,6 +193,41 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
         if it.dkv {
             store_rows(s, &t.dk, p[1], it.b, base, keys, it.g, dk);
             store_rows(s, &t.dv, p[2], it.b, base, keys, it.g, dv);
+        }
+    }
+}
+
+/// From scores and do.v of a block to the weights that were used and the gradients of the scores.
+///
+/// # Safety
+/// As [`item`].
+#[inline(always)]
+unsafe fn slopes<L: Lane>(
+    s: &Shape,
+    p: &[*mut u8],
+    b: Block,
+    [st, ds]: [*mut f32; 2],
+    [lse, delta]: [&[f32]; 2],
+    areas: Areas,
+) {
+    // SAFETY: by contract.
+    unsafe {
+        if let Some(x) = &s.ext {
+            for r in 0..b.nk {
+                for (x, &l) in b.row(st, r).iter_mut().zip(lse) {
+                    *x = exp_of::<L>(*x - l);
+                }
+            }
+            x.factors(b, areas);
+            return x.gradients(p, b, [st, ds], delta, areas);
+        }
+        for r in 0..b.nk {
+            let (row, drow) = (b.row(st, r), b.row(ds, r));
+            for (((x, d), &l), &e) in row.iter_mut().zip(drow).zip(lse).zip(delta) {
+                *x = exp_of::<L>(*x - l);
+                // Where the mask made P zero, dP may never have been computed.
+                *d = if *x == 0.0 { 0.0 } else { *x * (*d - e) };
+            }
         }
     }
 }

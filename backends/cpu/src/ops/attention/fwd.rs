@@ -1,5 +1,6 @@
 //! Forward: one block of queries of one head walks over its keys with a running maximum and sum.
 
+use super::beyond::{Areas, Block, settle};
 use super::math::{Sum, exp, load_rows, mask, product, scores, store_rows, strips};
 use super::{BK, BQ, Shape, up};
 use crate::gemm::lane::Lane;
@@ -15,7 +16,7 @@ pub struct Item {
 /// f32 of scratch an item needs.
 pub fn floats(s: &Shape) -> usize {
     up(
-        BQ * s.d + 2 * BK * s.dp + BK * BQ + 2 * BQ * s.dp + 4 * BQ,
+        BQ * s.d + 2 * BK * s.dp + BK * BQ + 2 * BQ * s.dp + 4 * BQ + s.beyond(),
         16,
     )
 }
@@ -32,7 +33,7 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
     scratch: *mut f32,
 ) {
     let nr = NV * L::N;
-    let (i0, g) = (it.block * BQ, it.h / (s.h / s.hkv));
+    let (i0, h, g) = (it.block * BQ, it.h, it.h / (s.h / s.hkv));
     let nq = BQ.min(s.tq - i0);
     // Columns computed: whole tiles, as rows and as columns (BQ is a multiple of both).
     let w = up(up(nq, MR), nr);
@@ -45,6 +46,7 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
         let q = st.add(BK * BQ);
         let o = q.add(BQ * s.dp);
         let stats = o.add(BQ * s.dp);
+        let areas = Areas::of(stats.add(4 * BQ));
         let stat = |i: usize| std::slice::from_raw_parts_mut(stats.add(i * BQ), w);
         let (top, sum, new, fade) = (stat(0), stat(1), stat(2), stat(3));
         load_rows(s, &s.q, p[2], it.b, i0, nq, it.h, w, q);
@@ -63,6 +65,10 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
             load_rows(s, &s.v, p[4], it.b, j0, nk, g, nk, v);
             let reach = s.reach(i0, j0);
             scores::<L, MR, NV>(nk, w, s.d, k, s.dp, qt, reach, st);
+            let b = Block { h, i0, w, j0, nk };
+            if let Some(x) = &s.ext {
+                x.scores(p, b, st, areas);
+            }
             mask(s, i0, w, j0, nk, st);
             new.copy_from_slice(top);
             for r in 0..nk {
@@ -95,6 +101,9 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                     *l += *x;
                 }
             }
+            if let Some(x) = &s.ext {
+                x.drop_weights(b, st, areas);
+            }
             if j0 > lo {
                 for (i, &f) in fade[..nq].iter().enumerate() {
                     for x in std::slice::from_raw_parts_mut(o.add(i * s.dp), s.dp) {
@@ -116,22 +125,36 @@ pub unsafe fn item<L: Lane, const MR: usize, const NV: usize>(
                 Sum::Keys(reach),
             );
         }
+        finish(s, p, it, (i0, nq), o, [top, sum]);
+        store_rows(s, &s.o, p[0], it.b, i0, nq, it.h, o);
+    }
+}
+
+/// Divides the rows of `o` by their sums and stores the log-sum-exp.
+///
+/// # Safety
+/// As [`item`].
+#[inline(always)]
+unsafe fn finish(
+    s: &Shape,
+    p: &[*mut u8],
+    it: Item,
+    (i0, nq): (usize, usize),
+    o: *mut f32,
+    [top, sum]: [&[f32]; 2],
+) {
+    // SAFETY: by contract.
+    unsafe {
+        let sink = s.ext.as_ref().and_then(|x| x.sink(p, it.h));
         for i in 0..nq {
-            // No key seen: the output is 0 and the log of the sum minus infinity.
-            let f = if sum[i] == 0.0 { 0.0 } else { 1.0 / sum[i] };
+            let (f, lse) = settle(top[i], sum[i], sink);
             for x in std::slice::from_raw_parts_mut(o.add(i * s.dp), s.dp) {
                 *x *= f;
             }
-            let lse = if sum[i] == 0.0 {
-                f32::NEG_INFINITY
-            } else {
-                top[i] + sum[i].ln()
-            };
             let at =
                 it.b as isize * s.lse[0] + it.h as isize * s.lse[1] + (i0 + i) as isize * s.lse[2];
             p[1].cast::<f32>().offset(at).write(lse);
         }
-        store_rows(s, &s.o, p[0], it.b, i0, nq, it.h, o);
     }
 }
 

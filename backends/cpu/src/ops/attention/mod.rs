@@ -4,7 +4,9 @@
 //! Shapes: B batch, T positions, H heads, D head size; a query block is `BQ` rows, a key block `BK`. Every accumulator is owned by one
 //! item of work and filled in a fixed order, so the bits depend neither on the threads nor on which items ran where.
 
+mod beyond;
 mod bwd;
+pub mod ext;
 mod fwd;
 mod math;
 pub mod selftest;
@@ -69,6 +71,8 @@ struct Shape {
     o: View,
     /// Strides of `lse[B, H, Tq]`.
     lse: [isize; 3],
+    /// What there is beyond scale and mask.
+    ext: Option<beyond::Ext>,
 }
 
 impl Shape {
@@ -205,6 +209,12 @@ impl Isa {
     }
 }
 
+/// [`shape`] of an op with `AttentionParams`.
+fn plain_shape(op: &OpRequest<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shape> {
+    let p: AttentionParams = op.params()?;
+    shape(op, at, o, lse, nr, [p.flags.into(), p.window], p.scale)
+}
+
 /// The view of operand `i`, which must be `want` (`[B, T, H, D]`).
 fn view(op: &OpRequest<'_>, i: usize, name: &str, want: [usize; 4]) -> Result<View> {
     let Some(l) = op.layout(i) else {
@@ -251,15 +261,23 @@ fn dims(l: Option<&Layout>) -> Result<[usize; 4]> {
 }
 
 /// Reads what both directions share; `at` is where q stands among the operands, `lse` the operand of that name.
-fn shape(op: &OpRequest<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Result<Shape> {
-    let p: AttentionParams = op.params()?;
-    if p.flags & !FLAG_CAUSAL != 0 {
-        return unsupported(format!("attention: flags {:#x}", p.flags));
+fn shape(
+    op: &OpRequest<'_>,
+    at: usize,
+    o: usize,
+    lse: usize,
+    nr: usize,
+    [flags, window]: [i64; 2],
+    scale: f64,
+) -> Result<Shape> {
+    let causal = i64::from(FLAG_CAUSAL);
+    if flags & !causal != 0 {
+        return unsupported(format!("attention: flags {flags:#x}"));
     }
-    if p.window < 0 {
+    if window < 0 {
         return fail(
             Code::Invalid,
-            format!("attention: window {} is negative", p.window),
+            format!("attention: window {window} is negative"),
         );
     }
     let [b, tq, h, d] = dims(op.layout(at))?;
@@ -298,19 +316,20 @@ fn shape(op: &OpRequest<'_>, at: usize, o: usize, lse: usize, nr: usize) -> Resu
         hkv,
         d,
         dp: up(d, nr),
-        scale: if p.scale == 0.0 {
+        scale: if scale == 0.0 {
             1.0 / (d as f64).sqrt()
         } else {
-            p.scale
+            scale
         } as f32,
-        causal: p.flags & FLAG_CAUSAL != 0,
+        causal: flags & causal != 0,
         // No two positions are further apart, and positions are added to it.
-        window: p.window.min(1 << 40),
+        window: window.min(1 << 40),
         q: view(op, at, "q", qs)?,
         k: view(op, at + 1, "k", ks)?,
         v: view(op, at + 2, "v", ks)?,
         o: view(op, o, "o", qs)?,
         lse: l,
+        ext: None,
     })
 }
 
@@ -365,7 +384,7 @@ pub fn prepare_fwd(
 
 fn prepare_fwd_on(op: &OpRequest<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 5..=5)?;
-    let s = shape(op, 2, 0, 1, isa.nr)?;
+    let s = plain_shape(op, 2, 0, 1, isa.nr)?;
     output_strided(op, 0, FLOATS)?;
     output_strided(op, 1, F32)?;
     let floats = fwd::floats(&s) * threads;
@@ -470,7 +489,7 @@ pub fn prepare_bwd(
 
 fn prepare_bwd_on(op: &OpRequest<'_>, threads: usize, isa: Isa) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 9..=9)?;
-    let s = shape(op, 5, 4, 8, isa.nr)?;
+    let s = plain_shape(op, 5, 4, 8, isa.nr)?;
     for i in 0..3 {
         output_strided(op, i, FLOATS)?;
     }

@@ -60,6 +60,7 @@ fn shape(elem: Elem, tk: usize, nr: usize) -> Shape {
         v: view(tk),
         o: view(TQ),
         lse: [TQ as isize, TQ as isize, 1],
+        ext: None,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::super::view::{F32, FLOATS, arity, output_strided};
 use super::bwd::{self, Bwd};
-use super::{BK, BQ, Isa, Ptrs, Shape, View, fwd, plan, shape, view};
+use super::{BK, BQ, Isa, Ptrs, Shape, View, fwd, plain_shape, plan, view};
 use crate::gemm::each;
 use crate::isa::Isas;
 use crate::kernel::{Kernel, Launch};
@@ -13,10 +13,10 @@ use crossweave_plugin::{Code, DType, OpRequest, Plan, Result, fail, unsupported}
 
 /// The cumulative lengths among the operands.
 #[derive(Clone, Copy)]
-struct Cu {
-    operand: usize,
+pub(super) struct Cu {
+    pub(super) operand: usize,
     /// Numbers of a row, one more than segments.
-    n: usize,
+    pub(super) n: usize,
     /// From row to row, from number to number.
     stride: [isize; 2],
     rows: usize,
@@ -38,7 +38,8 @@ struct Block {
 const WORDS: usize = size_of::<Block>() / 4;
 
 impl Cu {
-    fn of(op: &OpRequest<'_>, operand: usize, s: &Shape) -> Result<Cu> {
+    /// Reads operand `operand`, of `b` rows over `t` positions.
+    pub(super) fn of(op: &OpRequest<'_>, operand: usize, b: usize, t: usize) -> Result<Cu> {
         let Some(l) = op.layout(operand) else {
             return fail(
                 Code::Invalid,
@@ -51,6 +52,30 @@ impl Cu {
                 op.dtype(operand).map_or("unknown", DType::name)
             ));
         }
+        let rows = l.rank == 2 && l.shape[0] == b as i64 && l.shape[1] >= 1;
+        if !rows || l.stride[..2].iter().any(|x| *x < 0) || b.max(t) > i32::MAX as usize {
+            return fail(
+                Code::Invalid,
+                format!(
+                    "attention: cu must be i32 [{}, segments + 1] over at most {} positions, is {:?} over {}",
+                    b,
+                    i32::MAX,
+                    &l.shape[..l.rank.min(8) as usize],
+                    t
+                ),
+            );
+        }
+        Ok(Cu {
+            operand,
+            n: l.shape[1] as usize,
+            stride: [l.stride[0] as isize, l.stride[1] as isize],
+            rows: b,
+            t,
+        })
+    }
+
+    /// The lengths of a self-attention.
+    fn of_both(op: &OpRequest<'_>, operand: usize, s: &Shape) -> Result<Cu> {
         if s.tq != s.tk {
             return fail(
                 Code::Invalid,
@@ -60,33 +85,14 @@ impl Cu {
                 ),
             );
         }
-        let rows = l.rank == 2 && l.shape[0] == s.b as i64 && l.shape[1] >= 1;
-        if !rows || l.stride[..2].iter().any(|x| *x < 0) || s.b.max(s.tq) > i32::MAX as usize {
-            return fail(
-                Code::Invalid,
-                format!(
-                    "attention: cu must be i32 [{}, segments + 1] over at most {} positions, is {:?} over {}",
-                    s.b,
-                    i32::MAX,
-                    &l.shape[..l.rank.min(8) as usize],
-                    s.tq
-                ),
-            );
-        }
-        Ok(Cu {
-            operand,
-            n: l.shape[1] as usize,
-            stride: [l.stride[0] as isize, l.stride[1] as isize],
-            rows: s.b,
-            t: s.tq,
-        })
+        Cu::of(op, operand, s.b, s.tq)
     }
 
     /// Number `i` of a row, held between `least` (at most T) and T: whatever the numbers are, segments neither overlap nor leave the operands.
     ///
     /// # Safety
     /// `p` is the operand.
-    unsafe fn at(&self, p: *const u8, row: usize, i: usize, least: usize) -> usize {
+    pub(super) unsafe fn at(&self, p: *const u8, row: usize, i: usize, least: usize) -> usize {
         let at = row as isize * self.stride[0] + i as isize * self.stride[1];
         // SAFETY: by contract; the row is there and `i` is below `n`.
         let x = unsafe { p.cast::<i32>().offset(at).read() };
@@ -153,7 +159,12 @@ impl Cu {
     ///
     /// # Safety
     /// The launch is of the op prepared.
-    unsafe fn outside(&self, l: &Launch<'_>, slots: usize, f: &(dyn Fn(usize, usize) + Sync)) {
+    pub(super) unsafe fn outside(
+        &self,
+        l: &Launch<'_>,
+        slots: usize,
+        f: &(dyn Fn(usize, usize) + Sync),
+    ) {
         let cu = l.operands[self.operand].cast_const();
         for row in 0..self.rows {
             // SAFETY: by contract.
@@ -176,7 +187,7 @@ fn part(s: &Shape, len: usize) -> Shape {
 }
 
 /// Where the log-sum-exp of a position lies, for head 0.
-fn lse_at(s: &Shape, p: *mut u8, row: usize, t: usize) -> *mut u8 {
+pub(super) fn lse_at(s: &Shape, p: *mut u8, row: usize, t: usize) -> *mut u8 {
     let at = row as isize * s.lse[0] + t as isize * s.lse[2];
     p.cast::<f32>().wrapping_offset(at).cast()
 }
@@ -185,7 +196,7 @@ fn lse_at(s: &Shape, p: *mut u8, row: usize, t: usize) -> *mut u8 {
 ///
 /// # Safety
 /// `p` is the operand of the view, the position is the caller's.
-unsafe fn clear(v: &View, p: *mut u8, [row, t]: [usize; 2], heads: usize, d: usize) {
+pub(super) unsafe fn clear(v: &View, p: *mut u8, [row, t]: [usize; 2], heads: usize, d: usize) {
     for h in 0..heads {
         // SAFETY: by contract; the zero of every storage is zero bytes.
         unsafe { v.at(p, row, t, h).write_bytes(0, d * v.elem.bytes()) };
@@ -269,8 +280,8 @@ pub(super) fn prepare_fwd_on(
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 6..=6)?;
-    let s = shape(op, 2, 0, 1, isa.nr)?;
-    let cu = Cu::of(op, 5, &s)?;
+    let s = plain_shape(op, 2, 0, 1, isa.nr)?;
+    let cu = Cu::of_both(op, 5, &s)?;
     output_strided(op, 0, FLOATS)?;
     output_strided(op, 1, F32)?;
     let floats = fwd::floats(&s) * threads + WORDS * cu.room(BQ);
@@ -416,8 +427,8 @@ pub(super) fn prepare_bwd_on(
     isa: Isa,
 ) -> Result<(Box<dyn Kernel>, Plan)> {
     arity(op, 10..=10)?;
-    let s = shape(op, 5, 4, 8, isa.nr)?;
-    let cu = Cu::of(op, 9, &s)?;
+    let s = plain_shape(op, 5, 4, 8, isa.nr)?;
+    let cu = Cu::of_both(op, 9, &s)?;
     for i in 0..3 {
         output_strided(op, i, FLOATS)?;
     }
