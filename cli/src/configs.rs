@@ -7,6 +7,7 @@ use crate::width::columns;
 use crate::{hub, model, source};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::{Config, Model, explain_key, json_schema, keys, reference, split_set};
+use crossweave_data::Remark;
 use crossweave_files as files;
 use std::path::Path;
 
@@ -31,17 +32,17 @@ fn read(path: &Path, sets: &[String]) -> Result<Config> {
 }
 
 /// Opens what the config names, as far as headers go: the model's folder, whose names and shapes must be the model's, the tokenizer, the
-/// data, the keys of signatures. Nothing is written.
-fn files_of(config: &Config) -> Result<()> {
+/// data, the keys of signatures. Nothing is written. What is remarkable about the data comes back.
+fn files_of(config: &Config) -> Result<Vec<Remark>> {
     let s = &config.settings;
-    let mut vocab = None;
+    let (mut vocab, mut remarks) = (None, vec![]);
     if let Some(m @ Model::Hf(_)) = &s.model {
         vocab = Some(model::of_config(m, None)?.spec.model().vocab() as usize);
     }
     if let Some(data) = &s.data {
         let mut spec = source::spec(data, s.model.as_ref())?;
         spec.model_vocab = vocab.or(spec.model_vocab);
-        crossweave_data::check(&spec)?;
+        remarks = crossweave_data::check(&spec)?;
     }
     if let Some(key) = &s.checkpoint.sign_key {
         SecretKey::read(key.as_ref())?;
@@ -49,7 +50,7 @@ fn files_of(config: &Config) -> Result<()> {
     if let Some(key) = &s.checkpoint.trust_key {
         PublicKey::read(key.as_ref())?;
     }
-    Ok(())
+    Ok(remarks)
 }
 
 /// One key, all keys of a config, or all keys there are.
@@ -111,9 +112,10 @@ pub fn run(action: ConfigAction) -> Result<()> {
                 true => read(&config, &sets)?,
                 false => load(&config, &sets)?,
             };
-            let text = config.check(config.ranks(ranks.map(u64::from)))?;
+            let mut text = config.check(config.ranks(ranks.map(u64::from)))?;
             if !no_files {
-                files_of(&config)?;
+                let remarks = files_of(&config)?;
+                text.extend(remarks.iter().map(|r| format!("{r}\n")));
             }
             say!("{}", text.trim_end());
         }

@@ -22,6 +22,15 @@ pub enum Remark {
     Warning(String),
 }
 
+impl std::fmt::Display for Remark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Remark::Note(text) => write!(f, "note: {text}"),
+            Remark::Warning(text) => write!(f, "warning: {text}"),
+        }
+    }
+}
+
 /// Rows of tokens by number. Shared by the ranks.
 pub trait SequenceSource: Send + Sync {
     /// Tokens of a row. A row trains on `row_len() - 1` predictions: inputs lack its last token, labels its first.

@@ -4,6 +4,7 @@
 //! largest single document). The `.idx` gets its name last: where it exists, the `.bin` beside it is whole.
 
 use crate::atomic::{AtomicFile, write_file};
+use crate::batches::Remark;
 use crate::cache::{Hash, corpus_hash, hash_files, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
@@ -39,8 +40,54 @@ pub struct BuildReport {
     pub files: u64,
     /// Documents in which bytes that are not UTF-8 were replaced; known only when `built`.
     pub lossy_documents: u64,
+    /// Source files that are read as text though their names say that they hold rows, and the first of them.
+    pub rows_as_text: Option<(u64, PathBuf)>,
     /// The dataset, without `.bin`/`.idx`.
     pub prefix: PathBuf,
+}
+
+impl BuildReport {
+    /// What a user should know of the text.
+    pub(crate) fn remarks(&self, key: &str) -> Vec<Remark> {
+        let mut said: Vec<Remark> = rows_remark(key, self.rows_as_text.as_ref())
+            .into_iter()
+            .collect();
+        if self.lossy_documents > 0 {
+            said.push(Remark::Warning(format!(
+                "{key}: {} of {} documents have bytes that are not UTF-8, which are replaced by U+FFFD; fix: save them as UTF-8, or exclude them (data.exclude)",
+                self.lossy_documents, self.documents
+            )));
+        }
+        said
+    }
+}
+
+/// Files of text whose names say that they hold rows: how many, and the first.
+pub(crate) fn rows_as_text(files: &[SourceFile]) -> Option<(u64, PathBuf)> {
+    let rows = |f: &&SourceFile| {
+        let extension = f.path.extension().and_then(|e| e.to_str());
+        let rows = |e: &str| {
+            ["json", "csv", "tsv"]
+                .iter()
+                .any(|r| e.eq_ignore_ascii_case(r))
+        };
+        f.form == Form::Text && extension.is_some_and(rows)
+    };
+    let mut found = files.iter().filter(rows);
+    let first = found.next()?.path.clone();
+    Some((1 + found.count() as u64, first))
+}
+
+/// The warning about them.
+pub(crate) fn rows_remark(key: &str, found: Option<&(u64, PathBuf)>) -> Option<Remark> {
+    let (count, first) = found?;
+    let which = match count {
+        1 => format!("{} is", first.display()),
+        n => format!("{} and {} more are", first.display(), n - 1),
+    };
+    Some(Remark::Warning(format!(
+        "{key}: {which} read as plain text, with all brackets, quotes and separators; fix: to train on what its rows hold, write them as .jsonl (an object a line) or .parquet"
+    )))
 }
 
 /// A dataset ready to read, and the hash that names its content.
@@ -106,6 +153,10 @@ pub(crate) fn build(
         Recipe::Field(_) => None,
     };
     let (documents, tokens) = (set.documents() as u64, set.tokens());
+    let rows_as_text = match source {
+        Source::Files(_) => rows_as_text(&files),
+        _ => None,
+    };
     let files = files.len() as u64;
     Ok(Built {
         hash,
@@ -116,6 +167,7 @@ pub(crate) fn build(
             bytes,
             files,
             lossy_documents,
+            rows_as_text,
             prefix,
         },
         set,
@@ -173,6 +225,7 @@ pub(crate) fn ready_made(prefix: &Path) -> Result<Built> {
         bytes: set.tokens() * set.token_type().size(),
         files: 1,
         lossy_documents: 0,
+        rows_as_text: None,
         prefix: prefix.into(),
     };
     Ok(Built {
@@ -448,6 +501,7 @@ mod tests {
             bytes: 6,
             files: 4,
             lossy_documents: 0,
+            rows_as_text: None,
             prefix: built.report.prefix.clone(),
         };
         assert_eq!(built.report, report);

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 /// Changes whenever this crate would write other bytes for the same input.
-const FORMAT: &str = "crossweave corpus 1";
+const FORMAT: &str = "crossweave corpus 2";
 
 /// A SHA-256 digest.
 pub(crate) type Hash = [u8; 32];

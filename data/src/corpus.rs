@@ -1,7 +1,7 @@
 //! The front door: a description and a cache folder in, batches and a tokenizer out.
 
-use crate::batches::SequenceSource;
-use crate::build::{BuildReport, as_lines, build, total_bytes};
+use crate::batches::{Remark, SequenceSource};
+use crate::build::{BuildReport, as_lines, build, rows_as_text, rows_remark, total_bytes};
 use crate::cache::{Hash, hex};
 use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
@@ -33,6 +33,7 @@ pub struct Corpus {
     train: Side,
     validation: Option<Side>,
     reports: Vec<BuildReport>,
+    remarks: Vec<Remark>,
     cache: PathBuf,
 }
 
@@ -61,22 +62,25 @@ pub enum Pass {
 }
 
 /// Looks at what [`open`] would read, without turning text into tokens: files are there and regular, the tokenizer loads and fits the
-/// model, indexes and headers are sound.
+/// model, indexes and headers are sound. What is remarkable about the files comes back.
 ///
 /// # Errors
 /// As [`open`], except what only the text itself can show.
-pub fn check(spec: &DataSpec) -> Result<()> {
-    look(spec, &spec.train, TRAIN)?;
+pub fn check(spec: &DataSpec) -> Result<Vec<Remark>> {
+    let mut said = vec![];
+    look(spec, &spec.train, TRAIN, &mut said)?;
     if let Validation::Source(s) = &spec.validation {
-        look(spec, s, VALIDATION)?;
+        look(spec, s, VALIDATION, &mut said)?;
     }
     let limit = spec.model_vocab.filter(|_| spec.train.is_text());
-    let tokenizer = spec.tokenizer.as_ref();
-    tokenizer.map_or(Ok(()), |t| Tokenizer::open(t, limit).map(drop))
+    if let Some(tokenizer) = &spec.tokenizer {
+        Tokenizer::open(tokenizer, limit)?;
+    }
+    Ok(said)
 }
 
 /// The files of one source.
-fn look(spec: &DataSpec, source: &Source, key: &str) -> Result<()> {
+fn look(spec: &DataSpec, source: &Source, key: &str, said: &mut Vec<Remark>) -> Result<()> {
     match source {
         Source::Files(f) => {
             let mut files = list_files(f, &files_key(key))?;
@@ -87,6 +91,7 @@ fn look(spec: &DataSpec, source: &Source, key: &str) -> Result<()> {
                     try_first(first, &reader, &Tokenizer::open(tokenizer, None)?)?;
                 }
             }
+            said.extend(rows_remark(key, rows_as_text(&files).as_ref()));
             total_bytes(&files).map(drop)
         }
         Source::Cargo(c) => list_cargo(c, key).map(drop),
@@ -97,7 +102,7 @@ fn look(spec: &DataSpec, source: &Source, key: &str) -> Result<()> {
         Source::Mixture(parts) => {
             sound(parts, key)?;
             let mut each = parts.iter().enumerate();
-            each.try_for_each(|(i, p)| look(spec, &p.source, &part_key(key, i)))
+            each.try_for_each(|(i, p)| look(spec, &p.source, &part_key(key, i), said))
         }
     }
 }
@@ -207,18 +212,20 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
         cache,
         progress,
         reports: Vec::new(),
+        remarks: Vec::new(),
     };
 
     let (train, mut validation) = opening.side(&spec.train, TRAIN, &spec.validation)?;
     if let Some(source) = validation_source {
         validation = Some(opening.side(source, VALIDATION, &Validation::None)?.0);
     }
-    let reports = opening.reports;
+    let (reports, remarks) = (opening.reports, opening.remarks);
     Ok(Corpus {
         tokenizer,
         train,
         validation,
         reports,
+        remarks,
         cache: cache.into(),
     })
 }
@@ -230,6 +237,7 @@ struct Opening<'a> {
     cache: &'a Path,
     progress: &'a dyn Progress,
     reports: Vec<BuildReport>,
+    remarks: Vec<Remark>,
 }
 
 impl Opening<'_> {
@@ -290,6 +298,7 @@ impl Opening<'_> {
                 ));
             }
         };
+        self.remarks.extend(built.report.remarks(key));
         self.reports.push(built.report);
         let (set, counts) = (Arc::new(built.set), built.counts.map(Arc::new));
         let filler = self.tokenizer.and_then(Tokenizer::eod).unwrap_or(0);
@@ -355,6 +364,11 @@ impl Corpus {
     /// What opening took, for training and then validation; empty for given batches.
     pub fn reports(&self) -> &[BuildReport] {
         &self.reports
+    }
+
+    /// What a user should know of the files that were read.
+    pub fn remarks(&self) -> &[Remark] {
+        &self.remarks
     }
 
     /// Predictions in a row when the data prescribe them: `T - 1` of given batches.

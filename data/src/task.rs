@@ -5,7 +5,7 @@ use crate::error::{DataError, Result};
 use crate::example::ExampleReader;
 use crate::index_file::TokenType;
 use crate::progress::Progress;
-use crate::source::{Packing, read_file, text_of_line};
+use crate::source::{Packing, read_file, text_of_line, unreadable_within};
 use crate::tokenizer::Tokenizer;
 use sha2::{Digest, Sha256};
 use std::io::Read;
@@ -82,6 +82,15 @@ impl Task {
                 let text = match packing {
                     Packing::Plain => bytes,
                     _ => unpacked(bytes, packing, &path)?,
+                };
+                if let Some(what) = unreadable_within(&text) {
+                    let fix = "save it as UTF-8 text, or exclude it (data.exclude)".into();
+                    return Err(DataError::Binary { path, what, fix });
+                }
+                // A byte order mark belongs to the encoding, not to the text.
+                let text = match text.strip_prefix(b"\xef\xbb\xbf") {
+                    Some(text) => text.to_vec(),
+                    None => text,
                 };
                 (path, text, size)
             }

@@ -389,6 +389,18 @@ fn arrow_table(column: &str, stream: bool) -> Vec<u8> {
     to.into_inner().unwrap()
 }
 
+/// A stream whose column is a dictionary, as pandas writes categories.
+fn dictionary_table() -> Vec<u8> {
+    use arrow_array::{ArrayRef, DictionaryArray, RecordBatch, types::Int32Type};
+    let texts: DictionaryArray<Int32Type> = TEXTS.into_iter().collect();
+    let texts: ArrayRef = Arc::new(texts);
+    let batch = RecordBatch::try_from_iter([("body", texts)]).unwrap();
+    let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
+    to.write(&batch).unwrap();
+    to.write(&batch.slice(0, 0)).unwrap();
+    to.into_inner().unwrap()
+}
+
 /// The tokens of one file as a corpus whose documents are in the column `body`.
 fn tokens_of(name: &str, bytes: &[u8]) -> Result<Vec<u32>> {
     let dir = tempfile::tempdir().unwrap();
@@ -429,16 +441,22 @@ fn every_form_of_the_same_documents_gives_the_same_tokens() {
         ),
         ("a.parquet", parquet_table("body")),
         ("a.arrow", arrow_table("body", false)),
+        ("d.arrow", dictionary_table()),
+        // Device blocks are filled up with zeros.
+        (
+            "padded.jsonl.gz",
+            [gzip(lines.as_bytes()), vec![0; 600]].concat(),
+        ),
         // As Hugging Face datasets writes it, and under any name.
         ("data-00000-of-00001", arrow_table("body", true)),
     ] {
         assert_eq!(tokens_of(name, &bytes).unwrap(), plain, "{name}");
     }
     let text = tokens_of("a.txt", TEXTS[1].as_bytes()).unwrap();
-    assert_eq!(
-        tokens_of("a.txt.gz", &gzip(TEXTS[1].as_bytes())).unwrap(),
-        text
-    );
+    let packed = gzip(TEXTS[1].as_bytes());
+    assert_eq!(tokens_of("a.txt.gz", &packed).unwrap(), text);
+    let marked = [b"\xef\xbb\xbf", TEXTS[1].as_bytes()].concat();
+    assert_eq!(tokens_of("marked.txt", &marked).unwrap(), text);
 }
 
 #[test]
@@ -477,4 +495,74 @@ fn tables_and_packed_files_that_cannot_be_read_say_why() {
     }
     let weights = [&b"\x08\0\0\0\0\0\0\0{\"a\":1}  "[..], &[0u8; 200]].concat();
     assert!(said("model.safetensors", &weights).contains("NUL"));
+}
+
+#[test]
+fn columns_of_other_types_are_named_by_what_they_hold() {
+    use arrow_array::{ArrayRef, Int32Array, RecordBatch};
+    let numbers: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3]));
+    let batch = RecordBatch::try_from_iter([("body", numbers)]).unwrap();
+    let mut to = arrow_ipc::writer::StreamWriter::try_new(vec![], &batch.schema()).unwrap();
+    to.write(&batch).unwrap();
+    let said = tokens_of("a.arrow", &to.into_inner().unwrap())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.contains("column \"body\" holds no text but Int32"),
+        "{said}"
+    );
+    let mut source = FilesSource::new("", ["a.parquet"]);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.parquet"), parquet_table("body")).unwrap();
+    (source.base, source.text_key) = (dir.path().into(), "id".into());
+    let spec = DataSpec {
+        train: Source::Files(source),
+        examples: None,
+        validation: Validation::None,
+        tokenizer: Some(TokenizerSpec::new(TokenizerKind::Bytes)),
+        model_vocab: None,
+    };
+    let said = open(&spec, &dir.path().join("cache"), &NoProgress)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        said.contains("column \"id\" holds no text but whole numbers"),
+        "{said}"
+    );
+}
+
+#[test]
+fn rows_that_are_read_as_text_and_bytes_that_are_replaced_are_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.csv"), "text,label\n".repeat(9)).unwrap();
+    std::fs::write(dir.path().join("b.json"), "[{\"text\": \"a\"}]".repeat(9)).unwrap();
+    std::fs::write(dir.path().join("c.txt"), b"caf\xe9 ".repeat(9)).unwrap();
+    let said = |glob: &str, kind: TokenizerKind| {
+        let spec = DataSpec {
+            train: Source::Files(FilesSource::new(dir.path(), [glob])),
+            examples: None,
+            validation: Validation::None,
+            tokenizer: Some(TokenizerSpec::new(kind)),
+            model_vocab: None,
+        };
+        let corpus = open(&spec, &dir.path().join("cache"), &NoProgress).unwrap();
+        let words = |said: &[Remark]| said.iter().map(|r| format!("{r}\n")).collect::<String>();
+        let looked = words(&crossweave_data::check(&spec).unwrap());
+        (words(corpus.remarks()), looked)
+    };
+    let (opened, looked) = said("*", TokenizerKind::Bytes);
+    assert_eq!(opened, looked);
+    assert!(opened.starts_with("warning: data.train: "), "{opened}");
+    assert!(
+        opened.contains("a.csv and 1 more are read as plain text"),
+        "{opened}"
+    );
+    assert_eq!(said("c.txt", TokenizerKind::Bytes), Default::default());
+    let (opened, looked) = said("c.txt", TokenizerKind::Gpt2);
+    assert!(
+        opened.contains("1 of 1 documents have bytes that are not UTF-8"),
+        "{opened}"
+    );
+    assert_eq!(looked, "");
 }

@@ -265,7 +265,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     if epochs.is_some() && matches!(resolved.data, Data::Tokens(_)) {
         batches = batches.repeating();
     }
-    let mut remarks = batches.remarks();
+    let mut remarks = corpus.remarks().to_vec();
+    remarks.extend(batches.remarks());
     if let Some(epochs) = epochs {
         remarks.push(Remark::Note(format!(
             "run.epochs {epochs}: {steps} steps of {} samples",
@@ -317,12 +318,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         for w in &resolved.warnings {
             eprintln!("warning: {w}");
         }
-        for remark in &remarks {
-            match remark {
-                Remark::Note(text) => eprintln!("note: {text}"),
-                Remark::Warning(text) => eprintln!("warning: {text}"),
-            }
-        }
+        remarks.iter().for_each(|r| eprintln!("{r}"));
         let notes = folder.notes.iter().chain(&resume.notes);
         notes.for_each(|n| eprintln!("note: {n}"));
     }

@@ -29,7 +29,7 @@ pub(crate) fn text_of_line(
             DataError::Json {
                 path: path.into(),
                 line: number,
-                column: e.column() as u64,
+                column: e.column().max(1) as u64,
                 reason,
                 field: field.into(),
             }

@@ -9,6 +9,7 @@ mod tables;
 
 pub(crate) use jsonl::text_of_line;
 pub(crate) use packed::{Packing, Tap};
+pub(crate) use sniff::unreadable_within;
 pub(crate) use tables::{arrow, parquet};
 
 use crate::error::{DataError, Result};

@@ -2,8 +2,9 @@
 
 use crate::error::{DataError, Result};
 use crossweave_files as files;
+use flate2::bufread::GzDecoder;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 /// How a file of text is packed.
@@ -28,7 +29,7 @@ impl Packing {
     pub(crate) fn unpack<'a>(self, from: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
         Ok(match self {
             Packing::Plain => Box::new(from),
-            Packing::Gzip => Box::new(flate2::read::MultiGzDecoder::new(from)),
+            Packing::Gzip => Box::new(Members(Some(GzDecoder::new(BufReader::new(from))))),
             Packing::Zstd => Box::new(zstd::stream::read::Decoder::new(from)?),
         })
     }
@@ -48,6 +49,45 @@ impl Packing {
     }
 }
 
+/// What all members of a gzip file hold. Zeros behind a member are skipped, as gzip(1) does: devices and archivers fill up with them.
+struct Members<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        if to.is_empty() {
+            return Ok(0);
+        }
+        while let Some(member) = &mut self.0 {
+            match member.read(to)? {
+                0 => self.0 = self.next()?,
+                n => return Ok(n),
+            }
+        }
+        Ok(0)
+    }
+}
+
+impl<R: BufRead> Members<R> {
+    /// The member behind the one that has ended.
+    fn next(&mut self) -> io::Result<Option<GzDecoder<R>>> {
+        let Some(mut from) = self.0.take().map(GzDecoder::into_inner) else {
+            return Ok(None);
+        };
+        loop {
+            let ahead = from.fill_buf()?;
+            let zeros = ahead.iter().take_while(|b| **b == 0).count();
+            match (ahead.get(zeros), zeros) {
+                (None, 0) => return Ok(None),
+                (Some(0x1f), 0) => return Ok(Some(GzDecoder::new(from))),
+                (Some(_), 0) => {
+                    return Err(io::Error::other("bytes that are no gzip follow its end"));
+                }
+                _ => from.consume(zeros),
+            }
+        }
+    }
+}
+
 /// The bytes of a file as it is read, told to `eat` on the way.
 pub(crate) struct Tap<F> {
     pub(crate) file: File,
@@ -59,5 +99,38 @@ impl<F: FnMut(&[u8])> Read for Tap<F> {
         let n = self.file.read(to)?;
         (self.eat)(&to[..n]);
         Ok(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn zip(bytes: &[u8]) -> Vec<u8> {
+        let mut to = flate2::write::GzEncoder::new(vec![], flate2::Compression::fast());
+        to.write_all(bytes).unwrap();
+        to.finish().unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> io::Result<Vec<u8>> {
+        let mut out = vec![];
+        Packing::Gzip.unpack(bytes)?.read_to_end(&mut out)?;
+        Ok(out)
+    }
+
+    #[test]
+    fn members_follow_each_other_with_or_without_zeros_between() {
+        let (one, two) = (zip(b"one "), zip(&b"two ".repeat(50_000)));
+        let all = [&b"one "[..], &b"two ".repeat(50_000)].concat();
+        assert_eq!(read(&[&one[..], &two].concat()).unwrap(), all);
+        assert_eq!(
+            read(&[&one[..], &[0; 70_000], &two, &[0; 512]].concat()).unwrap(),
+            all
+        );
+        assert_eq!(read(&[zip(b""), one.clone()].concat()).unwrap(), b"one ");
+        let trash = read(&[&one[..], &[0; 5], b"trash"].concat()).unwrap_err();
+        assert!(trash.to_string().contains("no gzip"), "{trash}");
+        assert!(read(&two[..two.len() - 9]).is_err());
     }
 }

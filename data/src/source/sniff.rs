@@ -30,24 +30,76 @@ const FORMATS: &[(&[u8], &str)] = &[
     (b"RIFF", "a sound or video file"),
     (b"OggS", "a sound file"),
     (b"ID3", "a sound file"),
+    (b"\x1aE\xdf\xa3", "a Matroska or WebM video"),
+    (b"\xff\x06\0\0sNaPpY", "a snappy archive"),
+    (
+        b"\x80\x02",
+        "a Python pickle (or an old PyTorch checkpoint)",
+    ),
+    (b"\x80\x03", "a Python pickle"),
+    (b"\x80\x04", "a Python pickle"),
+    (b"\x80\x05", "a Python pickle"),
     (b"Obj\x01", "an Avro file"),
     (b"ORC", "an ORC table"),
     (
         b"MMIDIDX\0",
         "the index of a Megatron dataset: write {\"indexed\": PREFIX}",
     ),
+    (b"\xff\xfe\0\0", "UTF-32 text"),
+    (b"\0\0\xfe\xff", "UTF-32 text"),
     (b"\xff\xfe", "UTF-16 text"),
     (b"\xfe\xff", "UTF-16 text"),
 ];
+
+/// What Git stores in place of a large file, and leaves in a clone that was made without its extension.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
 /// How the file at `path` is packed, and how it splits into documents; `by_name` is what its name says of the latter.
 pub(super) fn sniff(path: &Path, by_name: Form) -> Result<(Packing, Form)> {
     let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
     let head = first(file).map_err(DataError::io("read", path))?;
-    let packing = match &head[..] {
+    if head.starts_with(LFS_POINTER) {
+        let fix = "run `git lfs pull` in its repository, or exclude it (data.exclude)";
+        return Err(binary(path, "a Git LFS pointer, not the file itself", fix));
+    }
+    let (packing, form) = sniffed(path, &head, by_name)?;
+    match named(path) {
+        // A download that broke off before its first byte would leave out a shard without a word.
+        Some(name) if head.is_empty() => Err(binary(
+            path,
+            &format!("empty, which no {name} file is"),
+            AGAIN,
+        )),
+        Some(name @ ("Parquet" | "Arrow")) if !matches!(form, Form::Parquet | Form::Arrow) => {
+            Err(binary(
+                path,
+                &format!("not the {name} file that its name says"),
+                AGAIN,
+            ))
+        }
+        _ => Ok((packing, form)),
+    }
+}
+
+const AGAIN: &str = "fetch it again, or exclude it (data.exclude)";
+
+/// The format that the name of a file promises, of those that have no empty files.
+fn named(path: &Path) -> Option<&'static str> {
+    let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+    Some(match &extension[..] {
+        "gz" | "gzip" => "gzip",
+        "zst" | "zstd" => "zstd",
+        "parquet" => "Parquet",
+        "arrow" | "feather" => "Arrow",
+        _ => return None,
+    })
+}
+
+fn sniffed(path: &Path, head: &[u8], by_name: Form) -> Result<(Packing, Form)> {
+    let packing = match head {
         [0x1f, 0x8b, ..] => Packing::Gzip,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Packing::Zstd,
-        _ => return Ok((Packing::Plain, form(path, &head, by_name)?)),
+        _ => return Ok((Packing::Plain, form(path, head, by_name)?)),
     };
     let inside = first(packing.open(path)?).map_err(|e| packing.broken(path, e))?;
     match form(path, &inside, by_name)? {
@@ -75,7 +127,12 @@ fn binary(path: &Path, what: &str, fix: &str) -> DataError {
 }
 
 fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
-    if let Some(what) = unreadable(head) {
+    let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
+    // A text may begin with the word ORC, but not with bytes that no text has.
+    let certain = |magic: &[u8]| magic.iter().any(|b| !b.is_ascii() || *b < b'\t');
+    let sure = known.filter(|(magic, _)| certain(magic));
+    let what = unreadable(head).or_else(|| sure.map(|(_, name)| name.to_string()));
+    if let Some(what) = what {
         if head.starts_with(b"PAR1") {
             return Ok(Form::Parquet);
         }
@@ -84,13 +141,14 @@ fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
         if head.starts_with(b"ARROW1\0\0") || stream {
             return Ok(Form::Arrow);
         }
-        let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
         let tar = head.get(257..262).is_some_and(|mark| mark == b"ustar");
         let name = known
             .map(|(_, name)| *name)
             .or(tar.then_some("a tar archive"));
         let fix = match name {
-            Some("UTF-16 text") | None => "save it as UTF-8 text, or exclude it (data.exclude)",
+            Some("UTF-16 text" | "UTF-32 text") | None => {
+                "save it as UTF-8 text, or exclude it (data.exclude)"
+            }
             Some(_) => {
                 "exclude it (data.exclude), or turn it into text: .txt, .jsonl, .parquet or .arrow, packed by gzip or zstd if you like"
             }
@@ -100,8 +158,23 @@ fn form(path: &Path, head: &[u8], by_name: Form) -> Result<Form> {
     Ok(by_name)
 }
 
-/// Why these bytes are no text, whatever they begin with: a text may begin with the word ORC. Some bytes that are not UTF-8 are
-/// borne, as documents of old encodings have them.
+/// Why some stretch of a whole document is no text, with the byte at which the stretch starts: a file may begin as text and go on as
+/// something else.
+pub(crate) fn unreadable_within(text: &[u8]) -> Option<String> {
+    let starts = (0..text.len()).step_by(HEAD);
+    // The last stretch is as long as the others, since of a few bytes nothing can be said.
+    let mut starts = starts.map(|at| at.min(text.len().saturating_sub(HEAD)));
+    starts.find_map(|at| {
+        let what = unreadable(&text[at..text.len().min(at + HEAD)])?;
+        Some(match at {
+            0 => what,
+            at => what.replacen("its first bytes", &format!("its bytes from {at} on"), 1),
+        })
+    })
+}
+
+/// Why these bytes are no text, whatever they begin with. Some bytes that are not UTF-8 are accepted, as documents of old encodings
+/// have them.
 fn unreadable(head: &[u8]) -> Option<String> {
     let percent = |n: usize| 100.0 * n as f64 / head.len() as f64;
     let nul = percent(head.iter().filter(|b| **b == 0).count());
@@ -174,6 +247,14 @@ mod tests {
         ] {
             assert_eq!(same(word.as_bytes()), plain, "{word}");
         }
+        // Of an archive that stores text as it is, nearly all bytes are text.
+        let stored = [
+            &b"PK\x03\x04\x14\0"[..],
+            &b"plain text, stored. ".repeat(9000),
+        ]
+        .concat();
+        assert!(refused(&stored).contains("zip archive"));
+        assert!(refused(&b"\xff\xfe\0\0a\0\0\0".repeat(40)).contains("UTF-32"));
         assert_eq!(same(b"PAR1\x15\0\x15\0").unwrap().1, Form::Parquet);
         assert_eq!(same(b"ARROW1\0\0").unwrap().1, Form::Arrow);
     }
@@ -196,5 +277,60 @@ mod tests {
         let mut cut = zip(&b"text that is long enough to be cut".repeat(99));
         cut.truncate(20);
         assert!(refused(&cut).contains("damaged"), "{}", refused(&cut));
+    }
+
+    #[test]
+    fn a_file_that_is_not_what_its_name_says_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            sniff(&path, Form::JsonLines).map_err(|e| e.to_string())
+        };
+        for name in [
+            "a.jsonl.gz",
+            "a.txt.ZST",
+            "a.parquet",
+            "a.arrow",
+            "a.feather",
+        ] {
+            let empty = said(name, b"").unwrap_err();
+            assert!(
+                empty.contains(name) && empty.contains("is empty, which no"),
+                "{empty}"
+            );
+        }
+        assert!(said("a.jsonl", b"").is_ok());
+        let other = said("b.parquet", b"{\"text\": \"lines\"}\n").unwrap_err();
+        assert!(
+            other.contains("not the Parquet file that its name says"),
+            "{other}"
+        );
+        // A client may have unpacked a file while it fetched it.
+        assert!(said("b.jsonl.gz", b"{\"text\": \"lines\"}\n").is_ok());
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n";
+        for name in ["c.parquet", "c.jsonl", "c.txt"] {
+            let said = said(name, pointer).unwrap_err();
+            assert!(
+                said.contains("Git LFS pointer") && said.contains("git lfs pull"),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_goes_on_as_something_else_is_found() {
+        let text = "Plain text, and more of it.\n".repeat(9000).into_bytes();
+        assert_eq!(unreadable_within(&text), None);
+        assert_eq!(unreadable_within(b""), None);
+        assert_eq!(unreadable_within("世".repeat(70_000).as_bytes()), None);
+        let noise: Vec<u8> = (0..90_000u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8)
+            .collect();
+        let found = unreadable_within(&[&text[..], &noise].concat()).unwrap();
+        assert!(found.contains("its bytes from "), "{found}");
+        // A file system that lost power leaves zeros.
+        let found = unreadable_within(&[&text[..], &[0; 4096]].concat()).unwrap();
+        assert!(found.contains("NUL"), "{found}");
     }
 }

@@ -5,7 +5,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{Array, RecordBatch, RecordBatchReader};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use crossweave_files as files;
-use parquet::basic::Type as Physical;
+use parquet::basic::{ConvertedType, Type as Physical};
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::Type;
@@ -29,7 +29,7 @@ pub(crate) fn parquet(path: &Path, field: &str, eat: Eat<'_>) -> Result<()> {
             return Err(no_column(path, field, names.collect()));
         };
         if !column.is_primitive() || column.get_physical_type() != Physical::BYTE_ARRAY {
-            return Err(not_text(path, field, &format!("{column:?}")));
+            return Err(not_text(path, field, kind_of(column)));
         }
         let one = Type::group_type_builder(schema.name()).with_fields(vec![Arc::clone(column)]);
         let one = one.build().map_err(|e| damaged(path, &e))?;
@@ -90,27 +90,65 @@ fn rows(
         let names = schema.fields().iter().map(|f| f.name().clone());
         return Err(no_column(path, field, names.collect()));
     };
-    let (short, long, view) = (
-        column.as_string_opt::<i32>(),
-        column.as_string_opt::<i64>(),
-        column.as_string_view_opt(),
-    );
-    if short.is_none() && long.is_none() && view.is_none() {
+    // Of a dictionary the rows are places in its values.
+    let dictionary = column.as_any_dictionary_opt();
+    let texts = dictionary.map_or(&**column, |d| &**d.values());
+    let Some(text) = texts_of(texts) else {
         return Err(not_text(path, field, &column.data_type().to_string()));
-    }
+    };
+    let places = dictionary.filter(|d| !d.values().is_empty());
+    let places = places.map(|d| d.normalized_keys());
     for i in 0..column.len() {
-        if column.is_null(i) {
+        let at = places
+            .as_ref()
+            .map_or(i, |p| p.get(i).copied().unwrap_or(0));
+        if column.is_null(i) || texts.is_null(at) {
             return Err(bad_row(path, field, *number, "has no value"));
         }
-        match (short, long, view) {
-            (Some(texts), ..) => eat(texts.value(i))?,
-            (_, Some(texts), _) => eat(texts.value(i))?,
-            (.., Some(texts)) => eat(texts.value(i))?,
-            _ => {}
+        match text(at) {
+            Some(text) => eat(text)?,
+            None => return Err(bad_row(path, field, *number, "is not UTF-8")),
         }
         *number += 1;
     }
     Ok(())
+}
+
+/// The text at a place of a column of strings, or of bytes, which may be no UTF-8; `None` for other columns.
+fn texts_of<'a>(column: &'a dyn Array) -> Option<Box<dyn Fn(usize) -> Option<&'a str> + 'a>> {
+    let utf8 = |bytes| std::str::from_utf8(bytes).ok();
+    if let Some(c) = column.as_string_opt::<i32>() {
+        return Some(Box::new(|i| Some(c.value(i))));
+    }
+    if let Some(c) = column.as_string_opt::<i64>() {
+        return Some(Box::new(|i| Some(c.value(i))));
+    }
+    if let Some(c) = column.as_string_view_opt() {
+        return Some(Box::new(|i| Some(c.value(i))));
+    }
+    if let Some(c) = column.as_binary_opt::<i32>() {
+        return Some(Box::new(move |i| utf8(c.value(i))));
+    }
+    let c = column.as_binary_opt::<i64>()?;
+    Some(Box::new(move |i| utf8(c.value(i))))
+}
+
+/// What a column of a Parquet file holds.
+fn kind_of(column: &Type) -> &'static str {
+    if !column.is_primitive() {
+        return match column.get_basic_info().converted_type() {
+            ConvertedType::LIST => "lists",
+            ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE => "maps",
+            _ => "structs",
+        };
+    }
+    match column.get_physical_type() {
+        Physical::BOOLEAN => "booleans",
+        Physical::INT32 | Physical::INT64 => "whole numbers",
+        Physical::INT96 => "times",
+        Physical::FLOAT | Physical::DOUBLE => "numbers",
+        Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY => "bytes of a fixed length",
+    }
 }
 
 /// A damaged table is an error of the file, also where the library that reads it panics.
@@ -120,6 +158,15 @@ fn guarded(path: &Path, read: impl FnOnce() -> Result<()>) -> Result<()> {
 }
 
 fn damaged(path: &Path, e: &dyn std::fmt::Display) -> DataError {
+    // What was left out of the libraries when they were built is no damage.
+    let text = e.to_string();
+    if let Some((_, codec)) = text.split_once("Disabled feature at compile time: ") {
+        return DataError::Binary {
+            path: path.into(),
+            what: format!("a table compressed by {codec}, which is not read here"),
+            fix: "write it with zstd, snappy, gzip, lz4 or no compression".into(),
+        };
+    }
     DataError::Binary {
         path: path.into(),
         what: format!("a damaged table ({e})"),
@@ -137,6 +184,7 @@ fn no_column(path: &Path, field: &str, names: Vec<String>) -> DataError {
 
 fn not_text(path: &Path, field: &str, kind: &str) -> DataError {
     let kind: String = kind.chars().take(80).collect();
+    let kind = kind.trim();
     DataError::Table {
         path: path.into(),
         reason: format!("column {field:?} holds no text but {kind}"),
@@ -147,5 +195,22 @@ fn bad_row(path: &Path, field: &str, number: usize, what: &str) -> DataError {
     DataError::Table {
         path: path.into(),
         reason: format!("row {} {what} in column {field:?}", number + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_codec_that_is_left_out_is_no_damage() {
+        let e = parquet::errors::ParquetError::General(
+            "Disabled feature at compile time: brotli".into(),
+        );
+        let said = damaged(Path::new("a.parquet"), &e).to_string();
+        assert!(
+            said.contains("compressed by brotli") && !said.contains("damaged"),
+            "{said}"
+        );
     }
 }
