@@ -262,6 +262,23 @@ END
                 ! crossweave train config.json --out bin --set 'data.train=corpus/*.bin'"#,
         shows: &["b.bin: is a program; fix: "],
     },
+    Claim {
+        place: "docs/data.md",
+        says: "an empty `.gz`, `.zst` or `.parquet`, a Git LFS pointer",
+        run: r#"mkdir shards; gzip -c corpus/a.txt > shards/a.txt.gz; : > shards/b.txt.gz
+                ! crossweave config check config.json --set 'data.train=shards/*.gz'
+                printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n' > lfs.parquet
+                ! crossweave config check config.json --set data.train=lfs.parquet"#,
+        shows: &["b.txt.gz: is empty, which no gzip file is", "lfs.parquet: is a Git LFS pointer"],
+    },
+    Claim {
+        place: "docs/data.md",
+        says: "`.json`, `.csv` and `.tsv` files are read as plain text, with a warning",
+        run: r#"cp corpus/a.txt table.csv
+                crossweave config check config.json --set data.train=table.csv
+                crossweave train config.json --out table --steps 1 --set data.train=table.csv"#,
+        shows: &["table.csv is read as plain text", "1 of 1"],
+    },
     // Launching and looking.
     Claim {
         place: LAUNCH,

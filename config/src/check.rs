@@ -146,8 +146,16 @@ impl Walk<'_> {
             }) => (members, at.clone()),
             Some(Node { value, at }) => {
                 let what = format!("wanted an object, got {}", value.describe());
-                let keys: Vec<_> = table.fields.iter().map(|f| f.key).take(4).collect();
-                let fix = format!("write {{...}} with keys such as {}", keys.join(", "));
+                // A switch of other programs is a section here.
+                let switch = matches!(value, Json::Bool(_));
+                let fix = match table.fields.iter().any(|f| switch && f.key == "enabled") {
+                    true => format!("write {{\"enabled\": {}}}", *value == Json::Bool(true)),
+                    false => {
+                        let keys = table.fields.iter().map(|f| f.key).take(4);
+                        let keys: Vec<_> = keys.collect();
+                        format!("write {{...}} with keys such as {}", keys.join(", "))
+                    }
+                };
                 self.error(at, path, what, fix);
                 return None;
             }
@@ -530,7 +538,10 @@ impl Walk<'_> {
                     {
                         format!("it belongs at {path}.params.{}", member.key)
                     }
-                    None => format!("valid keys here: {}", known.join(", ")),
+                    None => match known_word(&member.key, path, &known) {
+                        Some(place) => format!("write it as {place}"),
+                        None => format!("valid keys here: {}", known.join(", ")),
+                    },
                 };
                 let path = join(path, &member.key);
                 if self.deepspeed && fix.starts_with("it belongs") {

@@ -119,6 +119,18 @@ pub(crate) fn explain(
     }
     let ending = format!(".{asked}");
     let ends: Vec<&Entry> = all.iter().filter(|e| e.path.ends_with(&ending)).collect();
+    // A key that is only refused explains less than the one that does what the word means.
+    let refused = !ends.is_empty()
+        && ends
+            .iter()
+            .all(|e| matches!(e.field.kind, Kind::Refused(_)));
+    if refused && let Some(path) = known_word(&asked, "", &[]) {
+        let meant = exact(&path);
+        let note = format!("{asked} is written {path} here");
+        if !meant.is_empty() {
+            return told(&[meant, ends].concat(), Some(note));
+        }
+    }
     let mut paths: Vec<&str> = ends.iter().map(|e| e.path.as_str()).collect();
     paths.dedup();
     match paths.len() {

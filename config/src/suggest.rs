@@ -46,7 +46,16 @@ const WORDS: &[(&str, &str)] = &[
     ("adam_beta1", "optimizer.params.betas"),
     ("adam_beta2", "optimizer.params.betas"),
     ("adam_epsilon", "optimizer.params.eps"),
+    ("optim", "optimizer.type"),
+    ("optimizer_name", "optimizer.type"),
+    ("optimizer_type", "optimizer.type"),
+    ("beta1", "optimizer.params.betas"),
+    ("beta2", "optimizer.params.betas"),
     ("lr_scheduler_type", "scheduler.type"),
+    ("warmup_ratio", "scheduler.params.warmup_num_steps"),
+    ("warmup_iters", "scheduler.params.warmup_num_steps"),
+    ("lr_warmup_iters", "scheduler.params.warmup_num_steps"),
+    ("min_lr", "scheduler.params"),
     ("lr_scheduler", "scheduler"),
     ("lr_decay_style", "scheduler.type"),
     ("warmup_steps", "scheduler.params.warmup_num_steps"),
@@ -73,16 +82,24 @@ const WORDS: &[(&str, &str)] = &[
     ("accumulation_steps", "gradient_accumulation_steps"),
     ("grad_accum", "gradient_accumulation_steps"),
     ("save_steps", "run.checkpoint_every"),
+    ("save_every", "run.checkpoint_every"),
+    ("save_strategy", "run.checkpoint_every"),
     ("save_interval", "run.checkpoint_every"),
     ("checkpoint_interval", "run.checkpoint_every"),
     ("save_total_limit", "run.keep_last"),
     ("eval_steps", "run.validate_every"),
+    ("eval_every", "run.validate_every"),
+    ("eval_strategy", "run.validate_every"),
+    ("evaluation_strategy", "run.validate_every"),
     ("eval_interval", "run.validate_every"),
+    ("max_eval_batches", "run.validate_batches"),
     ("eval_iters", "run.validate_batches"),
     ("logging_steps", "run.log_every"),
     ("log_interval", "run.log_every"),
     ("output_dir", "run.out"),
     ("save_dir", "run.out"),
+    ("report_to", "run.tensorboard"),
+    ("logging_dir", "run.tensorboard"),
     ("max_grad_norm", "gradient_clipping"),
     ("clip_grad", "gradient_clipping"),
     ("grad_clip", "gradient_clipping"),
@@ -103,16 +120,40 @@ const WORDS: &[(&str, &str)] = &[
     ("sequence_parallel_size", "mesh.cp"),
     ("expert_parallel_size", "mesh.ep"),
     ("zero_stage", "zero_optimization.stage"),
+    ("zero", "zero_optimization"),
+    ("fsdp", "zero_optimization.stage"),
+    ("sharding_strategy", "zero_optimization.stage"),
     ("gradient_checkpointing", "model.recompute"),
     ("activation_checkpoint", "model.recompute"),
     ("model_name_or_path", "model.hf"),
     ("pretrained_model", "model.hf"),
+    ("model_name", "model.hf"),
+    ("peft", "model.lora"),
+    ("peft_config", "model.lora"),
+    ("lora_config", "model.lora"),
+    ("lora_r", "model.lora.r"),
+    ("lora_rank", "model.lora.r"),
+    ("lora_alpha", "model.lora.alpha"),
+    ("lora_dropout", "model.lora.dropout"),
+    ("lora_target_modules", "model.lora.target_modules"),
+    ("target_modules", "model.lora.target_modules"),
     ("seq_length", "data.seq_len"),
     ("max_seq_length", "data.seq_len"),
     ("max_seq_len", "data.seq_len"),
     ("sequence_length", "data.seq_len"),
     ("block_size", "data.seq_len"),
     ("context_length", "data.seq_len"),
+    ("max_length", "data.seq_len"),
+    ("cutoff_len", "data.seq_len"),
+    ("text_column", "data.field"),
+    ("text_field", "data.field"),
+    ("text_key", "data.field"),
+    ("dataset_text_field", "data.field"),
+    ("content_column", "data.field"),
+    ("train_on_inputs", "data.loss_on"),
+    ("dataset_path", "data.train"),
+    ("data_files", "data.train"),
+    ("train_files", "data.train"),
     ("train_file", "data.train"),
     ("dataset", "data.train"),
     ("train_data", "data.train"),
@@ -125,14 +166,20 @@ const WORDS: &[(&str, &str)] = &[
 /// Dimensions of a model, by GPT-2's and Llama's names for them.
 const DIMENSIONS: &[(&str, &str, &str)] = &[
     ("num_layers", "n_layer", "num_hidden_layers"),
+    ("layers", "n_layer", "num_hidden_layers"),
+    ("depth", "n_layer", "num_hidden_layers"),
     ("n_layers", "n_layer", "num_hidden_layers"),
     ("num_hidden_layers", "n_layer", "num_hidden_layers"),
     ("n_layer", "n_layer", "num_hidden_layers"),
     ("hidden_size", "n_embd", "hidden_size"),
+    ("hidden", "n_embd", "hidden_size"),
+    ("width", "n_embd", "hidden_size"),
+    ("dim", "n_embd", "hidden_size"),
     ("d_model", "n_embd", "hidden_size"),
     ("hidden_dim", "n_embd", "hidden_size"),
     ("n_embd", "n_embd", "hidden_size"),
     ("num_heads", "n_head", "num_attention_heads"),
+    ("heads", "n_head", "num_attention_heads"),
     ("num_attention_heads", "n_head", "num_attention_heads"),
     ("n_heads", "n_head", "num_attention_heads"),
     ("n_head", "n_head", "num_attention_heads"),
@@ -146,9 +193,42 @@ const DIMENSIONS: &[(&str, &str, &str)] = &[
     ("n_positions", "n_positions", "max_position_embeddings"),
 ];
 
+/// Words that mean something in one section alone: the section, the word, the path of the key.
+const WITHIN: &[(&str, &str, &str)] = &[
+    ("optimizer", "name", "optimizer.type"),
+    ("scheduler", "name", "scheduler.type"),
+    ("scheduler", "warmup", "scheduler.params.warmup_num_steps"),
+    ("data", "path", "data.train"),
+    ("data", "files", "data.train"),
+    ("mesh", "data", "mesh.dp"),
+    ("mesh", "tensor", "mesh.tp"),
+    ("mesh", "pipeline", "mesh.pp"),
+    ("mesh", "context", "mesh.cp"),
+    ("mesh", "expert", "mesh.ep"),
+    ("checkpoint", "every", "run.checkpoint_every"),
+    ("checkpoint", "interval", "run.checkpoint_every"),
+    ("checkpoint", "keep", "run.keep_last"),
+];
+
+/// Rates of dropout, which GPT-2's family has by three names and Llama's not at all.
+const DROPOUT: &[&str] = &[
+    "dropout",
+    "hidden_dropout",
+    "attention_dropout",
+    "embed_dropout",
+];
+
 /// The key that a word of another program means, as a dotted path, seen from the section `here` whose keys are `keys`.
 pub fn known_word(word: &str, here: &str, keys: &[&str]) -> Option<String> {
     let word = word.to_lowercase().replace('-', "_");
+    let within = |(section, w, _): &&(&str, &str, &str)| *section == here && *w == word;
+    if let Some((_, _, path)) = WITHIN.iter().find(within) {
+        return Some((*path).to_string());
+    }
+    if DROPOUT.contains(&&*word) && (here.is_empty() || keys.contains(&"resid_pdrop")) {
+        let rates = "model.resid_pdrop, model.embd_pdrop and model.attn_pdrop";
+        return Some(format!("{rates} (family gpt2)"));
+    }
     if let Some((_, gpt2, llama)) = DIMENSIONS.iter().find(|(w, ..)| *w == word) {
         let path = |key: &str| format!("model.{key}");
         return if here != "model" {
@@ -198,6 +278,23 @@ mod tests {
         // A word that is only a small part of a key says nothing about it.
         assert_eq!(nearest("seed_of_all_the_things", names), None);
         assert_eq!(nearest("size", names), None);
+    }
+
+    #[test]
+    fn a_word_may_mean_something_in_one_section_alone() {
+        let path = |word, here| known_word(word, here, &["resid_pdrop"]);
+        assert_eq!(path("name", "optimizer").as_deref(), Some("optimizer.type"));
+        assert_eq!(path("name", "run"), None);
+        assert_eq!(path("tensor", "mesh").as_deref(), Some("mesh.tp"));
+        assert!(
+            path("dropout", "model")
+                .unwrap()
+                .contains("model.attn_pdrop")
+        );
+        assert_eq!(known_word("dropout", "model", &["hidden_size"]), None);
+        for (section, _, to) in WITHIN {
+            assert!(!section.is_empty() && to.contains('.'), "{to}");
+        }
     }
 
     #[test]

@@ -265,3 +265,34 @@ fn examples_and_text_have_keys_of_their_own() {
         assert!(warned.iter().any(|w| w.contains(words)), "{warned:?}");
     }
 }
+
+/// What people bring from other programs leads to the key that is meant, whichever section it stands in.
+#[test]
+fn words_of_other_programs_are_answered_with_the_key() {
+    let base = r#"{"model": {"family": "gpt2", "preset": "tiny"}, "data": {"train": "a"}, "run": {"steps": 3}, "train_batch_size": 4}"#;
+    for (word, answer) in [
+        ("lora_r", "model.lora.r"),
+        ("text_column", "data.field"),
+        ("data.max_length", "data.seq_len"),
+        ("data.path", "data.train"),
+        ("warmup_ratio", "scheduler.params.warmup_num_steps"),
+        ("eval_strategy", "run.validate_every"),
+        ("report_to", "run.tensorboard"),
+        ("run.save_every", "run.checkpoint_every"),
+        ("model.layers", "model.n_layer"),
+        ("model.dropout", "model.resid_pdrop"),
+        ("hidden_dropout", "model.attn_pdrop"),
+        ("optimizer.name", "optimizer.type"),
+        ("scheduler.warmup", "scheduler.params.warmup_num_steps"),
+        ("mesh.tensor", "mesh.tp"),
+        ("zero.stage", "zero_optimization"),
+        ("bf16", "write {\"enabled\": true}"),
+    ] {
+        let set = [(word.to_string(), "true".to_string())];
+        let said = Config::load("c.json", base, &set).unwrap_err().to_string();
+        assert!(
+            said.contains("fix: write") && said.contains(answer),
+            "{word}: {said}"
+        );
+    }
+}

@@ -69,3 +69,14 @@ fn examples_of_keys_are_read() {
     }
     assert!(tried > 50, "{tried}");
 }
+
+/// A word that is a key of DeepSpeed's which is refused here leads to the key that does what it means.
+#[test]
+fn a_word_whose_key_is_refused_is_explained_by_what_it_means() {
+    let page = explain_key("max_grad_norm", None, 200).unwrap();
+    let (meant, refused) = (
+        page.find("\ngradient_clipping"),
+        page.find("optimizer.params.max_grad_norm"),
+    );
+    assert!(meant.is_some() && meant < refused, "{page}");
+}

@@ -133,11 +133,7 @@ pub fn figures(run: &Run) -> Vec<(&'static str, String, String)> {
     }
     let speed = speed(run);
     if let Some(speed) = speed {
-        all.push((
-            "Tokens/s",
-            short(speed),
-            "mean behind the first step".into(),
-        ));
+        all.push(("Tokens/s", short(speed), "mean after the first step".into()));
     }
     if let (Some(speed), Some(each)) = (speed, run.facts.flops_per_token) {
         let reached = speed * each;

@@ -33,10 +33,15 @@ impl Origin {
     /// The origin of a run: a config as the user gave it, and the processes of the job.
     pub fn of(config: &Config, processes: Option<&Processes>) -> Origin {
         let given = |from: &str| from != "default" && !from.starts_with("preset ");
+        // A list whose items have rows of their own says nothing more.
+        let listed = |path: &str| {
+            let item = format!("{path}[");
+            config.rows().iter().any(|r| r.path.starts_with(&item))
+        };
         let set = config
             .rows()
             .iter()
-            .filter(|r| given(&r.origin) && r.value != "—")
+            .filter(|r| given(&r.origin) && r.value != "—" && !listed(&r.path))
             .map(|r| json!({"key": r.path, "value": r.value, "from": r.origin}));
         let host = || {
             let name = "/proc/sys/kernel/hostname".as_ref();
