@@ -269,7 +269,7 @@ END
                 ! crossweave config check config.json --set 'data.train=shards/*.gz'
                 printf 'version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n' > lfs.parquet
                 ! crossweave config check config.json --set data.train=lfs.parquet"#,
-        shows: &["b.txt.gz: is empty, which no gzip file is", "lfs.parquet: is a Git LFS pointer"],
+        shows: &["b.txt.gz: is empty, which no gzip file is", "lfs.parquet: it is a Git LFS pointer"],
     },
     Claim {
         place: "docs/data.md",

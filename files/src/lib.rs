@@ -11,7 +11,7 @@
 use crossweave_words::Size;
 use std::fmt;
 use std::fs::{File, FileType, Metadata, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Seek};
 use std::path::Path;
 
 /// A config or another text that people write: 1 MiB.
@@ -79,10 +79,25 @@ pub fn len(path: &Path) -> io::Result<u64> {
     held_regular(&std::fs::metadata(path)?)
 }
 
+/// How every pointer begins that Git LFS leaves in place of a file (its specification, version 1), and bytes that no pointer has.
+const POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
+const NO_POINTER: u64 = 1024;
+
+/// Whether the file stands for another that was not fetched: a clone of a model or a data set that was made without Git LFS.
+fn is_pointer(file: &mut File, len: u64) -> io::Result<bool> {
+    if !(POINTER.len() as u64..NO_POINTER).contains(&len) {
+        return Ok(false);
+    }
+    let mut head = [0; POINTER.len()];
+    file.read_exact(&mut head)?;
+    file.rewind()?;
+    Ok(head == POINTER)
+}
+
 /// Opens a regular file for reading and gives its length in bytes.
 ///
 /// # Errors
-/// As [`len`], without opening what is not a regular file.
+/// As [`len`], without opening what is not a regular file; a pointer of Git LFS.
 pub fn open(path: &Path) -> io::Result<(File, u64)> {
     len(path)?;
     let mut how = OpenOptions::new();
@@ -93,8 +108,13 @@ pub fn open(path: &Path) -> io::Result<(File, u64)> {
         // A pipe that was put there since then is opened without a wait for its writer, and refused below.
         how.custom_flags(libc::O_NONBLOCK);
     }
-    let file = how.open(path)?;
+    let mut file = how.open(path)?;
     let len = held_regular(&file.metadata()?)?;
+    if is_pointer(&mut file, len)? {
+        let what = "it is a Git LFS pointer, not the file itself".to_string();
+        let fix = "run `git lfs install` and `git lfs pull` in the repository it is from";
+        return Err(refuse(ErrorKind::InvalidInput, what, fix));
+    }
     Ok((file, len))
 }
 
@@ -230,6 +250,25 @@ mod tests {
         // Files of the system say that they are empty.
         assert!(!read(Path::new("/proc/self/stat"), TEXT).unwrap().is_empty());
         assert!(read(Path::new("/proc/self/maps"), 10).is_err());
+    }
+
+    #[test]
+    fn a_pointer_of_git_lfs_is_not_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let pointer =
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 548105171\n";
+        std::fs::write(&path, pointer).unwrap();
+        for e in [open(&path).unwrap_err(), read(&path, TEXT).unwrap_err()] {
+            assert!(e.to_string().contains("Git LFS pointer"), "{e}");
+            assert!(fix(&e).contains("git lfs pull"));
+        }
+        // A text about them is a text, and what is read is read from its first byte.
+        let text = [&b"On pointers: "[..], pointer, &[b'.'; 99]].concat();
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(read(&path, TEXT).unwrap(), text);
+        std::fs::write(&path, pointer.repeat(30)).unwrap();
+        assert!(open(&path).is_ok());
     }
 
     #[test]

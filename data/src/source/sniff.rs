@@ -51,17 +51,10 @@ const FORMATS: &[(&[u8], &str)] = &[
     (b"\xfe\xff", "UTF-16 text"),
 ];
 
-/// What Git stores in place of a large file, and leaves in a clone that was made without its extension.
-const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
-
 /// How the file at `path` is packed, and how it splits into documents; `by_name` is what its name says of the latter.
 pub(super) fn sniff(path: &Path, by_name: Form) -> Result<(Packing, Form)> {
     let (file, _) = files::open(path).map_err(DataError::io("open", path))?;
     let head = first(file).map_err(DataError::io("read", path))?;
-    if head.starts_with(LFS_POINTER) {
-        let fix = "run `git lfs pull` in its repository, or exclude it (data.exclude)";
-        return Err(binary(path, "a Git LFS pointer, not the file itself", fix));
-    }
     let (packing, form) = sniffed(path, &head, by_name)?;
     match named(path) {
         // A download that broke off before its first byte would leave out a shard without a word.
