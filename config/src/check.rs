@@ -183,8 +183,21 @@ impl Walk<'_> {
     fn unknown(&mut self, table: &'static Table, member: &Member, path: &str) {
         let key = &member.key;
         // To look for the key that was meant takes long, and nobody is shown it.
+        let open = self.deepspeed && ["", "checkpoint"].contains(&path);
         if self.out.errors.len() + self.out.warnings.len() >= SHOWN {
-            return self.error(&member.at, path, "unknown key", "remove it");
+            let path = join(path, key);
+            // What is let past is let past however much there is of it.
+            if open {
+                let what = format!("unknown key {key:?}, without effect here as in DeepSpeed");
+                let warning = self.problem(&member.at, &path, what, "remove it".into());
+                return self.out.warnings.push(warning);
+            }
+            return self.error(
+                &member.at,
+                &path,
+                format!("unknown key {key:?}"),
+                "remove it",
+            );
         }
         let here = || table.fields.iter().map(|f| f.key);
         let near = nearest(key, here());
@@ -217,7 +230,7 @@ impl Walk<'_> {
             format!("remove it; valid keys here: {}", keys.join(", "))
         };
         // DeepSpeed reads past keys it does not know at the top and in `checkpoint`. What is no misspelling is told, not refused.
-        let past = self.deepspeed && close.is_none() && ["", "checkpoint"].contains(&path);
+        let past = open && close.is_none();
         let path = join(path, key);
         if past {
             let what = format!("unknown key {key:?}, without effect here as in DeepSpeed");

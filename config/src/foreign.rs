@@ -17,6 +17,76 @@ const INSTEAD: &str = "write a Crossweave config";
 /// In the order in which they are asked: the most particular first.
 const PROGRAMS: &[Program] = &[
     Program {
+        name: "a PEFT adapter (its adapter_config.json)",
+        keys: &[
+            "peft_type",
+            "base_model_name_or_path",
+            "lora_alpha",
+            "target_modules",
+            "task_type",
+            "inference_mode",
+        ],
+        enough: 4,
+        fix: "name the adapter's folder as {\"model\": {\"hf\": FOLDER}} to train on it, or write its keys under \"model.lora\", with \"data\" and \"run\"",
+    },
+    Program {
+        name: "a Hugging Face model (its config.json)",
+        keys: &[
+            "architectures",
+            "model_type",
+            "transformers_version",
+            "initializer_range",
+            "torch_dtype",
+            "tie_word_embeddings",
+            "use_cache",
+            "bos_token_id",
+            "eos_token_id",
+            "vocab_size",
+            "hidden_act",
+        ],
+        enough: 4,
+        fix: "name the model's folder as {\"model\": {\"hf\": FOLDER}}, with \"data\" and \"run\"",
+    },
+    Program {
+        name: "torchtune",
+        keys: &["_component_"],
+        enough: 1,
+        fix: "name the checkpoint's folder as \"model.hf\", write the dataset's files as \"data.train\", batch_size as train_micro_batch_size_per_gpu and epochs as run.epochs",
+    },
+    Program {
+        name: "Axolotl",
+        keys: &[
+            "base_model",
+            "sequence_len",
+            "micro_batch_size",
+            "num_epochs",
+            "datasets",
+            "adapter",
+            "load_in_8bit",
+            "load_in_4bit",
+            "val_set_size",
+            "sample_packing",
+            "flash_attention",
+            "lora_r",
+        ],
+        enough: 3,
+        fix: "write base_model as model.hf, sequence_len as data.seq_len, micro_batch_size as train_micro_batch_size_per_gpu, num_epochs as run.epochs and lora_* under \"model.lora\"; the DeepSpeed file that it names stays as it is",
+    },
+    Program {
+        name: "LLaMA-Factory (Hugging Face TrainingArguments)",
+        keys: &[
+            "finetuning_type",
+            "stage",
+            "do_train",
+            "template",
+            "cutoff_len",
+            "dataset_dir",
+            "model_name_or_path",
+        ],
+        enough: 3,
+        fix: "write model_name_or_path as model.hf, cutoff_len as data.seq_len, per_device_train_batch_size as train_micro_batch_size_per_gpu and num_train_epochs as run.epochs, with the files of its dataset as \"data.train\"",
+    },
+    Program {
         name: "Hugging Face Accelerate",
         keys: &[
             "compute_environment",
@@ -131,6 +201,17 @@ pub fn of_root(file: &str, root: &Node) -> Option<Errors> {
         return None;
     }
     let keys: Vec<String> = members.iter().map(|m| plain(&m.key)).collect();
+    if ["program", "sessions"]
+        .iter()
+        .all(|k| keys.iter().any(|key| key == k))
+    {
+        let what = "the record of a run (run.json), not a config".to_string();
+        return Some(refuse(
+            file,
+            what,
+            "give config.json of the same folder".into(),
+        ));
+    }
     // Megatron's options may lie one level down (`"training": {…}`, `"MODEL_ARGS": {…}`).
     let nested = members.iter().filter_map(|m| match &m.node.value {
         Json::Object(inner) => Some(inner.iter().map(|m| plain(&m.key))),
@@ -160,12 +241,25 @@ pub fn of_text(file: &str, text: &str) -> Option<Errors> {
             >= 2;
     yaml.then(|| {
         let what = "YAML, and a config is JSON".to_string();
-        refuse(
-            file,
-            what,
-            "write the same keys as JSON: {\"key\": value, …}".into(),
-        )
+        refuse(file, what, AS_JSON.into())
     })
+    .or_else(|| {
+        let toml = text.lines().any(is_table) && !text.trim_start().starts_with(['{', '"']);
+        toml.then(|| refuse(file, "TOML, and a config is JSON".into(), AS_JSON.into()))
+    })
+}
+
+const AS_JSON: &str =
+    "write {\"key\": value, …} with the keys that `crossweave config explain` lists";
+
+/// Whether the line opens a table of TOML: `[training]`.
+fn is_table(line: &str) -> bool {
+    let name = line.trim().trim_start_matches('[').trim_end_matches(']');
+    let word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    line.starts_with('[')
+        && line.trim_end().ends_with(']')
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(word)
 }
 
 /// The key of `key: value`, `"key": value` or `--key value`.

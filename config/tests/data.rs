@@ -296,3 +296,74 @@ fn words_of_other_programs_are_answered_with_the_key() {
         );
     }
 }
+
+/// Files of other programs, by what few of their keys say.
+#[test]
+fn other_programs_and_files_of_models_are_told_apart() {
+    for (text, words) in [
+        (
+            r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 3, "use_cache": true}"#,
+            "Hugging Face model",
+        ),
+        (
+            r#"{"peft_type": "LORA", "lora_alpha": 3, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM", "r": 3}"#,
+            "PEFT adapter",
+        ),
+        (
+            "base_model: a/b\nsequence_len: 2048\nmicro_batch_size: 2\nadapter: lora\n",
+            "Axolotl",
+        ),
+        (
+            "model:\n  _component_: torchtune.models.llama3.llama3_8b\nepochs: 1\n",
+            "torchtune",
+        ),
+        (
+            "model_name_or_path: a/b\nstage: sft\nfinetuning_type: lora\n",
+            "LLaMA-Factory",
+        ),
+        (
+            "[job]\nout = 'x'\n[training]\nseq_len = 2048\n",
+            "TOML, and a config is JSON",
+        ),
+        ("a: 1\nb: 2\n", "YAML, and a config is JSON"),
+        (
+            r#"{"program": "crossweave", "sessions": []}"#,
+            "the record of a run",
+        ),
+    ] {
+        let e = Config::load("c", text, &[]).unwrap_err();
+        let said = e.to_string();
+        assert!(
+            e.0.len() == 1 && said.contains(words) && said.contains("; fix: "),
+            "{said}"
+        );
+    }
+}
+
+/// DeepSpeed reads past what it does not know at the top of a file, however much of it there is.
+#[test]
+fn many_keys_that_deepspeed_reads_past_are_warnings() {
+    let keys: String = (0..60)
+        .map(|i| format!("\"my_program_{i}\": {i},"))
+        .collect();
+    let text =
+        format!("{{{keys} \"train_batch_size\": 4, \"zero_optimization\": {{\"stage\": 2}}}}");
+    let sets = [
+        ("model", r#"{"family": "gpt2", "preset": "tiny"}"#),
+        ("data.train", "a"),
+        ("run.steps", "3"),
+    ];
+    let sets = sets.map(|(k, v)| (k.to_string(), v.to_string()));
+    let config = Config::load("ds.json", &text, &sets).unwrap();
+    let named = |i: usize| {
+        config
+            .warnings()
+            .iter()
+            .any(|w| w.path == format!("my_program_{i}"))
+    };
+    assert!((0..60).all(named));
+    // Elsewhere the last is named like the first.
+    let text = text.replace("\"stage\": 2", "\"stages\": 2");
+    let e = Config::load("ds.json", &text, &sets).unwrap_err();
+    assert!(e.to_string().contains("unknown key \"stages\""), "{e}");
+}
