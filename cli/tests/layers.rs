@@ -151,7 +151,9 @@ fn faults_end_a_run_with_their_words() {
             "prepare:attention_bwd:1:internal",
             &["op_prepare of attention_bwd fails on purpose"][..],
         ),
-        ("sync:2:internal", &["fails on purpose"][..]),
+        // From the second on: a single one may be the wait before free memory is joined, which skips
+        // the joining where the wait fails and leaves an error that lasts to the next caller.
+        ("sync:2+:internal", &["fails on purpose"][..]),
     ] {
         let layer = format!("fault={fault}");
         let out = s.run(&train("broken", &["--ranks", "2", "--layer", &layer]));

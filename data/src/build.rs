@@ -415,10 +415,13 @@ impl Writer {
     ) -> Result<()> {
         self.weight = 0;
         let (token_type, tasks) = (self.token_type, std::mem::take(&mut self.tasks));
-        let documents: Vec<Document> = tasks
+        let documents: Vec<Result<Document>> = tasks
             .into_par_iter()
             .map(|task| task.run(recipe, tokenizer, token_type, progress))
-            .collect::<Result<_>>()?;
+            .collect();
+        // In order, so that of several bad lines the first is named. A parallel `collect` into a
+        // `Result` would name whichever thread came first.
+        let documents: Vec<Document> = documents.into_iter().collect::<Result<_>>()?;
         for document in documents.iter().filter(|d| d.tokens > 0) {
             self.bin.write(&document.bytes)?;
             if let Some((counts, _)) = &mut self.counts {
