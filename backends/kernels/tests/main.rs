@@ -3,6 +3,8 @@
 #[path = "common/budget.rs"]
 mod budget;
 mod common;
+#[path = "common/compiled.rs"]
+mod compiled;
 mod emulation;
 #[path = "hip/main.rs"]
 mod hip;

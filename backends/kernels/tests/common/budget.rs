@@ -60,6 +60,19 @@ impl Form {
         rows.filter_map(line).collect()
     }
 
+    /// The budget of what is compiled: a column of a kernel that is not, by name and number, is left out of it.
+    pub fn of(&self, budget: &Table, compiled: impl Fn(&str, usize) -> bool) -> Table {
+        let mut out = budget.clone();
+        for (name, row) in &mut out {
+            for (column, figures) in row.columns.iter_mut().enumerate() {
+                if !compiled(name, column) {
+                    figures.fill(0);
+                }
+            }
+        }
+        out
+    }
+
     /// What grew beyond the budget, or is not in it.
     pub fn differences(&self, budget: &Table, found: &Table) -> String {
         let mut s = String::new();
