@@ -76,7 +76,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS, WORDS], theirs: &["blake3", "libloading"], dev: &[HAL, TESTS, "cudarc", "tempfile"] },
     Crate { name: "crossweave-cuda-plugin", floor: 4, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
     // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.
-    Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, TESTS, "libloading", "object"] },
+    Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, TESTS, "libloading", "object", "sha2"] },
     Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
