@@ -16,6 +16,7 @@ mod optimizers;
 mod oracles;
 mod pipeline;
 mod precision;
+mod same_calls;
 mod stages;
 mod stalls;
 mod tensor_parallel;

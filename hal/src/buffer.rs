@@ -3,9 +3,11 @@
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::Tag;
+use crate::listing::ListedOperand;
 use crate::pool::Block;
 use crate::track::Track;
 use crossweave_abi as abi;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
 
 /// Where a buffer's bytes come from.
@@ -29,6 +31,8 @@ pub struct Buffer {
     bytes: u64,
     tag: Tag,
     home: Home,
+    /// Which of the device's buffers it is, in the order in which they were made.
+    serial: u64,
     track: Mutex<Track>,
     /// What a lent buffer's bytes belong to.
     owner: Option<Box<HostBuffer>>,
@@ -50,8 +54,10 @@ impl Buffer {
             Home::Host => device.0.memory.alloc_host(tag, bytes),
             Home::Lent { .. } => {}
         }
+        let serial = device.0.account.made.fetch_add(1, Relaxed);
         Buffer {
             device,
+            serial,
             mem,
             offset,
             bytes,
@@ -69,6 +75,7 @@ impl Buffer {
             None => (of.mem, Home::Lent { import: false }),
         };
         let mut lent = Buffer::new(device, mem, 0, bytes, of.tag, home, Track::default());
+        lent.serial = 1 << 63 | of.serial;
         lent.owner = Some(Box::new(owner));
         lent
     }
@@ -101,6 +108,18 @@ impl Buffer {
     /// Its device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+    /// As a listing of calls has it; `at` counts from the start of the memory that the buffer is a part of.
+    pub(crate) fn listed(&self, at: u64, bytes: u64, writes: bool) -> ListedOperand {
+        ListedOperand {
+            buffer: self.serial,
+            host: self.is_host(),
+            tag: self.tag,
+            size: self.bytes,
+            offset: at - self.offset,
+            bytes,
+            writes,
+        }
     }
     pub(crate) fn track(&self) -> MutexGuard<'_, Track> {
         self.track.lock().unwrap_or_else(|e| e.into_inner())

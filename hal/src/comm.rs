@@ -3,7 +3,7 @@
 use crate::buffer::Region;
 use crate::call::check;
 use crate::carrier::{self, Carried, Carrier};
-use crate::comm_desc::{NULL_DESC, kind_name, uses};
+use crate::comm_desc::{NULL_DESC, kind_name, list, uses};
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
@@ -714,6 +714,9 @@ impl Communicator {
         members: &[Collective<'_>],
         descs: &[abi::CollDesc],
     ) -> Result<()> {
+        if stream.core.account.lists() {
+            list(&self.inner, &stream.core, members, descs);
+        }
         if self.inner.carried.is_some() {
             return carrier::group(&self.inner, stream, members, descs);
         }

@@ -1,8 +1,10 @@
 //! A collective in the ABI's words: its descriptor with spans and counts checked, what it moves, which buffers it uses.
 
 use crate::buffer::{Buffer, Region};
-use crate::comm::{Collective, Communicator, Reduce};
+use crate::comm::{Collective, CommInner, Communicator, Reduce};
 use crate::error::{Code, Error, Result};
+use crate::listing::ListedCall;
+use crate::stream::StreamCore;
 use crossweave_abi as abi;
 use crossweave_abi::DType;
 
@@ -414,6 +416,34 @@ pub(crate) fn kind_name(c: &Collective<'_>) -> &'static str {
         Collective::Barrier => abi::COLL_BARRIER,
     };
     abi::coll_name(kind).unwrap_or("unknown")
+}
+
+/// Adds a group to the listing of its device.
+#[cold]
+pub(crate) fn list(
+    comm: &CommInner,
+    stream: &StreamCore,
+    members: &[Collective<'_>],
+    descs: &[abi::CollDesc],
+) {
+    let mut what = format!("{}, {} of {}", comm.name, comm.rank, comm.size);
+    let mut operands = vec![];
+    for (m, d) in members.iter().zip(descs) {
+        let (kind, n, op) = (kind_name(m), d.count, (d.reduce, d.scale));
+        what += &format!(
+            " | {kind} {n} of {}, {op:?}, {}, {}",
+            d.dtype, d.root, d.peer
+        );
+        for (r, writes) in touches(m, comm.rank).into_iter().flatten() {
+            let at = r.buffer.span(r.offset, r.bytes).map_or(0, |s| s.offset);
+            operands.push(Some(r.buffer.listed(at, r.bytes, writes)));
+        }
+    }
+    stream.account.list(ListedCall {
+        stream: stream.name.clone(),
+        what,
+        operands,
+    });
 }
 
 pub(crate) fn uses<'a>(c: &Collective<'a>) -> [Option<(&'a Buffer, bool)>; 2] {

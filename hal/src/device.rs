@@ -8,6 +8,7 @@ use crate::kernel::{Kernel, KernelInner, OpRequest, Route, Within};
 use crate::ledger::{
     BridgeLine, CollectiveLedger, CollectiveLine, MemoryLedger, MemoryReport, Tag,
 };
+use crate::listing::{Account, CallListing};
 use crate::loader::RawPlugin;
 use crate::pool::{Block, Pool};
 use crate::recipe::Decompose;
@@ -16,7 +17,7 @@ use crate::track::Track;
 use crate::watch::{CheckerState, Observer, Purpose, Watch};
 use crossweave_abi as abi;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 /// Alignment of pinned memory, in bytes: what direct reads and writes of files ask for.
@@ -111,7 +112,7 @@ impl Plugin {
             collectives: Arc::new(CollectiveLedger::default()),
             pool: Mutex::new(PoolState::default()),
             slabs: RwLock::new(HashMap::new()),
-            freed: AtomicU64::new(0),
+            account: Arc::default(),
             streams: RwLock::new(vec![]),
             kernels: Mutex::new(HashMap::new()),
             carrier: Mutex::new(None),
@@ -175,8 +176,7 @@ pub(crate) struct DeviceInner {
     pub collectives: Arc<CollectiveLedger>,
     pool: Mutex<PoolState>,
     slabs: RwLock<HashMap<u32, Slab>>,
-    /// Memories whose handles mean nothing any more.
-    freed: AtomicU64,
+    pub account: Arc<Account>,
     pub streams: RwLock<Vec<Arc<StreamCore>>>,
     kernels: Mutex<HashMap<OpRequest, Arc<KernelInner>>>,
     carrier: Mutex<Option<Carrier>>,
@@ -189,6 +189,11 @@ pub(crate) struct DeviceInner {
 /// An open device. Clone shares it.
 #[derive(Clone)]
 pub struct Device(pub(crate) Arc<DeviceInner>);
+
+/// Lists the calls that a device's streams are given.
+pub fn list_calls(device: &Device) -> CallListing {
+    CallListing(device.0.account.clone())
+}
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
@@ -317,6 +322,7 @@ impl Device {
             self.0.plugin.0.ops,
             self.0.fault.clone(),
             self.0.watch.clone(),
+            self.0.account.clone(),
         ));
         streams.push(core.clone());
         Ok(Stream::new(self.clone(), core))
@@ -447,7 +453,7 @@ impl Device {
     }
 
     pub(crate) fn raw_free(&self, mem: Raw, bytes: u64) {
-        self.0.freed.fetch_add(1, Relaxed);
+        self.0.account.freed.fetch_add(1, Relaxed);
         // SAFETY: `mem` came from `raw_alloc`, is freed once, and the caller has waited for its last use.
         unsafe { call!(self.0.api, mem_free)(mem.0) };
         self.0.memory.release(bytes);
@@ -455,7 +461,7 @@ impl Device {
 
     /// Memories freed so far: while the number stands, a handle names the memory it named.
     pub(crate) fn freed(&self) -> u64 {
-        self.0.freed.load(Relaxed)
+        self.0.account.freed.load(Relaxed)
     }
 
     pub(crate) fn give_back(&self, block: Block, track: Track) {
@@ -516,7 +522,7 @@ impl Device {
     }
 
     pub(crate) fn forget_import(&self, mem: Raw) {
-        self.0.freed.fetch_add(1, Relaxed);
+        self.0.account.freed.fetch_add(1, Relaxed);
         // SAFETY: `mem` came from `mem_import`, is dropped once, and the caller has waited for its last use.
         unsafe { call!(self.0.api, mem_free)(mem.0) };
     }

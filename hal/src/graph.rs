@@ -10,10 +10,12 @@
 //! that is held back, and every call that is no launch, copy or fill end the comparison. Waits of this stream for others are enqueued at
 //! once, before the graph instead of in its middle: what is waited for was enqueued, and cannot be behind a call that was not.
 
+use crate::buffer::Buffer;
 use crate::call::check;
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::kernel::KernelInner;
+use crate::listing::ListedCall;
 use crate::stream::{Stream, StreamCore};
 use crossweave_abi as abi;
 use std::ops::Range;
@@ -70,6 +72,32 @@ impl Call<'_> {
             Verb::Copy => "copy",
             Verb::Fill { .. } => "fill",
         }
+    }
+
+    /// Adds it to the listing of its device; `uses` are the buffers it uses, in the order of its spans.
+    #[cold]
+    pub fn list<'a>(&self, core: &StreamCore, mut uses: impl Iterator<Item = (&'a Buffer, bool)>) {
+        let (what, spans) = match (self.verb, self.spans) {
+            (Verb::Op(k), [operands @ .., _workspace]) => {
+                let r = &k.request;
+                let strides = r.operands.iter().map(|l| &l.stride[..l.rank as usize]);
+                let said = (strides.collect::<Vec<_>>(), &r.params, self.dynamic);
+                (format!("{} {said:x?}", r.describe()), operands)
+            }
+            (Verb::Fill { pattern, width }, all) => (format!("fill {pattern:x} of {width}"), all),
+            (_, all) => (self.name().to_string(), all),
+        };
+        let operand = |s: &abi::Span| match s.mem.is_null() {
+            true => None,
+            false => uses
+                .next()
+                .map(|(b, writes)| b.listed(s.offset, s.bytes, writes)),
+        };
+        core.account.list(ListedCall {
+            stream: core.name.clone(),
+            what,
+            operands: spans.iter().map(operand).collect(),
+        });
     }
 
     /// How it differs from what was known at its place.

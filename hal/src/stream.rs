@@ -8,6 +8,7 @@ use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::graph::{Call, Following, Verb};
 use crate::kernel::{Kernel, LaunchFn};
+use crate::listing::Account;
 use crate::track::{StreamId, Use};
 use crate::watch::Watch;
 use crossweave_abi as abi;
@@ -31,6 +32,7 @@ pub(crate) struct StreamCore {
     calls: AtomicU64,
     fault: Arc<Fault>,
     watch: Arc<Watch>,
+    pub account: Arc<Account>,
 }
 
 /// A wait for another stream that a call's operands made necessary.
@@ -118,6 +120,7 @@ impl StreamCore {
         ops: Option<abi::OpsApi>,
         fault: Arc<Fault>,
         watch: Arc<Watch>,
+        account: Arc<Account>,
     ) -> StreamCore {
         let state = State {
             seq: 0,
@@ -140,6 +143,7 @@ impl StreamCore {
             calls: AtomicU64::new(0),
             fault,
             watch,
+            account,
         }
     }
 
@@ -396,6 +400,9 @@ impl Stream {
                     false => submit(self.core.handle.0),
                 })
                 .map_err(|e| self.core.watch.explain(e))?;
+                if let Some(call) = call.filter(|_| self.core.account.lists()) {
+                    call.list(&self.core, operands.clone());
+                }
                 st.seq += 1;
                 self.core.calls.store(st.seq, Relaxed);
                 let mine = Use {

@@ -63,7 +63,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-conform", ceiling: 15400, why: "one case for each duty of a plugin, and the references in double precision" },
     Entry { place: "crossweave-data", ceiling: 5400, why: "every form in which people keep corpora" },
     Entry { place: "crossweave-engine", ceiling: 9250, why: "the engine is the algorithm; it falls as plan steps become instructions of a program" },
-    Entry { place: "crossweave-hal", ceiling: 10500, why: "device layer and collective checker; the checker becomes a crate of its own" },
+    Entry { place: "crossweave-hal", ceiling: 10600, why: "device layer, collective checker, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4550, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
