@@ -5,7 +5,8 @@
 //! operand the buffer and the bytes in it. A buffer's name is the stream that used it first and the number of that use,
 //! so that neither the order in which two streams are given their calls nor where a pool puts a block makes a difference.
 //!
-//! `expected.txt` has a line for each job: calls and a hash for each phase and stream, over all ranks. Where a line
+//! `expected.txt` has a line for each job: calls and a hash for each phase and stream, over all ranks, and the most bytes
+//! of each rank where no other thread has a part in that. Where a line
 //! differs, the whole listings of two builds show how:
 //! `CROSSWEAVE_CALLS=/some/folder cargo test --release -p crossweave-engine --test suite same_calls` writes them, a file
 //! a job; `diff -r` compares. `UPDATE_EXPECT=1` rewrites `expected.txt`, for a change that means to make other calls.
@@ -140,8 +141,14 @@ fn rank_of(job: &Job, rank: u32) -> RankSpec {
     }
 }
 
+/// What one rank was seen to do.
+struct Rank {
+    phases: Vec<(&'static str, Phase)>,
+    peak: Option<u64>,
+}
+
 /// What one rank does from its start to its end.
-fn phases(w: &World, job: &Job, rank: u32) -> Vec<(&'static str, Phase)> {
+fn phases(w: &World, job: &Job, rank: u32) -> Rank {
     let s = rank_of(job, rank);
     let mut units = (job.units)();
     crossweave_engine::assign(&mut units, &s.optim).unwrap();
@@ -190,11 +197,15 @@ fn phases(w: &World, job: &Job, rank: u32) -> Vec<(&'static str, Phase)> {
     t.metrics().unwrap();
     flush(&t);
     p.end("steps");
+    let peak = t.ledger().memory.total.peak;
     p.begin();
     outside(&mut t, batch(0));
     flush(&t);
     p.end("outside");
-    p.done
+    Rank {
+        phases: p.done,
+        peak: (!job.pinned_in_any_order).then_some(peak),
+    }
 }
 
 /// What is asked of a rank between steps.
@@ -236,13 +247,13 @@ fn hash(text: &str, mut h: u64) -> u64 {
 }
 
 /// One line: for each phase and stream the calls of all ranks, and their hash.
-fn digest(name: &str, ranks: &[Vec<(&'static str, Phase)>]) -> String {
+fn digest(name: &str, ranks: &[Rank]) -> String {
     let mut line = name.to_string();
-    for (k, (phase, _)) in ranks[0].iter().enumerate() {
+    for (k, (phase, _)) in ranks[0].phases.iter().enumerate() {
         let _ = write!(line, " | {phase}");
         let mut streams: BTreeMap<&(usize, String), (usize, u64)> = BTreeMap::new();
-        for (rank, phases) in ranks.iter().enumerate() {
-            for (stream, calls) in &phases[k].1 {
+        for (rank, r) in ranks.iter().enumerate() {
+            for (stream, calls) in &r.phases[k].1 {
                 let s = streams.entry(stream).or_insert((0, 0xcbf2_9ce4_8422_2325));
                 s.1 = hash(&format!("rank {rank}"), s.1);
                 s.1 = calls.iter().fold(s.1, |h, c| hash(c, h));
@@ -253,14 +264,21 @@ fn digest(name: &str, ranks: &[Vec<(&'static str, Phase)>]) -> String {
             let _ = write!(line, ", {stream} {n} {:012x}", h & 0xffff_ffff_ffff);
         }
     }
+    let peaks: Vec<String> = ranks
+        .iter()
+        .filter_map(|r| Some(r.peak?.to_string()))
+        .collect();
+    if !peaks.is_empty() {
+        let _ = write!(line, " | peak {}", peaks.join(" "));
+    }
     line
 }
 
 /// The whole listing of a job, for `diff`.
-fn write(folder: &Path, name: &str, ranks: &[Vec<(&'static str, Phase)>]) {
+fn write(folder: &Path, name: &str, ranks: &[Rank]) {
     let mut text = String::new();
-    for (rank, phases) in ranks.iter().enumerate() {
-        for (phase, streams) in phases {
+    for (rank, r) in ranks.iter().enumerate() {
+        for (phase, streams) in &r.phases {
             for ((_, stream), calls) in streams {
                 let _ = writeln!(text, "== rank {rank}, {phase}, {stream}");
                 calls.iter().for_each(|c| text.extend([c, "\n"]));
