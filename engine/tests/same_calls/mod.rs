@@ -42,22 +42,23 @@ const STREAMS: [&str; 9] = [
 type Phase = BTreeMap<(usize, String), Vec<String>>;
 
 /// The calls of a phase by stream, buffers named.
-fn by_stream(calls: Vec<ListedCall>, any_order: bool) -> Phase {
-    let mut streams: BTreeMap<(usize, String), Vec<ListedCall>> = BTreeMap::new();
-    for c in calls {
+fn by_stream(calls: Vec<(usize, ListedCall)>, any_order: bool) -> Phase {
+    type Calls = Vec<(usize, ListedCall)>;
+    let mut streams: BTreeMap<(usize, String), Calls> = BTreeMap::new();
+    for (device, c) in calls {
         let place = STREAMS.iter().position(|s| *s == c.stream);
         let place = place.unwrap_or(STREAMS.len());
         streams
             .entry((place, c.stream.clone()))
             .or_default()
-            .push(c);
+            .push((device, c));
     }
-    let mut names: HashMap<(bool, u64), String> = HashMap::new();
+    let mut names: HashMap<(usize, bool, u64), String> = HashMap::new();
     let mut out = Phase::new();
     for (stream, calls) in streams {
         let mut seen = 0;
         let mut lines = vec![];
-        for c in &calls {
+        for (device, c) in &calls {
             let mut line = c.what.clone();
             for o in &c.operands {
                 let Some(o) = o else {
@@ -66,7 +67,7 @@ fn by_stream(calls: Vec<ListedCall>, any_order: bool) -> Phase {
                 };
                 let name = match o.host && any_order {
                     true => "pinned",
-                    false => names.entry((o.host, o.buffer)).or_insert_with(|| {
+                    false => names.entry((*device, o.host, o.buffer)).or_insert_with(|| {
                         seen += 1;
                         format!("{}{seen}", stream.1)
                     }),
@@ -123,7 +124,7 @@ impl Phases {
                     .iter_mut()
                     .for_each(|c| c.stream.insert_str(0, "cpu "));
             }
-            calls.extend(listed);
+            calls.extend(listed.into_iter().map(|c| (k, c)));
         }
         self.done.push((name, by_stream(calls, self.any_order)));
     }
