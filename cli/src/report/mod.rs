@@ -79,7 +79,7 @@ pub fn write_comparison(a: &Run, b: &Run, path: &Path) -> Result<(), ReportError
 /// steps follow by their `step_ms`.
 ///
 /// # Errors
-/// As [`read`] and [`write_page`].
+/// As [`read()`] and [`write_page`].
 pub fn write_events(dir: &Path, start: f64) -> Result<PathBuf, ReportError> {
     let run = Run::read(dir)?;
     let folder = dir.join("tensorboard");
