@@ -371,7 +371,7 @@ fn shared_verdict(
 /// A board whose seats are files in shared memory, for the processes of one host.
 impl CheckerState {
     /// Takes the places of this process, which is `ranks` of the job. `folder` is one all processes of the host see and nobody else uses
-    /// (shared memory, `/dev/shm`); it is made if it is not there. Call [`CheckerState::meet`] when all have.
+    /// (shared memory, `/dev/shm`); it is made if it is not there. Call [`CheckerState::rendezvous`] when all have.
     ///
     /// # Errors
     /// The folder cannot be written to, or another process has one of these ranks.
