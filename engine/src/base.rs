@@ -9,162 +9,72 @@ use crate::eight::{self, Slices};
 use crate::error::{Error, Result};
 use crate::gather::{GROUP, NODE, OUTSIDE};
 use crate::offload::Offload;
-use crate::state::{Holding, Home, UnitState, clip, from};
+use crate::state::UnitState;
 use crate::trainer::Trainer;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, CommTag, DType, Device, Stream, Tag};
 use crossweave_mesh::Mesh;
-use crossweave_tensor::{Decompositions, Group, KernelCache, ParamDecl, Run, Tensor};
-use crossweave_zero::{FlatLayout, Partition};
+use crossweave_tensor::{Decompositions, KernelCache, Run, Tensor};
+use crossweave_zero::{Flat, clip};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
-/// The base parameters of a unit; of most units there are none.
+/// The memory of a unit's base; of most units there is none.
+#[derive(Default)]
 pub(crate) struct Base {
-    /// Where each lies; parameters that are no base are empty in it.
-    pub layout: FlatLayout,
-    /// First element in the unit's whole buffer.
-    pub at: u64,
-    /// Whether each rank holds its slice only.
-    pub sharded: bool,
     /// The slice, and the byte where it begins; `None` where the whole buffer has it, and where it rests off the device.
     slice: Option<(Arc<Buffer>, u64)>,
     /// This rank's part of its node's copy.
     near: Option<Arc<Buffer>>,
 }
 
-/// Elements of each parameter that belongs, 0 of those that do not.
-fn sizes(params: &[ParamDecl], base: bool) -> Vec<u64> {
-    let of = |p: &ParamDecl| match (p.group == Group::Base) == base {
-        true => p.shape.numel(),
-        false => 0,
-    };
-    params.iter().map(of).collect()
-}
-
-/// Sizes of the parameters that are not base, the others empty.
-pub(crate) fn trained_sizes(params: &[ParamDecl]) -> Vec<u64> {
-    sizes(params, false)
-}
-
 impl Base {
-    /// Lays out the base of `params` behind `at` elements of the unit's whole buffer, in equal slices in declared order, whatever the trained
-    /// parameters' optimizer needs. The slice is allocated where it rests on the device.
-    pub fn new(device: &Device, params: &[ParamDecl], hold: &Holding, at: u64) -> Tensors<Base> {
-        let layout = FlatLayout::new(Partition::Flat, &sizes(params, true), hold.ranks);
-        let mut base = Base {
-            at,
-            sharded: hold.home == Home::Slot,
-            slice: None,
-            near: None,
-            layout,
-        };
-        if !base.sharded || base.is_empty() {
+    /// Allocates the slice where it rests on the device.
+    pub fn new(device: &Device, flat: &Flat) -> Tensors<Base> {
+        let mut base = Base::default();
+        if !flat.base_is_sharded() || flat.base.numel() == 0 {
             return Ok(base);
         }
         let alloc = |elements: u64| -> Tensors<Arc<Buffer>> {
-            let bytes = hold.compute.bytes(elements);
+            let bytes = flat.place.compute.bytes(elements);
             Ok(Arc::new(device.alloc_state(bytes, Tag::Param)?))
         };
-        if !hold.away && base.behind(hold) == 0 {
-            base.slice = Some((alloc(base.layout.slice_len())?, 0));
+        if !flat.place.away && flat.base_behind() == 0 {
+            base.slice = Some((alloc(flat.base.slice_len())?, 0));
         }
-        if hold.node > 1 {
-            base.near = Some(alloc(base.layout.padded() / u64::from(hold.node))?);
+        if flat.place.secondary > 1 {
+            let part = flat.base.padded() / u64::from(flat.place.secondary);
+            base.near = Some(alloc(part)?);
         }
         Ok(base)
     }
 
-    /// Elements that lie behind the unit's values, in their buffer: of a rank alone, which shows its values as the whole.
-    pub fn behind(&self, hold: &Holding) -> u64 {
-        let alone = self.sharded && hold.ranks == 1 && hold.compute == DType::F32;
-        match alone && !hold.away {
-            true => self.layout.numel(),
-            false => 0,
-        }
-    }
     /// The buffer of the unit's values, behind which some bases lie.
-    pub fn lie_behind(&mut self, values: &Arc<Buffer>, hold: &Holding) {
-        if self.behind(hold) > 0 {
-            self.slice = Some((values.clone(), hold.compute.bytes(self.at)));
+    pub fn lie_behind(&mut self, values: &Arc<Buffer>, flat: &Flat) {
+        if flat.base_behind() > 0 {
+            self.slice = Some((values.clone(), flat.place.compute.bytes(flat.base_at)));
         }
-    }
-    pub fn is_empty(&self) -> bool {
-        self.layout.numel() == 0
-    }
-    /// Elements in the whole buffer.
-    pub fn length(&self) -> u64 {
-        match self.sharded {
-            true => self.layout.padded(),
-            false => self.layout.numel(),
-        }
-    }
-    /// Elements of this rank's slice where it comes from the host for each gather.
-    pub fn comes(&self) -> u64 {
-        match self.sharded && self.slice.is_none() {
-            true => self.layout.slice_len(),
-            false => 0,
-        }
-    }
-    /// Elements held by rank `rank`.
-    fn owned(&self, rank: u32) -> Range<u64> {
-        match self.sharded {
-            true => self.layout.slice(rank),
-            false => 0..self.layout.numel(),
-        }
-    }
-}
-
-/// Is some parameter of a unit trained?
-pub(crate) fn trains(s: &UnitState) -> bool {
-    s.decls.iter().any(|d| d.group.trains())
-}
-
-/// Is parameter `i` of a unit base?
-pub(crate) fn is_base(s: &UnitState, i: usize) -> bool {
-    s.decls[i].group == Group::Base
-}
-
-/// Whether anything of a unit is gathered.
-pub(crate) fn gathers(s: &UnitState) -> bool {
-    let base = s.base.sharded && !s.base.is_empty();
-    s.hold.home != Home::Resident && (s.layout.padded() > 0 || base)
-}
-
-/// Elements of parameter `i` in the whole of its flat, the base's or that of trained parameters.
-pub(crate) fn range_of(s: &UnitState, i: usize) -> Range<u64> {
-    match is_base(s, i) {
-        true => s.base.layout.range(i),
-        false => s.layout.range(i),
     }
 }
 
 /// A rank's slice of the base: on the device, or come from the host; buffer and first byte.
 fn slice_of(s: &UnitState) -> Option<(Arc<Buffer>, u64)> {
-    let come = || Some((s.shard()?.clone(), s.hold.compute.bytes(s.host)));
+    let come = || Some((s.shard()?.clone(), s.place.compute.bytes(s.host)));
     s.base.slice.clone().or_else(come)
 }
 
 /// Elements `r` of what a rank holds of the base, in compute type; `None` while they rest on the host.
 fn view(s: &UnitState, r: &Range<u64>) -> Option<Tensor> {
-    let dtype = s.hold.compute;
-    let (buffer, at) = match s.base.sharded {
+    let dtype = s.place.compute;
+    let (buffer, at) = match s.base_is_sharded() {
         true => s.base.slice.clone()?,
-        false => (s.whole()?.clone(), dtype.bytes(s.base.at)),
+        false => (s.whole()?.clone(), dtype.bytes(s.base_at)),
     };
     let first = at + dtype.bytes(r.start);
     Some(Tensor::dense(buffer, first, [r.end - r.start], dtype))
-}
-
-/// What a rank holds of base parameter `i`: elements of the parameter, and where they lie among those it holds.
-fn piece(s: &UnitState, i: usize) -> Option<(Range<u64>, Range<u64>)> {
-    let owned = s.base.owned(s.hold.rank);
-    let param = s.base.layout.range(i);
-    let here = clip(&param, &owned)?;
-    Some((from(here.clone(), param.start), from(here, owned.start)))
 }
 
 /// The base's part of a gather: slices, or (`near`) the node's copies, to the whole behind the trained parameters.
@@ -177,15 +87,15 @@ pub(crate) fn gather(
     tag: CommTag,
 ) -> Tensors<()> {
     let s = &t.state[u];
-    let (base, hold) = (&s.base, s.hold);
-    if !base.sharded || base.is_empty() {
+    let (base, hold) = (&s.base, s.place);
+    if !s.base_is_sharded() || s.flat.base.numel() == 0 {
         return Ok(());
     }
     let Some(whole) = s.whole() else {
         return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
     };
     let bytes = |e: u64| hold.compute.bytes(e);
-    let all = whole.region(bytes(base.at), bytes(base.layout.padded()));
+    let all = whole.region(bytes(s.base_at), bytes(s.flat.base.padded()));
     if let (true, Some(part)) = (near, &base.near) {
         let group = mesh.named(NODE)?;
         group.all_gather(stream, part.all(), all, hold.compute, tag)?;
@@ -196,8 +106,8 @@ pub(crate) fn gather(
             "the slice of unit {u} is not on the device"
         ));
     };
-    let each = base.layout.slice_len();
-    let first = base.at + u64::from(hold.rank) * each;
+    let each = s.flat.base.slice_len();
+    let first = s.base_at + u64::from(hold.rank) * each;
     let own = whole.region(bytes(first), bytes(each));
     let send = slice.region(at, bytes(each));
     if hold.ranks == 1 {
@@ -207,7 +117,7 @@ pub(crate) fn gather(
         stream.copy(own, send)?;
         let slices = Slices {
             whole,
-            first: base.at,
+            first: s.base_at,
             dtype: hold.compute,
             rank: hold.rank,
             ranks: hold.ranks,
@@ -222,7 +132,7 @@ pub(crate) fn gather(
         group.all_gather(stream, send, all, hold.compute, tag)?;
     }
     if let Some(part) = &base.near {
-        let at = bytes(base.at) + u64::from(hold.rank % hold.node) * part.bytes();
+        let at = bytes(s.base_at) + u64::from(hold.rank % hold.secondary) * part.bytes();
         stream.copy(part.all(), whole.region(at, part.bytes()))?;
     }
     Ok(())
@@ -231,7 +141,7 @@ pub(crate) fn gather(
 /// Starting values of the base parameters of unit `u`, one at a time, so that sharding is not undone by starting.
 pub(crate) fn fill(t: &Trainer, u: usize) -> Tensors<()> {
     for i in 0..t.state[u].decls.len() {
-        if !is_base(&t.state[u], i) {
+        if !t.state[u].flat.params[i].base {
             continue;
         }
         let cache = RefCell::new(KernelCache::default());
@@ -259,7 +169,7 @@ pub(crate) fn put(t: &Trainer, (u, i): (usize, usize), from: u64, bytes: &[u8]) 
 /// Brings f32 values of elements `first..` of a base parameter to where this rank keeps it.
 fn keep(t: &Trainer, u: usize, i: usize, first: u64, values: &Tensor) -> Tensors<u64> {
     let s = &t.state[u];
-    let Some((part, local)) = piece(s, i) else {
+    let Some((part, local)) = s.base_pieces(i) else {
         return Ok(0);
     };
     let given = first..first.saturating_add(values.numel());
@@ -273,9 +183,9 @@ fn keep(t: &Trainer, u: usize, i: usize, first: u64, values: &Tensor) -> Tensors
     let source = values.narrow(0, here.start - first, n);
     let to = match view(s, &(at..at + n)) {
         Some(t) => t,
-        None => run.empty([n], s.hold.compute)?,
+        None => run.empty([n], s.place.compute)?,
     };
-    if s.hold.compute == DType::F32 {
+    if s.place.compute == DType::F32 {
         t.compute.copy(to.region(), source.region())?;
     } else {
         let none = op::NoParams::default();
@@ -285,7 +195,7 @@ fn keep(t: &Trainer, u: usize, i: usize, first: u64, values: &Tensor) -> Tensors
     if view(s, &(at..at + n)).is_none() {
         let mut bytes = vec![0u8; to.extent() as usize];
         t.compute.read(to.region(), &mut bytes)?;
-        away(t)?.put_base(u, s.hold.compute.bytes(at), &bytes)?;
+        away(t)?.put_base(u, s.place.compute.bytes(at), &bytes)?;
     }
     Ok(n)
 }
@@ -293,21 +203,21 @@ fn keep(t: &Trainer, u: usize, i: usize, first: u64, values: &Tensor) -> Tensors
 /// All this rank holds of a unit's base, in f32.
 pub(crate) fn local(t: &Trainer, u: usize) -> Tensors<Tensor> {
     let s = &t.state[u];
-    let owned = s.base.owned(s.hold.rank);
+    let owned = s.base_owned();
     let n = owned.end - owned.start;
     let cache = RefCell::new(KernelCache::default());
     let run = Run::new(&t.compute, &Decompositions, &cache);
     let held = match view(s, &(0..n)) {
         Some(held) => held,
         None => {
-            let bytes = away(t)?.get_base(u, 0..s.hold.compute.bytes(n))?;
-            let held = run.empty([n], s.hold.compute)?;
+            let bytes = away(t)?.get_base(u, 0..s.place.compute.bytes(n))?;
+            let held = run.empty([n], s.place.compute)?;
             t.compute.write(held.region(), &bytes)?;
             held
         }
     };
     let wide = run.empty([n], DType::F32)?;
-    match s.hold.compute {
+    match s.place.compute {
         DType::F32 => t.compute.copy(wide.region(), held.region())?,
         _ => {
             let none = op::NoParams::default();
@@ -322,7 +232,7 @@ pub(crate) fn local(t: &Trainer, u: usize) -> Tensors<Tensor> {
 pub(crate) fn host(t: &Trainer, u: usize, i: usize) -> Result<Vec<f32>> {
     let at = |e| t.error("reading a parameter", e);
     let s = &t.state[u];
-    let Some((part, here)) = piece(s, i) else {
+    let Some((part, here)) = s.base_pieces(i) else {
         return Ok(vec![]);
     };
     if part.end - part.start < s.decls[i].shape.numel() {

@@ -1,15 +1,17 @@
 //! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
 
-use crate::base::trains;
-use crate::figures::Figures;
 use crate::trainer::{Act, Trainer};
 use crate::walk::{BACKWARD, LOSS};
 use crossweave_hal::abi::op;
+use crossweave_hal::{Buffer, DType};
 use crossweave_tensor::{
     Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
 use crossweave_zero::Partition;
-use std::cell::RefCell;
+use crossweave_zero::lower::Words;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
@@ -28,7 +30,7 @@ impl Trainer {
 
     /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
     fn scattered(&self, u: usize) -> bool {
-        self.spec.canonical.is_some() && self.state[u].hold.deal == Partition::WholeParameter
+        self.spec.canonical.is_some() && self.state[u].place.partition == Partition::WholeParameter
     }
 
     pub(crate) fn forward(
@@ -88,33 +90,64 @@ impl Trainer {
         Ok((Act::Saved(cx.finish(keep), vars, out.0), outs))
     }
 
+    /// The gradients that a backward of unit `u` writes: of its own parameters, then of those it borrows; an empty view says that
+    /// there is none. `wholes` are the flat gradients of the units that train, in the order in which `u` names them.
+    pub(crate) fn grads(&self, u: usize, wholes: &[Arc<Buffer>]) -> Tensors<Vec<Tensor>> {
+        let nothing = self.loss_grad()?;
+        let mut units: Vec<(usize, Option<&Arc<Buffer>>)> = vec![];
+        let mut next = wholes.iter();
+        for o in std::iter::once(u).chain(self.units[u].borrowed.iter().map(|(o, _)| *o)) {
+            if units.iter().all(|(k, _)| *k != o) {
+                let trains = self.state[o].trains();
+                units.push((o, trains.then(|| next.next()).flatten()));
+            }
+        }
+        let view = |o: usize, i: usize| {
+            let s = &self.state[o];
+            let whole = units.iter().find(|(k, _)| *k == o).and_then(|(_, b)| *b);
+            match whole.filter(|_| s.flat.params[i].trains) {
+                Some(b) => {
+                    let first = 4 * s.layout.range(i).start;
+                    Tensor::dense(b.clone(), first, s.decls[i].shape, DType::F32)
+                }
+                // No gradient is wanted of what is not trained, and its place is never looked into.
+                None => nothing.narrow(0, 0, 0),
+            }
+        };
+        let own = (0..self.state[u].decls.len()).map(|i| view(u, i));
+        let lent = self.units[u].borrowed.iter().map(|(o, p)| view(*o, *p));
+        Ok(own.chain(lent).collect())
+    }
+
+    /// The gradient of the loss.
+    fn loss_grad(&self) -> Tensors<Tensor> {
+        let seed = self.lowered.memory.seed;
+        match self.machine.tensor(seed.into(), 1, DType::F32) {
+            Some(t) => Ok(t),
+            None => crossweave_tensor::shape_error("there is no gradient of the loss"),
+        }
+    }
+
     pub(crate) fn backward(
         &mut self,
         u: usize,
         m: usize,
         data: &Batch,
         first_sequence: u64,
+        (wholes, adds): (&[Arc<Buffer>], &[bool]),
     ) -> Tensors<()> {
         let Some(Act::Saved(tape, ins, outs)) = self.acts[u][m].take() else {
             return crossweave_tensor::shape_error("backward without saved activations");
         };
-        let seed = || vec![Some(self.scaling.seed())];
-        let douts = self.flow_grad[m].take().unwrap_or_else(seed);
+        let douts = match self.flow_grad[m].take() {
+            Some(d) => d,
+            None => vec![Some(self.loss_grad()?)],
+        };
         self.flow[m].clear();
-        self.state[u].open_grad(&self.compute)?;
-        for (o, _) in self.units[u].borrowed.clone() {
-            self.state[o].open_grad(&self.compute)?;
-        }
         let cache = self.cache(u, BACKWARD);
         let run = Run::new(&self.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
-        let (mut grads, mut written) = (
-            self.state[u].grad_views.clone(),
-            self.state[u].written.clone(),
-        );
-        for (o, p) in &self.units[u].borrowed {
-            grads.push(self.state[*o].grad_views[*p].clone());
-            written.push(self.state[*o].written[*p].clone());
-        }
+        let grads = self.grads(u, wholes)?;
+        let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
         let params = self.views(u);
         let sink = GradSink::new(&grads, &written);
         let key = RngKey {
@@ -135,26 +168,11 @@ impl Trainer {
         };
         let dins = tape.backward(&env, &outs, douts, &ins)?;
         self.keep_cache(u, BACKWARD, cache);
-        // Units that are frozen as a whole are never reduced.
-        for o in std::iter::once(u).chain(self.units[u].borrowed.iter().map(|(o, _)| *o)) {
-            if !trains(&self.state[o]) {
-                self.state[o].close_grad();
-            }
-        }
         self.flow_grad[m] = Some(dins);
-        // What others are tied to is whole behind its own backward, which comes last; on another stage nothing comes.
-        let elsewhere = |o: &usize| self.pipe.as_ref().is_some_and(|p| p.elsewhere.contains(o));
-        let lent = self.units[u]
-            .borrowed
-            .iter()
-            .map(|(o, _)| *o)
-            .filter(elsewhere);
-        let mut whole: Vec<usize> = lent.chain([u]).collect();
-        whole.dedup();
-        whole.into_iter().try_for_each(|u| self.fold_grad(u))
+        Ok(())
     }
 
-    pub(crate) fn add_loss(&mut self, m: usize, outs: &[Tensor], f: &Figures) -> Tensors<()> {
+    pub(crate) fn add_loss(&mut self, m: usize, outs: &[Tensor]) -> Tensors<()> {
         let [loss] = outs else {
             return crossweave_tensor::shape_error(
                 "the last unit must return one scalar, the loss",
@@ -164,20 +182,19 @@ impl Trainer {
         let run = Run::new(&self.compute, &Decompositions, &cache);
         let share = self.spec.weight / (self.spec.micro_batches * self.spec.replicas()) as f64;
         let word = match self.spec.canonical {
-            Some(_) => f.losses().start + u64::from(self.spec.own_first()) + m as u64,
-            None => 0,
+            Some(_) => {
+                let first = self.lowered.words.losses().start;
+                first + u64::from(self.spec.own_first()) + m as u64
+            }
+            None => Words::LOSS,
         };
+        let word = self.word(word, DType::F32);
         let p = op::AxpbyParams {
             alpha: share,
             beta: 1.0,
             ..Default::default()
         };
-        run.launch(
-            op::AXPBY,
-            &[Some(&f.word(word)), Some(loss)],
-            p.as_bytes(),
-            &[],
-        )?;
+        run.launch(op::AXPBY, &[word.as_ref(), Some(loss)], p.as_bytes(), &[])?;
         self.keep_cache(0, LOSS, cache);
         Ok(())
     }

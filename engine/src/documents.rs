@@ -1,7 +1,5 @@
 //! Documents that share a row: where they end is read off the tokens on the host, and goes to the device beside them.
 
-use crate::trainer::RankSpec;
-
 /// What begins anew behind the token that ends a document (Megatron's `--reset-attention-mask` and `--reset-position-ids`). A row always begins
 /// a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,16 +47,6 @@ impl Documents {
             };
             Some(here)
         })
-    }
-}
-
-impl RankSpec {
-    /// 32-bit words that go to the device for a micro-batch: tokens, targets, lengths and positions.
-    pub(crate) fn input_words(&self) -> u64 {
-        let n = self.batch * self.seq_len;
-        let lengths = self.documents.is_some_and(|d| d.attention);
-        let positions = self.documents.is_some_and(|d| d.positions);
-        2 * n + if lengths { n + self.batch } else { 0 } + if positions { n } else { 0 }
     }
 }
 

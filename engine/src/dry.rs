@@ -1,14 +1,15 @@
 //! The dry run: every block once on the device of nothing. Gives sizes to the planner, and checks sharding types and shapes before any memory is taken.
 
 use crate::error::{Error, Result};
-use crate::pipeline::FlowShape;
+use crate::spec::FlowShape;
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_plan::UnitFacts;
 use crossweave_tensor::{
     Batch, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor,
     Ty, UnitDecl, spmd,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 /// What a dry run found.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct DryRun {
     pub shape: (u64, u64),
     /// What flows out of each unit, for one micro-batch.
     pub(crate) flows: Vec<FlowShape>,
+    /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
+    pub(crate) writes: Vec<Vec<bool>>,
 }
 
 /// Elements of a unit's parameters, and of these the base that adapters sit on.
@@ -73,6 +76,7 @@ pub fn dry_run(
     let mut facts = vec![];
     let mut flow: Vec<Tensor> = vec![];
     let mut flows = vec![];
+    let mut writes = vec![];
     for (u, unit) in units.iter().enumerate() {
         let at = |e| fail(&unit.name, e);
         let (n, base) = numel(unit);
@@ -131,7 +135,7 @@ pub fn dry_run(
                 .map_err(at)?;
             saved[i] = cx.finish(keep).held_bytes();
         }
-        let size = |t: &[Tensor]| t.iter().map(|t| t.dtype().bytes(t.numel())).sum::<u64>();
+        writes.push(written(&env, unit, &flow).map_err(at)?);
         facts.push(UnitFacts {
             name: unit.name.clone(),
             params: n,
@@ -158,7 +162,40 @@ pub fn dry_run(
         params,
         shape: (batch, seq),
         flows,
+        writes,
     })
+}
+
+/// Bytes of dense tensors.
+fn size(t: &[Tensor]) -> u64 {
+    t.iter().map(|t| t.dtype().bytes(t.numel())).sum()
+}
+
+/// Runs a unit forward and backward, and answers for each parameter whether the backward has written its gradient.
+fn written(
+    env: &Env<'_>,
+    unit: &UnitDecl,
+    flow: &[Tensor],
+) -> std::result::Result<Vec<bool>, crossweave_tensor::Error> {
+    let grad = |p: &Tensor| env.run.empty_for(*p.shape(), DType::F32, Tag::Grad);
+    let grads = env.params.iter().map(grad);
+    let grads = grads.collect::<std::result::Result<Vec<_>, _>>()?;
+    let flags: Vec<Rc<Cell<bool>>> = grads.iter().map(|_| Rc::default()).collect();
+    let sink = GradSink::new(&grads, &flags);
+    let env = Env {
+        grads: &sink,
+        ..*env
+    };
+    let mut cx = Cx::new(&env);
+    let ins: Vec<_> = flow.iter().map(|t| cx.input(t.clone())).collect();
+    let out = unit.block.forward(&mut cx, Flow(ins.clone()))?;
+    let mut douts = vec![];
+    for v in &out.0 {
+        let t = cx.val(*v)?;
+        douts.push(Some(env.run.empty(*t.shape(), t.dtype())?));
+    }
+    cx.finish(Keep::All).backward(&env, &out.0, douts, &ins)?;
+    Ok(flags.iter().map(|f| f.get()).collect())
 }
 
 fn param_types(split: &Split) -> [(Ty, u8); 3] {

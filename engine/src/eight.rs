@@ -5,7 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::gather::{GROUP, STEP};
-use crate::trainer::RankSpec;
+use crate::spec::RankSpec;
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{Buffer, CommTag, DType, Device, OpRequest, Tag};
 use crossweave_mesh::Mesh;

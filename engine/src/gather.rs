@@ -2,13 +2,13 @@
 
 use crate::base;
 use crate::eight::{self, Slices};
-use crate::state::Home;
 use crate::trainer::Trainer;
 use crate::walk::{EIGHT, GATHER};
 use crossweave_hal::abi::op;
 use crossweave_hal::{CommTag, DType, Stream};
 use crossweave_mesh::Mesh;
 use crossweave_tensor::{Decompositions, KernelCache, Run};
+use crossweave_zero::Residency;
 use std::cell::RefCell;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -27,8 +27,8 @@ impl Trainer {
     /// Makes the parameters of unit `u` whole on this rank: from the slices of all ranks, or (`near`) from its node's copies. 16-bit values are cast from the own f32 slice first, so that half as many
     /// bytes travel (a quarter where the wire has 8 bits); the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
     pub(crate) fn gather_unit(&mut self, u: usize, near: bool, tag: CommTag) -> Tensors<()> {
-        let hold = self.state[u].hold;
-        if !base::gathers(&self.state[u]) {
+        let hold = self.state[u].place;
+        if !self.state[u].gathers() {
             return Ok(());
         }
         // Outside the step no plan has asked for the slice.
@@ -37,7 +37,7 @@ impl Trainer {
         }
         self.wait_params(u)?;
         let plain = hold.compute == DType::F32;
-        if plain && hold.home == Home::Slot && hold.ranks == 1 {
+        if plain && hold.residency == Residency::Transient && hold.ranks == 1 {
             self.state[u].show_value();
             self.state[u].close_shard();
             self.state[u].current = true;
@@ -76,7 +76,7 @@ impl Trainer {
     pub(crate) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
         for t in self.touched(u) {
             let s = &self.state[t];
-            if !s.current && base::gathers(s) {
+            if !s.current && s.gathers() {
                 self.announce_whole(t)?;
                 self.gather_unit(t, false, OUTSIDE)?;
             }
@@ -109,7 +109,7 @@ fn gather_trained(
     tag: CommTag,
 ) -> Tensors<()> {
     let state = &t.state[u];
-    let hold = state.hold;
+    let hold = state.place;
     if state.layout.padded() == 0 {
         return Ok(());
     }
@@ -124,7 +124,7 @@ fn gather_trained(
         group.all_gather(stream, part.all(), trained, hold.compute, tag)?;
         return Ok(());
     }
-    let owned = state.owned();
+    let owned = state.owned.clone();
     let all = 0..owned.end - owned.start;
     // What the host updates lies in 16 bits already; the rest is cast from its values.
     let host = state.host;
@@ -178,7 +178,7 @@ fn gather_trained(
         group.all_gather(stream, send, trained, hold.compute, tag)?;
     }
     if let Some(part) = &state.near {
-        let at = u64::from(hold.rank % hold.node) * part.bytes();
+        let at = u64::from(hold.rank % hold.secondary) * part.bytes();
         stream.copy(part.all(), whole.region(at, part.bytes()))?;
     }
     Ok(())

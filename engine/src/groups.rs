@@ -51,13 +51,3 @@ impl Groups for MeshGroups {
         Ok(())
     }
 }
-
-impl crate::RankSpec {
-    /// Options of the groups a rank joins.
-    pub(crate) fn mesh_options(&self) -> crossweave_mesh::MeshOptions {
-        crossweave_mesh::MeshOptions {
-            timeout: self.timeout,
-            islands: self.islands.clone(),
-        }
-    }
-}

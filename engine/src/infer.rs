@@ -2,13 +2,14 @@
 //! Over pipeline stages a validation batch goes the way of a training batch: a stage that is not the last waits for nobody.
 
 use crate::error::{Error, Result};
-use crate::pipeline::everyone;
+use crate::spec::everyone;
 use crate::trainer::{Act, MicroBatch, Trainer};
 use crossweave_hal::{DType, Reduce, Tag};
 use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -72,6 +73,35 @@ impl Trainer {
         self.add_words(&mut sum, "scalar")
             .map_err(|e| self.error("mean over ranks", e))?;
         Ok(sum[0] / f64::from(self.spec.world))
+    }
+
+    /// Mean of a figure that each replica has, by the sequences it was taken over: `mine` are those of this rank's, in order.
+    ///
+    /// # Errors
+    /// Another number of figures than replicas here; the ranks.
+    pub fn mean_over_replicas(&mut self, mine: &[f64]) -> Result<f64> {
+        let own = self.spec.own_replicas();
+        let [first, ..] = mine else {
+            return Err(Error::Invalid("a mean of nothing".into()));
+        };
+        if mine.len() != own.len() {
+            return Err(Error::Invalid(format!(
+                "{} figures for {} replicas of rank {}",
+                mine.len(),
+                own.len(),
+                self.spec.job_rank()
+            )));
+        }
+        if self.spec.canonical.is_none() {
+            return self.mean(*first * self.spec.weight);
+        }
+        let mut all = vec![0f64; self.spec.replicas() as usize];
+        all[own.start as usize..own.end as usize].copy_from_slice(mine);
+        if self.spec.world > 1 {
+            self.add_words(&mut all, "scalar")
+                .map_err(|e| self.error("mean over shards", e))?;
+        }
+        Ok(all.iter().sum::<f64>() / all.len() as f64)
     }
 
     /// The sum of each word over all ranks of the job, the same bits on all. For figures outside the steady state: it waits for the device.
@@ -182,10 +212,19 @@ impl Trainer {
             Some(l) => self.host_values(l)?.first().copied().unwrap_or(f32::NAN) as f64,
             None => f64::NAN,
         };
-        for s in &mut self.state {
-            s.close_grad();
-            s.open_grad(&self.compute)?;
+        // A gradient each, wherever the training step would sum it.
+        let mut wholes = vec![];
+        for s in &self.state {
+            let bytes = 4 * s.grad_length();
+            let some = s.trains() && bytes > 0;
+            let room = || self.device().alloc(&self.compute, bytes, Tag::Grad);
+            wholes.push(some.then(room).transpose()?.map(Arc::new));
         }
+        let mut written: Vec<Vec<bool>> = self
+            .state
+            .iter()
+            .map(|s| vec![false; s.decls.len()])
+            .collect();
         let one = self.device().alloc(&self.compute, 4, Tag::Activation)?;
         self.compute.fill(one.all(), 1.0f32.to_bits() as u64, 4)?;
         let mut douts = vec![Some(Tensor::dense(Arc::new(one), 0, [1], DType::F32))];
@@ -196,16 +235,22 @@ impl Trainer {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
             let run = Run::new(&self.compute, &Decompositions, &cache);
-            let (mut grads, mut written) = (
-                self.state[u].grad_views.clone(),
-                self.state[u].written.clone(),
-            );
-            for (o, p) in &self.units[u].borrowed {
-                grads.push(self.state[*o].grad_views[*p].clone());
-                written.push(self.state[*o].written[*p].clone());
+            let each = || {
+                let own = (0..self.units[u].params.len()).map(|i| (u, i));
+                own.chain(self.units[u].borrowed.iter().copied())
+            };
+            let mut units: Vec<usize> = vec![];
+            for (o, _) in each() {
+                if !units.contains(&o) {
+                    units.push(o);
+                }
             }
+            let rooms: Vec<_> = units.iter().filter_map(|o| wholes[*o].clone()).collect();
+            let grads = self.grads(u, &rooms)?;
+            let flag = |(o, i): (usize, usize)| Rc::new(Cell::new(written[o][i]));
+            let flags: Vec<Rc<Cell<bool>>> = each().map(flag).collect();
             let params = self.views(u);
-            let sink = GradSink::new(&grads, &written);
+            let sink = GradSink::new(&grads, &flags);
             let key = RngKey {
                 seed: self.spec.seed,
                 step: self.step,
@@ -223,25 +268,27 @@ impl Trainer {
                 training: false,
             };
             douts = tape.backward(&env, &outs, douts, &ins)?;
+            for ((o, i), f) in each().zip(&flags) {
+                written[o][i] |= f.get();
+            }
             self.release_after_eval(u);
         }
         let mut named = vec![];
-        for u in 0..self.state.len() {
-            self.state[u].complete_grad(&self.compute)?;
-            let views: Vec<(String, Tensor)> = self.state[u]
-                .decls
-                .iter()
-                .map(|d| d.name.clone())
-                .zip(self.state[u].grad_views.iter().cloned())
-                .collect();
-            for (name, t) in views {
+        for (u, whole) in wholes.into_iter().enumerate() {
+            let Some(whole) = whole else { continue };
+            let s = &self.state[u];
+            for (i, d) in s.decls.iter().enumerate() {
                 // What is not trained has none.
-                if t.numel() == 0 {
+                if !s.flat.params[i].trains {
                     continue;
                 }
-                named.push((name, self.host_values(&t)?));
+                let first = 4 * s.layout.range(i).start;
+                let t = Tensor::dense(whole.clone(), first, d.shape, DType::F32);
+                if !written[u][i] {
+                    self.compute.fill(t.region(), 0, 1)?;
+                }
+                named.push((d.name.clone(), self.host_values(&t)?));
             }
-            self.state[u].close_grad();
         }
         Ok((loss, named))
     }

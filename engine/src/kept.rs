@@ -63,8 +63,7 @@ impl Trainer {
 
     /// All this rank owns of a unit's state, flat in local elements; zero where nothing is kept.
     pub(crate) fn local_state(&self, s: &UnitState, kind: StateKind) -> Tensors<Tensor> {
-        let owned = s.owned();
-        let all = 0..owned.end - owned.start;
+        let all = 0..s.owned_len();
         if kind == StateKind::Value {
             return Ok(s.value(&all));
         }
@@ -86,7 +85,7 @@ impl Trainer {
         from: u64,
         bytes: &[u8],
     ) -> Result<u64> {
-        if base::is_base(&self.state[u], i) {
+        if self.state[u].flat.params[i].base {
             return match kind {
                 StateKind::Value => {
                     self.state[u].changed();
@@ -169,7 +168,7 @@ impl Trainer {
 
     /// A state that is the same on every rank, or lies here whole, on the host; empty when it is not kept.
     pub(crate) fn host_state(&self, u: usize, i: usize, kind: StateKind) -> Result<Vec<f32>> {
-        if base::is_base(&self.state[u], i) && kind == StateKind::Value {
+        if self.state[u].flat.params[i].base && kind == StateKind::Value {
             return base::host(self, u, i);
         }
         let at = |e| self.error("reading a state", e);

@@ -9,15 +9,12 @@
 //! on the device; every wait for data between streams is implied by the plan's edges.
 #![forbid(unsafe_code)]
 
-mod accum;
 mod base;
 mod blocks;
-mod canonical;
 mod documents;
 mod dry;
 mod eight;
 mod error;
-mod figures;
 mod gather;
 mod graphs;
 mod groups;
@@ -25,15 +22,19 @@ mod infer;
 mod init;
 mod kept;
 mod ledger;
+mod lower;
+mod machine;
 mod nonfinite;
 mod offload;
 mod optim;
 mod pipeline;
+mod planning;
 mod predict;
 mod reduce;
 mod scale;
 mod scaler;
 mod shards;
+mod spec;
 mod stages;
 mod state;
 mod timeline;
@@ -43,7 +44,6 @@ mod update;
 mod upload;
 mod walk;
 mod whole;
-mod wire;
 
 pub use crossweave_parallel::schedule::Order as PipelineOrder;
 pub use crossweave_store::{
@@ -60,13 +60,14 @@ pub use graphs::GraphCounts;
 pub use groups::MeshGroups;
 pub use init::init_trained;
 pub use ledger::RankLedger;
-pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
 pub use optim::assign;
-pub use pipeline::PipelineSpec;
+pub use planning::plan_for;
 pub use predict::{Prediction, predict, rehearse};
-pub use scale::Precision;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use shards::{Shard, ShardPart, Snapshot};
+pub use spec::{
+    Faults, HostDevice, OffloadSpec, OptimizerOffload, PipelineSpec, Precision, RankSpec, Recompute,
+};
 pub use state::StateKind;
 pub use trace::Trace;
-pub use trainer::{MicroBatch, RankSpec, Recompute, StepMetrics, Trainer, plan_for};
+pub use trainer::{MicroBatch, StepMetrics, Trainer};

@@ -137,11 +137,10 @@ impl Trainer {
         };
         let named = units.iter().find_map(|u| {
             let s = &self.state[*u];
-            let of = |all: &[Tensor], what: &str| {
-                let i = all.iter().position(inside)?;
-                Some(format!(" ({what} {})", s.decls.get(i)?.name))
-            };
-            of(&s.params, "parameter").or_else(|| of(&s.grad_views, "gradient of"))
+            let i = s.params.iter().position(inside);
+            let parameter = i.map(|i| ("parameter", i));
+            let (what, i) = parameter.or_else(|| Some(("gradient of", self.grad_at(*u, t)?)))?;
+            Some(format!(" ({what} {})", s.decls.get(i)?.name))
         });
         let (dims, dtype) = (t.shape(), t.dtype().name());
         format!(
@@ -188,5 +187,15 @@ impl Trainer {
         Err(Error::NotFinite(
             String::from_utf8_lossy(&text).into_owned(),
         ))
+    }
+
+    /// The parameter of unit `u` whose whole gradient lies where this tensor does.
+    fn grad_at(&self, u: usize, t: &Tensor) -> Option<usize> {
+        let buffer = |m: &crossweave_program::MemId| self.machine.buffer(*m);
+        let mut all = self.lowered.memory.grads[u].iter().filter_map(buffer);
+        all.find(|b| Arc::ptr_eq(b, t.buffer()))?;
+        let element = t.offset() / 4;
+        let mut ranges = self.state[u].layout.ranges().iter();
+        ranges.position(|r| r.contains(&element))
     }
 }

@@ -100,7 +100,7 @@ impl Trainer {
                         kind,
                         numel,
                         parts,
-                        from: layout.slice(self.spec.rank).start - s.owned().start,
+                        from: layout.slice(self.spec.rank).start - s.owned.start,
                     });
                 }
             }

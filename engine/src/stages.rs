@@ -5,14 +5,14 @@
 //! A forward goes from stage to stage along the first data-parallel ranks, and what it made back to rank 0. None of this is the steady state:
 //! the host waits for each message, whose shape comes before it.
 
-use crate::base;
 use crate::error::{Error, Result};
 use crate::gather::OUTSIDE;
-use crate::pipeline::everyone;
-use crate::state::{Home, StateKind};
+use crate::spec::everyone;
+use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{DType, Tag};
 use crossweave_tensor::{Batch, Shape, Tensor};
+use crossweave_zero::Residency;
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -99,14 +99,14 @@ impl Trainer {
         let first = self.spec.rank == 0;
         let replicated = matches!(kind, StateKind::Rows | StateKind::Cols);
         let kept = self.state_shape(u, i, kind).is_some();
-        let sharded = self.spec.world > 1 && s.hold.home != Home::Resident;
+        let sharded = self.spec.world > 1 && s.place.residency != Residency::Resident;
         if !sharded || replicated || !kept {
             return match first {
                 true => self.host_state(u, i, kind).map(Some),
                 false => Ok(None),
             };
         }
-        let (base, r) = (base::is_base(s, i), base::range_of(s, i));
+        let (base, r) = (s.flat.params[i].base, s.range_of(i));
         let go = || -> Tensors<Option<Vec<f32>>> {
             let whole = self.assemble(u, kind, base)?;
             if !first {

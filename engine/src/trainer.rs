@@ -1,137 +1,33 @@
 //! One rank of a training job: state, streams, plan; enqueues steps and reads their figures one step late.
 
 use crate::base;
-use crate::documents::Documents;
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
-use crate::figures::Figures;
 use crate::gather;
 use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
 use crate::init;
 use crate::kept::PendingStateLoad;
 use crate::ledger::RankLedger;
+use crate::lower::{self, Lowered};
+use crate::machine::Machine;
 use crate::nonfinite::Watch;
-use crate::offload::{Offload, OffloadSpec, Spilled, plan_offload};
+use crate::offload::{Offload, Spilled};
 use crate::optim::{assign, recipes};
-use crate::pipeline::{self, Pipe, PipelineSpec};
-use crate::scale::{Precision, Scaling};
-use crate::state::{Holding, Home, Slots, StateKind, UnitState};
+use crate::pipeline::{self, Pipe};
+use crate::planning::plan_for;
+use crate::scale::Scaling;
+use crate::spec::{self, RankSpec};
+use crate::state::{Slots, StateKind, UnitState};
 use crate::trace::Tracing;
 pub use crate::upload::MicroBatch;
 use crate::upload::upload_consts;
-use crossweave_hal::{
-    AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Purpose, Stream, Tag,
-};
-use crossweave_mesh::Islands;
-use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
-use crossweave_plan::{Depend, Facts, Lane, PassManager, Plan, StepKind};
+use crossweave_hal::{AbortHandle, Bootstrap, Device, Event, HostBuffer, Purpose, Stream, Tag};
+use crossweave_plan::{Facts, Lane, Plan, StepKind};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
-use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Recipe};
-use crossweave_zero::{
-    Bucket, Canonical, Hierarchical, Own, Partition, Persist, Place, Prefetch, Reuse, Ties,
-    Updates, ZeroSpec, ZeroStage,
-};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::time::Duration;
-
-/// What the backward recomputes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Recompute {
-    /// Nothing: everything is kept.
-    #[default]
-    None,
-    /// Whole units, from their inputs.
-    Full,
-    /// What is cheap: norms and activations.
-    Selective,
-}
-
-/// What one rank is to do.
-#[derive(Clone, Debug)]
-pub struct RankSpec {
-    /// This rank.
-    pub rank: u32,
-    /// Ranks of the data-parallel group.
-    pub world: u32,
-    /// Seed of starting values and dropout.
-    pub seed: u64,
-    /// Dtype of parameters and activations; masters and gradients are f32.
-    pub compute: DType,
-    /// Micro-batches a step on this rank; where sums are canonical, of each of its logical shards.
-    pub micro_batches: u32,
-    /// Sequences a micro-batch on this rank.
-    pub batch: u64,
-    /// Sequences of this rank's micro-batch over the mean of all ranks': what its loss and gradients count for. 1 where all take the same.
-    pub weight: f64,
-    /// Tokens a sequence.
-    pub seq_len: u64,
-    /// Largest global gradient norm; 0 = no clipping.
-    pub clip: f64,
-    /// Which optimizer updates which parameter.
-    pub optim: ParamGroups,
-    /// What is recomputed.
-    pub recompute: Recompute,
-    /// Gradients of neighbouring units are reduced together up to this many bytes.
-    pub bucket_bytes: u64,
-    /// Reduce on a stream of its own, beside the backward.
-    pub overlap: bool,
-    /// The time limit of each collective.
-    pub timeout: Option<Duration>,
-    /// What is sharded over the data-parallel group.
-    pub zero: ZeroSpec,
-    /// At what scale and in what types gradients are computed and summed.
-    pub precision: Precision,
-    /// What rests off the device.
-    pub offload: Option<OffloadSpec>,
-    /// The stage of a pipeline this rank is; `rank` and `world` then count the data-parallel ranks of its stage.
-    pub pipeline: Option<PipelineSpec>,
-    /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
-    /// trains to the same bits. None: sums go over the ranks.
-    pub canonical: Option<u32>,
-    /// Which ranks share a library of collectives, in a job of several back ends.
-    pub islands: Option<Islands>,
-    /// Forward and backward steps that repeat are replayed as graphs of the device.
-    pub graphs: bool,
-    /// Rows hold several documents that must not see each other, or whose positions begin anew.
-    pub documents: Option<Documents>,
-    /// Some predictions have a target of -100 and do not count: the loss is the mean over those of all ranks that do.
-    pub labelled: bool,
-}
-
-impl Default for RankSpec {
-    /// One rank alone, f32, one sequence of one token, AdamW with torch's numbers, nothing clipped, recomputed or sharded: the base
-    /// from which callers say what they want.
-    fn default() -> RankSpec {
-        RankSpec {
-            rank: 0,
-            world: 1,
-            seed: 0,
-            compute: DType::F32,
-            micro_batches: 1,
-            batch: 1,
-            weight: 1.0,
-            seq_len: 1,
-            clip: 0.0,
-            optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01),
-            recompute: Recompute::None,
-            bucket_bytes: 25 << 20,
-            overlap: true,
-            timeout: None,
-            zero: ZeroSpec::default(),
-            precision: Precision::default(),
-            offload: None,
-            pipeline: None,
-            canonical: None,
-            islands: None,
-            graphs: false,
-            documents: None,
-            labelled: false,
-        }
-    }
-}
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 /// Figures of one step, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -163,7 +59,19 @@ pub(crate) enum Act {
 }
 
 /// Steps in flight whose figures have not been read.
-const IN_FLIGHT: usize = 3;
+const IN_FLIGHT: usize = crossweave_zero::lower::IN_FLIGHT as usize;
+
+/// The figures of a step on their way to the host.
+pub(crate) struct Pending {
+    pub step: u64,
+    /// In which copy of pinned memory they arrive.
+    pub turn: usize,
+    pub event: Event,
+    /// The step's learning rate.
+    pub lr: f64,
+    /// Predictions of the step over those that count.
+    pub share: f64,
+}
 /// Decay rates as a function of the updates made.
 pub(crate) type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
 
@@ -193,17 +101,17 @@ pub struct Trainer {
     pub(crate) spill_out: Option<Stream>,
     pub(crate) fetch_in: Option<Stream>,
     pub(crate) spare: Vec<HostBuffer>,
-    /// Units whose gradients the plan sends to the host.
-    pub(crate) grads_leave: Vec<bool>,
     plan: Plan,
+    /// What the plan was lowered to, and the memory that it works on.
+    pub(crate) lowered: Lowered,
+    pub(crate) machine: Machine,
     facts: Facts,
     pub(crate) caches: HashMap<(u32, u8), RefCell<KernelCache>>,
     pub(crate) acts: Vec<Vec<Option<Act>>>,
     pub(crate) flow: Vec<Vec<Tensor>>,
     pub(crate) flow_grad: Vec<Option<Vec<Option<Tensor>>>>,
     pub(crate) scaling: Scaling,
-    pub(crate) figures: VecDeque<Figures>,
-    pub(crate) pending: VecDeque<(u64, Figures, Event)>,
+    pub(crate) pending: VecDeque<Pending>,
     pub(crate) inputs: VecDeque<HostBuffer>,
     pub(crate) step: u64,
     pub(crate) landings: Vec<PendingStateLoad>,
@@ -246,35 +154,12 @@ impl Trainer {
                 source: e,
             }
         };
-        if spec.micro_batches == 0 || spec.world == 0 || spec.rank >= spec.world {
-            return Err(Error::Invalid(format!(
-                "rank {} of {} with {} micro-batches",
-                spec.rank, spec.world, spec.micro_batches
-            )));
-        }
-        let node = spec.zero.node;
-        if node > 1 && (spec.zero.stage != ZeroStage::Three || !spec.world.is_multiple_of(node)) {
-            return Err(Error::Invalid(format!(
-                "nodes of {node} ranks with {} ranks at stage {}: hierarchical partition needs stage 3 and a number that divides the ranks",
-                spec.world, spec.zero.stage as u8
-            )));
-        }
-        let uneven = spec.weight != 1.0;
-        if !(spec.weight.is_finite() && spec.weight > 0.0)
-            || uneven && (spec.canonical.is_some() || spec.pipeline.is_some())
-        {
-            return Err(Error::Invalid(format!(
-                "a rank of weight {}: a positive number, and 1 with logical shards or pipeline stages",
-                spec.weight
-            )));
-        }
+        spec.check()?;
         crate::eight::check(device, &spec)?;
-        spec.check_canonical()?;
-        crate::accum::check(&spec)?;
         assign(&mut units, &spec.optim)?;
-        let shared = pipeline::shared(&spec, &units)?;
+        let shared = spec::shared(&spec, &units)?;
         let whole = units.iter().map(|u| u.params.clone()).collect();
-        pipeline::keep_stage(&spec, &mut units)?;
+        spec::keep_stage(&spec, &mut units)?;
         let each = recipes(&units, &spec.optim);
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
@@ -288,10 +173,29 @@ impl Trainer {
             true => Some(device.stream("gather", 1).map_err(|e| hal(e.into()))?),
             false => None,
         };
-        let mut state = units
+        let pipe = Pipe::new(device, &spec, &dry.flows, whole).map_err(|e| hal(e.into()))?;
+        let none = BTreeSet::new();
+        let elsewhere = pipe.as_ref().map_or(&none, |p| &p.elsewhere);
+        let flat = |(u, (unit, r)): (usize, (&UnitDecl, &Vec<_>))| {
+            lower::flat(&spec, unit, r, elsewhere.contains(&u))
+        };
+        let flats: Vec<_> = units.iter().zip(&each).enumerate().map(flat).collect();
+        let stage = spec.pipeline.as_ref().map_or(0, |p| p.stage as usize);
+        let tied = shared.iter().find(|s| s.contains(&stage));
+        let given = lower::Given {
+            spec: &spec,
+            units: &units,
+            flats: &flats,
+            writes: &dry.writes,
+            elsewhere,
+            tied: tied.map_or(0, |s| s.len() as u32),
+        };
+        let mut lowered = lower::lower(&plan, &given);
+        let state = units
             .iter()
             .zip(&each)
-            .map(|(u, r)| UnitState::new(device, u, holding(&spec, u, r), r))
+            .zip(flats)
+            .map(|((u, r), flat)| UnitState::new(device, u, flat, r))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(at("allocating parameters and moments"))?;
         for s in &state {
@@ -302,10 +206,6 @@ impl Trainer {
         let options = spec.mesh_options();
         let (mut mesh, base) =
             pipeline::join(device, &spec, boot, &options, &shared).map_err(&joining)?;
-        let pipe = Pipe::new(device, &spec, &dry.flows, whole).map_err(|e| hal(e.into()))?;
-        for u in pipe.iter().flat_map(|p| &p.elsewhere) {
-            state[*u].normed.clear();
-        }
         if gathers && spec.world > 1 {
             let all: Vec<u32> = (base..base + spec.world).collect();
             mesh.join(device, boot, gather::GROUP, "dp", &all, &options)
@@ -317,18 +217,9 @@ impl Trainer {
                     .map_err(joining)?;
             }
         }
-        let mut figures = VecDeque::new();
-        let logical = match spec.canonical {
-            Some(shards) => [
-                state.iter().map(|s| s.words).sum(),
-                u64::from(shards * spec.micro_batches),
-            ],
-            None => [0, 0],
-        };
-        for _ in 0..IN_FLIGHT {
-            let f = Figures::new(device, units.len(), logical).map_err(|e| hal(e.into()))?;
-            figures.push_back(f);
-        }
+        let groups = lowered.groups(&mesh).map_err(|e| hal(e.into()))?;
+        let program = std::mem::take(&mut lowered.program);
+        let machine = Machine::new(device, program, groups).map_err(at("set-up"))?;
         let input_bytes = 4 * spec.input_words() * u64::from(spec.own_micro_batches());
         let mut inputs = VecDeque::new();
         for _ in 0..IN_FLIGHT {
@@ -338,13 +229,12 @@ impl Trainer {
                     .map_err(|e| hal(e.into()))?,
             );
         }
-        let scaling =
-            Scaling::new(device, &compute, &spec, units.len(), IN_FLIGHT).map_err(at("set-up"))?;
-        let leaves = |u: usize| {
-            let out = StepKind::GradOut { unit: u as u32 };
-            plan.steps.iter().any(|s| s.op == out)
-        };
-        let grads_leave = (0..units.len()).map(leaves).collect();
+        let scaling = Scaling::new(&spec);
+        if let Some(seed) = machine.buffer(lowered.memory.seed) {
+            let bits = u64::from((scaling.seed() as f32).to_bits());
+            let filled = compute.fill(seed.all(), bits, 4);
+            filled.map_err(|e| hal(e.into()))?;
+        }
         let side = |on: bool, name| match on {
             true => device.stream(name, 1).map(Some),
             false => Ok(None),
@@ -354,7 +244,7 @@ impl Trainer {
         let fetch_in = side(spills, "fetch").map_err(|e| hal(e.into()))?;
         let offload = match spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) {
             Some((o, how)) => {
-                let share = |s: &UnitState| (s.host, s.host_runs.clone(), s.base.comes());
+                let share = |s: &UnitState| (s.host, s.host_runs.clone(), s.base_comes());
                 let shares = state.iter().map(share).collect();
                 let at = at("opening the offloaded state");
                 Some(Offload::start(device, &spec, o, how, shares).map_err(at)?)
@@ -387,11 +277,11 @@ impl Trainer {
             spill_out,
             fetch_in,
             spare: vec![],
-            grads_leave,
             plan,
+            lowered,
+            machine,
             facts,
             caches: HashMap::new(),
-            figures,
             pending: VecDeque::new(),
             inputs,
             step: 0,
@@ -448,7 +338,7 @@ impl Trainer {
     /// Parameters of each unit that this rank holds, and those that adapters sit on, which do not count among them; 0 where the unit is
     /// another stage's.
     pub fn unit_sizes(&self) -> Vec<(u64, u64)> {
-        let of = |s: &UnitState| (s.layout.numel(), s.base.layout.numel());
+        let of = |s: &UnitState| (s.layout.numel(), s.flat.base.numel());
         self.state.iter().map(of).collect()
     }
     /// For a watchdog: one for each group; none in a job of one rank.
@@ -525,26 +415,23 @@ impl Trainer {
 
     /// The figures of the oldest step not yet reported; waits for that step only. `None` when every step was reported.
     pub fn metrics(&mut self) -> Result<Option<StepMetrics>> {
-        let Some((step, mut f, event)) = self.pending.pop_front() else {
+        let Some(p) = self.pending.pop_front() else {
             return Ok(None);
         };
-        let wait = event.sync(None).map_err(|e| Error::Run {
+        let step = p.step;
+        let failed = |e: crossweave_hal::Error| Error::Run {
             rank: self.spec.job_rank(),
             step,
             at: "waiting for the step".into(),
             source: e.into(),
-        });
+        };
+        p.event.sync(None).map_err(failed)?;
         let word =
             |b: &[u8], i: usize| f32::from_le_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]) as f64;
-        let read = wait.and_then(|()| {
-            f.host
-                .read()
-                .map(|b| (word(b, 0), word(b, 8)))
-                .map_err(|e| self.error("reading figures", e.into()))
-        });
-        let (lr, share) = (f.lr, f.share);
-        self.figures.push_back(f);
-        let (loss, grad_norm) = read?;
+        let host = self.machine.pinned(self.lowered.memory.figures, p.turn);
+        let read = host.and_then(|h| Ok(h.read().map(|b| (word(b, 0), word(b, 8)))?));
+        let (loss, grad_norm) = read.map_err(|e| self.error("reading figures", e))?;
+        let (lr, share) = (p.lr, p.share);
         let judged = self.judged(step)?;
         Ok(Some(StepMetrics {
             step,
@@ -591,7 +478,7 @@ impl Trainer {
                 batches.len()
             )));
         }
-        if self.figures.is_empty() {
+        if self.pending.len() >= IN_FLIGHT {
             return Err(Error::Invalid(format!(
                 "{IN_FLIGHT} steps are in flight: read their metrics before the next step"
             )));
@@ -627,149 +514,4 @@ impl Trainer {
     pub(crate) fn put_plan(&mut self, plan: Plan) {
         self.plan = plan;
     }
-}
-
-/// How a rank holds a unit's state.
-fn holding(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>]) -> Holding {
-    let numel = unit.params.iter().map(|p| p.shape.numel()).sum();
-    let offload = spec.offload.as_ref();
-    let host = offload.and_then(|o| o.optimizer).map_or(0.0, |o| o.ratio);
-    let away = host > 0.0 && offload.is_some_and(|o| o.params);
-    Holding {
-        host,
-        away,
-        home: match spec.zero.stage {
-            _ if away => Home::Slot,
-            ZeroStage::Zero => Home::Resident,
-            ZeroStage::Three if !spec.zero.persists(numel) => Home::Slot,
-            _ => Home::Kept,
-        },
-        compute: spec.compute,
-        deal: if recipes.iter().flatten().any(|r| r.optimizer.wants_whole()) {
-            Partition::WholeParameter
-        } else {
-            Partition::Flat
-        },
-        rank: spec.rank,
-        ranks: spec.world,
-        shards: spec.canonical,
-        node: spec.zero.node.max(1),
-        grad_shards: spec.zero.stage >= ZeroStage::Two,
-    }
-}
-
-/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
-/// allocated, with the step of the plan it falls on.
-///
-/// # Errors
-/// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
-pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
-    let info = device.info().map_err(|e| Error::Run {
-        rank: spec.job_rank(),
-        step: 0,
-        at: "asking the device for its memory".into(),
-        source: e.into(),
-    })?;
-    let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
-    let stages = spec.pipeline.as_ref().map_or(1, |p| p.stages.len() as u64);
-    let ranks = stages * spec.world.max(1) as u64;
-    let part = info.mem_total / if shared { ranks } else { 1 };
-    let mut units = dry.units.clone();
-    for u in &mut units {
-        // Where nothing but slots holds whole f32 parameters, their shard is state like the moments.
-        let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
-        if slotted && spec.compute == DType::F32 {
-            u.state_bytes += 4 * u.params;
-        } else if slotted {
-            u.state_bytes += spec.compute.bytes(u.base);
-        }
-        if slotted && spec.zero.node > 1 {
-            // The node's copy: sharded over fewer ranks, so it counts for more of the whole.
-            u.state_bytes += u.param_bytes * u64::from(spec.world / spec.zero.node);
-        }
-    }
-    crate::offload::offload_facts(&mut units, spec);
-    crate::accum::facts(&mut units, spec);
-    let mut facts = Facts {
-        units,
-        micro_batches: spec.most_micro_batches(),
-        ranks: spec.world,
-        budget: (part > 0).then_some(part),
-        slots: None,
-    };
-    let plan = plan_step(&facts, spec)?;
-    facts.micro_batches = spec.own_micro_batches();
-    crossweave_plan::check(&plan, &facts)?;
-    Ok((plan, facts))
-}
-
-/// The plan of one optimizer step.
-fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
-    let n = facts.units.len() as u32;
-    let mut p = PassManager::new();
-    match spec.recompute {
-        Recompute::None => {}
-        Recompute::Full => p = p.with(RecomputePass(Pick::Full)),
-        Recompute::Selective => p = p.with(RecomputePass(Pick::Selective)),
-    }
-    // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
-    let clip = spec.clip > 0.0;
-    let finite = spec.precision.scaler.is_some();
-    p = p.with(Place(spec.zero.stage));
-    if spec.canonical.is_some() {
-        p = p.with(Canonical {
-            shards: spec.most_replicas(),
-            micro_batches: spec.micro_batches,
-        });
-    }
-    if spec.zero.stage == ZeroStage::Three {
-        // What rests on the host is gathered for each use.
-        let away = spec.offload.as_ref().is_some_and(|o| o.params);
-        p = p.with(Persist {
-            below: if away { 0 } else { spec.zero.persist_below },
-        });
-        p = p.with(Reuse {
-            reshard: spec.zero.reshard,
-            within: spec.zero.reuse_within,
-        });
-        if spec.zero.node > 1 {
-            p = p.with(Hierarchical);
-        }
-    }
-    p = p
-        .with(Bucket {
-            bytes: spec.bucket_bytes,
-        })
-        .with(Ties)
-        .with(Updates {
-            norm: clip,
-            finite,
-            early: !clip && !finite,
-            // The host updates beside the device anyway, and is given its work at once.
-            lag: spec.offload.as_ref().is_none_or(|o| o.optimizer.is_none()),
-        });
-    p = plan_offload(p, spec, false);
-    if spec.zero.stage == ZeroStage::Three && spec.zero.prefetch > 0 {
-        p = p.with(Prefetch {
-            depth: spec.zero.prefetch,
-            slots: u32::MAX,
-            elements: spec.zero.max_live,
-        });
-    }
-    p = plan_offload(p, spec, true);
-    if spec.canonical.is_some() {
-        p = p.with(Own {
-            shards: spec.own_replicas(),
-            micro_batches: spec.micro_batches,
-        });
-    }
-    let start = match &spec.pipeline {
-        None => schedule::accumulate(n, facts.micro_batches),
-        Some(stages) => {
-            let peers = stages.peers(spec.world, spec.rank);
-            let stage = stages.stage as usize;
-            schedule::pipeline(&peers, stage, spec.micro_batches, stages.order)
-        }
-    };
-    Ok(p.with(Depend).run(start, facts)?)
 }

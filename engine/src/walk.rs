@@ -1,14 +1,16 @@
-//! Walking the plan: one `match` per step. Nothing here decides; order and placement are the plan's.
+//! Walking the program of a step, call by call, under the steps of the plan it was made from. Nothing here decides; order and placement
+//! are the plan's.
 
 use crate::error::{Error, Result};
-use crate::figures::Figures;
 use crate::gather;
 use crate::nonfinite::Watch;
-use crate::trainer::{Act, MicroBatch, Trainer};
-use crossweave_hal::Purpose;
-use crossweave_plan::{Keep as PlanKeep, Lane, Step, StepKind};
+use crate::trainer::{Act, MicroBatch, Pending, Trainer};
+use crossweave_hal::{Event, Purpose};
+use crossweave_plan::{Keep as PlanKeep, Lane, Plan, Step, StepId, StepKind};
+use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Part, Program};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
+use std::ops::Range;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
@@ -17,20 +19,16 @@ pub(crate) const FORWARD: u8 = 0;
 pub(crate) const RECOMPUTE: u8 = 1;
 pub(crate) const BACKWARD: u8 = 2;
 pub(crate) const UPDATE: u8 = 3;
-pub(crate) const SQUARES: u8 = 4;
-pub(crate) const NORM: u8 = 5;
 pub(crate) const LOSS: u8 = 6;
-pub(crate) const FINITE: u8 = 7;
 pub(crate) const GATHER: u8 = 8;
-pub(crate) const TOTAL: u8 = 9;
-pub(crate) const WIRE: u8 = 10;
 pub(crate) const GRAD_OUT: u8 = 11;
-pub(crate) const FINITE_UNIT: u8 = 12;
 pub(crate) const EIGHT: u8 = 13;
-pub(crate) const FOLD: u8 = 14;
-pub(crate) const FOLD_FIRST: u8 = 20;
-pub(crate) const FOLD_MORE: u8 = 21;
-pub(crate) const WIDEN: u8 = 22;
+
+/// What a step is given.
+struct Inputs<'a> {
+    batches: &'a [MicroBatch<'a>],
+    data: &'a [Batch],
+}
 
 impl Trainer {
     pub(crate) fn walk(
@@ -41,66 +39,186 @@ impl Trainer {
         let data = self
             .upload(batches)
             .map_err(|e| self.error("uploading the batch", e))?;
-        let Some(mut figures) = self.figures.pop_front() else {
-            return Err(Error::Invalid("no room for another step in flight".into()));
+        let inputs = Inputs {
+            batches,
+            data: &data,
         };
         if let Some(w) = &mut self.watch {
             w.begin();
         }
         self.groups.diagnostics.set_step(self.step);
-        let plan = self.take_plan();
-        let mut done = self
-            .compute
-            .fill(figures.words.all(), 0, 4)
-            .map_err(|e| self.error("clearing figures", e.into()));
-        let mut seeded = false;
-        for s in plan.walk() {
-            if !seeded && s.op.writes_grad().is_some() {
-                seeded = true;
-                done = done.and_then(|()| self.seed_backward(lr));
-            }
-            if done.is_err() {
-                break;
-            }
-            let purpose = self.purpose(s);
-            self.device().at_step(purpose);
-            self.note_step(false);
-            let open = self.begin_span();
-            let ran = self.replaying(s, |t| t.run_step(s, batches, &data, &figures));
-            self.end_span(open, &|| s.op.to_string());
-            done = ran.map_err(|e| Error::Run {
-                rank: self.spec.job_rank(),
-                step: self.step,
-                at: format!("plan step {} {}", s.id.0, s.op),
-                source: e,
-            });
-            self.note_step(true);
-            self.note_nonfinite(s);
-        }
+        let (program, plan) = (self.machine.program.clone(), self.take_plan());
+        let by_step = std::mem::take(&mut self.lowered.by_step);
+        let done = self.steps(&program, &plan, &by_step, &inputs, lr);
         self.device().at_step(Purpose::default());
         self.put_plan(plan);
         self.flow.iter_mut().for_each(Vec::clear);
         self.flow_grad.iter_mut().for_each(|g| *g = None);
         let done = done.and_then(|()| self.agree_on_nonfinite());
+        let end = by_step.last().map(|(_, calls)| calls.clone());
+        self.lowered.by_step = by_step;
         if let Err(e) = done {
             // A failed step leaves nothing half-built behind.
             self.acts.iter_mut().flatten().for_each(|a| *a = None);
             for s in &mut self.state {
-                s.close_grad();
                 s.close_slot(&mut self.slots);
                 s.close_shard();
             }
-            self.figures.push_back(figures);
+            self.machine.clear();
             return Err(e);
         }
         let open = self.begin_span();
-        let published = self.publish_figures(&figures);
+        let published = self.run_calls(&program, end.unwrap_or_default(), None, &inputs);
         self.end_span(open, &|| "figures".into());
-        let event = published.map_err(|e| self.error("publishing figures", e))?;
-        figures.lr = self.lr;
-        figures.share = self.scaling.share();
-        self.pending.push_back((self.step, figures, event));
+        published.map_err(|e| self.error("publishing figures", e))
+    }
+
+    /// All of a step but its end.
+    fn steps(
+        &mut self,
+        program: &Program,
+        plan: &Plan,
+        by_step: &[(Option<StepId>, Range<usize>)],
+        inputs: &Inputs<'_>,
+        lr: &dyn Fn(u64) -> f64,
+    ) -> Result<()> {
+        let count = by_step.len().saturating_sub(1);
+        for (id, calls) in &by_step[..count] {
+            let mut calls = calls.clone();
+            let first = &program.calls[calls.start];
+            let code = &program.fragments[first.fragment.0 as usize].code;
+            if code.first() == Some(&Instr::Decide) {
+                self.seed_backward(lr)?;
+                let decided = calls.start..calls.start + 1;
+                calls.start += 1;
+                self.run_calls(program, decided, None, inputs)
+                    .map_err(|e| self.error("seeding the backward", e))?;
+            }
+            let Some(s) = id.and_then(|id| plan.steps.get(id.index())) else {
+                self.run_calls(program, calls, None, inputs)
+                    .map_err(|e| self.error("clearing figures", e))?;
+                continue;
+            };
+            let purpose = self.purpose(s);
+            self.device().at_step(purpose);
+            self.note_step(false);
+            let open = self.begin_span();
+            let ran = self.replaying(s, |t| t.run_calls(program, calls, Some(s), inputs));
+            self.end_span(open, &|| s.op.to_string());
+            ran.map_err(|e| Error::Run {
+                rank: self.spec.job_rank(),
+                step: self.step,
+                at: format!("plan step {} {}", s.id.0, s.op),
+                source: e,
+            })?;
+            self.note_step(true);
+            self.note_nonfinite(s);
+        }
         Ok(())
+    }
+
+    /// Runs calls of the program; `step` is the plan's step they belong to.
+    fn run_calls(
+        &mut self,
+        program: &Program,
+        calls: Range<usize>,
+        step: Option<&Step>,
+        inputs: &Inputs<'_>,
+    ) -> Tensors<()> {
+        for call in &program.calls[calls] {
+            let f = &program.fragments[call.fragment.0 as usize];
+            self.machine.enter(f);
+            f.code
+                .iter()
+                .try_for_each(|i| self.run_instr((f, call), i, step, inputs))?;
+        }
+        Ok(())
+    }
+
+    fn run_instr(
+        &mut self,
+        (f, call): (&Fragment, &Call),
+        i: &Instr,
+        step: Option<&Step>,
+        inputs: &Inputs<'_>,
+    ) -> Tensors<()> {
+        let lane = match i {
+            Instr::Free { slot } => {
+                self.machine.free_slot(f, call, *slot);
+                return Ok(());
+            }
+            Instr::Decide => return Ok(()),
+            Instr::Step => match step {
+                Some(s) => return self.run_step(s, inputs),
+                None => return crossweave_tensor::shape_error("no step of the plan"),
+            },
+            Instr::Block { part, adds } => {
+                return self.run_block((f, call), (*part, adds), step, inputs);
+            }
+            Instr::Alloc { lane, .. }
+            | Instr::Copy { lane, .. }
+            | Instr::Fill { lane, .. }
+            | Instr::FillScalar { lane, .. }
+            | Instr::Kernel { lane, .. }
+            | Instr::Collective { lane, .. }
+            | Instr::Publish { lane, .. }
+            | Instr::Mark { lane } => *lane,
+        };
+        let stream = match lane {
+            Lane::Compute => &self.compute,
+            Lane::Reduce => &self.reduce,
+            _ => return crossweave_tensor::shape_error(format!("no stream for {lane:?}")),
+        };
+        if let Instr::Alloc { slot, .. } = i {
+            return self.machine.alloc(f, call, *slot, stream);
+        }
+        let probe = self.watch.as_ref().map(Watch::probe);
+        let mesh = self.groups.mesh();
+        self.machine.enqueue((f, call), i, stream, mesh, probe)?;
+        if let Instr::Publish { figure, to, .. } = i {
+            let event = stream.record()?;
+            let to = self.machine.memory_of(f, call, *to)?;
+            match figure {
+                Figure::Step => self.step_published(to, event),
+                Figure::Verdict => self.verdict_published(to, event)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The figures of a step have been sent on their way.
+    fn step_published(&mut self, host: MemId, event: Event) {
+        self.pending.push_back(Pending {
+            step: self.step,
+            turn: self.machine.turn(host),
+            event,
+            lr: self.lr,
+            share: self.scaling.share(),
+        });
+        self.machine.advance(host);
+        self.machine.advance(self.lowered.memory.words);
+    }
+
+    fn run_block(
+        &mut self,
+        (f, call): (&Fragment, &Call),
+        (part, adds): (Part, &[bool]),
+        step: Option<&Step>,
+        inputs: &Inputs<'_>,
+    ) -> Tensors<()> {
+        match (part, step.map(|s| &s.op)) {
+            (Part::Backward, Some(StepKind::Backward { unit, mb })) => {
+                let (u, m) = (*unit as usize, *mb as usize);
+                let mut wholes = vec![];
+                for slot in 0..f.params {
+                    let mem = self.machine.memory_of(f, call, slot)?;
+                    wholes.extend(self.machine.buffer(mem).cloned());
+                }
+                let first = inputs.batches[m].first_sequence;
+                self.backward(u, m, &inputs.data[m], first, (&wholes, adds))
+            }
+            _ => crossweave_tensor::shape_error("a block that is no step of the plan"),
+        }
     }
 
     /// What the collective checker calls a step: its number and text in the plan, told once. Its collectives meet those of the same text on
@@ -119,13 +237,9 @@ impl Trainer {
         purpose
     }
 
-    fn run_step(
-        &mut self,
-        step: &Step,
-        batches: &[MicroBatch<'_>],
-        data: &[Batch],
-        f: &Figures,
-    ) -> Tensors<()> {
+    /// What no instruction says yet.
+    fn run_step(&mut self, step: &Step, inputs: &Inputs<'_>) -> Tensors<()> {
+        let Inputs { batches, data } = inputs;
         match &step.op {
             StepKind::Forward { unit, mb, keep } => {
                 let (u, m) = (*unit as usize, *mb as usize);
@@ -145,7 +259,7 @@ impl Trainer {
                     _ => Some(act),
                 };
                 if u + 1 == self.units.len() {
-                    self.add_loss(m, &outs, f)?;
+                    self.add_loss(m, &outs)?;
                 }
                 self.flow[m] = outs;
             }
@@ -164,38 +278,17 @@ impl Trainer {
                 )?;
                 self.acts[u][m] = Some(act);
             }
-            StepKind::Backward { unit, mb } => self.backward(
-                *unit as usize,
-                *mb as usize,
-                &data[*mb as usize],
-                batches[*mb as usize].first_sequence,
-            )?,
-            StepKind::ReduceGrad { units, how } => self.reduce_grads(units, *how)?,
-            StepKind::Finite => self.finite(f)?,
-            StepKind::GradNorm => {
-                // Where a gradient has gone to the host, its squares were summed before.
-                for u in 0..self.units.len() {
-                    if !self.grads_leave[u] {
-                        self.sum_squares(u, f)?;
-                    }
-                }
-                self.total_squares(f)?;
-                self.clip(f)?;
-            }
             StepKind::Update { unit } if step.lane == Lane::Host => {
-                self.host_update(*unit as usize, f)?
+                self.host_update(*unit as usize)?
             }
-            StepKind::Update { unit } => self.update(*unit as usize, f)?,
-            StepKind::GradOut { unit } => self.grad_out(*unit as usize, f)?,
+            StepKind::Update { unit } => self.update(*unit as usize)?,
+            StepKind::GradOut { unit } => self.grad_out(*unit as usize)?,
             StepKind::ParamIn { unit } => self.param_in(*unit as usize)?,
             StepKind::ShardIn { unit } => self.shard_in(*unit as usize)?,
             StepKind::StateIn { unit } => self.state_moves(*unit as usize, true)?,
             StepKind::StateOut { unit } => self.state_moves(*unit as usize, false)?,
             StepKind::Spill { unit, mb } => self.spill(*unit as usize, *mb as usize)?,
             StepKind::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
-            // Nothing is cleared: the first gradient written in a step overwrites (`GradSink`).
-            StepKind::ZeroGrad { .. } => {}
-            StepKind::Fold { unit, joins } => self.fold(*unit as usize, *joins)?,
             StepKind::Gather { unit } => {
                 self.gather_unit(*unit as usize, step.near, gather::STEP)?
             }
@@ -210,7 +303,6 @@ impl Trainer {
             StepKind::RecvGrad { unit, mb, from } => {
                 self.recv_flow_grad(*unit as usize, *mb as usize, *from)?
             }
-            StepKind::Tie { unit } => self.tie(*unit as usize)?,
             other => {
                 return crossweave_tensor::shape_error(format!(
                     "this engine does not run {}",

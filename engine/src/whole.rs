@@ -6,11 +6,12 @@
 use crate::base;
 use crate::error::{Error, Result};
 use crate::gather;
-use crate::pipeline::everyone;
-use crate::state::{Home, StateKind};
+use crate::spec::everyone;
+use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{DType, Tag};
 use crossweave_tensor::Tensor;
+use crossweave_zero::Residency;
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -25,7 +26,10 @@ const WHOLE: i32 = -2;
 impl Trainer {
     /// Whether reading takes all ranks.
     pub fn reads_together(&self) -> bool {
-        let sharded = self.state.iter().any(|s| s.hold.home != Home::Resident);
+        let sharded = self
+            .state
+            .iter()
+            .any(|s| s.place.residency != Residency::Resident);
         self.pipe.is_some() || (self.spec.world > 1 && sharded)
     }
 
@@ -37,7 +41,7 @@ impl Trainer {
         }
         let (u, i) = self.find(name)?;
         let s = &self.state[u];
-        let (base, r) = (base::is_base(s, i), base::range_of(s, i));
+        let (base, r) = (s.flat.params[i].base, s.range_of(i));
         let replicated = matches!(kind, StateKind::Rows | StateKind::Cols);
         let kept = self.state_shape(u, i, kind).is_some();
         if !self.reads_together() || replicated || !kept {
@@ -158,11 +162,11 @@ impl Trainer {
                 Tensor::dense(Arc::new(here), 0, [n], DType::F32)
             }
         };
-        if s.hold.home == Home::Resident || (of_base && !s.base.sharded) {
+        if s.place.residency == Residency::Resident || (of_base && !s.base_is_sharded()) {
             return Ok(mine);
         }
         let elements = match of_base {
-            true => s.base.layout.padded(),
+            true => s.flat.base.padded(),
             false => s.layout.padded(),
         };
         let stream = self.reduce_stream();

@@ -1,60 +1,10 @@
 //! The two ledgers every algorithm is judged by: bytes of memory by tag, and calls, elements and bytes of collectives by kind, group and tag.
 
+pub use crossweave_abi::Tag;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// What a piece of memory is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[repr(usize)]
-pub enum Tag {
-    /// Parameters in their compute dtype.
-    Param,
-    /// Gradients.
-    Grad,
-    /// Master copies of parameters.
-    Master,
-    /// Optimizer moments.
-    Moment,
-    /// Values kept for or produced by a block.
-    Activation,
-    /// Buckets and receive buffers of collectives.
-    Comm,
-    /// Scratch of one op.
-    Workspace,
-    /// Pinned host memory for transfers, and small device scalars.
-    Staging,
-}
-
-impl Tag {
-    /// All tags, in order.
-    pub const ALL: [Tag; 8] = [
-        Tag::Param,
-        Tag::Grad,
-        Tag::Master,
-        Tag::Moment,
-        Tag::Activation,
-        Tag::Comm,
-        Tag::Workspace,
-        Tag::Staging,
-    ];
-
-    /// Lower-case name, as in `ledger.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Tag::Param => "param",
-            Tag::Grad => "grad",
-            Tag::Master => "master",
-            Tag::Moment => "moment",
-            Tag::Activation => "activation",
-            Tag::Comm => "comm",
-            Tag::Workspace => "workspace",
-            Tag::Staging => "staging",
-        }
-    }
-}
 
 /// Bytes now and at their peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,6 +35,15 @@ impl From<TopologyError> for Error {
     }
 }
 
+/// A group of a mesh, found once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupRef {
+    /// By its place among the groups over axes.
+    Axes(usize),
+    /// By its place among those joined under a label.
+    Named(usize),
+}
+
 /// The ledger's name of a set of axes: `dp.tp`, or `self` for none.
 fn name_of(axes: &[Axis]) -> String {
     match axes {
@@ -127,11 +136,39 @@ impl Mesh {
     /// # Errors
     /// There is none.
     pub fn named(&mut self, label: &str) -> Result<&mut Collectives> {
-        let rank = self.rank;
-        let hit = self.named.iter_mut().find(|(l, _)| *l == label);
-        hit.map(|(_, c)| c).ok_or_else(|| {
-            Error::invalid("mesh", format!("rank {rank} has not joined group {label}"))
-        })
+        let group = self.named_ref(label)?;
+        Ok(self.by(group))
+    }
+
+    /// The group over these axes, for [`Mesh::by`].
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn group_ref(&self, axes: &[Axis]) -> Result<GroupRef> {
+        self.find(axes).map(GroupRef::Axes)
+    }
+
+    /// The group joined under `label`, for [`Mesh::by`].
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named_ref(&self, label: &str) -> Result<GroupRef> {
+        let hit = self.named.iter().position(|(l, _)| *l == label);
+        hit.map(GroupRef::Named)
+            .ok_or_else(|| self.not_joined(label))
+    }
+
+    fn not_joined(&self, label: &str) -> Error {
+        let why = format!("rank {} has not joined group {label}", self.rank);
+        Error::invalid("mesh", why)
+    }
+
+    /// The communicator of a group of this mesh.
+    pub fn by(&mut self, group: GroupRef) -> &mut Collectives {
+        match group {
+            GroupRef::Axes(i) => &mut self.groups[i].1,
+            GroupRef::Named(i) => &mut self.named[i].1,
+        }
     }
 
     /// The grid of ranks.

@@ -20,7 +20,7 @@ pub mod topology;
 pub use checker::{checker_state, checker_state_in};
 /// Faults on purpose.
 pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};
-pub use groups::{Mesh, MeshOptions};
+pub use groups::{GroupRef, Mesh, MeshOptions};
 pub use islands::{IslandOrder, Islands};
 pub use launch::{Launch, LaunchError, Launcher, detect};
 pub use process_map::{ProcessMap, rank_words};

@@ -1,7 +1,7 @@
 //! Parameters as an author declares them: name, shape, init, split, optimizer group. Declaring allocates nothing.
 
+use crate::Shape;
 use crate::block::Block;
-use crate::shape::Shape;
 use crossweave_mesh::Axis;
 use std::sync::Arc;
 

@@ -62,7 +62,10 @@ impl Probe {
     }
 
     /// The op at `launch` of its block has been enqueued.
-    pub(crate) fn look(
+    ///
+    /// # Errors
+    /// The device.
+    pub fn look(
         &self,
         run: &Run<'_>,
         id: u32,

@@ -34,7 +34,9 @@ const FILES: &str = "crossweave-files";
 const COLLECTIVES: &str = "crossweave-collectives";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
+const PROGRAM: &str = "crossweave-program";
 const TENSOR: &str = "crossweave-tensor";
+const OPTIM: &str = "crossweave-optim";
 const ZERO: &str = "crossweave-zero";
 const PARALLEL: &str = "crossweave-parallel";
 const NN: &str = "crossweave-nn";
@@ -64,6 +66,8 @@ pub const CRATES: &[Crate] = &[
     Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL, FILES], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
     Crate { name: CLAIM, floor: 0, ours: &[], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     Crate { name: PLAN, floor: 1, ours: &[WORDS], theirs: &["serde"], dev: &["serde_json"] },
+    // Plans one level lower: the ABI's op ids, parameters and types, and no device.
+    Crate { name: PROGRAM, floor: 2, ours: &[ABI, PLAN], theirs: &[], dev: &[] },
     Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
     Crate { name: DATA, floor: 2, ours: &[FILES], theirs: &["chrono", "minijinja", "minijinja-contrib", "arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
@@ -82,13 +86,14 @@ pub const CRATES: &[Crate] = &[
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &[], dev: &[CPU, "half"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json"] },
-    Crate { name: TENSOR, floor: 5, ours: &[HAL, MESH], theirs: &[], dev: &[CPU, TESTS, "half", "serde_json"] },
-    Crate { name: ZERO, floor: 6, ours: &[PLAN], theirs: &["strsim"], dev: &["proptest"] },
+    Crate { name: TENSOR, floor: 5, ours: &[HAL, MESH, PROGRAM], theirs: &[], dev: &[CPU, TESTS, "half", "serde_json"] },
+    Crate { name: OPTIM, floor: 5, ours: &[], theirs: &["strsim"], dev: &[] },
+    Crate { name: ZERO, floor: 6, ours: &[OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[TENSOR], theirs: &["fancy-regex", "serde", "serde_json"], dev: &[] },
-    Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
+    Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, PROGRAM, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
     Crate {
         name: "crossweave", floor: 8,
         ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
@@ -202,7 +207,7 @@ pub const BANNED_MACROS: &[&str] = &["todo", "unimplemented", "dbg"];
 pub const IMPURE: &[&str] = &["env", "fs", "time", "thread", "net", "process"];
 
 /// Folders of pure crates: no device, no clock, no files.
-pub const PURE_PLACES: &[&str] = &["plan/src/"];
+pub const PURE_PLACES: &[&str] = &["plan/src/", "program/src/"];
 
 /// Calls by which a process learns of or ends itself; only `cli` makes them, and what nothing stands on.
 pub const PROCESS_CALLS: &[&str] = &[

@@ -12,20 +12,26 @@
 
 pub mod canonical;
 pub mod estimate;
+mod flat;
 mod gather;
 mod keep;
 mod layout;
+pub mod lower;
 mod offload;
-pub mod optim;
 mod place;
+mod placement;
 mod spec;
 mod update;
 
 pub use canonical::{Canonical, Own};
+/// Optimizers and parameter groups, as data.
+pub use crossweave_optim as optim;
+pub use flat::{Flat, FlatParam, Part, clip, from};
 pub use gather::Prefetch;
 pub use keep::{Hierarchical, Persist, Reuse};
 pub use layout::{FlatLayout, Partition, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, Ties, ZeroStage};
+pub use placement::{GradPlacement, Placement, Residency};
 pub use spec::ZeroSpec;
 pub use update::Updates;

@@ -10,90 +10,35 @@
 
 mod file;
 mod memory;
-mod planning;
 mod spill;
 mod worker;
 
-pub(crate) use planning::{offload_facts, plan_offload};
 pub(crate) use spill::Spilled;
 
 use crate::error::{Error, Result};
-use crate::figures::Figures;
 use crate::optim::elementwise_states;
+use crate::spec::RankSpec;
 use crate::state::StateKind;
-use crate::trainer::{RankSpec, Trainer};
+use crate::trainer::Trainer;
 use crate::walk::GRAD_OUT;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag, WaitLog};
-use crossweave_store::{Layer, NoFaults, Settings, Store};
+use crossweave_store::{NoFaults, Settings, Store};
 use crossweave_tensor::{Decompositions, Run, Tensor};
 use crossweave_zero::Tier;
 use crossweave_zero::optim::{Optimizer, Recipe};
 use file::{Files, Layout, failed};
 use memory::{Hosted, Memory};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use worker::{Grad, Job, Shared, StepParams, WORDS, Worker};
 
+use crate::spec::{OffloadSpec, OptimizerOffload};
+
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
-
-/// The device whose kernels run on host memory: the `cpu` back end, or another that imports host pointers.
-#[derive(Clone)]
-pub struct HostDevice(pub Device);
-
-impl std::fmt::Debug for HostDevice {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0.plugin().name())
-    }
-}
-
-/// Optimizer states and gradients on the host.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct OptimizerOffload {
-    /// Where states rest.
-    pub tier: Tier,
-    /// The part of each rank's slice that the host updates; the rest stays on the device. From 0 to 1.
-    pub ratio: f64,
-    /// The update runs beside the next step, whose gradients are those of the parameters before it.
-    pub delayed: bool,
-    /// Gradients travel as they were summed, in f32, also where parameters are 16-bit; else in the type of the parameters.
-    pub grad_f32: bool,
-    /// Most elements of one launch of the update (DeepSpeed's `sub_group_size`); none: a unit's, at once. No bit changes.
-    pub group: Option<u64>,
-}
-
-/// What rests off the device.
-#[derive(Clone, Debug)]
-pub struct OffloadSpec {
-    /// Computes on host memory.
-    pub host: HostDevice,
-    /// Optimizer states, gradients and the update.
-    pub optimizer: Option<OptimizerOffload>,
-    /// Parameters between gathers (stage 3): they rest with the optimizer states, whose whole update is then the host's.
-    pub params: bool,
-    /// Inputs kept for a recompute, between forward and backward.
-    pub activations: bool,
-    /// Folder of the files, when a tier is [`Tier::Nvme`].
-    pub folder: PathBuf,
-    /// How files are read and written; the size of a buffer is chosen here.
-    pub files: Settings,
-    /// Faults under the files, for tests.
-    pub faults: Option<Faults>,
-}
-
-/// Faults under the files, for tests.
-#[derive(Clone)]
-pub struct Faults(pub Arc<dyn Layer>);
-
-impl std::fmt::Debug for Faults {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("faults")
-    }
-}
 
 /// The rank's way to its host thread.
 pub(crate) struct Offload {
@@ -474,27 +419,19 @@ impl Trainer {
         self.offload.as_ref().map_or(0, |o| o.hosted(u))
     }
 
-    /// `GradOut`: the host's part of the reduced gradient leaves; what nobody on the device needs is freed.
-    pub(crate) fn grad_out(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+    /// `GradOut`: the host's part of the reduced gradient leaves.
+    pub(crate) fn grad_out(&mut self, u: usize) -> Tensors<()> {
         let k = self.hosted(u);
-        // The norm is taken later, of what is summed here.
-        self.sum_squares(u, f)?;
-        self.count_leaving(u)?;
-        if k > 0 {
-            let Some(grad) = self.state[u].grad(&(0..k)) else {
-                return crossweave_tensor::shape_error(format!(
-                    "unit {u} has no gradient to copy out"
-                ));
-            };
-            let cache = self.cache(u, GRAD_OUT);
-            let done = self.send_grad(u, &grad, &cache);
-            self.keep_cache(u, GRAD_OUT, cache);
-            done?;
+        if k == 0 {
+            return Ok(());
         }
-        if k == self.state[u].owned_len() {
-            self.state[u].close_grad();
-        }
-        Ok(())
+        let Some(grad) = self.grad(u, &(0..k)) else {
+            return crossweave_tensor::shape_error(format!("unit {u} has no gradient to copy out"));
+        };
+        let cache = self.cache(u, GRAD_OUT);
+        let done = self.send_grad(u, &grad, &cache);
+        self.keep_cache(u, GRAD_OUT, cache);
+        done
     }
 
     fn send_grad(
@@ -528,7 +465,7 @@ impl Trainer {
     }
 
     /// `Update` on the host lane; what of the unit is the device's is updated there at once.
-    pub(crate) fn host_update(&mut self, u: usize, f: &Figures) -> Tensors<()> {
+    pub(crate) fn host_update(&mut self, u: usize) -> Tensors<()> {
         let (k, step) = (self.hosted(u), self.step);
         let knobs = StepParams {
             lr: self.lr,
@@ -536,7 +473,7 @@ impl Trainer {
             step: self.update_number(),
             betas: self.betas,
             coef: self.spec.clip > 0.0,
-            skip: self.skip_word(f).is_some(),
+            skip: self.skip_word().is_some(),
         };
         let Some(o) = &mut self.offload else {
             return no_host("an update on the host");
@@ -545,7 +482,10 @@ impl Trainer {
             o.begun = step;
             let words: HostBuffer = o.shared.wait(|p| p.words.pop())?;
             // By way of a copy: the sums of the units' squares, which later reductions write, lie in the same buffer and need not wait.
-            self.compute.copy(o.words.all(), f.words.region(0, WORDS))?;
+            let Some(from) = self.machine.buffer(self.lowered.memory.words) else {
+                return no_host("the words of a step");
+            };
+            self.compute.copy(o.words.all(), from.region(0, WORDS))?;
             o.out.copy(words.buffer().all(), o.words.all())?;
             o.send(Job::Begin(words))?;
         }
@@ -553,7 +493,7 @@ impl Trainer {
             o.send(Job::Update(u, knobs))?;
         }
         if k < self.state[u].owned_len() {
-            self.update_rest(u, f)?;
+            self.update(u)?;
         }
         self.state[u].changed();
         Ok(())

@@ -21,11 +21,11 @@ mod tests;
 pub(crate) use adam::op_step;
 pub use assign::assign;
 pub(crate) use assign::recipes;
-pub(crate) use map::map;
 pub(crate) use simple::{Cells, elementwise, states as elementwise_states};
 pub(crate) use state::{StateView, UnitOptim, factor};
 
 use crossweave_tensor::{Result, Run, Tensor};
+pub(crate) use crossweave_zero::Part;
 use crossweave_zero::optim::{Optimizer, Recipe};
 
 /// What this rank holds of a unit while it is updated: flat, in the order of the unit's layout.
@@ -57,24 +57,6 @@ pub(crate) struct StepParams<'a> {
     pub skip: Option<Tensor>,
     /// Sums f32 values over the ranks in place, in stream order.
     pub sum: &'a dyn Fn(&Tensor) -> Result<()>,
-}
-
-/// A part of one parameter.
-#[derive(Clone, Debug)]
-pub(crate) struct Part {
-    /// Index of the parameter in the unit.
-    pub param: usize,
-    /// Its dims.
-    pub dims: Vec<u64>,
-    /// First element, and elements, of the parameter.
-    pub first: u64,
-    pub len: u64,
-    /// Where they lie in [`Flat`].
-    pub at: u64,
-    /// Logical slice it lies in; 0 where there are none.
-    pub logical: u64,
-    /// Does this rank own the part? At stage 0 it updates others' too, but counts only its own in figures of whole parameters.
-    pub mine: bool,
 }
 
 /// Parameters updated alike.

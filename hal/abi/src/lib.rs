@@ -11,10 +11,12 @@ pub mod consts;
 pub mod dtype;
 pub mod op;
 pub mod read;
+pub mod tag;
 pub mod types;
 
 pub use api::*;
 pub use consts::*;
 pub use dtype::DType;
 pub use read::{read_desc, read_prefix};
+pub use tag::Tag;
 pub use types::*;

@@ -2,9 +2,9 @@
 //! Packed sequences are one more mask: positions count the cumulative lengths up to them, and see those of the same count.
 
 use super::build::{Build, Given, View};
-use crate::program::Ex;
 use crossweave_hal::abi::op::{self, reduce::MAX, reduce::SUM};
 use crossweave_hal::{DType, OpRequest, Recipe};
+use crossweave_program::Ex;
 
 /// Sizes and masks of one attention.
 pub(super) struct Shape {

@@ -1,8 +1,8 @@
 //! A recipe under construction: views of operands and temporaries, one method per primitive, and temporaries that share memory in the end.
 
-use crate::program::{Ex, Prog};
 use crossweave_hal::abi::{Layout, op, read};
 use crossweave_hal::{DType, DynMap, OpRequest, PatternMap, Recipe, RecipeStep, Slot};
+use crossweave_program::{Ex, Prog};
 
 /// Reads a params or dyn struct; `None` when the bytes are not one.
 pub(super) fn read<P: read::Sized32>(bytes: &[u8]) -> Option<P> {

@@ -1,9 +1,9 @@
 //! Ops that are one program: activations, SwiGLU, rotary positions, dropout, addition.
 
 use super::build::{Build, Given, View};
-use crate::program::Ex;
 use crossweave_hal::abi::op::{self, activation};
 use crossweave_hal::{DType, OpRequest, Recipe};
+use crossweave_program::Ex;
 
 /// sqrt(2 / pi).
 const GELU: f32 = 0.797_884_6;

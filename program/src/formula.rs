@@ -1,7 +1,7 @@
 //! Expressions that write an `elementwise_program`: recipes and optimizers read like the formulas they are.
 //!
 //! ```
-//! use crossweave_tensor::Prog;
+//! use crossweave_program::Prog;
 //! // y = max(x, 0) * s, over operands 0 = y (written), 1 = x; s is launch-time scalar 0.
 //! let p = Prog::new(2);
 //! let x = p.operand(1);
@@ -10,7 +10,9 @@
 //! assert_eq!((params.n_insts, params.writes), (5, 0b1));
 //! ```
 
-use crossweave_hal::abi::op::{self, ProgramInst, inst};
+use crate::params::{ParamBlock, Word};
+use crate::scalar::ScalarId;
+use crossweave_abi::op::{self, ProgramInst, inst};
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -19,6 +21,8 @@ pub struct Prog {
     insts: RefCell<Vec<ProgramInst>>,
     next: Cell<u32>,
     operands: u32,
+    /// Constants that are step scalars: instruction, and which.
+    scalars: RefCell<Vec<(usize, ScalarId)>>,
 }
 
 /// Registers an instruction reads.
@@ -71,6 +75,7 @@ impl Prog {
             insts: RefCell::default(),
             next: Cell::new(operands),
             operands,
+            scalars: RefCell::default(),
         }
     }
     /// The value of an operand.
@@ -80,8 +85,13 @@ impl Prog {
     fn push(&self, op: u32, src: [u32; 3], imm: f32) -> Ex<'_> {
         // A constant or scalar already there is the same value: programs are short, and long ones are refused.
         if matches!(op, inst::CONST | inst::SCALAR) {
-            let same = |i: &&ProgramInst| i.op == op && i.imm.to_bits() == imm.to_bits();
-            if let Some(i) = self.insts.borrow().iter().find(same) {
+            let (insts, scalars) = (self.insts.borrow(), self.scalars.borrow());
+            let same = |(k, i): &(usize, &ProgramInst)| {
+                i.op == op
+                    && i.imm.to_bits() == imm.to_bits()
+                    && !scalars.iter().any(|(at, _)| at == k)
+            };
+            if let Some((_, i)) = insts.iter().enumerate().find(same) {
                 return self.operand(i.dst);
             }
         }
@@ -125,6 +135,40 @@ impl Prog {
     }
 }
 
+impl Prog {
+    /// The same as [`Prog::finish`], with the step scalars that [`Ex::step`] has named.
+    pub fn finish_block(&self, results: &[Ex<'_>]) -> ParamBlock {
+        let params = self.finish(results);
+        let first = std::mem::offset_of!(op::ProgramParams, insts);
+        let imm = std::mem::offset_of!(ProgramInst, imm);
+        let at = |k: usize| first + k * size_of::<ProgramInst>() + imm;
+        let scalars = self.scalars.borrow();
+        let fields = scalars.iter().map(|(k, s)| (at(*k), Word::F32, *s));
+        ParamBlock::with(params.as_bytes(), &fields.collect::<Vec<_>>())
+    }
+
+    fn step(&self, scalar: ScalarId) -> Ex<'_> {
+        let known = self
+            .scalars
+            .borrow()
+            .iter()
+            .find(|(_, s)| *s == scalar)
+            .copied();
+        if let Some((k, _)) = known {
+            return self.operand(self.insts.borrow()[k].dst);
+        }
+        let dst = self.next.replace(self.next.get() + 1);
+        let mut insts = self.insts.borrow_mut();
+        self.scalars.borrow_mut().push((insts.len(), scalar));
+        insts.push(ProgramInst {
+            op: inst::CONST,
+            dst,
+            ..Default::default()
+        });
+        self.operand(dst)
+    }
+}
+
 /// A value of the program.
 #[derive(Clone, Copy)]
 pub struct Ex<'p> {
@@ -142,6 +186,10 @@ impl<'p> Ex<'p> {
     /// A constant of the same program.
     pub fn lit(self, v: f32) -> Ex<'p> {
         self.prog.push(inst::CONST, [0; 3], v)
+    }
+    /// A step scalar as a constant: another value is another kernel.
+    pub fn step(self, scalar: ScalarId) -> Ex<'p> {
+        self.prog.step(scalar)
     }
     /// Launch-time scalar `i`.
     pub fn scalar(self, i: usize) -> Ex<'p> {

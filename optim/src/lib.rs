@@ -2,6 +2,7 @@
 //!
 //! Nothing here computes. The engine runs them; checkpoints, memory plans and offload ask [`Optimizer::states`] what there is to keep.
 //! Names, states and formulas: docs/optimizers.md.
+#![forbid(unsafe_code)]
 
 mod groups;
 

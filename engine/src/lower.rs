@@ -1,0 +1,300 @@
+//! From the plan of a rank to its program: each step is given to the algorithm that writes it, in the plan's order.
+
+use crate::pipeline::TIE;
+use crate::spec::RankSpec;
+use crossweave_mesh::{Axis, GroupRef, Mesh};
+use crossweave_plan::{Lane, Plan, StepId, StepKind};
+use crossweave_program::{Builder, GroupDecl, GroupId, Part, Place, Program};
+use crossweave_tensor::{Group, UnitDecl};
+use crossweave_zero::lower::{Grads, Groups, Job, Memory, Words};
+use crossweave_zero::optim::Recipe;
+use crossweave_zero::{Flat, FlatParam, GradPlacement, Partition, Placement, Residency, ZeroStage};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// Where the data of a unit is.
+fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Placement {
+    let offload = spec.offload.as_ref();
+    let host = offload.and_then(|o| o.optimizer).map_or(0.0, |o| o.ratio);
+    let away = host > 0.0 && offload.is_some_and(|o| o.params);
+    let whole = recipes.iter().flatten().any(|r| r.optimizer.wants_whole());
+    Placement {
+        ranks: spec.world,
+        rank: spec.rank,
+        partition: match whole {
+            true => Partition::WholeParameter,
+            false => Partition::Flat,
+        },
+        shards: spec.canonical,
+        compute: spec.compute,
+        residency: match spec.zero.stage {
+            _ if away => Residency::Transient,
+            ZeroStage::Zero => Residency::Resident,
+            ZeroStage::Three if !spec.zero.persists(elements) => Residency::Transient,
+            _ => Residency::Cached,
+        },
+        secondary: spec.zero.node.max(1),
+        grad: GradPlacement {
+            sliced: spec.zero.stage >= ZeroStage::Two,
+            accumulate: spec.precision.accum,
+            wire: spec.precision.wire,
+        },
+        host,
+        away,
+    }
+}
+
+/// The flat of a unit. What another pipeline stage runs (`elsewhere`) counts in no norm here.
+pub(crate) fn flat(
+    spec: &RankSpec,
+    unit: &UnitDecl,
+    recipes: &[Option<Recipe>],
+    elsewhere: bool,
+) -> Flat {
+    let param = |p: &crossweave_tensor::ParamDecl| FlatParam {
+        name: p.name.clone(),
+        dims: p.shape.dims().to_vec(),
+        trains: p.group.trains(),
+        base: p.group == Group::Base,
+    };
+    let params: Vec<FlatParam> = unit.params.iter().map(param).collect();
+    let elements = params.iter().map(FlatParam::numel).sum();
+    let mut flat = Flat::new(params, placement(spec, elements, recipes), recipes);
+    if elsewhere {
+        flat.normed.clear();
+    }
+    flat
+}
+
+/// Groups of a program, by what finds them in a mesh.
+#[derive(Default)]
+struct Declared(Vec<(GroupDecl, Find)>);
+
+enum Find {
+    Axes(&'static [Axis]),
+    Named(&'static str),
+}
+
+impl Declared {
+    fn add(&mut self, name: &str, ranks: u32, rank: u32, find: Find) -> GroupId {
+        let decl = GroupDecl {
+            name: name.into(),
+            ranks,
+            rank,
+        };
+        self.0.push((decl, find));
+        GroupId(self.0.len() as u32 - 1)
+    }
+}
+
+/// The program of a rank's step, and what the walk around it needs to know.
+pub(crate) struct Lowered {
+    pub program: Program,
+    pub memory: Memory,
+    pub words: Words,
+    /// Where the reduced gradient of what is owned of each unit is, from its reduction to its update.
+    pub own: Vec<Option<Place>>,
+    /// The program's calls of each step of the plan.
+    pub by_step: Vec<(Option<StepId>, Range<usize>)>,
+    find: Vec<Find>,
+}
+
+impl Lowered {
+    /// The program's groups in a mesh.
+    ///
+    /// # Errors
+    /// One that was not joined.
+    pub fn groups(&self, mesh: &Mesh) -> crossweave_hal::Result<Vec<GroupRef>> {
+        let found = self.find.iter().map(|f| match f {
+            Find::Axes(axes) => mesh.group_ref(axes),
+            Find::Named(label) => mesh.named_ref(label),
+        });
+        found.collect()
+    }
+}
+
+/// What lowering is given beside the plan.
+pub(crate) struct Given<'a> {
+    pub spec: &'a RankSpec,
+    pub units: &'a [UnitDecl],
+    pub flats: &'a [Flat],
+    /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
+    pub writes: &'a [Vec<bool>],
+    /// Units that run on other pipeline stages.
+    pub elsewhere: &'a BTreeSet<usize>,
+    /// Pipeline stages that share a unit's parameters with this one.
+    pub tied: u32,
+}
+
+impl Given<'_> {
+    fn job(&self, declared: &mut Declared) -> Job {
+        let s = self.spec;
+        let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
+        let stage = s.pipeline.as_ref().map_or(0, |p| p.stage);
+        let data =
+            (s.world > 1).then(|| declared.add("dp", s.world, s.rank, Find::Axes(&[Axis::Dp])));
+        let among_stages =
+            (stages > 1).then(|| declared.add("pp", stages, stage, Find::Axes(&[Axis::Pp])));
+        let all = match (data, among_stages) {
+            (Some(_), Some(_)) => {
+                let both = Find::Axes(&[Axis::Pp, Axis::Dp]);
+                Some(declared.add("pp.dp", stages * s.world, s.job_rank(), both))
+            }
+            (one, None) | (None, one) => one,
+        };
+        Job {
+            ranks: s.world,
+            rank: s.rank,
+            reduce: match s.overlap {
+                true => Lane::Reduce,
+                false => Lane::Compute,
+            },
+            clip: s.clip,
+            scaled: s.precision.scaler.is_some(),
+            seeded: s.precision.scaler.is_some() || s.labelled,
+            wire: s.precision.wire,
+            accumulate: s.precision.accum,
+            shards: s.canonical,
+            micro_batches: s.micro_batches,
+            groups: Groups {
+                data,
+                stages: among_stages,
+                all,
+            },
+        }
+    }
+
+    /// The units whose gradients the backward of `u` writes, each with the parameters it does.
+    fn writers(&self, u: usize) -> Vec<(usize, Vec<bool>)> {
+        let own = self.units[u].params.len();
+        let (mine, lent) = self.writes[u].split_at(own);
+        let mut units = vec![(u, mine.to_vec())];
+        for ((o, p), writes) in self.units[u].borrowed.iter().zip(lent) {
+            let at = match units.iter().position(|(k, _)| k == o) {
+                Some(at) => at,
+                None => {
+                    units.push((*o, vec![false; self.units[*o].params.len()]));
+                    units.len() - 1
+                }
+            };
+            units[at].1[*p] |= writes;
+        }
+        units
+    }
+
+    /// Writes the backward of unit `u`.
+    fn backward(&self, g: &mut Grads<'_>, b: &mut Builder, step: StepId, u: usize) {
+        let units = self.writers(u);
+        let rooms = g.rooms(&units);
+        b.call(Some(step), "backward", &rooms, |code| {
+            let adds = g.open(code, &units, 0);
+            let of = |o: usize| units.iter().position(|(k, _)| *k == o).unwrap_or(0);
+            let borrowed = self.units[u].borrowed.iter();
+            let lent = borrowed.map(|(o, p)| adds[of(*o)][*p]);
+            let own = self.units[u].params.len();
+            let all = adds[0][..own].iter().copied().chain(lent).collect();
+            code.block(Part::Backward, all);
+        });
+        // What others are tied to is whole behind its own backward, which comes last; on another stage nothing comes.
+        let borrowed = self.units[u].borrowed.iter().map(|(o, _)| *o);
+        let lent = borrowed.filter(|o| self.elsewhere.contains(o));
+        let mut whole: Vec<usize> = lent.chain([u]).collect();
+        whole.dedup();
+        whole
+            .into_iter()
+            .for_each(|w| g.fold_micro_batch(b, step, w));
+    }
+}
+
+/// The program of a rank's plan.
+pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Lowered {
+    let mut declared = Declared::default();
+    let job = given.job(&mut declared);
+    let tie = (given.tied > 1).then(|| declared.add("pp/tie", given.tied, 0, Find::Named(TIE)));
+    let (decls, find): (Vec<_>, Vec<_>) = declared.0.into_iter().unzip();
+    let mut b = Builder::default();
+    decls.into_iter().for_each(|d| {
+        b.group(d);
+    });
+    let flats = given.flats;
+    let words = Words::new(&job, flats);
+    let memory = Memory::declare(&mut b, &job, flats, &words);
+    let leaves = |u: usize| {
+        let out = StepKind::GradOut { unit: u as u32 };
+        plan.steps.iter().any(|s| s.op == out)
+    };
+    let left: Vec<bool> = (0..flats.len()).map(leaves).collect();
+    let mut own = vec![None; flats.len()];
+    let mut g = Grads::new(&job, flats, &memory, &words);
+    g.begin(&mut b);
+    let mut decided = false;
+    for s in &plan.steps {
+        let id = s.id;
+        if s.op.writes_grad().is_some() && !std::mem::replace(&mut decided, true) {
+            g.decide(&mut b, id);
+        }
+        let rest = |b: &mut Builder| b.call(Some(id), "step", &[], |code| code.step());
+        match &s.op {
+            StepKind::Backward { unit, .. } => given.backward(&mut g, &mut b, id, *unit as usize),
+            StepKind::ReduceGrad { units, how } => {
+                g.reduce(&mut b, id, units, *how);
+                for u in units.iter().map(|u| *u as usize) {
+                    own[u] = g.own(u);
+                }
+            }
+            StepKind::Fold { unit, joins } => g.fold(&mut b, id, *unit as usize, *joins),
+            StepKind::Tie { unit } => {
+                if let Some(group) = tie {
+                    g.tie(&mut b, id, *unit as usize, group);
+                }
+            }
+            StepKind::Finite => g.finite(&mut b, id, &left),
+            StepKind::GradNorm => g.norm(&mut b, id, &left),
+            StepKind::GradOut { unit } => {
+                let u = *unit as usize;
+                // The norm is taken later, of what is summed here.
+                g.squares_of(&mut b, id, u);
+                g.count_leaving(&mut b, id, u);
+                rest(&mut b);
+                if flats[u].host == flats[u].owned_len() {
+                    g.close(&mut b, id, u);
+                }
+            }
+            StepKind::Update { unit } => {
+                let u = *unit as usize;
+                if s.lane != Lane::Host && job.clip <= 0.0 {
+                    g.squares_of(&mut b, id, u);
+                }
+                rest(&mut b);
+                if s.lane != Lane::Host || flats[u].host < flats[u].owned_len() {
+                    g.close(&mut b, id, u);
+                }
+            }
+            // Nothing is cleared: the first gradient written in a step overwrites.
+            StepKind::ZeroGrad { .. } => {}
+            _ => rest(&mut b),
+        }
+    }
+    g.publish(&mut b);
+    let program = b.finish();
+    Lowered {
+        by_step: by_step(&program),
+        program,
+        memory,
+        words,
+        own,
+        find,
+    }
+}
+
+/// The calls of each step of the plan, in order: the step, and which calls; without a step those before and behind all.
+fn by_step(program: &Program) -> Vec<(Option<StepId>, Range<usize>)> {
+    let mut out: Vec<(Option<StepId>, Range<usize>)> = vec![];
+    for (k, c) in program.calls.iter().enumerate() {
+        match out.last_mut() {
+            Some((step, calls)) if *step == c.step => calls.end = k + 1,
+            _ => out.push((c.step, k..k + 1)),
+        }
+    }
+    out
+}

@@ -1,0 +1,396 @@
+//! A program's memory and its instructions, executed: buffers by number, kernels that are prepared once, step scalars.
+//!
+//! The machine knows no algorithm. What a program does not say yet is done by the walk around it.
+
+use crossweave_hal::{
+    Buffer, Collective, CommTag, DType, Device, HostBuffer, Kernel, OpRequest, Reduce, Region,
+    Stream,
+};
+use crossweave_mesh::{GroupRef, Mesh};
+use crossweave_program::{
+    Call, CollectiveKind, Fragment, Given, Home, Instr, KernelId, Life, MemId, Member, ParamBlock,
+    ParamId, Place, Program, Span, Traffic,
+};
+use crossweave_tensor::{Decompositions, KernelCache, Probe, Run, Tensor, shape_error};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+/// A piece of memory as it is now.
+enum Held {
+    /// Transient, and not there.
+    None,
+    /// On the device; of several copies one is this step's.
+    Device(Vec<Arc<Buffer>>, usize),
+    /// Pinned.
+    Pinned(Vec<HostBuffer>, usize),
+}
+
+/// A program and all it works on.
+pub(crate) struct Machine {
+    pub program: Arc<Program>,
+    memory: Vec<Held>,
+    /// Memory of the fragment that is running.
+    locals: Vec<Option<Arc<Buffer>>>,
+    kernels: Vec<Option<Kernel>>,
+    /// Parameters of kernels, with this step's scalars.
+    params: Vec<Vec<u8>>,
+    dynamics: Vec<Vec<u8>>,
+    scalars: Vec<f64>,
+    groups: Vec<GroupRef>,
+}
+
+fn comm_tag(t: Traffic) -> CommTag {
+    t.name()
+}
+
+impl Machine {
+    /// Makes the memory that lives as long as the program. `groups` are the program's, in its order.
+    pub fn new(device: &Device, program: Program, groups: Vec<GroupRef>) -> Tensors<Machine> {
+        let mut memory = vec![];
+        for m in &program.memory {
+            let Life::Always { turns } = m.life else {
+                memory.push(Held::None);
+                continue;
+            };
+            memory.push(match m.home {
+                Home::Device => {
+                    let one = |_| Ok(Arc::new(device.alloc_state(m.bytes, m.tag)?));
+                    Held::Device((0..turns).map(one).collect::<Tensors<_>>()?, 0)
+                }
+                Home::Pinned => {
+                    let one = |_| Ok(device.alloc_host(m.bytes, m.tag)?);
+                    Held::Pinned((0..turns).map(one).collect::<Tensors<_>>()?, 0)
+                }
+            });
+        }
+        let mut machine = Machine {
+            memory,
+            locals: vec![],
+            kernels: vec![None; program.kernels.len()],
+            params: program
+                .kernels
+                .iter()
+                .map(|k| k.params.bytes.clone())
+                .collect(),
+            dynamics: program.dynamics.iter().map(|d| d.bytes.clone()).collect(),
+            scalars: vec![],
+            groups,
+            program: Arc::new(program),
+        };
+        // Until the host decides, numbers that no schedule moves have their values.
+        machine.decide(|g| match g {
+            Given::Beta { fixed, .. } => *fixed,
+            _ => 0.0,
+        });
+        Ok(machine)
+    }
+
+    /// The scalars of a step from here on.
+    pub fn decide(&mut self, given: impl Fn(&Given) -> f64) {
+        let program = self.program.clone();
+        program.scalars.evaluate(given, &mut self.scalars);
+        for (d, bytes) in program.dynamics.iter().zip(&mut self.dynamics) {
+            ParamBlock::fill(&d.patches, &self.scalars, bytes);
+        }
+        for (k, decl) in program.kernels.iter().enumerate() {
+            if ParamBlock::fill(&decl.params.patches, &self.scalars, &mut self.params[k]) {
+                self.kernels[k] = None;
+            }
+        }
+    }
+
+    /// Memory on the device, while there is some.
+    pub fn buffer(&self, mem: MemId) -> Option<&Arc<Buffer>> {
+        match &self.memory[mem.index()] {
+            Held::Device(all, turn) => all.get(*turn),
+            _ => None,
+        }
+    }
+
+    /// A copy of pinned memory.
+    pub fn pinned(&mut self, mem: MemId, turn: usize) -> Tensors<&mut HostBuffer> {
+        match &mut self.memory[mem.index()] {
+            Held::Pinned(all, _) if turn < all.len() => Ok(&mut all[turn]),
+            _ => shape_error(format!("memory {} is not pinned", mem.0)),
+        }
+    }
+
+    /// Which copy is this step's.
+    pub fn turn(&self, mem: MemId) -> usize {
+        match &self.memory[mem.index()] {
+            Held::Device(_, turn) | Held::Pinned(_, turn) => *turn,
+            Held::None => 0,
+        }
+    }
+
+    /// From here on the next copy is used.
+    pub fn advance(&mut self, mem: MemId) {
+        match &mut self.memory[mem.index()] {
+            Held::Device(all, turn) => *turn = (*turn + 1) % all.len(),
+            Held::Pinned(all, turn) => *turn = (*turn + 1) % all.len(),
+            Held::None => {}
+        }
+    }
+
+    /// Elements of a place as a tensor, while its memory is there.
+    pub fn tensor(&self, place: Place, elements: u64, dtype: DType) -> Option<Tensor> {
+        let b = self.buffer(place.mem)?;
+        Some(Tensor::dense(b.clone(), place.at, [elements], dtype))
+    }
+
+    /// Transient memory ends.
+    pub fn free(&mut self, mem: MemId) {
+        if self.program.memory[mem.index()].life == Life::Transient {
+            self.memory[mem.index()] = Held::None;
+        }
+    }
+
+    /// All transient memory ends: a step has failed.
+    pub fn clear(&mut self) {
+        (0..self.memory.len()).for_each(|m| self.free(MemId(m as u32)));
+        self.locals.clear();
+    }
+
+    /// Room for a fragment's own memory.
+    pub fn enter(&mut self, f: &Fragment) {
+        self.locals.clear();
+        self.locals.resize_with(f.locals.len(), || None);
+    }
+
+    fn place(&self, f: &Fragment, call: &Call, slot: u16) -> Result<Place, usize> {
+        match slot.checked_sub(f.params) {
+            None => Ok(self.program.args[(call.args.start + u32::from(slot)) as usize]),
+            Some(local) => Err(usize::from(local)),
+        }
+    }
+
+    /// The memory that a parameter of a fragment is bound to.
+    pub fn memory_of(&self, f: &Fragment, call: &Call, slot: u16) -> Tensors<MemId> {
+        match self.place(f, call, slot) {
+            Ok(place) => Ok(place.mem),
+            Err(_) => shape_error(format!("{}: slot {slot} is no parameter", f.name)),
+        }
+    }
+
+    /// The buffer of a slot, and the byte where the slot begins.
+    fn slot(&self, f: &Fragment, call: &Call, slot: u16) -> Tensors<(&Buffer, u64)> {
+        match self.place(f, call, slot) {
+            Ok(place) => match &self.memory[place.mem.index()] {
+                Held::Device(all, turn) => Ok((&all[*turn], place.at)),
+                Held::Pinned(all, turn) => Ok((all[*turn].buffer(), place.at)),
+                Held::None => {
+                    let name = &self.program.memory[place.mem.index()].name;
+                    shape_error(format!("{}: {name} is used while it is not there", f.name))
+                }
+            },
+            Err(local) => match &self.locals[local] {
+                Some(b) => Ok((b, 0)),
+                None => shape_error(format!("{}: temporary {local} is not there", f.name)),
+            },
+        }
+    }
+
+    fn region(&self, f: &Fragment, call: &Call, s: &Span) -> Tensors<Region<'_>> {
+        let (buffer, at) = self.slot(f, call, s.slot)?;
+        Ok(buffer.region(at + s.at, s.bytes))
+    }
+
+    /// `Alloc`: memory of a fragment's parameter or its own.
+    pub fn alloc(&mut self, f: &Fragment, call: &Call, slot: u16, stream: &Stream) -> Tensors<()> {
+        let device = stream.device();
+        match self.place(f, call, slot) {
+            Ok(place) => {
+                let m = &self.program.memory[place.mem.index()];
+                let b = Arc::new(device.alloc(stream, m.bytes, m.tag)?);
+                self.memory[place.mem.index()] = Held::Device(vec![b], 0);
+            }
+            Err(local) => {
+                let l = &f.locals[local];
+                let b = device.alloc(stream, l.bytes, l.tag)?;
+                self.locals[local] = Some(Arc::new(b));
+            }
+        }
+        Ok(())
+    }
+
+    /// `Free`.
+    pub fn free_slot(&mut self, f: &Fragment, call: &Call, slot: u16) {
+        match self.place(f, call, slot) {
+            Ok(place) => self.free(place.mem),
+            Err(local) => self.locals[local] = None,
+        }
+    }
+
+    /// An instruction that one stream is given.
+    pub fn enqueue(
+        &mut self,
+        (f, call): (&Fragment, &Call),
+        i: &Instr,
+        stream: &Stream,
+        mesh: &RefCell<Mesh>,
+        probe: Option<&Arc<Probe>>,
+    ) -> Tensors<()> {
+        match i {
+            Instr::Copy { to, from, .. } => {
+                let (to, from) = (self.region(f, call, to)?, self.region(f, call, from)?);
+                Ok(stream.copy(to, from)?)
+            }
+            Instr::Fill {
+                to, pattern, width, ..
+            } => Ok(stream.fill(self.region(f, call, to)?, *pattern, *width)?),
+            Instr::FillScalar { to, scalar, .. } => {
+                let value = self.scalars[scalar.0 as usize] as f32;
+                let to = self.region(f, call, to)?;
+                Ok(stream.fill(to, u64::from(value.to_bits()), 4)?)
+            }
+            Instr::Kernel {
+                kernel,
+                operands,
+                dynamic,
+                ..
+            } => {
+                self.prepare(stream, *kernel)?;
+                self.launch((f, call), stream, *kernel, operands, *dynamic)?;
+                match probe {
+                    Some(p) => self.look((f, call), stream, i, p),
+                    None => Ok(()),
+                }
+            }
+            Instr::Collective {
+                group,
+                traffic,
+                members,
+                ..
+            } => {
+                let each = members.iter().map(|m| self.member(f, call, m));
+                let members = each.collect::<Tensors<Vec<_>>>()?;
+                let mut mesh = mesh.borrow_mut();
+                let group = mesh.by(self.groups[group.0 as usize]);
+                Ok(group.group(stream, &members, comm_tag(*traffic))?)
+            }
+            Instr::Mark { .. } => Ok(stream.mark()?),
+            Instr::Publish { from, to, .. } => {
+                let from = self.region(f, call, from)?;
+                let (to, at) = self.slot(f, call, *to)?;
+                Ok(stream.copy(to.region(at, from.bytes), from)?)
+            }
+            Instr::Alloc { .. }
+            | Instr::Free { .. }
+            | Instr::Decide
+            | Instr::Block { .. }
+            | Instr::Step => shape_error("an instruction that no stream is given"),
+        }
+    }
+
+    fn member(&self, f: &Fragment, call: &Call, m: &Member) -> Tensors<Collective<'_>> {
+        let dtype = m.dtype;
+        let recv = self.region(f, call, &m.recv)?;
+        let send = match &m.send {
+            Some(s) => self.region(f, call, s)?,
+            None => recv,
+        };
+        Ok(match m.kind {
+            CollectiveKind::AllReduce => Collective::AllReduce {
+                buf: recv,
+                dtype,
+                op: Reduce::Sum,
+            },
+            CollectiveKind::AllReduceMax => Collective::AllReduce {
+                buf: recv,
+                dtype,
+                op: Reduce::Max,
+            },
+            CollectiveKind::ReduceScatter => Collective::ReduceScatter {
+                send,
+                recv,
+                dtype,
+                op: Reduce::Sum,
+            },
+            CollectiveKind::AllGather => Collective::AllGather { send, recv, dtype },
+            CollectiveKind::AllToAll => Collective::AllToAll { send, recv, dtype },
+        })
+    }
+
+    fn prepare(&mut self, stream: &Stream, k: KernelId) -> Tensors<()> {
+        let at = k.0 as usize;
+        if self.kernels[at].is_none() {
+            let decl = &self.program.kernels[at];
+            let request = OpRequest::new(decl.op, &decl.operands, &self.params[at]);
+            self.kernels[at] = Some(stream.device().prepare(&request, &Decompositions)?);
+        }
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        (f, call): (&Fragment, &Call),
+        stream: &Stream,
+        k: KernelId,
+        operands: &[Option<Span>],
+        dynamic: Option<ParamId>,
+    ) -> Tensors<()> {
+        let Some(kernel) = &self.kernels[k.0 as usize] else {
+            return shape_error("a kernel that was not prepared");
+        };
+        let dynamic = dynamic.map_or(&[][..], |d| &self.dynamics[d.0 as usize]);
+        const FEW: usize = 10;
+        let mut few = [None; FEW];
+        let mut many = vec![];
+        let regions = match operands.len() {
+            0..=FEW => &mut few[..operands.len()],
+            n => {
+                many.resize(n, None);
+                &mut many[..]
+            }
+        };
+        for (r, s) in regions.iter_mut().zip(operands) {
+            if let Some(s) = s {
+                *r = Some(self.region(f, call, s)?);
+            }
+        }
+        Ok(stream.launch(kernel, regions, dynamic)?)
+    }
+
+    /// Looks at the results of a kernel just launched.
+    #[cold]
+    fn look(
+        &self,
+        (f, call): (&Fragment, &Call),
+        stream: &Stream,
+        i: &Instr,
+        probe: &Arc<Probe>,
+    ) -> Tensors<()> {
+        let Instr::Kernel {
+            kernel, operands, ..
+        } = i
+        else {
+            return Ok(());
+        };
+        let decl = &self.program.kernels[kernel.0 as usize];
+        let mut tensors = vec![];
+        for (l, s) in decl.operands.iter().zip(operands) {
+            let (Some(s), Some(dtype)) = (s, DType::from_id(l.dtype)) else {
+                tensors.push(None);
+                continue;
+            };
+            let n = l.rank as usize;
+            let dims: Vec<u64> = l.shape[..n].iter().map(|d| *d as u64).collect();
+            let (buffer, at) = match self.place(f, call, s.slot) {
+                Ok(place) => (self.buffer(place.mem).cloned(), place.at),
+                Err(local) => (self.locals[local].clone(), 0),
+            };
+            tensors.push(buffer.map(|b| {
+                let first = Tensor::dense(b, at + s.at, [0], dtype);
+                first.strided(&dims[..], &l.stride[..n], 0)
+            }));
+        }
+        let place = |o: &Instr| std::ptr::eq(o, i);
+        let launch = f.code.iter().position(place).unwrap_or(0);
+        let cache = RefCell::new(KernelCache::default());
+        let run = Run::new(stream, &Decompositions, &cache);
+        let operands: Vec<Option<&Tensor>> = tensors.iter().map(Option::as_ref).collect();
+        probe.look(&run, decl.op, launch, &operands)
+    }
+}

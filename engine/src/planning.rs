@@ -1,0 +1,186 @@
+//! The plan of a rank's step: which passes make it, in which order, and the facts they decide on.
+
+use crate::dry::DryRun;
+use crate::error::{Error, Result};
+use crate::spec::{OffloadSpec, RankSpec, Recompute, facts_of_accumulation};
+use crossweave_hal::{DType, Device};
+use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
+use crossweave_plan::{Depend, Facts, PassManager, Plan, UnitFacts};
+use crossweave_zero::{
+    Bucket, Canonical, Hierarchical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, Reuse,
+    SpillInputs, Tier, Ties, Updates, ZeroStage,
+};
+
+/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
+/// allocated, with the step of the plan it falls on.
+///
+/// # Errors
+/// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
+pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
+    let info = device.info().map_err(|e| Error::Run {
+        rank: spec.job_rank(),
+        step: 0,
+        at: "asking the device for its memory".into(),
+        source: e.into(),
+    })?;
+    let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
+    let stages = spec.pipeline.as_ref().map_or(1, |p| p.stages.len() as u64);
+    let ranks = stages * spec.world.max(1) as u64;
+    let part = info.mem_total / if shared { ranks } else { 1 };
+    let mut units = dry.units.clone();
+    for u in &mut units {
+        // Where nothing but slots holds whole f32 parameters, their shard is state like the moments.
+        let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
+        if slotted && spec.compute == DType::F32 {
+            u.state_bytes += 4 * u.params;
+        } else if slotted {
+            u.state_bytes += spec.compute.bytes(u.base);
+        }
+        if slotted && spec.zero.node > 1 {
+            // The node's copy: sharded over fewer ranks, so it counts for more of the whole.
+            u.state_bytes += u.param_bytes * u64::from(spec.world / spec.zero.node);
+        }
+    }
+    offload_facts(&mut units, spec);
+    facts_of_accumulation(&mut units, spec);
+    let mut facts = Facts {
+        units,
+        micro_batches: spec.most_micro_batches(),
+        ranks: spec.world,
+        budget: (part > 0).then_some(part),
+        slots: None,
+    };
+    let plan = plan_step(&facts, spec)?;
+    facts.micro_batches = spec.own_micro_batches();
+    crossweave_plan::check(&plan, &facts)?;
+    Ok((plan, facts))
+}
+
+/// The plan of one optimizer step.
+fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
+    let n = facts.units.len() as u32;
+    let mut p = PassManager::new();
+    match spec.recompute {
+        Recompute::None => {}
+        Recompute::Full => p = p.with(RecomputePass(Pick::Full)),
+        Recompute::Selective => p = p.with(RecomputePass(Pick::Selective)),
+    }
+    // Without clipping an update needs no global norm, so it follows its gradient at once and gradients never pile up.
+    let clip = spec.clip > 0.0;
+    let finite = spec.precision.scaler.is_some();
+    p = p.with(Place(spec.zero.stage));
+    if spec.canonical.is_some() {
+        p = p.with(Canonical {
+            shards: spec.most_replicas(),
+            micro_batches: spec.micro_batches,
+        });
+    }
+    if spec.zero.stage == ZeroStage::Three {
+        // What rests on the host is gathered for each use.
+        let away = spec.offload.as_ref().is_some_and(|o| o.params);
+        p = p.with(Persist {
+            below: if away { 0 } else { spec.zero.persist_below },
+        });
+        p = p.with(Reuse {
+            reshard: spec.zero.reshard,
+            within: spec.zero.reuse_within,
+        });
+        if spec.zero.node > 1 {
+            p = p.with(Hierarchical);
+        }
+    }
+    p = p
+        .with(Bucket {
+            bytes: spec.bucket_bytes,
+        })
+        .with(Ties)
+        .with(Updates {
+            norm: clip,
+            finite,
+            early: !clip && !finite,
+            // The host updates beside the device anyway, and is given its work at once.
+            lag: spec.offload.as_ref().is_none_or(|o| o.optimizer.is_none()),
+        });
+    p = plan_offload(p, spec, false);
+    if spec.zero.stage == ZeroStage::Three && spec.zero.prefetch > 0 {
+        p = p.with(Prefetch {
+            depth: spec.zero.prefetch,
+            slots: u32::MAX,
+            elements: spec.zero.max_live,
+        });
+    }
+    p = plan_offload(p, spec, true);
+    if spec.canonical.is_some() {
+        p = p.with(Own {
+            shards: spec.own_replicas(),
+            micro_batches: spec.micro_batches,
+        });
+    }
+    let start = match &spec.pipeline {
+        None => schedule::accumulate(n, facts.micro_batches),
+        Some(stages) => {
+            let peers = stages.peers(spec.world, spec.rank);
+            let stage = stages.stage as usize;
+            schedule::pipeline(&peers, stage, spec.micro_batches, stages.order)
+        }
+    };
+    Ok(p.with(Depend).run(start, facts)?)
+}
+
+/// Tells the planner what of each unit's state is not on the device, and what of its parameters is there instead.
+fn offload_facts(units: &mut [UnitFacts], spec: &RankSpec) {
+    let Some((offload, how)) = spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) else {
+        return;
+    };
+    let plain = spec.compute == DType::F32;
+    let part = |bytes: u64| (bytes as f64 * how.ratio).ceil() as u64;
+    for u in units {
+        let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
+        // A slice of 16-bit parameters stays where nothing but slots holds them.
+        if slotted && !plain && !offload.params {
+            u.state_bytes += part(spec.compute.bytes(u.params - u.base));
+        }
+        let states = (8 + if plain { 0 } else { 4 }) * (u.params - u.base);
+        u.host_state_bytes = match offload.params {
+            true => u.state_bytes,
+            false => part(states),
+        };
+        // What is never updated is no part of the host's update, and rests there all the same.
+        if offload.params && u.grad_bytes == 0 && u.base == u.params {
+            (u.state_bytes, u.host_state_bytes) = (0, 0);
+        }
+    }
+}
+
+/// The passes that move things: those before gathers are moved ahead, or (`last`) those behind.
+fn plan_offload(mut p: PassManager, spec: &RankSpec, last: bool) -> PassManager {
+    let Some(offload) = &spec.offload else {
+        return p;
+    };
+    if !last {
+        if offload.activations {
+            p = p.with(SpillInputs);
+        }
+        return p;
+    }
+    if let Some(updates) = host_updates(offload) {
+        p = p.with(updates);
+    }
+    if offload.params {
+        p = p.with(ParamsAway);
+    }
+    p
+}
+
+fn host_updates(offload: &OffloadSpec) -> Option<HostUpdates> {
+    let how = offload.optimizer?;
+    Some(HostUpdates {
+        // One block is updated, one is written; the rest may be read ahead.
+        ahead: match how.tier {
+            Tier::Host => None,
+            Tier::Nvme => Some(offload.files.buffers.saturating_sub(2).min(8) as u32),
+        },
+        delayed: how.delayed,
+        params_away: offload.params,
+    })
+}

@@ -1,0 +1,220 @@
+//! What one rank is asked to do, as data.
+
+mod offload;
+mod pipeline;
+mod precision;
+
+pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
+pub use pipeline::PipelineSpec;
+pub(crate) use pipeline::{FlowShape, everyone, keep_stage, shared};
+pub use precision::Precision;
+use precision::check_accumulation;
+pub(crate) use precision::facts_of_accumulation;
+
+use crate::documents::Documents;
+use crate::error::{Error, Result};
+use crossweave_hal::DType;
+use crossweave_mesh::Islands;
+use crossweave_zero::canonical::{fullest, shards_of};
+use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
+use crossweave_zero::{ZeroSpec, ZeroStage};
+use std::ops::Range;
+use std::time::Duration;
+
+/// What the backward recomputes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Recompute {
+    /// Nothing: everything is kept.
+    #[default]
+    None,
+    /// Whole units, from their inputs.
+    Full,
+    /// What is cheap: norms and activations.
+    Selective,
+}
+
+/// What one rank is to do.
+#[derive(Clone, Debug)]
+pub struct RankSpec {
+    /// This rank.
+    pub rank: u32,
+    /// Ranks of the data-parallel group.
+    pub world: u32,
+    /// Seed of starting values and dropout.
+    pub seed: u64,
+    /// Dtype of parameters and activations; masters and gradients are f32.
+    pub compute: DType,
+    /// Micro-batches a step on this rank; where sums are canonical, of each of its logical shards.
+    pub micro_batches: u32,
+    /// Sequences a micro-batch on this rank.
+    pub batch: u64,
+    /// Sequences of this rank's micro-batch over the mean of all ranks': what its loss and gradients count for. 1 where all take the same.
+    pub weight: f64,
+    /// Tokens a sequence.
+    pub seq_len: u64,
+    /// Largest global gradient norm; 0 = no clipping.
+    pub clip: f64,
+    /// Which optimizer updates which parameter.
+    pub optim: ParamGroups,
+    /// What is recomputed.
+    pub recompute: Recompute,
+    /// Gradients of neighbouring units are reduced together up to this many bytes.
+    pub bucket_bytes: u64,
+    /// Reduce on a stream of its own, beside the backward.
+    pub overlap: bool,
+    /// The time limit of each collective.
+    pub timeout: Option<Duration>,
+    /// What is sharded over the data-parallel group.
+    pub zero: ZeroSpec,
+    /// At what scale and in what types gradients are computed and summed.
+    pub precision: Precision,
+    /// What rests off the device.
+    pub offload: Option<OffloadSpec>,
+    /// The stage of a pipeline this rank is; `rank` and `world` then count the data-parallel ranks of its stage.
+    pub pipeline: Option<PipelineSpec>,
+    /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
+    /// trains to the same bits. None: sums go over the ranks.
+    pub canonical: Option<u32>,
+    /// Which ranks share a library of collectives, in a job of several back ends.
+    pub islands: Option<Islands>,
+    /// Forward and backward steps that repeat are replayed as graphs of the device.
+    pub graphs: bool,
+    /// Rows hold several documents that must not see each other, or whose positions begin anew.
+    pub documents: Option<Documents>,
+    /// Some predictions have a target of -100 and do not count: the loss is the mean over those of all ranks that do.
+    pub labelled: bool,
+}
+
+impl Default for RankSpec {
+    /// One rank alone, f32, one sequence of one token, AdamW with torch's numbers, nothing clipped, recomputed or sharded: the base
+    /// from which callers say what they want.
+    fn default() -> RankSpec {
+        RankSpec {
+            rank: 0,
+            world: 1,
+            seed: 0,
+            compute: DType::F32,
+            micro_batches: 1,
+            batch: 1,
+            weight: 1.0,
+            seq_len: 1,
+            clip: 0.0,
+            optim: ParamGroups::all(Optimizer::Adam(Adam::default()), 0.01),
+            recompute: Recompute::None,
+            bucket_bytes: 25 << 20,
+            overlap: true,
+            timeout: None,
+            zero: ZeroSpec::default(),
+            precision: Precision::default(),
+            offload: None,
+            pipeline: None,
+            canonical: None,
+            islands: None,
+            graphs: false,
+            documents: None,
+            labelled: false,
+        }
+    }
+}
+
+impl RankSpec {
+    /// Ranks as the batch and its means see them: the logical shards where sums are canonical, else the ranks themselves.
+    pub fn replicas(&self) -> u32 {
+        self.canonical.unwrap_or(self.world)
+    }
+    /// Those that this rank computes.
+    pub fn own_replicas(&self) -> Range<u32> {
+        match self.canonical {
+            Some(shards) => shards_of(self.rank, self.world, shards),
+            None => self.rank..self.rank + 1,
+        }
+    }
+    /// The most that any rank computes.
+    pub fn most_replicas(&self) -> u32 {
+        self.canonical.map_or(1, |s| fullest(self.world, s))
+    }
+    /// Micro-batches of a step that this rank computes.
+    pub fn own_micro_batches(&self) -> u32 {
+        self.own_replicas().len() as u32 * self.micro_batches
+    }
+    /// Micro-batches of a step on the fullest rank: those whose gathers the plan has on every rank.
+    pub(crate) fn most_micro_batches(&self) -> u32 {
+        self.most_replicas() * self.micro_batches
+    }
+    /// The first micro-batch of this rank among those of all.
+    pub(crate) fn own_first(&self) -> u32 {
+        self.own_replicas().start * self.micro_batches
+    }
+
+    /// Refuses what no rank can do.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.micro_batches == 0 || self.world == 0 || self.rank >= self.world {
+            return Err(Error::Invalid(format!(
+                "rank {} of {} with {} micro-batches",
+                self.rank, self.world, self.micro_batches
+            )));
+        }
+        let node = self.zero.node;
+        if node > 1 && (self.zero.stage != ZeroStage::Three || !self.world.is_multiple_of(node)) {
+            return Err(Error::Invalid(format!(
+                "nodes of {node} ranks with {} ranks at stage {}: hierarchical partition needs stage 3 and a number that divides the ranks",
+                self.world, self.zero.stage as u8
+            )));
+        }
+        let uneven = self.weight != 1.0;
+        if !(self.weight.is_finite() && self.weight > 0.0)
+            || uneven && (self.canonical.is_some() || self.pipeline.is_some())
+        {
+            return Err(Error::Invalid(format!(
+                "a rank of weight {}: a positive number, and 1 with logical shards or pipeline stages",
+                self.weight
+            )));
+        }
+        self.check_canonical()?;
+        check_accumulation(self)
+    }
+
+    fn check_canonical(&self) -> Result<()> {
+        let Some(shards) = self.canonical else {
+            return Ok(());
+        };
+        if shards < self.world {
+            return Err(Error::Invalid(format!(
+                "{shards} logical shards for {} ranks: each rank needs one at least",
+                self.world
+            )));
+        }
+        if self.pipeline.is_some() {
+            return Err(Error::Invalid(
+                "logical shards and pipeline stages together are not available: train with one stage, or without logical shards".into(),
+            ));
+        }
+        if self.zero.quantized {
+            return Err(Error::Invalid(
+                "gathers in 8 bits round each rank's slice by itself, so their values follow from the number of ranks: not with logical shards"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl RankSpec {
+    /// 32-bit words that go to the device for a micro-batch: tokens, targets, lengths and positions.
+    pub(crate) fn input_words(&self) -> u64 {
+        let n = self.batch * self.seq_len;
+        let lengths = self.documents.is_some_and(|d| d.attention);
+        let positions = self.documents.is_some_and(|d| d.positions);
+        2 * n + if lengths { n + self.batch } else { 0 } + if positions { n } else { 0 }
+    }
+}
+
+impl RankSpec {
+    /// Options of the groups a rank joins.
+    pub(crate) fn mesh_options(&self) -> crossweave_mesh::MeshOptions {
+        crossweave_mesh::MeshOptions {
+            timeout: self.timeout,
+            islands: self.islands.clone(),
+        }
+    }
+}

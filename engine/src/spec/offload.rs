@@ -1,0 +1,61 @@
+//! What rests off the device.
+
+use crossweave_hal::Device;
+use crossweave_store::{Layer, Settings};
+use crossweave_zero::Tier;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The device whose kernels run on host memory: the `cpu` back end, or another that imports host pointers.
+#[derive(Clone)]
+pub struct HostDevice(pub Device);
+
+impl std::fmt::Debug for HostDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.plugin().name())
+    }
+}
+
+/// Optimizer states and gradients on the host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OptimizerOffload {
+    /// Where states rest.
+    pub tier: Tier,
+    /// The part of each rank's slice that the host updates; the rest stays on the device. From 0 to 1.
+    pub ratio: f64,
+    /// The update runs beside the next step, whose gradients are those of the parameters before it.
+    pub delayed: bool,
+    /// Gradients travel as they were summed, in f32, also where parameters are 16-bit; else in the type of the parameters.
+    pub grad_f32: bool,
+    /// Most elements of one launch of the update (DeepSpeed's `sub_group_size`); none: a unit's, at once. No bit changes.
+    pub group: Option<u64>,
+}
+
+/// What rests off the device.
+#[derive(Clone, Debug)]
+pub struct OffloadSpec {
+    /// Computes on host memory.
+    pub host: HostDevice,
+    /// Optimizer states, gradients and the update.
+    pub optimizer: Option<OptimizerOffload>,
+    /// Parameters between gathers (stage 3): they rest with the optimizer states, whose whole update is then the host's.
+    pub params: bool,
+    /// Inputs kept for a recompute, between forward and backward.
+    pub activations: bool,
+    /// Folder of the files, when a tier is [`Tier::Nvme`].
+    pub folder: PathBuf,
+    /// How files are read and written; the size of a buffer is chosen here.
+    pub files: Settings,
+    /// Faults under the files, for tests.
+    pub faults: Option<Faults>,
+}
+
+/// Faults under the files, for tests.
+#[derive(Clone)]
+pub struct Faults(pub Arc<dyn Layer>);
+
+impl std::fmt::Debug for Faults {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("faults")
+    }
+}

@@ -1,0 +1,277 @@
+//! What a program may ask for.
+
+use crate::memory::{MemoryDecl, Place, Tag};
+use crate::params::ParamBlock;
+use crate::scalar::{ScalarId, Scalars};
+use crossweave_abi::{DType, Layout};
+use crossweave_plan::{Lane, StepId};
+use std::ops::Range;
+
+/// Number of a group of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId(pub u32);
+
+/// Number of a kernel of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelId(pub u32);
+
+/// Number of a block of launch-time parameters of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ParamId(pub u32);
+
+/// Number of a fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FragmentId(pub u32);
+
+/// Ranks that communicate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupDecl {
+    /// Name, unlike that of every other: axes, and what the group is for where there are several over the same (`dp`,
+    /// `dp/gather`).
+    pub name: String,
+    /// Ranks in it.
+    pub ranks: u32,
+    /// This one's place among them.
+    pub rank: u32,
+}
+
+/// What a collective moves: the ledger's tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// Gradients.
+    Grad,
+    /// Figures and verdicts.
+    Scalar,
+    /// Gradients that pipeline stages share.
+    Tie,
+}
+
+impl Traffic {
+    /// All of them.
+    pub const ALL: [Traffic; 3] = [Traffic::Grad, Traffic::Scalar, Traffic::Tie];
+
+    /// Name, as in the ledger.
+    pub fn name(self) -> &'static str {
+        match self {
+            Traffic::Grad => "grad",
+            Traffic::Scalar => "scalar",
+            Traffic::Tie => "tie",
+        }
+    }
+}
+
+/// A kernel: an op on operands of these layouts.
+#[derive(Clone, Debug)]
+pub struct KernelDecl {
+    /// Id in the op table.
+    pub op: u32,
+    /// Layouts in the table's order.
+    pub operands: Vec<Layout>,
+    /// Its parameters.
+    pub params: ParamBlock,
+}
+
+/// Bytes of one of a fragment's slots: its parameters, then its locals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// Which slot.
+    pub slot: u16,
+    /// First byte behind the slot's own first.
+    pub at: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// What a member of a collective does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CollectiveKind {
+    /// Sums in place: `recv` alone.
+    AllReduce,
+    /// The largest, in place: `recv` alone.
+    AllReduceMax,
+    /// Sums, each rank its slice.
+    ReduceScatter,
+    /// Slices of all ranks, whole.
+    AllGather,
+    /// Equal pieces of all to all.
+    AllToAll,
+}
+
+/// A member of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// What it does.
+    pub kind: CollectiveKind,
+    /// Element type.
+    pub dtype: DType,
+    /// What is sent; nothing where it works in place.
+    pub send: Option<Span>,
+    /// What is received.
+    pub recv: Span,
+}
+
+/// What the host is given of a step, and when it takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Figure {
+    /// Loss and norm: when the step is reported.
+    Step,
+    /// Gradients that are not finite: before the first backward of the next step (ADR 0014).
+    Verdict,
+}
+
+/// A part of a unit's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The backward: the gradient of the input, and of the parameters.
+    Backward,
+}
+
+/// One instruction of a fragment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Instr {
+    /// Transient memory begins, for `lane` first.
+    Alloc {
+        /// Its slot.
+        slot: u16,
+        /// The lane that uses it first.
+        lane: Lane,
+    },
+    /// Transient memory ends.
+    Free {
+        /// Its slot.
+        slot: u16,
+    },
+    /// Copies bytes.
+    Copy {
+        /// On which lane.
+        lane: Lane,
+        /// Where to.
+        to: Span,
+        /// Where from.
+        from: Span,
+    },
+    /// Fills bytes with a pattern.
+    Fill {
+        /// On which lane.
+        lane: Lane,
+        /// Where.
+        to: Span,
+        /// What.
+        pattern: u64,
+        /// Bytes of the pattern.
+        width: u32,
+    },
+    /// Fills an f32 with a step scalar.
+    FillScalar {
+        /// On which lane.
+        lane: Lane,
+        /// Where.
+        to: Span,
+        /// What.
+        scalar: ScalarId,
+    },
+    /// Launches a kernel.
+    Kernel {
+        /// On which lane.
+        lane: Lane,
+        /// Which.
+        kernel: KernelId,
+        /// Operands in the op table's order.
+        operands: Vec<Option<Span>>,
+        /// Launch-time parameters.
+        dynamic: Option<ParamId>,
+    },
+    /// A collective of several members, as one call and one event.
+    Collective {
+        /// On which lane.
+        lane: Lane,
+        /// Over which ranks.
+        group: GroupId,
+        /// What it moves.
+        traffic: Traffic,
+        /// What it does.
+        members: Vec<Member>,
+    },
+    /// The host decides the step's scalars: with the verdicts of all steps before it the loss scale, the number of the update, its
+    /// rate. Instructions before it read those of the step before.
+    Decide,
+    /// Bytes go to pinned memory, from where the host takes them when it likes.
+    Publish {
+        /// On which lane.
+        lane: Lane,
+        /// What they are.
+        figure: Figure,
+        /// Where from.
+        from: Span,
+        /// The slot of the pinned memory.
+        to: u16,
+    },
+    /// Runs a unit's block on a micro-batch: those of the call's plan step.
+    Block {
+        /// What of it.
+        part: Part,
+        /// For each parameter, its own and then those it borrows: its gradient is added to and not overwritten.
+        adds: Vec<bool>,
+    },
+    /// What the call's plan step asks for and no instruction says yet.
+    Step,
+    /// What a lane has done so far can be waited for without what comes behind it.
+    Mark {
+        /// Which lane.
+        lane: Lane,
+    },
+}
+
+/// Memory of a fragment's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Local {
+    /// Bytes.
+    pub bytes: u64,
+    /// What it is for.
+    pub tag: Tag,
+}
+
+/// Instructions over parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fragment {
+    /// What it does: the name that the collective checker is given.
+    pub name: String,
+    /// Parameters: the first slots.
+    pub params: u16,
+    /// The slots behind them.
+    pub locals: Vec<Local>,
+    /// The instructions.
+    pub code: Vec<Instr>,
+}
+
+/// A call of a fragment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The step of the plan it belongs to; none at the start and the end.
+    pub step: Option<StepId>,
+    /// Which fragment.
+    pub fragment: FragmentId,
+    /// What its parameters are, among the program's arguments.
+    pub args: Range<u32>,
+}
+
+/// A program.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Memory.
+    pub memory: Vec<MemoryDecl>,
+    /// Groups.
+    pub groups: Vec<GroupDecl>,
+    /// Step scalars.
+    pub scalars: Scalars,
+    /// Kernels.
+    pub kernels: Vec<KernelDecl>,
+    /// Launch-time parameters.
+    pub dynamics: Vec<ParamBlock>,
+    /// Fragments.
+    pub fragments: Vec<Fragment>,
+    /// Arguments of calls.
+    pub args: Vec<Place>,
+    /// The calls, in order.
+    pub calls: Vec<Call>,
+}

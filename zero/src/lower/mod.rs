@@ -1,0 +1,182 @@
+//! ZeRO as functions that write a program: what a reduction, a norm, an update and a gather of the plan are on this rank, in
+//! kernels, copies and collectives over its flats.
+
+mod canonical;
+mod figures;
+mod reduce;
+
+pub use figures::Words;
+
+use crate::flat::Flat;
+use crossweave_plan::Lane;
+use crossweave_program::{
+    Builder, DType, GroupId, Home, Life, MemId, MemoryDecl, On, Place, Tag, View,
+};
+
+/// Steps whose figures may be unread at once.
+pub const IN_FLIGHT: u32 = 3;
+
+/// The groups a rank is in; none where it is alone in one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Groups {
+    /// Ranks that share its flats.
+    pub data: Option<GroupId>,
+    /// Pipeline stages.
+    pub stages: Option<GroupId>,
+    /// Everyone.
+    pub all: Option<GroupId>,
+}
+
+/// What the job asks of the arithmetic of a step.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Ranks that share a flat, and this one's place.
+    pub ranks: u32,
+    /// See `ranks`.
+    pub rank: u32,
+    /// Where reductions run.
+    pub reduce: Lane,
+    /// Largest global norm; 0: gradients are not clipped.
+    pub clip: f64,
+    /// The loss is scaled, and a step whose gradients are not finite is skipped.
+    pub scaled: bool,
+    /// The gradient of the loss changes from step to step.
+    pub seeded: bool,
+    /// Type of gradients between the ranks.
+    pub wire: DType,
+    /// Type in which micro-batches are added up.
+    pub accumulate: DType,
+    /// Logical shards that sums go over, where they are canonical.
+    pub shards: Option<u32>,
+    /// Micro-batches of each of them.
+    pub micro_batches: u32,
+    /// Groups.
+    pub groups: Groups,
+}
+
+/// The memory of a step beside that of parameters and their state.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Small words that a step measures.
+    pub words: MemId,
+    /// What the host reads of them.
+    pub figures: MemId,
+    /// The gradient of the loss.
+    pub seed: MemId,
+    /// Gradients that are not finite, by unit: counts, then the same as f32; and what the host reads.
+    pub counts: Option<(MemId, MemId)>,
+    /// The whole gradient of each unit; of logical shards, those set aside and not added to each other yet.
+    pub grads: Vec<Vec<MemId>>,
+    /// The reduced slice of each unit's gradient, where it is apart.
+    pub own: Vec<MemId>,
+    /// The sum over micro-batches where it is kept in 16 bits.
+    pub sums: Vec<MemId>,
+}
+
+impl Memory {
+    /// Declares it for units of these flats.
+    pub fn declare(b: &mut Builder, job: &Job, flats: &[Flat], words: &Words) -> Memory {
+        let n = flats.len() as u64;
+        let mut declare = |name: String, bytes, dtype, tag, home, turns: Option<u32>| {
+            let life = turns.map_or(Life::Transient, |turns| Life::Always { turns });
+            b.memory(MemoryDecl {
+                name,
+                bytes,
+                dtype,
+                tag,
+                home,
+                life,
+            })
+        };
+        let mut small = |name: &str, bytes, dtype, home, turns| {
+            declare(name.into(), bytes, dtype, Tag::Staging, home, Some(turns))
+        };
+        let flight = IN_FLIGHT;
+        let words_of = small("words", words.bytes(), DType::F32, Home::Device, flight);
+        let figures = small("figures", Words::READ, DType::F32, Home::Pinned, flight);
+        let seed = small("seed", 4, DType::F32, Home::Device, 1);
+        let counts = job.scaled.then(|| {
+            (
+                small("counts", 8 * n, DType::U32, Home::Device, 1),
+                small("verdict", 4 * n, DType::U32, Home::Pinned, flight + 1),
+            )
+        });
+        let mut grad =
+            |name: String, bytes, dtype| declare(name, bytes, dtype, Tag::Grad, Home::Device, None);
+        // Sums of 1, 2, 4, … shards, and one more that is being made.
+        let deep = job.shards.map_or(1, |s| s.ilog2() + 2);
+        let each = || flats.iter().enumerate();
+        let grads = each().map(|(u, f)| {
+            let name = |k| match deep {
+                1 => format!("grad.{u}"),
+                _ => format!("grad.{u}/{k}"),
+            };
+            let one = |k| grad(name(k), 4 * f.grad_length(), DType::F32);
+            (0..deep).map(one).collect()
+        });
+        let grads = grads.collect();
+        let own =
+            each().map(|(u, f)| grad(format!("own.{u}"), 4 * f.layout.slice_len(), DType::F32));
+        let own = own.collect();
+        let sums = each().map(|(u, f)| {
+            let bytes = job.accumulate.bytes(f.length());
+            grad(format!("sum.{u}"), bytes, job.accumulate)
+        });
+        Memory {
+            words: words_of,
+            figures,
+            seed,
+            counts,
+            grads,
+            own,
+            sums: sums.collect(),
+        }
+    }
+}
+
+/// What a walk over the plan knows of the gradient of a unit.
+#[derive(Clone, Debug, Default)]
+struct Grad {
+    /// While a gradient is being summed: for each parameter whether it has been written.
+    open: Option<Vec<bool>>,
+    /// Gradients of logical shards set aside: so many of the unit's memories are taken.
+    aside: usize,
+    /// There is a sum over micro-batches.
+    summed: bool,
+    /// The reduced gradient of what is owned: where it begins, and the memory that is freed with it.
+    own: Option<(Place, MemId)>,
+}
+
+/// Writes the steps of a plan that are about gradients, in the plan's order.
+pub struct Grads<'a> {
+    job: &'a Job,
+    flats: &'a [Flat],
+    memory: &'a Memory,
+    words: &'a Words,
+    now: Vec<Grad>,
+    counting: bool,
+}
+
+impl<'a> Grads<'a> {
+    /// At the start of a step: no gradient is there.
+    pub fn new(job: &'a Job, flats: &'a [Flat], memory: &'a Memory, words: &'a Words) -> Self {
+        Grads {
+            job,
+            flats,
+            memory,
+            words,
+            now: vec![Grad::default(); flats.len()],
+            counting: false,
+        }
+    }
+
+    /// Where the reduced gradient of what is owned of a unit begins, while it is there.
+    pub fn own(&self, u: usize) -> Option<Place> {
+        self.now[u].own.map(|(place, _)| place)
+    }
+}
+
+/// `to = a + b`.
+fn sum(on: &On<'_>, to: &View<'_>, a: &View<'_>, b: &View<'_>) {
+    on.map(&[to], &[a, b], &[], |x| vec![x[0] + x[1]]);
+}

@@ -1,0 +1,258 @@
+//! Sums of gradients: those of micro-batches, and those of a bucket over the ranks.
+
+use super::Grads;
+use crossweave_plan::{Lane, Reduction, StepId};
+use crossweave_program::abi::op;
+use crossweave_program::{
+    Builder, Code, CollectiveKind, DType, GroupId, Member, On, Place, Tag, Traffic, View,
+};
+
+/// A bucket's members over the data-parallel ranks.
+fn members(whole: &[(View<'_>, Option<View<'_>>)], how: Reduction) -> Vec<Member> {
+    let member = |(whole, slice): &(View<'_>, Option<View<'_>>)| {
+        let scatter = |slice: &View<'_>| Member {
+            kind: CollectiveKind::ReduceScatter,
+            dtype: whole.dtype(),
+            send: Some(whole.span()),
+            recv: slice.span(),
+        };
+        match how {
+            Reduction::Scatter => slice.as_ref().map(scatter),
+            Reduction::All => Some(Member {
+                kind: CollectiveKind::AllReduce,
+                dtype: whole.dtype(),
+                send: None,
+                recv: whole.span(),
+            }),
+        }
+    };
+    whole.iter().filter_map(member).collect()
+}
+
+impl Grads<'_> {
+    /// Before a backward that writes the gradients of `units` (each with which of its parameters it writes): makes room for those that
+    /// have none, and answers for each parameter whether its gradient is added to.
+    ///
+    /// The room is at the parameters `args..` of the fragment, one for each unit that trains.
+    pub fn open(
+        &mut self,
+        code: &Code<'_>,
+        units: &[(usize, Vec<bool>)],
+        first: usize,
+    ) -> Vec<Vec<bool>> {
+        let mut adds = vec![];
+        let mut arg = first;
+        for (u, writes) in units {
+            let flat = &self.flats[*u];
+            if !flat.trains() {
+                adds.push(vec![false; writes.len()]);
+                continue;
+            }
+            let open = self.now[*u].open.get_or_insert_with(|| {
+                code.alloc(arg, Lane::Compute);
+                vec![false; flat.params.len()]
+            });
+            arg += 1;
+            adds.push(open.clone());
+            for (w, new) in open.iter_mut().zip(writes) {
+                *w |= new;
+            }
+        }
+        adds
+    }
+
+    /// The memory that [`Grads::open`] takes, in its order.
+    pub fn rooms(&self, units: &[(usize, Vec<bool>)]) -> Vec<Place> {
+        let trains = units.iter().filter(|(u, _)| self.flats[*u].trains());
+        let room = |(u, _): &(usize, Vec<bool>)| self.memory.grads[*u][self.now[*u].aside].into();
+        trains.map(room).collect()
+    }
+
+    /// Parameters that no backward has written get a gradient of zero.
+    pub(super) fn complete(&mut self, code: &Code<'_>, u: usize, arg: usize) {
+        let flat = &self.flats[u];
+        let open = self.now[u].open.get_or_insert_with(|| {
+            code.alloc(arg, Lane::Compute);
+            vec![false; flat.params.len()]
+        });
+        for (i, written) in open.iter_mut().enumerate() {
+            let r = flat.layout.range(i);
+            if !std::mem::replace(written, true) && flat.params[i].trains && r.end > r.start {
+                let g = code.arg_at(arg, 4 * r.start, [r.end - r.start], DType::F32);
+                code.on(Lane::Compute).fill(&g, 0, 1);
+            }
+        }
+    }
+
+    /// Behind the backward of unit `u`, where micro-batches are added up in 16 bits (`data_types.grad_accum_dtype`): the micro-batch's
+    /// gradient, made in f32, is rounded and added to the sum, which is rounded too; half the memory of gradients between micro-batches,
+    /// and the rounding of DeepSpeed's buffers.
+    pub fn fold_micro_batch(&mut self, b: &mut Builder, step: StepId, u: usize) {
+        let narrow = self.job.accumulate;
+        if narrow == DType::F32 || !self.flats[u].trains() {
+            return;
+        }
+        let args = [self.memory.grads[u][0].into(), self.memory.sums[u].into()];
+        let n = self.flats[u].length();
+        b.call(Some(step), "fold", &args, |code| {
+            let on = code.on(Lane::Compute);
+            self.complete(code, u, 0);
+            let wide = code.arg(0, [n], DType::F32);
+            let sum = code.arg(1, [n], narrow);
+            if !std::mem::replace(&mut self.now[u].summed, true) {
+                code.alloc(1, Lane::Compute);
+                on.cast(&sum, &wide);
+                code.free(0);
+            } else {
+                let rounded = on.empty_for([n], narrow, Tag::Grad);
+                on.cast(&rounded, &wide);
+                let p = op::AxpbyParams {
+                    alpha: 1.0,
+                    beta: 1.0,
+                    ..Default::default()
+                };
+                on.plain(op::AXPBY, &[&sum, &rounded], p.as_bytes());
+                code.free(0);
+            }
+            self.now[u].open = None;
+        });
+    }
+
+    /// `ReduceGrad`: sums the gradients of a bucket over the ranks: whole everywhere, or each rank its slice. Sums run in rank order in
+    /// f32 either way, so the bits do not depend on which.
+    pub fn reduce(&mut self, b: &mut Builder, step: StepId, units: &[u32], how: Reduction) {
+        if self.job.shards.is_some() {
+            return self.reduce_canonical(b, step, units, how);
+        }
+        let units: Vec<usize> = units.iter().map(|u| *u as usize).collect();
+        // Three parameters a unit: its whole gradient, the slice, the sum over micro-batches.
+        let each = units.iter().flat_map(|u| {
+            let m = self.memory;
+            [m.grads[*u][0], m.own[*u], m.sums[*u]].map(Place::from)
+        });
+        let args: Vec<Place> = each.collect();
+        let sliced = |g: &Grads<'_>, u: usize| {
+            let p = &g.flats[u].place;
+            p.grad.sliced && p.ranks > 1
+        };
+        b.call(Some(step), "reduce", &args, |code| {
+            for (k, u) in units.iter().enumerate() {
+                self.widen(code, *u, 3 * k);
+                self.complete(code, *u, 3 * k);
+            }
+            let on = code.on(self.job.reduce);
+            let mut grads = vec![];
+            for (k, u) in units.iter().enumerate() {
+                let flat = &self.flats[*u];
+                let whole = code.arg(3 * k, [flat.length()], DType::F32);
+                let n = flat.owned_len();
+                let slice = match sliced(self, *u) {
+                    true => {
+                        code.alloc(3 * k + 1, self.job.reduce);
+                        code.arg(3 * k + 1, [n], DType::F32)
+                    }
+                    false => whole.narrow(0, flat.owned.start, n),
+                };
+                grads.push((whole, Some(slice)));
+            }
+            if let Some(data) = self.job.groups.data {
+                match self.job.wire {
+                    DType::F32 => {
+                        on.collective(data, Traffic::Grad, members(&grads, how));
+                    }
+                    wire => self.reduce_narrow(&on, data, (&units, &grads), how, wire),
+                }
+                // An update, or a gradient that takes the freed memory, waits for this reduction and not for the next.
+                on.mark();
+            }
+            for (k, u) in units.iter().enumerate() {
+                let memory = self.memory;
+                let own = match sliced(self, *u) {
+                    true => {
+                        code.free(3 * k);
+                        (Place::from(memory.own[*u]), memory.own[*u])
+                    }
+                    false => {
+                        let mem = memory.grads[*u][0];
+                        let at = 4 * self.flats[*u].owned.start;
+                        (Place { mem, at }, mem)
+                    }
+                };
+                self.now[*u].open = None;
+                self.now[*u].own = Some(own);
+            }
+        });
+    }
+
+    /// The sum over micro-batches becomes the gradient that is reduced.
+    fn widen(&mut self, code: &Code<'_>, u: usize, arg: usize) {
+        if !std::mem::replace(&mut self.now[u].summed, false) {
+            return;
+        }
+        let flat = &self.flats[u];
+        let n = flat.length();
+        code.alloc(arg, Lane::Compute);
+        let sum = code.arg(arg + 2, [n], self.job.accumulate);
+        code.on(Lane::Compute)
+            .cast(&code.arg(arg, [n], DType::F32), &sum);
+        self.now[u].open = Some(vec![true; flat.params.len()]);
+        code.free(arg + 2);
+    }
+
+    /// The same on a narrower wire (`communication_data_type`): cast before they travel, summed in f32 by the collective, rounded once,
+    /// widened behind it. What is accumulated and what the update reads stays f32.
+    fn reduce_narrow(
+        &self,
+        on: &On<'_>,
+        data: GroupId,
+        (units, grads): (&[usize], &[(View<'_>, Option<View<'_>>)]),
+        how: Reduction,
+        wire: DType,
+    ) {
+        let mut sent = vec![];
+        for (u, (whole, _)) in units.iter().zip(grads) {
+            let narrow = on.empty_for([whole.numel()], wire, Tag::Comm);
+            on.cast(&narrow, whole);
+            let owned = &self.flats[*u].owned;
+            let slice = narrow.narrow(0, owned.start, owned.end - owned.start);
+            sent.push((narrow, Some(slice)));
+        }
+        on.collective(data, Traffic::Grad, members(&sent, how));
+        for ((whole, slice), (narrow, part)) in grads.iter().zip(&sent) {
+            let (to, from) = match (how, slice, part) {
+                (Reduction::Scatter, Some(slice), Some(part)) => (slice, part),
+                _ => (whole, narrow),
+            };
+            if to.numel() > 0 {
+                on.cast(to, from);
+            }
+        }
+    }
+
+    /// `Tie`: the reduced gradient of a unit that pipeline stages share is summed over them, each rank with those that own the same
+    /// elements.
+    pub fn tie(&self, b: &mut Builder, step: StepId, u: usize, group: GroupId) {
+        let Some(own) = self.own(u) else { return };
+        let n = self.flats[u].owned_len();
+        b.call(Some(step), "tie", &[own], |code| {
+            let on = code.on(self.job.reduce);
+            let member = Member {
+                kind: CollectiveKind::AllReduce,
+                dtype: DType::F32,
+                send: None,
+                recv: code.arg(0, [n], DType::F32).span(),
+            };
+            on.collective(group, Traffic::Tie, vec![member]);
+            on.mark();
+        });
+    }
+
+    /// The gradient of a unit is used: its memory is free.
+    pub fn close(&mut self, b: &mut Builder, step: StepId, u: usize) {
+        if let Some((_, mem)) = self.now[u].own.take() {
+            b.call(Some(step), "close", &[mem.into()], |code| {
+                code.free(0);
+            });
+        }
+    }
+}
