@@ -84,7 +84,7 @@ pub enum CheckpointError {
         fix: String,
     },
     /// A tensor was asked for by a name that is not there.
-    #[error("{}: no tensor `{tensor}`{}", path.display(), nearest.as_ref().map(|n| format!("; the nearest name is `{n}`")).unwrap_or_default())]
+    #[error("{}: no tensor `{tensor}`{}; fix: name one that is there, or restore the file from a copy", path.display(), nearest.as_ref().map(|n| format!("; the nearest name is `{n}`")).unwrap_or_default())]
     UnknownTensor {
         /// File or directory searched.
         path: PathBuf,

@@ -159,28 +159,88 @@ impl Manifest {
         if !generator.is_null() && generator != GENERATOR {
             return Err(format!(
                 "state.rng.generator is {}, and this build draws by {GENERATOR:?} only",
-                crossweave_files::clip(&generator.to_string(), 60)
+                short(generator)
             ));
         }
-        let position = &state["rng"]["position"];
-        if position.as_u64().is_some_and(|p| p != self.step) {
-            return Err(format!(
-                "state.rng.position is {position} in a checkpoint of step {}",
+        // What is a count can be no other number.
+        let count = |v: &Value, what: &str| match (v.is_null(), v.as_u64()) {
+            (false, None) => Err(format!("state.{what} is {}, not a count", short(v))),
+            (_, n) => Ok(n),
+        };
+        let of_step = |what: &str, v: &Value| {
+            let text = short(v);
+            format!(
+                "state.{what} is {text} in a checkpoint of step {}",
                 self.step
-            ));
+            )
+        };
+        let position = &state["rng"]["position"];
+        if count(position, "rng.position")?.is_some_and(|p| p != self.step) {
+            return Err(of_step("rng.position", position));
         }
         // A step that the loss scaler skipped is no update, so there may be fewer.
+        let skipped = &state["loss_scaler"]["skipped"];
+        let skipped = count(skipped, "loss_scaler.skipped")?;
         for part in ["scheduler", "optimizer"] {
             let updates = &state[part]["step"];
-            if updates.as_u64().is_some_and(|n| n > self.step) {
+            let Some(n) = count(updates, &format!("{part}.step"))? else {
+                continue;
+            };
+            let all = skipped.map(|s| n.saturating_add(s));
+            if n > self.step || all.is_some_and(|all| all != self.step) {
+                return Err(of_step(&format!("{part}.step"), updates));
+            }
+        }
+        let lr = &state["scheduler"]["lr"];
+        let scale = &state["loss_scaler"]["scale"];
+        for (what, v, least) in [
+            ("scheduler.lr", lr, 0.0),
+            ("loss_scaler.scale", scale, f64::MIN_POSITIVE),
+        ] {
+            if !v.is_null() && v.as_f64().is_none_or(|n| n < least) {
+                return Err(format!("state.{what} is {}", short(v)));
+            }
+        }
+        // The run's own config says the same.
+        let config = &state["config"];
+        let sequences = &state["sequences_consumed"];
+        let taken = count(sequences, "sequences_consumed")?;
+        let batch = config["train_batch_size"].as_u64();
+        if let (Some(n), Some(batch)) = (taken, batch)
+            && batch.checked_mul(self.step) != Some(n)
+        {
+            let text = of_step("sequences_consumed", sequences);
+            return Err(format!("{text} with a batch of {batch}"));
+        }
+        for (what, v, given, key) in [
+            (
+                "rng.seed",
+                &state["rng"]["seed"],
+                &config["run"]["seed"],
+                "run.seed",
+            ),
+            (
+                "optimizer.type",
+                &state["optimizer"]["type"],
+                &config["optimizer"]["type"],
+                "optimizer.type",
+            ),
+        ] {
+            if !v.is_null() && !given.is_null() && v != given {
                 return Err(format!(
-                    "state.{part}.step is {updates} in a checkpoint of step {}",
-                    self.step
+                    "state.{what} is {}, and its config says {key} {}",
+                    short(v),
+                    short(given)
                 ));
             }
         }
         Ok(())
     }
+}
+
+/// A value of a manifest for a message.
+fn short(v: &Value) -> String {
+    crossweave_files::clip(&v.to_string(), 60)
 }
 
 /// File name of a rank's blobs.

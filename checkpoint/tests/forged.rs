@@ -145,7 +145,7 @@ fn keys_are_files_of_their_kind_and_are_never_replaced() {
 #[test]
 fn contradictory_fields_are_refused_without_a_key() {
     type Edit = fn(&mut Value);
-    let cases: [(&str, Edit, &str); 9] = [
+    let cases: [(&str, Edit, &str); 17] = [
         (
             "two tensors of one run of a blob",
             |m| m["layout"]["value/b"]["pieces"][0]["offset"] = 6.into(),
@@ -199,10 +199,59 @@ fn contradictory_fields_are_refused_without_a_key() {
             |m| m["state"]["optimizer"]["step"] = 70.into(),
             "state.optimizer.step is 70",
         ),
+        (
+            "a position that is no count",
+            |m| m["state"]["rng"]["position"] = json!(-7),
+            "state.rng.position is -7, not a count",
+        ),
+        (
+            "more steps skipped than there are no updates of",
+            |m| m["state"]["loss_scaler"] = json!({"scale": 1.0, "skipped": 3}),
+            "state.scheduler.step is 6",
+        ),
+        (
+            "a scale that turns signs",
+            |m| m["state"]["loss_scaler"] = json!({"scale": -2.0, "skipped": 1}),
+            "state.loss_scaler.scale is -2.0",
+        ),
+        (
+            "a rate that turns signs",
+            |m| m["state"]["scheduler"]["lr"] = json!(-1e300),
+            "state.scheduler.lr is -1e+300",
+        ),
+        (
+            "sequences that no batch of the run has",
+            |m| m["state"]["sequences_consumed"] = 57.into(),
+            "state.sequences_consumed is 57 in a checkpoint of step 7 with a batch of 8",
+        ),
+        (
+            "fewer sequences than none",
+            |m| m["state"]["sequences_consumed"] = json!(-1),
+            "not a count",
+        ),
+        (
+            "a seed that the run's config has not",
+            |m| m["state"]["rng"]["seed"] = 4.into(),
+            "state.rng.seed is 4, and its config says run.seed 3",
+        ),
+        (
+            "an optimizer that the run's config has not",
+            |m| m["state"]["optimizer"]["type"] = "Lion".into(),
+            "state.optimizer.type is \"Lion\"",
+        ),
     ];
     for (what, edit, word) in cases {
         let temp = tempfile::tempdir().unwrap();
         let step = save(temp.path(), None);
+        // As a run writes it.
+        forge(&step, |m| {
+            m["state"]["config"] = json!({
+                "train_batch_size": 8, "run": {"seed": 3}, "optimizer": {"type": "AdamW"},
+            });
+            m["state"]["sequences_consumed"] = 56.into();
+            m["state"]["optimizer"]["type"] = "AdamW".into();
+            m["state"]["loss_scaler"] = json!({"scale": 65536.0, "skipped": 1});
+        });
         verify(&step, None).unwrap();
         forge(&step, edit);
         let report = verify(&step, None).expect_err(what).to_string();
