@@ -9,6 +9,7 @@ use crate::error::{DataError, Result};
 use crate::spec::{TokenizerKind, TokenizerSpec};
 use crate::tokenizer_json::{self, EOD_NAME, NamedFile};
 use crossweave_files::clip;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -57,6 +58,33 @@ pub struct Encoded {
 
 /// Texts that a tokenizer is tried on when it is opened.
 const TRIAL: [&str; 2] = ["a", "Two words, 3 numbers\n"];
+
+/// The parts of a `tokenizer.json` that rewrite a text.
+#[derive(serde::Deserialize)]
+struct Steps {
+    #[serde(default)]
+    normalizer: Value,
+    #[serde(default)]
+    decoder: Value,
+}
+
+/// Far more than any real one: a file of some hundred bytes could else ask for more memory than there is.
+const MOST_GROWTH: f64 = 1000.0;
+
+/// How much longer these steps can make a text, at most.
+fn growth(step: &Value) -> f64 {
+    let inner = ["normalizers", "decoders"].map(|key| step[key].as_array());
+    let inner = inner.into_iter().flatten().flatten();
+    let within: f64 = inner.map(growth).product();
+    let chars = |v: &Value| v.as_str().map(|t| t.chars().count() as f64);
+    let own = match (chars(&step["content"]), chars(&step["pattern"]["String"])) {
+        (Some(to), Some(from)) if step["type"] == "Replace" && from > 0.0 => to / from,
+        // A regular expression, or nothing, can match between all characters.
+        (Some(to), _) if step["type"] == "Replace" => 1.0 + to,
+        _ => 1.0,
+    };
+    within * own.max(1.0)
+}
 
 /// Runs the tokenizer library, which panics on some files it has read without a complaint. Sound to go on after, since nothing but
 /// the value being made is touched. The panic's own report still goes to the panic hook of the process.
@@ -169,8 +197,12 @@ impl Tokenizer {
             )
         };
         // Malformed JSON is the common cause of a panic below, and is refused first with its place.
-        serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)
-            .map_err(|e| damaged(e.to_string()))?;
+        let steps: Steps = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
+        if growth(&steps.normalizer).max(growth(&steps.decoder)) > MOST_GROWTH {
+            return Err(damaged(format!(
+                "its replacements can make a text more than {MOST_GROWTH} times as long"
+            )));
+        }
         let mut hf = guarded(|| tokenizers::Tokenizer::from_bytes(&bytes))
             .map_err(damaged)?
             .map_err(|e| damaged(e.to_string()))?;
@@ -198,6 +230,13 @@ impl Tokenizer {
                 "the vocabulary is empty".into(),
                 "copy the file again from its model",
             ));
+        }
+        if vocab > i32::MAX as usize {
+            return Err(damaged(format!(
+                "the id {} is beyond what a tensor of ids holds ({})",
+                vocab - 1,
+                i32::MAX - 1
+            )));
         }
         // What panics on any text at all is told now, by its name, and not from the middle of a corpus.
         for text in TRIAL {
@@ -518,6 +557,40 @@ mod tests {
             error.contains("<nope>") && error.contains("tokenizer.json"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_file_whose_steps_blow_up_a_text_is_refused_before_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.json");
+        let open = |step: &str| {
+            let text = tiny_json();
+            let grown = text.replacen("\"normalizer\":null", &format!("\"normalizer\":{step}"), 1);
+            assert!(step == "null" || text != grown, "{text}");
+            std::fs::write(&path, grown).unwrap();
+            Tokenizer::open(&spec(TokenizerKind::HfFile(path.clone()), None), None)
+        };
+        let replace = |pattern: &str, content: &str| {
+            format!("{{\"type\":\"Replace\",\"pattern\":{pattern},\"content\":\"{content}\"}}")
+        };
+        let many = |step: String, n: usize| {
+            let all = vec![step; n].join(",");
+            format!("{{\"type\":\"Sequence\",\"normalizers\":[{all}]}}")
+        };
+        let (a, x) = (r#"{"String":"a"}"#, "a".repeat(50));
+        for (step, fits) in [
+            (many(replace(a, &x), 6), false),
+            (many(replace(r#"{"Regex":""}"#, "xxx"), 6), false),
+            (replace(a, &"a".repeat(5000)), false),
+            // What published ones do.
+            (many(replace(r#"{"String":" "}"#, "\u{2581}"), 9), true),
+            (replace(r#"{"Regex":" {2,}"}"#, "\u{2581}"), true),
+        ] {
+            match open(&step) {
+                Ok(_) => assert!(fits, "{step}"),
+                Err(e) => assert!(!fits && e.to_string().contains("1000 times as long"), "{e}"),
+            }
+        }
     }
 
     #[test]
