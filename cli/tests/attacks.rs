@@ -340,7 +340,7 @@ fn back_ends() {
     s.write("not.so", "this is no library");
     s.refused(
         &["train", "config.json", "--plugin", "gone.so", "--out", "x"],
-        &["gone.so", "no such file", "--plugin"],
+        &["gone.so", "no such file", "fix:"],
         &["x"],
     );
     s.refused(

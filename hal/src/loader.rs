@@ -23,7 +23,7 @@ pub const MIN_PLUGIN_MINOR: u32 = 0;
 #[allow(missing_docs)]
 pub enum LoadError {
     #[error(
-        "no plugin named {name:?}: looked for {file} in {dirs}; found there: {found}. Give --plugin PATH, or set CROSSWEAVE_PLUGIN_PATH to its directory"
+        "no plugin named {name:?}: looked for {file} in {dirs}; found there: {found}; fix: give --plugin PATH, or set CROSSWEAVE_PLUGIN_PATH to its directory"
     )]
     NotFound {
         name: String,
@@ -31,32 +31,32 @@ pub enum LoadError {
         dirs: String,
         found: String,
     },
-    #[error("plugin {}: no such file; check the path given to --plugin", path.display())]
+    #[error("plugin {}: no such file; fix: correct the path", path.display())]
     Missing { path: PathBuf },
-    #[error("plugin {}: cannot be read: {why}", path.display())]
+    #[error("plugin {}: cannot be read: {why}; fix: name a plugin that this user can read", path.display())]
     Unreadable { path: PathBuf, why: String },
-    #[error("plugin {}: not a complete shared library ({why}); rebuild or copy it again", path.display())]
+    #[error("plugin {}: not a complete shared library ({why}); fix: rebuild or copy it again", path.display())]
     NotObject { path: PathBuf, why: String },
-    #[error("plugin {}: no manifest: section {} is missing; build it with export_plugin! or CW_MANIFEST", path.display(), abi::MANIFEST_SECTION)]
+    #[error("plugin {}: no manifest: section {} is missing; fix: build it with export_plugin! or CW_MANIFEST", path.display(), abi::MANIFEST_SECTION)]
     NoManifest { path: PathBuf },
-    #[error("plugin {}: bad manifest in section {}: {why}", path.display(), abi::MANIFEST_SECTION)]
+    #[error("plugin {}: bad manifest in section {}: {why}; fix: build it with export_plugin! or CW_MANIFEST", path.display(), abi::MANIFEST_SECTION)]
     BadManifest { path: PathBuf, why: String },
-    #[error("plugin {}: built for ABI {theirs}, this host speaks ABI {ABI_MAJOR}.{}; install the plugin's build for ABI {ABI_MAJOR}", path.display(), abi::ABI_MINOR)]
+    #[error("plugin {}: built for ABI {theirs}, this host speaks ABI {ABI_MAJOR}.{}; fix: install the plugin's build for ABI {ABI_MAJOR}", path.display(), abi::ABI_MINOR)]
     AbiMajor { path: PathBuf, theirs: String },
-    #[error("plugin {}: needs the library {library}, which cannot be opened ({why}); install it or put its directory on the loader's path", path.display())]
+    #[error("plugin {}: needs the library {library}, which cannot be opened ({why}); fix: install it, or put its directory on the loader's path", path.display())]
     Needs {
         path: PathBuf,
         library: String,
         why: String,
     },
-    #[error("plugin {}: the system cannot open it: {why}", path.display())]
+    #[error("plugin {}: the system cannot open it: {why}; fix: rebuild it for this system", path.display())]
     Open { path: PathBuf, why: String },
-    #[error("plugin {}: the symbol {symbol} is missing though its manifest states ABI {ABI_MAJOR}; export it", path.display())]
+    #[error("plugin {}: the symbol {symbol} is missing though its manifest states ABI {ABI_MAJOR}; fix: export it", path.display())]
     NoEntry { path: PathBuf, symbol: &'static str },
     #[error("plugin {who}: {} failed: {error}", abi::ENTRY_NAME)]
     Entry { who: String, error: Error },
     #[error(
-        "plugin {who}: host 1.{} and plugin 1.{plugin} do not fit: {why}",
+        "plugin {who}: host 1.{} and plugin 1.{plugin} do not fit: {why}; fix: install builds of one release",
         abi::ABI_MINOR
     )]
     Version {
@@ -64,14 +64,18 @@ pub enum LoadError {
         plugin: u32,
         why: String,
     },
-    #[error("plugin {who}: the entry function filled no usable plugin table: {why}")]
+    #[error(
+        "plugin {who}: the entry function filled no usable plugin table: {why}; fix: return the table of the header"
+    )]
     BadTable { who: String, why: String },
-    #[error("plugin {who}: the interface {interface} is missing; every plugin provides it")]
+    #[error(
+        "plugin {who}: the interface {interface} is missing; every plugin provides it; fix: return it from get_interface"
+    )]
     NoInterface {
         who: String,
         interface: &'static str,
     },
-    #[error("plugin {who}: the mandatory slot {slot} of {interface} is NULL; implement it")]
+    #[error("plugin {who}: the mandatory slot {slot} of {interface} is NULL; fix: implement it")]
     MissingSlot {
         who: String,
         interface: &'static str,
