@@ -71,7 +71,7 @@ pub enum ClaimError {
         now: Option<Box<Owner>>,
     },
     /// A file operation failed.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}; fix: {}", path.display(), crossweave_files::fix(source))]
     Io {
         /// A verb.
         action: &'static str,
@@ -263,8 +263,8 @@ enum Read {
 const MOST_BYTES: u64 = 1 << 16;
 
 fn read(lock: &Path) -> io::Result<Read> {
-    // A pipe at this name would be read for ever.
-    if let Ok(meta) = std::fs::metadata(lock)
+    // A pipe at this name would be read for ever, and a link that leads nowhere is neither there nor can it be made.
+    if let Ok(meta) = std::fs::symlink_metadata(lock)
         && (!meta.is_file() || meta.len() > MOST_BYTES)
     {
         return Ok(Read::Other("it is no small regular file".into()));
@@ -298,7 +298,15 @@ fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
         }
         let late = began.elapsed() > PATIENCE;
         let there = match read(lock).map_err(io_error("read", lock))? {
-            Read::Nothing => continue,
+            // It went between the two looks. One that keeps doing so is no lock.
+            Read::Nothing if !late => continue,
+            Read::Nothing => {
+                return Err(ClaimError::Unreadable {
+                    what: what.into(),
+                    lock: lock.into(),
+                    why: "the name is taken, and nothing is there".into(),
+                });
+            }
             Read::Owner(there) => there,
             // It may be being written, where there are no links.
             Read::Other(_) if !late => {

@@ -6,6 +6,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const FORMAT: &str = "crossweave owner, version 1";
+/// Longest host or job in a message.
+const MOST_CHARS: usize = 200;
 
 /// A process that owns a folder or a file, as its lock file has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,12 +120,15 @@ impl fmt::Display for Owner {
             7200..172_800 => format!("{} h", seconds / 3600),
             _ => format!("{} days", seconds / 86_400),
         };
-        write!(
-            f,
-            "process {} on {} ({}), since {ago} ago",
-            self.pid, self.host, self.job
-        )
+        let (host, job) = (printable(&self.host), printable(&self.job));
+        write!(f, "process {} on {host} ({job}), since {ago} ago", self.pid)
     }
+}
+
+/// Text of a lock file for a message: one short line, whatever stands in the file.
+fn printable(text: &str) -> String {
+    let safe = |c: char| if c.is_control() { ' ' } else { c };
+    crossweave_files::clip(&text.chars().map(safe).collect::<String>(), MOST_CHARS)
 }
 
 fn now() -> Duration {

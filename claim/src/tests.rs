@@ -93,6 +93,48 @@ fn a_file_that_is_no_lock_is_left_alone() {
     assert!(matches!(read(&lock), Ok(Read::Other(why)) if why.contains("version 9")));
 }
 
+#[cfg(unix)]
+#[test]
+fn links_that_lead_nowhere_are_no_locks_and_are_not_waited_for() {
+    for (to, name) in [
+        ("nowhere", "dangling"),
+        (LOCK, "loop"),
+        ("/dev/zero", "device"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(to, root.path().join(LOCK)).unwrap();
+        let began = Instant::now();
+        let e = Claim::folder(root.path(), "train").unwrap_err().to_string();
+        assert!(began.elapsed() < 3 * PATIENCE, "{name}");
+        assert!(
+            e.contains("no small regular file") && e.contains("fix:"),
+            "{name}: {e}"
+        );
+        assert_eq!(entries(root.path()), [LOCK]);
+    }
+}
+
+#[test]
+fn what_the_system_refuses_has_a_fix_and_what_a_lock_says_is_one_short_line() {
+    let root = tempfile::tempdir().unwrap();
+    let file = root.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for e in [
+        Claim::folder(&file.join("run"), "train").unwrap_err(),
+        Claim::beside(&root.path().join("none/t.json"), "trace").unwrap_err(),
+    ] {
+        assert!(
+            matches!(e, ClaimError::Io { .. }) && e.to_string().contains("fix:"),
+            "{e}"
+        );
+    }
+    let mut owner = Owner::elsewhere();
+    (owner.host, owner.job) = ("h".repeat(30_000), "a\nb\u{1b}[31m".repeat(3000));
+    plant(root.path(), &owner);
+    let e = Claim::folder(root.path(), "train").unwrap_err().to_string();
+    assert!(e.len() < 1000 && !e.contains(['\n', '\u{1b}']), "{e}");
+}
+
 #[test]
 fn a_claim_that_was_taken_over_by_hand_knows_it() {
     let root = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! `--layer NAME[=SPEC]`: a back end inside layers, the first next to it.
 
 use crate::error::{CliError, Result};
+use crate::outputs;
 use crossweave_hal::loader::load_layer;
 use crossweave_hal::{HostServices, Plugin};
 use crossweave_layers::{Fault, Lacks, Layer, Record, Throttle, Trace, Validate, wrap};
@@ -43,10 +44,13 @@ fn one(plugin: Plugin, spec: &str, host: &HostServices) -> Result<Plugin> {
             let path =
                 want(&format!("{name}=FILE"))?.replace("%p", &std::process::id().to_string());
             let path = Path::new(&path);
-            let io = CliError::io("write", path);
-            match name {
-                "trace" => Box::new(Trace::to(path).map_err(io)?),
-                _ => Box::new(Record::to(path).map_err(io)?),
+            let (io, option) = (CliError::io("write", path), format!("--layer {name}"));
+            if name == "trace" {
+                outputs::claim(&option, path, outputs::TIMELINE)?;
+                Box::new(Trace::to(path).map_err(io)?)
+            } else {
+                outputs::claim(&option, path, outputs::RECORDING)?;
+                Box::new(Record::to(path).map_err(io)?)
             }
         }
         "fault" => Box::new(Fault::parse(want("fault=alloc:3:oom")?).map_err(refused)?),

@@ -26,6 +26,7 @@ mod layers;
 mod model;
 mod moment;
 mod new_plugin;
+mod outputs;
 mod plan;
 mod plan_page;
 mod predict;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         _ => Some(LAST_LINES),
     });
     match done {
+    outputs::release();
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(e)) => {
             if !e.is_silent() {

@@ -358,6 +358,79 @@ fn what_was_in_a_folder_is_never_written_over() {
 }
 
 #[test]
+fn a_run_whose_record_holds_no_config_is_refused_in_a_few_words() {
+    let s = Scratch::new();
+    for text in ["null", "[]", "\"x\""] {
+        std::fs::create_dir_all(s.path("run")).unwrap();
+        s.write("run/config.json", text);
+        let args = ["train", "config.json", "--resume", "run"];
+        let err = s.refused(&args, &["run", "holds no config", "fix:"], &[]);
+        assert!(err.len() < 500, "{err}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_part_of_a_run_is_no_run_of_its_own() {
+    let s = Scratch::new();
+    s.ok(&["train", "config.json", "--steps", "2", "--out", "run"]);
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("run/checkpoints", s.path("link")).unwrap();
+    let before = entries(&s.path("run/checkpoints"));
+    for (out, part) in [
+        ("run/checkpoints", "checkpoints/ of the run"),
+        ("run/checkpoints/a/b", "checkpoints/ of the run"),
+        ("run/model", "model/ of the run"),
+        ("./run/../run/model/x", "model/ of the run"),
+        #[cfg(unix)]
+        ("link/c", "checkpoints/ of the run"),
+    ] {
+        let args = ["train", "config.json", "--steps", "2", "--out", out];
+        s.refused(&args, &[out, part, "fix:"], &[]);
+    }
+    assert_eq!(entries(&s.path("run/checkpoints")), before);
+    // A folder beside them is nobody's.
+    s.ok(&["train", "config.json", "--steps", "2", "--out", "run/more"]);
+    // And folders of these names are a run's where they lie in none.
+    s.ok(&["train", "config.json", "--steps", "2", "--out", "model"]);
+}
+
+#[test]
+fn layers_write_files_of_their_own_and_replace_nothing_else() {
+    let s = Scratch::new();
+    for (layer, file) in [("record", "r.cwr"), ("trace", "t.json")] {
+        let spec = format!("{layer}={file}");
+        let first = Running::start(&s, layer, &["--layer", &spec]);
+        let pid = format!("process {} on", first.0.id());
+        let second = ["train", "config.json", "--steps", "1", "--out", "other"];
+        let second = [&second[..], &["--layer", &spec]].concat();
+        s.refused(
+            &second,
+            &[file, "another process writes it", &pid, "%p"],
+            &["other"],
+        );
+        first.interrupt();
+        s.ok(&second);
+        std::fs::remove_dir_all(s.path("other")).unwrap();
+        // What is no file of this kind is kept.
+        let config = std::fs::read(s.path("config.json")).unwrap();
+        let spec = format!("{layer}=config.json");
+        let args = ["train", "config.json", "--out", "other", "--layer", &spec];
+        s.refused(&args, &["config.json: holds something else"], &["other"]);
+        assert_eq!(std::fs::read(s.path("config.json")).unwrap(), config);
+        let two = format!("{layer}=two.{layer}");
+        let args = ["train", "config.json", "--out", "other"];
+        let args = [&args[..], &["--layer", &two, "--layer", &two]].concat();
+        s.refused(
+            &args,
+            &["two layers of this job would write it"],
+            &["other"],
+        );
+    }
+    let left = entries(s.dir.path());
+    assert!(left.iter().all(|n| !n.contains("lock")), "{left:?}");
+}
+
+#[test]
 fn a_trace_has_one_writer() {
     let s = Scratch::new();
     let first = Running::start(&s, "run", &["--trace", "t.json"]);

@@ -329,7 +329,7 @@ fn a_place_where_no_trace_can_be_written_is_refused_before_anything_starts() {
     for (place, says) in [
         ("folder", "is a folder"),
         ("nowhere/t.json", "there is no folder nowhere"),
-        ("config.json", "is the config of this run"),
+        ("config.json", "holds something else"),
         #[cfg(unix)]
         ("pipe", "is no regular file"),
     ] {

@@ -64,7 +64,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CONFORM, floor: 3, ours: &[ABI, HAL, FILES], theirs: &["half", "libc", "libloading", "object", "serde", "serde_json", "sha2", "tempfile", "thiserror", "toml"], dev: &[CPU, PLUGIN] },
     // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
     Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL, FILES], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
-    Crate { name: CLAIM, floor: 0, ours: &[], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
+    Crate { name: CLAIM, floor: 2, ours: &[FILES], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
     Crate { name: PLAN, floor: 1, ours: &[WORDS], theirs: &["serde"], dev: &["serde_json"] },
     // Plans one level lower: the ABI's op ids, parameters and types, and no device.
     Crate { name: PROGRAM, floor: 2, ours: &[ABI, PLAN], theirs: &[], dev: &[] },

@@ -64,6 +64,16 @@ impl RunFolder {
                 "name a folder",
             ));
         }
+        if let Some((run, part)) = inside_a_run(&dir) {
+            return Err(CliError::refused(
+                format!(
+                    "{}: lies in {part}/ of the run {}, which keeps files of its own there",
+                    dir.display(),
+                    run.display()
+                ),
+                "name a folder beside that run",
+            ));
+        }
         let claim = Claim::folder(&dir, &job)?;
         let same = |from: &Path| Some(from.canonicalize().ok()? == dir.canonicalize().ok()?);
         let continues = args.resume.as_deref().and_then(same) == Some(true);
@@ -141,6 +151,22 @@ fn fresh(config: &Path, job: &str) -> Result<RunFolder> {
 fn holds_run(dir: &Path) -> bool {
     let filled = |name: &str| std::fs::metadata(dir.join(name)).is_ok_and(|m| m.len() > 0);
     filled(metrics::FILE) || dir.join("checkpoints").is_dir()
+}
+
+/// The run that would take this folder for a part of itself, and which part. Links are followed as far as the path exists.
+fn inside_a_run(dir: &Path) -> Option<(PathBuf, &'static str)> {
+    let whole = std::path::absolute(dir).ok()?;
+    let (there, rest) = whole.ancestors().find_map(|a| {
+        let rest = whole.strip_prefix(a).ok()?;
+        Some((a.canonicalize().ok()?, rest))
+    })?;
+    let whole = there.join(rest);
+    whole.ancestors().find_map(|at| {
+        let (run, name) = (at.parent()?, at.file_name()?);
+        let part = ["checkpoints", "model"].into_iter().find(|p| name == *p)?;
+        let is_run = holds_run(run) || Claim::owner_of(run).is_some();
+        is_run.then(|| (run.to_path_buf(), part))
+    })
 }
 
 /// A file that no run has written and that a run would write over. A run's own stands beside its metrics.

@@ -237,6 +237,15 @@ fn short(hash: &str) -> &str {
 
 /// Refuses a config that would not continue the run of `before` (resolved settings).
 fn same_run(before: &Value, now: &Resolved, steps: u64, dir: &Path) -> Result<()> {
+    if !before.is_object() {
+        return Err(CliError::refused(
+            format!(
+                "--resume {}: the run's record (its newest checkpoint's manifest, or config.json) holds no config",
+                dir.display()
+            ),
+            "restore it from a copy, or remove that checkpoint to resume from the one before",
+        ));
+    }
     let after = serde_json::to_value(&now.settings).unwrap_or(Value::Null);
     let mut differences = vec![];
     compare("", before, &after, &mut differences);

@@ -152,6 +152,8 @@ impl Saves {
 
     fn open(&mut self, step: u64, state: Value) -> Result<Save> {
         let p = &self.place;
+        // Asked again before the commit; a folder that is another's now does not get a partial one either.
+        p.claim.as_deref().map_or(Ok(()), Claim::check)?;
         self.count += 1;
         self.begun = Some(step);
         let id = format!("{}-{}", p.session, self.count);

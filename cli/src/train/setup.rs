@@ -302,10 +302,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         (None, None) => None,
     };
     let speaks = processes.is_none_or(Processes::first);
-    let trace = args
-        .trace
-        .as_deref()
-        .map(|t| TraceSpec::new(t, &args.config, speaks));
+    let trace = args.trace.as_deref().map(|t| TraceSpec::new(t, speaks));
     let trace = trace.transpose()?;
     for (name, plugin, at) in crew.backends().filter(|_| processes.is_none()) {
         // Of a back end that has none nothing else could be expected.

@@ -6,6 +6,7 @@
 use super::flows::Flows;
 use super::setup::Job;
 use crate::error::{CliError, Result};
+use crate::outputs;
 use crossweave_claim::Claim;
 use crossweave_engine::Trainer;
 use crossweave_files::TEXT;
@@ -41,30 +42,13 @@ pub struct TraceSpec {
 }
 
 impl TraceSpec {
-    /// A trace to `out` of the run of `config`; `first`: this process speaks for the job, and clears what an earlier run left.
+    /// A trace to `out`; `first`: this process speaks for the job, and clears what an earlier run left.
     ///
     /// # Errors
     /// A folder that is not there or cannot be written to; what would be lost if a trace took its place; another job that writes to `out`.
-    pub fn new(out: &Path, config: &Path, first: bool) -> Result<TraceSpec> {
-        CliError::not_a_file("--trace", out)?;
-        let same = |a: &Path, b: &Path| Some(a.canonicalize().ok()? == b.canonicalize().ok()?);
-        if same(out, config) == Some(true) {
-            return Err(CliError::refused(
-                format!("--trace {}: is the config of this run", out.display()),
-                "name another file, such as trace.json",
-            ));
-        }
-        let folder = out.parent().filter(|p| !p.as_os_str().is_empty());
-        if let Some(folder) = folder.filter(|p| !p.is_dir()) {
-            return Err(CliError::refused(
-                format!(
-                    "--trace {}: there is no folder {}",
-                    out.display(),
-                    folder.display()
-                ),
-                "create it, or name a file in one that is there",
-            ));
-        }
+    pub fn new(out: &Path, first: bool) -> Result<TraceSpec> {
+        // The config too begins otherwise.
+        outputs::check("--trace", out, outputs::TIMELINE)?;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
         let spec = TraceSpec {
             out: out.to_path_buf(),
