@@ -200,15 +200,20 @@ impl Claim {
             now,
         })
     }
-}
 
-impl Drop for Claim {
-    fn drop(&mut self) {
+    /// Gives it up, as dropping it does: for one that a thread may keep which does not end. From then on [`Claim::check`] fails.
+    pub fn release(&self) {
         // Best effort: a lock that stays is that of a dead process soon.
         if self.check().is_ok() {
             let _ = std::fs::remove_file(&self.lock);
         }
         remove_empty(&self.made);
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

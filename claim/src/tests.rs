@@ -151,6 +151,12 @@ fn a_claim_that_was_taken_over_by_hand_knows_it() {
     // It does not remove what is not its own.
     drop(first);
     second.check().unwrap();
+    // Nor does one that was given up while somebody keeps it.
+    second.release();
+    assert!(second.check().is_err());
+    let third = Claim::folder(root.path(), "third").unwrap();
+    drop(second);
+    third.check().unwrap();
 }
 
 /// `count` threads claim at once; returns how many succeeded. Every claim is held until all have tried.

@@ -87,8 +87,40 @@ pub struct Processes {
     /// Where the processes of this host check each other.
     pub board: CheckerState,
     plugin: Plugin,
+    voice: Voice,
+}
+
+/// By which the ranks of a process tell the others why they fail. Clones share it.
+#[derive(Clone)]
+pub struct Voice {
+    store: JobStore,
     /// Why this process fails has been said.
-    told: AtomicBool,
+    told: Arc<AtomicBool>,
+}
+
+impl Voice {
+    /// Has a rank of another process failed? Asked after a failure of our own, which may be only the first thing we see of it.
+    pub fn cause(&self) -> Option<PeerFailure> {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(f) = self.store.failure() {
+                return Some(f);
+            }
+            if began.elapsed() > NEWS {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Says at once why rank `rank` of this process has failed, while its other ranks are still on their way to an end: `error` as it is
+    /// shown, `words` as the others are told.
+    pub fn report(&self, rank: u32, error: &str, words: &str) {
+        if !self.told.swap(true, SeqCst) {
+            eprintln!("error: {error}");
+            self.store.report(rank, words);
+        }
+    }
 }
 
 impl Processes {
@@ -238,10 +270,13 @@ impl Processes {
             process_map,
             cards,
             carrier,
+            voice: Voice {
+                store: store.clone(),
+                told: Arc::default(),
+            },
             store,
             board,
             plugin,
-            told: AtomicBool::new(false),
         })
     }
 
@@ -403,27 +438,9 @@ impl Processes {
         self.gather("ledger", own, TOGETHER)
     }
 
-    /// Has a rank of another process failed? Asked after a failure of our own, which may be only the first thing we see of it.
-    pub fn cause(&self) -> Option<PeerFailure> {
-        let began = std::time::Instant::now();
-        loop {
-            if let Some(f) = self.store.failure() {
-                return Some(f);
-            }
-            if began.elapsed() > NEWS {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// Says at once why rank `rank` of this process has failed, while its other ranks are still on their way to an end: `error` as it is
-    /// shown, `words` as the others are told.
-    pub fn report(&self, rank: u32, error: &str, words: &str) {
-        if !self.told.swap(true, SeqCst) {
-            eprintln!("error: {error}");
-            self.store.report(rank, words);
-        }
+    /// By which its ranks speak and hear.
+    pub fn voice(&self) -> Voice {
+        self.voice.clone()
     }
 
     /// When another process has failed: says so at once, because launchers leave survivors a second at most, calls `tell` with what is
@@ -499,7 +516,7 @@ impl Processes {
                     false => CliError::on_rank(rank, e),
                 };
                 if !e.is_silent() {
-                    self.report(rank, &e.to_string(), &words);
+                    self.voice.report(rank, &e.to_string(), &words);
                 }
                 let code = e.exit_code();
                 Err(CliError::Elsewhere { code })

@@ -10,7 +10,7 @@ use crate::common;
 use crate::new_plugin::build;
 use common::{Scratch, cpu_plugin};
 use serde_json::Value;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,12 @@ const KINDS: [&str; 4] = ["stall", "error", "kill", "drop"];
 /// Seconds a collective waits; of a back end that compiles its kernels in the first step.
 const TIMEOUT: &str = "2";
 const LONG_TIMEOUT: &str = "6";
-/// A job that has not ended by then hangs: everything it may wait for has ended long before.
-const HUNG: Duration = Duration::from_secs(60);
+/// Everything a job may wait for has ended long before; what its threads do then is shown.
+const SLOW: Duration = Duration::from_secs(60);
+/// A job that has not ended by then hangs, also on a machine that has much else to do.
+const HUNG: Duration = Duration::from_secs(300);
+/// What the program warns of when a rank has not come back from the abort.
+const LEFT: &str = "not ended 20 s after the failure";
 
 /// A generator whose numbers a seed repeats.
 struct Dice(u64);
@@ -112,6 +116,24 @@ fn cells(s: &Scratch) -> Vec<Cell> {
     all
 }
 
+/// What the threads of a process do: state, seconds of the processor, where it waits.
+fn threads_of(pid: u32) -> String {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return String::new();
+    };
+    let one = |task: std::path::PathBuf| {
+        let read = |name| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        let (name, stat) = (read("comm"), read("stat"));
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let of = |i: usize| fields.get(i).copied().unwrap_or("?").to_string();
+        let wait = read("wchan");
+        format!("{} {} {}+{} {wait}", name.trim(), of(0), of(11), of(12))
+    };
+    let all: Vec<String> = tasks.flatten().map(|t| one(t.path())).collect();
+    all.join("; ")
+}
+
 /// Runs a job of a cell; what is wrong with its end, if something is.
 fn job(s: &Scratch, cell: &Cell, n: usize, seed: u64) -> Result<(), String> {
     let mut dice = Dice(
@@ -160,13 +182,19 @@ fn job(s: &Scratch, cell: &Cell, n: usize, seed: u64) -> Result<(), String> {
         .spawn()
         .expect("it runs");
     let began = Instant::now();
+    let mut slow = String::new();
     let status = loop {
+        let since = began.elapsed();
         match child.try_wait().expect("the child is ours") {
-            Some(status) => break status,
-            None if began.elapsed() > HUNG => {
+            Some(status) => break Some(status),
+            None if since > HUNG => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("{at}: HANGS"));
+                break None;
+            }
+            None if since > SLOW && slow.is_empty() => {
+                slow = format!("after {since:?}: {}", threads_of(child.id()));
+                eprintln!("{at}: is slow, {slow}");
             }
             None => std::thread::sleep(Duration::from_millis(3)),
         }
@@ -175,6 +203,12 @@ fn job(s: &Scratch, cell: &Cell, n: usize, seed: u64) -> Result<(), String> {
     let mut said = said;
     std::io::Seek::rewind(&mut said).expect("a file");
     std::io::Read::read_to_string(&mut said, &mut text).expect("text");
+    if text.contains(LEFT) {
+        eprintln!("{at}: leaves a rank behind: {text}");
+    }
+    let Some(status) = status else {
+        return Err(format!("{at}: {text}\n{slow}: HANGS"));
+    };
     let _ = std::fs::remove_dir_all(s.path(&out));
     let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
     let named = |l: &str| {
@@ -249,6 +283,50 @@ fn a_fault_of_one_rank_of_several_back_ends_ends_the_job() {
         sample.push((n, &of[dice.roll(of.len())]));
     }
     all(&s, &sample, seed);
+}
+
+#[test]
+fn a_call_that_is_left_out_at_the_start_of_a_step_is_named_at_once() {
+    let s = scratch();
+    let fault = r#"faults=[{"rank": 1, "kind": "drop", "step": 2, "call": 1}]"#;
+    for layout in ["2", "cpu:1,cpu:1", "cpu:3"] {
+        let began = Instant::now();
+        let args = ["train", "config.json", "--ranks", layout, "--out", "x"];
+        let sets = ["--set", fault, "--set", "run.comm_timeout_s=120", "--set"];
+        let batch = match layout {
+            "cpu:3" => "train_batch_size=9",
+            _ => "train_batch_size=8",
+        };
+        s.refused(&[&args[..], &sets, &[batch]].concat(), &["rank 1"], &[]);
+        // Long before the time of a collective is over.
+        assert!(began.elapsed() < Duration::from_secs(40), "{layout}");
+        std::fs::remove_dir_all(s.path("x")).expect("a folder");
+    }
+}
+
+#[test]
+fn a_device_that_does_not_come_back_from_the_abort_is_left_behind() {
+    let s = scratch();
+    // Rank 0 sleeps for hours in its first update, which no abort reaches; rank 1, which comes later, fails meanwhile.
+    let fault = r#"faults=[{"rank": 1, "kind": "delay", "step": 1, "call": 1, "ms": 5000},
+                           {"rank": 1, "kind": "error", "step": 1, "call": 2}]"#;
+    let args = ["train", "config.json", "--ranks", "2", "--out", "x"];
+    let slow = ["--layer", "throttle=launch:adamw:1B/s", "--set", fault];
+    let mut c = Command::new("timeout");
+    c.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_crossweave")]);
+    let c = c.args(args).args(slow).current_dir(s.dir.path());
+    let out = c.output().expect("timeout starts");
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(1), "{err}");
+    let parts = [
+        "warning: rank 0 has not ended",
+        "error: rank 1, step 1",
+        "fails on purpose",
+    ];
+    for part in parts {
+        assert!(err.contains(part), "{part:?} not in {err}");
+    }
+    assert!(!s.path("x/owner.lock").exists());
 }
 
 #[test]

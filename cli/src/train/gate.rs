@@ -1,19 +1,21 @@
-//! What the ranks of one process share: permission to begin a step, so that all stop at the same one, and the first failure.
+//! What the ranks of one process share: the step at which all stop, and the first failure.
 
 use crate::error::CliError;
 use crossweave_hal::{AbortHandle, Awake, Bootstrap, Code, Error, HostServices, KvStore};
 use crossweave_mesh::JobStore;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Default)]
 struct State {
-    /// Steps rank 0 has permitted so far.
-    permitted: u64,
+    /// Steps that some rank has begun.
+    begun: u64,
     /// No step after this many may begin.
     end: Option<u64>,
     failed: bool,
+    /// Saves that are being written.
+    saving: u32,
     first: Option<CliError>,
     aborts: Vec<AbortHandle>,
 }
@@ -21,7 +23,6 @@ struct State {
 /// Shared by the ranks of a job.
 pub struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
     stop: Arc<AtomicBool>,
     /// Of a job of several processes.
     store: Option<JobStore>,
@@ -36,7 +37,6 @@ impl Shared {
         Shared {
             store,
             state: Mutex::default(),
-            changed: Condvar::new(),
             stop,
         }
     }
@@ -46,37 +46,27 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// May the step that follows `done` steps begin? Rank 0 decides for all; the others wait for its word. Everybody gets the same
-    /// answer for the same `done`, which a signal alone could not give.
+    /// May the step that follows `done` steps begin? Every rank gets the same answer for the same `done`, which a signal alone could not
+    /// give: all stop at the last step that any of them has begun. Nobody waits for it, since a wait outside of collectives is one that
+    /// the checker does not see.
     pub fn may_step(&self, rank: u32, done: u64) -> bool {
         if let Some(store) = &self.store {
             return self.may_step_with(store, rank, done);
         }
         let mut state = self.lock();
-        if rank == 0 {
-            if self.stop.load(Ordering::SeqCst) && state.end.is_none() {
-                state.end = Some(done);
-            }
-            state.permitted = done + 1;
-            self.changed.notify_all();
+        if self.stop.load(Ordering::SeqCst) && state.end.is_none() {
+            state.end = Some(state.begun.max(done));
         }
-        loop {
-            if state.failed || state.end.is_some_and(|e| done >= e) {
-                return false;
-            }
-            if state.permitted > done {
-                return true;
-            }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+        let may = !state.failed && state.end.is_none_or(|e| done < e);
+        if may {
+            state.begun = state.begun.max(done + 1);
         }
+        may
     }
 
-    /// The same between processes. Nobody waits for a word at each step: a rank reads the figures of the step before the last before it
-    /// goes on, so no rank is more than one step ahead of rank 0, and an end two steps on, which all know before rank 0 goes on, comes
-    /// in time for everybody.
+    /// The same between processes, where rank 0 decides: a rank reads the figures of the step before the last before it goes on, so no
+    /// rank is more than one step ahead of rank 0, and an end two steps on, which all know before rank 0 goes on, comes in time for
+    /// everybody.
     fn may_step_with(&self, store: &JobStore, rank: u32, done: u64) -> bool {
         let asked = self.stop.load(Ordering::SeqCst);
         let known = self.lock().end;
@@ -110,6 +100,17 @@ impl Shared {
         self.lock().failed
     }
 
+    /// A save is being written until what this gives is dropped.
+    pub fn begin_save(self: &Arc<Shared>) -> Saving {
+        self.lock().saving += 1;
+        Saving(self.clone())
+    }
+
+    /// Is one being written?
+    pub fn saving(&self) -> bool {
+        self.lock().saving > 0
+    }
+
     /// Makes a rank's communicators known, so that others can abort them.
     pub fn register(&self, handles: Vec<AbortHandle>) {
         let mut state = self.lock();
@@ -132,7 +133,6 @@ impl Shared {
         }
         let aborts = std::mem::take(&mut state.aborts);
         drop(state);
-        self.changed.notify_all();
         if let Some(store) = &self.store {
             store.give_up();
         }
@@ -147,6 +147,15 @@ impl Shared {
     /// The failure to show, if any.
     pub fn first_error(&self) -> Option<CliError> {
         self.lock().first.take()
+    }
+}
+
+/// See [`Shared::begin_save`].
+pub struct Saving(Arc<Shared>);
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        self.0.lock().saving -= 1;
     }
 }
 
@@ -190,38 +199,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rank_stops_at_the_step_rank_0_stopped_at() {
+    fn every_rank_stops_at_the_last_step_that_one_has_begun() {
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared::new(stop.clone(), None);
-        let walk = |rank: u32| {
-            let mut done = 0;
-            while shared.may_step(rank, done) {
-                done += 1;
-                if rank == 0 && done == 50 {
-                    stop.store(true, Ordering::SeqCst);
-                }
-            }
-            done
-        };
-        std::thread::scope(|s| {
-            let walk = &walk;
-            let all: Vec<_> = (0..3).map(|r| s.spawn(move || walk(r))).collect();
-            for t in all {
-                assert_eq!(t.join().unwrap(), 50);
-            }
-        });
+        // Ranks at different steps when the signal comes: the one that is ahead has begun its fourth.
+        for (rank, ahead) in [(0, 2), (1, 4), (2, 3)] {
+            assert!((0..ahead).all(|done| shared.may_step(rank, done)));
+        }
+        stop.store(true, Ordering::SeqCst);
+        assert!(!shared.may_step(1, 4));
+        for (rank, from) in [(0, 2), (2, 3)] {
+            assert!((from..4).all(|done| shared.may_step(rank, done)));
+            assert!(!shared.may_step(rank, 4));
+        }
+        let alone = Shared::new(stop, None);
+        assert!(!alone.may_step(0, 7));
     }
 
     #[test]
-    fn the_first_cause_is_shown_and_waiting_ranks_wake() {
+    fn ranks_of_threads_agree_whenever_the_signal_comes() {
+        for at in [1, 5, 50] {
+            let stop = Arc::new(AtomicBool::new(false));
+            let shared = Shared::new(stop.clone(), None);
+            let walk = |rank: u32| {
+                let mut done = 0;
+                while shared.may_step(rank, done) {
+                    done += 1;
+                    if rank == 0 && done == at {
+                        stop.store(true, Ordering::SeqCst);
+                    }
+                }
+                done
+            };
+            let ends: Vec<u64> = std::thread::scope(|s| {
+                let walk = &walk;
+                let all: Vec<_> = (0..3).map(|r| s.spawn(move || walk(r))).collect();
+                all.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            assert!(ends.iter().all(|e| *e == ends[0] && *e >= at), "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_cause_is_shown_and_no_rank_goes_on() {
         let shared = Shared::new(Arc::default(), None);
         let aborted = crossweave_hal::Error::new(crossweave_hal::Code::Aborted, "x", "y");
-        std::thread::scope(|s| {
-            let other = s.spawn(|| shared.may_step(1, 0));
-            shared.fail(CliError::Hal(aborted));
-            shared.fail(CliError::refused("the cause", "the fix"));
-            assert!(!other.join().unwrap());
-        });
+        assert!(shared.may_step(1, 0));
+        shared.fail(CliError::Hal(aborted));
+        shared.fail(CliError::refused("the cause", "the fix"));
+        assert!(!shared.may_step(1, 1));
         assert!(shared.has_failed());
         let shown = shared.first_error().unwrap().to_string();
         assert!(shown.contains("the cause"), "{shown}");

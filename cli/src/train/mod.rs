@@ -26,6 +26,7 @@ mod setup;
 mod specs;
 mod split;
 mod table;
+mod threads;
 mod trace;
 
 use crate::args::TrainArgs;
@@ -39,13 +40,11 @@ use crossweave_hal::CheckerState;
 use crossweave_mesh::JobStore;
 use gate::Shared;
 pub use offload::with_offload;
-use rank::Ended;
 use serde::{Deserialize, Serialize};
 use setup::Job;
 pub use setup::{rank_spec, units};
 pub use split::StepTime;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -75,6 +74,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let first = processes.is_none_or(Processes::first);
     if first {
         flight::clear(&job.out);
+    let job = Arc::new(job);
     }
     say::begin();
     let stop = stop_on_signal(first)?;
@@ -88,18 +88,20 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
             shared.fail(e);
         });
     }
-    let ends = run_ranks(&job, &shared, processes);
+    let voice = processes.map(Processes::voice);
+    let ends = threads::run(&job, &shared, voice.as_ref());
     if let Some(first) = shared.first_error() {
         Flights::of(&job, processes).write(&first);
         if let Some(t) = &job.trace {
             // The failure is what is to be told; the parts stay where the trace cannot be put together.
             let _ = t.merge(job.ranks, false);
         }
+        job.release();
         return Err(first);
     }
     let mut ledgers = vec![];
     let mut summary = None;
-    for end in ends.into_iter().flatten() {
+    for end in ends {
         for what in &end.idle {
             eprintln!("warning: {what}");
         }
@@ -212,54 +214,6 @@ fn exchange(p: &Processes, own: &[RankEnd]) -> Result<Vec<RankEnd>> {
         ledgers.extend(serde_json::from_slice::<Vec<RankEnd>>(&bytes).map_err(broken)?);
     }
     Ok(ledgers)
-}
-
-/// Every rank on a thread of its own. A rank that fails or panics is recorded in `shared`, which stops the others.
-fn run_ranks(job: &Job, shared: &Arc<Shared>, processes: Option<&Processes>) -> Vec<Option<Ended>> {
-    std::thread::scope(|scope| {
-        let one = |rank: u32| {
-            let fail = |e: CliError| {
-                // The death of a process breaks its peers' collectives before the news of it comes.
-                let follows = processes.filter(|_| e.may_follow(rank));
-                let cause = follows.and_then(Processes::cause);
-                if cause.is_some() {
-                    return shared.fail(CliError::Elsewhere { code: 1 });
-                }
-                let Some(p) = processes else {
-                    return shared.fail(e);
-                };
-                let words = e.to_string();
-                let e = CliError::on_rank(rank, e);
-                let (said, news) = (e.to_string(), !e.is_secondary());
-                shared.fail(e);
-                if news && job.crew.here().len() > 1 {
-                    // The other ranks of this process may take a while, and the others see already that this one is gone.
-                    p.report(rank, &said, &words);
-                }
-            };
-            let body = AssertUnwindSafe(|| rank::run(job, shared, rank, &fail));
-            catch_unwind(body).unwrap_or_else(|_| {
-                fail(rank::panicked(rank));
-                None
-            })
-        };
-        let mut threads = vec![];
-        for rank in job.crew.here() {
-            let thread = std::thread::Builder::new().name(format!("rank {rank}"));
-            match thread.spawn_scoped(scope, move || one(rank)) {
-                Ok(t) => threads.push(t),
-                Err(e) => {
-                    let what = format!("cannot start a thread for rank {rank}: {e}");
-                    shared.fail(CliError::refused(what, "run with fewer ranks"));
-                    break;
-                }
-            }
-        }
-        threads
-            .into_iter()
-            .map(|t| t.join().ok().flatten())
-            .collect()
-    })
 }
 
 /// The first interrupt asks the run to stop after its step and save; the second ends the process at once.

@@ -228,14 +228,17 @@ impl Drop for Saves {
 /// Writes a rank's copy, and on rank 0 commits. The copy's memory comes back for the next save.
 fn write_copy(
     place: &Place,
-    shared: &Shared,
+    shared: &Arc<Shared>,
     save: Save,
     mut snapshot: Snapshot,
 ) -> (Option<HostBuffer>, Result<()>) {
     let write = |snapshot: &mut Snapshot| -> Result<()> {
         // Begun first: dropped by any failure below, it tells the others.
         let mut rank = save.writer.rank(place.rank)?;
-        for (shard, bytes) in snapshot.read()? {
+        let copied = snapshot.read()?;
+        // From here on it waits for disks alone, which is worth a while also when the run has failed.
+        let _saving = shared.begin_save();
+        for (shard, bytes) in copied {
             let n = [shard.numel as usize];
             rank.put(name(shard), Dtype::F32, &n, bytes);
             declare(&mut rank, shard)?;

@@ -425,6 +425,16 @@ impl Job {
         Ok(self.claim.as_deref().map_or(Ok(()), Claim::check)?)
     }
 
+    /// Gives up what this process has claimed: a rank that was left behind keeps the job.
+    pub fn release(&self) {
+        if let Some(claim) = &self.claim {
+            claim.release();
+        }
+        if let Some(trace) = &self.trace {
+            trace.release();
+        }
+    }
+
     /// Learns which ranks of the other processes share a library, and who computes them, once all are prepared. A process of one rank is
     /// alone in its island; where all are, MPI carries everything.
     ///

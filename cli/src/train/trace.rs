@@ -38,7 +38,7 @@ pub struct TraceSpec {
     /// The same moment by the wall clock, in microseconds.
     unix_us: f64,
     /// Of the process that speaks for the job: another job's parts would be mixed with these.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
 }
 
 impl TraceSpec {
@@ -54,7 +54,7 @@ impl TraceSpec {
             out: out.to_path_buf(),
             origin: Instant::now(),
             unix_us: unix.unwrap_or_default().as_nanos() as f64 / 1e3,
-            _claim: match first {
+            claim: match first {
                 true => Some(Claim::beside(out, "crossweave train --trace")?),
                 false => None,
             },
@@ -65,6 +65,13 @@ impl TraceSpec {
             std::fs::create_dir(&parts).map_err(CliError::io("create", &parts))?;
         }
         Ok(spec)
+    }
+
+    /// See [`Claim::release`].
+    pub fn release(&self) {
+        if let Some(claim) = &self.claim {
+            claim.release();
+        }
     }
 
     fn parts(&self) -> PathBuf {
