@@ -106,7 +106,12 @@ pub enum CliError {
 /// What to do about memory that a device does not have.
 const ROOM: &str = "; fix: keep less there with a smaller train_micro_batch_size_per_gpu, model.recompute, a higher zero_optimization.stage, \
      zero_optimization.offload_optimizer or more ranks (`crossweave estimate` says what each saves); or raise the budget: the \
-     back end's own (CROSSWEAVE_PLUGIN_OPTIONS, such as cpu.memory_bytes), or the limit of the process (ulimit -v)";
+     back end's own (CROSSWEAVE_PLUGIN_OPTIONS, such as cpu.memory_bytes), or the limits of the process (ulimit -v and -d of memory, -u of threads)";
+
+/// What to do about memory that the process itself does not have.
+pub const HOST_ROOM: &str = "keep less on this machine with fewer ranks, smaller text files, a smaller train_micro_batch_size_per_gpu, \
+     zero_optimization.offload_optimizer with device \"nvme\", or checkpoint.async false; or raise the limit of the process (ulimit -v and -d), or of \
+     its group, or take a machine with more memory";
 
 fn room(e: Option<&crossweave_hal::Error>) -> &'static str {
     match e.map(|e| e.code) {

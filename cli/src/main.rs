@@ -52,12 +52,17 @@ mod width;
 
 use args::{Cli, Command};
 use clap::Parser;
-use error::Result;
+use crossweave_hal::{HostMemory, crash};
+use error::{HOST_ROOM, Result};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// After a failure or a signal: for a reader that stands still.
 const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// An abort for want of memory says what was asked for.
+#[global_allocator]
+static MEMORY: HostMemory = HostMemory;
 
 fn main() -> ExitCode {
     refuse_writes_beyond_limits();
@@ -76,12 +81,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done =
         std::panic::catch_unwind(|| backend::check_options().and_then(|()| run(cli.command)));
+    outputs::release();
     say::flush(match &done {
         Ok(Ok(())) => None,
         _ => Some(LAST_LINES),
     });
     match done {
-    outputs::release();
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(e)) => {
             if !e.is_silent() {
@@ -107,6 +112,11 @@ fn refuse_writes_beyond_limits() {
 }
 
 fn run(command: Command) -> Result<()> {
+    match command {
+        // Its processes meet first. What a plugin crashes by, the kit's own reports say.
+        Command::Train(_) | Command::Conform(_) | Command::ConformChild { .. } => {}
+        _ => crash::guard("crossweave", HOST_ROOM),
+    }
     match command {
         Command::Train(a) => train::run(a),
         Command::Explore(a) => train::explore::run(&a),

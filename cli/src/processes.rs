@@ -5,7 +5,7 @@
 //! and name the rank; one that dies is noticed by the end of its connection to the job's store, and all its ranks are named.
 
 use crate::backend;
-use crate::error::{CliError, Result};
+use crate::error::{CliError, HOST_ROOM, Result};
 use crate::handshake;
 use crate::ranks::{Ranks, rank_words};
 use crate::roll::Roll;
@@ -248,7 +248,7 @@ impl Processes {
             store.know(&process_map);
             Processes::check(&launch, &process_map, &cards)?;
             let board = checker_state(&store, &process_map, name.trim(), MEETING)?;
-            crash::guard(&rank_words(&process_map.here()));
+            crash::guard(&rank_words(&process_map.here()), HOST_ROOM);
             Ok((process_map, cards, board))
         };
         // A process that has failed meanwhile is why they do not meet, and says so itself.

@@ -149,3 +149,57 @@ fn a_process_that_ends_before_it_joins_is_named_at_once() {
         assert!(!s.path("run").exists());
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_is_refused_is_named_with_its_limit_and_the_keys() {
+    let s = Scratch::new();
+    let run = |file_bytes: u64, text_bytes: usize, kib: u64| {
+        // Text, and a hole behind it.
+        s.write("corpus/a.txt", "a".repeat(text_bytes));
+        let file = std::fs::File::options()
+            .write(true)
+            .open(s.path("corpus/a.txt"));
+        file.and_then(|f| f.set_len(file_bytes)).expect("a hole");
+        let mut c = Command::new("sh");
+        let limited = format!("ulimit -v {kib} && exec \"$0\" \"$@\"");
+        c.args([
+            "-c",
+            &limited,
+            env!("CARGO_BIN_EXE_crossweave"),
+            "train",
+            "config.json",
+        ]);
+        let c = c
+            .args(["--steps", "1", "--out", "run"])
+            .current_dir(s.dir.path());
+        let o = c
+            .env("CROSSWEAVE_CACHE", s.path("cache"))
+            .env("RUST_BACKTRACE", "0")
+            .output();
+        let o = o.expect("sh starts");
+        (o.status, text(&o))
+    };
+    // A file for which there is no memory is an error like another.
+    let (status, said) = run(900 << 20, 1 << 16, 600_000);
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("no memory for its 943.72 MB") && said.contains("ulimit -v"),
+        "{said}"
+    );
+    // The tokens of this one take four times its length, which nobody checks for beforehand.
+    let (status, said) = run(96 << 20, 96 << 20, 420_000);
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(status.signal(), Some(6), "{said}");
+    let errors: Vec<&str> = said.lines().filter(|l| l.starts_with("error: ")).collect();
+    let [error] = errors[..] else {
+        panic!("{said}");
+    };
+    for part in [
+        "no memory left: it asked for 402653184 bytes (ulimit -v 420000)",
+        "fix:",
+        "train_micro_batch_size_per_gpu",
+    ] {
+        assert!(error.contains(part), "{part:?} not in {error}");
+    }
+}

@@ -17,7 +17,7 @@ use crate::source::{
 use crate::spec::Source;
 use crate::task::{Document, LONGEST_LINE, Recipe, Task, check_unchanged};
 use crate::tokenizer::Tokenizer;
-use rayon::prelude::*;
+use crate::workers::Workers;
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -253,6 +253,7 @@ struct Writer {
     lossy: u64,
     tasks: Vec<Task>,
     weight: u64,
+    workers: Workers,
 }
 
 impl Writer {
@@ -274,6 +275,7 @@ impl Writer {
             lossy: 0,
             tasks: Vec::new(),
             weight: 0,
+            workers: Workers::start(),
         })
     }
 
@@ -415,13 +417,8 @@ impl Writer {
     ) -> Result<()> {
         self.weight = 0;
         let (token_type, tasks) = (self.token_type, std::mem::take(&mut self.tasks));
-        let documents: Vec<Result<Document>> = tasks
-            .into_par_iter()
-            .map(|task| task.run(recipe, tokenizer, token_type, progress))
-            .collect();
-        // In order, so that of several bad lines the first is named. A parallel `collect` into a
-        // `Result` would name whichever thread came first.
-        let documents: Vec<Document> = documents.into_iter().collect::<Result<_>>()?;
+        let run = |task: Task| task.run(recipe, tokenizer, token_type, progress);
+        let documents: Vec<Document> = self.workers.each(tasks, run)?;
         for document in documents.iter().filter(|d| d.tokens > 0) {
             self.bin.write(&document.bytes)?;
             if let Some((counts, _)) = &mut self.counts {

@@ -7,7 +7,7 @@ use crate::example::ExampleReader;
 use crate::source::{Form, Packing, SourceFile, stream_file};
 use crate::spec::Source;
 use crate::tokenizer::Tokenizer;
-use rayon::prelude::*;
+use crate::workers::Workers;
 use sha2::{Digest, Sha256};
 
 /// Changes whenever this crate would write other bytes for the same input.
@@ -41,7 +41,7 @@ pub(crate) fn hash_files(
     seen: impl Fn(u64) + Sync,
 ) -> Result<Vec<(u64, Hash)>> {
     let hash = |file| hash_file(file).inspect(|(len, _)| seen(*len));
-    files.par_iter().map(hash).collect()
+    Workers::start().each(files.iter().collect(), hash)
 }
 
 /// Name of the dataset that `tokenizer` makes of these files.

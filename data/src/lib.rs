@@ -30,6 +30,7 @@ mod split;
 mod task;
 mod tokenizer;
 mod tokenizer_json;
+mod workers;
 
 pub use batches::{BatchShape, Batches, IGNORED, Remark, SequenceSource, TokenBatch, shares};
 pub use build::BuildReport;

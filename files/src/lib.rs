@@ -132,7 +132,17 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     if len > limit {
         return Err(too_large(len));
     }
-    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or(0));
+    let mut bytes = Vec::new();
+    // A large file is refused where the memory for it is not there; the program goes on.
+    bytes
+        .try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX))
+        .map_err(|_| {
+            refuse(
+                ErrorKind::OutOfMemory,
+                format!("there is no memory for its {}", Size(len)),
+                NO_MEMORY,
+            )
+        })?;
     // Files of the system claim no bytes and have some; others may grow.
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
@@ -152,6 +162,8 @@ pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
         refuse(ErrorKind::InvalidData, what, fix)
     })
 }
+
+const NO_MEMORY: &str = "use fewer ranks on this machine, raise the limit of the process (ulimit -v), or take one with more memory";
 
 /// What to do about an error of a file operation; never empty.
 pub fn fix(e: &io::Error) -> &'static str {
@@ -193,7 +205,7 @@ pub fn fix(e: &io::Error) -> &'static str {
             "the file was cut while it was read: restore it, and run again once nothing writes to it"
         }
         ErrorKind::CrossesDevices => "keep the folder and what lies in it on one file system",
-        ErrorKind::OutOfMemory => "use fewer ranks on this machine, or one with more memory",
+        ErrorKind::OutOfMemory => NO_MEMORY,
         _ => "mend what the system names there, and run again",
     }
 }

@@ -437,7 +437,8 @@ unsafe extern "C" fn spawn(ctx: *mut c_void, body: SpawnFn, arg: *mut c_void) ->
         Err(_) => {
             s.started.fetch_sub(1, Ordering::Relaxed);
             s.running.fetch_sub(1, Ordering::AcqRel);
-            abi::E_INTERNAL
+            // The system refuses threads for want of memory, or by a limit of their number.
+            abi::E_OOM
         }
     }
 }

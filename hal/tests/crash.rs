@@ -2,6 +2,7 @@
 //! process's death has a moment more. This binary starts itself: the test `helper` is then that process.
 #![cfg(target_os = "linux")]
 
+use crossweave_hal::HostMemory;
 use crossweave_hal::crash::{guard, speaks};
 use crossweave_hal::death_watch::{DeathWatch, watch};
 use std::os::unix::process::ExitStatusExt;
@@ -71,8 +72,8 @@ fn helper() {
             println!("rank 1 died");
         });
     }
-    guard("rank 7");
-    guard("somebody else");
+    guard("rank 7", "buy more");
+    guard("somebody else", "");
     let at = dir.join("tick");
     let ticks = std::thread::spawn(move || tick(&at));
     std::thread::sleep(Duration::from_millis(30));
@@ -103,6 +104,15 @@ fn helper() {
             }
         }
         "memory" => std::alloc::handle_alloc_error(std::alloc::Layout::new::<[u64; 99]>()),
+        // As a collection does that cannot grow.
+        "refused" => {
+            let layout = std::alloc::Layout::from_size_align(1 << 62, 8).unwrap();
+            // SAFETY: a layout of some bytes, of which none is touched.
+            let at = unsafe { std::alloc::GlobalAlloc::alloc(&HostMemory, layout) };
+            // An allocation that nobody looks at is left out.
+            assert!(std::hint::black_box(at).is_null());
+            std::alloc::handle_alloc_error(layout);
+        }
         "illegal" => {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: none: this is the bug.
@@ -190,6 +200,11 @@ fn whatever_a_process_crashes_by_it_stops_at_once() {
             "memory",
             libc::SIGABRT,
             "memory allocation of 792 bytes failed",
+        ),
+        (
+            "refused",
+            libc::SIGABRT,
+            "no memory left: it asked for 4611686018427387904 bytes",
         ),
         ("illegal", libc::SIGILL, "ended by SIGILL"),
         ("address", libc::SIGSEGV, "ended by SIGSEGV"),

@@ -258,7 +258,7 @@ fn process(p: Program, family: &str) {
     late.bind(store.clone());
     let process_map = ProcessMap::single(place.rank, place.world);
     let board = checker_state(&store, &process_map, "localhost", MEETING).expect("a board");
-    crash::guard(&format!("rank {}", place.rank));
+    crash::guard(&format!("rank {}", place.rank), "more memory");
     let raw = RawPlugin::from_static::<CpuBackend>(&host).expect("the back end");
     let plugin = Plugin::new(raw).with_checker(&board);
     let rank = place.rank;

@@ -30,13 +30,13 @@ mod threads;
 mod trace;
 
 use crate::args::TrainArgs;
-use crate::error::{CliError, Result};
+use crate::error::{CliError, HOST_ROOM, Result};
 use crate::flight;
 use crate::processes::Processes;
 use crate::say;
 use crossweave_claim::Claim;
 use crossweave_engine::RankLedger;
-use crossweave_hal::CheckerState;
+use crossweave_hal::{CheckerState, crash};
 use crossweave_mesh::JobStore;
 use gate::Shared;
 pub use offload::with_offload;
@@ -55,7 +55,10 @@ use std::sync::{Arc, Weak};
 /// Everything that can go wrong with a run; see the crates' error types.
 pub fn run(args: TrainArgs) -> Result<()> {
     match Processes::join(args.ranks.as_ref())? {
-        None => run_here(&args, None),
+        None => {
+            crash::guard("crossweave train", HOST_ROOM);
+            run_here(&args, None)
+        }
         Some(p) => {
             let result = run_here(&args, Some(&p));
             p.end(result)
@@ -71,10 +74,10 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
         job.rendezvous(p)?;
     }
     job.balance(processes)?;
+    let job = Arc::new(job);
     let first = processes.is_none_or(Processes::first);
     if first {
         flight::clear(&job.out);
-    let job = Arc::new(job);
     }
     say::begin();
     let stop = stop_on_signal(first)?;
@@ -233,7 +236,7 @@ fn stop_on_signal(speaks: bool) -> Result<Arc<AtomicBool>> {
     ctrlc::set_handler(handler).map_err(|e| {
         CliError::refused(
             format!("cannot handle signals: {e}"),
-            "start the program from a normal shell",
+            "start the program from a normal shell, or raise the limits of the process (ulimit -v and -d of memory, -u of threads)",
         )
     })?;
     Ok(stop)

@@ -130,7 +130,7 @@ impl Saves {
             .map_err(|e| {
                 CliError::refused(
                     format!("cannot start a thread for the checkpoint: {e}"),
-                    "set checkpoint.async to false",
+                    "set checkpoint.async to false, or raise the limits of the process (ulimit -u of threads, -v of memory)",
                 )
             })?;
         self.pending = Some(Pending { step, thread });

@@ -5,6 +5,9 @@ use crossweave_abi as abi;
 use std::ffi::c_void;
 use std::time::Duration;
 
+const NO_THREAD: &str =
+    "the system starts no further thread, for want of memory or by a limit of their number";
+
 /// Host services; cheap to copy, live until the process ends (R9).
 #[derive(Clone, Copy)]
 pub struct Host(pub(crate) abi::Host);
@@ -128,16 +131,14 @@ impl Host {
                 if s != abi::OK {
                     // SAFETY: the host refused, so it never calls `run`.
                     drop(unsafe { Box::from_raw(arg) });
-                    return fail(Code::from_status(s), "the host could not start a thread");
+                    return fail(Code::from_status(s), NO_THREAD);
                 }
             }
             None => {
                 std::thread::Builder::new()
                     .name("cw-plugin".into())
                     .spawn(body)
-                    .map_err(|e| {
-                        crate::Error::new(Code::Internal, format!("cannot start a thread: {e}"))
-                    })?;
+                    .map_err(|e| crate::Error::new(Code::Oom, format!("{NO_THREAD}: {e}")))?;
             }
         }
         Ok(HostThread(()))

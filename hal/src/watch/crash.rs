@@ -1,6 +1,7 @@
 //! A process that crashes does nothing more. First, its other threads are stopped, so that no further step trains
 //! on, and no commit saves, what an abort has found (a damaged heap, a broken invariant). Then the process reports
-//! that it ends, and the signal ends it as it would have, within 100 ms, whatever an earlier handler does.
+//! that it ends, and the signal ends it as it would have, within 100 ms, whatever an earlier handler does. Where memory
+//! was refused ([`crate::HostMemory`]), the report says how much, by which limit, and what helps.
 //!
 //! Some aborts follow from another process's death: UCX, beneath MPICH, aborts a process that reads a dead peer's
 //! memory. The report of that death, which names the rank, is then about to come on another thread; threads that carry
@@ -15,6 +16,7 @@ pub use linux::{guard, speaks};
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use crate::memory::refused;
     use crate::watch::death_watch::gone;
     use crate::watch::words::Words;
     use libc::{c_int, c_void, siginfo_t};
@@ -40,6 +42,8 @@ mod linux {
     struct Guard {
         /// What is said, by signal.
         words: [String; FATAL.len()],
+        /// Instead, where memory was refused: before the bytes, and after the limit.
+        memory: [String; 2],
         before: [libc::sigaction; FATAL.len()],
     }
 
@@ -58,18 +62,21 @@ mod linux {
         libc::SIGRTMIN() + 9
     }
 
-    /// From now on a crash of this process stops it at once. `who`: its ranks, for what it then says. To be called once MPI has begun, whose
-    /// handlers (backtraces) then run behind this. A second call changes nothing.
-    pub fn guard(who: &str) {
+    /// From now on a crash of this process stops it at once. `who`: its ranks, for what it then says; `room`: what helps where memory was
+    /// refused. To be called once MPI has begun, whose handlers (backtraces) then run behind this. A second call changes nothing.
+    pub fn guard(who: &str, room: &str) {
         if GUARDED.swap(true, SeqCst) {
             return;
         }
+        const AFTER: &str = "all its threads were stopped, no step and no save came after it";
         let says = |(_, name): &(c_int, &str)| {
-            format!(
-                "error: {who}: this process is ended by {name}; all its threads were stopped, no step and no save came after it\n"
-            )
+            format!("error: {who}: this process is ended by {name}; {AFTER}\n")
         };
         let words = std::array::from_fn(|i| says(&FATAL[i]));
+        let memory = [
+            format!("error: {who}: this process has no memory left: it asked for "),
+            format!("; {AFTER}; fix: {room}\n"),
+        ];
         // SAFETY: a signal's action is numbers and addresses, for which zero is a value; the handlers call only what a handler may.
         unsafe {
             let mut stops: libc::sigaction = zeroed();
@@ -82,7 +89,11 @@ mod linux {
             for ((signal, _), before) in FATAL.iter().zip(&mut before) {
                 libc::sigaction(*signal, std::ptr::null(), before);
             }
-            let guard = Box::into_raw(Box::new(Guard { words, before }));
+            let guard = Box::into_raw(Box::new(Guard {
+                words,
+                memory,
+                before,
+            }));
             GUARD.store(guard, SeqCst);
             let mut action: libc::sigaction = zeroed();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = crashed;
@@ -148,9 +159,10 @@ mod linux {
         if signal == libc::SIGABRT && somebody_died() {
             sleep(MOMENT);
         } else if let (Some(guard), Some(at)) = (guard, at) {
-            let words = guard.words[at].as_bytes();
-            // SAFETY: the text is as long as it says. What cannot be said is not said.
-            unsafe { libc::write(2, words.as_ptr().cast(), words.len()) };
+            match refused().filter(|_| signal == libc::SIGABRT) {
+                Some(bytes) => say_refused(guard, bytes),
+                None => say(&[guard.words[at].as_bytes()]),
+            }
         }
         if let (Some(guard), Some(at)) = (guard, at) {
             let before = &guard.before[at];
@@ -169,6 +181,67 @@ mod linux {
             }
         }
         end(signal, me);
+    }
+
+    /// In one piece, as a pipe takes it. What cannot be said is not said.
+    fn say(parts: &[&[u8]]) {
+        let mut all = [libc::iovec {
+            iov_base: null_mut(),
+            iov_len: 0,
+        }; 7];
+        for (to, part) in all.iter_mut().zip(parts) {
+            (to.iov_base, to.iov_len) = (part.as_ptr().cast_mut().cast(), part.len());
+        }
+        // SAFETY: each part is as long as it says, and is only read.
+        unsafe { libc::writev(2, all.as_ptr(), parts.len().min(all.len()) as c_int) };
+    }
+
+    fn say_refused(guard: &Guard, bytes: u64) {
+        let limits = [
+            (libc::RLIMIT_AS, " (ulimit -v "),
+            (libc::RLIMIT_DATA, " (ulimit -d "),
+        ];
+        let limit = limits.iter().find_map(|(what, name)| {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: writes the limit to this frame.
+            let known = unsafe { libc::getrlimit(*what, &mut limit) } == 0;
+            (known && limit.rlim_cur != libc::RLIM_INFINITY).then_some((limit.rlim_cur, *name))
+        });
+        let (mut n, mut l) = ([0; 20], [0; 20]);
+        let [before, after] = &guard.memory;
+        let (before, bytes, after) = (before.as_bytes(), digits(bytes, &mut n), after.as_bytes());
+        match limit {
+            // As the shell counts, in units of 1024 bytes.
+            Some((limit, name)) => {
+                let limit = digits(limit / 1024, &mut l);
+                say(&[
+                    before,
+                    bytes,
+                    b" bytes",
+                    name.as_bytes(),
+                    limit,
+                    b")",
+                    after,
+                ]);
+            }
+            None => say(&[before, bytes, b" bytes", after]),
+        }
+    }
+
+    /// A number in digits.
+    fn digits(mut n: u64, to: &mut [u8; 20]) -> &[u8] {
+        let mut at = to.len();
+        loop {
+            at -= 1;
+            to[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                return &to[at..];
+            }
+        }
     }
 
     /// The signal does what it does without handlers.
@@ -283,7 +356,7 @@ mod linux {
 #[cfg(not(target_os = "linux"))]
 mod elsewhere {
     /// Nothing.
-    pub fn guard(_: &str) {}
+    pub fn guard(_: &str, _: &str) {}
 
     /// Nothing.
     pub fn speaks() {}

@@ -24,7 +24,7 @@ pub const CIRCLES: &[Entry] = &[
     Entry { place: "backends/wgpu/src/kernel.rs", ceiling: 2, why: "the text of a kernel is written from its operands' access, which the kernel declares" },
     Entry { place: "checkpoint/src/error.rs", ceiling: 7, why: "one error type names what each reader found, in that reader's own type" },
     Entry { place: "checkpoint/src/load.rs", ceiling: 2, why: "loading verifies a signature, and signing checks the files as loading does" },
-    Entry { place: "cli/src/args.rs", ceiling: 29, why: "arguments of a verb lie beside the verb and are listed in one place; it falls when training is a library" },
+    Entry { place: "cli/src/args.rs", ceiling: 30, why: "arguments of a verb lie beside the verb and are listed in one place; it falls when training is a library" },
     Entry { place: "cli/src/estimate/advice.rs", ceiling: 2, why: "the advice lists the stages that the page prints" },
     Entry { place: "cli/src/train/balance.rs", ceiling: 9, why: "the parts of setting a job up share the job that they fill; it falls when training is a library" },
     Entry { place: "collectives/src/by_plan.rs", ceiling: 5, why: "plans, faults and traces are parts of the group on which they act" },
@@ -51,7 +51,7 @@ pub const CIRCLES: &[Entry] = &[
 /// Code lines of crates.
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
-    Entry { place: "crossweave", ceiling: 15750, why: "the command line still holds the training application, which becomes a library" },
+    Entry { place: "crossweave", ceiling: 15850, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12500, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-cuda", ceiling: 6000, why: "a driver, a compiler and three vendor libraries behind one table" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3500, why: "every collective with its checks, which the CPU back end repeats" },
@@ -61,9 +61,9 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-collectives", ceiling: 4250, why: "compositions, plans and their verification for every collective" },
     Entry { place: "crossweave-config", ceiling: 7500, why: "one row of tables for each key of the config, with checks and docs" },
     Entry { place: "crossweave-conform", ceiling: 15400, why: "one case for each duty of a plugin, and the references in double precision" },
-    Entry { place: "crossweave-data", ceiling: 5400, why: "every form in which people keep corpora" },
+    Entry { place: "crossweave-data", ceiling: 5450, why: "every form in which people keep corpora, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 9250, why: "the engine is the algorithm; it falls as plan steps become instructions of a program" },
-    Entry { place: "crossweave-hal", ceiling: 10600, why: "device layer, collective checker, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
+    Entry { place: "crossweave-hal", ceiling: 10650, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4550, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
