@@ -225,9 +225,11 @@ fn a_job_of_several_processes_holds_its_folder_through_rank_0() {
     for family in families().into_iter().take(1) {
         let s = Scratch::new();
         let args = [&LONG[..], &["--out", "run"]].concat();
+        // A file takes what nobody reads while the job goes on.
+        let said = std::fs::File::create(s.path("said")).unwrap();
         let child = mpirun(&s, family, 2, &args)
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(said)
             .spawn();
         let mut first = Running(child.expect("mpirun starts"));
         let run = s.path("run");
@@ -241,8 +243,11 @@ fn a_job_of_several_processes_holds_its_folder_through_rank_0() {
         s.refused(&["train", "config.json", "--resume", "run"], &parts, &[]);
         let sent = Command::new("kill").args(["-INT", &pid]).status();
         assert!(sent.unwrap().success());
-        first.0.wait().unwrap();
-        assert!(!s.path("run/owner.lock").exists());
+        wait_for("the end of the job", || {
+            first.0.try_wait().unwrap().is_some()
+        });
+        let said = std::fs::read_to_string(s.path("said")).unwrap();
+        assert!(!s.path("run/owner.lock").exists(), "{said}");
         s.ok(&["checkpoint", "verify", "run"]);
         // And one that comes second: its first process says so for all.
         let _claim = Claim::folder(&s.path("held"), "this test").unwrap();

@@ -14,7 +14,7 @@ const PROCESS: &str = "CW_CORPUS_FAMILY";
 /// A child that has not ended by then hangs: its verdict was due long before, on any machine.
 const HUNG: Duration = Duration::from_secs(90);
 
-/// How long a verdict may take, by the program's own clock.
+/// How long a verdict may take, by the program's own clock, in one of a few runs (see `judge::all`).
 pub mod limits {
     use std::time::Duration;
     /// Ranks on threads.
@@ -146,7 +146,7 @@ impl Run {
 
     /// Runs it to its end. MPICH's launcher sometimes ends all ranks the moment a signal ends one, whatever its options: then nobody has
     /// said where that met it, and it is run again.
-    fn run(&self) -> Ended {
+    pub fn run(&self) -> Ended {
         let silenced = |e: &Ended| {
             let killed = e.text.contains("(signal ");
             self.family == Some("mpich") && killed && !e.text.contains(WHERE)
