@@ -3,22 +3,30 @@
 use crate::error::{CliError, Result};
 use crate::outputs;
 use crossweave_hal::loader::load_layer;
-use crossweave_hal::{HostServices, Plugin};
-use crossweave_layers::{Fault, Lacks, Layer, Record, Throttle, Trace, Validate, wrap};
+use crossweave_hal::{HostServices, Plugin, RawPlugin};
+use crossweave_layers::{Fault, Lacks, Layer, Only, Record, Throttle, Trace, Validate, wrap};
 use std::path::Path;
 
 /// Names of the layers that are part of this program.
-const LINKED: [&str; 6] = ["validate", "trace", "record", "fault", "throttle", "lacks"];
+const LINKED: [&str; 7] = [
+    "validate", "trace", "record", "fault", "throttle", "lacks", "only",
+];
 
 /// `plugin` inside the layers of `specs`, in their order.
 ///
 /// # Errors
 /// A layer that is none, or whose words are wrong.
 pub fn apply(plugin: Plugin, specs: &[String], host: &HostServices) -> Result<Plugin> {
-    specs.iter().try_fold(plugin, |p, spec| one(p, spec, host))
+    specs
+        .iter()
+        .try_fold(plugin, |p, spec| p.layered(|raw| around(raw, spec, host)))
 }
 
-fn one(plugin: Plugin, spec: &str, host: &HostServices) -> Result<Plugin> {
+/// A loaded plugin inside the layer of `spec`.
+///
+/// # Errors
+/// As [`apply`].
+pub fn around(raw: RawPlugin, spec: &str, host: &HostServices) -> Result<RawPlugin> {
     let (name, words) = match spec.split_once('=') {
         Some((n, w)) => (n, Some(w)),
         None => (spec, None),
@@ -55,9 +63,10 @@ fn one(plugin: Plugin, spec: &str, host: &HostServices) -> Result<Plugin> {
         }
         "fault" => Box::new(Fault::parse(want("fault=alloc:3:oom")?).map_err(refused)?),
         "throttle" => Box::new(Throttle::parse(want("throttle=copy:10GB/s")?).map_err(refused)?),
+        "only" => Box::new(Only::parse(want("only=minimal")?).map_err(refused)?),
         "lacks" => Box::new(Lacks::parse(want("lacks=attention_bwd")?).map_err(refused)?),
         _ if name.ends_with(std::env::consts::DLL_SUFFIX) => {
-            return Ok(plugin.layered(|raw| load_layer(Path::new(name), host, &raw))?);
+            return Ok(load_layer(Path::new(name), host, &raw)?);
         }
         _ => {
             let names = LINKED.join(", ");
@@ -66,5 +75,5 @@ fn one(plugin: Plugin, spec: &str, host: &HostServices) -> Result<Plugin> {
             )));
         }
     };
-    plugin.layered(|raw| Ok(wrap(raw, host, layer)))
+    Ok(wrap(raw, host, layer))
 }

@@ -31,6 +31,7 @@ mod offload;
 mod oracles;
 mod pipelines;
 mod predict;
+mod profiles;
 mod signals;
 mod stopped;
 mod trace;

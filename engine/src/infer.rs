@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::spec::everyone;
 use crate::trainer::{Act, MicroBatch, Trainer};
-use crossweave_hal::{DType, Reduce, Tag};
+use crossweave_hal::{DType, Tag};
 use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
@@ -104,24 +104,24 @@ impl Trainer {
         Ok(all.iter().sum::<f64>() / all.len() as f64)
     }
 
-    /// The sum of each word over all ranks of the job, the same bits on all. For figures outside the steady state: it waits for the device.
+    /// The sum of each word over all ranks of the job, the same bits on all: every rank's words are gathered
+    /// as bytes and added on the host in rank order, so that no device is asked for arithmetic in f64. For
+    /// figures outside the steady state: it waits for the device.
     pub(crate) fn add_words(&self, words: &mut [f64], tag: &'static str) -> Tensors<()> {
-        let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let b = self
-            .device()
-            .alloc(&self.reduce, bytes.len() as u64, Tag::Staging)?;
-        self.reduce.write(b.all(), &bytes)?;
+        let mine: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut mesh = self.groups.mesh().borrow_mut();
-        mesh.group(everyone(&self.spec))?.all_reduce(
-            &self.reduce,
-            b.all(),
-            DType::F64,
-            Reduce::Sum,
-            tag,
-        )?;
-        self.reduce.read(b.all(), &mut bytes)?;
-        for (w, b) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *w = f64::from_le_bytes(*b);
+        let group = mesh.group(everyone(&self.spec))?;
+        let mut all = vec![0u8; mine.len() * group.size() as usize];
+        let alloc = |n: usize| self.device().alloc(&self.reduce, n as u64, Tag::Staging);
+        let (send, recv) = (alloc(mine.len())?, alloc(all.len())?);
+        self.reduce.write(send.all(), &mine)?;
+        group.all_gather(&self.reduce, send.all(), recv.all(), DType::U8, tag)?;
+        self.reduce.read(recv.all(), &mut all)?;
+        words.fill(0.0);
+        for rank in all.chunks_exact(mine.len().max(8)) {
+            for (sum, b) in words.iter_mut().zip(rank.as_chunks::<8>().0) {
+                *sum += f64::from_le_bytes(*b);
+            }
         }
         Ok(())
     }

@@ -5,13 +5,14 @@
 //! pinned memory, a host call in which the carrier runs the collective there, and copies of its outputs back. Stream order
 //! needs nothing else, so this works for every device that has pinned memory and host calls. A host call cannot fail a
 //! stream, so a failed collective marks the device: every later wait on it returns the error, and nothing takes the contents
-//! of its memory for a result.
+//! of its memory for a result. Where a device has no host calls, the thread that launches waits and carries by itself: slower,
+//! and in the same order.
 //!
 //! A collective in flight owns nothing of a plugin: it runs on the device's own stream thread, where the destructor of a
 //! buffer, a communicator or a device would wait for that same thread. Dropping a communicator first waits until nothing of
 //! it is in flight.
 
-use crate::buffer::{HostBuffer, Region};
+use crate::buffer::{Buffer, HostBuffer, Region};
 use crate::call::check;
 use crate::comm::{Bootstrap, Collective, CommInner, CommOptions, Communicator};
 use crate::device::{Device, Plugin, Raw};
@@ -395,8 +396,23 @@ impl Drop for Job {
 unsafe extern "C" fn carry(job: *mut c_void, status: abi::Status) {
     // SAFETY: the box made in `group`, handed over once.
     let job = unsafe { Box::from_raw(job.cast::<Job>()) };
-    // A stream that has failed says so itself; after a fault nothing more is sent.
-    if status == abi::OK && job.fault.check().is_ok() {
+    // A stream that has failed says so itself.
+    if status == abi::OK {
+        run(*job);
+    }
+}
+
+/// Carries out a group on this thread, and answers what has become of the device.
+fn carried_here(job: Job) -> Result<()> {
+    let fault = job.fault.clone();
+    run(job);
+    fault.check()
+}
+
+/// Carries out a group; what goes wrong is the device's fault from here on.
+fn run(job: Job) {
+    // After a fault nothing more is sent.
+    if job.fault.check().is_ok() {
         let run = std::panic::AssertUnwindSafe(|| job.run());
         let done = std::panic::catch_unwind(run)
             .unwrap_or_else(|_| Err(Error::new(Code::Panic, "carrier", "the host call panicked")));
@@ -418,16 +434,6 @@ pub(crate) fn group(
         return Err(Error::new(Code::Internal, "carrier", "not carried"));
     };
     let device = stream.device();
-    let Some(host_call) = device.0.api.stream_host_call else {
-        return Err(Error::new(
-            Code::Unsupported,
-            "carrier",
-            format!(
-                "{} has no stream_host_call, which collectives through another plugin need",
-                device.plugin().name()
-            ),
-        ));
-    };
     device.0.fault.check()?;
     let mut end = 0;
     let mut places = vec![];
@@ -493,6 +499,12 @@ pub(crate) fn group(
         _counts: counts,
         name: members.first().map_or("group", Collective::name),
     });
+    let Some(host_call) = device.0.api.stream_host_call else {
+        // A device without host calls: the caller waits for the inputs and carries them itself.
+        stream.sync(None)?;
+        carried_here(*job)?;
+        return back(stream, comm, members, &places, memory);
+    };
     stream.submit([(memory, true)].into_iter(), |h| {
         let job = Box::into_raw(job);
         // SAFETY: the job is handed over once; where the call fails it was not taken.
@@ -504,7 +516,18 @@ pub(crate) fn group(
             drop(unsafe { Box::from_raw(job) });
         })
     })?;
-    for (m, p) in members.iter().zip(&places) {
+    back(stream, comm, members, &places, memory)
+}
+
+/// Copies of the outputs, from staging memory to where they belong.
+fn back(
+    stream: &Stream,
+    comm: &CommInner,
+    members: &[Collective<'_>],
+    places: &[Place<'_>],
+    memory: &Buffer,
+) -> Result<()> {
+    for (m, p) in members.iter().zip(places) {
         let Some((r, at)) = p.recv.filter(|_| directions(m, comm.rank).1) else {
             continue;
         };

@@ -3,7 +3,7 @@
 use crate::buffer::Region;
 use crate::call::check;
 use crate::carrier::{self, Carried, Carrier};
-use crate::comm_desc::{NULL_DESC, kind_name, list, uses};
+use crate::comm_desc::{MovedAsBytes, NULL_DESC, kind_name, list, uses};
 use crate::device::{Device, Raw};
 use crate::error::{Code, Error, Result};
 use crate::ledger::CollectiveLedger;
@@ -164,6 +164,8 @@ pub(crate) struct CommInner {
     mark: Option<Mark>,
     /// Another plugin does it.
     pub carried: Option<Carried>,
+    /// Which moves go as bytes.
+    pub bytes: MovedAsBytes,
 }
 
 impl Drop for CommInner {
@@ -348,6 +350,7 @@ impl Communicator {
             aborted: AtomicBool::new(false),
             mark: None,
             carried: None,
+            bytes: MovedAsBytes::default(),
         };
         // Made last: a failure here leaves a communicator that is destroyed like any other.
         let carried = |c| Carried::new(c, &inner.api, inner.handle, &inner.name);
@@ -467,25 +470,7 @@ impl Communicator {
     /// What the plugin says of it; `None` = it cannot. No side effects.
     pub fn query(&self, c: &Collective<'_>) -> Result<Option<CollSupport>> {
         let desc = self.desc(c, 0)?.0;
-        if mask::check(&self.inner.mask, &desc, c).is_err() {
-            return Ok(None);
-        }
-        // SAFETY: a zeroed answer is valid; the descriptor lives for the call.
-        let mut out: abi::CollSupport = unsafe { std::mem::zeroed() };
-        out.size = size_of::<abi::CollSupport>() as u32;
-        // SAFETY: as above.
-        match check("comm_query", |e| unsafe {
-            call!(self.inner.api, comm_query)(self.inner.handle.0, &desc, &mut out, e)
-        }) {
-            Ok(()) => Ok(Some(CollSupport {
-                tier: out.tier,
-                latency_ns: out.latency_ns,
-                bytes_per_s: out.bytes_per_s,
-                max_bytes: out.max_bytes,
-            })),
-            Err(e) if e.code == Code::Unsupported => Ok(None),
-            Err(e) => Err(e),
-        }
+        ask(&self.inner, &desc, c)
     }
 
     /// Do its regions, lengths and counts fit this communicator? What [`Communicator::group`] checks before it launches.
@@ -771,4 +756,31 @@ fn watch_key(id: &[u8], scope: &str, size: u32) -> u64 {
         (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3)
     });
     h | 1
+}
+
+/// What the plugin says of a descriptor of `c`.
+pub(crate) fn ask(
+    comm: &CommInner,
+    desc: &abi::CollDesc,
+    c: &Collective<'_>,
+) -> Result<Option<CollSupport>> {
+    if mask::check(&comm.mask, desc, c).is_err() {
+        return Ok(None);
+    }
+    // SAFETY: a zeroed answer is valid; the descriptor lives for the call.
+    let mut out: abi::CollSupport = unsafe { std::mem::zeroed() };
+    out.size = size_of::<abi::CollSupport>() as u32;
+    // SAFETY: as above.
+    match check("comm_query", |e| unsafe {
+        call!(comm.api, comm_query)(comm.handle.0, desc, &mut out, e)
+    }) {
+        Ok(()) => Ok(Some(CollSupport {
+            tier: out.tier,
+            latency_ns: out.latency_ns,
+            bytes_per_s: out.bytes_per_s,
+            max_bytes: out.max_bytes,
+        })),
+        Err(e) if e.code == Code::Unsupported => Ok(None),
+        Err(e) => Err(e),
+    }
 }

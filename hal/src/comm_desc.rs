@@ -1,12 +1,74 @@
 //! A collective in the ABI's words: its descriptor with spans and counts checked, what it moves, which buffers it uses.
 
 use crate::buffer::{Buffer, Region};
-use crate::comm::{Collective, CommInner, Communicator, Reduce};
+use crate::comm::{Collective, CommInner, Communicator, Reduce, ask};
 use crate::error::{Code, Error, Result};
 use crate::listing::ListedCall;
 use crate::stream::StreamCore;
 use crossweave_abi as abi;
 use crossweave_abi::DType;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// Which kinds of collectives move which types as bytes: 0 = not asked yet.
+pub(crate) struct MovedAsBytes([AtomicU8; KINDS * DType::ALL.len()]);
+
+impl Default for MovedAsBytes {
+    fn default() -> MovedAsBytes {
+        MovedAsBytes(std::array::from_fn(|_| AtomicU8::new(0)))
+    }
+}
+
+/// Kinds of collectives and one more, for the one that is not there.
+const KINDS: usize = abi::COLL_BARRIER as usize + 1;
+
+impl MovedAsBytes {
+    /// The cell of a kind and a type of whole bytes that is not bytes already.
+    fn cell(kind: u32, dtype: u32) -> Option<usize> {
+        let all = DType::ALL.into_iter().enumerate();
+        let mut wide = all.filter(|(_, t)| t.bits() >= 8 && *t != DType::U8);
+        let (at, _) = wide.find(|(_, t)| t.id() == dtype)?;
+        Some(kind as usize * DType::ALL.len() + at).filter(|at| *at < KINDS * DType::ALL.len())
+    }
+}
+
+/// The type and count of a descriptor's elements as bytes.
+fn bytes_of(d: &abi::CollDesc) -> (u32, u64) {
+    let size = DType::from_id(d.dtype).map_or(1, |t| t.bytes(1));
+    (DType::U8.id(), d.count * size)
+}
+
+/// Does a collective that only moves elements go as bytes, because the plugin moves those and not this type? Asked
+/// once for each kind and type; the answer is the same on every rank, as that of `comm_query` is.
+fn moves_bytes(comm: &CommInner, d: &abi::CollDesc, c: &Collective<'_>) -> Result<bool> {
+    let moved = matches!(
+        d.kind,
+        abi::COLL_ALL_GATHER
+            | abi::COLL_BROADCAST
+            | abi::COLL_ALL_TO_ALL
+            | abi::COLL_SEND
+            | abi::COLL_RECV
+    );
+    let cell = MovedAsBytes::cell(d.kind, d.dtype);
+    let Some(cell) = cell.filter(|_| moved).map(|i| &comm.bytes.0[i]) else {
+        return Ok(false);
+    };
+    const OWN: u8 = 1;
+    const BYTES: u8 = 2;
+    let known = match cell.load(Relaxed) {
+        0 => {
+            let (dtype, count) = bytes_of(d);
+            let as_bytes = abi::CollDesc { dtype, count, ..*d };
+            let way = match ask(comm, d, c)?.is_none() && ask(comm, &as_bytes, c)?.is_some() {
+                true => BYTES,
+                false => OWN,
+            };
+            cell.store(way, Relaxed);
+            way
+        }
+        known => known,
+    };
+    Ok(known == BYTES)
+}
 
 impl Communicator {
     pub(crate) fn desc(&self, c: &Collective<'_>, seq: u64) -> Result<(abi::CollDesc, ())> {
@@ -139,6 +201,9 @@ impl Communicator {
                 );
             }
             Collective::Barrier => (d.kind, d.dtype) = (abi::COLL_BARRIER, DType::U8.id()),
+        }
+        if moves_bytes(&self.inner, &d, c)? {
+            (d.dtype, d.count) = bytes_of(&d);
         }
         Ok((d, ()))
     }

@@ -1,6 +1,8 @@
 //! Writes `crossweave_ops.h` from the op table: ids, constants, parameter structs, and what each op does to which operands.
 
+use crossweave_abi as abi;
 use crossweave_abi::op::{self, Class, OpSpec};
+use crossweave_abi::profile::{self, CollNeed, OpNeed, Profile};
 use std::fmt::Write;
 
 /// `MatmulParams` → `cw_matmul_params`.
@@ -130,6 +132,56 @@ fn op_entry(out: &mut String, o: &OpSpec) {
     let _ = writeln!(out, "#define CW_OP_{name} 0x{:04X}u", o.id);
 }
 
+/// A row of a profile in words: `cast f32 u8 | f32 i32`.
+fn need(n: &OpNeed) -> String {
+    let name = op::spec(n.op).map_or("?", |s| s.name);
+    format!("{name} {}", n.types)
+}
+
+/// A collective of a profile in words: `all_reduce f32 sum`.
+fn coll_need(c: &CollNeed) -> String {
+    let kind = abi::coll_name(c.kind).unwrap_or("?");
+    let words = [
+        kind,
+        c.dtype.name(),
+        abi::red_name(c.reduce).unwrap_or_default(),
+    ];
+    words.join(" ").trim_end().to_string()
+}
+
+/// The rows that profile `p` adds to those below it, in words.
+pub fn profile_rows(p: Profile) -> Vec<String> {
+    let own = profile::OPS.iter().filter(|n| n.least == p);
+    own.map(need).collect()
+}
+
+/// The collectives every profile but `minimal` asks of a plugin that offers collectives, in words.
+pub fn collective_rows() -> Vec<String> {
+    profile::COLLECTIVES.iter().map(coll_need).collect()
+}
+
+fn profiles(out: &mut String) {
+    comment(
+        out,
+        "Profiles: what `crossweave conform --profile NAME` demands, and all that the core needs to train. A row names an op \
+         and the types of its operands, absent ones left out: `?` may be absent, `*` repeats, h is one 16-bit float, bf16 or \
+         f16, the same in all rows. Of a row every shape, layout, kind and parameter of the op table is meant. Beside them \
+         a profile demands every slot of crossweave.device/1 that is not marked (opt).",
+    );
+    for p in [Profile::Minimal, Profile::Train] {
+        let rows = profile_rows(p).join("; ");
+        comment(out, &format!("profile {}: {rows}.", p.name()));
+    }
+    comment(
+        out,
+        &format!(
+            "train also, of a plugin that has crossweave.collective/1 at all, and collective-only of every one: {}; sends \
+             and receives in groups. Everything else is composed of these.",
+            collective_rows().join("; ")
+        ),
+    );
+}
+
 /// The text of `hal/include/crossweave_ops.h`.
 pub fn ops_header() -> String {
     let mut out = String::from(
@@ -156,6 +208,8 @@ pub fn ops_header() -> String {
     for o in op::OPS {
         op_entry(&mut out, o);
     }
+    out.push('\n');
+    profiles(&mut out);
     out.push_str("#endif\n");
     out
 }

@@ -9,6 +9,7 @@
 //! | [`Throttle`] | limits bandwidth and adds latency by kind of call |
 //! | [`Census`] | counts ops, copies and collectives of a rehearsal: what `crossweave explain` reads |
 //! | [`Lacks`] | refuses ops and types as if the plugin did not have them, to try a fallback or a planned device |
+//! | [`Only`] | leaves what a profile asks for, and nothing else |
 //!
 //! [`wrap::wrap`] puts any [`Layer`] around any plugin; without one, no code of this crate runs. Handles
 //! cross as boxes of the layer's own ([`Object`]), so that a late or wrong use of one is an error with a
@@ -22,6 +23,7 @@ mod fault;
 mod fields;
 mod lacks;
 mod object;
+mod only;
 mod ops;
 mod record;
 mod replay;
@@ -38,6 +40,7 @@ pub use compare::Compare;
 pub use fault::Fault;
 pub use lacks::Lacks;
 pub use object::{Facts, Kind, Object};
+pub use only::Only;
 pub use record::Record;
 pub use replay::{Report, replay};
 pub use tape::{Recording, TapeError};

@@ -26,6 +26,8 @@ pub trait Layer: Send + Sync + 'static {
     /// # Errors
     /// Whatever the layer refuses the call with.
     fn around(&self, call: &Call<'_>, next: &mut dyn FnMut() -> Status) -> Result<Status>;
+    /// Takes slots away from the tables that the host is shown.
+    fn trim(&self, _device: &mut abi::DeviceApi, _coll: &mut Option<abi::CollectiveApi>) {}
     /// A handle was given that is none, in a call that cannot fail; it was not made.
     fn misused(&self, _why: &str) {}
 }
@@ -52,10 +54,15 @@ unsafe impl Sync for Context {}
 /// `inner` inside `layer`: the same name and version, so that nothing above sees a difference.
 pub fn wrap(inner: RawPlugin, host: &HostServices, layer: Box<dyn Layer>) -> RawPlugin {
     let mut raw = inner.clone();
+    let mut device = inner.device.as_ref().map(crate::device::table);
+    let mut coll = inner.coll.as_ref().map(crate::ops::coll_table);
+    if let Some(d) = &mut device {
+        layer.trim(d, &mut coll);
+    }
     let context: &'static Context = Box::leak(Box::new(Context {
-        device: inner.device.as_ref().map(crate::device::table),
+        device,
         ops: inner.ops.as_ref().map(crate::ops::ops_table),
-        coll: inner.coll.as_ref().map(crate::ops::coll_table),
+        coll,
         host: host.table(),
         layer,
         next: AtomicU64::new(1),

@@ -297,14 +297,15 @@ impl Grads<'_> {
             }
             let compute = code.on(Lane::Compute);
             let whole = code.arg(1, [n], DType::U32);
-            if let Some(all) = self.job.groups.all {
-                let on = code.on(self.job.reduce);
-                sum_over(&on, all, CollectiveKind::AllReduceMax, &whole);
-            }
+            // Joined as floats, whose largest every device finds: whether one is 0 is all that is asked.
             let floats = code.arg_at(1, 4 * n, [n], DType::F32);
             compute.cast(&floats, &whole);
+            if let Some(all) = self.job.groups.all {
+                let on = code.on(self.job.reduce);
+                sum_over(&on, all, CollectiveKind::AllReduceMax, &floats);
+            }
             reduce(&compute, op::reduce::MAX, &word(code, Words::SKIP), &floats);
-            compute.publish(&whole, 2, Figure::Verdict);
+            compute.publish(&floats, 2, Figure::Verdict);
         });
     }
 
