@@ -227,8 +227,14 @@ fn span_of_time(text: &str) -> Result<std::time::Duration, String> {
 #[derive(Clone, Debug, Args)]
 pub struct ConformArgs {
     /// A plugin file, or the name of a linked back end or of a plugin on the plugin path
-    #[arg(value_name = "PLUGIN.so|NAME")]
-    pub plugin: String,
+    #[arg(value_name = "PLUGIN.so|NAME", required_unless_present = "diff")]
+    pub plugin: Option<String>,
+    /// Compare two scorecards (JSON) instead of running anything; exit 1 when the second is worse
+    #[arg(long, num_args = 2, value_names = ["A.json", "B.json"], conflicts_with_all = ["plugin", "report", "replay", "list"])]
+    pub diff: Option<Vec<PathBuf>>,
+    /// Put the plugin inside a layer, outermost last, as `train --layer` does
+    #[arg(long = "layer", value_name = "NAME[=SPEC]")]
+    pub layers: Vec<String>,
     /// How far to go
     #[arg(long, value_enum, default_value = "fault")]
     pub level: ConformLevel,
@@ -238,8 +244,8 @@ pub struct ConformArgs {
     /// Devices to use; default: the first two
     #[arg(long, value_name = "I,J", value_delimiter = ',')]
     pub devices: Vec<u32>,
-    /// Numbers of ranks for cases about communicators
-    #[arg(long, value_name = "N,M", value_delimiter = ',', default_value = "1,2,3,4,8", value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Numbers of ranks for cases about communicators [default: 1,2,3,4,6,7,8; with --quick 2,3]
+    #[arg(long, value_name = "N,M", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64))]
     pub ranks: Vec<u32>,
     /// Who starts ranks
     #[arg(long, value_enum, default_value = "threads")]
@@ -271,9 +277,12 @@ pub struct ConformArgs {
     /// Fail a case that takes longer than this; each has a limit of its own, of a minute or two
     #[arg(long, value_name = "TIME", value_parser = span_of_time)]
     pub case_limit: Option<std::time::Duration>,
-    /// Large sizes too: minutes, and several GiB
+    /// Training sizes too: a quarter of an hour, and several GiB
     #[arg(long)]
     pub big: bool,
+    /// Half a minute: a sample of sizes, types and ranks, for after every change
+    #[arg(long, conflicts_with = "big")]
+    pub quick: bool,
     /// Set a configuration key of the plugin; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub sets: Vec<String>,
@@ -294,8 +303,8 @@ pub struct BackendArgs {
     /// Back end from this plugin file
     #[arg(long, value_name = "PATH")]
     pub plugin: Option<PathBuf>,
-    /// Put the back end inside a layer, outermost last: validate, trace=FILE, record=FILE, fault=CALL:N:CODE, throttle=CALL:RATE, lacks=OP[:TYPE], or a
-    /// library (docs/layers.md)
+    /// Put the back end inside a layer, outermost last: validate, trace=FILE, record=FILE, fault=CALL:N:CODE, throttle=CALL:RATE, lacks=OP[:TYPE],
+    /// only=PROFILE, or a library (docs/layers.md)
     #[arg(long = "layer", value_name = "NAME[=SPEC]")]
     pub layers: Vec<String>,
 }

@@ -9,8 +9,10 @@ use crate::error::{CliError, Result};
 use crate::say::say;
 use crossweave_conform::expect::Expect;
 use crossweave_conform::launch::{Program, read_job};
-use crossweave_conform::report::Status;
-use crossweave_conform::{Options, Target, Trouble, child as kit};
+use crossweave_conform::report::{Status, diff};
+use crossweave_conform::run::{FEW_RANKS, RANKS};
+use crossweave_conform::{Effort, Options, Report, Target, Trouble, child as kit};
+use crossweave_hal::HostServices;
 use crossweave_hal::loader::find;
 use crossweave_mesh::detect;
 use std::collections::BTreeMap;
@@ -25,25 +27,38 @@ const CHILD: &str = "conform-child";
 /// A plugin that cannot be loaded, a machine that lacks something, and a report that is not clean: it is printed, and the error only
 /// carries the exit code.
 pub fn run(a: &ConformArgs) -> Result<()> {
-    let target = target(&a.plugin)?;
+    if let Some([first, second]) = a.diff.as_deref() {
+        return compare(first, second);
+    }
+    let target = target(a.plugin.as_deref().unwrap_or_default())?;
     let expect = match &a.expect {
         Some(path) => Expect::read(path).map_err(Trouble::Environment)?,
         None => Expect::default(),
     };
     let program = std::env::current_exe().map_err(CliError::io("find", Path::new("crossweave")))?;
+    let effort = match (a.quick, a.big) {
+        (true, _) => Effort::Quick,
+        (_, true) => Effort::Big,
+        _ => Effort::Default,
+    };
     let o = Options {
+        layers: a.layers.clone(),
         config: config(&target, &a.sets)?,
         target,
         level: a.level.into(),
         profile: a.profile.map(Into::into),
         devices: a.devices.clone(),
-        ranks: a.ranks.clone(),
+        ranks: match (a.ranks.is_empty(), effort) {
+            (true, Effort::Quick) => FEW_RANKS.to_vec(),
+            (true, _) => RANKS.to_vec(),
+            _ => a.ranks.clone(),
+        },
         launcher: a.launcher.into(),
         only: a.only.clone(),
         replay: a.replay.clone(),
         seed: a.seed,
         expect,
-        big: a.big,
+        effort,
         budget: a.budget,
         limit: a.case_limit,
         program: Program {
@@ -70,7 +85,7 @@ pub fn run(a: &ConformArgs) -> Result<()> {
         if verbose {
             say!("{:<8}{}   {}", c.status.word(), c.id, c.note);
         } else if c.status == Status::Fail {
-            eprintln!("FAIL {}", c.id);
+            eprintln!("FAIL {}   {}", c.id, c.note);
         }
     })?;
     say!("{}", report.text().trim_end());
@@ -82,6 +97,26 @@ pub fn run(a: &ConformArgs) -> Result<()> {
     match report.exit_code() {
         0 => Ok(()),
         code => Err(CliError::Elsewhere { code }),
+    }
+}
+
+/// Prints how two scorecards differ.
+fn compare(first: &Path, second: &Path) -> Result<()> {
+    let read = |path: &Path| -> Result<Report> {
+        let text =
+            crossweave_files::read_text(path, 64 << 20).map_err(CliError::io("read", path))?;
+        serde_json::from_str(&text).map_err(|e| {
+            CliError::refused(
+                format!("{}: {e}", path.display()),
+                "give two scorecards that `crossweave conform --report` has written",
+            )
+        })
+    };
+    let (text, worse) = diff(&read(first)?, &read(second)?);
+    say!("{}", text.trim_end());
+    match worse {
+        true => Err(CliError::Elsewhere { code: 1 }),
+        false => Ok(()),
     }
 }
 
@@ -180,7 +215,10 @@ pub fn child(job: &Path) -> Result<()> {
         "null" => Some(crossweave_backend_null::entry()),
         _ => None,
     };
-    kit::serve(&job, &linked, place.map(|l| l.rank))
+    let around = |raw, spec: &str, host: &HostServices| {
+        crate::layers::around(raw, spec, host).map_err(|e| e.to_string())
+    };
+    kit::serve(&job, &linked, &around, place.map(|l| l.rank))
         .map_err(CliError::io("write to", Path::new("standard output")))
 }
 

@@ -3,7 +3,8 @@
 use crate::seeded::frame::options;
 use crossweave_conform::expect::Expect;
 use crossweave_conform::report::{Cell, Status, levels};
-use crossweave_conform::{Case, Group, KIT, Level, Profile, Report, Target, registry};
+use crossweave_conform::run::RANKS;
+use crossweave_conform::{Case, Effort, Group, KIT, Level, Profile, Report, Target, registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,11 +69,17 @@ fn scorecards_are_those_that_are_made() {
             let at = flags.iter().position(|f| f == word);
             at.map(|i| flags[i + 1].as_str())
         };
-        let ranks: Vec<String> = card.ranks.iter().map(u32::to_string).collect();
+        let words = |r: &[u32]| r.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        let (usual, ranks) = (words(&RANKS), words(&card.ranks));
+        let effort = match flags.iter().any(|f| f == "--quick") {
+            true => Effort::Quick,
+            false => Effort::Default,
+        };
+        assert_eq!(card.effort, effort, "{name}: {FIX}");
         let wanted = [
             (flag("--level").unwrap_or("fault"), card.level.as_str()),
             (flag("--launcher").unwrap_or("threads"), &card.launcher),
-            (flag("--ranks").unwrap_or("1,2,3,4,8"), &ranks.join(",")),
+            (flag("--ranks").unwrap_or(&usual), &ranks),
             (
                 flag("--profile").unwrap_or("none"),
                 card.profile.as_deref().unwrap_or("none"),
@@ -98,17 +105,11 @@ fn scorecards_are_of_this_kit_and_its_cases() {
         let level = Level::ALL.into_iter().find(|l| l.name() == card.level);
         let level = level.unwrap_or_else(|| panic!("{at}: level {}", card.level));
         let profile = card.profile.as_deref().map(|name| {
-            let all = [
-                Profile::Minimal,
-                Profile::Train,
-                Profile::Moe,
-                Profile::CollectiveOnly,
-            ];
-            let p = all.into_iter().find(|p| p.name() == name);
+            let p = Profile::by_name(name);
             p.unwrap_or_else(|| panic!("{at}: profile {name}"))
         });
         let ops = profile != Some(Profile::CollectiveOnly);
-        let mut cases = registry(&card.ranks, false);
+        let mut cases = registry(&card.ranks, Effort::Default);
         cases.retain(|c| Level::of(c.group()) <= level && (ops || c.group() != Group::Op));
         let wanted: BTreeSet<&str> = cases.iter().map(|c| c.id.as_str()).collect();
         let have: BTreeSet<&str> = card.cells.iter().map(|c| c.id.as_str()).collect();
@@ -191,6 +192,8 @@ fn holds(card: &Report, name: &str, ids: &[&str], limit: Option<u64>) {
     o.target = Target::Linked(name.into());
     o.config = card.config.clone();
     o.ranks = card.ranks.clone();
+    // What is claimed shows at small sizes.
+    o.effort = Effort::Quick;
     o.limit = limit.map(Duration::from_secs);
     o.expect = expectations(name).unwrap_or_default();
     let (met, differ) = alike(&crate::seeded::frame::run(&o).cells, card);

@@ -3,7 +3,8 @@
 use crossweave_conform::expect::Expect;
 use crossweave_conform::launch::{Launcher, Program, read_job};
 use crossweave_conform::report::Status;
-use crossweave_conform::{Level, Options, Report, Target};
+use crossweave_conform::{Effort, Level, Options, Report, Target};
+use crossweave_hal::HostServices;
 use crossweave_hal::loader::file_name;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,7 @@ pub fn options(plugin: &Path, bug: &str, only: &[&str]) -> Options {
     Options {
         target: Target::File(plugin.into()),
         config,
+        layers: vec![],
         level: Level::Fault,
         profile: None,
         devices: vec![],
@@ -63,7 +65,7 @@ pub fn options(plugin: &Path, bug: &str, only: &[&str]) -> Options {
         replay: None,
         seed: 0,
         expect: Expect::default(),
-        big: false,
+        effort: Effort::Default,
         budget: None,
         limit: None,
         program: Program {
@@ -89,10 +91,10 @@ pub fn failures(r: &Report) -> Vec<String> {
 }
 
 /// The kit names the defect: the case fails, and by the kit's judgement, not by a slip of the kit.
-pub fn named(plugin: &Path, (bug, case): Defect) -> Result<(), String> {
+pub fn named(plugin: &Path, (bug, case): (&str, &str)) -> Result<(), String> {
     let mut o = options(plugin, bug, &[case]);
     // Some defects hang, and are named for it.
-    o.limit = Some(Duration::from_secs(20));
+    o.limit = Some(Duration::from_secs(60));
     let r = run(&o);
     match r.cells.iter().find(|c| c.id == case) {
         Some(c) if c.status == Status::Fail && !c.note.contains("the kit panicked") => Ok(()),
@@ -134,5 +136,6 @@ pub fn serve_child() {
         "null" => Some(crossweave_backend_null::entry()),
         _ => None,
     };
-    crossweave_conform::child::serve(&job, &linked, None).expect("a pipe");
+    let around = |raw, _: &str, _: &HostServices| Ok(raw);
+    crossweave_conform::child::serve(&job, &linked, &around, None).expect("a pipe");
 }

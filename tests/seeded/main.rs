@@ -5,6 +5,7 @@ mod cards;
 mod ends;
 mod frame;
 mod ops;
+mod sizes;
 mod verdicts;
 
 use crossweave_conform::Level;

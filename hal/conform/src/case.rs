@@ -1,6 +1,7 @@
 //! A case: one claim about a plugin under a stable id, what judging it may say, and which profiles demand it.
 
 use crate::ctx::Ctx;
+pub use crossweave_abi::Profile;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -119,60 +120,60 @@ impl Level {
     }
 }
 
-/// A set of cells that a plugin must claim to call itself fit for a use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Profile {
-    /// Trains a transformer in f32 by the core's decompositions.
-    Minimal,
-    /// And in 16 bits, with its own collectives where it has any.
-    Train,
-    /// And with routed experts.
-    Moe,
-    /// Carries messages and computes nothing.
-    CollectiveOnly,
+/// How much is tried: of a case's inputs and sizes, and of the cases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Effort {
+    /// What a vendor runs after every change: half a minute.
+    Quick,
+    /// What a scorecard is made with: minutes.
+    #[default]
+    Default,
+    /// Training sizes too.
+    Big,
 }
 
-impl Profile {
-    /// As the command line spells it.
+impl Effort {
+    /// All, least first.
+    pub const ALL: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Big];
+
+    /// As the command line and scorecards spell it.
     pub fn name(self) -> &'static str {
         match self {
-            Profile::Minimal => "minimal",
-            Profile::Train => "train",
-            Profile::Moe => "moe",
-            Profile::CollectiveOnly => "collective-only",
-        }
-    }
-
-    fn bit(self) -> u8 {
-        match self {
-            Profile::Minimal => 1,
-            Profile::Train => 2,
-            Profile::Moe => 4,
-            Profile::CollectiveOnly => 8,
+            Effort::Quick => "quick",
+            Effort::Default => "default",
+            Effort::Big => "big",
         }
     }
 }
 
-/// Profiles that demand a case's cell to be claimed.
+/// Who demands that a case's cell is claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Demanded(u8);
+pub enum Demanded {
+    /// Nobody: claiming is free, and what is claimed must hold.
+    #[default]
+    Nowhere,
+    /// This profile and those that ask for more.
+    From(Profile),
+    /// Every profile with collectives, of a plugin that offers them.
+    Collective,
+}
 
 impl Demanded {
-    /// By none: claiming is free, and what is claimed must hold.
-    pub const NOWHERE: Demanded = Demanded(0);
+    /// By none.
+    pub const NOWHERE: Demanded = Demanded::Nowhere;
     /// From `minimal` up.
-    pub const MINIMAL: Demanded = Demanded(1 | 2 | 4);
-    /// From `train` up.
-    pub const TRAIN: Demanded = Demanded(2 | 4);
-    /// By `moe`.
-    pub const MOE: Demanded = Demanded(4);
+    pub const MINIMAL: Demanded = Demanded::From(Profile::Minimal);
     /// Required of every plugin that offers collectives, by `train`, `moe` and `collective-only`.
-    pub const COLLECTIVE: Demanded = Demanded(2 | 4 | 8);
+    pub const COLLECTIVE: Demanded = Demanded::Collective;
 
     /// Does `profile` demand it?
     pub fn by(self, profile: Profile) -> bool {
-        self.0 & profile.bit() != 0
+        match self {
+            Demanded::Nowhere => false,
+            Demanded::From(least) => profile.asks(least),
+            Demanded::Collective => profile.asks_collectives(),
+        }
     }
 }
 
@@ -327,14 +328,14 @@ impl Case {
 }
 
 /// Every case of the kit for these numbers of ranks, in the order they run.
-pub fn registry(ranks: &[u32], big: bool) -> Vec<Case> {
+pub fn registry(ranks: &[u32], effort: Effort) -> Vec<Case> {
     let mut all = Vec::new();
     all.extend(crate::abi::cases());
     all.extend(crate::life::cases());
-    all.extend(crate::mem::cases(big));
+    all.extend(crate::mem::cases(effort));
     all.extend(crate::order::cases());
     all.extend(crate::graph::cases());
-    all.extend(crate::op::cases(big));
+    all.extend(crate::op::cases(effort));
     all.extend(crate::coll::cases(ranks));
     all.extend(crate::fault::cases(ranks));
     all.extend(crate::leak::cases(ranks));
@@ -384,7 +385,7 @@ mod tests {
 
     #[test]
     fn ids_are_unique_and_name_a_group() {
-        let all = registry(&[1, 2, 3, 4, 8], true);
+        let all = registry(&[1, 2, 3, 4, 8], Effort::Big);
         let mut seen = std::collections::HashSet::new();
         for c in &all {
             assert!(Group::of(&c.id).is_some(), "{}", c.id);

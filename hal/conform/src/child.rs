@@ -1,6 +1,6 @@
 //! The child's side: loads the plugin, runs the cases it was given, and reports the start and end of each as a line of JSON.
 
-use crate::case::{Verdict, registry};
+use crate::case::{Effort, Verdict, registry};
 use crate::ctx::{Ctx, case_seed};
 use crate::local_ranks::{Crews, FileKv, Team};
 use crate::raw::Plugin;
@@ -44,14 +44,17 @@ pub struct Job {
     pub target: Target,
     /// Configuration the host gives the plugin.
     pub config: BTreeMap<String, String>,
+    /// Layers around the plugin, the first next to it, as the command line names them.
+    #[serde(default)]
+    pub layers: Vec<String>,
     /// The run's seed.
     pub seed: u64,
     /// Devices to use; empty = those there are, at most two.
     pub devices: Vec<u32>,
     /// Numbers of ranks the registry is made for.
     pub ranks: Vec<u32>,
-    /// Sizes that take long, too.
-    pub big: bool,
+    /// How much is tried.
+    pub effort: Effort,
     /// Ids, in order. Empty: only tell what the plugin is.
     pub cases: Vec<String>,
     /// The ranks are processes: how many, and the folder they meet in.
@@ -213,13 +216,18 @@ fn environment(e: &LoadError) -> bool {
     matches!(e, LoadError::Unreadable { .. })
 }
 
-/// Runs a job. `linked` gives entries of linked back ends; `place` is this process's rank when a launcher says so.
+/// Puts a plugin inside a layer that the command line names.
+pub type Around<'a> = &'a dyn Fn(RawPlugin, &str, &HostServices) -> Result<RawPlugin, String>;
+
+/// Runs a job. `linked` gives entries of linked back ends, `around` the layers of a job; `place` is this process's rank when a
+/// launcher says so.
 ///
 /// # Errors
 /// When the protocol's pipe cannot be had, or the plugin cannot be loaded on a rank that has no word in the protocol.
 pub fn serve(
     job: &Job,
     linked: &dyn Fn(&str) -> Option<EntryFn>,
+    around: Around<'_>,
     place: Option<u32>,
 ) -> std::io::Result<()> {
     // A case that panics has failed, and says so in its verdict.
@@ -256,6 +264,11 @@ pub fn serve(
     let threads = crate::life::threads();
     let plugin = open(&job.target, &host, linked)
         .map_err(|e| (e.to_string(), environment(&e)))
+        .and_then(|(raw, entry)| {
+            let mut layers = job.layers.iter();
+            let raw = layers.try_fold(raw, |raw, l| around(raw, l, &host));
+            raw.map(|raw| (raw, entry)).map_err(|e| (e, true))
+        })
         .and_then(|(raw, entry)| Plugin::new(raw, entry).map_err(|e| (e, false)));
     let plugin = match plugin {
         Ok(p) => Arc::new(p),
@@ -288,13 +301,13 @@ pub fn serve(
         },
         seed: 0,
         devices,
-        big: job.big,
+        effort: job.effort,
         threads,
         shut: AtomicBool::new(false),
         crews: Mutex::new(Crews::default()),
         team,
     };
-    let all = registry(&job.ranks, job.big);
+    let all = registry(&job.ranks, job.effort);
     for (number, id) in job.cases.iter().enumerate() {
         let Some(case) = all.iter().find(|c| c.id == *id) else {
             continue;

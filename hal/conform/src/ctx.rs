@@ -1,5 +1,6 @@
 //! What a case works with: the plugin, numbers from its seed, guarded memory, a stream that can be held back, and ranks.
 
+use crate::case::Effort;
 use crate::local_ranks::{Crews, Team};
 use crate::raw::{Dev, Event, Mem, Plugin, Raw, Stream};
 use crossweave_abi as abi;
@@ -31,8 +32,8 @@ pub struct Ctx {
     pub seed: u64,
     /// Devices to use, at least one.
     pub devices: Vec<u32>,
-    /// Sizes that take long, too.
-    pub big: bool,
+    /// How much is tried.
+    pub effort: Effort,
     /// Threads of the process before the plugin was loaded.
     pub threads: Option<usize>,
     /// A case has shut the plugin down.

@@ -4,14 +4,17 @@ use crate::case::{Case, Check, Demanded, Outcome, Verdict, pass, pass_with, skip
 use crate::ctx::Ctx;
 use crate::life::{settles, threads};
 use crate::local_ranks::{Answer, COMM_TIMEOUT};
+use crate::op::descriptor;
+use crate::raw::OpHandle;
 use crossweave_abi as abi;
+use std::time::{Duration, Instant};
 
 /// The group's cases.
 pub fn cases(ranks: &[u32]) -> Vec<Case> {
     let m = Demanded::MINIMAL;
     let mut v = vec![
         Case::new("leak.mem", |ctx| {
-            rounds(ctx, 1000, 0, &|rig, i| {
+            rounds(ctx, MANY, 0, &|rig, i| {
                 let kind = [abi::MEM_DEVICE, abi::MEM_HOST_PINNED][i % 2];
                 rig.dev
                     .alloc(kind, 65_536, 0)
@@ -30,7 +33,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         })
         .demanded(m),
         Case::new("leak.event", |ctx| {
-            rounds(ctx, 1000, 0, &|rig, _| {
+            rounds(ctx, MANY, 0, &|rig, _| {
                 let e = rig.dev.event()?;
                 rig.stream.record(&e)?;
                 rig.stream.wait(&e)?;
@@ -40,7 +43,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         .demanded(m),
         Case::new("leak.copy_and_fill", |ctx| {
             let home = std::sync::Mutex::new(None);
-            rounds(ctx, 2000, 0, &move |rig, _| {
+            rounds(ctx, MANY, 0, &move |rig, _| {
                 let mut home = home.lock().map_err(|_| "poisoned")?;
                 if home.is_none() {
                     *home = Some((
@@ -60,15 +63,17 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
         Case::new("leak.op", op).demanded(Demanded::NOWHERE),
         Case::new("leak.graph", graph),
         Case::new("leak.device", device).demanded(m),
-        Case::new("leak.refused_calls", |ctx| {
-            rounds(ctx, 1000, 0, &|rig, _| {
-                let _ = rig.dev.alloc(99, 64, 0);
-                let _ = rig.dev.plugin().open(u32::MAX);
+        Case::new("leak.op.launches", op_launches),
+        Case::new("leak.op.prepares", op_prepares),
+    ];
+    for (what, call) in REFUSED {
+        v.push(Case::new(format!("leak.refused.{what}"), move |ctx| {
+            rounds(ctx, MANY, 0, &|rig, _| {
+                call(rig);
                 Ok(())
             })
-        })
-        .demanded(m),
-    ];
+        }));
+    }
     for n in ranks.iter().copied() {
         v.push(
             Case::new(format!("leak.communicator.r{n}"), move |ctx| {
@@ -86,10 +91,91 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
     v
 }
 
+/// Rounds of calls that cost little.
+const MANY: usize = 10_000;
+
+type Refused = fn(&crate::Rig);
+
+/// A call of every kind that must be refused, or may be; what a refusal has allocated is freed.
+const REFUSED: [(&str, Refused); 13] = [
+    ("mem_alloc.kind", |rig| drop(rig.dev.alloc(99, 64, 0))),
+    ("mem_alloc.alignment", |rig| {
+        drop(rig.dev.alloc(abi::MEM_DEVICE, 64, 3))
+    }),
+    ("mem_alloc.beyond_memory", |rig| {
+        drop(rig.dev.alloc(abi::MEM_DEVICE, 1 << 60, 0))
+    }),
+    ("mem_map", |rig| {
+        if let Ok(m) = rig.dev.alloc(abi::MEM_DEVICE, 64, 0) {
+            drop(m.map());
+        }
+    }),
+    ("device_open", |rig| drop(rig.dev.plugin().open(u32::MAX))),
+    ("device_attr", |rig| drop(rig.dev.attr("no such attribute"))),
+    ("copy", |rig| {
+        let (a, b) = (
+            rig.dev.alloc(abi::MEM_DEVICE, 64, 0),
+            rig.dev.alloc(abi::MEM_DEVICE, 64, 0),
+        );
+        if let (Ok(a), Ok(b)) = (a, b) {
+            drop(rig.stream.copy(a.span(0, 64), b.span(0, 32)));
+            // The kit itself keeps memory until a stream has passed it.
+            drop(rig.stream.finish());
+        }
+    }),
+    ("fill", |rig| {
+        if let Ok(m) = rig.dev.alloc(abi::MEM_DEVICE, 64, 0) {
+            drop(rig.stream.fill(m.whole(), 1, 3));
+            drop(rig.stream.finish());
+        }
+    }),
+    ("op_prepare.unknown", |rig| prepared(rig, 0xFFFF, &[], &[])),
+    ("op_prepare.types", |rig| {
+        let l = [abi::Layout::contiguous(abi::DType::F4E2M1, &[16]); 3];
+        prepared(
+            rig,
+            abi::op::MATMUL,
+            &l,
+            abi::op::MatmulParams::default().as_bytes(),
+        );
+    }),
+    ("op_prepare.operands", |rig| {
+        let l = [abi::Layout::contiguous(abi::DType::F32, &[16])];
+        prepared(
+            rig,
+            abi::op::SELECT,
+            &l,
+            abi::op::NoParams::default().as_bytes(),
+        );
+    }),
+    ("op_prepare.params", |rig| {
+        let l = [abi::Layout::contiguous(abi::DType::F32, &[16]); 2];
+        prepared(rig, abi::op::UNARY, &l, &[8, 0, 0, 0, 0xFF, 0xFF, 0, 0]);
+    }),
+    ("op_launch", |rig| {
+        let l = [abi::Layout::contiguous(abi::DType::F32, &[16])];
+        let p = abi::op::FillParams::default();
+        let d = descriptor(abi::op::FILL_STRIDED, &l, p.as_bytes());
+        // SAFETY: layouts and parameters live in this function.
+        if let Ok((h, _)) = unsafe { rig.dev.prepare(&d) } {
+            drop(rig.stream.launch(&h, &[], abi::Span::NULL, &[]));
+        }
+    }),
+];
+
+/// Asks for an op and lets it go.
+fn prepared(rig: &crate::Rig, id: u32, layouts: &[abi::Layout], params: &[u8]) {
+    let d = descriptor(id, layouts, params);
+    // SAFETY: layouts and parameters live in this function.
+    drop(unsafe { rig.dev.prepare(&d) });
+}
+
 /// What a process holds now.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     rss: u64,
+    /// Bytes that the C library's allocator has given out, where it says: exact to the call.
+    heap: u64,
     fds: usize,
     threads: usize,
     device: u64,
@@ -98,10 +184,23 @@ struct Held {
 fn held(dev: &crate::raw::Dev) -> Result<Held, String> {
     Ok(Held {
         rss: rss().unwrap_or(0),
+        heap: heap().unwrap_or(0),
         fds: std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count()),
         threads: threads().unwrap_or(0),
         device: dev.info()?.mem_free,
     })
+}
+
+/// Bytes in use of the allocator that C, C++ and Rust plugins share with the kit.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn heap() -> Option<u64> {
+    // SAFETY: reads counters.
+    let m = unsafe { libc::mallinfo2() };
+    Some((m.uordblks + m.hblkhd) as u64)
+}
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn heap() -> Option<u64> {
+    None
 }
 
 /// Bytes of the process that are in memory and its own.
@@ -112,17 +211,24 @@ fn rss() -> Option<u64> {
     Some(all.saturating_sub(shared) * 4096)
 }
 
-/// Warm up, then two halves of the same length: what grows in both is a leak, and a cache that fills is none.
+/// Warm up, then two halves of the same length: what grows in both is a leak, and a cache that fills is none. Fewer rounds
+/// than `n` where they would take long.
 fn rounds(
     ctx: &Ctx,
     n: usize,
     spare_threads: usize,
     f: &dyn Fn(&crate::Rig, usize) -> Result<(), String>,
 ) -> Check {
+    const LONG: Duration = Duration::from_secs(4);
     let rig = ctx.rig()?;
-    for i in 0..n / 4 + 2 {
-        f(&rig, i)?;
+    let began = Instant::now();
+    let mut warm = 0;
+    while warm < n / 4 + 2 && (warm < 100 || began.elapsed() < LONG / 4) {
+        f(&rig, warm)?;
+        warm += 1;
     }
+    let each = began.elapsed().as_secs_f64() / warm as f64;
+    let n = n.min(((LONG.as_secs_f64() / each) as usize).max(200));
     let start = held(&rig.dev)?;
     for i in 0..n {
         f(&rig, i)?;
@@ -146,6 +252,17 @@ fn judge(n: usize, start: Held, middle: Held, end: Held, spare_threads: usize) -
             "the process grew by {first} and {second} bytes in two times {n} rounds"
         ));
     }
+    // Of the allocator itself 8 bytes a round are seen: the least it gives is more.
+    let (first, second) = (
+        middle.heap.saturating_sub(start.heap),
+        end.heap.saturating_sub(middle.heap),
+    );
+    let least = (n as u64 * 8).max(64 << 10);
+    if second > least && first > least {
+        return Err(format!(
+            "{first} and {second} bytes more were in use of the allocator after two times {n} rounds"
+        ));
+    }
     if end.fds > start.fds {
         return Err(format!(
             "{} descriptors before, {} after",
@@ -159,8 +276,13 @@ fn judge(n: usize, start: Held, middle: Held, end: Held, spare_threads: usize) -
         ));
     }
     let lost = start.device.saturating_sub(end.device);
-    // Others may use the device too: what shrinks in both halves by much is ours.
-    if lost > 1 << 20 && middle.device < start.device && end.device < middle.device {
+    let (first, second) = (
+        start.device.saturating_sub(middle.device),
+        middle.device.saturating_sub(end.device),
+    );
+    // Others may use the device too: what shrinks in both halves, and by about the same, is ours.
+    let alike = first.max(second) <= 2 * first.min(second) || lost > 1 << 20;
+    if lost > n as u64 * 8 && first > 0 && second > 0 && alike {
         return Err(format!(
             "{lost} bytes of device memory are gone after {} rounds",
             2 * n
@@ -230,55 +352,100 @@ fn graph(ctx: &Ctx) -> Check {
     })
 }
 
-fn op(ctx: &Ctx) -> Check {
-    let Some(spec) = abi::op::by_name("fill_strided") else {
-        return skip("no op fill_strided in the table");
-    };
-    if ctx.plugin.ops.is_none() {
-        return skip("no ops");
+/// An op that every device has, prepared as often as it is called for.
+struct Small {
+    layout: [abi::Layout; 1],
+    params: abi::op::FillParams,
+}
+
+impl Small {
+    fn new() -> Small {
+        Small {
+            layout: [abi::Layout::contiguous(abi::DType::F32, &[16])],
+            params: abi::op::FillParams {
+                value: 2.0,
+                ..abi::op::FillParams::default()
+            },
+        }
     }
-    let layout = [abi::Layout::contiguous(abi::DType::F32, &[16])];
-    let params = abi::op::FillParams {
-        value: 2.0,
-        ..abi::op::FillParams::default()
-    };
-    let desc = abi::OpDesc {
-        size: size_of::<abi::OpDesc>() as u32,
-        op: spec.id,
-        op_revision: spec.revision,
-        n_operands: 1,
-        operands: layout.as_ptr(),
-        params: std::ptr::from_ref(&params).cast(),
-        params_bytes: size_of::<abi::op::FillParams>() as u64,
-        math_flags: 0,
-        reserved: 0,
-    };
-    // SAFETY: layouts and parameters live in this function.
-    if let Err(r) = unsafe { ctx.device()?.prepare(&desc) } {
-        return match r.unsupported() {
-            true => skip(r.to_string()),
-            false => Err(r.into()),
-        };
+
+    /// `None`: it is not claimed.
+    fn prepare(&self, rig: &crate::Rig) -> Result<Option<(OpHandle, u64)>, String> {
+        let d = descriptor(abi::op::FILL_STRIDED, &self.layout, self.params.as_bytes());
+        // SAFETY: layouts and parameters live in `self`.
+        match unsafe { rig.dev.prepare(&d) } {
+            Ok((h, plan)) => Ok(Some((h, plan.workspace_bytes))),
+            Err(r) if r.unsupported() => Ok(None),
+            Err(r) => Err(r.into()),
+        }
     }
-    let home = std::sync::Mutex::new(None);
-    rounds(ctx, 1000, 0, &|rig, _| {
+}
+
+/// Memory of a round and the op, made by the first.
+type Home = std::sync::Mutex<Option<(crate::raw::Mem, Option<crate::raw::Mem>, OpHandle)>>;
+
+/// Rounds in which `each` uses an op that is prepared once; nothing where the device does not claim it.
+fn with_op(
+    ctx: &Ctx,
+    n: usize,
+    each: &dyn Fn(
+        &crate::Rig,
+        &Small,
+        &mut (crate::raw::Mem, Option<crate::raw::Mem>, OpHandle),
+        usize,
+    ) -> Result<(), String>,
+) -> Check {
+    let small = Small::new();
+    if ctx.plugin.ops.is_none() || small.prepare(&ctx.rig()?)?.is_none() {
+        return skip("no fill_strided of f32");
+    }
+    let home: Home = Home::default();
+    rounds(ctx, n, 0, &|rig, i| {
         let mut home = home.lock().map_err(|_| "poisoned")?;
         if home.is_none() {
-            *home = Some(rig.dev.alloc(abi::MEM_DEVICE, 64, 0)?);
+            let Some((h, workspace)) = small.prepare(rig)? else {
+                return Ok(());
+            };
+            let scratch = match workspace {
+                0 => None,
+                w => Some(rig.dev.alloc(abi::MEM_DEVICE, w, 0)?),
+            };
+            *home = Some((rig.dev.alloc(abi::MEM_DEVICE, 64, 0)?, scratch, h));
         }
-        let Some(m) = &*home else {
+        match &mut *home {
+            Some(h) => each(rig, &small, h, i),
+            None => Ok(()),
+        }
+    })
+}
+
+/// Prepare, launch, release.
+fn op(ctx: &Ctx) -> Check {
+    with_op(ctx, 1000, &|rig, small, (m, scratch, _), _| {
+        let Some((h, _)) = small.prepare(rig)? else {
             return Ok(());
         };
-        // SAFETY: as above.
-        let (h, plan) = unsafe { rig.dev.prepare(&desc) }?;
-        let ws = match plan.workspace_bytes {
-            0 => None,
-            n => Some(rig.dev.alloc(abi::MEM_DEVICE, n, 0)?),
-        };
-        let span = ws.as_ref().map_or(abi::Span::NULL, |w| w.whole());
+        let span = scratch.as_ref().map_or(abi::Span::NULL, |w| w.whole());
         rig.stream.launch(&h, &[m.whole()], span, &[])?;
         Ok(rig.stream.finish()?)
     })
+}
+
+/// Launches of one prepared op, waited for from time to time.
+fn op_launches(ctx: &Ctx) -> Check {
+    with_op(ctx, MANY, &|rig, _, (m, scratch, h), i| {
+        let span = scratch.as_ref().map_or(abi::Span::NULL, |w| w.whole());
+        rig.stream.launch(h, &[m.whole()], span, &[])?;
+        match i % 50 {
+            0 => Ok(rig.stream.finish()?),
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Prepared and released without a launch.
+fn op_prepares(ctx: &Ctx) -> Check {
+    with_op(ctx, MANY, &|rig, small, _, _| small.prepare(rig).map(drop))
 }
 
 fn communicator(ctx: &Ctx, n: u32) -> Check {

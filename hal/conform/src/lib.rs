@@ -27,10 +27,11 @@ pub mod perf;
 pub mod raw;
 pub mod report;
 pub mod run;
+pub mod timeouts;
 
 pub use case::{
-    Case, Check, Demanded, Group, Level, Outcome, Profile, Verdict, pass, pass_with, refused,
-    registry, skip,
+    Case, Check, Demanded, Effort, Group, Level, Outcome, Profile, Verdict, pass, pass_with,
+    refused, registry, skip,
 };
 pub use child::{Job, Target};
 pub use ctx::{Area, Ctx, Pinned, Rig, Rng, Stall};
@@ -40,4 +41,4 @@ pub use report::Report;
 pub use run::{Options, Trouble};
 
 /// The kit's own version, in every scorecard: it goes up when a case is added or judged differently.
-pub const KIT: &str = "4";
+pub const KIT: &str = "5";

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// What one rank's body found.
@@ -44,9 +45,40 @@ pub struct Rank {
     pub threads: bool,
     /// Has a launcher started them, as one world?
     pub launched: bool,
+    /// One of them has failed: nobody waits for the others any more.
+    over: Arc<AtomicBool>,
 }
 
 impl Rank {
+    /// Runs a body. A rank that fails ends the wait of the others: their communicators are aborted, here those of all ranks
+    /// (threads of one process), elsewhere by each process that learns of it.
+    fn run(
+        &self,
+        ranks: &[Rank],
+        body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
+    ) -> Result<Answer, String> {
+        let answer = catch_unwind(AssertUnwindSafe(|| body(self)));
+        let answer = answer.unwrap_or_else(|p| Err(panicked(p)));
+        if answer.is_err() && !self.over.swap(true, SeqCst) {
+            // The other processes learn of it.
+            let _ = self.kv.set(&format!("{}over", self.scope), b"x");
+            ranks.iter().for_each(|r| r.rig.dev.abort_all());
+        }
+        answer
+    }
+
+    /// Waits beside a body until it is done, for a word that another process has failed.
+    fn watch(&self, done: &AtomicBool) {
+        let key = format!("{}over", self.scope);
+        while !done.load(SeqCst) {
+            if self.kv.get(&key, Some(Duration::ZERO)).is_ok() && !self.over.swap(true, SeqCst) {
+                self.rig.dev.abort_all();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// The communicator.
     ///
     /// # Errors
@@ -73,15 +105,24 @@ impl Rank {
     pub fn meet(&self, name: &str) -> Result<(), String> {
         let mine = format!("{}{name}/{}", self.scope, self.rank);
         self.kv.set(&mine, b"x").map_err(|e| e.to_string())?;
+        let end = Instant::now() + 2 * SOON;
         for r in 0..self.n {
             let key = format!("{}{name}/{r}", self.scope);
-            self.kv
-                .get(&key, Some(2 * SOON))
-                .map_err(|e| format!("rank {r} did not come to `{name}`: {e}"))?;
+            while let Err(e) = self.kv.get(&key, Some(Duration::from_millis(50))) {
+                if self.over.load(SeqCst) {
+                    return Err(format!("{FAILED}, and nobody waits at `{name}`"));
+                }
+                if Instant::now() > end {
+                    return Err(format!("rank {r} did not come to `{name}`: {e}"));
+                }
+            }
         }
         Ok(())
     }
 }
+
+/// Begins what a rank says that has stopped because of another.
+const FAILED: &str = "another rank has failed";
 
 /// Timeout of communicators of usual cases.
 pub const COMM_TIMEOUT: Duration = Duration::from_secs(20);
@@ -231,19 +272,21 @@ impl Ctx {
         };
         let scope = format!("kit/{}/{number}/", std::process::id());
         let kv = self.host.kv().clone();
+        let over = Arc::new(AtomicBool::new(false));
         let made: Vec<Result<Rank, String>> = match kept {
             Some(ranks) => ranks
                 .into_iter()
                 .map(|mut r| {
                     r.scope.clone_from(&scope);
+                    r.over = over.clone();
                     Ok(r)
                 })
                 .collect(),
             None => std::thread::scope(|s| {
                 let each: Vec<_> = (0..n)
                     .map(|rank| {
-                        let (kv, scope) = (kv.clone(), scope.clone());
-                        s.spawn(move || self.rank(rank, n, kv, scope, with_comm))
+                        let (kv, scope, over) = (kv.clone(), scope.clone(), over.clone());
+                        s.spawn(move || self.rank(rank, n, kv, scope, over, with_comm))
                     })
                     .collect();
                 each.into_iter().map(joined).collect()
@@ -251,7 +294,11 @@ impl Ctx {
         };
         let ranks = first_error(made)?;
         let answers: Vec<Result<Answer, String>> = std::thread::scope(|s| {
-            let each: Vec<_> = ranks.iter().map(|r| s.spawn(move || body(r))).collect();
+            let all = &ranks;
+            let each: Vec<_> = ranks
+                .iter()
+                .map(|r| s.spawn(move || r.run(all, body)))
+                .collect();
             each.into_iter().map(joined).collect()
         });
         let answers = first_error(answers)?;
@@ -267,6 +314,7 @@ impl Ctx {
         n: u32,
         kv: Arc<dyn KvStore>,
         scope: String,
+        over: Arc<AtomicBool>,
         with_comm: bool,
     ) -> Result<Rank, String> {
         let device = self.devices[rank as usize % self.devices.len()];
@@ -284,6 +332,7 @@ impl Ctx {
             scope,
             threads: self.team.is_none(),
             launched: self.team.as_ref().is_some_and(|t| t.launched),
+            over,
         })
     }
 
@@ -314,15 +363,23 @@ impl Ctx {
         let mine = match kept.and_then(|mut r| r.pop()) {
             Some(mut r) => {
                 r.scope.clone_from(&scope);
+                r.over = Arc::default();
                 Ok(r)
             }
-            None => self.rank(team.rank, n, kv, scope.clone(), with_comm),
+            None => self.rank(team.rank, n, kv, scope.clone(), Arc::default(), with_comm),
         };
+        let done = AtomicBool::new(false);
         let answer = match &mine {
             // The others wait for an answer, whatever it is.
-            Ok(r) => {
-                catch_unwind(AssertUnwindSafe(|| body(r))).unwrap_or_else(|p| Err(panicked(p)))
-            }
+            Ok(r) => std::thread::scope(|s| {
+                s.spawn(|| r.watch(&done));
+                let answer = r.run(&[], body);
+                if answer.is_err() {
+                    r.rig.dev.abort_all();
+                }
+                done.store(true, SeqCst);
+                answer
+            }),
             Err(e) => Err(e.clone()),
         };
         let text = serde_json::to_vec(&answer).map_err(|e| e.to_string())?;
@@ -367,7 +424,11 @@ fn joined<T>(t: std::thread::ScopedJoinHandle<'_, Result<T, String>>) -> Result<
 
 /// All, or the most telling error: one that is not a consequence of another rank's.
 fn first_error<T>(all: Vec<Result<T, String>>) -> Result<Vec<T>, String> {
-    let secondary = |e: &str| e.contains("COMM") || e.contains("TIMEOUT") || e.contains("ABORTED");
+    let secondary = |e: &str| {
+        ["COMM", "TIMEOUT", "ABORTED", FAILED]
+            .iter()
+            .any(|w| e.contains(w))
+    };
     let errors: Vec<(usize, &String)> = all
         .iter()
         .enumerate()

@@ -1,12 +1,12 @@
 //! `mem.*`: what memory holds, what may write it, and what is refused. Every area lies between sentinels that each read looks at.
 
-use crate::case::{Case, Check, Demanded, pass, pass_with, refused, skip};
+use crate::case::{Case, Check, Demanded, Effort, pass, pass_with, refused, skip};
 use crate::ctx::{Area, Ctx, Pinned, Rig, Rng};
 use crossweave_abi as abi;
 use crossweave_abi::Span;
 
-/// The group's cases; `big` adds allocations beyond 4 GiB.
-pub fn cases(big: bool) -> Vec<Case> {
+/// The group's cases; those of [`Effort::Big`] allocate beyond 4 GiB.
+pub fn cases(effort: Effort) -> Vec<Case> {
     let m = Demanded::MINIMAL;
     let mut v = vec![
         Case::new("mem.alloc.sizes", alloc_sizes).demanded(m),
@@ -16,6 +16,7 @@ pub fn cases(big: bool) -> Vec<Case> {
         Case::new("mem.alloc.disjoint", disjoint).demanded(m),
         Case::new("mem.alloc.beyond_memory", oom).demanded(m),
         Case::new("mem.info.free_goes_down_and_up", free_reading),
+        Case::new("mem.info.each_device_has_its_own", own_reading),
         Case::new("mem.map", map).demanded(m),
         Case::new("mem.map.device_memory", map_device).demanded(m),
         Case::new("mem.copy.sizes", copy_sizes).demanded(m),
@@ -31,7 +32,7 @@ pub fn cases(big: bool) -> Vec<Case> {
         Case::new("mem.copy_peer", copy_peer),
         Case::new("mem.peer_access", peer_access),
     ];
-    if big {
+    if effort == Effort::Big {
         v.push(Case::new("mem.copy.beyond_4_gib", copy_big).limit(300));
     }
     v
@@ -210,6 +211,44 @@ fn free_reading(ctx: &Ctx) -> Check {
             "mem_free was {} and is {after} after the memory was freed",
             before.mem_free
         )),
+    }
+}
+
+/// Memory of one device is not charged to another.
+fn own_reading(ctx: &Ctx) -> Check {
+    let [a, b, ..] = ctx.devices.as_slice() else {
+        return skip("one device");
+    };
+    let devs = [ctx.plugin.open(*a)?, ctx.plugin.open(*b)?];
+    let bytes = 64u64 << 20;
+    let read =
+        || -> Result<[u64; 2], String> { Ok([devs[0].info()?.mem_free, devs[1].info()?.mem_free]) };
+    let mut seen = false;
+    for (own, other) in [(0, 1), (1, 0)] {
+        let before = read()?;
+        let m = match devs[own].alloc(abi::MEM_DEVICE, bytes, 0) {
+            Ok(m) => m,
+            Err(r) if r.status == abi::E_OOM => return skip("no 64 MiB are free"),
+            Err(r) => return Err(r.into()),
+        };
+        let held = read()?;
+        drop(m);
+        let after = read()?;
+        // What went down and came up again by it; others may use the devices too.
+        let taken = |d: usize| {
+            let went = before[d].saturating_sub(held[d]);
+            went.min(after[d].saturating_sub(held[d])) >= bytes / 2
+        };
+        seen |= taken(own);
+        if taken(other) && !taken(own) {
+            return Err(format!(
+                "64 MiB of device {own} are missing from the free memory of device {other}, and not from its own"
+            ));
+        }
+    }
+    match seen {
+        true => pass(),
+        false => skip("mem_free does not show 64 MiB"),
     }
 }
 

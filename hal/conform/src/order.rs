@@ -4,6 +4,7 @@
 use crate::case::{Case, Check, Demanded, pass, pass_with, skip};
 use crate::ctx::{Ctx, Pinned, Rig, SOON, Stall, StallKind, poll};
 use crate::raw::Stream;
+use crate::timeouts::{event_timeout, stream_timeout};
 use crossweave_abi as abi;
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -26,6 +27,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("order.event_query_follows_the_latest_record", query_latest).demanded(m),
         Case::new("order.event_sync_timeout", event_timeout).demanded(m),
         Case::new("order.stream_sync_timeout", stream_timeout).demanded(m),
+        Case::new("order.every_priority", priorities).demanded(m),
         Case::new("order.diamond", diamond).demanded(m),
         Case::new("order.two_devices", two_devices),
         Case::new("order.host_call_in_order", host_call),
@@ -296,57 +298,27 @@ fn query_latest(ctx: &Ctx) -> Check {
     }
 }
 
-fn event_timeout(ctx: &Ctx) -> Check {
+/// A priority is a wish: any number is taken, negative ones too, and streams of all of them work.
+fn priorities(ctx: &Ctx) -> Check {
     let rig = ctx.rig()?;
-    let stall = Stall::new(&rig.stream)?;
-    if !stall.certain() {
-        return skip("no stream can be held back for certain");
+    let wishes = [0, -1, 1, -5, 5, -1000, 1000, i32::MIN, i32::MAX];
+    let mut streams = Vec::new();
+    for p in wishes {
+        let s = rig.dev.stream_of(p);
+        streams.push((p, s.map_err(|r| format!("priority {p}: {r}"))?));
     }
-    let e = rig.dev.event()?;
-    rig.stream.record(&e)?;
-    for ms in [0u64, 30] {
-        let start = Instant::now();
-        match e.sync(Some(Duration::from_millis(ms))) {
-            Err(r) if r.status == abi::E_TIMEOUT => {}
-            Err(r) => return Err(format!("{r}, and not TIMEOUT")),
-            Ok(()) => return Err("event_sync answered OK for a record that was not passed".into()),
-        }
-        let took = start.elapsed();
-        if took < Duration::from_millis(ms) || took > Duration::from_millis(ms) + SOON / 2 {
-            return Err(format!("a timeout of {ms} ms took {took:?}"));
-        }
+    let area = rig.area(64 * wishes.len() as u64)?;
+    for (i, (p, s)) in streams.iter().enumerate() {
+        s.fill(area.part(64 * i as u64, 64), i as u64 + 1, 1)
+            .map_err(|r| format!("priority {p}: {r}"))?;
     }
-    stall.release();
-    // TIMEOUT changes nothing.
-    e.sync(Some(SOON))?;
-    pass()
-}
-
-fn stream_timeout(ctx: &Ctx) -> Check {
-    let rig = ctx.rig()?;
-    let a = rig.area(64)?;
-    let stall = Stall::new(&rig.stream)?;
-    if !stall.certain() {
-        return skip("no stream can be held back for certain");
+    for (p, s) in &streams {
+        s.finish().map_err(|r| format!("priority {p}: {r}"))?;
     }
-    rig.stream.fill(a.span(), 9, 1)?;
-    for ms in [0u64, 30] {
-        let start = Instant::now();
-        match rig.stream.sync(Some(Duration::from_millis(ms))) {
-            Err(r) if r.status == abi::E_TIMEOUT => {}
-            Err(r) => return Err(format!("{r}, and not TIMEOUT")),
-            Ok(()) => return Err("stream_sync answered OK for work that is held back".into()),
-        }
-        let took = start.elapsed();
-        if took < Duration::from_millis(ms) || took > Duration::from_millis(ms) + SOON / 2 {
-            return Err(format!("a timeout of {ms} ms took {took:?}"));
-        }
-    }
-    stall.release();
-    rig.stream.finish()?;
-    match a.read(&rig)?.iter().all(|x| *x == 9) {
+    let want: Vec<u8> = (0..wishes.len()).flat_map(|i| [i as u8 + 1; 64]).collect();
+    match area.read(&rig)? == want {
         true => pass(),
-        false => Err("work was lost after a timeout".into()),
+        false => Err("work of a stream of some priority was lost".into()),
     }
 }
 

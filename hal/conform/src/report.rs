@@ -1,9 +1,10 @@
 //! Scorecards: text for a person, JSON (`crossweave.conform/1`) for programs, Markdown for a page. The same run gives the same bytes.
 
 use crate::KIT;
-use crate::case::{Case, Group, Level};
+use crate::case::{Case, Effort, Group, Level};
 use crate::child::Hello;
-use crate::run::{Options, list};
+use crate::run::{FEW_RANKS, Options, RANKS, list};
+use crossweave_abi::DType;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -127,6 +128,12 @@ pub struct Report {
     pub seed: u64,
     /// Configuration the plugin was given.
     pub config: BTreeMap<String, String>,
+    /// How much was tried.
+    #[serde(default)]
+    pub effort: Effort,
+    /// Layers around the plugin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub layers: Vec<String>,
     /// Per level: `pass`, `fail`, `incomplete` (not all was run), `partial` (not all was asked for) or `not judged`.
     pub levels: BTreeMap<String, String>,
     /// Every case.
@@ -157,17 +164,26 @@ impl Report {
             .into_iter()
             .partition(|c| Group::of(&c.id) == Some(Group::Perf));
         let mut again = format!("crossweave conform {}", o.target.text());
-        if o.ranks != [1, 2, 3, 4, 8] {
+        let usual: &[u32] = match o.effort {
+            Effort::Quick => &FEW_RANKS,
+            _ => &RANKS,
+        };
+        if o.ranks != usual {
             let _ = write!(again, " --ranks {}", list(&o.ranks));
         }
         if o.seed != 0 {
             let _ = write!(again, " --seed {}", o.seed);
         }
-        if o.big {
-            again.push_str(" --big");
+        match o.effort {
+            Effort::Quick => again.push_str(" --quick"),
+            Effort::Default => {}
+            Effort::Big => again.push_str(" --big"),
         }
         if o.launcher.name() != "threads" {
             let _ = write!(again, " --launcher {}", o.launcher.name());
+        }
+        for l in &o.layers {
+            let _ = write!(again, " --layer {l}");
         }
         // What the command sets by itself need not be said again.
         let own = |k: &str, v: &str| k == format!("{}.devices", hello.name) && v == "2";
@@ -189,6 +205,8 @@ impl Report {
             launcher: o.launcher.name().into(),
             seed: o.seed,
             config: o.config.clone(),
+            effort: o.effort,
+            layers: o.layers.clone(),
             levels,
             cells,
             perf,
@@ -315,6 +333,13 @@ impl Report {
         for c in &self.perf {
             let _ = writeln!(t, "perf  {:<34} {}", c.id, c.note);
         }
+        let lacking = unclaimed(&self.cells);
+        if !lacking.is_empty() {
+            let _ = writeln!(t, "not claimed:");
+            for (what, types) in lacking {
+                let _ = writeln!(t, "  {what:<24} {types}");
+            }
+        }
         for p in &self.idle {
             let _ = writeln!(t, "note: the expectation for {p:?} meets no case");
         }
@@ -373,11 +398,11 @@ impl Report {
                 );
             }
         }
-        let refused = self.refused_by_family();
-        if !refused.is_empty() {
+        let lacking = unclaimed(&self.cells);
+        if !lacking.is_empty() {
             t.push_str("\nNot claimed, and refused without side effects:\n\n");
-            for (family, n) in refused {
-                let _ = writeln!(t, "- `{family}` ({n})");
+            for (what, types) in lacking {
+                let _ = writeln!(t, "- `{what}` {types}");
             }
         }
         if !self.perf.is_empty() {
@@ -388,16 +413,119 @@ impl Report {
         }
         t
     }
+}
 
-    /// Ids of refused cells by their first three words.
-    fn refused_by_family(&self) -> BTreeMap<String, usize> {
-        let mut m = BTreeMap::new();
-        for c in self.cells.iter().filter(|c| c.status == Status::Refused) {
-            let words: Vec<&str> = c.id.split('.').take(3).collect();
-            *m.entry(words.join(".")).or_insert(0) += 1;
+/// What is not claimed, by op or collective: all of it, or the types it is not claimed in. Cases about sizes and the like
+/// repeat what their cells say.
+fn unclaimed(cells: &[Cell]) -> Vec<(String, String)> {
+    let names: Vec<&str> = DType::ALL.into_iter().map(DType::name).collect();
+    let kind = |c: &Cell| -> Option<(String, String)> {
+        let cell = matches!(c.row.as_str(), "op (mandatory)" | "op (fused)" | "coll");
+        let mut words = c.id.split('.');
+        let (group, what) = (words.next()?, words.next()?);
+        let is_type = |w: &&str| {
+            let w = w.trim_start_matches("from_").trim_start_matches("of_");
+            names.contains(&w.trim_start_matches("with_").trim_start_matches("grad_"))
+        };
+        let words: Vec<&str> = words.filter(is_type).collect();
+        (cell && !words.is_empty()).then(|| (format!("{group}.{what}"), words.join(" ")))
+    };
+    let mut of: BTreeMap<String, BTreeMap<String, [usize; 2]>> = BTreeMap::new();
+    for c in cells {
+        if let Some((what, types)) = kind(c) {
+            let n = of.entry(what).or_default().entry(types).or_default();
+            n[usize::from(c.status == Status::Refused)] += 1;
         }
-        m
     }
+    let mut all = vec![];
+    for (what, types) in of {
+        if types.values().all(|n| n[0] == 0) {
+            all.push((what, "in no type".into()));
+            continue;
+        }
+        let lacks = types.iter().filter(|(_, n)| n[1] > 0);
+        let lacks: Vec<String> = lacks
+            .map(|(t, n)| match n[0] {
+                0 => t.clone(),
+                _ => format!("{t} (in part)"),
+            })
+            .collect();
+        if !lacks.is_empty() {
+            all.push((what, lacks.join(", ")));
+        }
+    }
+    all
+}
+
+/// Ids of element types in a plugin's words, with their names: `0x508 (f8e4m3)`.
+pub(crate) fn named(note: &str) -> String {
+    let mut out = String::with_capacity(note.len());
+    let mut rest = note;
+    while let Some(at) = rest.find("0x") {
+        let digits = &rest[at + 2..];
+        let n = digits
+            .find(|c: char| !c.is_ascii_hexdigit())
+            .unwrap_or(digits.len());
+        let id = u32::from_str_radix(&digits[..n], 16).ok();
+        out.push_str(&rest[..at + 2 + n]);
+        if let Some(t) = id.and_then(DType::from_id).filter(|_| n <= 4) {
+            out.push_str(&format!(" ({})", t.name()));
+        }
+        rest = &digits[n..];
+    }
+    out + rest
+}
+
+/// How two scorecards differ, in lines for a person, and whether the second is worse: something that held or was claimed in the
+/// first does not or is not in the second.
+pub fn diff(a: &Report, b: &Report) -> (String, bool) {
+    let of = |r: &Report| -> BTreeMap<String, Cell> {
+        let cells = r.cells.iter();
+        cells.map(|c| (c.id.clone(), c.clone())).collect()
+    };
+    let (old, new) = (of(a), of(b));
+    let mut t = String::new();
+    let mut worse = false;
+    let (first, second) = (a.head(), b.head());
+    let _ = writeln!(t, "A  {first}\nB  {second}");
+    let judged = |s: Status| !matches!(s, Status::Skip | Status::NotRun);
+    for (id, c) in &new {
+        let Some(was) = old.get(id) else { continue };
+        if was.status == c.status {
+            continue;
+        }
+        let bad = |s: Status| matches!(s, Status::Fail | Status::Xpass);
+        let lost = was.status == Status::Pass && judged(c.status);
+        worse |= lost || (bad(c.status) && !bad(was.status));
+        let (from, to) = (was.status.word(), c.status.word());
+        let _ = writeln!(t, "{from:>8} -> {to:<8} {id}   {}", c.note);
+    }
+    let only = |x: &BTreeMap<String, Cell>, y: &BTreeMap<String, Cell>| {
+        x.keys().filter(|id| !y.contains_key(*id)).count()
+    };
+    for (name, n) in [("A", only(&old, &new)), ("B", only(&new, &old))] {
+        if n > 0 {
+            let _ = writeln!(t, "{n} cases are in {name} only");
+        }
+    }
+    let failing: Vec<&String> = new
+        .iter()
+        .filter(|(id, c)| c.status == Status::Fail && !old.contains_key(*id))
+        .map(|(id, _)| id)
+        .collect();
+    for id in failing {
+        worse = true;
+        let _ = writeln!(t, "     new -> FAIL     {id}   {}", new[id].note);
+    }
+    let _ = writeln!(
+        t,
+        "{}",
+        match worse {
+            true => "B is worse than A",
+            false => "nothing that A has is lost in B",
+        }
+    );
+    (t, worse)
 }
 
 /// What the cells make of each level that they belong to; `whole` = none of its cases was left out. Skipped cells judge nothing.

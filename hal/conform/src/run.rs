@@ -1,7 +1,7 @@
 //! The parent's side: picks the cases, runs each group in a child, goes on in a new child after a crash, a hang or an exit, and applies
 //! expectations and the profile.
 
-use crate::case::{Case, Group, Level, Outcome, Profile, Verdict, matches, registry};
+use crate::case::{Case, Effort, Group, Level, Outcome, Profile, Verdict, matches, registry};
 use crate::child::{Hello, Job, Line, Target};
 use crate::expect::Expect;
 use crate::launch::{Ended, Launcher, Program, Running};
@@ -11,6 +11,12 @@ use std::time::{Duration, Instant};
 
 /// Children in a row that may end before their first case; then the rest of their cases is given up.
 const PATIENCE: u32 = 3;
+/// Numbers of ranks where none are given.
+pub const RANKS: [u32; 7] = [1, 2, 3, 4, 6, 7, 8];
+/// The same for [`Effort::Quick`].
+pub const FEW_RANKS: [u32; 2] = [2, 3];
+/// After a case that hung the next ones of its child's group get no more than this: what hangs once hangs again.
+const HURRY: Duration = Duration::from_secs(15);
 /// How long a child may take to let communicators and the plugin go.
 const LEAVE: Duration = Duration::from_secs(60);
 
@@ -21,6 +27,8 @@ pub struct Options {
     pub target: Target,
     /// Configuration for the plugin.
     pub config: BTreeMap<String, String>,
+    /// Layers around the plugin, the first next to it.
+    pub layers: Vec<String>,
     /// How far.
     pub level: Level,
     /// What must be claimed.
@@ -39,8 +47,8 @@ pub struct Options {
     pub seed: u64,
     /// What is known not to hold.
     pub expect: Expect,
-    /// Sizes that take long, too.
-    pub big: bool,
+    /// How much is tried.
+    pub effort: Effort,
     /// Stop starting cases after this.
     pub budget: Option<Duration>,
     /// A bound on every case's own time limit.
@@ -76,7 +84,7 @@ impl Options {
     /// # Errors
     /// A replay of an unknown case, with the nearest ids; a pattern that meets nothing.
     pub fn cases(&self) -> Result<Vec<Case>, Trouble> {
-        let mut all = registry(&self.ranks, self.big);
+        let mut all = registry(&self.ranks, self.effort);
         if let Some(id) = &self.replay {
             if !all.iter().any(|c| c.id == *id) {
                 let head = id.rsplit_once('.').map_or(id.as_str(), |(h, _)| h);
@@ -121,10 +129,11 @@ impl Options {
         Job {
             target: self.target.clone(),
             config: self.config.clone(),
+            layers: self.layers.clone(),
             seed: self.seed,
             devices: self.devices.clone(),
             ranks: self.ranks.clone(),
-            big: self.big,
+            effort: self.effort,
             cases,
             team: team.map(|n| (n, std::path::PathBuf::new())),
             rank: None,
@@ -160,7 +169,7 @@ impl Options {
         }
         let idle = match self.only.is_empty() && self.replay.is_none() {
             true => {
-                let all = registry(&self.ranks, self.big);
+                let all = registry(&self.ranks, self.effort);
                 let ids: Vec<&str> = all.iter().map(|c| c.id.as_str()).collect();
                 let idle = self.expect.idle(&ids);
                 idle.into_iter().map(str::to_owned).collect()
@@ -227,6 +236,7 @@ impl Options {
     ) -> Result<(), Trouble> {
         let mut left: &[&Case] = &unit.cases;
         let mut silent = 0;
+        let mut hung = false;
         while !left.is_empty() {
             if self.budget.is_some_and(|b| start.elapsed() >= b) {
                 for c in left {
@@ -238,7 +248,7 @@ impl Options {
             let mut child = Running::start(&self.program, self.launcher, &self.job(ids, unit.team))
                 .map_err(|e| Trouble::Environment(format!("cannot start a child: {e}")))?;
             let before = left.len();
-            let quiet = self.listen(&mut child, &mut left, start, ended);
+            let quiet = self.listen(&mut child, &mut left, start, &mut hung, ended);
             if left.len() < before {
                 silent = 0;
                 continue;
@@ -261,6 +271,7 @@ impl Options {
         child: &mut Running,
         left: &mut &[&Case],
         start: Instant,
+        hung: &mut bool,
         ended: &mut dyn FnMut(Cell),
     ) -> Option<String> {
         let mut running: Option<&Case> = None;
@@ -288,6 +299,9 @@ impl Options {
                         *left = &left[at..];
                         running = Some(left[0]);
                         limit = left[0].limit.min(self.limit.unwrap_or(Duration::MAX));
+                        if *hung {
+                            limit = limit.min(HURRY);
+                        }
                     }
                     continue;
                 }
@@ -315,7 +329,10 @@ impl Options {
                 Ok(Line::Broken { why, .. }) => {
                     return Some(format!("the plugin did not load again: {why}"));
                 }
-                Err(Ended::Late) => format!("hung: no answer within {} s", limit.as_secs()),
+                Err(Ended::Late) => {
+                    *hung = true;
+                    format!("hung: no answer within {} s", limit.as_secs())
+                }
                 Err(Ended::Itself { status, .. }) => {
                     format!("ended the process: {status}{}", tail(child))
                 }
@@ -410,7 +427,7 @@ impl Options {
             demanded: demanded.is_some(),
             claimed,
             status,
-            note,
+            note: crate::report::named(&note),
             bound,
             error,
         }

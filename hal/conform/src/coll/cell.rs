@@ -3,7 +3,7 @@
 
 use super::desk::{Desk, Place, launch};
 use super::value::{get, put, reducible, signed, unit};
-use crate::case::{Check, pass, pass_with, refused, skip};
+use crate::case::{Check, Effort, pass, pass_with, refused, skip};
 use crate::ctx::{Ctx, POISON};
 use crate::local_ranks::{Answer, Rank};
 use crate::raw::coll_desc;
@@ -33,6 +33,8 @@ enum Inputs {
     Hard,
     /// Exact, with one value that is not a number.
     Nan,
+    /// Integers of the whole range: sums and products wrap, order follows the sign the type has.
+    Full,
 }
 
 fn splat(i: u64, rank: u64, salt: u64) -> u64 {
@@ -46,7 +48,7 @@ impl Cell {
         if ctx.plugin.coll.is_none() {
             return skip("no collectives: the host carries them");
         }
-        let all = ctx.ranks(n, &|r| self.rank(r, ctx.seed, ctx.big))?;
+        let all = ctx.ranks(n, &|r| self.rank(r, ctx.seed, ctx.effort))?;
         if let Some(r) = all.iter().position(|a| a.claimed != all[0].claimed) {
             return Err(format!(
                 "rank 0 {} the cell and rank {r} {} it",
@@ -101,7 +103,7 @@ impl Cell {
         d
     }
 
-    fn rank(&self, r: &Rank, seed: u64, big: bool) -> Result<Answer, String> {
+    fn rank(&self, r: &Rank, seed: u64, effort: Effort) -> Result<Answer, String> {
         let n = u64::from(r.n);
         let comm = r.comm()?;
         let whole = self.dtype.bits() >= 8;
@@ -124,7 +126,7 @@ impl Cell {
         if self.big {
             counts.push(65_537);
         }
-        if big && self.big {
+        if effort == Effort::Big && self.big {
             counts.push((1 << 20) + 1);
         }
         let (give, get_) = self.elements(counts[counts.len() - 1], n);
@@ -139,9 +141,10 @@ impl Cell {
                 // A limit on sizes is the plugin's right, and the answer the same on all ranks.
                 continue;
             }
+            // All but an exchange may be in place.
             let places: &[bool] = match self.kind {
-                COLL_ALL_REDUCE | COLL_BROADCAST | COLL_REDUCE => &[false, true],
-                _ => &[false],
+                COLL_ALL_TO_ALL => &[false],
+                _ => &[false, true],
             };
             let roots: Vec<u32> = match self.kind {
                 COLL_BROADCAST | COLL_REDUCE => {
@@ -156,9 +159,13 @@ impl Cell {
             if self.reduces() && float && matches!(self.reduce, RED_SUM | RED_AVG | RED_PREMUL_SUM)
             {
                 inputs.push(Inputs::Hard);
-                if *count > 1 && self.reduce == RED_SUM {
-                    inputs.push(Inputs::Nan);
-                }
+            }
+            let spreads = matches!(self.reduce, RED_SUM | RED_MIN | RED_MAX);
+            if self.reduces() && float && spreads && *count > 1 {
+                inputs.push(Inputs::Nan);
+            }
+            if self.reduces() && !self.dtype.is_float() && self.reduce != RED_PREMUL_SUM {
+                inputs.push(Inputs::Full);
             }
             for kind in inputs {
                 for in_place in places {
@@ -177,10 +184,13 @@ impl Cell {
                             seed: seed ^ (i as u64) << 8,
                         };
                         let (digest, error) = run.go(r, &desk).map_err(|e| {
-                            format!(
-                                "{count} elements, root {root}{}: {e}",
-                                if *in_place { ", in place" } else { "" }
-                            )
+                            let how = if *in_place { ", in place" } else { "" };
+                            let what = match kind {
+                                Inputs::Nan => ", one of them NaN",
+                                Inputs::Full => " of the whole range",
+                                _ => "",
+                            };
+                            format!("{count} elements{what}, root {root}{how}: {e}")
                         })?;
                         // What is the same on every rank by definition.
                         if matches!(
@@ -208,6 +218,7 @@ impl Cell {
             recv: self.dtype.bytes(take),
             skew: 0,
             in_place: false,
+            own: 0,
         };
         let (send, recv) = desk.lay(&r.rig.stream, &p, &vec![1; p.send as usize])?;
         let mut d = self.desc(64);
@@ -297,9 +308,47 @@ impl Run<'_> {
         }
         let mut v = Vec::new();
         for i in from..from + len {
-            put(&mut v, c.dtype, self.value(rank, i, n));
+            match self.inputs {
+                Inputs::Full => {
+                    let bits = splat(i, rank, self.seed).to_le_bytes();
+                    v.extend(&bits[..c.dtype.bytes(1) as usize]);
+                }
+                _ => put(&mut v, c.dtype, self.value(rank, i, n)),
+            }
         }
         v
+    }
+
+    /// Integers of the whole range, by the rules of integers: the low bits of sums and products, order by sign.
+    fn wrapped(&self, out: &[u8], from: u64, n: u64) -> Result<(), String> {
+        let c = self.cell;
+        let size = c.dtype.bytes(1) as usize;
+        let whole = |bytes: &[u8]| -> i128 {
+            let mut w = [0u8; 16];
+            w[..size].copy_from_slice(bytes);
+            if signed(c.dtype) && bytes[size - 1] >= 0x80 {
+                w[size..].fill(0xFF);
+            }
+            i128::from_le_bytes(w)
+        };
+        for i in 0..self.count {
+            let xs = (0..n).map(|q| whole(&splat(from + i, q, self.seed).to_le_bytes()[..size]));
+            let want = match c.reduce {
+                RED_PROD => xs.fold(1i128, i128::wrapping_mul),
+                RED_MIN => xs.fold(i128::MAX, i128::min),
+                RED_MAX => xs.fold(i128::MIN, i128::max),
+                _ => xs.fold(0i128, i128::wrapping_add),
+            };
+            let got = &out[i as usize * size..][..size];
+            if *got != want.to_le_bytes()[..size] {
+                let want = whole(&want.to_le_bytes()[..size]);
+                return Err(format!(
+                    "element {i} is {}, and {want} is right",
+                    whole(got)
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Runs it; answers a digest of the output and the worst error as a part of the bound.
@@ -313,6 +362,11 @@ impl Run<'_> {
             recv: c.dtype.bytes(take),
             skew: self.skew,
             in_place: self.in_place,
+            // Where the piece that only this rank gives or gets lies in the whole.
+            own: match c.kind {
+                COLL_ALL_GATHER | COLL_REDUCE_SCATTER => c.dtype.bytes(me * self.count),
+                _ => 0,
+            },
         };
         let input = self.bytes(me, 0, give, n);
         // In place only the root of a broadcast has something to give.
@@ -343,7 +397,10 @@ impl Run<'_> {
                 COLL_REDUCE_SCATTER => me * self.count,
                 _ => 0,
             };
-            let error = self.sums(&out, from, n)?;
+            let error = match self.inputs {
+                Inputs::Full => self.wrapped(&out, from, n).map(|()| 0.0)?,
+                _ => self.sums(&out, from, n)?,
+            };
             return Ok((digest(&out), error));
         }
         let want: Vec<u8> = match c.kind {
@@ -375,6 +432,7 @@ impl Run<'_> {
             let magnitude: f64 = xs.iter().map(|x| x.abs()).sum();
             let (want, factor) = match c.reduce {
                 RED_PROD => (xs.iter().product(), 1.0),
+                RED_MIN | RED_MAX if xs.iter().any(|x| x.is_nan()) => (f64::NAN, 1.0),
                 RED_MIN => (xs.iter().copied().fold(f64::INFINITY, f64::min), 1.0),
                 RED_MAX => (xs.iter().copied().fold(f64::NEG_INFINITY, f64::max), 1.0),
                 RED_AVG => (xs.iter().sum::<f64>() / n as f64, 1.0 / n as f64),
@@ -391,7 +449,7 @@ impl Run<'_> {
                 continue;
             }
             let bound = match self.inputs {
-                Inputs::Exact | Inputs::Nan => 0.0,
+                Inputs::Exact | Inputs::Nan | Inputs::Full => 0.0,
                 Inputs::Hard => {
                     let acc = match c.flags & COLLF_ACC_F32 != 0 {
                         true => unit(DType::F32).max(unit(DType::F64)),

@@ -26,8 +26,28 @@ pub struct Place {
     pub recv: u64,
     /// Bytes from an aligned place at which both begin.
     pub skew: u64,
-    /// Input and output are one.
+    /// Input and output share memory.
     pub in_place: bool,
+    /// In place: the shorter of the two begins so many bytes into the longer.
+    pub own: u64,
+}
+
+impl Place {
+    /// Bytes into the whole at which the input begins.
+    fn input_at(&self) -> u64 {
+        match self.in_place && self.send < self.recv {
+            true => self.own,
+            false => 0,
+        }
+    }
+
+    /// And the output.
+    fn output_at(&self) -> u64 {
+        match self.in_place && self.recv < self.send {
+            true => self.own,
+            false => 0,
+        }
+    }
 }
 
 impl Desk {
@@ -53,25 +73,22 @@ impl Desk {
     /// The plugin's, in words.
     pub fn lay(&self, s: &Stream, p: &Place, input: &[u8]) -> Result<(Span, Span), String> {
         assert!(p.send.max(p.recv) <= self.bytes && input.len() as u64 <= p.send);
-        let at = EDGE + p.skew;
         let window = |n: u64| n + 2 * EDGE + p.skew;
+        let at = EDGE + p.skew + p.input_at();
         let image = {
-            let mut v = vec![POISON; window(p.send) as usize];
+            let mut v = vec![POISON; (at + p.send + EDGE) as usize];
             v[at as usize..at as usize + input.len()].copy_from_slice(input);
             v
         };
         self.up.put(0, &image);
         let n = image.len() as u64;
         if p.in_place {
-            // The output is the longer of the two.
-            s.fill(
-                self.recv.span(0, window(p.recv.max(p.send))),
-                u64::from(POISON),
-                1,
-            )?;
+            let all = window(p.recv.max(p.send));
+            s.fill(self.recv.span(0, all), u64::from(POISON), 1)?;
+            let n = n.min(all);
             s.copy(self.recv.span(0, n), self.up.mem.span(0, n))?;
-            let both = self.recv.span(at, p.recv.max(p.send));
-            return Ok((both, both));
+            let (send, recv) = (at, EDGE + p.skew + p.output_at());
+            return Ok((self.recv.span(send, p.send), self.recv.span(recv, p.recv)));
         }
         s.fill(self.recv.span(0, window(p.recv)), u64::from(POISON), 1)?;
         s.copy(self.send.span(0, n), self.up.mem.span(0, n))?;
@@ -87,16 +104,22 @@ impl Desk {
     /// # Errors
     /// The stream's failure, or that something around the output was written.
     pub fn lift(&self, s: &Stream, p: &Place) -> Result<Vec<u8>, String> {
-        let at = EDGE + p.skew;
-        let n = p.recv + 2 * EDGE + p.skew;
+        let at = EDGE + p.skew + p.output_at();
+        // In place the whole is the longer of the two, and only what is around it was nobody's to write.
+        let whole = match p.in_place {
+            true => p.recv.max(p.send),
+            false => p.recv,
+        };
+        let n = whole + 2 * EDGE + p.skew;
         s.copy(self.down.mem.span(0, n), self.recv.span(0, n))?;
         s.finish()?;
         let image = self.down.get(0, n);
         let (from, to) = (at as usize, (at + p.recv) as usize);
-        if image[..from].iter().any(|b| *b != POISON) {
+        let (first, end) = ((EDGE + p.skew) as usize, (EDGE + p.skew + whole) as usize);
+        if image[..first].iter().any(|b| *b != POISON) {
             return Err("bytes before the output were written".into());
         }
-        if image[to..].iter().any(|b| *b != POISON) {
+        if image[end..].iter().any(|b| *b != POISON) {
             return Err("bytes behind the output were written".into());
         }
         Ok(image[from..to].to_vec())

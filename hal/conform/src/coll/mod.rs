@@ -28,11 +28,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
                 flags,
                 big: dtype == DType::F32 && matches!(reduce, 0 | RED_SUM),
             };
-            let must = match (kind, reduce, flags) {
-                (COLL_ALL_REDUCE, RED_SUM, 0) => dtype == DType::F32,
-                (COLL_ALL_GATHER | COLL_BROADCAST, ..) => dtype == DType::U8,
-                _ => false,
-            };
+            let must = profile::coll_need(kind, dtype.id(), reduce, flags);
             let case = Case::new(id, move |ctx| cell.judge(ctx, n)).on_ranks(n);
             v.push(match must {
                 true => case.demanded(Demanded::COLLECTIVE),

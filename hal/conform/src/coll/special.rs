@@ -7,6 +7,7 @@ use crate::ctx::{Ctx, Stall};
 use crate::local_ranks::{Answer, COMM_TIMEOUT, Rank};
 use crate::raw::{Joining, coll_desc};
 use crossweave_abi::*;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 type Body = fn(&Rank) -> Result<Answer, String>;
@@ -14,7 +15,7 @@ type Body = fn(&Rank) -> Result<Answer, String>;
 /// The cases on `n` ranks.
 pub fn cases(n: u32) -> Vec<Case> {
     let mut v = Vec::new();
-    let all: [(&str, Body); 11] = [
+    let all: [(&str, Body); 13] = [
         ("coll.barrier.holds_all", barrier),
         ("coll.group.mixed", mixed),
         ("coll.group.empty", empty),
@@ -24,6 +25,8 @@ pub fn cases(n: u32) -> Vec<Case> {
         ("coll.two_communicators", two_comms),
         ("coll.two_streams", two_streams),
         ("coll.split.colour_and_key", split),
+        ("coll.split.two_of_one_parent", two_splits),
+        ("coll.loaded_machine", loaded),
         ("coll.bad_root_or_peer", bad_root),
         ("coll.premul_sum.scale_on_device", device_scale),
     ];
@@ -81,6 +84,7 @@ fn place(count: u64) -> Place {
         recv: count * 4,
         skew: 0,
         in_place: false,
+        own: 0,
     }
 }
 
@@ -135,6 +139,7 @@ fn mixed(r: &Rank) -> Result<Answer, String> {
             recv: 4 * n,
             skew: 0,
             in_place: false,
+            own: 0,
         },
     );
     let (a, b) = (Desk::new(r, 400)?, Desk::new(r, 4 * n)?);
@@ -350,6 +355,7 @@ fn split(r: &Rank) -> Result<Answer, String> {
         recv: 4 * n,
         skew: 0,
         in_place: false,
+        own: 0,
     };
     let desk = Desk::new(r, 4 * n)?;
     let mut d = coll_desc(COLL_ALL_GATHER, F32, 0, 1);
@@ -367,6 +373,95 @@ fn split(r: &Rank) -> Result<Answer, String> {
             members
         )),
     }
+}
+
+/// Two splits of one parent live side by side: one of all ranks (equal colours), one by colour. Neither mixes with the
+/// other, nor with the parent.
+fn two_splits(r: &Rank) -> Result<Answer, String> {
+    let part = |name: &str, color: i32, members: &[u32]| -> Result<_, String> {
+        let prefix = format!("{}{name}/", r.scope);
+        let cfg = Joining {
+            rank: members.iter().position(|k| *k == r.rank).unwrap_or(0) as u32,
+            nranks: members.len() as u32,
+            timeout: COMM_TIMEOUT,
+            prefix: &prefix,
+            name,
+        };
+        Ok(r.comm()?.split(color, r.rank as i32, &cfg)?)
+    };
+    let all: Vec<u32> = (0..r.n).collect();
+    let half: Vec<u32> = all
+        .iter()
+        .copied()
+        .filter(|k| k % 2 == r.rank % 2)
+        .collect();
+    let (Some(whole), Some(part)) = (
+        part("whole", 3, &all)?,
+        part("half", (r.rank % 2) as i32, &half)?,
+    ) else {
+        return not_claimed("no comm_split: the core composes it");
+    };
+    let (Some(whole), Some(part)) = (whole, part) else {
+        return Err("a rank with a colour became no member".into());
+    };
+    let s2 = r.rig.dev.stream()?;
+    let s3 = r.rig.dev.stream()?;
+    let p = place(16);
+    let desks = [Desk::new(r, 64)?, Desk::new(r, 64)?, Desk::new(r, 64)?];
+    for round in 0..10 {
+        let base = f64::from(round);
+        let (mine, of) = (f64::from(r.rank), |xs: &[u32]| {
+            xs.iter().map(|k| f64::from(*k)).sum::<f64>()
+        });
+        let each = [
+            (r.comm()?, &r.rig.stream, base, of(&all), r.n),
+            (&whole, &s2, base + 100.0, of(&all), r.n),
+            (&part, &s3, base + 1000.0, of(&half), half.len() as u32),
+        ];
+        for ((comm, s, base, ..), desk) in each.iter().zip(&desks) {
+            let mut d = sum(16);
+            (d.send, d.recv) = desk.lay(s, &p, &floats(&[base + mine; 16]))?;
+            if comm.claims(&d)?.is_none() {
+                return not_claimed("no all_reduce of f32 sums");
+            }
+            comm.launch(s, &[d])?;
+        }
+        for (i, ((_, s, base, ranks, n), desk)) in each.iter().zip(&desks).enumerate() {
+            let want = base * f64::from(*n) + ranks;
+            if desk.lift(s, &p)? != floats(&[want; 16]) {
+                let name = [
+                    "the parent",
+                    "the split of equal colours",
+                    "the split by colour",
+                ][i];
+                return Err(format!("round {round}: {name} does not add up to {want}"));
+            }
+        }
+    }
+    done()
+}
+
+/// Sums, gathers and barriers while every core is busy with something else.
+fn loaded(r: &Rank) -> Result<Answer, String> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let busy = || {
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
+        // Of each rank one: together more than there are cores.
+        scope.spawn(busy);
+        let mut found = done();
+        for _ in 0..15 {
+            found = mixed(r);
+            if !matches!(&found, Ok(a) if a.claimed) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        found
+    })
 }
 
 fn bad_root(r: &Rank) -> Result<Answer, String> {

@@ -2,7 +2,7 @@
 
 use super::desk::{Desk, Place, launch};
 use crate::case::{Case, Check, Demanded, pass, refused, skip};
-use crate::ctx::{Ctx, POISON, Rng};
+use crate::ctx::{Ctx, POISON, Rng, Stall};
 use crate::local_ranks::{Answer, Rank};
 use crate::raw::coll_desc;
 use crossweave_abi::*;
@@ -23,9 +23,9 @@ pub fn cases(n: u32) -> Vec<Case> {
         }
         let id = format!("coll.send_recv.{}.r{n}", t.name());
         let case = Case::new(id, move |ctx| run(ctx, n, &|r, seed| ring(r, t, seed))).on_ranks(n);
-        v.push(match t {
-            DType::U8 => case.demanded(Demanded::COLLECTIVE),
-            _ => case,
+        v.push(match profile::coll_need(COLL_SEND, t.id(), 0, 0) {
+            true => case.demanded(Demanded::COLLECTIVE),
+            false => case,
         });
     }
     v
@@ -107,6 +107,7 @@ fn v_kind(r: &Rank, kind: u32, t: DType, seed: u64) -> Result<Answer, String> {
             recv: t.bytes(takes),
             skew: 0,
             in_place: false,
+            own: 0,
         };
         let mut input = vec![0u8; p.send as usize];
         if kind == COLL_ALL_GATHER_V {
@@ -142,6 +143,10 @@ fn v_kind(r: &Rank, kind: u32, t: DType, seed: u64) -> Result<Answer, String> {
         if round == 0 && r.comm()?.claims(&d)?.is_none() {
             return refusal(r, &[d]);
         }
+        // Held back until the arrays are the host's again: who reads them late reads what they hold then.
+        let s = &r.rig.stream;
+        s.finish()?;
+        let stall = Stall::new(s)?;
         launch(r, &[d])?;
         // R8: the arrays are the host's again.
         for v in [
@@ -152,6 +157,7 @@ fn v_kind(r: &Rank, kind: u32, t: DType, seed: u64) -> Result<Answer, String> {
         ] {
             v.fill(u64::MAX);
         }
+        drop(stall);
         let out = desk
             .lift(&r.rig.stream, &p)
             .map_err(|e| format!("round {round}: {e}"))?;
@@ -196,6 +202,7 @@ fn ring(r: &Rank, t: DType, seed: u64) -> Result<Answer, String> {
             recv: 2 * bytes,
             skew: 0,
             in_place: false,
+            own: 0,
         };
         let desk = Desk::new(r, p.send.max(8))?;
         let words = |from: u64, k: u64| piece(t, from, k, count, seed ^ count);

@@ -1,14 +1,13 @@
 //! `activation_*`, `swiglu_*`, `rope`.
 
 use super::bound::{Num, num as exact};
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{Cell, FLOATS, Gen, kind};
 use super::num;
+use super::sizes;
 use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
-use crossweave_abi::op::{
-    self, FLAG_INTERLEAVED, FLAG_INVERSE, KindParams, NoParams, RopeParams, activation,
-};
+use crossweave_abi::op::{self, FLAG_INTERLEAVED, FLAG_INVERSE, NoParams, RopeParams, activation};
 
 const F: DType = DType::F32;
 const KINDS: [(u32, &str); 4] = [
@@ -72,13 +71,6 @@ pub fn act(kind: u32, x: Num) -> (Num, Num) {
     }
 }
 
-fn kind(kind: u32) -> KindParams {
-    KindParams {
-        kind,
-        ..Default::default()
-    }
-}
-
 /// Arguments near zero, in the bend and far out on both sides.
 fn arguments(g: &mut Gen, t: DType, s: &[usize]) -> T {
     let v: Vec<f64> = (0..count(s))
@@ -105,6 +97,10 @@ fn forward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        let inputs = sizes::inputs(g, |g, s| arguments(g, t, s));
+        return inputs.into_iter().map(|(w, x)| run(&w, x)).collect();
+    }
     for n in [0, 1, 7, 33, 257, 1000] {
         all.push(run(&format!("[{n}]"), arguments(g, t, &[n])));
     }
@@ -132,6 +128,12 @@ fn backward(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        for (w, x) in sizes::inputs(g, |g, s| arguments(g, t, s)) {
+            all.push(run(g, &w, x, false));
+        }
+        return all;
+    }
     for n in [0, 1, 7, 33, 257, 1000] {
         let x = arguments(g, t, &[n]);
         all.push(run(g, &format!("[{n}]"), x, false));
@@ -149,17 +151,34 @@ fn half(x: T) -> T {
     x.padded(d)
 }
 
+/// Rows, width, and whether gate and up are halves of one matrix.
+fn matrices(g: &mut Gen) -> Vec<(usize, usize, bool)> {
+    if !g.sizes() {
+        return vec![
+            (0, 3, false),
+            (1, 1, false),
+            (7, 33, false),
+            (5, 257, true),
+            (9, 8, true),
+            (2, 1000, true),
+        ];
+    }
+    let mut all = Vec::new();
+    for n in g.beyond() {
+        all.extend([(3, n, true), (n, 3, true), (1, n, false)]);
+    }
+    all.extend(
+        g.grid()
+            .into_iter()
+            .flat_map(|n| [(n, 2, true), (2, n, true)]),
+    );
+    all
+}
+
 fn swiglu(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let mut all = Vec::new();
-    for (n, d, halves) in [
-        (0, 3, false),
-        (1, 1, false),
-        (7, 33, false),
-        (5, 257, true),
-        (9, 8, true),
-        (2, 1000, true),
-    ] {
+    for (n, d, halves) in matrices(g) {
         let s = [n, d];
         let (a, b) = (arguments(g, t, &s), g.real(t, &s, 2.0));
         let v = a.values().into_iter().zip(b.values());
@@ -181,14 +200,7 @@ fn swiglu(g: &mut Gen, t: DType) -> Vec<Trial> {
 fn swiglu_bwd(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let mut all = Vec::new();
-    for (n, d, halves) in [
-        (0, 3, false),
-        (1, 1, false),
-        (7, 33, false),
-        (5, 257, true),
-        (9, 8, true),
-        (2, 1000, true),
-    ] {
+    for (n, d, halves) in matrices(g) {
         let s = [n, d];
         let (a, b, dy) = (arguments(g, t, &s), g.real(t, &s, 2.0), g.real(t, &s, 2.0));
         let rows = || a.values().into_iter().zip(b.values()).zip(dy.values());
@@ -237,14 +249,10 @@ pub fn rotate(x: &mut [Num], cos: &[f64], sin: &[f64], flags: u32) {
     }
 }
 
-fn rope(g: &mut Gen, t: DType, layout: u32) -> Vec<Trial> {
-    let mut all = Vec::new();
-    for inverse in [0, FLAG_INVERSE] {
-        let p = RopeParams {
-            flags: layout | inverse,
-            ..Default::default()
-        };
-        for (b, n, h, d, r, how) in [
+/// Batch, positions, heads, their size, how much of it rotates, and the layout.
+fn heads(g: &mut Gen) -> Vec<(usize, usize, usize, usize, usize, &'static str)> {
+    if !g.sizes() {
+        return vec![
             (1, 1, 1, 2, 2, ""),
             (2, 7, 3, 8, 8, ""),
             (1, 33, 2, 32, 32, ""),
@@ -253,11 +261,46 @@ fn rope(g: &mut Gen, t: DType, layout: u32) -> Vec<Trial> {
             (2, 9, 3, 16, 16, " heads outside"),
             (2, 9, 3, 16, 8, " slices of one tensor"),
             (0, 3, 2, 4, 4, ""),
-        ] {
+        ];
+    }
+    let mut all = Vec::new();
+    for d in [64, 80, 96, 128, 192, 256] {
+        all.push((1, 5, 2, d, d, ""));
+    }
+    let slices = " slices of one tensor";
+    all.push((1, 5, 2, 128, 66, slices));
+    for n in g.beyond() {
+        let even = n / 2 * 2 + 2;
+        all.extend([
+            (1, n, 2, 4, 4, slices),
+            (n, 2, 2, 4, 2, ""),
+            (1, 2, n, 4, 4, " heads outside"),
+            (1, 3, 2, even, even, ""),
+        ]);
+    }
+    for n in g.grid() {
+        all.extend([
+            (1, n, 1, 2, 2, ""),
+            (n, 1, 1, 2, 2, ""),
+            (1, 1, n, 2, 2, ""),
+        ]);
+    }
+    all
+}
+
+fn rope(g: &mut Gen, t: DType, layout: u32) -> Vec<Trial> {
+    let mut all = Vec::new();
+    for inverse in [0, FLAG_INVERSE] {
+        let p = RopeParams {
+            flags: layout | inverse,
+            ..Default::default()
+        };
+        for (b, n, h, d, r, how) in heads(g) {
             let s = [b, n, h, d];
             let x = g.real(t, &s, 2.0);
+            let base: Vec<f64> = (0..r / 2).map(|i| 0.7f64.powi(i as i32)).collect();
             let a: Vec<f64> = (0..n * r / 2)
-                .map(|i| (i / (r / 2)) as f64 * 0.7f64.powi((i % (r / 2)) as i32))
+                .map(|i| (i / (r / 2)) as f64 * base[i % (r / 2)])
                 .collect();
             let of = |f: fn(f64) -> f64| {
                 T::new(F, &[n, r / 2], &a.iter().map(|a| f(*a)).collect::<Vec<_>>())

@@ -1,15 +1,12 @@
 //! `attention_fwd`, `attention_bwd`: causal and windowed masks, more queries than keys and fewer, grouped heads, slices of one fused tensor.
 //! `attention_varlen_fwd`, `attention_varlen_bwd`: the same within segments, empty ones and positions of none among them.
-//!
-//! With 16-bit storage the probabilities and their gradients may go through it once: products of 16-bit operands take 16-bit operands
-//! (the row of `matmul`), and there is no other way to use units that multiply only those.
 
-use super::bound::{Num, dot, num as exact, sum};
+use super::attention_reference::{Inputs, Shape, backward, forward};
+use super::bound::Num;
 use super::cell::{Cell, FLOATS, Gen};
-use super::num;
-use super::softmax::largest;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
+use crate::case::Effort;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, AttentionParams, FLAG_CAUSAL};
 
@@ -35,180 +32,6 @@ pub fn cells() -> Vec<Cell> {
     all
 }
 
-/// Sizes and mask.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Batch.
-    pub b: usize,
-    /// Queries.
-    pub tq: usize,
-    /// Keys.
-    pub tk: usize,
-    /// Query heads.
-    pub h: usize,
-    /// Key heads.
-    pub hkv: usize,
-    /// Head size.
-    pub d: usize,
-    /// Query i sees keys up to i + tk - tq.
-    pub causal: bool,
-    /// Keys a query sees back, 0 for all.
-    pub window: i64,
-    /// 0 = 1/sqrt(d).
-    pub scale: f64,
-    /// Cumulative lengths of packed sequences, row after row.
-    pub cu: Option<&'static [i32]>,
-}
-
-impl Shape {
-    /// Those of a row.
-    fn lengths(&self, cu: &'static [i32], b: usize) -> &'static [i32] {
-        let n = cu.len() / self.b;
-        &cu[b * n..][..n]
-    }
-    fn factor(&self) -> f64 {
-        if self.scale == 0.0 {
-            1.0 / (self.d as f64).sqrt()
-        } else {
-            self.scale
-        }
-    }
-    fn sees(&self, b: usize, i: usize, j: usize) -> bool {
-        if let Some(cu) = self.cu
-            && !self.lengths(cu, b).windows(2).any(|s| {
-                let within = |t: usize| (s[0]..s[1]).contains(&(t as i32));
-                within(i) && within(j)
-            })
-        {
-            return false;
-        }
-        let at = i as i64 + self.tk as i64 - self.tq as i64;
-        let j = j as i64;
-        (!self.causal || j <= at) && (self.window == 0 || j > at - self.window)
-    }
-    /// Where element 0 of head `h` at `t` lies in `[B, T, heads, D]`.
-    fn at(&self, t: usize, heads: usize, b: usize, i: usize, h: usize) -> usize {
-        ((b * t + i) * heads + h) * self.d
-    }
-}
-
-/// Once through the storage.
-pub fn stored(t: DType, x: Num) -> Num {
-    match t {
-        DType::F32 => x,
-        t => Num {
-            v: x.v,
-            e: x.e + num::ulp(t, x.v.abs() + x.e) / 2.0,
-        },
-    }
-}
-
-/// The inputs in f64.
-#[derive(Clone)]
-pub struct Inputs {
-    /// [B, Tq, H, D].
-    pub q: Vec<f64>,
-    /// [B, Tk, Hkv, D].
-    pub k: Vec<f64>,
-    /// [B, Tk, Hkv, D].
-    pub v: Vec<f64>,
-}
-
-/// Scaled scores of a query over the keys it sees.
-fn scores(s: &Shape, x: &Inputs, b: usize, h: usize, i: usize) -> Vec<Option<Num>> {
-    let g = h / (s.h / s.hkv);
-    let q = &x.q[s.at(s.tq, s.h, b, i, h)..][..s.d];
-    let f = s.factor();
-    (0..s.tk)
-        .map(|j| {
-            let k = &x.k[s.at(s.tk, s.hkv, b, j, g)..][..s.d];
-            let raw = dot(q.iter().zip(k).map(|(a, b)| (exact(*a), exact(*b))));
-            s.sees(b, i, j)
-                .then(|| raw * exact(f64::from(f as f32)).rounded_from(f))
-        })
-        .collect()
-}
-
-/// o [B, Tq, H, D] and lse [B, H, Tq].
-pub fn forward(t: DType, s: &Shape, x: &Inputs) -> (Vec<Num>, Vec<Num>) {
-    let mut o = vec![exact(0.0); s.b * s.tq * s.h * s.d];
-    let mut lse = vec![exact(f64::NEG_INFINITY); s.b * s.h * s.tq];
-    for b in 0..s.b {
-        for h in 0..s.h {
-            let g = h / (s.h / s.hkv);
-            for i in 0..s.tq {
-                let sc = scores(s, x, b, h, i);
-                let seen: Vec<(usize, Num)> = sc
-                    .into_iter()
-                    .enumerate()
-                    .filter_map(|(j, v)| Some((j, v?)))
-                    .collect();
-                // Sees nothing: zeros, and the logarithm of nothing.
-                if seen.is_empty() {
-                    continue;
-                }
-                let top = largest(&seen.iter().map(|s| s.1.v).collect::<Vec<_>>());
-                let p: Vec<(usize, Num)> = seen
-                    .iter()
-                    .map(|(j, s)| (*j, (*s - exact(top)).exp()))
-                    .collect();
-                let l = sum(p.iter().map(|p| p.1));
-                lse[(b * s.h + h) * s.tq + i] = l.ln() + exact(top);
-                let out = s.at(s.tq, s.h, b, i, h);
-                for c in 0..s.d {
-                    let v = |j: usize| exact(x.v[s.at(s.tk, s.hkv, b, j, g) + c]);
-                    o[out + c] = dot(p.iter().map(|(j, p)| (stored(t, *p), v(*j)))) / l;
-                }
-            }
-        }
-    }
-    (o, lse)
-}
-
-/// dq, dk, dv for a gradient of o; `o` and `lse` as the forward has stored them.
-pub fn backward(
-    t: DType,
-    s: &Shape,
-    x: &Inputs,
-    d_out: &[f64],
-    o: &[f64],
-    lse: &[f64],
-) -> [Vec<Num>; 3] {
-    let mut dq = vec![exact(0.0); x.q.len()];
-    let mut parts: [Vec<Vec<Num>>; 2] = [vec![Vec::new(); x.k.len()], vec![Vec::new(); x.k.len()]];
-    let f = exact(s.factor() as f32 as f64).rounded_from(s.factor());
-    for b in 0..s.b {
-        for h in 0..s.h {
-            let g = h / (s.h / s.hkv);
-            for i in 0..s.tq {
-                let at = s.at(s.tq, s.h, b, i, h);
-                let z = lse[(b * s.h + h) * s.tq + i];
-                let (go, oo) = (&d_out[at..at + s.d], &o[at..at + s.d]);
-                let delta = dot(go.iter().zip(oo).map(|(a, b)| (exact(*a), exact(*b))));
-                let mut terms = vec![Vec::new(); s.d];
-                for (j, sc) in scores(s, x, b, h, i).into_iter().enumerate() {
-                    let Some(sc) = sc else { continue };
-                    let kv = s.at(s.tk, s.hkv, b, j, g);
-                    let p = (sc - exact(z)).exp();
-                    let v = &x.v[kv..kv + s.d];
-                    let dp = dot(go.iter().zip(v).map(|(a, b)| (exact(*a), exact(*b))));
-                    let ds = stored(t, p * (dp - delta));
-                    for c in 0..s.d {
-                        terms[c].push(ds * exact(x.k[kv + c]));
-                        parts[0][kv + c].push(ds * exact(x.q[at + c]) * f);
-                        parts[1][kv + c].push(stored(t, p) * exact(go[c]));
-                    }
-                }
-                for (c, terms) in terms.into_iter().enumerate() {
-                    dq[at + c] = sum(terms) * f;
-                }
-            }
-        }
-    }
-    let [dk, dv] = parts.map(|p| p.into_iter().map(sum).collect());
-    [dq, dk, dv]
-}
-
 fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     let s = |b, tq, tk, h, hkv, d, causal, window, scale| Shape {
         b,
@@ -220,8 +43,14 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         causal,
         window,
         scale,
-        cu: None,
+        ..Shape::default()
     };
+    if g.sizes() {
+        return large(g, s)
+            .iter()
+            .map(|s| trial(g, t, s, Lie::Dense, back))
+            .collect();
+    }
     let shapes = [
         s(1, 1, 1, 1, 1, 1, false, 0, 0.0),
         s(2, 7, 7, 2, 2, 8, true, 0, 0.0),
@@ -244,7 +73,7 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     all.push(trial(g, t, &y, Lie::Heads, back));
     all.push(trial(g, t, &y, Lie::Fused, back));
     all.push(trial(g, t, &y, Lie::Loud, back));
-    if g.big {
+    if g.big() {
         // Heads of the sizes that devices have units for, several tiles of queries and of keys.
         for s in [
             s(1, 300, 300, 2, 1, 64, true, 0, 0.0),
@@ -252,6 +81,116 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         ] {
             all.push(trial(g, t, &s, Lie::Dense, back));
         }
+    }
+    all
+}
+
+type Plain<'a> = &'a dyn Fn(usize, usize, usize, usize, usize, usize, bool, i64) -> Shape;
+
+/// Heads, keys, queries, rows and elements of a head, each beyond tiles; the sizes of heads that models have.
+fn large(
+    g: &mut Gen,
+    s: impl Fn(usize, usize, usize, usize, usize, usize, bool, i64, f64) -> Shape,
+) -> Vec<Shape> {
+    let s: Plain<'_> =
+        &|b, tq, tk, h, hkv, d, causal, window| s(b, tq, tk, h, hkv, d, causal, window, 0.0);
+    let mut all: Vec<Shape> = match g.effort {
+        Effort::Quick => vec![64],
+        Effort::Default => vec![64, 80, 96, 128, 256],
+        Effort::Big => vec![64, 72, 80, 96, 112, 128, 160, 192, 256],
+    }
+    .into_iter()
+    .map(|d| s(1, 133, 133, 2, 1, d, true, 0))
+    .collect();
+    for n in g.beyond_squared() {
+        all.extend([
+            s(1, n, n, 1, 1, 8, true, 0),
+            s(1, n, n, 2, 2, 8, true, 100),
+            s(1, 3, n, 2, 1, 16, false, 0),
+            s(1, n, 5, 2, 2, 16, false, 0),
+            s(1, 4, n, 1, 1, 8, true, n as i64 / 2),
+            s(1, 5, 9, 2, 2, n, true, 0),
+            s(n, 2, 3, 1, 1, 4, true, 0),
+            s(1, 2, 3, n, 1, 4, true, 0),
+            s(1, 2, 3, n, n, 4, false, 0),
+        ]);
+        if n < 4096 {
+            all.push(s(1, n, n, 1, 1, 8, false, 0));
+        }
+    }
+    for n in g.grid() {
+        all.extend([
+            s(n, 1, 2, 1, 1, 2, false, 0),
+            s(1, 1, 2, n, n, 2, false, 0),
+            s(1, n, 3, 1, 1, 2, false, 0),
+            s(1, 3, n, 1, 1, 2, false, 0),
+        ]);
+    }
+    if g.effort != Effort::Quick {
+        // Rows times heads beyond what a dim of a grid may have, and several sizes at once.
+        all.push(s(300, 1, 2, 230, 115, 2, false, 0));
+        all.push(s(2, 260, 300, 4, 2, 64, true, 0));
+    }
+    if g.big() {
+        let mut long = s(1, 16_391, 16_391, 1, 1, 64, true, 0);
+        long.judged = sample(g, 16_391);
+        all.push(long);
+    }
+    all
+}
+
+/// Positions at and around the edges of tiles, the first, the last, and some more.
+fn sample(g: &mut Gen, n: usize) -> Vec<usize> {
+    let tiles = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
+    let edges = tiles.into_iter().flat_map(|t| [t - 1, t, t + 1]);
+    let mut all: Vec<usize> = edges
+        .chain([0, n - 2, n - 1])
+        .filter(|at| *at < n)
+        .collect();
+    all.extend((0..30).map(|_| g.below(n)));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Packed sequences beyond tiles: positions, segments and rows.
+fn large_packed(
+    g: &mut Gen,
+    rows: impl Fn(usize, Vec<i32>, usize, usize, usize, usize, bool, i64) -> Shape,
+) -> Vec<Shape> {
+    let mut all: Vec<Shape> = [64, 80, 96, 128, 256]
+        .into_iter()
+        .map(|d| rows(1, vec![0, 70, 133], 133, 2, 1, d, true, 0))
+        .collect();
+    for n in g.beyond_squared() {
+        let i = n as i32;
+        all.extend([
+            rows(1, vec![0, i], n, 1, 1, 8, true, 0),
+            rows(
+                1,
+                vec![0, i / 3, i / 3, i / 2 + 1, i],
+                n,
+                2,
+                1,
+                8,
+                false,
+                90,
+            ),
+            rows(1, (0..=i).collect(), n, 1, 1, 8, true, 0),
+            rows(1, vec![0, 4, 7], 7, n, n, 4, true, 0),
+            rows(1, vec![0, 2, 5], 5, 1, 1, n, true, 0),
+            rows(n, [0, 1, 3].repeat(n), 3, 1, 1, 4, true, 0),
+        ]);
+    }
+    for n in g.grid() {
+        let ends: Vec<i32> = (0..=n as i32).step_by(3).chain([n as i32]).collect();
+        all.push(rows(1, ends, n, 1, 1, 2, true, 0));
+        all.push(rows(n, [0, 1, 2].repeat(n), 2, 1, 1, 2, false, 0));
+    }
+    if g.big() {
+        let mut long = rows(1, vec![0, 9000, 16_391], 16_391, 1, 1, 64, true, 0);
+        long.judged = sample(g, 16_391);
+        all.push(long);
     }
     all
 }
@@ -268,8 +207,21 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         causal,
         window,
         scale,
-        cu: Some(cu),
+        cu: [Some(cu.into()), None],
+        ..Shape::default()
     };
+    if g.sizes() {
+        let none = &[0, 0];
+        let of = |b, cu: Vec<i32>, n, h, hkv, d, causal, window| Shape {
+            cu: [Some(cu.into()), None],
+            ..rows(b, none, n, h, hkv, d, causal, window, 0.0)
+        };
+        let all = large_packed(g, of);
+        return all
+            .iter()
+            .map(|s| trial(g, t, s, Lie::Dense, back))
+            .collect();
+    }
     let s = |cu: &'static [i32], n, h, hkv, d, causal, window, scale| {
         rows(1, cu, n, h, hkv, d, causal, window, scale)
     };
@@ -311,7 +263,7 @@ fn packed(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     for lie in [Lie::Heads, Lie::Fused, Lie::Loud] {
         all.push(trial(g, t, &y, lie, back));
     }
-    if g.big {
+    if g.big() {
         for s in [
             s(&[0, 100, 257, 300], 300, 2, 1, 64, true, 0, 0.0),
             s(&[0, 7, 250], 250, 2, 1, 128, true, 100, 0.0),
@@ -355,6 +307,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         q: q.values(),
         k: k.values(),
         v: v.values(),
+        ..Inputs::default()
     };
     let p = AttentionParams {
         flags: if s.causal { FLAG_CAUSAL } else { 0 },
@@ -368,23 +321,8 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
         Lie::Fused => ", slices of one tensor",
         Lie::Loud => ", scores of several hundred",
     };
-    let what = format!(
-        "B {} Tq {} Tk {} H {}/{} D {}{}{}{}{how}",
-        s.b,
-        s.tq,
-        s.tk,
-        s.h,
-        s.hkv,
-        s.d,
-        if s.causal { " causal" } else { "" },
-        if s.window > 0 {
-            format!(" window {}", s.window)
-        } else {
-            String::new()
-        },
-        s.cu.map_or(String::new(), |cu| format!(" cu {cu:?}")),
-    );
-    let cu = s.cu.map(|cu| {
+    let what = format!("{}{how}", s.what());
+    let cu = s.cu[0].as_deref().map(|cu| {
         let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
         // No row has a length to count by: any number of segments fits.
         let n = cu.len().checked_div(s.b).unwrap_or(3);
@@ -411,7 +349,7 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, lie: Lie, back: bool) -> Trial {
     let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
     let (o, lse) = (T::new(t, &qs, &of(&o)), T::new(F, &ls, &of(&lse)));
     let d_out = g.real(t, &qs, 2.0);
-    let [dq, dk, dv] = backward(t, s, &x, &d_out.values(), &o.values(), &lse.values());
+    let [dq, dk, dv, ..] = backward(t, s, &x, &d_out.values(), &o.values(), &lse.values());
     let want = vec![
         (0, Want::Fused(dq)),
         (1, Want::Fused(dk)),

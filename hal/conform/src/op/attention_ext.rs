@@ -1,11 +1,9 @@
 //! `attention_ext_fwd`, `attention_ext_bwd`: soft cap, bias by distance, sinks and dropped weights, each alone and all together, over whole
 //! rows and over segments whose queries and keys may be of different numbers.
 
-use super::attention::stored;
-use super::bound::{Num, dot, num as exact, sum};
+use super::attention_reference::{Inputs, Shape, backward, forward};
+use super::bound::{Num, num as exact};
 use super::cell::{Cell, FLOATS, Gen};
-use super::random::block;
-use super::softmax::largest;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
@@ -27,265 +25,6 @@ pub fn cells() -> Vec<Cell> {
     all
 }
 
-/// Sizes, mask and what comes on top.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Shape {
-    /// Batch.
-    pub b: usize,
-    /// Queries.
-    pub tq: usize,
-    /// Keys.
-    pub tk: usize,
-    /// Query heads.
-    pub h: usize,
-    /// Key heads.
-    pub hkv: usize,
-    /// Head size.
-    pub d: usize,
-    /// Query i sees keys up to i + tk - tq.
-    pub causal: bool,
-    /// Keys a query sees back, 0 for all.
-    pub window: i64,
-    /// 0 = 1/sqrt(d).
-    pub scale: f64,
-    /// Bound of the scores, 0 = none.
-    pub cap: f64,
-    /// Probability of a dropped weight.
-    pub dropout: f64,
-    /// Heads, queries and keys of the whole; 0 = these.
-    pub whole: [i64; 3],
-    /// There is a bias.
-    pub bias: bool,
-    /// There are sinks.
-    pub sinks: bool,
-    /// Cumulative lengths of queries, row after row, and those of keys, where they differ.
-    pub cu: [Option<&'static [i32]>; 2],
-}
-
-/// A segment: first and past the last, of queries and of keys.
-type Segment = [usize; 4];
-
-impl Shape {
-    fn factor(&self) -> f64 {
-        if self.scale == 0.0 {
-            1.0 / (self.d as f64).sqrt()
-        } else {
-            self.scale
-        }
-    }
-    /// The segment of query `i`, if any.
-    fn segment(&self, b: usize, i: usize) -> Option<Segment> {
-        let Some(q) = self.cu[0] else {
-            return Some([0, self.tq, 0, self.tk]);
-        };
-        let k = self.cu[1].unwrap_or(q);
-        let n = q.len() / self.b;
-        let (q, k) = (&q[b * n..][..n], &k[b * n..][..n]);
-        let at = q
-            .windows(2)
-            .position(|s| (s[0]..s[1]).contains(&(i as i32)))?;
-        Some([q[at], q[at + 1], k[at], k[at + 1]].map(|x| x as usize))
-    }
-    /// The distance at which query `i` sees key `j` (key - query within the segment), if it does.
-    fn sees(&self, s: Segment, i: usize, j: usize) -> Option<i64> {
-        let [q0, q1, k0, k1] = s.map(|x| x as i64);
-        let (i, j) = (i as i64, j as i64);
-        if !(k0..k1).contains(&j) {
-            return None;
-        }
-        let at = (i - q0) + (k1 - k0) - (q1 - q0);
-        let seen =
-            (!self.causal || j - k0 <= at) && (self.window == 0 || j - k0 > at - self.window);
-        seen.then_some((j - k0) - (i - q0))
-    }
-    /// Where element 0 of head `h` at `t` lies in `[B, T, heads, D]`.
-    fn at(&self, t: usize, heads: usize, b: usize, i: usize, h: usize) -> usize {
-        ((b * t + i) * heads + h) * self.d
-    }
-    /// Numbers of the bias of a head.
-    fn distances(&self) -> usize {
-        (self.tq + self.tk).saturating_sub(1)
-    }
-    /// What a weight is multiplied by.
-    fn kept(&self, d: &PhiloxDyn, [b, h, i, j]: [usize; 4]) -> Num {
-        if self.dropout == 0.0 {
-            return exact(1.0);
-        }
-        let own = [self.h, self.tq, self.tk];
-        let [heads, queries, keys] = std::array::from_fn(|x| match self.whole[x] {
-            0 => own[x] as u64,
-            n => n as u64,
-        });
-        let row = (b as u64 * heads + h as u64) * queries + i as u64;
-        let c = d
-            .offset
-            .wrapping_add(row.wrapping_mul(keys.div_ceil(4)))
-            .wrapping_add(j as u64 / 4);
-        let counter = [
-            c as u32,
-            (c >> 32) as u32,
-            d.stream as u32,
-            (d.stream >> 32) as u32,
-        ];
-        let word = block(counter, [d.seed as u32, (d.seed >> 32) as u32])[j % 4];
-        if f64::from(word >> 8) / 16_777_216.0 < self.dropout {
-            return exact(0.0);
-        }
-        let scale = 1.0 / (1.0 - self.dropout);
-        exact(f64::from(scale as f32)).rounded_from(scale)
-    }
-}
-
-/// The inputs in f64.
-#[derive(Clone, Default)]
-pub struct Inputs {
-    /// [B, Tq, H, D].
-    pub q: Vec<f64>,
-    /// [B, Tk, Hkv, D].
-    pub k: Vec<f64>,
-    /// [B, Tk, Hkv, D].
-    pub v: Vec<f64>,
-    /// [H, Tq + Tk - 1], or nothing.
-    pub bias: Vec<f64>,
-    /// [H], or nothing.
-    pub sinks: Vec<f64>,
-    /// Seeds.
-    pub key: PhiloxDyn,
-}
-
-/// A key that a query sees: its place, the score, tanh of the capped score, and where its bias stands.
-struct Seen {
-    j: usize,
-    score: Num,
-    tanh: Option<Num>,
-    bias: usize,
-}
-
-fn scores(s: &Shape, x: &Inputs, b: usize, h: usize, i: usize) -> Vec<Seen> {
-    let Some(of) = s.segment(b, i) else {
-        return vec![];
-    };
-    let g = h / (s.h / s.hkv);
-    let q = &x.q[s.at(s.tq, s.h, b, i, h)..][..s.d];
-    let f = s.factor();
-    let one = |j: usize| {
-        let distance = s.sees(of, i, j)?;
-        let k = &x.k[s.at(s.tk, s.hkv, b, j, g)..][..s.d];
-        let raw = dot(q.iter().zip(k).map(|(a, b)| (exact(*a), exact(*b))));
-        let mut score = raw * exact(f64::from(f as f32)).rounded_from(f);
-        let cap = exact(f64::from(s.cap as f32)).rounded_from(s.cap);
-        let tanh = (s.cap > 0.0).then(|| (score / cap).tanh());
-        if let Some(t) = tanh {
-            score = t * cap;
-        }
-        let bias = (h * s.distances()) as i64 + distance + s.tq as i64 - 1;
-        if s.bias {
-            score = score + exact(x.bias[bias as usize]);
-        }
-        let bias = bias as usize;
-        Some(Seen {
-            j,
-            score,
-            tanh,
-            bias,
-        })
-    };
-    (0..s.tk).filter_map(one).collect()
-}
-
-/// o [B, Tq, H, D] and lse [B, H, Tq].
-pub fn forward(t: DType, s: &Shape, x: &Inputs) -> (Vec<Num>, Vec<Num>) {
-    let mut o = vec![exact(0.0); s.b * s.tq * s.h * s.d];
-    let mut lse = vec![exact(f64::NEG_INFINITY); s.b * s.h * s.tq];
-    for b in 0..s.b {
-        for h in 0..s.h {
-            let g = h / (s.h / s.hkv);
-            for i in 0..s.tq {
-                let seen = scores(s, x, b, h, i);
-                let sink = s.sinks.then(|| x.sinks[h]);
-                let mut all: Vec<f64> = seen.iter().map(|s| s.score.v).collect();
-                all.extend(sink);
-                if s.segment(b, i).is_none() || all.is_empty() {
-                    continue;
-                }
-                let top = largest(&all);
-                let p: Vec<Num> = seen.iter().map(|s| (s.score - exact(top)).exp()).collect();
-                let extra = sink.map(|v| (exact(v) - exact(top)).exp());
-                let l = sum(p.iter().copied().chain(extra));
-                lse[(b * s.h + h) * s.tq + i] = l.ln() + exact(top);
-                let out = s.at(s.tq, s.h, b, i, h);
-                for c in 0..s.d {
-                    let term = |(n, p): (&Seen, &Num)| {
-                        let used = *p * s.kept(&x.key, [b, h, i, n.j]);
-                        let v = x.v[s.at(s.tk, s.hkv, b, n.j, g) + c];
-                        (stored(t, used), exact(v))
-                    };
-                    o[out + c] = dot(seen.iter().zip(&p).map(term)) / l;
-                }
-            }
-        }
-    }
-    (o, lse)
-}
-
-/// Gradients of q, k, v, bias and sinks for a gradient of o; `o` and `lse` as the forward has stored them.
-pub fn backward(
-    t: DType,
-    s: &Shape,
-    x: &Inputs,
-    d_out: &[f64],
-    o: &[f64],
-    lse: &[f64],
-) -> [Vec<Num>; 5] {
-    let mut dq = vec![exact(0.0); x.q.len()];
-    let mut parts: [Vec<Vec<Num>>; 2] = [vec![Vec::new(); x.k.len()], vec![Vec::new(); x.k.len()]];
-    let mut by_bias = vec![Vec::new(); x.bias.len()];
-    let mut by_sink = vec![Vec::new(); x.sinks.len()];
-    let f = exact(f64::from(s.factor() as f32)).rounded_from(s.factor());
-    for b in 0..s.b {
-        for h in 0..s.h {
-            let g = h / (s.h / s.hkv);
-            for i in 0..s.tq {
-                if s.segment(b, i).is_none() {
-                    continue;
-                }
-                let at = s.at(s.tq, s.h, b, i, h);
-                let z = exact(lse[(b * s.h + h) * s.tq + i]);
-                let (go, oo) = (&d_out[at..at + s.d], &o[at..at + s.d]);
-                let delta = dot(go.iter().zip(oo).map(|(a, b)| (exact(*a), exact(*b))));
-                if s.sinks && z.v.is_finite() {
-                    by_sink[h].push(-((exact(x.sinks[h]) - z).exp() * delta));
-                }
-                let mut terms = vec![Vec::new(); s.d];
-                for n in scores(s, x, b, h, i) {
-                    let kv = s.at(s.tk, s.hkv, b, n.j, g);
-                    let p = (n.score - z).exp();
-                    let kept = s.kept(&x.key, [b, h, i, n.j]);
-                    let v = &x.v[kv..kv + s.d];
-                    let dp = dot(go.iter().zip(v).map(|(a, b)| (exact(*a), exact(*b))));
-                    let ds = p * (dp * kept - delta);
-                    if s.bias {
-                        by_bias[n.bias].push(ds);
-                    }
-                    let ds = n.tanh.map_or(ds, |t| ds * (exact(1.0) - t * t));
-                    let (ds, p) = (stored(t, ds), stored(t, p * kept));
-                    for c in 0..s.d {
-                        terms[c].push(ds * exact(x.k[kv + c]));
-                        parts[0][kv + c].push(ds * exact(x.q[at + c]) * f);
-                        parts[1][kv + c].push(p * exact(go[c]));
-                    }
-                }
-                for (c, terms) in terms.into_iter().enumerate() {
-                    dq[at + c] = sum(terms) * f;
-                }
-            }
-        }
-    }
-    let all = |p: Vec<Vec<Num>>| p.into_iter().map(sum).collect::<Vec<_>>();
-    let [dk, dv] = parts.map(all);
-    [dq, dk, dv, all(by_bias), all(by_sink)]
-}
-
 fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     let s = |b, tq, tk, h, hkv, d, causal| Shape {
         b,
@@ -303,10 +42,14 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     let sinks = |s: Shape| Shape { sinks: true, ..s };
     let window = |window, s: Shape| Shape { window, ..s };
     let cu = |q: &'static [i32], k: Option<&'static [i32]>, s: Shape| Shape {
-        cu: [Some(q), k],
+        cu: [Some(q.into()), k.map(Into::into)],
         ..s
     };
     let everything = |p, s: Shape| drop(p, bias(sinks(cap(1.5, s))));
+    if g.sizes() {
+        let all = large(g, &|s| everything(0.2, s));
+        return all.iter().map(|s| trial(g, t, s, false, back)).collect();
+    }
     let shapes = [
         // Nothing on top: attention_*.
         s(2, 9, 9, 2, 1, 8, true),
@@ -368,7 +111,7 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
         true,
         back,
     ));
-    if g.big {
+    if g.big() {
         for s in [
             everything(0.1, s(1, 300, 300, 2, 1, 64, true)),
             bias(s(2, 200, 260, 2, 2, 64, false)),
@@ -379,9 +122,76 @@ fn trials(g: &mut Gen, t: DType, back: bool) -> Vec<Trial> {
     all
 }
 
+/// Every size beyond tiles and grids, with everything on top.
+fn large(g: &mut Gen, everything: &dyn Fn(Shape) -> Shape) -> Vec<Shape> {
+    let s = |b, tq, tk, h, hkv, d, causal| {
+        everything(Shape {
+            b,
+            tq,
+            tk,
+            h,
+            hkv,
+            d,
+            causal,
+            ..Shape::default()
+        })
+    };
+    let mut all: Vec<Shape> = [64, 80, 96, 128, 256]
+        .into_iter()
+        .map(|d| s(1, 67, 67, 2, 1, d, true))
+        .collect();
+    for n in g.beyond_squared() {
+        let ends: Vec<i32> = (0..=n as i32).collect();
+        let window = 100;
+        all.extend([
+            s(1, 3, n, 2, 1, 8, false),
+            s(1, n, 5, 2, 2, 8, false),
+            s(1, 5, 9, 2, 2, n, true),
+            s(n, 2, 3, 1, 1, 4, true),
+            s(1, 2, 3, n, 1, 4, true),
+            s(1, 2, 3, n, n, 4, false),
+            Shape {
+                window,
+                ..s(1, n, n, 1, 1, 8, true)
+            },
+            Shape {
+                cu: [Some(ends.clone().into()), None],
+                ..s(1, n, n, 1, 1, 4, true)
+            },
+            Shape {
+                cu: [Some(ends.clone().into()), Some(ends.into())],
+                ..s(1, n, n, 1, 1, 4, false)
+            },
+            Shape {
+                cu: [Some([0, 1].repeat(n).into()), Some([0, 2].repeat(n).into())],
+                ..s(n, 1, 2, 1, 1, 4, false)
+            },
+            Shape {
+                cu: [
+                    Some([0, n as i32 / 3, n as i32].into()),
+                    Some([0, 2, 9].into()),
+                ],
+                ..s(1, n, 9, 1, 1, 4, false)
+            },
+        ]);
+        if n < 4096 {
+            all.push(s(1, n, n, 1, 1, 8, true));
+        }
+    }
+    for n in g.grid() {
+        all.extend([
+            s(n, 1, 2, 1, 1, 2, false),
+            s(1, 1, 2, n, n, 2, false),
+            s(1, n, 3, 1, 1, 2, false),
+            s(1, 3, n, 1, 1, 2, false),
+        ]);
+    }
+    all
+}
+
 /// Operand cu_q or cu_k.
 fn lengths(s: &Shape, which: usize) -> Option<T> {
-    let cu = s.cu[which]?;
+    let cu = s.cu[which].as_deref()?;
     let values: Vec<i64> = cu.iter().map(|x| i64::from(*x)).collect();
     Some(T::ints(DType::I32, &[s.b, cu.len() / s.b], &values))
 }
@@ -434,7 +244,11 @@ fn trial(g: &mut Gen, t: DType, s: &Shape, fused: bool, back: bool) -> Trial {
         },
     };
     let p = params(s);
-    let what = format!("{s:?}{}", if fused { ", slices of one tensor" } else { "" });
+    let what = format!(
+        "{}{}",
+        s.what(),
+        if fused { ", slices of one tensor" } else { "" }
+    );
     let (o, lse) = forward(t, s, &x);
     let ls = [s.b, s.h, s.tq];
     let tail = [bias.clone(), sinks.clone(), lengths(s, 0), lengths(s, 1)].map(Arg::from);

@@ -21,6 +21,14 @@ pub fn num(v: f64) -> Num {
     Num { v, e: 0.0 }
 }
 
+/// A number that is not judged: any but a NaN will do.
+pub fn unjudged(v: f64) -> Num {
+    Num {
+        v,
+        e: f64::INFINITY,
+    }
+}
+
 /// Error of one rounding; what is below the least normal number may be zero.
 fn rounded(v: f64, e: f64) -> Num {
     Num {
@@ -126,19 +134,37 @@ impl Num {
     }
 }
 
+/// A sum that is still being added to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Total {
+    v: f64,
+    e: f64,
+    mag: f64,
+    n: f64,
+}
+
+impl Total {
+    /// One more.
+    pub fn add(&mut self, x: Num) {
+        self.v += x.v;
+        self.e += x.e;
+        self.mag += x.v.abs() + x.e;
+        self.n += 1.0;
+    }
+    /// The sum in any order: n roundings of the sum of magnitudes.
+    pub fn num(self) -> Num {
+        Num {
+            v: self.v,
+            e: self.e + self.n * U * self.mag,
+        }
+    }
+}
+
 /// Sum in any order: n roundings of the sum of magnitudes.
 pub fn sum(x: impl IntoIterator<Item = Num>) -> Num {
-    let (mut v, mut e, mut mag, mut n) = (0.0, 0.0, 0.0, 0.0);
-    for x in x {
-        v += x.v;
-        e += x.e;
-        mag += x.v.abs() + x.e;
-        n += 1.0;
-    }
-    Num {
-        v,
-        e: e + n * U * mag,
-    }
+    let mut t = Total::default();
+    x.into_iter().for_each(|x| t.add(x));
+    t.num()
 }
 
 /// Sum of products.

@@ -4,27 +4,82 @@
 use super::rig::{Answer, Place, Rig, row};
 use super::tensor::T;
 use super::trial::{Trial, class_name};
-use crate::case::{Check, Demanded, Verdict, pass_with, refused, skip};
+use crate::case::{Check, Demanded, Effort, Verdict, pass_with, refused, skip};
 use crate::ctx::Rng;
 use crossweave_abi as abi;
-use crossweave_abi::DType;
+use crossweave_abi::op::{self, KindParams};
+use crossweave_abi::{DType, profile};
 
 /// The floats of the op table.
 pub const FLOATS: [DType; 3] = [DType::F32, DType::Bf16, DType::F16];
+/// Lengths of lists of tensors: around those that kernels take at once.
+pub const LISTS: [usize; 7] = [1, 31, 32, 33, 65, 111, 300];
+/// Sizes around the widths of vectors.
+pub const SIZES: [usize; 5] = [0, 1, 7, 33, 257];
 /// Index types.
 pub const INDEX: [DType; 2] = [DType::I32, DType::I64];
+
+/// The params of a function by its number.
+pub fn kind(kind: u32) -> KindParams {
+    KindParams {
+        kind,
+        ..Default::default()
+    }
+}
+
+/// What the trials of a cell are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum About {
+    /// Shapes, layouts, parameters and inputs.
+    #[default]
+    Usual,
+    /// Sizes beyond those of tiles ([`super::sizes`]).
+    Sizes,
+    /// Lists of many tensors.
+    Lists,
+}
+
+impl About {
+    /// What a case of such trials is called behind the cell's id.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            About::Usual => "",
+            About::Sizes => ".sizes",
+            About::Lists => ".lists",
+        }
+    }
+}
 
 /// Numbers for trials.
 pub struct Gen {
     rng: Rng,
-    /// Sizes that take long, too.
-    pub big: bool,
+    /// How much is tried.
+    pub effort: Effort,
+    /// What the trials are to be about.
+    pub about: About,
 }
 
 impl Gen {
     /// From a case's seed.
-    pub fn new(rng: Rng, big: bool) -> Gen {
-        Gen { rng, big }
+    pub fn new(rng: Rng, effort: Effort) -> Gen {
+        Gen {
+            rng,
+            effort,
+            about: About::Usual,
+        }
+    }
+    /// For trials about something else than the usual.
+    pub fn about(mut self, about: About) -> Gen {
+        self.about = about;
+        self
+    }
+    /// Are trials of sizes wanted?
+    pub fn sizes(&self) -> bool {
+        self.about == About::Sizes
+    }
+    /// Sizes that take long, too?
+    pub fn big(&self) -> bool {
+        self.effort == Effort::Big
     }
     /// Below `n`.
     pub fn below(&mut self, n: usize) -> usize {
@@ -88,17 +143,26 @@ impl Cell {
         }
     }
 
-    /// With the profiles that need it.
-    pub fn needed(mut self, by: Demanded) -> Cell {
-        self.demanded = by;
+    /// With the types of its operands, by which a profile may ask for it. Profiles ask for one 16-bit float and
+    /// are content with either: the cells of bf16 are those demanded, and say with [`Cell::or`] what else serves.
+    pub fn of(mut self, types: &[DType]) -> Cell {
+        if let Some(least) = profile::op_need(self.op, types, DType::Bf16) {
+            self.demanded = Demanded::From(least);
+        }
         self
     }
 
-    /// Cells over the floats `t`: f32 is demanded from `minimal` up; of the 16-bit ones `train` demands either, if `half`.
+    /// What serves a profile as well: the same in f16.
+    pub fn or(mut self, build: impl Fn(&mut Gen) -> Vec<Trial> + Send + Sync + 'static) -> Cell {
+        self.instead = Some(Box::new(build));
+        self
+    }
+
+    /// Cells over the floats `t`, with the types of the operands of each.
     pub fn floats(
         op: u32,
         what: &str,
-        half: bool,
+        types: impl Fn(DType) -> Vec<DType>,
         build: impl Fn(&mut Gen, DType) -> Vec<Trial> + Send + Sync + Copy + 'static,
     ) -> Vec<Cell> {
         let name = |t: DType| match what {
@@ -108,19 +172,24 @@ impl Cell {
         FLOATS
             .into_iter()
             .map(|t| {
-                let mut c = Cell::new(op, name(t), move |g: &mut Gen| build(g, t));
-                if row(op).class != abi::op::Class::Primitive {
-                    return c;
+                let c = Cell::new(op, name(t), move |g: &mut Gen| build(g, t)).of(&types(t));
+                match t {
+                    DType::Bf16 => c.or(move |g: &mut Gen| build(g, DType::F16)),
+                    _ => c,
                 }
-                if t == DType::F32 {
-                    c.demanded = Demanded::MINIMAL;
-                } else if half && t == DType::Bf16 {
-                    c.demanded = Demanded::TRAIN;
-                    c.instead = Some(Box::new(move |g: &mut Gen| build(g, DType::F16)));
-                }
-                c
             })
             .collect()
+    }
+
+    /// Are there trials about this?
+    pub fn is_about(&self, about: About) -> bool {
+        let lists = [
+            op::NONFINITE_COUNT,
+            op::ADAMW,
+            op::MULTI_SUMSQ,
+            op::MULTI_SCALE,
+        ];
+        about != About::Lists || lists.contains(&self.op)
     }
 
     /// The trials.
@@ -138,13 +207,7 @@ impl Cell {
         let largest = trials
             .iter()
             .enumerate()
-            .max_by_key(|(_, t)| {
-                t.args
-                    .iter()
-                    .filter_map(|a| a.tensor())
-                    .map(T::bytes)
-                    .sum::<usize>()
-            })
+            .max_by_key(|(_, t)| t.bytes())
             .map(|(i, _)| i);
         let (mut worst, mut class, mut held) = (0.0f64, 0, 0usize);
         let mut no: Vec<String> = Vec::new();
@@ -203,11 +266,43 @@ impl Cell {
         Ok(with_error(pass_with(note)?, class, worst))
     }
 
+    /// The claimed trial of tile sizes that moves most, and a small one of the usual trials.
+    pub fn large_and_small(&self, rig: &Rig, g: &mut Gen) -> Option<(Trial, Trial)> {
+        let claimed =
+            |t: &Trial| !(t.subnormal && rig.flushes()) && rig.prepare(self.op, t, 0).is_ok();
+        g.effort = Effort::Quick;
+        g.about = About::Usual;
+        let mut usual = self.trials(g);
+        usual.sort_by_key(Trial::bytes);
+        g.about = About::Sizes;
+        let mut sizes = self.trials(g);
+        sizes.sort_by_key(Trial::bytes);
+        let middle = usual.len() / 2;
+        let small = usual.into_iter().skip(middle).find(claimed)?;
+        let large = sizes.into_iter().rev().find(claimed);
+        Some((large.unwrap_or_else(|| small.clone()), small))
+    }
+
+    /// Two streams run the op at once: one prepared op on both, and a large and a small one.
+    pub fn two_streams(&self, rig: &mut Rig, g: &mut Gen) -> Result<bool, String> {
+        let spec = row(self.op);
+        let Some((large, small)) = self.large_and_small(rig, g) else {
+            return Ok(false);
+        };
+        let both = rig.together([(spec, &large), (spec, &large)], 3)?;
+        let mixed = rig.together([(spec, &large), (spec, &small)], 6)?;
+        Ok(both || mixed)
+    }
+
     /// Runs the trials again and again under the deterministic flag, prepared anew and launched anew, and compares bits.
     pub fn twice(&self, rig: &mut Rig, g: &mut Gen) -> Check {
         let spec = row(self.op);
         let mut compared = 0;
-        for mut t in self.trials(g) {
+        let mut trials = self.trials(g);
+        // What is shared among many blocks shows only where there are many.
+        (g.effort, g.about) = (Effort::Quick, About::Sizes);
+        trials.extend(self.trials(g));
+        for mut t in trials {
             if t.subnormal && rig.flushes() {
                 continue;
             }

@@ -2,8 +2,7 @@
 //! formulas. A reference that is wrong would make a right plugin fail.
 
 use super::activation::{act, rotate};
-use super::attention::{self, Inputs, Shape};
-use super::attention_ext as ext;
+use super::attention_reference::{self as attention, Inputs, Shape};
 use super::bound::{Num, num as exact};
 use super::norm::{row_backward, row_forward, statistics};
 use super::optim::update;
@@ -109,7 +108,7 @@ fn softmax_and_cross_entropy() {
 #[test]
 fn attention_with_all_that_comes_on_top() {
     let mut r = Rng(5);
-    let base = ext::Shape {
+    let base = Shape {
         b: 1,
         tq: 3,
         tk: 4,
@@ -119,36 +118,36 @@ fn attention_with_all_that_comes_on_top() {
         causal: true,
         ..Default::default()
     };
-    let all = ext::Shape {
+    let all = Shape {
         cap: 0.8,
         dropout: 0.4,
         bias: true,
         sinks: true,
-        ..base
+        ..base.clone()
+    };
+    let with = |put: fn(&mut Shape)| {
+        let mut s = base.clone();
+        put(&mut s);
+        s
+    };
+    let parts = Shape {
+        causal: false,
+        tq: 5,
+        cu: [Some([0, 2, 4].into()), Some([0, 1, 4].into())],
+        ..all.clone()
     };
     for s in [
-        base,
-        ext::Shape { cap: 0.8, ..base },
-        ext::Shape { bias: true, ..base },
-        ext::Shape {
-            sinks: true,
-            ..base
-        },
-        ext::Shape {
-            dropout: 0.4,
-            ..base
-        },
+        base.clone(),
+        with(|s| s.cap = 0.8),
+        with(|s| s.bias = true),
+        with(|s| s.sinks = true),
+        with(|s| s.dropout = 0.4),
         all,
-        ext::Shape {
-            causal: false,
-            tq: 5,
-            cu: [Some(&[0, 2, 4]), Some(&[0, 1, 4])],
-            ..all
-        },
+        parts,
     ] {
         let (nq, nk) = (s.tq * s.h * s.d, s.tk * s.hkv * s.d);
         let n = if s.bias { s.h * (s.tq + s.tk - 1) } else { 0 };
-        let x = ext::Inputs {
+        let x = Inputs {
             q: r.reals(nq),
             k: r.reals(nk),
             v: r.reals(nk),
@@ -158,11 +157,11 @@ fn attention_with_all_that_comes_on_top() {
         };
         let dy = r.reals(nq);
         let t = DType::F32;
-        let (o, lse) = ext::forward(t, &s, &x);
+        let (o, lse) = attention::forward(t, &s, &x);
         let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
-        let grads = ext::backward(t, &s, &x, &dy, &of(&o), &of(&lse));
-        let f = |x: &ext::Inputs| weighed(&ext::forward(t, &s, x).0, &dy);
-        type Put = fn(&mut ext::Inputs, Vec<f64>);
+        let grads = attention::backward(t, &s, &x, &dy, &of(&o), &of(&lse));
+        let f = |x: &Inputs| weighed(&attention::forward(t, &s, x).0, &dy);
+        type Put = fn(&mut Inputs, Vec<f64>);
         let parts: [(&str, &[f64], Put); 5] = [
             ("dq", &x.q, |x, v| x.q = v),
             ("dk", &x.k, |x, v| x.k = v),
@@ -204,20 +203,21 @@ fn attention_of_every_mask() {
             d: 3,
             causal,
             window,
-            scale: 0.0,
-            cu,
+            cu: [cu.map(Into::into), None],
+            ..Shape::default()
         };
         let (nq, nk) = (tq * h * 3, tk * hkv * 3);
         let x = Inputs {
             q: r.reals(nq),
             k: r.reals(nk),
             v: r.reals(nk),
+            ..Inputs::default()
         };
         let dy = r.reals(nq);
         let t = DType::F32;
         let (o, lse) = attention::forward(t, &s, &x);
         let of = |n: &[Num]| n.iter().map(|n| n.v).collect::<Vec<_>>();
-        let [dq, dk, dv] = attention::backward(t, &s, &x, &dy, &of(&o), &of(&lse));
+        let [dq, dk, dv, ..] = attention::backward(t, &s, &x, &dy, &of(&o), &of(&lse));
         let f = |x: &Inputs| weighed(&attention::forward(t, &s, x).0, &dy);
         for i in 0..nq {
             near(

@@ -6,7 +6,6 @@ use super::moves::{indices, row_of};
 use super::num;
 use super::tensor::{T, count};
 use super::trial::{Arg, Sum, Trial, Want};
-use crate::case::Demanded;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, IndexParams, NoParams};
 
@@ -15,14 +14,9 @@ pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for it in INDEX {
         for t in FLOATS {
-            let by = match (t, it) {
-                (DType::F32, DType::I32) => Demanded::MINIMAL,
-                _ => Demanded::NOWHERE,
-            };
             let what = format!("{}.by_{}", t.name(), it.name());
-            all.push(
-                Cell::new(op::SCATTER_ADD_ROWS, &what, move |g| scatter(g, t, t, it)).needed(by),
-            );
+            let cell = Cell::new(op::SCATTER_ADD_ROWS, &what, move |g| scatter(g, t, t, it));
+            all.push(cell.of(&[t, t, it]));
             if t != DType::F32 {
                 let wide = format!("f32.of_{what}");
                 all.push(Cell::new(op::SCATTER_ADD_ROWS, wide, move |g| {
@@ -37,12 +31,8 @@ pub fn cells() -> Vec<Cell> {
             }));
         }
         for t in [DType::I32, DType::U32] {
-            let by = match (t, it) {
-                (DType::I32, DType::I32) => Demanded::MINIMAL,
-                _ => Demanded::NOWHERE,
-            };
             let what = format!("{}.of_{}", t.name(), it.name());
-            all.push(Cell::new(op::HISTOGRAM, what, move |g| histogram(g, t, it)).needed(by));
+            all.push(Cell::new(op::HISTOGRAM, what, move |g| histogram(g, t, it)).of(&[t, it]));
         }
     }
     all
@@ -115,8 +105,40 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        let n = g.long();
+        for (table, lead) in [
+            ([n, 2, 3], vec![9]),
+            ([3, n, 2], vec![4]),
+            ([4, 2, 3], vec![n, 2]),
+            ([4, 2, 3], vec![2, n]),
+        ] {
+            let ix = indices(g, it, count(&lead), table[0]);
+            let what = format!("rows of {table:?} at {lead:?}");
+            let src = [&lead[..], &table[1..]].concat();
+            let (table, src) = (g.whole(t, &table, 3), g.whole(ts, &src, 3));
+            all.push(run(&what, table, src, &ix, Some(2)));
+        }
+        let mut put = |g: &mut Gen, rows: usize, width: usize, n: usize| {
+            let ix = indices(g, it, n, rows);
+            let (table, src) = (g.whole(t, &[rows, width], 3), g.whole(ts, &[n, width], 3));
+            let what = format!("[{n},{width}] into [{rows},{width}]");
+            all.push(run(&what, table, src, &ix, None));
+        };
+        for n in g.beyond() {
+            put(g, n, 3, 40);
+            put(g, 5, n, 9);
+            put(g, 40, 3, n);
+        }
+        for n in g.grid() {
+            put(g, n, 2, 9);
+            put(g, 3, n, 2);
+            put(g, 300, 2, n);
+        }
+        return all;
+    }
     for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (3, 257, 50)] {
-        let ix = indices(g, n, rows);
+        let ix = indices(g, it, n, rows);
         let (table, src) = (g.whole(t, &[rows, width], 3), g.whole(ts, &[n, width], 3));
         all.push(run(
             &format!("[{n},{width}] into [{rows},{width}], whole numbers"),
@@ -138,10 +160,10 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
     let (table, src) = (g.whole(t, &[3, 40], 2), g.whole(ts, &[200, 40], 1));
     all.push(run("200 rows into one", table, src, &vec![1; 200], None));
     let (table, src) = (g.whole(t, &[6, 7], 3), g.whole(ts, &[20, 7], 3).padded(2));
-    let ix = indices(g, 20, 6);
+    let ix = indices(g, it, 20, 6);
     all.push(run("padded source", table, src, &ix, None));
     let (table, src) = (g.whole(t, &[6, 2, 5], 3), g.whole(ts, &[3, 4, 2, 5], 3));
-    let ix = indices(g, 12, 6);
+    let ix = indices(g, it, 12, 6);
     all.push(run("rows of two dims", table, src, &ix, None));
     if t == DType::F32 && ts == DType::F32 {
         // In order of position 1e8 + 1 - 1e8 is 0 in f32, in any other order of these it is 1.
@@ -153,6 +175,18 @@ fn scatter(g: &mut Gen, t: DType, ts: DType, it: DType) -> Vec<Trial> {
             vec![T::full(t, &[2, 1], 0.0).into(), src.into(), index.into()],
             vec![(0, Want::exact(t, [0.0, 1.0]))],
         ));
+    }
+    all
+}
+
+/// Batch, positions, rows of the table and their width, each beyond tiles; vocabularies beyond 16 bits.
+fn large(g: &mut Gen) -> Vec<(usize, usize, usize, usize)> {
+    let mut all = Vec::new();
+    for n in g.beyond() {
+        all.extend([(n, 2, 9, 3), (2, n, 9, 3), (2, 5, n, 3), (2, 3, 4, n)]);
+    }
+    for n in g.grid() {
+        all.extend([(n, 1, 9, 2), (1, n, 9, 2), (2, 9, n, 2)]);
     }
     all
 }
@@ -190,8 +224,12 @@ fn embedding(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             )
         };
     let mut all = Vec::new();
-    for (b, s, rows, d) in [(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)] {
-        let ix = indices(g, b * s, rows);
+    let mut shapes = vec![(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)];
+    if g.sizes() {
+        shapes = large(g);
+    }
+    for (b, s, rows, d) in shapes {
+        let ix = indices(g, it, b * s, rows);
         let table = g.real(t, &[rows, d], 2.0);
         all.push(run(
             &format!("[{b},{s}] of [{rows},{d}]"),
@@ -235,8 +273,12 @@ fn embedding_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (b, s, rows, d) in [(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)] {
-        let ix = indices(g, b * s, rows);
+    let mut shapes = vec![(3, 7, 11, 33), (1, 1, 1, 1), (0, 3, 4, 5), (2, 31, 5, 257)];
+    if g.sizes() {
+        shapes = large(g);
+    }
+    for (b, s, rows, d) in shapes {
+        let ix = indices(g, it, b * s, rows);
         let (dt, dy) = (g.whole(f, &[rows, d], 5), g.whole(t, &[b, s, d], 5));
         all.push(run(
             &format!("[{b},{s},{d}] into {rows} rows, whole numbers"),
@@ -260,6 +302,9 @@ fn embedding_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             Some(2),
         ));
     }
+    if g.sizes() {
+        return all;
+    }
     let (dt, dy) = (g.whole(f, &[4, 40], 2), g.whole(t, &[4, 64, 40], 1));
     all.push(run("256 rows into one", dt, None, dy, &vec![2; 256], None));
     all
@@ -269,8 +314,13 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let run = |what: &str, bins: usize, index: T| {
         let v = index.integers();
-        let n = (0..bins).map(|b| v.iter().filter(|i| **i == b as i128).count() as i64);
-        let want = Want::Exact(T::ints(t, &[bins], &n.collect::<Vec<_>>()).bits);
+        let mut n = vec![0i64; bins];
+        for i in v {
+            if let Some(n) = usize::try_from(i).ok().and_then(|i| n.get_mut(i)) {
+                *n += 1;
+            }
+        }
+        let want = Want::Exact(T::ints(t, &[bins], &n).bits);
         Trial::new(
             what,
             none.as_bytes(),
@@ -279,15 +329,28 @@ fn histogram(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
-    for (bins, n) in [(9, 0), (1, 1), (9, 100), (300, 1000)] {
-        let ix = indices(g, n, bins);
+    let mut shapes = vec![(9, 0), (1, 1), (9, 100), (300, 1000)];
+    if g.sizes() {
+        shapes.clear();
+        for n in [g.beyond(), g.grid()].concat() {
+            shapes.extend([(n, 500), (9, n)]);
+        }
+    }
+    for (bins, n) in shapes {
+        let ix = indices(g, it, n, bins);
         all.push(run(
             &format!("{n} into {bins}"),
             bins,
             T::ints(it, &[n], &ix),
         ));
     }
-    let ix = indices(g, 60, 5);
+    if g.sizes() {
+        let n = g.long();
+        let ix = T::ints(it, &[n, 2], &indices(g, it, 2 * n, 9));
+        all.push(run(&format!("[{n},2] transposed"), 9, ix.transposed()));
+        return all;
+    }
+    let ix = indices(g, it, 60, 5);
     all.push(run(
         "[6,10] transposed",
         5,

@@ -5,12 +5,13 @@ use super::cell::{Cell, FLOATS, Gen};
 use super::num;
 use super::tensor::T;
 use super::trial::{Arg, Sum, Trial, Want};
+use crate::case::Effort;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, FLAG_ACCUM, MatmulParams};
 
 /// Every cell of this op.
 pub fn cells() -> Vec<Cell> {
-    let mut all = Cell::floats(op::MATMUL, "", true, |g, t| product(g, t, t));
+    let mut all = Cell::floats(op::MATMUL, "", |t| vec![t; 3], |g, t| product(g, t, t));
     for t in FLOATS {
         if t != DType::F32 {
             let what = format!("f32.of_{}", t.name());
@@ -56,18 +57,22 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
         .filter(|y| **y)
         .count() as f64;
     let mut s = Vec::new();
+    let mut row = vec![(0.0f64, 0.0f64); n];
     for z in 0..batch.unwrap_or(1) {
         let off = |t: &T, size: usize| if t.shape.len() == 3 { z * size } else { 0 };
         let (oa, ob) = (off(&a, m * k), off(&b, k * n));
         for i in 0..m {
-            for j in 0..n {
-                let (mut v, mut mag) = (0.0, 0.0);
-                for l in 0..k {
-                    let p = av[oa + i * k + l] * bv[ob + l * n + j];
-                    v += p;
-                    mag += p.abs();
+            // Row by row of B, which is how it lies.
+            row.fill((0.0, 0.0));
+            for l in 0..k {
+                let x = av[oa + i * k + l];
+                for (sum, y) in row.iter_mut().zip(&bv[ob + l * n..ob + (l + 1) * n]) {
+                    sum.0 += x * y;
+                    sum.1 += (x * y).abs();
                 }
-                (v, mag) = (v * alpha, mag * alpha.abs());
+            }
+            for (j, (v, mag)) in row.iter().copied().enumerate() {
+                let (mut v, mut mag) = (v * alpha, mag * alpha.abs());
                 for e in [
                     bias.as_ref().map(|x| x[j]),
                     old.as_ref().map(|x| x[(z * m + i) * n + j]),
@@ -116,7 +121,79 @@ fn trial(what: &str, to: DType, a: T, b: T, x: Extra) -> Trial {
     Trial::new(what, p.as_bytes(), args, vec![(0, want)])
 }
 
+/// Every dim beyond tiles, in each of the four transpositions; two at a time; batches and grids.
+fn large(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
+    let mut all = Vec::new();
+    let mut put = |g: &mut Gen, m: usize, n: usize, k: usize, turned: usize| {
+        // Sums of whole numbers stay exact in f32, and small enough for f16.
+        let most = if k > 5000 { 1 } else { 2 };
+        let (mut a, mut b) = (g.whole(t, &[m, k], most), g.whole(t, &[k, n], most));
+        if turned & 1 != 0 {
+            a = a.transposed();
+        }
+        if turned & 2 != 0 {
+            b = b.transposed();
+        }
+        let how = ["", ", A transposed", ", B transposed", ", both transposed"][turned];
+        let what = format!("[{m},{k}] x [{k},{n}]{how}");
+        // Some with a bias.
+        let bias = (turned == 2).then(|| g.whole(t, &[n], 3));
+        let extra = Extra {
+            bias,
+            ..Extra::default()
+        };
+        all.push(trial(&what, to, a, b, extra));
+    };
+    for s in g.beyond() {
+        for turned in 0..4 {
+            put(g, s, 7, 5, turned);
+            put(g, 5, s, 7, turned);
+            put(g, 7, 5, s, turned);
+        }
+    }
+    let mut pairs = vec![(129, 131), (258, 260)];
+    if g.effort != Effort::Quick {
+        pairs.push((1025, 1030));
+    }
+    if g.big() {
+        pairs.push((4097, 4099));
+    }
+    for (p, q) in pairs {
+        for turned in 0..4 {
+            put(g, p, q, 9, turned);
+            put(g, p, 9, q, turned);
+            put(g, 9, p, q, turned);
+        }
+    }
+    for (i, s) in [131, 263].into_iter().enumerate() {
+        put(g, s, s + 2, s + 1, 2 * i);
+    }
+    for s in g.grid() {
+        put(g, s, 2, 3, 0);
+        put(g, 2, s, 3, 2);
+        put(g, 3, 2, s, 1);
+    }
+    for s in [g.beyond(), g.grid()].concat() {
+        let (a, b) = (g.whole(t, &[s, 2, 3], 3), g.whole(t, &[s, 3, 2], 3));
+        let extra = Extra::default;
+        all.push(trial(
+            &format!("batch of {s}"),
+            to,
+            a.clone(),
+            b.clone(),
+            extra(),
+        ));
+        let inside = |x: T| x.lying(&[1, 0, 2]);
+        let what = format!("batch of {s}, batch inside");
+        all.push(trial(&what, to, inside(a), inside(b), extra()));
+    }
+    all
+}
+
 fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
+    if g.sizes() {
+        return large(g, to, t);
+    }
     let none = Extra::default;
     let mut all = Vec::new();
     for (m, n, k) in [
@@ -248,6 +325,41 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         b,
         with(Some(bias), 2.0, Some(old())),
     ));
+    // 257 is no number of bf16, 2049 none of f16: what is added is added before anything is rounded.
+    for (big, c) in [(257.0, -256.0), (2049.0, -2048.0)] {
+        let mut v = vec![1.0; 4 * 33];
+        v.iter_mut().step_by(33).for_each(|v| *v = big - 32.0);
+        if v.iter().any(|v| num::through(t, *v) != *v) {
+            continue;
+        }
+        let (a, b) = (T::new(t, &[4, 33], &v), T::full(t, &[33, 5], 1.0));
+        let c = T::full(to, &[4, 5], c);
+        let extra = with(None, 0.0, Some(c.clone()));
+        all.push(trial(
+            "a sum that cancels C",
+            to,
+            a.clone(),
+            b.clone(),
+            extra,
+        ));
+        let bias = T::new(t, &[5], &[c.values()[0]; 5]);
+        all.push(trial(
+            "a sum that cancels the bias",
+            to,
+            a,
+            b,
+            with(Some(bias), 0.0, None),
+        ));
+    }
+    // 0 times an infinity is not a number, and nobody leaves zeros out.
+    let (a, mut b) = (T::full(t, &[5, 9], 0.0), g.whole(t, &[9, 4], 3));
+    b.bits[6] = num::encode(t, f64::INFINITY);
+    b.bits[13] = num::encode(t, f64::NAN);
+    all.push(trial("zeros times infinity and NaN", to, a, b, none()));
+    let (mut a, b) = (g.whole(t, &[5, 9], 3), T::full(t, &[9, 4], 0.0));
+    a.bits[6] = num::encode(t, f64::NEG_INFINITY);
+    a.bits[20] = num::encode(t, f64::NAN);
+    all.push(trial("infinity and NaN times zeros", to, a, b, none()));
     // What a product of nothing is added to stays.
     let (z, e) = (g.whole(t, &[m, 0], 1), g.whole(t, &[0, n], 1));
     all.push(trial(
@@ -284,7 +396,7 @@ fn product(g: &mut Gen, to: DType, t: DType) -> Vec<Trial> {
         b,
         none(),
     ));
-    if g.big {
+    if g.big() {
         let (a, b) = (g.whole(t, &[257, 1025], 2), g.whole(t, &[1025, 130], 2));
         all.push(trial("[257,1025] x [1025,130]", to, a, b, none()));
     }

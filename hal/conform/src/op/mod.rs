@@ -7,11 +7,13 @@
 mod activation;
 mod attention;
 mod attention_ext;
+mod attention_reference;
 mod bound;
 mod cell;
 #[cfg(test)]
 mod gradients;
 mod index;
+mod integers;
 mod matmul;
 mod moves;
 mod norm;
@@ -25,16 +27,20 @@ mod random;
 mod reduce;
 mod refuse;
 mod rig;
+mod search;
+mod sizes;
 mod softmax;
 mod tensor;
 mod trial;
 
-use crate::case::{Case, Check};
+use crate::case::{Case, Check, Effort, pass_with, refused};
 use crate::ctx::{Ctx, Rng};
 use crate::raw::Plugin;
-use cell::{Cell, Gen};
+use cell::{About, Cell, Gen};
 use crossweave_abi::op::{Class, OPS, OpSpec};
 use rig::Rig;
+pub use rig::descriptor;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use trial::Trial;
 
@@ -44,6 +50,7 @@ fn cells() -> Vec<Cell> {
     all.extend(moves::cells());
     all.extend(pointwise::cells());
     all.extend(reduce::cells());
+    all.extend(search::cells());
     all.extend(matmul::cells());
     all.extend(index::cells());
     all.extend(random::cells());
@@ -71,7 +78,7 @@ struct Open {
 struct Shared(Arc<Mutex<Option<Open>>>);
 
 impl Shared {
-    fn with(&self, ctx: &Ctx, f: impl FnOnce(&mut Open, &mut Gen) -> Check) -> Check {
+    fn with(&self, ctx: &Ctx, f: impl FnOnce(&mut Open, Gen) -> Check) -> Check {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Taken out: who fails or panics leaves nothing behind.
         let mut open = match held.take() {
@@ -82,16 +89,53 @@ impl Shared {
                 claimed: None,
             },
         };
-        let verdict = f(&mut open, &mut Gen::new(ctx.rng(), ctx.big))?;
+        let verdict = f(&mut open, Gen::new(ctx.rng(), ctx.effort))?;
         *held = Some(open);
         Ok(verdict)
     }
 }
 
 impl Open {
+    /// Cells of one op (a sample where there are many), each on two streams at once.
+    fn at_once(&mut self, cells: &[Cell], of: &[usize], mut g: Gen) -> Check {
+        const MOST: usize = 6;
+        let mut tried = 0;
+        for i in of.iter().step_by(of.len().div_ceil(MOST)) {
+            let claimed = cells[*i].two_streams(&mut self.rig, &mut g);
+            tried += usize::from(claimed.map_err(|e| format!("{}: {e}", cells[*i].id))?);
+        }
+        match tried {
+            0 => refused("not claimed"),
+            n => pass_with(format!("{n} combinations of types")),
+        }
+    }
+
+    /// Every claimed op beside two others.
+    fn side_by_side(&mut self, cells: &[Cell], mut g: Gen) -> Check {
+        let mut large = Vec::new();
+        for spec in OPS {
+            let mut own = cells.iter().filter(|c| c.op == spec.id);
+            let found = own.find_map(|c| c.large_and_small(&self.rig, &mut g));
+            large.extend(found.map(|(large, _)| (spec, large)));
+        }
+        let n = large.len();
+        for i in 0..n {
+            for other in [(i + 1) % n, (i * 7 + 3) % n] {
+                let pair = [&large[i], &large[other]];
+                let names = pair.map(|p| p.0.name).join(" beside ");
+                let done = self.rig.together(pair.map(|(s, t)| (*s, t)), 2);
+                done.map_err(|e| format!("{names}: {e}"))?;
+            }
+        }
+        match n {
+            0 => refused("no op is claimed"),
+            n => pass_with(format!("{n} ops")),
+        }
+    }
+
     fn judge(&mut self, rule: &refuse::Rule, cells: &[Cell]) -> Check {
         // One seed for all rules: a rule asked alone is asked of the same trials.
-        let g = &mut Gen::new(Rng::new(1), false);
+        let g = &mut Gen::new(Rng::new(1), Effort::Default);
         let claimed = self
             .claimed
             .take()
@@ -102,11 +146,77 @@ impl Open {
     }
 }
 
+/// A dim of an operand that varies: a size beyond which a kernel may be wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SizeOf {
+    /// Name of the op.
+    pub op: &'static str,
+    /// The case that makes it large.
+    pub case: String,
+    /// Number of the operand.
+    pub operand: usize,
+    /// Its mode in the op table: `in`, `out` or `inout`.
+    pub mode: &'static str,
+    /// Dims from the last: 1 is the last.
+    pub dim: usize,
+    /// The most it is in a trial of sizes.
+    pub most: usize,
+}
+
+/// Every size of every op, by the first cell of the op: what seeded defects of the kind "wrong beyond" are made from.
+pub fn sizes_of_ops() -> Vec<SizeOf> {
+    /// The most elements that each operand has in each dim, which counts from the last.
+    fn most(trials: &[Trial]) -> BTreeMap<(usize, usize), usize> {
+        let mut all = BTreeMap::new();
+        for t in trials {
+            for (i, a) in t.args.iter().enumerate() {
+                let shape = a.tensor().map_or(&[][..], |x| &x.shape);
+                for (d, n) in shape.iter().rev().enumerate() {
+                    let m: &mut usize = all.entry((i, d + 1)).or_default();
+                    *m = (*m).max(*n);
+                }
+            }
+        }
+        all
+    }
+    let cells = cells();
+    let mut all = vec![];
+    for spec in OPS {
+        let Some(c) = cells.iter().find(|c| c.op == spec.id) else {
+            continue;
+        };
+        let g = || Gen::new(Rng::new(1), Effort::Default);
+        let usual = most(&c.trials(&mut g()));
+        let large = most(&c.trials(&mut g().about(About::Sizes)));
+        for ((operand, dim), n) in usual {
+            // Lists repeat; a dim of one element is one; layouts of many dims are one matter, sizes another.
+            let Some(row) = spec.operands.get(operand).filter(|_| n > 1 && dim <= 4) else {
+                continue;
+            };
+            let mode = row.split(':').nth(1).unwrap_or("");
+            let mode = ["inout", "in", "out"]
+                .into_iter()
+                .find(|m| mode.starts_with(m));
+            all.push(SizeOf {
+                op: spec.name,
+                case: format!("{}{}", c.id, About::Sizes.suffix()),
+                operand,
+                mode: mode.unwrap_or(""),
+                dim,
+                most: large.get(&(operand, dim)).copied().unwrap_or(0),
+            });
+        }
+    }
+    all
+}
+
 /// Seconds a case may take on the slowest device that is of use.
 const LIMIT: u64 = 120;
+/// The same for large sizes, where a device that compiles for each may be busy with that.
+const LONG: u64 = 600;
 
-/// The group's cases; `big` adds sizes that take long.
-pub fn cases(_big: bool) -> Vec<Case> {
+/// The group's cases.
+pub fn cases(_effort: Effort) -> Vec<Case> {
     let shared = Shared::default();
     let cells: Arc<Vec<Cell>> = Arc::new(cells());
     let rows = |op: u32| match rig::row(op).class {
@@ -114,27 +224,47 @@ pub fn cases(_big: bool) -> Vec<Case> {
         Class::Fused => "op (fused)",
     };
     let mut all = Vec::new();
-    for i in 0..cells.len() {
-        let (s, own) = (shared.clone(), cells.clone());
-        let case = Case::new(cells[i].id.clone(), move |ctx| {
-            s.with(ctx, |o, g| own[i].judge(&mut o.rig, g))
-        });
-        all.push(
-            case.row(rows(cells[i].op))
-                .demanded(cells[i].demanded)
-                .limit(LIMIT),
-        );
-    }
+    let mut judged = |about: About, row: &dyn Fn(u32) -> &'static str| {
+        for (i, cell) in cells.iter().enumerate() {
+            if !cell.is_about(about) {
+                continue;
+            }
+            let (s, own) = (shared.clone(), cells.clone());
+            let id = format!("{}{}", cell.id, about.suffix());
+            let case = Case::new(id, move |ctx| {
+                s.with(ctx, |o, g| own[i].judge(&mut o.rig, &mut g.about(about)))
+            });
+            let case = case.row(row(cell.op)).demanded(cell.demanded);
+            all.push(case.limit(if about == About::Sizes { LONG } else { LIMIT }));
+        }
+    };
+    judged(About::Usual, &rows);
+    judged(About::Sizes, &|_| "op (sizes)");
+    judged(About::Lists, &|_| "op (lists)");
     for spec in OPS {
         let Some(i) = cells.iter().position(|c| c.op == spec.id) else {
             continue;
         };
         let (s, own) = (shared.clone(), cells.clone());
         let case = Case::new(format!("op.{}.same_bits", spec.name), move |ctx| {
-            s.with(ctx, |o, g| own[i].twice(&mut o.rig, g))
+            s.with(ctx, |o, mut g| own[i].twice(&mut o.rig, &mut g))
         });
         all.push(case.row(rows(spec.id)).limit(LIMIT));
     }
+    for spec in OPS {
+        let of: Vec<usize> = (0..cells.len())
+            .filter(|i| cells[*i].op == spec.id)
+            .collect();
+        let (s, own) = (shared.clone(), cells.clone());
+        let id = format!("op.{}.two_streams", spec.name);
+        let case = Case::new(id, move |ctx| s.with(ctx, |o, g| o.at_once(&own, &of, g)));
+        all.push(case.row("op (streams)").limit(LONG));
+    }
+    let (s, own) = (shared.clone(), cells.clone());
+    let case = Case::new("op.two_streams.different_ops", move |ctx| {
+        s.with(ctx, |o, g| o.side_by_side(&own, g))
+    });
+    all.push(case.row("op (streams)").limit(LONG));
     let s = shared.clone();
     let id = Case::new("op.refuse.unknown_id", move |ctx| {
         s.with(ctx, |o, _| refuse::unknown_id(&o.rig))
@@ -153,6 +283,8 @@ pub fn cases(_big: bool) -> Vec<Case> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::Demanded;
+    use crossweave_abi::{DType, profile};
 
     #[test]
     fn every_op_of_the_table_has_cells_and_every_cell_has_trials() {
@@ -165,8 +297,13 @@ mod tests {
             );
         }
         for c in &cells {
-            let trials = c.trials(&mut Gen::new(Rng::new(1), false));
+            let trials = c.trials(&mut Gen::new(Rng::new(1), Effort::Default));
             for t in &trials {
+                let there = t.args.iter().filter_map(trial::Arg::tensor);
+                let types: Vec<DType> = there.map(|x| x.dtype).collect();
+                let asked = profile::op_need(c.op, &types, DType::Bf16);
+                let want = asked.map_or(Demanded::NOWHERE, Demanded::From);
+                assert_eq!(c.demanded, want, "{}: {}: {types:?}", c.id, t.what);
                 assert!(
                     !t.launches.is_empty() && !t.launches[0].want.is_empty(),
                     "{}: {}",
@@ -186,11 +323,23 @@ mod tests {
         }
     }
 
+    /// A size that no trial makes large is one beyond which a kernel may be wrong unseen: every dim of every operand that
+    /// varies in the usual trials is beyond 1,024 in some trial of sizes.
+    #[test]
+    fn every_size_of_every_op_is_large_in_some_trial() {
+        let small: Vec<String> = sizes_of_ops()
+            .into_iter()
+            .filter(|s| s.most <= 1024)
+            .map(|s| format!("{} operand {} dim -{}: {}", s.op, s.operand, s.dim, s.most))
+            .collect();
+        assert_eq!(small, Vec::<String>::new());
+    }
+
     /// References answer for themselves: what they say of an output is accepted by the rule they give.
     #[test]
     fn a_perfect_device_passes() {
         for c in cells() {
-            for t in c.trials(&mut Gen::new(Rng::new(7), false)) {
+            for t in c.trials(&mut Gen::new(Rng::new(7), Effort::Default)) {
                 for l in &t.launches {
                     for (i, w) in &l.want {
                         let Some(x) = t.args[*i].tensor() else {

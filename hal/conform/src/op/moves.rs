@@ -2,9 +2,9 @@
 
 use super::cell::{Cell, Gen, INDEX};
 use super::num;
+use super::sizes;
 use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
-use crate::case::Demanded;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, FillParams, IndexParams, IotaParams, NoParams};
 
@@ -27,12 +27,23 @@ const WHOLE: [DType; 15] = [
     DType::F8E8M0,
 ];
 
-/// Dtypes whose movement a transformer cannot do without.
-fn needed(t: DType) -> Demanded {
-    match t {
-        DType::F32 | DType::I32 => Demanded::MINIMAL,
-        DType::Bf16 => Demanded::TRAIN,
-        _ => Demanded::NOWHERE,
+/// A cell over one type or more; f16 serves where bf16 is asked for.
+fn cell(
+    op: u32,
+    what: String,
+    types: &[DType],
+    build: impl Fn(&mut Gen, &[DType]) -> Vec<Trial> + Send + Sync + Copy + 'static,
+) -> Cell {
+    let (own, f16) = (types.to_vec(), |t: &DType| match t {
+        DType::Bf16 => DType::F16,
+        t => *t,
+    });
+    let other: Vec<DType> = types.iter().map(f16).collect();
+    let same = other == own;
+    let c = Cell::new(op, what, move |g| build(g, &own)).of(types);
+    match same {
+        true => c,
+        false => c.or(move |g| build(g, &other)),
     }
 }
 
@@ -40,39 +51,32 @@ fn needed(t: DType) -> Demanded {
 pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for t in WHOLE {
-        all.push(Cell::new(op::COPY_STRIDED, t.name(), move |g| copy(g, t)).needed(needed(t)));
+        let name = t.name().to_string();
+        all.push(cell(op::COPY_STRIDED, name, &[t, t], |g, t| copy(g, t[0])));
     }
     for to in WHOLE {
         for from in WHOLE {
             if to == DType::F8E8M0 || from == DType::F8E8M0 {
                 continue;
             }
-            use DType::{Bf16, F32, I32, U8};
-            let by = match (to, from) {
-                (F32, U8) | (F32, I32) | (I32, F32) => Demanded::MINIMAL,
-                (F32, Bf16) | (Bf16, F32) => Demanded::TRAIN,
-                _ => Demanded::NOWHERE,
-            };
             let what = format!("{}.from_{}", to.name(), from.name());
-            all.push(Cell::new(op::CAST, what, move |g| cast(g, to, from)).needed(by));
+            all.push(cell(op::CAST, what, &[to, from], |g, t| {
+                cast(g, t[0], t[1])
+            }));
         }
     }
     for t in WHOLE {
-        all.push(Cell::new(op::FILL_STRIDED, t.name(), move |g| fill(g, t)).needed(needed(t)));
-        let by = match t {
-            DType::F32 | DType::I32 => Demanded::MINIMAL,
-            _ => Demanded::NOWHERE,
-        };
-        all.push(Cell::new(op::IOTA, t.name(), move |g| iota(g, t)).needed(by));
+        let name = || t.name().to_string();
+        all.push(cell(op::FILL_STRIDED, name(), &[t], |g, t| fill(g, t[0])));
+        all.push(cell(op::IOTA, name(), &[t], |g, t| iota(g, t[0])));
     }
     for t in WHOLE {
         for i in INDEX {
-            let by = match i {
-                DType::I32 => needed(t),
-                _ => Demanded::NOWHERE,
-            };
             let what = format!("{}.by_{}", t.name(), i.name());
-            all.push(Cell::new(op::GATHER_ROWS, what, move |g| gather(g, t, i)).needed(by));
+            let types = [t, t, i];
+            all.push(cell(op::GATHER_ROWS, what, &types, |g, t| {
+                gather(g, t[0], t[2])
+            }));
         }
     }
     all
@@ -101,6 +105,21 @@ fn copied(what: &str, dst: T, src: T) -> Trial {
 }
 
 fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
+    if g.sizes() {
+        let mut all = Vec::new();
+        for (what, src) in sizes::inputs(g, |g, s| any(g, t, s)) {
+            all.push(copied(
+                &format!("{what}, read"),
+                T::poison(t, &src.shape),
+                src,
+            ));
+        }
+        for (what, dst) in sizes::operands(g, |_, s| T::poison(t, s)) {
+            let src = any(g, t, &dst.shape);
+            all.push(copied(&format!("{what}, written"), dst, src));
+        }
+        return all;
+    }
     // Bits of one width are one thing to a copy: only the widths differ in how they are moved.
     let mut all = Vec::new();
     for n in [0, 1, 7, 257, 1000] {
@@ -150,6 +169,12 @@ fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
         T::poison(t, &s),
         any(g, t, &s).lying(&[7, 0, 6, 1, 5, 2, 4, 3]),
     ));
+    let s = [2, 3, 1, 2, 3, 2, 2];
+    all.push(copied(
+        "rank 7, both in other orders",
+        T::poison(t, &s).lying(&[3, 1, 5, 0, 6, 2, 4]),
+        any(g, t, &s).lying(&[6, 0, 4, 5, 1, 3, 2]),
+    ));
     let s = [65, 70];
     all.push(copied(
         "[65,70] transposed",
@@ -157,7 +182,7 @@ fn copy(g: &mut Gen, t: DType) -> Vec<Trial> {
         any(g, t, &s).transposed(),
     ));
     all.push(copied("[]", T::poison(t, &[]), any(g, t, &[])));
-    if g.big {
+    if g.big() {
         let s = [1025, 1027];
         all.push(copied(
             "[1025,1027] transposed",
@@ -188,6 +213,15 @@ fn converted(to: DType, from: DType, bits: u64) -> u64 {
         DType::F64 => (i as f64).to_bits(),
         to => num::encode(to, if i < 0 { -odd } else { odd }),
     }
+}
+
+/// NaN of a float of 16 bits or more: quiet and signalling, of the least and of the largest payload, of both signs.
+pub fn nans(t: DType) -> Vec<u64> {
+    let quiet = num::encode(t, f64::NAN) & (u64::MAX >> (65 - 8 * num::size(t)));
+    let sign = 1u64 << (8 * num::size(t) - 1);
+    let infinity = num::encode(t, f64::INFINITY);
+    let all = [quiet, sign - 1, infinity | 1, quiet - 1, quiet | 1];
+    all.into_iter().flat_map(|b| [b, b | sign]).collect()
 }
 
 /// Numbers at which conversions into a dtype go wrong: ties, the ends of its range, subnormals, signs.
@@ -246,6 +280,12 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
             vec![(0, want)],
         )
     };
+    if g.sizes() {
+        let inputs = sizes::inputs(g, |g, s| g.real(from, s, 100.0));
+        let all = inputs.into_iter();
+        let all = all.map(|(what, src)| trial(&what, T::poison(to, &src.shape), src));
+        return all.collect();
+    }
     // What cannot be distinguished from an ordinary number by a flushing device comes apart from what can.
     let tiny = |v: f64| v != 0.0 && v.abs() < num::MIN_NORMAL;
     let mut v = awkward(to);
@@ -271,6 +311,20 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
     if !small.is_empty() {
         all.push(trial("subnormal numbers", poison(small.len()), of(small)).subnormal());
     }
+    if num::is_float(from) && num::size(from) > 1 {
+        let bits = nans(from);
+        all.push(trial("NaN of every kind", poison(bits.len()), of(bits)));
+    }
+    if matches!(from, DType::I64 | DType::U64) {
+        // Beside halves of an ulp of every float: who rounds twice comes to another neighbour.
+        let mut bits = g.bits(200);
+        for e in 8..63 {
+            let near = |low: u64| (1u64 << e) | (1 << (e - 8)) | low;
+            bits.extend([near(0), near(1), near((1 << (e - 8)) - 1)]);
+            bits.push((1u64 << e).wrapping_add(1 << (e - 8).max(1)).wrapping_neg());
+        }
+        all.push(trial("64-bit integers", poison(bits.len()), of(bits)));
+    }
     for n in [0, 1, 8, 33, 255] {
         let src = g.real(from, &[n], 100.0);
         all.push(trial(&format!("[{n}]"), poison(n), src));
@@ -287,6 +341,9 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
         p(),
         g.real(from, &s, 50.0).broadcast(&[0]),
     ));
+    let s8 = [2, 1, 3, 2, 1, 3, 2, 2];
+    let x = g.real(from, &s8, 50.0).lying(&[7, 0, 6, 1, 5, 2, 4, 3]);
+    all.push(trial("rank 8", T::poison(to, &s8), x));
     all.push(trial(
         "[9,31] padded",
         p(),
@@ -296,14 +353,14 @@ fn cast(g: &mut Gen, to: DType, from: DType) -> Vec<Trial> {
         let all_codes = T::of_bits(from, &[256], (0..256).collect());
         all.push(trial("all 256 codes", poison(256), all_codes).subnormal());
     }
-    if g.big && num::size(from) == 2 {
+    if g.big() && num::size(from) == 2 {
         let codes = T::of_bits(from, &[65536], (0..65536).collect());
         all.push(trial("all 65536 codes", poison(65536), codes).subnormal());
     }
     all
 }
 
-fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
+fn fill(g: &mut Gen, t: DType) -> Vec<Trial> {
     let values: &[f64] = match t {
         DType::I8 => &[0.0, -128.0, 127.0],
         DType::U8 => &[0.0, 1.0, 255.0],
@@ -322,6 +379,11 @@ fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
         let want = Want::exact(t, vec![value; dst.bits.len()]);
         Trial::new(what, p.as_bytes(), vec![dst.into()], vec![(0, want)])
     };
+    if g.sizes() {
+        let operands = sizes::operands(g, |_, s| T::poison(t, s));
+        let all = operands.into_iter();
+        return all.map(|(what, dst)| trial(what, 1.0, dst)).collect();
+    }
     let mut all = Vec::new();
     for (i, v) in values.iter().enumerate() {
         // No infinity in this dtype: what fill makes of it is cast's business.
@@ -344,6 +406,11 @@ fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
         T::poison(t, &[33, 7]).padded(3),
     ));
     all.push(trial(
+        "rank 8".into(),
+        v,
+        T::poison(t, &[2, 1, 3, 2, 1, 3, 2, 2]).lying(&[7, 0, 6, 1, 5, 2, 4, 3]),
+    ));
+    all.push(trial(
         "[5,6,7] every second".into(),
         v,
         T::poison(t, &[5, 6, 7]).spread(2),
@@ -351,19 +418,29 @@ fn fill(_: &mut Gen, t: DType) -> Vec<Trial> {
     all
 }
 
-fn iota(_: &mut Gen, t: DType) -> Vec<Trial> {
+fn iota(g: &mut Gen, t: DType) -> Vec<Trial> {
     if t == DType::F8E8M0 {
         return vec![];
     }
     let mut all = Vec::new();
-    let cases: &[(&[usize], f64, f64)] = &[
-        (&[0], 0.0, 1.0),
-        (&[1], 3.0, 1.0),
-        (&[33], 0.0, 1.0),
-        (&[4, 5], 2.0, 3.0),
-        (&[100], 100.0, -1.0),
+    let mut cases: Vec<(Vec<usize>, f64, f64)> = vec![
+        (vec![0], 0.0, 1.0),
+        (vec![1], 3.0, 1.0),
+        (vec![33], 0.0, 1.0),
+        (vec![4, 5], 2.0, 3.0),
+        (vec![100], 100.0, -1.0),
     ];
-    for (shape, start, step) in cases {
+    if g.sizes() {
+        // A dtype that cannot count so far is filled with one number.
+        cases.clear();
+        for n in [g.beyond(), g.grid()].concat() {
+            for step in [1.0, 0.0] {
+                cases.push((vec![n], 1.0, step));
+                cases.push((vec![n, 2], 1.0, step));
+            }
+        }
+    }
+    for (shape, start, step) in &cases {
         // Whole numbers that the dtype holds exactly, however start + step i is evaluated.
         let v: Vec<f64> = (0..count(shape)).map(|i| start + step * i as f64).collect();
         if v.iter().any(|x| num::through(t, *x) != *x) {
@@ -382,7 +459,7 @@ fn iota(_: &mut Gen, t: DType) -> Vec<Trial> {
             vec![(0, want)],
         ));
     }
-    if t == DType::I64 || t == DType::F64 {
+    if !g.sizes() && (t == DType::I64 || t == DType::F64) {
         // Beyond what f32 counts exactly.
         let v = (0..50).map(|i| 16_777_216.0 + i as f64);
         let p = IotaParams {
@@ -400,10 +477,13 @@ fn iota(_: &mut Gen, t: DType) -> Vec<Trial> {
     all
 }
 
-/// Indices with repeats, the ignored one (2), and some out of range on both sides.
-pub fn indices(g: &mut Gen, n: usize, rows: usize) -> Vec<i64> {
+/// Indices with repeats, the ignored one (2), and some out of range on both sides; of 64 bits some whose low half
+/// is an index.
+pub fn indices(g: &mut Gen, it: DType, n: usize, rows: usize) -> Vec<i64> {
     (0..n)
-        .map(|i| match (i, g.below(12)) {
+        .map(|i| match (i, g.below(14)) {
+            (_, 12) if it == DType::I64 => (1 << 32) + g.below(rows.max(3)) as i64,
+            (_, 13) if it == DType::I64 => [i64::MIN, i64::MIN + 1, -(1 << 32)][g.below(3)],
             (3, _) => -1,
             (5, _) => rows as i64,
             (_, 0) => 2,
@@ -424,7 +504,7 @@ fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     let trial =
         |g: &mut Gen, what: &str, table: T, shape: &[usize], ignore: Option<i64>, spread: i64| {
             let (rows, width) = (table.shape[0], count(&table.shape[1..]));
-            let ix = indices(g, count(shape), rows);
+            let ix = indices(g, it, count(shape), rows);
             let bits: Vec<u64> = ix
                 .iter()
                 .flat_map(|i| {
@@ -454,6 +534,34 @@ fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
             )
         };
     let mut all = Vec::new();
+    if g.sizes() {
+        for n in g.beyond() {
+            for (rows, width, count) in [(n, 3, 9), (5, n, 7), (6, 3, n)] {
+                let table = any(g, t, &[rows, width]);
+                let what = format!("[{rows},{width}] by [{count}]");
+                all.push(trial(g, &what, table, &[count], Some(2), 1));
+            }
+        }
+        let n = g.long();
+        for (table, shape) in [
+            ([n, 2, 3], vec![9]),
+            ([3, n, 2], vec![4]),
+            ([4, 2, 3], vec![n, 2]),
+            ([4, 2, 3], vec![2, n]),
+        ] {
+            let what = format!("{table:?} by {shape:?}");
+            let table = any(g, t, &table);
+            all.push(trial(g, &what, table, &shape, Some(2), 1));
+        }
+        for n in g.grid() {
+            for (rows, width, count) in [(n, 2, 9), (3, n, 2), (4, 2, n)] {
+                let table = any(g, t, &[rows, width]).padded(1);
+                let what = format!("[{rows},{width}] by [{count}]");
+                all.push(trial(g, &what, table, &[count], None, 1));
+            }
+        }
+        return all;
+    }
     for (rows, width, n) in [(9, 33, 40), (1, 1, 1), (5, 8, 0), (50, 257, 31)] {
         let table = any(g, t, &[rows, width]);
         all.push(trial(
@@ -467,6 +575,19 @@ fn gather(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
     }
     let table = any(g, t, &[11, 7]);
     all.push(trial(g, "one index ignored", table, &[37], Some(2), 1));
+    if it == DType::I64 {
+        // Not the row whose number its low half is.
+        let table = any(g, t, &[11, 7]);
+        let far = Some((1 << 32) + 2);
+        all.push(trial(
+            g,
+            "an index of 64 bits ignored",
+            table,
+            &[37],
+            far,
+            1,
+        ));
+    }
     let table = any(g, t, &[9, 12]).transposed();
     all.push(trial(g, "transposed table", table, &[4, 5], None, 1));
     let table = any(g, t, &[9, 12]).padded(4);

@@ -2,8 +2,10 @@
 
 use super::bound::{Num, num as exact, sum};
 use super::cell::{Cell, FLOATS, Gen};
+use super::moves::nans;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
+use crate::case::Effort;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, NormParams};
 
@@ -134,6 +136,19 @@ fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
     T::new(t, &[n, d], &v)
 }
 
+/// Rows of many widths, and many rows: of four rows one of each kind.
+fn large(g: &mut Gen) -> Vec<(usize, usize)> {
+    let mut all = Vec::new();
+    for n in g.beyond() {
+        all.extend([(4, n), (n, 5)]);
+    }
+    all.extend(g.grid().into_iter().map(|n| (n, 3)));
+    if g.effort != Effort::Quick {
+        all.push((130, 1030));
+    }
+    all
+}
+
 fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     let run = |what: &str, x: T, w: T, b: Option<T>| {
         let d = *x.shape.last().unwrap_or(&1);
@@ -161,7 +176,7 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         Trial::new(what, params().as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (n, d) in [
+    let mut shapes = vec![
         (0, 5),
         (1, 1),
         (3, 7),
@@ -169,10 +184,21 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         (9, 33),
         (4, 257),
         (2, 1000),
-    ] {
+    ];
+    if g.sizes() {
+        shapes = large(g);
+    }
+    for (n, d) in shapes {
         let (x, w) = (rows(g, t, n, d), g.real(tw, &[d], 2.0));
         let b = centred.then(|| g.real(tw, &[d], 2.0));
         all.push(run(&format!("[{n},{d}]"), x, w, b));
+    }
+    if g.sizes() {
+        let n = g.long();
+        let x = T::of_bits(t, &[n, 2, 5], rows(g, t, 2 * n, 5).bits);
+        let w = g.real(tw, &[5], 2.0);
+        all.push(run(&format!("[{n},2,5]"), x, w, None));
+        return all;
     }
     let (x, w) = (rows(g, t, 6, 40), g.real(tw, &[40], 2.0));
     if centred {
@@ -186,6 +212,9 @@ fn forward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
     x.bits[40] = super::num::encode(t, f64::NAN);
     let w = g.real(tw, &[33], 2.0);
     all.push(run("a NaN keeps to its row", x, w, None));
+    let (x, mut w) = (rows(g, t, 3, 33), g.real(tw, &[33], 2.0));
+    w.bits.splice(5..15, nans(tw));
+    all.push(run("weights NaN of every kind", x, w, None));
     all
 }
 
@@ -266,7 +295,7 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         Trial::new(what, params().as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (n, d) in [
+    let mut shapes = vec![
         (0, 5),
         (1, 1),
         (3, 7),
@@ -274,7 +303,11 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
         (70, 20),
         (4, 257),
         (2, 1000),
-    ] {
+    ];
+    if g.sizes() {
+        shapes = large(g);
+    }
+    for (n, d) in shapes {
         all.push(run(
             g,
             &format!("[{n},{d}] with a residual"),
@@ -284,6 +317,9 @@ fn backward(g: &mut Gen, t: DType, tw: DType, centred: bool) -> Vec<Trial> {
             true,
             0,
         ));
+    }
+    if g.sizes() {
+        return all;
     }
     all.push(run(g, "[5,40] alone", 5, 40, false, false, 0));
     all.push(run(g, "[5,40] in place of dy", 5, 40, true, true, 1));

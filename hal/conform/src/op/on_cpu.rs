@@ -1,7 +1,7 @@
 //! The whole group against the linked CPU back end, in this process: every claimed cell holds, every mandatory one is claimed.
 
 use super::cases;
-use crate::case::{Outcome, Profile};
+use crate::case::{Effort, Outcome, Profile};
 use crate::ctx::{Ctx, case_seed};
 use crate::local_ranks::Crews;
 use crate::raw::Plugin;
@@ -22,14 +22,14 @@ fn the_cpu_back_end_holds_every_cell_it_claims() {
         file: None,
         seed: 0,
         devices: vec![0],
-        big: false,
+        effort: Effort::Quick,
         threads: None,
         shut: AtomicBool::new(false),
         crews: Mutex::new(Crews::default()),
         team: None,
     };
     let (mut failed, mut passed, mut refused) = (Vec::new(), 0, 0);
-    for case in cases(false) {
+    for case in cases(Effort::Quick) {
         ctx.seed = case_seed(1, &case.id);
         let start = std::time::Instant::now();
         let found = case.judge(&ctx);

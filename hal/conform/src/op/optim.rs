@@ -1,7 +1,8 @@
 //! What a step does to every parameter: `adamw`, `multi_scale`.
 
 use super::bound::{Num, num as exact};
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{About, Cell, FLOATS, Gen, LISTS};
+use super::moves::nans;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
 use crossweave_abi::DType;
@@ -153,7 +154,27 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
         t
     };
     let mut all = Vec::new();
-    for n in [0, 1, 7, 257, 1000] {
+    if g.about == About::Lists {
+        for n in LISTS {
+            let sizes = (0..n).map(|i| if i == 7 { 0 } else { 1 + i * 13 % 50 });
+            let x: Vec<Group> = sizes.map(|s| Group::new(g, t, tg, s, master)).collect();
+            let what = format!("{n} tensors");
+            all.push(run(
+                &what,
+                &q(0),
+                Some(0.5),
+                Some(0),
+                &x,
+                &[d(1e-2, 1.0, 7)],
+            ));
+        }
+        return all;
+    }
+    let mut sizes = vec![0, 1, 7, 257, 1000];
+    if g.sizes() {
+        sizes = [g.beyond(), g.grid()].concat();
+    }
+    for n in sizes {
         let x = [Group::new(g, t, tg, n, master)];
         all.push(run(
             &format!("[{n}] step 1"),
@@ -163,6 +184,9 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
             &x,
             &[d(1e-2, 1.0, 1)],
         ));
+    }
+    if g.sizes() {
+        return all;
     }
     let x = [Group::new(g, t, tg, 100, master)];
     // Prepared once: rate, scale and step come with the launch.
@@ -221,6 +245,10 @@ fn adamw(g: &mut Gen, t: DType, tg: DType, master: bool) -> Vec<Trial> {
         &[d(1e-2, 1.0, 7)],
     ));
     let mut x = Group::new(g, t, tg, 33, master);
+    x.m.bits.splice(3..13, nans(F));
+    let what = "a moment that is NaN of every kind";
+    all.push(run(what, &q(0), None, None, &[x], &[d(1e-2, 1.0, 3)]));
+    let mut x = Group::new(g, t, tg, 33, master);
     // A gradient of nothing and moments of nothing: no division by zero comes through.
     (x.g, x.m, x.v) = (
         T::full(tg, &[33], 0.0),
@@ -269,9 +297,24 @@ fn scale(g: &mut Gen, t: DType) -> Vec<Trial> {
         t
     };
     let mut all = Vec::new();
-    for n in [0, 1, 257, 1000] {
-        let x = g.real(t, &[n], 4.0);
+    if g.about == About::Lists {
+        for n in LISTS {
+            let sizes = (0..n).map(|i| if i == 7 { 0 } else { 1 + i * 13 % 50 });
+            let x = sizes.map(|s| g.real(t, &[s], 4.0)).collect();
+            all.push(run(&format!("{n} tensors"), Some(0.7), x, &[0.5]));
+        }
+        return all;
+    }
+    let mut sizes = vec![0, 1, 257, 1000];
+    if g.sizes() {
+        sizes = [g.beyond(), g.grid()].concat();
+    }
+    for n in &sizes {
+        let x = g.real(t, &[*n], 4.0);
         all.push(run(&format!("[{n}]"), None, vec![x], &[0.3]));
+    }
+    if g.sizes() {
+        return all;
     }
     let x = vec![
         g.real(t, &[33], 4.0),

@@ -1,15 +1,15 @@
 //! Pointwise primitives: `unary`, `binary`, `compare`, `select`, `axpby`, `clamp`, and the fused `add`.
 
 use super::bound::{erf, num as exact};
-use super::cell::{Cell, FLOATS, Gen};
+use super::cell::{Cell, FLOATS, Gen, SIZES, kind};
+use super::integers;
+use super::moves::nans;
 use super::num;
+use super::sizes;
 use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
-use crate::case::Demanded;
 use crossweave_abi::DType;
-use crossweave_abi::op::{
-    self, AxpbyParams, ClampParams, KindParams, NoParams, binary, compare, unary,
-};
+use crossweave_abi::op::{self, AxpbyParams, ClampParams, NoParams, binary, compare, unary};
 
 /// Dtypes of `any` that arithmetic may be claimed for.
 const INTS: [DType; 6] = [
@@ -20,8 +20,6 @@ const INTS: [DType; 6] = [
     DType::I64,
     DType::U64,
 ];
-/// Sizes around the widths of vectors.
-const SIZES: [usize; 5] = [0, 1, 7, 33, 257];
 
 const UNARY: [(u32, &str); 12] = [
     (unary::NEG, "neg"),
@@ -59,39 +57,55 @@ const COMPARE: [(u32, &str); 6] = [
 pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for (k, name) in UNARY {
-        all.extend(Cell::floats(op::UNARY, name, true, move |g, t| {
-            unary_trials(g, k, t)
-        }));
+        all.extend(Cell::floats(
+            op::UNARY,
+            name,
+            |t| vec![t; 2],
+            move |g, t| unary_trials(g, k, t),
+        ));
     }
     for (k, name) in BINARY {
-        all.extend(Cell::floats(op::BINARY, name, true, move |g, t| {
-            binary_trials(g, k, t)
-        }));
+        all.extend(Cell::floats(
+            op::BINARY,
+            name,
+            |t| vec![t; 3],
+            move |g, t| binary_trials(g, k, t),
+        ));
         for t in INTS {
             let what = format!("{name}.{}", t.name());
             all.push(Cell::new(op::BINARY, what, move |g| {
-                integer_trials(g, k, t)
+                integers::trials(g, k, t)
             }));
         }
     }
     for (k, name) in COMPARE {
-        all.extend(Cell::floats(op::COMPARE, name, false, move |g, t| {
-            compare_trials(g, k, t)
-        }));
+        all.extend(Cell::floats(
+            op::COMPARE,
+            name,
+            |t| vec![DType::U8, t, t],
+            move |g, t| compare_trials(g, k, t),
+        ));
         for t in INTS {
-            let by = match t {
-                DType::I32 => Demanded::MINIMAL,
-                _ => Demanded::NOWHERE,
-            };
             let what = format!("{name}.{}", t.name());
-            all.push(Cell::new(op::COMPARE, what, move |g| compare_trials(g, k, t)).needed(by));
+            let cell = Cell::new(op::COMPARE, what, move |g| compare_trials(g, k, t));
+            all.push(cell.of(&[DType::U8, t, t]));
         }
     }
-    all.extend(Cell::floats(op::SELECT, "", true, select));
+    all.extend(Cell::floats(
+        op::SELECT,
+        "",
+        |t| vec![t, DType::U8, t, t],
+        select,
+    ));
     for t in INTS {
         all.push(Cell::new(op::SELECT, t.name(), move |g| select(g, t)));
     }
-    all.extend(Cell::floats(op::AXPBY, "", true, |g, t| axpby(g, t, t)));
+    all.extend(Cell::floats(
+        op::AXPBY,
+        "",
+        |t| vec![t; 2],
+        |g, t| axpby(g, t, t),
+    ));
     for (y, x) in [
         (DType::F32, DType::Bf16),
         (DType::F32, DType::F16),
@@ -101,7 +115,7 @@ pub fn cells() -> Vec<Cell> {
         let what = format!("{}.of_{}", y.name(), x.name());
         all.push(Cell::new(op::AXPBY, what, move |g| axpby(g, y, x)));
     }
-    all.extend(Cell::floats(op::CLAMP, "", true, clamp));
+    all.extend(Cell::floats(op::CLAMP, "", |t| vec![t; 2], clamp));
     for t in FLOATS {
         all.push(Cell::new(op::ADD, t.name(), move |g| add(g, t, [t, t])));
     }
@@ -109,13 +123,6 @@ pub fn cells() -> Vec<Cell> {
         add(g, DType::F32, [DType::F32, DType::Bf16])
     }));
     all
-}
-
-fn kind(kind: u32) -> KindParams {
-    KindParams {
-        kind,
-        ..Default::default()
-    }
 }
 
 /// An element as the f32 that arithmetic is done in.
@@ -129,6 +136,9 @@ fn one_in(p: &[u8], what: &str, dst: T, src: T, want: Want) -> Trial {
 
 /// The layouts an input of a pointwise op is tried in.
 fn shapes(g: &mut Gen, mut make: impl FnMut(&mut Gen, &[usize]) -> T) -> Vec<(String, T)> {
+    if g.sizes() {
+        return sizes::inputs(g, make);
+    }
     let mut all: Vec<(String, T)> = SIZES
         .iter()
         .map(|n| (format!("[{n}]"), make(g, &[*n])))
@@ -142,7 +152,15 @@ fn shapes(g: &mut Gen, mut make: impl FnMut(&mut Gen, &[usize]) -> T) -> Vec<(St
         make(g, &s).broadcast(&[1]),
     ));
     all.push(("[4,5,6] every second".into(), make(g, &[4, 5, 6]).spread(2)));
-    if g.big {
+    let s = [2, 1, 3, 2, 1, 3, 2, 2];
+    let x = make(g, &s).lying(&[7, 0, 6, 1, 5, 2, 4, 3]);
+    all.push(("rank 8".into(), x));
+    let s = [2, 3, 1, 2, 3, 2, 2];
+    all.push((
+        "rank 7, two dims broadcast".into(),
+        make(g, &s).broadcast(&[1, 4]),
+    ));
+    if g.big() {
         all.push(("[1000003]".into(), make(g, &[1_000_003])));
     }
     all
@@ -206,6 +224,9 @@ fn unary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         .into_iter()
         .map(|(w, x)| run(&w, x))
         .collect();
+    if g.sizes() {
+        return all;
+    }
     let inf = f64::INFINITY;
     let mut v = vec![1.0, -1.0, 0.5, -0.5, 2.0, inf, -inf, f64::NAN, 3.0, -3.5];
     // 1 / sqrt(-0) is an infinity of a sign that nobody agrees on.
@@ -247,6 +268,8 @@ fn unary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     if !small.is_empty() {
         all.push(run("subnormal numbers", T::of_bits(t, &[small.len()], small)).subnormal());
     }
+    let bits = nans(t);
+    all.push(run("NaN of every kind", T::of_bits(t, &[bits.len()], bits)));
     all
 }
 
@@ -279,7 +302,8 @@ fn binary_want(k: u32, a: &T, b: &T) -> Want {
             pairs()
                 .map(|(a, b)| {
                     let (a, b) = (*a as f64, *b as f64);
-                    (a.powf(b), 4.0 + (b * a.ln()).abs())
+                    let more = (b * a.abs().ln()).abs();
+                    (a.powf(b), 4.0 + if more.is_finite() { more } else { 0.0 })
                 })
                 .collect(),
         ),
@@ -318,6 +342,9 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         let a = value(g, &b.shape.clone());
         all.push(run(&format!("{w} right"), a, b));
     }
+    if g.sizes() {
+        return all;
+    }
     let s = [9, 33];
     let (a, b) = (value(g, &s).broadcast(&[1]), value(g, &s).broadcast(&[0]));
     all.push(run("[9,33] a column and a row", a, b));
@@ -347,6 +374,30 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
             (3.0, 0.0),
             (0.0, 2.0),
             (2.0, -3.0),
+            // As C's pow has them.
+            (f64::NAN, 0.0),
+            (1.0, f64::NAN),
+            (f64::NAN, 1.0),
+            (2.0, f64::NAN),
+            (0.0, 0.0),
+            (-0.0, 3.0),
+            (-0.0, 2.0),
+            (0.0, -1.0),
+            (-0.0, -1.0),
+            (-0.0, -2.0),
+            (-2.0, 3.0),
+            (-2.0, 2.0),
+            (-2.0, -1.0),
+            (-2.0, 0.5),
+            (-1.0, 1e6),
+            (-1.0, f64::INFINITY),
+            (0.5, f64::INFINITY),
+            (2.0, f64::INFINITY),
+            (2.0, f64::NEG_INFINITY),
+            (f64::INFINITY, 2.0),
+            (f64::INFINITY, -2.0),
+            (f64::NEG_INFINITY, 3.0),
+            (f64::NEG_INFINITY, 2.0),
         ];
         let of =
             |f: fn(&(f64, f64)) -> f64| T::new(t, &[v.len()], &v.iter().map(f).collect::<Vec<_>>());
@@ -377,6 +428,11 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     let of =
         |f: fn(&(f64, f64)) -> f64| T::new(t, &[v.len()], &v.iter().map(f).collect::<Vec<_>>());
     all.push(run("special values", of(|v| v.0), of(|v| v.1)));
+    let bits = nans(t);
+    let (n, one) = (bits.len(), T::full(t, &[bits.len()], 1.0));
+    let bad = T::of_bits(t, &[n], bits);
+    all.push(run("NaN of every kind left", bad.clone(), one.clone()));
+    all.push(run("NaN of every kind right", one, bad));
     let v: Vec<f64> = [1e-40, -3e-42, 1e-38, 1.4e-45].to_vec();
     let w: Vec<f64> = [1e-40, 1e-41, -1.1e-38, 0.25].to_vec();
     all.push(
@@ -387,86 +443,6 @@ fn binary_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
         )
         .subnormal(),
     );
-    all
-}
-
-fn integer_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
-    let p = kind(k);
-    let run = |what: &str, a: T, b: T| {
-        let v = a
-            .integers()
-            .into_iter()
-            .zip(b.integers())
-            .map(|(a, b)| match k {
-                binary::ADD => a + b,
-                binary::SUB => a - b,
-                binary::MUL => a.wrapping_mul(b),
-                binary::DIV => a / b,
-                binary::MAX => a.max(b),
-                binary::MIN => a.min(b),
-                _ => a.wrapping_pow(b as u32),
-            });
-        let want = Want::Exact(v.map(|v| num::int_bits(t, v)).collect());
-        let dst = T::poison(t, &a.shape);
-        Trial::new(
-            what,
-            p.as_bytes(),
-            vec![dst.into(), a.into(), b.into()],
-            vec![(0, want)],
-        )
-    };
-    // Division by zero and of the least number by -1 are nobody's rule, nor are negative powers.
-    let right = |g: &mut Gen, n: usize| -> Vec<i64> {
-        (0..n)
-            .map(|_| match k {
-                binary::DIV => 1 + g.below(60) as i64,
-                binary::POW => g.below(4) as i64,
-                _ => g.below(100) as i64,
-            })
-            .collect()
-    };
-    let signed = matches!(t, DType::I8 | DType::I32 | DType::I64);
-    let left = |g: &mut Gen, n: usize| -> Vec<i64> {
-        (0..n)
-            .map(|_| g.below(100) as i64 - if signed { 50 } else { 0 })
-            .collect()
-    };
-    let mut all = Vec::new();
-    for n in SIZES {
-        let (a, b) = (left(g, n), right(g, n));
-        all.push(run(
-            &format!("[{n}]"),
-            T::ints(t, &[n], &a),
-            T::ints(t, &[n], &b),
-        ));
-    }
-    let (a, b) = (left(g, 63), right(g, 63));
-    all.push(run(
-        "[9,7] row broadcast",
-        T::ints(t, &[9, 7], &a),
-        T::ints(t, &[9, 7], &b).broadcast(&[0]),
-    ));
-    // What f32 cannot hold, and what wraps.
-    let w = 8 * num::size(t) as u32;
-    let top = if signed {
-        (1i128 << (w - 1)) - 1
-    } else {
-        (1i128 << w) - 1
-    };
-    let bits = |v: &[i128]| {
-        T::of_bits(
-            t,
-            &[v.len()],
-            v.iter().map(|v| num::int_bits(t, *v)).collect(),
-        )
-    };
-    let odd = top / 2 + 1;
-    let (a, b) = match k {
-        binary::DIV => ([top, odd, top - 1, odd + 1], [1, 3, 2, 7]),
-        binary::POW => ([3, 5, 7, 2], [3, 2, 1, 6]),
-        _ => ([top, odd, odd + 1, top - 1], [1, odd, odd, 2]),
-    };
-    all.push(run("large numbers", bits(&a), bits(&b)));
     all
 }
 
@@ -519,6 +495,9 @@ fn compare_trials(g: &mut Gen, k: u32, t: DType) -> Vec<Trial> {
     for (w, b) in shapes(g, value) {
         let a = value(g, &b.shape.clone());
         all.push(run(&format!("{w} right"), a, b));
+    }
+    if g.sizes() {
+        return all;
     }
     if float {
         let (inf, nan) = (f64::INFINITY, f64::NAN);
@@ -577,6 +556,13 @@ fn select(g: &mut Gen, t: DType) -> Vec<Trial> {
         T::of_bits(t, s, b)
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        for (what, b) in sizes::inputs(g, make) {
+            let a = make(g, &b.shape);
+            all.push(run(g, &what, a, b, |c| c));
+        }
+        return all;
+    }
     for n in SIZES {
         let (a, b) = (make(g, &[n]), make(g, &[n]));
         all.push(run(g, &format!("[{n}]"), a, b, |c| c));
@@ -626,10 +612,26 @@ fn axpby(g: &mut Gen, ty: DType, tx: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        for (what, x) in sizes::inputs(g, |g, s| g.real(tx, s, 4.0)) {
+            let y = g.real(ty, &x.shape, 4.0);
+            all.push(run(&what, y, x, 0.5, 2.0));
+        }
+        return all;
+    }
     for n in SIZES {
         let (y, x) = (g.real(ty, &[n], 4.0), g.real(tx, &[n], 4.0));
         all.push(run(&format!("[{n}] 0.5, 2"), y, x, 0.5, 2.0));
     }
+    // 257 is no number of bf16: the product is added before anything is rounded.
+    let (y, x) = (T::full(ty, &[9], -256.0), T::full(tx, &[9], 1.0));
+    all.push(run("a product that cancels", y, x, 257.0, 1.0));
+    let bits = nans(tx);
+    let (y, x) = (
+        T::full(ty, &[bits.len()], 1.0),
+        T::of_bits(tx, &[bits.len()], bits),
+    );
+    all.push(run("x NaN of every kind", y, x, 1.0, 1.0));
     let x = g.real(tx, &[100], 4.0);
     all.push(run(
         "beta 0 does not read y",
@@ -669,10 +671,22 @@ fn clamp(g: &mut Gen, t: DType) -> Vec<Trial> {
         .into_iter()
         .map(|(w, x)| run(&w, x, -0.5, 0.75))
         .collect();
+    if g.sizes() {
+        return all;
+    }
     let inf = f64::INFINITY;
     let v = T::new(t, &[7], &[f64::NAN, inf, -inf, 0.0, -0.5, 0.75, 1.0]);
     all.push(run("NaN stays", v.clone(), -0.5, 0.75));
-    all.push(run("open above", v, 0.0, inf));
+    all.push(run("open above", v.clone(), 0.0, inf));
+    all.push(run("lo above hi gives hi", v.clone(), 0.75, -0.5));
+    all.push(run("lo is hi", v, 0.5, 0.5));
+    let bits = nans(t);
+    all.push(run(
+        "NaN of every kind",
+        T::of_bits(t, &[bits.len()], bits),
+        -1.0,
+        1.0,
+    ));
     all
 }
 
@@ -688,7 +702,13 @@ fn add(g: &mut Gen, ty: DType, of: [DType; 2]) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
-    for s in [vec![0], vec![1], vec![7], vec![257], vec![4, 33]] {
+    let mut shapes = vec![vec![0], vec![1], vec![7], vec![257], vec![4, 33]];
+    if g.sizes() {
+        let n = [g.beyond(), g.grid()].concat();
+        let all = n.iter().flat_map(|n| [vec![*n], vec![3, *n], vec![*n, 3]]);
+        shapes = all.collect();
+    }
+    for s in shapes {
         let (a, b) = (g.real(of[0], &s, 4.0), g.real(of[1], &s, 4.0));
         let w = want(&a, &b);
         let args = vec![T::poison(ty, &s).into(), a.into(), b.into()];
@@ -698,6 +718,9 @@ fn add(g: &mut Gen, ty: DType, of: [DType; 2]) -> Vec<Trial> {
             args,
             vec![(0, w)],
         ));
+    }
+    if g.sizes() {
+        return all;
     }
     let (a, b) = (g.real(of[0], &[100], 4.0), g.real(of[1], &[100], 4.0));
     let w = want(&a, &b);

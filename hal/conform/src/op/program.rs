@@ -2,7 +2,9 @@
 
 use super::bound::{Num, num as exact};
 use super::cell::{Cell, FLOATS, Gen};
+use super::moves::nans;
 use super::num;
+use super::sizes;
 use super::tensor::T;
 use super::trial::{Trial, Want};
 use crossweave_abi::DType;
@@ -140,6 +142,14 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
     let mut all = Vec::new();
     // y = a * b + 2 (rounded twice), a written too.
     let simple = [i(MUL, 3, 1, 2, 0), k(CONST, 4, 2.0), i(ADD, 0, 3, 4, 0)];
+    if g.sizes() {
+        for (what, b) in sizes::inputs(g, |g, s| g.real(t, s, 2.0)) {
+            let s = b.shape.clone();
+            let x = [T::full(t, &s, 0.0), g.real(u, &s, 2.0), b];
+            all.push(trial(&format!("{what}, a * b + 2"), &simple, 1, &x, &[&[]]));
+        }
+        return all;
+    }
     for n in [0, 1, 7, 33, 257, 1000] {
         let x = [
             T::full(t, &[n], 0.0),
@@ -245,6 +255,14 @@ fn programs(g: &mut Gen, t: DType, u: DType) -> Vec<Trial> {
         &[T::full(t, &[65], 0.0), a, b],
         &[&[]],
     ));
+    let bits = nans(u);
+    let n = bits.len();
+    let x = [
+        T::full(t, &[n], 0.0),
+        T::of_bits(u, &[n], bits),
+        T::full(t, &[n], 1.0),
+    ];
+    all.push(trial("NaN of every kind", &simple, 1, &x, &[&[]]));
     // Scalars come with the launch.
     let scaled = [k(SCALAR, 2, 0.0), k(SCALAR, 3, 7.0), i(FMA, 0, 1, 2, 3)];
     let x = [T::full(t, &[100], 0.0), g.real(u, &[100], 2.0)];

@@ -5,7 +5,6 @@ use super::cell::{Cell, FLOATS, Gen};
 use super::num;
 use super::tensor::{T, count};
 use super::trial::{Arg, Trial, Want};
-use crate::case::Demanded;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, DropoutParams, PhiloxDyn, PhiloxParams, philox};
 
@@ -61,26 +60,21 @@ pub fn cells() -> Vec<Cell> {
         Cell::new(op::PHILOX, "bits.u32", |g| {
             stream(g, philox::BITS, DType::U32)
         })
-        .needed(Demanded::MINIMAL),
+        .of(&[DType::U32]),
     ];
     for t in FLOATS {
-        let by = if t == DType::F32 {
-            Demanded::MINIMAL
-        } else {
-            Demanded::NOWHERE
-        };
         let name = |k: &str| format!("{k}.{}", t.name());
         all.push(
             Cell::new(op::PHILOX, name("uniform"), move |g| {
                 stream(g, philox::UNIFORM, t)
             })
-            .needed(by),
+            .of(&[t]),
         );
         all.push(
             Cell::new(op::PHILOX, name("normal"), move |g| {
                 stream(g, philox::NORMAL, t)
             })
-            .needed(by),
+            .of(&[t]),
         );
         all.push(Cell::new(op::DROPOUT, t.name(), move |g| dropout(g, t)));
     }
@@ -129,7 +123,13 @@ fn stream(g: &mut Gen, kind: u32, t: DType) -> Vec<Trial> {
     let mut all = Vec::new();
     let mut shapes: Vec<Vec<usize>> = [0, 1, 2, 3, 5, 8, 33, 257, 1000].map(|n| vec![n]).to_vec();
     shapes.push(vec![5, 7, 3]);
-    if g.big {
+    if g.sizes() {
+        let n = [g.beyond(), g.grid()].concat();
+        shapes = n.iter().flat_map(|n| [vec![*n], vec![3, *n]]).collect();
+        let n = g.long();
+        shapes.extend([vec![n, 2, 3], vec![2, n, 3]]);
+    }
+    if g.big() {
         shapes.push(vec![(1 << 18) + 3]);
     }
     for s in shapes {
@@ -177,14 +177,19 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
     };
     let mut all = Vec::new();
     let d = dynamics();
-    for (n, p) in [
+    let mut cases = vec![
         (0, 0.5),
         (1, 0.5),
         (7, 0.1),
         (257, 0.5),
         (1000, 0.9),
         (33, 0.0),
-    ] {
+    ];
+    if g.sizes() {
+        let n = [g.beyond(), g.grid()].concat();
+        cases = n.into_iter().map(|n| (n, 0.4)).collect();
+    }
+    for (n, p) in cases {
         let params = DropoutParams {
             p,
             ..Default::default()
@@ -200,6 +205,17 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         p: 0.3,
         ..Default::default()
     };
+    if g.sizes() {
+        let n = g.long();
+        for s in [[n, 2], [2, n]] {
+            let (x, r) = (g.real(t, &s, 4.0), g.real(t, &s, 4.0));
+            let w = vec![(0, want(&d[2], 0.3, &x, Some(&r)))];
+            let args = vec![T::poison(t, &s).into(), x.into(), r.into()];
+            let what = format!("{s:?} with a residual");
+            all.push(Trial::new(what, params.as_bytes(), args, w).given(d[2].as_bytes()));
+        }
+        return all;
+    }
     // Two steps of one prepared op: the mask is the launch's.
     let (x, r) = (g.real(t, &[9, 33], 4.0), g.real(t, &[9, 33], 4.0));
     let w = |d: &PhiloxDyn| vec![(0, want(d, 0.3, &x, Some(&r)))];

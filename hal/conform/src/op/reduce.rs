@@ -1,19 +1,15 @@
-//! Sums and searches: `reduce`, `arg_reduce`, `cumsum`, `nonfinite_count`, `multi_sumsq`, `sort_pairs`, `topk`.
+//! Sums and counts: `reduce`, `cumsum`, `nonfinite_count`, `multi_sumsq`.
 //!
 //! Sums come twice: over small whole numbers, where every order gives one exact result (so a narrow accumulator shows at once), and over
 //! reals that cancel or swamp each other, held to the bound of the order that the plan states.
 
 use super::bound::Num;
-use super::cell::{Cell, FLOATS, Gen, INDEX};
+use super::cell::{About, Cell, FLOATS, Gen, LISTS};
 use super::num;
 use super::tensor::{T, count};
 use super::trial::{Sum, Trial, Want};
-use crate::case::Demanded;
 use crossweave_abi::DType;
-use crossweave_abi::op::{
-    self, DimParams, FLAG_ACCUM, FLAG_DESCENDING, NoParams, ReduceParams, reduce,
-};
-use std::cmp::Ordering;
+use crossweave_abi::op::{self, DimParams, FLAG_ACCUM, NoParams, ReduceParams, reduce};
 
 const KINDS: [(u32, &str); 5] = [
     (reduce::SUM, "sum"),
@@ -22,23 +18,19 @@ const KINDS: [(u32, &str); 5] = [
     (reduce::MIN, "min"),
     (reduce::PROD, "prod"),
 ];
-const KEYS: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
-
-/// Demanded of index ops: f32 by i32.
-fn plain(t: DType, i: DType) -> Demanded {
-    match (t, i) {
-        (DType::F32 | DType::I32, DType::I32) => Demanded::MINIMAL,
-        _ => Demanded::NOWHERE,
-    }
-}
+/// Types that are sorted and added up.
+pub const KEYS: [DType; 5] = [DType::F32, DType::Bf16, DType::F16, DType::I32, DType::I64];
 
 /// Every cell of these ops.
 pub fn cells() -> Vec<Cell> {
     let mut all = Vec::new();
     for (k, name) in KINDS {
-        all.extend(Cell::floats(op::REDUCE, name, true, move |g, t| {
-            reduced(g, k, t, t)
-        }));
+        all.extend(Cell::floats(
+            op::REDUCE,
+            name,
+            |t| vec![t; 2],
+            move |g, t| reduced(g, k, t, t),
+        ));
         for t in [DType::Bf16, DType::F16] {
             let what = format!("{name}.f32.of_{}", t.name());
             all.push(Cell::new(op::REDUCE, what, move |g| {
@@ -46,23 +38,15 @@ pub fn cells() -> Vec<Cell> {
             }));
         }
     }
-    for t in FLOATS {
-        for i in INDEX {
-            let what = format!("{}.{}", t.name(), i.name());
-            all.push(Cell::new(op::ARG_REDUCE, &what, move |g| arg(g, t, i)).needed(plain(t, i)));
-            all.push(Cell::new(op::TOPK, &what, move |g| topk(g, t, i)).needed(plain(t, i)));
-        }
-    }
     for t in KEYS {
-        all.push(
-            Cell::new(op::CUMSUM, t.name(), move |g| cumsum(g, t)).needed(plain(t, DType::I32)),
-        );
-        for i in INDEX {
-            let what = format!("{}.{}", t.name(), i.name());
-            all.push(Cell::new(op::SORT_PAIRS, what, move |g| sort(g, t, i)).needed(plain(t, i)));
-        }
+        all.push(Cell::new(op::CUMSUM, t.name(), move |g| cumsum(g, t)).of(&[t, t]));
     }
-    all.extend(Cell::floats(op::NONFINITE_COUNT, "", true, nonfinite));
+    all.extend(Cell::floats(
+        op::NONFINITE_COUNT,
+        "",
+        |t| vec![DType::U32, t],
+        nonfinite,
+    ));
     for t in FLOATS {
         all.push(Cell::new(op::MULTI_SUMSQ, t.name(), move |g| sumsq(g, t)));
     }
@@ -107,6 +91,52 @@ fn result(k: u32, x: &[f64], old: Option<f64>) -> Sum {
             Sum { v, n, mag: v.abs() }
         }
     }
+}
+
+/// With another value at the last of every dim: who stops before the end comes to something else.
+pub fn ends(mut x: T, last: f64) -> T {
+    let bits = match num::is_float(x.dtype) {
+        true => num::encode(x.dtype, last),
+        false => num::int_bits(x.dtype, last as i128),
+    };
+    let shape = x.shape.clone();
+    for (i, b) in x.bits.iter_mut().enumerate() {
+        let mut rest = i;
+        for n in shape.iter().rev() {
+            if *n > 100 && rest % n == n - 1 {
+                *b = bits;
+            }
+            rest /= n;
+        }
+    }
+    x
+}
+
+/// Elements in lines along `dim`, each with the flat index of its first element and the step.
+pub fn along(shape: &[usize], dim: usize) -> Vec<Vec<usize>> {
+    let step: usize = shape[dim + 1..].iter().product();
+    let n = shape[dim];
+    let outer: usize = shape[..dim].iter().product();
+    (0..outer)
+        .flat_map(|o| (0..step).map(move |s| (0..n).map(|i| (o * n + i) * step + s).collect()))
+        .collect()
+}
+
+/// Ones, and as many twos as halves among them: a product that stays where it can be held, whatever the order.
+fn powers(g: &mut Gen, n: usize) -> Vec<f64> {
+    let mut v = vec![1.0; n];
+    for i in 0..(n / 300).max(2).min(n / 2 * 2) / 2 * 2 {
+        let at = g.below(n);
+        // One that is no longer 1 goes on to the next: the pairs stay even.
+        let free = (0..n).map(|k| (at + k) % n).find(|k| v[*k] == 1.0);
+        if let Some(at) = free {
+            v[at] = [2.0, 0.5][i % 2];
+        }
+    }
+    if let Some(last) = v.last_mut() {
+        *last = -*last;
+    }
+    v
 }
 
 fn extreme(k: u32, x: &[f64]) -> f64 {
@@ -198,6 +228,60 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
         }
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        // So small that neither a sum of squares nor a product leaves the range of f16. What lies last in any dim counts.
+        let few = |g: &mut Gen, s: &[usize]| match product {
+            true => T::new(t, s, &powers(g, count(s))),
+            false => {
+                let most = if k == reduce::SUMSQ { 1 } else { 4 };
+                let last = if k == reduce::MIN { -5.0 } else { 5.0 };
+                ends(g.whole(t, s, most), last)
+            }
+        };
+        let positive = |g: &mut Gen, s: &[usize]| {
+            let v: Vec<f64> = (0..count(s)).map(|_| 0.25 + 0.2 * g.unit()).collect();
+            T::new(t, s, &v)
+        };
+        for n in g.beyond() {
+            for (s, axes) in [
+                (vec![n], 0b1),
+                (vec![3, n], 0b10),
+                (vec![n, 3], 0b01),
+                (vec![n, 3], 0b10),
+                (vec![3, n], 0b01),
+                (vec![2, n, 3], 0b010),
+                (vec![n, 2, 3], 0b010),
+                (vec![2, 3, n], 0b011),
+            ] {
+                let a = few(g, &s);
+                all.push(run(&format!("dims {axes:#05b} of {s:?}"), a, axes, None));
+            }
+            if matches!(k, reduce::SUM | reduce::SUMSQ) {
+                // Of one sign: what is added one by one loses more than what is added in pairs.
+                let a = positive(g, &[n]);
+                all.push(run(&format!("all of [{n}], of one sign"), a, 1, None));
+            }
+        }
+        for n in g.grid() {
+            for (s, axes) in [
+                (vec![n], 0b1),
+                (vec![n, 2], 0b10),
+                (vec![2, n], 0b01),
+                (vec![n, 2], 0b01),
+                (vec![n, 2, 2], 0b010),
+            ] {
+                let a = few(g, &s);
+                all.push(run(&format!("dims {axes:#05b} of {s:?}"), a, axes, None));
+            }
+            if matches!(k, reduce::SUM | reduce::SUMSQ) && n < 1 << 17 {
+                let a = positive(g, &[n]);
+                all.push(run(&format!("all of [{n}], of one sign"), a, 1, None));
+                let a = positive(g, &[n, 2]);
+                all.push(run(&format!("dim 0 of [{n},2], of one sign"), a, 1, None));
+            }
+        }
+        return all;
+    }
     for n in [1, 7, 31, 257, 1000] {
         let (a, b) = (small(g, &[n]), real(g, &[n]));
         all.push(run(&format!("all of [{n}], whole numbers"), a, 1, None));
@@ -217,6 +301,8 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
     all.push(run("dim 1 of [5,33,12] in another order", a, 0b010, None));
     let a = real(g, &s).padded(4);
     all.push(run("dim 2 of [5,33,12] padded", a, 0b100, None));
+    let a = small(g, &[2, 1, 3, 2, 1, 3, 2, 2]).lying(&[7, 0, 6, 1, 5, 2, 4, 3]);
+    all.push(run("four dims of rank 8", a, 0b1010_1101, None));
     let a = small(g, &[40, 20]).broadcast(&[0]);
     all.push(run("dim 0 of [40,20] broadcast", a, 0b01, None));
     let a = small(g, &[40, 20]).broadcast(&[1]);
@@ -227,6 +313,9 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
     let a = small(g, &[0, 3]);
     all.push(run("dim 1 of [0,3]", a, 0b10, None));
     if matches!(k, reduce::SUM | reduce::SUMSQ) {
+        // 257 is no number of bf16: the sum is added before anything is rounded.
+        let (a, old) = (T::full(t, &[5, 257], 1.0), T::full(to, &[5, 1], -256.0));
+        all.push(run("a sum that cancels what is there", a, 0b10, Some(old)));
         let (a, old) = (small(g, &[9, 40]), g.whole(to, &[9, 1], 50));
         all.push(run("added to what is there", a, 0b10, Some(old)));
         let (a, old) = (real(g, &[40, 9]), g.real(to, &[1, 9], 50.0));
@@ -255,84 +344,11 @@ fn reduced(g: &mut Gen, k: u32, to: DType, t: DType) -> Vec<Trial> {
             None,
         ));
     }
-    if g.big {
+    if g.big() {
         let a = g.whole(t, &[(1 << 20) + 1], 2);
         if !product && k != reduce::SUMSQ {
             all.push(run("2^20 + 1 whole numbers", a, 1, None));
         }
-    }
-    all
-}
-
-/// Elements in lines along `dim`, each with the flat index of its first element and the step.
-fn along(shape: &[usize], dim: usize) -> Vec<Vec<usize>> {
-    let step: usize = shape[dim + 1..].iter().product();
-    let n = shape[dim];
-    let outer: usize = shape[..dim].iter().product();
-    (0..outer)
-        .flat_map(|o| (0..step).map(move |s| (0..n).map(|i| (o * n + i) * step + s).collect()))
-        .collect()
-}
-
-fn arg(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
-    let mut all = Vec::new();
-    for kind in [0, 1] {
-        let mut run = |what: &str, src: T, dim: usize| {
-            let p = DimParams {
-                kind,
-                dim: dim as u32,
-                ..Default::default()
-            };
-            let v = src.values();
-            // NaN is larger than every number, and the first of equals wins.
-            let larger = |a: f64, b: f64| a > b || a.is_nan() && !b.is_nan();
-            let ix: Vec<i64> = along(&src.shape, dim)
-                .into_iter()
-                .map(|l| {
-                    let mut best = 0;
-                    for i in 1..l.len() {
-                        let (a, b) = (v[l[i]], v[l[best]]);
-                        if if kind == 0 {
-                            larger(a, b)
-                        } else {
-                            larger(b, a)
-                        } {
-                            best = i;
-                        }
-                    }
-                    best as i64
-                })
-                .collect();
-            let mut out = src.shape.clone();
-            out[dim] = 1;
-            let want = Want::Exact(T::ints(it, &out, &ix).bits);
-            let name = ["largest", "smallest"][kind as usize];
-            all.push(Trial::new(
-                format!("{name}, {what}"),
-                p.as_bytes(),
-                vec![T::poison(it, &out).into(), src.into()],
-                vec![(0, want)],
-            ));
-        };
-        for n in [1, 7, 33, 257, 1000] {
-            run(&format!("[3,{n}] along 1"), g.real(t, &[3, n], 9.0), 1);
-            // Few values, so most lines are ties.
-            run(
-                &format!("[3,{n}] along 1 with ties"),
-                g.whole(t, &[3, n], 1),
-                1,
-            );
-        }
-        run("[33,9] along 0", g.whole(t, &[33, 9], 3), 0);
-        run("[5,17,6] along 1", g.whole(t, &[5, 17, 6], 2), 1);
-        run("[9,33] transposed", g.whole(t, &[9, 33], 2).transposed(), 1);
-        run("[9,33] padded", g.whole(t, &[9, 33], 2).padded(3), 1);
-        let (inf, nan) = (f64::INFINITY, f64::NAN);
-        let v = [
-            1.0, nan, nan, 2.0, nan, nan, nan, nan, inf, -inf, 0.0, inf, 0.0, -0.0, -0.0, 0.0,
-        ];
-        run("NaN, infinities and zeros", T::new(t, &[4, 4], &v), 1);
-        run("[0,4]", T::new(t, &[0, 4], &[]), 1);
     }
     all
 }
@@ -402,6 +418,23 @@ fn cumsum(g: &mut Gen, t: DType) -> Vec<Trial> {
         }
     };
     let mut all = Vec::new();
+    if g.sizes() {
+        // In 16 bits a running sum is not a whole number for long.
+        for n in g.beyond() {
+            all.push(run(&format!("[2,{n}] along 1"), whole(g, &[2, n]), 1));
+            all.push(run(&format!("[{n},3] along 0"), whole(g, &[n, 3]), 0));
+            all.push(run(&format!("[{n},3] along 1"), whole(g, &[n, 3]), 1));
+            all.push(run(&format!("[2,3,{n}] along 1"), whole(g, &[2, 3, n]), 1));
+        }
+        let n = g.long();
+        all.push(run(&format!("[{n},2,3] along 1"), whole(g, &[n, 2, 3]), 1));
+        for n in g.grid() {
+            all.push(run(&format!("[{n}] along 0"), whole(g, &[n]), 0));
+            all.push(run(&format!("[{n},2] along 1"), whole(g, &[n, 2]), 1));
+            all.push(run(&format!("[2,{n}] along 0"), whole(g, &[2, n]), 0));
+        }
+        return all;
+    }
     for n in [0, 1, 7, 33, 257, 1000] {
         all.push(run(&format!("[2,{n}] along 1"), whole(g, &[2, n]), 1));
     }
@@ -449,6 +482,30 @@ fn nonfinite(g: &mut Gen, t: DType) -> Vec<Trial> {
     let (inf, nan) = (f64::INFINITY, f64::NAN);
     let top = num::largest(t);
     let mut all = vec![];
+    if g.sizes() {
+        for n in [g.beyond(), g.grid()].concat() {
+            let x = with(g, &[n], &[(n - 1, inf), (n / 2, nan), (n - 2, nan)]);
+            all.push(run(&format!("[{n}]"), 5, vec![x]));
+            let x = with(g, &[n, 2], &[(2 * n - 1, inf), (n, -inf)]);
+            all.push(run(&format!("[{n},2] transposed"), 0, vec![x.transposed()]));
+            let x = T::full(t, &[n], nan);
+            all.push(run(&format!("[{n}] of NaN"), 0, vec![x]));
+        }
+        return all;
+    }
+    if g.about == About::Lists {
+        for n in LISTS {
+            let x = (0..n).map(|i| match i {
+                // Somewhere, and in the last.
+                _ if i + 1 == n => with(g, &[3], &[(2, nan)]),
+                7 => with(g, &[0], &[]),
+                _ if i % 40 == 5 => with(g, &[33], &[(i % 33, inf)]),
+                _ => with(g, &[1 + i % 70], &[]),
+            });
+            all.push(run(&format!("{n} tensors"), 2, x.collect()));
+        }
+        return all;
+    }
     for n in [0, 1, 33, 1000] {
         let x = with(g, &[n], &[]);
         all.push(run(&format!("[{n}] of finite numbers"), 3, vec![x]));
@@ -499,6 +556,28 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
         Trial::new(what, none.as_bytes(), args, vec![(0, want)])
     };
     let mut all = vec![];
+    if g.sizes() {
+        for n in [g.beyond(), g.grid()].concat() {
+            let x = ends(g.whole(t, &[n], 3), 5.0);
+            all.push(run(&format!("[{n}] of whole numbers"), 0.0, vec![x]));
+            let x = ends(g.whole(t, &[n, 2], 3), 5.0).transposed();
+            all.push(run(&format!("[{n},2] transposed"), 0.0, vec![x]));
+            if n < 1 << 17 {
+                let v: Vec<f64> = (0..n).map(|_| 0.7 + 0.2 * g.unit()).collect();
+                let x = T::new(t, &[n], &v);
+                all.push(run(&format!("[{n}] reals"), 0.0, vec![x]));
+            }
+        }
+        return all;
+    }
+    if g.about == About::Lists {
+        for n in LISTS {
+            let sizes = (0..n).map(|i| if i == 7 { 0 } else { 1 + i * 13 % 90 });
+            let x = sizes.map(|s| g.whole(t, &[s], 3)).collect();
+            all.push(run(&format!("{n} tensors"), 10.0, x));
+        }
+        return all;
+    }
     for n in [0, 1, 7, 1000] {
         let x = g.whole(t, &[n], 9);
         all.push(run(&format!("[{n}] of whole numbers"), 0.0, vec![x]));
@@ -514,145 +593,5 @@ fn sumsq(g: &mut Gen, t: DType) -> Vec<Trial> {
     let mut x = g.real(t, &[100], 1.0);
     x.bits[50] = num::encode(t, f64::INFINITY);
     all.push(run("an infinity", 0.0, vec![x]));
-    all
-}
-
-/// Ascending; NaN after every number; zeros of both signs equal.
-fn ascending(a: f64, b: f64) -> Ordering {
-    a.partial_cmp(&b)
-        .unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
-}
-
-fn sort(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
-    let mut all = Vec::new();
-    for down in [false, true] {
-        let mut run = |what: &str, keys: T, spread: i64| {
-            let p = DimParams {
-                dim: (keys.shape.len() - 1) as u32,
-                flags: if down { FLAG_DESCENDING } else { 0 },
-                ..Default::default()
-            };
-            let n = *keys.shape.last().unwrap_or(&0);
-            let total = keys.bits.len();
-            let values: Vec<i64> = (0..total).map(|i| (i * 7 % 1000) as i64 - 3).collect();
-            let values = T::ints(it, &keys.shape, &values).spread(spread);
-            let (mut ks, mut vs) = (Vec::new(), Vec::new());
-            for r in 0..total.checked_div(n).unwrap_or(0) {
-                let mut ix: Vec<usize> = (r * n..(r + 1) * n).collect();
-                let cmp = |a: usize, b: usize| {
-                    if num::is_float(t) {
-                        ascending(num::decode(t, keys.bits[a]), num::decode(t, keys.bits[b]))
-                    } else {
-                        num::int_of(t, keys.bits[a]).cmp(&num::int_of(t, keys.bits[b]))
-                    }
-                };
-                ix.sort_by(|a, b| if down { cmp(*b, *a) } else { cmp(*a, *b) });
-                ks.extend(ix.iter().map(|i| keys.bits[*i]));
-                vs.extend(ix.iter().map(|i| values.bits[*i]));
-            }
-            let s = keys.shape.clone();
-            let name = ["ascending", "descending"][usize::from(down)];
-            all.push(Trial::new(
-                format!("{name}, {what}"),
-                p.as_bytes(),
-                vec![
-                    T::poison(t, &s).into(),
-                    T::poison(it, &s).into(),
-                    keys.into(),
-                    values.into(),
-                ],
-                vec![(0, Want::Exact(ks)), (1, Want::Exact(vs))],
-            ));
-        };
-        let whole = |g: &mut Gen, s: &[usize], most: i64| {
-            let v: Vec<i64> = (0..count(s))
-                .map(|_| g.below(2 * most as usize + 1) as i64 - most)
-                .collect();
-            if num::is_float(t) {
-                T::new(t, s, &v.iter().map(|v| *v as f64).collect::<Vec<_>>())
-            } else {
-                T::ints(t, s, &v)
-            }
-        };
-        for n in [0, 1, 2, 7, 33, 257] {
-            run(&format!("[2,{n}]"), whole(g, &[2, n], 100), 1);
-        }
-        run("[3,255] with many ties", whole(g, &[3, 255], 2), 1);
-        run("[1000] of equals", whole(g, &[1000], 0), 1);
-        run(
-            "[5,40] transposed, values with gaps",
-            whole(g, &[5, 40], 5).transposed(),
-            2,
-        );
-        if num::is_float(t) {
-            let (inf, nan) = (f64::INFINITY, f64::NAN);
-            let v = [nan, 1.0, -inf, nan, inf, 0.0, -0.0, 0.0, -1.0, inf];
-            run("NaN, infinities and zeros", T::new(t, &[10], &v), 1);
-        } else {
-            let (lo, hi) = if t == DType::I32 {
-                (i32::MIN as i64, i32::MAX as i64)
-            } else {
-                (i64::MIN, i64::MAX)
-            };
-            run(
-                "ends of the range",
-                T::ints(t, &[7], &[hi, lo, 0, hi - 1, lo + 1, -1, hi]),
-                1,
-            );
-        }
-    }
-    all
-}
-
-fn topk(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
-    let mut all = Vec::new();
-    let mut run = |what: &str, src: T, k: usize| {
-        let n = *src.shape.last().unwrap_or(&0);
-        let p = DimParams {
-            dim: (src.shape.len() - 1) as u32,
-            ..Default::default()
-        };
-        let v = src.values();
-        let (mut ks, mut ixs) = (Vec::new(), Vec::new());
-        for r in 0..v.len().checked_div(n).unwrap_or(0) {
-            let mut ix: Vec<usize> = (0..n).collect();
-            ix.sort_by(|a, b| ascending(v[r * n + b], v[r * n + a]).then(a.cmp(b)));
-            for i in ix.into_iter().take(k) {
-                ks.push(src.bits[r * n + i]);
-                ixs.push(i as i64);
-            }
-        }
-        let mut s = src.shape.clone();
-        if let Some(l) = s.last_mut() {
-            *l = k;
-        }
-        let want = vec![
-            (0, Want::Exact(ks)),
-            (1, Want::Exact(T::ints(it, &s, &ixs).bits)),
-        ];
-        let args = vec![
-            T::poison(t, &s).into(),
-            T::poison(it, &s).into(),
-            src.into(),
-        ];
-        all.push(Trial::new(
-            format!("{k} of {what}"),
-            p.as_bytes(),
-            args,
-            want,
-        ));
-    };
-    for (n, k) in [(1, 1), (7, 3), (33, 33), (257, 8), (1000, 1), (8, 0)] {
-        run(&format!("[3,{n}]"), g.real(t, &[3, n], 9.0), k);
-        run(&format!("[3,{n}] with ties"), g.whole(t, &[3, n], 1), k);
-    }
-    run("[2,3,40]", g.whole(t, &[2, 3, 40], 4), 5);
-    run("[5,40] transposed", g.whole(t, &[5, 40], 3).transposed(), 7);
-    let (inf, nan) = (f64::INFINITY, f64::NAN);
-    run(
-        "NaN, infinities and zeros",
-        T::new(t, &[8], &[1.0, nan, -inf, inf, nan, -0.0, 0.0, inf]),
-        6,
-    );
     all
 }

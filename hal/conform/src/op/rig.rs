@@ -2,14 +2,18 @@
 //! without waiting, host structs overwritten as soon as a call has returned; afterwards every byte is looked at.
 
 use super::num;
-use super::tensor::{GUARD, POISON, T};
-use super::trial::{Arg, Trial, admissible, check, class_name};
+use super::tensor::{POISON, T, guard};
+use super::trial::{Arg, Launch, Trial, admissible, check, class_name};
+use crate::ctx::Stall;
 use crate::raw::{Dev, Mem, OpHandle, Raw, Stream};
 use crossweave_abi as abi;
 use crossweave_abi::op::{self, OpSpec};
 use crossweave_abi::{Layout, Span};
 use std::ffi::c_void;
+use std::time::Duration;
 
+/// A device that compiles at the first launch may take long; what hangs is ended by the limit of its case.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// Bytes of sentinels before and behind each operand.
 const FENCE: usize = 256;
 /// Blocks of one memory start at multiples of this.
@@ -81,6 +85,8 @@ pub struct Rig {
     stream: Stream,
     staging: Option<(Mem, Host)>,
     slots: Vec<Mem>,
+    /// A second stream, once one was needed.
+    side: Option<Stream>,
     flush: bool,
     info: abi::DeviceInfo,
 }
@@ -136,6 +142,7 @@ impl Rig {
             dev: dev.clone(),
             staging: None,
             slots: Vec::new(),
+            side: None,
             flush: declared,
         })
     }
@@ -213,31 +220,106 @@ impl Rig {
         self.make_room(&sets)?;
         self.upload(&sets)?;
         for (l, blocks) in t.launches.iter().zip(&sets) {
-            let mut spans: Vec<Span> = (0..t.args.len())
-                .map(|i| match home(&t.args, i) {
-                    None => Span::NULL,
-                    Some(h) => {
-                        let mut s = blocks[h].span(&self.slots);
-                        s.bytes = t.args[i].tensor().map_or(0, T::bytes) as u64;
-                        s
-                    }
-                })
-                .collect();
-            let scratch = match workspace {
-                0 => Span::NULL,
-                _ => blocks[t.args.len()].span(&self.slots),
-            };
-            let mut dynamic = l.dynamic.clone();
-            self.stream
-                .launch(prepared, &spans, scratch, &dynamic)
-                .map_err(|r| r.to_string())?;
-            // R8: what was passed is the plugin's no longer.
-            dynamic.fill(0xEE);
-            spans.fill(Span::NULL);
-            std::hint::black_box((&dynamic, &spans));
+            self.enqueue(&self.stream, prepared, t, l, blocks)?;
         }
         self.download(&mut sets)?;
         Ok(sets)
+    }
+
+    /// Launches one of a trial's launches on blocks that are there.
+    fn enqueue(
+        &self,
+        stream: &Stream,
+        prepared: &OpHandle,
+        t: &Trial,
+        l: &Launch,
+        blocks: &[Block],
+    ) -> Result<(), String> {
+        let mut spans: Vec<Span> = (0..t.args.len())
+            .map(|i| match home(&t.args, i) {
+                None => Span::NULL,
+                Some(h) => {
+                    let mut s = blocks[h].span(&self.slots);
+                    s.bytes = t.args[i].tensor().map_or(0, T::bytes) as u64;
+                    s
+                }
+            })
+            .collect();
+        let scratch = blocks.get(t.args.len());
+        let scratch = scratch.map_or(Span::NULL, |b| b.span(&self.slots));
+        let mut dynamic = l.dynamic.clone();
+        stream
+            .launch(prepared, &spans, scratch, &dynamic)
+            .map_err(|r| r.to_string())?;
+        // R8: what was passed is the plugin's no longer.
+        dynamic.fill(0xEE);
+        spans.fill(Span::NULL);
+        std::hint::black_box((&dynamic, &spans));
+        Ok(())
+    }
+
+    /// Runs two trials on two streams at once, `rounds` times each, every launch on memories of its own: each must
+    /// come to what it comes to alone. One and the same trial is prepared once. `false`: one is not claimed.
+    pub fn together(
+        &mut self,
+        [a, b]: [(&OpSpec, &Trial); 2],
+        rounds: usize,
+    ) -> Result<bool, String> {
+        let again = |t: &Trial| Trial {
+            launches: [&t.launches[..1]].repeat(rounds).concat(),
+            ..t.clone()
+        };
+        let trials = [again(a.1), again(b.1)];
+        let mut ready = Vec::new();
+        let same = std::ptr::eq(a.1, b.1);
+        for (spec, t) in
+            [(a.0, &trials[0]), (b.0, &trials[1])]
+                .iter()
+                .take(if same { 1 } else { 2 })
+        {
+            match self.prepare(spec.id, t, 0) {
+                Ok(p) => ready.push(p),
+                Err(r) if r.unsupported() => return Ok(false),
+                Err(r) => return Err(format!("{}: {r}", t.what)),
+            }
+        }
+        let op = |i: usize| if same { &ready[0] } else { &ready[i] };
+        let mut sets: Vec<Vec<Block>> = Vec::new();
+        for (i, t) in trials.iter().enumerate() {
+            let first = sets.iter().flatten().map(|b| b.slot + 1).max().unwrap_or(0);
+            let mut own = lay_out(t, Place::Aligned, op(i).1.workspace_bytes as usize);
+            own.iter_mut().flatten().for_each(|b| b.slot += first);
+            sets.extend(own);
+        }
+        self.make_room(&sets)?;
+        self.upload(&sets)?;
+        self.stream.sync(Some(PATIENCE))?;
+        let side = match self.side.take() {
+            Some(s) => s,
+            None => self.dev.stream()?,
+        };
+        let streams = [&self.stream, &side];
+        let stalls = [Stall::new(streams[0])?, Stall::new(streams[1])?];
+        for round in 0..rounds {
+            for (i, t) in trials.iter().enumerate() {
+                let blocks = &sets[i * rounds + round];
+                self.enqueue(streams[i], &op(i).0, t, &t.launches[round], blocks)
+                    .map_err(|e| format!("{}: {e}", t.what))?;
+            }
+        }
+        stalls.iter().for_each(Stall::release);
+        side.sync(Some(PATIENCE))?;
+        drop(stalls);
+        self.download(&mut sets)?;
+        self.side = Some(side);
+        for (i, t) in trials.iter().enumerate() {
+            let own = &sets[i * rounds..(i + 1) * rounds];
+            Rig::judge(t, own, op(i).1.error_class).map_err(|e| {
+                let other = trials[1 - i].what.as_str();
+                format!("{}, while {other} runs on another stream: {e}", t.what)
+            })?;
+        }
+        Ok(true)
     }
 
     /// Launches with arguments of the caller's over a trial's operands; every byte must be as before. Answers what the launch said.
@@ -335,7 +417,7 @@ impl Rig {
             self.stream.copy(m.span(at, n), src)?;
             at += n;
         }
-        self.stream.finish()?;
+        self.stream.sync(Some(PATIENCE))?;
         let mut at = 0;
         for b in sets.iter_mut().flatten() {
             let n = b.image.len();
@@ -357,7 +439,9 @@ impl Rig {
             };
             for (i, b) in blocks.iter().enumerate() {
                 let body = b.offset - b.start;
-                let fence = |r: std::ops::Range<usize>| b.image[r].iter().position(|x| *x != GUARD);
+                let fence = |r: std::ops::Range<usize>| {
+                    r.clone().position(|at| b.image[at] != guard(b.start + at))
+                };
                 let name = match i < t.args.len() {
                     true => format!("operand {i}"),
                     false => "the workspace".into(),
@@ -389,7 +473,8 @@ impl Rig {
                     let m = num::size(x.dtype);
                     x.walk(|_, o| gaps[o * m..(o + 1) * m].fill(false));
                 }
-                if let Some(at) = (0..memory.len()).find(|p| gaps[*p] && memory[*p] != GUARD) {
+                let held = |p: &usize| memory[*p] == guard(b.offset + *p);
+                if let Some(at) = (0..memory.len()).find(|p| gaps[*p] && !held(p)) {
                     return Err(format!(
                         "{which}{name}: the gap {} elements from its start was written",
                         at / n
@@ -460,7 +545,7 @@ fn lay_out(t: &Trial, place: Place, workspace: usize) -> Vec<Vec<Block>> {
             offset,
             bytes,
             end,
-            image: vec![GUARD; end - start],
+            image: (start..end).map(guard).collect(),
         }
     };
     let mut sets = Vec::new();

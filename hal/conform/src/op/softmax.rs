@@ -2,9 +2,11 @@
 
 use super::bound::{Num, num as exact, sum};
 use super::cell::{Cell, FLOATS, Gen, INDEX};
+use super::moves::nans;
 use super::num;
 use super::tensor::T;
 use super::trial::{Arg, Trial, Want};
+use crate::case::Effort;
 use crossweave_abi::DType;
 use crossweave_abi::op::{self, FLAG_HAS_IGNORE, NoParams, XentParams};
 
@@ -85,6 +87,33 @@ fn rows(g: &mut Gen, t: DType, n: usize, d: usize) -> T {
     T::new(t, &[n, d], &v)
 }
 
+/// The usual shapes, or rows of many widths (five, one of each kind) and many rows.
+fn shapes(g: &mut Gen, usual: &[(usize, usize)]) -> Vec<(usize, usize)> {
+    if !g.sizes() {
+        return usual.to_vec();
+    }
+    let mut all = Vec::new();
+    for n in g.beyond() {
+        all.extend([(5, n), (n, 4)]);
+    }
+    for n in g.grid() {
+        all.extend([(n, 3), (5, n)]);
+    }
+    if g.effort != Effort::Quick {
+        all.push((131, 1029));
+    }
+    all
+}
+
+/// The same for logits, with the vocabularies of GPT-2 and of Llama 3.
+fn vocabularies(g: &mut Gen) -> Vec<(usize, usize)> {
+    let mut all = shapes(g, &[(0, 3), (1, 1), (7, 7), (11, 33), (6, 257), (5, 1000)]);
+    if g.sizes() && g.effort != Effort::Quick {
+        all.extend([(5, 50_257), (5, 128_256)]);
+    }
+    all
+}
+
 fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let run = |what: &str, x: T| {
@@ -99,8 +128,14 @@ fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
         )
     };
     let mut all = Vec::new();
-    for (n, d) in [(0, 3), (1, 1), (7, 7), (10, 33), (5, 257), (5, 1000)] {
+    for (n, d) in shapes(g, &[(0, 3), (1, 1), (7, 7), (10, 33), (5, 257), (5, 1000)]) {
         all.push(run(&format!("[{n},{d}]"), rows(g, t, n, d)));
+    }
+    if g.sizes() {
+        let n = g.long();
+        let x = T::of_bits(t, &[n, 2, 4], rows(g, t, 2 * n, 4).bits);
+        all.push(run(&format!("[{n},2,4]"), x));
+        return all;
     }
     all.push(run(
         "[2,3,31]",
@@ -116,7 +151,7 @@ fn softmax(g: &mut Gen, t: DType) -> Vec<Trial> {
 fn softmax_bwd(g: &mut Gen, t: DType) -> Vec<Trial> {
     let none = NoParams::default();
     let mut all = Vec::new();
-    for (n, d) in [(0, 3), (1, 1), (7, 7), (10, 33), (4, 257), (3, 1000)] {
+    for (n, d) in shapes(g, &[(0, 3), (1, 1), (7, 7), (10, 33), (4, 257), (3, 1000)]) {
         let x = rows(g, t, n, d).values();
         let y: Vec<f64> = x.chunks(d).flat_map(row_softmax).map(|y| y.v).collect();
         let (y, dy) = (T::new(t, &[n, d], &y), g.real(t, &[n, d], 2.0));
@@ -166,7 +201,7 @@ pub fn row_grad(x: &[f64], lse: f64, target: usize, dloss: f64) -> Vec<Num> {
 fn targets(g: &mut Gen, x: &[f64], n: usize, d: usize, ignore: bool) -> Vec<i64> {
     (0..n)
         .map(|r| {
-            if ignore && r % 3 == 1 {
+            if ignore && r % 4 == 1 {
                 return IGNORE;
             }
             // A target whose logit is minus infinity has no finite loss.
@@ -203,16 +238,22 @@ fn xent(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (n, d) in [(0, 3), (1, 1), (7, 7), (11, 33), (6, 257), (5, 1000)] {
+    for (n, d) in vocabularies(g) {
         let x = rows(g, t, n, d);
         let tg = targets(g, &x.values(), n, d, n > 1);
         all.push(run(&format!("[{n},{d}]"), x, &tg, n > 1));
+    }
+    if g.sizes() {
+        return all;
     }
     let x = g.real(t, &[6, 40], 4.0).padded(8);
     all.push(run(
         "targets out of range, padded rows",
         x,
-        &[40, -1, 3, IGNORE, i64::from(i32::MAX), 39],
+        &match it {
+            DType::I64 => [40, -1, 3, IGNORE, (1 << 32) + 3, 39],
+            _ => [40, -1, 3, IGNORE, i64::from(i32::MAX), 39],
+        },
         true,
     ));
     let x = g.real(t, &[3, 40], 4.0);
@@ -266,11 +307,14 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         Trial::new(what, params(ignore).as_bytes(), args, want)
     };
     let mut all = Vec::new();
-    for (n, d) in [(0, 3), (1, 1), (7, 7), (11, 33), (6, 257), (5, 1000)] {
+    for (n, d) in vocabularies(g) {
         let x = rows(g, t, n, d);
         let tg = targets(g, &x.values(), n, d, n > 1);
         let dl = g.real(F, &[n], 2.0);
         all.push(run(&format!("[{n},{d}]"), x, &tg, n > 1, dl, false));
+    }
+    if g.sizes() {
+        return all;
     }
     let x = rows(g, t, 9, 40);
     let tg = targets(g, &x.values(), 9, 40, true);
@@ -282,6 +326,11 @@ fn xent_bwd(g: &mut Gen, t: DType, it: DType) -> Vec<Trial> {
         T::full(F, &[9], 0.125).broadcast(&[0]),
         true,
     ));
+    let mut dl = T::full(F, &[12], 1.0);
+    dl.bits.splice(1..11, nans(F));
+    let x = g.real(t, &[12, 20], 4.0);
+    let tg: Vec<i64> = (0..12).collect();
+    all.push(run("dloss NaN of every kind", x, &tg, false, dl, false));
     let mut x = g.real(t, &[3, 20], 4.0);
     x.bits[25] = num::encode(t, f64::NAN);
     all.push(run(

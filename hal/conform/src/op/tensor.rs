@@ -3,8 +3,11 @@
 use super::num;
 use crossweave_abi::{DType, Layout};
 
-/// What gaps and guards hold; no output may change it.
-pub const GUARD: u8 = 0xA5;
+/// What gaps and guards hold at an address; no output may change it. Read as any float of 16 bits or more it is not
+/// a number, read as an index it is negative: what is read there and multiplied by 0 shows.
+pub fn guard(at: usize) -> u8 {
+    [0xA5, 0xFF][at % 2]
+}
 /// What an output holds before it is written: NaN in every float dtype.
 pub const POISON: u8 = 0xFF;
 
@@ -244,7 +247,7 @@ mod tests {
             t().broadcast(&[0]),
             t().broadcast(&[1, 2]),
         ] {
-            let mut memory = vec![GUARD; t.bytes()];
+            let mut memory: Vec<u8> = (0..t.bytes()).map(guard).collect();
             t.put(&mut memory);
             assert_eq!(t.take(&memory), t.bits, "{:?}", t.stride);
         }

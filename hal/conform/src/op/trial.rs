@@ -137,6 +137,12 @@ impl Trial {
         self
     }
 
+    /// Bytes of its operands.
+    pub fn bytes(&self) -> usize {
+        let there = self.args.iter().filter_map(Arg::tensor);
+        there.map(T::bytes).sum()
+    }
+
     /// Over subnormal numbers.
     pub fn subnormal(mut self) -> Trial {
         self.subnormal = true;

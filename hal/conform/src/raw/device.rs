@@ -1,6 +1,6 @@
 //! An open device, and what is made on it.
 
-use super::handles::{Comm, Event, Mem, OpHandle, Stream};
+use super::handles::{Comm, Event, Live, Mem, OpHandle, Stream};
 use super::{Plugin, Raw, Refusal};
 use crossweave_abi as abi;
 use crossweave_abi::Handle;
@@ -12,16 +12,29 @@ pub(super) struct Opened {
     pub(super) p: Arc<Plugin>,
     pub(super) h: Handle,
     pub(super) index: u32,
-    /// Streams with work that nobody has waited for.
-    pub(super) busy: AtomicUsize,
-    /// Memory given up while a stream was busy: a case that fails in the middle frees nothing under the device's feet.
-    pub(super) waiting: Mutex<Vec<Handle>>,
+    pub(super) held: Held,
 }
+
+/// What an opened device has under way.
+#[derive(Default)]
+pub(super) struct Held {
+    /// Streams with work that nobody has waited for.
+    pub busy: AtomicUsize,
+    /// Memory given up while a stream was busy: a case that fails in the middle frees nothing under the device's feet.
+    pub waiting: Mutex<Vec<Handle>>,
+    /// Communicators that are there.
+    pub comms: Mutex<Vec<Live>>,
+}
+
 impl Opened {
     /// Frees what waits, once no stream can use it.
     pub(super) fn sweep(&self) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.busy.load(Ordering::SeqCst) > 0 {
+        let mut waiting = self
+            .held
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.held.busy.load(Ordering::SeqCst) > 0 {
             return;
         }
         for h in waiting.drain(..) {
@@ -39,7 +52,7 @@ unsafe impl Sync for Opened {}
 impl Drop for Opened {
     fn drop(&mut self) {
         // Every stream is destroyed by now.
-        self.busy.store(0, Ordering::SeqCst);
+        self.held.busy.store(0, Ordering::SeqCst);
         self.sweep();
         if let Some(f) = self.p.d.device_close {
             // SAFETY: opened here, closed once, after everything of it: all handles keep it alive.
@@ -58,9 +71,25 @@ impl Dev {
             p,
             h,
             index,
-            busy: AtomicUsize::new(0),
-            waiting: Mutex::default(),
+            held: Held::default(),
         }))
+    }
+
+    /// Aborts every communicator of this opening of the device: what waits in one ends.
+    pub fn abort_all(&self) {
+        let Some(f) = self.0.p.coll.as_ref().and_then(|t| t.comm_abort) else {
+            return;
+        };
+        let there = self
+            .0
+            .held
+            .comms
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for c in there.iter() {
+            // SAFETY: it is taken off the list, under the lock, before it is destroyed; abort may race with anything (R7).
+            unsafe { f(c.0, std::ptr::null_mut()) };
+        }
     }
 
     /// Its plugin.
@@ -149,12 +178,20 @@ impl Dev {
     /// # Errors
     /// The plugin's.
     pub fn stream(&self) -> Raw<Stream> {
+        self.stream_of(0)
+    }
+
+    /// Creates a stream of a priority.
+    ///
+    /// # Errors
+    /// The plugin's.
+    pub fn stream_of(&self, priority: i32) -> Raw<Stream> {
         let f = slot!(self.0.p.d, stream_create);
         let mut h: Handle = std::ptr::null_mut();
         // SAFETY: as `alloc`.
-        self.0
-            .p
-            .call("stream_create", |e| unsafe { f(self.0.h, 0, 0, &mut h, e) })?;
+        self.0.p.call("stream_create", |e| unsafe {
+            f(self.0.h, priority, 0, &mut h, e)
+        })?;
         Ok(Stream::new(self.clone(), h))
     }
 

@@ -48,8 +48,51 @@ macro_rules! handle {
 }
 handle!(Event, "A point in a stream.", d, event_destroy);
 handle!(OpHandle, "A prepared op.", ops, op_release);
-handle!(Comm, "One rank of a communicator.", coll, comm_destroy);
 handle!(Graph, "What a stream has kept.", graph, graph_release);
+
+/// One rank of a communicator. Its device knows those that are there, so that all can be aborted.
+pub struct Comm {
+    dev: Dev,
+    h: Handle,
+}
+// SAFETY: R7: any thread may use a handle; the kit serialises what R7 says the host serialises.
+unsafe impl Send for Comm {}
+// SAFETY: as above.
+unsafe impl Sync for Comm {}
+impl Comm {
+    pub(super) fn new(dev: Dev, h: Handle) -> Comm {
+        let there = &dev.0.held.comms;
+        let mut there = there.lock().unwrap_or_else(PoisonError::into_inner);
+        there.push(Live(h));
+        drop(there);
+        Comm { dev, h }
+    }
+    /// For calls that this module does not wrap.
+    pub fn handle(&self) -> Handle {
+        self.h
+    }
+    /// The device it is of.
+    pub fn dev(&self) -> &Dev {
+        &self.dev
+    }
+}
+impl Drop for Comm {
+    fn drop(&mut self) {
+        let there = &self.dev.0.held.comms;
+        let mut there = there.lock().unwrap_or_else(PoisonError::into_inner);
+        there.retain(|c| c.0 != self.h);
+        drop(there);
+        if let Some(f) = handle!(@slot self, coll, comm_destroy) {
+            // SAFETY: made here, freed once.
+            unsafe { f(self.h) }
+        }
+    }
+}
+
+/// The handle of a communicator that is there.
+pub(super) struct Live(pub Handle);
+// SAFETY: R7: any thread may abort a communicator.
+unsafe impl Send for Live {}
 
 /// A piece of memory.
 pub struct Mem {
@@ -64,7 +107,7 @@ unsafe impl Send for Mem {}
 unsafe impl Sync for Mem {}
 impl Drop for Mem {
     fn drop(&mut self) {
-        let waiting = &self.dev.0.waiting;
+        let waiting = &self.dev.0.held.waiting;
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.push(self.h);
         drop(waiting);
@@ -155,7 +198,7 @@ impl Stream {
     /// For calls that this module does not wrap; it counts as work.
     pub fn handle(&self) -> Handle {
         if !self.dirty.swap(true, Ordering::SeqCst) {
-            self.dev.0.busy.fetch_add(1, Ordering::SeqCst);
+            self.dev.0.held.busy.fetch_add(1, Ordering::SeqCst);
         }
         self.h
     }
@@ -167,7 +210,7 @@ impl Stream {
 
     fn clean(&self) {
         if self.dirty.swap(false, Ordering::SeqCst) {
-            self.dev.0.busy.fetch_sub(1, Ordering::SeqCst);
+            self.dev.0.held.busy.fetch_sub(1, Ordering::SeqCst);
         }
     }
 

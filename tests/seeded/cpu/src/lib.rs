@@ -1,6 +1,7 @@
 //! The CPU back end with one defect, chosen by the configuration key `seeded.bug`; without it, the CPU back end. The conformance kit must
 //! name each (`tests/seeded/main.rs` lists them with the case that does). Built for that test only.
 
+mod beyond;
 mod coll;
 mod graph;
 mod ops;

@@ -2,6 +2,7 @@
 //! place, from copies of the operands in page-locked memory.
 
 use crate::Seeded;
+use crate::beyond::Beyond;
 use crossweave_abi::op::{self, class};
 use crossweave_abi::{DType, Layout};
 use crossweave_backend_cpu::{CpuBackend, CpuOps, Device, Mem, Stream};
@@ -21,6 +22,8 @@ pub struct Wrong {
     layouts: Vec<Layout>,
     /// What changes the results, over copies of the operands.
     fix: Option<(Fix, Arc<Copies>)>,
+    /// What goes wrong beyond a size, over a copy of the operand.
+    beyond: Option<(Beyond, Arc<Copies>)>,
     first: Mutex<Option<Vec<u8>>>,
     launches: AtomicU64,
 }
@@ -39,9 +42,9 @@ struct Fix {
 }
 
 /// An operand on the host.
-struct Host {
+pub struct Host {
     at: *mut u8,
-    layout: Layout,
+    pub layout: Layout,
 }
 // SAFETY: an address whose memory goes along in `Copies`; one closure of one stream uses it.
 unsafe impl Send for Host {}
@@ -57,11 +60,11 @@ impl Host {
     fn is(&self, t: DType) -> bool {
         self.layout.dtype == t.id() && self.layout.flags & crossweave_abi::LAYOUT_CONTIGUOUS != 0
     }
-    fn get<T: Copy>(&self, i: usize) -> T {
+    pub fn get<T: Copy>(&self, i: usize) -> T {
         // SAFETY: callers stay below `n` of a dense operand whose elements are of T's size.
         unsafe { self.at.cast::<T>().add(i).read_unaligned() }
     }
-    fn set<T: Copy>(&self, i: usize, v: T) {
+    pub fn set<T: Copy>(&self, i: usize, v: T) {
         // SAFETY: as `get`.
         unsafe { self.at.cast::<T>().add(i).write_unaligned(v) }
     }
@@ -381,6 +384,14 @@ impl Ops<Seeded> for SeededOps {
                 ))
             }
         };
+        let beyond = match Beyond::parse(bug, o.id) {
+            Some(x) if layouts.get(x.operand).is_some_and(|l| x.meets(l)) => {
+                let bytes = layouts[x.operand].extent_bytes();
+                let copy = b.inner().alloc(d, MemKind::HostPinned, bytes, 0)?;
+                Some((x, Arc::new(Copies(vec![Some(copy)]))))
+            }
+            _ => None,
+        };
         if b.is("class_overstated") {
             plan.error_class = class::FUSED;
         }
@@ -392,6 +403,7 @@ impl Ops<Seeded> for SeededOps {
             id: o.id,
             layouts,
             fix,
+            beyond,
             first: Mutex::default(),
             launches: AtomicU64::new(0),
         };
@@ -422,6 +434,9 @@ impl Ops<Seeded> for SeededOps {
         }
         let more = if b.is("workspace_understated") { 64 } else { 0 };
         let workspace = bare(&workspace).map(|(m, o, n)| span((m, o, n + more)));
+        if let Some((x, copies)) = &w.beyond {
+            return beyond(b, w, s, &given, workspace, &dynamic, *x, copies);
+        }
         if w.fix.as_ref().is_none_or(|f| !f.0.instead) {
             CpuOps::launch(b.inner(), &w.inner, s, &spans, workspace, Dyn(&dynamic))?;
         }
@@ -451,6 +466,60 @@ fn bare<'a>(x: &Option<Span<'a, Mem>>) -> Option<Bare<'a>> {
 
 fn span((mem, offset, bytes): Bare<'_>) -> Span<'_, Mem> {
     Span { mem, offset, bytes }
+}
+
+/// A launch whose operand goes wrong beyond a size: before it, in a copy that is read, or after it, on its way through one.
+#[allow(clippy::too_many_arguments)]
+fn beyond(
+    b: &Seeded,
+    w: &Wrong,
+    s: &Stream,
+    given: &[Option<Bare<'_>>],
+    workspace: Option<Span<'_, Mem>>,
+    dynamic: &[u8],
+    x: Beyond,
+    copies: &Arc<Copies>,
+) -> Result<()> {
+    let launch = |with: Option<Bare<'_>>| {
+        let spans: Vec<_> = given
+            .iter()
+            .enumerate()
+            .map(|(i, g)| (if i == x.operand { with } else { *g }).map(span))
+            .collect();
+        CpuOps::launch(b.inner(), &w.inner, s, &spans, workspace, Dyn(dynamic))
+    };
+    let (Some(copy), Some((mem, offset, _))) = (&copies.0[0], given[x.operand]) else {
+        return launch(given[x.operand]);
+    };
+    let bytes = copy.bytes();
+    let (there, here) = ((mem, offset, bytes), (copy, 0, bytes));
+    let host = Host {
+        at: b.inner().map(copy)?,
+        layout: w.layouts[x.operand],
+    };
+    let spoil = |keep: Arc<Copies>| {
+        b.inner().host_call(
+            s,
+            Box::new(move |_| {
+                let host = host;
+                x.spoil(&host);
+                drop(keep);
+            }),
+        )
+    };
+    if x.gives {
+        launch(given[x.operand])?;
+        b.inner().copy(s, span(here), span(there))?;
+        spoil(copies.clone())?;
+        b.inner().copy(s, span(there), span(here))?;
+    } else {
+        b.inner().copy(s, span(here), span(there))?;
+        spoil(copies.clone())?;
+        launch(Some(here))?;
+    }
+    // The copy lives until the stream has passed.
+    let keep = copies.clone();
+    b.inner().host_call(s, Box::new(move |_| drop(keep)))
 }
 
 /// Operands to the host, the change, and what it writes back; all in stream order.
