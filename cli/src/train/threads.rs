@@ -29,7 +29,7 @@ pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
         let failed = shared.clone();
         let body = move || one(&job, &shared, voice.as_ref(), rank, &ended);
         match thread.spawn(body) {
-            Ok(_) => open.push(rank),
+            Ok(thread) => open.push((rank, thread)),
             Err(e) => {
                 let what = format!("cannot start a thread for rank {rank}: {e}");
                 let fix = "run with fewer ranks here, or raise the limits of the process (ulimit -u of threads, -v of memory)";
@@ -43,7 +43,10 @@ pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
     while !open.is_empty() {
         match ends.recv_timeout(LOOK) {
             Ok((rank, end)) => {
-                open.retain(|r| *r != rank);
+                // It has nothing more to do, and what it shares, such as the claim of the run's folder, is then the caller's alone.
+                if let Some(at) = open.iter().position(|(r, _)| *r == rank) {
+                    let _ = open.swap_remove(at).1.join();
+                }
                 all.extend(end);
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -54,9 +57,10 @@ pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
             Err(RecvTimeoutError::Timeout) => {
                 let clock = clock.get_or_insert_with(|| Awake::new(LAST));
                 if clock.pause().is_zero() {
-                    let (who, them) = match open[..] {
+                    let ranks: Vec<u32> = open.iter().map(|(rank, _)| *rank).collect();
+                    let (who, them) = match ranks[..] {
                         [rank] => (format!("rank {rank} has"), "it"),
-                        _ => (format!("ranks {open:?} have"), "them"),
+                        _ => (format!("ranks {ranks:?} have"), "them"),
                     };
                     eprintln!(
                         "warning: {who} not ended {} s after the failure: a device or plugin does not come back from the abort; \
