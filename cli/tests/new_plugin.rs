@@ -78,7 +78,7 @@ fn follows_the_cpu(lang: &str) {
         return;
     };
     let plugin = plugin.display().to_string();
-    s.ok(&["conform", &plugin, "--profile", "minimal"]);
+    s.ok(&["conform", &plugin, "--profile", "minimal", "--quick"]);
     let runs = std::cell::Cell::new(0);
     for (name, model) in MODELS {
         let config = format!("{name}.json");

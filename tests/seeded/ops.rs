@@ -1,6 +1,7 @@
 //! Defects of ops, each with the case that must fail for it.
 
 use crate::seeded::frame::{Defect, all_named, failures, holds, options, run, wrapped_cpu};
+use crossweave_conform::Effort;
 
 /// In the wrapper of the CPU back end.
 const OPS: &[Defect] = &[
@@ -66,11 +67,13 @@ fn whole_ops_find_a_sample() {
         ("sort_is_unstable", "op.sort_pairs."),
         ("skip_ignored", "op.adamw."),
     ] {
-        let bad = failures(&run(&options(
+        let mut o = options(
             &plugin,
             bug,
             &["op.sort_pairs.*", "op.adamw.*", "op.rope.*"],
-        )));
+        );
+        o.effort = Effort::Quick;
+        let bad = failures(&run(&o));
         assert!(!bad.is_empty(), "{bug} is not found");
         assert!(bad.iter().all(|f| f.starts_with(wanted)), "{bug}: {bad:?}");
     }
