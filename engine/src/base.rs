@@ -5,137 +5,25 @@
 //! In the unit's whole buffer it lies behind the trained parameters. A rank's slice of it rests beside the slots, or with the other
 //! parameters off the device (`offload_param`), from where it comes for each gather.
 
-use crate::eight::{self, Slices};
 use crate::error::{Error, Result};
-use crate::gather::{GROUP, NODE, OUTSIDE};
 use crate::offload::Offload;
 use crate::state::UnitState;
 use crate::trainer::Trainer;
+use crossweave_hal::DType;
 use crossweave_hal::abi::op;
-use crossweave_hal::{Buffer, CommTag, DType, Device, Stream, Tag};
-use crossweave_mesh::Mesh;
 use crossweave_tensor::{Decompositions, KernelCache, Run, Tensor};
-use crossweave_zero::{Flat, clip};
+use crossweave_zero::clip;
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
-
-/// The memory of a unit's base; of most units there is none.
-#[derive(Default)]
-pub(crate) struct Base {
-    /// The slice, and the byte where it begins; `None` where the whole buffer has it, and where it rests off the device.
-    slice: Option<(Arc<Buffer>, u64)>,
-    /// This rank's part of its node's copy.
-    near: Option<Arc<Buffer>>,
-}
-
-impl Base {
-    /// Allocates the slice where it rests on the device.
-    pub fn new(device: &Device, flat: &Flat) -> Tensors<Base> {
-        let mut base = Base::default();
-        if !flat.base_is_sharded() || flat.base.numel() == 0 {
-            return Ok(base);
-        }
-        let alloc = |elements: u64| -> Tensors<Arc<Buffer>> {
-            let bytes = flat.place.compute.bytes(elements);
-            Ok(Arc::new(device.alloc_state(bytes, Tag::Param)?))
-        };
-        if !flat.place.away && flat.base_behind() == 0 {
-            base.slice = Some((alloc(flat.base.slice_len())?, 0));
-        }
-        if flat.place.secondary > 1 {
-            let part = flat.base.padded() / u64::from(flat.place.secondary);
-            base.near = Some(alloc(part)?);
-        }
-        Ok(base)
-    }
-
-    /// The buffer of the unit's values, behind which some bases lie.
-    pub fn lie_behind(&mut self, values: &Arc<Buffer>, flat: &Flat) {
-        if flat.base_behind() > 0 {
-            self.slice = Some((values.clone(), flat.place.compute.bytes(flat.base_at)));
-        }
-    }
-}
-
-/// A rank's slice of the base: on the device, or come from the host; buffer and first byte.
-fn slice_of(s: &UnitState) -> Option<(Arc<Buffer>, u64)> {
-    let come = || Some((s.shard()?.clone(), s.place.compute.bytes(s.host)));
-    s.base.slice.clone().or_else(come)
-}
 
 /// Elements `r` of what a rank holds of the base, in compute type; `None` while they rest on the host.
 fn view(s: &UnitState, r: &Range<u64>) -> Option<Tensor> {
     let dtype = s.place.compute;
-    let (buffer, at) = match s.base_is_sharded() {
-        true => s.base.slice.clone()?,
-        false => (s.whole()?.clone(), dtype.bytes(s.base_at)),
-    };
+    let (buffer, at) = s.base.clone()?;
     let first = at + dtype.bytes(r.start);
     Some(Tensor::dense(buffer, first, [r.end - r.start], dtype))
-}
-
-/// The base's part of a gather: slices, or (`near`) the node's copies, to the whole behind the trained parameters.
-pub(crate) fn gather(
-    t: &Trainer,
-    u: usize,
-    near: bool,
-    (stream, narrow): (&Stream, &Run<'_>),
-    mesh: &mut Mesh,
-    tag: CommTag,
-) -> Tensors<()> {
-    let s = &t.state[u];
-    let (base, hold) = (&s.base, s.place);
-    if !s.base_is_sharded() || s.flat.base.numel() == 0 {
-        return Ok(());
-    }
-    let Some(whole) = s.whole() else {
-        return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
-    };
-    let bytes = |e: u64| hold.compute.bytes(e);
-    let all = whole.region(bytes(s.base_at), bytes(s.flat.base.padded()));
-    if let (true, Some(part)) = (near, &base.near) {
-        let group = mesh.named(NODE)?;
-        group.all_gather(stream, part.all(), all, hold.compute, tag)?;
-        return Ok(());
-    }
-    let Some((slice, at)) = slice_of(s) else {
-        return crossweave_tensor::shape_error(format!(
-            "the slice of unit {u} is not on the device"
-        ));
-    };
-    let each = s.flat.base.slice_len();
-    let first = s.base_at + u64::from(hold.rank) * each;
-    let own = whole.region(bytes(first), bytes(each));
-    let send = slice.region(at, bytes(each));
-    if hold.ranks == 1 {
-        return Ok(stream.copy(own, send)?);
-    }
-    if eight::wanted(&t.spec) {
-        stream.copy(own, send)?;
-        let slices = Slices {
-            whole,
-            first: s.base_at,
-            dtype: hold.compute,
-            rank: hold.rank,
-            ranks: hold.ranks,
-            each,
-        };
-        slices.gather(narrow, mesh, tag)?;
-    } else {
-        let group = mesh.named(GROUP)?;
-        if tag == OUTSIDE {
-            group.about(&format!("{tag}, base of unit {u}"));
-        }
-        group.all_gather(stream, send, all, hold.compute, tag)?;
-    }
-    if let Some(part) = &base.near {
-        let at = bytes(s.base_at) + u64::from(hold.rank % hold.secondary) * part.bytes();
-        stream.copy(part.all(), whole.region(at, part.bytes()))?;
-    }
-    Ok(())
 }
 
 /// Starting values of the base parameters of unit `u`, one at a time, so that sharding is not undone by starting.

@@ -16,18 +16,6 @@ use std::sync::Arc;
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 impl Trainer {
-    /// Parameters a unit sees: its own, then borrowed ones.
-    pub(crate) fn views(&self, unit: usize) -> Vec<Tensor> {
-        let mut v = self.state[unit].params.clone();
-        v.extend(
-            self.units[unit]
-                .borrowed
-                .iter()
-                .map(|(u, p)| self.state[*u].params[*p].clone()),
-        );
-        v
-    }
-
     /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
     fn scattered(&self, u: usize) -> bool {
         self.spec.canonical.is_some() && self.state[u].place.partition == Partition::WholeParameter
@@ -61,7 +49,7 @@ impl Trainer {
     ) -> Tensors<(Act, Vec<Tensor>)> {
         self.wait_units(u)?;
         let run = Run::new(&self.compute, &Decompositions, cache).one_by_one(self.scattered(u));
-        let params = self.views(u);
+        let params = self.views(u)?;
         let sink = GradSink::none();
         let key = RngKey {
             seed: self.spec.seed,
@@ -148,7 +136,7 @@ impl Trainer {
         let run = Run::new(&self.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
         let grads = self.grads(u, wholes)?;
         let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
-        let params = self.views(u);
+        let params = self.views(u)?;
         let sink = GradSink::new(&grads, &written);
         let key = RngKey {
             seed: self.spec.seed,

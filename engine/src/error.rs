@@ -3,6 +3,7 @@
 use crate::scaler::AtFloor;
 use crossweave_hal as hal;
 use crossweave_plan::PlanError;
+use crossweave_program::ProgramError;
 use crossweave_tensor as tensor;
 
 /// What failed.
@@ -21,6 +22,13 @@ pub enum Error {
     },
     /// The plan breaks a law.
     Plan(PlanError),
+    /// What the plan was lowered to breaks a law: a fault of this program and of no config.
+    Program {
+        /// Rank of the mesh.
+        rank: u32,
+        /// The law, and where.
+        source: ProgramError,
+    },
     /// Gradients overflow at the smallest loss scale.
     Scale {
         /// Optimizer step, from 1.
@@ -58,6 +66,10 @@ impl std::fmt::Display for Error {
                 write!(f, "step {step}: {source} (first in unit {unit})")
             }
             Error::Plan(e) => write!(f, "{e}"),
+            Error::Program { rank, source } => write!(
+                f,
+                "rank {rank}: the program of the step is wrong: {source}; this is a bug, please report it with the config"
+            ),
             Error::NotFinite(s) => write!(f, "not finite: {s}"),
             Error::Invalid(s) => f.write_str(s),
         }

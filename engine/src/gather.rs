@@ -1,15 +1,10 @@
-//! Whole parameters from the slices of the ranks, and back: what `Gather` and `Release` do, and the same outside the step.
+//! Whole parameters outside the training step: for validation, samples and reads. What a gather and a release do is the program's.
 
-use crate::base;
-use crate::eight::{self, Slices};
+use crate::state::UnitState;
 use crate::trainer::Trainer;
-use crate::walk::{EIGHT, GATHER};
-use crossweave_hal::abi::op;
-use crossweave_hal::{CommTag, DType, Stream};
-use crossweave_mesh::Mesh;
-use crossweave_tensor::{Decompositions, KernelCache, Run};
-use crossweave_zero::Residency;
-use std::cell::RefCell;
+use crossweave_hal::CommTag;
+use crossweave_plan::StepKind;
+use crossweave_tensor::{Tensor, UnitDecl, shape_error};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
@@ -18,168 +13,83 @@ pub(crate) const GROUP: &str = "dp/gather";
 
 /// Label of the group of a node's ranks, which gathers from their second copies.
 pub(crate) const NODE: &str = "dp/node";
-/// Ledger tag of the gathers of a training step.
-pub(crate) const STEP: CommTag = "param";
-/// Ledger tag of gathers outside it: validation, samples.
+/// Ledger tag of what travels outside the training step: validation, samples.
 pub(crate) const OUTSIDE: CommTag = "eval";
 
 impl Trainer {
-    /// Makes the parameters of unit `u` whole on this rank: from the slices of all ranks, or (`near`) from its node's copies. 16-bit values are cast from the own f32 slice first, so that half as many
-    /// bytes travel (a quarter where the wire has 8 bits); the slice is cast, or lies already, where the gather wants it, so nothing is copied twice.
-    pub(crate) fn gather_unit(&mut self, u: usize, near: bool, tag: CommTag) -> Tensors<()> {
-        let hold = self.state[u].place;
-        if !self.state[u].gathers() {
-            return Ok(());
-        }
-        // Outside the step no plan has asked for the slice.
-        if hold.away && self.state[u].shard().is_none() {
-            self.shard_in(u)?;
-        }
-        self.wait_params(u)?;
-        let plain = hold.compute == DType::F32;
-        if plain && hold.residency == Residency::Transient && hold.ranks == 1 {
-            self.state[u].show_value();
-            self.state[u].close_shard();
-            self.state[u].current = true;
-            return Ok(());
-        }
-        let cache = self.cache(u, GATHER);
-        let narrow = self.cache(u, EIGHT);
-        let stream = match &self.gather {
-            Some(s) if self.spec.overlap => s,
-            _ => &self.compute,
-        };
-        self.state[u].open_slot(stream.device(), &mut self.slots)?;
-        {
-            let narrow = Run::new(stream, &Decompositions, &narrow);
-            let mut mesh = self.groups.mesh().borrow_mut();
-            gather_trained(self, u, near, (stream, &narrow, &cache), &mut mesh, tag)?;
-            base::gather(self, u, near, (stream, &narrow), &mut mesh, tag)?;
-        }
-        if hold.ranks > 1 {
-            // Who needs this unit need not wait for the next one, which may be gathered ahead of it.
-            stream.mark()?;
-        }
+    /// Parameters of unit `u` in compute type, while they are whole.
+    pub(crate) fn whole_params(&self, u: usize) -> Option<impl Fn(usize) -> Tensor + '_> {
+        let place = self.lowered.params[u].whole?;
+        let buffer = self.machine.buffer(place.mem)?;
+        let s = &self.state[u];
+        let dtype = s.place.compute;
+        Some(move |i: usize| {
+            let first = place.at + dtype.bytes(s.flat.whole_at(i));
+            Tensor::dense(buffer.clone(), first, s.decls[i].shape, dtype)
+        })
+    }
+
+    /// Parameters a unit sees: its own, then borrowed ones.
+    pub(crate) fn views(&self, unit: usize) -> Tensors<Vec<Tensor>> {
+        let own = (0..self.state[unit].decls.len()).map(|p| (unit, p));
+        let all = own.chain(self.units[unit].borrowed.iter().copied());
+        all.map(|(u, p)| match self.whole_params(u) {
+            Some(view) => Ok(view(p)),
+            None => shape_error(format!("the parameters of unit {u} are not whole")),
+        })
+        .collect()
+    }
+
+    /// Outside the step: makes the parameters of unit `u` whole. All ranks call this alike.
+    pub(crate) fn gather_unit(&mut self, u: usize) -> Tensors<()> {
+        let calls = self.lowered.outside[u].gather.clone();
+        self.run_outside(calls, format!("{OUTSIDE}, unit {u}"))?;
         self.state[u].current = true;
-        self.state[u].close_shard();
-        self.keep_cache(u, GATHER, cache);
-        self.keep_cache(u, EIGHT, narrow);
         Ok(())
     }
 
     /// Gives a gathered unit's memory back; what computes with it runs before the memory is used again.
-    pub(crate) fn release_unit(&mut self, u: usize) {
-        self.state[u].close_slot(&mut self.slots);
+    pub(crate) fn release_unit(&mut self, u: usize) -> Tensors<()> {
+        let calls = self.lowered.outside[u].release.clone();
+        self.run_outside(calls, String::new())?;
+        self.state[u].released();
+        Ok(())
     }
 
     /// Outside the step: makes every unit that `u` reads whole, if it is not. All ranks call this alike.
     pub(crate) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
-        for t in self.touched(u) {
+        for t in touched(&self.units, u) {
             let s = &self.state[t];
             if !s.current && s.gathers() {
                 self.announce_whole(t)?;
-                self.gather_unit(t, false, OUTSIDE)?;
+                self.gather_unit(t)?;
             }
         }
         Ok(())
     }
-    /// Gives back what [`Trainer::hold`] took.
-    pub(crate) fn release_after_eval(&mut self, u: usize) {
-        for t in self.touched(u) {
-            self.release_unit(t);
-        }
-    }
-    /// The unit and those whose parameters it borrows.
-    fn touched(&self, u: usize) -> Vec<usize> {
-        let mut all = vec![u];
-        all.extend(self.units[u].borrowed.iter().map(|(o, _)| *o));
-        all.sort_unstable();
-        all.dedup();
-        all
+    /// Gives back what [`Trainer::gather_for_eval`] took.
+    pub(crate) fn release_after_eval(&mut self, u: usize) -> Tensors<()> {
+        touched(&self.units, u)
+            .into_iter()
+            .try_for_each(|t| self.release_unit(t))
     }
 }
 
-/// The part of the trained parameters.
-fn gather_trained(
-    t: &Trainer,
-    u: usize,
-    near: bool,
-    (stream, narrow, cache): (&Stream, &Run<'_>, &RefCell<KernelCache>),
-    mesh: &mut Mesh,
-    tag: CommTag,
-) -> Tensors<()> {
-    let state = &t.state[u];
-    let hold = state.place;
-    if state.layout.padded() == 0 {
-        return Ok(());
+/// A unit and those whose parameters it borrows.
+fn touched(units: &[UnitDecl], u: usize) -> Vec<usize> {
+    let mut all = vec![u];
+    all.extend(units[u].borrowed.iter().map(|(o, _)| *o));
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Keeps account of which units hold what the ranks own now, behind a step of the plan.
+pub(crate) fn note_whole(state: &mut [UnitState], step: &StepKind) {
+    match step {
+        StepKind::Gather { unit } => state[*unit as usize].current = true,
+        StepKind::Release { unit } => state[*unit as usize].released(),
+        StepKind::ParamIn { unit } => state[*unit as usize].changed(),
+        _ => {}
     }
-    let plain = hold.compute == DType::F32;
-    let Some(whole) = state.whole() else {
-        return crossweave_tensor::shape_error(format!("unit {u} has no room to be whole"));
-    };
-    let bytes = |e: u64| hold.compute.bytes(e);
-    let trained = whole.region(0, bytes(state.length()));
-    if let (true, Some(part)) = (near, &state.near) {
-        let group = mesh.named(NODE)?;
-        group.all_gather(stream, part.all(), trained, hold.compute, tag)?;
-        return Ok(());
-    }
-    let owned = state.owned.clone();
-    let all = 0..owned.end - owned.start;
-    // What the host updates lies in 16 bits already; the rest is cast from its values.
-    let host = state.host;
-    let shard = state.shard().cloned();
-    let value = match &shard {
-        Some(s) if plain => crossweave_tensor::Tensor::dense(s.clone(), 0, [all.end], hold.compute),
-        _ => state.value(&match plain {
-            true => all.clone(),
-            false => state.rest(),
-        }),
-    };
-    let slice = whole.region(bytes(owned.start), bytes(all.end));
-    let send = if plain {
-        value.region()
-    } else {
-        if let Some(shard) = shard.as_ref().filter(|_| host > 0) {
-            let from = shard.region(0, bytes(host));
-            stream.copy(whole.region(bytes(owned.start), bytes(host)), from)?;
-        }
-        if host < all.end {
-            let run = Run::new(stream, &Decompositions, cache);
-            let here = crossweave_tensor::Tensor::dense(
-                whole.clone(),
-                bytes(owned.start + host),
-                [all.end - host],
-                hold.compute,
-            );
-            let p = op::NoParams::default();
-            run.launch(op::CAST, &[Some(&here), Some(&value)], p.as_bytes(), &[])?;
-        }
-        slice
-    };
-    if hold.ranks == 1 {
-        return Ok(());
-    }
-    if eight::wanted(&t.spec) {
-        let slices = Slices {
-            whole,
-            first: 0,
-            dtype: hold.compute,
-            rank: hold.rank,
-            ranks: hold.ranks,
-            each: all.end,
-        };
-        slices.gather(narrow, mesh, tag)?;
-    } else {
-        let group = mesh.named(GROUP)?;
-        if tag == OUTSIDE {
-            group.about(&format!("{tag}, unit {u}"));
-        }
-        group.all_gather(stream, send, trained, hold.compute, tag)?;
-    }
-    if let Some(part) = &state.near {
-        let at = u64::from(hold.rank % hold.secondary) * part.bytes();
-        stream.copy(part.all(), whole.region(at, part.bytes()))?;
-    }
-    Ok(())
 }

@@ -170,7 +170,7 @@ impl Trainer {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
             let (_, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
-            self.release_after_eval(u);
+            self.release_after_eval(u)?;
             flow = outs;
         }
         Ok(flow)
@@ -204,7 +204,7 @@ impl Trainer {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
             let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
-            self.release_after_eval(u);
+            self.release_after_eval(u)?;
             acts.push(act);
             flow = outs;
         }
@@ -249,7 +249,7 @@ impl Trainer {
             let grads = self.grads(u, &rooms)?;
             let flag = |(o, i): (usize, usize)| Rc::new(Cell::new(written[o][i]));
             let flags: Vec<Rc<Cell<bool>>> = each().map(flag).collect();
-            let params = self.views(u);
+            let params = self.views(u)?;
             let sink = GradSink::new(&grads, &flags);
             let key = RngKey {
                 seed: self.spec.seed,
@@ -271,7 +271,7 @@ impl Trainer {
             for ((o, i), f) in each().zip(&flags) {
                 written[o][i] |= f.get();
             }
-            self.release_after_eval(u);
+            self.release_after_eval(u)?;
         }
         let mut named = vec![];
         for (u, whole) in wholes.into_iter().enumerate() {

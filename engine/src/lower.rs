@@ -1,12 +1,15 @@
 //! From the plan of a rank to its program: each step is given to the algorithm that writes it, in the plan's order.
 
+use crate::error::{Error, Result};
+use crate::gather;
 use crate::pipeline::TIE;
+use crate::quantized;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, GroupRef, Mesh};
-use crossweave_plan::{Lane, Plan, StepId, StepKind};
-use crossweave_program::{Builder, GroupDecl, GroupId, Part, Place, Program};
+use crossweave_plan::{Lane, Plan, Step, StepId, StepKind};
+use crossweave_program::{Builder, Call, GroupDecl, GroupId, Part, Place, Program, ProgramError};
 use crossweave_tensor::{Group, UnitDecl};
-use crossweave_zero::lower::{Grads, Groups, Job, Memory, Words};
+use crossweave_zero::lower::{Grads, Groups, Job, Memory, ParamMemory, Params, Source, Words};
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, GradPlacement, Partition, Placement, Residency, ZeroStage};
 use std::collections::BTreeSet;
@@ -87,11 +90,43 @@ impl Declared {
     }
 }
 
+/// Calls of a unit outside the step.
+#[derive(Clone, Default)]
+pub(crate) struct Outside {
+    /// Makes its parameters whole; those that rest on the host come for it.
+    pub gather: Range<usize>,
+    /// Frees the memory of the whole.
+    pub release: Range<usize>,
+    /// Brings what the host holds of them.
+    pub param_in: Range<usize>,
+}
+
+impl Outside {
+    fn write(b: &mut Builder, p: &Params<'_>, u: usize) -> Outside {
+        let first = b.calls();
+        p.shard_in(b, None, u);
+        p.gather(b, None, u, Source::Outside);
+        let gathered = b.calls();
+        p.release(b, None, u);
+        let released = b.calls();
+        p.param_in(b, None, u);
+        Outside {
+            gather: first..gathered,
+            release: gathered..released,
+            param_in: released..b.calls(),
+        }
+    }
+}
+
 /// The program of a rank's step, and what the walk around it needs to know.
 pub(crate) struct Lowered {
     pub program: Program,
     pub memory: Memory,
     pub words: Words,
+    /// Where the parameters of each unit are.
+    pub params: Vec<ParamMemory>,
+    /// What of each unit is called outside the step.
+    pub outside: Vec<Outside>,
     /// Where the reduced gradient of what is owned of each unit is, from its reduction to its update.
     pub own: Vec<Option<Place>>,
     /// The program's calls of each step of the plan.
@@ -100,6 +135,20 @@ pub(crate) struct Lowered {
 }
 
 impl Lowered {
+    /// Holds the program against its laws: the step, and what of each unit is called outside it.
+    fn check(&self) -> std::result::Result<(), ProgramError> {
+        crossweave_program::check(&self.program, self.step())?;
+        self.outside.iter().try_for_each(|o| {
+            crossweave_program::check(&self.program, o.gather.start..o.release.end)?;
+            crossweave_program::check(&self.program, o.param_in.clone())
+        })
+    }
+
+    /// The calls of the step.
+    pub fn step(&self) -> Range<usize> {
+        0..self.by_step.last().map_or(0, |(_, calls)| calls.end)
+    }
+
     /// The program's groups in a mesh.
     ///
     /// # Errors
@@ -127,7 +176,7 @@ pub(crate) struct Given<'a> {
 }
 
 impl Given<'_> {
-    fn job(&self, declared: &mut Declared) -> Job {
+    fn job(&self, declared: &mut Declared, gathers: bool) -> Job {
         let s = self.spec;
         let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
         let stage = s.pipeline.as_ref().map_or(0, |p| p.stage);
@@ -142,6 +191,16 @@ impl Given<'_> {
             }
             (one, None) | (None, one) => one,
         };
+        let gather = (gathers && s.world > 1)
+            .then(|| declared.add("dp/gather", s.world, s.rank, Find::Named(gather::GROUP)));
+        let (node, at) = (s.zero.node, s.rank % s.zero.node.max(1));
+        let node = gather
+            .filter(|_| node > 1)
+            .map(|_| declared.add("dp/node", node, at, Find::Named(gather::NODE)));
+        let gathering = match gathers {
+            true => Lane::Gather,
+            false => Lane::Compute,
+        };
         Job {
             ranks: s.world,
             rank: s.rank,
@@ -149,6 +208,12 @@ impl Given<'_> {
                 true => Lane::Reduce,
                 false => Lane::Compute,
             },
+            gather: match s.overlap {
+                true => gathering,
+                false => Lane::Compute,
+            },
+            arrives: gathering,
+            quantized: quantized::wanted(s),
             clip: s.clip,
             scaled: s.precision.scaler.is_some(),
             seeded: s.precision.scaler.is_some() || s.labelled,
@@ -160,6 +225,8 @@ impl Given<'_> {
                 data,
                 stages: among_stages,
                 all,
+                gather,
+                node,
             },
         }
     }
@@ -206,10 +273,23 @@ impl Given<'_> {
     }
 }
 
-/// The program of a rank's plan.
-pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Lowered {
+/// The program of a rank's plan, held against the laws of programs.
+///
+/// # Errors
+/// A law that is broken.
+pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
+    let lowered = write(plan, given);
+    lowered.check().map_err(|source| Error::Program {
+        rank: given.spec.job_rank(),
+        source,
+    })?;
+    Ok(lowered)
+}
+
+fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
     let mut declared = Declared::default();
-    let job = given.job(&mut declared);
+    let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
+    let job = given.job(&mut declared, plan.steps.iter().any(gathers));
     let tie = (given.tied > 1).then(|| declared.add("pp/tie", given.tied, 0, Find::Named(TIE)));
     let (decls, find): (Vec<_>, Vec<_>) = declared.0.into_iter().unzip();
     let mut b = Builder::default();
@@ -217,6 +297,10 @@ pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Lowered {
         b.group(d);
     });
     let flats = given.flats;
+    let each = flats.iter().enumerate();
+    let params: Vec<_> = each
+        .map(|(u, f)| ParamMemory::declare(&mut b, u, f))
+        .collect();
     let words = Words::new(&job, flats);
     let memory = Memory::declare(&mut b, &job, flats, &words);
     let leaves = |u: usize| {
@@ -226,6 +310,11 @@ pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Lowered {
     let left: Vec<bool> = (0..flats.len()).map(leaves).collect();
     let mut own = vec![None; flats.len()];
     let mut g = Grads::new(&job, flats, &memory, &words);
+    let p = Params {
+        job: &job,
+        flats,
+        memory: &params,
+    };
     g.begin(&mut b);
     let mut decided = false;
     for s in &plan.steps {
@@ -270,27 +359,39 @@ pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Lowered {
                     g.close(&mut b, id, u);
                 }
             }
+            StepKind::Gather { unit } => {
+                let from = if s.near { Source::Node } else { Source::All };
+                p.gather(&mut b, Some(id), *unit as usize, from);
+            }
+            StepKind::Release { unit } => p.release(&mut b, Some(id), *unit as usize),
+            StepKind::ParamIn { unit } => p.param_in(&mut b, Some(id), *unit as usize),
+            StepKind::ShardIn { unit } => p.shard_in(&mut b, Some(id), *unit as usize),
             // Nothing is cleared: the first gradient written in a step overwrites.
             StepKind::ZeroGrad { .. } => {}
             _ => rest(&mut b),
         }
     }
     g.publish(&mut b);
+    let end = b.calls();
+    let outside = (0..flats.len()).map(|u| Outside::write(&mut b, &p, u));
+    let outside = outside.collect();
     let program = b.finish();
     Lowered {
-        by_step: by_step(&program),
+        by_step: by_step(&program.calls[..end]),
         program,
         memory,
         words,
+        params,
+        outside,
         own,
         find,
     }
 }
 
 /// The calls of each step of the plan, in order: the step, and which calls; without a step those before and behind all.
-fn by_step(program: &Program) -> Vec<(Option<StepId>, Range<usize>)> {
+fn by_step(calls: &[Call]) -> Vec<(Option<StepId>, Range<usize>)> {
     let mut out: Vec<(Option<StepId>, Range<usize>)> = vec![];
-    for (k, c) in program.calls.iter().enumerate() {
+    for (k, c) in calls.iter().enumerate() {
         match out.last_mut() {
             Some((step, calls)) if *step == c.step => calls.end = k + 1,
             _ => out.push((c.step, k..k + 1)),

@@ -25,12 +25,41 @@ enum Held {
     Device(Vec<Arc<Buffer>>, usize),
     /// Pinned.
     Pinned(Vec<HostBuffer>, usize),
+    /// One of the machine's slots, with its number.
+    Slot(Arc<Buffer>, u32),
+}
+
+/// Slots that hold nothing now, handed out as the plan foresees (`plan::slots`): of the right size the one that was made first. What the
+/// plan has not ordered then never waits for a slot.
+#[derive(Default)]
+struct Slots {
+    free: Vec<(u32, Arc<Buffer>)>,
+    made: u32,
+}
+
+impl Slots {
+    fn take(
+        &mut self,
+        bytes: u64,
+        make: impl FnOnce() -> crossweave_hal::Result<Buffer>,
+    ) -> Tensors<Held> {
+        let fits = self.free.iter().enumerate();
+        let fits = fits.filter(|(_, (_, b))| b.bytes() == bytes);
+        if let Some((k, _)) = fits.min_by_key(|(_, (number, _))| *number) {
+            let (number, slot) = self.free.swap_remove(k);
+            return Ok(Held::Slot(slot, number));
+        }
+        let slot = Arc::new(make()?);
+        self.made += 1;
+        Ok(Held::Slot(slot, self.made - 1))
+    }
 }
 
 /// A program and all it works on.
 pub(crate) struct Machine {
     pub program: Arc<Program>,
     memory: Vec<Held>,
+    slots: Slots,
     /// Memory of the fragment that is running.
     locals: Vec<Option<Arc<Buffer>>>,
     kernels: Vec<Option<Kernel>>,
@@ -39,6 +68,8 @@ pub(crate) struct Machine {
     dynamics: Vec<Vec<u8>>,
     scalars: Vec<f64>,
     groups: Vec<GroupRef>,
+    /// Outside a step of the plan, what collectives are for.
+    pub about: String,
 }
 
 fn comm_tag(t: Traffic) -> CommTag {
@@ -46,8 +77,8 @@ fn comm_tag(t: Traffic) -> CommTag {
 }
 
 impl Machine {
-    /// Makes the memory that lives as long as the program. `groups` are the program's, in its order.
-    pub fn new(device: &Device, program: Program, groups: Vec<GroupRef>) -> Tensors<Machine> {
+    /// Makes the memory that lives as long as the program.
+    pub fn new(device: &Device, program: Program) -> Tensors<Machine> {
         let mut memory = vec![];
         for m in &program.memory {
             let Life::Always { turns } = m.life else {
@@ -67,6 +98,7 @@ impl Machine {
         }
         let mut machine = Machine {
             memory,
+            slots: Slots::default(),
             locals: vec![],
             kernels: vec![None; program.kernels.len()],
             params: program
@@ -76,7 +108,8 @@ impl Machine {
                 .collect(),
             dynamics: program.dynamics.iter().map(|d| d.bytes.clone()).collect(),
             scalars: vec![],
-            groups,
+            groups: vec![],
+            about: String::new(),
             program: Arc::new(program),
         };
         // Until the host decides, numbers that no schedule moves have their values.
@@ -85,6 +118,11 @@ impl Machine {
             _ => 0.0,
         });
         Ok(machine)
+    }
+
+    /// The groups of the program, in its order.
+    pub fn join(&mut self, groups: Vec<GroupRef>) {
+        self.groups = groups;
     }
 
     /// The scalars of a step from here on.
@@ -105,7 +143,8 @@ impl Machine {
     pub fn buffer(&self, mem: MemId) -> Option<&Arc<Buffer>> {
         match &self.memory[mem.index()] {
             Held::Device(all, turn) => all.get(*turn),
-            _ => None,
+            Held::Slot(b, _) => Some(b),
+            Held::Pinned(..) | Held::None => None,
         }
     }
 
@@ -121,7 +160,7 @@ impl Machine {
     pub fn turn(&self, mem: MemId) -> usize {
         match &self.memory[mem.index()] {
             Held::Device(_, turn) | Held::Pinned(_, turn) => *turn,
-            Held::None => 0,
+            Held::Slot(..) | Held::None => 0,
         }
     }
 
@@ -130,7 +169,7 @@ impl Machine {
         match &mut self.memory[mem.index()] {
             Held::Device(all, turn) => *turn = (*turn + 1) % all.len(),
             Held::Pinned(all, turn) => *turn = (*turn + 1) % all.len(),
-            Held::None => {}
+            Held::Slot(..) | Held::None => {}
         }
     }
 
@@ -142,8 +181,12 @@ impl Machine {
 
     /// Transient memory ends.
     pub fn free(&mut self, mem: MemId) {
-        if self.program.memory[mem.index()].life == Life::Transient {
-            self.memory[mem.index()] = Held::None;
+        let held = &mut self.memory[mem.index()];
+        if let Life::Always { .. } = self.program.memory[mem.index()].life {
+            return;
+        }
+        if let Held::Slot(b, number) = std::mem::replace(held, Held::None) {
+            self.slots.free.push((number, b));
         }
     }
 
@@ -180,6 +223,7 @@ impl Machine {
             Ok(place) => match &self.memory[place.mem.index()] {
                 Held::Device(all, turn) => Ok((&all[*turn], place.at)),
                 Held::Pinned(all, turn) => Ok((all[*turn].buffer(), place.at)),
+                Held::Slot(b, _) => Ok((b, place.at)),
                 Held::None => {
                     let name = &self.program.memory[place.mem.index()].name;
                     shape_error(format!("{}: {name} is used while it is not there", f.name))
@@ -189,6 +233,15 @@ impl Machine {
                 Some(b) => Ok((b, 0)),
                 None => shape_error(format!("{}: temporary {local} is not there", f.name)),
             },
+        }
+    }
+
+    /// Where a copy of another thread goes to: buffer and byte.
+    pub fn target(&self, f: &Fragment, call: &Call, to: &Span) -> Tensors<(Arc<Buffer>, u64)> {
+        let place = self.place(f, call, to.slot).ok();
+        match place.and_then(|p| Some((self.buffer(p.mem)?.clone(), p.at + to.at))) {
+            Some(target) => Ok(target),
+            None => shape_error(format!("{}: nowhere to copy to", f.name)),
         }
     }
 
@@ -203,8 +256,13 @@ impl Machine {
         match self.place(f, call, slot) {
             Ok(place) => {
                 let m = &self.program.memory[place.mem.index()];
-                let b = Arc::new(device.alloc(stream, m.bytes, m.tag)?);
-                self.memory[place.mem.index()] = Held::Device(vec![b], 0);
+                self.memory[place.mem.index()] = match m.life {
+                    Life::Slot => {
+                        let make = || device.alloc_state(m.bytes, m.tag);
+                        self.slots.take(m.bytes, make)?
+                    }
+                    _ => Held::Device(vec![Arc::new(device.alloc(stream, m.bytes, m.tag)?)], 0),
+                };
             }
             Err(local) => {
                 let l = &f.locals[local];
@@ -268,6 +326,9 @@ impl Machine {
                 let members = each.collect::<Tensors<Vec<_>>>()?;
                 let mut mesh = mesh.borrow_mut();
                 let group = mesh.by(self.groups[group.0 as usize]);
+                if !self.about.is_empty() {
+                    group.about(&self.about);
+                }
                 Ok(group.group(stream, &members, comm_tag(*traffic))?)
             }
             Instr::Mark { .. } => Ok(stream.mark()?),
@@ -279,6 +340,8 @@ impl Machine {
             Instr::Alloc { .. }
             | Instr::Free { .. }
             | Instr::Decide
+            | Instr::Bring { .. }
+            | Instr::Await { .. }
             | Instr::Block { .. }
             | Instr::Step => shape_error("an instruction that no stream is given"),
         }

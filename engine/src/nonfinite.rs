@@ -137,7 +137,8 @@ impl Trainer {
         };
         let named = units.iter().find_map(|u| {
             let s = &self.state[*u];
-            let i = s.params.iter().position(inside);
+            let whole = self.whole_params(*u);
+            let i = whole.and_then(|view| (0..s.decls.len()).position(|i| inside(&view(i))));
             let parameter = i.map(|i| ("parameter", i));
             let (what, i) = parameter.or_else(|| Some(("gradient of", self.grad_at(*u, t)?)))?;
             Some(format!(" ({what} {})", s.decls.get(i)?.name))

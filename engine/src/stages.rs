@@ -163,7 +163,7 @@ impl Trainer {
         if self.spec.rank != 0 {
             for u in self.own_units() {
                 self.gather_for_eval(u)?;
-                self.release_after_eval(u);
+                self.release_after_eval(u)?;
             }
             return Ok(None);
         }

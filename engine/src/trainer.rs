@@ -18,12 +18,12 @@ use crate::pipeline::{self, Pipe};
 use crate::planning::plan_for;
 use crate::scale::Scaling;
 use crate::spec::{self, RankSpec};
-use crate::state::{Slots, StateKind, UnitState};
+use crate::state::{StateKind, UnitState};
 use crate::trace::Tracing;
 pub use crate::upload::MicroBatch;
 use crate::upload::upload_consts;
 use crossweave_hal::{AbortHandle, Bootstrap, Device, Event, HostBuffer, Purpose, Stream, Tag};
-use crossweave_plan::{Facts, Lane, Plan, StepKind};
+use crossweave_plan::{Facts, Lane, Plan, StepId, StepKind};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -87,8 +87,6 @@ pub struct Trainer {
     pub(crate) snapshots: Option<Stream>,
     /// Where the plan gathers anything.
     pub(crate) gather: Option<Stream>,
-    /// Slots for whole parameters that hold none now.
-    pub(crate) slots: Slots,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
     /// What the checker calls the plan's steps.
@@ -155,7 +153,7 @@ impl Trainer {
             }
         };
         spec.check()?;
-        crate::eight::check(device, &spec)?;
+        crate::quantized::check(device, &spec)?;
         assign(&mut units, &spec.optim)?;
         let shared = spec::shared(&spec, &units)?;
         let whole = units.iter().map(|u| u.params.clone()).collect();
@@ -190,14 +188,17 @@ impl Trainer {
             elsewhere,
             tied: tied.map_or(0, |s| s.len() as u32),
         };
-        let mut lowered = lower::lower(&plan, &given);
+        let mut lowered = lower::lower(&plan, &given)?;
+        let program = std::mem::take(&mut lowered.program);
+        let allocating = at("allocating parameters and moments");
+        let mut machine = Machine::new(device, program).map_err(&allocating)?;
         let state = units
             .iter()
             .zip(&each)
-            .zip(flats)
-            .map(|((u, r), flat)| UnitState::new(device, u, flat, r))
+            .zip(flats.into_iter().zip(&lowered.params))
+            .map(|((u, r), (flat, m))| UnitState::new((device, &machine), u, flat, m, r))
             .collect::<std::result::Result<Vec<_>, _>>()
-            .map_err(at("allocating parameters and moments"))?;
+            .map_err(&allocating)?;
         for s in &state {
             s.clear(&compute).map_err(&hal)?;
         }
@@ -217,9 +218,7 @@ impl Trainer {
                     .map_err(joining)?;
             }
         }
-        let groups = lowered.groups(&mesh).map_err(|e| hal(e.into()))?;
-        let program = std::mem::take(&mut lowered.program);
-        let machine = Machine::new(device, program, groups).map_err(at("set-up"))?;
+        machine.join(lowered.groups(&mesh).map_err(|e| hal(e.into()))?);
         let input_bytes = 4 * spec.input_words() * u64::from(spec.own_micro_batches());
         let mut inputs = VecDeque::new();
         for _ in 0..IN_FLIGHT {
@@ -269,7 +268,6 @@ impl Trainer {
             reduce,
             snapshots: None,
             gather,
-            slots: Slots::default(),
             groups: MeshGroups::new(mesh),
             purposes: vec![],
             offload,
@@ -302,6 +300,25 @@ impl Trainer {
     /// The step's plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+    /// The program of a step as text: memory, and the instructions of each step of the plan.
+    pub fn program_text(&self) -> String {
+        let named = |s: Option<StepId>| match s.and_then(|s| self.plan.steps.get(s.index())) {
+            Some(step) => {
+                let text = step.to_string();
+                // `B3.0` and `B3.1` are one step on two micro-batches.
+                let kind = match text.split_once('.') {
+                    Some((unit, mb)) => {
+                        let rest = mb.trim_start_matches(|c: char| c.is_ascii_digit());
+                        format!("{unit}.{rest}")
+                    }
+                    None => text.clone(),
+                };
+                (kind, format!("{} {text}", step.id.0))
+            }
+            None => ("outside".into(), "outside the steps of the plan".into()),
+        };
+        self.machine.program.text(self.lowered.step(), &named)
     }
     /// What this rank was asked to do.
     pub fn spec(&self) -> &RankSpec {
@@ -397,9 +414,13 @@ impl Trainer {
             .iter()
             .try_for_each(|u| init::publish(&run, u))
             .map_err(|e| self.error("publishing values", e))?;
-        (0..self.state.len())
-            .try_for_each(|u| self.param_in(u))
-            .map_err(|e| self.error("publishing values", e))
+        for u in 0..self.state.len() {
+            let calls = self.lowered.outside[u].param_in.clone();
+            self.run_outside(calls, String::new())
+                .map_err(|e| self.error("publishing values", e))?;
+            self.state[u].changed();
+        }
+        Ok(())
     }
 
     pub(crate) fn find(&self, name: &str) -> Result<(usize, usize)> {

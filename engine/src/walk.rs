@@ -2,8 +2,10 @@
 //! are the plan's.
 
 use crate::error::{Error, Result};
-use crate::gather;
+use crate::gather::note_whole;
 use crate::nonfinite::Watch;
+use crate::offload::required;
+use crate::state::UnitState;
 use crate::trainer::{Act, MicroBatch, Pending, Trainer};
 use crossweave_hal::{Event, Purpose};
 use crossweave_plan::{Keep as PlanKeep, Lane, Plan, Step, StepId, StepKind};
@@ -20,9 +22,7 @@ pub(crate) const RECOMPUTE: u8 = 1;
 pub(crate) const BACKWARD: u8 = 2;
 pub(crate) const UPDATE: u8 = 3;
 pub(crate) const LOSS: u8 = 6;
-pub(crate) const GATHER: u8 = 8;
 pub(crate) const GRAD_OUT: u8 = 11;
-pub(crate) const EIGHT: u8 = 13;
 
 /// What a step is given.
 struct Inputs<'a> {
@@ -60,11 +60,8 @@ impl Trainer {
         if let Err(e) = done {
             // A failed step leaves nothing half-built behind.
             self.acts.iter_mut().flatten().for_each(|a| *a = None);
-            for s in &mut self.state {
-                s.close_slot(&mut self.slots);
-                s.close_shard();
-            }
             self.machine.clear();
+            self.state.iter_mut().for_each(UnitState::released);
             return Err(e);
         }
         let open = self.begin_span();
@@ -112,9 +109,23 @@ impl Trainer {
                 source: e,
             })?;
             self.note_step(true);
+            note_whole(&mut self.state, &s.op);
             self.note_nonfinite(s);
         }
         Ok(())
+    }
+
+    /// Runs calls of the program outside the step; `about` is what their collectives are for.
+    pub(crate) fn run_outside(&mut self, calls: Range<usize>, about: String) -> Tensors<()> {
+        let nothing = Inputs {
+            batches: &[],
+            data: &[],
+        };
+        let program = self.machine.program.clone();
+        self.machine.about = about;
+        let done = self.run_calls(&program, calls, None, &nothing);
+        self.machine.about.clear();
+        done
     }
 
     /// Runs calls of the program; `step` is the plan's step they belong to.
@@ -148,6 +159,11 @@ impl Trainer {
                 return Ok(());
             }
             Instr::Decide => return Ok(()),
+            Instr::Bring { room, to } => {
+                let dest = self.machine.target(f, call, to)?;
+                return required(&mut self.offload)?.bring(*room as usize, dest);
+            }
+            Instr::Await { room } => return required(&mut self.offload)?.wait_room(*room as usize),
             Instr::Step => match step {
                 Some(s) => return self.run_step(s, inputs),
                 None => return crossweave_tensor::shape_error("no step of the plan"),
@@ -167,6 +183,10 @@ impl Trainer {
         let stream = match lane {
             Lane::Compute => &self.compute,
             Lane::Reduce => &self.reduce,
+            Lane::Gather => match &self.gather {
+                Some(s) => s,
+                None => return crossweave_tensor::shape_error("no stream for gathers"),
+            },
             _ => return crossweave_tensor::shape_error(format!("no stream for {lane:?}")),
         };
         if let Instr::Alloc { slot, .. } = i {
@@ -283,16 +303,10 @@ impl Trainer {
             }
             StepKind::Update { unit } => self.update(*unit as usize)?,
             StepKind::GradOut { unit } => self.grad_out(*unit as usize)?,
-            StepKind::ParamIn { unit } => self.param_in(*unit as usize)?,
-            StepKind::ShardIn { unit } => self.shard_in(*unit as usize)?,
             StepKind::StateIn { unit } => self.state_moves(*unit as usize, true)?,
             StepKind::StateOut { unit } => self.state_moves(*unit as usize, false)?,
             StepKind::Spill { unit, mb } => self.spill(*unit as usize, *mb as usize)?,
             StepKind::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
-            StepKind::Gather { unit } => {
-                self.gather_unit(*unit as usize, step.near, gather::STEP)?
-            }
-            StepKind::Release { unit } => self.release_unit(*unit as usize),
             StepKind::SendAct { mb, to, .. } => self.send_act(*mb as usize, *to)?,
             StepKind::RecvAct { unit, mb, from } => {
                 self.recv_act(*unit as usize, *mb as usize, *from)?

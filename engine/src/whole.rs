@@ -103,8 +103,8 @@ impl Trainer {
             let state = StateKind::ALL.into_iter().find(|k| *k as i32 == plain);
             match (usize::try_from(unit), state) {
                 (Ok(u), _) if kind == WHOLE => {
-                    self.gather_unit(u, false, gather::OUTSIDE)?;
-                    self.release_unit(u);
+                    self.gather_unit(u)?;
+                    self.release_unit(u)?;
                 }
                 (Ok(u), Some(state)) => {
                     self.assemble(u, state, base)?;

@@ -88,6 +88,11 @@ impl Builder {
         });
     }
 
+    /// Calls written so far.
+    pub fn calls(&mut self) -> usize {
+        self.interned.get_mut().program.calls.len()
+    }
+
     /// The program.
     pub fn finish(self) -> Program {
         self.interned.into_inner().program
@@ -217,6 +222,17 @@ impl<'b> Code<'b> {
     /// See [`Instr::Block`].
     pub fn block(&self, part: Part, adds: Vec<bool>) {
         self.push(Instr::Block { part, adds });
+    }
+
+    /// See [`Instr::Bring`].
+    pub fn bring(&self, room: u32, to: &View<'_>) {
+        let to = to.span();
+        self.push(Instr::Bring { room, to });
+    }
+
+    /// See [`Instr::Await`].
+    pub fn wait_for(&self, room: u32) {
+        self.push(Instr::Await { room });
     }
 
     /// See [`Instr::Step`].

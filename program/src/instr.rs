@@ -44,18 +44,24 @@ pub enum Traffic {
     Scalar,
     /// Gradients that pipeline stages share.
     Tie,
+    /// Parameters.
+    Param,
+    /// Scales of quantised parameters.
+    Scale,
+    /// Parameters, outside the training step.
+    Eval,
 }
 
 impl Traffic {
-    /// All of them.
-    pub const ALL: [Traffic; 3] = [Traffic::Grad, Traffic::Scalar, Traffic::Tie];
-
     /// Name, as in the ledger.
     pub fn name(self) -> &'static str {
         match self {
             Traffic::Grad => "grad",
             Traffic::Scalar => "scalar",
             Traffic::Tie => "tie",
+            Traffic::Param => "param",
+            Traffic::Scale => "param.scale",
+            Traffic::Eval => "eval",
         }
     }
 }
@@ -212,6 +218,19 @@ pub enum Instr {
         part: Part,
         /// For each parameter, its own and then those it borrows: its gradient is added to and not overwritten.
         adds: Vec<bool>,
+    },
+    /// The host's thread copies the parameters that it holds as `room`, behind their update, to the device.
+    Bring {
+        /// Its number of what it holds.
+        room: u32,
+        /// Where to.
+        to: Span,
+    },
+    /// Waits until the host's thread has enqueued the copies of `room` that it was asked for: what comes behind waits for these by
+    /// itself.
+    Await {
+        /// As in `Bring`.
+        room: u32,
     },
     /// What the call's plan step asks for and no instruction says yet.
     Step,

@@ -15,11 +15,13 @@
 mod build;
 mod formula;
 mod instr;
+mod laws;
 mod memory;
 mod params;
 mod scalar;
 mod shape;
 mod strided;
+mod text;
 
 pub use build::{Builder, Code, On, View};
 pub use crossweave_abi::{self as abi, DType};
@@ -28,8 +30,10 @@ pub use instr::{
     Call, CollectiveKind, Figure, Fragment, FragmentId, GroupDecl, GroupId, Instr, KernelDecl,
     KernelId, Local, Member, ParamId, Part, Program, Span, Traffic,
 };
+pub use laws::{Law, ProgramError, check, check_ranks};
 pub use memory::{Home, Life, MemId, MemoryDecl, Place, Tag};
 pub use params::{ParamBlock, Patch, Word};
 pub use scalar::{Given, Scalar, ScalarId, Scalars};
 pub use shape::Shape;
 pub use strided::Strided;
+pub use text::Named;

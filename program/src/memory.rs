@@ -22,6 +22,9 @@ pub enum Life {
     },
     /// From its `Alloc` to its `Free`.
     Transient,
+    /// The same, in memory that stays allocated and passes from one to the next of the same size: what comes and goes in every step
+    /// then does not divide the pool.
+    Slot,
 }
 
 /// Number of a piece of memory in the program's header.

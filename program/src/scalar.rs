@@ -50,7 +50,36 @@ pub enum Scalar {
     Sqrt(ScalarId),
 }
 
+impl Given {
+    fn text(&self) -> String {
+        match self {
+            Given::Rate => "learning rate".into(),
+            Given::Update => "number of the update".into(),
+            Given::Beta { moment, fixed } => format!("beta{} (else {fixed})", moment + 1),
+            Given::Unscale => "what undoes the loss scale".into(),
+            Given::Seed => "gradient of the loss".into(),
+        }
+    }
+}
+
 impl Scalar {
+    /// In words.
+    pub fn text(&self) -> String {
+        let two = |sign: &str, a: &ScalarId, b: &ScalarId| format!("s{} {sign} s{}", a.0, b.0);
+        match self {
+            Scalar::Given(g) => g.text(),
+            Scalar::Const(c) => c.to_string(),
+            Scalar::Add(a, b) => two("+", a, b),
+            Scalar::Sub(a, b) => two("-", a, b),
+            Scalar::Mul(a, b) => two("*", a, b),
+            Scalar::Div(a, b) => two("/", a, b),
+            Scalar::Pow(a, b) => two("to the power of", a, b),
+            Scalar::Min(a, b) => two("or, if smaller,", a, b),
+            Scalar::Max(a, b) => two("or, if larger,", a, b),
+            Scalar::Sqrt(a) => format!("square root of s{}", a.0),
+        }
+    }
+
     /// The scalars it is made of.
     pub fn parts(&self) -> impl Iterator<Item = ScalarId> {
         let (a, b) = match *self {

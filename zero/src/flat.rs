@@ -244,6 +244,11 @@ impl Flat {
         let base = self.base_is_sharded() && self.base.numel() > 0;
         self.place.residency != Residency::Resident && (self.layout.padded() > 0 || base)
     }
+    /// Whether what is owned is shown as the whole: of a rank alone that holds its values only.
+    pub fn shown(&self) -> bool {
+        let p = &self.place;
+        p.residency == Residency::Transient && p.compute == DType::F32 && p.ranks == 1
+    }
     /// Elements of the base in the whole buffer.
     pub fn base_length(&self) -> u64 {
         match self.base_is_sharded() {

@@ -2,4 +2,5 @@
 
 mod estimate;
 mod golden;
+mod lowering;
 mod property;

@@ -48,8 +48,6 @@ pub(crate) struct Offload {
     ins: Vec<u64>,
     /// Elements on the host, by unit.
     hosted: Vec<u64>,
-    /// Elements of base there, by unit. The host's side counts them as units of their own, behind the others.
-    bases: Vec<u64>,
     /// Moments that are kept, by unit.
     moments: Vec<usize>,
     layouts: Vec<Layout>,
@@ -278,7 +276,6 @@ impl Offload {
             ins: vec![0; hosted.len() + bases.len()],
             shared,
             hosted,
-            bases,
             moments,
             layouts,
             grad,
@@ -329,12 +326,16 @@ impl Offload {
     pub fn wait_params(&self, u: usize) -> Tensors<()> {
         [u, self.base_unit(u)]
             .into_iter()
-            .try_for_each(|k| match self.ins[k] {
-                0 => Ok(()),
-                n => self.shared.wait(|p| (p.ins[k] >= n).then_some(())),
-            })
+            .try_for_each(|k| self.wait_room(k))
     }
-    /// The number under which the host knows the base of unit `u`.
+    /// The same of what the host counts as `k`.
+    pub fn wait_room(&self, k: usize) -> Tensors<()> {
+        match self.ins[k] {
+            0 => Ok(()),
+            n => self.shared.wait(|p| (p.ins[k] >= n).then_some(())),
+        }
+    }
+    /// The number under which the host knows the base of unit `u`: a unit of its own, behind the others.
     fn base_unit(&self, u: usize) -> usize {
         self.hosted.len() + u
     }
@@ -344,9 +345,10 @@ impl Offload {
         self.store.as_ref().map(|s| s.counters())
     }
 
-    fn params_in(&mut self, u: usize, dest: Arc<Buffer>, at: u64) -> Tensors<()> {
-        self.ins[u] += 1;
-        self.send(Job::In(u, dest, at))
+    /// Parameters of what is held as `room` come to the device.
+    pub fn bring(&mut self, room: usize, (dest, at): (Arc<Buffer>, u64)) -> Tensors<()> {
+        self.ins[room] += 1;
+        self.send(Job::In(room, dest, at))
     }
 
     /// Pinned memory for a unit's gradient: its own, or a block of the pool.
@@ -398,6 +400,14 @@ impl Drop for Offload {
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
+    }
+}
+
+/// The way to the host's thread, where there is one.
+pub(crate) fn required(offload: &mut Option<Offload>) -> Tensors<&mut Offload> {
+    match offload {
+        Some(o) => Ok(o),
+        None => no_host("the host's thread"),
     }
 }
 
@@ -496,38 +506,6 @@ impl Trainer {
             self.update(u)?;
         }
         self.state[u].changed();
-        Ok(())
-    }
-
-    /// `ParamIn`: what the host made of the parameters, to where the device keeps its slice.
-    pub(crate) fn param_in(&mut self, u: usize) -> Tensors<()> {
-        if let (true, Some((dest, at))) = (self.hosted(u) > 0, self.state[u].arrives())
-            && let Some(o) = &mut self.offload
-        {
-            o.params_in(u, dest, at)?;
-        }
-        self.state[u].changed();
-        Ok(())
-    }
-
-    /// `ShardIn`: the slice for the next gather, into memory that lives until then.
-    pub(crate) fn shard_in(&mut self, u: usize) -> Tensors<()> {
-        let Some(o) = &mut self.offload else {
-            return no_host("a slice from the host");
-        };
-        let (host, base) = (o.hosted(u), o.bases[u]);
-        if host + base > 0 {
-            let stream = self.gather.as_ref().unwrap_or(&self.compute);
-            let dest = self.state[u].open_shard(stream)?;
-            if host > 0 {
-                o.params_in(u, dest.clone(), 0)?;
-            }
-            if base > 0 {
-                let behind = self.spec.compute.bytes(host);
-                let unit = o.base_unit(u);
-                o.params_in(unit, dest, behind)?;
-            }
-        }
         Ok(())
     }
 

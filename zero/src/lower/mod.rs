@@ -3,9 +3,12 @@
 
 mod canonical;
 mod figures;
+mod gather;
+pub mod quantized;
 mod reduce;
 
 pub use figures::Words;
+pub use gather::{ParamMemory, Params, Source};
 
 use crate::flat::Flat;
 use crossweave_plan::Lane;
@@ -25,6 +28,10 @@ pub struct Groups {
     pub stages: Option<GroupId>,
     /// Everyone.
     pub all: Option<GroupId>,
+    /// Ranks that share its flats, for gathers: they need not wait for reductions.
+    pub gather: Option<GroupId>,
+    /// Those of them on the own node.
+    pub node: Option<GroupId>,
 }
 
 /// What the job asks of the arithmetic of a step.
@@ -36,6 +43,12 @@ pub struct Job {
     pub rank: u32,
     /// Where reductions run.
     pub reduce: Lane,
+    /// Where gathers run.
+    pub gather: Lane,
+    /// The lane that first uses a slice which comes from the host.
+    pub arrives: Lane,
+    /// Parameters travel in 8 bits.
+    pub quantized: bool,
     /// Largest global norm; 0: gradients are not clipped.
     pub clip: f64,
     /// The loss is scaled, and a step whose gradients are not finite is skipped.
