@@ -1,8 +1,6 @@
 //! The models of the peers' `model.py`: the same dims, rounding, tying, batch and count of floating-point operations.
 
-use crossweave_nn::rope::RopeScaling;
-use crossweave_nn::{Gpt2, Llama, Model};
-use crossweave_tensor::Activation;
+use crossweave_family::{Dims, ModelSpec};
 
 /// One preset in one style.
 #[derive(Clone, Copy, Debug)]
@@ -71,44 +69,27 @@ impl Preset {
         }
     }
     /// The model.
-    pub fn model(&self) -> Box<dyn Model> {
-        if self.llama {
-            Box::new(Llama {
-                vocab_size: self.vocab,
-                hidden_size: self.d,
-                intermediate_size: self.ffn(),
-                num_hidden_layers: self.layers,
-                num_attention_heads: self.heads,
-                num_key_value_heads: self.kv_heads(),
-                head_dim: self.d / self.heads,
-                max_position_embeddings: self.seq,
-                rms_norm_eps: 1e-5,
-                rope_theta: 10000.0,
-                rope_scaling: RopeScaling::None,
-                attention_bias: false,
-                mlp_bias: false,
-                attention_dropout: 0.0,
-                tie_word_embeddings: true,
-                initializer_range: 0.02,
-            })
-        } else {
-            Box::new(Gpt2 {
-                vocab_size: self.vocab,
-                n_positions: self.seq,
-                n_embd: self.d,
-                n_layer: self.layers,
-                n_head: self.heads,
-                n_inner: self.ffn(),
-                activation: Activation::GeluTanh,
-                layer_norm_epsilon: 1e-5,
-                embd_pdrop: 0.0,
-                resid_pdrop: 0.0,
-                attn_pdrop: 0.0,
-                tie_word_embeddings: true,
-                scale_attn_weights: true,
-                scale_attn_by_inverse_layer_idx: false,
-                initializer_range: 0.02,
-            })
+    pub fn model(&self) -> ModelSpec {
+        let dims = Dims {
+            name: self.name,
+            layers: self.layers,
+            width: self.d,
+            heads: self.heads,
+            positions: self.seq,
+            vocab: self.vocab,
+        };
+        let family = crossweave_family::family(self.style());
+        let keys = family.map(|f| (f, f.preset(&dims)));
+        let spec = keys.map(|(f, keys)| {
+            let value = |text: &str| serde_json::from_str(text).unwrap_or_default();
+            let keys = keys
+                .into_iter()
+                .map(|(k, text)| (k.to_string(), value(&text)));
+            ModelSpec::new(f, &keys.collect())
+        });
+        match spec {
+            Some(Ok(spec)) => spec,
+            other => unreachable!("both styles are families: {other:?}"),
         }
     }
     /// Floating-point operations of one step by the peers' formula: 6 per weight of a product, 12 L d T for attention, no causal discount.

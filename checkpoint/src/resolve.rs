@@ -12,9 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-/// What a language model's names start with and a base model's names lack.
-const PREFIXES: [&str; 2] = ["transformer.", "model."];
-
 /// Name endings of constants that old versions stored beside the parameters: causal masks and rotary tables.
 const BUFFERS: [&str; 8] = [
     ".attn.bias",
@@ -32,6 +29,7 @@ const BUFFERS: [&str; 8] = [
 pub struct Resolver {
     expected: BTreeMap<String, Vec<usize>>,
     ties: Vec<(String, String)>,
+    base: String,
 }
 
 impl Resolver {
@@ -40,7 +38,14 @@ impl Resolver {
         Self {
             expected: expected.into_iter().collect(),
             ties: Vec::new(),
+            base: String::new(),
         }
+    }
+
+    /// Declares what a language model's names start with and a base model's file leaves out (`transformer.`, `model.`).
+    pub fn base(mut self, prefix: impl Into<String>) -> Self {
+        self.base = prefix.into();
+        self
     }
 
     /// Declares that `alias` (`lm_head.weight`) is the same tensor as `source` (the embedding). The alias may then be
@@ -49,6 +54,13 @@ impl Resolver {
     pub fn tie(mut self, alias: impl Into<String>, source: impl Into<String>) -> Self {
         self.ties.push((alias.into(), source.into()));
         self
+    }
+
+    /// The spellings a file may use for a canonical name: itself, and without the language model's prefix.
+    fn spellings(&self, name: &str) -> impl Iterator<Item = String> + use<> {
+        let bare = name.strip_prefix(&self.base).filter(|b| *b != name);
+        let with = [Some(name.to_string()), bare.map(str::to_string)];
+        with.into_iter().flatten()
     }
 
     /// Matches the directory's tensors with the expected ones. All differences come in one
@@ -65,13 +77,15 @@ impl Resolver {
         };
         let mut used = BTreeSet::new();
         for (name, shape) in &wanted {
-            let mut found = spellings(name)
+            let mut found = self
+                .spellings(name)
                 .filter(|s| dir.tensors.contains_key(s))
                 .collect::<Vec<_>>();
             if found.is_empty()
                 && let Some((alias, _)) = self.ties.iter().find(|(_, source)| source == name)
             {
-                found = spellings(alias)
+                found = self
+                    .spellings(alias)
                     .filter(|s| dir.tensors.contains_key(s))
                     .collect();
                 if !found.is_empty() {
@@ -104,7 +118,10 @@ impl Resolver {
         }
         let mut copies = Vec::new();
         for (alias, source) in &self.ties {
-            for copy in spellings(alias).filter(|s| dir.tensors.contains_key(s)) {
+            for copy in self
+                .spellings(alias)
+                .filter(|s| dir.tensors.contains_key(s))
+            {
                 if used.insert(copy.clone()) {
                     copies.push((copy, source.clone()));
                 }
@@ -126,7 +143,7 @@ impl Resolver {
             ));
         }
         if report.is_different() {
-            report.add_nearest(dir, &wanted);
+            report.add_nearest(dir, &wanted, &self.base);
             return Err(CheckpointError::Names(Box::new(report)));
         }
         for (copy, source) in copies {
@@ -204,7 +221,7 @@ impl NameReport {
             && self.ambiguous.is_empty())
     }
 
-    fn add_nearest(&mut self, dir: &HfDir, wanted: &BTreeMap<String, Vec<usize>>) {
+    fn add_nearest(&mut self, dir: &HfDir, wanted: &BTreeMap<String, Vec<usize>>, base: &str) {
         let strange: Vec<String> = self.unexpected.iter().map(|(n, _)| n.clone()).collect();
         for (name, near) in &mut self.missing {
             *near = nearest(name, strange.iter().map(String::as_str));
@@ -212,9 +229,8 @@ impl NameReport {
         let lost: Vec<&str> = self.missing.iter().map(|(n, _)| n.as_str()).collect();
         for (name, near) in &mut self.unexpected {
             // A name that differs by the prefix only would be far by letters, so it is measured with the prefix on.
-            let prefix = PREFIXES
-                .iter()
-                .find(|p| wanted.keys().any(|w| w.starts_with(**p)));
+            let known = !base.is_empty() && wanted.keys().any(|w| w.starts_with(base));
+            let prefix = known.then_some(base);
             let full = match prefix {
                 Some(p)
                     if !name.starts_with(p) && !dir.tensors.contains_key(&format!("{p}{name}")) =>
@@ -287,13 +303,6 @@ impl fmt::Display for NameReport {
             }
         )
     }
-}
-
-/// The spellings a file may use for a canonical name: itself, and without the language model's prefix.
-fn spellings(name: &str) -> impl Iterator<Item = String> + use<> {
-    let bare = PREFIXES.iter().find_map(|p| name.strip_prefix(p));
-    let with = [Some(name.to_string()), bare.map(str::to_string)];
-    with.into_iter().flatten()
 }
 
 /// Is this one of the constants old versions stored beside the parameters?

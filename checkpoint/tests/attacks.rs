@@ -251,6 +251,7 @@ fn a_tied_copy_with_other_values_is_refused_and_an_only_copy_is_used() {
         export_hf(&dir, &config, tensors, u64::MAX, &[]).unwrap();
         let resolver = Resolver::new([("model.embed_tokens.weight".to_string(), vec![4, 2])]);
         resolver
+            .base("model.")
             .tie("lm_head.weight", "model.embed_tokens.weight")
             .resolve(&HfDir::open(&dir).unwrap())
     };

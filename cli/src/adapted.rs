@@ -7,8 +7,8 @@ use crate::model::{self, Source};
 use crossweave_checkpoint::{
     Checkpoint, CheckpointError, DEFAULT_SHARD_BYTES, Dtype, TensorOut, export_hf, write_f32,
 };
+use crossweave_nn::Targets;
 use crossweave_nn::lora::is_adapter;
-use crossweave_nn::{ModelSpec, Targets};
 use crossweave_tensor::ParamDecl;
 use serde_json::{Value, json};
 use std::io;
@@ -29,7 +29,7 @@ pub fn config_of(source: &Source) -> Option<Value> {
     let targets = match &lora.targets {
         Targets::Pattern(p) => json!(p),
         Targets::Names(all) => json!(all),
-        Targets::Family => json!(source.spec.model().lora_targets()),
+        Targets::Family => json!(source.spec.family().lora),
         Targets::AllLinear => {
             let all = matrices(source);
             let of = |p: &ParamDecl| p.name.strip_suffix(".lora_A.weight").map(str::to_string);
@@ -44,7 +44,7 @@ pub fn config_of(source: &Source) -> Option<Value> {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.display().to_string(), "revision": null,
         "r": lora.r, "lora_alpha": alpha, "lora_dropout": lora.dropout, "use_rslora": lora.rslora,
         "target_modules": targets, "bias": "none", "modules_to_save": null, "use_dora": false,
-        "fan_in_fan_out": matches!(source.spec, ModelSpec::Gpt2(_)), "inference_mode": true, "init_lora_weights": true,
+        "fan_in_fan_out": source.spec.family().fan_in_fan_out, "inference_mode": true, "init_lora_weights": true,
         "layers_to_transform": null, "layers_pattern": null, "rank_pattern": {}, "alpha_pattern": {},
     }))
 }
@@ -122,8 +122,7 @@ pub fn merge(
             "export the adapter itself, without --merge",
         ));
     }
-    let transposed =
-        |module: &str| matches!(source.spec, ModelSpec::Gpt2(_)) && module != "lm_head";
+    let transposed = |module: &str| source.spec.family().fan_in_fan_out && module != "lm_head";
     let mut tensors = vec![];
     for p in all.iter().filter(|p| !is_adapter(&p.name)) {
         let shape: Vec<usize> = p.shape.dims().iter().map(|d| *d as usize).collect();

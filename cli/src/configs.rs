@@ -37,7 +37,7 @@ fn files_of(config: &Config) -> Result<Vec<Remark>> {
     let s = &config.settings;
     let (mut vocab, mut remarks) = (None, vec![]);
     if let Some(m @ Model::Hf(_)) = &s.model {
-        vocab = Some(model::of_config(m, None)?.spec.model().vocab() as usize);
+        vocab = Some(model::of_config(m, None)?.spec.model().vocab as usize);
     }
     if let Some(data) = &s.data {
         let mut spec = source::spec(data, s.model.as_ref())?;

@@ -93,7 +93,7 @@ pub fn continue_text(
     draw: Draw,
 ) -> Result<String> {
     let model = source.spec.model();
-    let (vocab, longest) = (model.vocab() as usize, model.max_positions() as usize);
+    let (vocab, longest) = (model.vocab as usize, model.positions as usize);
     let mut text: Vec<i32> = tokenizer
         .encode(prompt.as_bytes())?
         .tokens

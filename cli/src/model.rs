@@ -9,9 +9,8 @@ use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_engine::{StateKind, Trainer, init_trained};
 use crossweave_nn::lora::is_adapter;
-use crossweave_nn::rope::RopeScaling;
-use crossweave_nn::{Gpt2, Llama, Lora, ModelSpec};
-use crossweave_tensor::{Builder, Init, UnitDecl};
+use crossweave_nn::{Lora, ModelSpec, units};
+use crossweave_tensor::UnitDecl;
 use serde_json::Value;
 use std::path::Path;
 
@@ -31,8 +30,6 @@ pub struct Source {
     pub folder: Option<Folder>,
     /// The checkpoint of a run that the weights come from.
     pub checkpoint: Option<Checkpoint>,
-    /// Starting deviations of a new model, which no checkpoint records.
-    init: Option<config::Init>,
     /// What is trained instead of the folder's weights.
     pub lora: Option<Lora>,
     /// Where its values come from; `None` = drawn from the seed.
@@ -44,7 +41,7 @@ pub struct Source {
 fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> CliError {
     CliError::refused(
         format!("{}: {}: {}", file.display(), e.key, e.what),
-        "give a config.json of a gpt2 or llama model with these features only",
+        "give the config.json of a model of these features only",
     )
 }
 
@@ -65,34 +62,30 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
     let spec = ModelSpec::from_hf(&dir.config).map_err(|e| key_error(&file, &e))?;
     // Declarations are only numbers, but a table of positions is made with them: a damaged size must not ask for one that no file
     // could have been trained with.
-    if spec.model().max_positions() > 1 << 24 {
+    let positions = spec.model().positions;
+    if positions > 1 << 24 {
         return Err(CliError::refused(
-            format!(
-                "{}: {} positions cannot be real",
-                file.display(),
-                spec.model().max_positions()
-            ),
+            format!("{}: {positions} positions cannot be real", file.display()),
             "restore config.json from the model's source",
         ));
     }
-    let expected = units_of(&spec).into_iter().flat_map(|u| u.params).map(|p| {
-        let shape = p.shape.dims().iter().map(|d| *d as usize).collect();
-        (p.name, shape)
-    });
-    let (tied, embedding) = match &spec {
-        ModelSpec::Gpt2(m) => (m.tie_word_embeddings, "transformer.wte.weight"),
-        ModelSpec::Llama(m) => (m.tie_word_embeddings, "model.embed_tokens.weight"),
-    };
-    let mut resolver = Resolver::new(expected);
-    if tied {
-        resolver = resolver.tie("lm_head.weight", embedding);
+    let expected = units(spec.model())
+        .into_iter()
+        .flat_map(|u| u.params)
+        .map(|p| {
+            let shape = p.shape.dims().iter().map(|d| *d as usize).collect();
+            (p.name, shape)
+        });
+    let mut resolver = Resolver::new(expected).base(spec.model().base);
+    if spec.model().head.tied {
+        let head = format!("{}.weight", spec.model().head.lm);
+        resolver = resolver.tie(head, spec.model().table());
     }
     let names = resolver.resolve(&dir)?;
     Ok(Source {
         spec,
         folder: Some(Folder { dir, names }),
         checkpoint: None,
-        init: None,
         lora: None,
         adapter: None,
         fingerprint: None,
@@ -108,7 +101,6 @@ pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
         spec: trained::spec(&checkpoint)?,
         folder: None,
         checkpoint: Some(checkpoint),
-        init: None,
         lora: None,
         adapter: None,
         fingerprint: None,
@@ -146,173 +138,44 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
                 }
                 (None, _) => {}
             }
-            match &mut source.spec {
-                ModelSpec::Gpt2(g) => {
-                    g.embd_pdrop = m.embd_pdrop.unwrap_or(g.embd_pdrop);
-                    g.resid_pdrop = m.resid_pdrop.unwrap_or(g.resid_pdrop);
-                    g.attn_pdrop = m.attn_pdrop.unwrap_or(g.attn_pdrop);
-                }
-                ModelSpec::Llama(l) => {
-                    l.attention_dropout = m.attn_pdrop.unwrap_or(l.attention_dropout);
-                    for (key, p) in [("embd_pdrop", m.embd_pdrop), ("resid_pdrop", m.resid_pdrop)] {
-                        if p.unwrap_or(0.0) > 0.0 {
-                            return Err(CliError::refused(
-                                format!("model.{key}: the llama family has no such dropout"),
-                                "remove it",
-                            ));
-                        }
-                    }
-                }
-            }
+            let keys = ["embd_pdrop", "resid_pdrop", "attn_pdrop"];
+            let given = [m.embd_pdrop, m.resid_pdrop, m.attn_pdrop];
+            source.spec = source.spec.with_dropout(given).map_err(|(i, e)| {
+                CliError::refused(format!("model.{}: {}", keys[i], e.what), "remove it")
+            })?;
             Ok(source)
         }
-        config::Model::New(config::NewModel::Gpt2(m)) => {
-            let spec = ModelSpec::Gpt2(Gpt2 {
-                vocab_size: vocab_of(m.vocab_size)?,
-                n_positions: m.n_positions,
-                n_embd: m.n_embd,
-                n_layer: m.n_layer,
-                n_head: m.n_head,
-                n_inner: m.n_inner.unwrap_or(4 * m.n_embd),
-                activation: activation(&m.activation_function)?,
-                layer_norm_epsilon: m.layer_norm_epsilon,
-                embd_pdrop: m.embd_pdrop,
-                resid_pdrop: m.resid_pdrop,
-                attn_pdrop: m.attn_pdrop,
-                tie_word_embeddings: m.tie_word_embeddings,
-                scale_attn_weights: true,
-                scale_attn_by_inverse_layer_idx: false,
-                initializer_range: m.init.std as f32,
-            });
-            finish(spec, &m.init)
-        }
-        config::Model::New(config::NewModel::Llama(m)) => {
-            if m.hidden_act != "silu" {
-                return Err(CliError::refused(
-                    format!(
-                        "model.hidden_act: {:?} is not available for llama",
-                        m.hidden_act
-                    ),
-                    "set it to \"silu\"",
-                ));
-            }
-            let heads = m.num_attention_heads;
-            let spec = ModelSpec::Llama(Llama {
-                vocab_size: vocab_of(m.vocab_size)?,
-                hidden_size: m.hidden_size,
-                // Resolved settings always hold these three.
-                intermediate_size: m.intermediate_size.unwrap_or(4 * m.hidden_size),
-                num_key_value_heads: m.num_key_value_heads.unwrap_or(heads),
-                head_dim: m.head_dim.unwrap_or(m.hidden_size / heads.max(1)),
-                num_hidden_layers: m.num_hidden_layers,
-                num_attention_heads: heads,
-                max_position_embeddings: m.max_position_embeddings,
-                rms_norm_eps: m.rms_norm_eps,
-                rope_theta: m.rope_theta,
-                rope_scaling: rope(m.rope_scaling.as_ref())?,
-                attention_bias: m.attention_bias,
-                mlp_bias: m.mlp_bias,
-                attention_dropout: m.attention_dropout,
-                tie_word_embeddings: m.tie_word_embeddings,
-                initializer_range: m.init.std as f32,
-            });
-            finish(spec, &m.init)
+        config::Model::New(m) => {
+            let spec = m.spec(Some(vocab_of(m.vocab_size())?)).map_err(|e| {
+                CliError::refused(
+                    format!("model.{}: {}", e.key, e.what),
+                    "change one of the two",
+                )
+            })?;
+            Ok(Source {
+                spec,
+                folder: None,
+                checkpoint: None,
+                lora: None,
+                adapter: None,
+                fingerprint: None,
+            })
         }
     }
-}
-
-fn finish(spec: ModelSpec, init: &config::Init) -> Result<Source> {
-    spec.validate().map_err(|e| {
-        CliError::refused(
-            format!("model.{}: {}", e.key, e.what),
-            "change one of the two",
-        )
-    })?;
-    Ok(Source {
-        spec,
-        folder: None,
-        checkpoint: None,
-        init: Some(init.clone()),
-        lora: None,
-        adapter: None,
-        fingerprint: None,
-    })
-}
-
-fn activation(name: &str) -> Result<crossweave_tensor::Activation> {
-    let value = serde_json::json!({"model_type": "gpt2", "activation_function": name});
-    match ModelSpec::from_hf(&value) {
-        Ok(ModelSpec::Gpt2(m)) => Ok(m.activation),
-        Ok(ModelSpec::Llama(_)) => Err(CliError::refused("not a gpt2 model", "report this")),
-        Err(e) => Err(CliError::refused(
-            format!("model.activation_function: {}", e.what),
-            "name one that is available",
-        )),
-    }
-}
-
-fn rope(r: Option<&config::RopeScaling>) -> Result<RopeScaling> {
-    let Some(r) = r else {
-        return Ok(RopeScaling::None);
-    };
-    Ok(match r.rope_type.as_str() {
-        "default" => RopeScaling::None,
-        "linear" => RopeScaling::Linear { factor: r.factor },
-        "llama3" => RopeScaling::Llama3 {
-            factor: r.factor,
-            low_freq_factor: r.low_freq_factor,
-            high_freq_factor: r.high_freq_factor,
-            original_max_position_embeddings: r.original_max_position_embeddings as f64,
-        },
-        other => {
-            return Err(CliError::refused(
-                format!("model.rope_scaling.rope_type: {other:?} is not available"),
-                "use default, linear or llama3",
-            ));
-        }
-    })
-}
-
-fn units_of(spec: &ModelSpec) -> Vec<UnitDecl> {
-    let mut b = Builder::default();
-    spec.model().build(&mut b);
-    b.finish()
 }
 
 impl Source {
     /// Width of the residual stream.
     pub fn width(&self) -> u64 {
-        match &self.spec {
-            ModelSpec::Gpt2(m) => m.n_embd,
-            ModelSpec::Llama(m) => m.hidden_size,
-        }
+        self.spec.model().width
     }
 
     /// The units, declared anew (each rank owns its blocks).
     pub fn units(&self) -> Vec<UnitDecl> {
         // Its targets were found when it was asked for.
         let adapted = self.lora.as_ref();
-        let adapted = adapted.and_then(|l| l.units(self.spec.model()).ok());
-        let mut units = adapted.unwrap_or_else(|| units_of(&self.spec));
-        let Some(init) = &self.init else {
-            return units;
-        };
-        // The families themselves scale as GPT-2 does and Llama does not; the config may say otherwise.
-        let (layers, last) = match &self.spec {
-            ModelSpec::Gpt2(m) => (m.n_layer, ["c_proj.weight", "c_proj.weight"]),
-            ModelSpec::Llama(m) => (m.num_hidden_layers, ["o_proj.weight", "down_proj.weight"]),
-        };
-        let std = if init.scale_residual {
-            init.std / (2.0 * layers as f64).sqrt()
-        } else {
-            init.std
-        };
-        for p in units.iter_mut().flat_map(|u| &mut u.params) {
-            if last.iter().any(|end| p.name.ends_with(end)) {
-                p.init = Init::Normal(std as f32);
-            }
-        }
-        units
+        let adapted = adapted.and_then(|l| l.units(&self.spec).ok());
+        adapted.unwrap_or_else(|| units(self.spec.model()))
     }
 
     /// Gives a rank its starting values.
@@ -376,7 +239,7 @@ impl Source {
     /// # Errors
     /// Targets that are not there; weights that cannot be read.
     pub fn adapt(&mut self, lora: Lora, key: &str) -> Result<()> {
-        lora.units(self.spec.model())
+        lora.units(&self.spec)
             .map_err(|e| CliError::refused(format!("{key}: {}", e.what), e.fix))?;
         self.lora = Some(lora);
         let folder = self.folder.as_ref();
@@ -386,7 +249,7 @@ impl Source {
 
     /// `config.json` of the trained model: what the family writes, with the special tokens of the folder it came from.
     pub fn hf_config(&self, eod: Option<u32>) -> Value {
-        let mut config = self.spec.model().hf_config();
+        let mut config = self.spec.hf_config();
         let from = self.folder.as_ref().map(|f| &f.dir.config);
         for key in ["bos_token_id", "eos_token_id", "pad_token_id"] {
             let value = match from {

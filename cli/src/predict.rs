@@ -5,7 +5,7 @@ use crate::devices::Chosen;
 use crate::error::Result;
 use crossweave_engine::{Prediction, Recompute, Trainer, predict};
 use crossweave_hal::{CollectiveLine, DType};
-use crossweave_nn::Model;
+use crossweave_nn::desc::Model;
 use crossweave_plan::Peak;
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
@@ -32,7 +32,7 @@ pub struct Job<'a> {
     /// What is recomputed.
     pub recompute: Recompute,
     /// The model.
-    pub model: &'a dyn Model,
+    pub model: &'a Model,
     /// The device that it is to fit, and whose rates the advice is for.
     pub device: &'a Chosen,
     /// Where the peak of the plan falls.

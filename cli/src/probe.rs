@@ -26,9 +26,9 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
     let source = trained::open(&args.model)?.source;
-    let inputs = read(&args.inputs, source.spec.model().vocab())?;
+    let inputs = read(&args.inputs, source.spec.model().vocab)?;
     let (b, t) = (inputs.batch, inputs.seq);
-    let longest = source.spec.model().max_positions();
+    let longest = source.spec.model().positions;
     if t > longest {
         return Err(CliError::refused(
             format!(
@@ -55,7 +55,7 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         targets: &cut(1),
         first_sequence: 0,
     })?;
-    let vocab = source.spec.model().vocab();
+    let vocab = source.spec.model().vocab;
     let shape = [b as usize, t as usize, vocab as usize];
     let mut out = vec![
         TensorOut::from_f32("logits", Dtype::F32, &shape, logits),

@@ -73,7 +73,7 @@ impl Rehearsal {
         }
         let resolved = config.resolve_given(ranks, given)?;
         let source = model::of_config(&resolved.model, vocab)?;
-        let seq = length.unwrap_or_else(|| source.spec.model().max_positions());
+        let seq = length.unwrap_or_else(|| source.spec.model().positions);
         Ok(Rehearsal {
             resolved,
             source,

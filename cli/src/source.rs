@@ -29,8 +29,7 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
     };
     let hf = hf.as_deref();
     let model_vocab = match model {
-        Some(config::Model::New(config::NewModel::Gpt2(m))) => m.vocab_size,
-        Some(config::Model::New(config::NewModel::Llama(m))) => m.vocab_size,
+        Some(config::Model::New(m)) => m.vocab_size(),
         _ => None,
     };
     let mut out = DataSpec {

@@ -75,7 +75,7 @@ fn laid_over(data: &config::TextData, spec: TokenizerSpec) -> TokenizerSpec {
 fn vocabulary(dir: &Path) -> Option<u64> {
     let bytes = disk::read(&dir.join("config.json"), disk::TABLE).ok()?;
     let config = serde_json::from_slice(&bytes).ok()?;
-    Some(ModelSpec::from_hf(&config).ok()?.model().vocab())
+    Some(ModelSpec::from_hf(&config).ok()?.model().vocab)
 }
 
 /// The built-in tokenizer that a model without a tokenizer of its own can only have been made for.

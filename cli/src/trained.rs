@@ -97,7 +97,7 @@ impl Trained {
     /// # Errors
     /// None is known; one that is damaged or larger than the vocabulary.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let vocab = self.source.spec.model().vocab();
+        let vocab = self.source.spec.model().vocab;
         if let Some(dir) = &self.folder {
             return tokens::open_for(&adapter::words_folder(dir)?, vocab);
         }

@@ -40,6 +40,7 @@ mod faults;
 mod foreign;
 pub mod json;
 mod lookup;
+mod new_model;
 mod render;
 mod resolve;
 mod schedule;

@@ -7,7 +7,7 @@ use crate::check::want;
 use crate::lookup::entries;
 use crate::resolve::Resolved;
 use crate::schema::{Default, Field, Kind, Table};
-use crate::settings::{Data, MixtureSource, Model, NewModel, TextSource};
+use crate::settings::{Data, MixtureSource, Model, TextSource};
 use crate::table_run::ROOT;
 use crate::wrap::hanging;
 
@@ -222,18 +222,11 @@ pub fn summary(config: &Config, run: &Resolved) -> String {
                 adapters.unwrap_or_default()
             )
         }
-        Model::New(NewModel::Gpt2(m)) => format!(
-            "gpt2, {} blocks of {} with {} heads, {} positions",
-            m.n_layer, m.n_embd, m.n_head, m.n_positions
-        ),
-        Model::New(NewModel::Llama(m)) => format!(
-            "llama, {} blocks of {} with {}/{} heads, {} positions",
-            m.num_hidden_layers,
-            m.hidden_size,
-            m.num_attention_heads,
-            m.num_key_value_heads.unwrap_or(m.num_attention_heads),
-            m.max_position_embeddings
-        ),
+        // It has been resolved, so that its numbers fit.
+        Model::New(m) => match m.spec(None) {
+            Ok(spec) => format!("{}, {} positions", spec.summary(), spec.model().positions),
+            Err(e) => e.to_string(),
+        },
     };
     let data = match &run.data {
         Data::Tokens(d) => format!("given batches, {:?} of {}", d.key, d.tokens),

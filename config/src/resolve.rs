@@ -9,6 +9,7 @@ use crate::error::{At, Errors, Problem};
 use crate::settings::*;
 use crate::unavailable::{forget_without_effect, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
+use crossweave_family::ModelSpec;
 
 /// Seed of a run that gives none.
 pub const DEFAULT_SEED: u64 = 1234;
@@ -74,11 +75,7 @@ impl Resolved {
     /// Type of the weights in the exported folder: `model.save_dtype`, else the 16-bit type of the run where DeepSpeed's key asks
     /// for 16-bit weights, else float32.
     pub fn save_dtype(&self) -> Dtype {
-        let given = match &self.model {
-            Model::Hf(m) => m.save_dtype,
-            Model::New(NewModel::Gpt2(m)) => m.save_dtype,
-            Model::New(NewModel::Llama(m)) => m.save_dtype,
-        };
+        let given = self.model.save_dtype();
         let zero = &self.settings.zero_optimization;
         let narrow = zero.stage3_gather_16bit_weights_on_model_save;
         given.unwrap_or(if narrow { self.dtype } else { Dtype::F32 })
@@ -238,83 +235,22 @@ impl Resolver<'_> {
         dtype
     }
 
-    /// Fills derived dimensions in; returns the longest sequence, if known.
-    fn model(&mut self, model: &mut Model) -> Option<u64> {
-        match model {
-            Model::Hf(_) => None,
-            Model::New(NewModel::Gpt2(m)) => {
-                m.preset = None;
-                m.n_inner = Some(m.n_inner.unwrap_or(m.n_embd.saturating_mul(4)));
-                if m.n_embd % m.n_head != 0 {
-                    self.error(
-                        "model.n_head",
-                        format!(
-                            "n_embd {} is not divisible by n_head {}",
-                            m.n_embd, m.n_head
-                        ),
-                        "choose a number of heads that divides the width",
-                    );
-                }
-                Some(m.n_positions)
-            }
-            Model::New(NewModel::Llama(m)) => {
-                m.preset = None;
-                let (width, heads) = (m.hidden_size, m.num_attention_heads);
-                let kv = m.num_key_value_heads.unwrap_or(heads);
-                let ffn = (width.saturating_mul(8) / 3).saturating_add(63) / 64 * 64;
-                m.num_key_value_heads = Some(kv);
-                m.intermediate_size = Some(m.intermediate_size.unwrap_or(ffn));
-                if heads % kv != 0 {
-                    self.error(
-                        "model.num_key_value_heads",
-                        format!("num_attention_heads {heads} is not divisible by num_key_value_heads {kv}"),
-                        "choose a number that divides the query heads",
-                    );
-                }
-                if m.head_dim.is_none() && width % heads != 0 {
-                    self.error(
-                        "model.num_attention_heads",
-                        format!(
-                            "hidden_size {width} is not divisible by num_attention_heads {heads}"
-                        ),
-                        "choose a number of heads that divides the width, or give head_dim",
-                    );
-                }
-                let dim = m.head_dim.unwrap_or(width / heads);
-                if dim % 2 != 0 || dim == 0 {
-                    self.error(
-                        "model.head_dim",
-                        format!("rotary positions need an even head_dim, and it is {dim}"),
-                        "choose other heads, or give head_dim",
-                    );
-                }
-                m.head_dim = Some(dim);
-                if let Some(r) = &m.rope_scaling
-                    && r.rope_type == "llama3"
-                    && r.high_freq_factor <= r.low_freq_factor
-                {
-                    self.error(
-                        "model.rope_scaling.high_freq_factor",
-                        format!(
-                            "must be above low_freq_factor {}, and it is {}",
-                            r.low_freq_factor, r.high_freq_factor
-                        ),
-                        "Llama 3 uses 4 and 1",
-                    );
-                }
-                Some(m.max_position_embeddings)
-            }
-        }
+    /// The description of a new model, where its numbers fit together.
+    fn model(&mut self, model: &mut Model) -> Option<ModelSpec> {
+        let Model::New(m) = model else {
+            return None;
+        };
+        m.preset = None;
+        m.spec(None)
+            .map_err(|e| {
+                let fix = "change one of the two, or begin from a preset";
+                self.error(&format!("model.{}", e.key), e.what, fix);
+            })
+            .ok()
     }
 
     /// Sizes given as `"auto"`, as the Hugging Face Trainer takes them from the width of the model.
-    fn sizes_by_width(&mut self, s: &mut Settings, folder: Option<u64>) {
-        let width = match &s.model {
-            Some(Model::New(NewModel::Gpt2(m))) => Some(m.n_embd),
-            Some(Model::New(NewModel::Llama(m))) => Some(m.hidden_size),
-            Some(Model::Hf(_)) => folder,
-            None => None,
-        };
+    fn sizes_by_width(&mut self, s: &mut Settings, width: Option<u64>) {
         let zero = &mut s.zero_optimization;
         let slots = [
             &mut zero.reduce_bucket_size,
@@ -636,12 +572,14 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     (s.seed, s.run.seed) = (None, Some(seed));
     s.run.generate.seed = Some(s.run.generate.seed.unwrap_or(seed));
 
-    let longest = s.model.as_mut().and_then(|m| r.model(m));
+    let spec = s.model.as_mut().and_then(|m| r.model(m));
+    let longest = spec.as_ref().map(|s| s.model().positions);
     if s.model.is_none() {
         let fix = "add \"model\": {\"family\": \"gpt2\", \"preset\": \"tiny\"} or {\"hf\": FOLDER}";
         r.error("model", "missing; there is nothing to train", fix);
     }
-    r.sizes_by_width(&mut s, given.width);
+    let width = spec.as_ref().map(|s| s.model().width);
+    r.sizes_by_width(&mut s, width.or(given.width));
     match &mut s.data {
         Some(Data::Text(data)) => {
             r.text(data, longest, seed);

@@ -6,6 +6,7 @@
 pub use crate::settings_data::*;
 pub use crate::settings_optim::*;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The whole file with defaults filled in. `None` = not given and solved later.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,12 +103,39 @@ pub enum Model {
 
 /// A new model of one of the families.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "family", rename_all = "lowercase")]
-pub enum NewModel {
-    /// GPT-2.
-    Gpt2(Gpt2),
-    /// Llama.
-    Llama(Llama),
+pub struct NewModel {
+    /// Name of the family.
+    pub family: String,
+    /// The preset the dimensions came from; `None` once resolved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// Initial weights.
+    pub init: Init,
+    /// Activations recomputed.
+    pub recompute: Recompute,
+    /// Type of the weights in the exported folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub save_dtype: Option<Dtype>,
+    /// The keys of the family, named as in Hugging Face's `config.json`.
+    #[serde(flatten)]
+    pub keys: Map<String, Value>,
+}
+
+impl Model {
+    /// Activations recomputed.
+    pub fn recompute(&self) -> Recompute {
+        match self {
+            Model::Hf(m) => m.recompute,
+            Model::New(m) => m.recompute,
+        }
+    }
+    /// Type of the weights in the exported folder, where it is given.
+    pub fn save_dtype(&self) -> Option<Dtype> {
+        match self {
+            Model::Hf(m) => m.save_dtype,
+            Model::New(m) => m.save_dtype,
+        }
+    }
 }
 
 /// Activations recomputed in the backward pass.
@@ -182,117 +210,6 @@ pub struct Init {
     pub std: f64,
     /// Divide by sqrt(2 × layers) for projections into the residual stream.
     pub scale_residual: bool,
-}
-
-/// A new GPT-2; names as in Hugging Face's `config.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gpt2 {
-    /// The preset the dimensions came from; `None` once resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preset: Option<String>,
-    /// Rows of the embedding; `None` = the tokenizer's vocabulary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vocab_size: Option<u64>,
-    /// Longest sequence.
-    pub n_positions: u64,
-    /// Width of the residual stream.
-    pub n_embd: u64,
-    /// Blocks.
-    pub n_layer: u64,
-    /// Attention heads.
-    pub n_head: u64,
-    /// Width of the MLP; filled in once resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub n_inner: Option<u64>,
-    /// Activation of the MLP.
-    pub activation_function: String,
-    /// Dropout of residual branches.
-    pub resid_pdrop: f64,
-    /// Dropout of embeddings.
-    pub embd_pdrop: f64,
-    /// Dropout of attention weights.
-    pub attn_pdrop: f64,
-    /// Added to the variance.
-    pub layer_norm_epsilon: f64,
-    /// The head is the embedding transposed.
-    pub tie_word_embeddings: bool,
-    /// Initial weights.
-    pub init: Init,
-    /// Activations recomputed.
-    pub recompute: Recompute,
-    /// Type of the weights in the exported folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub save_dtype: Option<Dtype>,
-}
-
-/// Scaling of rotary frequencies.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RopeScaling {
-    /// `default`, `linear` or `llama3`.
-    pub rope_type: String,
-    /// How much longer sequences may get.
-    pub factor: f64,
-    /// llama3: see the table.
-    pub low_freq_factor: f64,
-    /// llama3: see the table.
-    pub high_freq_factor: f64,
-    /// llama3: length the model was first trained for.
-    pub original_max_position_embeddings: u64,
-}
-
-/// A new Llama; names as in Hugging Face's `config.json`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Llama {
-    /// The preset the dimensions came from; `None` once resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub preset: Option<String>,
-    /// Rows of the embedding; `None` = the tokenizer's vocabulary.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vocab_size: Option<u64>,
-    /// Width of the residual stream.
-    pub hidden_size: u64,
-    /// Width of the MLP; filled in once resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub intermediate_size: Option<u64>,
-    /// Blocks.
-    pub num_hidden_layers: u64,
-    /// Query heads.
-    pub num_attention_heads: u64,
-    /// Key/value heads; filled in once resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub num_key_value_heads: Option<u64>,
-    /// Width of a head; filled in once resolved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub head_dim: Option<u64>,
-    /// Longest sequence.
-    pub max_position_embeddings: u64,
-    /// Added to the mean square.
-    pub rms_norm_eps: f64,
-    /// Base of the rotary frequencies.
-    pub rope_theta: f64,
-    /// Scaling of rotary frequencies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rope_scaling: Option<RopeScaling>,
-    /// Biases in attention projections.
-    pub attention_bias: bool,
-    /// Biases in the MLP.
-    pub mlp_bias: bool,
-    /// The head is the embedding transposed.
-    pub tie_word_embeddings: bool,
-    /// Activation of the gate.
-    pub hidden_act: String,
-    /// Dropout of attention weights.
-    pub attention_dropout: f64,
-    /// Initial weights.
-    pub init: Init,
-    /// Activations recomputed.
-    pub recompute: Recompute,
-    /// Type of the weights in the exported folder.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub save_dtype: Option<Dtype>,
 }
 
 /// `mesh`.

@@ -1,6 +1,8 @@
 //! "Did you mean": the nearest name by edits (optimal string alignment, from `strsim`), and the words that
 //! people bring from other programs.
 
+use crossweave_family::{FAMILIES, Roles};
+
 /// Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`, ignoring
 /// case and treating `-` as `_`.
 pub fn distance(a: &str, b: &str) -> usize {
@@ -163,34 +165,48 @@ const WORDS: &[(&str, &str)] = &[
     ("tokenizer_path", "data.tokenizer"),
 ];
 
-/// Dimensions of a model, by GPT-2's and Llama's names for them.
-const DIMENSIONS: &[(&str, &str, &str)] = &[
-    ("num_layers", "n_layer", "num_hidden_layers"),
-    ("layers", "n_layer", "num_hidden_layers"),
-    ("depth", "n_layer", "num_hidden_layers"),
-    ("n_layers", "n_layer", "num_hidden_layers"),
-    ("num_hidden_layers", "n_layer", "num_hidden_layers"),
-    ("n_layer", "n_layer", "num_hidden_layers"),
-    ("hidden_size", "n_embd", "hidden_size"),
-    ("hidden", "n_embd", "hidden_size"),
-    ("width", "n_embd", "hidden_size"),
-    ("dim", "n_embd", "hidden_size"),
-    ("d_model", "n_embd", "hidden_size"),
-    ("hidden_dim", "n_embd", "hidden_size"),
-    ("n_embd", "n_embd", "hidden_size"),
-    ("num_heads", "n_head", "num_attention_heads"),
-    ("heads", "n_head", "num_attention_heads"),
-    ("num_attention_heads", "n_head", "num_attention_heads"),
-    ("n_heads", "n_head", "num_attention_heads"),
-    ("n_head", "n_head", "num_attention_heads"),
-    ("ffn_hidden_size", "n_inner", "intermediate_size"),
-    ("intermediate_size", "n_inner", "intermediate_size"),
+/// Words for a dimension of a model, and which key of a family it is.
+type Dimension = (&'static [&'static str], fn(&Roles) -> &'static str);
+
+/// What people call the dimensions of a model.
+const DIMENSIONS: &[Dimension] = &[
     (
-        "max_position_embeddings",
-        "n_positions",
-        "max_position_embeddings",
+        &[
+            "num_layers",
+            "layers",
+            "depth",
+            "n_layers",
+            "num_hidden_layers",
+            "n_layer",
+        ],
+        |r| r.layers,
     ),
-    ("n_positions", "n_positions", "max_position_embeddings"),
+    (
+        &[
+            "hidden_size",
+            "hidden",
+            "width",
+            "dim",
+            "d_model",
+            "hidden_dim",
+            "n_embd",
+        ],
+        |r| r.width,
+    ),
+    (
+        &[
+            "num_heads",
+            "heads",
+            "num_attention_heads",
+            "n_heads",
+            "n_head",
+        ],
+        |r| r.heads,
+    ),
+    (&["ffn_hidden_size", "intermediate_size", "n_inner"], |r| {
+        r.mlp
+    }),
+    (&["max_position_embeddings", "n_positions"], |r| r.positions),
 ];
 
 /// Words that mean something in one section alone: the section, the word, the path of the key.
@@ -210,13 +226,53 @@ const WITHIN: &[(&str, &str, &str)] = &[
     ("checkpoint", "keep", "run.keep_last"),
 ];
 
-/// Rates of dropout, which GPT-2's family has by three names and Llama's not at all.
+/// Rates of dropout, which families have by names of their own.
 const DROPOUT: &[&str] = &[
     "dropout",
     "hidden_dropout",
     "attention_dropout",
     "embed_dropout",
 ];
+
+/// The keys that a word means in the families, each with the names of those that have it.
+fn dimension(word: &str) -> Option<Vec<(&'static str, Vec<&'static str>)>> {
+    let (_, role) = DIMENSIONS.iter().find(|(words, _)| words.contains(&word))?;
+    let mut out: Vec<(&str, Vec<&str>)> = vec![];
+    for f in FAMILIES {
+        let key = role(&f.roles);
+        match out.iter_mut().find(|(k, _)| *k == key) {
+            _ if key.is_empty() => {}
+            Some((_, names)) => names.push(f.name),
+            None => out.push((key, vec![f.name])),
+        }
+    }
+    Some(out)
+}
+
+/// The keys of dropout among `keys`, or of the first family.
+fn dropouts(here: &str, keys: &[&str]) -> Option<String> {
+    let first = &FAMILIES[0];
+    let mut found: Vec<&str> = vec![];
+    for key in FAMILIES.iter().flat_map(|f| f.roles.dropout) {
+        let wanted = match here {
+            "" => first.roles.dropout.contains(&key),
+            _ => keys.contains(&key),
+        };
+        if wanted && !key.is_empty() && !found.contains(&key) {
+            found.push(key);
+        }
+    }
+    let paths: Vec<String> = found.iter().map(|k| format!("model.{k}")).collect();
+    let (last, rest) = paths.split_last()?;
+    let all = match rest {
+        [] => last.clone(),
+        _ => format!("{} and {last}", rest.join(", ")),
+    };
+    Some(match here {
+        "" => format!("{all} (family {})", first.name),
+        _ => all,
+    })
+}
 
 /// The key that a word of another program means, as a dotted path, seen from the section `here` whose keys are `keys`.
 pub fn known_word(word: &str, here: &str, keys: &[&str]) -> Option<String> {
@@ -225,24 +281,19 @@ pub fn known_word(word: &str, here: &str, keys: &[&str]) -> Option<String> {
     if let Some((_, _, path)) = WITHIN.iter().find(within) {
         return Some((*path).to_string());
     }
-    if DROPOUT.contains(&&*word) && (here.is_empty() || keys.contains(&"resid_pdrop")) {
-        let rates = "model.resid_pdrop, model.embd_pdrop and model.attn_pdrop";
-        return Some(format!("{rates} (family gpt2)"));
+    if DROPOUT.contains(&&*word) && ["", "model"].contains(&here) {
+        return dropouts(here, keys);
     }
-    if let Some((_, gpt2, llama)) = DIMENSIONS.iter().find(|(w, ..)| *w == word) {
-        let path = |key: &str| format!("model.{key}");
-        return if here != "model" {
-            Some(format!(
-                "{} (family gpt2) or {} (family llama)",
-                path(gpt2),
-                path(llama)
-            ))
-        } else {
-            [gpt2, llama]
-                .into_iter()
-                .find(|key| keys.contains(key))
-                .map(|key| path(key))
+    if let Some(found) = dimension(&word) {
+        if here == "model" {
+            let key = found.iter().find(|(key, _)| keys.contains(key))?.0;
+            return Some(format!("model.{key}"));
+        }
+        let one = |(key, names): &(&str, Vec<&str>)| match names.len() {
+            0..=2 => format!("model.{key} (family {})", names.join(" or ")),
+            n => format!("model.{key} (family {} and {} others)", names[0], n - 1),
         };
+        return Some(found.iter().map(one).collect::<Vec<_>>().join(" or "));
     }
     let (_, path) = WORDS.iter().find(|(w, _)| *w == word)?;
     Some((*path).to_string())
@@ -282,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_word_may_mean_something_in_one_section_alone() {
-        let path = |word, here| known_word(word, here, &["resid_pdrop"]);
+        let path = |word, here| known_word(word, here, &["resid_pdrop", "attn_pdrop"]);
         assert_eq!(path("name", "optimizer").as_deref(), Some("optimizer.type"));
         assert_eq!(path("name", "run"), None);
         assert_eq!(path("tensor", "mesh").as_deref(), Some("mesh.tp"));

@@ -1,7 +1,9 @@
-//! `model`: a Hugging Face folder, or a family with its dimensions under Hugging Face's names.
+//! `model`: a Hugging Face folder, or a family with its dimensions under Hugging Face's names. The families and their keys are those of
+//! `crossweave-family`; here they become tables.
 
 use crate::json::{Json, Member};
 use crate::schema::*;
+use crossweave_family::{self as family, FAMILIES, Family, Fresh, Key, PRESETS};
 
 const RECOMPUTE: Field = word(
     "recompute",
@@ -37,7 +39,7 @@ const INIT: Table = Table {
 
 /// Modules by name, or one pattern.
 const TARGETS: Forms = Forms {
-    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = PEFT's choice for the family (gpt2: c_attn; llama: q_proj, v_proj)",
+    doc: "modules that are adapted: a list of names (a module of that name, or whose name ends in .NAME), a regular expression for whole names, or \"all-linear\" (every linear layer but the head); absent = PEFT's choice for the family (c_attn, query_key_value, or q_proj and v_proj)",
     forms: &[
         Form {
             name: "pattern",
@@ -145,213 +147,218 @@ const HF: Table = Table {
     ],
 };
 
-/// Activations that exist.
-const ACTIVATIONS: &[&str] = &["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu"];
-
-const FAMILY: Field = word(
-    "family",
-    &["gpt2", "llama"],
-    "",
-    "gpt2: LayerNorm, learned positions, GELU; llama: RMSNorm, RoPE, SwiGLU, grouped-query attention",
-)
-.required();
-const PRESET: Field = word(
-    "preset",
-    &["tiny", "small", "gpt2"],
-    "",
-    "dimensions to start from: tiny (4 x 256, vocab 256), small (6 x 512, vocab 8192), gpt2 (12 x 768, vocab 50304)",
-);
-const VOCAB: Field = int(
-    "vocab_size",
-    1,
-    "",
-    "rows of the embedding; \"auto\" or absent (without preset) = the tokenizer's vocabulary",
-)
-.hf()
-.auto();
-
-const GPT2: Table = Table {
-    doc: "a new model of the GPT-2 family; without a preset the dimensions are GPT-2 small's",
-    overlay: Some(preset),
-    fields: &[
-        FAMILY,
-        PRESET,
-        VOCAB,
-        NO_LORA,
-        int("n_positions", 1, "1024", "longest sequence").hf(),
-        int("n_embd", 1, "768", "width of the residual stream").hf(),
-        int("n_layer", 1, "12", "number of blocks").hf(),
-        int("n_head", 1, "12", "attention heads").hf(),
-        int("n_inner", 1, "", "width of the MLP; absent = 4 x n_embd")
-            .hf()
-            .auto(),
-        word(
-            "activation_function",
-            ACTIVATIONS,
-            "\"gelu_new\"",
-            "activation of the MLP; gelu_new is the tanh form",
-        )
-        .hf(),
-        probability(
-            "resid_pdrop",
-            "0.0",
-            "dropout of residual branches (Hugging Face's default is 0.1)",
-        )
-        .hf(),
-        probability(
-            "embd_pdrop",
-            "0.0",
-            "dropout of embeddings (Hugging Face's default is 0.1)",
-        )
-        .hf(),
-        probability(
-            "attn_pdrop",
-            "0.0",
-            "dropout of attention weights (Hugging Face's default is 0.1)",
-        )
-        .hf(),
-        positive("layer_norm_epsilon", "1e-5", "added to the variance").hf(),
-        flag(
-            "tie_word_embeddings",
-            "true",
-            "the head is the embedding transposed",
-        )
-        .hf(),
-        section("init", &INIT),
-        RECOMPUTE,
-        SAVE_DTYPE,
-    ],
+const FAMILY: Field = word("family", NAMES, "", FAMILY_DOC).required();
+const FAMILY_DOC: &str = "model_type of Hugging Face: what blocks the model has, and what keys";
+const NAMES: &[&str] = &{
+    let mut names = [""; FAMILIES.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = FAMILIES[i].name;
+        i += 1;
+    }
+    names
+};
+const PRESET: Field = word("preset", &PRESET_NAMES, "", family::PRESETS_DOC);
+const PRESET_NAMES: [&str; PRESETS.len()] = {
+    let mut names = [""; PRESETS.len()];
+    let mut i = 0;
+    while i < names.len() {
+        names[i] = PRESETS[i].name;
+        i += 1;
+    }
+    names
 };
 
+/// The part of `transformers`' settings that a new model may ask for.
 const ROPE_SCALING: Table = Table {
     doc: "scaling of rotary frequencies; absent = none",
     overlay: None,
     fields: &[
         word(
             "rope_type",
-            &["default", "linear", "llama3"],
+            &["default", "linear", "dynamic", "yarn", "llama3"],
             "",
             "the rule",
         )
         .required()
         .hf(),
-        positive("factor", "1.0", "how much longer sequences may get").hf(),
+        positive("factor", "", "how much longer sequences may get").hf(),
         positive(
             "low_freq_factor",
-            "1.0",
-            "llama3: wavelengths longer than original / this are scaled",
+            "",
+            "llama3: wavelengths longer than original / this are scaled (Llama 3 uses 1)",
         )
         .hf(),
         positive(
             "high_freq_factor",
-            "4.0",
-            "llama3: wavelengths shorter than original / this are kept",
+            "",
+            "llama3: wavelengths shorter than original / this are kept (Llama 3 uses 4)",
         )
         .hf(),
         int(
             "original_max_position_embeddings",
             1,
-            "8192",
-            "llama3: length the model was first trained for",
+            "",
+            "llama3, yarn: length the model was first trained for; absent = max_position_embeddings",
         )
         .hf(),
+        positive("beta_fast", "", "yarn: turns above which frequencies are kept; absent = 32").hf(),
+        positive("beta_slow", "", "yarn: turns below which they are divided; absent = 1").hf(),
+        positive("attention_factor", "", "yarn: factor of cos and sin; absent = from factor").hf(),
+        positive("mscale", "", "yarn: weighs the logarithm of factor in it").hf(),
+        positive("mscale_all_dim", "", "yarn: the same of its divisor").hf(),
+        flag("truncate", "", "yarn: the ramp begins and ends at whole frequencies; absent = true").hf(),
     ],
 };
 
-const LLAMA: Table = Table {
-    doc: "a new model of the Llama family",
-    overlay: Some(preset),
-    fields: &[
-        FAMILY,
-        PRESET,
-        VOCAB,
-        NO_LORA,
-        int("hidden_size", 1, "", "width of the residual stream")
-            .required()
-            .hf(),
-        int(
-            "intermediate_size",
-            1,
-            "",
-            "width of the SwiGLU MLP; absent = 8/3 x hidden_size rounded up to 64",
-        )
-        .hf()
-        .auto(),
-        int("num_hidden_layers", 1, "", "number of blocks")
-            .required()
-            .hf(),
-        int("num_attention_heads", 1, "", "query heads")
-            .required()
-            .hf(),
-        int(
-            "num_key_value_heads",
-            1,
-            "",
-            "key/value heads; absent = num_attention_heads (presets: half of them)",
-        )
-        .hf()
-        .auto(),
-        int(
-            "head_dim",
-            1,
-            "",
-            "width of a head; absent = hidden_size / num_attention_heads",
-        )
-        .hf()
-        .auto(),
-        int("max_position_embeddings", 1, "2048", "longest sequence").hf(),
-        positive(
-            "rms_norm_eps",
-            "1e-6",
-            "added to the mean square (presets: 1e-5)",
-        )
-        .hf(),
-        positive("rope_theta", "10000.0", "base of the rotary frequencies").hf(),
-        optional_section("rope_scaling", &ROPE_SCALING).hf(),
-        flag(
-            "attention_bias",
-            "false",
-            "biases in the attention projections",
-        )
-        .hf(),
-        flag("mlp_bias", "false", "biases in the MLP").hf(),
-        flag(
-            "tie_word_embeddings",
-            "false",
-            "the head is the embedding transposed (presets: true)",
-        )
-        .hf(),
-        word(
-            "hidden_act",
-            &["silu"],
-            "\"silu\"",
-            "activation of the gate",
-        )
-        .hf(),
-        probability("attention_dropout", "0.0", "dropout of attention weights").hf(),
-        section("init", &INIT),
-        RECOMPUTE,
-        SAVE_DTYPE,
-    ],
+/// Most keys of a family's table.
+const MOST: usize = 48;
+
+/// The keys of one table.
+struct Keys {
+    fields: [Field; MOST],
+    n: usize,
+}
+
+const EMPTY: Field = flag("", "", "");
+const UNIT: Range = Range {
+    min: 0.0,
+    max: 1.0,
+    min_in: true,
+    max_in: false,
+};
+const PART: Range = Range {
+    min: 0.0,
+    max: 1.0,
+    min_in: false,
+    max_in: true,
+};
+const ABOVE_ZERO: Range = Range {
+    min: 0.0,
+    max: f64::INFINITY,
+    min_in: false,
+    max_in: false,
+};
+
+const fn field(k: &Key) -> Field {
+    let text = match k.fresh {
+        Fresh::Other(text) => text,
+        Fresh::Same | Fresh::Required | Fresh::Unasked => k.default,
+        Fresh::Derived(_) => "",
+    };
+    let default = match k.fresh {
+        Fresh::Required => Default::Required,
+        _ if text.is_empty() => Default::Absent,
+        _ => Default::Json(text),
+    };
+    let kind = match k.kind {
+        family::Kind::Int(most) => Kind::Int { min: 1, max: most },
+        family::Kind::Count(most) => Kind::Int { min: 0, max: most },
+        family::Kind::Id => Kind::Int {
+            min: 0,
+            max: family::keys::IDS,
+        },
+        family::Kind::Positive => Kind::Float(ABOVE_ZERO),
+        family::Kind::Part => Kind::Float(PART),
+        family::Kind::Probability => Kind::Float(UNIT),
+        family::Kind::Flag => Kind::Bool,
+        family::Kind::Activation => Kind::Word(family::keys::ACTIVATION_NAMES),
+        family::Kind::Scaling => Kind::Section(&ROPE_SCALING),
+        // Of folders only.
+        family::Kind::Layers | family::Kind::Only(_) => Kind::Texts,
+    };
+    Field {
+        key: k.name,
+        kind,
+        auto_absent: matches!(default, Default::Absent),
+        default,
+        doc: k.doc,
+        source: Source::HuggingFace,
+    }
+}
+
+const fn keys(family: &Family) -> Keys {
+    let mut all = Keys {
+        fields: [EMPTY; MOST],
+        n: 3,
+    };
+    (all.fields[0], all.fields[1], all.fields[2]) = (FAMILY, PRESET, NO_LORA);
+    let (mut g, mut i) = (0, 0);
+    while g < family.keys.len() {
+        let group = family.keys[g];
+        if i == group.len() {
+            (g, i) = (g + 1, 0);
+            continue;
+        }
+        if !matches!(group[i].fresh, Fresh::Unasked) {
+            all.fields[all.n] = field(&group[i]);
+            all.n += 1;
+        }
+        i += 1;
+    }
+    let last = [section("init", &INIT), RECOMPUTE, SAVE_DTYPE];
+    let [init, recompute, save_dtype] = last;
+    (
+        all.fields[all.n],
+        all.fields[all.n + 1],
+        all.fields[all.n + 2],
+    ) = (init, recompute, save_dtype);
+    all.n += 3;
+    all
+}
+
+const KEYS: &[Keys; FAMILIES.len()] = &{
+    let mut all = [const {
+        Keys {
+            fields: [EMPTY; MOST],
+            n: 0,
+        }
+    }; FAMILIES.len()];
+    let mut i = 0;
+    while i < FAMILIES.len() {
+        all[i] = keys(FAMILIES[i]);
+        i += 1;
+    }
+    all
+};
+
+const TABLES: &[Table; FAMILIES.len()] = &{
+    const NONE: Table = Table {
+        doc: "",
+        overlay: Some(preset),
+        fields: &[],
+    };
+    let mut all = [NONE; FAMILIES.len()];
+    let mut i = 0;
+    while i < FAMILIES.len() {
+        all[i].fields = KEYS[i].fields.split_at(KEYS[i].n).0;
+        all[i].doc = FAMILIES[i].doc;
+        i += 1;
+    }
+    all
+};
+
+const FORMS: &[Form; FAMILIES.len() + 1] = &{
+    const FOLDER: Form = Form {
+        name: "Hugging Face folder",
+        kind: Kind::Section(&HF),
+    };
+    let mut all = [FOLDER; FAMILIES.len() + 1];
+    let mut i = 0;
+    while i < FAMILIES.len() {
+        all[i + 1] = Form {
+            name: FAMILIES[i].name,
+            kind: Kind::Section(&TABLES[i]),
+        };
+        i += 1;
+    }
+    all
 };
 
 /// `model`.
 pub const MODEL: Forms = Forms {
-    doc: "the model: {\"hf\": FOLDER} or {\"family\": \"gpt2\" | \"llama\", ...}",
-    forms: &[
-        Form {
-            name: "Hugging Face folder",
-            kind: Kind::Section(&HF),
-        },
-        Form {
-            name: "gpt2",
-            kind: Kind::Section(&GPT2),
-        },
-        Form {
-            name: "llama",
-            kind: Kind::Section(&LLAMA),
-        },
-    ],
+    doc: "the model: {\"hf\": FOLDER} or {\"family\": NAME, ...}",
+    forms: FORMS,
     pick,
 };
 
@@ -367,26 +374,29 @@ fn pick(value: &Json) -> Result<usize, (String, String)> {
             how.into(),
         ));
     };
+    let names = NAMES.join(", ");
     match (member(members, "hf"), member(members, "family")) {
         (Some(_), Some(_)) => Err((
             "both hf and family are given".into(),
             "keep hf to load a folder, or family to start a new model".into(),
         )),
         (Some(_), None) => Ok(0),
-        (None, Some(Json::Text(name))) => match name.to_ascii_lowercase().as_str() {
-            "gpt2" => Ok(1),
-            "llama" => Ok(2),
-            _ => {
-                let near = crate::suggest::nearest(name, ["gpt2", "llama"]).unwrap_or("gpt2");
-                Err((
-                    format!("model.family wanted one of gpt2, llama, got {name:?}"),
-                    format!("did you mean {near:?}?"),
-                ))
-            }
-        },
+        (None, Some(Json::Text(name))) => {
+            let at = NAMES.iter().position(|n| n.eq_ignore_ascii_case(name));
+            at.map(|i| i + 1).ok_or_else(|| {
+                let near = crate::suggest::nearest(name, NAMES.iter().copied());
+                (
+                    format!("model.family wanted one of {names}, got {name:?}"),
+                    match near {
+                        Some(near) => format!("did you mean {near:?}?"),
+                        None => "write one of them".into(),
+                    },
+                )
+            })
+        }
         (None, Some(other)) => Err((
             format!(
-                "model.family wanted one of gpt2, llama, got {}",
+                "model.family wanted one of {names}, got {}",
                 other.describe()
             ),
             how.into(),
@@ -409,38 +419,16 @@ fn pick(value: &Json) -> Result<usize, (String, String)> {
     }
 }
 
-/// Dimensions of the presets, which the torch baselines of the benches share.
+/// Values of the preset that is given, for the family that is.
 fn preset(members: &[Member]) -> Option<(String, Vec<(&'static str, String)>)> {
-    let Json::Text(name) = member(members, "preset")? else {
-        return None;
+    let text = |key: &str| match member(members, key) {
+        Some(Json::Text(text)) => Some(text.to_ascii_lowercase()),
+        _ => None,
     };
-    let (layers, width, heads, seq, vocab) = match name.to_ascii_lowercase().as_str() {
-        "tiny" => (4, 256, 4, 256, 256),
-        "small" => (6, 512, 8, 512, 8192),
-        "gpt2" => (12, 768, 12, 512, 50304),
-        _ => return None,
-    };
-    let number = |n: u64| n.to_string();
-    let mut out = Vec::new();
-    if matches!(member(members, "family"), Some(Json::Text(f)) if f.eq_ignore_ascii_case("llama")) {
-        // Half the query heads the user ends up with, whether from the preset or given.
-        let heads_given = match member(members, "num_attention_heads") {
-            Some(Json::Number(n)) => n.parse().unwrap_or(heads),
-            _ => heads,
-        };
-        out.push(("hidden_size", number(width)));
-        out.push(("num_hidden_layers", number(layers)));
-        out.push(("num_attention_heads", number(heads)));
-        out.push(("num_key_value_heads", number((heads_given / 2).max(1))));
-        out.push(("max_position_embeddings", number(seq)));
-        out.push(("rms_norm_eps", "1e-5".into()));
-        out.push(("tie_word_embeddings", "true".into()));
-    } else {
-        out.push(("n_embd", number(width)));
-        out.push(("n_layer", number(layers)));
-        out.push(("n_head", number(heads)));
-        out.push(("n_positions", number(seq)));
+    let (preset, family) = (text("preset")?, family::family(&text("family")?)?);
+    let mut dims = *PRESETS.iter().find(|p| p.name == preset)?;
+    if let Some(Json::Number(n)) = member(members, family.roles.heads) {
+        dims.heads = n.parse().unwrap_or(dims.heads);
     }
-    out.push(("vocab_size", number(vocab)));
-    Some((format!("preset {}", name.to_ascii_lowercase()), out))
+    Some((format!("preset {preset}"), family.preset(&dims)))
 }

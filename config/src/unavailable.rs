@@ -97,7 +97,7 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
             );
         }
     }
-    let recompute = s.model.as_ref().map(recompute);
+    let recompute = s.model.as_ref().map(Model::recompute);
     if s.activation_checkpointing.cpu_checkpointing && recompute == Some(Recompute::Selective) {
         no(
             "activation_checkpointing.cpu_checkpointing",
@@ -106,14 +106,6 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
         );
     }
     out
-}
-
-fn recompute(model: &Model) -> Recompute {
-    match model {
-        Model::Hf(m) => m.recompute,
-        Model::New(NewModel::Gpt2(m)) => m.recompute,
-        Model::New(NewModel::Llama(m)) => m.recompute,
-    }
 }
 
 /// Keys whose value asks for what does not happen here: `(path, whether it does, what happens instead, the fix)`. The caller tells of
@@ -182,7 +174,7 @@ pub(crate) fn without_effect(
         (
             "activation_checkpointing.cpu_checkpointing",
             s.activation_checkpointing.cpu_checkpointing
-                && s.model.as_ref().map(recompute) == Some(Recompute::None),
+                && s.model.as_ref().map(Model::recompute) == Some(Recompute::None),
             "has no effect: nothing is recomputed, so there are no saved inputs to keep in host memory",
             "set model.recompute to \"full\", or remove it",
         ),
@@ -256,7 +248,7 @@ pub(crate) fn forget_without_effect(s: &mut Settings) {
     if s.zero_optimization.stage != 3 {
         s.zero_optimization.offload_param = None;
     }
-    if s.model.as_ref().map(recompute) == Some(Recompute::None) {
+    if s.model.as_ref().map(Model::recompute) == Some(Recompute::None) {
         s.activation_checkpointing.cpu_checkpointing = false;
     }
 }

@@ -2,6 +2,7 @@
 
 use crossweave_config::schema::{Kind, Table};
 use crossweave_config::*;
+use crossweave_family::desc;
 
 const BASE: &str = r#"{
   "model": {"family": "gpt2", "preset": "tiny"},
@@ -281,34 +282,36 @@ fn presets_are_the_dimensions_of_the_baselines() {
         ("small", 6, 512, 8, 512, 8192),
         ("gpt2", 12, 768, 12, 512, 50304),
     ] {
+        let model = |text: &str| {
+            let Model::New(m) = load(text).unwrap().resolve(1).unwrap().model else {
+                panic!("no new model");
+            };
+            (m.vocab_size(), m.spec(None).unwrap().model().clone())
+        };
+        let dims = |m: &desc::Model| {
+            let l = &m.stack.layers[0];
+            let n = m.stack.layers.len();
+            (n, m.width, l.attention.1.heads, m.positions)
+        };
         let text = BASE.replace("tiny", name);
-        let Model::New(NewModel::Gpt2(m)) = load(&text).unwrap().resolve(1).unwrap().model else {
-            panic!("not gpt2");
-        };
-        assert_eq!(
-            (m.n_layer, m.n_embd, m.n_head, m.n_positions),
-            (layers, width, heads, seq)
-        );
-        assert_eq!((m.vocab_size, m.n_inner), (Some(vocab), Some(4 * width)));
+        let (rows, m) = model(&text);
+        assert_eq!(dims(&m), (layers, width, heads, seq));
+        assert_eq!(rows, Some(vocab));
+        assert_eq!(m.stack.layers[0].mlp.1.width, 4 * width);
         let text = text.replace("\"family\": \"gpt2\"", "\"family\": \"llama\"");
-        let Model::New(NewModel::Llama(m)) = load(&text).unwrap().resolve(1).unwrap().model else {
-            panic!("not llama");
-        };
-        assert_eq!(
-            (m.num_hidden_layers, m.hidden_size, m.num_attention_heads),
-            (layers, width, heads)
-        );
-        assert_eq!(m.num_key_value_heads, Some(heads / 2));
-        assert_eq!(m.intermediate_size, Some((8 * width / 3).div_ceil(64) * 64));
-        assert_eq!((m.vocab_size, m.tie_word_embeddings), (Some(vocab), true));
-        assert_eq!(m.head_dim, Some(width / heads));
+        let (rows, m) = model(&text);
+        assert_eq!(dims(&m), (layers, width, heads, seq));
+        let (a, mlp) = (&m.stack.layers[0].attention.1, &m.stack.layers[0].mlp.1);
+        assert_eq!((a.kv_heads, a.head_dim), (heads / 2, width / heads));
+        assert_eq!(mlp.width, (8 * width / 3).div_ceil(64) * 64);
+        assert_eq!((rows, m.head.tied), (Some(vocab), true));
     }
     // "auto" asks for the tokenizer's vocabulary even where the preset has one.
     let text = BASE.replace("\"tiny\"", "\"tiny\", \"vocab_size\": \"auto\"");
-    let Some(Model::New(NewModel::Gpt2(m))) = load(&text).unwrap().settings.model else {
-        panic!("not gpt2");
+    let Some(Model::New(m)) = load(&text).unwrap().settings.model else {
+        panic!("no new model");
     };
-    assert_eq!(m.vocab_size, None);
+    assert_eq!(m.vocab_size(), None);
 }
 
 #[test]
@@ -560,9 +563,8 @@ fn tables_and_structs_agree() {
             Kind::Forms(forms) => {
                 for (i, form) in forms.forms.iter().enumerate() {
                     let mut value = sample(&form.kind).unwrap();
-                    if form.name == "llama" {
-                        value = value.replace("\"family\": \"gpt2\"", "\"family\": \"llama\"");
-                    }
+                    let named = format!("\"family\": {:?}", form.name);
+                    value = value.replace("\"family\": \"gpt2\"", &named);
                     let text = format!("{{{:?}: {value}}}", field.key);
                     load(&text).unwrap_or_else(|e| panic!("form {i}: {e}"));
                 }

@@ -194,10 +194,7 @@ fn optimizers() -> Vec<(&'static str, ParamGroups)> {
 fn every_optimizer_sums_by_logical_slice() {
     let w = world();
     // Large enough for blocks of 8 bits, which begin where a slice does.
-    let mut large = gpt2(1, 0.0);
-    if let ModelSpec::Gpt2(m) = &mut large {
-        (m.n_embd, m.n_inner) = (44, 126);
-    }
+    let large = with(&gpt2(1, 0.0), &[("n_embd", 44), ("n_inner", 126)]);
     for (name, optim) in optimizers() {
         let base = RankSpec {
             optim,

@@ -5,7 +5,7 @@ use crate::common;
 use common::*;
 use crossweave_engine::{RankSpec, StateKind, Trainer, ZeroSpec, ZeroStage};
 use crossweave_hal::{DType, Tag};
-use crossweave_nn::{Gpt2, ModelSpec};
+use crossweave_nn::ModelSpec;
 use crossweave_zero::optim::*;
 
 fn sgd(momentum: f64, nesterov: bool) -> Optimizer {
@@ -117,14 +117,7 @@ fn mixture() -> ParamGroups {
 
 /// Matrices large enough for 8-bit blocks, of sizes nothing divides.
 fn model() -> ModelSpec {
-    let ModelSpec::Gpt2(small) = gpt2(2, 0.0) else {
-        panic!("a gpt2")
-    };
-    ModelSpec::Gpt2(Gpt2 {
-        n_embd: 38,
-        n_inner: 130,
-        ..small
-    })
+    with(&gpt2(2, 0.0), &[("n_embd", 38), ("n_inner", 130)])
 }
 
 fn job(ranks: u32, stage: u32, optim: &ParamGroups, compute: DType) -> RankSpec {

@@ -4,7 +4,6 @@ use crate::common::Boot;
 use crossweave_engine::{MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
-use crossweave_tensor::Builder;
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
@@ -108,9 +107,7 @@ fn trainer(
     let config: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
     let spec = ModelSpec::from_hf(&config).unwrap();
-    let mut b = Builder::default();
-    spec.model().build(&mut b);
-    let units = b.finish();
+    let units = crossweave_nn::units(spec.model());
     let dry = dry_run(&w.null.open(0).unwrap(), &units, DType::F32, batch, seq).unwrap();
     let adam = Optimizer::Adam(Adam {
         betas: [0.9, 0.95],

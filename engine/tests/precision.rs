@@ -8,7 +8,7 @@ use crossweave_engine::{
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
-use crossweave_tensor::{Builder, UnitDecl};
+use crossweave_tensor::UnitDecl;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,9 +32,7 @@ fn units(family: &str) -> Vec<UnitDecl> {
             "rms_norm_eps": 1e-5, "tie_word_embeddings": false})
         }
     };
-    let mut b = Builder::default();
-    ModelSpec::from_hf(&config).unwrap().model().build(&mut b);
-    b.finish()
+    crossweave_nn::units(ModelSpec::from_hf(&config).unwrap().model())
 }
 
 /// The sequences of a step: sums of two cycles, so that there is something to learn.

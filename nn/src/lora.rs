@@ -4,10 +4,8 @@
 //! Names are PEFT's without the `base_model.model.` that its files put before them: `MODULE.lora_A.weight [r, in]` and
 //! `MODULE.lora_B.weight [out, r]`, for GPT-2's `Conv1D` (whose own weight is `[in, out]`) as well.
 
-use crate::Model;
-use crossweave_tensor::{
-    Builder, Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled,
-};
+use crate::{ModelSpec, declare};
+use crossweave_tensor::{Cx, Group, Init, Param, Result, Unit, UnitDecl, Var, linear_scaled};
 use fancy_regex::Regex;
 
 /// What is trained instead of the model.
@@ -161,14 +159,14 @@ impl Lora {
         self.alpha / if self.rslora { r.sqrt() } else { r }
     }
 
-    /// Declares `model` with adapters, everything else of it frozen.
+    /// The units of a model with adapters, everything else of it frozen.
     ///
     /// # Errors
     /// Targets that match nothing, or something other than a linear layer; a pattern that is no regular expression.
-    pub fn units(&self, model: &dyn Model) -> std::result::Result<Vec<UnitDecl>, LoraError> {
+    pub fn units(&self, spec: &ModelSpec) -> std::result::Result<Vec<UnitDecl>, LoraError> {
         let rule = match &self.targets {
             Targets::Family => {
-                Rule::Names(model.lora_targets().iter().map(|n| n.to_string()).collect())
+                Rule::Names(spec.family().lora.iter().map(|n| n.to_string()).collect())
             }
             Targets::AllLinear => Rule::All,
             Targets::Names(all) => Rule::Names(all.clone()),
@@ -178,9 +176,7 @@ impl Lora {
             lora: Some((self.clone(), rule)),
             layers: vec![],
         };
-        let mut b = Builder::default();
-        model.declare(&mut b, &mut adapters);
-        let mut units = b.finish();
+        let mut units = declare(spec.model(), &mut adapters);
         adapters.check(&units, &self.targets)?;
         for p in units.iter_mut().flat_map(|u| &mut u.params) {
             if !is_adapter(&p.name) {

@@ -164,9 +164,13 @@ impl Strided {
             0,
         )
     }
-    /// The last dim seen as heads: `[B, T, H, D]` of a `[B, T, H * D]` view.
+    /// The last dim seen as heads: `[B, T, H, D]` of a `[B, T, H * D]` view; one that has that shape already stays as
+    /// it is.
     pub fn heads(&self, heads: u64) -> Strided {
         let (d, s) = (self.shape.dims(), self.stride);
+        if d.len() == 4 {
+            return *self;
+        }
         let width = d[2] / heads;
         self.strided(
             [d[0], d[1], heads, width],
@@ -174,12 +178,17 @@ impl Strided {
             0,
         )
     }
-    /// The rows of `[B, T, W]` one after the other, `[1, B T, W]`; `None` where they lie so far apart that no stride
-    /// leads through them.
+    /// The rows of `[B, T, W]` (or `[B, T, H, D]`) one after the other, `[1, B T, …]`; `None` where they lie so far
+    /// apart that no stride leads through them.
     pub fn one_row(&self) -> Option<Strided> {
         let (d, s) = (self.shape.dims(), self.stride);
-        let follows = d.len() == 3 && (d[0] <= 1 || s[0] == d[1] as i64 * s[1]);
-        follows.then(|| self.strided([1, d[0] * d[1], d[2]], &[s[0] * d[0] as i64, s[1], s[2]], 0))
+        let follows = d.len() >= 3 && (d[0] <= 1 || s[0] == d[1] as i64 * s[1]);
+        follows.then(|| {
+            let (mut shape, mut stride) = (d.to_vec(), s[..d.len()].to_vec());
+            (shape[0], shape[1]) = (1, d[0] * d[1]);
+            stride[0] *= d[0] as i64;
+            self.strided(&shape[..], &stride, 0)
+        })
     }
     /// Transposed matrix.
     pub fn t(&self) -> Strided {

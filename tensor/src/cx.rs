@@ -5,6 +5,8 @@ use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionExtras, AttentionSpec};
+use crate::ops::norm::RmsForm;
+use crate::ops::pointwise::Pointwise;
 use crate::ops::{self, OpNode};
 use crate::spmd::Check;
 use crate::tape::{Origin, Tape, Val, Var};
@@ -156,7 +158,16 @@ impl<'a> Cx<'a> {
 
     /// `[B, T]` token ids of the batch to `[B, T, d]`: rows of `table` (+ rows of `pos` by position).
     pub fn embedding(&mut self, table: Param, pos: Option<Param>) -> Result<Var> {
-        ops::embedding::forward(self, table, pos)
+        ops::embedding::forward(self, table, pos, None)
+    }
+    /// The same where tokens of the id `padding` add nothing to the gradient of `table`, as `padding_idx` of `torch.nn.Embedding`.
+    pub fn embedding_padded(
+        &mut self,
+        table: Param,
+        pos: Option<Param>,
+        padding: Option<u64>,
+    ) -> Result<Var> {
+        ops::embedding::forward(self, table, pos, padding)
     }
     /// `y = x W^T (+ b)`, `W [out, in]`.
     pub fn linear(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {
@@ -184,11 +195,30 @@ impl<'a> Cx<'a> {
     }
     /// RMS norm over the last dim.
     pub fn rms_norm(&mut self, x: Var, w: Param, eps: f64) -> Result<Var> {
-        ops::norm::rms_norm(self, x, w, eps)
+        ops::norm::rms_norm(self, x, w, eps, RmsForm::default())
+    }
+    /// The same scaled by `1 + w`, or over each head.
+    pub fn rms_norm_as(&mut self, x: Var, w: Param, eps: f64, form: RmsForm) -> Result<Var> {
+        ops::norm::rms_norm(self, x, w, eps, form)
+    }
+    /// A pointwise function of one value or two, in one launch each way.
+    pub fn pointwise(&mut self, f: &Pointwise, ins: &[Var]) -> Result<Var> {
+        ops::pointwise::forward(self, f, ins)
+    }
+    /// Cuts every head of the last dim into pieces `[B, T, heads, size]`, without a copy.
+    pub fn split_heads(&mut self, x: Var, heads: u64, sizes: &[u64]) -> Result<Vec<Var>> {
+        ops::split::by_heads(self, x, heads, sizes)
     }
     /// Pointwise activation.
     pub fn activation(&mut self, x: Var, kind: Activation) -> Result<Var> {
-        ops::activation::forward(self, x, kind)
+        match kind.is_native() {
+            true => ops::activation::forward(self, x, kind),
+            false => self.pointwise(&Pointwise::curve(kind), &[x]),
+        }
+    }
+    /// A learned bias by distance for [`Cx::attention_with`]: `[H, L]` from a table `[buckets, H]` and the bucket of each of `L` distances.
+    pub fn distance_bias(&mut self, table: Param, buckets: &Tensor) -> Result<Var> {
+        ops::distance_bias::forward(self, table, buckets)
     }
     /// SiLU, the activation of SwiGLU alone.
     pub fn silu(&mut self, x: Var) -> Result<Var> {
@@ -209,7 +239,7 @@ impl<'a> Cx<'a> {
     ) -> Result<Var> {
         ops::rope::forward(self, x, heads, cos, sin, interleaved)
     }
-    /// Attention of `q [B, Tq, H D]` over `k, v [B, Tk, Hkv D]` to `[B, Tq, H D]`.
+    /// Attention of `q [B, Tq, H D]` over `k, v [B, Tk, Hkv D]` to `[B, Tq, H D]`; heads may be a dim of their own.
     pub fn attention(&mut self, q: Var, k: Var, v: Var, spec: AttentionSpec) -> Result<Var> {
         ops::attention::forward(self, q, k, v, spec, AttentionExtras::default())
     }

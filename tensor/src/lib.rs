@@ -31,6 +31,8 @@ pub use error::{Error, Result, shape_error};
 pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
 pub use ops::linear::linear_scaled;
+pub use ops::norm::RmsForm;
+pub use ops::pointwise::Pointwise;
 pub use param::{Builder, Group, Init, Param, ParamDecl, Pieces, Split, Unit, UnitDecl};
 pub use probe::{Finding, NonFinite, Probe};
 pub use run::{KernelCache, Run};

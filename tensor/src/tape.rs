@@ -22,6 +22,13 @@ pub(crate) enum Origin {
     Own,
     /// Columns `[start, start + len)` of another value's last dim.
     Slice { parent: Var, start: u64, len: u64 },
+    /// The same of every head: `[B, T, heads, len]`.
+    Heads {
+        parent: Var,
+        heads: u64,
+        start: u64,
+        len: u64,
+    },
     /// The same memory as another value, overwritten in place by a linear op that needs no input for its backward.
     Alias { of: Var },
 }
@@ -191,18 +198,27 @@ impl Back<'_, '_> {
             Origin::Own => self.env.run.empty(shape, dtype),
             Origin::Alias { of } => self.dest(of),
             Origin::Slice { parent, start, len } => {
-                let whole = match &self.parts[parent.0 as usize] {
-                    Some(t) => t.clone(),
-                    None => {
-                        let t = self.dest(parent)?;
-                        self.parts[parent.0 as usize] = Some(t.clone());
-                        t
-                    }
-                };
+                let whole = self.whole(parent)?;
                 let dim = whole.shape().rank() - 1;
                 Ok(whole.narrow(dim, start, len))
             }
+            Origin::Heads {
+                parent,
+                heads,
+                start,
+                len,
+            } => Ok(self.whole(parent)?.heads(heads).narrow(3, start, len)),
         }
+    }
+
+    /// The memory that the gradients of the slices of `parent` are written into.
+    fn whole(&mut self, parent: Var) -> Result<Tensor> {
+        if let Some(t) = &self.parts[parent.0 as usize] {
+            return Ok(t.clone());
+        }
+        let t = self.dest(parent)?;
+        self.parts[parent.0 as usize] = Some(t.clone());
+        Ok(t)
     }
 
     /// The same for several values of one op: a value that has a gradient, or stands twice in the list, gets memory of its own.
@@ -222,7 +238,9 @@ impl Back<'_, '_> {
 
     /// Is `t` the slice that was set aside for the gradient of `v`?
     pub fn is_home(&self, v: Var, t: &Tensor) -> bool {
-        let Origin::Slice { parent, .. } = self.vals[v.0 as usize].origin else {
+        let (Origin::Slice { parent, .. } | Origin::Heads { parent, .. }) =
+            self.vals[v.0 as usize].origin
+        else {
             return false;
         };
         self.parts[parent.0 as usize]

@@ -1,6 +1,7 @@
 //! Forward and backward of every op of the tape against central finite differences, alone and in the combinations blocks use.
 
 mod lab;
+mod parts;
 
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
@@ -245,6 +246,7 @@ fn attention_with_a_cap_a_bias_sinks_and_dropout() {
             let extras = AttentionExtras {
                 bias: bias.then_some(x[3]),
                 sinks: sinks.then_some(p(0)),
+                fixed_bias: None,
             };
             cx.attention_with(x[0], x[1], x[2], spec, extras)
         }

@@ -39,6 +39,7 @@ const TENSOR: &str = "crossweave-tensor";
 const OPTIM: &str = "crossweave-optim";
 const ZERO: &str = "crossweave-zero";
 const PARALLEL: &str = "crossweave-parallel";
+const FAMILY: &str = "crossweave-family";
 const NN: &str = "crossweave-nn";
 const CLAIM: &str = "crossweave-claim";
 const DATA: &str = "crossweave-data";
@@ -68,7 +69,9 @@ pub const CRATES: &[Crate] = &[
     Crate { name: PLAN, floor: 1, ours: &[WORDS], theirs: &["serde"], dev: &["serde_json"] },
     // Plans one level lower: the ABI's op ids, parameters and types, and no device.
     Crate { name: PROGRAM, floor: 2, ours: &[ABI, PLAN], theirs: &[], dev: &[] },
-    Crate { name: CONFIG, floor: 0, ours: &[], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
+    // Keys of config.json and descriptions of models: below the config, whose tables of a model are made of them.
+    Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde_json"], dev: &[] },
+    Crate { name: CONFIG, floor: 1, ours: &[FAMILY], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
     Crate { name: DATA, floor: 2, ours: &[FILES], theirs: &["chrono", "minijinja", "minijinja-contrib", "arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &[], dev: &[HAL] },
@@ -92,7 +95,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
-    Crate { name: NN, floor: 7, ours: &[TENSOR], theirs: &["fancy-regex", "serde", "serde_json"], dev: &[] },
+    Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
     Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, PROGRAM, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
     Crate {
         name: "crossweave", floor: 8,

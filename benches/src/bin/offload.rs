@@ -15,7 +15,7 @@ use crossweave_engine::{
     Trainer, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
-use crossweave_tensor::Builder;
+use crossweave_nn::units;
 use crossweave_words::Size;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -163,9 +163,7 @@ fn deep_kinds() -> [Kind; 3] {
 }
 
 fn parameters(p: &Preset) -> u64 {
-    let mut b = Builder::default();
-    p.model().build(&mut b);
-    let units = b.finish();
+    let units = units(p.model().model());
     let all = units.iter().flat_map(|u| &u.params);
     all.map(|p| p.shape.numel()).sum()
 }
@@ -187,9 +185,7 @@ impl Bench {
     }
 
     fn trainer(&self, p: &Preset, k: Kind, plugin: &Plugin) -> Fallible<Trainer> {
-        let mut b = Builder::default();
-        p.model().build(&mut b);
-        let units = b.finish();
+        let units = units(p.model().model());
         let dry = dry_run(&self.null.open(0)?, &units, DType::F32, p.batch, p.seq)?;
         let device = plugin.open(0)?;
         // A rehearsal opens no files, and nothing computes on its memory.

@@ -16,7 +16,7 @@ use crossweave_benches::{least, median};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{MicroBatch, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
-use crossweave_tensor::Builder;
+use crossweave_nn::units;
 use crossweave_words::Size;
 use serde_json::{Value, json};
 use std::process::{Command, ExitCode};
@@ -357,9 +357,7 @@ fn one(mut o: Options) -> Fallible<()> {
     )?);
     let barrier = Barrier::new(ranks as usize);
     let rank = |rank: u32| -> Fallible<Value> {
-        let mut b = Builder::default();
-        p.model().build(&mut b);
-        let units = b.finish();
+        let units = units(p.model().model());
         let batch = p.batch / ranks as u64;
         let dry = dry_run(&null.open(0)?, &units, dtype, batch, p.seq)?;
         let spec = RankSpec {

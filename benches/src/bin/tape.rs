@@ -9,8 +9,9 @@ use crossweave_benches::presets::Preset;
 use crossweave_benches::{Fallible, least};
 use crossweave_hal::abi::op;
 use crossweave_hal::{DType, HostServices, NoDecompose, OpRequest, Plugin, RawPlugin, Tag};
+use crossweave_nn::units;
 use crossweave_tensor::{
-    Batch, Builder, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor,
+    Batch, Cx, Env, Flow, GradSink, Keep, KernelCache, NoGroups, RngKey, Run, Tensor,
 };
 use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
@@ -143,9 +144,7 @@ fn block(device: &crossweave_hal::Device, style: &str) -> Fallible<()> {
         RefCell::new(KernelCache::default()),
     );
     let p = Preset::find("tiny", style)?;
-    let mut b = Builder::default();
-    p.model().build(&mut b);
-    let units = b.finish();
+    let units = units(p.model().model());
     let unit = &units[1];
     let n = unit.params.iter().map(|p| p.shape.numel()).sum::<u64>();
     let run = Run::new(&stream, &NoDecompose, &fwd);

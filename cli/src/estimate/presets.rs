@@ -2,6 +2,7 @@
 
 use crossweave_words::scaled;
 use crossweave_zero::estimate::Shape;
+use serde_json::{Value, json};
 
 /// A model by name.
 pub struct Preset {
@@ -57,6 +58,24 @@ const fn llama(
     }
 }
 
+impl Preset {
+    /// As a `config.json`.
+    pub fn config(&self) -> Value {
+        let s = &self.shape;
+        match self.llama {
+            None => {
+                json!({"model_type": "gpt2", "vocab_size": s.vocab, "n_positions": s.seq, "n_embd": s.hidden,
+                "n_layer": s.layers, "n_head": s.heads})
+            }
+            Some((mlp, kv)) => {
+                json!({"model_type": "llama", "vocab_size": s.vocab, "hidden_size": s.hidden,
+                "intermediate_size": mlp, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,
+                "num_key_value_heads": kv, "max_position_embeddings": s.seq})
+            }
+        }
+    }
+}
+
 const B: u64 = 1_000_000_000;
 const M: u64 = 1_000_000;
 
@@ -103,6 +122,14 @@ pub fn show_count(n: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn presets_are_models() {
+        for p in PRESETS {
+            let spec = crossweave_nn::ModelSpec::from_hf(&p.config());
+            spec.unwrap_or_else(|e| panic!("{}: {e}", p.name));
+        }
+    }
 
     #[test]
     fn counts_are_read_and_shown() {

@@ -6,8 +6,7 @@ use crate::error::{CliError, Result};
 use crate::rehearse::Rehearsal;
 use crossweave_config as config;
 use crossweave_files as files;
-use crossweave_nn::{Gpt2, Llama, Model, ModelSpec, rope::RopeScaling};
-use crossweave_tensor::{Activation, Builder};
+use crossweave_nn::{ModelSpec, units};
 use crossweave_zero::estimate::{Accounting, ActivationCase, Offload, Shape, Tier};
 use serde_json::Value;
 use std::path::Path;
@@ -116,22 +115,14 @@ fn unknown(text: &str, path: &Path, file: &Path) -> CliError {
 
 /// From the very declarations that would be trained.
 fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
-    let units = units_of(spec.model());
-    let shape = match spec {
-        ModelSpec::Gpt2(m) => Shape {
-            layers: m.n_layer,
-            hidden: m.n_embd,
-            heads: m.n_head,
-            vocab: m.vocab_size,
-            seq: m.n_positions,
-        },
-        ModelSpec::Llama(m) => Shape {
-            layers: m.num_hidden_layers,
-            hidden: m.hidden_size,
-            heads: m.num_attention_heads,
-            vocab: m.vocab_size,
-            seq: m.max_position_embeddings,
-        },
+    let (units, m) = (units_of(spec), spec.model());
+    let layers = &m.stack.layers;
+    let shape = Shape {
+        layers: layers.len() as u64,
+        hidden: m.width,
+        heads: layers.first().map_or(1, |l| l.attention.1.heads),
+        vocab: m.vocab,
+        seq: m.positions,
     };
     Subject {
         name: name.to_string(),
@@ -150,23 +141,16 @@ fn of_folder(name: &str, file: &Path, v: &Value) -> Result<Subject> {
     let spec = ModelSpec::from_hf(v).map_err(|e| {
         CliError::refused(
             format!("{}: {}: {}", file.display(), e.key, e.what),
-            "give a config.json of a gpt2 or llama model; of any other, its number of parameters",
+            "give the config.json of a model that is available; of any other, its number of parameters",
         )
     })?;
-    // Declarations are only numbers, but a table of positions and a list of layers are made of them: a damaged size must not ask for what
-    // no file could have been trained with.
-    let (layers, widths) = match &spec {
-        ModelSpec::Gpt2(m) => (m.n_layer, [m.n_embd, m.n_inner, m.vocab_size]),
-        ModelSpec::Llama(m) => (
-            m.num_hidden_layers,
-            [m.hidden_size, m.intermediate_size, m.vocab_size],
-        ),
-    };
-    let positions = spec.model().max_positions();
-    if positions > 1 << 24 || layers > 100_000 || widths.iter().any(|w| *w > 1 << 28) {
+    // Declarations are only numbers, but a table of positions is made of them: a damaged size must not ask for what no file could have been
+    // trained with.
+    let (positions, vocab) = (spec.model().positions, spec.model().vocab);
+    if positions > 1 << 24 || vocab > 1 << 28 {
         return Err(CliError::refused(
             format!(
-                "{}: {layers} layers, {positions} positions and widths of {widths:?} cannot be real",
+                "{}: {positions} positions and a vocabulary of {vocab} cannot be real",
                 file.display()
             ),
             "restore config.json from the model's source",
@@ -199,11 +183,7 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
         Some("nvme") => Tier::Nvme,
         _ => Tier::Device,
     };
-    let keep = match &resolved.model {
-        config::Model::Hf(m) => m.recompute,
-        config::Model::New(config::NewModel::Gpt2(m)) => m.recompute,
-        config::Model::New(config::NewModel::Llama(m)) => m.recompute,
-    };
+    let keep = resolved.model.recompute();
     let job = Wanted {
         ranks,
         stage: zero.stage as u8,
@@ -254,52 +234,14 @@ fn accounting(r: &config::Resolved) -> (Accounting, &'static str) {
     (a, if a == base { name } else { "the config's" })
 }
 
-fn units_of(model: &dyn Model) -> Vec<u64> {
-    let mut b = Builder::default();
-    model.build(&mut b);
-    let units = b.finish();
+fn units_of(spec: &ModelSpec) -> Vec<u64> {
     let of = |u: &crossweave_tensor::UnitDecl| u.params.iter().map(|p| p.shape.numel()).sum();
-    units.iter().map(of).collect()
+    units(spec.model()).iter().map(of).collect()
 }
 
 /// Parameters of each unit, counted from the declarations of the very model that would be trained.
 fn preset_units(p: &Preset) -> Vec<u64> {
-    let s = p.shape;
-    match p.llama {
-        None => units_of(&Gpt2 {
-            vocab_size: s.vocab,
-            n_positions: s.seq,
-            n_embd: s.hidden,
-            n_layer: s.layers,
-            n_head: s.heads,
-            n_inner: 4 * s.hidden,
-            activation: Activation::GeluTanh,
-            layer_norm_epsilon: 1e-5,
-            embd_pdrop: 0.0,
-            resid_pdrop: 0.0,
-            attn_pdrop: 0.0,
-            tie_word_embeddings: true,
-            scale_attn_weights: true,
-            scale_attn_by_inverse_layer_idx: false,
-            initializer_range: 0.02,
-        }),
-        Some((intermediate_size, num_key_value_heads)) => units_of(&Llama {
-            vocab_size: s.vocab,
-            hidden_size: s.hidden,
-            intermediate_size,
-            num_key_value_heads,
-            head_dim: s.hidden / s.heads,
-            num_hidden_layers: s.layers,
-            num_attention_heads: s.heads,
-            max_position_embeddings: s.seq,
-            rms_norm_eps: 1e-5,
-            rope_theta: 1e4,
-            rope_scaling: RopeScaling::None,
-            attention_bias: false,
-            mlp_bias: false,
-            attention_dropout: 0.0,
-            tie_word_embeddings: false,
-            initializer_range: 0.02,
-        }),
-    }
+    let spec = ModelSpec::from_hf(&p.config());
+    // The presets are rows of this program; a test reads all of them.
+    spec.map_or(vec![], |spec| units_of(&spec))
 }

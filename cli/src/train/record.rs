@@ -7,7 +7,7 @@ use crate::error::{CliError, Result};
 use crate::processes::Processes;
 use crate::report::RECORD;
 use crate::{moment, whole};
-use crossweave_config::{Config, Dtype, Model, NewModel};
+use crossweave_config::{Config, Dtype, Model};
 use crossweave_hal::DeviceInfo;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -213,13 +213,7 @@ fn name(dtype: Dtype) -> &'static str {
 fn model(m: &Model) -> String {
     match m {
         Model::Hf(m) => m.hf.clone(),
-        Model::New(NewModel::Gpt2(m)) => format!(
-            "gpt2, {} blocks of {} with {} heads",
-            m.n_layer, m.n_embd, m.n_head
-        ),
-        Model::New(NewModel::Llama(m)) => format!(
-            "llama, {} blocks of {} with {} heads",
-            m.num_hidden_layers, m.hidden_size, m.num_attention_heads
-        ),
+        // It has been resolved, so that its numbers fit.
+        Model::New(m) => m.spec(None).map_or(m.family.clone(), |s| s.summary()),
     }
 }

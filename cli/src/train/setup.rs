@@ -212,7 +212,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         false => None,
     };
     if let Some(s) = &opened {
-        spec.model_vocab = Some(s.spec.model().vocab() as usize);
+        spec.model_vocab = Some(s.spec.model().vocab as usize);
     }
     let corpus = source::open(&spec, &source::cache_dir(&data, &folder.path))?;
     if let (None, false, Some(vocab)) = (spec.model_vocab, hf, corpus.vocab_size()) {
@@ -232,7 +232,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         Some(s) => s,
         None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
     };
-    let vocab = source.spec.model().vocab();
+    let vocab = source.spec.model().vocab;
     documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
     let seq_len = sequence(&corpus, &resolved.data, &source)?;
     let epochs = resolved.settings.run.epochs;
@@ -375,7 +375,7 @@ pub fn compute_type(dtype: Dtype) -> DType {
 
 /// Predictions in a sequence: the file's, the config's, or the model's longest.
 fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
-    let longest = source.spec.model().max_positions();
+    let longest = source.spec.model().positions;
     let (seq, key) = match (corpus.sequence_len(), data) {
         (Some(n), _) => (n as u64, "data.tokens"),
         (None, Data::Text(d)) => (d.seq_len.unwrap_or(longest), "data.seq_len"),
@@ -643,11 +643,7 @@ pub fn units(source: &Source, r: &Resolved) -> Result<Vec<UnitDecl>> {
 
 /// The engine's form of a resolved config, for one rank.
 pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec {
-    let recompute = match &r.model {
-        Model::Hf(m) => m.recompute,
-        Model::New(config::NewModel::Gpt2(m)) => m.recompute,
-        Model::New(config::NewModel::Llama(m)) => m.recompute,
-    };
+    let recompute = r.model.recompute();
     RankSpec {
         rank,
         world,

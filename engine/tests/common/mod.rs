@@ -6,10 +6,11 @@ use crossweave_engine::{
     dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
-use crossweave_nn::{Gpt2, Llama, Lora, ModelSpec, rope::RopeScaling};
+use crossweave_nn::{Lora, ModelSpec};
 use crossweave_plan::{Facts, Plan};
-use crossweave_tensor::{Activation, Builder, UnitDecl};
+use crossweave_tensor::UnitDecl;
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,59 +48,47 @@ pub fn world() -> World {
 
 /// A tiny model whose sizes no number of ranks above one divides evenly.
 pub fn gpt2(layers: u64, dropout: f64) -> ModelSpec {
-    ModelSpec::Gpt2(Gpt2 {
-        vocab_size: 37,
-        n_positions: 16,
-        n_embd: 18,
-        n_layer: layers,
-        n_head: 2,
-        n_inner: 50,
-        activation: Activation::GeluTanh,
-        layer_norm_epsilon: 1e-5,
-        embd_pdrop: dropout,
-        resid_pdrop: dropout,
-        attn_pdrop: dropout,
-        tie_word_embeddings: true,
-        scale_attn_weights: true,
-        scale_attn_by_inverse_layer_idx: false,
-        initializer_range: 0.1,
-    })
+    of(
+        json!({"model_type": "gpt2", "vocab_size": 37, "n_positions": 16, "n_embd": 18, "n_layer": layers, "n_head": 2,
+        "n_inner": 50, "embd_pdrop": dropout, "resid_pdrop": dropout, "attn_pdrop": dropout, "initializer_range": 0.1}),
+    )
 }
 
 pub fn llama(layers: u64) -> ModelSpec {
-    ModelSpec::Llama(Llama {
-        vocab_size: 37,
-        hidden_size: 20,
-        intermediate_size: 27,
-        num_hidden_layers: layers,
-        num_attention_heads: 2,
-        num_key_value_heads: 1,
-        head_dim: 10,
-        max_position_embeddings: 16,
-        rms_norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        attention_bias: false,
-        mlp_bias: false,
-        attention_dropout: 0.0,
-        tie_word_embeddings: false,
-        initializer_range: 0.1,
-    })
+    of(
+        json!({"model_type": "llama", "vocab_size": 37, "hidden_size": 20, "intermediate_size": 27,
+        "num_hidden_layers": layers, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 10,
+        "max_position_embeddings": 16, "rms_norm_eps": 1e-5, "initializer_range": 0.1}),
+    )
+}
+
+fn of(config: Value) -> ModelSpec {
+    ModelSpec::from_hf(&config).unwrap()
+}
+
+/// The same model with other values of some keys.
+pub fn with<V: Clone + Into<Value>>(model: &ModelSpec, keys: &[(&str, V)]) -> ModelSpec {
+    let mut config = model.hf_config();
+    for (key, value) in keys {
+        config[key] = value.clone().into();
+    }
+    of(config)
 }
 
 pub const SEQ: u64 = 7;
 pub const GLOBAL: u64 = 24;
 
 /// The same models with sizes that 2 and 4 ranks divide evenly.
-pub fn even(mut model: ModelSpec) -> ModelSpec {
-    match &mut model {
-        ModelSpec::Gpt2(m) => (m.vocab_size, m.n_embd, m.n_inner) = (40, 16, 64),
-        ModelSpec::Llama(m) => {
-            (m.vocab_size, m.hidden_size, m.intermediate_size) = (40, 16, 32);
-            m.head_dim = 8;
-        }
-    }
-    model
+pub fn even(model: ModelSpec) -> ModelSpec {
+    let roles = model.family().roles;
+    let gated = !roles.head_dim.is_empty();
+    let mut keys = vec![
+        ("vocab_size", 40),
+        (roles.width, 16),
+        (roles.mlp, if gated { 32 } else { 64 }),
+    ];
+    keys.extend(gated.then_some((roles.head_dim, 8)));
+    with(&model, &keys)
 }
 
 /// A spec of `world` ranks with `micro_batches`; the global batch is always [`GLOBAL`].
@@ -140,15 +129,13 @@ pub trait Declares: Sync {
 
 impl Declares for ModelSpec {
     fn declare(&self) -> Vec<UnitDecl> {
-        let mut b = Builder::default();
-        self.model().build(&mut b);
-        b.finish()
+        crossweave_nn::units(self.model())
     }
 }
 
 impl Declares for (ModelSpec, Lora) {
     fn declare(&self) -> Vec<UnitDecl> {
-        self.1.units(self.0.model()).unwrap()
+        self.1.units(&self.0).unwrap()
     }
 }
 

@@ -6,7 +6,7 @@ use crossweave_engine::{
     PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Tier, Trainer, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
-use crossweave_nn::{Gpt2, Lora, ModelSpec, Targets};
+use crossweave_nn::{Lora, ModelSpec, Targets};
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::optim::*;
 use std::path::Path;
@@ -66,24 +66,11 @@ fn nothing(_: &mut Trainer) {}
 
 /// A model whose matrices are large enough for 8-bit blocks.
 fn larger() -> ModelSpec {
-    let ModelSpec::Gpt2(small) = gpt2(1, 0.0) else {
-        unreachable!()
-    };
-    ModelSpec::Gpt2(Gpt2 {
-        n_embd: 66,
-        n_inner: 130,
-        ..small
-    })
+    with(&gpt2(1, 0.0), &[("n_embd", 66), ("n_inner", 130)])
 }
 
 fn untied(layers: u64) -> ModelSpec {
-    let ModelSpec::Gpt2(tied) = gpt2(layers, 0.0) else {
-        unreachable!()
-    };
-    ModelSpec::Gpt2(Gpt2 {
-        tie_word_embeddings: false,
-        ..tied
-    })
+    with(&gpt2(layers, 0.0), &[("tie_word_embeddings", false)])
 }
 
 fn adam() -> Optimizer {

@@ -15,6 +15,8 @@ mod program;
 mod softmax;
 mod xent;
 
+pub(crate) use pointwise::act;
+
 use crossweave_hal::abi::op;
 use crossweave_hal::{Decompose, OpRequest, Recipe};
 

@@ -10,7 +10,7 @@ const GELU: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 
 /// `act(x)` and `act'(x)`; the tanh form is `x sigmoid(2 u)`, which keeps its digits where `1 + tanh` would cancel.
-fn act<'p>(kind: u32, x: Ex<'p>) -> (Ex<'p>, Ex<'p>) {
+pub(crate) fn act<'p>(kind: u32, x: Ex<'p>) -> (Ex<'p>, Ex<'p>) {
     let one = x.lit(1.0);
     match kind {
         activation::GELU_TANH => {

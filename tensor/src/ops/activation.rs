@@ -18,18 +18,30 @@ pub enum Activation {
     Silu,
     /// `max(x, 0)`.
     Relu,
+    /// `x sigmoid(1.702 x)`, CLIP's.
+    QuickGelu,
+    /// Hyperbolic tangent.
+    Tanh,
 }
 
 impl Activation {
+    /// The kind of the op that computes it; `None`: a program does.
+    fn kind(self) -> Option<u32> {
+        match self {
+            Activation::GeluTanh => Some(op::activation::GELU_TANH),
+            Activation::GeluErf => Some(op::activation::GELU_ERF),
+            Activation::Silu => Some(op::activation::SILU),
+            Activation::Relu => Some(op::activation::RELU),
+            Activation::QuickGelu | Activation::Tanh => None,
+        }
+    }
+    /// Does an op of its own compute it?
+    pub fn is_native(self) -> bool {
+        self.kind().is_some()
+    }
     fn params(self) -> op::KindParams {
-        let kind = match self {
-            Activation::GeluTanh => op::activation::GELU_TANH,
-            Activation::GeluErf => op::activation::GELU_ERF,
-            Activation::Silu => op::activation::SILU,
-            Activation::Relu => op::activation::RELU,
-        };
         op::KindParams {
-            kind,
+            kind: self.kind().unwrap_or_default(),
             ..Default::default()
         }
     }

@@ -32,10 +32,12 @@ pub struct AttentionSpec {
 }
 
 /// What is added to the scores.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct AttentionExtras {
     /// Bias by distance, f32 `[H, Tq + Tk - 1]`: query i and key j get `bias[h, j - i + Tq - 1]`.
     pub bias: Option<Var>,
+    /// The same where it is a constant and has no gradient.
+    pub fixed_bias: Option<Tensor>,
     /// One more score of each head, which has no value: `[H]`.
     pub sinks: Option<Param>,
 }
@@ -97,13 +99,17 @@ fn fits(
     packed: bool,
 ) -> Result<()> {
     let (d, e) = (qv.shape().dims(), kv.shape().dims());
-    let fits = d.len() == 3
-        && e.len() == 3
-        && spec.kv_heads > 0
+    // The width of a head, where the dims are those of so many heads.
+    let head = |d: &[u64], heads: u64| match *d {
+        [_, _, all] if heads > 0 && all.is_multiple_of(heads) => Some(all / heads),
+        [_, _, h, width] if h == heads => Some(width),
+        _ => None,
+    };
+    let fits = spec.kv_heads > 0
         && spec.heads.is_multiple_of(spec.kv_heads)
-        && d[2].is_multiple_of(spec.heads)
+        && head(d, spec.heads).is_some()
+        && head(d, spec.heads) == head(e, spec.kv_heads)
         && d[0] == e[0]
-        && e[2] == d[2] / spec.heads * spec.kv_heads
         && vv.shape() == kv.shape();
     if !fits {
         return shape_error(format!(
@@ -143,14 +149,17 @@ pub(crate) fn forward(
     extras: AttentionExtras,
 ) -> Result<Var> {
     let (qv, kv, vv) = (cx.val(q)?, cx.val(k)?, cx.val(v)?);
-    let bias = extras.bias.map(|b| cx.val(b)).transpose()?;
+    let bias = match (extras.bias, &extras.fixed_bias) {
+        (Some(b), _) => Some(cx.val(b)?),
+        (None, fixed) => fixed.as_ref(),
+    };
     let sinks = extras.sinks.map(|s| cx.param(s)).transpose()?;
     let rows = qv.shape().dims().first().copied().unwrap_or(0);
     let cu = cx.env.batch.segments_of(rows)?;
     fits(&spec, [qv, kv, vv], [bias, sinks], cu.is_some())?;
     let (d, e) = (qv.shape().dims(), kv.shape().dims());
     let (run, h, g) = (cx.env.run, spec.heads, spec.kv_heads);
-    let o = run.empty([d[0], d[1], d[2]], qv.dtype())?;
+    let o = run.empty([d[0], d[1], d[2..].iter().product()], qv.dtype())?;
     let lse = run.empty([d[0], h, d[1]], DType::F32)?;
     let (oh, qh) = (o.heads(h), qv.heads(h));
     let (kh, vh) = (kv.heads(g), vv.heads(g));
@@ -261,11 +270,12 @@ impl Node {
         cu: Option<&Tensor>,
     ) -> Result<()> {
         let env = b.env;
-        let bias = self.extras.bias.map(|v| b.val(v, nodes)).transpose()?;
-        let dbias = match &bias {
+        let learned = self.extras.bias.map(|v| b.val(v, nodes)).transpose()?;
+        let dbias = match &learned {
             Some(t) => Some(env.run.zeros(*t.shape(), DType::F32)?),
             None => None,
         };
+        let bias = learned.as_ref().or(self.extras.fixed_bias.as_ref());
         let sinks = self.extras.sinks.map(|p| p.0 as usize);
         let wanted = sinks.filter(|p| env.grads.wants(*p));
         // The op adds in f32; the gradient may be of another type.
@@ -291,7 +301,7 @@ impl Node {
             k,
             v,
             lse,
-            bias.as_ref(),
+            bias,
             sinks,
             cu,
             None,

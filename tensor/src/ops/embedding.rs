@@ -10,6 +10,8 @@ pub(crate) struct Node {
     pub out: Var,
     table: Param,
     pos: Option<Param>,
+    /// Tokens of this id add nothing to the table's gradient.
+    padding: Option<u64>,
 }
 
 fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
@@ -30,7 +32,12 @@ fn positions(table: &Tensor, t: u64) -> Result<Tensor> {
     Ok(table.narrow(0, 0, t))
 }
 
-pub(crate) fn forward(cx: &mut Cx<'_>, table: Param, pos: Option<Param>) -> Result<Var> {
+pub(crate) fn forward(
+    cx: &mut Cx<'_>,
+    table: Param,
+    pos: Option<Param>,
+    padding: Option<u64>,
+) -> Result<Var> {
     let (tv, ids) = (cx.param(table)?, tokens(cx.env.batch)?);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
     let rows = pos.map(|p| positions(cx.param(p)?, t)).transpose()?;
@@ -52,7 +59,12 @@ pub(crate) fn forward(cx: &mut Cx<'_>, table: Param, pos: Option<Param>) -> Resu
     }
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
-    cx.push_node(OpNode::Embedding(Node { out, table, pos }));
+    cx.push_node(OpNode::Embedding(Node {
+        out,
+        table,
+        pos,
+        padding,
+    }));
     Ok(out)
 }
 
@@ -68,19 +80,27 @@ impl Node {
         if !env.grads.wants(table) && wanted.is_none() {
             return Ok(());
         }
-        let p = op::IndexParams::default();
+        let all = op::IndexParams::default();
+        let p = match self.padding {
+            Some(id) => op::IndexParams {
+                flags: op::FLAG_HAS_IGNORE,
+                ignore: id as i64,
+                ..all
+            },
+            None => all,
+        };
         if let (Some(pos), Some(at)) = (self.pos, &env.batch.positions) {
             let t = ids.shape().dims()[1];
             let sums = |p: Param| env.grads.adding(env.run, p.0 as usize);
-            let scatter = |dtable: &Tensor, at: &Tensor| {
+            let scatter = |dtable: &Tensor, at: &Tensor, p: op::IndexParams| {
                 let ops = [Some(dtable), None, Some(&dy), Some(at)];
                 env.run.launch(op::EMBEDDING_BWD, &ops, p.as_bytes(), &[])
             };
             if env.grads.wants(table) {
-                scatter(sums(self.table)?, ids)?;
+                scatter(sums(self.table)?, ids, p)?;
             }
             if wanted.is_some() {
-                scatter(&positions(sums(pos)?, t)?, at)?;
+                scatter(&positions(sums(pos)?, t)?, at, all)?;
             }
             return Ok(());
         }

@@ -5,10 +5,12 @@ pub mod add;
 pub mod attention;
 pub mod comm;
 pub mod custom;
+pub mod distance_bias;
 pub mod dropout;
 pub mod embedding;
 pub mod linear;
 pub mod norm;
+pub mod pointwise;
 pub mod rope;
 pub mod split;
 pub mod xent;
@@ -24,10 +26,12 @@ pub(crate) enum OpNode {
     Linear(linear::Node),
     Split(split::Node),
     Norm(norm::Node),
+    Pointwise(pointwise::Node),
     Activation(activation::Node),
     Swiglu(activation::SwigluNode),
     Rope(rope::Node),
     Attention(attention::Node),
+    DistanceBias(distance_bias::Node),
     Dropout(dropout::Node),
     Add(add::Node),
     Xent(xent::Node),
@@ -44,10 +48,12 @@ impl OpNode {
             OpNode::Linear(n) => n.backward(b, nodes),
             OpNode::Split(n) => n.backward(b),
             OpNode::Norm(n) => n.backward(b, nodes),
+            OpNode::Pointwise(n) => n.backward(b, nodes),
             OpNode::Activation(n) => n.backward(b, nodes),
             OpNode::Swiglu(n) => n.backward(b, nodes),
             OpNode::Rope(n) => n.backward(b),
             OpNode::Attention(n) => n.backward(b, nodes),
+            OpNode::DistanceBias(n) => n.backward(b),
             OpNode::Dropout(n) => n.backward(b),
             OpNode::Add(n) => n.backward(b),
             OpNode::Xent(n) => n.backward(b, nodes),
@@ -60,10 +66,11 @@ impl OpNode {
     /// Values read.
     pub fn inputs(&self) -> Vec<Var> {
         match self {
-            OpNode::Embedding(_) => vec![],
+            OpNode::Embedding(_) | OpNode::DistanceBias(_) => vec![],
             OpNode::Linear(n) => vec![n.x],
             OpNode::Split(n) => vec![n.x],
             OpNode::Norm(n) => vec![n.x],
+            OpNode::Pointwise(n) => n.ins.clone(),
             OpNode::Activation(n) => vec![n.x],
             OpNode::Swiglu(n) => vec![n.gate, n.up],
             OpNode::Rope(n) => vec![n.x],
@@ -83,10 +90,12 @@ impl OpNode {
             OpNode::Linear(n) => Some(n.out),
             OpNode::Split(_) => None,
             OpNode::Norm(n) => Some(n.out),
+            OpNode::Pointwise(n) => Some(n.out),
             OpNode::Activation(n) => Some(n.out),
             OpNode::Swiglu(n) => Some(n.out),
             OpNode::Rope(n) => Some(n.out),
             OpNode::Attention(n) => Some(n.out),
+            OpNode::DistanceBias(n) => Some(n.out),
             OpNode::Dropout(n) => Some(n.out),
             OpNode::Add(n) => Some(n.out),
             OpNode::Xent(n) => Some(n.out),
@@ -99,6 +108,7 @@ impl OpNode {
     pub fn rerun(&self, env: &Env<'_>, ins: &[Tensor]) -> Result<Tensor> {
         match self {
             OpNode::Norm(n) => n.rerun(env, &ins[0]),
+            OpNode::Pointwise(n) => n.rerun(env, ins),
             OpNode::Activation(n) => activation::run(env, &ins[0], n.kind),
             OpNode::Swiglu(_) => activation::run_swiglu(env, &ins[0], &ins[1]),
             _ => shape_error(

@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm over the last dim. The backward takes the residual branch's gradient with it (one pass instead of two).
+//! Layer norm and RMS norm over the last dim, or over each head of it. The backward takes the residual branch's gradient with it (one pass instead of two).
 
 use super::OpNode;
 use crate::env::Env;
@@ -7,6 +7,25 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::DType;
 use crossweave_hal::abi::op;
+use crossweave_program::Prog;
+
+/// An RMS norm that is not plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmsForm {
+    /// The scale is `1 + w` (Gemma).
+    pub unit_offset: bool,
+    /// The last dim is so many heads, each normed by itself with one `w` of a head's width.
+    pub heads: u64,
+}
+
+impl Default for RmsForm {
+    fn default() -> Self {
+        RmsForm {
+            unit_offset: false,
+            heads: 1,
+        }
+    }
+}
 
 pub(crate) struct Node {
     pub x: Var,
@@ -17,6 +36,7 @@ pub(crate) struct Node {
     /// RMS norm has no mean.
     mean: Option<Tensor>,
     rstd: Tensor,
+    form: RmsForm,
 }
 
 fn checked<'a>(
@@ -25,10 +45,15 @@ fn checked<'a>(
     x: Var,
     w: Param,
     b: Option<Param>,
+    heads: u64,
 ) -> Result<(Tensor, &'a Tensor, Option<&'a Tensor>)> {
     let (xv, wv) = (cx.val(x)?.clone(), cx.param(w)?);
     let bv = b.map(|b| cx.param(b)).transpose()?;
-    if wv.numel() != xv.shape().last() || bv.is_some_and(|b| b.numel() != wv.numel()) {
+    let heads_fit = heads == 1 || heads > 1 && xv.is_dense();
+    if !heads_fit
+        || wv.numel() * heads != xv.shape().last()
+        || bv.is_some_and(|b| b.numel() != wv.numel())
+    {
         return shape_error(format!("{op}: input {xv:?} with weight {wv:?}"));
     }
     Ok((xv, wv, bv))
@@ -41,17 +66,19 @@ pub(crate) fn layer_norm(
     b: Option<Param>,
     eps: f64,
 ) -> Result<Var> {
-    let (xv, ..) = checked(cx, "layer_norm", x, w, b)?;
+    let (xv, ..) = checked(cx, "layer_norm", x, w, b, 1)?;
     let rows = xv.shape().rows();
     let mean = cx.env.run.empty([rows], DType::F32)?;
     let rstd = cx.env.run.empty([rows], DType::F32)?;
-    record(cx, x, xv, w, b, eps, Some(mean), rstd, "layer_norm")
+    let form = RmsForm::default();
+    record(cx, x, xv, w, b, eps, Some(mean), rstd, form, "layer_norm")
 }
 
-pub(crate) fn rms_norm(cx: &mut Cx<'_>, x: Var, w: Param, eps: f64) -> Result<Var> {
-    let (xv, ..) = checked(cx, "rms_norm", x, w, None)?;
-    let rstd = cx.env.run.empty([xv.shape().rows()], DType::F32)?;
-    record(cx, x, xv, w, None, eps, None, rstd, "rms_norm")
+pub(crate) fn rms_norm(cx: &mut Cx<'_>, x: Var, w: Param, eps: f64, form: RmsForm) -> Result<Var> {
+    let (xv, ..) = checked(cx, "rms_norm", x, w, None, form.heads)?;
+    let rows = xv.shape().rows() * form.heads;
+    let rstd = cx.env.run.empty([rows], DType::F32)?;
+    record(cx, x, xv, w, None, eps, None, rstd, form, "rms_norm")
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -64,6 +91,7 @@ fn record(
     eps: f64,
     mean: Option<Tensor>,
     rstd: Tensor,
+    form: RmsForm,
     name: &str,
 ) -> Result<Var> {
     let mut n = Node {
@@ -74,6 +102,7 @@ fn record(
         eps,
         mean,
         rstd,
+        form,
     };
     let y = n.rerun(cx.env, &xv)?;
     let node = cx.next_node();
@@ -86,6 +115,34 @@ fn record(
 }
 
 impl Node {
+    /// What is normed, as rows.
+    fn rows(&self, t: &Tensor) -> Tensor {
+        match self.form.heads {
+            1 => t.rows(),
+            h => t.view([t.shape().rows() * h, t.shape().last() / h]),
+        }
+    }
+
+    /// What the normed rows are multiplied by; `1 + w` is made in f32.
+    fn scale(&self, env: &Env<'_>) -> Result<Tensor> {
+        let w = &env.params[self.w.0 as usize];
+        if !self.form.unit_offset {
+            return Ok(w.clone());
+        }
+        let y = env.run.empty(*w.shape(), DType::F32)?;
+        let p = Prog::new(2);
+        let params = p.finish(&[p.operand(1) + 1.0]);
+        let operands = [Some(&y), Some(w)];
+        let dynamic = op::ProgramDyn::new(&[]);
+        env.run.launch(
+            op::ELEMENTWISE_PROGRAM,
+            &operands,
+            params.as_bytes(),
+            dynamic.as_bytes(),
+        )?;
+        Ok(y)
+    }
+
     /// Output and statistics from the input (the statistics come out the same, bit for bit).
     pub fn rerun(&self, env: &Env<'_>, x: &Tensor) -> Result<Tensor> {
         let y = env.run.empty(*x.shape(), x.dtype())?;
@@ -93,7 +150,8 @@ impl Node {
             eps: self.eps,
             ..Default::default()
         };
-        let (y2, x2, w) = (y.rows(), x.rows(), &env.params[self.w.0 as usize]);
+        let (y2, x2) = (self.rows(&y), self.rows(x));
+        let w = &self.scale(env)?;
         match &self.mean {
             Some(mean) => {
                 let b = self.b.map(|b| &env.params[b.0 as usize]);
@@ -126,6 +184,13 @@ impl Node {
             return Ok(());
         };
         let env = b.env;
+        let dy = if self.form.heads > 1 && !dy.is_dense() {
+            let packed = env.run.empty(*dy.shape(), dy.dtype())?;
+            super::add::copy(env, &packed, &dy)?;
+            packed
+        } else {
+            dy
+        };
         let x = b.val(self.x, nodes)?;
         // The residual branch has usually brought its gradient already: it is added in the same pass.
         let dres = b.take(self.x);
@@ -133,6 +198,7 @@ impl Node {
             Some(r) if r.is_unique() && r.is_dense() => r.clone(),
             _ if dy.is_unique() && dy.is_dense() && dres.is_some() => dy.clone(),
             Some(_) => env.run.empty(*x.shape(), x.dtype())?,
+            None if self.form.heads > 1 => env.run.empty(*x.shape(), x.dtype())?,
             None => b.dest(self.x)?,
         };
         let p = op::NormParams {
@@ -140,12 +206,12 @@ impl Node {
             ..Default::default()
         };
         let (dx2, dy2, x2, dres2) = (
-            dx.rows(),
-            dy.rows(),
-            x.rows(),
-            dres.as_ref().map(Tensor::rows),
+            self.rows(&dx),
+            self.rows(&dy),
+            self.rows(&x),
+            dres.as_ref().map(|t| self.rows(t)),
         );
-        let w = &env.params[self.w.0 as usize];
+        let w = &self.scale(env)?;
         let dw = &grad_of(env, self.w)?;
         match &self.mean {
             Some(mean) => {

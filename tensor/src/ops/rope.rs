@@ -93,13 +93,16 @@ pub(crate) fn forward(
 ) -> Result<Var> {
     let xv = cx.val(x)?.clone();
     let (d, table) = (xv.shape().dims(), cos.shape().dims());
-    let fits = d.len() == 3
-        && heads > 0
-        && d[2] % heads == 0
-        && table.len() == 2
+    let width = match d {
+        [_, _, all] if heads > 0 && all % heads == 0 => Some(all / heads),
+        [_, _, h, width] if *h == heads => Some(*width),
+        _ => None,
+    };
+    let fits = table.len() == 2
         && sin.shape() == cos.shape()
+        && d.len() >= 2
         && table[0] >= d[1]
-        && 2 * table[1] <= d[2] / heads;
+        && width.is_some_and(|w| 2 * table[1] <= w);
     if !fits {
         return shape_error(format!(
             "rope: {xv:?} as {heads} heads with tables {cos:?} and {sin:?}"

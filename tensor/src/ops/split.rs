@@ -1,4 +1,5 @@
-//! Split: pieces of the last dim as views. No copy forward; backward the pieces' gradients were written into the whole already.
+//! Split: pieces of the last dim, or of each head of it, as views. No copy forward; backward the pieces' gradients were written into the whole
+//! already.
 
 use super::OpNode;
 use crate::Cx;
@@ -68,4 +69,39 @@ impl Node {
             None => Ok(()),
         }
     }
+}
+
+/// `[B, T, heads W]` into pieces of every head, each `[B, T, heads, size]`: the layout of a product whose rows are q, k and v of one head after
+/// another.
+pub(crate) fn by_heads(cx: &mut Cx<'_>, x: Var, heads: u64, sizes: &[u64]) -> Result<Vec<Var>> {
+    let xv = cx.val(x)?.clone();
+    let width: u64 = sizes.iter().sum();
+    if xv.shape().rank() != 3 || heads == 0 || width * heads != xv.shape().last() {
+        return shape_error(format!(
+            "split: {heads} heads of pieces {sizes:?} of {xv:?}"
+        ));
+    }
+    let whole = xv.heads(heads);
+    let node = cx.next_node();
+    let mut outs = Vec::with_capacity(sizes.len());
+    let mut start = 0;
+    for len in sizes {
+        let origin = Origin::Heads {
+            parent: x,
+            heads,
+            start,
+            len: *len,
+        };
+        let v = cx.push_val(whole.narrow(3, start, *len), node, origin, false);
+        cx.typed(v, |c| c.vals[x.0 as usize]);
+        outs.push(v);
+        start += len;
+    }
+    let first = outs.first().map_or(0, |v| v.0);
+    cx.push_node(OpNode::Split(Node {
+        x,
+        first,
+        sizes: sizes.to_vec(),
+    }));
+    Ok(outs)
 }

@@ -42,7 +42,7 @@ pub const CIRCLES: &[Entry] = &[
     Entry { place: "hal/store/src/engine.rs", ceiling: 2, why: "a piece answers its transfer with the engine's reply, and the engine works on pieces" },
     Entry { place: "mesh/src/groups.rs", ceiling: 2, why: "groups are made within heterogeneous groups, whose options are those of all groups" },
     Entry { place: "mesh/src/process_map.rs", ceiling: 2, why: "the process map is exchanged over the job's store, and the store hands it out" },
-    Entry { place: "nn/src/gpt2.rs", ceiling: 2, why: "the Hugging Face mapping builds the family, and the family names its activation as that mapping does" },
+    Entry { place: "nn/family/src/desc.rs", ceiling: 4, why: "a description holds the rotary settings that keys give, and a key that is not understood names the families that have it" },
     Entry { place: "plan/src/check.rs", ceiling: 2, why: "the check runs the laws, which read the parts that it took apart" },
     Entry { place: "tensor/src/block.rs", ceiling: 5, why: "recording a block makes its tape, and a tape runs blocks again to recompute" },
     Entry { place: "tensor/src/probe.rs", ceiling: 2, why: "a probe looks into a run, and the run calls it" },
@@ -77,7 +77,6 @@ pub const CRATE_LINES: &[Entry] = &[
 pub const FIELDS: &[Entry] = &[
     Entry { place: "backends/cpu/src/gemm/mod.rs: Gemm", ceiling: 16, why: "one planned product: sizes, strides and blocking" },
     Entry { place: "backends/cpu/src/ops/attention/mod.rs: Shape", ceiling: 16, why: "one attention: sizes, mask, views, and what comes on top" },
-    Entry { place: "nn/src/llama.rs: Llama", ceiling: 16, why: "one field for each key, named as Hugging Face's config.json has it" },
     Entry { place: "backends/cpu/src/stream.rs: Shared", ceiling: 17, why: "one lock, its condition and the counters that its thread publishes" },
     Entry { place: "backends/cuda/src/driver.rs: Copy2d", ceiling: 16, why: "CUDA_MEMCPY2D of the driver" },
     Entry { place: "backends/cuda/src/nccl/comm.rs: Inner", ceiling: 21, why: "what a communicator shares with the thread that watches it" },
@@ -87,8 +86,6 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "cli/src/estimate/args.rs: EstimateArgs", ceiling: 24, why: "one field for each flag of the verb" },
     Entry { place: "cli/src/estimate/mod.rs: Job", ceiling: 20, why: "one field for each input of the formulas" },
     Entry { place: "cli/src/train/setup.rs: Job", ceiling: 22, why: "everything that ranks share; it becomes the library's trainer" },
-    Entry { place: "config/src/settings.rs: Gpt2", ceiling: 16, why: "one field for each key, named as Hugging Face's config.json has it" },
-    Entry { place: "config/src/settings.rs: Llama", ceiling: 20, why: "one field for each key, named as Hugging Face's config.json has it" },
     Entry { place: "config/src/settings.rs: Run", ceiling: 24, why: "one field for each key of the section" },
     Entry { place: "config/src/settings.rs: Settings", ceiling: 25, why: "one field for each section and top-level key" },
     Entry { place: "config/src/settings.rs: Zero", ceiling: 21, why: "one field for each key of zero_optimization" },
@@ -119,7 +116,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "hal/src/stream.rs: Stream", ceiling: 29, why: "one method for each call of the C interface's stream table" },
     Entry { place: "hal/src/watch/rank_record.rs: RankRecord", ceiling: 57, why: "one accessor for each word of the record that processes share" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
-    Entry { place: "tensor/src/cx.rs: Cx", ceiling: 35, why: "one method for each op that a block may record" },
+    Entry { place: "tensor/src/cx.rs: Cx", ceiling: 40, why: "one method for each op that a block may record" },
 ];
 
 /// Fields of large structs that a part of the crate sees.
@@ -184,7 +181,7 @@ pub const FUNCTION_LINES: &[Entry] = &[
     Entry { place: "config/src/batch.rs: solve", ceiling: 109, why: "one arm for each combination of given sizes" },
     Entry { place: "config/src/check.rs: Walk::value", ceiling: 131, why: "one arm for each type of value" },
     Entry { place: "config/src/resolve.rs: Resolver::schedule", ceiling: 109, why: "one arm for each schedule" },
-    Entry { place: "config/src/resolve.rs: resolve", ceiling: 173, why: "the config's sections in the order in which they depend on one another" },
+    Entry { place: "config/src/resolve.rs: resolve", ceiling: 175, why: "the config's sections in the order in which they depend on one another" },
     Entry { place: "config/src/unavailable.rs: without_effect", ceiling: 131, why: "a list of keys" },
     Entry { place: "engine/src/dry.rs: dry_run", ceiling: 118, why: "the rehearsal of every unit; the interpreter on the null device replaces it" },
     Entry { place: "engine/src/offload/mod.rs: Offload::start", ceiling: 130, why: "every buffer of the host executor, which becomes a crate of its own" },

@@ -1,0 +1,31 @@
+//! Mistral: Llama whose tokens see a window. Names and shapes of `MistralForCausalLM` (huggingface/transformers).
+
+use super::llama;
+use super::sizes::{Defaults, preset, sizes};
+use crate::keys::*;
+use crate::{Family, ROLES, keys_only};
+
+#[rustfmt::skip]
+pub const FAMILY: Family = Family {
+    name: "mistral",
+    architecture: "MistralForCausalLM",
+    doc: "Llama with a sliding window",
+    keys: &[&sizes(Defaults {
+        vocab: "32000", hidden: "4096", mlp: "14336", layers: "32", heads: "32", kv_heads: "8", head_dim: "", positions: "131072",
+        eps: "1e-6", tied: "false", pad: "",
+    }), &rope("10000.0"), &[
+        activation("hidden_act", "\"silu\""),
+        window("4096"),
+    ]],
+    harmless: "",
+    roles: ROLES,
+    preset,
+    build: |c| llama::model(c, [false; 3], |_, l| {
+        l.attention.1.window = c.int_or("sliding_window", 0)?;
+        Ok(())
+    }),
+    nested: not_nested,
+    export: keys_only,
+    lora: &["q_proj", "v_proj"],
+    fan_in_fan_out: false,
+};

@@ -1,0 +1,40 @@
+//! OLMo 2: Llama whose norms stand behind attention and MLP, with norms over all heads of q and of k. Names and shapes of
+//! `Olmo2ForCausalLM` (huggingface/transformers).
+
+use super::llama;
+use super::sizes::{Defaults, preset, sizes};
+use crate::desc::{Around, Norm, QkNorm};
+use crate::keys::*;
+use crate::{Family, ROLES, keys_only};
+
+#[rustfmt::skip]
+pub const FAMILY: Family = Family {
+    name: "olmo2",
+    architecture: "Olmo2ForCausalLM",
+    doc: "Llama with norms behind attention and MLP",
+    keys: &[&sizes(Defaults {
+        vocab: "50304", hidden: "4096", mlp: "11008", layers: "32", heads: "32", kv_heads: "", head_dim: "", positions: "2048",
+        eps: "1e-5", tied: "false", pad: "1",
+    }), &rope("10000.0"), &[
+        activation("hidden_act", "\"silu\""),
+        flag("attention_bias", "false", "biases in the attention projections"),
+    ]],
+    harmless: "",
+    roles: ROLES,
+    preset,
+    build: |c| {
+        let (bias, eps) = (c.flag("attention_bias"), c.num("rms_norm_eps")?);
+        let behind = |name| Around { before: None, after: Some(Norm::rms(name, eps)) };
+        llama::model(c, [bias, bias, false], |_, l| {
+            let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|n| Norm::rms(n, eps));
+            l.attention.1.qk_norm = Some(QkNorm { norms, per_head: false });
+            l.attention.0 = behind("post_attention_layernorm");
+            l.mlp.0 = behind("post_feedforward_layernorm");
+            Ok(())
+        })
+    },
+    nested: not_nested,
+    export: keys_only,
+    lora: &["q_proj", "v_proj"],
+    fan_in_fan_out: false,
+};

@@ -1,0 +1,48 @@
+//! Keys that Llama and its descendants share, and what their presets add.
+
+use crate::Dims;
+use crate::keys::*;
+
+/// What `transformers` takes for the keys of [`sizes`] where they are absent.
+pub struct Defaults {
+    pub vocab: &'static str,
+    pub hidden: &'static str,
+    pub mlp: &'static str,
+    pub layers: &'static str,
+    pub heads: &'static str,
+    pub kv_heads: &'static str,
+    pub head_dim: &'static str,
+    pub positions: &'static str,
+    pub eps: &'static str,
+    pub tied: &'static str,
+    pub pad: &'static str,
+}
+
+/// What Llama and its descendants have.
+#[rustfmt::skip]
+pub const fn sizes(d: Defaults) -> [Key; 13] {
+    [
+        vocab(d.vocab),
+        width("hidden_size", d.hidden, "width of the residual stream").required(),
+        width("intermediate_size", d.mlp, "width of the gated MLP; absent = 8/3 x hidden_size rounded up to 64").derived(Derive::Mlp),
+        layers("num_hidden_layers", d.layers, "number of blocks").required(),
+        width("num_attention_heads", d.heads, "query heads").required(),
+        width("num_key_value_heads", d.kv_heads, "key/value heads; absent = num_attention_heads (presets: half of them)").derived(Derive::KvHeads).nullable(),
+        width("head_dim", d.head_dim, "width of a head; absent = hidden_size / num_attention_heads").derived(Derive::HeadDim).nullable(),
+        ids("max_position_embeddings", d.positions, "longest sequence").fresh("2048"),
+        positive("rms_norm_eps", d.eps, "added to the mean square (presets: 1e-5)"),
+        tied(d.tied),
+        padding(d.pad),
+        dropout("attention_dropout", "0.0", "dropout of attention weights"),
+        init(),
+    ]
+}
+
+/// Half as many key-value heads as there are query heads in the end, whether from the preset or given.
+pub fn preset(d: &Dims) -> Vec<(&'static str, String)> {
+    vec![
+        ("num_key_value_heads", (d.heads / 2).max(1).to_string()),
+        ("rms_norm_eps", "1e-5".into()),
+        ("tie_word_embeddings", "true".into()),
+    ]
+}

@@ -1,0 +1,175 @@
+//! Model families as data: which keys of a Hugging Face `config.json` say what, and the description of the model that they give.
+//!
+//! Adding a family that the description can say is one file under `families/`: a row of [`Family`] with its keys and a function from their
+//! values to a [`desc::Model`]. The blocks that compute it are those of `crossweave-nn`, the same for every family; the config's schema and
+//! its explanations read the same rows. **Invariant**: a key that is not understood is refused, never passed over.
+#![forbid(unsafe_code)]
+
+pub mod desc;
+mod families;
+pub mod keys;
+pub mod rope;
+mod spec;
+
+pub use families::FAMILIES;
+pub use keys::{Config, ConfigError, Fresh, Key, Kind};
+pub use spec::ModelSpec;
+
+use serde_json::{Map, Value};
+
+/// One family of models.
+pub struct Family {
+    /// `model_type` in `config.json`, and `model.family` in a config.
+    pub name: &'static str,
+    /// The class that `architectures` names.
+    pub architecture: &'static str,
+    /// What it is, in one line.
+    pub doc: &'static str,
+    /// Its keys, in groups.
+    pub keys: &'static [&'static [Key]],
+    /// Keys of its own that say nothing of the computation, by one space each.
+    pub harmless: &'static str,
+    /// Which key is what.
+    pub roles: Roles,
+    /// Values of a preset beside its dimensions, given those and the number of heads.
+    pub preset: fn(&Dims) -> Vec<(&'static str, String)>,
+    /// The description.
+    pub build: fn(&Config) -> Result<desc::Model, ConfigError>,
+    /// `rope_parameters` by kind of layer, as keys.
+    pub nested: Nested,
+    /// The way back to a `config.json`, of the keys as they are.
+    pub export: fn(&Config, &mut Map<String, Value>),
+    /// Modules that PEFT adapts where nobody says which.
+    pub lora: &'static [&'static str],
+    /// PEFT's name for weights that are `[in, out]`.
+    pub fan_in_fan_out: bool,
+}
+
+/// `rope_parameters` by kind of layer: the other keys, and those.
+pub type Nested =
+    fn(Map<String, Value>, Map<String, Value>) -> Result<Map<String, Value>, ConfigError>;
+
+/// Names of the keys that every family has some of; "" = none.
+#[derive(Clone, Copy, Debug)]
+pub struct Roles {
+    /// Number of layers.
+    pub layers: &'static str,
+    /// Width of the residual stream.
+    pub width: &'static str,
+    /// Query heads.
+    pub heads: &'static str,
+    /// Key and value heads.
+    pub kv_heads: &'static str,
+    /// Width of a head.
+    pub head_dim: &'static str,
+    /// Width of the MLP.
+    pub mlp: &'static str,
+    /// Longest sequence.
+    pub positions: &'static str,
+    /// Activation of the MLP.
+    pub act: &'static str,
+    /// Base of the rotary frequencies, and the part of a head that rotates.
+    pub rope: [&'static str; 2],
+    /// Dropout of embeddings, residual branches and attention weights.
+    pub dropout: [&'static str; 3],
+}
+
+/// The names that most families share.
+pub const ROLES: Roles = Roles {
+    layers: "num_hidden_layers",
+    width: "hidden_size",
+    heads: "num_attention_heads",
+    kv_heads: "num_key_value_heads",
+    head_dim: "head_dim",
+    mlp: "intermediate_size",
+    positions: "max_position_embeddings",
+    act: "hidden_act",
+    rope: ["rope_theta", "partial_rotary_factor"],
+    dropout: ["", "", "attention_dropout"],
+};
+
+/// Dimensions of a preset.
+#[derive(Clone, Copy, Debug)]
+pub struct Dims {
+    /// Name.
+    pub name: &'static str,
+    /// Layers.
+    pub layers: u64,
+    /// Width.
+    pub width: u64,
+    /// Query heads, as the user has them in the end.
+    pub heads: u64,
+    /// Longest sequence.
+    pub positions: u64,
+    /// Rows of the embedding.
+    pub vocab: u64,
+}
+
+const fn dims(name: &'static str, [layers, width, heads, positions, vocab]: [u64; 5]) -> Dims {
+    Dims {
+        name,
+        layers,
+        width,
+        heads,
+        positions,
+        vocab,
+    }
+}
+
+/// The presets, which the torch baselines of the benches share.
+pub const PRESETS: &[Dims] = &[
+    dims("tiny", [4, 256, 4, 256, 256]),
+    dims("small", [6, 512, 8, 512, 8192]),
+    dims("gpt2", [12, 768, 12, 512, 50304]),
+];
+
+/// What the presets are, for a table of keys.
+pub const PRESETS_DOC: &str = "dimensions to start from: tiny (4 x 256, vocab 256), small (6 x 512, vocab 8192), gpt2 (12 x 768, vocab 50304)";
+
+impl std::fmt::Debug for Family {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Family {
+    /// The row of a key.
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys().find(|k| k.name == name)
+    }
+    /// All its keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
+        self.keys.iter().flat_map(|group| group.iter())
+    }
+    /// Values of a preset by key, as JSON.
+    pub fn preset(&self, d: &Dims) -> Vec<(&'static str, String)> {
+        let r = &self.roles;
+        let sizes = [
+            (r.width, d.width),
+            (r.layers, d.layers),
+            (r.heads, d.heads),
+            (r.positions, d.positions),
+            ("vocab_size", d.vocab),
+        ];
+        let mut out: Vec<_> = sizes
+            .into_iter()
+            .filter(|(name, _)| !name.is_empty())
+            .map(|(name, n)| (name, n.to_string()))
+            .collect();
+        out.extend((self.preset)(d));
+        out
+    }
+}
+
+/// The family of a name.
+pub fn family(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().copied().find(|f| f.name == name)
+}
+
+/// No values beside the dimensions.
+pub fn dimensions_only(_: &Dims) -> Vec<(&'static str, String)> {
+    vec![]
+}
+
+/// Nothing beside the keys as they are.
+pub fn keys_only(_: &Config, _: &mut Map<String, Value>) {}

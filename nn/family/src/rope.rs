@@ -1,0 +1,389 @@
+//! Rotary positions (Su et al. 2021, arXiv 2104.09864) and the scalings of Hugging Face checkpoints (huggingface/transformers
+//! `modeling_rope_utils.py`): how they are written in a `config.json`, and the angles they give.
+
+use crate::keys::{Config, ConfigError, Object, bad};
+use serde_json::{Map, Value, json};
+use std::f64::consts::PI;
+use std::sync::Arc;
+
+/// Rotation of queries and keys.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotary {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// Elements of a head that rotate, the first ones.
+    pub dim: u64,
+    /// Neighbours are a pair, else element i and i + dim/2.
+    pub interleaved: bool,
+    /// Scaling.
+    pub scaling: Scaling,
+}
+
+/// How positions beyond the original length are handled.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs)]
+pub enum Scaling {
+    /// Plain.
+    #[default]
+    None,
+    /// Positions divided by `factor`.
+    Linear { factor: f64 },
+    /// The base grows with the sequence beyond the original length (NTK); plain up to it.
+    Dynamic { factor: f64, original: u64 },
+    /// Low frequencies divided, high ones kept, a ramp between by turns within the original length (Peng et al. 2023, arXiv 2309.00071).
+    Yarn {
+        factor: f64,
+        original: f64,
+        betas: [f64; 2],
+        attention: f64,
+        truncate: bool,
+    },
+    /// A factor for each frequency: one list within the original length, another beyond (Ding et al. 2024, arXiv 2402.13753).
+    LongRope {
+        short: Vec<f64>,
+        long: Vec<f64>,
+        original: u64,
+        attention: f64,
+    },
+    /// Llama 3: as yarn, by wavelengths.
+    Llama3 {
+        factor: f64,
+        low_freq_factor: f64,
+        high_freq_factor: f64,
+        original: f64,
+    },
+}
+
+/// `cos` and `sin` `[positions, dim / 2]`, row-major.
+pub type Tables = (Arc<[f32]>, Arc<[f32]>);
+
+/// Kinds that are read.
+const KINDS: &[&str] = &["default", "linear", "dynamic", "yarn", "longrope", "llama3"];
+
+impl Rotary {
+    /// Angle per position of each pair, in a sequence of `t` tokens.
+    pub fn frequencies(&self, t: u64) -> Vec<f64> {
+        let (n, dim) = (self.dim / 2, self.dim as f64);
+        let by = |theta: f64| move |i: u64| theta.powf(-(2.0 * i as f64) / dim);
+        let plain = (0..n).map(by(self.theta));
+        match &self.scaling {
+            Scaling::None => plain.collect(),
+            Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+            Scaling::Dynamic { factor, original } => {
+                let over = t.max(*original) as f64 / *original as f64;
+                let grown = (factor * over - (factor - 1.0)).powf(dim / (dim - 2.0));
+                (0..n).map(by(self.theta * grown)).collect()
+            }
+            Scaling::Yarn {
+                factor,
+                original,
+                betas,
+                truncate,
+                ..
+            } => {
+                let at = |turns: f64| {
+                    dim * (original / (turns * 2.0 * PI)).ln() / (2.0 * self.theta.ln())
+                };
+                let (mut low, mut high) = (at(betas[0]), at(betas[1]));
+                if *truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                plain
+                    .enumerate()
+                    .map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i)))
+                    .collect()
+            }
+            Scaling::LongRope {
+                short,
+                long,
+                original,
+                ..
+            } => {
+                let by = if t > *original { long } else { short };
+                plain.zip(by).map(|(f, by)| f / by).collect()
+            }
+            Scaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original,
+            } => plain
+                .map(|f| {
+                    let turns = original * f / (2.0 * PI);
+                    if turns < *low_freq_factor {
+                        f / factor
+                    } else if turns > *high_freq_factor {
+                        f
+                    } else {
+                        let smooth =
+                            (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                        (1.0 - smooth) * f / factor + smooth * f
+                    }
+                })
+                .collect(),
+        }
+    }
+
+    /// What `cos` and `sin` are multiplied by.
+    fn attention(&self) -> f64 {
+        match self.scaling {
+            Scaling::Yarn { attention, .. } | Scaling::LongRope { attention, .. } => attention,
+            _ => 1.0,
+        }
+    }
+
+    /// The longest sequence that takes the first tables, where longer ones take others.
+    pub fn turning(&self) -> Option<u64> {
+        match self.scaling {
+            Scaling::LongRope { original, .. } => Some(original),
+            _ => None,
+        }
+    }
+
+    /// The tables of a sequence of `t` tokens.
+    pub fn tables(&self, t: u64) -> Tables {
+        let (f, by) = (self.frequencies(t), self.attention());
+        let angle = |fun: fn(f64) -> f64| {
+            (0..t)
+                .flat_map(|p| f.iter().map(move |f| (fun(p as f64 * f) * by) as f32))
+                .collect()
+        };
+        (angle(f64::cos), angle(f64::sin))
+    }
+}
+
+/// The rotation of a head of `dim` elements that a `config.json` states: 4.x writes `rope_theta` and `rope_scaling {rope_type or type, …}`,
+/// 5.x `rope_parameters {rope_type, rope_theta, …}`, which [`crate::keys`] has made the former.
+///
+/// # Errors
+/// A kind that is not available, a number that is missing or out of range, a key of another kind.
+pub fn rotary(c: &Config, dim: u64) -> Result<Rotary, ConfigError> {
+    let (key, theta) = ("rope_scaling", c.num(c.family.roles.rope[0])?);
+    if dim < 2 || !dim.is_multiple_of(2) {
+        let head = c.family.roles.head_dim;
+        return bad(head, format!("{dim} is odd; rotary positions turn pairs"));
+    }
+    let scaling = match c.get(key) {
+        None => Scaling::None,
+        Some(Value::Object(map)) => scaling(c, &Object { key, map }, dim / 2)?,
+        Some(v) => return bad(key, format!("{v} is not an object")),
+    };
+    if theta <= 1.0 {
+        return bad(c.family.roles.rope[0], format!("{theta} must be above 1"));
+    }
+    Ok(Rotary {
+        theta,
+        dim,
+        interleaved: false,
+        scaling,
+    })
+}
+
+fn scaling(c: &Config, o: &Object<'_>, pairs: u64) -> Result<Scaling, ConfigError> {
+    let kind = match o.text("rope_type")? {
+        Some(kind) => kind,
+        None => o.text("type")?.unwrap_or("default"),
+    };
+    let longest = c.int(c.family.roles.positions)? as f64;
+    let factor = |o: &Object<'_>| -> Result<f64, ConfigError> {
+        match o.need("factor", kind)? {
+            f if f >= 1.0 => Ok(f),
+            f => bad(&o.name("factor"), format!("{f} must be at least 1")),
+        }
+    };
+    let original = || o.num_or("original_max_position_embeddings", longest);
+    let (known, scaling): (&[&str], Scaling) = match kind {
+        "default" => (&[], Scaling::None),
+        "linear" => (&["factor"], Scaling::Linear { factor: factor(o)? }),
+        "dynamic" => (
+            &["factor", "original_max_position_embeddings"],
+            Scaling::Dynamic {
+                factor: factor(o)?,
+                original: longest as u64,
+            },
+        ),
+        "yarn" => (
+            &[
+                "factor",
+                "original_max_position_embeddings",
+                "beta_fast",
+                "beta_slow",
+                "attention_factor",
+                "mscale",
+                "mscale_all_dim",
+                "truncate",
+            ],
+            yarn(o, factor(o)?, original()?)?,
+        ),
+        // Its name in the first Phi-3 files.
+        "longrope" | "su" => (
+            &[
+                "factor",
+                "original_max_position_embeddings",
+                "short_factor",
+                "long_factor",
+                "attention_factor",
+            ],
+            longrope(c, o, longest, pairs)?,
+        ),
+        "llama3" => {
+            let (low, high) = (
+                o.need("low_freq_factor", kind)?,
+                o.need("high_freq_factor", kind)?,
+            );
+            if high <= low {
+                return bad(
+                    &o.name("high_freq_factor"),
+                    format!("must be above low_freq_factor {low}, and it is {high}"),
+                );
+            }
+            (
+                &[
+                    "factor",
+                    "original_max_position_embeddings",
+                    "low_freq_factor",
+                    "high_freq_factor",
+                ],
+                Scaling::Llama3 {
+                    factor: factor(o)?,
+                    low_freq_factor: low,
+                    high_freq_factor: high,
+                    original: original()?,
+                },
+            )
+        }
+        other => {
+            return bad(
+                &o.name("rope_type"),
+                format!(
+                    "\"{other}\" is not available; available: {}",
+                    KINDS.join(", ")
+                ),
+            );
+        }
+    };
+    o.only(known, kind)?;
+    Ok(scaling)
+}
+
+fn yarn(o: &Object<'_>, factor: f64, original: f64) -> Result<Scaling, ConfigError> {
+    let grown = |by: f64| match factor <= 1.0 {
+        true => 1.0,
+        false => 0.1 * by * factor.ln() + 1.0,
+    };
+    let (m, all) = (o.num_or("mscale", 0.0)?, o.num_or("mscale_all_dim", 0.0)?);
+    let inferred = match m != 0.0 && all != 0.0 {
+        true => grown(m) / grown(all),
+        false => grown(1.0),
+    };
+    let beta = |key: &str, default: f64| -> Result<f64, ConfigError> {
+        // transformers takes 0 for "not given".
+        Ok(match o.num_or(key, default)? {
+            0.0 => default,
+            b => b,
+        })
+    };
+    Ok(Scaling::Yarn {
+        factor,
+        original,
+        betas: [beta("beta_fast", 32.0)?, beta("beta_slow", 1.0)?],
+        attention: o.num_or("attention_factor", inferred)?,
+        truncate: o.flag_or("truncate", true)?,
+    })
+}
+
+fn longrope(c: &Config, o: &Object<'_>, longest: f64, pairs: u64) -> Result<Scaling, ConfigError> {
+    let list = |key: &str| -> Result<Vec<f64>, ConfigError> {
+        let all = o.numbers(key)?;
+        if all.len() as u64 != pairs || all.iter().any(|x| *x <= 0.0) {
+            return bad(
+                &o.name(key),
+                format!(
+                    "needs {pairs} positive numbers, one for each pair, and has {}",
+                    all.len()
+                ),
+            );
+        }
+        Ok(all)
+    };
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    // Phi-3 keeps it beside the scaling, and that counts.
+    let original = match c.has(ORIGINAL) {
+        true => c.int(ORIGINAL)? as f64,
+        false => o.num_or(ORIGINAL, longest)?,
+    };
+    let factor = o.num_or("factor", longest / original)?;
+    let inferred = match factor <= 1.0 {
+        true => 1.0,
+        false => (1.0 + factor.ln() / original.ln()).sqrt(),
+    };
+    Ok(Scaling::LongRope {
+        short: list("short_factor")?,
+        long: list("long_factor")?,
+        original: original as u64,
+        attention: o.num_or("attention_factor", inferred)?,
+    })
+}
+
+impl Rotary {
+    /// Without scaling.
+    pub fn plain(theta: f64, dim: u64) -> Rotary {
+        Rotary {
+            theta,
+            dim,
+            interleaved: false,
+            scaling: Scaling::None,
+        }
+    }
+}
+
+/// `rope_parameters` as 5.x writes them, from the keys of 4.x.
+pub fn parameters(scaling: Option<&Value>, theta: &Value) -> Value {
+    let mut all = match scaling {
+        Some(Value::Object(map)) => map.clone(),
+        _ => Map::new(),
+    };
+    if let Some(kind) = all.remove("type") {
+        all.entry("rope_type").or_insert(kind);
+    }
+    all.entry("rope_type").or_insert(json!("default"));
+    all.insert("rope_theta".into(), theta.clone());
+    Value::Object(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(scaling: Scaling) -> Vec<f64> {
+        let (theta, dim, interleaved) = (5e5, 128, false);
+        Rotary {
+            theta,
+            dim,
+            interleaved,
+            scaling,
+        }
+        .frequencies(16)
+    }
+
+    #[test]
+    fn llama3_keeps_fast_pairs_and_slows_the_slowest() {
+        let (a, b) = (
+            plain(Scaling::None),
+            plain(Scaling::Llama3 {
+                factor: 8.0,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original: 8192.0,
+            }),
+        );
+        assert_eq!(a[0], b[0]);
+        assert!((b[63] - a[63] / 8.0).abs() < 1e-18);
+        assert!(a.iter().zip(&b).all(|(a, b)| b <= a && *b >= a / 8.0));
+    }
+}

@@ -1,0 +1,207 @@
+//! A family with its numbers: from a `config.json` and back, in the forms that transformers 4.x and 5.x read.
+
+use crate::desc::Model;
+use crate::keys::{Config, ConfigError, Derive, Fresh, bad};
+use crate::rope::parameters;
+use crate::{FAMILIES, Family, family};
+use serde_json::{Map, Value, json};
+
+/// A model, described.
+#[derive(Clone, Debug)]
+pub struct ModelSpec {
+    config: Config,
+    model: Model,
+}
+
+impl PartialEq for ModelSpec {
+    fn eq(&self, other: &ModelSpec) -> bool {
+        self.config.family.name == other.config.family.name && self.model == other.model
+    }
+}
+
+impl ModelSpec {
+    /// Reads a `config.json`.
+    ///
+    /// # Errors
+    /// A family that is not there; a key that is not understood; numbers that fit no model.
+    pub fn from_hf(config: &Value) -> Result<ModelSpec, ConfigError> {
+        let Value::Object(map) = config else {
+            return bad("(root)", "not a JSON object");
+        };
+        let name = match map.get("model_type") {
+            Some(Value::String(name)) => name.as_str(),
+            Some(Value::Null) | None => "",
+            Some(v) => return bad("model_type", format!("{v} is not text")),
+        };
+        let Some(family) = family(name) else {
+            let known: Vec<_> = FAMILIES.iter().map(|f| f.name).collect();
+            return bad(
+                "model_type",
+                format!(
+                    "\"{name}\" is not available; available: {}",
+                    known.join(", ")
+                ),
+            );
+        };
+        ModelSpec::of(Config::of_hf(family, map)?)
+    }
+
+    /// A new model, from the keys that a config gives of it.
+    ///
+    /// # Errors
+    /// As [`ModelSpec::from_hf`].
+    pub fn new(
+        family: &'static Family,
+        given: &Map<String, Value>,
+    ) -> Result<ModelSpec, ConfigError> {
+        let mut spec = ModelSpec::of(Config::of_new(family, given)?)?;
+        let derived = spec.model.stack.layers.first().map(|l| {
+            let (a, mlp) = (&l.attention.1, &l.mlp.1);
+            |what: Derive| match what {
+                Derive::KvHeads => a.kv_heads,
+                Derive::HeadDim => a.head_dim,
+                Derive::Mlp => mlp.width,
+            }
+        });
+        // A reader would take another value for what is absent.
+        for row in family.keys() {
+            if let (Fresh::Derived(what), Some(of)) = (row.fresh, &derived)
+                && !spec.config.has(row.name)
+            {
+                let value = json!(of(what));
+                spec.config.map.insert(row.name.to_string(), value);
+            }
+        }
+        Ok(spec)
+    }
+
+    fn of(config: Config) -> Result<ModelSpec, ConfigError> {
+        let model = (config.family.build)(&config)?;
+        Ok(ModelSpec { config, model })
+    }
+
+    /// The same with another value of a key.
+    ///
+    /// # Errors
+    /// A key that the family does not have; a value out of range.
+    pub fn with(&self, key: &str, value: Value) -> Result<ModelSpec, ConfigError> {
+        let mut config = self.config.clone();
+        match config.family.key(key) {
+            Some(row) => row.check(&value)?,
+            None => {
+                return bad(
+                    key,
+                    format!("the {} family has no such key", config.family.name),
+                );
+            }
+        }
+        config.map.insert(key.to_string(), value);
+        ModelSpec::of(config)
+    }
+
+    /// Other dropouts of embeddings, residual branches and attention weights, where given.
+    ///
+    /// # Errors
+    /// One above 0 that the family does not have; the index of it.
+    pub fn with_dropout(&self, given: [Option<f64>; 3]) -> Result<ModelSpec, (usize, ConfigError)> {
+        let mut spec = self.clone();
+        let names = self.config.family.roles.dropout;
+        for (i, (name, p)) in names.into_iter().zip(given).enumerate() {
+            match p {
+                Some(p) if !name.is_empty() => {
+                    spec = spec.with(name, json!(p)).map_err(|e| (i, e))?;
+                }
+                Some(p) if p > 0.0 => {
+                    let what =
+                        format!("the {} family has no such dropout", self.config.family.name);
+                    return Err((
+                        i,
+                        ConfigError {
+                            key: String::new(),
+                            what,
+                        },
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(spec)
+    }
+
+    /// Other starting deviations: `std`, and of what writes into the residual stream `std / sqrt(2 layers)` where `scaled`.
+    pub fn with_init(&self, std: f64, scaled: bool) -> ModelSpec {
+        let mut spec = self.clone();
+        let layers = spec.model.stack.layers.len() as f64;
+        spec.model.init.std = std;
+        spec.model.init.residual = if scaled {
+            std / (2.0 * layers).sqrt()
+        } else {
+            std
+        };
+        if spec.config.has("initializer_range") {
+            let range = json!(std);
+            spec.config.map.insert("initializer_range".into(), range);
+        }
+        spec
+    }
+
+    /// `llama, 4 blocks of 256 with 4/2 heads`.
+    pub fn summary(&self) -> String {
+        let layers = &self.model.stack.layers;
+        let heads = layers.first().map_or(String::new(), |l| {
+            let (q, kv) = (l.attention.1.heads, l.attention.1.kv_heads);
+            match q == kv {
+                true => q.to_string(),
+                false => format!("{q}/{kv}"),
+            }
+        });
+        let (name, width) = (self.config.family.name, self.model.width);
+        format!(
+            "{name}, {} blocks of {width} with {heads} heads",
+            layers.len()
+        )
+    }
+
+    /// The family.
+    pub fn family(&self) -> &'static Family {
+        self.config.family
+    }
+    /// The description.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+    /// Its keys.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// `config.json` in a form that transformers 4.x and 5.x read alike.
+    pub fn hf_config(&self) -> Value {
+        let family = self.config.family;
+        let mut out = Map::new();
+        out.insert("architectures".into(), json!([family.architecture]));
+        out.insert("model_type".into(), json!(family.name));
+        for row in family.keys() {
+            let value = self.config.get(row.name).cloned();
+            out.insert(row.name.into(), value.unwrap_or_default());
+        }
+        let [theta, part] = family.roles.rope;
+        if let Some(theta) = self.config.get(theta) {
+            let mut p = parameters(self.config.get("rope_scaling"), theta);
+            if let Some(part) = self.config.get(part) {
+                p["partial_rotary_factor"] = part.clone();
+            }
+            out.insert("rope_parameters".into(), p);
+        }
+        for (key, value) in [
+            ("torch_dtype", json!("float32")),
+            ("use_cache", json!(true)),
+            ("bos_token_id", Value::Null),
+            ("eos_token_id", Value::Null),
+        ] {
+            out.insert(key.into(), value);
+        }
+        (family.export)(&self.config, &mut out);
+        Value::Object(out)
+    }
+}

@@ -1,0 +1,207 @@
+//! What must hold of every family, whichever they are.
+
+use crossweave_family::{Config, FAMILIES, Family, Fresh, Key, Kind, ModelSpec, PRESETS};
+use serde_json::{Map, Value, json};
+
+fn preset(f: &Family) -> Map<String, Value> {
+    let keys = f.preset(&PRESETS[0]).into_iter();
+    keys.map(|(k, text)| (k.to_string(), serde_json::from_str(&text).unwrap()))
+        .collect()
+}
+
+/// A small model of the family, as `config.json`.
+fn small(f: &'static Family) -> Value {
+    let mut config = ModelSpec::new(f, &preset(f)).unwrap().hf_config();
+    // So that windows are seen.
+    for (key, value) in [
+        ("use_sliding_window", json!(true)),
+        ("max_window_layers", json!(2)),
+        ("sliding_window_pattern", json!(2)),
+    ] {
+        if f.key(key).is_some() {
+            config[key] = value;
+        }
+    }
+    config
+}
+
+/// Values to try for a key, other than what it holds.
+fn others(row: &Key, now: Option<&Value>) -> Vec<Value> {
+    let all = match row.kind {
+        Kind::Int(_) => vec![json!(1), json!(2), json!(3), json!(128), json!(512)],
+        Kind::Count(_) | Kind::Id => vec![json!(0), json!(1)],
+        Kind::Positive => vec![json!(0.5), json!(3.0), json!(64.0)],
+        Kind::Part => vec![json!(0.5), json!(0.25)],
+        Kind::Probability => vec![json!(0.25), json!(0.5)],
+        Kind::Flag => vec![json!(true), json!(false)],
+        Kind::Activation => vec![json!("relu"), json!("gelu"), json!("silu")],
+        Kind::Scaling => vec![json!({"rope_type": "linear", "factor": 2.0})],
+        Kind::Layers => vec![],
+        Kind::Only(_) => vec![],
+    };
+    all.into_iter().filter(|v| Some(v) != now).collect()
+}
+
+#[test]
+fn rows_are_json_and_every_key_changes_the_model_or_is_refused() {
+    for f in FAMILIES {
+        let mut config = small(f);
+        // It says the same as two keys of 4.x, which are tried here.
+        config.as_object_mut().unwrap().remove("rope_parameters");
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        for row in f.keys() {
+            for text in [
+                row.default,
+                if let Fresh::Other(t) = row.fresh {
+                    t
+                } else {
+                    ""
+                },
+            ] {
+                let fits =
+                    text.is_empty() || row.check(&serde_json::from_str(text).unwrap()).is_ok();
+                assert!(fits, "{}: {}: {text}", f.name, row.name);
+            }
+            if let Kind::Only(value) = row.kind {
+                let mut other = config.clone();
+                other[row.name] = json!("something else");
+                let e = ModelSpec::from_hf(&other).unwrap_err();
+                assert!(
+                    e.key == row.name && e.what.contains(value),
+                    "{}: {e}",
+                    f.name
+                );
+                continue;
+            }
+            let tried = others(row, spec.config().get(row.name));
+            let changes = |v: &Value| {
+                let mut other = config.clone();
+                other[row.name] = v.clone();
+                ModelSpec::from_hf(&other).is_ok_and(|s| s.model() != spec.model())
+            };
+            // Of a scaling that only folders have.
+            if row.name == "original_max_position_embeddings" {
+                continue;
+            }
+            let needs_other_keys = row.kind == Kind::Layers;
+            assert!(
+                needs_other_keys || tried.iter().any(changes),
+                "{}: {} changes nothing",
+                f.name,
+                row.name
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_written_reads_back_as_the_same_model_in_both_forms() {
+    for f in FAMILIES {
+        let config = small(f);
+        let spec = ModelSpec::from_hf(&config).unwrap();
+        assert_eq!(
+            spec,
+            ModelSpec::from_hf(&spec.hf_config()).unwrap(),
+            "{}",
+            f.name
+        );
+        // As 5.x alone would write it, and as 4.x alone.
+        let (mut five, mut four) = (config.clone(), config.clone());
+        let [theta, part] = f.roles.rope;
+        for key in [theta, part, "rope_scaling", "rope_local_base_freq"] {
+            five.as_object_mut().unwrap().remove(key);
+        }
+        four.as_object_mut().unwrap().remove("rope_parameters");
+        for form in [five, four] {
+            assert_eq!(spec, ModelSpec::from_hf(&form).unwrap(), "{}", f.name);
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_not_understood_is_named_with_those_that_have_it() {
+    for f in FAMILIES {
+        let mut config = small(f);
+        config["no_such_key"] = json!(3);
+        let e = ModelSpec::from_hf(&config).unwrap_err().to_string();
+        assert!(
+            e.contains("no_such_key") && e.contains('3') && e.contains(f.name),
+            "{e}"
+        );
+        config["no_such_key"] = Value::Null;
+        ModelSpec::from_hf(&config).unwrap();
+        for other in FAMILIES {
+            let passed = |k: &Key| f.harmless.split(' ').any(|h| h == k.name);
+            let own = |k: &Key| f.key(k.name).is_some() || matches!(k.kind, Kind::Only(_));
+            let strange = |k: &&Key| !own(k) && !passed(k);
+            let Some(key) = other.keys().find(strange) else {
+                continue;
+            };
+            let mut config = small(f);
+            config[key.name] = json!(true);
+            let e = ModelSpec::from_hf(&config).unwrap_err();
+            assert!(
+                e.key == key.name && e.what.contains(other.name),
+                "{}: {e}",
+                f.name
+            );
+        }
+    }
+}
+
+#[test]
+fn values_of_other_types_and_sizes_no_machine_has_are_refused() {
+    for f in FAMILIES {
+        let config = small(f);
+        for row in f.keys() {
+            for v in [
+                json!([1]),
+                json!(-1),
+                json!(u64::MAX),
+                json!({"x": 1}),
+                json!("…"),
+            ] {
+                if row.kind == Kind::Id && v == json!(-1) {
+                    continue;
+                }
+                // A number may be as large as it likes.
+                if row.kind == Kind::Positive && v.as_f64().is_some_and(|x| x > 0.0) {
+                    continue;
+                }
+                let mut other = config.clone();
+                other[row.name] = v.clone();
+                let e = ModelSpec::from_hf(&other);
+                assert!(e.is_err(), "{}: {} = {v}", f.name, row.name);
+            }
+        }
+    }
+    for text in [
+        "{}",
+        "[]",
+        "3",
+        r#"{"model_type": 3}"#,
+        r#"{"model_type": "no"}"#,
+    ] {
+        let v = serde_json::from_str::<Value>(text).unwrap();
+        assert!(ModelSpec::from_hf(&v).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn a_new_model_begins_without_dropout() {
+    for f in FAMILIES {
+        let config = Config::of_new(f, &preset(f)).unwrap();
+        for row in f.keys().filter(|r| r.kind == Kind::Probability) {
+            assert_eq!(config.num(row.name), Ok(0.0), "{}: {}", f.name, row.name);
+        }
+    }
+}
+
+#[test]
+fn a_family_is_a_short_file() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/families");
+    for e in std::fs::read_dir(dir).unwrap().flatten() {
+        let lines = std::fs::read_to_string(e.path()).unwrap().lines().count();
+        assert!(lines <= 120, "{}: {lines} lines", e.path().display());
+    }
+}

@@ -1,0 +1,324 @@
+//! A transformer layer as its description says: norms, attention, MLP, in the order and with the parts that it names.
+
+use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
+use crate::lora::{Adapter, Adapters};
+use crate::parts::{Declare, Lin, Normed, Several, activation};
+use crossweave_family::rope::{Rotary, Tables};
+use crossweave_tensor::{
+    AttentionExtras, AttentionSpec, Block, Builder, Cx, Flow, Pointwise, Result, Tensor, Var,
+};
+use std::sync::Arc;
+
+/// Norms around attention or MLP.
+#[derive(Clone, Copy)]
+struct Norms {
+    before: Option<Normed>,
+    after: Option<Normed>,
+}
+
+/// Tables of angles among the constants of the block: those of short sequences, and of longer ones where they differ.
+#[derive(Clone, Copy)]
+struct Turn {
+    short: [usize; 2],
+    long: Option<(u64, [usize; 2])>,
+    interleaved: bool,
+}
+
+struct Attention {
+    qkv: Several,
+    qk_norm: Option<[Normed; 2]>,
+    turn: Option<Turn>,
+    /// The line of biases by distance of the longest sequence, among the constants.
+    alibi: Option<usize>,
+    spec: AttentionSpec,
+    out: Lin,
+}
+
+/// What the MLP does between its products.
+enum Between {
+    Act(Act),
+    Swiglu,
+    Glu(Pointwise),
+    Curve(Pointwise),
+}
+
+struct Mlp {
+    up: Several,
+    between: Between,
+    down: Lin,
+}
+
+struct Layer {
+    attention: (Norms, Attention),
+    mlp: (Norms, Mlp),
+    order: Order,
+    residual_of_norm: bool,
+    dropout: f64,
+    adapters: Vec<Option<Adapter>>,
+}
+
+/// Tables that layers share: one of each rotation, one of the biases by distance.
+#[derive(Default)]
+struct Shared {
+    turns: Vec<(Rotary, Tables, Option<Tables>)>,
+    alibi: Option<Arc<[f32]>>,
+}
+
+/// Declares the layers.
+pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters) {
+    let mut shared = Shared::default();
+    for (i, l) in m.stack.layers.iter().enumerate() {
+        b.unit(&format!("{}.{i}", m.stack.prefix), |u| {
+            let mut d = Declare::new(u, m.init.std, l.conv1d);
+            let residual = m.init.residual as f32;
+            let (around, a) = &l.attention;
+            let before = norm(&mut d, around.before, m.width);
+            let attention = attention(&mut d, m, a, residual, &mut shared);
+            let after = norm(&mut d, around.after, m.width);
+            let attention = (Norms { before, after }, attention);
+            let (around, mlp) = &l.mlp;
+            let mlp = declared_mlp(&mut d, m.width, (around, mlp), residual);
+            Layer {
+                attention,
+                mlp,
+                order: l.order,
+                residual_of_norm: l.residual_of_norm,
+                dropout: l.dropout,
+                adapters: d.adapters(all),
+            }
+        });
+    }
+}
+
+fn norm(d: &mut Declare<'_, '_>, n: Option<desc::Norm>, width: u64) -> Option<Normed> {
+    n.map(|n| d.norm(&n, width, 1))
+}
+
+fn attention(
+    d: &mut Declare<'_, '_>,
+    m: &Model,
+    a: &desc::Attention,
+    residual: f32,
+    shared: &mut Shared,
+) -> Attention {
+    let (q, kv) = (a.heads * a.head_dim, a.kv_heads * a.head_dim);
+    let widths = [q, kv, kv];
+    let std = d.std;
+    let all = q + 2 * kv;
+    let qkv = match a.qkv {
+        // Heads that are normed lie by themselves.
+        Qkv::Separate(parts) => d.several(&parts, m.width, &widths, a.qk_norm.is_none()),
+        Qkv::Fused(l) => Several::Cut(d.linear(l, [m.width, all], std), widths.to_vec()),
+        Qkv::ByHead(l) => {
+            let lin = d.linear(l, [m.width, all], std);
+            Several::CutHeads(lin, a.heads, vec![a.head_dim; 3])
+        }
+    };
+    let qk_norm = a.qk_norm.map(|n| {
+        let one = |d: &mut Declare<'_, '_>, norm, heads: u64| match n.per_head {
+            true => d.norm(norm, a.head_dim, heads),
+            false => d.norm(norm, heads * a.head_dim, 1),
+        };
+        [
+            one(d, &n.norms[0], a.heads),
+            one(d, &n.norms[1], a.kv_heads),
+        ]
+    });
+    let out = d.linear(a.out, [q, m.width], residual);
+    let (mut turn, mut alibi) = (None, None);
+    match &a.positions {
+        Positions::None => {}
+        Positions::Rotary(r) => turn = Some(shared.turn(d, m, r)),
+        Positions::Alibi => alibi = Some(shared.alibi(d, m, a.heads)),
+    }
+    Attention {
+        qkv,
+        qk_norm,
+        turn,
+        alibi,
+        spec: AttentionSpec {
+            heads: a.heads,
+            kv_heads: a.kv_heads,
+            causal: a.causal,
+            window: a.window,
+            scale: a.scale,
+            cap: a.cap,
+            dropout: a.dropout,
+        },
+        out,
+    }
+}
+
+fn declared_mlp(
+    d: &mut Declare<'_, '_>,
+    width: u64,
+    (around, mlp): (&Around, &desc::Mlp),
+    residual: f32,
+) -> (Norms, Mlp) {
+    let before = norm(d, around.before, width);
+    let (std, inner) = (d.std, mlp.width);
+    let up = match mlp.up {
+        Up::Plain(l) => Several::Apart(vec![d.linear(l, [width, inner], std)]),
+        Up::Gated(parts) => d.several(&parts, width, &[inner; 2], true),
+        Up::GatedFused(l) => Several::Cut(d.linear(l, [width, 2 * inner], std), vec![inner; 2]),
+    };
+    let plain = matches!(mlp.up, Up::Plain(_));
+    let between = match activation(mlp.act) {
+        a if plain && a.is_native() => Between::Act(mlp.act),
+        a if plain => Between::Curve(Pointwise::curve(a)),
+        _ if mlp.act == Act::Silu => Between::Swiglu,
+        a => Between::Glu(Pointwise::glu(a)),
+    };
+    let down = d.linear(mlp.down, [inner, width], residual);
+    let after = norm(d, around.after, width);
+    (Norms { before, after }, Mlp { up, between, down })
+}
+
+impl Shared {
+    fn turn(&mut self, d: &mut Declare<'_, '_>, m: &Model, r: &Rotary) -> Turn {
+        let at = self.turns.iter().position(|(one, ..)| one == r);
+        let at = at.unwrap_or_else(|| {
+            let turning = r.turning().filter(|t| *t < m.positions);
+            let short = r.tables(turning.unwrap_or(m.positions));
+            let long = turning.map(|_| r.tables(m.positions));
+            self.turns.push((r.clone(), short, long));
+            self.turns.len() - 1
+        });
+        let (_, short, long) = &self.turns[at];
+        let mut put = |t: &Tables| {
+            let rows = t.0.len() as u64 / (r.dim / 2).max(1);
+            [&t.0, &t.1].map(|t| d.u.constant(&[rows, r.dim / 2], t.clone()))
+        };
+        Turn {
+            short: put(short),
+            long: long
+                .as_ref()
+                .map(|t| (r.turning().unwrap_or_default(), put(t))),
+            interleaved: r.interleaved,
+        }
+    }
+
+    /// Biases of distances, `[heads, 2 positions - 1]`: the slope of the head for each step towards the query.
+    fn alibi(&mut self, d: &mut Declare<'_, '_>, m: &Model, heads: u64) -> usize {
+        let n = 2 * m.positions - 1;
+        let line = self.alibi.get_or_insert_with(|| {
+            let far = |x: u64| x as f64 - (m.positions - 1) as f64;
+            slopes(heads)
+                .into_iter()
+                .flat_map(|s| (0..n).map(move |x| (s * far(x)) as f32))
+                .collect()
+        });
+        d.u.constant(&[heads, n], line.clone())
+    }
+}
+
+/// Slopes of the heads (Press et al. 2021): powers of 2^(-8/n) for the largest power of two n of heads, the rest between them.
+fn slopes(heads: u64) -> Vec<f64> {
+    let whole = heads.max(1).ilog2();
+    let n = 1u64 << whole;
+    let base = |n: u64| 2f64.powf(-8.0 / n as f64);
+    let first = (1..=n).map(|i| base(n).powf(i as f64));
+    let rest = (0..heads.saturating_sub(n)).map(|i| base(2 * n).powf((2 * i + 1) as f64));
+    first.chain(rest).collect()
+}
+
+impl Attention {
+    /// Queries, keys and values, normed and rotated.
+    fn inputs(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<[Var; 3]> {
+        let p = self.qkv.run(cx, adapters, n)?;
+        let (mut q, mut k) = (p[0], p[1]);
+        if let Some([of_q, of_k]) = self.qk_norm {
+            (q, k) = (of_q.run(cx, q)?, of_k.run(cx, k)?);
+        }
+        if let Some(turn) = self.turn {
+            let t = cx.val(q)?.shape().dims()[1];
+            let at = match turn.long {
+                Some((most, long)) if t > most => long,
+                _ => turn.short,
+            };
+            let [cos, sin] = at.map(|i| &cx.env.consts[i]);
+            q = cx.rope(q, self.spec.heads, cos, sin, turn.interleaved)?;
+            k = cx.rope(k, self.spec.kv_heads, cos, sin, turn.interleaved)?;
+        }
+        Ok([q, k, p[2]])
+    }
+
+    fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<Var> {
+        let [q, k, v] = self.inputs(cx, adapters, n)?;
+        let a = match self.alibi {
+            None => cx.attention(q, k, v, self.spec)?,
+            Some(line) => {
+                let t = cx.val(q)?.shape().dims()[1];
+                let extras = AttentionExtras {
+                    fixed_bias: Some(middle(&cx.env.consts[line], t)),
+                    ..Default::default()
+                };
+                cx.attention_with(q, k, v, self.spec, extras)?
+            }
+        };
+        self.out.run(cx, adapters, a)
+    }
+}
+
+/// The biases of the distances that `t` tokens have, of a line for the longest sequence.
+fn middle(line: &Tensor, t: u64) -> Tensor {
+    let all = line.shape().last().div_ceil(2);
+    line.narrow(1, all.saturating_sub(t), 2 * t - 1)
+}
+
+impl Mlp {
+    fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<Var> {
+        let p = self.up.run(cx, adapters, n)?;
+        let h = match &self.between {
+            Between::Act(act) => cx.activation(p[0], activation(*act))?,
+            Between::Swiglu => cx.swiglu(p[0], p[1])?,
+            Between::Glu(f) => cx.pointwise(f, &p)?,
+            Between::Curve(f) => cx.pointwise(f, &p)?,
+        };
+        self.down.run(cx, adapters, h)
+    }
+}
+
+impl Layer {
+    /// What attention adds, and what it is added to.
+    fn attend(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 2]> {
+        let (norms, a) = &self.attention;
+        let n = Normed::maybe(norms.before, cx, x)?;
+        let y = a.run(cx, &self.adapters, n)?;
+        self.added(cx, norms, [y, n, x])
+    }
+
+    /// The same of the MLP.
+    fn think(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 2]> {
+        let (norms, mlp) = &self.mlp;
+        let n = Normed::maybe(norms.before, cx, x)?;
+        let y = mlp.run(cx, &self.adapters, n)?;
+        self.added(cx, norms, [y, n, x])
+    }
+
+    fn added(&self, cx: &mut Cx<'_>, norms: &Norms, [y, n, x]: [Var; 3]) -> Result<[Var; 2]> {
+        let y = Normed::maybe(norms.after, cx, y)?;
+        let y = cx.dropout(y, self.dropout)?;
+        Ok([y, if self.residual_of_norm { n } else { x }])
+    }
+}
+
+impl Block for Layer {
+    fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
+        let x = flow.0[0];
+        let [a, to] = self.attend(cx, x)?;
+        let y = match self.order {
+            Order::Sequential => {
+                let x = cx.add_into(to, a)?;
+                let [m, to] = self.think(cx, x)?;
+                cx.add_into(to, m)?
+            }
+            Order::Parallel => {
+                let [m, _] = self.think(cx, x)?;
+                let both = cx.add_into(a, m)?;
+                cx.add_into(to, both)?
+            }
+        };
+        Ok(Flow(vec![y]))
+    }
+}

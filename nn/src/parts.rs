@@ -1,0 +1,219 @@
+//! What layers are made of: linear layers with their adapters, norms, and the declarations of both.
+
+use crate::desc::{Act, Linear, Norm, NormKind};
+use crate::lora::{Adapter, Adapters};
+use crossweave_tensor::{Activation, Cx, Init, Param, Result, RmsForm, Unit, Var};
+
+/// A linear layer.
+#[derive(Clone, Copy)]
+pub struct Lin {
+    pub w: Param,
+    pub b: Option<Param>,
+    /// Its place among the adapters of the block.
+    pub adapter: usize,
+    conv1d: bool,
+}
+
+impl Lin {
+    /// `W x + b`, with what its adapter adds.
+    pub fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], x: Var) -> Result<Var> {
+        let y = match self.conv1d {
+            true => cx.conv1d(x, self.w, self.b)?,
+            false => cx.linear(x, self.w, self.b)?,
+        };
+        Adapter::add_some(adapters[self.adapter], cx, x, y)
+    }
+}
+
+/// Several linear layers over one input.
+pub enum Several {
+    /// As one product: the weights lie end to end.
+    Together {
+        parts: Vec<Lin>,
+        ws: Vec<Param>,
+        bs: Vec<Param>,
+        widths: Vec<u64>,
+    },
+    /// One by one.
+    Apart(Vec<Lin>),
+    /// One layer whose output is cut.
+    Cut(Lin, Vec<u64>),
+    /// One layer whose output is cut in every head.
+    CutHeads(Lin, u64, Vec<u64>),
+}
+
+impl Several {
+    /// The outputs.
+    pub fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], x: Var) -> Result<Vec<Var>> {
+        match self {
+            Several::Together {
+                parts,
+                ws,
+                bs,
+                widths,
+            } => {
+                let y = cx.linear_fused(x, ws, bs)?;
+                let mut out = cx.split(y, widths)?;
+                for (y, lin) in out.iter_mut().zip(parts) {
+                    *y = Adapter::add_some(adapters[lin.adapter], cx, x, *y)?;
+                }
+                Ok(out)
+            }
+            Several::Apart(parts) => parts.iter().map(|l| l.run(cx, adapters, x)).collect(),
+            Several::Cut(lin, widths) => {
+                let y = lin.run(cx, adapters, x)?;
+                cx.split(y, widths)
+            }
+            Several::CutHeads(lin, heads, widths) => {
+                let y = lin.run(cx, adapters, x)?;
+                cx.split_heads(y, *heads, widths)
+            }
+        }
+    }
+}
+
+/// A norm.
+#[derive(Clone, Copy)]
+pub struct Normed {
+    w: Param,
+    b: Option<Param>,
+    eps: f64,
+    form: Option<RmsForm>,
+}
+
+impl Normed {
+    /// Over the last dim.
+    pub fn run(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        match self.form {
+            Some(form) => cx.rms_norm_as(x, self.w, self.eps, form),
+            None => cx.layer_norm(x, self.w, self.b, self.eps),
+        }
+    }
+    /// The same where there is one.
+    pub fn maybe(some: Option<Normed>, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        match some {
+            Some(n) => n.run(cx, x),
+            None => Ok(x),
+        }
+    }
+}
+
+/// Declares a unit's parameters; its adapters come last, in the order of its linear layers.
+pub struct Declare<'a, 'u> {
+    pub u: &'a mut Unit<'u>,
+    /// Deviation of matrices.
+    pub std: f32,
+    pub conv1d: bool,
+    linears: Vec<(&'static str, [u64; 2])>,
+}
+
+impl<'a, 'u> Declare<'a, 'u> {
+    pub fn new(u: &'a mut Unit<'u>, std: f64, conv1d: bool) -> Self {
+        Declare {
+            u,
+            std: std as f32,
+            conv1d,
+            linears: vec![],
+        }
+    }
+
+    fn weight(&mut self, l: Linear, [input, output]: [u64; 2], std: f32) -> Param {
+        let shape = match self.conv1d {
+            true => [input, output],
+            false => [output, input],
+        };
+        let name = format!("{}.weight", l.name);
+        self.u.param(&name, &shape, Init::Normal(std))
+    }
+    fn bias(&mut self, l: Linear, output: u64) -> Option<Param> {
+        let name = format!("{}.bias", l.name);
+        l.bias.then(|| self.u.param(&name, &[output], Init::Zeros))
+    }
+    fn registered(&mut self, l: Linear, sizes: [u64; 2]) -> usize {
+        self.linears.push((l.name, sizes));
+        self.linears.len() - 1
+    }
+
+    /// A linear layer `[input] -> [output]`.
+    pub fn linear(&mut self, l: Linear, sizes: [u64; 2], std: f32) -> Lin {
+        Lin {
+            w: self.weight(l, sizes, std),
+            b: self.bias(l, sizes[1]),
+            adapter: self.registered(l, sizes),
+            conv1d: self.conv1d,
+        }
+    }
+
+    /// Linear layers over one input of width `input`, in one product where `together`.
+    pub fn several(
+        &mut self,
+        all: &[Linear],
+        input: u64,
+        widths: &[u64],
+        together: bool,
+    ) -> Several {
+        let std = self.std;
+        let sized = || all.iter().zip(widths);
+        // Weights end to end, then biases end to end, so that either set is one matrix.
+        let ws: Vec<Param> = sized()
+            .map(|(l, w)| self.weight(*l, [input, *w], std))
+            .collect();
+        let bs: Vec<Option<Param>> = sized().map(|(l, w)| self.bias(*l, *w)).collect();
+        let parts: Vec<Lin> = sized()
+            .zip(ws.iter().zip(&bs))
+            .map(|((l, width), (w, b))| Lin {
+                w: *w,
+                b: *b,
+                adapter: self.registered(*l, [input, *width]),
+                conv1d: self.conv1d,
+            })
+            .collect();
+        match together {
+            true => Several::Together {
+                parts,
+                ws,
+                bs: bs.into_iter().flatten().collect(),
+                widths: widths.to_vec(),
+            },
+            false => Several::Apart(parts),
+        }
+    }
+
+    /// A norm over `width` elements, or over each of `heads` heads of that width.
+    pub fn norm(&mut self, n: &Norm, width: u64, heads: u64) -> Normed {
+        let plus_one = n.kind == NormKind::RmsPlusOne;
+        let ones = if plus_one { Init::Zeros } else { Init::Ones };
+        let w = self.u.param(&format!("{}.weight", n.name), &[width], ones);
+        let layer = n.kind == NormKind::Layer;
+        let b = format!("{}.bias", n.name);
+        let form = RmsForm {
+            unit_offset: plus_one,
+            heads,
+        };
+        Normed {
+            w,
+            b: layer.then(|| self.u.param(&b, &[width], Init::Zeros)),
+            eps: n.eps,
+            form: (!layer).then_some(form),
+        }
+    }
+
+    /// The adapters of the linear layers, in their order.
+    pub fn adapters(self, all: &mut Adapters) -> Vec<Option<Adapter>> {
+        let (u, linears) = (self.u, self.linears);
+        let one = |(name, sizes)| all.layer(u, name, sizes);
+        linears.into_iter().map(one).collect()
+    }
+}
+
+/// The activation that a description names.
+pub fn activation(act: Act) -> Activation {
+    match act {
+        Act::GeluTanh => Activation::GeluTanh,
+        Act::GeluErf => Activation::GeluErf,
+        Act::QuickGelu => Activation::QuickGelu,
+        Act::Silu => Activation::Silu,
+        Act::Relu => Activation::Relu,
+        Act::Tanh => Activation::Tanh,
+    }
+}
