@@ -11,7 +11,7 @@ class Case:
     """One oracle directory."""
 
     name: str
-    family: str                       # gpt2 | llama
+    family: str                       # model_type
     form: int                         # transformers major that writes config.json and the tensors
     config: dict = field(default_factory=dict)
     dtype: str = "float32"            # storage type of the weights
@@ -35,6 +35,16 @@ ROPE = LLAMA | dict(num_hidden_layers=1, intermediate_size=32)
 # (16 and 96) put one frequency in each of Llama 3's bands: kept, interpolated, divided by factor.
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=6.0,
               original_max_position_embeddings=96)
+
+# The other families are smaller: what differs from Llama shows at any size.
+SMALL = dict(vocab_size=48, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2,
+             num_key_value_heads=1, max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
+GEMMA = SMALL | dict(head_dim=6, query_pre_attn_scalar=12, sliding_window=5, pad_token_id=0)
+PHI3 = SMALL | dict(pad_token_id=0, num_key_value_heads=2)
+NEOX = dict(SMALL, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32)
+del NEOX["num_key_value_heads"]
+BLOOM = dict(vocab_size=48, hidden_size=18, n_layer=2, n_head=3, seq_length=64, bos_token_id=0, eos_token_id=0)
+LONGROPE = dict(short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[1.0, 2.0, 3.0, 5.0])
 
 CASES = [
     Case("gpt2-tied", "gpt2", 5, GPT2 | dict(n_inner=None), note="gelu_new, tied head, feed-forward width by default"),
@@ -75,4 +85,54 @@ CASES = [
          note="biases on every projection"),
     Case("llama-bf16", "llama", 4, LLAMA | dict(num_key_value_heads=2), dtype="bfloat16",
          edit_config=dict(dtype=None, torch_dtype="bfloat16"), note="bf16 weights, 4.x `torch_dtype`"),
+    Case("mistral-v4", "mistral", 4, SMALL | dict(sliding_window=5), note="tokens see 5 positions"),
+    Case("mistral-v5", "mistral", 5, SMALL | dict(sliding_window=None, head_dim=6, tie_word_embeddings=True),
+         note="no window, explicit head_dim, tied head"),
+    Case("qwen2-v4", "qwen2", 4, SMALL | dict(use_sliding_window=False, tie_word_embeddings=True), note="no window"),
+    Case("qwen2-v5", "qwen2", 5, SMALL | dict(use_sliding_window=True, sliding_window=5, max_window_layers=1),
+         note="a window in the second layer, as layer_types"),
+    Case("qwen3-v4", "qwen3", 4, SMALL | dict(head_dim=6, attention_bias=True), note="head_dim and biases"),
+    Case("qwen3-v5", "qwen3", 5,
+         SMALL | dict(head_dim=8, use_sliding_window=True, sliding_window=3, max_window_layers=0,
+                      rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16,
+                                           rope_theta=1000.0)),
+         note="windows everywhere, yarn"),
+    Case("gemma2-v4", "gemma2", 4, GEMMA, note="soft caps of scores and logits, a window in the first layer"),
+    Case("gemma2-v5", "gemma2", 5,
+         GEMMA | dict(attn_logit_softcapping=None, final_logit_softcapping=3.0, tie_word_embeddings=False,
+                      layer_types=["full_attention", "sliding_attention"]),
+         note="one cap alone, own head, the layers the other way round"),
+    Case("gemma3-v4", "gemma3_text", 4,
+         GEMMA | dict(sliding_window_pattern=2, rope_theta=5000.0, rope_local_base_freq=100.0,
+                      rope_scaling=dict(rope_type="linear", factor=8.0)),
+         note="two rotary bases, one of them scaled"),
+    Case("gemma3-v5", "gemma3_text", 5,
+         GEMMA | dict(layer_types=["sliding_attention", "full_attention"], final_logit_softcapping=4.0,
+                      rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=50.0),
+                                           full_attention=dict(rope_type="default", rope_theta=2000.0))),
+         note="rope_parameters by kind of layer"),
+    Case("phi3-v4", "phi3", 4,
+         PHI3 | dict(original_max_position_embeddings=8, rope_scaling=dict(type="longrope", **LONGROPE), sliding_window=6),
+         note="longrope beyond the original length, a window"),
+    Case("phi3-v5", "phi3", 5,
+         PHI3 | dict(num_key_value_heads=1, partial_rotary_factor=0.5, tie_word_embeddings=True),
+         note="half of each head rotates"),
+    Case("olmo2-v4", "olmo2", 4, SMALL, note="norms behind, norms over all of q and k"),
+    Case("olmo2-v5", "olmo2", 5,
+         SMALL | dict(num_key_value_heads=2, attention_bias=True, tie_word_embeddings=True,
+                      rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=10000.0)),
+         note="biases, dynamic scaling within the original length"),
+    Case("gpt-neox-v4", "gpt_neox", 4, NEOX, note="attention and MLP side by side, half of each head rotates"),
+    Case("gpt-neox-v5", "gpt_neox", 5,
+         NEOX | dict(use_parallel_residual=False, attention_bias=False, hidden_act="gelu_new", tie_word_embeddings=True),
+         note="one after the other, no biases in attention"),
+    Case("bloom-v4", "bloom", 4, BLOOM, note="ALiBi of 3 heads, which are no power of two"),
+    Case("bloom-v5", "bloom", 5, BLOOM | dict(n_head=2, apply_residual_connection_post_layernorm=True, tie_word_embeddings=False),
+         note="the norms' results are what is added to; own head"),
+    Case("glm4-v4", "glm4", 4, SMALL | dict(head_dim=8, attention_bias=True, pad_token_id=0),
+         note="neighbours are pairs, half of each head rotates"),
+    Case("glm4-v5", "glm4", 5,
+         SMALL | dict(head_dim=12, attention_bias=False, pad_token_id=0,
+                      rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.34)),
+         note="a third of each head rotates"),
 ]

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""Random configurations from the config classes of transformers: our logits are PyTorch's, or the key is refused.
+
+  python fuzz.py --seed 1 --count 500 [--family NAME] [--binary target/release/crossweave] [--keep DIR]
+
+Each draw makes a config of one family (sizes, heads, windows, scalings, biases, caps, ties, and now and then any other
+attribute of the class), a model of it with random weights as `save_pretrained` writes it, and PyTorch's logits in float64.
+`crossweave probe` must give those logits within 1e-4 of the largest one, or refuse the folder with a message that names a key
+of its config.json. Draws that transformers itself refuses, or whose logits are not finite, are not counted. Exit code 1:
+some configuration was silently wrong, or refused without a key. The same seed draws the same configurations with the
+same version of transformers.
+"""
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from make import HERE, KeepF64, error, seeded, transformers
+
+import torch
+from safetensors.torch import load_file, save_file
+
+TOLERANCE = 1e-4
+ACTIVATIONS = ["silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu", "relu", "tanh", "mish", "relu2",
+               "gelu_10", "sigmoid"]
+
+
+class Draw:
+    """One configuration: `r` draws, `keys` is what the class is given."""
+
+    def __init__(self, r, family):
+        self.r, self.family, self.keys = r, family, {}
+        self.layers = r.choice([1, 2, 2, 3])
+        self.positions = r.choice([12, 16, 24, 64])
+
+    def maybe(self, chance):
+        return self.r.random() < chance
+
+    def act(self, usual):
+        return usual if self.maybe(0.6) else self.r.choice(ACTIVATIONS)
+
+    def heads(self, kv=True, explicit=True, partial=(1.0,)):
+        """Heads that fit together, a head_dim of its own now and then; the number of elements that rotate is even."""
+        r = self.r
+        heads = r.choice([1, 2, 3, 4, 6])
+        part = r.choice(partial)
+        dim = r.choice([4, 8, 12, 16]) if part in (0.5, 1.0, 0.25) else r.choice([8, 16])
+        hidden = heads * dim
+        if explicit and self.maybe(0.5):
+            hidden = r.choice([8, 16, 24, 30])
+            self.keys["head_dim"] = dim
+        elif explicit and self.maybe(0.3):
+            self.keys["head_dim"] = dim
+        self.keys |= dict(hidden_size=hidden, num_attention_heads=heads)
+        if kv:
+            self.keys["num_key_value_heads"] = r.choice([k for k in range(1, heads + 1) if heads % k == 0])
+        self.dim, self.part = dim, part
+        return heads
+
+    def sizes(self):
+        r = self.r
+        self.keys |= dict(vocab_size=r.choice([17, 32, 50]), num_hidden_layers=self.layers, intermediate_size=r.choice([12, 20, 33]),
+                          max_position_embeddings=self.positions, tie_word_embeddings=self.maybe(0.4))
+        if self.maybe(0.3):
+            self.keys["initializer_range"] = 0.1
+
+    def eps(self, name):
+        if self.maybe(0.5):
+            self.keys[name] = self.r.choice([1e-6, 1e-5, 1e-3])
+
+    def window(self):
+        return self.r.choice([None, 1, 2, 5, 9, 4096])
+
+    def kinds(self):
+        return [self.r.choice(["full_attention", "sliding_attention"]) for _ in range(self.layers)]
+
+    def scaling(self, kinds=("linear", "dynamic", "yarn", "longrope", "llama3")):
+        """A rope_scaling, without the base."""
+        r = self.r
+        kind = r.choice(kinds)
+        s = dict(rope_type=kind, factor=r.choice([1.0, 2.0, 4.5]))
+        if kind in ("yarn", "llama3", "longrope"):
+            s["original_max_position_embeddings"] = r.choice([6, 16, 64])
+        if kind == "llama3":
+            s |= dict(low_freq_factor=1.0, high_freq_factor=r.choice([2.0, 4.0]))
+        if kind == "yarn":
+            for key, of in dict(beta_fast=[32, 8.0], beta_slow=[1, 2.0], attention_factor=[0.7, 1.3], mscale=[0.7, 1.0],
+                                mscale_all_dim=[0.5, 1.0], truncate=[True, False]).items():
+                if self.maybe(0.3):
+                    s[key] = r.choice(of)
+        if kind == "longrope":
+            pairs = int(self.dim * self.part) // 2
+            for key in ("short_factor", "long_factor"):
+                s[key] = [round(r.uniform(1.0, 6.0), 2) for _ in range(pairs)]
+            if self.maybe(0.3):
+                s["attention_factor"] = 1.2
+        return s
+
+    def rope(self, **given):
+        """Base and scaling in the form of the running transformers, or in the older one."""
+        r = self.r
+        theta = r.choice([100.0, 10000.0, 500000.0])
+        scaling = self.scaling() if self.maybe(0.5) else None
+        if scaling and self.family == "phi3":
+            self.keys["original_max_position_embeddings"] = r.choice([6, 16, 64])
+        if MAJOR >= 5 and self.maybe(0.7):
+            self.keys["rope_parameters"] = (scaling or dict(rope_type="default")) | dict(rope_theta=theta) | given
+        else:
+            self.keys |= given | dict(rope_theta=theta) | (dict(rope_scaling=scaling) if scaling else {})
+
+
+MAJOR = int(transformers.__version__.split(".")[0])
+
+
+def gpt2(d):
+    r, heads = d.r, d.r.choice([1, 2, 3, 4])
+    d.keys |= dict(vocab_size=r.choice([17, 32]), n_positions=d.positions, n_embd=heads * r.choice([3, 4, 8]), n_layer=d.layers,
+                   n_head=heads, n_inner=r.choice([None, 12, 33]), activation_function=d.act("gelu_new"),
+                   tie_word_embeddings=d.maybe(0.5), scale_attn_weights=d.maybe(0.7),
+                   scale_attn_by_inverse_layer_idx=d.maybe(0.3), reorder_and_upcast_attn=d.maybe(0.3))
+    d.eps("layer_norm_epsilon")
+
+
+def llama(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.4), mlp_bias=d.maybe(0.4), pretraining_tp=1)
+
+
+def mistral(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), sliding_window=d.window())
+
+
+def qwen2(d, explicit=False):
+    d.sizes(), d.heads(explicit=explicit), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), use_sliding_window=d.maybe(0.5), sliding_window=d.window(),
+                   max_window_layers=d.r.choice([0, 1, 2, 28]))
+    if d.maybe(0.2):
+        d.keys["layer_types"] = d.kinds()
+
+
+def qwen3(d):
+    qwen2(d, True)
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys["attention_bias"] = d.maybe(0.4)
+
+
+def gemma(d):
+    d.sizes(), d.heads(), d.eps("rms_norm_eps")
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys |= dict(hidden_activation=d.act("gelu_pytorch_tanh"), attention_bias=d.maybe(0.3),
+                   query_pre_attn_scalar=d.r.choice([4, 12, 256]), final_logit_softcapping=d.r.choice([None, 2.0, 30.0]),
+                   sliding_window=d.r.choice([2, 5, 4096]), pad_token_id=0)
+    if d.maybe(0.4):
+        d.keys["layer_types"] = d.kinds()
+
+
+def gemma2(d):
+    gemma(d), d.rope()
+    d.keys["attn_logit_softcapping"] = d.r.choice([None, 1.5, 50.0])
+
+
+def gemma3_text(d):
+    gemma(d)
+    scaling = d.scaling(("linear", "yarn")) if d.maybe(0.5) else None
+    near, full = d.r.choice([10.0, 10000.0]), d.r.choice([1000.0, 1000000.0])
+    if MAJOR >= 5 and d.maybe(0.7):
+        d.keys["rope_parameters"] = dict(full_attention=(scaling or dict(rope_type="default")) | dict(rope_theta=full),
+                                         sliding_attention=dict(rope_type="default", rope_theta=near))
+    else:
+        d.keys |= dict(rope_theta=full, rope_local_base_freq=near) | (dict(rope_scaling=scaling) if scaling else {})
+    if d.maybe(0.4):
+        d.keys["sliding_window_pattern"] = d.r.choice([1, 2, 3])
+
+
+def phi3(d):
+    d.sizes(), d.heads(explicit=False, partial=(1.0, 1.0, 0.5)), d.eps("rms_norm_eps")
+    d.rope(partial_rotary_factor=d.part)
+    d.keys |= dict(hidden_act=d.act("silu"), sliding_window=d.window(), pad_token_id=0)
+
+
+def olmo2(d):
+    d.sizes(), d.heads(explicit=False), d.rope(), d.eps("rms_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.4), pad_token_id=0)
+
+
+def gpt_neox(d):
+    d.sizes(), d.heads(kv=False, explicit=False, partial=(1.0, 0.5, 0.25)), d.eps("layer_norm_eps")
+    theta = d.r.choice([100, 10000])
+    scaling = d.scaling(("linear", "dynamic", "yarn", "llama3")) if d.maybe(0.4) else None
+    if d.dim * d.part < 4 and scaling:
+        scaling = None  # dynamic and yarn divide by the pairs less one
+    if MAJOR >= 5 and d.maybe(0.7):
+        d.keys["rope_parameters"] = (scaling or dict(rope_type="default")) | dict(rope_theta=theta, partial_rotary_factor=d.part)
+    else:
+        d.keys |= dict(rotary_pct=d.part, rotary_emb_base=theta) | (dict(rope_scaling=scaling) if scaling else {})
+    d.keys |= dict(hidden_act=d.act("gelu"), use_parallel_residual=d.maybe(0.6), attention_bias=d.maybe(0.7))
+
+
+def bloom(d):
+    heads = d.r.choice([1, 2, 3, 4, 6])
+    d.keys |= dict(vocab_size=d.r.choice([17, 32]), hidden_size=heads * d.r.choice([4, 8]), n_layer=d.layers, n_head=heads,
+                   tie_word_embeddings=d.maybe(0.6), apply_residual_connection_post_layernorm=d.maybe(0.4),
+                   slow_but_exact=d.maybe(0.2))
+    d.eps("layer_norm_epsilon")
+
+
+def glm4(d):
+    d.sizes(), d.heads(partial=(0.5, 1.0, 0.25)), d.eps("rms_norm_eps")
+    d.rope(partial_rotary_factor=d.part)
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.5), pad_token_id=0)
+
+
+FAMILIES = dict(gpt2=gpt2, llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma2=gemma2, gemma3_text=gemma3_text,
+                phi3=phi3, olmo2=olmo2, gpt_neox=gpt_neox, bloom=bloom, glm4=glm4)
+
+
+def disturb(d, config):
+    """Now and then another value of any attribute that the class has by default."""
+    plain = type(config)().to_dict()
+    free = sorted(k for k, v in plain.items() if isinstance(v, (bool, int, float)) and k not in d.keys)
+    key = d.r.choice(free)
+    v = plain[key]
+    if isinstance(v, bool):
+        value = not v
+    elif isinstance(v, int):
+        value = d.r.choice([0, 1, 2, 3])
+    else:
+        value = d.r.choice([0.5 * v, 2.0 * v, 0.3])
+    return {key: value}
+
+
+def model_of(d):
+    """The model, or None where transformers refuses its config."""
+    try:
+        config = transformers.AutoConfig.for_model(d.family, **d.keys)
+        if d.maybe(0.25):
+            d.keys |= disturb(d, config)
+            config = transformers.AutoConfig.for_model(d.family, **d.keys)
+        config._attn_implementation = "eager"
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    except Exception as e:
+        return None, f"{type(e).__name__}: {e}"
+    g = seeded(json.dumps(d.keys, sort_keys=True))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(0.3 * torch.randn(p.shape, generator=g) + (1.0 if p.ndim == 1 and d.maybe(0.5) else 0.0))
+    return model, None
+
+
+def one(d, binary, folder):
+    """`(outcome, words)`: equal, refused, skipped or WRONG."""
+    model, why = model_of(d)
+    if model is None:
+        return "skipped", why
+    shutil.rmtree(folder, ignore_errors=True)
+    model_dir = os.path.join(folder, "model")
+    model.save_pretrained(model_dir)
+    positions = d.positions if d.family != "bloom" else 24
+    ids = torch.randint(0, model.config.vocab_size, (2, d.r.randint(2, min(positions, 20))), generator=seeded(str(d.r.random())))
+    try:
+        again = transformers.AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager").eval().double()
+        with torch.no_grad(), KeepF64():
+            want = again(input_ids=ids, use_cache=False, return_dict=True).logits
+    except Exception as e:
+        return "skipped", f"{type(e).__name__}: {e}"
+    if not torch.isfinite(want).all():
+        return "skipped", "not finite"
+    inputs, out = os.path.join(folder, "inputs.safetensors"), os.path.join(folder, "out.safetensors")
+    save_file({"input_ids": ids}, inputs)
+    run = subprocess.run([binary, "probe", "--model", model_dir, "--inputs", inputs, "--out", out], capture_output=True, text=True)
+    with open(os.path.join(model_dir, "config.json")) as f:
+        keys = json.load(f)
+    if run.returncode != 0:
+        named = [k for k in keys if f"config.json: {k}" in run.stderr]
+        return ("refused", run.stderr.strip().splitlines()[0]) if named else ("WRONG", "refused without a key: " + run.stderr)
+    e = error(load_file(out)["logits"], want)
+    return ("equal", f"{e:.1e}") if e <= TOLERANCE else ("WRONG", f"logits differ by {e:.1e}")
+
+
+def main():
+    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("--seed", type=int, required=True)
+    ap.add_argument("--count", type=int, default=100)
+    ap.add_argument("--family", action="append", choices=sorted(FAMILIES))
+    ap.add_argument("--binary", default=os.path.join(HERE, "..", "..", "target", "release", "crossweave"))
+    ap.add_argument("--keep", help="folder that keeps what was wrong")
+    ap.add_argument("--verbose", action="store_true")
+    args = ap.parse_args()
+    torch.set_num_threads(1)
+    families = args.family or list(FAMILIES)
+    counts, refusals, i = dict(equal=0, refused=0, skipped=0, WRONG=0), {}, 0
+    with tempfile.TemporaryDirectory() as top:
+        while sum(counts.values()) - counts["skipped"] < args.count:
+            name = families[i % len(families)]
+            d = Draw(random.Random(f"{args.seed} {i}"), name)
+            FAMILIES[name](d)
+            outcome, words = one(d, args.binary, os.path.join(top, "case"))
+            counts[outcome] += 1
+            if outcome == "refused":
+                key = words.split("config.json: ", 1)[-1].split(":")[0]
+                refusals[key] = refusals.get(key, 0) + 1
+            if outcome == "WRONG" or args.verbose:
+                print(f"{i} {name} {outcome}: {words}\n  {json.dumps(d.keys)}", flush=True)
+            if outcome == "WRONG" and args.keep:
+                shutil.copytree(os.path.join(top, "case"), os.path.join(args.keep, f"{args.seed}-{i}"), dirs_exist_ok=True)
+            i += 1
+            if i > 20 * args.count:
+                sys.exit("transformers refuses nearly everything that is drawn")
+    print(f"transformers {transformers.__version__}, seed {args.seed}: "
+          + ", ".join(f"{n} {k}" for k, n in counts.items())
+          + "; refused by " + ", ".join(f"{k} ({n})" for k, n in sorted(refusals.items(), key=lambda kv: -kv[1])))
+    return 1 if counts["WRONG"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
