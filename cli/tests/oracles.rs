@@ -48,8 +48,17 @@ pub fn read(path: &Path) -> Tensors {
 }
 
 pub fn error(ours: &[f64], theirs: &[f64]) -> f64 {
+    error_beside(ours, theirs, 0.0)
+}
+
+fn top(values: &[f64]) -> f64 {
+    values.iter().fold(0.0f64, |m, x| m.max(x.abs()))
+}
+
+/// The same where values below `nothing` are rounding noise.
+fn error_beside(ours: &[f64], theirs: &[f64], nothing: f64) -> f64 {
     assert_eq!(ours.len(), theirs.len());
-    let top = theirs.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+    let top = top(theirs).max(nothing);
     let diff = ours
         .iter()
         .zip(theirs)
@@ -74,11 +83,14 @@ fn probe_gives_pytorchs_logits_loss_and_gradients() {
         );
         let names = |t: &Tensors| t.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(&ours), names(&theirs), "{name}");
+        let largest = theirs.iter().filter(|(k, _)| k.starts_with("grad."));
+        let largest = largest.fold(0.0f64, |m, (_, (.., g))| m.max(top(g)));
         for (key, (_, shape, values)) in &theirs {
             let (dtype, our_shape, our_values) = &ours[key];
             assert_eq!((*dtype, our_shape), (Dtype::F32, shape), "{name} {key}");
             // GPT-2's key bias has a true gradient of zero among others that are not: the tensor's largest value is the measure.
-            let e = error(our_values, values);
+            // The bias of keys that are not rotated has none at all, which float64 gives as 1e-18.
+            let e = error_beside(our_values, values, 1e-3 * largest);
             assert!(e <= TOLERANCE, "{name} {key}: {e:e}");
         }
     }

@@ -3,12 +3,12 @@
 use crate::desc::Model;
 use crate::lora::{Adapter, Adapters};
 use crate::parts::{Declare, Normed};
-use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Param, Pointwise, Result};
+use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result};
 
 struct Embed {
     table: Param,
     positions: Option<Param>,
-    padding: Option<u64>,
+    lookup: Lookup,
     scale: Option<Pointwise>,
     norm: Option<Normed>,
     dropout: f64,
@@ -22,13 +22,16 @@ pub fn embed(b: &mut Builder, m: &Model) {
         let table = u.param(e.table, &[m.vocab, m.width], std);
         let positions = e
             .positions
-            .map(|(name, rows)| u.param(name, &[rows, m.width], std));
+            .map(|p| u.param(p.table, &[p.rows, m.width], std));
         let mut d = Declare::new(u, m.init.std, false);
         let norm = e.norm.map(|n| d.norm(&n, m.width, 1));
         Embed {
             table,
             positions,
-            padding: e.padding,
+            lookup: Lookup {
+                padding: e.padding,
+                first_position: e.positions.map_or(0, |p| p.first),
+            },
             scale: (e.scale != 0.0).then(|| Pointwise::scale(e.scale)),
             norm,
             dropout: e.dropout,
@@ -38,7 +41,7 @@ pub fn embed(b: &mut Builder, m: &Model) {
 
 impl Block for Embed {
     fn forward(&self, cx: &mut Cx<'_>, _: Flow) -> Result<Flow> {
-        let mut x = cx.embedding_padded(self.table, self.positions, self.padding)?;
+        let mut x = cx.embedding_as(self.table, self.positions, self.lookup)?;
         if let Some(scale) = &self.scale {
             x = cx.pointwise(scale, &[x])?;
         }
@@ -51,6 +54,7 @@ struct Head {
     norm: Option<Normed>,
     lm: Param,
     bias: Option<Param>,
+    scale: Option<Pointwise>,
     cap: Option<Pointwise>,
     adapter: Option<Adapter>,
 }
@@ -74,6 +78,7 @@ pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters) {
             norm,
             lm,
             bias,
+            scale: (h.scale != 0.0).then(|| Pointwise::scale(h.scale)),
             cap: (h.cap > 0.0).then(|| Pointwise::soft_cap(h.cap)),
             adapter,
         }
@@ -85,8 +90,8 @@ impl Block for Head {
         let n = Normed::maybe(self.norm, cx, flow.0[0])?;
         let logits = cx.linear(n, self.lm, self.bias)?;
         let mut logits = Adapter::add_some(self.adapter, cx, n, logits)?;
-        if let Some(cap) = &self.cap {
-            logits = cx.pointwise(cap, &[logits])?;
+        for f in [&self.scale, &self.cap].into_iter().flatten() {
+            logits = cx.pointwise(f, &[logits])?;
         }
         if !cx.has_targets() {
             return Ok(Flow(vec![logits]));

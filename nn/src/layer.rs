@@ -14,6 +14,7 @@ use std::sync::Arc;
 struct Norms {
     before: Option<Normed>,
     after: Option<Normed>,
+    sum: Option<Normed>,
 }
 
 /// Tables of angles among the constants of the block: those of short sequences, and of longer ones where they differ.
@@ -54,6 +55,7 @@ struct Layer {
     order: Order,
     residual_of_norm: bool,
     dropout: f64,
+    factor: Option<Pointwise>,
     adapters: Vec<Option<Adapter>>,
 }
 
@@ -74,8 +76,8 @@ pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters) {
             let (around, a) = &l.attention;
             let before = norm(&mut d, around.before, m.width);
             let attention = attention(&mut d, m, a, residual, &mut shared);
-            let after = norm(&mut d, around.after, m.width);
-            let attention = (Norms { before, after }, attention);
+            let [after, sum] = [around.after, around.sum].map(|n| norm(&mut d, n, m.width));
+            let attention = (Norms { before, after, sum }, attention);
             let (around, mlp) = &l.mlp;
             let mlp = declared_mlp(&mut d, m.width, (around, mlp), residual);
             Layer {
@@ -84,6 +86,7 @@ pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters) {
                 order: l.order,
                 residual_of_norm: l.residual_of_norm,
                 dropout: l.dropout,
+                factor: (l.factor != 0.0).then(|| Pointwise::scale(l.factor)),
                 adapters: d.adapters(all),
             }
         });
@@ -111,7 +114,8 @@ fn attention(
         Qkv::Fused(l) => Several::Cut(d.linear(l, [m.width, all], std), widths.to_vec()),
         Qkv::ByHead(l) => {
             let lin = d.linear(l, [m.width, all], std);
-            Several::CutHeads(lin, a.heads, vec![a.head_dim; 3])
+            let q = a.heads / a.kv_heads * a.head_dim;
+            Several::CutHeads(lin, a.kv_heads, vec![q, a.head_dim, a.head_dim])
         }
     };
     let qk_norm = a.qk_norm.map(|n| {
@@ -170,8 +174,8 @@ fn declared_mlp(
         a => Between::Glu(Pointwise::glu(a)),
     };
     let down = d.linear(mlp.down, [inner, width], residual);
-    let after = norm(d, around.after, width);
-    (Norms { before, after }, Mlp { up, between, down })
+    let [after, sum] = [around.after, around.sum].map(|n| norm(d, n, width));
+    (Norms { before, after, sum }, Mlp { up, between, down })
 }
 
 impl Shared {
@@ -280,12 +284,13 @@ impl Mlp {
 }
 
 impl Layer {
-    /// What attention adds, and what it is added to.
-    fn attend(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 2]> {
+    /// What attention adds, what it is added to, and what attention has seen.
+    fn attend(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 3]> {
         let (norms, a) = &self.attention;
         let n = Normed::maybe(norms.before, cx, x)?;
         let y = a.run(cx, &self.adapters, n)?;
-        self.added(cx, norms, [y, n, x])
+        let [y, to] = self.added(cx, norms, [y, n, x])?;
+        Ok([y, to, n])
     }
 
     /// The same of the MLP.
@@ -298,7 +303,10 @@ impl Layer {
 
     fn added(&self, cx: &mut Cx<'_>, norms: &Norms, [y, n, x]: [Var; 3]) -> Result<[Var; 2]> {
         let y = Normed::maybe(norms.after, cx, y)?;
-        let y = cx.dropout(y, self.dropout)?;
+        let mut y = cx.dropout(y, self.dropout)?;
+        if let Some(f) = &self.factor {
+            y = cx.pointwise(f, &[y])?;
+        }
         Ok([y, if self.residual_of_norm { n } else { x }])
     }
 }
@@ -306,15 +314,18 @@ impl Layer {
 impl Block for Layer {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let x = flow.0[0];
-        let [a, to] = self.attend(cx, x)?;
+        let [a, to, n] = self.attend(cx, x)?;
         let y = match self.order {
             Order::Sequential => {
                 let x = cx.add_into(to, a)?;
+                let x = Normed::maybe(self.attention.0.sum, cx, x)?;
                 let [m, to] = self.think(cx, x)?;
-                cx.add_into(to, m)?
+                let y = cx.add_into(to, m)?;
+                Normed::maybe(self.mlp.0.sum, cx, y)?
             }
-            Order::Parallel => {
-                let [m, _] = self.think(cx, x)?;
+            Order::Parallel | Order::Shared => {
+                let seen = if self.order == Order::Shared { n } else { x };
+                let [m, _] = self.think(cx, seen)?;
                 let both = cx.add_into(a, m)?;
                 cx.add_into(to, both)?
             }

@@ -184,7 +184,8 @@ impl<'a, 'u> Declare<'a, 'u> {
         let plus_one = n.kind == NormKind::RmsPlusOne;
         let ones = if plus_one { Init::Zeros } else { Init::Ones };
         let w = self.u.param(&format!("{}.weight", n.name), &[width], ones);
-        let layer = n.kind == NormKind::Layer;
+        let layer = matches!(n.kind, NormKind::Layer | NormKind::LayerNoBias);
+        let bias = n.kind == NormKind::Layer;
         let b = format!("{}.bias", n.name);
         let form = RmsForm {
             unit_offset: plus_one,
@@ -192,7 +193,7 @@ impl<'a, 'u> Declare<'a, 'u> {
         };
         Normed {
             w,
-            b: layer.then(|| self.u.param(&b, &[width], Init::Zeros)),
+            b: bias.then(|| self.u.param(&b, &[width], Init::Zeros)),
             eps: n.eps,
             form: (!layer).then_some(form),
         }

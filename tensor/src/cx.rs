@@ -5,6 +5,7 @@ use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionExtras, AttentionSpec};
+use crate::ops::embedding::Lookup;
 use crate::ops::norm::RmsForm;
 use crate::ops::pointwise::Pointwise;
 use crate::ops::{self, OpNode};
@@ -158,16 +159,11 @@ impl<'a> Cx<'a> {
 
     /// `[B, T]` token ids of the batch to `[B, T, d]`: rows of `table` (+ rows of `pos` by position).
     pub fn embedding(&mut self, table: Param, pos: Option<Param>) -> Result<Var> {
-        ops::embedding::forward(self, table, pos, None)
+        ops::embedding::forward(self, table, pos, Lookup::default())
     }
-    /// The same where tokens of the id `padding` add nothing to the gradient of `table`, as `padding_idx` of `torch.nn.Embedding`.
-    pub fn embedding_padded(
-        &mut self,
-        table: Param,
-        pos: Option<Param>,
-        padding: Option<u64>,
-    ) -> Result<Var> {
-        ops::embedding::forward(self, table, pos, padding)
+    /// The same with a row that does not learn, or positions that begin elsewhere.
+    pub fn embedding_as(&mut self, table: Param, pos: Option<Param>, form: Lookup) -> Result<Var> {
+        ops::embedding::forward(self, table, pos, form)
     }
     /// `y = x W^T (+ b)`, `W [out, in]`.
     pub fn linear(&mut self, x: Var, w: Param, b: Option<Param>) -> Result<Var> {

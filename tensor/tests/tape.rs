@@ -392,55 +392,6 @@ fn documents_that_share_rows() {
 }
 
 #[test]
-fn rope_leaves_alone_what_others_read() {
-    let lab = Lab::new();
-    let c = Case {
-        params: &[&[4, 4]],
-        inputs: &[&[1, 3, 4], &[1, 3, 4]],
-        ..Case::default()
-    };
-    let turn = |cx: &mut Cx<'_>, x: Var| {
-        let run = cx.env.run;
-        let (c, s) = tables(3, 1);
-        let (cos, sin) = (run.from_f32([3, 1], &c)?, run.from_f32([3, 1], &s)?);
-        cx.rope(x, 2, &cos, &sin, false)
-    };
-    // An input of the block: the caller keeps it for recompute.
-    lab.check("rope of an input", &c, &|cx, x| turn(cx, x[0]));
-    // Read by an earlier backward.
-    lab.check("rope of a saved value", &c, &|cx, x| {
-        let h = cx.linear(x[0], p(0), None)?;
-        let a = cx.silu(h)?;
-        let r = turn(cx, h)?;
-        cx.add(a, r)
-    });
-    // Its gradient is also another's.
-    lab.check("rope beside a sum", &c, &|cx, x| {
-        let h = cx.linear(x[0], p(0), None)?;
-        let r = turn(cx, h)?;
-        let z = cx.silu(x[1])?;
-        cx.add(r, z)
-    });
-    let e = lab
-        .run(
-            &c,
-            &[vec![0.5; 16]],
-            &[vec![1.0; 12], vec![1.0; 12]],
-            None,
-            &|cx, x| {
-                let h = cx.linear(x[0], p(0), None)?;
-                turn(cx, h)?;
-                cx.silu(h)
-            },
-        )
-        .unwrap_err();
-    assert!(
-        e.to_string().contains("overwritten in place by rope"),
-        "{e}"
-    );
-}
-
-#[test]
 fn embedding_and_cross_entropy() {
     let lab = Lab::new();
     let ids: &[i64] = &[1, 4, 1, 0, 2, 1];

@@ -44,6 +44,10 @@ PHI3 = SMALL | dict(pad_token_id=0, num_key_value_heads=2)
 NEOX = dict(SMALL, num_attention_heads=2, rotary_pct=0.5, max_position_embeddings=32)
 del NEOX["num_key_value_heads"]
 BLOOM = dict(vocab_size=48, hidden_size=18, n_layer=2, n_head=3, seq_length=64, bos_token_id=0, eos_token_id=0)
+OPT = dict(vocab_size=48, hidden_size=16, ffn_dim=20, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=32,
+           word_embed_proj_dim=16, dropout=0.0, bos_token_id=0, eos_token_id=0)
+FALCON = dict(vocab_size=48, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=20,
+              max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
 LONGROPE = dict(short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[1.0, 2.0, 3.0, 5.0])
 
 CASES = [
@@ -135,4 +139,45 @@ CASES = [
          SMALL | dict(head_dim=12, attention_bias=False, pad_token_id=0,
                       rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=0.34)),
          note="a third of each head rotates"),
+    Case("gemma-v4", "gemma", 4, SMALL | dict(head_dim=6, pad_token_id=3), note="norms scaled by 1 + w, a row that does not learn"),
+    Case("gemma-v5", "gemma", 5, SMALL | dict(head_dim=8, attention_bias=True, tie_word_embeddings=False, pad_token_id=None),
+         note="biases, own head"),
+    Case("phi-v4", "phi", 4, SMALL, note="one norm for attention and MLP, half of each head rotates, a head with a bias"),
+    Case("phi-v5", "phi", 5,
+         SMALL | dict(num_key_value_heads=2, hidden_act="relu", tie_word_embeddings=True,
+                      rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=10000.0, partial_rotary_factor=0.75)),
+         note="tied head with a bias, three quarters rotate, linear"),
+    Case("opt-v4", "opt", 4, OPT, note="positions from row 2, ReLU, padding in row 1"),
+    Case("opt-v5", "opt", 5,
+         OPT | dict(do_layer_norm_before=False, enable_bias=False, activation_function="gelu", tie_word_embeddings=False,
+                    pad_token_id=None),
+         note="norms behind the sums, no biases, own head"),
+    Case("falcon-v4", "falcon", 4, FALCON, note="one key-value head, one norm"),
+    Case("falcon-sequential", "falcon", 5, FALCON | dict(multi_query=False, parallel_attn=False, num_hidden_layers=1),
+         note="a key and value for each head, the MLP after attention"),
+    Case("stablelm-v4", "stablelm", 4, SMALL | dict(partial_rotary_factor=0.5, use_qkv_bias=True),
+         note="LayerNorm, half of each head rotates, biases in q, k and v"),
+    Case("stablelm-v5", "stablelm", 5, SMALL | dict(use_parallel_residual=True, tie_word_embeddings=True),
+         note="attention and MLP behind one norm, a quarter of each head rotates"),
+    Case("starcoder2-v4", "starcoder2", 4, SMALL | dict(sliding_window=5), note="a window, biases, tied head"),
+    Case("starcoder2-v5", "starcoder2", 5,
+         SMALL | dict(use_bias=False, num_key_value_heads=2, hidden_act="gelu", tie_word_embeddings=False),
+         note="no biases, own head"),
+    Case("cohere-v4", "cohere", 4, SMALL | dict(logit_scale=0.25), note="LayerNorm without a bias, neighbours are pairs, scaled logits"),
+    Case("cohere-v5", "cohere", 5,
+         SMALL | dict(attention_bias=True, logit_scale=1.5, tie_word_embeddings=False, pad_token_id=None), note="biases, own head"),
+    Case("cohere2-v4", "cohere2", 4,
+         SMALL | dict(sliding_window=5, layer_types=["sliding_attention", "full_attention"], pad_token_id=None),
+         note="no positions in the second layer"),
+    Case("cohere2-v5", "cohere2", 5,
+         SMALL | dict(sliding_window=3, attention_bias=True, layer_types=["full_attention", "sliding_attention"]),
+         note="no positions in the first layer, biases"),
+    Case("granite-v4", "granite", 4,
+         SMALL | dict(embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.7, logits_scaling=2.0),
+         note="all four factors"),
+    Case("granite-v5", "granite", 5, SMALL | dict(attention_multiplier=0.5, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+         note="scores alone, biases, tied head"),
+    Case("glm-v4", "glm", 4, SMALL | dict(head_dim=8, pad_token_id=None), note="neighbours are pairs, gate and up in one layer"),
+    Case("glm-v5", "glm", 5, SMALL | dict(head_dim=12, attention_bias=False, pad_token_id=2, tie_word_embeddings=True),
+         note="no biases, tied head, a row that does not learn"),
 ]

@@ -75,6 +75,9 @@ class Draw:
     def window(self):
         return self.r.choice([None, 1, 2, 5, 9, 4096])
 
+    def pad(self):
+        return self.r.choice([None, 0, 3])
+
     def kinds(self):
         return [self.r.choice(["full_attention", "sliding_attention"]) for _ in range(self.layers)]
 
@@ -177,6 +180,78 @@ def gemma3_text(d):
         d.keys["sliding_window_pattern"] = d.r.choice([1, 2, 3])
 
 
+def gemma1(d):
+    d.sizes(), d.heads(), d.rope(), d.eps("rms_norm_eps")
+    d.keys.setdefault("head_dim", d.dim)
+    d.keys |= dict(hidden_act=d.act("gelu_pytorch_tanh"), attention_bias=d.maybe(0.3), pad_token_id=d.pad())
+
+
+def granite(d):
+    llama(d)
+    d.keys.pop("pretraining_tp")
+    for key in ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"):
+        if d.maybe(0.6):
+            d.keys[key] = d.r.choice([0.22, 1.0, 3.0])
+
+
+def stablelm(d):
+    d.sizes(), d.heads(explicit=False, partial=(0.25, 0.5, 1.0)), d.eps("layer_norm_eps")
+    d.rope(partial_rotary_factor=d.part)
+    d.keys |= dict(hidden_act=d.act("silu"), use_qkv_bias=d.maybe(0.5), use_parallel_residual=d.maybe(0.5),
+                   qk_layernorm=d.maybe(0.1))
+
+
+def starcoder2(d):
+    d.sizes(), d.heads(explicit=False), d.rope(), d.eps("norm_epsilon")
+    d.keys |= dict(hidden_act=d.act("gelu_pytorch_tanh"), use_bias=d.maybe(0.6), sliding_window=d.window())
+
+
+def phi(d):
+    d.sizes(), d.heads(explicit=False, partial=(0.5, 1.0)), d.eps("layer_norm_eps")
+    d.rope(partial_rotary_factor=d.part)
+    d.keys |= dict(hidden_act=d.act("gelu_new"), qk_layernorm=d.maybe(0.1))
+
+
+def cohere(d):
+    d.sizes(), d.heads(explicit=False), d.rope(), d.eps("layer_norm_eps")
+    d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.4), logit_scale=d.r.choice([0.0625, 1.0, 3.0]),
+                   pad_token_id=d.pad())
+
+
+def cohere2(d):
+    cohere(d)
+    d.keys["sliding_window"] = d.r.choice([2, 5, 4096])
+    if d.maybe(0.6):
+        d.keys["layer_types"] = d.kinds()
+
+
+def glm(d):
+    glm4(d)
+
+
+def opt(d):
+    heads = d.r.choice([1, 2, 3, 4])
+    width = heads * d.r.choice([3, 4, 8])
+    d.keys |= dict(vocab_size=d.r.choice([17, 32]), hidden_size=width, ffn_dim=d.r.choice([12, 33]), num_hidden_layers=d.layers,
+                   num_attention_heads=heads, max_position_embeddings=d.positions, do_layer_norm_before=d.maybe(0.6),
+                   word_embed_proj_dim=8 if d.maybe(0.1) else width, enable_bias=d.maybe(0.7), tie_word_embeddings=d.maybe(0.6),
+                   activation_function=d.act("relu"), pad_token_id=d.pad())
+    if d.maybe(0.2):
+        d.keys["_remove_final_layer_norm"] = True
+
+
+def falcon(d):
+    d.sizes(), d.heads(kv=False, explicit=False), d.rope(), d.eps("layer_norm_epsilon")
+    d.keys["ffn_hidden_size"] = d.keys.pop("intermediate_size")
+    heads = d.keys["num_attention_heads"]
+    d.keys |= dict(new_decoder_architecture=d.maybe(0.4), multi_query=d.maybe(0.5), parallel_attn=d.maybe(0.7), bias=d.maybe(0.5),
+                   activation=d.act("gelu"), alibi=d.maybe(0.1))
+    if d.maybe(0.5):
+        d.keys["num_kv_heads"] = d.r.choice([k for k in range(1, heads + 1) if heads % k == 0])
+    if d.maybe(0.3):
+        d.keys["num_ln_in_parallel_attn"] = d.r.choice([1, 2])
+
+
 def phi3(d):
     d.sizes(), d.heads(explicit=False, partial=(1.0, 1.0, 0.5)), d.eps("rms_norm_eps")
     d.rope(partial_rotary_factor=d.part)
@@ -217,7 +292,9 @@ def glm4(d):
 
 
 FAMILIES = dict(gpt2=gpt2, llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma2=gemma2, gemma3_text=gemma3_text,
-                phi3=phi3, olmo2=olmo2, gpt_neox=gpt_neox, bloom=bloom, glm4=glm4)
+                phi3=phi3, olmo2=olmo2, gpt_neox=gpt_neox, bloom=bloom, glm4=glm4, gemma=gemma1, granite=granite,
+                stablelm=stablelm, starcoder2=starcoder2, phi=phi, cohere=cohere, cohere2=cohere2, glm=glm, opt=opt,
+                falcon=falcon)
 
 
 def disturb(d, config):

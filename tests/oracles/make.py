@@ -158,8 +158,9 @@ def stored_names(model, directory):
 def undetermined(case, name):
     """The bias of what is not rotated of a key shifts all scores of a query alike, so its gradient is rounding noise,
     which Adam scales up to full steps: the bias after training is no property of the model."""
-    biases = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias", glm4="k_proj.bias")
-    return case.family in biases and name.endswith(biases[case.family])
+    fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias")
+    partial = ("glm", "glm4", "opt", "phi", "stablelm", "cohere2")
+    return name.endswith(fused.get(case.family, "k_proj.bias" if case.family in partial else " "))
 
 
 def train(model, data, decay_all):

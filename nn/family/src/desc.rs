@@ -54,12 +54,23 @@ pub struct Embed {
     pub scale: f64,
     /// Tokens of this id add nothing to the table's gradient (`padding_idx`).
     pub padding: Option<u64>,
-    /// Learned positions: table and rows.
-    pub positions: Option<(&'static str, u64)>,
+    /// Learned positions.
+    pub positions: Option<Learned>,
     /// After the sum.
     pub norm: Option<Norm>,
     /// Dropout of all of it.
     pub dropout: f64,
+}
+
+/// A table of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// Its name.
+    pub table: &'static str,
+    /// Its rows.
+    pub rows: u64,
+    /// The row of the first token.
+    pub first: u64,
 }
 
 /// Normalisation over the width.
@@ -78,6 +89,8 @@ pub struct Norm {
 pub enum NormKind {
     /// Layer norm with a bias.
     Layer,
+    /// Layer norm without one.
+    LayerNoBias,
     /// RMS norm.
     Rms,
     /// RMS norm scaled by `1 + w` (Gemma).
@@ -100,7 +113,7 @@ pub enum Qkv {
     Separate([Linear; 3]),
     /// One, all queries first, then keys, then values.
     Fused(Linear),
-    /// One, query, key and value of one head after another.
+    /// One, the queries that share a key-value head, that key and that value after another.
     ByHead(Linear),
 }
 impl Default for Qkv {
@@ -195,13 +208,15 @@ pub struct Mlp {
     pub act: Act,
 }
 
-/// Norms around attention or MLP: `x + after(f(before(x)))`.
+/// Norms around attention or MLP: `sum(x + after(f(before(x))))`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Around {
     /// The norm of what goes in.
     pub before: Option<Norm>,
     /// The norm of what comes out, before it is added.
     pub after: Option<Norm>,
+    /// The norm of the sum.
+    pub sum: Option<Norm>,
 }
 
 /// How attention and MLP lie to each other.
@@ -210,8 +225,10 @@ pub enum Order {
     /// The MLP sees what attention has added.
     #[default]
     Sequential,
-    /// Both see what goes into the layer.
+    /// Both see what goes into the layer, each behind its own norm.
     Parallel,
+    /// Both see what goes into the layer, behind the norm of attention.
+    Shared,
 }
 
 /// A layer.
@@ -229,6 +246,8 @@ pub struct Layer {
     pub conv1d: bool,
     /// Dropout of what attention and MLP add.
     pub dropout: f64,
+    /// Factor of what they add; 0 = none.
+    pub factor: f64,
 }
 
 /// From the last layer to logits.
@@ -242,6 +261,8 @@ pub struct Head {
     pub tied: bool,
     /// It has a bias.
     pub bias: bool,
+    /// Factor of the logits; 0 = none.
+    pub scale: f64,
     /// Soft cap of the logits; 0 = none.
     pub cap: f64,
 }
@@ -249,13 +270,19 @@ pub struct Head {
 impl Layer {
     /// Attention and MLP one after the other, each behind a norm.
     pub fn new(attention: (Norm, Attention), mlp: (Norm, Mlp)) -> Layer {
+        let before = Around::before;
+        Layer::of((before(attention.0), attention.1), (before(mlp.0), mlp.1))
+    }
+    /// Attention and MLP one after the other, with the norms around them.
+    pub fn of(attention: (Around, Attention), mlp: (Around, Mlp)) -> Layer {
         Layer {
-            attention: (Around::before(attention.0), attention.1),
-            mlp: (Around::before(mlp.0), mlp.1),
+            attention,
+            mlp,
             order: Order::Sequential,
             residual_of_norm: false,
             conv1d: false,
             dropout: 0.0,
+            factor: 0.0,
         }
     }
 }
@@ -279,6 +306,37 @@ impl Around {
         Around {
             before: Some(norm),
             after: None,
+            sum: None,
+        }
+    }
+    /// A norm of what comes out, and nothing before.
+    pub const fn after(norm: Norm) -> Around {
+        Around {
+            before: None,
+            after: Some(norm),
+            sum: None,
+        }
+    }
+    /// Norms of what goes in and of what comes out.
+    pub const fn both(before: Norm, after: Norm) -> Around {
+        Around {
+            before: Some(before),
+            after: Some(after),
+            sum: None,
+        }
+    }
+    /// A norm of the sum.
+    pub const fn sum(norm: Norm) -> Around {
+        Around {
+            before: None,
+            after: None,
+            sum: Some(norm),
+        }
+    }
+    fn of_kind(&mut self, kind: NormKind) {
+        let all = [&mut self.before, &mut self.after, &mut self.sum];
+        for norm in all.into_iter().flatten() {
+            norm.kind = kind;
         }
     }
 }
@@ -289,6 +347,18 @@ pub const fn linear(name: &'static str, bias: bool) -> Linear {
 }
 
 impl Model {
+    /// All norms of the residual stream are of this kind.
+    pub fn normed_by(mut self, kind: NormKind) -> Model {
+        for l in &mut self.stack.layers {
+            l.attention.0.of_kind(kind);
+            l.mlp.0.of_kind(kind);
+        }
+        if let Some(norm) = &mut self.head.norm {
+            norm.kind = kind;
+        }
+        self
+    }
+
     /// The name of the token embedding's table.
     pub fn table(&self) -> String {
         format!("{}.{}", self.stack.embed.prefix, self.stack.embed.table)

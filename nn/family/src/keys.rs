@@ -74,6 +74,8 @@ pub enum Derive {
     HeadDim,
     /// Width of the MLP.
     Mlp,
+    /// Width of the residual stream.
+    Width,
 }
 
 /// Most layers.
@@ -274,6 +276,14 @@ const HARMLESS: &[&str] = &[
     "tf_legacy_loss", "cache_implementation", "unsloth_fixed", "unsloth_version",
 ];
 
+/// Names of what norms add to the variance or the mean square.
+const EPS: [&str; 4] = [
+    "rms_norm_eps",
+    "layer_norm_eps",
+    "norm_epsilon",
+    "layer_norm_epsilon",
+];
+
 /// Rotary keys that 4.x writes beside the names that the family has for them.
 fn beside(family: &Family) -> impl Iterator<Item = (&'static str, &'static str)> {
     let plain = ["rope_theta", "partial_rotary_factor"].into_iter();
@@ -406,6 +416,14 @@ impl Config {
             Some(x) => Ok(x),
             None => bad(name, "missing"),
         }
+    }
+    /// What norms add: of the key that the family has for it.
+    ///
+    /// # Errors
+    /// Absent.
+    pub fn eps(&self) -> Result<f64, ConfigError> {
+        let has = |name: &&&str| self.family.key(name).is_some();
+        self.num(EPS.iter().find(has).unwrap_or(&EPS[0]))
     }
     /// The same, 0 where there is none.
     pub fn num_or_zero(&self, name: &str) -> f64 {

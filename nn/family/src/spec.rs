@@ -55,12 +55,15 @@ impl ModelSpec {
         given: &Map<String, Value>,
     ) -> Result<ModelSpec, ConfigError> {
         let mut spec = ModelSpec::of(Config::of_new(family, given)?)?;
+        let width = spec.model.width;
         let derived = spec.model.stack.layers.first().map(|l| {
-            let (a, mlp) = (&l.attention.1, &l.mlp.1);
-            |what: Derive| match what {
-                Derive::KvHeads => a.kv_heads,
-                Derive::HeadDim => a.head_dim,
-                Derive::Mlp => mlp.width,
+            let (a, mlp) = (&l.attention.1, l.mlp.1.width);
+            let (kv_heads, head_dim) = (a.kv_heads, a.head_dim);
+            move |what: Derive| match what {
+                Derive::Width => width,
+                Derive::KvHeads => kv_heads,
+                Derive::HeadDim => head_dim,
+                Derive::Mlp => mlp,
             }
         });
         // A reader would take another value for what is absent.

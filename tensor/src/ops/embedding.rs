@@ -6,12 +6,20 @@ use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Param, Tensor};
 use crossweave_hal::abi::op;
 
+/// How tables are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lookup {
+    /// Tokens of this id add nothing to the table's gradient, as `padding_idx` of `torch.nn.Embedding`.
+    pub padding: Option<u64>,
+    /// Row of the position table that the first token reads.
+    pub first_position: u64,
+}
+
 pub(crate) struct Node {
     pub out: Var,
     table: Param,
     pos: Option<Param>,
-    /// Tokens of this id add nothing to the table's gradient.
-    padding: Option<u64>,
+    form: Lookup,
 }
 
 fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
@@ -22,25 +30,26 @@ fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
 }
 
 /// Rows of the position table a sequence of length `t` reads.
-fn positions(table: &Tensor, t: u64) -> Result<Tensor> {
-    if t > table.shape().dims()[0] {
+fn positions(table: &Tensor, t: u64, form: Lookup) -> Result<Tensor> {
+    let (first, rows) = (form.first_position, table.shape().dims()[0]);
+    if t + first > rows {
         return shape_error(format!(
             "embedding: {t} positions but the table has {}; shorten the sequence",
-            table.shape().dims()[0]
+            rows.saturating_sub(first)
         ));
     }
-    Ok(table.narrow(0, 0, t))
+    Ok(table.narrow(0, first, t))
 }
 
 pub(crate) fn forward(
     cx: &mut Cx<'_>,
     table: Param,
     pos: Option<Param>,
-    padding: Option<u64>,
+    form: Lookup,
 ) -> Result<Var> {
     let (tv, ids) = (cx.param(table)?, tokens(cx.env.batch)?);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
-    let rows = pos.map(|p| positions(cx.param(p)?, t)).transpose()?;
+    let rows = pos.map(|p| positions(cx.param(p)?, t, form)).transpose()?;
     let (run, shape) = (cx.env.run, [b, t, tv.shape().last()]);
     let y = run.empty(shape, tv.dtype())?;
     let p = op::IndexParams::default();
@@ -63,7 +72,7 @@ pub(crate) fn forward(
         out,
         table,
         pos,
-        padding,
+        form,
     }));
     Ok(out)
 }
@@ -81,7 +90,7 @@ impl Node {
             return Ok(());
         }
         let all = op::IndexParams::default();
-        let p = match self.padding {
+        let p = match self.form.padding {
             Some(id) => op::IndexParams {
                 flags: op::FLAG_HAS_IGNORE,
                 ignore: id as i64,
@@ -100,7 +109,7 @@ impl Node {
                 scatter(sums(self.table)?, ids, p)?;
             }
             if wanted.is_some() {
-                scatter(&positions(sums(pos)?, t)?, at, all)?;
+                scatter(&positions(sums(pos)?, t, self.form)?, at, all)?;
             }
             return Ok(());
         }
@@ -114,6 +123,7 @@ impl Node {
             Some(p) => Some(positions(
                 env.grads.adding(env.run, p.0 as usize)?,
                 ids.shape().dims()[1],
+                self.form,
             )?),
             None => None,
         };

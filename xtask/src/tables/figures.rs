@@ -63,11 +63,12 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-conform", ceiling: 17600, why: "one case for each duty of a plugin, and the references in double precision" },
     Entry { place: "crossweave-data", ceiling: 5450, why: "every form in which people keep corpora, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 8750, why: "the engine is the algorithm; it falls as plan steps become instructions of a program" },
+    Entry { place: "crossweave-family", ceiling: 2900, why: "one file of at most 120 lines for each family" },
     Entry { place: "crossweave-hal", ceiling: 10800, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4650, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
-    Entry { place: "crossweave-tensor", ceiling: 4750, why: "shapes and gradients of every op" },
+    Entry { place: "crossweave-tensor", ceiling: 5200, why: "shapes and gradients of every op" },
     Entry { place: "crossweave-zero", ceiling: 3400, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4250, why: "rules with their tables" },
 ];

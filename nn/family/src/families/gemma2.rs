@@ -57,10 +57,7 @@ pub fn model(
         kind: NormKind::RmsPlusOne,
         eps,
     };
-    let around = |before, after| Around {
-        before: Some(norm(before)),
-        after: Some(norm(after)),
-    };
+    let around = |before, after| Around::both(norm(before), norm(after));
     let mut m = llama::model(c, [bias, bias, false], |i, l| {
         l.attention.0 = around("input_layernorm", "post_attention_layernorm");
         l.mlp.0 = around("pre_feedforward_layernorm", "post_feedforward_layernorm");

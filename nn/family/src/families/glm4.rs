@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Around, Norm, Positions, Up, linear};
+use crate::desc::{Around, Layer, Norm, Positions, Up, linear};
 use crate::keys::*;
 use crate::{Family, ROLES, keys_only};
 
@@ -25,17 +25,11 @@ pub const FAMILY: Family = Family {
     preset,
     build: |c| {
         let eps = c.num("rms_norm_eps")?;
-        let around = |before, after| Around {
-            before: Some(Norm::rms(before, eps)),
-            after: Some(Norm::rms(after, eps)),
-        };
+        let around = |before, after| Around::both(Norm::rms(before, eps), Norm::rms(after, eps));
         llama::model(c, [c.flag("attention_bias"), false, false], |_, l| {
             l.attention.0 = around("input_layernorm", "post_self_attn_layernorm");
             l.mlp.0 = around("post_attention_layernorm", "post_mlp_layernorm");
-            l.mlp.1.up = Up::GatedFused(linear("mlp.gate_up_proj", false));
-            if let Positions::Rotary(r) = &mut l.attention.1.positions {
-                r.interleaved = true;
-            }
+            glm(l);
             Ok(())
         })
     },
@@ -44,3 +38,11 @@ pub const FAMILY: Family = Family {
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
 };
+
+/// Neighbours are pairs; gate and up are one layer.
+pub fn glm(l: &mut Layer) {
+    l.mlp.1.up = Up::GatedFused(linear("mlp.gate_up_proj", false));
+    if let Positions::Rotary(r) = &mut l.attention.1.positions {
+        r.interleaved = true;
+    }
+}

@@ -93,7 +93,11 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             embed: Embed {
                 prefix: "transformer",
                 table: "wte.weight",
-                positions: Some(("wpe.weight", positions)),
+                positions: Some(Learned {
+                    table: "wpe.weight",
+                    rows: positions,
+                    first: 0,
+                }),
                 dropout: c.num("embd_pdrop")?,
                 ..Embed::default()
             },

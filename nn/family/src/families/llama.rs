@@ -38,7 +38,7 @@ pub fn model(
     [qkv, out, mlp]: [bool; 3],
     change: impl Fn(u64, &mut Layer) -> Result<(), ConfigError>,
 ) -> Result<Model, ConfigError> {
-    let (width, eps) = (c.int("hidden_size")?, c.num("rms_norm_eps")?);
+    let (width, eps) = (c.int("hidden_size")?, c.eps()?);
     let vocab = c.int_or("vocab_size", 1)?;
     let (heads, head_dim) = (c.int("num_attention_heads")?, c.head_dim()?);
     let std = c.num("initializer_range")?;

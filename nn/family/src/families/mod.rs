@@ -1,18 +1,28 @@
 //! One file a family.
 
 mod bloom;
+mod cohere;
+mod cohere2;
+mod falcon;
+mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
 mod glm4;
 mod gpt2;
 mod gpt_neox;
+mod granite;
 mod llama;
 mod mistral;
 mod olmo2;
+mod opt;
+mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
 mod sizes;
+mod stablelm;
+mod starcoder2;
 
 use crate::Family;
 
@@ -24,11 +34,21 @@ pub const FAMILIES: &[&Family] = &[
     &mistral::FAMILY,
     &qwen2::FAMILY,
     &qwen3::FAMILY,
+    &gemma::FAMILY,
     &gemma2::FAMILY,
     &gemma3::FAMILY,
+    &phi::FAMILY,
     &phi3::FAMILY,
     &olmo2::FAMILY,
     &gpt_neox::FAMILY,
+    &opt::FAMILY,
     &bloom::FAMILY,
+    &falcon::FAMILY,
+    &stablelm::FAMILY,
+    &starcoder2::FAMILY,
+    &cohere::FAMILY,
+    &cohere2::FAMILY,
+    &granite::FAMILY,
+    &glm::FAMILY,
     &glm4::FAMILY,
 ];

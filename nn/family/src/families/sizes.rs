@@ -19,23 +19,35 @@ pub struct Defaults {
 }
 
 /// What Llama and its descendants have.
-#[rustfmt::skip]
 pub const fn sizes(d: Defaults) -> [Key; 13] {
+    sizes_by("rms_norm_eps", d)
+}
+
+/// The same where norms have another name for what they add.
+#[rustfmt::skip]
+pub const fn sizes_by(eps: &'static str, d: Defaults) -> [Key; 13] {
     [
         vocab(d.vocab),
         width("hidden_size", d.hidden, "width of the residual stream").required(),
-        width("intermediate_size", d.mlp, "width of the gated MLP; absent = 8/3 x hidden_size rounded up to 64").derived(Derive::Mlp),
+        width("intermediate_size", d.mlp, "width of the MLP; absent = 8/3 x hidden_size rounded up to 64").derived(Derive::Mlp),
         layers("num_hidden_layers", d.layers, "number of blocks").required(),
         width("num_attention_heads", d.heads, "query heads").required(),
         width("num_key_value_heads", d.kv_heads, "key/value heads; absent = num_attention_heads (presets: half of them)").derived(Derive::KvHeads).nullable(),
         width("head_dim", d.head_dim, "width of a head; absent = hidden_size / num_attention_heads").derived(Derive::HeadDim).nullable(),
         ids("max_position_embeddings", d.positions, "longest sequence").fresh("2048"),
-        positive("rms_norm_eps", d.eps, "added to the mean square (presets: 1e-5)"),
+        positive(eps, d.eps, "added to the variance or the mean square (presets: 1e-5)"),
         tied(d.tied),
         padding(d.pad),
         dropout("attention_dropout", "0.0", "dropout of attention weights"),
         init(),
     ]
+}
+
+/// What [`sizes_by`] needs beside dimensions, for a family whose norms have another name.
+pub fn preset_heads(d: &Dims) -> Vec<(&'static str, String)> {
+    let mut all = preset(d);
+    all.retain(|(name, _)| *name != "rms_norm_eps");
+    all
 }
 
 /// Half as many key-value heads as there are query heads in the end, whether from the preset or given.

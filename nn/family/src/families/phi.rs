@@ -1,0 +1,49 @@
+//! Phi (1, 1.5, 2): LayerNorm, half of each head rotated, attention and MLP behind one norm, a head with a bias. Names and shapes of
+//! `PhiForCausalLM` (huggingface/transformers).
+
+use super::llama;
+use super::sizes::{Defaults, preset_heads, sizes_by};
+use crate::desc::{Around, NormKind, Order, Up, linear};
+use crate::keys::*;
+use crate::{Family, ROLES, Roles, keys_only};
+
+#[rustfmt::skip]
+pub const FAMILY: Family = Family {
+    name: "phi",
+    architecture: "PhiForCausalLM",
+    doc: "LayerNorm, partial RoPE, GELU, attention and MLP side by side",
+    keys: &[&sizes_by("layer_norm_eps", Defaults {
+        vocab: "51200", hidden: "2048", mlp: "8192", layers: "24", heads: "32", kv_heads: "", head_dim: "", positions: "2048",
+        eps: "1e-5", tied: "false", pad: "",
+    }), &rope("10000.0"), &[
+        activation("hidden_act", "\"gelu_new\""),
+        rotated("partial_rotary_factor", "0.5"),
+        dropout("resid_pdrop", "0.0", "dropout of residual branches"),
+        dropout("embd_pdrop", "0.0", "dropout of embeddings"),
+        only("qk_layernorm", "false", "layer norms of q and k"),
+    ]],
+    harmless: "",
+    roles: Roles { dropout: ["embd_pdrop", "resid_pdrop", "attention_dropout"], ..ROLES },
+    preset: preset_heads,
+    build: |c| {
+        let mut m = llama::model(c, [true; 3], |_, l| {
+            l.order = Order::Shared;
+            l.mlp.0 = Around::default();
+            l.attention.1.out = linear("self_attn.dense", true);
+            l.mlp.1.up = Up::Plain(linear("mlp.fc1", true));
+            l.mlp.1.down = linear("mlp.fc2", true);
+            l.dropout = c.num("resid_pdrop")?;
+            Ok(())
+        })?;
+        m.stack.embed.dropout = c.num("embd_pdrop")?;
+        m.head.bias = true;
+        if let Some(norm) = &mut m.head.norm {
+            norm.name = "model.final_layernorm";
+        }
+        Ok(m.normed_by(NormKind::Layer))
+    },
+    nested: not_nested,
+    export: keys_only,
+    lora: &["q_proj", "v_proj"],
+    fan_in_fan_out: false,
+};
