@@ -50,7 +50,7 @@ const RUST: &[&[File]] = &[
         "src/kernels/mod.rs" "src/kernels/index.rs" "src/kernels/matmul.rs" "src/kernels/moves.rs" "src/kernels/order.rs"
         "src/kernels/pointwise.rs" "src/kernels/random.rs" "src/kernels/reduce.rs"),
     files!(false, "vendor/crossweave-abi/src/", "hal/abi/src/":
-        "api.rs" "consts.rs" "dtype.rs" "lib.rs" "profile.rs" "read.rs" "types.rs" "op/mod.rs" "op/params.rs"),
+        "api.rs" "consts.rs" "dtype.rs" "lib.rs" "profile.rs" "read.rs" "tag.rs" "types.rs" "op/mod.rs" "op/params.rs"),
     files!(false, "vendor/crossweave-plugin/src/", "hal/plugin/src/":
         "awake.rs" "backend.rs" "error.rs" "export.rs" "host.rs" "lib.rs" "operand.rs" "export/collective.rs" "export/device.rs" "export/graph.rs" "export/ops.rs"
         "export/tests.rs" "export/wire.rs"),
