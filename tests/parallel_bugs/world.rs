@@ -66,6 +66,9 @@ enum End {
 /// Runs the program of this name, and ends the process.
 pub fn run(name: &str) {
     let program = find(name);
+    // As the program does: before an abort the standard library's own looks up the lines of a whole backtrace, which takes seconds of a
+    // busy machine while the process goes on.
+    std::panic::set_hook(Box::new(|info| eprintln!("{info}")));
     match launch::family() {
         Some(family) => process(program, &family),
         None => threads(program),

@@ -38,6 +38,7 @@ pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<E
             }
         }
     }
+    drop(ended);
     let mut all = vec![];
     let mut clock: Option<Awake> = None;
     while !open.is_empty() {
