@@ -105,7 +105,7 @@ fn faults_that_never_strike_are_told() {
     let err = said(&o);
     assert!(o.status.success(), "{err}");
     for part in [
-        "faults[0] never struck rank 1: no call of it fits; it asked for all_reduce on dp",
+        "faults[0] never struck rank 1: no call of it fits; it asked for all_gather on dp, all_reduce on dp",
         "faults[1] never struck rank 0: no call of it in step 99 fits, up to step 8",
         "faults[2] never struck rank 1: no call of it in step 2 fits",
         "faults[3] never struck rank 0: only ",
