@@ -415,11 +415,11 @@ typedef struct cw_program_dyn {
  * op and the types of its operands, absent ones left out: `?` may be absent, `*` repeats, h is one 16-bit float,
  * bf16 or f16, the same in all rows. Of a row every shape, layout, kind and parameter of the op table is meant.
  * Beside them a profile demands every slot of crossweave.device/1 that is not marked (opt). */
-/* profile minimal: copy_strided f32 f32 | i32 i32; cast f32 u8 | f32 i32 | i32 f32; fill_strided f32 | i32; iota
- * f32 | i32; unary f32 f32; binary f32 f32 f32; compare u8 f32 f32 | u8 i32 i32; select f32 u8 f32 f32; axpby f32
- * f32; clamp f32 f32; reduce f32 f32; arg_reduce i32 f32; cumsum f32 f32 | i32 i32; nonfinite_count u32 f32*;
- * matmul f32 f32 f32 f32?; gather_rows f32 f32 i32 | i32 i32 i32; scatter_add_rows f32 f32 i32; sort_pairs f32 i32
- * f32 i32 | i32 i32 i32 i32; topk f32 i32 f32; histogram i32 i32; philox u32 | f32. */
+/* profile minimal: copy_strided f32 f32 | i32 i32; cast f32 u8 | f32 u32 | f32 i32 | i32 f32; fill_strided f32 |
+ * i32; iota f32 | i32; unary f32 f32; binary f32 f32 f32; compare u8 f32 f32 | u8 i32 i32; select f32 u8 f32 f32;
+ * axpby f32 f32; clamp f32 f32; reduce f32 f32; arg_reduce i32 f32; cumsum f32 f32 | i32 i32; nonfinite_count u32
+ * f32*; matmul f32 f32 f32 f32?; gather_rows f32 f32 i32 | i32 i32 i32; scatter_add_rows f32 f32 i32; sort_pairs
+ * f32 i32 f32 i32 | i32 i32 i32 i32; topk f32 i32 f32; histogram i32 i32; philox u32 | f32. */
 /* profile train: copy_strided h h; cast f32 h | h f32; fill_strided h; unary h h; binary h h h; select h u8 h h;
  * axpby h h; clamp h h; reduce h h; nonfinite_count u32 h*; matmul h h h h?; gather_rows h h i32. */
 /* train also, of a plugin that has crossweave.collective/1 at all, and collective-only of every one: all_reduce f32

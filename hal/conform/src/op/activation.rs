@@ -298,9 +298,10 @@ fn rope(g: &mut Gen, t: DType, layout: u32) -> Vec<Trial> {
         for (b, n, h, d, r, how) in heads(g) {
             let s = [b, n, h, d];
             let x = g.real(t, &s, 2.0);
-            let base: Vec<f64> = (0..r / 2).map(|i| 0.7f64.powi(i as i32)).collect();
+            // No angle is zero, at no position and no frequency: a table read as zero must be seen.
+            let base: Vec<f64> = (0..r / 2).map(|i| 0.7f64.powi((i % 20) as i32)).collect();
             let a: Vec<f64> = (0..n * r / 2)
-                .map(|i| (i / (r / 2)) as f64 * base[i % (r / 2)])
+                .map(|i| ((i / (r / 2)) as f64 + 0.3) * base[i % (r / 2)])
                 .collect();
             let of = |f: fn(f64) -> f64| {
                 T::new(F, &[n, r / 2], &a.iter().map(|a| f(*a)).collect::<Vec<_>>())
