@@ -203,12 +203,13 @@ fn job(s: &Scratch, cell: &Cell, n: usize, seed: u64) -> Result<(), String> {
     let mut said = said;
     std::io::Seek::rewind(&mut said).expect("a file");
     std::io::Read::read_to_string(&mut said, &mut text).expect("text");
-    if text.contains(LEFT) {
-        eprintln!("{at}: leaves a rank behind: {text}");
-    }
     let Some(status) = status else {
         return Err(format!("{at}: {text}\n{slow}: HANGS"));
     };
+    // Every device here comes back from the abort.
+    if text.contains(LEFT) {
+        return Err(format!("{at}: leaves a rank behind: {text}"));
+    }
     let _ = std::fs::remove_dir_all(s.path(&out));
     let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error: ")).collect();
     let named = |l: &str| {

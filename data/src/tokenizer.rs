@@ -79,11 +79,25 @@ fn growth(step: &Value) -> f64 {
     let chars = |v: &Value| v.as_str().map(|t| t.chars().count() as f64);
     let own = match (chars(&step["content"]), chars(&step["pattern"]["String"])) {
         (Some(to), Some(from)) if step["type"] == "Replace" && from > 0.0 => to / from,
-        // A regular expression, or nothing, can match between all characters.
+        (Some(to), None) if step["type"] == "Replace" && takes_some(step) => to,
+        // What matches nothing can match between all characters.
         (Some(to), _) if step["type"] == "Replace" => 1.0 + to,
         _ => 1.0,
     };
     within * own.max(1.0)
+}
+
+/// Does a replacement by a regular expression match characters only? One that matches nothing too puts its text into a probe that
+/// holds nothing to replace.
+fn takes_some(step: &Value) -> bool {
+    const PROBE: &str = "\u{1}";
+    let replaced = guarded(|| {
+        let step: tokenizers::NormalizerWrapper = serde_json::from_value(step.clone()).ok()?;
+        let mut text = tokenizers::NormalizedString::from(PROBE);
+        tokenizers::Normalizer::normalize(&step, &mut text).ok()?;
+        Some(text.get().chars().count() <= 1)
+    });
+    matches!(replaced, Ok(Some(true)))
 }
 
 /// Runs the tokenizer library, which panics on some files it has read without a complaint. Sound to go on after, since nothing but
@@ -585,6 +599,8 @@ mod tests {
             // What published ones do.
             (many(replace(r#"{"String":" "}"#, "\u{2581}"), 9), true),
             (replace(r#"{"Regex":" {2,}"}"#, "\u{2581}"), true),
+            (many(replace(r#"{"Regex":"[àáâ]"}"#, "a"), 20), true),
+            (many(replace(r#"{"Regex":"a*"}"#, "b"), 20), false),
         ] {
             match open(&step) {
                 Ok(_) => assert!(fits, "{step}"),

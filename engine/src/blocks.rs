@@ -155,8 +155,35 @@ impl Trainer {
             training: true,
         };
         let dins = tape.backward(&env, &outs, douts, &ins)?;
+        self.as_rehearsed(u, adds, &grads, &written)?;
         self.keep_cache(u, BACKWARD, cache);
         self.flow_grad[m] = Some(dins);
+        Ok(())
+    }
+
+    /// The program of a step was written for the gradients that the rehearsal's backward has written: another set would be summed
+    /// with what its memory held before, or replaced by zeros.
+    fn as_rehearsed(
+        &self,
+        u: usize,
+        adds: &[bool],
+        grads: &[Tensor],
+        written: &[Rc<Cell<bool>>],
+    ) -> Tensors<()> {
+        let expected = adds.iter().zip(&self.lowered.writes[u]);
+        for (i, ((adds, writes), flag)) in expected.zip(written).enumerate() {
+            if grads[i].numel() > 0 && flag.get() != (*adds || *writes) {
+                let (has, is) = match flag.get() {
+                    true => ("has a", "is none"),
+                    false => ("has no", "is one"),
+                };
+                return crossweave_tensor::shape_error(format!(
+                    "the backward of {} {has} gradient of its parameter {i}, and in the rehearsal there {is}: a block \
+                     computes the same for every batch and step",
+                    self.units[u].name
+                ));
+            }
+        }
         Ok(())
     }
 

@@ -107,7 +107,18 @@ impl Trainer {
     /// The sum of each word over all ranks of the job, the same bits on all: every rank's words are gathered
     /// as bytes and added on the host in rank order, so that no device is asked for arithmetic in f64. For
     /// figures outside the steady state: it waits for the device.
-    pub(crate) fn add_words(&self, words: &mut [f64], tag: &'static str) -> Tensors<()> {
+    fn add_words(&self, words: &mut [f64], tag: &'static str) -> Tensors<()> {
+        let all = self.gather_words(words, tag)?;
+        let n = words.len();
+        words.fill(0.0);
+        for rank in all.chunks_exact(n.max(1)) {
+            words.iter_mut().zip(rank).for_each(|(sum, w)| *sum += w);
+        }
+        Ok(())
+    }
+
+    /// The words of all ranks of the job, in rank order.
+    pub(crate) fn gather_words(&self, words: &[f64], tag: &'static str) -> Tensors<Vec<f64>> {
         let mine: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut mesh = self.groups.mesh().borrow_mut();
         let group = mesh.group(everyone(&self.spec))?;
@@ -117,13 +128,8 @@ impl Trainer {
         self.reduce.write(send.all(), &mine)?;
         group.all_gather(&self.reduce, send.all(), recv.all(), DType::U8, tag)?;
         self.reduce.read(recv.all(), &mut all)?;
-        words.fill(0.0);
-        for rank in all.chunks_exact(mine.len().max(8)) {
-            for (sum, b) in words.iter_mut().zip(rank.as_chunks::<8>().0) {
-                *sum += f64::from_le_bytes(*b);
-            }
-        }
-        Ok(())
+        let words = all.as_chunks::<8>().0.iter();
+        Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
     }
 
     fn ids(&self, tokens: &[i32], targets: Option<&[i32]>, batch: u64, seq: u64) -> Result<Batch> {

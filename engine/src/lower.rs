@@ -11,7 +11,7 @@ use crossweave_program::{Builder, Call, GroupDecl, GroupId, Part, Place, Program
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{Grads, Groups, Job, Memory, ParamMemory, Params, Source, Words};
 use crossweave_zero::optim::Recipe;
-use crossweave_zero::{Flat, FlatParam, GradPlacement, Partition, Placement, Residency, ZeroStage};
+use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, ZeroStage};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -37,11 +37,7 @@ fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Plac
             _ => Residency::Cached,
         },
         secondary: spec.zero.node.max(1),
-        grad: GradPlacement {
-            sliced: spec.zero.stage >= ZeroStage::Two,
-            accumulate: spec.precision.accum,
-            wire: spec.precision.wire,
-        },
+        sliced: spec.zero.stage >= ZeroStage::Two,
         host,
         away,
     }
@@ -131,6 +127,8 @@ pub(crate) struct Lowered {
     pub own: Vec<Option<Place>>,
     /// The program's calls of each step of the plan.
     pub by_step: Vec<(Option<StepId>, Range<usize>)>,
+    /// For each unit, which of its parameters its backward writes gradients of.
+    pub writes: Vec<Vec<bool>>,
     find: Vec<Find>,
 }
 
@@ -384,6 +382,7 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
         params,
         outside,
         own,
+        writes: given.writes.to_vec(),
         find,
     }
 }

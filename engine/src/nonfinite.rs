@@ -165,11 +165,8 @@ impl Trainer {
         }
         const TAG: &str = "nonfinite";
         let agreeing = |e| self.error("agreeing on what is not finite", e);
-        let mut places = vec![0.0; world];
-        if let Some((step, _)) = &found {
-            places[rank] = *step as f64 + 1.0;
-        }
-        self.add_words(&mut places, TAG).map_err(agreeing)?;
+        let place = found.as_ref().map_or(0.0, |(step, _)| *step as f64 + 1.0);
+        let places = self.gather_words(&[place], TAG).map_err(agreeing)?;
         let found_by = (0..world).filter(|r| places[*r] > 0.0);
         let Some(winner) = found_by.min_by(|a, b| places[*a].total_cmp(&places[*b])) else {
             return Ok(());
@@ -179,8 +176,8 @@ impl Trainer {
             let text = text.bytes().zip(&mut bytes);
             text.for_each(|(from, to)| *to = f64::from(from));
         }
-        self.add_words(&mut bytes, TAG).map_err(agreeing)?;
-        let text: Vec<u8> = bytes
+        let all = self.gather_words(&bytes, TAG).map_err(agreeing)?;
+        let text: Vec<u8> = all[winner * SENTENCE..][..SENTENCE]
             .iter()
             .map(|b| *b as u8)
             .take_while(|b| *b > 0)

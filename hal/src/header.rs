@@ -150,13 +150,13 @@ fn coll_need(c: &CollNeed) -> String {
 }
 
 /// The rows that profile `p` adds to those below it, in words.
-pub fn profile_rows(p: Profile) -> Vec<String> {
+fn profile_rows(p: Profile) -> Vec<String> {
     let own = profile::OPS.iter().filter(|n| n.least == p);
     own.map(need).collect()
 }
 
 /// The collectives every profile but `minimal` asks of a plugin that offers collectives, in words.
-pub fn collective_rows() -> Vec<String> {
+fn collective_rows() -> Vec<String> {
     profile::COLLECTIVES.iter().map(coll_need).collect()
 }
 

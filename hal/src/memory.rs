@@ -1,4 +1,4 @@
-//! The system's allocator for a program's own memory, which remembers the last request that was refused: a program that
+//! The system's allocator for a program's own memory, which remembers the first request that was refused: a program that
 //! aborts because of it can then say how much was asked for and by which limit it was refused ([`crate::crash`]).
 //!
 //! Rust aborts where a collection cannot grow, and stable Rust has no hook that runs before. The allocator is the one

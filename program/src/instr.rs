@@ -198,8 +198,8 @@ pub enum Instr {
         /// What it does.
         members: Vec<Member>,
     },
-    /// The host decides the step's scalars: with the verdicts of all steps before it the loss scale, the number of the update, its
-    /// rate. Instructions before it read those of the step before.
+    /// The host decides the step's scalars: with the verdicts of all steps before it the loss scale. No instruction before it reads
+    /// one.
     Decide,
     /// Bytes go to pinned memory, from where the host takes them when it likes.
     Publish {
@@ -253,7 +253,7 @@ pub struct Local {
 /// Instructions over parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
-    /// What it does: the name that the collective checker is given.
+    /// What it does: its name in errors, laws and text.
     pub name: String,
     /// Parameters: the first slots.
     pub params: u16,

@@ -79,6 +79,13 @@ struct Uses {
     writes: u32,
 }
 
+impl Uses {
+    /// Operand `k`'s bit; behind the last bit are those of a long list, which may be read and written.
+    fn of(mask: u32, k: usize) -> bool {
+        k >= 32 || mask >> k & 1 == 1
+    }
+}
+
 /// The operands of an elementwise program: those it names as written, and those that it reads before it has written them.
 fn of_elementwise(params: &ParamBlock) -> Uses {
     let word = |at: usize| {
@@ -298,12 +305,12 @@ impl<'p> Walk<'p> {
                 let uses = uses(decl.op, &decl.params, operands.len());
                 let each = || operands.iter().enumerate();
                 for (k, s) in each() {
-                    if let (Some(s), true) = (s, uses.reads >> k & 1 == 1) {
+                    if let (Some(s), true) = (s, Uses::of(uses.reads, k)) {
                         self.reads(s)?;
                     }
                 }
                 for (k, s) in each() {
-                    if let (Some(s), true) = (s, uses.writes >> k & 1 == 1) {
+                    if let (Some(s), true) = (s, Uses::of(uses.writes, k)) {
                         self.writes(s)?;
                     }
                 }

@@ -101,7 +101,7 @@ pub struct GradSink<'a> {
 }
 
 impl<'a> GradSink<'a> {
-    /// `views[p]` and `written[p]` belong to parameter `p`; the flags of tied parameters are shared with their owner.
+    /// `views[p]` and `written[p]` belong to parameter `p`; a flag that is set says that there is a gradient to add to.
     pub fn new(views: &'a [Tensor], written: &'a [Rc<Cell<bool>>]) -> GradSink<'a> {
         GradSink { views, written }
     }

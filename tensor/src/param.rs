@@ -209,7 +209,43 @@ impl Unit<'_> {
                 .position(|p| p.name == full_name)
                 .map(|p| (u, p))
         })?;
-        self.borrowed.push(at);
-        Some(Param((self.params.len() + self.borrowed.len()) as u16 - 1))
+        // One borrowed twice is one parameter: what is written of its gradient second is added.
+        let known = self.borrowed.iter().position(|b| *b == at);
+        let place = known.unwrap_or_else(|| {
+            self.borrowed.push(at);
+            self.borrowed.len() - 1
+        });
+        Some(Param((self.params.len() + place) as u16))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Flow;
+    use crate::cx::Cx;
+
+    struct Nothing;
+    impl Block for Nothing {
+        fn forward(&self, _: &mut Cx<'_>, flow: Flow) -> crate::Result<Flow> {
+            Ok(flow)
+        }
+    }
+
+    #[test]
+    fn a_parameter_borrowed_twice_is_one() {
+        let mut b = Builder::default();
+        b.unit("a", |u| {
+            u.param("w", &[2], Init::Ones);
+            u.param("v", &[2], Init::Ones);
+            Nothing
+        });
+        b.unit("b", |u| {
+            u.param("own", &[2], Init::Ones);
+            let all = ["a.w", "a.v", "a.w"].map(|n| u.borrow(n).expect("it is there").0);
+            assert_eq!(all, [1, 2, 1]);
+            Nothing
+        });
+        assert_eq!(b.finish()[1].borrowed, [(0, 0), (0, 1)]);
     }
 }

@@ -91,13 +91,16 @@ pub fn failures(r: &Report) -> Vec<String> {
 }
 
 /// The kit names the defect: the case fails, and by the kit's judgement, not by a slip of the kit.
-pub fn named(plugin: &Path, (bug, case): (&str, &str)) -> Result<(), String> {
+/// Answers what it says.
+pub fn named(plugin: &Path, (bug, case): (&str, &str)) -> Result<String, String> {
     let mut o = options(plugin, bug, &[case]);
     // Some defects hang, and are named for it.
     o.limit = Some(Duration::from_secs(60));
     let r = run(&o);
     match r.cells.iter().find(|c| c.id == case) {
-        Some(c) if c.status == Status::Fail && !c.note.contains("the kit panicked") => Ok(()),
+        Some(c) if c.status == Status::Fail && !c.note.contains("the kit panicked") => {
+            Ok(c.note.clone())
+        }
         Some(c) => Err(format!("{bug}: {case} is {} {}", c.status.word(), c.note)),
         None => Err(format!("{bug}: there is no case {case}")),
     }

@@ -32,6 +32,6 @@ pub use keep::{Hierarchical, Persist, Reuse};
 pub use layout::{FlatLayout, Partition, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, Ties, ZeroStage};
-pub use placement::{GradPlacement, Placement, Residency};
+pub use placement::{Placement, Residency};
 pub use spec::ZeroSpec;
 pub use update::Updates;

@@ -1,5 +1,5 @@
-//! Where the data of a flat is, as data: which ranks share it, how it is cut, what stays and what comes and goes. The variants of
-//! ZeRO differ in it and in nothing else.
+//! Where the data of a flat is, as data: which ranks share it, how it is cut, what stays and what comes and goes. ZeRO's
+//! stages, its secondary shards and its offload differ in it; types and quantization are the job's (`lower::Job`).
 
 use crate::layout::Partition;
 use crossweave_program::DType;
@@ -13,17 +13,6 @@ pub enum Residency {
     Cached,
     /// In a slot between gather and release (stage 3).
     Transient,
-}
-
-/// How gradients of a flat are added up and sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GradPlacement {
-    /// They are reduced into a slice of their own, and the whole one is freed (stages 2 and 3).
-    pub sliced: bool,
-    /// Type in which micro-batches are added up.
-    pub accumulate: DType,
-    /// Type in which they travel.
-    pub wire: DType,
 }
 
 /// Where the data of one flat is: the parameters of a unit that the same ranks hold.
@@ -43,8 +32,8 @@ pub struct Placement {
     pub residency: Residency,
     /// Ranks of a node that hold a second copy of the whole parameters between them (ZeRO++ hpZ); 1: none.
     pub secondary: u32,
-    /// Gradients.
-    pub grad: GradPlacement,
+    /// Gradients are reduced into a slice of their own, and the whole one is freed (stages 2 and 3).
+    pub sliced: bool,
     /// The part of what is owned whose state rests on the host: from 0 to 1.
     pub host: f64,
     /// Parameters rest there too: a slice comes for each gather.

@@ -1,5 +1,5 @@
-//! Lowering by itself: random flats under random placements give lawful programs, whose collectives all ranks make alike; and the
-//! gather of one unit as text.
+//! Lowering of gathers by itself: random flats under random placements give lawful programs, whose collectives all ranks make
+//! alike; and the gather of one unit as text. Gradients and figures are held against the laws by every trainer that is built.
 
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::{
@@ -7,7 +7,7 @@ use crossweave_program::{
 };
 use crossweave_zero::lower::{Groups, Job, ParamMemory, Params, Source};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
-use crossweave_zero::{Flat, FlatParam, GradPlacement, Partition, Placement, Residency};
+use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
 use proptest::prelude::*;
 
 /// A unit and where its data is, on any of so many ranks.
@@ -128,11 +128,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     compute: if plain { DType::F32 } else { DType::Bf16 },
                     residency,
                     secondary,
-                    grad: GradPlacement {
-                        sliced: true,
-                        accumulate: DType::F32,
-                        wire: DType::F32,
-                    },
+                    sliced: true,
                     host,
                     away,
                 },
@@ -179,11 +175,7 @@ fn the_gather_of_a_unit_is_a_cast_and_a_collective() {
             compute: DType::Bf16,
             residency: Residency::Transient,
             secondary: 1,
-            grad: GradPlacement {
-                sliced: true,
-                accumulate: DType::F32,
-                wire: DType::F32,
-            },
+            sliced: true,
             host: 0.0,
             away: false,
         },

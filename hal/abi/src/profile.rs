@@ -17,7 +17,7 @@ pub enum Profile {
     Minimal,
     /// And in 16 bits, with its own collectives where it has any.
     Train,
-    /// And with routed experts.
+    /// And with routed experts; it adds no row to `train` until there is an op for them.
     Moe,
     /// Carries messages and computes nothing.
     CollectiveOnly,

@@ -133,20 +133,6 @@ pub enum Effort {
     Big,
 }
 
-impl Effort {
-    /// All, least first.
-    pub const ALL: [Effort; 3] = [Effort::Quick, Effort::Default, Effort::Big];
-
-    /// As the command line and scorecards spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Effort::Quick => "quick",
-            Effort::Default => "default",
-            Effort::Big => "big",
-        }
-    }
-}
-
 /// Who demands that a case's cell is claimed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demanded {
@@ -335,7 +321,7 @@ pub fn registry(ranks: &[u32], effort: Effort) -> Vec<Case> {
     all.extend(crate::mem::cases(effort));
     all.extend(crate::order::cases());
     all.extend(crate::graph::cases());
-    all.extend(crate::op::cases(effort));
+    all.extend(crate::op::cases());
     all.extend(crate::coll::cases(ranks));
     all.extend(crate::fault::cases(ranks));
     all.extend(crate::leak::cases(ranks));

@@ -164,7 +164,7 @@ impl Grads<'_> {
             let came: Vec<View<'_>> = (0..most)
                 .map(|_| on.empty_for([n], DType::F32, Tag::Comm))
                 .collect();
-            let home = match flat.place.grad.sliced {
+            let home = match flat.place.sliced {
                 true => {
                     code.alloc(*at, job.reduce);
                     code.arg(*at, [each], DType::F32)
@@ -229,7 +229,7 @@ impl Grads<'_> {
         for (u, at) in ends {
             let flat = &self.flats[u];
             let (root, own) = (self.memory.grads[u][0], self.memory.own[u]);
-            let kept = !flat.place.grad.sliced;
+            let kept = !flat.place.sliced;
             for k in usize::from(kept)..self.now[u].aside {
                 code.free(at + 1 + k);
             }

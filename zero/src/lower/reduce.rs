@@ -133,7 +133,7 @@ impl Grads<'_> {
         let args: Vec<Place> = each.collect();
         let sliced = |g: &Grads<'_>, u: usize| {
             let p = &g.flats[u].place;
-            p.grad.sliced && p.ranks > 1
+            p.sliced && p.ranks > 1
         };
         b.call(Some(step), "reduce", &args, |code| {
             for (k, u) in units.iter().enumerate() {

@@ -450,8 +450,11 @@ fn loaded(r: &Rank) -> Result<Answer, String> {
                 std::hint::spin_loop();
             }
         };
-        // Of each rank one: together more than there are cores.
-        scope.spawn(busy);
+        // Of all ranks together more than there are cores.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..cores / r.n as usize + 1 {
+            scope.spawn(busy);
+        }
         let mut found = done();
         for _ in 0..15 {
             found = mixed(r);

@@ -216,7 +216,7 @@ const LIMIT: u64 = 120;
 const LONG: u64 = 600;
 
 /// The group's cases.
-pub fn cases(_effort: Effort) -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let shared = Shared::default();
     let cells: Arc<Vec<Cell>> = Arc::new(cells());
     let rows = |op: u32| match rig::row(op).class {

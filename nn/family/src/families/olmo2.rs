@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Around, Layer, Model, Norm, QkNorm};
+use crate::desc::{Around, Model, Norm, QkNorm};
 use crate::keys::*;
 use crate::{Family, ROLES, keys_only};
 
@@ -22,25 +22,21 @@ pub const FAMILY: Family = Family {
     harmless: "",
     roles: ROLES,
     preset,
-    build: |c| model(c, |_, _| Ok(())),
+    build,
     nested: not_nested,
     export: keys_only,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
 };
 
-/// The OLMo of these keys; `change` makes each layer what it is.
-pub fn model(
-    c: &Config,
-    change: impl Fn(u64, &mut Layer) -> Result<(), ConfigError>,
-) -> Result<Model, ConfigError> {
+fn build(c: &Config) -> Result<Model, ConfigError> {
     let (bias, eps) = (c.flag("attention_bias"), c.eps()?);
-    llama::model(c, [bias, bias, false], |i, l| {
+    llama::model(c, [bias, bias, false], |_, l| {
         let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|n| Norm::rms(n, eps));
         let per_head = false;
         l.attention.1.qk_norm = Some(QkNorm { norms, per_head });
         l.attention.0 = Around::after(Norm::rms("post_attention_layernorm", eps));
         l.mlp.0 = Around::after(Norm::rms("post_feedforward_layernorm", eps));
-        change(i, l)
+        Ok(())
     })
 }
