@@ -67,12 +67,12 @@ pub enum Command {
     },
     /// Predict a training step without running it: memory by tag, traffic by mesh axis, whether it fits, and what to change
     #[command(
-        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on a device of nothing, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
+        after_help = "Examples:\n  crossweave plan train.json --ranks 64\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave plan train.json --text\n  crossweave plan train.json --print\n  crossweave plan train.json --ranks 4 --program --rank 1\n  crossweave plan train.json --ranks 4096 --json --device h100\n\nNothing is allocated or computed: the step is rehearsed on the null device, whose ledgers count what the real one's will.\nSizes are those of one rank (1 GB is 10^9 bytes); calls those of one optimizer step. Formulas: docs/zero.md."
     )]
     Plan(PlanArgs),
     /// Show the route of every op and collective of a step on a back end, what a call costs, and what would improve it
     #[command(
-        after_help = "Examples:\n  crossweave explain train.json\n  crossweave explain train.json --plugin ./libcrossweave_acme.so --ranks 2\n  crossweave explain train.json --write-lock routes.json\n  crossweave explain train.json --lock routes.json\n  crossweave explain train.json --layer lacks=attention_bwd+matmul:bf16\n\nNothing is trained: the step is rehearsed on a device of nothing, and every op it launches is prepared on the back end. Routes, best\nfirst: native, elementwise_program, mixed, primitives, wider (cast, run in f32, cast back), host (only with run.allow_host_ops).\n--lock ends with status 1 when a route is worse than in the file, or costs more launches."
+        after_help = "Examples:\n  crossweave explain train.json\n  crossweave explain train.json --plugin ./libcrossweave_acme.so --ranks 2\n  crossweave explain train.json --write-lock routes.json\n  crossweave explain train.json --lock routes.json\n  crossweave explain train.json --layer lacks=attention_bwd+matmul:bf16\n\nNothing is trained: the step is rehearsed on the null device, and every op it launches is prepared on the back end. Routes, best\nfirst: native, elementwise_program, mixed, primitives, wider (cast, run in f32, cast back), host (only with run.allow_host_ops).\n--lock ends with status 1 when a route is worse than in the file, or costs more launches."
     )]
     Explain(ExplainArgs),
     /// Estimate memory, traffic and time of a model, a config or a Hugging Face folder from formulas alone
@@ -534,6 +534,12 @@ pub struct PlanArgs {
     /// Print the plan's steps and units too
     #[arg(long)]
     pub print: bool,
+    /// Print what a rank executes: its memory, and the instructions of each step of the plan
+    #[arg(long, conflicts_with_all = ["text", "print", "json"])]
+    pub program: bool,
+    /// Whose program; default: rank 0
+    #[arg(long, value_name = "R", requires = "program")]
+    pub rank: Option<u32>,
     /// Ranks; default: mesh.dp, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub ranks: Option<u32>,

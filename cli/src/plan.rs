@@ -2,16 +2,44 @@
 
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
-use crate::error::Result;
+use crate::error::{CliError, Result};
 use crate::predict_offload::Homes;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use crate::{configs, devices, plan_page, predict, predict_pipeline, stages, verdict};
-use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run};
+use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
 use crossweave_hal::CheckerState;
+use crossweave_plan::{Facts, Peak, Plan};
 use serde_json::json;
 use std::fmt::Write;
+
+/// The rank whose program is printed.
+fn whose(args: &PlanArgs, ranks: u64) -> Result<u32> {
+    let whose = args.rank.unwrap_or(0);
+    if u64::from(whose) < ranks {
+        return Ok(whose);
+    }
+    let last = ranks - 1;
+    Err(CliError::refused(
+        format!("--rank {whose}: the job has ranks 0 to {last}"),
+        "give one of them, or more --ranks",
+    ))
+}
+
+fn add_peak(figures: &mut serde_json::Value, plan: &Plan, facts: &Facts, peak: &Peak) {
+    if let Some(step) = plan.steps.get(peak.step.index()) {
+        figures["peak"]["what"] = json!(plan_page::moment(&step.op, facts));
+        figures["peak"]["steps"] = json!(plan.steps.len());
+    }
+    figures["peak_bytes"] = json!(peak.parts.total());
+}
+
+fn say_units(dry: &DryRun) {
+    for (u, unit) in dry.units.iter().enumerate() {
+        say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
+    }
+}
 
 /// Runs the command.
 ///
@@ -34,7 +62,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let null = plugin.open(0)?;
     let mesh = &resolved.settings.mesh;
     let data = (ranks / mesh.pp.max(1)) as u32;
-    let rank = rank_spec(&resolved, 0, data, seq);
+    let whose = whose(args, ranks)?;
+    let rank = rank_spec(&resolved, whose % data, data, seq);
     let units = crate::train::units(&source, &resolved)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
     let cut = stages::of(&resolved, &units, &dry, ranks, None)?;
@@ -45,7 +74,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let mut all = vec![];
     let mut plans = vec![];
     let mut text = String::new();
-    for stage in 0..mesh.pp as u32 {
+    let first = if args.program { whose / data } else { 0 };
+    for stage in first..mesh.pp as u32 {
         // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
         // that no stage is missed by another.
         let null = plugin.with_checker(&CheckerState::default()).open(0)?;
@@ -56,6 +86,10 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         };
         let units = crate::train::units(&source, &resolved)?;
         let mut trainer = Trainer::new(&null, units, rank.clone(), &dry, &Nobody)?;
+        if args.program {
+            say!("{}", trainer.program_text());
+            return Ok(());
+        }
         let peak = crossweave_plan::check(trainer.plan(), trainer.facts())
             .map_err(crossweave_engine::Error::from)?;
         let job = predict::Job {
@@ -82,11 +116,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         homes.apply(&mut figures, job.stage, job.compute.bytes(1));
         verdict::judge(&mut figures, &job, &trainer.unit_sizes(), alone);
         let (plan, facts) = (trainer.plan(), trainer.facts());
-        if let Some(step) = plan.steps.get(peak.step.index()) {
-            figures["peak"]["what"] = json!(plan_page::moment(&step.op, facts));
-            figures["peak"]["steps"] = json!(plan.steps.len());
-        }
-        figures["peak_bytes"] = json!(peak.parts.total());
+        add_peak(&mut figures, plan, facts, &peak);
         if args.json {
             figures["plan"] = json!(plan);
             figures["facts"] = json!(facts);
@@ -138,9 +168,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         dry.params
     );
     if args.print {
-        for (u, unit) in dry.units.iter().enumerate() {
-            say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
-        }
+        say_units(&dry);
     }
     say!("{}", predict::text(&figures));
     Ok(())

@@ -538,6 +538,19 @@ fn the_device_of_nothing_runs_and_leaves_no_model() {
         plan.contains("F0.0") && plan.contains("ar") && plan.contains("opt"),
         "{plan}"
     );
+    let sharded = ["plan", "config.json", "--set", "zero_optimization.stage=3"];
+    let of_rank = |r| [&sharded[..], &["--ranks", "2", "--program", "--rank", r]].concat();
+    let program = s.ok(&of_rank("1"));
+    for words in [
+        "group dp/gather: rank 1 of 2",
+        "on dp/gather, param: all-gather",
+        "on dp, grad: reduce-scatter",
+        "decide",
+        "publish Step",
+    ] {
+        assert!(program.contains(words), "{words} is not in\n{program}");
+    }
+    s.refused(&of_rank("2"), &["--rank 2", "ranks 0 to 1"], &[]);
     let json: Value =
         serde_json::from_str(&s.ok(&["plan", "config.json", "--print", "--json"])).unwrap();
     assert!(json["plan"].is_object() && json["peak_bytes"].as_u64() > Some(0));

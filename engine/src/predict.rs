@@ -1,4 +1,4 @@
-//! What a job will hold and move, by rehearsing its first steps on the device of nothing: the very code that will train asks for
+//! What a job will hold and move, by rehearsing its first steps on the null device: the very code that will train asks for
 //! memory and launches collectives, and the ledgers count. Nothing is computed, sent or allocated on a device.
 
 use crate::error::Result;
@@ -24,7 +24,7 @@ pub struct Prediction {
     pub from_host: BTreeMap<String, u64>,
 }
 
-/// Rehearses three steps of a trainer on the device of nothing: the first may differ, the second shows what every later one does, the
+/// Rehearses three steps of a trainer on the null device: the first may differ, the second shows what every later one does, the
 /// third proves it.
 ///
 /// # Errors
