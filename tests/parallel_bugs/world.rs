@@ -8,7 +8,8 @@ use crate::parallel_bugs::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
 use crossweave_hal::{
-    Bootstrap, Carrier, Device, HostServices, KvStore, Plugin, RawPlugin, Result, crash,
+    Bootstrap, Carrier, CheckerState, Device, HostServices, KvStore, Plugin, RawPlugin, Result,
+    crash,
 };
 use crossweave_mesh::{
     Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, ProcessMap, Topology, checker_state,
@@ -246,6 +247,14 @@ fn all_well(store: &JobStore, place: &Launch) -> Result<()> {
     store.farewell(MEETING)
 }
 
+/// Where the news of another rank's end met this one: what it waited in.
+fn met_in(board: &CheckerState, rank: u32) -> String {
+    let flight = board.flight();
+    let own = flight.ranks.iter().find(|r| r.rank == rank);
+    let op = own.and_then(|r| r.ops.last());
+    op.map_or(String::new(), |op| format!("{WHERE}{}", op.say()))
+}
+
 fn process(p: Program, family: &str) {
     let place = detect(|k| std::env::var(k).ok()).expect("launcher variables");
     let place = place.expect("a launcher has started this");
@@ -272,8 +281,10 @@ fn process(p: Program, family: &str) {
         let mut r = join(&device, Arc::new(Remote(store.clone())), rank, p, true)?;
         r.note_waits(&waits);
         let aborts = r.mesh.abort_handles();
+        let seen = board.clone();
         store.on_failure(move |f| {
-            println!("{SAYS}{f}");
+            // In one write: a launcher may end this process the moment it ends.
+            println!("{SAYS}{f}{}", met_in(&seen, rank));
             // One that cannot be aborted has failed itself.
             for a in &aborts {
                 let _ = a.release();
@@ -291,11 +302,7 @@ fn process(p: Program, family: &str) {
         let mut words = words.clone();
         if store.failure().is_some() {
             // The news of another rank does not know where it met this one.
-            let flight = board.flight();
-            let own = flight.ranks.iter().find(|r| r.rank == rank);
-            if let Some(op) = own.and_then(|r| r.ops.last()) {
-                words += &format!("{WHERE}{}", op.say());
-            }
+            words += &met_in(&board, rank);
         }
         let last = waits.lock().expect("nobody panics here")[rank as usize];
         println!("{TOOK}{}", last.elapsed().as_micros());

@@ -151,7 +151,10 @@ fn files_that_are_no_plugins_are_named() {
             assert!(text.contains(p), "{p:?} not in: {text}");
         }
     };
-    refuse(&dir.path().join("absent.so"), &["no such file", "--plugin"]);
+    refuse(
+        &dir.path().join("absent.so"),
+        &["no such file", "fix: correct the path"],
+    );
     refuse(dir.path(), &["cannot be read"]);
     let file = dir.path().join(file_name("text"));
     for content in [&b""[..], b"#!/bin/sh\nexit 0\n", b"\x7fELF"] {

@@ -187,6 +187,8 @@ impl Worker {
             Job::Update(u, knobs) => self.update(u, knobs)?,
             Job::In(u, dest, at) => {
                 self.params_in(u, &dest, at)?;
+                // First: whoever hears of it frees the memory, and must be its last owner.
+                drop(dest);
                 self.shared.tell(|p| p.ins[u] += 1);
             }
             Job::Read(u, kind, r, reply) => {
