@@ -92,8 +92,8 @@ fn the_layer_takes_everything_else_away() {
         args.extend([out.to_str().expect("a path"), "--layer", layer]);
         for case in [
             "op.adamw.f32*",
-            "op.unary.f32",
-            "op.unary.bf16",
+            "op.unary.neg.f32",
+            "op.unary.neg.bf16",
             "coll.all_reduce.*.r2",
         ] {
             args.extend(["--only", case]);
@@ -112,9 +112,9 @@ fn the_layer_takes_everything_else_away() {
             assert!(of.peek().is_some(), "{cells:?}");
             of.any(|(_, result)| result == "pass")
         };
-        assert!(passes(&|id| id == "op.unary.f32"), "{cells:?}");
+        assert!(passes(&|id| id == "op.unary.neg.f32"), "{cells:?}");
         assert!(!passes(&|id| id.starts_with("op.adamw")), "{cells:?}");
-        assert_eq!(passes(&|id| id == "op.unary.bf16"), half, "{cells:?}");
+        assert_eq!(passes(&|id| id == "op.unary.neg.bf16"), half, "{cells:?}");
         assert_eq!(
             passes(&|id| id.starts_with("coll.all_reduce")),
             sums,
