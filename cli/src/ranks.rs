@@ -158,14 +158,14 @@ impl LocalRanks {
                 "run the job with one back end, or every rank in a process of its own with %p in the file's name",
             ));
         }
-        let mut crew = LocalRanks {
+        let mut local_ranks = LocalRanks {
             backends: vec![],
             places: vec![],
             first,
         };
         let mut keys: Vec<PathBuf> = vec![];
         for (part, p) in parts.iter().enumerate() {
-            let start = crew.here().end;
+            let start = local_ranks.here().end;
             let ranks = start..start + p.count;
             let key = match is_path(&p.name) {
                 true => Path::new(&p.name)
@@ -190,21 +190,26 @@ impl LocalRanks {
                         source: Box::new(e),
                     })?;
                     keys.push(key);
-                    crew.backends
+                    local_ranks
+                        .backends
                         .push((p.name.clone(), plugin.with_checker(board)));
-                    crew.backends.len() - 1
+                    local_ranks.backends.len() - 1
                 }
             };
             for _ in ranks {
-                let here = crew.places.iter().filter(|s| s.backend == index).count() as u32;
-                crew.places.push(Place {
+                let here = local_ranks
+                    .places
+                    .iter()
+                    .filter(|s| s.backend == index)
+                    .count() as u32;
+                local_ranks.places.push(Place {
                     backend: index,
                     part,
                     device: before(&p.name) + here,
                 });
             }
         }
-        Ok(crew)
+        Ok(local_ranks)
     }
 
     fn place(&self, rank: u32) -> Place {

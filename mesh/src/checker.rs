@@ -61,10 +61,10 @@ pub fn checker_state_in(
     if let Ok(v) = DeathWatch::keep(&death_watch(me)) {
         store.keep(v);
     }
-    store.set(&format!("checker/seat/{me}"), sits)?;
+    store.set(&format!("checker/record/{me}"), sits)?;
     let mut seated = vec![];
     for other in &near {
-        let there = store.get(&format!("checker/seat/{other}"), Some(timeout))?;
+        let there = store.get(&format!("checker/record/{other}"), Some(timeout))?;
         if there == b"1" {
             seated.extend(process_map.of(*other));
         }

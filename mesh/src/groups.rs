@@ -4,7 +4,7 @@
 //! is its axes (`dp`, `dp.tp`); groups of one name that live side by side (the `tp` of each data replica) are kept apart by their first
 //! rank where ids are exchanged.
 
-use crate::islands::{Islands, Seat};
+use crate::islands::{Islands, Membership};
 use crate::topology::{Axis, Group, Topology, TopologyError};
 use crossweave_collectives::{Collectives, Faults, RouteLine};
 use crossweave_hal::trace::Tracer;
@@ -71,13 +71,13 @@ impl Mesh {
             if groups.iter().any(|(g, _)| g.axes == group.axes) {
                 continue;
             }
-            let seat = Seat {
+            let membership = Membership {
                 scope: &group.name(),
                 name: &name_of(&group.axes),
                 ranks: &group.ranks,
                 index: group.index,
             };
-            let comm = seat
+            let comm = membership
                 .join(device, boot, options)
                 .map_err(|e| e.context(format!("rank {rank} joining ranks {:?}", group.ranks)))?;
             groups.push((group, comm));
@@ -118,13 +118,13 @@ impl Mesh {
             ));
         }
         let scope = format!("{label}.{}", ranks[0]);
-        let seat = Seat {
+        let membership = Membership {
             scope: &scope,
             name,
             ranks,
             index: index as u32,
         };
-        let comm = seat
+        let comm = membership
             .join(device, boot, options)
             .map_err(|e| e.context(format!("rank {} joining ranks {ranks:?}", self.rank)))?;
         self.named.push((label, comm));

@@ -69,7 +69,7 @@ impl Islands {
 }
 
 /// This rank's place in a group that is about to be joined.
-pub(crate) struct Seat<'a> {
+pub(crate) struct Membership<'a> {
     /// What all members of the group and no other group call it.
     pub scope: &'a str,
     /// Its name in messages and in the ledger.
@@ -80,7 +80,7 @@ pub(crate) struct Seat<'a> {
     pub index: u32,
 }
 
-impl Seat<'_> {
+impl Membership<'_> {
     /// Joins the group: on one communicator, or on that of the island and the bridge.
     pub fn join(
         &self,

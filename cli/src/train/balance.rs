@@ -75,35 +75,36 @@ pub fn of_stages(job: &Job, processes: Option<&Processes>) -> Result<Option<Vec<
 
 /// Sequences a second of every rank.
 fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
-    let here = job.crew.here();
-    let meet = Meeting::new(here.len());
+    let here = job.local_ranks.here();
+    let gates = Gates::new(here.len());
     std::thread::scope(|scope| {
         // Whatever goes wrong below, no rank is left waiting.
-        let _open = Open(&meet);
-        let seats: Vec<Seat<'_>> = here.clone().map(|_| Seat::new(&meet)).collect();
+        let _open = Open(&gates);
+        let arrivals: Vec<Arrivals<'_>> = here.clone().map(|_| Arrivals::new(&gates)).collect();
         let mut threads = vec![];
-        for (rank, seat) in here.clone().zip(seats) {
+        for (rank, arrivals) in here.clone().zip(arrivals) {
             let name = format!("speed of rank {rank}");
             let thread = std::thread::Builder::new().name(name);
             let whom = move |e: CliError| CliError::Of {
                 whom: format!("measuring rank {rank}"),
                 source: Box::new(e),
             };
-            let thread = thread.spawn_scoped(scope, move || speed(job, rank, seat).map_err(whom));
+            let thread =
+                thread.spawn_scoped(scope, move || speed(job, rank, arrivals).map_err(whom));
             threads.push(thread.map_err(|e| {
                 let what = format!("measuring rank {rank}'s speed: no thread can be started: {e}");
                 CliError::refused(what, "raise the limit of threads (ulimit -u)")
             })?);
         }
         // All ranks of all processes begin together, and go on until all are measured.
-        meet.all_have(READY);
+        gates.all_have(READY);
         if let Some(p) = processes {
             p.gather("speed-ready", &[], TOGETHER)?;
             p.tell("speed-go", &[], TOGETHER)?;
         }
-        meet.open(READY);
-        meet.all_have(MEASURED);
-        let own: Option<Vec<f64>> = meet.found(here.len());
+        gates.open(READY);
+        gates.all_have(MEASURED);
+        let own: Option<Vec<f64>> = gates.found(here.len());
         let all = match (processes, own) {
             (None, Some(own)) => own,
             (Some(p), Some(own)) => {
@@ -116,7 +117,7 @@ fn speeds(job: &Job, processes: Option<&Processes>) -> Result<Vec<f64>> {
             // The threads say why.
             (_, None) => vec![],
         };
-        meet.open(MEASURED);
+        gates.open(MEASURED);
         let panicked =
             || CliError::refused("measuring a rank's speed panicked", "please report it");
         for t in threads {
@@ -132,7 +133,7 @@ const MEASURED: usize = 1;
 const GATES: usize = 2;
 
 /// Where the ranks of this process begin and end together.
-struct Meeting {
+struct Gates {
     ranks: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -147,9 +148,9 @@ struct State {
     speeds: Vec<(u32, f64)>,
 }
 
-impl Meeting {
-    fn new(ranks: usize) -> Meeting {
-        Meeting {
+impl Gates {
+    fn new(ranks: usize) -> Gates {
+        Gates {
             ranks,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -190,7 +191,7 @@ impl Meeting {
 }
 
 /// Opens all gates at its end.
-struct Open<'a>(&'a Meeting);
+struct Open<'a>(&'a Gates);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
@@ -199,24 +200,24 @@ impl Drop for Open<'_> {
 }
 
 /// A rank's place: who gives it up, by an error, by a panic or by never having begun, is waited for no longer.
-struct Seat<'a> {
-    meet: &'a Meeting,
+struct Arrivals<'a> {
+    gates: &'a Gates,
     came: usize,
 }
 
-impl<'a> Seat<'a> {
-    fn new(meet: &'a Meeting) -> Self {
-        Seat { meet, came: 0 }
+impl<'a> Arrivals<'a> {
+    fn new(gates: &'a Gates) -> Self {
+        Arrivals { gates, came: 0 }
     }
 
     fn come(&mut self) {
-        self.meet.state().came[self.came] += 1;
+        self.gates.state().came[self.came] += 1;
         self.came += 1;
-        self.meet.changed.notify_all();
+        self.gates.changed.notify_all();
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for Arrivals<'_> {
     fn drop(&mut self) {
         while self.came < GATES {
             self.come();
@@ -224,8 +225,8 @@ impl Drop for Seat<'_> {
     }
 }
 
-fn speed(job: &Job, rank: u32, mut seat: Seat<'_>) -> Result<()> {
-    let meet = seat.meet;
+fn speed(job: &Job, rank: u32, mut arrivals: Arrivals<'_>) -> Result<()> {
+    let gates = arrivals.gates;
     let (mut trainer, tokens) = ready(job, rank)?;
     let batch = [MicroBatch {
         tokens: &tokens,
@@ -239,18 +240,18 @@ fn speed(job: &Job, rank: u32, mut seat: Seat<'_>) -> Result<()> {
         trainer.metrics()?;
         Ok(began.elapsed())
     };
-    seat.come();
-    meet.until(|st| st.open[READY]);
+    arrivals.come();
+    gates.until(|st| st.open[READY]);
     step()?;
     let mut best = Duration::MAX;
     for _ in 0..STEPS {
         best = best.min(step()?);
     }
     let found = job.resolved.batch.micro as f64 / best.as_secs_f64().max(1e-9);
-    meet.state().speeds.push((rank, found));
-    seat.come();
+    gates.state().speeds.push((rank, found));
+    arrivals.come();
     // The slower ranks are measured beside the faster ones, as they will work.
-    while !meet.state().open[MEASURED] {
+    while !gates.state().open[MEASURED] {
         step()?;
     }
     Ok(())

@@ -37,7 +37,7 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
     let spec = with_offload(
         job.rank_spec(0),
         &job.resolved,
-        &job.crew.plugin(0).open(0)?,
+        &job.local_ranks.plugin(0).open(0)?,
         true,
     );
     if spec.offload.is_some() {
@@ -46,7 +46,8 @@ pub fn run(args: &ExploreArgs) -> Result<()> {
             "drop offload_optimizer, offload_param and cpu_checkpointing, which change no bit of the result",
         ));
     }
-    let explorer = |order| Explorer::new(job.crew.plugin(0), &job.host, job.ranks).order(order);
+    let explorer =
+        |order| Explorer::new(job.local_ranks.plugin(0), &job.host, job.ranks).order(order);
     let program = |rank: &Rank| steps(&job, rank).map_err(|e| e.to_string());
     let first = explorer(Order::Fifo).play(0, program)?;
     if let Some(f) = first.failure() {

@@ -16,7 +16,7 @@ pub fn of_rank(job: &Job, rank: u32) -> Option<Faults> {
     if rules.is_empty() {
         return None;
     }
-    let process = job.crew.here().len() < job.ranks as usize;
+    let process = job.local_ranks.here().len() < job.ranks as usize;
     Some(Faults::new(rank, rules, move || {
         if process {
             // As the system does it when memory is short; a program that cannot be started leaves the next best.

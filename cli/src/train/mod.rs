@@ -164,8 +164,8 @@ impl Flights {
     fn of(job: &Job, processes: Option<&Processes>) -> Flights {
         Flights {
             out: job.out.clone(),
-            board: job.crew.checker().clone(),
-            here: job.crew.here(),
+            board: job.local_ranks.checker().clone(),
+            here: job.local_ranks.here(),
             store: processes.map(|p| p.store.clone()),
             claim: job.claim.as_ref().map(Arc::downgrade),
         }

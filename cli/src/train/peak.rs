@@ -31,7 +31,7 @@ pub fn of(job: &Job, busy: Duration) -> Option<(f64, String)> {
         let each = measured(threads, job.resolved.dtype).ok()?;
         // Ranks beyond the cores share them.
         let fit = (backend::cores() / threads).max(1);
-        let here = job.crew.here().len().max(1) as u64;
+        let here = job.local_ranks.here().len().max(1) as u64;
         let at_once = f64::from(job.ranks) * here.min(fit) as f64 / here as f64;
         let how = format!(
             "a product of {SIDE} x {SIDE} {} measured on {threads} thread{} of this machine, for each rank",

@@ -22,7 +22,7 @@ pub fn of(job: &Job) -> Vec<Value> {
         .settings
         .activation_checkpointing
         .cpu_checkpointing;
-    if away || kept || job.rows.is_some() || job.crew.has_null() {
+    if away || kept || job.rows.is_some() || job.local_ranks.has_null() {
         return vec![];
     }
     let data = job.data_ranks();

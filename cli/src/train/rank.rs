@@ -89,7 +89,7 @@ fn begin<'a>(
     rank: u32,
 ) -> Result<(Walk<'a>, Option<Faults>)> {
     let device = job.device(rank)?;
-    let host = host_device(job.crew.plugin(rank), &job.host, rank)?;
+    let host = host_device(job.local_ranks.plugin(rank), &job.host, rank)?;
     let boot = StoreBoot::new(&job.host, shared);
     let spec = RankSpec {
         graphs: graphs(&device, &job.resolved.settings.run.graphs)?,
@@ -454,7 +454,7 @@ impl Walk<'_> {
         w.live.end();
         let mut summary = w.summary;
         // The null device has no values to save.
-        if summary.stopped || self.job.crew.has_null() {
+        if summary.stopped || self.job.local_ranks.has_null() {
             return Ok(summary);
         }
         // The last step's checkpoint holds the model, whatever part of it lives on this rank.

@@ -201,7 +201,7 @@ fn session(job: &Job) -> Value {
 
 /// Threads of a rank.
 pub(super) fn threads(job: &Job) -> u64 {
-    let here = job.crew.here().len().max(1) as u64;
+    let here = job.local_ranks.here().len().max(1) as u64;
     let own = job.resolved.settings.run.threads_per_rank;
     own.unwrap_or_else(|| (crate::backend::cores() / here.max(1)).max(1))
 }

@@ -38,7 +38,7 @@ pub fn write_ledgers(job: &Job, ledgers: &[RankEnd]) -> Result<()> {
         .into_iter()
         .filter_map(|r| Some((r.key, r.value?.into())))
         .collect();
-    let first = job.crew.plugin(job.crew.here().start);
+    let first = job.local_ranks.plugin(job.local_ranks.here().start);
     let mut ledger = json!({
         "backend": {"name": first.name(), "version": first.version(), "settings": settings},
         "ranks": ledgers,

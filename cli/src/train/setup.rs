@@ -38,7 +38,7 @@ pub struct Job {
     /// Ranks.
     pub ranks: u32,
     /// Those that run in this process, and their back ends.
-    pub crew: LocalRanks,
+    pub local_ranks: LocalRanks,
     /// Who carries the collectives between processes, or between the back ends of this one.
     carrier: Option<Carrier>,
     /// Which ranks share a library of collectives, where they do not all.
@@ -203,7 +203,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         config.settings.run.threads_per_rank,
         processes.map(|p| p.store.clone()),
     );
-    let crew = crew(args, &config, processes, ranks, &host)?;
+    let local_ranks = local_ranks(args, &config, processes, ranks, &host)?;
 
     let hf = matches!(model, Model::Hf(_));
     let mut spec = source::spec(&data, Some(&model))?;
@@ -294,7 +294,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     // Of several processes they are known when those have agreed.
     let islands = match processes {
         Some(_) => None,
-        None => islands_of(crew.islands(), order),
+        None => islands_of(local_ranks.islands(), order),
     };
     let carrier = match (processes, &islands) {
         (Some(p), _) => Some(p.carrier.clone()),
@@ -304,7 +304,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let speaks = processes.is_none_or(Processes::first);
     let trace = args.trace.as_deref().map(|t| TraceSpec::new(t, speaks));
     let trace = trace.transpose()?;
-    for (name, plugin, at) in crew.backends().filter(|_| processes.is_none()) {
+    for (name, plugin, at) in local_ranks.backends().filter(|_| processes.is_none()) {
         // Of a back end that has none nothing else could be expected.
         let has = plugin.interfaces().contains(&IFACE_COLLECTIVE);
         if let Some(why) = backend::carried(plugin, at.len() as u32).filter(|_| has) {
@@ -321,8 +321,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     }
     let mut job = Job {
         origin,
-        computes: crew.backends().map(Computes::of).collect(),
-        crew,
+        computes: local_ranks.backends().map(Computes::of).collect(),
+        local_ranks,
         carrier,
         islands,
         resolved,
@@ -345,7 +345,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     };
     // Refused here, before the output folder exists, rather than after minutes of filling memory.
     let mut machines = vec![];
-    for (name, plugin, at) in job.crew.backends() {
+    for (name, plugin, at) in job.local_ranks.backends() {
         let first = plugin.open(0).map_err(CliError::from);
         let able = first.and_then(|first| {
             machines.push(first.info().ok().map(|i| Machine::of(&i)));
@@ -441,7 +441,8 @@ impl Job {
     /// # Errors
     /// A process that has failed.
     pub fn rendezvous(&mut self, p: &Processes) -> Result<()> {
-        let own = serde_json::json!({"islands": self.crew.islands(), "computes": self.computes});
+        let own =
+            serde_json::json!({"islands": self.local_ranks.islands(), "computes": self.computes});
         let (mut all, mut computes) = (vec![], vec![]);
         for bytes in p.call("islands", own.to_string().as_bytes())? {
             let said = serde_json::from_slice::<Said>(&bytes).map_err(|e| {
@@ -488,7 +489,7 @@ impl Job {
             *batches = batches.clone().divided(&rows)?;
         }
         self.rows = Some(rows);
-        for (name, plugin, at) in self.crew.backends() {
+        for (name, plugin, at) in self.local_ranks.backends() {
             // The plan of the largest share takes the most memory.
             let most = at
                 .iter()
@@ -522,7 +523,7 @@ impl Job {
             );
         }
         self.stages = cut;
-        for (name, plugin, at) in self.crew.backends() {
+        for (name, plugin, at) in self.local_ranks.backends() {
             let first = plugin.open(0).map_err(CliError::from);
             let fits = first
                 .and_then(|first| at.iter().try_for_each(|r| self.fits_first(&first, *r, &at)));
@@ -569,7 +570,7 @@ impl Job {
 
     /// An error of some ranks, where there are several back ends.
     fn of(&self, name: &str, ranks: &[u32], e: CliError) -> CliError {
-        match self.crew.backends().count() {
+        match self.local_ranks.backends().count() {
             1 => e,
             _ => CliError::Of {
                 whom: format!("ranks {} ({name})", listed(ranks)),
@@ -583,7 +584,7 @@ impl Job {
     /// # Errors
     /// When there is none, or it cannot be opened.
     pub fn device(&self, rank: u32) -> Result<Device> {
-        self.outfit(self.crew.device(rank)?, rank)
+        self.outfit(self.local_ranks.device(rank)?, rank)
     }
 
     /// The same beside the job: see [`LocalRanks::device_apart`].
@@ -591,7 +592,7 @@ impl Job {
     /// # Errors
     /// As [`Job::device`].
     pub fn device_apart(&self, rank: u32) -> Result<Device> {
-        self.outfit(self.crew.device_apart(rank)?, rank)
+        self.outfit(self.local_ranks.device_apart(rank)?, rank)
     }
 
     fn outfit(&self, device: Device, rank: u32) -> Result<Device> {
@@ -688,7 +689,7 @@ fn comm_timeout(seconds: f64) -> Duration {
 }
 
 /// The back ends of the ranks of this process.
-fn crew(
+fn local_ranks(
     args: &TrainArgs,
     config: &Config,
     processes: Option<&Processes>,

@@ -185,7 +185,7 @@ fn graphs(ledgers: &[RankLedger]) -> Option<String> {
 }
 
 fn files(job: &Job, s: &Summary) -> String {
-    let model = match s.stopped || job.crew.has_null() {
+    let model = match s.stopped || job.local_ranks.has_null() {
         true => "",
         false => "model/ ",
     };

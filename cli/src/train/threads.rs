@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 pub fn run(job: &Arc<Job>, shared: &Arc<Shared>, voice: Option<&Voice>) -> Vec<Ended> {
     let (ended, ends) = channel();
     let mut open = vec![];
-    for rank in job.crew.here() {
+    for rank in job.local_ranks.here() {
         let (job, shared) = (job.clone(), shared.clone());
         let (voice, ended) = (voice.cloned(), ended.clone());
         let thread = std::thread::Builder::new().name(format!("rank {rank}"));
@@ -97,7 +97,7 @@ fn one(
         let e = CliError::on_rank(rank, e);
         let (said, news) = (e.to_string(), !e.is_secondary());
         shared.fail(e);
-        if news && job.crew.here().len() > 1 {
+        if news && job.local_ranks.here().len() > 1 {
             // The other ranks of this process may take a while, and the others see already that this one is gone.
             voice.report(rank, &said, &words);
         }

@@ -266,7 +266,7 @@ impl RankTrace {
         let tracer = Tracer::new(&device, spec.origin)?;
         trainer.timeline(tracer.clone());
         let mut meetings = vec![];
-        if job.crew.here().len() < job.ranks as usize {
+        if job.local_ranks.here().len() < job.ranks as usize {
             for _ in 0..MEETINGS {
                 trainer.mean(0.0)?;
                 meetings.push(tracer.now().as_nanos() as f64 / 1e3);
@@ -298,7 +298,7 @@ impl RankTrace {
             "host": read("/proc/sys/kernel/hostname").trim(),
             "clock_id": read("/proc/sys/kernel/random/boot_id").trim(),
             "unix_us": spec.unix_us,
-            "backend": job.crew.plugin(rank).name(),
+            "backend": job.local_ranks.plugin(rank).name(),
             "device_times": times,
             "device_clock_uncertainty_us": trace.tracer.uncertainty().as_nanos() as f64 / 1e3,
             "meetings": meetings,

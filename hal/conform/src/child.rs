@@ -2,7 +2,7 @@
 
 use crate::case::{Effort, Verdict, registry};
 use crate::ctx::{Ctx, case_seed};
-use crate::local_ranks::{Crews, FileKv, Team};
+use crate::local_ranks::{FileKv, RankThreads, Team};
 use crate::raw::Plugin;
 use crossweave_abi as abi;
 use crossweave_abi::EntryFn;
@@ -304,7 +304,7 @@ pub fn serve(
         effort: job.effort,
         threads,
         shut: AtomicBool::new(false),
-        crews: Mutex::new(Crews::default()),
+        rank_threads: Mutex::new(RankThreads::default()),
         team,
     };
     let all = registry(&job.ranks, job.effort);

@@ -1,7 +1,7 @@
 //! What a case works with: the plugin, numbers from its seed, guarded memory, a stream that can be held back, and ranks.
 
 use crate::case::Effort;
-use crate::local_ranks::{Crews, Team};
+use crate::local_ranks::{RankThreads, Team};
 use crate::raw::{Dev, Event, Mem, Plugin, Raw, Stream};
 use crossweave_abi as abi;
 use crossweave_abi::Span;
@@ -38,7 +38,7 @@ pub struct Ctx {
     pub threads: Option<usize>,
     /// A case has shut the plugin down.
     pub shut: AtomicBool,
-    pub(crate) crews: Mutex<Crews>,
+    pub(crate) rank_threads: Mutex<RankThreads>,
     pub(crate) team: Option<Team>,
 }
 

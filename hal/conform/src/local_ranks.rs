@@ -165,7 +165,7 @@ pub(crate) fn join(
 
 /// Communicators kept from case to case, by number of ranks.
 #[derive(Default)]
-pub(crate) struct Crews {
+pub(crate) struct RankThreads {
     idle: BTreeMap<u32, Vec<Rank>>,
     made: u64,
 }
@@ -227,7 +227,7 @@ impl Ctx {
         n: u32,
         body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
     ) -> Result<Vec<Answer>, String> {
-        self.crew(n, true, body)
+        self.run(n, true, body)
     }
 
     /// As [`Ctx::ranks`], without a communicator: the body makes what it needs, and nothing is kept.
@@ -239,7 +239,7 @@ impl Ctx {
         n: u32,
         body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
     ) -> Result<Vec<Answer>, String> {
-        self.crew(n, false, body)
+        self.run(n, false, body)
     }
 
     /// Are ranks processes?
@@ -247,7 +247,7 @@ impl Ctx {
         self.team.is_some()
     }
 
-    fn crew(
+    fn run(
         &self,
         n: u32,
         with_comm: bool,
@@ -257,18 +257,18 @@ impl Ctx {
             return self.process(team, n, with_comm, body);
         }
         let lock = || {
-            self.crews
+            self.rank_threads
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner)
         };
         let (kept, number) = {
-            let mut crews = lock();
-            crews.made += 1;
+            let mut rank_threads = lock();
+            rank_threads.made += 1;
             let kept = match with_comm {
-                true => crews.idle.remove(&n),
+                true => rank_threads.idle.remove(&n),
                 false => None,
             };
-            (kept, crews.made)
+            (kept, rank_threads.made)
         };
         let scope = format!("kit/{}/{number}/", std::process::id());
         let kv = self.host.kv().clone();
@@ -347,16 +347,16 @@ impl Ctx {
             return Err(format!("the launcher started {} ranks, not {n}", team.n));
         }
         let (number, kept) = {
-            let mut crews = self
-                .crews
+            let mut rank_threads = self
+                .rank_threads
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            crews.made += 1;
+            rank_threads.made += 1;
             let kept = match with_comm {
-                true => crews.idle.remove(&n),
+                true => rank_threads.idle.remove(&n),
                 false => None,
             };
-            (crews.made, kept)
+            (rank_threads.made, kept)
         };
         let scope = format!("{number}/");
         let kv: Arc<dyn KvStore> = team.kv.clone();
@@ -399,22 +399,22 @@ impl Ctx {
         }
         let all = first_error(all)?;
         if let (true, Ok(r)) = (with_comm, mine) {
-            let mut crews = self
-                .crews
+            let mut rank_threads = self
+                .rank_threads
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            crews.idle.insert(n, vec![r]);
+            rank_threads.idle.insert(n, vec![r]);
         }
         Ok(all)
     }
 
     /// Lets every kept communicator go.
     pub(crate) fn dismiss(&self) {
-        let mut crews = self
-            .crews
+        let mut rank_threads = self
+            .rank_threads
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        crews.idle.clear();
+        rank_threads.idle.clear();
     }
 }
 

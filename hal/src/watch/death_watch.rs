@@ -27,18 +27,18 @@ mod linux {
     use std::thread::{Builder, JoinHandle};
     use std::time::Duration;
 
-    /// Words of the file: the process's number, and from the first seat on a futex and a node of the list for each.
+    /// Words of the file: the process's number, and from the first slot on a futex and a node of the list for each.
     const LEN: usize = 512;
     const PID: usize = 0;
     const FIRST: usize = 2;
     /// Futexes of a death_watch. The kernel wakes one waiter of each, so a process that waits alone is woken by it and not by another watcher, who may
     /// have to wait for a core first.
-    const SEATS: usize = (LEN - FIRST) / 2;
+    const SLOTS: usize = (LEN - FIRST) / 2;
     /// Threads that watch, each on its part of the cores: a thread is woken on the core of the process that ends, which on most kernels does not
     /// let go of it before all of its memory is taken apart.
     const PARTS: usize = 2;
     /// Processes one can watch over. A call waits for 128 futexes at most.
-    pub const WATCHED: usize = SEATS / PARTS;
+    pub const WATCHED: usize = SLOTS / PARTS;
     const _: () = assert!(WATCHED <= 128);
     /// The number of `futex_waitv` (Linux 5.16) on every architecture.
     const SYS_FUTEX_WAITV: libc::c_long = 449;
@@ -54,8 +54,8 @@ mod linux {
         pending: *const u8,
     }
 
-    fn futex(words: &Words, seat: usize) -> &AtomicU32 {
-        let at = std::ptr::from_ref(&words[FIRST + 2 * seat]).cast::<AtomicU32>();
+    fn futex(words: &Words, slot: usize) -> &AtomicU32 {
+        let at = std::ptr::from_ref(&words[FIRST + 2 * slot]).cast::<AtomicU32>();
         // SAFETY: the first half of a mapped, aligned word that is never touched as a whole; it lives as long as the mapping.
         unsafe { &*at }
     }
@@ -106,14 +106,14 @@ mod linux {
         value == 0 || value & OWNER_DIED != 0
     }
 
-    /// The node of the list that leads on from this seat.
-    fn node(words: &Words, seat: usize) -> &AtomicU64 {
-        &words[FIRST + 2 * seat + 1]
+    /// The node of the list that leads on from this slot.
+    fn node(words: &Words, slot: usize) -> &AtomicU64 {
+        &words[FIRST + 2 * slot + 1]
     }
 
     /// Owns the futexes until it is asked to stop.
     fn own(words: &Words, ready: &Sender<()>, stopped: &Receiver<()>) {
-        let place = |seat| std::ptr::from_ref(node(words, seat)).cast::<u8>();
+        let place = |slot| std::ptr::from_ref(node(words, slot)).cast::<u8>();
         let offset = std::ptr::from_ref(futex(words, 0)) as isize - place(0) as isize;
         let mut head = Box::new(Head {
             next: place(0),
@@ -123,14 +123,14 @@ mod linux {
         words[PID].store(u64::from(std::process::id()), Relaxed);
         // SAFETY: takes nothing.
         let me = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-        for seat in 0..SEATS {
+        for slot in 0..SLOTS {
             // The last leads back to the head.
-            let next = match seat + 1 < SEATS {
-                true => place(seat + 1),
+            let next = match slot + 1 < SLOTS {
+                true => place(slot + 1),
                 false => std::ptr::from_ref(&*head).cast(),
             };
-            node(words, seat).store(next as u64, Relaxed);
-            futex(words, seat).store(me | WAITERS, SeqCst);
+            node(words, slot).store(next as u64, Relaxed);
+            futex(words, slot).store(me | WAITERS, SeqCst);
         }
         // SAFETY: the head and what it leads to live until this thread ends, which first makes the list empty; no lock of the C library that
         // would be on the list this replaces is taken by this thread.
@@ -145,9 +145,9 @@ mod linux {
             let _ = ready.send(());
             let _ = stopped.recv();
         }
-        for seat in 0..SEATS {
-            futex(words, seat).store(0, SeqCst);
-            wake(futex(words, seat));
+        for slot in 0..SLOTS {
+            futex(words, slot).store(0, SeqCst);
+            wake(futex(words, slot));
         }
         // SAFETY: a list without head is none.
         unsafe {
@@ -187,7 +187,7 @@ mod linux {
             let here = opened.iter().map(|(place, words, stand, told)| Watched {
                 place: *place,
                 words: words.clone(),
-                seat: stand * PARTS + part,
+                slot: stand * PARTS + part,
                 told: told.clone(),
             });
             let mut here: Vec<Watched> = here.collect();
@@ -206,7 +206,7 @@ mod linux {
     struct Watched {
         place: usize,
         words: Arc<Words>,
-        seat: usize,
+        slot: usize,
         /// Some thread has seen its death.
         told: Arc<AtomicBool>,
     }
@@ -219,7 +219,7 @@ mod linux {
         while !watched.is_empty() {
             let (mut now, mut news) = (vec![], vec![]);
             watched.retain(|w| {
-                let word = futex(&w.words, w.seat);
+                let word = futex(&w.words, w.slot);
                 let value = word.load(SeqCst);
                 let died = value & OWNER_DIED != 0;
                 if !died && value != 0 {
@@ -259,7 +259,7 @@ mod linux {
         let none = std::ptr::null::<libc::timespec>();
         let waiter = |(w, value): (&Watched, &u32)| Waiter {
             value: u64::from(*value),
-            at: std::ptr::from_ref(futex(&w.words, w.seat)) as u64,
+            at: std::ptr::from_ref(futex(&w.words, w.slot)) as u64,
             // FUTEX_32
             flags: 2,
             reserved: 0,
@@ -267,7 +267,7 @@ mod linux {
         // Lives until the reason has been read: giving memory back may write another.
         let all: Vec<Waiter> = watched.iter().zip(values).map(waiter).collect();
         let waited = if let ([one], [value]) = (watched, values) {
-            let word = futex(&one.words, one.seat);
+            let word = futex(&one.words, one.slot);
             // SAFETY: waits while the word, which is mapped, has this value.
             unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, *value, none) }
         } else {

@@ -35,23 +35,25 @@ pub struct Flight {
 }
 
 impl Flight {
-    pub(super) fn of<'a>(seats: impl Iterator<Item = (&'a RankRecord, Option<Verdict>)>) -> Flight {
+    pub(super) fn of<'a>(
+        records: impl Iterator<Item = (&'a RankRecord, Option<Verdict>)>,
+    ) -> Flight {
         let mut flight = Flight::default();
-        for (i, (seat, verdict)) in seats.enumerate() {
+        for (i, (record, verdict)) in records.enumerate() {
             flight.verdict = flight.verdict.take().or(verdict);
-            let state = match seat.life() {
+            let state = match record.life() {
                 Life::Panicked => "panicked",
                 Life::Ended => "ended",
                 _ => "running",
             };
             flight.ranks.push(RankFlight {
-                rank: seat.rank().unwrap_or(i as u32),
-                pid: seat.pid(),
+                rank: record.rank().unwrap_or(i as u32),
+                pid: record.pid(),
                 state: state.into(),
-                waits_since: seat.wait().map(|w| w.since),
+                waits_since: record.wait().map(|w| w.since),
                 now: now(),
-                recorded: seat.head(),
-                ops: seat.ops(),
+                recorded: record.head(),
+                ops: record.ops(),
             });
         }
         flight.ranks.sort_by_key(|r| r.rank);

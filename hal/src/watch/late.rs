@@ -24,8 +24,8 @@ pub(super) enum Doing {
 }
 
 /// Asks the system.
-pub(super) fn doing(seat: &RankRecord) -> Doing {
-    let Host { pid, tid } = seat.host();
+pub(super) fn doing(record: &RankRecord) -> Doing {
+    let Host { pid, tid } = record.host();
     let state = |path: String| -> Option<char> {
         let text = std::fs::read_to_string(path).ok()?;
         // The name, in brackets, may hold anything.

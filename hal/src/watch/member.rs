@@ -16,7 +16,7 @@ use std::sync::atomic::{Ordering::*, fence};
 /// Another member, once it is found.
 #[derive(Clone)]
 struct Peer {
-    seat: Arc<RankRecord>,
+    record: Arc<RankRecord>,
     entry: usize,
     at: usize,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Mark {
 impl Mark {
     /// Its rank aborts it: on record before the others can learn of it from the plugin.
     pub fn aborted(&self) {
-        self.at.seat.abort(self.entry, self.key);
+        self.at.record.abort(self.entry, self.key);
     }
 }
 
@@ -90,7 +90,7 @@ impl Member {
         size: u32,
         index: u32,
     ) -> Option<Member> {
-        let (entry, region) = at.seat.join(key, name, size, index)?;
+        let (entry, region) = at.record.join(key, name, size, index)?;
         board.0.joined.fetch_add(1, SeqCst);
         Some(Member {
             board,
@@ -119,7 +119,7 @@ impl Member {
 
     /// The name its rank goes by in messages.
     pub fn rank(&self) -> u32 {
-        self.at.seat.rank().unwrap_or(self.index)
+        self.at.record.rank().unwrap_or(self.index)
     }
 
     /// Its failure, if one has been found.
@@ -132,7 +132,7 @@ impl Member {
 
     #[inline]
     fn failed(&self) -> bool {
-        let failed = self.at.seat.group_word(self.entry, GroupWord::Failed);
+        let failed = self.at.record.group_word(self.entry, GroupWord::Failed);
         failed.load(Acquire) != 0
     }
 
@@ -147,7 +147,7 @@ impl Member {
 
     /// The communicator is given up by its user: what it misses is no mistake.
     pub fn give_up(&self) {
-        let failed = self.at.seat.group_word(self.entry, GroupWord::Failed);
+        let failed = self.at.record.group_word(self.entry, GroupWord::Failed);
         failed.store(1, Release);
     }
 
@@ -159,7 +159,7 @@ impl Member {
         if (known.0, known.1) == key {
             return known.2;
         }
-        let n = self.at.seat.site(site, tag);
+        let n = self.at.record.site(site, tag);
         self.sites[slot] = (key.0, key.1, n);
         n
     }
@@ -181,14 +181,14 @@ impl Member {
             return;
         }
         self.looked = joined;
-        for s in self.board.seats() {
+        for s in self.board.records() {
             for index in 0..self.size {
                 if self.peers[index as usize].is_some() || index == self.index {
                     continue;
                 }
-                if let Some((entry, at)) = s.seat.find(self.key, index) {
-                    let seat = s.seat.clone();
-                    self.peers[index as usize] = Some(Peer { seat, entry, at });
+                if let Some((entry, at)) = s.record.find(self.key, index) {
+                    let record = s.record.clone();
+                    self.peers[index as usize] = Some(Peer { record, entry, at });
                 }
             }
         }
@@ -196,7 +196,7 @@ impl Member {
 
     /// Words that a caller gives.
     pub fn words(&self, words: &str) -> Purpose {
-        self.at.seat.words(words)
+        self.at.record.words(words)
     }
 
     /// Records what is asked for in one call and compares it: the numbers of the first and last record. `about`: words of the caller's, or
@@ -214,14 +214,14 @@ impl Member {
         {
             return Err(e);
         }
-        self.at.seat.owned();
+        self.at.record.owned();
         let site = self.site(site, tag);
         let purpose = match about.given() {
             true => about,
-            false => self.at.seat.now_step(),
+            false => self.at.record.now_step(),
         };
-        let launch = self.at.seat.launch();
-        let first = self.at.seat.head() + 1;
+        let launch = self.at.record.launch();
+        let first = self.at.record.head() + 1;
         for m in members {
             let mut print = Print::of(m, u64::from(self.size));
             print.purpose = match m {
@@ -257,7 +257,7 @@ impl Member {
             let many = members.iter().filter(point).count() as u64;
             for (m, seq) in members.iter().filter(point).zip(self.count + 1 - many..) {
                 let mine = self.region + slot(seq, self.index);
-                let mine = self.at.seat.word(mine).load(Relaxed);
+                let mine = self.at.record.word(mine).load(Relaxed);
                 self.check(
                     Posted {
                         seq,
@@ -268,14 +268,14 @@ impl Member {
                 )?;
             }
         }
-        Ok((first, self.at.seat.head()))
+        Ok((first, self.at.record.head()))
     }
 
     /// They are on their stream.
     #[inline]
     pub fn enqueued(&self, numbers: (u64, u64), call: u64) {
         for n in numbers.0..=numbers.1 {
-            self.at.seat.enqueued(n, call);
+            self.at.record.enqueued(n, call);
         }
     }
 
@@ -287,18 +287,18 @@ impl Member {
         // is written.
         let slot = slot(seq, self.index);
         self.at
-            .seat
+            .record
             .claim(self.region + self::slot(seq + 8, self.index));
         let next = self.next;
         let early = self.peers[next as usize].as_ref();
         let early = early.map_or(0, |p| {
-            p.seat.word(p.at + self::slot(seq, next)).load(Relaxed)
+            p.record.word(p.at + self::slot(seq, next)).load(Relaxed)
         });
         raw.seq = seq;
         self.count = seq;
         self.chain = mix(self.chain ^ raw.print.fingerprint());
-        let seat = &self.at.seat;
-        seat.record(raw);
+        let record = &self.at.record;
+        record.record(raw);
         let mine = stamped(seq, CHAIN, self.chain);
         match c {
             Collective::AllToAllV { counts, .. } => {
@@ -307,10 +307,11 @@ impl Member {
             Collective::AllGatherV { counts, .. } => self.post_splits(seq, &counts.recv, &[]),
             _ => {}
         }
-        let seat = &self.at.seat;
-        seat.group_word(self.entry, GroupWord::Count)
+        let record = &self.at.record;
+        record
+            .group_word(self.entry, GroupWord::Count)
             .store(seq, Relaxed);
-        seat.word(self.region + slot).store(mine, Release);
+        record.word(self.region + slot).store(mine, Release);
         Posted { seq, mine, early }
     }
 
@@ -338,7 +339,7 @@ impl Member {
         let Some(p) = self.peer(with) else {
             return Ok(());
         };
-        let theirs = p.seat.word(p.at + slot(seq, with));
+        let theirs = p.record.word(p.at + slot(seq, with));
         if theirs.load(Acquire) == mine {
             return Ok(());
         }
@@ -358,10 +359,10 @@ impl Member {
             return Ok(());
         };
         // A place that another communicator has taken over says nothing of this one.
-        let same = p.seat.group_word(p.entry, GroupWord::Key).load(Acquire) == key;
+        let same = p.record.group_word(p.entry, GroupWord::Key).load(Acquire) == key;
         let differs = same && theirs >> 48 == mine >> 48;
         // A destroyed communicator calls nothing more.
-        let over = theirs >> 48 < mine >> 48 && p.seat.group_life(p.entry).over();
+        let over = theirs >> 48 < mine >> 48 && p.record.group_life(p.entry).over();
         match (differs, over) {
             (false, false) => Ok(()),
             (true, _) => self.differs(seq),
@@ -411,28 +412,29 @@ impl Member {
         let peer = raw.print.peer;
         if peer >= self.size {
             // Refused by the code that knows the ranks; nothing is compared.
-            self.at.seat.record(raw);
+            self.at.record.record(raw);
             return Ok(());
         }
         let half = |send: bool| if send { 0 } else { PEER / 2 };
         let send = raw.print.kind == abi::COLL_SEND;
         let mine = self.region + CHAIN + peer as usize * PEER + half(send);
-        let seat = &self.at.seat;
-        let seq = seat.word(mine).load(Relaxed) + 1;
+        let record = &self.at.record;
+        let seq = record.word(mine).load(Relaxed) + 1;
         raw.seq = seq;
-        seat.record(raw);
+        record.record(raw);
         let stamp = stamped(seq, MESSAGES, raw.print.message());
         let slot = 1 + seq as usize % MESSAGES;
-        seat.group_word(self.entry, GroupWord::Messages)
+        record
+            .group_word(self.entry, GroupWord::Messages)
             .store(1, Relaxed);
-        seat.word(mine + slot).store(stamp, SeqCst);
-        seat.word(mine).store(seq, SeqCst);
+        record.word(mine + slot).store(stamp, SeqCst);
+        record.word(mine).store(seq, SeqCst);
         let (me, key) = (self.index as usize, self.key);
         let Some(p) = self.peer(peer) else {
             return Ok(());
         };
         let other = p.at + CHAIN + me * PEER + half(!send);
-        let theirs = p.seat.word(other + slot).load(SeqCst);
+        let theirs = p.record.word(other + slot).load(SeqCst);
         if theirs == stamp || theirs >> 48 != stamp >> 48 {
             return Ok(());
         }
@@ -451,7 +453,7 @@ impl Member {
         for peer in 0..self.size as usize {
             for (half, counts) in [send, recv].into_iter().enumerate() {
                 let count = counts.get(peer).copied().unwrap_or(0);
-                let word = self.at.seat.count_word(self.region, peer, seq, half);
+                let word = self.at.record.count_word(self.region, peer, seq, half);
                 word.store(stamped(seq * 64, 64, count), SeqCst);
             }
         }
@@ -463,7 +465,11 @@ impl Member {
             let Some(p) = self.peer(peer) else {
                 continue;
             };
-            let theirs = |half| p.seat.count_word(p.at, me as usize, seq, half).load(SeqCst);
+            let theirs = |half| {
+                p.record
+                    .count_word(p.at, me as usize, seq, half)
+                    .load(SeqCst)
+            };
             let (sends, expects) = (theirs(0), theirs(1));
             let count = |list: &[u64]| list.get(peer as usize).copied().unwrap_or(0);
             let of_now = |word: u64| word >> 48 == stamped(seq * 64, 64, 0) >> 48;
@@ -492,8 +498,8 @@ impl Member {
         for index in 0..self.size {
             let mine = self.region + CHAIN + index as usize * PEER;
             let (sent, received) = (
-                self.at.seat.word(mine).load(SeqCst),
-                self.at.seat.word(mine + PEER / 2).load(SeqCst),
+                self.at.record.word(mine).load(SeqCst),
+                self.at.record.word(mine + PEER / 2).load(SeqCst),
             );
             let (me, own, key) = (self.index as usize, self.index, self.key);
             let who = self.rank();
@@ -502,16 +508,16 @@ impl Member {
             };
             let theirs = p.at + CHAIN + me * PEER;
             // The rank that ends last sees it: a sender may be gone before its message is.
-            let waiting = p.seat.word(theirs).load(SeqCst);
+            let waiting = p.record.word(theirs).load(SeqCst);
             // The place of a communicator that has ended may be another's by now.
-            let its = p.seat.group_word(p.entry, GroupWord::Key).load(SeqCst) == key;
+            let its = p.record.group_word(p.entry, GroupWord::Key).load(SeqCst) == key;
             if its && waiting > received && index != own {
-                let name = p.seat.rank().unwrap_or(index);
+                let name = p.record.rank().unwrap_or(index);
                 let mine = |o: &super::CollectiveRecord| {
                     let this = o.key == key && o.kind == abi::COLL_SEND;
                     this && o.peer == own && o.seq == received + 1
                 };
-                let place = p.seat.ops().into_iter().find(mine);
+                let place = p.record.ops().into_iter().find(mine);
                 let place = place.map_or(String::new(), |o| format!(": {}", o.say()));
                 let why = format!(
                     "rank {} ends with {} message(s) of rank {name} never received{place}",
@@ -523,10 +529,10 @@ impl Member {
             if sent + received == 0 {
                 continue;
             }
-            let over = p.seat.group_life(p.entry).over();
-            let takes = p.seat.word(theirs + PEER / 2).load(SeqCst);
-            let gives = p.seat.word(theirs).load(SeqCst);
-            let name = p.seat.rank().unwrap_or(index);
+            let over = p.record.group_life(p.entry).over();
+            let takes = p.record.word(theirs + PEER / 2).load(SeqCst);
+            let gives = p.record.word(theirs).load(SeqCst);
+            let name = p.record.rank().unwrap_or(index);
             let odd = if sent > takes && over {
                 Some((
                     abi::COLL_SEND,
@@ -547,7 +553,7 @@ impl Member {
                 None
             };
             if let Some((kind, seq, many, verb, what)) = odd {
-                let ops = self.at.seat.ops();
+                let ops = self.at.record.ops();
                 let hit = |o: &&super::CollectiveRecord| {
                     o.key == self.key && o.kind == kind && o.peer == index && o.seq == seq
                 };
@@ -567,7 +573,7 @@ impl Member {
 
     /// The first thing asked for whose stream nobody has waited for since.
     pub fn unawaited(&self) -> Option<Error> {
-        let ops = self.at.seat.ops();
+        let ops = self.at.record.ops();
         let op = ops.iter().find(|o| o.key == self.key && !o.done)?;
         let why = format!(
             "rank {} ends without having waited for {}; call Stream::sync, or read its result",
@@ -597,11 +603,11 @@ impl Drop for Member {
     fn drop(&mut self) {
         let failed = self
             .at
-            .seat
+            .record
             .group_word(self.entry, GroupWord::Failed)
             .load(Acquire)
             != 0;
-        self.at.seat.leave(self.entry);
+        self.at.record.leave(self.entry);
         if failed {
             return;
         }
@@ -610,8 +616,8 @@ impl Drop for Member {
         for with in [(me + 1) % n, (me + n - 1) % n] {
             let count = self.count;
             let ahead = self.peer(with).is_some_and(|p| {
-                let theirs = p.seat.group_word(p.entry, GroupWord::Count).load(SeqCst);
-                theirs > count && !p.seat.group_life(p.entry).over()
+                let theirs = p.record.group_word(p.entry, GroupWord::Count).load(SeqCst);
+                theirs > count && !p.record.group_life(p.entry).over()
             });
             if with != me && ahead && self.ended(me, None).is_err() {
                 return;

@@ -35,7 +35,7 @@ pub use purpose::Purpose;
 use crate::comm::WeakAbort;
 use crate::error::{Code, Error, Result};
 use judge::View;
-use rank_record::{GroupWord, RankRecord, SEAT};
+use rank_record::{GroupWord, RANK_WORDS, RankRecord};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub trait Observer: Send + Sync {
 }
 
 struct Occupied {
-    seat: Arc<RankRecord>,
+    record: Arc<RankRecord>,
     /// All its operations up to this number were seen to be done by the last search.
     settled: AtomicU64,
     /// Its rank runs under a schedule: while it waits for others outside the device, nobody comes.
@@ -82,7 +82,7 @@ struct Occupied {
 }
 
 struct Inner {
-    seats: RwLock<Vec<Arc<Occupied>>>,
+    records: RwLock<Vec<Arc<Occupied>>>,
     /// Shared by the processes of the job, if there are several.
     root: Option<Words>,
     folder: Option<PathBuf>,
@@ -90,7 +90,7 @@ struct Inner {
     joined: AtomicU64,
     /// One verdict is made at a time.
     judging: Mutex<()>,
-    /// The state of all seats at the last search for a deadlock.
+    /// The state of all records at the last search for a deadlock.
     searched: AtomicU64,
 }
 
@@ -111,7 +111,7 @@ impl Default for CheckerState {
 impl CheckerState {
     fn new(root: Option<Words>, folder: Option<PathBuf>) -> CheckerState {
         CheckerState(Arc::new(Inner {
-            seats: RwLock::default(),
+            records: RwLock::default(),
             root,
             folder,
             joined: AtomicU64::new(0),
@@ -120,42 +120,46 @@ impl CheckerState {
         }))
     }
 
-    fn seats(&self) -> Vec<Arc<Occupied>> {
-        let seats = self.0.seats.read();
-        seats.unwrap_or_else(PoisonError::into_inner).clone()
+    fn records(&self) -> Vec<Arc<Occupied>> {
+        let records = self.0.records.read();
+        records.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A seat for a rank of this process.
+    /// A record for a rank of this process.
     fn sit(&self) -> io::Result<Arc<Occupied>> {
-        let seat = RankRecord::new(Words::private(SEAT)?);
-        Ok(self.place(seat))
+        let record = RankRecord::new(Words::private(RANK_WORDS)?);
+        Ok(self.place(record))
     }
 
-    fn place(&self, seat: RankRecord) -> Arc<Occupied> {
+    fn place(&self, record: RankRecord) -> Arc<Occupied> {
         let new = Arc::new(Occupied {
-            seat: Arc::new(seat),
+            record: Arc::new(record),
             settled: AtomicU64::new(0),
             turns: AtomicBool::new(false),
             aborts: Mutex::default(),
             verdict: Mutex::default(),
         });
-        let mut seats = self.0.seats.write().unwrap_or_else(PoisonError::into_inner);
-        let ended = seats.iter().filter(|s| s.seat.life().over()).count();
+        let mut records = self
+            .0
+            .records
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let ended = records.iter().filter(|s| s.record.life().over()).count();
         if ended > REMEMBERED {
-            seats.retain(|s| !s.seat.life().over());
+            records.retain(|s| !s.record.life().over());
         }
-        seats.push(new.clone());
+        records.push(new.clone());
         new
     }
 
     /// What every rank shows.
     fn views(&self) -> Vec<View> {
-        self.seats().iter().map(|s| view(&s.seat, 1)).collect()
+        self.records().iter().map(|s| view(&s.record, 1)).collect()
     }
 
-    /// The seats that have to do with this one: through groups they share, and groups those share.
+    /// The records that have to do with this one: through groups they share, and groups those share.
     fn related(&self, to: &RankRecord) -> Vec<Arc<Occupied>> {
-        let seats = self.seats();
+        let records = self.records();
         let live = |s: &RankRecord| -> Vec<u64> {
             let entries = s.entries().into_iter();
             entries
@@ -163,23 +167,23 @@ impl CheckerState {
                 .map(|(_, e)| e.key)
                 .collect()
         };
-        let keys: Vec<Vec<u64>> = seats.iter().map(|s| live(&s.seat)).collect();
+        let keys: Vec<Vec<u64>> = records.iter().map(|s| live(&s.record)).collect();
         let mut known: Vec<u64> = live(to);
-        let mut taken = vec![false; seats.len()];
+        let mut taken = vec![false; records.len()];
         loop {
             let hit = |i: &usize| {
-                let own = std::ptr::eq(&*seats[*i].seat, to);
+                let own = std::ptr::eq(&*records[*i].record, to);
                 !taken[*i] && (own || keys[*i].iter().any(|k| known.contains(k)))
             };
-            let Some(i) = (0..seats.len()).find(hit) else {
+            let Some(i) = (0..records.len()).find(hit) else {
                 break;
             };
             taken[i] = true;
             known.extend(&keys[i]);
         }
-        let all = seats.into_iter().zip(taken);
+        let all = records.into_iter().zip(taken);
         let mut all: Vec<_> = all.filter_map(|(s, t)| t.then_some(s)).collect();
-        all.sort_by_key(|s| s.seat.rank());
+        all.sort_by_key(|s| s.record.rank());
         all
     }
 
@@ -189,7 +193,7 @@ impl CheckerState {
             Some(root) => shared_verdict(self, root, from, verdict),
             None => verdict,
         };
-        let related = self.related(&from.seat);
+        let related = self.related(&from.record);
         // Everybody knows it before anybody is released.
         for s in &related {
             s.judge(&verdict);
@@ -207,13 +211,13 @@ impl CheckerState {
         if by == 0 || at.verdict().is_some() {
             return None;
         }
-        let seats = self.seats();
-        let author = seats
+        let records = self.records();
+        let author = records
             .iter()
-            .find(|s| s.seat.rank().map(u64::from) == Some(by - 1))?;
-        let (sentence, meta) = author.seat.published()?;
+            .find(|s| s.record.rank().map(u64::from) == Some(by - 1))?;
+        let (sentence, meta) = author.record.published()?;
         let verdict = Verdict::from_parts(sentence, meta);
-        for s in seats.iter().filter(|s| s.seat.own()) {
+        for s in records.iter().filter(|s| s.record.own()) {
             s.judge(&verdict);
             s.release();
         }
@@ -227,14 +231,14 @@ impl CheckerState {
             let mut open = false;
             let mut known = 0;
             let mut size = 0;
-            for s in self.seats() {
-                for (_, e) in s.seat.entries().iter().filter(|(_, e)| e.key == key) {
+            for s in self.records() {
+                for (_, e) in s.record.entries().iter().filter(|(_, e)| e.key == key) {
                     (known, size) = (known + 1, e.size);
                     // A short wait may be for the collective before.
                     let waits =
                         |w: rank_record::Wait| words::now().saturating_sub(w.since) > STANDING;
-                    let waits = s.seat.wait().is_some_and(waits);
-                    let idle = waits || s.seat.life().over() || e.life.over();
+                    let waits = s.record.wait().is_some_and(waits);
+                    let idle = waits || s.record.life().over() || e.life.over();
                     open |= e.count < seq && !idle;
                 }
             }
@@ -270,7 +274,7 @@ impl CheckerState {
             return None;
         }
         // Who waits for nothing but work must not be kept from it.
-        if !waits::may_be_stuck(related.iter().map(|s| &*s.seat)) {
+        if !waits::may_be_stuck(related.iter().map(|s| &*s.record)) {
             return None;
         }
         let views: Vec<View> = related.iter().map(|s| s.open()).collect();
@@ -297,8 +301,8 @@ impl CheckerState {
         if let Some(v) = at.verdict().or_else(|| self.heard(at)) {
             return v.error();
         }
-        let related = self.related(&at.seat);
-        let views: Vec<View> = related.iter().map(|s| view(&s.seat, 1)).collect();
+        let related = self.related(&at.record);
+        let views: Vec<View> = related.iter().map(|s| view(&s.record, 1)).collect();
         let own = related.iter().position(|s| Arc::ptr_eq(s, at));
         match own.and_then(|v| find(&views, &related, v)) {
             Some(verdict) => self.pass(at, verdict).error(),
@@ -320,18 +324,21 @@ impl CheckerState {
 
     /// What all ranks did last, for a post-mortem.
     pub fn flight(&self) -> Flight {
-        let seats = self.seats();
-        Flight::of(seats.iter().map(|s| (&*s.seat, s.verdict())))
+        let records = self.records();
+        Flight::of(records.iter().map(|s| (&*s.record, s.verdict())))
     }
 
     /// Where a rank was seen last: `its last call was all_reduce of … 0.2 s ago`.
     pub fn last_call(&self, rank: u32) -> Option<String> {
-        let seats = self.seats();
-        let at = seats.iter().find(|s| s.seat.rank() == Some(rank))?;
+        let records = self.records();
+        let at = records.iter().find(|s| s.record.rank() == Some(rank))?;
         // The very last record may be half written: its rank may have died over it. The whole ring would be read for longer than some
         // launchers leave to any process that asks.
-        let op = at.seat.ops_from(at.seat.head().saturating_sub(3)).pop()?;
-        let host = match at.seat.wait() {
+        let op = at
+            .record
+            .ops_from(at.record.head().saturating_sub(3))
+            .pop()?;
+        let host = match at.record.wait() {
             Some(_) => ", and its host waited",
             None => "",
         };
@@ -344,7 +351,7 @@ impl CheckerState {
 
     /// The verdict that ended the job, if one did.
     pub fn verdict(&self) -> Option<Verdict> {
-        self.seats().iter().find_map(|s| s.verdict())
+        self.records().iter().find_map(|s| s.verdict())
     }
 }
 
@@ -359,8 +366,8 @@ fn shared_verdict(
     from: &Arc<Occupied>,
     verdict: Verdict,
 ) -> Verdict {
-    from.seat.publish(&verdict.sentence, verdict.meta());
-    let me = u64::from(from.seat.rank().unwrap_or(0)) + 1;
+    from.record.publish(&verdict.sentence, verdict.meta());
+    let me = u64::from(from.record.rank().unwrap_or(0)) + 1;
     match root[ROOT_VERDICT].compare_exchange(0, me, AcqRel, Acquire) {
         Ok(_) => verdict,
         Err(by) if by == me => verdict,
@@ -368,7 +375,7 @@ fn shared_verdict(
     }
 }
 
-/// A board whose seats are files in shared memory, for the processes of one host.
+/// A board whose records are files in shared memory, for the processes of one host.
 impl CheckerState {
     /// Takes the places of this process, which is `ranks` of the job. `folder` is one all processes of the host see and nobody else uses
     /// (shared memory, `/dev/shm`); it is made if it is not there. Call [`CheckerState::rendezvous`] when all have.
@@ -391,10 +398,10 @@ impl CheckerState {
         };
         let board = CheckerState::new(Some(root.map_err(io)?), Some(folder.into()));
         for rank in ranks {
-            let words = Words::create(&folder.join(format!("rank{rank}")), SEAT);
-            let seat = RankRecord::new(words.map_err(io)?);
-            seat.set_rank(rank);
-            board.place(seat);
+            let words = Words::create(&folder.join(format!("rank{rank}")), RANK_WORDS);
+            let record = RankRecord::new(words.map_err(io)?);
+            record.set_rank(rank);
+            board.place(record);
         }
         Ok(board)
     }
@@ -408,11 +415,15 @@ impl CheckerState {
             return Ok(());
         };
         for rank in ranks {
-            if self.seats().iter().any(|s| s.seat.rank() == Some(*rank)) {
+            if self
+                .records()
+                .iter()
+                .any(|s| s.record.rank() == Some(*rank))
+            {
                 continue;
             }
             let at = folder.join(format!("rank{rank}"));
-            let words = open_soon(&at, SEAT).map_err(|e| {
+            let words = open_soon(&at, RANK_WORDS).map_err(|e| {
                 let why = format!("rank {rank} has no place in the collective checker: {e}");
                 Error::new(Code::Internal, "checker", why)
             })?;
@@ -434,28 +445,28 @@ fn open_soon(at: &Path, len: usize) -> io::Result<Words> {
 }
 
 /// Changes whenever one of these ranks does something.
-fn pulse(seats: &[Arc<Occupied>]) -> u64 {
-    let each = seats.iter().map(|s| s.seat.pulse());
-    each.fold(seats.len() as u64, |h, p| collective_record::mix(h ^ p))
+fn pulse(records: &[Arc<Occupied>]) -> u64 {
+    let each = records.iter().map(|s| s.record.pulse());
+    each.fold(records.len() as u64, |h, p| collective_record::mix(h ^ p))
 }
 
 /// What a rank shows, of its operations those from `first`.
-fn view(seat: &RankRecord, first: u64) -> View {
+fn view(record: &RankRecord, first: u64) -> View {
     View {
-        rank: seat.rank(),
-        pid: seat.pid(),
-        life: seat.life(),
-        wait: seat.wait(),
-        depends: seat.depends(),
-        entries: seat.entries(),
-        ops: seat.ops_from(first),
+        rank: record.rank(),
+        pid: record.pid(),
+        life: record.life(),
+        wait: record.wait(),
+        depends: record.depends(),
+        entries: record.entries(),
+        ops: record.ops_from(first),
     }
 }
 
 impl Occupied {
     /// What it shows of what may not be done, and of what it did last.
     fn open(&self) -> View {
-        let view = view(&self.seat, self.settled.load(Relaxed) + 1);
+        let view = view(&self.record, self.settled.load(Relaxed) + 1);
         let open = view.ops.iter().find(|o| !o.done).or(view.ops.last());
         if let Some(op) = open {
             self.settled.fetch_max(op.number - 1, Relaxed);
@@ -464,20 +475,22 @@ impl Occupied {
     }
 
     fn verdict(&self) -> Option<Verdict> {
-        match self.seat.judged.load(Acquire) {
+        match self.record.judged.load(Acquire) {
             true => lock(&self.verdict).clone(),
             false => None,
         }
     }
     /// Notes the verdict; its communicators take no more.
     fn judge(&self, v: &Verdict) {
-        if !self.seat.own() {
+        if !self.record.own() {
             return;
         }
         lock(&self.verdict).get_or_insert_with(|| v.clone());
-        self.seat.judged.store(true, Release);
-        for (n, _) in self.seat.entries() {
-            self.seat.group_word(n, GroupWord::Failed).store(1, Release);
+        self.record.judged.store(true, Release);
+        for (n, _) in self.record.entries() {
+            self.record
+                .group_word(n, GroupWord::Failed)
+                .store(1, Release);
         }
     }
     /// Releases every rank that waits.
@@ -514,7 +527,7 @@ impl Watch {
     pub fn set_rank(&self, rank: u32) {
         *lock(&self.rank) = Some(rank);
         if let Some(place) = &*lock(&self.place) {
-            place.at.seat.set_rank(rank);
+            place.at.record.set_rank(rank);
         }
     }
     /// Nothing of this device is recorded from now on.
@@ -528,7 +541,7 @@ impl Watch {
     /// The last operation it was asked for, with where and for what.
     pub fn last_call(&self) -> Option<String> {
         let place = self.place()?;
-        place.at.seat.ops_from(u64::MAX).pop().map(|op| op.say())
+        place.at.record.ops_from(u64::MAX).pop().map(|op| op.say())
     }
     pub fn observe(&self, o: Option<Arc<dyn Observer>>) {
         *lock(&self.observer) = o;
@@ -546,7 +559,7 @@ impl Watch {
     }
     /// A step of the plan, for [`Watch::set_step`].
     pub fn step(&self, name: &str, meets: &str) -> Purpose {
-        let known = self.place().map(|p| p.at.seat.step(name, meets));
+        let known = self.place().map(|p| p.at.record.step(name, meets));
         known.unwrap_or_default()
     }
     pub fn set_step(&self, step: Purpose) {
@@ -554,7 +567,7 @@ impl Watch {
             return;
         }
         if let Some(place) = &*lock(&self.place) {
-            place.at.seat.set_step(step);
+            place.at.record.set_step(step);
         }
     }
 
@@ -573,10 +586,11 @@ impl Watch {
         let mut place = lock(&self.place);
         if place.is_none() {
             let rank = *lock(&self.rank);
-            // Between processes the seat was made when they met.
-            let own = |s: &Arc<Occupied>| s.seat.own() && rank.is_some() && s.seat.rank() == rank;
+            // Between processes the record was made when they met.
+            let own =
+                |s: &Arc<Occupied>| s.record.own() && rank.is_some() && s.record.rank() == rank;
             let at = match board
-                .seats()
+                .records()
                 .into_iter()
                 .find(own)
                 .filter(|_| board.0.root.is_some())
@@ -586,7 +600,7 @@ impl Watch {
                 None => board.sit().ok()?,
             };
             if let Some(r) = rank {
-                at.seat.set_rank(r);
+                at.record.set_rank(r);
             }
             at.turns.store(self.turns.load(Relaxed), Relaxed);
             let board = board.clone();
@@ -615,20 +629,20 @@ impl Watch {
         let result = match done {
             Piece::Over(r) => r.map_err(|e| self.why(e, began.elapsed())),
             Piece::NotYet => {
-                let mine = at.seat.mine();
+                let mine = at.record.mine();
                 if mine {
-                    at.seat.block(stream, target);
+                    at.record.block(stream, target);
                 }
                 let r = watch_over(board, at, mine, wait);
                 // Until it is known why, it counts as one that waits: others that a timeout has ended too are looking at it.
                 let r = r.map_err(|e| self.why(e, began.elapsed()));
                 if mine {
-                    at.seat.unblock();
+                    at.record.unblock();
                 }
                 r
             }
         };
-        result.inspect(|()| at.seat.passed_with(stream, target))
+        result.inspect(|()| at.record.passed_with(stream, target))
     }
 
     /// A failure that a verdict has caused, or that it explains, is reported as the verdict.
@@ -656,14 +670,14 @@ impl Watch {
                     Duration::ZERO => "in time".to_string(),
                     some => format!("in time ({:.1} s)", some.as_secs_f64()),
                 };
-                board.ask(at, e, |views, seats, own| {
-                    let doing: Vec<_> = seats.iter().map(|s| late::doing(&s.seat)).collect();
+                board.ask(at, e, |views, records, own| {
+                    let doing: Vec<_> = records.iter().map(|s| late::doing(&s.record)).collect();
                     late::late(views, &doing, own, &within)
                 })
             }
             // A plugin that has learnt of a rank's end may speak before anybody has looked: the records say what the rank did not come to. Of
             // what this rank has aborted itself nobody else is to blame.
-            None if e.code == Code::Comm || !at.seat.aborts() => {
+            None if e.code == Code::Comm || !at.record.aborts() => {
                 let e = board.ask(at, e, |views, _, own| stuck::left(views, own));
                 match e.at == "checker" || at.turns.load(Relaxed) {
                     true => e,
@@ -677,7 +691,7 @@ impl Watch {
     /// A stream waits for another: what it does after its call `after` comes behind call `upto` of `on`.
     pub fn depend(&self, stream: u32, after: u64, on: u32, upto: u64) {
         if let Some(place) = self.place() {
-            place.at.seat.depend(rank_record::Depend {
+            place.at.record.depend(rank_record::Depend {
                 stream,
                 after,
                 on,
@@ -689,7 +703,7 @@ impl Watch {
     /// The device closes.
     pub fn end(&self) {
         if let Some(place) = self.place() {
-            place.at.seat.end();
+            place.at.record.end();
         }
     }
 }
@@ -718,7 +732,7 @@ fn watch_over(
 ) -> Result<()> {
     let apart = board.0.root.is_some();
     let began = Instant::now();
-    let related = board.related(&at.seat);
+    let related = board.related(&at.record);
     let mut still = (pulse(&related), Instant::now());
     loop {
         // Within a process the last rank to wait sees at once that all do. Coming back takes a core from those that work: seldom.

@@ -74,8 +74,8 @@ const DEPENDS_AT: usize = SEQ_AT + RING;
 const MANY_DEPENDS: usize = 256;
 const DEPEND: usize = 4;
 const REST_AT: usize = DEPENDS_AT + MANY_DEPENDS * DEPEND;
-/// Words of a seat: address space; what is not used is not memory.
-pub(super) const SEAT: usize = 1 << 19;
+/// Words of a record: address space; what is not used is not memory.
+pub(super) const RANK_WORDS: usize = 1 << 19;
 
 // Places of a group's entry. What changes with every collective has a line of its own.
 const G_KEY: usize = 0;
@@ -140,7 +140,7 @@ pub(super) struct Depend {
     pub upto: u64,
 }
 
-/// One communicator of a rank, as it stands in the seat.
+/// One communicator of a rank, as it stands in the record.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub key: u64,
@@ -478,7 +478,7 @@ impl RankRecord {
             book.next = REST_AT;
         }
         let (n, at) = (book.regions.len(), book.next);
-        let entry = if n < GROUPS && at + need <= SEAT {
+        let entry = if n < GROUPS && at + need <= RANK_WORDS {
             book.next = (at + need).next_multiple_of(8);
             book.regions.push((at, need));
             n
@@ -623,13 +623,13 @@ mod tests {
     use crate::watch::collective_record::Print;
     use std::panic::Location;
 
-    fn seat() -> RankRecord {
-        RankRecord::new(Words::private(SEAT).unwrap())
+    fn record() -> RankRecord {
+        RankRecord::new(Words::private(RANK_WORDS).unwrap())
     }
 
     #[test]
     fn the_ring_keeps_the_last_operations_whole() {
-        let s = seat();
+        let s = record();
         let (entry, _) = s.join(77, "dp", 2, 1).unwrap();
         let site = s.site(Location::caller(), "grad").number;
         let step = s.step("17 reduce unit 3", "reduce unit 3");
@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn communicators_without_number_come_and_go_in_one_seat() {
-        let s = seat();
+        let s = record();
         for key in 1..2000 {
             let (entry, _) = s.join(key, "g", 4, 0).unwrap();
             assert!(s.find(key, 0).is_some());
@@ -687,7 +687,7 @@ mod tests {
 
     #[test]
     fn an_abort_that_comes_late_leaves_whoever_has_the_place_by_then_alone() {
-        let s = seat();
+        let s = record();
         for key in 1..=GROUPS as u64 {
             s.join(key, "g", 4, 0).unwrap();
         }
@@ -703,7 +703,7 @@ mod tests {
 
     #[test]
     fn a_wait_is_seen_while_it_lasts() {
-        let s = seat();
+        let s = record();
         s.owned();
         assert!(s.mine() && s.wait().is_none());
         let before = s.pulse();

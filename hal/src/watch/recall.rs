@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 /// The texts of records, each made once for all that share it.
 struct Texts<'a> {
-    seat: &'a RankRecord,
+    record: &'a RankRecord,
     groups: HashMap<u16, (u64, Arc<str>)>,
     sites: HashMap<u16, (Arc<str>, Arc<str>)>,
     names: HashMap<u16, Arc<str>>,
@@ -17,7 +17,7 @@ struct Texts<'a> {
 impl Texts<'_> {
     fn site(&mut self, n: u16) -> (Arc<str>, Arc<str>) {
         let text = || {
-            let (site, tag) = self.seat.site_text(n);
+            let (site, tag) = self.record.site_text(n);
             (site.into(), tag.into())
         };
         self.sites.entry(n).or_insert_with(text).clone()
@@ -25,7 +25,7 @@ impl Texts<'_> {
     /// Name of the plan step, and words of the caller.
     fn names(&mut self, n: u16) -> (Arc<str>, Arc<str>) {
         let (n, given) = named(n);
-        let text = || self.seat.name_text(n).into();
+        let text = || self.record.name_text(n).into();
         let text = self.names.entry(n).or_insert_with(text).clone();
         match given {
             true => (Arc::default(), text),
@@ -45,7 +45,7 @@ impl RankRecord {
         let head = self.head();
         let oldest = head.saturating_sub(RING as u64 - 1).max(1);
         let mut texts = Texts {
-            seat: self,
+            record: self,
             groups: self.named(),
             sites: HashMap::new(),
             names: HashMap::new(),

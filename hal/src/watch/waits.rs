@@ -396,8 +396,8 @@ fn connect(views: &[View], launches: &mut [Vec<Launch>]) {
 
 /// Could a rank among these be stuck? `false` only when none can: they use one group alone, have all asked for the same number of its
 /// collectives, and for no messages. Every rank's operations then come in one order, the same on all, and each has everybody it needs.
-pub(super) fn may_be_stuck<'a>(seats: impl Iterator<Item = &'a RankRecord> + Clone) -> bool {
-    let all = || seats.clone().flat_map(RankRecord::tallies);
+pub(super) fn may_be_stuck<'a>(records: impl Iterator<Item = &'a RankRecord> + Clone) -> bool {
+    let all = || records.clone().flat_map(RankRecord::tallies);
     let Some(one) = all().find(|t| t.count > 0) else {
         return all().any(|t| t.messages);
     };
@@ -408,7 +408,7 @@ pub(super) fn may_be_stuck<'a>(seats: impl Iterator<Item = &'a RankRecord> + Clo
 mod tests {
     use super::*;
     use crate::watch::collective_record::{Print, Raw};
-    use crate::watch::rank_record::{GroupWord, SEAT, Wait};
+    use crate::watch::rank_record::{GroupWord, RANK_WORDS, Wait};
     use crate::watch::words::Words;
     use crossweave_abi::{COLL_ALL_REDUCE, DType};
     use std::sync::atomic::Ordering::SeqCst;
@@ -432,17 +432,17 @@ mod tests {
         let script: Vec<(u64, u32)> = (0..1 + dice.roll(8))
             .map(|_| (1 + dice.roll(groups), dice.roll(2) as u32))
             .collect();
-        let seats: Vec<RankRecord> = (0..ranks)
+        let records: Vec<RankRecord> = (0..ranks)
             .map(|r| {
-                let seat = RankRecord::new(Words::private(SEAT).unwrap());
-                seat.set_rank(r as u32);
+                let record = RankRecord::new(Words::private(RANK_WORDS).unwrap());
+                record.set_rank(r as u32);
                 for key in 1..=groups {
-                    seat.join(key, "g", ranks as u32, r as u32).unwrap();
+                    record.join(key, "g", ranks as u32, r as u32).unwrap();
                 }
-                seat
+                record
             })
             .collect();
-        for (r, seat) in seats.iter().enumerate() {
+        for (r, record) in records.iter().enumerate() {
             let mut script = script.clone();
             match dice.roll(4) {
                 0 => script.truncate(1 + dice.roll(script.len() as u64) as usize),
@@ -464,8 +464,8 @@ mod tests {
                     peer,
                     ..Print::default()
                 };
-                let (entry, _) = seat.find(key, r as u32).unwrap();
-                let (entry, launch) = (entry as u16, seat.launch());
+                let (entry, _) = record.find(key, r as u32).unwrap();
+                let (entry, launch) = (entry as u16, record.launch());
                 let raw = Raw {
                     print,
                     entry,
@@ -474,19 +474,19 @@ mod tests {
                     launch,
                     ..Raw::default()
                 };
-                let number = seat.record(raw);
+                let number = record.record(raw);
                 calls[stream as usize] += 1;
-                seat.enqueued(number, calls[stream as usize]);
+                record.enqueued(number, calls[stream as usize]);
             };
             for (key, stream) in script {
-                let (entry, _) = seat.find(key, r as u32).unwrap();
-                let count = seat.group_word(entry, GroupWord::Count);
+                let (entry, _) = record.find(key, r as u32).unwrap();
+                let count = record.group_word(entry, GroupWord::Count);
                 count.store(count.load(SeqCst) + 1, SeqCst);
                 ask(key, stream, COLL_ALL_REDUCE, 0, count.load(SeqCst));
             }
             if messages && dice.roll(2) == 0 {
                 let (peer, send) = ((r as u32 + 1) % ranks as u32, dice.roll(2) == 0);
-                let (entry, region) = seat.find(1, r as u32).unwrap();
+                let (entry, region) = record.find(1, r as u32).unwrap();
                 let half = if send {
                     0
                 } else {
@@ -496,13 +496,15 @@ mod tests {
                     + super::super::rank_record::CHAIN
                     + peer as usize * super::super::rank_record::PEER
                     + half;
-                seat.word(at).store(1, SeqCst);
-                seat.group_word(entry, GroupWord::Messages).store(1, SeqCst);
+                record.word(at).store(1, SeqCst);
+                record
+                    .group_word(entry, GroupWord::Messages)
+                    .store(1, SeqCst);
                 ask(1, 0, if send { COLL_SEND } else { COLL_RECV }, peer, 1);
             }
             if dice.roll(5) == 0 && calls[0] > 0 && calls[1] > 0 {
                 let (after, upto) = (dice.roll(calls[1]), 1 + dice.roll(calls[0]));
-                seat.depend(Depend {
+                record.depend(Depend {
                     stream: 1,
                     after,
                     on: 0,
@@ -511,20 +513,20 @@ mod tests {
             }
             for (stream, calls) in calls.iter().enumerate() {
                 if *calls > 0 && dice.roll(4) == 0 {
-                    seat.passed(stream as u32, dice.roll(*calls + 1));
+                    record.passed(stream as u32, dice.roll(*calls + 1));
                 }
             }
             let stream = usize::from(calls[0] == 0);
             match dice.roll(6) {
                 0 => {}
-                1 => seat.end(),
-                _ => seat.block(stream as u32, calls[stream]),
+                1 => record.end(),
+                _ => record.block(stream as u32, calls[stream]),
             }
         }
-        seats
+        records
     }
 
-    fn look(seats: &[RankRecord]) -> Vec<View> {
+    fn look(records: &[RankRecord]) -> Vec<View> {
         let one = |s: &RankRecord| View {
             rank: s.rank(),
             pid: s.pid(),
@@ -534,7 +536,7 @@ mod tests {
             entries: s.entries(),
             ops: s.ops(),
         };
-        seats.iter().map(one).collect()
+        records.iter().map(one).collect()
     }
 
     /// What [`Graph::settle`] says, by its definition: again and again over everything until nothing changes.
@@ -564,8 +566,8 @@ mod tests {
     fn settling_in_linear_time_is_settling_and_the_short_answer_never_hides_a_deadlock() {
         let (mut stuck, mut short) = (0, 0);
         for seed in 0..4000 {
-            let seats = scene(&mut Dice(seed));
-            let views = look(&seats);
+            let records = scene(&mut Dice(seed));
+            let views = look(&records);
             let mut g = Graph::new(&views);
             g.settle();
             let fast = g.complete.clone();
@@ -573,7 +575,7 @@ mod tests {
             let mut g = Graph::new(&views);
             g.reduce();
             let any = g.stuck.contains(&true);
-            let may = may_be_stuck(seats.iter());
+            let may = may_be_stuck(records.iter());
             assert!(may || !any, "seed {seed}");
             stuck += usize::from(any);
             short += usize::from(!may);
@@ -587,8 +589,8 @@ mod tests {
 
     #[test]
     fn a_wait_for_another_stream_is_a_wait_for_what_that_does() {
-        let seats = scene(&mut Dice(1));
-        let mut views = look(&seats);
+        let records = scene(&mut Dice(1));
+        let mut views = look(&records);
         views.truncate(1);
         let depends = [(2, 0, 1, 7), (1, 5, 0, 3), (1, 8, 0, 9)];
         views[0].depends = depends

@@ -1,7 +1,7 @@
 //! The memory ranks write their records into: plain 64-bit atomics, of this process or of a file that other processes of the host map too.
 //!
 //! Everything in it is written by one rank and read by others without a lock; what must be read whole carries its own number (see
-//! [`super::seat`]). Pages that are never touched cost nothing.
+//! [`super::record`]). Pages that are never touched cost nothing.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -3,7 +3,7 @@
 use super::cases;
 use crate::case::{Effort, Outcome, Profile};
 use crate::ctx::{Ctx, case_seed};
-use crate::local_ranks::Crews;
+use crate::local_ranks::RankThreads;
 use crate::raw::Plugin;
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_hal::{HostServices, RawPlugin};
@@ -25,7 +25,7 @@ fn the_cpu_back_end_holds_every_cell_it_claims() {
         effort: Effort::Quick,
         threads: None,
         shut: AtomicBool::new(false),
-        crews: Mutex::new(Crews::default()),
+        rank_threads: Mutex::new(RankThreads::default()),
         team: None,
     };
     let (mut failed, mut passed, mut refused) = (Vec::new(), 0, 0);
