@@ -407,7 +407,7 @@ fn reductions() {
     let mut rng = Rng(4);
     let mut cases = Vec::new();
     for (i, t) in FLOATS.into_iter().enumerate() {
-        for shape in [[3u64, 5, 7], [2, 33, 40], [1, 3000, 9], [40, 3, 170]] {
+        for shape in [[3u64, 5, 7], [2, 33, 40], [1, 1100, 5], [9, 3, 170]] {
             let [a, b, c] = shape.map(|n| n as i64);
             for (j, stride) in [[b * c, c, 1], [1, a * c, a], [2 * b * c + 3, c, 1]]
                 .into_iter()
