@@ -7,6 +7,7 @@ pub mod equal;
 mod places;
 mod shape;
 pub mod sizes;
+mod targets;
 mod unsafety;
 mod unused;
 mod words;
@@ -102,6 +103,12 @@ pub const RULES: &[Rule] = &[
         says: "a dependency of a crate is named in its code, outside of tests unless it is a dev-dependency",
         place: manifest,
         find: unused::of_crates,
+    },
+    Rule {
+        name: "test harnesses",
+        says: "a lib or bin has a test harness, and a lib doctests, if and only if there is something to run",
+        place: manifest,
+        find: targets::harnesses,
     },
     Rule {
         name: "rows of CRATES",

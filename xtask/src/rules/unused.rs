@@ -9,7 +9,11 @@ use crate::tree::{Package, Tree};
 use std::collections::{BTreeSet, HashSet};
 use toml::{Table, Value};
 
-fn manifest(tree: &Tree, path: &str) -> Result<Table, Finding> {
+/// A manifest, read.
+///
+/// # Errors
+/// It is no TOML.
+pub fn manifest(tree: &Tree, path: &str) -> Result<Table, Finding> {
     let text = tree.file(path).map_or("", |f| f.text.as_str());
     text.parse().map_err(|e: toml::de::Error| {
         let line = e
