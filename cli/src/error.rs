@@ -217,7 +217,7 @@ impl CliError {
             || matches!(self, CliError::Hal(e) if e.code == crossweave_hal::Code::Aborted)
     }
 
-    /// Can another rank's failure have caused this one of `rank`? What a rank has met alone is told at once, before its end is noticed.
+    /// Can another rank's failure have caused this one of `rank`? What a rank has met alone is reported at once, before its end is noticed.
     pub fn may_follow(&self, rank: u32) -> bool {
         use crossweave_hal::Code;
         let hal = match self {

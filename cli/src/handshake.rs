@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Keys that each process may choose for itself.
 const FREE: [&str; 1] = ["run.backend"];
-/// Differences told of one group of ranks.
+/// Differences that are reported for one group of ranks.
 const MOST: usize = 4;
 
 /// What this process runs, as it is compared.

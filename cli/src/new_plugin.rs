@@ -59,7 +59,7 @@ fn check_name(name: &str) -> Result<()> {
     if LINKED.contains(&name) || name == "mpi" || found.iter().any(|f| f.name == name) {
         return Err(CliError::refused(
             format!("there is a back end named {name} already"),
-            "choose another name; two of one name cannot be told apart by --backend",
+            "choose another name; two of one name cannot be distinguished by --backend",
         ));
     }
     // Words of the project itself: the crates that come with it, the headers' guards, keywords and names of its own sources.

@@ -37,7 +37,7 @@ pub struct Job<'a> {
     pub device: &'a Chosen,
     /// Where the peak of the plan falls.
     pub peak: &'a Peak,
-    /// Pipeline stages; each is told of by itself.
+    /// Pipeline stages; each is reported by itself.
     pub stages: u64,
 }
 

@@ -1,5 +1,5 @@
 //! The part of a prediction that rests off the device. The rehearsal holds everything on the device; what a config sends to the host or
-//! to storage is moved there by formula, so that no host memory is taken and no file is made to foretell them.
+//! to storage is moved there by formula, so that no host memory is taken and no file is made to predict them.
 
 use crossweave_config::{Config, Errors, Settings};
 use crossweave_zero::ZeroStage;

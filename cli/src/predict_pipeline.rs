@@ -1,4 +1,4 @@
-//! What `crossweave plan` foretells of a pipeline: each stage's ranks by themselves, and what holds for all of them.
+//! What `crossweave plan` predicts for a pipeline: each stage's ranks by themselves, and what holds for all of them.
 
 use crate::error::Result;
 use crossweave_engine::PipelineSpec;

@@ -1,7 +1,7 @@
 //! A job of several processes, each started by a launcher as one rank or, by its `--ranks`, as several: how they meet, agree, hear of each
 //! other's failures, and end.
 //!
-//! Rank 0 prints and writes; the others are heard only when they fail. A process that fails says so itself and tells the others, who stop
+//! Rank 0 prints and writes; the others are heard only when they fail. A process that fails says so itself and notifies the others, which stop
 //! and name the rank; one that dies is noticed by the end of its connection to the job's store, and all its ranks are named.
 
 use crate::backend;
@@ -114,7 +114,7 @@ impl Voice {
     }
 
     /// Says at once why rank `rank` of this process has failed, while its other ranks are still on their way to an end: `error` as it is
-    /// shown, `words` as the others are told.
+    /// shown, `words` as the others receive them.
     pub fn report(&self, rank: u32, error: &str, words: &str) {
         if !self.told.swap(true, SeqCst) {
             eprintln!("error: {error}");
@@ -208,7 +208,7 @@ impl Processes {
                 var("TORCHELASTIC_RUN_ID"),
                 var("TORCHELASTIC_RESTART_COUNT"),
             );
-            // Not of the size: who has another one is told so.
+            // The size is not compared here: a process that has another one gets an error that says so.
             let key = format!("{address}:{port}/{run}/{restart}");
             host = host
                 .config("mpi.meet", format!("{address}:{port}"))
@@ -259,7 +259,7 @@ impl Processes {
                     store.report(0, &e.to_string());
                     e
                 }
-                // Contradictions all see alike: the first process tells them.
+                // All processes see the same contradictions: the first one reports them.
                 (None, _) if matches!(e, CliError::Refused { .. }) => {
                     CliError::Elsewhere { code: 1 }
                 }
@@ -419,7 +419,7 @@ impl Processes {
     /// Rank 0 has written and printed everything; `code` is the exit code of all.
     ///
     /// # Errors
-    /// Rank 0 cannot be told from dead.
+    /// Rank 0 cannot be distinguished from a dead one.
     pub fn done(&self, code: u8) -> Result<()> {
         if self.first() {
             return Ok(self.store.set("done", &[code])?);

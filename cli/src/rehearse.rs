@@ -1,4 +1,4 @@
-//! What a step needs to be rehearsed on the device of nothing: the model, the sizes and the resolved config, without text being read.
+//! What a step needs to be rehearsed on the null device: the model, the sizes and the resolved config, without text being read.
 
 use crate::error::{CliError, Result};
 use crate::model::{self, Source};
@@ -8,7 +8,7 @@ use crossweave_data::Tokenizer;
 use crossweave_hal::Bootstrap;
 use std::time::Duration;
 
-/// The device of nothing meets nobody: any id will do.
+/// The null device meets nobody: any id will do.
 pub struct Nobody;
 
 impl Bootstrap for Nobody {
@@ -31,7 +31,7 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// Of a config on `ranks` ranks.
+    /// The rehearsal of a config on `ranks` ranks.
     ///
     /// # Errors
     /// A config that is wrong, or has no model or no data.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Looks in a row that must find a process gone: a failure it has told ends us sooner, by the launcher.
+/// Looks in a row that must find a process gone: a failure it has reported ends us sooner, by the launcher.
 const SURE: u32 = 4;
 
 /// Variables by which launchers number processes.
@@ -81,7 +81,7 @@ fn present(launcher: u32) -> Option<BTreeMap<u32, String>> {
 }
 
 /// Looks on until it is dropped. A process that will not come ends this one, with a sentence.
-pub struct Roll(#[expect(dead_code, reason = "its end is what is told")] Sender<()>);
+pub struct Roll(#[expect(dead_code, reason = "its drop is the message")] Sender<()>);
 
 impl Roll {
     /// For the processes of `launch`, which meet within `limit`. `None` where the launcher cannot be seen: it is elsewhere, or there is

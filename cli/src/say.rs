@@ -27,7 +27,7 @@ enum Stream {
 
 impl Stream {
     fn write(self, text: &str) {
-        // Nobody is left to be told.
+        // Nobody is left who could read it.
         let _ = match self {
             Stream::Out => writeln!(std::io::stdout(), "{text}"),
             Stream::Err => writeln!(std::io::stderr(), "{text}"),
@@ -181,7 +181,7 @@ mod tests {
         let all: Vec<String> = read.try_iter().collect();
         assert!(all.len() <= MOST + 4, "{}", all.len());
         assert!(all.iter().any(|l| l.contains("are left out")));
-        // The thread may begin when all lines have come, and then tells first what it lacks.
+        // The thread may begin when all lines have come, and then prints first what it lacks.
         assert!(all[..2].iter().any(|l| l == "step 0"), "{:?}", &all[..2]);
         assert_eq!(all[all.len() - 1], "the end");
     }

@@ -1,6 +1,6 @@
 //! What `--model` may name: a model folder, a run's folder, one of its checkpoints, or a model of the hub cache; with its tokenizer.
 //!
-//! Of a run the newest checkpoint is taken: the exported model is never newer. Without checkpoints it is the exported model.
+//! For a run, the newest checkpoint is taken, since the exported model is never newer; without checkpoints it is the exported model.
 
 use crate::companions::Companions;
 use crate::error::{CliError, Result};

@@ -1,4 +1,4 @@
-//! `run.canonical_shards` through the command line: one run on any number of ranks, goes on on any other; what it takes is foretold; and what
+//! `run.canonical_shards` through the command line: one run on any number of ranks, goes on on any other; what it takes is predicted; and what
 //! it cannot be combined with is a sentence.
 
 use crate::common;

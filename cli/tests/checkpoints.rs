@@ -152,9 +152,9 @@ fn a_full_disk_is_named_keeps_what_was_there_and_the_run_resumes() {
         let ended = limited(&s, 80, &args);
         let err = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.status.code(), Some(1), "{policy}: {err}");
-        let told = err.lines().find(|l| l.starts_with("error: ")).unwrap();
+        let reported = err.lines().find(|l| l.starts_with("error: ")).unwrap();
         assert!(
-            told.contains(".safetensors") && told.contains("fix: make room there"),
+            reported.contains(".safetensors") && reported.contains("fix: make room there"),
             "{policy}: {err}"
         );
         let warned = err
@@ -244,9 +244,9 @@ fn damaged_checkpoints_are_passed_over_by_name() {
         let report = s.refused(&["checkpoint", "verify", "cut"], parts, &[]);
         assert!(report.contains("DAMAGED"), "{what}: {report}");
         let out = s.run(&["checkpoint", "verify", "cut", "--json"]);
-        let told: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let reported: Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!(
-            (out.status.code(), &told["ok"]),
+            (out.status.code(), &reported["ok"]),
             (Some(1), &Value::Bool(false))
         );
         // The pointer for people names the damaged one; nobody believes it.
@@ -302,7 +302,7 @@ fn a_checkpoint_is_resharded_and_exported() {
     s.ok(&run(&["--steps", "3", "--out", "begun"]));
     for (i, ranks) in ["1", "3", "4"].into_iter().enumerate() {
         let out = format!("on{ranks}");
-        let told = s.ok(&[
+        let reported = s.ok(&[
             "checkpoint",
             "reshard",
             "begun",
@@ -313,9 +313,9 @@ fn a_checkpoint_is_resharded_and_exported() {
             "3",
             "--json",
         ]);
-        let told: Value = serde_json::from_str(&told).unwrap();
+        let reported: Value = serde_json::from_str(&reported).unwrap();
         assert_eq!(
-            (&told["step"], &told["from"]["ranks"]),
+            (&reported["step"], &reported["from"]["ranks"]),
             (&3.into(), &2.into())
         );
         let inspected = s.ok(&["checkpoint", "inspect", &out, "--json"]);
@@ -540,8 +540,8 @@ fn an_interrupted_run_ends_with_its_saves_finished_and_shows_their_memory() {
         ]);
     }
     let text = s.ok(&["checkpoint", "inspect", "still", "--json"]);
-    let told: Value = serde_json::from_str(&text).unwrap();
-    let tensors = told["checkpoints"][0]["tensors"].as_object().unwrap();
+    let reported: Value = serde_json::from_str(&text).unwrap();
+    let tensors = reported["checkpoints"][0]["tensors"].as_object().unwrap();
     let part: u64 = tensors
         .values()
         .flat_map(|t| t["pieces"].as_array().unwrap())
@@ -661,9 +661,9 @@ fn a_full_swap_disk_is_named_and_leaves_the_last_checkpoint() {
     let ended = limited(&s, 16, &args);
     let err = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert_eq!(ended.status.code(), Some(1), "{err}");
-    let told = err.lines().find(|l| l.starts_with("error: ")).unwrap();
+    let reported = err.lines().find(|l| l.starts_with("error: ")).unwrap();
     for part in ["swap", "the disk is full", "nvme_path"] {
-        assert!(told.contains(part), "{part}: {err}");
+        assert!(reported.contains(part), "{part}: {err}");
     }
     assert_eq!(std::fs::read_dir(s.path("swap")).unwrap().count(), 0);
     assert_eq!((steps(&out), reached(&out)), (vec![3, 4], 4), "{err}");

@@ -53,7 +53,7 @@ fn a_step_is_known_call_by_call_without_training() {
     ] {
         assert!(page.contains(part), "{part:?} not in\n{page}");
     }
-    // On the device of nothing, and with figures for the roofline.
+    // On the null device, and with figures for the roofline.
     let v = explain(&s, &["--backend", "null", "--tflops", "1", "--gbps", "10"]);
     let first = &v["ops"][0];
     assert_eq!(first["est_from"], "roofline");

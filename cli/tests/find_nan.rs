@@ -43,7 +43,7 @@ fn a_healthy_run_has_no_alarm_and_the_same_bits() {
         s.ok(&train(&found, ranks, &[sets, &[FIND][..]].concat()));
         same(&s.path(name), &s.path(&found));
     }
-    // As a diverged run is told to: from its last checkpoint on.
+    // As the message of a diverged run says: from its last checkpoint on.
     let more = [
         "--steps",
         "6",
@@ -58,7 +58,7 @@ fn a_healthy_run_has_no_alarm_and_the_same_bits() {
 #[test]
 fn an_infinity_is_told_with_rank_layer_and_op() {
     let s = Scratch::new();
-    // A rate no parameter survives: the first update is the first op that is not finite, on every rank; the lowest tells.
+    // A rate no parameter survives: the first update is the first op that is not finite, on every rank; the lowest reports.
     let huge = [
         "optimizer.params.lr=1e39",
         "scheduler.params.warmup_max_lr=1e39",
@@ -86,14 +86,14 @@ fn an_infinity_is_told_with_rank_layer_and_op() {
         ],
         &["wide/model"],
     );
-    // Without being asked for, the command that finds it is told.
+    // Without being asked for, the command that finds it is printed.
     s.refused(
         &train(
-            "told",
+            "named",
             "2",
             &[&huge[..], &["scheduler.params.warmup_num_steps=1"]].concat(),
         ),
         &["run.find_nan=true"],
-        &["told/model"],
+        &["named/model"],
     );
 }

@@ -80,7 +80,7 @@ fn every_command_of_the_guide_works_as_it_stands() {
     }
 }
 
-/// Of a locked package cargo unpacks only the versions that this platform builds: a config may name none of which another one is locked too.
+/// For a locked package cargo unpacks only the versions that this platform builds: a config may name none of which another one is locked too.
 #[test]
 fn the_examples_that_need_no_data_find_their_text_after_a_bare_build() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

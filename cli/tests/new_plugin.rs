@@ -19,7 +19,7 @@ const MODELS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Builds what `new-plugin` has made, with the one command that it tells; `None` (with a printed reason) only where the tool is missing.
+/// Builds what `new-plugin` has made, with the one command that it prints; `None` (with a printed reason) only where the tool is missing.
 pub fn build(s: &Scratch, lang: &str) -> Option<PathBuf> {
     let dir = format!("acme_{lang}");
     s.ok(&["new-plugin", &dir, "--lang", lang]);

@@ -5,7 +5,7 @@ use crate::common::{self, Scratch};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Of a release build on a busy machine; what is refused unread takes a hundredth.
+/// Enough for a release build on a busy machine; what is refused unread takes a hundredth.
 const AT_ONCE: Duration = Duration::from_secs(3);
 
 /// As [`Scratch::refused`], at once and in few words; a command that hangs is killed.

@@ -170,7 +170,7 @@ fn offload_that_cannot_be_is_a_sentence() {
         assert!(!out.status.success(), "{sets:?}");
         assert!(said.contains(says), "{sets:?}: {said}");
     }
-    // What DeepSpeed passes over, or leaves to the rest of the file, is told and done.
+    // What DeepSpeed passes over, or leaves to the rest of the file, is reported and done.
     let told: &[(&[&str], &str)] = &[
         (&[HOST, param], "no effect below stage 3"),
         (
@@ -183,7 +183,7 @@ fn offload_that_cannot_be_is_a_sentence() {
         ),
     ];
     for (i, (sets, says)) in told.iter().enumerate() {
-        let out = format!("told{i}");
+        let out = format!("reported{i}");
         let out = s.run(&train(&out, sets));
         let said = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "{sets:?}: {said}");

@@ -1,5 +1,5 @@
 //! `mesh.pp`: whole runs over pipeline stages, in threads, in processes and over islands; they have the bits of one stage where nothing is tied,
-//! go on over other stages, and move what `plan` foretold.
+//! go on over other stages, and move what `plan` predicted.
 
 use crate::common;
 use common::mpi::{families, mpirun, ok, plugin};
@@ -278,7 +278,7 @@ fn states_of_stages_rest_in_files() {
     assert!(model_bytes(&s.path("whole")) == model_bytes(&s.path("cut")));
 }
 
-/// What goes wrong between stages is told with the rank, the call and the step of its plan.
+/// What goes wrong between stages is reported with the rank, the call and the step of its plan.
 #[test]
 fn faults_between_stages_are_named() {
     let s = scratch();

@@ -176,7 +176,7 @@ fn total<const N: usize>(parts: [(u64, Vec<Value>); N]) -> BTreeMap<String, [u64
     out
 }
 
-/// What a run counted, against what was foretold.
+/// What a run counted, against the prediction.
 fn compare(s: &Scratch, name: &str, ranks: u32) {
     let n = ranks.to_string();
     let plan = json(s, &["plan", "c.json", "--ranks", &n, "--json"]);
@@ -185,7 +185,7 @@ fn compare(s: &Scratch, name: &str, ranks: u32) {
     let text = std::fs::read_to_string(s.path(&out).join("ledger.json")).expect("a ledger");
     let ledger: Value = serde_json::from_str(&text).expect("JSON");
     let all = ledger["ranks"].as_array().expect("ranks");
-    // Moments are of parameters, and the last ranks' slices end in padding: a plan tells of the largest, and together they are
+    // Moments are of parameters, and the last ranks' slices end in padding: a plan reports the largest, and together they are
     // two f32 of every parameter, once if sharded, else on every rank.
     let moments: u64 = all
         .iter()
@@ -532,7 +532,7 @@ fn offloaded_states_are_foretold_where_they_rest() {
         assert_eq!(moved["to_host"]["grad"].as_u64(), Some(2 * shard));
         assert_eq!(moved["from_host"]["param"].as_u64(), Some(2 * shard));
     }
-    assert!(!s.path("n").exists(), "nothing is written to foretell");
+    assert!(!s.path("n").exists(), "nothing is written to predict");
 }
 
 /// What rests where between steps, by the plan and by the ledger of the run.
@@ -557,19 +557,19 @@ fn offloaded_states_rest_where_they_were_foretold() {
         let memory = &ledger["ranks"][0]["memory"];
         for tag in ["param", "master", "moment", "grad"] {
             let rests = memory["tags"][tag]["now"].as_u64().unwrap_or(0);
-            let told = plan["memory"][tag]["bytes"].as_u64().unwrap_or(0);
+            let planned = plan["memory"][tag]["bytes"].as_u64().unwrap_or(0);
             // A ratio of a tensor is rounded to whole elements.
             assert!(
-                rests.abs_diff(told) <= 512,
-                "{out}: {tag} {rests}, {told} by the plan"
+                rests.abs_diff(planned) <= 512,
+                "{out}: {tag} {rests}, {planned} by the plan"
             );
             let rests = memory["host"][tag]["now"].as_u64().unwrap_or(0);
             let rows = plan["offload"]["rows"].as_array().expect("rows");
-            let told = rows.iter().find(|r| r["what"] == tag);
-            let told = told.and_then(|r| r["bytes"].as_u64()).unwrap_or(0);
+            let planned = rows.iter().find(|r| r["what"] == tag);
+            let planned = planned.and_then(|r| r["bytes"].as_u64()).unwrap_or(0);
             assert!(
-                rests.abs_diff(told) <= 512,
-                "{out}: {tag} on the host {rests}, {told} by the plan"
+                rests.abs_diff(planned) <= 512,
+                "{out}: {tag} on the host {rests}, {planned} by the plan"
             );
         }
     }

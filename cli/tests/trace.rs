@@ -102,8 +102,8 @@ fn whole(t: &Trace, ranks: u64) {
             .as_str()
             .is_some_and(|s| s.len() > 100)
     );
-    let told = t.all["otherData"]["ranks"].as_array().expect("ranks");
-    for r in told {
+    let printed = t.all["otherData"]["ranks"].as_array().expect("ranks");
+    for r in printed {
         assert_eq!(
             (&r["ended"], &r["spans_lost"]),
             (&true.into(), &0.into()),
@@ -302,7 +302,7 @@ fn the_device_of_nothing_is_traced_by_what_the_host_does() {
         "t.json",
     ]);
     let t = Trace::read(&s, "t.json");
-    let told = t.all["otherData"]["ranks"][0]["device_times"]
+    let printed = t.all["otherData"]["ranks"][0]["device_times"]
         .as_str()
         .unwrap_or("")
         .to_string();
@@ -312,10 +312,10 @@ fn the_device_of_nothing_is_traced_by_what_the_host_does() {
             .as_str()
             .is_some_and(|n| n.starts_with("enqueue F0.0"))
     }));
-    // Either it tells times, and they are spans, or it says that it does not.
+    // Either it reports times, and they are spans, or it says that it does not.
     assert!(
-        told.starts_with("none") != t.lanes().values().any(|l| l == "compute"),
-        "{told}"
+        printed.starts_with("none") != t.lanes().values().any(|l| l == "compute"),
+        "{printed}"
     );
 }
 

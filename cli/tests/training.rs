@@ -41,7 +41,7 @@ fn lines_and_saved_types_follow_deepspeeds_keys() {
         let steps: Vec<_> = steps.filter_map(|l| l.split_whitespace().nth(1)).collect();
         assert_eq!(steps, ["1/8", "3/8", "6/8", "8/8"], "{said}");
         let times = lines("  time of a step");
-        // A trace tells of the first step behind its line.
+        // A trace reports the first step behind its line.
         assert_eq!(times.len(), if traced { 3 } else { 4 }, "{said}");
         for part in ["forward ", "backward ", "| whole "] {
             assert!(times.iter().all(|l| l.contains(part)), "{times:?}");

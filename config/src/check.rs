@@ -229,7 +229,7 @@ impl Walk<'_> {
             self.listed = true;
             format!("remove it; valid keys here: {}", keys.join(", "))
         };
-        // DeepSpeed reads past keys it does not know at the top and in `checkpoint`. What is no misspelling is told, not refused.
+        // DeepSpeed reads past keys it does not know at the top and in `checkpoint`. What is no misspelling is reported, not refused.
         let past = open && close.is_none();
         let path = join(path, key);
         if past {

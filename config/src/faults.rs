@@ -59,13 +59,13 @@ pub struct Fault {
     /// Name of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Of a delay.
+    /// Duration of a delay, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ms: Option<f64>,
-    /// Of a slow link.
+    /// Bandwidth of a slow link, in bytes a second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<f64>,
-    /// Of a corrupt.
+    /// Which bit of the data a corruption flips.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bit: Option<u64>,
 }

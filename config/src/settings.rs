@@ -146,7 +146,7 @@ pub enum Recompute {
     None,
     /// Keep the input of each block only.
     Full,
-    /// Keep what is dear, recompute what is cheap.
+    /// Keep what is expensive to recompute, recompute what is cheap.
     Selective,
 }
 

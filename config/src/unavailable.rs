@@ -108,7 +108,7 @@ fn offload(s: &Settings) -> Vec<(&'static str, String, String)> {
     out
 }
 
-/// Keys whose value asks for what does not happen here: `(path, whether it does, what happens instead, the fix)`. The caller tells of
+/// Keys whose value asks for what does not happen here: `(path, whether it does, what happens instead, the fix)`. The caller reports
 /// those that were given.
 pub(crate) fn without_effect(
     s: &Settings,
@@ -243,7 +243,7 @@ pub(crate) fn without_effect(
     out
 }
 
-/// What was told to have no effect has none.
+/// What was reported to have no effect has none.
 pub(crate) fn forget_without_effect(s: &mut Settings) {
     if s.zero_optimization.stage != 3 {
         s.zero_optimization.offload_param = None;

@@ -135,7 +135,7 @@ fn run(path: &Path) {
     let loaded = |value: &Value| load(&name, value).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut config = loaded(&value);
     let mut warned = said(&name, config.warnings());
-    // DeepSpeed leaves a missing optimizer to the caller; which one is taken is told in one way.
+    // DeepSpeed leaves a missing optimizer to the caller; which one is taken is reported in one way.
     if value.get("optimizer").is_none()
         && let Some(what) = warned.remove("optimizer")
     {

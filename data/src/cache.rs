@@ -35,7 +35,7 @@ pub(crate) fn hash_file(file: &SourceFile) -> Result<(u64, Hash)> {
     Ok((len, hasher.finalize().into()))
 }
 
-/// Digests of all files in order; `seen` is told each file's length as it is done.
+/// Digests of all files in order; `seen` receives each file's length as it is done.
 pub(crate) fn hash_files(
     files: &[SourceFile],
     seen: impl Fn(u64) + Sync,

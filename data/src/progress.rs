@@ -1,4 +1,4 @@
-//! How a build tells someone else how far it is; this crate prints nothing.
+//! How a build reports its progress; this crate prints nothing.
 
 /// What is being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

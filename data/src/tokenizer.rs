@@ -252,7 +252,7 @@ impl Tokenizer {
                 i32::MAX - 1
             )));
         }
-        // What panics on any text at all is told now, by its name, and not from the middle of a corpus.
+        // What panics on any text at all is refused now, by its name, and not from the middle of a corpus.
         for text in TRIAL {
             guarded(|| hf.encode_fast(text, false).map(drop))
                 .map_err(|why| damaged(format!("it cannot encode the text {text:?}: {why}")))?

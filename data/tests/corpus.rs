@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A folder of documents, each counting up from its own letter so that a row tells where it came from.
+/// A folder of documents, each counting up from its own letter so that a row shows where it came from.
 struct Fixture {
     dir: tempfile::TempDir,
 }

@@ -6,6 +6,7 @@ use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType};
 use crossweave_tensor::{
     Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
+    UnitDecl,
 };
 use crossweave_zero::Partition;
 use crossweave_zero::lower::Words;
@@ -155,35 +156,15 @@ impl Trainer {
             training: true,
         };
         let dins = tape.backward(&env, &outs, douts, &ins)?;
-        self.as_rehearsed(u, adds, &grads, &written)?;
+        as_rehearsed(
+            &self.units[u],
+            adds,
+            &self.lowered.writes[u],
+            &grads,
+            &written,
+        )?;
         self.keep_cache(u, BACKWARD, cache);
         self.flow_grad[m] = Some(dins);
-        Ok(())
-    }
-
-    /// The program of a step was written for the gradients that the rehearsal's backward has written: another set would be summed
-    /// with what its memory held before, or replaced by zeros.
-    fn as_rehearsed(
-        &self,
-        u: usize,
-        adds: &[bool],
-        grads: &[Tensor],
-        written: &[Rc<Cell<bool>>],
-    ) -> Tensors<()> {
-        let expected = adds.iter().zip(&self.lowered.writes[u]);
-        for (i, ((adds, writes), flag)) in expected.zip(written).enumerate() {
-            if grads[i].numel() > 0 && flag.get() != (*adds || *writes) {
-                let (has, is) = match flag.get() {
-                    true => ("has a", "is none"),
-                    false => ("has no", "is one"),
-                };
-                return crossweave_tensor::shape_error(format!(
-                    "the backward of {} {has} gradient of its parameter {i}, and in the rehearsal there {is}: a block \
-                     computes the same for every batch and step",
-                    self.units[u].name
-                ));
-            }
-        }
         Ok(())
     }
 
@@ -213,4 +194,30 @@ impl Trainer {
         self.keep_cache(0, LOSS, cache);
         Ok(())
     }
+}
+
+/// The program of a step was written for the gradients that the rehearsal's backward has written: another set would be summed
+/// with what its memory held before, or replaced by zeros.
+fn as_rehearsed(
+    unit: &UnitDecl,
+    adds: &[bool],
+    writes: &[bool],
+    grads: &[Tensor],
+    written: &[Rc<Cell<bool>>],
+) -> Tensors<()> {
+    let expected = adds.iter().zip(writes);
+    for (i, ((adds, writes), flag)) in expected.zip(written).enumerate() {
+        if grads[i].numel() > 0 && flag.get() != (*adds || *writes) {
+            let (has, is) = match flag.get() {
+                true => ("has a", "is none"),
+                false => ("has no", "is one"),
+            };
+            return crossweave_tensor::shape_error(format!(
+                "the backward of {} {has} gradient of its parameter {i}, and in the rehearsal there {is}: a block \
+                 computes the same for every batch and step",
+                unit.name
+            ));
+        }
+    }
+    Ok(())
 }

@@ -14,6 +14,15 @@ use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
+/// Each of `n` words summed over the ranks, in rank order: the same bits on all of them.
+fn sums(ranks: &[f64], n: usize) -> Vec<f64> {
+    let mut all = vec![0.0; n];
+    for rank in ranks.chunks_exact(n.max(1)) {
+        all.iter_mut().zip(rank).for_each(|(sum, w)| *sum += w);
+    }
+    all
+}
+
 impl Trainer {
     /// Mean loss of this rank's batch over all its predictions, those that do not count adding nothing, dropout off. Of pipeline stages the last knows it, and the others give 0: [`Trainer::mean_over_replicas`]
     /// tells it to all. Every stage calls this for the same batches in the same order.
@@ -69,10 +78,11 @@ impl Trainer {
         if !self.is_distributed() {
             return Ok(x);
         }
-        let mut sum = [if self.makes_loss() { x } else { 0.0 }];
-        self.add_words(&mut sum, "scalar")
+        let mine = [if self.makes_loss() { x } else { 0.0 }];
+        let all = self
+            .gather_words(&mine, "scalar")
             .map_err(|e| self.error("mean over ranks", e))?;
-        Ok(sum[0] / f64::from(self.spec.world))
+        Ok(sums(&all, 1)[0] / f64::from(self.spec.world))
     }
 
     /// Mean of a figure that each replica has, by the sequences it was taken over: `mine` are those of this rank's, in order.
@@ -98,26 +108,16 @@ impl Trainer {
         let mut all = vec![0f64; self.spec.replicas() as usize];
         all[own.start as usize..own.end as usize].copy_from_slice(mine);
         if self.spec.world > 1 {
-            self.add_words(&mut all, "scalar")
+            let ranks = self
+                .gather_words(&all, "scalar")
                 .map_err(|e| self.error("mean over shards", e))?;
+            all = sums(&ranks, all.len());
         }
         Ok(all.iter().sum::<f64>() / all.len() as f64)
     }
 
-    /// The sum of each word over all ranks of the job, the same bits on all: every rank's words are gathered
-    /// as bytes and added on the host in rank order, so that no device is asked for arithmetic in f64. For
-    /// figures outside the steady state: it waits for the device.
-    fn add_words(&self, words: &mut [f64], tag: &'static str) -> Tensors<()> {
-        let all = self.gather_words(words, tag)?;
-        let n = words.len();
-        words.fill(0.0);
-        for rank in all.chunks_exact(n.max(1)) {
-            words.iter_mut().zip(rank).for_each(|(sum, w)| *sum += w);
-        }
-        Ok(())
-    }
-
-    /// The words of all ranks of the job, in rank order.
+    /// The words of all ranks of the job, in rank order: gathered as bytes, so that no device is asked for arithmetic in f64. For
+    /// figures outside the steady state, since it waits for the device.
     pub(crate) fn gather_words(&self, words: &[f64], tag: &'static str) -> Tensors<Vec<f64>> {
         let mine: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut mesh = self.groups.mesh().borrow_mut();

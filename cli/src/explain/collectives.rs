@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Ranks that are asked at most: a larger group is asked as one of so many.
 const MOST: u32 = 8;
-/// Long enough for a loaded machine; a back end that does not come together is told, not waited for.
+/// Long enough for a loaded machine; a back end whose ranks do not meet is reported, not waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of a full vector that are enough to ask with: which way a longer one goes hangs on the back end's own limit alone, and a question

@@ -1,4 +1,4 @@
-//! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is told and fails.
+//! Routes as a file to commit: a later run that goes a worse way, or needs more launches, is reported and fails.
 
 use super::{ExplainArgs, collectives, rows};
 use crate::error::{CliError, Result};
@@ -63,7 +63,7 @@ impl Locked {
 }
 
 impl Lock {
-    /// Of what was found.
+    /// The lock of what was found.
     pub fn of(page: &Value, ops: &[rows::Row], colls: &[collectives::Row]) -> Lock {
         let mut routes: Vec<Locked> = ops
             .iter()

@@ -1,6 +1,6 @@
 //! `crossweave explain`: the way of every op and collective of a training step on a back end, before anything is trained.
 //!
-//! The step is rehearsed on the device of nothing inside the census layer, which counts each op with its types and shapes; then every one
+//! The step is rehearsed on the null device inside the census layer, which counts each op with its types and shapes; then every one
 //! of them is prepared on the back end asked for, and the kernel says which way it goes. What is shown is what `train` would launch.
 
 mod collectives;

@@ -175,7 +175,7 @@ fn dims(l: &Layout) -> String {
     d.join("x")
 }
 
-/// What tells an op from others of its name: `128x64x256` of a product (M, N, K), the largest operand's shape of others, and how many
+/// What distinguishes an op from others of its name: `128x64x256` of a product (M, N, K), the largest operand's shape of others, and how many
 /// tensors it takes where that may differ.
 fn shape(r: &OpRequest) -> String {
     let there: Vec<&Layout> = r.operands.iter().filter(|l| l.present()).collect();

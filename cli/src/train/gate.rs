@@ -24,7 +24,7 @@ struct State {
 pub struct Shared {
     state: Mutex<State>,
     stop: Arc<AtomicBool>,
-    /// Of a job of several processes.
+    /// The gate of a job of several processes.
     store: Option<JobStore>,
 }
 

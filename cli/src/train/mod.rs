@@ -96,7 +96,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     if let Some(first) = shared.first_error() {
         Flights::of(&job, processes).write(&first);
         if let Some(t) = &job.trace {
-            // The failure is what is to be told; the parts stay where the trace cannot be put together.
+            // The failure is what is to be reported; the parts stay where the trace cannot be put together.
             let _ = t.merge(job.ranks, false);
         }
         job.release();

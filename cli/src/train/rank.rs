@@ -60,8 +60,8 @@ pub(super) fn prepare(job: &Job, rank: u32, trainer: &mut Trainer) -> Option<Fau
     faults
 }
 
-/// Walks all steps. `fail` is told what goes wrong: the device, the data, a loss that is not finite, files that cannot be written, whatever
-/// follows from another rank's failure. It is told before the trainer ends, which waits for collectives in flight: the others, who may be what
+/// Walks all steps. `fail` receives what goes wrong: the device, the data, a loss that is not finite, files that cannot be written, whatever
+/// follows from another rank's failure. It is reported before the trainer ends, which waits for collectives in flight: the others, who may be what
 /// they wait for, know it by then.
 pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(CliError)) -> Option<Ended> {
     let (mut walk, faults) = begin(job, shared, rank).map_err(fail).ok()?;
@@ -76,7 +76,7 @@ pub fn run(job: &Job, shared: &Arc<Shared>, rank: u32, fail: &dyn Fn(CliError)) 
     })
 }
 
-/// What a panic of a rank is told as.
+/// What a panic of a rank is reported as.
 pub fn panicked(rank: u32) -> CliError {
     let what = format!("rank {rank} panicked; this is a bug (see above)");
     CliError::refused(what, "please report it")

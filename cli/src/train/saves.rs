@@ -1,7 +1,7 @@
 //! A rank's checkpoints: its part of the state is copied at a step boundary and written while training goes on.
 //!
 //! At most one save is in flight, so that no more than one copy of the state is ever held. Ranks do not wait for each other here;
-//! rank 0's writer waits for the others' files before it commits. A save that fails is told at the next step boundary, and what
+//! rank 0's writer waits for the others' files before it commits. A save that fails is reported at the next step boundary, and what
 //! was there before it stays.
 
 use super::gate::Shared;
@@ -200,7 +200,7 @@ impl Saves {
             (Err(e), OnSaveError::Stop) => return Err(e),
             // No later save would be written either.
             (Err(e), OnSaveError::Warn) if e.is_lost_claim() => return Err(e),
-            // The commit of rank 0 tells what went wrong on any of them.
+            // The commit of rank 0 reports what went wrong on any of them.
             (Err(e), OnSaveError::Warn) if self.place.rank == 0 => {
                 let kept = match self.last {
                     Some(s) => format!("the newest checkpoint is of step {s}"),
@@ -233,7 +233,7 @@ fn write_copy(
     mut snapshot: Snapshot,
 ) -> (Option<HostBuffer>, Result<()>) {
     let write = |snapshot: &mut Snapshot| -> Result<()> {
-        // Begun first: dropped by any failure below, it tells the others.
+        // Begun first: dropped by any failure below, it notifies the others.
         let mut rank = save.writer.rank(place.rank)?;
         let copied = snapshot.read()?;
         // From here on it waits for disks alone, which is worth a while also when the run has failed.

@@ -179,7 +179,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let count = config.ranks(asked.map(u64::from));
     let ranks = u32::try_from(count)
         .map_err(|_| CliError::refused(format!("{count} ranks are too many"), "give --ranks N"))?;
-    // Contradictions are told before text is turned into tokens; given batches bring sizes of their own, so they come first.
+    // Contradictions are reported before text is turned into tokens; given batches bring sizes of their own, so they come first.
     if !matches!(config.settings.data, Some(Data::Tokens(_))) {
         config.resolve(count)?;
     }
@@ -715,7 +715,7 @@ fn local_ranks(
     Ok(LocalRanks::alike(plugin, here, device))
 }
 
-/// Can the device multiply matrices of the compute type? A back end that cannot is told now, not by its first op.
+/// Can the device multiply matrices of the compute type? A back end that cannot is refused now, not by its first op.
 fn capable(device: &Device, compute: DType) -> Result<()> {
     let square = Layout::contiguous(compute, &[2, 2]);
     let operands = [square, square, square, Layout::ABSENT];

@@ -37,7 +37,7 @@ pub struct TraceSpec {
     origin: Instant,
     /// The same moment by the wall clock, in microseconds.
     unix_us: f64,
-    /// Of the process that speaks for the job: another job's parts would be mixed with these.
+    /// The claim of the process that writes the timeline: another job's parts would be mixed with these.
     claim: Option<Claim>,
 }
 

@@ -90,7 +90,7 @@ pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
 }
 
 /// Plays a scene in which a rank is killed until its survivors have had the time to speak, and to leave what `left` looks for. MPICH's
-/// launcher sometimes ends all ranks the moment a signal ends one, whatever it was told, or ends itself over a survivor it was answering, and UCX
+/// launcher sometimes ends all ranks the moment a signal ends one, whatever its options, or ends itself over a survivor it was answering, and UCX
 /// beneath it ends a survivor that was reading the dead one's memory, who then has the time to say who died but may not get to leave
 /// anything; then the scene is played again.
 pub fn played(

@@ -88,7 +88,7 @@ impl<R: BufRead> Members<R> {
     }
 }
 
-/// The bytes of a file as it is read, told to `eat` on the way.
+/// The bytes of a file as it is read, passed to `eat` on the way.
 pub(crate) struct Tap<F> {
     pub(crate) file: File,
     pub(crate) eat: F,

@@ -221,7 +221,7 @@ mod tests {
         let same = |bytes: &[u8]| of(bytes).map_err(|e| e.to_string());
         assert_eq!(same("Grüße, 世界\n".repeat(9000).as_bytes()), plain);
         assert_eq!(same(b""), plain);
-        // French in Latin-1 is borne, and told later.
+        // French in Latin-1 is accepted, and reported later.
         assert_eq!(
             same(&b"d\xe9j\xe0 vu, na\xefve et d\xe9cid\xe9, comme toujours; ".repeat(9)),
             plain
@@ -231,7 +231,7 @@ mod tests {
             .collect();
         assert!(refused(&noise).contains("not UTF-8"));
         assert!(refused(&[b"weights\0\0".repeat(20), noise].concat()).contains("NUL"));
-        // A text may begin with what is also the begin of a format.
+        // A text may begin with what is also the start of a format.
         for word in [
             "ORC, BZh and RIFF",
             "PAR1 for the course",
