@@ -419,7 +419,7 @@ fn resharding_after_the_forward_doubles_the_gathers_and_nothing_else() {
                 let ledger: Value = serde_json::from_str(&ledger).expect("JSON");
                 std::fs::remove_dir_all(s.path("run")).expect("removed");
                 let v = json(&s, &["plan", "c.json", "--ranks", "3", "--json"]);
-                // Foretold for one step, and counted over all.
+                // Predicted for one step, and counted over all.
                 let counts = |kind: &str, tag: &str| {
                     let sum = |lines: &Value| {
                         let all = lines.as_array().expect("a list").iter();

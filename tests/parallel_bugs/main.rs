@@ -9,7 +9,7 @@ mod rank;
 mod right;
 mod world;
 
-use bug::{Bug, Where};
+use bug::Where;
 use launch::{Run, families, limits};
 
 /// The ordinary test run does nothing here; as a child, this is one program (see `launch.rs`).

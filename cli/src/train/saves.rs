@@ -164,7 +164,7 @@ impl Saves {
         })
     }
 
-    /// Tells how the save in flight ended, if it has.
+    /// Reports how the save in flight ended, if it has.
     ///
     /// # Errors
     /// It failed, and the run is to stop for that.

@@ -63,8 +63,8 @@ fn of_package(tree: &Tree, p: &Package, m: &Table) -> Vec<Finding> {
         };
         let own = f.path.strip_prefix(&format!("{}/", p.folder));
         let of = |b: &&Table| b.get("path").and_then(Value::as_str) == own;
-        let all = named.into_iter().flatten().filter_map(Value::as_table);
-        let row = all.filter(of).next();
+        let mut all = named.into_iter().flatten().filter_map(Value::as_table);
+        let row = all.find(of);
         judge(&f.path, "test", on(row, "test"), there);
     }
     found
