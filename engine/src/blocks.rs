@@ -168,6 +168,13 @@ impl Trainer {
         Ok(())
     }
 
+    /// A word of the step's figures.
+    fn word(&self, i: u64, dtype: DType) -> Option<Tensor> {
+        let mut place = crossweave_program::Place::from(self.lowered.memory.words);
+        place.at += 4 * i;
+        self.machine.tensor(place, 1, dtype)
+    }
+
     pub(crate) fn add_loss(&mut self, m: usize, outs: &[Tensor]) -> Tensors<()> {
         let [loss] = outs else {
             return crossweave_tensor::shape_error(

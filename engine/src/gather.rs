@@ -89,7 +89,7 @@ pub(crate) fn note_whole(state: &mut [UnitState], step: &StepKind) {
     match step {
         StepKind::Gather { unit } => state[*unit as usize].current = true,
         StepKind::Release { unit } => state[*unit as usize].released(),
-        StepKind::ParamIn { unit } => state[*unit as usize].changed(),
+        StepKind::ParamIn { unit } | StepKind::Update { unit } => state[*unit as usize].changed(),
         _ => {}
     }
 }

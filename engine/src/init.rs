@@ -47,7 +47,7 @@ pub(crate) fn fill(run: &Run<'_>, unit: &UnitState, seed: u64) -> Result<()> {
         fill_one(run, unit, i, seed, &here)?;
     }
     publish(run, unit)?;
-    unit.optim.clear(run.stream())
+    unit.clear_moments(run.stream())
 }
 
 /// Fills `here` with what this rank owns of parameter `i`.

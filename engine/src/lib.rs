@@ -40,7 +40,6 @@ mod state;
 mod timeline;
 mod trace;
 mod trainer;
-mod update;
 mod upload;
 mod walk;
 mod whole;

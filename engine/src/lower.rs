@@ -4,12 +4,15 @@ use crate::error::{Error, Result};
 use crate::gather;
 use crate::pipeline::TIE;
 use crate::quantized;
+use crate::scale::Scaling;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, GroupRef, Mesh};
 use crossweave_plan::{Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{Builder, Call, GroupDecl, GroupId, Part, Place, Program, ProgramError};
 use crossweave_tensor::{Group, UnitDecl};
-use crossweave_zero::lower::{Grads, Groups, Job, Memory, ParamMemory, Params, Source, Words};
+use crossweave_zero::lower::{
+    Grads, Groups, Job, Memory, Optim, ParamMemory, Params, Source, Words,
+};
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, ZeroStage};
 use std::collections::BTreeSet;
@@ -121,6 +124,8 @@ pub(crate) struct Lowered {
     pub words: Words,
     /// Where the parameters of each unit are.
     pub params: Vec<ParamMemory>,
+    /// What updates each unit.
+    pub optim: Vec<Optim>,
     /// What of each unit is called outside the step.
     pub outside: Vec<Outside>,
     /// Where the reduced gradient of what is owned of each unit is, from its reduction to its update.
@@ -165,6 +170,8 @@ pub(crate) struct Given<'a> {
     pub spec: &'a RankSpec,
     pub units: &'a [UnitDecl],
     pub flats: &'a [Flat],
+    /// How each parameter of each unit is updated.
+    pub recipes: &'a [Vec<Option<Recipe>>],
     /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
     pub writes: &'a [Vec<bool>],
     /// Units that run on other pipeline stages.
@@ -214,6 +221,7 @@ impl Given<'_> {
             quantized: quantized::wanted(s),
             clip: s.clip,
             scaled: s.precision.scaler.is_some(),
+            rescaled: Scaling::rescales(s),
             seeded: s.precision.scaler.is_some() || s.labelled,
             wire: s.precision.wire,
             accumulate: s.precision.accum,
@@ -284,6 +292,15 @@ pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
     Ok(lowered)
 }
 
+/// For each unit, whether its gradient goes to the host.
+fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
+    let leaves = |u: usize| {
+        let out = StepKind::GradOut { unit: u as u32 };
+        plan.steps.iter().any(|s| s.op == out)
+    };
+    (0..units).map(leaves).collect()
+}
+
 fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
     let mut declared = Declared::default();
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
@@ -295,17 +312,14 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
         b.group(d);
     });
     let flats = given.flats;
-    let each = flats.iter().enumerate();
-    let params: Vec<_> = each
-        .map(|(u, f)| ParamMemory::declare(&mut b, u, f))
-        .collect();
+    let each = || flats.iter().enumerate();
+    let params = each().map(|(u, f)| ParamMemory::declare(&mut b, u, f));
+    let params: Vec<_> = params.collect();
     let words = Words::new(&job, flats);
     let memory = Memory::declare(&mut b, &job, flats, &words);
-    let leaves = |u: usize| {
-        let out = StepKind::GradOut { unit: u as u32 };
-        plan.steps.iter().any(|s| s.op == out)
-    };
-    let left: Vec<bool> = (0..flats.len()).map(leaves).collect();
+    let optim = each().map(|(u, f)| Optim::declare(&mut b, u, f, &given.recipes[u]));
+    let optim: Vec<_> = optim.collect();
+    let left = leaving(plan, flats.len());
     let mut own = vec![None; flats.len()];
     let mut g = Grads::new(&job, flats, &memory, &words);
     let p = Params {
@@ -349,10 +363,12 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
             }
             StepKind::Update { unit } => {
                 let u = *unit as usize;
-                if s.lane != Lane::Host && job.clip <= 0.0 {
-                    g.squares_of(&mut b, id, u);
+                match s.lane {
+                    Lane::Host => rest(&mut b),
+                    _ if job.clip <= 0.0 => g.squares_of(&mut b, id, u),
+                    _ => {}
                 }
-                rest(&mut b);
+                optim[u].update(&mut b, id, (&g, u), &params[u]);
                 if s.lane != Lane::Host || flats[u].host < flats[u].owned_len() {
                     g.close(&mut b, id, u);
                 }
@@ -380,6 +396,7 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
         memory,
         words,
         params,
+        optim,
         outside,
         own,
         writes: given.writes.to_vec(),

@@ -8,8 +8,8 @@ use crossweave_hal::{
 };
 use crossweave_mesh::{GroupRef, Mesh};
 use crossweave_program::{
-    Call, CollectiveKind, Fragment, Given, Home, Instr, KernelId, Life, MemId, Member, ParamBlock,
-    ParamId, Place, Program, Span, Traffic,
+    Builder, Call, Code, CollectiveKind, Fragment, Given, Home, Instr, KernelId, Life, MemId,
+    Member, MemoryDecl, ParamBlock, ParamId, Place, Program, Span, Tag, Traffic,
 };
 use crossweave_tensor::{Decompositions, KernelCache, Probe, Run, Tensor, shape_error};
 use std::cell::RefCell;
@@ -27,6 +27,8 @@ enum Held {
     Pinned(Vec<HostBuffer>, usize),
     /// One of the machine's slots, with its number.
     Slot(Arc<Buffer>, u32),
+    /// Somebody else's, from this byte on.
+    Lent(Arc<Buffer>, u64),
 }
 
 /// Slots that hold nothing now, handed out as the plan foresees (`plan::slots`): of the right size the one that was made first. What the
@@ -76,6 +78,33 @@ fn comm_tag(t: Traffic) -> CommTag {
     t.name()
 }
 
+/// Runs instructions that are no part of a program, once: their parameter `i` is `args[i]`, from its first byte on.
+pub(crate) fn once(
+    stream: &Stream,
+    args: &[&Tensor],
+    write: impl FnOnce(&Code<'_>),
+) -> Tensors<()> {
+    let mut b = Builder::default();
+    let declare = |(i, t): (usize, &&Tensor)| {
+        let mem = b.memory(MemoryDecl {
+            name: format!("argument {i}"),
+            bytes: t.extent(),
+            dtype: t.dtype(),
+            tag: Tag::Staging,
+            home: Home::Device,
+            life: Life::Transient,
+        });
+        mem.into()
+    };
+    let places: Vec<Place> = args.iter().enumerate().map(declare).collect();
+    b.call(None, "once", &places, write);
+    let mut machine = Machine::new(stream.device(), b.finish())?;
+    for (place, t) in places.iter().zip(args) {
+        machine.lend(place.mem, t.buffer().clone(), t.offset());
+    }
+    machine.run_alone(stream, None)
+}
+
 impl Machine {
     /// Makes the memory that lives as long as the program.
     pub fn new(device: &Device, program: Program) -> Tensors<Machine> {
@@ -120,6 +149,31 @@ impl Machine {
         Ok(machine)
     }
 
+    /// Binds transient memory to somebody else's, from byte `at` on.
+    pub fn lend(&mut self, mem: MemId, buffer: Arc<Buffer>, at: u64) {
+        self.memory[mem.index()] = Held::Lent(buffer, at);
+    }
+
+    /// Runs all calls of a program on one stream, whatever lanes it names. What was lent is given back.
+    pub fn run_alone(&mut self, stream: &Stream, mesh: Option<&RefCell<Mesh>>) -> Tensors<()> {
+        let program = self.program.clone();
+        let done = program.calls.iter().try_for_each(|call| {
+            let f = &program.fragments[call.fragment.0 as usize];
+            self.enter(f);
+            f.code.iter().try_for_each(|i| match i {
+                Instr::Decide => Ok(()),
+                Instr::Alloc { slot, .. } => self.alloc(f, call, *slot, stream),
+                Instr::Free { slot } => {
+                    self.free_slot(f, call, *slot);
+                    Ok(())
+                }
+                _ => self.enqueue((f, call), i, stream, mesh, None),
+            })
+        });
+        self.clear();
+        done
+    }
+
     /// The groups of the program, in its order.
     pub fn join(&mut self, groups: Vec<GroupRef>) {
         self.groups = groups;
@@ -143,7 +197,7 @@ impl Machine {
     pub fn buffer(&self, mem: MemId) -> Option<&Arc<Buffer>> {
         match &self.memory[mem.index()] {
             Held::Device(all, turn) => all.get(*turn),
-            Held::Slot(b, _) => Some(b),
+            Held::Slot(b, _) | Held::Lent(b, _) => Some(b),
             Held::Pinned(..) | Held::None => None,
         }
     }
@@ -160,7 +214,7 @@ impl Machine {
     pub fn turn(&self, mem: MemId) -> usize {
         match &self.memory[mem.index()] {
             Held::Device(_, turn) | Held::Pinned(_, turn) => *turn,
-            Held::Slot(..) | Held::None => 0,
+            Held::Slot(..) | Held::Lent(..) | Held::None => 0,
         }
     }
 
@@ -169,7 +223,7 @@ impl Machine {
         match &mut self.memory[mem.index()] {
             Held::Device(all, turn) => *turn = (*turn + 1) % all.len(),
             Held::Pinned(all, turn) => *turn = (*turn + 1) % all.len(),
-            Held::Slot(..) | Held::None => {}
+            Held::Slot(..) | Held::Lent(..) | Held::None => {}
         }
     }
 
@@ -224,6 +278,7 @@ impl Machine {
                 Held::Device(all, turn) => Ok((&all[*turn], place.at)),
                 Held::Pinned(all, turn) => Ok((all[*turn].buffer(), place.at)),
                 Held::Slot(b, _) => Ok((b, place.at)),
+                Held::Lent(b, first) => Ok((b, first + place.at)),
                 Held::None => {
                     let name = &self.program.memory[place.mem.index()].name;
                     shape_error(format!("{}: {name} is used while it is not there", f.name))
@@ -287,7 +342,7 @@ impl Machine {
         (f, call): (&Fragment, &Call),
         i: &Instr,
         stream: &Stream,
-        mesh: &RefCell<Mesh>,
+        mesh: Option<&RefCell<Mesh>>,
         probe: Option<&Arc<Probe>>,
     ) -> Tensors<()> {
         match i {
@@ -324,6 +379,9 @@ impl Machine {
             } => {
                 let each = members.iter().map(|m| self.member(f, call, m));
                 let members = each.collect::<Tensors<Vec<_>>>()?;
+                let Some(mesh) = mesh else {
+                    return shape_error(format!("{}: a collective of nobody", f.name));
+                };
                 let mut mesh = mesh.borrow_mut();
                 let group = mesh.by(self.groups[group.0 as usize]);
                 if !self.about.is_empty() {
@@ -449,8 +507,8 @@ impl Machine {
                 first.strided(&dims[..], &l.stride[..n], 0)
             }));
         }
-        let place = |o: &Instr| std::ptr::eq(o, i);
-        let launch = f.code.iter().position(place).unwrap_or(0);
+        let before = f.code.iter().take_while(|o| !std::ptr::eq(*o, i));
+        let launch = before.filter(|o| matches!(o, Instr::Kernel { .. })).count();
         let cache = RefCell::new(KernelCache::default());
         let run = Run::new(stream, &Decompositions, &cache);
         let operands: Vec<Option<&Tensor>> = tensors.iter().map(Option::as_ref).collect();

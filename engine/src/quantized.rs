@@ -55,7 +55,7 @@ mod tests {
     use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
     use crossweave_plan::Lane;
     use crossweave_program::{
-        Builder, GroupDecl, Home, Instr, Life, MemId, MemoryDecl, Program, Tag, Traffic,
+        Builder, GroupDecl, Home, Life, MemId, MemoryDecl, Program, Tag, Traffic,
     };
     use crossweave_zero::lower::quantized::{LARGEST, Slices};
     use std::cell::RefCell;
@@ -154,20 +154,7 @@ mod tests {
                 .write(whole.region(2 * first, 2 * each), &mine)
                 .unwrap();
             let mesh = RefCell::new(mesh);
-            let program = machine.program.clone();
-            for call in &program.calls {
-                let f = &program.fragments[call.fragment.0 as usize];
-                machine.enter(f);
-                for i in &f.code {
-                    match i {
-                        Instr::Alloc { slot, .. } => {
-                            machine.alloc(f, call, *slot, &stream).unwrap();
-                        }
-                        Instr::Free { slot } => machine.free_slot(f, call, *slot),
-                        i => machine.enqueue((f, call), i, &stream, &mesh, None).unwrap(),
-                    }
-                }
-            }
+            machine.run_alone(&stream, Some(&mesh)).unwrap();
             let mut bytes = vec![0; 2 * total as usize];
             stream.read(whole.all(), &mut bytes).unwrap();
             let wide = |b: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);

@@ -9,10 +9,8 @@
 use crate::error::{Error, Result};
 use crate::scaler::{LossScaler, ScalerState};
 use crate::trainer::{MicroBatch, Trainer};
-use crossweave_hal::{DType, Event};
+use crossweave_hal::Event;
 use crossweave_program::{Given, MemId};
-use crossweave_tensor::Tensor;
-use crossweave_zero::lower::Words;
 use std::collections::{BTreeSet, VecDeque};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -36,14 +34,42 @@ struct Verdict {
     event: Event,
 }
 
+/// What the host decides for a step before its first backward.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Decided {
+    /// The schedule's learning rate.
+    pub rate: f64,
+    /// Decay rates of the moments, where a schedule moves them.
+    betas: Option<[f64; 2]>,
+    /// Number of the update, from 1.
+    update: u64,
+    /// What undoes the loss scale.
+    unscale: f64,
+    /// The gradient of the loss.
+    seed: f64,
+}
+
+impl Decided {
+    /// What of it a step scalar is made of.
+    pub fn get(&self, g: &Given) -> f64 {
+        match g {
+            Given::Rate => self.rate,
+            Given::Update => self.update as f64,
+            Given::Beta { moment, fixed } => self.betas.map_or(*fixed, |b| b[usize::from(*moment)]),
+            Given::Unscale => self.unscale,
+            Given::Seed => self.seed,
+        }
+    }
+}
+
 /// The moving parts.
 pub(crate) struct Scaling {
     scaler: Option<LossScaler>,
     /// Predictions of this step over those of them that count, on all ranks; and of the next step, where the caller has given it.
     share: f64,
     next_share: Option<f64>,
-    /// What a gradient is multiplied by to undo scale and division.
-    pub unscale: f64,
+    /// What this step's scalars are made of.
+    pub decided: Decided,
     micro_batches: f64,
     weight: f64,
     before: f64,
@@ -57,11 +83,11 @@ impl Scaling {
     pub fn new(spec: &crate::RankSpec) -> Scaling {
         let p = &spec.precision;
         let before = p.predivide.unwrap_or(spec.replicas() as f64);
-        let s = Scaling {
+        Scaling {
             scaler: p.scaler.clone(),
             share: 1.0,
             next_share: None,
-            unscale: 1.0,
+            decided: Decided::default(),
             micro_batches: spec.micro_batches as f64,
             weight: spec.weight,
             before,
@@ -69,16 +95,21 @@ impl Scaling {
             pending: VecDeque::new(),
             judged: VecDeque::new(),
             poisoned: BTreeSet::new(),
-        };
-        Scaling {
-            unscale: s.factor(),
-            ..s
+        }
+    }
+
+    /// Whether gradients are multiplied before the update by what is not 1 in every step.
+    pub fn rescales(spec: &crate::RankSpec) -> bool {
+        match &spec.precision.scaler {
+            Some(s) if !s.is_static() => true,
+            _ => Scaling::new(spec).factor() != 1.0,
         }
     }
 
     fn scale(&self) -> f64 {
         self.scaler.as_ref().map_or(1.0, LossScaler::scale)
     }
+    /// What a gradient is multiplied by to undo scale and division.
     fn factor(&self) -> f64 {
         self.after / self.scale()
     }
@@ -101,19 +132,8 @@ impl Scaling {
 
 impl Trainer {
     /// The number of this step's update, from 1: skipped steps are no updates.
-    pub(crate) fn update_number(&self) -> u64 {
+    fn update_number(&self) -> u64 {
         self.step.saturating_sub(self.scaling.skipped()).max(1)
-    }
-
-    /// The word that forbids the update, in runs whose loss is scaled.
-    pub(crate) fn skip_word(&self) -> Option<Tensor> {
-        let scaled = self.scaling.scaler.is_some();
-        scaled.then(|| self.word(Words::SKIP, DType::U32)).flatten()
-    }
-
-    /// What the update multiplies gradients by, before clipping.
-    pub(crate) fn unscale(&self) -> f64 {
-        self.scaling.unscale
     }
 
     /// Says how many predictions of the next step count, of `all` that the ranks make in it together. Where
@@ -159,19 +179,16 @@ impl Trainer {
         }
         let share = self.scaling.next_share.take().unwrap_or(1.0);
         self.scaling.share = share;
-        self.scaling.unscale = self.scaling.factor();
-        let updates = self.update_number() - 1;
-        self.lr = lr(updates);
-        self.betas = self.betas_at.as_ref().and_then(|betas| betas(updates));
-        let (rate, betas, update) = (self.lr, self.betas, self.update_number() as f64);
-        let (seed, unscale) = (self.seed(), self.unscale());
-        self.machine.decide(|g| match g {
-            Given::Rate => rate,
-            Given::Update => update,
-            Given::Beta { moment, fixed } => betas.map_or(*fixed, |b| b[usize::from(*moment)]),
-            Given::Unscale => unscale,
-            Given::Seed => seed,
-        });
+        let update = self.update_number();
+        let decided = Decided {
+            rate: lr(update - 1),
+            betas: self.betas_at.as_ref().and_then(|betas| betas(update - 1)),
+            update,
+            unscale: self.scaling.factor(),
+            seed: self.seed(),
+        };
+        self.scaling.decided = decided;
+        self.machine.decide(|g| decided.get(g));
         Ok(())
     }
 

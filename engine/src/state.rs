@@ -4,12 +4,12 @@
 //! start of what is owned (`local`), so the optimizer step does not know what is sharded.
 
 use crate::machine::Machine;
-use crate::optim::{StateView, UnitOptim};
-use crossweave_hal::{Buffer, DType, Device, Stream};
+use crate::optim::StateView;
+use crossweave_hal::{Buffer, DType, Stream};
 use crossweave_program::Place;
 use crossweave_tensor::{ParamDecl, Result, Tensor, UnitDecl};
-use crossweave_zero::lower::ParamMemory;
-use crossweave_zero::optim::{Recipe, StateName};
+use crossweave_zero::lower::{Optim, ParamMemory};
+use crossweave_zero::optim::StateName;
 use crossweave_zero::{Flat, Residency, clip};
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +68,11 @@ pub(crate) struct UnitState {
     /// What this rank holds of the parameters under adapters, in compute type: buffer and byte; `None` while it rests on the host.
     pub base: Option<(Arc<Buffer>, u64)>,
     /// What updates it, and what that keeps.
-    pub optim: UnitOptim,
+    pub optim: Optim,
+    /// What is kept here of each parameter.
+    views: Vec<Vec<StateView>>,
+    /// All memory of it, with the byte that it holds before the first step.
+    moments: Vec<(Arc<Buffer>, u8)>,
 }
 
 impl std::ops::Deref for UnitState {
@@ -79,14 +83,13 @@ impl std::ops::Deref for UnitState {
 }
 
 impl UnitState {
-    /// A unit's state over the memory of its parameters; allocates what its optimizer keeps. `recipes` say how each parameter is updated,
-    /// without one it is frozen.
+    /// A unit's state over the memory of its parameters and of what its optimizer keeps.
     pub fn new(
-        (device, machine): (&Device, &Machine),
+        machine: &Machine,
         unit: &UnitDecl,
         flat: Flat,
         memory: &ParamMemory,
-        recipes: &[Option<Recipe>],
+        optim: &Optim,
     ) -> Result<UnitState> {
         let place = flat.place;
         let held = |p: Place| Some((machine.buffer(p.mem)?.clone(), p.at));
@@ -94,20 +97,25 @@ impl UnitState {
             return crossweave_tensor::shape_error(format!("{}: no memory for values", unit.name));
         };
         let resident = place.residency == Residency::Resident;
-        let copied = resident && place.compute != DType::F32;
-        let each = unit.params.iter().zip(recipes);
-        let each: Vec<_> = each.map(|(p, r)| (p.shape.dims().to_vec(), *r)).collect();
+        let slices = |i: usize| -> Result<Vec<StateView>> {
+            let kept = optim.slices(i);
+            kept.iter().map(|s| StateView::of(s, machine)).collect()
+        };
+        let moments = optim.memory();
+        let moments = moments.filter_map(|(m, zero)| Some((machine.buffer(m)?.clone(), zero)));
         let mut state = UnitState {
             decls: unit.params.clone(),
             current: resident,
             value,
             copy: memory
                 .whole
-                .filter(|_| copied)
+                .filter(|_| flat.copied())
                 .and_then(held)
                 .map(|(b, _)| b),
             base: memory.base.and_then(held),
-            optim: UnitOptim::new(device, &each, &flat.parts(), flat.logical_slices())?,
+            optim: optim.clone(),
+            views: (0..unit.params.len()).map(slices).collect::<Result<_>>()?,
+            moments: moments.collect(),
             flat,
         };
         state.changed();
@@ -119,7 +127,13 @@ impl UnitState {
         if self.value.0.bytes() > 0 {
             stream.fill(self.value.0.all(), 0, 1)?;
         }
-        self.optim.clear(stream)
+        self.clear_moments(stream)
+    }
+    /// What the optimizer keeps, as before the first step.
+    pub fn clear_moments(&self, stream: &Stream) -> Result<()> {
+        let some = self.moments.iter().filter(|(b, _)| b.bytes() > 0);
+        some.into_iter()
+            .try_for_each(|(b, zero)| Ok(stream.fill(b.all(), u64::from(*zero), 1)?))
     }
     /// A local run of the values as a flat f32 tensor, of what is updated on the device.
     pub fn value(&self, r: &Range<u64>) -> Tensor {
@@ -145,8 +159,8 @@ impl UnitState {
                 })
                 .collect();
         };
-        let all = self.optim.views(i).into_iter();
-        all.filter(|v| v.name == Some(name)).collect()
+        let all = self.views[i].iter();
+        all.filter(|v| v.name == Some(name)).cloned().collect()
     }
     /// A local run of the 16-bit copy that the optimizer step keeps current beside the value; none where a gather makes it.
     pub fn copy(&self, r: &Range<u64>) -> Option<Tensor> {

@@ -113,9 +113,6 @@ pub struct Trainer {
     pub(crate) inputs: VecDeque<HostBuffer>,
     pub(crate) step: u64,
     pub(crate) landings: Vec<PendingStateLoad>,
-    pub(crate) lr: f64,
-    /// Decay rates of this step's moments, where a schedule moves them.
-    pub(crate) betas: Option<[f64; 2]>,
     pub(crate) betas_at: Option<BetasAt>,
     /// Steps this trainer has run itself, those before a resume left out.
     steps_here: u64,
@@ -184,6 +181,7 @@ impl Trainer {
             spec: &spec,
             units: &units,
             flats: &flats,
+            recipes: &each,
             writes: &dry.writes,
             elsewhere,
             tied: tied.map_or(0, |s| s.len() as u32),
@@ -192,11 +190,11 @@ impl Trainer {
         let program = std::mem::take(&mut lowered.program);
         let allocating = at("allocating parameters and moments");
         let mut machine = Machine::new(device, program).map_err(&allocating)?;
+        let memory = lowered.params.iter().zip(&lowered.optim);
         let state = units
             .iter()
-            .zip(&each)
-            .zip(flats.into_iter().zip(&lowered.params))
-            .map(|((u, r), (flat, m))| UnitState::new((device, &machine), u, flat, m, r))
+            .zip(flats.into_iter().zip(memory))
+            .map(|(u, (flat, (m, o)))| UnitState::new(&machine, u, flat, m, o))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(&allocating)?;
         for s in &state {
@@ -284,8 +282,6 @@ impl Trainer {
             inputs,
             step: 0,
             landings: vec![],
-            lr: 0.0,
-            betas: None,
             betas_at: None,
             steps_here: 0,
             late_allocs: 0,

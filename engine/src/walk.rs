@@ -20,7 +20,6 @@ type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 pub(crate) const FORWARD: u8 = 0;
 pub(crate) const RECOMPUTE: u8 = 1;
 pub(crate) const BACKWARD: u8 = 2;
-pub(crate) const UPDATE: u8 = 3;
 pub(crate) const LOSS: u8 = 6;
 pub(crate) const GRAD_OUT: u8 = 11;
 
@@ -193,7 +192,7 @@ impl Trainer {
             return self.machine.alloc(f, call, *slot, stream);
         }
         let probe = self.watch.as_ref().map(Watch::probe);
-        let mesh = self.groups.mesh();
+        let mesh = Some(self.groups.mesh());
         self.machine.enqueue((f, call), i, stream, mesh, probe)?;
         if let Instr::Publish { figure, to, .. } = i {
             let event = stream.record()?;
@@ -212,7 +211,7 @@ impl Trainer {
             step: self.step,
             turn: self.machine.turn(host),
             event,
-            lr: self.lr,
+            lr: self.scaling.decided.rate,
             share: self.scaling.share(),
         });
         self.machine.advance(host);
@@ -298,10 +297,7 @@ impl Trainer {
                 )?;
                 self.acts[u][m] = Some(act);
             }
-            StepKind::Update { unit } if step.lane == Lane::Host => {
-                self.host_update(*unit as usize)?
-            }
-            StepKind::Update { unit } => self.update(*unit as usize)?,
+            StepKind::Update { unit } => self.host_update(*unit as usize)?,
             StepKind::GradOut { unit } => self.grad_out(*unit as usize)?,
             StepKind::StateIn { unit } => self.state_moves(*unit as usize, true)?,
             StepKind::StateOut { unit } => self.state_moves(*unit as usize, false)?,

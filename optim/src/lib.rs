@@ -1,10 +1,12 @@
-//! Optimizers as data: their fixed numbers, the states they keep per parameter, and which parameter is updated by which.
+//! Optimizers: their fixed numbers, the states they keep per parameter, which parameter is updated by which, and the instructions of an
+//! update.
 //!
-//! Nothing here computes. The engine runs them; checkpoints, memory plans and offload ask [`Optimizer::states`] what there is to keep.
-//! Names, states and formulas: docs/optimizers.md.
+//! Nothing here computes. [`update`] writes what an interpreter of programs runs; checkpoints, memory plans and offload ask
+//! [`Optimizer::states`] what there is to keep. Names, states and formulas: docs/optimizers.md.
 #![forbid(unsafe_code)]
 
 mod groups;
+pub mod update;
 
 pub use groups::{Assigned, GroupError, GroupRule, ParamGroups, Recipe};
 
@@ -210,21 +212,6 @@ impl Optimizer {
         }
     }
 
-    /// The same with other decay rates of the moments, where it has two.
-    pub fn with_betas(self, betas: Option<[f64; 2]>) -> Optimizer {
-        let Some(betas) = betas else { return self };
-        match self {
-            Optimizer::Adam(a) => Optimizer::Adam(Adam { betas, ..a }),
-            Optimizer::Adam8bit(a) => Optimizer::Adam8bit(Adam { betas, ..a }),
-            Optimizer::Lamb(l) => Optimizer::Lamb(Lamb {
-                adam: Adam { betas, ..l.adam },
-                ..l
-            }),
-            Optimizer::Lion { .. } => Optimizer::Lion { betas },
-            Optimizer::Sgd(_) | Optimizer::Adafactor(_) | Optimizer::Muon(_) => self,
-        }
-    }
-
     /// What it keeps for a parameter of this shape.
     pub fn states(&self, dims: &[u64]) -> Vec<State> {
         let numel: u64 = dims.iter().product();
@@ -266,6 +253,24 @@ impl Optimizer {
                 out
             }
         }
+    }
+
+    /// Whether each element is updated by itself, whatever its neighbours are.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Optimizer::Adam(_) | Optimizer::Lion { .. } | Optimizer::Sgd(_)
+        )
+    }
+
+    /// States of the shape of the parameter that an elementwise optimizer keeps, all in f32.
+    pub fn elementwise_states(&self) -> usize {
+        self.states(&[1]).len()
+    }
+
+    /// Whether its update sums figures over the ranks: then every rank joins, whatever it owns.
+    fn sums(&self) -> bool {
+        matches!(self, Optimizer::Lamb(_) | Optimizer::Adafactor(_))
     }
 
     /// Whether a parameter of this shape must be seen whole to be updated.

@@ -50,6 +50,8 @@ pub enum Traffic {
     Scale,
     /// Parameters, outside the training step.
     Eval,
+    /// Figures of whole parameters, which an optimizer sums.
+    Optimizer,
 }
 
 impl Traffic {
@@ -62,6 +64,7 @@ impl Traffic {
             Traffic::Param => "param",
             Traffic::Scale => "param.scale",
             Traffic::Eval => "eval",
+            Traffic::Optimizer => "optimizer",
         }
     }
 }

@@ -143,7 +143,30 @@ fn uses(op_id: u32, params: &ParamBlock, operands: usize) -> Uses {
         uses.reads |= u32::from(mode != "out") << k;
         uses.writes |= u32::from(mode != "in") << k;
     }
+    // Whether the first operand is added to or overwritten is a parameter of these.
+    if let Some(adds) = adds(op_id, &params.bytes) {
+        uses.reads = uses.reads & !1 | u32::from(adds);
+    }
     uses
+}
+
+/// Whether an op that may add to its result does so; none where the table says it all.
+fn adds(op_id: u32, params: &[u8]) -> Option<bool> {
+    let flag = |at: usize| {
+        let flags = params.get(at..at + 4)?;
+        let flags = u32::from_ne_bytes([flags[0], flags[1], flags[2], flags[3]]);
+        Some(flags & op::FLAG_ACCUM != 0)
+    };
+    match op_id {
+        op::MATMUL => flag(offset_of!(op::MatmulParams, flags)),
+        op::REDUCE => flag(offset_of!(op::ReduceParams, flags)),
+        op::AXPBY => {
+            let at = offset_of!(op::AxpbyParams, beta);
+            let beta = params.get(at..at + 8)?.try_into().ok()?;
+            Some(f64::from_ne_bytes(beta) != 0.0)
+        }
+        _ => None,
+    }
 }
 
 /// A walk over the calls of a program.
@@ -277,9 +300,14 @@ impl<'p> Walk<'p> {
                 }
             }
             Instr::Free { slot } => {
-                if self.held(*slot).take().is_none() {
+                let life = self
+                    .place(*slot)
+                    .map(|(m, _)| self.program.memory[m.index()].life);
+                let stays = matches!(life, Ok(Life::Always { .. }));
+                if stays || self.held(*slot).take().is_none() {
                     let name = self.name(*slot);
-                    return self.broken(Law::AllocOnce, format!("{name} is freed and not there"));
+                    let why = if stays { "stays" } else { "is not there" };
+                    return self.broken(Law::AllocOnce, format!("{name} is freed and {why}"));
                 }
             }
             Instr::Copy { to, from, .. } => {

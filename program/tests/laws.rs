@@ -1,6 +1,7 @@
 //! A lawful program, and for each law a mutant of it that breaks that one.
 
 use crossweave_plan::{Lane, StepId};
+use crossweave_program::abi::op;
 use crossweave_program::{
     Builder, CollectiveKind, DType, Given, GroupDecl, Home, Instr, Law, Life, Member, MemoryDecl,
     Program, Scalar, Tag, Traffic, check, check_ranks,
@@ -109,6 +110,34 @@ fn memory_is_allocated_and_freed_once() {
     assert_eq!(broken(&twice), Some(Law::AllocOnce));
     let freed = mutant("release", |code| code.push(code[0].clone()));
     assert_eq!(broken(&freed), Some(Law::AllocOnce));
+}
+
+#[test]
+fn what_stays_is_not_freed() {
+    let freed = mutant("gather", |code| code.push(Instr::Free { slot: 1 }));
+    assert_eq!(broken(&freed), Some(Law::AllocOnce));
+}
+
+/// Whether a reduction adds to its result, or overwrites it, is a parameter.
+#[test]
+fn a_reduction_that_adds_reads_what_it_adds_to() {
+    let sum = |flags: u32| {
+        let mut b = Builder::default();
+        b.call(None, "sum", &[], |code| {
+            let on = code.on(Lane::Compute);
+            let (to, from) = (on.empty([1], DType::F32), on.zeros([4], DType::F32));
+            let p = op::ReduceParams {
+                kind: op::reduce::SUM,
+                axes: 1,
+                flags,
+                ..Default::default()
+            };
+            on.plain(op::REDUCE, &[&to, &from], p.as_bytes());
+        });
+        b.finish()
+    };
+    assert_eq!(broken(&sum(0)), None);
+    assert_eq!(broken(&sum(op::FLAG_ACCUM)), Some(Law::Written));
 }
 
 #[test]

@@ -90,7 +90,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &[], dev: &[CPU, "half"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json"] },
     Crate { name: TENSOR, floor: 5, ours: &[HAL, MESH, PROGRAM], theirs: &[], dev: &[CPU, TESTS, "half", "serde_json"] },
-    Crate { name: OPTIM, floor: 5, ours: &[], theirs: &["strsim"], dev: &[] },
+    Crate { name: OPTIM, floor: 5, ours: &[PROGRAM], theirs: &["strsim"], dev: &[] },
     Crate { name: ZERO, floor: 6, ours: &[OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.

@@ -7,6 +7,7 @@
 use crate::layout::{FlatLayout, Partition};
 use crate::placement::{Placement, Residency};
 use crossweave_optim::Recipe;
+use crossweave_optim::update::Part;
 use crossweave_program::DType;
 use std::ops::Range;
 
@@ -28,26 +29,6 @@ impl FlatParam {
     pub fn numel(&self) -> u64 {
         self.dims.iter().product()
     }
-}
-
-/// A part of one parameter that this rank updates.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Index of the parameter in the unit.
-    pub param: usize,
-    /// Its dims.
-    pub dims: Vec<u64>,
-    /// First element, and elements, of the parameter.
-    pub first: u64,
-    /// See `first`.
-    pub len: u64,
-    /// Where they lie among the local elements updated on the device.
-    pub at: u64,
-    /// Logical slice it lies in; 0 where there are none.
-    pub logical: u64,
-    /// Does this rank own the part? Where nothing is sharded it updates others' too, but counts only its own in figures of whole
-    /// parameters.
-    pub mine: bool,
 }
 
 /// A unit's parameters by their placement.
@@ -248,6 +229,10 @@ impl Flat {
     pub fn shown(&self) -> bool {
         let p = &self.place;
         p.residency == Residency::Transient && p.compute == DType::F32 && p.ranks == 1
+    }
+    /// Whether a 16-bit copy of all parameters stays beside the values, which the update keeps current.
+    pub fn copied(&self) -> bool {
+        self.place.residency == Residency::Resident && self.place.compute != DType::F32
     }
     /// Elements of the base in the whole buffer.
     pub fn base_length(&self) -> u64 {

@@ -26,7 +26,7 @@ mod update;
 pub use canonical::{Canonical, Own};
 /// Optimizers and parameter groups, as data.
 pub use crossweave_optim as optim;
-pub use flat::{Flat, FlatParam, Part, clip, from};
+pub use flat::{Flat, FlatParam, clip, from};
 pub use gather::Prefetch;
 pub use keep::{Hierarchical, Persist, Reuse};
 pub use layout::{FlatLayout, Partition, Piece};

@@ -74,6 +74,7 @@ impl Case {
             quantized: self.quantized,
             clip: 1.0,
             scaled: false,
+            rescaled: false,
             seeded: false,
             wire: DType::F32,
             accumulate: DType::F32,

@@ -4,3 +4,4 @@ mod estimate;
 mod golden;
 mod lowering;
 mod property;
+mod steps;

@@ -1,11 +1,10 @@
 //! What of a unit rests in host memory, and how it is lent to the host's device for a launch.
 
 use super::worker::unlend;
+use crate::machine::Machine;
 use crate::state::StateKind;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Tag};
-use crossweave_tensor::{KernelCache, Result, Tensor};
-use crossweave_zero::optim::Recipe;
-use std::cell::RefCell;
+use crossweave_tensor::{Result, Tensor};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,12 +13,11 @@ use std::sync::Arc;
 pub(super) struct Hosted {
     /// Elements.
     pub numel: u64,
-    /// Runs updated alike.
-    pub runs: Vec<(Recipe, Range<u64>)>,
     pub memory: Memory,
     /// The gradient of the step, between its arrival and the update.
     pub grad: Option<HostBuffer>,
-    pub cache: RefCell<KernelCache>,
+    /// The program of its update, over memory that is lent for it.
+    pub update: Option<Machine>,
     /// Values were written from outside since the parameters were last made from them.
     pub dirty: bool,
 }

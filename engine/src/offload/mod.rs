@@ -16,7 +16,8 @@ mod worker;
 pub(crate) use spill::Spilled;
 
 use crate::error::{Error, Result};
-use crate::optim::elementwise_states;
+use crate::machine::Machine;
+use crate::scale::Scaling;
 use crate::spec::RankSpec;
 use crate::state::StateKind;
 use crate::trainer::Trainer;
@@ -26,7 +27,8 @@ use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag, WaitLog};
 use crossweave_store::{NoFaults, Settings, Store};
 use crossweave_tensor::{Decompositions, Run, Tensor};
 use crossweave_zero::Tier;
-use crossweave_zero::optim::{Optimizer, Recipe};
+use crossweave_zero::lower::{HostShare, host_update};
+use crossweave_zero::optim::Recipe;
 use file::{Files, Layout, failed};
 use memory::{Hosted, Memory};
 use std::ops::Range;
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use worker::{Grad, Job, Shared, StepParams, WORDS, Worker};
+use worker::{Grad, Job, Shared, WORDS, Worker};
 
 use crate::spec::{OffloadSpec, OptimizerOffload};
 
@@ -80,7 +82,7 @@ impl Room {
         device: &Device,
         (compute, grad): (DType, DType),
         store: Option<&Arc<Store>>,
-        (numel, runs, _): Share,
+        numel: u64,
         layout: Layout,
         moments: usize,
     ) -> Tensors<Room> {
@@ -101,7 +103,6 @@ impl Room {
             file: file::Unit::new(layout, file),
             unit: Hosted {
                 numel,
-                runs,
                 memory,
                 ..Hosted::default()
             },
@@ -169,14 +170,8 @@ impl Offload {
         // A scaled sum may lie beyond what float16 can say and still be finite.
         let wide = how.grad_f32 || spec.compute == DType::F16;
         let grad = if wide { DType::F32 } else { spec.compute };
-        let alone = |o: &Optimizer| {
-            matches!(
-                o,
-                Optimizer::Adam(_) | Optimizer::Lion { .. } | Optimizer::Sgd(_)
-            )
-        };
         let mut all = shares.iter().flat_map(|s| &s.1);
-        if let Some((r, _)) = all.find(|(r, _)| !alone(&r.optimizer)) {
+        if let Some((r, _)) = all.find(|(r, _)| !r.optimizer.is_elementwise()) {
             return crossweave_tensor::shape_error(format!(
                 "the host updates what looks at one element at a time, Adam, AdamW, Lion and SGD, and {} needs whole parameters or blocks; choose one of them, or set offload_optimizer.device to \"none\"",
                 r.optimizer.name()
@@ -184,7 +179,7 @@ impl Offload {
         }
         // A unit keeps as many moments as the hungriest of its optimizers.
         let kept = |s: &Share| {
-            let each = s.1.iter().map(|(r, _)| elementwise_states(&r.optimizer));
+            let each = s.1.iter().map(|(r, _)| r.optimizer.elementwise_states());
             each.max().unwrap_or(0)
         };
         let moments: Vec<usize> = shares.iter().map(kept).collect();
@@ -216,19 +211,32 @@ impl Offload {
         let mut files = vec![];
         for ((share, layout), moments) in shares.into_iter().zip(&layouts).zip(&moments) {
             let types = (spec.compute, grad);
-            let room = Room::of_share(device, types, store.as_ref(), share, *layout, *moments)?;
-            let runs = match how.group {
-                Some(most) => room
-                    .unit
-                    .runs
-                    .into_iter()
-                    .flat_map(|(r, of)| cut(r, of, most.max(1)))
-                    .collect(),
-                None => room.unit.runs,
+            let (numel, runs, _) = share;
+            let room = Room::of_share(device, types, store.as_ref(), numel, *layout, *moments)?;
+            let runs: Vec<_> = match how.group {
+                Some(most) => {
+                    let pieces = runs.into_iter().flat_map(|(r, of)| cut(r, of, most.max(1)));
+                    pieces.collect()
+                }
+                None => runs,
             };
             grads.push(room.grad);
             files.push(room.file);
-            units.push(Hosted { runs, ..room.unit });
+            let numel = room.unit.numel;
+            let update = (numel > 0).then(|| HostShare {
+                numel,
+                runs: &runs,
+                types,
+                group: how.group.unwrap_or(u64::MAX),
+                clip: spec.clip > 0.0,
+                scaled: spec.precision.scaler.is_some(),
+                rescaled: Scaling::rescales(spec),
+            });
+            let update = update.map(|u| Machine::new(&offload.host.0, host_update(&u)));
+            units.push(Hosted {
+                update: update.transpose()?,
+                ..room.unit
+            });
         }
         for (numel, layout) in bases.iter().zip(&layouts[hosted.len()..]) {
             let room = Room::of_base(device, spec.compute, store.as_ref(), *numel, *layout)?;
@@ -252,9 +260,7 @@ impl Offload {
             copy_in,
             host,
             compute: spec.compute,
-            grad,
             units,
-            group: how.group.unwrap_or(u64::MAX),
             files: store.clone().map(|s| Files::new(s, files)),
             shared: shared.clone(),
             words: None,
@@ -429,6 +435,13 @@ impl Trainer {
         self.offload.as_ref().map_or(0, |o| o.hosted(u))
     }
 
+    /// Local elements of the reduced gradient of unit `u`, while it is there.
+    fn grad(&self, u: usize, r: &Range<u64>) -> Option<Tensor> {
+        let mut place = self.lowered.own[u]?;
+        place.at += 4 * r.start;
+        self.machine.tensor(place, r.end - r.start, DType::F32)
+    }
+
     /// `GradOut`: the host's part of the reduced gradient leaves.
     pub(crate) fn grad_out(&mut self, u: usize) -> Tensors<()> {
         let k = self.hosted(u);
@@ -474,17 +487,10 @@ impl Trainer {
         o.send(Job::Grad(u, memory))
     }
 
-    /// `Update` on the host lane; what of the unit is the device's is updated there at once.
+    /// `Update` on the host lane: of what the host has of the unit.
     pub(crate) fn host_update(&mut self, u: usize) -> Tensors<()> {
         let (k, step) = (self.hosted(u), self.step);
-        let knobs = StepParams {
-            lr: self.lr,
-            grad_scale: self.unscale(),
-            step: self.update_number(),
-            betas: self.betas,
-            coef: self.spec.clip > 0.0,
-            skip: self.skip_word().is_some(),
-        };
+        let decided = self.scaling.decided;
         let Some(o) = &mut self.offload else {
             return no_host("an update on the host");
         };
@@ -500,12 +506,8 @@ impl Trainer {
             o.send(Job::Begin(words))?;
         }
         if k > 0 {
-            o.send(Job::Update(u, knobs))?;
+            o.send(Job::Update(u, decided))?;
         }
-        if k < self.state[u].owned_len() {
-            self.update(u)?;
-        }
-        self.state[u].changed();
         Ok(())
     }
 
@@ -557,7 +559,7 @@ impl Trainer {
         for kind in kinds.into_iter().take(kept) {
             self.write_hosted(u, kind, 0, &zeros)?;
         }
-        self.state[u].optim.clear(&self.compute)
+        self.state[u].clear_moments(&self.compute)
     }
 
     /// Elements of a unit's state as f32 bytes, wherever they rest: local elements of what this rank owns.
@@ -652,7 +654,7 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossweave_zero::optim::{Adam, ParamGroups};
+    use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 
     #[test]
     fn a_run_is_cut_into_groups_that_cover_it_once() {

@@ -6,13 +6,13 @@
 
 use super::file::{Files, PATIENCE};
 use super::memory::{Hosted, Memory, Pieces, piece};
-use crate::optim::{self, Cells, elementwise, elementwise_states, op_step};
+use crate::scale::Decided;
 use crate::state::StateKind;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream};
 use crossweave_store::Block;
-use crossweave_tensor::{Decompositions, Result, Run, Tensor};
-use crossweave_zero::optim::{Optimizer, Recipe};
+use crossweave_tensor::{Decompositions, Result, Run};
+use crossweave_zero::lower::HostShare;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
@@ -25,25 +25,13 @@ pub(super) enum Grad {
     Block(Block),
 }
 
-/// What one update takes.
-#[derive(Clone, Copy)]
-pub(super) struct StepParams {
-    pub lr: f64,
-    pub grad_scale: f64,
-    pub betas: Option<[f64; 2]>,
-    pub step: u64,
-    /// The words that began the step hold a coefficient, and a skip count.
-    pub coef: bool,
-    pub skip: bool,
-}
-
 /// One thing to do.
 pub(super) enum Job {
     /// `[loss, squares, norm, coefficient, skip]` of the step whose updates follow.
     Begin(HostBuffer),
     Grad(usize, Grad),
     StateIn(usize),
-    Update(usize, StepParams),
+    Update(usize, Decided),
     StateOut(usize),
     /// Parameters to the device: destination, and the byte where they go.
     In(usize, Arc<Buffer>, u64),
@@ -105,10 +93,7 @@ pub(super) struct Worker {
     /// A stream of the first device.
     pub copy_in: Stream,
     pub compute: DType,
-    pub grad: DType,
     pub units: Vec<Hosted>,
-    /// Most elements of one launch of an update.
-    pub group: u64,
     pub files: Option<Files>,
     pub shared: Arc<Shared>,
     pub words: Option<Arc<Buffer>>,
@@ -184,7 +169,7 @@ impl Worker {
                 self.files()?.state_in(u)?;
             }
             Job::StateOut(u) => self.files()?.state_out(u)?,
-            Job::Update(u, knobs) => self.update(u, knobs)?,
+            Job::Update(u, decided) => self.update(u, &decided)?,
             Job::In(u, dest, at) => {
                 self.params_in(u, &dest, at)?;
                 // First: whoever hears of it frees the memory, and must be its last owner.
@@ -247,10 +232,10 @@ impl Worker {
     }
 
     /// The optimizer step of what the host owns of a unit.
-    fn update(&mut self, u: usize, knobs: StepParams) -> Result<()> {
+    fn update(&mut self, u: usize, decided: &Decided) -> Result<()> {
         let mut unit = std::mem::take(&mut self.units[u]);
         let done = self.lend(u, &mut unit, true, |w, unit, pieces| {
-            w.launch(unit, pieces, knobs)
+            w.launch(unit, pieces, decided)
         });
         if let Some(grad) = unit.grad.take() {
             self.shared.tell(|p| p.grads[u] = Some(grad));
@@ -265,7 +250,7 @@ impl Worker {
         u: usize,
         unit: &mut Hosted,
         with_grad: bool,
-        f: impl FnOnce(&Worker, &Hosted, &Pieces) -> Result<()>,
+        f: impl FnOnce(&Worker, &mut Hosted, &Pieces) -> Result<()>,
     ) -> Result<()> {
         let host = self.host.clone();
         match &mut unit.memory {
@@ -296,127 +281,27 @@ impl Worker {
         }
     }
 
-    /// The coefficient and the skip count of the step, where they are asked for.
-    fn words(&self, k: StepParams) -> (Option<Tensor>, Option<Tensor>) {
-        let words = self.words.as_ref();
-        let word = |i: u64, dtype| words.map(|w| Tensor::dense(w.clone(), 4 * i, [1], dtype));
-        (
-            word(3, DType::F32).filter(|_| k.coef),
-            word(4, DType::U32).filter(|_| k.skip),
-        )
-    }
-
-    /// Optimizers that look at one element at a time: the device's own formulas on the host's memory.
-    fn launch_cells(
-        &self,
-        run: &Run<'_>,
-        unit: &Hosted,
-        pieces: &Pieces,
-        (recipe, optimizer): (&Recipe, &Optimizer),
-        k: StepParams,
-    ) -> Result<()> {
-        let Some(grad) = &pieces.grad else {
-            return crossweave_tensor::shape_error("an update before its gradient");
+    /// Runs the program of a unit's update over its memory.
+    fn launch(&self, unit: &mut Hosted, pieces: &Pieces, decided: &Decided) -> Result<()> {
+        let Some(update) = &mut unit.update else {
+            return crossweave_tensor::shape_error("an update of what the host does not have");
         };
-        let moments = [&pieces.moment1, &pieces.moment2];
-        let moments: Vec<_> = moments.into_iter().flatten().collect();
-        let kept = elementwise_states(optimizer);
-        let mut cells = vec![];
-        for (_, r) in unit.runs.iter().filter(|(same, _)| same == recipe) {
-            let states = moments.iter().take(kept);
-            cells.push(Cells {
-                value: piece(&pieces.value, DType::F32, r),
-                copy: pieces.param.as_ref().map(|p| piece(p, self.compute, r)),
-                grad: piece(grad, self.grad, r),
-                states: states.map(|m| piece(m, DType::F32, r)).collect(),
-            });
-        }
-        let (coef, skip) = self.words(k);
-        let knobs = optim::StepParams {
-            lr: k.lr,
-            step: k.step,
-            betas: k.betas,
-            grad_scale: k.grad_scale,
-            coef,
-            factor: None,
-            skip,
-            sum: &|_| Ok(()),
-        };
-        let knobs = optim::StepParams {
-            factor: optim::factor(run, &knobs)?,
-            ..knobs
-        };
-        let lr = k.lr * recipe.lr_scale;
-        // A launch a run: they are cut to the size of a group.
-        elementwise(run, optimizer, &cells, &knobs, lr, recipe.weight_decay)
-    }
-
-    fn launch(&self, unit: &Hosted, pieces: &Pieces, k: StepParams) -> Result<()> {
-        let run = Run::new(&self.stream, &Decompositions, &unit.cache);
-        let master = self.compute != DType::F32;
-        let (coef, skip) = self.words(k);
-        let mut recipes: Vec<Recipe> = vec![];
-        for (r, _) in &unit.runs {
-            if !recipes.contains(r) {
-                recipes.push(*r);
+        let [moment1, moment2] = HostShare::MOMENTS;
+        let lent = [
+            (HostShare::WORDS, self.words.clone().map(|w| (w, 0))),
+            (HostShare::GRAD, pieces.grad.clone()),
+            (HostShare::VALUE, Some(pieces.value.clone())),
+            (HostShare::PARAM, pieces.param.clone()),
+            (moment1, pieces.moment1.clone()),
+            (moment2, pieces.moment2.clone()),
+        ];
+        for (mem, piece) in lent {
+            if let Some((buffer, at)) = piece {
+                update.lend(mem, buffer, at);
             }
         }
-        for recipe in recipes {
-            let optimizer = recipe.optimizer.with_betas(k.betas);
-            let Optimizer::Adam(a) = optimizer else {
-                self.launch_cells(&run, unit, pieces, (&recipe, &optimizer), k)?;
-                continue;
-            };
-            let dynamic = op::AdamwDyn {
-                lr: k.lr * recipe.lr_scale,
-                grad_scale: k.grad_scale,
-                step: op_step(&a, k.step),
-                ..Default::default()
-            };
-            let mut launches: Vec<Vec<Tensor>> = vec![];
-            let mut filled = 0u64;
-            for (_, r) in unit.runs.iter().filter(|(same, _)| *same == recipe) {
-                filled = filled.saturating_add(r.end - r.start);
-                if launches.is_empty() || filled > self.group {
-                    filled = r.end - r.start;
-                    launches.push(vec![]);
-                }
-                let Some(tensors) = launches.last_mut() else {
-                    continue;
-                };
-                let f32s = |at: &(Arc<Buffer>, u64)| piece(at, DType::F32, r);
-                let Some(grad) = &pieces.grad else {
-                    return crossweave_tensor::shape_error("an update before its gradient");
-                };
-                let grad = piece(grad, self.grad, r);
-                let (Some(m), Some(v)) = (&pieces.moment1, &pieces.moment2) else {
-                    return crossweave_tensor::shape_error("Adam without its moments");
-                };
-                let (m, v) = (f32s(m), f32s(v));
-                match &pieces.param {
-                    Some(p) if master => {
-                        tensors.extend([piece(p, self.compute, r), grad, m, v, f32s(&pieces.value)])
-                    }
-                    _ => tensors.extend([f32s(&pieces.value), grad, m, v]),
-                }
-            }
-            let p = op::AdamwParams {
-                flags: if master { op::FLAG_MASTER } else { 0 },
-                mode: a.l2 as u32,
-                beta1: a.betas[0],
-                beta2: a.betas[1],
-                eps: a.eps,
-                weight_decay: recipe.weight_decay,
-                ..Default::default()
-            };
-            for tensors in &launches {
-                let words = [coef.as_ref(), skip.as_ref()].into_iter();
-                let operands: Vec<Option<&Tensor>> =
-                    words.chain(tensors.iter().map(Some)).collect();
-                run.launch(op::ADAMW, &operands, p.as_bytes(), dynamic.as_bytes())?;
-            }
-        }
-        Ok(())
+        update.decide(|g| decided.get(g));
+        update.run_alone(&self.stream, None)
     }
 
     /// Values that were written from outside become the parameters the device is given.

@@ -1,13 +1,25 @@
 //! Every optimizer against float64 (PyTorch, transformers, or written out: tests/oracles/optimizers.py), on one rank and on several, at
 //! stage 0 and sharded.
 
-use super::{Flat, Part, StepParams, UnitOptim};
-use crossweave_hal::{DType, Device, HostServices, Plugin, RawPlugin, Stream, Tag};
-use crossweave_tensor::{Decompositions, KernelCache, Run, Tensor};
+use super::StateView;
+use crate::machine::Machine;
+use crossweave_hal::{
+    Bootstrap, DType, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Tag,
+};
+use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_plan::Lane;
+use crossweave_program::{
+    Builder, CollectiveKind, Given, GroupDecl, Home, Life, MemId, Member, MemoryDecl, Place,
+    Traffic, View,
+};
+use crossweave_tensor::{Decompositions, KernelCache, Run};
+use crossweave_zero::lower::Optim;
+use crossweave_zero::optim::update::{Flat, Part, StepParams, groups, update};
 use crossweave_zero::optim::*;
 use crossweave_zero::{FlatLayout, Partition};
 use std::cell::RefCell;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
 
 const SHAPES: [&[u64]; 3] = [&[6, 4], &[3, 8], &[7]];
 /// What gradients are divided by: the tests multiply theirs by its inverse, a power of two, so no bit changes.
@@ -39,35 +51,38 @@ fn gradient(shapes: &[&[u64]], step: u64) -> Vec<Vec<f32>> {
         .collect()
 }
 
-fn device() -> Device {
+fn cpu(kv: &Arc<dyn KvStore>) -> Plugin {
     let host = HostServices::builder()
         .config("cpu.devices", "4")
         .config("cpu.threads", "1")
+        .kv(kv.clone())
         .build();
-    let raw = RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host).unwrap();
-    Plugin::new(raw).open(0).unwrap()
+    Plugin::new(RawPlugin::from_static::<crossweave_backend_cpu::CpuBackend>(&host).unwrap())
 }
 
-/// Sums over threads that stand for ranks, in rank order.
-struct Meeting {
-    barrier: Barrier,
-    slots: Mutex<Vec<Vec<f32>>>,
+fn store() -> Arc<dyn KvStore> {
+    Arc::new(LocalKv::default())
 }
 
-impl Meeting {
-    fn sum(&self, rank: usize, stream: &Stream, t: &Tensor) {
-        let mut bytes = vec![0u8; t.extent() as usize];
-        stream.read(t.region(), &mut bytes).unwrap();
-        let mine = floats(&bytes);
-        self.slots.lock().unwrap()[rank] = mine;
-        self.barrier.wait();
-        let slots = self.slots.lock().unwrap().clone();
-        let mut all = slots[0].clone();
-        for s in &slots[1..] {
-            all.iter_mut().zip(s).for_each(|(a, b)| *a += b);
-        }
-        self.barrier.wait();
-        stream.write(t.region(), &raw(&all)).unwrap();
+/// Memory on the device that stays.
+fn memory(b: &mut Builder, name: &str, dtype: DType, n: u64) -> MemId {
+    b.memory(MemoryDecl {
+        name: name.into(),
+        bytes: dtype.bytes(n),
+        dtype,
+        tag: Tag::Param,
+        home: Home::Device,
+        life: Life::Always { turns: 1 },
+    })
+}
+
+struct Boot(Arc<dyn KvStore>);
+impl Bootstrap for Boot {
+    fn set(&self, key: &str, value: &[u8]) -> crossweave_hal::Result<()> {
+        self.0.set(key, value)
+    }
+    fn get(&self, key: &str, timeout: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        self.0.get(key, Some(timeout))
     }
 }
 
@@ -126,17 +141,14 @@ impl Job {
 
     /// Values of every parameter after the steps, by rank 0 at stage 0, by all ranks together when sharded.
     fn run(&self) -> Vec<Vec<f32>> {
-        let device = device();
-        let meeting = Meeting {
-            barrier: Barrier::new(self.ranks as usize),
-            slots: Mutex::new(vec![vec![]; self.ranks as usize]),
-        };
+        let kv = store();
+        let plugin = cpu(&kv);
         let layout = self.layout();
         let flats: Vec<Vec<f32>> = std::thread::scope(|s| {
             let rank = |r| {
                 s.spawn({
-                    let (device, meeting, layout) = (&device, &meeting, &layout);
-                    move || self.rank(device, meeting, layout, r)
+                    let (plugin, kv, layout) = (&plugin, &kv, &layout);
+                    move || self.rank(&plugin.open(r).unwrap(), &Boot(kv.clone()), layout, r)
                 })
             };
             let all: Vec<_> = (0..self.ranks).map(rank).collect();
@@ -154,7 +166,7 @@ impl Job {
         (0..self.shapes.len()).map(cut).collect()
     }
 
-    fn rank(&self, device: &Device, meeting: &Meeting, layout: &FlatLayout, rank: u32) -> Vec<f32> {
+    fn rank(&self, device: &Device, boot: &Boot, layout: &FlatLayout, rank: u32) -> Vec<f32> {
         let stream = device.stream("compute", 0).unwrap();
         let mine = if self.sharded {
             layout.slice(rank)
@@ -188,36 +200,77 @@ impl Job {
             flat[mine.start as usize..mine.end as usize].to_vec()
         };
         let len = mine.end - mine.start;
-        let tensor = |dtype: DType| {
-            let b = device.alloc_state(dtype.bytes(len), Tag::Param).unwrap();
-            Tensor::dense(Arc::new(b), 0, [len], dtype)
-        };
-        let flat = Flat {
-            value: tensor(DType::F32),
-            copy: self.copy.then(|| tensor(DType::Bf16)),
-            grad: tensor(DType::F32),
-        };
-        stream
-            .write(flat.value.region(), &raw(&cut(start(&self.shapes))))
-            .unwrap();
+        let mut b = Builder::default();
+        let group = b.group(GroupDecl {
+            name: "dp".into(),
+            ranks: self.ranks,
+            rank,
+        });
+        let mut memory = |name, dtype, n| memory(&mut b, name, dtype, n);
+        let (value, grad) = (
+            memory("value", DType::F32, len),
+            memory("grad", DType::F32, len),
+        );
+        let (copy, skip) = (
+            memory("copy", DType::Bf16, len),
+            memory("skip", DType::U32, 1),
+        );
         let params: Vec<_> = self
             .shapes
             .iter()
             .zip(&self.recipes)
             .map(|(s, r)| (s.to_vec(), Some(*r)))
             .collect();
-        let optim = UnitOptim::new(device, &params, &parts, 1).unwrap();
-        optim.clear(&stream).unwrap();
-        let skip = Tensor::dense(
-            Arc::new(device.alloc_state(4, Tag::Staging).unwrap()),
-            0,
-            [1],
-            DType::U32,
-        );
-        let sum = |t: &Tensor| {
-            meeting.sum(rank as usize, &stream, t);
-            Ok(())
+        let optim = Optim {
+            groups: groups(&mut b, 0, &params, &parts, 1),
         };
+        let fixed = [value, grad, copy, skip].into_iter();
+        let all = fixed.chain(optim.memory().map(|(m, _)| m));
+        let args: Vec<Place> = all.map(Place::from).collect();
+        b.call(None, "update", &args, |code| {
+            let on = code.on(Lane::Compute);
+            let flat = Flat {
+                value: code.arg(0, [len], DType::F32),
+                copy: self.copy.then(|| code.arg(2, [len], DType::Bf16)),
+                grad: code.arg(1, [len], DType::F32),
+            };
+            let sum = |t: &View<'_>| {
+                let member = Member {
+                    kind: CollectiveKind::AllReduce,
+                    dtype: DType::F32,
+                    send: None,
+                    recv: t.span(),
+                };
+                on.collective(group, Traffic::Optimizer, vec![member]);
+            };
+            let k = StepParams {
+                scaled: true,
+                coef: None,
+                skip: (!self.skipped.is_empty()).then(|| code.arg(3, [1], DType::U32)),
+                sum: &sum,
+            };
+            update(code, on, &optim.groups, 4, &flat, &k);
+        });
+        let mut machine = Machine::new(device, b.finish()).unwrap();
+        let options = MeshOptions {
+            timeout: Some(Duration::from_secs(60)),
+            islands: None,
+        };
+        let topology = Topology::new(&[(Axis::Dp, self.ranks)]).unwrap();
+        let mesh = Mesh::new(device, boot, topology, rank, &[&[Axis::Dp]], &options).unwrap();
+        machine.join(vec![mesh.group_ref(&[Axis::Dp]).unwrap()]);
+        let mesh = RefCell::new(mesh);
+        let held = |m: MemId| machine.buffer(m).unwrap().clone();
+        let (value, grad, copy, skip) = (held(value), held(grad), held(copy), held(skip));
+        for (m, zero) in optim.memory() {
+            let m = held(m);
+            if m.bytes() > 0 {
+                stream.fill(m.all(), u64::from(zero), 1).unwrap();
+            }
+        }
+        stream
+            .write(value.all(), &raw(&cut(start(&self.shapes))))
+            .unwrap();
         let mut taken = 0;
         for step in 1..=self.steps {
             let bad = self.skipped.contains(&step);
@@ -228,29 +281,24 @@ impl Job {
                     .step_by(3)
                     .for_each(|v| *v = f32::INFINITY);
             }
-            stream.write(flat.grad.region(), &raw(&cut(g))).unwrap();
-            stream.fill(skip.region(), bad as u64, 4).unwrap();
-            let cache = RefCell::new(KernelCache::default());
-            let run = Run::new(&stream, &Decompositions, &cache);
-            let knobs = StepParams {
-                lr: self.lr,
-                step: taken + 1,
-                betas: None,
-                grad_scale: SCALE,
-                coef: None,
-                factor: None,
-                skip: (!self.skipped.is_empty()).then(|| skip.clone()),
-                sum: &sum,
-            };
-            optim.update(&run, &flat, &knobs).unwrap();
+            stream.write(grad.all(), &raw(&cut(g))).unwrap();
+            stream.fill(skip.all(), bad as u64, 4).unwrap();
+            machine.decide(|given| match given {
+                Given::Rate => self.lr,
+                Given::Update => (taken + 1) as f64,
+                Given::Beta { fixed, .. } => *fixed,
+                Given::Unscale => SCALE,
+                Given::Seed => 1.0,
+            });
+            machine.run_alone(&stream, Some(&mesh)).unwrap();
             taken += u64::from(!bad);
         }
         let mut bytes = vec![0u8; 4 * len as usize];
-        stream.read(flat.value.region(), &mut bytes).unwrap();
+        stream.read(value.all(), &mut bytes).unwrap();
         let out = floats(&bytes);
-        if let Some(copy) = &flat.copy {
+        if self.copy {
             let mut b = vec![0u8; 2 * len as usize];
-            stream.read(copy.region(), &mut b).unwrap();
+            stream.read(copy.all(), &mut b).unwrap();
             for (b, v) in b.chunks_exact(2).zip(&out) {
                 let near = f32::from_bits((u16::from_le_bytes([b[0], b[1]]) as u32) << 16);
                 assert!(
@@ -483,7 +531,7 @@ fn golden_values_of_adam() {
     for (got, want) in reference(true, true).iter().zip(l2) {
         assert!((got - want).abs() < 1e-7);
     }
-    let device = device();
+    let device = cpu(&store()).open(0).unwrap();
     let stream = device.stream("compute", 0).unwrap();
     for (l2, bias_correction) in [(false, true), (true, true), (false, false)] {
         let a = Adam {
@@ -496,8 +544,6 @@ fn golden_values_of_adam() {
             lr_scale: 2.0,
             weight_decay: 0.1,
         };
-        let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&stream, &Decompositions, &cache);
         let part = Part {
             param: 0,
             dims: vec![4],
@@ -507,33 +553,53 @@ fn golden_values_of_adam() {
             mine: true,
             logical: 0,
         };
-        let optim = UnitOptim::new(&device, &[(vec![4], Some(recipe))], &[part], 1).unwrap();
-        optim.clear(&stream).unwrap();
-        let value = run.from_f32([4], &p0.map(|v| v as f32)).unwrap();
-        for t in 1..=3u64 {
-            let i = t as f32;
-            let grad = run
-                .from_f32([4], &[0.4 * i, -0.8 * i, 1.2 * i, -1.6 * i])
-                .unwrap();
+        let mut b = Builder::default();
+        let [value, grad] = ["value", "grad"].map(|name| memory(&mut b, name, DType::F32, 4));
+        let optim = Optim {
+            groups: groups(&mut b, 0, &[(vec![4], Some(recipe))], &[part], 1),
+        };
+        let fixed = [value, grad].into_iter();
+        let all = fixed.chain(optim.memory().map(|(m, _)| m));
+        let args: Vec<Place> = all.map(Place::from).collect();
+        b.call(None, "update", &args, |code| {
             let flat = Flat {
-                value: value.clone(),
+                value: code.arg(0, [4], DType::F32),
                 copy: None,
-                grad,
+                grad: code.arg(1, [4], DType::F32),
             };
-            let knobs = StepParams {
-                // The group doubles the schedule's rate.
-                lr: 5e-3,
-                step: t,
-                betas: None,
-                grad_scale: SCALE,
+            let k = StepParams {
+                scaled: true,
                 coef: None,
-                factor: None,
                 skip: None,
-                sum: &|_| Ok(()),
+                sum: &|_| {},
             };
-            optim.update(&run, &flat, &knobs).unwrap();
+            update(code, code.on(Lane::Compute), &optim.groups, 2, &flat, &k);
+        });
+        let mut machine = Machine::new(&device, b.finish()).unwrap();
+        let held = |m: MemId| machine.buffer(m).unwrap().clone();
+        let (value, grad) = (held(value), held(grad));
+        for (m, _) in optim.memory() {
+            stream.fill(held(m).all(), 0, 1).unwrap();
         }
-        let got = run.to_f32(&value).unwrap();
+        stream
+            .write(value.all(), &raw(&p0.map(|v| v as f32)))
+            .unwrap();
+        for t in 1..=3u64 {
+            let g = [0.4, -0.8, 1.2, -1.6].map(|g: f32| g * t as f32);
+            stream.write(grad.all(), &raw(&g)).unwrap();
+            machine.decide(|given| match given {
+                // The group doubles the schedule's rate.
+                Given::Rate => 5e-3,
+                Given::Update => t as f64,
+                Given::Beta { fixed, .. } => *fixed,
+                Given::Unscale => SCALE,
+                Given::Seed => 1.0,
+            });
+            machine.run_alone(&stream, None).unwrap();
+        }
+        let mut bytes = [0u8; 16];
+        stream.read(value.all(), &mut bytes).unwrap();
+        let got = floats(&bytes);
         for (a, e) in got.iter().zip(reference(l2, bias_correction)) {
             assert!(
                 (*a as f64 - e).abs() < 3e-7,
@@ -568,7 +634,7 @@ fn table(signed: bool) -> Vec<f32> {
 
 #[test]
 fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip() {
-    let device = device();
+    let device = cpu(&store()).open(0).unwrap();
     let stream = device.stream("compute", 0).unwrap();
     let n = 5000usize;
     for signed in [true, false] {
@@ -593,11 +659,24 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
             mine: true,
             logical: 0,
         };
-        let optim = UnitOptim::new(&device, &[(vec![n as u64], Some(recipe))], &[part], 1).unwrap();
-        optim.clear(&stream).unwrap();
+        let mut b = Builder::default();
+        let params = [(vec![n as u64], Some(recipe))];
+        let optim = Optim {
+            groups: groups(&mut b, 0, &params, &[part], 1),
+        };
+        let machine = Machine::new(&device, b.finish()).unwrap();
+        let clear = || {
+            for (m, zero) in optim.memory() {
+                let m = machine.buffer(m).unwrap();
+                stream.fill(m.all(), u64::from(zero), 1).unwrap();
+            }
+        };
+        clear();
         let cache = RefCell::new(KernelCache::default());
         let run = Run::new(&stream, &Decompositions, &cache);
-        let views = optim.views(0);
+        let kept = optim.slices(0);
+        let views = kept.iter().map(|s| StateView::of(s, &machine).unwrap());
+        let views: Vec<_> = views.collect();
         let view = views.iter().find(|v| v.name == Some(name)).unwrap();
         assert!(
             run.to_f32(&view.read(&run).unwrap())
@@ -635,7 +714,7 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
             }
         }
         // Put back into memory that held something else.
-        optim.clear(&stream).unwrap();
+        clear();
         let landed = view.read(&run).unwrap();
         stream.write(landed.region(), &raw(&once)).unwrap();
         view.keep(&run, &landed).unwrap();

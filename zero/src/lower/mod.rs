@@ -6,9 +6,11 @@ mod figures;
 mod gather;
 pub mod quantized;
 mod reduce;
+mod update;
 
 pub use figures::Words;
 pub use gather::{ParamMemory, Params, Source};
+pub use update::{HostShare, Optim, host_update};
 
 use crate::flat::Flat;
 use crossweave_plan::Lane;
@@ -53,6 +55,8 @@ pub struct Job {
     pub clip: f64,
     /// The loss is scaled, and a step whose gradients are not finite is skipped.
     pub scaled: bool,
+    /// Gradients are multiplied before the update: what undoes the loss scale or a division before the sum is not always 1.
+    pub rescaled: bool,
     /// The gradient of the loss changes from step to step.
     pub seeded: bool,
     /// Type of gradients between the ranks.

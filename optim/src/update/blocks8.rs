@@ -5,13 +5,11 @@
 //! negative one, so that the largest element of a block is exact whatever its sign. Decoding and encoding again then changes
 //! nothing, and a checkpoint of f32 values gives the same codes back.
 
-use super::adam::op_step;
-use super::map::{everywhere, map, reduce};
-use super::{Flat, Group, StepParams, run_of};
-use crossweave_hal::DType;
-use crossweave_hal::abi::op;
-use crossweave_tensor::{Ex, Result, Run, Tensor};
-use crossweave_zero::optim::{Adam, BLOCK_8BIT, StateName};
+use super::adam::corrections;
+use super::{Step, betas, constant, reduce, rest, run_of};
+use crate::{Adam, BLOCK_8BIT, StateName};
+use crossweave_program::abi::op;
+use crossweave_program::{DType, Ex, On, Scalar, View};
 
 /// Elements worked on at once, so that f32 copies take megabytes and not the size of the parameter.
 const WINDOW: u64 = 1 << 20;
@@ -35,8 +33,8 @@ fn codes(name: StateName) -> Codes {
     }
 }
 
-/// Code of 0.
-pub(super) fn code_of_zero(name: StateName) -> u64 {
+/// The code of 0.
+pub fn code_of_zero(name: StateName) -> u8 {
     if codes(name).signed { 127 } else { 0 }
 }
 
@@ -145,140 +143,121 @@ impl Window {
     fn len(self) -> u64 {
         self.rows * self.width
     }
-    /// Elements of a flat tensor as `[rows, width]`.
-    fn of(self, t: &Tensor) -> Tensor {
+    /// Elements of a flat view as `[rows, width]`.
+    fn of<'v>(self, t: &View<'v>) -> View<'v> {
         t.narrow(0, self.at, self.len())
             .view([self.rows, self.width])
     }
     /// Scales of its blocks as `[rows, 1]`.
-    fn scales(self, t: &Tensor) -> Tensor {
+    fn scales<'v>(self, t: &View<'v>) -> View<'v> {
         t.narrow(0, self.at / BLOCK_8BIT, self.rows)
             .view([self.rows, 1])
     }
-    fn spread(self, scales: &Tensor) -> Tensor {
+    fn spread<'v>(self, scales: &View<'v>) -> View<'v> {
         scales.strided([self.rows, self.width], &[1, 0], 0)
     }
 }
 
-fn cast(run: &Run<'_>, dst: &Tensor, src: &Tensor) -> Result<()> {
-    let p = op::NoParams::default();
-    run.launch(op::CAST, &[Some(dst), Some(src)], p.as_bytes(), &[])
-}
-
 /// `out = value of codes`; codes pass through bf16, which holds 0 to 255 exactly.
-fn decode(
-    run: &Run<'_>,
+fn decode_window(
+    on: &On<'_>,
     w: Window,
-    out: &Tensor,
-    codes_of: &Tensor,
-    scales: &Tensor,
+    out: &View<'_>,
+    (stored, scales): (&View<'_>, &View<'_>),
     name: StateName,
-) -> Result<()> {
-    let wide = run.empty([w.rows, w.width], DType::Bf16)?;
-    cast(run, &wide, &w.of(codes_of))?;
+) {
+    let wide = on.empty([w.rows, w.width], DType::Bf16);
+    on.cast(&wide, &w.of(stored));
     let map8 = codes(name);
     let scales = w.spread(&w.scales(scales));
-    map(run, &[out], &[&wide, &scales], &[], |x| {
+    on.map(&[out], &[&wide, &scales], &[], |x| {
         vec![map8.decode(x[0]) * x[1]]
-    })
+    });
 }
 
 /// Scales and codes of `x [rows, width]`.
-fn encode(
-    run: &Run<'_>,
+fn encode_window(
+    on: &On<'_>,
     w: Window,
-    x: &Tensor,
-    codes_of: &Tensor,
-    scales: &Tensor,
+    x: &View<'_>,
+    (stored, scales): (&View<'_>, &View<'_>),
     name: StateName,
-) -> Result<()> {
+) {
     let map8 = codes(name);
     let scale = w.scales(scales);
-    reduce(run, op::reduce::MAX, 0b10, &scale, x, false)?;
+    reduce(on, op::reduce::MAX, 0b10, &scale, x, false);
     if map8.signed {
-        let low = run.empty([w.rows, 1], DType::F32)?;
-        reduce(run, op::reduce::MIN, 0b10, &low, x, false)?;
-        map(run, &[&scale], &[&scale, &low], &[], |v| {
+        let low = on.empty([w.rows, 1], DType::F32);
+        reduce(on, op::reduce::MIN, 0b10, &low, x, false);
+        on.map(&[&scale], &[&scale, &low], &[], |v| {
             vec![v[0].max(-v[1]).max(v[0].lit(TINY))]
-        })?;
+        });
     } else {
-        map(run, &[&scale], &[&scale], &[], |v| {
+        on.map(&[&scale], &[&scale], &[], |v| {
             vec![v[0].max(v[0].lit(TINY))]
-        })?;
+        });
     }
-    let wide = run.empty([w.rows, w.width], DType::Bf16)?;
-    map(run, &[&wide], &[x, &w.spread(&scale)], &[], |v| {
+    let wide = on.empty([w.rows, w.width], DType::Bf16);
+    on.map(&[&wide], &[x, &w.spread(&scale)], &[], |v| {
         vec![map8.encode(v[0], v[1])]
-    })?;
-    cast(run, &w.of(codes_of), &wide)
+    });
+    on.cast(&w.of(stored), &wide);
 }
 
-/// All of a part's codes as values.
-pub(super) fn decode_all(
-    run: &Run<'_>,
-    out: &Tensor,
-    codes: &Tensor,
-    scales: &Tensor,
-    name: StateName,
-) -> Result<()> {
-    windows(codes.numel())
-        .into_iter()
-        .try_for_each(|w| decode(run, w, &w.of(out), codes, scales, name))
+/// Writes all values of a part: of its codes, and their scales.
+pub fn decode(on: &On<'_>, out: &View<'_>, kept: (&View<'_>, &View<'_>), name: StateName) {
+    for w in windows(out.numel()) {
+        decode_window(on, w, &w.of(out), kept, name);
+    }
 }
 
-/// All of a part's values as codes.
-pub(super) fn encode_all(
-    run: &Run<'_>,
-    values: &Tensor,
-    codes: &Tensor,
-    scales: &Tensor,
-    name: StateName,
-) -> Result<()> {
-    windows(codes.numel())
-        .into_iter()
-        .try_for_each(|w| encode(run, w, &w.of(values), codes, scales, name))
+/// Writes codes and scales of a part's values.
+pub fn encode(on: &On<'_>, values: &View<'_>, kept: (&View<'_>, &View<'_>), name: StateName) {
+    for w in windows(values.numel()) {
+        encode_window(on, w, &w.of(values), kept, name);
+    }
 }
 
-pub(super) fn update(
-    run: &Run<'_>,
-    group: &Group,
-    flat: &Flat,
-    k: &StepParams<'_>,
-    a: &Adam,
-    lr: f64,
-) -> Result<()> {
-    let step = op_step(a, k.step) as f64;
-    let bc = |beta: f64| 1.0 - beta.powf(step);
-    let decay = group.recipe.weight_decay;
-    let scalars = [lr / bc(a.betas[0]), bc(a.betas[1]).sqrt(), lr * decay].map(|v| v as f32);
-    let ([b1, b2], eps, l2) = (a.betas, a.eps as f32, a.l2);
+pub(super) fn update(s: &Step<'_, '_>, a: &Adam) {
+    let on = &s.on;
+    let [first, second] = corrections(on, a);
+    let lr = s.rate();
+    let decay = s.group.recipe.weight_decay;
+    let scalars = [
+        on.scalar(Scalar::Div(lr, first)),
+        on.scalar(Scalar::Sqrt(second)),
+        on.scalar(Scalar::Mul(lr, constant(on, decay))),
+    ];
+    let [b1, b2] = betas(on, a.betas);
+    let [c1, c2] = [b1, b2].map(|b| rest(on, b));
+    let (eps, l2) = (a.eps as f32, a.l2);
     let (mut packed, mut block) = (0, 0);
-    for part in &group.parts {
+    for part in &s.group.parts {
         let moments = [StateName::Moment1, StateName::Moment2];
-        let mut kept = vec![];
-        for name in moments {
-            kept.push(group.states.blocks(name, packed, part.len, block)?);
-        }
+        let kept = moments.map(|name| s.blocks(name, packed, part.len, block));
         packed += part.len;
         block += part.len.div_ceil(BLOCK_8BIT);
         for w in windows(part.len) {
             let dims = [w.rows, w.width];
-            let (m, v) = (run.empty(dims, DType::F32)?, run.empty(dims, DType::F32)?);
+            let (m, v) = (on.empty(dims, DType::F32), on.empty(dims, DType::F32));
             for ((name, (codes, scales)), x) in moments.iter().zip(&kept).zip([&m, &v]) {
-                decode(run, w, x, codes, scales, *name)?;
+                decode_window(on, w, x, (codes, scales), *name);
             }
-            let here = |t: &Tensor| w.of(&run_of(t, part.at, part.len));
-            let (p, g) = (here(&flat.value), here(&flat.grad));
-            let copy = flat.copy.as_ref().map(here);
-            let coef = k.factor.as_ref().map(|c| everywhere(c, &dims));
-            let skip = k.skip.as_ref().map(|s| everywhere(s, &dims));
+            let p = w.of(&run_of(&s.flat.value, part.at, part.len));
+            let g = w.of(&run_of(&s.flat.grad, part.at, part.len));
+            let copy = s
+                .flat
+                .copy
+                .as_ref()
+                .map(|c| w.of(&run_of(c, part.at, part.len)));
+            let (coef, skip) = s.words(&dims);
             let mut outs = vec![&p, &m, &v];
             outs.extend(&copy);
             let mut ins = vec![&p, &g, &m, &v];
             ins.extend(&coef);
             ins.extend(&skip);
             let (has_coef, has_skip, has_copy) = (coef.is_some(), skip.is_some(), copy.is_some());
-            map(run, &outs, &ins, &scalars, |x| {
+            on.map(&outs, &ins, &scalars, |x| {
                 let (p, mut g, m, v) = (x[0], x[1], x[2], x[3]);
                 if has_coef {
                     g = g * x[4];
@@ -287,8 +266,8 @@ pub(super) fn update(
                     g = g + p * decay as f32;
                 }
                 let kept = if l2 { p } else { p - p.scalar(2) * p };
-                let m2 = m * b1 as f32 + g * (1.0 - b1) as f32;
-                let v2 = v * b2 as f32 + g * g * (1.0 - b2) as f32;
+                let m2 = m * m.step(b1) + g * g.step(c1);
+                let v2 = v * v.step(b2) + g * g * g.step(c2);
                 let new = kept - p.scalar(0) * m2 / (v2.sqrt() / p.scalar(1) + eps);
                 let pick = |new, old| match has_skip {
                     true => x[4 + usize::from(has_coef)].choose(old, new),
@@ -300,11 +279,21 @@ pub(super) fn update(
                     out.push(new);
                 }
                 out
-            })?;
+            });
             for ((name, (codes, scales)), x) in moments.iter().zip(&kept).zip([&m, &v]) {
-                encode(run, w, x, codes, scales, *name)?;
+                encode_window(on, w, x, (codes, scales), *name);
             }
         }
     }
-    Ok(())
+}
+
+impl<'c> Step<'_, 'c> {
+    /// A run of an 8-bit state that begins a block: codes `[len]` from packed element `at`, scales from packed block `block`.
+    fn blocks(&self, name: StateName, at: u64, len: u64, block: u64) -> (View<'c>, View<'c>) {
+        let arg = self.states + self.group.arg(name);
+        let codes = self.code.arg_at(arg, at, [len], DType::U8);
+        let n = len.div_ceil(BLOCK_8BIT);
+        let scales = self.code.arg_at(arg + 1, 4 * block, [n], DType::F32);
+        (codes, scales)
+    }
 }

@@ -1,0 +1,118 @@
+//! Muon: momentum of a matrix, orthogonalised by five steps of a quintic Newton–Schulz iteration, in f32.
+
+use super::{Step, add_squares, constant, run_of};
+use crate::{Muon, StateName};
+use crossweave_program::abi::op;
+use crossweave_program::{DType, On, ParamBlock, Scalar, View};
+
+/// Coefficients of Keller Jordan's iteration: steepest at zero, singular values end between about 0.7 and 1.2.
+const QUINTIC: [f64; 3] = [3.4445, -4.7750, 2.0315];
+
+pub(super) fn update(s: &Step<'_, '_>, m: &Muon) {
+    let (on, flat) = (&s.on, s.flat);
+    let mut packed = 0;
+    for part in &s.group.parts {
+        let cols = part.dims.last().copied().unwrap_or(1).max(1);
+        // The layout cuts no parameter of such a unit.
+        debug_assert_eq!(part.len, part.dims.iter().product::<u64>());
+        let rows = part.len / cols;
+        let buf = s.packed(StateName::Moment1, packed, part.len);
+        packed += part.len;
+        // What is orthogonalised takes the gradient's place.
+        let grad = run_of(&flat.grad, part.at, part.len);
+        momentum(s, m, &grad, &buf);
+        let x = orthogonal(on, &grad.view([rows, cols]), m.ns_steps);
+        let p = run_of(&flat.value, part.at, part.len).view([rows, cols]);
+        let copy = flat.copy.as_ref();
+        let copy = copy.map(|c| run_of(c, part.at, part.len).view([rows, cols]));
+        let (_, skip) = s.words(&[rows, cols]);
+        let mut outs = vec![&p];
+        outs.extend(&copy);
+        let mut ins = vec![&p, &x];
+        ins.extend(&skip);
+        let lr = s.rate();
+        let times = |v: f64| on.scalar(Scalar::Mul(lr, constant(on, v)));
+        let scalars = [
+            times(s.group.recipe.weight_decay),
+            times(m.factor(rows, cols)),
+        ];
+        let (has_skip, has_copy) = (skip.is_some(), copy.is_some());
+        on.map(&outs, &ins, &scalars, |v| {
+            let p = v[0];
+            let mut new = p - p.scalar(0) * p - p.scalar(1) * v[1];
+            if has_skip {
+                new = v[2].choose(p, new);
+            }
+            if has_copy { vec![new, new] } else { vec![new] }
+        });
+    }
+}
+
+/// `buf = mu buf + (1 - mu) g`; the gradient becomes what is orthogonalised: `buf`, or with Nesterov `mu buf + (1 - mu) g` once more.
+fn momentum(s: &Step<'_, '_>, m: &Muon, grad: &View<'_>, buf: &View<'_>) {
+    let (coef, skip) = s.words(&[grad.numel()]);
+    let mut ins = vec![grad, buf];
+    ins.extend(&coef);
+    ins.extend(&skip);
+    let (has_coef, has_skip) = (coef.is_some(), skip.is_some());
+    let (mu, rest, nesterov) = (m.momentum as f32, (1.0 - m.momentum) as f32, m.nesterov);
+    s.on.map(&[buf, grad], &ins, &[], |x| {
+        let g = if has_coef { x[0] * x[2] } else { x[0] };
+        let old = x[1];
+        let new = old * mu + g * rest;
+        let ahead = if nesterov { new * mu + g * rest } else { new };
+        let kept = match has_skip {
+            true => x[2 + usize::from(has_coef)].choose(old, new),
+            false => new,
+        };
+        vec![kept, ahead]
+    });
+}
+
+/// Nearly the orthogonal factor of `u [rows, cols]`, as a view of that shape.
+fn orthogonal<'c>(on: &On<'c>, u: &View<'_>, steps: u32) -> View<'c> {
+    let (rows, cols) = (u.shape().dims()[0], u.shape().dims()[1]);
+    // The iteration squares the smaller side.
+    let tall = rows > cols;
+    let (r, c) = if tall { (cols, rows) } else { (rows, cols) };
+    let squares = on.zeros([1], DType::F32);
+    add_squares(on, &squares, u);
+    let mut x = on.empty([r, c], DType::F32);
+    let from = if tall { u.t() } else { u.clone() };
+    let size = squares.everywhere(&[r, c]);
+    on.map(&[&x], &[&from, &size], &[], |v| {
+        vec![v[0] / (v[1].sqrt() + 1e-7)]
+    });
+    let gram = on.empty([r, r], DType::F32);
+    let poly = on.empty([r, r], DType::F32);
+    let mut next = on.empty([r, c], DType::F32);
+    let [a, b, q] = QUINTIC;
+    for _ in 0..steps {
+        matmul(on, &gram, &x, &x.t(), 1.0, false);
+        scaled(on, &poly, &gram, b);
+        matmul(on, &poly, &gram, &gram, q, true);
+        scaled(on, &next, &x, a);
+        matmul(on, &next, &poly, &x, 1.0, true);
+        std::mem::swap(&mut x, &mut next);
+    }
+    if tall { x.t() } else { x }
+}
+
+fn matmul(on: &On<'_>, c: &View<'_>, a: &View<'_>, b: &View<'_>, alpha: f64, add: bool) {
+    let p = op::MatmulParams {
+        flags: if add { op::FLAG_ACCUM } else { 0 },
+        alpha,
+        ..Default::default()
+    };
+    let operands = [Some(c), Some(a), Some(b), None];
+    on.launch(op::MATMUL, &operands, ParamBlock::fixed(p.as_bytes()), None);
+}
+
+/// `y = alpha x`.
+fn scaled(on: &On<'_>, y: &View<'_>, x: &View<'_>, alpha: f64) {
+    let p = op::AxpbyParams {
+        alpha,
+        ..Default::default()
+    };
+    on.plain(op::AXPBY, &[y, x], p.as_bytes());
+}
