@@ -1,6 +1,7 @@
 //! Every integration test of this crate in one program, so that the crate is linked once.
 
 mod attacks;
+mod bad_models;
 mod balance;
 mod canonical;
 mod checkpoints;
@@ -11,6 +12,7 @@ mod crowds;
 mod documents;
 mod explain;
 mod explore;
+mod families;
 mod faults;
 mod find_nan;
 mod finetune;

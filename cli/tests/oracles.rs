@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// Largest difference relative to the largest value of the tensor.
 const TOLERANCE: f64 = 1e-4;
 
-fn cases() -> Vec<PathBuf> {
+pub fn cases() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/oracles");
     let all = std::fs::read_dir(root).unwrap().flatten().map(|e| e.path());
     let mut cases: Vec<PathBuf> = all.filter(|p| p.join("model").is_dir()).collect();

@@ -2,7 +2,7 @@
 
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
 use crate::lora::{Adapter, Adapters};
-use crate::parts::{Declare, Lin, Normed, Several, activation};
+use crate::parts::{Declare, HeadNormed, Lin, Normed, Several, activation};
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::{
     AttentionExtras, AttentionSpec, Block, Builder, Cx, Flow, Pointwise, Result, Tensor, Var,
@@ -27,7 +27,7 @@ struct Turn {
 
 struct Attention {
     qkv: Several,
-    qk_norm: Option<[Normed; 2]>,
+    qk_norm: Option<[HeadNormed; 2]>,
     turn: Option<Turn>,
     /// The line of biases by distance of the longest sequence, among the constants.
     alibi: Option<usize>,
@@ -119,14 +119,8 @@ fn attention(
         }
     };
     let qk_norm = a.qk_norm.map(|n| {
-        let one = |d: &mut Declare<'_, '_>, norm, heads: u64| match n.per_head {
-            true => d.norm(norm, a.head_dim, heads),
-            false => d.norm(norm, heads * a.head_dim, 1),
-        };
-        [
-            one(d, &n.norms[0], a.heads),
-            one(d, &n.norms[1], a.kv_heads),
-        ]
+        let heads = [a.heads, a.kv_heads];
+        [0, 1].map(|i| d.head_norm(&n.norms[i], n.over, [heads[i], a.head_dim]))
     });
     let out = d.linear(a.out, [q, m.width], residual);
     let (mut turn, mut alibi) = (None, None);
@@ -231,7 +225,7 @@ impl Attention {
     fn inputs(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<[Var; 3]> {
         let p = self.qkv.run(cx, adapters, n)?;
         let (mut q, mut k) = (p[0], p[1]);
-        if let Some([of_q, of_k]) = self.qk_norm {
+        if let Some([of_q, of_k]) = &self.qk_norm {
             (q, k) = (of_q.run(cx, q)?, of_k.run(cx, k)?);
         }
         if let Some(turn) = self.turn {

@@ -1,6 +1,6 @@
 //! What layers are made of: linear layers with their adapters, norms, and the declarations of both.
 
-use crate::desc::{Act, Linear, Norm, NormKind};
+use crate::desc::{Act, Linear, Norm, NormKind, Over};
 use crate::lora::{Adapter, Adapters};
 use crossweave_tensor::{Activation, Cx, Init, Param, Result, RmsForm, Unit, Var};
 
@@ -66,7 +66,12 @@ impl Several {
             }
             Several::CutHeads(lin, heads, widths) => {
                 let y = lin.run(cx, adapters, x)?;
-                cx.split_heads(y, *heads, widths)
+                let mut out = cx.split_heads(y, *heads, widths)?;
+                if widths.iter().any(|w| *w != widths[0]) {
+                    // The queries of a group, one head after the other.
+                    out[0] = cx.pack(out[0])?;
+                }
+                Ok(out)
             }
         }
     }
@@ -79,6 +84,7 @@ pub struct Normed {
     b: Option<Param>,
     eps: f64,
     form: Option<RmsForm>,
+    heads: u64,
 }
 
 impl Normed {
@@ -86,7 +92,7 @@ impl Normed {
     pub fn run(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
         match self.form {
             Some(form) => cx.rms_norm_as(x, self.w, self.eps, form),
-            None => cx.layer_norm(x, self.w, self.b, self.eps),
+            None => cx.layer_norm_by_head(x, self.w, self.b, self.eps, self.heads),
         }
     }
     /// The same where there is one.
@@ -94,6 +100,28 @@ impl Normed {
         match some {
             Some(n) => n.run(cx, x),
             None => Ok(x),
+        }
+    }
+}
+
+/// A norm of queries or keys.
+pub enum HeadNormed {
+    /// One scale for all heads, or of all heads together.
+    Shared(Normed),
+    /// A scale of each head's own.
+    Own {
+        ws: Vec<Param>,
+        heads: u64,
+        eps: f64,
+    },
+}
+
+impl HeadNormed {
+    /// Over the last dim or each head of it.
+    pub fn run(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        match self {
+            HeadNormed::Shared(n) => n.run(cx, x),
+            HeadNormed::Own { ws, heads, eps } => cx.head_norm(x, ws, *eps, *heads),
         }
     }
 }
@@ -196,7 +224,26 @@ impl<'a, 'u> Declare<'a, 'u> {
             b: bias.then(|| self.u.param(&b, &[width], Init::Zeros)),
             eps: n.eps,
             form: (!layer).then_some(form),
+            heads,
         }
+    }
+
+    /// A norm of queries or keys of so many heads of a width.
+    pub fn head_norm(&mut self, n: &Norm, over: Over, [heads, width]: [u64; 2]) -> HeadNormed {
+        let ws = match over {
+            Over::All => return HeadNormed::Shared(self.norm(n, heads * width, 1)),
+            Over::Head => return HeadNormed::Shared(self.norm(n, width, heads)),
+            Over::Rows => {
+                let name = format!("{}.weight", n.name);
+                vec![self.u.param(&name, &[heads, width], Init::Ones)]
+            }
+            Over::Apart => (0..heads)
+                .map(|h| format!("{}.norms.{h}.weight", n.name))
+                .map(|name| self.u.param(&name, &[width], Init::Ones))
+                .collect(),
+        };
+        let eps = n.eps;
+        HeadNormed::Own { ws, heads, eps }
     }
 
     /// The adapters of the linear layers, in their order.
@@ -216,5 +263,9 @@ pub fn activation(act: Act) -> Activation {
         Act::Silu => Activation::Silu,
         Act::Relu => Activation::Relu,
         Act::Tanh => Activation::Tanh,
+        Act::Relu2 => Activation::Relu2,
+        Act::Sigmoid => Activation::Sigmoid,
+        Act::Mish => Activation::Mish,
+        Act::Gelu10 => Activation::Gelu10,
     }
 }

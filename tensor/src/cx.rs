@@ -185,9 +185,32 @@ impl<'a> Cx<'a> {
     pub fn split(&mut self, x: Var, sizes: &[u64]) -> Result<Vec<Var>> {
         ops::split::forward(self, x, sizes)
     }
+    /// `x` and the learned positions of its places.
+    pub fn add_positions(&mut self, x: Var, table: Param, form: Lookup) -> Result<Var> {
+        ops::positions::forward(self, x, table, form)
+    }
+    /// Pieces of every head `[B, T, heads, width]` as a dense `[B, T, heads width]`.
+    pub fn pack(&mut self, x: Var) -> Result<Var> {
+        ops::pack::forward(self, x)
+    }
     /// Layer norm over the last dim.
     pub fn layer_norm(&mut self, x: Var, w: Param, b: Option<Param>, eps: f64) -> Result<Var> {
-        ops::norm::layer_norm(self, x, w, b, eps)
+        ops::norm::layer_norm(self, x, w, b, eps, 1)
+    }
+    /// Layer norm over each of `heads` heads of the last dim, with one scale and shift of a head's width.
+    pub fn layer_norm_by_head(
+        &mut self,
+        x: Var,
+        w: Param,
+        b: Option<Param>,
+        eps: f64,
+        heads: u64,
+    ) -> Result<Var> {
+        ops::norm::layer_norm(self, x, w, b, eps, heads)
+    }
+    /// The same without a shift, with a scale of each head's own: one parameter `[heads, width]`, or one a head.
+    pub fn head_norm(&mut self, x: Var, ws: &[Param], eps: f64, heads: u64) -> Result<Var> {
+        ops::head_norm::forward(self, x, ws, heads, eps)
     }
     /// RMS norm over the last dim.
     pub fn rms_norm(&mut self, x: Var, w: Param, eps: f64) -> Result<Var> {

@@ -149,7 +149,9 @@ def stored_names(model, directory):
         names -= {"lm_head.weight"}
     for k, p in model.named_parameters():  # a tied head appears once, under the embedding
         if k not in names:
-            k = k.removeprefix("transformer.").removeprefix("model.")
+            k = k.removeprefix(model.base_model_prefix + ".")
+        if k == "lm_head.weight" and "embed_out.weight" in names:
+            k = "embed_out.weight"  # 5.x has GPT-NeoX's head under another name than its files
         out[k] = p
     assert set(out) == names, set(out) ^ names
     return out
@@ -160,7 +162,8 @@ def undetermined(case, name):
     which Adam scales up to full steps: the bias after training is no property of the model."""
     fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias")
     partial = ("glm", "glm4", "opt", "phi", "stablelm", "cohere2")
-    return name.endswith(fused.get(case.family, "k_proj.bias" if case.family in partial else " "))
+    ends = ("k_proj.bias", "k_layernorm.bias") if case.family in partial else " "
+    return name.endswith(fused.get(case.family, ends))
 
 
 def train(model, data, decay_all):

@@ -50,6 +50,8 @@ pub struct Embed {
     pub prefix: &'static str,
     /// Its table.
     pub table: &'static str,
+    /// Width of the table and the layer that brings it to that of the residual stream, by its whole name; `None`: it has that width.
+    pub project: Option<(u64, &'static str)>,
     /// Factor of what it gives; 0 = none.
     pub scale: f64,
     /// Tokens of this id add nothing to the table's gradient (`padding_idx`).
@@ -127,8 +129,21 @@ impl Default for Qkv {
 pub struct QkNorm {
     /// The norm of queries, and that of keys.
     pub norms: [Norm; 2],
-    /// Each head by itself, else all heads together.
-    pub per_head: bool,
+    /// What they span.
+    pub over: Over,
+}
+
+/// What a norm of queries or keys spans, and which scales it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// All heads together.
+    All,
+    /// Each head by itself, all with one scale `[head_dim]`.
+    Head,
+    /// Each head by itself with its row of a scale `[heads, head_dim]`; a layer norm without a bias.
+    Rows,
+    /// The same of scales that are parameters of their own, `NAME.norms.0.weight` and so on.
+    Apart,
 }
 
 /// Where a token stands, as attention sees it.
@@ -182,6 +197,10 @@ pub enum Act {
     Silu,
     Relu,
     Tanh,
+    Relu2,
+    Sigmoid,
+    Mish,
+    Gelu10,
 }
 
 /// What the MLP does before its activation.
@@ -255,6 +274,8 @@ pub struct Layer {
 pub struct Head {
     /// The last norm, by its whole name.
     pub norm: Option<Norm>,
+    /// The layer that brings the residual stream to the width of the embedding's table, where that is another one.
+    pub project: &'static str,
     /// The layer to the vocabulary.
     pub lm: &'static str,
     /// It is the token embedding.
@@ -364,6 +385,11 @@ impl Model {
         format!("{}.{}", self.stack.embed.prefix, self.stack.embed.table)
     }
 
+    /// Width of the embedding's table and of the head.
+    pub fn table_width(&self) -> u64 {
+        self.stack.embed.project.map_or(self.width, |(w, _)| w)
+    }
+
     /// Weights of the linear layers that one token goes through, the head included.
     fn multiplied(&self) -> u64 {
         let of = |l: &Layer| {
@@ -372,7 +398,10 @@ impl Model {
             let ups = if matches!(m.up, Up::Plain(_)) { 1 } else { 2 };
             self.width * (q + 2 * kv) + q * self.width + (ups + 1) * self.width * m.width
         };
-        self.stack.layers.iter().map(of).sum::<u64>() + self.vocab * self.width
+        let table = self.table_width();
+        let projections = if table == self.width { 0 } else { 2 };
+        let ends = self.vocab * table + projections * table * self.width;
+        self.stack.layers.iter().map(of).sum::<u64>() + ends
     }
 
     /// Floating-point operations a trained token costs at sequence length `t`: 6 per matmul weight + 12 L d T for attention (PaLM's appendix

@@ -242,12 +242,18 @@ pub const ACTIVATIONS: &[(&str, Act)] = &[
     ("gelu_new", Act::GeluTanh),
     ("gelu_pytorch_tanh", Act::GeluTanh),
     ("gelu_fast", Act::GeluTanh),
+    ("gelu_python_tanh", Act::GeluTanh),
     ("gelu", Act::GeluErf),
+    ("gelu_python", Act::GeluErf),
     ("quick_gelu", Act::QuickGelu),
     ("relu", Act::Relu),
     ("silu", Act::Silu),
     ("swish", Act::Silu),
     ("tanh", Act::Tanh),
+    ("relu2", Act::Relu2),
+    ("sigmoid", Act::Sigmoid),
+    ("mish", Act::Mish),
+    ("gelu_10", Act::Gelu10),
 ];
 
 /// Their names.
@@ -540,7 +546,7 @@ fn without_parameters(
 ) -> Result<Map<String, Value>, ConfigError> {
     let mut out = json.clone();
     let Some(given) = out.remove("rope_parameters").filter(|v| !v.is_null()) else {
-        return Ok(out);
+        return one_original(family, out);
     };
     let [theta, part] = family.roles.rope;
     if family.key(theta).is_none() {
@@ -566,6 +572,33 @@ fn without_parameters(
     scaled(out, Value::Object(p))
 }
 
+/// Where `longrope` begins to take its other list, 4.x reads beside `rope_scaling`, else from the longest sequence; 5.x reads it within. What
+/// they would read differently is refused.
+fn one_original(
+    family: &Family,
+    out: Map<String, Value>,
+) -> Result<Map<String, Value>, ConfigError> {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let (scaling, longest) = (&out.get("rope_scaling"), out.get(family.roles.positions));
+    let inner = |key: &str| scaling.and_then(|s| s.get(key));
+    let long = |key: &&str| inner(key).and_then(Value::as_str) == Some("longrope");
+    let within = inner(ORIGINAL).filter(|v| !v.is_null() && family.key(ORIGINAL).is_none());
+    match within {
+        Some(v)
+            if ["rope_type", "type"].iter().any(long) && longest.is_none_or(|l| !same(l, v)) =>
+        {
+            bad(
+                "rope_scaling",
+                format!(
+                    "{ORIGINAL} {v}: transformers 4.x takes {} instead and 5.x this; write the scaling as rope_parameters if {v} is meant",
+                    family.roles.positions
+                ),
+            )
+        }
+        _ => Ok(out),
+    }
+}
+
 /// [`laid`] of the scaling, which may be spelled in two ways.
 ///
 /// # Errors
@@ -576,8 +609,8 @@ pub fn scaled(
 ) -> Result<Map<String, Value>, ConfigError> {
     let plain = |v: &Value| parameters(Some(v), &Value::Null);
     let own = out.get("rope_scaling").filter(|v| !v.is_null());
-    if own.is_none_or(|own| plain(own) == plain(&stated)) {
-        out.remove("rope_scaling");
+    if own.is_some_and(|own| plain(own) == plain(&stated)) {
+        return Ok(out);
     }
     laid(&mut out, "rope_scaling", stated)?;
     Ok(out)
@@ -701,99 +734,5 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
     match (a.as_f64(), b.as_f64()) {
         (Some(a), Some(b)) => a == b,
         _ => a == b,
-    }
-}
-
-/// An object within a `config.json`.
-pub struct Object<'a> {
-    /// Its key.
-    pub key: &'a str,
-    /// Its members.
-    pub map: &'a Map<String, Value>,
-}
-
-impl Object<'_> {
-    fn member(&self, name: &str) -> Option<&Value> {
-        self.map.get(name).filter(|v| !v.is_null())
-    }
-    /// The whole name of a member.
-    pub fn name(&self, name: &str) -> String {
-        format!("{}.{name}", self.key)
-    }
-    /// A finite number.
-    ///
-    /// # Errors
-    /// Something else.
-    pub fn num_or(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
-        match self.member(name) {
-            None => Ok(default),
-            Some(v) => match v.as_f64().filter(|x| x.is_finite()) {
-                Some(x) => Ok(x),
-                None => bad(&self.name(name), format!("{v} is not a finite number")),
-            },
-        }
-    }
-    /// A number that a kind needs.
-    ///
-    /// # Errors
-    /// Absent, or something else.
-    pub fn need(&self, name: &str, kind: &str) -> Result<f64, ConfigError> {
-        match self.member(name) {
-            Some(_) => self.num_or(name, 0.0),
-            None => bad(
-                &self.name(name),
-                format!("missing for rope_type \"{kind}\""),
-            ),
-        }
-    }
-    /// A switch.
-    ///
-    /// # Errors
-    /// Something else.
-    pub fn flag_or(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
-        match self.member(name) {
-            None => Ok(default),
-            Some(Value::Bool(b)) => Ok(*b),
-            Some(v) => bad(&self.name(name), format!("{v} is not true or false")),
-        }
-    }
-    /// A word.
-    ///
-    /// # Errors
-    /// Something else.
-    pub fn text(&self, name: &str) -> Result<Option<&str>, ConfigError> {
-        match self.member(name) {
-            None => Ok(None),
-            Some(v) => match v.as_str() {
-                Some(s) => Ok(Some(s)),
-                None => bad(&self.name(name), format!("{v} is not text")),
-            },
-        }
-    }
-    /// A list of numbers.
-    ///
-    /// # Errors
-    /// Something else.
-    pub fn numbers(&self, name: &str) -> Result<Vec<f64>, ConfigError> {
-        let list = self.member(name).and_then(Value::as_array);
-        let all = list.map(|l| l.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>());
-        match all.flatten() {
-            Some(all) => Ok(all),
-            None => bad(&self.name(name), "a list of numbers is needed"),
-        }
-    }
-    /// Nothing but these keys, and those every kind has.
-    ///
-    /// # Errors
-    /// Another one.
-    pub fn only(&self, known: &[&str], kind: &str) -> Result<(), ConfigError> {
-        let all = |n: &str| ["rope_type", "type", "rope_theta"].contains(&n) || known.contains(&n);
-        match self.map.iter().find(|(n, v)| !v.is_null() && !all(n)) {
-            None => Ok(()),
-            Some((n, v)) => bad(
-                &self.name(n),
-                format!("{v}: not a setting of rope_type \"{kind}\"; remove it"),
-            ),
-        }
     }
 }

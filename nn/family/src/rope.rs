@@ -1,7 +1,7 @@
 //! Rotary positions (Su et al. 2021, arXiv 2104.09864) and the scalings of Hugging Face checkpoints (huggingface/transformers
 //! `modeling_rope_utils.py`): how they are written in a `config.json`, and the angles they give.
 
-use crate::keys::{Config, ConfigError, Object, bad};
+use crate::keys::{Config, ConfigError, bad};
 use serde_json::{Map, Value, json};
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -354,6 +354,115 @@ pub fn parameters(scaling: Option<&Value>, theta: &Value) -> Value {
     all.entry("rope_type").or_insert(json!("default"));
     all.insert("rope_theta".into(), theta.clone());
     Value::Object(all)
+}
+
+/// An object within a `config.json`.
+struct Object<'a> {
+    /// Its key.
+    key: &'a str,
+    /// Its members.
+    map: &'a Map<String, Value>,
+}
+
+impl Object<'_> {
+    fn member(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|v| !v.is_null())
+    }
+    /// The whole name of a member.
+    fn name(&self, name: &str) -> String {
+        format!("{}.{name}", self.key)
+    }
+    /// A finite number.
+    ///
+    /// # Errors
+    /// Something else.
+    fn num_or(&self, name: &str, default: f64) -> Result<f64, ConfigError> {
+        match self.member(name) {
+            None => Ok(default),
+            Some(v) => match v.as_f64().filter(|x| x.is_finite()) {
+                Some(x) => Ok(x),
+                None => bad(&self.name(name), format!("{v} is not a finite number")),
+            },
+        }
+    }
+    /// A number that a kind needs.
+    ///
+    /// # Errors
+    /// Absent, or something else.
+    fn need(&self, name: &str, kind: &str) -> Result<f64, ConfigError> {
+        match self.member(name) {
+            Some(_) => self.num_or(name, 0.0),
+            None => bad(
+                &self.name(name),
+                format!("missing for rope_type \"{kind}\""),
+            ),
+        }
+    }
+    /// A switch.
+    ///
+    /// # Errors
+    /// Something else.
+    fn flag_or(&self, name: &str, default: bool) -> Result<bool, ConfigError> {
+        match self.member(name) {
+            None => Ok(default),
+            Some(Value::Bool(b)) => Ok(*b),
+            Some(v) => bad(&self.name(name), format!("{v} is not true or false")),
+        }
+    }
+    /// A word.
+    ///
+    /// # Errors
+    /// Something else.
+    fn text(&self, name: &str) -> Result<Option<&str>, ConfigError> {
+        match self.member(name) {
+            None => Ok(None),
+            Some(v) => match v.as_str() {
+                Some(s) => Ok(Some(s)),
+                None => bad(&self.name(name), format!("{v} is not text")),
+            },
+        }
+    }
+    /// A list of numbers.
+    ///
+    /// # Errors
+    /// Something else.
+    fn numbers(&self, name: &str) -> Result<Vec<f64>, ConfigError> {
+        let list = self.member(name).and_then(Value::as_array);
+        let all = list.map(|l| l.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>());
+        match all.flatten() {
+            Some(all) => Ok(all),
+            None => bad(&self.name(name), "a list of numbers is needed"),
+        }
+    }
+    /// Nothing but these keys, and those every kind has.
+    ///
+    /// # Errors
+    /// Another one.
+    fn only(&self, known: &[&str], kind: &str) -> Result<(), ConfigError> {
+        let all = |n: &str| ["rope_type", "type", "rope_theta"].contains(&n) || known.contains(&n);
+        match self.map.iter().find(|(n, v)| !v.is_null() && !all(n)) {
+            None => Ok(()),
+            Some((n, v)) => bad(
+                &self.name(n),
+                format!("{v}: not a setting of rope_type \"{kind}\"; remove it"),
+            ),
+        }
+    }
+}
+
+/// Export of a family whose class in 4.x reads a scaling under its first name `type` and takes no member beside those of the first files.
+pub fn typed_scaling(_: &Config, out: &mut Map<String, Value>) {
+    const ORIGINAL: &str = "original_max_position_embeddings";
+    let beside = out.get(ORIGINAL).cloned();
+    let Some(Value::Object(scaling)) = out.get_mut("rope_scaling") else {
+        return;
+    };
+    if let Some(kind) = scaling.remove("rope_type") {
+        scaling.insert("type".into(), kind);
+    }
+    if beside.is_some() && scaling.get(ORIGINAL) == beside.as_ref() {
+        scaling.remove(ORIGINAL);
+    }
 }
 
 #[cfg(test)]

@@ -43,7 +43,26 @@ impl ModelSpec {
                 ),
             );
         };
-        ModelSpec::of(Config::of_hf(family, map)?)
+        let spec = Config::of_hf(family, map).and_then(ModelSpec::of);
+        spec.map_err(|e| ModelSpec::as_written(e, family, map))
+    }
+
+    /// An error of a key that the file has within `rope_parameters` only names it there.
+    fn as_written(e: ConfigError, family: &Family, map: &Map<String, Value>) -> ConfigError {
+        let (first, rest) = e.key.split_at(e.key.find('.').unwrap_or(e.key.len()));
+        let within = |v: &&Value| !v.is_null() && !map.contains_key(first);
+        let key = match first {
+            "rope_scaling" => format!("rope_parameters{rest}"),
+            _ if first == family.roles.rope[0] => "rope_parameters.rope_theta".to_string(),
+            _ if first == family.roles.rope[1] => {
+                "rope_parameters.partial_rotary_factor".to_string()
+            }
+            _ => return e,
+        };
+        match map.get("rope_parameters").filter(within) {
+            Some(_) => ConfigError { key, ..e },
+            None => e,
+        }
     }
 
     /// A new model, from the keys that a config gives of it.
@@ -185,8 +204,12 @@ impl ModelSpec {
         out.insert("architectures".into(), json!([family.architecture]));
         out.insert("model_type".into(), json!(family.name));
         for row in family.keys() {
-            let value = self.config.get(row.name).cloned();
-            out.insert(row.name.into(), value.unwrap_or_default());
+            match self.config.get(row.name) {
+                Some(value) => _ = out.insert(row.name.into(), value.clone()),
+                // Classes ask whether there is such an attribute: a null where absent says the same would be one.
+                None if row.default.is_empty() => {}
+                None => _ = out.insert(row.name.into(), Value::Null),
+            }
         }
         let [theta, part] = family.roles.rope;
         if let Some(theta) = self.config.get(theta) {

@@ -213,3 +213,51 @@ fn a_family_is_a_short_file() {
         assert!(lines <= 120, "{}: {lines} lines", e.path().display());
     }
 }
+
+#[test]
+fn a_rotary_key_is_named_where_the_file_has_it() {
+    for f in FAMILIES.iter().filter(|f| f.key("rope_scaling").is_some()) {
+        let mut five = small(f);
+        let whole = five.as_object_mut().unwrap();
+        for key in ["rope_scaling", f.roles.rope[0]] {
+            whole.remove(key);
+        }
+        let scaling =
+            json!({"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0, "strange": 3});
+        let nested = f.name == "gemma3_text";
+        five["rope_parameters"] = match nested {
+            true => {
+                json!({"full_attention": scaling, "sliding_attention": {"rope_theta": 10000.0}})
+            }
+            false => scaling.clone(),
+        };
+        let e = ModelSpec::from_hf(&five).unwrap_err();
+        assert_eq!(e.key, "rope_parameters.strange", "{}: {e}", f.name);
+        let mut four = small(f);
+        four.as_object_mut().unwrap().remove("rope_parameters");
+        four["rope_scaling"] = json!({"type": "linear", "factor": 2.0, "strange": 3});
+        let e = ModelSpec::from_hf(&four).unwrap_err();
+        assert_eq!(e.key, "rope_scaling.strange", "{}: {e}", f.name);
+    }
+}
+
+/// 4.x reads the length at which `longrope` turns beside the scaling, 5.x within it.
+#[test]
+fn a_scaling_that_two_versions_read_differently_is_refused() {
+    let llama = FAMILIES.iter().find(|f| f.name == "llama").unwrap();
+    let mut config = small(llama);
+    let pairs = vec![2.0; 32];
+    config.as_object_mut().unwrap().remove("rope_parameters");
+    config["rope_scaling"] = json!({"rope_type": "longrope", "short_factor": pairs, "long_factor": pairs,
+        "factor": 4.0, "original_max_position_embeddings": 64});
+    let e = ModelSpec::from_hf(&config).unwrap_err();
+    assert!(e.key == "rope_scaling" && e.what.contains("64"), "{e}");
+    // As 5.x writes it, and where both mean the same.
+    let mut five = config.clone();
+    five["rope_parameters"] = five["rope_scaling"].take();
+    five["rope_parameters"]["rope_theta"] = five["rope_theta"].clone();
+    ModelSpec::from_hf(&five).unwrap();
+    let longest = config["max_position_embeddings"].clone();
+    config["rope_scaling"]["original_max_position_embeddings"] = longest;
+    ModelSpec::from_hf(&config).unwrap();
+}

@@ -22,6 +22,14 @@ pub enum Activation {
     QuickGelu,
     /// Hyperbolic tangent.
     Tanh,
+    /// `max(x, 0)^2`.
+    Relu2,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// `x tanh(log(1 + exp(x)))`.
+    Mish,
+    /// `GeluErf`, at most 10.
+    Gelu10,
 }
 
 impl Activation {
@@ -32,7 +40,12 @@ impl Activation {
             Activation::GeluErf => Some(op::activation::GELU_ERF),
             Activation::Silu => Some(op::activation::SILU),
             Activation::Relu => Some(op::activation::RELU),
-            Activation::QuickGelu | Activation::Tanh => None,
+            Activation::QuickGelu
+            | Activation::Tanh
+            | Activation::Relu2
+            | Activation::Sigmoid
+            | Activation::Mish
+            | Activation::Gelu10 => None,
         }
     }
     /// Does an op of its own compute it?

@@ -30,7 +30,7 @@ fn tokens(batch: &crate::Batch) -> Result<&Tensor> {
 }
 
 /// Rows of the position table a sequence of length `t` reads.
-fn positions(table: &Tensor, t: u64, form: Lookup) -> Result<Tensor> {
+pub(super) fn positions(table: &Tensor, t: u64, form: Lookup) -> Result<Tensor> {
     let (first, rows) = (form.first_position, table.shape().dims()[0]);
     if t + first > rows {
         return shape_error(format!(

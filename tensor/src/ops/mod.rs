@@ -8,9 +8,12 @@ pub mod custom;
 pub mod distance_bias;
 pub mod dropout;
 pub mod embedding;
+pub mod head_norm;
 pub mod linear;
 pub mod norm;
+pub mod pack;
 pub mod pointwise;
+pub mod positions;
 pub mod rope;
 pub mod split;
 pub mod xent;
@@ -25,7 +28,10 @@ pub(crate) enum OpNode {
     Embedding(embedding::Node),
     Linear(linear::Node),
     Split(split::Node),
+    Pack(pack::Node),
+    Positions(positions::Node),
     Norm(norm::Node),
+    HeadNorm(head_norm::Node),
     Pointwise(pointwise::Node),
     Activation(activation::Node),
     Swiglu(activation::SwigluNode),
@@ -47,7 +53,10 @@ impl OpNode {
             OpNode::Embedding(n) => n.backward(b),
             OpNode::Linear(n) => n.backward(b, nodes),
             OpNode::Split(n) => n.backward(b),
+            OpNode::Pack(n) => n.backward(b),
+            OpNode::Positions(n) => n.backward(b),
             OpNode::Norm(n) => n.backward(b, nodes),
+            OpNode::HeadNorm(n) => n.backward(b, nodes),
             OpNode::Pointwise(n) => n.backward(b, nodes),
             OpNode::Activation(n) => n.backward(b, nodes),
             OpNode::Swiglu(n) => n.backward(b, nodes),
@@ -69,7 +78,10 @@ impl OpNode {
             OpNode::Embedding(_) | OpNode::DistanceBias(_) => vec![],
             OpNode::Linear(n) => vec![n.x],
             OpNode::Split(n) => vec![n.x],
+            OpNode::Pack(n) => vec![n.x],
+            OpNode::Positions(n) => vec![n.x],
             OpNode::Norm(n) => vec![n.x],
+            OpNode::HeadNorm(n) => vec![n.x],
             OpNode::Pointwise(n) => n.ins.clone(),
             OpNode::Activation(n) => vec![n.x],
             OpNode::Swiglu(n) => vec![n.gate, n.up],
@@ -89,7 +101,10 @@ impl OpNode {
             OpNode::Embedding(n) => Some(n.out),
             OpNode::Linear(n) => Some(n.out),
             OpNode::Split(_) => None,
+            OpNode::Pack(n) => Some(n.out),
+            OpNode::Positions(n) => Some(n.out),
             OpNode::Norm(n) => Some(n.out),
+            OpNode::HeadNorm(n) => Some(n.out),
             OpNode::Pointwise(n) => Some(n.out),
             OpNode::Activation(n) => Some(n.out),
             OpNode::Swiglu(n) => Some(n.out),
@@ -108,6 +123,7 @@ impl OpNode {
     pub fn rerun(&self, env: &Env<'_>, ins: &[Tensor]) -> Result<Tensor> {
         match self {
             OpNode::Norm(n) => n.rerun(env, &ins[0]),
+            OpNode::HeadNorm(n) => n.rerun(env, &ins[0]),
             OpNode::Pointwise(n) => n.rerun(env, ins),
             OpNode::Activation(n) => activation::run(env, &ins[0], n.kind),
             OpNode::Swiglu(_) => activation::run_swiglu(env, &ins[0], &ins[1]),

@@ -65,12 +65,16 @@ pub(crate) fn layer_norm(
     w: Param,
     b: Option<Param>,
     eps: f64,
+    heads: u64,
 ) -> Result<Var> {
-    let (xv, ..) = checked(cx, "layer_norm", x, w, b, 1)?;
-    let rows = xv.shape().rows();
+    let (xv, ..) = checked(cx, "layer_norm", x, w, b, heads)?;
+    let rows = xv.shape().rows() * heads;
     let mean = cx.env.run.empty([rows], DType::F32)?;
     let rstd = cx.env.run.empty([rows], DType::F32)?;
-    let form = RmsForm::default();
+    let form = RmsForm {
+        heads,
+        ..RmsForm::default()
+    };
     record(cx, x, xv, w, b, eps, Some(mean), rstd, form, "layer_norm")
 }
 
@@ -248,7 +252,7 @@ impl Node {
 }
 
 /// Where the gradient of a scale or shift is added; the op makes them together with dx, so a frozen one's goes nowhere.
-fn grad_of(env: &Env<'_>, p: Param) -> Result<Tensor> {
+pub(crate) fn grad_of(env: &Env<'_>, p: Param) -> Result<Tensor> {
     let i = p.0 as usize;
     if env.grads.wants(i) {
         env.grads.adding(env.run, i).cloned()

@@ -40,6 +40,24 @@ fn curve<'p>(kind: Activation, x: Ex<'p>) -> (Ex<'p>, Ex<'p>) {
             let t = x.tanh();
             (t, x.lit(1.0) - t * t)
         }
+        Activation::Relu2 => {
+            let r = x.max(x.lit(0.0));
+            (r * r, r * 2.0)
+        }
+        Activation::Sigmoid => {
+            let s = x.sigmoid();
+            (s, s * (x.lit(1.0) - s))
+        }
+        Activation::Mish => {
+            let (zero, one) = (x.lit(0.0), x.lit(1.0));
+            let t = (x.max(zero) + ((-x.abs()).exp() + 1.0).log()).tanh();
+            (x * t, t + x * (one - t * t) * x.sigmoid())
+        }
+        Activation::Gelu10 => {
+            let (y, slope) = act(activation::GELU_ERF, x);
+            let most = x.lit(10.0);
+            (y.min(most), y.less(most) * slope)
+        }
     }
 }
 

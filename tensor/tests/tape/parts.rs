@@ -103,6 +103,91 @@ fn heads_of_one_product_in_turn() {
 }
 
 #[test]
+fn layer_norms_of_heads() {
+    let lab = Lab::new();
+    let shared = Case {
+        params: &[&[4], &[4]],
+        inputs: &[&[2, 3, 8]],
+        ..Case::default()
+    };
+    lab.check("one scale and shift", &shared, &|cx, x| {
+        let y = cx.layer_norm_by_head(x[0], p(0), Some(p(1)), 1e-5, 2)?;
+        cx.add(y, x[0])
+    });
+    let rows = Case {
+        params: &[&[2, 4], &[16, 8]],
+        inputs: &[&[2, 3, 8]],
+        ..Case::default()
+    };
+    lab.check("rows of a scale", &rows, &|cx, x| {
+        let y = cx.head_norm(x[0], &[p(0)], 1e-5, 2)?;
+        cx.add(y, x[0])
+    });
+    // A column of a product, as q and k are.
+    lab.check("rows of a scale over a slice", &rows, &|cx, x| {
+        let both = cx.linear(x[0], p(1), None)?;
+        let h = cx.split(both, &[8, 8])?;
+        let y = cx.head_norm(h[1], &[p(0)], 1e-5, 2)?;
+        cx.add(h[0], y)
+    });
+    let apart = Case {
+        params: &[&[4], &[4]],
+        inputs: &[&[2, 3, 8]],
+        ..Case::default()
+    };
+    lab.check("a scale for each head", &apart, &|cx, x| {
+        cx.head_norm(x[0], &[p(0), p(1)], 1e-5, 2)
+    });
+}
+
+#[test]
+fn queries_in_groups_of_a_fused_product() {
+    let lab = Lab::new();
+    // 2 groups of 2 queries, a key and a value, of width 2.
+    let spec = AttentionSpec {
+        heads: 4,
+        kv_heads: 2,
+        causal: true,
+        ..AttentionSpec::default()
+    };
+    let c = Case {
+        params: &[&[16, 6], &[16]],
+        inputs: &[&[2, 4, 6]],
+        ..Case::default()
+    };
+    lab.check("groups of queries", &c, &|cx, x| {
+        let qkv = cx.linear(x[0], p(0), Some(p(1)))?;
+        let h = cx.split_heads(qkv, 2, &[4, 2, 2])?;
+        let q = cx.pack(h[0])?;
+        cx.attention(q, h[1], h[2], spec)
+    });
+}
+
+#[test]
+fn positions_behind_a_projection() {
+    let lab = Lab::new();
+    let c = Case {
+        params: &[&[7, 6]],
+        inputs: &[&[2, 4, 6]],
+        ..Case::default()
+    };
+    let form = Lookup {
+        first_position: 2,
+        ..Lookup::default()
+    };
+    let block = |cx: &mut Cx<'_>, x: &[Var]| {
+        let y = cx.add_positions(x[0], p(0), form)?;
+        cx.add(y, x[0])
+    };
+    lab.check("positions", &c, &block);
+    let packed = Case {
+        positions: Some((&[2, 4], &[0, 0, 1, 2, 0, 1, 2, 0])),
+        ..c
+    };
+    lab.check("positions within documents", &packed, &block);
+}
+
+#[test]
 fn pointwise_programs() {
     let lab = Lab::new();
     let c = Case {
@@ -117,6 +202,10 @@ fn pointwise_programs() {
         Activation::Relu,
         Activation::QuickGelu,
         Activation::Tanh,
+        Activation::Relu2,
+        Activation::Sigmoid,
+        Activation::Mish,
+        Activation::Gelu10,
     ] {
         let (f, glu) = (Pointwise::curve(kind), Pointwise::glu(kind));
         let what = format!("{kind:?}");

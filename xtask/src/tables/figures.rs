@@ -63,12 +63,12 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-conform", ceiling: 17600, why: "one case for each duty of a plugin, and the references in double precision" },
     Entry { place: "crossweave-data", ceiling: 5450, why: "every form in which people keep corpora, and what keeps a hostile one from filling the memory" },
     Entry { place: "crossweave-engine", ceiling: 7250, why: "the engine is the algorithm; it falls as plan steps become instructions of a program" },
-    Entry { place: "crossweave-family", ceiling: 2900, why: "one file of at most 120 lines for each family" },
+    Entry { place: "crossweave-family", ceiling: 3000, why: "one file of at most 120 lines for each family" },
     Entry { place: "crossweave-hal", ceiling: 10800, why: "device layer, collective checker, crash reports, and the listing of calls that refactors are judged by; the checker becomes a crate of its own" },
     Entry { place: "crossweave-kernels", ceiling: 4000, why: "device kernels as source, with launches and budgets" },
     Entry { place: "crossweave-layers", ceiling: 4650, why: "recording, replaying and validating every call of the plugin interface" },
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
-    Entry { place: "crossweave-tensor", ceiling: 5200, why: "shapes and gradients of every op" },
+    Entry { place: "crossweave-tensor", ceiling: 5600, why: "shapes and gradients of every op, those of single heads too" },
     Entry { place: "crossweave-zero", ceiling: 3750, why: "passes, lowering to programs, and the closed formulas" },
     Entry { place: "xtask", ceiling: 4250, why: "rules with their tables" },
 ];
@@ -117,7 +117,7 @@ pub const METHODS: &[Entry] = &[
     Entry { place: "hal/src/stream.rs: Stream", ceiling: 29, why: "one method for each call of the C interface's stream table" },
     Entry { place: "hal/src/watch/rank_record.rs: RankRecord", ceiling: 57, why: "one accessor for each word of the record that processes share" },
     Entry { place: "plan/src/laws.rs: State", ceiling: 43, why: "one method for each kind of step" },
-    Entry { place: "tensor/src/cx.rs: Cx", ceiling: 40, why: "one method for each op that a block may record" },
+    Entry { place: "tensor/src/cx.rs: Cx", ceiling: 44, why: "one method for each op that a block may record" },
 ];
 
 /// Fields of large structs that a part of the crate sees.

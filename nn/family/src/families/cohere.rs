@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset_heads, sizes_by};
-use crate::desc::{Around, Layer, Model, NormKind, Order, Positions};
+use crate::desc::{Around, Layer, Model, Norm, NormKind, Order, Over, Positions, QkNorm};
 use crate::keys::*;
 use crate::{Family, ROLES, keys_only};
 
@@ -16,12 +16,21 @@ pub const FAMILY: Family = Family {
         activation("hidden_act", "\"silu\""),
         flag("attention_bias", "false", "biases in the attention projections"),
         positive("logit_scale", "0.0625", "factor of the logits"),
-        only("use_qk_norm", "false", "a norm of its own for each head of q and k"),
+        flag("use_qk_norm", "false", "a norm of its own for each head of q and k"),
     ]],
     harmless: "",
     roles: ROLES,
     preset: preset_heads,
-    build: |c| model(c, |_, _| Ok(())),
+    build: |c| {
+        let eps = c.eps()?;
+        model(c, |_, l| {
+            if c.flag("use_qk_norm") {
+                let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|n| Norm::layer(n, eps));
+                l.attention.1.qk_norm = Some(QkNorm { norms, over: Over::Rows });
+            }
+            Ok(())
+        })
+    },
     nested: not_nested,
     export: keys_only,
     lora: &["q_proj", "v_proj"],

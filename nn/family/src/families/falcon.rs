@@ -16,7 +16,7 @@ pub const FAMILY: Family = Family {
         width("hidden_size", "4544", "width of the residual stream").required(),
         layers("num_hidden_layers", "32", "number of blocks").required(),
         width("num_attention_heads", "71", "query heads").required(),
-        width("num_kv_heads", "", "key/value heads; only num_attention_heads is available").nullable(),
+        width("num_kv_heads", "", "key/value heads of the new architecture; absent = num_attention_heads").nullable(),
         width("ffn_hidden_size", "", "width of the MLP; absent = 4 x hidden_size").derived(Derive::Mlp).nullable(),
         ids("max_position_embeddings", "2048", "longest sequence"),
         positive("layer_norm_epsilon", "1e-5", "added to the variance"),
@@ -62,8 +62,8 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         positions: Positions::Rotary(rotary(c, head_dim)?),
         ..Attention::default()
     };
-    if !one && attention.kv_heads != heads {
-        let what = format!("{} for {heads} queries; groups of queries are not available", attention.kv_heads);
+    if !new && !one && attention.kv_heads != heads {
+        let what = format!("{} for {heads} queries; groups of queries need new_decoder_architecture", attention.kv_heads);
         return bad("num_kv_heads", what);
     }
     let mlp = Mlp {

@@ -3,7 +3,7 @@
 
 use super::gemma2::{self, GEMMA};
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Layer, Norm, NormKind, Positions, QkNorm};
+use crate::desc::{Layer, Norm, NormKind, Over, Positions, QkNorm};
 use crate::keys::*;
 use crate::rope::{Rotary, parameters};
 use crate::{Family, ROLES, Roles};
@@ -36,8 +36,8 @@ pub const FAMILY: Family = Family {
 fn layer(c: &Config, i: u64, l: &mut Layer) -> Result<(), ConfigError> {
     let (kind, eps) = (NormKind::RmsPlusOne, c.num("rms_norm_eps")?);
     let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|name| Norm { name, kind, eps });
-    let per_head = true;
-    l.attention.1.qk_norm = Some(QkNorm { norms, per_head });
+    let over = Over::Head;
+    l.attention.1.qk_norm = Some(QkNorm { norms, over });
     let every = c.int("sliding_window_pattern")?;
     if c.sliding(i)?.unwrap_or(!(i + 1).is_multiple_of(every)) {
         let theta = c.num("rope_local_base_freq")?;

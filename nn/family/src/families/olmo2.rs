@@ -3,9 +3,10 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Around, Model, Norm, QkNorm};
+use crate::desc::{Around, Model, Norm, Over, QkNorm};
 use crate::keys::*;
-use crate::{Family, ROLES, keys_only};
+use crate::rope::typed_scaling;
+use crate::{Family, ROLES};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -24,7 +25,7 @@ pub const FAMILY: Family = Family {
     preset,
     build,
     nested: not_nested,
-    export: keys_only,
+    export: typed_scaling,
     lora: &["q_proj", "v_proj"],
     fan_in_fan_out: false,
 };
@@ -33,8 +34,8 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
     let (bias, eps) = (c.flag("attention_bias"), c.eps()?);
     llama::model(c, [bias, bias, false], |_, l| {
         let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|n| Norm::rms(n, eps));
-        let per_head = false;
-        l.attention.1.qk_norm = Some(QkNorm { norms, per_head });
+        let over = Over::All;
+        l.attention.1.qk_norm = Some(QkNorm { norms, over });
         l.attention.0 = Around::after(Norm::rms("post_attention_layernorm", eps));
         l.mlp.0 = Around::after(Norm::rms("post_feedforward_layernorm", eps));
         Ok(())

@@ -12,7 +12,7 @@ pub const FAMILY: Family = Family {
     keys: &[&[
         vocab("50272"),
         width("hidden_size", "768", "width of the residual stream").required(),
-        width("word_embed_proj_dim", "", "width of the embedding; only hidden_size is available").derived(Derive::Width).nullable(),
+        width("word_embed_proj_dim", "", "width of the embedding; absent = hidden_size").derived(Derive::Width).nullable(),
         width("ffn_dim", "3072", "width of the MLP; absent = 4 x hidden_size").derived(Derive::Mlp),
         layers("num_hidden_layers", "12", "number of blocks").required(),
         width("num_attention_heads", "12", "attention heads").required(),
@@ -48,12 +48,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
     let (heads, head_dim) = (c.int("num_attention_heads")?, c.head_dim()?);
     let (positions, std) = (c.int("max_position_embeddings")?, c.num("init_std")?);
     let vocab = c.int_or("vocab_size", 1)?;
-    if c.int_or("word_embed_proj_dim", width)? != width {
-        return bad(
-            "word_embed_proj_dim",
-            format!("an embedding of another width than hidden_size {width} is not available"),
-        );
-    }
+    let table = c.int_or("word_embed_proj_dim", width)?;
     let names = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
     let attention = Attention {
         qkv: Qkv::Separate(names.map(|n| linear(n, bias))),
@@ -90,6 +85,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             embed: Embed {
                 prefix: "model.decoder",
                 table: "embed_tokens.weight",
+                project: (table != width).then_some((table, "project_in")),
                 padding: c.padding(vocab)?,
                 positions: Some(Learned {
                     table: "embed_positions.weight",
@@ -103,6 +99,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
         },
         head: Head {
             norm: last.then_some(Norm::layer("model.decoder.final_layer_norm", 1e-5)),
+            project: "model.decoder.project_out",
             lm: "lm_head",
             tied: c.flag("tie_word_embeddings"),
             ..Head::default()

@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset_heads, sizes_by};
-use crate::desc::{Around, NormKind, Order, Up, linear};
+use crate::desc::{Around, Norm, NormKind, Order, Over, QkNorm, Up, linear};
 use crate::keys::*;
 use crate::{Family, ROLES, Roles, keys_only};
 
@@ -20,12 +20,13 @@ pub const FAMILY: Family = Family {
         rotated("partial_rotary_factor", "0.5"),
         dropout("resid_pdrop", "0.0", "dropout of residual branches"),
         dropout("embd_pdrop", "0.0", "dropout of embeddings"),
-        only("qk_layernorm", "false", "layer norms of q and k"),
+        flag("qk_layernorm", "false", "layer norms of each head of q and k"),
     ]],
     harmless: "",
     roles: Roles { dropout: ["embd_pdrop", "resid_pdrop", "attention_dropout"], ..ROLES },
     preset: preset_heads,
     build: |c| {
+        let eps = c.eps()?;
         let mut m = llama::model(c, [true; 3], |_, l| {
             l.order = Order::Shared;
             l.mlp.0 = Around::default();
@@ -33,6 +34,11 @@ pub const FAMILY: Family = Family {
             l.mlp.1.up = Up::Plain(linear("mlp.fc1", true));
             l.mlp.1.down = linear("mlp.fc2", true);
             l.dropout = c.num("resid_pdrop")?;
+            if c.flag("qk_layernorm") {
+                let names = ["self_attn.q_layernorm", "self_attn.k_layernorm"];
+                let norms = names.map(|n| Norm::layer(n, eps));
+                l.attention.1.qk_norm = Some(QkNorm { norms, over: Over::Head });
+            }
             Ok(())
         })?;
         m.stack.embed.dropout = c.num("embd_pdrop")?;

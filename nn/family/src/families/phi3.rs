@@ -4,7 +4,8 @@ use super::llama;
 use super::sizes::{Defaults, preset, sizes};
 use crate::desc::{Qkv, Up, linear};
 use crate::keys::*;
-use crate::{Family, ROLES, Roles, keys_only};
+use crate::rope::typed_scaling;
+use crate::{Family, ROLES, Roles};
 
 #[rustfmt::skip]
 pub const FAMILY: Family = Family {
@@ -33,7 +34,7 @@ pub const FAMILY: Family = Family {
         Ok(())
     }),
     nested: not_nested,
-    export: keys_only,
+    export: typed_scaling,
     lora: &["qkv_proj"],
     fan_in_fan_out: false,
 };

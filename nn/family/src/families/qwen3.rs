@@ -3,7 +3,7 @@
 use super::llama;
 use super::qwen2::{WINDOWS, windowed};
 use super::sizes::{Defaults, preset, sizes};
-use crate::desc::{Norm, QkNorm};
+use crate::desc::{Norm, Over, QkNorm};
 use crate::keys::*;
 use crate::{Family, ROLES, keys_only};
 
@@ -25,7 +25,7 @@ pub const FAMILY: Family = Family {
         let (bias, eps) = (c.flag("attention_bias"), c.num("rms_norm_eps")?);
         llama::model(c, [bias, bias, false], |i, l| {
             let norms = ["self_attn.q_norm", "self_attn.k_norm"].map(|n| Norm::rms(n, eps));
-            l.attention.1.qk_norm = Some(QkNorm { norms, per_head: true });
+            l.attention.1.qk_norm = Some(QkNorm { norms, over: Over::Head });
             windowed(c, i, l)
         })
     },

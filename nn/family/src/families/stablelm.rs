@@ -3,7 +3,7 @@
 
 use super::llama;
 use super::sizes::{Defaults, preset_heads, sizes_by};
-use crate::desc::{Around, NormKind, Order};
+use crate::desc::{Around, Norm, NormKind, Order, Over, QkNorm};
 use crate::keys::*;
 use crate::{Family, ROLES, keys_only};
 
@@ -20,7 +20,7 @@ pub const FAMILY: Family = Family {
         flag("use_qkv_bias", "false", "biases in q, k and v"),
         flag("use_parallel_residual", "false", "attention and MLP both see the norm of what goes into the block"),
         rotated("partial_rotary_factor", "0.25"),
-        only("qk_layernorm", "false", "a norm of its own for each head of q and k"),
+        flag("qk_layernorm", "false", "a norm of its own for each head of q and k"),
         only("hidden_dropout", "0.0", "dropout of the MLP alone"),
     ]],
     harmless: "",
@@ -31,10 +31,15 @@ pub const FAMILY: Family = Family {
         if c.head_dim()? != own {
             return bad("head_dim", format!("this family's is hidden_size / num_attention_heads, {own}"));
         }
+        let eps = c.eps()?;
         let m = llama::model(c, [c.flag("use_qkv_bias"), false, false], |_, l| {
             if c.flag("use_parallel_residual") {
                 l.order = Order::Shared;
                 l.mlp.0 = Around::default();
+            }
+            if c.flag("qk_layernorm") {
+                let norms = ["self_attn.q_layernorm", "self_attn.k_layernorm"].map(|n| Norm::layer(n, eps));
+                l.attention.1.qk_norm = Some(QkNorm { norms, over: Over::Apart });
             }
             Ok(())
         })?;
