@@ -57,9 +57,7 @@ fn bugs_of_each_kind_and_file_in_processes_of_open_mpi_are_named() {
 #[ignore = "minutes: cargo test --release -p crossweave-tests --test suite -- --ignored every_bug_in_processes"]
 fn every_bug_in_processes_of_every_mpi_is_named() {
     for family in families() {
-        let runs = bugs::but_crashes()
-            .into_iter()
-            .map(|b| Run::under(family, b));
+        let runs = bugs::but_crashes().map(|b| Run::under(family, b));
         judge::all(runs.collect(), limits::PROCESSES, launch::BUSY);
     }
 }

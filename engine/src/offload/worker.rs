@@ -172,7 +172,7 @@ impl Worker {
             Job::Update(u, decided) => self.update(u, &decided)?,
             Job::In(u, dest, at) => {
                 self.params_in(u, &dest, at)?;
-                // First: whoever hears of it frees the memory, and must be its last owner.
+                // Dropped before the notification: the thread that waits for it frees the memory and must hold the last reference.
                 drop(dest);
                 self.shared.tell(|p| p.ins[u] += 1);
             }
