@@ -26,6 +26,7 @@ mod machine;
 mod nonfinite;
 mod offload;
 mod optim;
+mod pinned;
 mod pipeline;
 mod planning;
 mod predict;

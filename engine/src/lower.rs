@@ -8,10 +8,12 @@ use crate::scale::Scaling;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, GroupRef, Mesh};
 use crossweave_plan::{Lane, Plan, Step, StepId, StepKind};
-use crossweave_program::{Builder, Call, GroupDecl, GroupId, Part, Place, Program, ProgramError};
+use crossweave_program::{
+    Builder, Call, GroupDecl, GroupId, HostJob, Move, Part, Program, ProgramError,
+};
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, ParamMemory, Params, Source, Words,
+    Grads, Groups, Job, Memory, Optim, ParamMemory, Params, Source, ToHost, Words,
 };
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, ZeroStage};
@@ -101,6 +103,11 @@ pub(crate) struct Outside {
 }
 
 impl Outside {
+    fn of_units(b: &mut Builder, p: &Params<'_>) -> Vec<Outside> {
+        let units = 0..p.flats.len();
+        units.map(|u| Outside::write(b, p, u)).collect()
+    }
+
     fn write(b: &mut Builder, p: &Params<'_>, u: usize) -> Outside {
         let first = b.calls();
         p.shard_in(b, None, u);
@@ -128,8 +135,6 @@ pub(crate) struct Lowered {
     pub optim: Vec<Optim>,
     /// What of each unit is called outside the step.
     pub outside: Vec<Outside>,
-    /// Where the reduced gradient of what is owned of each unit is, from its reduction to its update.
-    pub own: Vec<Option<Place>>,
     /// The program's calls of each step of the plan.
     pub by_step: Vec<(Option<StepId>, Range<usize>)>,
     /// For each unit, which of its parameters its backward writes gradients of.
@@ -284,12 +289,40 @@ impl Given<'_> {
 /// # Errors
 /// A law that is broken.
 pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
-    let lowered = write(plan, given);
+    let lowered = write(plan, given)?;
     lowered.check().map_err(|source| Error::Program {
         rank: given.spec.job_rank(),
         source,
     })?;
     Ok(lowered)
+}
+
+/// The ways to the host, where there are any.
+fn offloaded(host: &mut Option<ToHost>) -> Result<&mut ToHost> {
+    let none =
+        || Error::Invalid("the plan moves state to the host and nothing is offloaded".into());
+    host.as_mut().ok_or_else(none)
+}
+
+/// Writes a step of the plan that is about values of a micro-batch: it runs a block, or moves what blocks hand on.
+fn values(b: &mut Builder, s: &Step, op: &StepKind) -> Result<()> {
+    let block = |b: &mut Builder, name, part| {
+        b.call(Some(s.id), name, &[], |code| code.block(part, vec![]));
+        Ok(())
+    };
+    let what = match op {
+        StepKind::Forward { .. } => return block(b, "forward", Part::Forward),
+        StepKind::Recompute { .. } => return block(b, "recompute", Part::Recompute),
+        StepKind::Spill { .. } => Move::Spill,
+        StepKind::Fetch { .. } => Move::Fetch,
+        StepKind::SendAct { .. } => Move::SendAct,
+        StepKind::RecvAct { .. } => Move::RecvAct,
+        StepKind::SendGrad { .. } => Move::SendGrad,
+        StepKind::RecvGrad { .. } => Move::RecvGrad,
+        other => return Err(Error::Invalid(format!("this engine does not run {other}"))),
+    };
+    b.call(Some(s.id), "move", &[], |code| code.values(s.lane, what));
+    Ok(())
 }
 
 /// For each unit, whether its gradient goes to the host.
@@ -301,7 +334,7 @@ fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
     (0..units).map(leaves).collect()
 }
 
-fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
+fn write(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
     let mut declared = Declared::default();
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let job = given.job(&mut declared, plan.steps.iter().any(gathers));
@@ -319,8 +352,10 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
     let memory = Memory::declare(&mut b, &job, flats, &words);
     let optim = each().map(|(u, f)| Optim::declare(&mut b, u, f, &given.recipes[u]));
     let optim: Vec<_> = optim.collect();
+    let offload = given.spec.offload.as_ref().and_then(|o| o.optimizer);
+    let wire = offload.map(|o| o.wire(given.spec.compute));
+    let mut host = wire.map(|wire| ToHost::declare(&mut b, flats, wire));
     let left = leaving(plan, flats.len());
-    let mut own = vec![None; flats.len()];
     let mut g = Grads::new(&job, flats, &memory, &words);
     let p = Params {
         job: &job,
@@ -332,17 +367,11 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
     for s in &plan.steps {
         let id = s.id;
         if s.op.writes_grad().is_some() && !std::mem::replace(&mut decided, true) {
-            g.decide(&mut b, id);
+            g.decide(&mut b);
         }
-        let rest = |b: &mut Builder| b.call(Some(id), "step", &[], |code| code.step());
         match &s.op {
             StepKind::Backward { unit, .. } => given.backward(&mut g, &mut b, id, *unit as usize),
-            StepKind::ReduceGrad { units, how } => {
-                g.reduce(&mut b, id, units, *how);
-                for u in units.iter().map(|u| *u as usize) {
-                    own[u] = g.own(u);
-                }
-            }
+            StepKind::ReduceGrad { units, how } => g.reduce(&mut b, id, units, *how),
             StepKind::Fold { unit, joins } => g.fold(&mut b, id, *unit as usize, *joins),
             StepKind::Tie { unit } => {
                 if let Some(group) = tie {
@@ -356,7 +385,7 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
                 // The norm is taken later, of what is summed here.
                 g.squares_of(&mut b, id, u);
                 g.count_leaving(&mut b, id, u);
-                rest(&mut b);
+                offloaded(&mut host)?.grad_out(&mut b, id, (&g, u));
                 if flats[u].host == flats[u].owned_len() {
                     g.close(&mut b, id, u);
                 }
@@ -364,7 +393,7 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
             StepKind::Update { unit } => {
                 let u = *unit as usize;
                 match s.lane {
-                    Lane::Host => rest(&mut b),
+                    Lane::Host => offloaded(&mut host)?.update(&mut b, id, (&g, u)),
                     _ if job.clip <= 0.0 => g.squares_of(&mut b, id, u),
                     _ => {}
                 }
@@ -382,15 +411,20 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
             StepKind::ShardIn { unit } => p.shard_in(&mut b, Some(id), *unit as usize),
             // Nothing is cleared: the first gradient written in a step overwrites.
             StepKind::ZeroGrad { .. } => {}
-            _ => rest(&mut b),
+            StepKind::StateIn { unit } => {
+                offloaded(&mut host)?.job(&mut b, id, (&g, *unit as usize), HostJob::StateIn);
+            }
+            StepKind::StateOut { unit } => {
+                offloaded(&mut host)?.job(&mut b, id, (&g, *unit as usize), HostJob::StateOut);
+            }
+            other => values(&mut b, s, other)?,
         }
     }
     g.publish(&mut b);
     let end = b.calls();
-    let outside = (0..flats.len()).map(|u| Outside::write(&mut b, &p, u));
-    let outside = outside.collect();
+    let outside = Outside::of_units(&mut b, &p);
     let program = b.finish();
-    Lowered {
+    Ok(Lowered {
         by_step: by_step(&program.calls[..end]),
         program,
         memory,
@@ -398,13 +432,13 @@ fn write(plan: &Plan, given: &Given<'_>) -> Lowered {
         params,
         optim,
         outside,
-        own,
         writes: given.writes.to_vec(),
         find,
-    }
+    })
 }
 
-/// The calls of each step of the plan, in order: the step, and which calls; without a step those before and behind all.
+/// The calls of each step of the plan, in order: the step, and which calls; without a step those of the start, of what the host
+/// decides, and of the end.
 fn by_step(calls: &[Call]) -> Vec<(Option<StepId>, Range<usize>)> {
     let mut out: Vec<(Option<StepId>, Range<usize>)> = vec![];
     for (k, c) in calls.iter().enumerate() {

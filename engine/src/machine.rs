@@ -2,6 +2,7 @@
 //!
 //! The machine knows no algorithm. What a program does not say yet is done by the walk around it.
 
+use crate::pinned::Pinned;
 use crossweave_hal::{
     Buffer, Collective, CommTag, DType, Device, HostBuffer, Kernel, OpRequest, Reduce, Region,
     Stream,
@@ -29,6 +30,8 @@ enum Held {
     Slot(Arc<Buffer>, u32),
     /// Somebody else's, from this byte on.
     Lent(Arc<Buffer>, u64),
+    /// On its way to the host's thread, from this byte on.
+    Host(Pinned, u64),
 }
 
 /// Slots that hold nothing now, handed out as the plan foresees (`plan::slots`): of the right size the one that was made first. What the
@@ -72,6 +75,14 @@ pub(crate) struct Machine {
     groups: Vec<GroupRef>,
     /// Outside a step of the plan, what collectives are for.
     pub about: String,
+}
+
+/// What a slot of a fragment is bound to: a parameter's place in the program's memory, or an index among the fragment's own.
+fn place(program: &Program, f: &Fragment, call: &Call, slot: u16) -> Result<Place, usize> {
+    match slot.checked_sub(f.params) {
+        None => Ok(program.args[(call.args.start + u32::from(slot)) as usize]),
+        Some(local) => Err(usize::from(local)),
+    }
 }
 
 fn comm_tag(t: Traffic) -> CommTag {
@@ -154,6 +165,19 @@ impl Machine {
         self.memory[mem.index()] = Held::Lent(buffer, at);
     }
 
+    /// Binds transient memory to what the host's thread has given, from byte `at` on.
+    pub fn take(&mut self, mem: MemId, memory: Pinned, at: u64) {
+        self.memory[mem.index()] = Held::Host(memory, at);
+    }
+
+    /// What goes back to the host's thread.
+    pub fn give(&mut self, mem: MemId) -> Tensors<Pinned> {
+        match std::mem::replace(&mut self.memory[mem.index()], Held::None) {
+            Held::Host(memory, _) => Ok(memory),
+            _ => shape_error(format!("memory {} is not the host's", mem.0)),
+        }
+    }
+
     /// Runs all calls of a program on one stream, whatever lanes it names. What was lent is given back.
     pub fn run_alone(&mut self, stream: &Stream, mesh: Option<&RefCell<Mesh>>) -> Tensors<()> {
         let program = self.program.clone();
@@ -198,7 +222,7 @@ impl Machine {
         match &self.memory[mem.index()] {
             Held::Device(all, turn) => all.get(*turn),
             Held::Slot(b, _) | Held::Lent(b, _) => Some(b),
-            Held::Pinned(..) | Held::None => None,
+            Held::Pinned(..) | Held::Host(..) | Held::None => None,
         }
     }
 
@@ -214,7 +238,7 @@ impl Machine {
     pub fn turn(&self, mem: MemId) -> usize {
         match &self.memory[mem.index()] {
             Held::Device(_, turn) | Held::Pinned(_, turn) => *turn,
-            Held::Slot(..) | Held::Lent(..) | Held::None => 0,
+            Held::Slot(..) | Held::Lent(..) | Held::Host(..) | Held::None => 0,
         }
     }
 
@@ -223,7 +247,7 @@ impl Machine {
         match &mut self.memory[mem.index()] {
             Held::Device(all, turn) => *turn = (*turn + 1) % all.len(),
             Held::Pinned(all, turn) => *turn = (*turn + 1) % all.len(),
-            Held::Slot(..) | Held::Lent(..) | Held::None => {}
+            Held::Slot(..) | Held::Lent(..) | Held::Host(..) | Held::None => {}
         }
     }
 
@@ -256,16 +280,9 @@ impl Machine {
         self.locals.resize_with(f.locals.len(), || None);
     }
 
-    fn place(&self, f: &Fragment, call: &Call, slot: u16) -> Result<Place, usize> {
-        match slot.checked_sub(f.params) {
-            None => Ok(self.program.args[(call.args.start + u32::from(slot)) as usize]),
-            Some(local) => Err(usize::from(local)),
-        }
-    }
-
     /// The memory that a parameter of a fragment is bound to.
     pub fn memory_of(&self, f: &Fragment, call: &Call, slot: u16) -> Tensors<MemId> {
-        match self.place(f, call, slot) {
+        match place(&self.program, f, call, slot) {
             Ok(place) => Ok(place.mem),
             Err(_) => shape_error(format!("{}: slot {slot} is no parameter", f.name)),
         }
@@ -273,12 +290,16 @@ impl Machine {
 
     /// The buffer of a slot, and the byte where the slot begins.
     fn slot(&self, f: &Fragment, call: &Call, slot: u16) -> Tensors<(&Buffer, u64)> {
-        match self.place(f, call, slot) {
+        match place(&self.program, f, call, slot) {
             Ok(place) => match &self.memory[place.mem.index()] {
                 Held::Device(all, turn) => Ok((&all[*turn], place.at)),
                 Held::Pinned(all, turn) => Ok((all[*turn].buffer(), place.at)),
                 Held::Slot(b, _) => Ok((b, place.at)),
                 Held::Lent(b, first) => Ok((b, first + place.at)),
+                Held::Host(p, first) => match p.buffer() {
+                    Some(b) => Ok((b, first + place.at)),
+                    None => shape_error("a block without memory"),
+                },
                 Held::None => {
                     let name = &self.program.memory[place.mem.index()].name;
                     shape_error(format!("{}: {name} is used while it is not there", f.name))
@@ -293,7 +314,7 @@ impl Machine {
 
     /// Where a copy of another thread goes to: buffer and byte.
     pub fn target(&self, f: &Fragment, call: &Call, to: &Span) -> Tensors<(Arc<Buffer>, u64)> {
-        let place = self.place(f, call, to.slot).ok();
+        let place = place(&self.program, f, call, to.slot).ok();
         match place.and_then(|p| Some((self.buffer(p.mem)?.clone(), p.at + to.at))) {
             Some(target) => Ok(target),
             None => shape_error(format!("{}: nowhere to copy to", f.name)),
@@ -308,7 +329,7 @@ impl Machine {
     /// `Alloc`: memory of a fragment's parameter or its own.
     pub fn alloc(&mut self, f: &Fragment, call: &Call, slot: u16, stream: &Stream) -> Tensors<()> {
         let device = stream.device();
-        match self.place(f, call, slot) {
+        match place(&self.program, f, call, slot) {
             Ok(place) => {
                 let m = &self.program.memory[place.mem.index()];
                 self.memory[place.mem.index()] = match m.life {
@@ -330,7 +351,7 @@ impl Machine {
 
     /// `Free`.
     pub fn free_slot(&mut self, f: &Fragment, call: &Call, slot: u16) {
-        match self.place(f, call, slot) {
+        match place(&self.program, f, call, slot) {
             Ok(place) => self.free(place.mem),
             Err(local) => self.locals[local] = None,
         }
@@ -364,7 +385,12 @@ impl Machine {
                 dynamic,
                 ..
             } => {
-                self.prepare(stream, *kernel)?;
+                let at = kernel.0 as usize;
+                if self.kernels[at].is_none() {
+                    let decl = &self.program.kernels[at];
+                    let request = OpRequest::new(decl.op, &decl.operands, &self.params[at]);
+                    self.kernels[at] = Some(stream.device().prepare(&request, &Decompositions)?);
+                }
                 self.launch((f, call), stream, *kernel, operands, *dynamic)?;
                 match probe {
                     Some(p) => self.look((f, call), stream, i, p),
@@ -401,7 +427,10 @@ impl Machine {
             | Instr::Bring { .. }
             | Instr::Await { .. }
             | Instr::Block { .. }
-            | Instr::Step => shape_error("an instruction that no stream is given"),
+            | Instr::Move { .. }
+            | Instr::Take { .. }
+            | Instr::Give { .. }
+            | Instr::Host { .. } => shape_error("an instruction that no stream is given"),
         }
     }
 
@@ -432,16 +461,6 @@ impl Machine {
             CollectiveKind::AllGather => Collective::AllGather { send, recv, dtype },
             CollectiveKind::AllToAll => Collective::AllToAll { send, recv, dtype },
         })
-    }
-
-    fn prepare(&mut self, stream: &Stream, k: KernelId) -> Tensors<()> {
-        let at = k.0 as usize;
-        if self.kernels[at].is_none() {
-            let decl = &self.program.kernels[at];
-            let request = OpRequest::new(decl.op, &decl.operands, &self.params[at]);
-            self.kernels[at] = Some(stream.device().prepare(&request, &Decompositions)?);
-        }
-        Ok(())
     }
 
     fn launch(
@@ -498,7 +517,7 @@ impl Machine {
             };
             let n = l.rank as usize;
             let dims: Vec<u64> = l.shape[..n].iter().map(|d| *d as u64).collect();
-            let (buffer, at) = match self.place(f, call, s.slot) {
+            let (buffer, at) = match place(&self.program, f, call, s.slot) {
                 Ok(place) => (self.buffer(place.mem).cloned(), place.at),
                 Err(local) => (self.locals[local].clone(), 0),
             };

@@ -9,7 +9,7 @@ use crate::state::UnitState;
 use crate::trainer::{Act, MicroBatch, Pending, Trainer};
 use crossweave_hal::{Event, Purpose};
 use crossweave_plan::{Keep as PlanKeep, Lane, Plan, Step, StepId, StepKind};
-use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Part, Program};
+use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Move, Part, Program};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,7 +21,6 @@ pub(crate) const FORWARD: u8 = 0;
 pub(crate) const RECOMPUTE: u8 = 1;
 pub(crate) const BACKWARD: u8 = 2;
 pub(crate) const LOSS: u8 = 6;
-pub(crate) const GRAD_OUT: u8 = 11;
 
 /// What a step is given.
 struct Inputs<'a> {
@@ -80,19 +79,13 @@ impl Trainer {
     ) -> Result<()> {
         let count = by_step.len().saturating_sub(1);
         for (id, calls) in &by_step[..count] {
-            let mut calls = calls.clone();
-            let first = &program.calls[calls.start];
-            let code = &program.fragments[first.fragment.0 as usize].code;
-            if code.first() == Some(&Instr::Decide) {
-                self.seed_backward(lr)?;
-                let decided = calls.start..calls.start + 1;
-                calls.start += 1;
-                self.run_calls(program, decided, None, inputs)
-                    .map_err(|e| self.error("seeding the backward", e))?;
-            }
+            let calls = calls.clone();
             let Some(s) = id.and_then(|id| plan.steps.get(id.index())) else {
+                if decides(program, &program.calls[calls.clone()]) {
+                    self.seed_backward(lr)?;
+                }
                 self.run_calls(program, calls, None, inputs)
-                    .map_err(|e| self.error("clearing figures", e))?;
+                    .map_err(|e| self.error("between the steps of the plan", e))?;
                 continue;
             };
             let purpose = self.purpose(s);
@@ -163,10 +156,21 @@ impl Trainer {
                 return required(&mut self.offload)?.bring(*room as usize, dest);
             }
             Instr::Await { room } => return required(&mut self.offload)?.wait_room(*room as usize),
-            Instr::Step => match step {
-                Some(s) => return self.run_step(s, inputs),
-                None => return crossweave_tensor::shape_error("no step of the plan"),
-            },
+            Instr::Take { what, slot } => {
+                let (memory, at) = required(&mut self.offload)?.take(*what)?;
+                let mem = self.machine.memory_of(f, call, *slot)?;
+                self.machine.take(mem, memory, at);
+                return Ok(());
+            }
+            Instr::Give { what, slot } => {
+                let memory = self.machine.give(self.machine.memory_of(f, call, *slot)?)?;
+                return required(&mut self.offload)?.give(*what, memory);
+            }
+            Instr::Host { job, room } => {
+                let decided = self.scaling.decided;
+                return required(&mut self.offload)?.host(*job, *room, decided);
+            }
+            Instr::Move { what, .. } => return self.run_move(*what, step),
             Instr::Block { part, adds } => {
                 return self.run_block((f, call), (*part, adds), step, inputs);
             }
@@ -186,6 +190,7 @@ impl Trainer {
                 Some(s) => s,
                 None => return crossweave_tensor::shape_error("no stream for gathers"),
             },
+            Lane::CopyOut => required(&mut self.offload)?.out(),
             _ => return crossweave_tensor::shape_error(format!("no stream for {lane:?}")),
         };
         if let Instr::Alloc { slot, .. } = i {
@@ -218,28 +223,6 @@ impl Trainer {
         self.machine.advance(self.lowered.memory.words);
     }
 
-    fn run_block(
-        &mut self,
-        (f, call): (&Fragment, &Call),
-        (part, adds): (Part, &[bool]),
-        step: Option<&Step>,
-        inputs: &Inputs<'_>,
-    ) -> Tensors<()> {
-        match (part, step.map(|s| &s.op)) {
-            (Part::Backward, Some(StepKind::Backward { unit, mb })) => {
-                let (u, m) = (*unit as usize, *mb as usize);
-                let mut wholes = vec![];
-                for slot in 0..f.params {
-                    let mem = self.machine.memory_of(f, call, slot)?;
-                    wholes.extend(self.machine.buffer(mem).cloned());
-                }
-                let first = inputs.batches[m].first_sequence;
-                self.backward(u, m, &inputs.data[m], first, (&wholes, adds))
-            }
-            _ => crossweave_tensor::shape_error("a block that is no step of the plan"),
-        }
-    }
-
     /// What the collective checker calls a step: its number and text in the plan, told once. Its collectives meet those of the same text on
     /// other ranks, whatever its number there; of a transfer both ends are called alike.
     fn purpose(&mut self, s: &Step) -> Purpose {
@@ -256,11 +239,16 @@ impl Trainer {
         purpose
     }
 
-    /// What no instruction says yet.
-    fn run_step(&mut self, step: &Step, inputs: &Inputs<'_>) -> Tensors<()> {
+    fn run_block(
+        &mut self,
+        (f, call): (&Fragment, &Call),
+        (part, adds): (Part, &[bool]),
+        step: Option<&Step>,
+        inputs: &Inputs<'_>,
+    ) -> Tensors<()> {
         let Inputs { batches, data } = inputs;
-        match &step.op {
-            StepKind::Forward { unit, mb, keep } => {
+        match (part, step.map(|s| &s.op)) {
+            (Part::Forward, Some(StepKind::Forward { unit, mb, keep })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let ins = std::mem::take(&mut self.flow[m]);
                 let kept = (*keep == PlanKeep::Input).then(|| ins.clone());
@@ -282,7 +270,7 @@ impl Trainer {
                 }
                 self.flow[m] = outs;
             }
-            StepKind::Recompute { unit, mb } => {
+            (Part::Recompute, Some(StepKind::Recompute { unit, mb })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
                 let Some(Act::Inputs(ins)) = self.acts[u][m].take() else {
                     return crossweave_tensor::shape_error("recompute without a kept input");
@@ -297,30 +285,43 @@ impl Trainer {
                 )?;
                 self.acts[u][m] = Some(act);
             }
-            StepKind::Update { unit } => self.host_update(*unit as usize)?,
-            StepKind::GradOut { unit } => self.grad_out(*unit as usize)?,
-            StepKind::StateIn { unit } => self.state_moves(*unit as usize, true)?,
-            StepKind::StateOut { unit } => self.state_moves(*unit as usize, false)?,
-            StepKind::Spill { unit, mb } => self.spill(*unit as usize, *mb as usize)?,
-            StepKind::Fetch { unit, mb } => self.fetch(*unit as usize, *mb as usize)?,
-            StepKind::SendAct { mb, to, .. } => self.send_act(*mb as usize, *to)?,
-            StepKind::RecvAct { unit, mb, from } => {
-                self.recv_act(*unit as usize, *mb as usize, *from)?
+            (Part::Backward, Some(StepKind::Backward { unit, mb })) => {
+                let (u, m) = (*unit as usize, *mb as usize);
+                let mut wholes = vec![];
+                for slot in 0..f.params {
+                    let mem = self.machine.memory_of(f, call, slot)?;
+                    wholes.extend(self.machine.buffer(mem).cloned());
+                }
+                let first = batches[m].first_sequence;
+                self.backward(u, m, &data[m], first, (&wholes, adds))?;
             }
-            StepKind::SendGrad { unit, mb, to } => {
-                self.send_flow_grad(*unit as usize, *mb as usize, *to)?
-            }
-            StepKind::RecvGrad { unit, mb, from } => {
-                self.recv_flow_grad(*unit as usize, *mb as usize, *from)?
-            }
-            other => {
-                return crossweave_tensor::shape_error(format!(
-                    "this engine does not run {}",
-                    other
-                ));
-            }
+            _ => return crossweave_tensor::shape_error("a block that is no step of the plan"),
         }
         Ok(())
+    }
+
+    fn run_move(&mut self, what: Move, step: Option<&Step>) -> Tensors<()> {
+        match (what, step.map(|s| &s.op)) {
+            (Move::Spill, Some(StepKind::Spill { unit, mb })) => {
+                self.spill(*unit as usize, *mb as usize)
+            }
+            (Move::Fetch, Some(StepKind::Fetch { unit, mb })) => {
+                self.fetch(*unit as usize, *mb as usize)
+            }
+            (Move::SendAct, Some(StepKind::SendAct { mb, to, .. })) => {
+                self.send_act(*mb as usize, *to)
+            }
+            (Move::RecvAct, Some(StepKind::RecvAct { unit, mb, from })) => {
+                self.recv_act(*unit as usize, *mb as usize, *from)
+            }
+            (Move::SendGrad, Some(StepKind::SendGrad { unit, mb, to })) => {
+                self.send_flow_grad(*unit as usize, *mb as usize, *to)
+            }
+            (Move::RecvGrad, Some(StepKind::RecvGrad { unit, mb, from })) => {
+                self.recv_flow_grad(*unit as usize, *mb as usize, *from)
+            }
+            _ => crossweave_tensor::shape_error("values that no step of the plan moves"),
+        }
     }
 
     pub(crate) fn cache(&mut self, unit: usize, phase: u8) -> RefCell<KernelCache> {
@@ -334,6 +335,13 @@ impl Trainer {
     pub(crate) fn keep_cache(&mut self, unit: usize, phase: u8, c: RefCell<KernelCache>) {
         self.caches.insert((unit as u32, phase), c);
     }
+}
+
+/// Whether calls have the host decide the step's scalars, which it does before they are run.
+fn decides(program: &Program, calls: &[Call]) -> bool {
+    let code = |c: &Call| &program.fragments[c.fragment.0 as usize].code;
+    let mut all = calls.iter().flat_map(code);
+    all.any(|i| *i == Instr::Decide)
 }
 
 fn tape_keep(k: PlanKeep) -> Keep {

@@ -4,8 +4,8 @@
 
 use crate::formula::{Ex, Prog};
 use crate::instr::{
-    Call, Figure, Fragment, FragmentId, GroupDecl, GroupId, Instr, KernelDecl, KernelId, Local,
-    Member, ParamId, Part, Program, Span, Traffic,
+    Call, Figure, Fragment, FragmentId, GroupDecl, GroupId, HostJob, HostMemory, Instr, KernelDecl,
+    KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 use crate::memory::{MemId, MemoryDecl, Place, Tag};
 use crate::params::ParamBlock;
@@ -235,9 +235,26 @@ impl<'b> Code<'b> {
         self.push(Instr::Await { room });
     }
 
-    /// See [`Instr::Step`].
-    pub fn step(&self) {
-        self.push(Instr::Step);
+    /// See [`Instr::Move`].
+    pub fn values(&self, lane: Lane, what: Move) {
+        self.push(Instr::Move { lane, what });
+    }
+
+    /// See [`Instr::Take`].
+    pub fn take(&self, what: HostMemory, i: usize) {
+        let slot = i as u16;
+        self.push(Instr::Take { what, slot });
+    }
+
+    /// See [`Instr::Give`].
+    pub fn give(&self, what: HostMemory, i: usize) {
+        let slot = i as u16;
+        self.push(Instr::Give { what, slot });
+    }
+
+    /// See [`Instr::Host`].
+    pub fn host(&self, job: HostJob, room: u32) {
+        self.push(Instr::Host { job, room });
     }
 
     /// Instructions of one lane.

@@ -128,9 +128,85 @@ pub enum Figure {
     Verdict,
 }
 
+/// Pinned memory that passes between the host's thread and the one that enqueues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HostMemory {
+    /// For the words of a step that its updates read.
+    Words,
+    /// For the gradient of what the host's thread holds under this number.
+    Grad(u32),
+}
+
+/// What the host's thread does with the state that it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HostJob {
+    /// Reads it, with its gradient, from its file.
+    StateIn,
+    /// The optimizer step.
+    Update,
+    /// Writes it to its file.
+    StateOut,
+}
+
+/// What becomes of the values of a micro-batch between blocks: they are handles that are shared, and no declared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Move {
+    /// The inputs kept for a recompute leave the device.
+    Spill,
+    /// They come back.
+    Fetch,
+    /// What a unit made goes to another pipeline stage.
+    SendAct,
+    /// It arrives.
+    RecvAct,
+    /// The gradient of what a unit made goes back.
+    SendGrad,
+    /// It arrives.
+    RecvGrad,
+}
+
+impl HostMemory {
+    /// In words.
+    pub fn name(self) -> String {
+        match self {
+            HostMemory::Words => "the words of the step".into(),
+            HostMemory::Grad(room) => format!("the gradient of room {room}"),
+        }
+    }
+}
+
+impl HostJob {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            HostJob::StateIn => "read the state",
+            HostJob::Update => "update",
+            HostJob::StateOut => "write the state",
+        }
+    }
+}
+
+impl Move {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Move::Spill => "spill the kept inputs",
+            Move::Fetch => "fetch the kept inputs",
+            Move::SendAct => "send what the unit made",
+            Move::RecvAct => "receive what the unit made",
+            Move::SendGrad => "send the gradient of what the unit made",
+            Move::RecvGrad => "receive the gradient of what the unit made",
+        }
+    }
+}
+
 /// A part of a unit's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
+    /// The forward; what it keeps for the backward is the plan step's.
+    Forward,
+    /// The forward again, from its kept inputs.
+    Recompute,
     /// The backward: the gradient of the input, and of the parameters.
     Backward,
 }
@@ -219,8 +295,36 @@ pub enum Instr {
     Block {
         /// What of it.
         part: Part,
-        /// For each parameter, its own and then those it borrows: its gradient is added to and not overwritten.
+        /// For each parameter of a backward, its own and then those it borrows: its gradient is added to and not overwritten.
         adds: Vec<bool>,
+    },
+    /// Moves values of a micro-batch: those of the call's plan step.
+    Move {
+        /// On which lane.
+        lane: Lane,
+        /// Which, and where to.
+        what: Move,
+    },
+    /// Memory comes from the host's thread, as soon as it has some: transient pinned memory begins.
+    Take {
+        /// What for.
+        what: HostMemory,
+        /// Its slot.
+        slot: u16,
+    },
+    /// It goes to the host's thread, filled: transient pinned memory ends.
+    Give {
+        /// As in `Take`.
+        what: HostMemory,
+        /// Its slot.
+        slot: u16,
+    },
+    /// The host's thread is given something to do.
+    Host {
+        /// What.
+        job: HostJob,
+        /// The number of what it holds.
+        room: u32,
     },
     /// The host's thread copies the parameters that it holds as `room`, behind their update, to the device.
     Bring {
@@ -235,8 +339,6 @@ pub enum Instr {
         /// As in `Bring`.
         room: u32,
     },
-    /// What the call's plan step asks for and no instruction says yet.
-    Step,
     /// What a lane has done so far can be waited for without what comes behind it.
     Mark {
         /// Which lane.

@@ -1,11 +1,14 @@
 //! The laws of a program: what holds of its instructions whatever they compute. A lowering that breaks one is refused before any memory
 //! is taken; tests break each of them and expect its name.
 
-use crate::instr::{Call, CollectiveKind, Fragment, Instr, Member, Program, Span};
+use crate::instr::{
+    Call, CollectiveKind, Fragment, HostJob, HostMemory, Instr, Member, Program, Span,
+};
 use crate::memory::{Life, MemId};
 use crate::params::ParamBlock;
 use crate::scalar::{Scalar, ScalarId};
 use crossweave_abi::op::{self, ProgramInst, ProgramParams, inst};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::offset_of;
 use std::ops::Range;
@@ -23,8 +26,12 @@ pub enum Law {
     Written,
     /// Step scalars are read behind `Decide`.
     Decided,
-    /// Transient memory is free at the end.
+    /// Transient memory is free at the end; what the host's thread was given is used, and what it has read from a file and updated is
+    /// written to it.
     Leftover,
+    /// The host's thread updates a state behind its gradient and the words of the step, and writes to a file what it has read and
+    /// updated.
+    HostOrder,
     /// What a collective receives is what the ranks of its group send.
     Sizes,
     /// Every rank of a group makes the same collectives on it in the same order.
@@ -177,6 +184,8 @@ struct Walk<'p> {
     /// The same of the running fragment's own.
     locals: Vec<Option<Written>>,
     decided: bool,
+    /// What the host's thread was given, and what it has done with the state of each gradient.
+    given: BTreeMap<HostMemory, Vec<HostJob>>,
     at: (&'p Call, &'p Fragment, usize),
 }
 
@@ -291,6 +300,41 @@ impl<'p> Walk<'p> {
         self.writes(&m.recv)
     }
 
+    /// All of the memory of a parameter.
+    fn whole(&self, slot: u16) -> Span {
+        let bytes = match self.place(slot) {
+            Ok((mem, _)) => self.program.memory[mem.index()].bytes,
+            Err(_) => 0,
+        };
+        Span { slot, at: 0, bytes }
+    }
+
+    /// The host's thread is given something to do: it updates a state behind its gradient and the words of the step; one that rests
+    /// in a file it has read before, and writes behind.
+    fn host(&mut self, job: HostJob, room: u32) -> Checked<()> {
+        use HostJob::{StateIn, StateOut, Update};
+        let words = self.given.contains_key(&HostMemory::Words);
+        let Some(done) = self.given.get_mut(&HostMemory::Grad(room)) else {
+            let what = format!("{} of room {room}, without its gradient", job.name());
+            return self.broken(Law::HostOrder, what);
+        };
+        let why = match (job, &done[..]) {
+            (StateIn, []) | (StateOut, [StateIn, Update]) => None,
+            (Update, [] | [StateIn]) if words => None,
+            (Update, [] | [StateIn]) => Some("without the words of the step".to_string()),
+            (_, []) => Some("before its update".to_string()),
+            (_, [.., last]) => Some(format!("behind: {}", last.name())),
+        };
+        done.push(job);
+        match why {
+            None => Ok(()),
+            Some(why) => {
+                let what = format!("{} of room {room}, {why}", job.name());
+                self.broken(Law::HostOrder, what)
+            }
+        }
+    }
+
     fn instr(&mut self, i: &'p Instr) -> Checked<()> {
         match i {
             Instr::Alloc { slot, .. } => {
@@ -359,19 +403,26 @@ impl<'p> Walk<'p> {
             Instr::Decide => self.decided = true,
             Instr::Block { .. } => {
                 for slot in 0..self.at.1.params {
-                    let whole = match self.place(slot) {
-                        Ok((mem, _)) => self.program.memory[mem.index()].bytes,
-                        Err(_) => 0,
-                    };
-                    let all = Span {
-                        slot,
-                        at: 0,
-                        bytes: whole,
-                    };
-                    self.writes(&all)?;
+                    self.writes(&self.whole(slot))?;
                 }
             }
-            Instr::Await { .. } | Instr::Step | Instr::Mark { .. } => {}
+            Instr::Take { what, slot } => {
+                if self.held(*slot).replace(Written::default()).is_some() {
+                    let name = self.name(*slot);
+                    return self.broken(Law::AllocOnce, format!("{name} is there already"));
+                }
+                if self.given.contains_key(what) {
+                    let what = format!("{} is with the host already", what.name());
+                    return self.broken(Law::HostOrder, what);
+                }
+            }
+            Instr::Give { what, slot } => {
+                self.reads(&self.whole(*slot))?;
+                *self.held(*slot) = None;
+                self.given.insert(*what, vec![]);
+            }
+            Instr::Host { job, room } => self.host(*job, *room)?,
+            Instr::Await { .. } | Instr::Move { .. } | Instr::Mark { .. } => {}
         }
         Ok(())
     }
@@ -395,6 +446,7 @@ pub fn check(program: &Program, calls: Range<usize>) -> Checked<()> {
         memory: program.memory.iter().map(whole).collect(),
         locals: vec![],
         decided: false,
+        given: BTreeMap::new(),
         at: (first, fragment(first), 0),
     };
     for call in &program.calls[calls] {
@@ -411,6 +463,18 @@ pub fn check(program: &Program, calls: Range<usize>) -> Checked<()> {
     }
     let left = program.memory.iter().zip(&walk.memory);
     let left = left.filter(|(m, held)| held.is_some() && !matches!(m.life, Life::Always { .. }));
+    let open = |(what, done): (&HostMemory, &Vec<HostJob>)| match (what, &done[..]) {
+        (HostMemory::Grad(_), [] | [HostJob::StateIn]) => {
+            Some(format!("{} is given and never used", what.name()))
+        }
+        (HostMemory::Grad(room), [HostJob::StateIn, HostJob::Update]) => Some(format!(
+            "the state of room {room} is read from its file and updated, and never written"
+        )),
+        _ => None,
+    };
+    if let Some(what) = walk.given.iter().find_map(open) {
+        return walk.broken(Law::Leftover, what);
+    }
     match left.map(|(m, _)| &m.name).next() {
         Some(name) => walk.broken(Law::Leftover, format!("{name} is never freed")),
         None => Ok(()),

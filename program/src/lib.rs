@@ -27,8 +27,8 @@ pub use build::{Builder, Code, On, View};
 pub use crossweave_abi::{self as abi, DType};
 pub use formula::{Ex, Prog};
 pub use instr::{
-    Call, CollectiveKind, Figure, Fragment, FragmentId, GroupDecl, GroupId, Instr, KernelDecl,
-    KernelId, Local, Member, ParamId, Part, Program, Span, Traffic,
+    Call, CollectiveKind, Figure, Fragment, FragmentId, GroupDecl, GroupId, HostJob, HostMemory,
+    Instr, KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 pub use laws::{Law, ProgramError, check, check_ranks};
 pub use memory::{Home, Life, MemId, MemoryDecl, Place, Tag};

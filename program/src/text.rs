@@ -148,6 +148,7 @@ impl Lines<'_> {
                 let (from, to) = (self.span(from), self.slot(*to));
                 (format!("publish {figure:?} {from} to {to}"), Some(*lane))
             }
+            Instr::Block { part, adds } if adds.is_empty() => (format!("block {part:?}"), None),
             Instr::Block { part, adds } => {
                 let added = adds.iter().enumerate().filter(|(_, a)| **a);
                 let added = list(added, |(k, _)| k.to_string());
@@ -155,7 +156,18 @@ impl Lines<'_> {
             }
             Instr::Bring { room, to } => (format!("bring room {room} to {}", self.span(to)), None),
             Instr::Await { room } => (format!("await room {room}"), None),
-            Instr::Step => ("the engine's own".into(), None),
+            Instr::Move { lane, what } => (what.name().into(), Some(*lane)),
+            Instr::Take { what, slot } => {
+                let text = format!("take {} for {}", self.slot(*slot), what.name());
+                (text, Some(Lane::Host))
+            }
+            Instr::Give { what, slot } => {
+                let text = format!("give {} as {}", self.slot(*slot), what.name());
+                (text, Some(Lane::Host))
+            }
+            Instr::Host { job, room } => {
+                (format!("{} of room {room}", job.name()), Some(Lane::Host))
+            }
             Instr::Mark { lane } => ("mark".into(), Some(*lane)),
         }
     }

@@ -3,8 +3,8 @@
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::abi::op;
 use crossweave_program::{
-    Builder, CollectiveKind, DType, Given, GroupDecl, Home, Instr, Law, Life, Member, MemoryDecl,
-    Program, Scalar, Tag, Traffic, check, check_ranks,
+    Builder, CollectiveKind, DType, Given, GroupDecl, Home, HostJob, HostMemory, Instr, Law, Life,
+    Member, MemoryDecl, Program, Scalar, Tag, Traffic, check, check_ranks,
 };
 
 const RANKS: u64 = 4;
@@ -110,6 +110,65 @@ fn memory_is_allocated_and_freed_once() {
     assert_eq!(broken(&twice), Some(Law::AllocOnce));
     let freed = mutant("release", |code| code.push(code[0].clone()));
     assert_eq!(broken(&freed), Some(Law::AllocOnce));
+}
+
+/// A gradient goes to the host, whose thread reads the state from its file, updates it and writes it.
+fn hosted() -> Program {
+    let mut b = Builder::default();
+    let mut memory = |name: &str, life, home| {
+        b.memory(MemoryDecl {
+            name: name.into(),
+            bytes: 4 * EACH,
+            dtype: DType::F32,
+            tag: Tag::Grad,
+            home,
+            life,
+        })
+    };
+    let grad = memory("grad", Life::Always { turns: 1 }, Home::Device);
+    let [words, host] = ["words", "host"].map(|n| memory(n, Life::Transient, Home::Pinned));
+    let out = |b: &mut Builder, name: &str, what, to: crossweave_program::MemId| {
+        b.call(Some(StepId(0)), name, &[grad.into(), to.into()], |code| {
+            code.take(what, 1);
+            let [to, from] = [1, 0].map(|i| code.arg(i, [EACH], DType::F32));
+            code.on(Lane::CopyOut).copy(&to, &from);
+            code.give(what, 1);
+        });
+    };
+    out(&mut b, "grad out", HostMemory::Grad(3), host);
+    out(&mut b, "words out", HostMemory::Words, words);
+    b.call(Some(StepId(1)), "host", &[], |code| {
+        let each = [HostJob::StateIn, HostJob::Update, HostJob::StateOut];
+        each.into_iter().for_each(|job| code.host(job, 3));
+    });
+    b.finish()
+}
+
+#[test]
+fn the_host_updates_what_it_was_given() {
+    assert_eq!(broken(&hosted()), None);
+    let without = |name: &str, at: usize| {
+        let mut p = hosted();
+        let f = p.fragments.iter_mut().find(|f| f.name == name).unwrap();
+        f.code.remove(at);
+        broken(&p)
+    };
+    // Without its copy, or without being taken or given.
+    assert_eq!(without("grad out", 1), Some(Law::Written));
+    assert_eq!(without("grad out", 0), Some(Law::Alive));
+    assert_eq!(without("grad out", 2), Some(Law::HostOrder));
+    assert_eq!(without("words out", 2), Some(Law::HostOrder));
+    // A state that is written and was not updated, or not read; that is updated in memory, and its file is not.
+    assert_eq!(without("host", 1), Some(Law::HostOrder));
+    assert_eq!(without("host", 0), Some(Law::HostOrder));
+    assert_eq!(without("host", 2), Some(Law::Leftover));
+    let mut idle = hosted();
+    idle.calls.pop();
+    assert_eq!(broken(&idle), Some(Law::Leftover));
+    let mut twice = hosted();
+    let again = twice.calls[0].clone();
+    twice.calls.insert(1, again);
+    assert_eq!(broken(&twice), Some(Law::HostOrder));
 }
 
 #[test]

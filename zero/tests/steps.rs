@@ -3,9 +3,10 @@
 
 use crossweave_plan::{Lane, Reduction, StepId};
 use crossweave_program::{
-    Builder, Call, DType, Figure, GroupDecl, Instr, Law, MemId, Part, Program, check, check_ranks,
+    Builder, Call, DType, Figure, GroupDecl, HostJob, HostMemory, Instr, Law, MemId, Part, Program,
+    check, check_ranks,
 };
-use crossweave_zero::lower::{Grads, Groups, Job, Memory, Optim, ParamMemory, Words};
+use crossweave_zero::lower::{Grads, Groups, Job, Memory, Optim, ParamMemory, ToHost, Words};
 use crossweave_zero::optim::{Adafactor, Adam, Lamb, Muon, MuonScale, Optimizer, Recipe, Sgd};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
 use proptest::prelude::*;
@@ -22,6 +23,8 @@ struct Case {
     clip: bool,
     scaled: bool,
     wire: DType,
+    /// Where a part is the host's: its state rests in files.
+    files: bool,
 }
 
 impl Case {
@@ -80,10 +83,14 @@ impl Case {
         let memory = Memory::declare(&mut b, &job, &flats, &words);
         let recipes: Vec<_> = (0..self.params.len()).map(|i| self.recipe(i)).collect();
         let optim = Optim::declare(&mut b, 0, &flats[0], &recipes);
+        let (hosted, owned) = (flats[0].host, flats[0].owned_len());
+        let wire = self.place.compute;
+        let mut host = (hosted > 0).then(|| ToHost::declare(&mut b, &flats, wire));
+        let left = [hosted > 0];
         let mut g = Grads::new(&job, &flats, &memory, &words);
         g.begin(&mut b);
         let [backward, reduce, finite, norm, update] = [0, 1, 2, 3, 4].map(StepId);
-        g.decide(&mut b, backward);
+        g.decide(&mut b);
         if flats[0].trains() {
             let units = [(0, recipes.iter().map(Option::is_some).collect())];
             let rooms = g.rooms(&units);
@@ -96,10 +103,28 @@ impl Case {
                 false => Reduction::All,
             };
             g.reduce(&mut b, reduce, &[0], how);
-            g.finite(&mut b, finite, &[false]);
+            if let Some(host) = &host {
+                g.squares_of(&mut b, reduce, 0);
+                g.count_leaving(&mut b, reduce, 0);
+                host.grad_out(&mut b, reduce, (&g, 0));
+                if hosted == owned {
+                    g.close(&mut b, reduce, 0);
+                }
+            }
+            g.finite(&mut b, finite, &left);
             match self.clip {
-                true => g.norm(&mut b, norm, &[false]),
-                false => g.squares_of(&mut b, update, 0),
+                true => g.norm(&mut b, norm, &left),
+                false if hosted == 0 => g.squares_of(&mut b, update, 0),
+                false => {}
+            }
+            if let Some(host) = &mut host {
+                if self.files {
+                    host.job(&mut b, update, (&g, 0), HostJob::StateIn);
+                }
+                host.update(&mut b, update, (&g, 0));
+                if self.files {
+                    host.job(&mut b, update, (&g, 0), HostJob::StateOut);
+                }
             }
             optim.update(&mut b, update, (&g, 0), &params);
             g.close(&mut b, update, 0);
@@ -202,9 +227,12 @@ fn cases() -> impl Strategy<Value = Case> {
     let ranks = prop::sample::select(vec![1u32, 2, 3, 4]);
     let stage = 0..4u32;
     let both = (optimizers(), optimizers());
-    let flags = prop::array::uniform4(any::<bool>());
-    (params, ranks, stage, both, flags).prop_map(
-        |(params, ranks, stage, (a, b), [plain, clip, scaled, narrow])| {
+    let flags = prop::array::uniform5(any::<bool>());
+    let share = prop::sample::select(vec![0.0, 0.3, 1.0]);
+    (params, ranks, stage, both, flags, share).prop_map(
+        |(params, ranks, stage, (a, b), [plain, clip, scaled, narrow, files], share)| {
+            // The host updates what looks at one element at a time.
+            let alone = a.is_elementwise() && b.is_elementwise();
             let recipe = |optimizer, lr_scale| Recipe {
                 optimizer,
                 lr_scale,
@@ -230,11 +258,12 @@ fn cases() -> impl Strategy<Value = Case> {
                     },
                     secondary: 1,
                     sliced: stage >= 2,
-                    host: 0.0,
+                    host: if alone { share } else { 0.0 },
                     away: false,
                 },
                 clip,
                 scaled,
+                files,
                 wire: if narrow { DType::Bf16 } else { DType::F32 },
             }
         },
@@ -257,8 +286,11 @@ proptest! {
             let mut owned: BTreeMap<u64, u32> = BTreeMap::new();
             for (i, r) in f.layout.ranges().iter().enumerate() {
                 if case.recipe(i).is_some() {
-                    let mine = r.start.max(f.owned.start)..r.end.min(f.owned.end);
-                    owned.extend(mine.map(|e| (value.at + 4 * (e - f.owned.start), 0)));
+                    let first = f.owned.start + f.host;
+                    let mine = r.start.max(first)..r.end.min(f.owned.end);
+                    // Masters of the host's part are not on the device; parameters that are their values are.
+                    let base = if f.place.compute == DType::F32 { f.owned.start } else { first };
+                    owned.extend(mine.map(|e| (value.at + 4 * (e - base), 0)));
                 }
             }
             for r in updated(p, value.mem) {
@@ -297,6 +329,7 @@ fn adamw(scaled: bool) -> Case {
         },
         clip: true,
         scaled,
+        files: false,
         wire: DType::F32,
     }
 }
@@ -366,6 +399,46 @@ fn a_rank_without_a_part_joins_the_sums_of_an_optimizer() {
     }
     let e = check_ranks(&all.iter().collect::<Vec<_>>()).unwrap_err();
     assert_eq!(e.law, Law::SameCollectives);
+}
+
+/// The half of a bf16 slice that is the host's: its gradient is cast and copied into memory that the host's thread gives and gets
+/// back, and the words leave before the update.
+#[test]
+fn a_gradient_leaves_by_a_cast_and_a_copy() {
+    let mut case = adamw(false);
+    (case.place.host, case.place.compute) = (0.5, DType::Bf16);
+    let p = case.program(0);
+    let code = |name| -> Vec<&Instr> { launches(&p, name).map(|(_, i)| i).collect() };
+    let grad = HostMemory::Grad(0);
+    let [
+        Instr::Take { what: taken, .. },
+        Instr::Alloc { .. },
+        Instr::Kernel { lane, .. },
+        Instr::Copy { to, .. },
+        Instr::Free { .. },
+        Instr::Give { what: given, .. },
+    ] = code("grad out")[..]
+    else {
+        panic!("{:?}", code("grad out"));
+    };
+    assert_eq!((*taken, *given, *lane), (grad, grad, Lane::CopyOut));
+    assert_eq!(to.bytes, 2 * case.flat(0).host);
+    let host = p
+        .calls
+        .iter()
+        .map(|c| &p.fragments[c.fragment.0 as usize].name);
+    let last: Vec<&str> = host
+        .map(String::as_str)
+        .skip_while(|n| *n != "words out")
+        .collect();
+    assert_eq!(last, ["words out", "host", "update", "close", "figures"]);
+    // The step fails on the host where its words are left out.
+    let mut mutant = p.clone();
+    mutant
+        .calls
+        .retain(|c| p.fragments[c.fragment.0 as usize].name != "words out");
+    let e = check(&mutant, 0..mutant.calls.len()).unwrap_err();
+    assert_eq!(e.law, Law::HostOrder, "{e}");
 }
 
 /// The rate, the number of the update and what undoes the loss scale are the host's to decide.

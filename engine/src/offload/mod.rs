@@ -4,8 +4,8 @@
 //! | what | where it rests | who moves it |
 //! |---|---|---|
 //! | states, masters | pinned memory, or a file through a bounded pool | never: the host's device computes on it in place |
-//! | gradient | pinned memory, or beside its state in the file | `GradOut`, once a step |
-//! | parameters | on the device; or with the states | `ParamIn`, once a step; or `ShardIn`, before each gather |
+//! | gradient | pinned memory, or beside its state in the file | `Give`, once a step |
+//! | parameters | on the device; or with the states | `Bring`, once a step or before each gather |
 //! | kept inputs | pinned memory | `Spill`, `Fetch` |
 
 mod file;
@@ -17,15 +17,15 @@ pub(crate) use spill::Spilled;
 
 use crate::error::{Error, Result};
 use crate::machine::Machine;
-use crate::scale::Scaling;
+use crate::pinned::Pinned;
+use crate::scale::{Decided, Scaling};
 use crate::spec::RankSpec;
 use crate::state::StateKind;
 use crate::trainer::Trainer;
-use crate::walk::GRAD_OUT;
-use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream, Tag, WaitLog};
+use crossweave_program::{HostJob, HostMemory};
 use crossweave_store::{NoFaults, Settings, Store};
-use crossweave_tensor::{Decompositions, Run, Tensor};
+use crossweave_tensor::{Decompositions, Run};
 use crossweave_zero::Tier;
 use crossweave_zero::lower::{HostShare, host_update};
 use crossweave_zero::optim::Recipe;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use worker::{Grad, Job, Shared, WORDS, Worker};
+use worker::{Job, Progress, Shared, WORDS, Worker};
 
 use crate::spec::{OffloadSpec, OptimizerOffload};
 
@@ -53,16 +53,10 @@ pub(crate) struct Offload {
     /// Moments that are kept, by unit.
     moments: Vec<usize>,
     layouts: Vec<Layout>,
-    grad: DType,
     store: Option<Arc<Store>>,
-    /// Gradients and words leave on this.
     out: Stream,
     /// The waits of the stream on which the host's thread copies to the device.
     copy_in: WaitLog,
-    /// The step's words, as they leave.
-    words: Buffer,
-    /// The step whose words have been sent.
-    begun: u64,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -167,9 +161,7 @@ impl Offload {
         how: OptimizerOffload,
         shares: Vec<Share>,
     ) -> Tensors<Offload> {
-        // A scaled sum may lie beyond what float16 can say and still be finite.
-        let wide = how.grad_f32 || spec.compute == DType::F16;
-        let grad = if wide { DType::F32 } else { spec.compute };
+        let grad = how.wire(spec.compute);
         let mut all = shares.iter().flat_map(|s| &s.1);
         if let Some((r, _)) = all.find(|(r, _)| !r.optimizer.is_elementwise()) {
             return crossweave_tensor::shape_error(format!(
@@ -284,12 +276,9 @@ impl Offload {
             hosted,
             moments,
             layouts,
-            grad,
             store,
             out: device.stream("copy_out", 1)?,
             copy_in: in_log,
-            words: device.alloc_state(WORDS, Tag::Staging)?,
-            begun: 0,
             thread: Some(thread),
         })
     }
@@ -357,20 +346,50 @@ impl Offload {
         self.send(Job::In(room, dest, at))
     }
 
-    /// Pinned memory for a unit's gradient: its own, or a block of the pool.
-    fn grad_memory(&self, u: usize) -> Tensors<Grad> {
-        let Some(store) = &self.store else {
-            return self.shared.wait(|p| p.grads[u].take()).map(Grad::Pinned);
+    /// Where gradients and words leave.
+    pub fn out(&self) -> &Stream {
+        &self.out
+    }
+
+    /// Pinned memory that nobody uses, and the byte where what goes into it begins: of its own, or a block of the pool.
+    pub fn take(&self, what: HostMemory) -> Tensors<(Pinned, u64)> {
+        let own = |get: fn(&mut Progress, usize) -> Option<HostBuffer>, u: u32| {
+            let memory = self.shared.wait(|p| get(p, u as usize))?;
+            Ok((Pinned::Memory(memory), 0))
+        };
+        let (u, store) = match (what, &self.store) {
+            (HostMemory::Words, _) => return own(|p, _| p.words.pop(), 0),
+            (HostMemory::Grad(u), None) => return own(|p, u| p.grads[u].take(), u),
+            (HostMemory::Grad(u), Some(store)) => (u, store),
         };
         // In short waits, so that a failure of the thread that frees blocks is heard.
         let until = Instant::now() + file::PATIENCE;
         loop {
             match store.pool().take(Duration::from_millis(50)) {
-                Ok(b) => return Ok(Grad::Block(b)),
+                Ok(b) => return Ok((Pinned::Block(b), self.layouts[u as usize].grad)),
                 Err(e) if Instant::now() > until => return Err(failed(e)),
                 Err(_) => self.shared.wait(|_| Some(()))?,
             }
         }
+    }
+
+    /// What was taken goes to the thread.
+    pub fn give(&self, what: HostMemory, memory: Pinned) -> Tensors<()> {
+        match (what, memory) {
+            (HostMemory::Grad(u), memory) => self.send(Job::Grad(u as usize, memory)),
+            (HostMemory::Words, Pinned::Memory(words)) => self.send(Job::Begin(words)),
+            (HostMemory::Words, Pinned::Block(_)) => no_host("words in a block of files"),
+        }
+    }
+
+    /// The thread is given something to do.
+    pub fn host(&self, job: HostJob, room: u32, decided: Decided) -> Tensors<()> {
+        let u = room as usize;
+        self.send(match job {
+            HostJob::StateIn => Job::StateIn(u),
+            HostJob::Update => Job::Update(u, decided),
+            HostJob::StateOut => Job::StateOut(u),
+        })
     }
 
     fn read(&self, u: usize, kind: StateKind, r: Range<u64>) -> Tensors<Vec<u8>> {
@@ -421,106 +440,10 @@ fn no_host<T>(what: &str) -> Tensors<T> {
     crossweave_tensor::shape_error(format!("the plan asks for {what} and nothing is offloaded"))
 }
 
-/// A pinned piece of memory as the target of a copy.
-fn target(memory: &Grad) -> Option<&Buffer> {
-    match memory {
-        Grad::Pinned(m) => Some(m.buffer()),
-        Grad::Block(b) => b.buffer(),
-    }
-}
-
 impl Trainer {
     /// Elements of unit `u` that the host updates.
     pub(crate) fn hosted(&self, u: usize) -> u64 {
         self.offload.as_ref().map_or(0, |o| o.hosted(u))
-    }
-
-    /// Local elements of the reduced gradient of unit `u`, while it is there.
-    fn grad(&self, u: usize, r: &Range<u64>) -> Option<Tensor> {
-        let mut place = self.lowered.own[u]?;
-        place.at += 4 * r.start;
-        self.machine.tensor(place, r.end - r.start, DType::F32)
-    }
-
-    /// `GradOut`: the host's part of the reduced gradient leaves.
-    pub(crate) fn grad_out(&mut self, u: usize) -> Tensors<()> {
-        let k = self.hosted(u);
-        if k == 0 {
-            return Ok(());
-        }
-        let Some(grad) = self.grad(u, &(0..k)) else {
-            return crossweave_tensor::shape_error(format!("unit {u} has no gradient to copy out"));
-        };
-        let cache = self.cache(u, GRAD_OUT);
-        let done = self.send_grad(u, &grad, &cache);
-        self.keep_cache(u, GRAD_OUT, cache);
-        done
-    }
-
-    fn send_grad(
-        &self,
-        u: usize,
-        grad: &Tensor,
-        cache: &std::cell::RefCell<crossweave_tensor::KernelCache>,
-    ) -> Tensors<()> {
-        let Some(o) = &self.offload else {
-            return no_host("a gradient on the host");
-        };
-        let memory = o.grad_memory(u)?;
-        let at = match &memory {
-            Grad::Pinned(_) => 0,
-            Grad::Block(_) => o.layouts[u].grad,
-        };
-        let Some(to) = target(&memory) else {
-            return crossweave_tensor::shape_error("a block without memory");
-        };
-        let bytes = o.grad.bytes(grad.numel());
-        if o.grad == DType::F32 {
-            o.out.copy(to.region(at, bytes), grad.region())?;
-        } else {
-            let run = Run::new(&o.out, &Decompositions, cache);
-            let small = run.empty_for([grad.numel()], o.grad, Tag::Comm)?;
-            let none = op::NoParams::default();
-            run.launch(op::CAST, &[Some(&small), Some(grad)], none.as_bytes(), &[])?;
-            o.out.copy(to.region(at, bytes), small.region())?;
-        }
-        o.send(Job::Grad(u, memory))
-    }
-
-    /// `Update` on the host lane: of what the host has of the unit.
-    pub(crate) fn host_update(&mut self, u: usize) -> Tensors<()> {
-        let (k, step) = (self.hosted(u), self.step);
-        let decided = self.scaling.decided;
-        let Some(o) = &mut self.offload else {
-            return no_host("an update on the host");
-        };
-        if o.begun != step {
-            o.begun = step;
-            let words: HostBuffer = o.shared.wait(|p| p.words.pop())?;
-            // By way of a copy: the sums of the units' squares, which later reductions write, lie in the same buffer and need not wait.
-            let Some(from) = self.machine.buffer(self.lowered.memory.words) else {
-                return no_host("the words of a step");
-            };
-            self.compute.copy(o.words.all(), from.region(0, WORDS))?;
-            o.out.copy(words.buffer().all(), o.words.all())?;
-            o.send(Job::Begin(words))?;
-        }
-        if k > 0 {
-            o.send(Job::Update(u, decided))?;
-        }
-        Ok(())
-    }
-
-    /// `StateIn`, `StateOut`.
-    pub(crate) fn state_moves(&mut self, u: usize, inward: bool) -> Tensors<()> {
-        match &self.offload {
-            Some(o) if o.hosted(u) > 0 => o.send(match inward {
-                true => Job::StateIn(u),
-                false => Job::StateOut(u),
-            }),
-            Some(_) => Ok(()),
-            None => no_host("a state from the host"),
-        }
     }
 
     /// What the host was asked to do with this unit's parameters is enqueued.

@@ -6,11 +6,11 @@
 
 use super::file::{Files, PATIENCE};
 use super::memory::{Hosted, Memory, Pieces, piece};
+use crate::pinned::Pinned;
 use crate::scale::Decided;
 use crate::state::StateKind;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType, Device, HostBuffer, Stream};
-use crossweave_store::Block;
 use crossweave_tensor::{Decompositions, Result, Run};
 use crossweave_zero::lower::HostShare;
 use std::collections::VecDeque;
@@ -19,17 +19,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A unit's gradient on its way from the device.
-pub(super) enum Grad {
-    Pinned(HostBuffer),
-    Block(Block),
-}
-
 /// One thing to do.
 pub(super) enum Job {
     /// `[loss, squares, norm, coefficient, skip]` of the step whose updates follow.
     Begin(HostBuffer),
-    Grad(usize, Grad),
+    Grad(usize, Pinned),
     StateIn(usize),
     Update(usize, Decided),
     StateOut(usize),
@@ -162,8 +156,8 @@ impl Worker {
                     self.shared.tell(|p| p.words.push(old));
                 }
             }
-            Job::Grad(u, Grad::Pinned(memory)) => self.units[u].grad = Some(memory),
-            Job::Grad(u, Grad::Block(block)) => self.files()?.grad(u, block)?,
+            Job::Grad(u, Pinned::Memory(memory)) => self.units[u].grad = Some(memory),
+            Job::Grad(u, Pinned::Block(block)) => self.files()?.grad(u, block)?,
             Job::StateIn(u) => {
                 self.reserve()?;
                 self.files()?.state_in(u)?;
@@ -202,7 +196,7 @@ impl Worker {
     fn reserve(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !self.files()?.reserve()? {
-            let waits = |j: &Job| matches!(j, Job::Grad(_, Grad::Block(_)));
+            let waits = |j: &Job| matches!(j, Job::Grad(_, Pinned::Block(_)));
             let next = match self.queue.iter().position(waits) {
                 Some(at) => self.queue.remove(at),
                 None => match self.jobs.recv_timeout(Duration::from_millis(20)) {
@@ -212,7 +206,7 @@ impl Worker {
                 },
             };
             match next {
-                Some(Job::Grad(u, Grad::Block(block))) => self.files()?.grad(u, block)?,
+                Some(Job::Grad(u, Pinned::Block(block))) => self.files()?.grad(u, block)?,
                 Some(job) => self.queue.push_back(job),
                 // The other side has one in hand.
                 None if Instant::now() > until => return Ok(()),

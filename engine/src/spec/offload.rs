@@ -1,6 +1,6 @@
 //! What rests off the device.
 
-use crossweave_hal::Device;
+use crossweave_hal::{DType, Device};
 use crossweave_store::{Layer, Settings};
 use crossweave_zero::Tier;
 use std::path::PathBuf;
@@ -29,6 +29,17 @@ pub struct OptimizerOffload {
     pub grad_f32: bool,
     /// Most elements of one launch of the update (DeepSpeed's `sub_group_size`); none: a unit's, at once. No bit changes.
     pub group: Option<u64>,
+}
+
+impl OptimizerOffload {
+    /// Type of gradients on their way to the host, where parameters are computed with in `compute`.
+    pub(crate) fn wire(&self, compute: DType) -> DType {
+        // A scaled sum may lie beyond what float16 can say and still be finite.
+        match self.grad_f32 || compute == DType::F16 {
+            true => DType::F32,
+            false => compute,
+        }
+    }
 }
 
 /// What rests off the device.

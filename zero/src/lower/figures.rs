@@ -199,8 +199,8 @@ impl Grads<'_> {
     }
 
     /// Before the first backward: the host decides the step's scalars, among them the gradient it begins with.
-    pub fn decide(&self, b: &mut Builder, step: StepId) {
-        b.call(Some(step), "decide", &[self.memory.seed.into()], |code| {
+    pub fn decide(&self, b: &mut Builder) {
+        b.call(None, "decide", &[self.memory.seed.into()], |code| {
             code.decide();
             if self.job.seeded {
                 let seed = code.scalar(Scalar::Given(Given::Seed));

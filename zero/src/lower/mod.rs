@@ -4,12 +4,14 @@
 mod canonical;
 mod figures;
 mod gather;
+mod offload;
 pub mod quantized;
 mod reduce;
 mod update;
 
 pub use figures::Words;
 pub use gather::{ParamMemory, Params, Source};
+pub use offload::ToHost;
 pub use update::{HostShare, Optim, host_update};
 
 use crate::flat::Flat;
