@@ -2,6 +2,7 @@
 //! `tests/`, attacks and oracles beside them.
 
 pub mod built;
+pub mod sim;
 pub mod tools;
 
 use std::process::{Command, Stdio};

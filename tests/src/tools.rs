@@ -39,6 +39,13 @@ pub fn mpi_families() -> Vec<&'static str> {
     MPI.into_iter().filter(installed).collect()
 }
 
+/// The folder with AMD's headers of HIP: the system's (Debian's `libamdhip64-dev`, HIP 5.2), or the one that `CROSSWEAVE_HIP_HEADERS` names, a
+/// newer version's.
+pub fn hip_headers() -> std::path::PathBuf {
+    let named = std::env::var_os("CROSSWEAVE_HIP_HEADERS");
+    named.unwrap_or_else(|| "/usr/include".into()).into()
+}
+
 fn judge(required: &str, name: &str, why: &str) -> Result<(), String> {
     match required.split(',').any(|tool| tool.trim() == name) {
         true => Err(format!("{why}: {REQUIRE}={required} refuses to skip")),

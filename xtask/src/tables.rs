@@ -28,6 +28,8 @@ const CPU: &str = "crossweave-backend-cpu";
 const MPI: &str = "crossweave-backend-mpi";
 const WGPU: &str = "crossweave-backend-wgpu";
 const CUDA: &str = "crossweave-backend-cuda";
+const ROCM: &str = "crossweave-backend-rocm";
+const GPU: &str = "crossweave-gpu";
 const KERNELS: &str = "crossweave-kernels";
 const WORDS: &str = "crossweave-words";
 const FILES: &str = "crossweave-files";
@@ -80,8 +82,13 @@ pub const CRATES: &[Crate] = &[
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, TESTS, "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.
-    Crate { name: CUDA, floor: 3, ours: &[ABI, PLUGIN, KERNELS, WORDS], theirs: &["blake3", "libloading"], dev: &[HAL, TESTS, "cudarc", "tempfile"] },
-    Crate { name: "crossweave-cuda-plugin", floor: 4, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
+    Crate { name: CUDA, floor: 4, ours: &[PLUGIN, KERNELS, GPU], theirs: &[], dev: &[HAL, TESTS, "cudarc", "libloading", "tempfile"] },
+    Crate { name: "crossweave-cuda-plugin", floor: 5, ours: &[CUDA, PLUGIN], theirs: &[], dev: &[] },
+    // Its tables are held against AMD's headers in tests only.
+    Crate { name: ROCM, floor: 4, ours: &[PLUGIN, KERNELS, GPU], theirs: &[], dev: &[HAL, TESTS, "libloading"] },
+    Crate { name: "crossweave-rocm-plugin", floor: 5, ours: &[ROCM, PLUGIN], theirs: &[], dev: &[] },
+    // What back ends of GPUs share, over one table of a vendor's run time.
+    Crate { name: GPU, floor: 3, ours: &[ABI, PLUGIN, KERNELS, WORDS], theirs: &["blake3", "libloading"], dev: &["cudarc", "tempfile"] },
     // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.
     Crate { name: KERNELS, floor: 2, ours: &[ABI, PLUGIN], theirs: &[], dev: &[CPU, TESTS, "libloading", "object", "sha2"] },
     Crate { name: "crossweave-mpi-plugin", floor: 3, ours: &[MPI, PLUGIN], theirs: &[], dev: &[] },

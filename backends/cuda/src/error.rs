@@ -1,25 +1,6 @@
-//! From the driver's status to the typed record: the code a host can act on, the vendor's number and name, and whether the device is lost.
+//! What the CUDA driver's numbers mean, and what to do about them.
 
-use crate::driver::{Driver, Status};
-use crossweave_plugin::{Code, Error};
-use std::ffi::{CStr, c_char};
-
-/// What a status means for the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// The context is dead: every later call fails, and only a new process has the device again.
-    Lost,
-    /// Memory ran out; the device works on.
-    Memory,
-    /// The driver or the device does not do this.
-    Unsupported,
-    /// The arguments were wrong.
-    Invalid,
-    /// Driver and machine do not fit together; nothing here can mend it.
-    Environment,
-    /// Anything else.
-    Internal,
-}
+use crossweave_gpu::{Meaning, Status};
 
 pub(crate) fn meaning(status: Status) -> Meaning {
     match status {
@@ -38,7 +19,7 @@ pub(crate) fn meaning(status: Status) -> Meaning {
 }
 
 /// What to do about it, where that is known.
-fn hint(status: Status) -> &'static str {
+pub(crate) fn hint(status: Status) -> &'static str {
     match status {
         2 => "; free memory, or use a smaller micro-batch, recompute or more ranks",
         34 => {
@@ -61,76 +42,13 @@ fn hint(status: Status) -> &'static str {
     }
 }
 
-/// A text of the driver's, owned.
-///
-/// # Safety
-/// `p` is NULL or a NUL-terminated text.
-pub(crate) unsafe fn text(p: *const c_char) -> String {
-    if p.is_null() {
-        return String::new();
-    }
-    // SAFETY: promised by the caller.
-    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
-}
-
-/// The error of a failed call of function `f`.
-pub(crate) fn error(d: &Driver, f: &str, status: Status) -> Error {
-    let ask = |get: unsafe extern "C" fn(Status, *mut *const c_char) -> Status| {
-        let mut p = std::ptr::null();
-        // SAFETY: the driver stores the address of a static text, or NULL for a number it does not know.
-        unsafe {
-            get(status, &mut p);
-            text(p)
-        }
-    };
-    let (name, words) = (ask(d.cuGetErrorName), ask(d.cuGetErrorString));
-    compose(f, status, &name, &words)
-}
-
-pub(crate) fn compose(f: &str, status: Status, name: &str, words: &str) -> Error {
-    let name = if name.is_empty() {
-        "unknown error"
-    } else {
-        name
-    };
-    let colon = if words.is_empty() { "" } else { ": " };
-    let message = format!("{f}: {name} ({status}){colon}{words}{}", hint(status));
-    let (code, sticky, retryable) = match meaning(status) {
-        Meaning::Lost => (Code::DeviceLost, true, false),
-        Meaning::Memory => (Code::Oom, false, true),
-        Meaning::Unsupported | Meaning::Environment => (Code::Unsupported, false, false),
-        Meaning::Invalid => (Code::Invalid, false, false),
-        Meaning::Internal => (Code::Internal, false, false),
-    };
-    Error {
-        vendor_code: i64::from(status),
-        sticky,
-        retryable,
-        ..Error::new(code, message)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use cudarc::driver::sys::cudaError_enum as E;
 
     #[test]
-    fn memory_can_be_tried_again_and_a_lost_device_cannot() {
-        let oom = compose(
-            "cuMemAlloc_v2",
-            E::CUDA_ERROR_OUT_OF_MEMORY as i32,
-            "CUDA_ERROR_OUT_OF_MEMORY",
-            "out of memory",
-        );
-        assert_eq!(
-            (oom.code, oom.sticky, oom.retryable, oom.vendor_code),
-            (Code::Oom, false, true, 2)
-        );
-        assert!(
-            oom.message
-                .starts_with("cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; ")
-        );
+    fn a_lost_device_is_one_that_no_later_call_has() {
         for lost in [
             E::CUDA_ERROR_ILLEGAL_ADDRESS,
             E::CUDA_ERROR_LAUNCH_FAILED,
@@ -143,25 +61,13 @@ mod tests {
             E::CUDA_ERROR_HARDWARE_STACK_ERROR,
             E::CUDA_ERROR_CONTEXT_IS_DESTROYED,
         ] {
-            let e = compose("f", lost as i32, "", "");
-            assert_eq!((e.code, e.sticky), (Code::DeviceLost, true), "{lost:?}");
+            assert_eq!(meaning(lost as i32), Meaning::Lost, "{lost:?}");
         }
-    }
-
-    #[test]
-    fn a_refusal_is_unsupported_and_an_unknown_number_is_internal() {
-        assert_eq!(
-            compose("f", E::CUDA_ERROR_NOT_SUPPORTED as i32, "", "").code,
-            Code::Unsupported
-        );
-        assert_eq!(
-            compose("f", E::CUDA_ERROR_INVALID_VALUE as i32, "", "").code,
-            Code::Invalid
-        );
-        let e = compose("cuNew", 31337, "", "");
-        assert_eq!(
-            (e.code, e.message.as_str()),
-            (Code::Internal, "cuNew: unknown error (31337)")
-        );
+        let of = |e: E| meaning(e as i32);
+        assert_eq!(of(E::CUDA_ERROR_OUT_OF_MEMORY), Meaning::Memory);
+        assert_eq!(of(E::CUDA_ERROR_NOT_SUPPORTED), Meaning::Unsupported);
+        assert_eq!(of(E::CUDA_ERROR_INVALID_VALUE), Meaning::Invalid);
+        assert_eq!(of(E::CUDA_ERROR_NO_DEVICE), Meaning::Environment);
+        assert_eq!(meaning(31337), Meaning::Internal);
     }
 }

@@ -1,9 +1,7 @@
 //! NVRTC: device code from source, at run time, for the architecture that is there.
 
-use crate::driver::Handle;
-use crate::error::text;
-use crate::library::{self, Wanted, table};
-use crate::settings::Settings;
+use crossweave_gpu::library::{self, Wanted};
+use crossweave_gpu::{Handle, Settings, lock, text};
 use crossweave_plugin::{Code, Error, Result, fail};
 #[cfg(test)]
 use cudarc::nvrtc::sys as bindings;
@@ -24,9 +22,9 @@ pub(crate) const WANTED: Wanted = Wanted {
     fix: "install it (Debian and Ubuntu: cuda-nvrtc; Python: nvidia-cuda-nvrtc-cu12)",
 };
 
-table! {
+crossweave_gpu::table! {
     /// The compiler.
-    Table of "NVRTC" {
+    Table {
         fn nvrtcVersion(*mut i32, *mut i32) -> i32;
         fn nvrtcGetErrorString(i32) -> *const c_char;
         fn nvrtcCreateProgram(*mut Handle, *const c_char, *const c_char, i32, *const *const c_char, *const *const c_char) -> i32;
@@ -89,7 +87,7 @@ pub(crate) struct Nvrtc {
 impl Nvrtc {
     pub(crate) fn open(settings: &Settings) -> Result<Nvrtc> {
         let opened = library::open(settings, &WANTED)?;
-        let t = Table::of(opened.lib)?;
+        let t = Table::of(&opened)?;
         let (mut major, mut minor, mut known) = (0, 0, vec![]);
         // SAFETY: out pointers live for the calls; the list has the length the library asked for.
         unsafe {
@@ -156,7 +154,7 @@ impl Nvrtc {
         let (source, file) = (c(source)?, c(name)?);
         let options = options.iter().map(|o| c(o)).collect::<Result<Vec<_>>>()?;
         let list: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
-        let _one = crate::device::lock(&self.one);
+        let _one = lock(&self.one);
         let mut program = Program(self, Handle::NULL);
         let none = std::ptr::null();
         // SAFETY: texts and lists live for the calls; buffers have the lengths the library asked for.

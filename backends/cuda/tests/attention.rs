@@ -3,7 +3,9 @@
 
 use crate::common;
 use common::{Simulated, simulator, span};
-use crossweave_backend_cuda::{Cuda, CudaGraphs, CudaOps, Device, Mem, Prepared, Settings, Stream};
+use crossweave_backend_cuda::{
+    ABOUT, Cuda, CudaGraphs, CudaOps, Device, Mem, Prepared, Settings, Stream,
+};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AttentionParams, FLAG_CAUSAL};
 use crossweave_plugin::{Backend, Code, DType, Dyn, Graphs, OpRequest, Ops, Plan, Result, abi};
@@ -336,7 +338,7 @@ fn backward(r: &Rig<'_>, c: &Case) {
 
 #[test]
 fn attention_on_the_simulator() {
-    let settings = Settings::default().with("cuda.cudnn_workspace", "1");
+    let settings = Settings::new(&ABOUT).with("cuda.cudnn_workspace", "1");
     let file = simulator("attention");
     let t = Simulated::with(&file, &["cuda.libnvrtc", "cuda.libcudnn"], settings);
     {
@@ -555,7 +557,7 @@ fn settings_are_held(t: &Simulated, file: &Path) {
     let of = |c: &Case, set: &[(&str, &str)], there: &[&str]| {
         let s = set
             .iter()
-            .fold(Settings::default(), |s, (k, v)| s.with(k, *v));
+            .fold(Settings::new(&ABOUT), |s, (k, v)| s.with(k, *v));
         let t = Simulated::with(file, there, s);
         let d = t.b.open(1).unwrap();
         let p = c.params();

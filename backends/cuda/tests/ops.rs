@@ -3,7 +3,7 @@
 
 use crate::common;
 use common::{Simulated, simulator, span};
-use crossweave_backend_cuda::{Cuda, CudaOps, Device, Mem, Prepared, Settings};
+use crossweave_backend_cuda::{ABOUT, Cuda, CudaOps, Device, Mem, Prepared, Settings};
 use crossweave_plugin::abi::Layout;
 use crossweave_plugin::abi::op::{self, AdamwDyn, AdamwParams, KindParams, MatmulParams, NoParams};
 use crossweave_plugin::{Backend, Code, DType, Dyn, Host, OpRequest, Ops, Plan, Result, Span, abi};
@@ -419,7 +419,7 @@ fn images_are_kept_on_disk_and_shared() {
     let file = simulator("ops").display().to_string();
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("kernels").display().to_string();
-    let settings = Settings::default()
+    let settings = Settings::new(&ABOUT)
         .with("cuda.libcuda", &file)
         .with("cuda.libnvrtc", &file)
         .with("cuda.cache_dir", &folder);
@@ -441,7 +441,7 @@ fn images_are_kept_on_disk_and_shared() {
     // No NVRTC: one sentence that names it.
     let b = Cuda::with(
         Host::none(),
-        Settings::default()
+        Settings::new(&ABOUT)
             .with("cuda.libcuda", &file)
             .with("cuda.libnvrtc", "/nowhere/libnvrtc.so.12"),
     );

@@ -77,23 +77,38 @@ template <class T> CW_DEVICE T cw_shfl_xor(T v, int m) { return cw_take(v, (int)
 template <class T> CW_DEVICE T cw_shfl_up(T v, int d) { int l = (int)CW_LANE(); return cw_take(v, l >= d ? l - d : l); }
 CW_DEVICE u32 cw_atomic_add(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 
-// The device library's functions, which the runtime compiler links in.
+// The device library's functions, which the compiler links in. Under names of our own, since HIPRTC puts vendor's headers with functions of
+// the usual names before the source.
 #define CW_OCML1(NAME, F32, F64) \
   extern "C" __device__ float F32(float); extern "C" __device__ double F64(double); \
-  CW_DEVICE float NAME##f(float x) { return F32(x); } CW_DEVICE double NAME(double x) { return F64(x); }
-CW_OCML1(exp, __ocml_exp_f32, __ocml_exp_f64)
-CW_OCML1(log, __ocml_log_f32, __ocml_log_f64)
-CW_OCML1(sin, __ocml_sin_f32, __ocml_sin_f64)
-CW_OCML1(cos, __ocml_cos_f32, __ocml_cos_f64)
-CW_OCML1(tanh, __ocml_tanh_f32, __ocml_tanh_f64)
-CW_OCML1(erf, __ocml_erf_f32, __ocml_erf_f64)
-CW_OCML1(sqrt, __ocml_sqrt_f32, __ocml_sqrt_f64)
+  CW_DEVICE float cw_##NAME(float x) { return F32(x); } CW_DEVICE double cw_##NAME(double x) { return F64(x); }
+CW_OCML1(ocml_exp, __ocml_exp_f32, __ocml_exp_f64)
+CW_OCML1(ocml_log, __ocml_log_f32, __ocml_log_f64)
+CW_OCML1(ocml_sin, __ocml_sin_f32, __ocml_sin_f64)
+CW_OCML1(ocml_cos, __ocml_cos_f32, __ocml_cos_f64)
+CW_OCML1(ocml_tanh, __ocml_tanh_f32, __ocml_tanh_f64)
+CW_OCML1(ocml_erf, __ocml_erf_f32, __ocml_erf_f64)
+CW_OCML1(ocml_sqrt, __ocml_sqrt_f32, __ocml_sqrt_f64)
 extern "C" __device__ float __ocml_pow_f32(float, float);
 extern "C" __device__ float __ocml_exp2_f32(float);
-CW_DEVICE float powf(float a, float b) { return __ocml_pow_f32(a, b); }
 CW_DEVICE float cw_exp2(float x) { return __ocml_exp2_f32(x); }
-CW_DEVICE float floorf(float x) { return __builtin_floorf(x); }
-CW_DEVICE float fabsf(float x) { return __builtin_fabsf(x); }
-CW_DEVICE float fmaxf(float a, float b) { return __builtin_fmaxf(a, b); }
-CW_DEVICE float fminf(float a, float b) { return __builtin_fminf(a, b); }
-CW_DEVICE float rintf(float x) { return __builtin_rintf(x); }
+#define expf(x) cw_ocml_exp((float)(x))
+#define exp(x) cw_ocml_exp((double)(x))
+#define logf(x) cw_ocml_log((float)(x))
+#define log(x) cw_ocml_log((double)(x))
+#define sinf(x) cw_ocml_sin((float)(x))
+#define sin(x) cw_ocml_sin((double)(x))
+#define cosf(x) cw_ocml_cos((float)(x))
+#define cos(x) cw_ocml_cos((double)(x))
+#define tanhf(x) cw_ocml_tanh((float)(x))
+#define tanh(x) cw_ocml_tanh((double)(x))
+#define erff(x) cw_ocml_erf((float)(x))
+#define erf(x) cw_ocml_erf((double)(x))
+#define sqrtf(x) cw_ocml_sqrt((float)(x))
+#define sqrt(x) cw_ocml_sqrt((double)(x))
+#define powf(a, b) __ocml_pow_f32(a, b)
+#define floorf(x) __builtin_floorf(x)
+#define fabsf(x) __builtin_fabsf(x)
+#define fmaxf(a, b) __builtin_fmaxf(a, b)
+#define fminf(a, b) __builtin_fminf(a, b)
+#define rintf(x) __builtin_rintf(x)

@@ -1,7 +1,7 @@
 //! A descriptor of the library: attributes are set with their types, it is made final once, and destroyed with its owner.
 
 use super::{Cudnn, id};
-use crate::driver::Handle;
+use crossweave_gpu::Handle;
 use crossweave_plugin::Result;
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 use super::plan::{On, Plan};
 use super::shape::{BACKWARD, FORWARD, Places};
 use super::{Cudnn, Desc, Problem, id};
-use crate::settings::Settings;
+use crate::{ABOUT, Settings};
 use libloading::os::unix::Library;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -163,7 +163,7 @@ fn the_real_library_builds_plans_for_every_graph() {
         lt,
         &[("cublasLtGetVersion", "(void) { return 120804; }")],
     );
-    let settings = Settings::default().with("cuda.libcudnn", file.display().to_string());
+    let settings = Settings::new(&ABOUT).with("cuda.libcudnn", file.display().to_string());
     let lib = Arc::new(Cudnn::open(&settings).unwrap());
     println!("cuDNN {}", lib.version());
     let gpt2 = [4, 12, 12, 1024, 1024, 64];

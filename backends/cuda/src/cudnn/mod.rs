@@ -9,10 +9,8 @@ mod plan;
 mod sdpa;
 mod shape;
 
-use crate::driver::Handle;
-use crate::error::text;
-use crate::library::{self, Wanted, table};
-use crate::settings::Settings;
+use crossweave_gpu::library::{self, Wanted};
+use crossweave_gpu::{Handle, Settings, text};
 use crossweave_plugin::{Code, Error, Result, fail};
 #[cfg(test)]
 use cudarc::cudnn::sys as bindings;
@@ -30,9 +28,9 @@ pub(crate) const WANTED: Wanted = Wanted {
 /// The oldest version used: its authors name wrong results of attention in 9.10.0 and 9.10.1, and limits before.
 const OLDEST: usize = 91002;
 
-table! {
+crossweave_gpu::table! {
     /// The library.
-    Table of "cuDNN" {
+    Table {
         fn cudnnGetVersion() -> usize;
         fn cudnnGetErrorString(i32) -> *const c_char;
         fn cudnnGetLastErrorString(*mut c_char, usize) -> ();
@@ -155,7 +153,7 @@ pub(crate) struct Cudnn {
 impl Cudnn {
     pub(crate) fn open(settings: &Settings) -> Result<Cudnn> {
         let opened = library::open(settings, &WANTED)?;
-        let t = Table::of(opened.lib)?;
+        let t = Table::of(&opened)?;
         // SAFETY: a plain query.
         let version = unsafe { (t.cudnnGetVersion)() };
         let lib = Cudnn {

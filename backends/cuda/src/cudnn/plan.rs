@@ -6,9 +6,8 @@ use super::deviceless;
 use super::graph::{Graph, Source};
 use super::shape::{ALIGNED, Why};
 use super::{Cudnn, Desc, Problem, id, sdpa};
-use crate::device::{Dev, lock};
-use crate::driver::Handle;
-use crate::stream::Stream;
+use crate::device::Dev;
+use crossweave_gpu::{Handle, Stream, lock};
 use crossweave_plugin::{Code, Error, OpRequest, Result, fail};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -252,7 +251,7 @@ impl OnDevice {
         if let Some(o) = &*slot {
             return Ok((o.lib.clone(), o.handle));
         }
-        let lib = dev.api.cudnn()?;
+        let lib = dev.libs.cudnn()?;
         let _in = dev.enter()?;
         let mut handle = Handle::NULL;
         // SAFETY: the out pointer lives for the call.

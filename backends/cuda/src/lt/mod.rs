@@ -3,10 +3,8 @@
 mod product;
 mod shape;
 
-use crate::driver::Handle;
-use crate::error::text;
-use crate::library::{self, Wanted, table};
-use crate::settings::Settings;
+use crossweave_gpu::library::{self, Wanted};
+use crossweave_gpu::{Handle, Settings, text};
 use crossweave_plugin::{Code, Error, Result};
 #[cfg(test)]
 use cudarc::cublaslt::sys as bindings;
@@ -42,9 +40,9 @@ pub(crate) struct Found {
     pub reserved: [i32; 4],
 }
 
-table! {
+crossweave_gpu::table! {
     /// The library.
-    Table of "cuBLASLt" {
+    Table {
         fn cublasLtCreate(*mut Handle) -> i32;
         fn cublasLtDestroy(Handle) -> i32;
         fn cublasLtGetVersion() -> usize;
@@ -97,7 +95,7 @@ impl Lt {
     pub(crate) fn open(settings: &Settings) -> Result<Lt> {
         let opened = library::open(settings, &WANTED)?;
         Ok(Lt {
-            t: Table::of(opened.lib)?,
+            t: Table::of(&opened)?,
             file: opened.name,
         })
     }

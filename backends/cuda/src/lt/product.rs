@@ -4,9 +4,8 @@
 //! anywhere. Choices are kept for the device by problem, so that a shape is asked for once.
 
 use super::{Found, Lt, Problem, id};
-use crate::device::{Dev, lock};
-use crate::driver::Handle;
-use crate::stream::Stream;
+use crate::device::Dev;
+use crossweave_gpu::{Handle, Stream, lock};
 use crossweave_plugin::{Code, OpRequest, Result, fail};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -36,6 +35,8 @@ struct Descs {
 /// A prepared product.
 pub(crate) struct Product {
     descs: Descs,
+    /// Its library's handle is destroyed with the device.
+    _dev: Arc<Dev>,
     handle: Handle,
     choice: Choice,
     /// The bias's address is part of the descriptor, not of the launch: the one it has, held until the launch has read it.
@@ -235,6 +236,7 @@ impl Product {
             .max(choice.any.map_or(0, |a| a.workspace)) as u64;
         let product = Product {
             descs,
+            _dev: dev.clone(),
             handle,
             choice,
             bias: p.bias.map(|_| Mutex::new(0)),
@@ -300,7 +302,7 @@ impl Product {
                 &algo.algo,
                 pointer(scratch).cast_mut(),
                 algo.workspace,
-                crate::ops::stream_handle(s),
+                s.lane(),
             )
         };
         lt.check("cublasLtMatmul", status)

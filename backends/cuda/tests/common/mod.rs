@@ -1,48 +1,16 @@
-//! The back end on the simulator: compiled by the system's C compiler into the target folder, opened by the way the real driver is.
+//! The back end on the simulator (`tests/sim`), opened by the way the real driver is.
 
 #![allow(dead_code)]
 
-use crossweave_backend_cuda::{Cuda, Device, Mem, Settings, Stream};
+use crossweave_backend_cuda::{ABOUT, Cuda, Device, Mem, Settings, Stream};
 use crossweave_plugin::{Backend, Host, MemKind, Span};
 use libloading::Library;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::mpsc;
 
 /// The simulator's file for this test program.
 pub fn simulator(program: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let out = dir.join(format!("libsimulator-{program}.so"));
-    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/simulator");
-    let mut sources: Vec<PathBuf> = std::fs::read_dir(&from)
-        .expect("the simulator's sources")
-        .map(|e| e.expect("an entry").path())
-        .filter(|p| p.extension().is_some_and(|x| x == "c"))
-        .collect();
-    sources.sort();
-    let run = Command::new("cc")
-        .args([
-            "-std=gnu11",
-            "-O1",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-pthread",
-            "-lm",
-            "-o",
-        ])
-        .arg(&out)
-        .args(&sources)
-        .output()
-        .expect("a C compiler (cc)");
-    assert!(
-        run.status.success(),
-        "{}",
-        String::from_utf8_lossy(&run.stderr)
-    );
-    out
+    crossweave_tests::sim::library("cuda", program)
 }
 
 /// The back end on the simulator, and the simulator's own functions.
@@ -54,7 +22,7 @@ pub struct Simulated {
 impl Simulated {
     /// The simulator for a test program, with these libraries of the simulator's beside the driver (`cuda.lib…`); the others are not there.
     pub fn new(program: &str, libraries: &[&str]) -> Simulated {
-        let settings = Settings::default().with("cuda.exportable", "on");
+        let settings = Settings::new(&ABOUT).with("cuda.exportable", "on");
         Simulated::with(&simulator(program), libraries, settings)
     }
 
@@ -76,11 +44,14 @@ impl Simulated {
             };
             s = s.with(key, name);
         }
-        Simulated {
+        let t = Simulated {
             b: Cuda::with(Host::none(), s),
-            // SAFETY: a library of ours without constructors.
+            // SAFETY: a library of ours, whose constructor maps memory.
             sim: unsafe { Library::new(file) }.expect("the simulator opens"),
-        }
+        };
+        // Launches are written down, and compute where a test wants that.
+        t.ask("sim_only_notes", 1);
+        t
     }
 
     /// A function of the simulator's that takes and gives integers.

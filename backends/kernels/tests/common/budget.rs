@@ -60,8 +60,14 @@ impl Form {
         rows.filter_map(line).collect()
     }
 
-    /// The budget of what is compiled: a column of a kernel that is not, by name and number, is left out of it.
-    pub fn of(&self, budget: &Table, compiled: impl Fn(&str, usize) -> bool) -> Table {
+    /// The budget of what is compiled: a column of a kernel that is not, by name and number, is left out of it, and so is a kernel that exists
+    /// and has no column left.
+    pub fn of(
+        &self,
+        budget: &Table,
+        compiled: impl Fn(&str, usize) -> bool,
+        exists: impl Fn(&str) -> bool,
+    ) -> Table {
         let mut out = budget.clone();
         for (name, row) in &mut out {
             for (column, figures) in row.columns.iter_mut().enumerate() {
@@ -70,6 +76,8 @@ impl Form {
                 }
             }
         }
+        let built = |row: &Row| row.columns.iter().flatten().any(|f| *f > 0);
+        out.retain(|name, row| built(row) || !exists(name));
         out
     }
 

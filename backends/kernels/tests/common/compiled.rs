@@ -5,7 +5,8 @@ use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Set to `all`, every kernel is compiled for every architecture (`CROSSWEAVE_KERNELS=all cargo test --release -p crossweave-kernels`, after a
-/// kernel was changed). Otherwise each is compiled for one, so that all kernels and all architectures have their turn in a third of the time.
+/// kernel was changed). Otherwise every second kernel is, for one of them: all families and all architectures have their turn in a sixth of
+/// the time.
 const ALL: &str = "CROSSWEAVE_KERNELS";
 
 /// Is every kernel compiled for every architecture?
@@ -16,7 +17,7 @@ pub fn all() -> bool {
 /// Whether a kernel is compiled for architecture `column` in this run; `columns`: the architectures that have it.
 pub fn chosen(entry: &str, column: usize, columns: &[usize], all: bool) -> bool {
     let sum = Sha256::digest(entry.as_bytes());
-    all || columns[sum[0] as usize % columns.len()] == column
+    all || sum[1].is_multiple_of(2) && columns[sum[0] as usize % columns.len()] == column
 }
 
 /// Code and the compiler's words, by compiler, options and source.
@@ -72,10 +73,16 @@ fn every_kernel_and_every_architecture_has_its_turn() {
             .filter(|e| chosen(e, column, &[0, 1, 2], false));
         of.count()
     };
-    assert_eq!((0..3).map(took).sum::<usize>(), entries.len());
-    assert!((0..3).all(|c| took(c) > 5));
+    let some = (0..3).map(took).sum::<usize>();
+    assert!(
+        (entries.len() / 3..entries.len() * 2 / 3).contains(&some),
+        "{some}"
+    );
+    assert!((0..3).all(|c| took(c) > 2));
     assert!(entries.iter().all(|e| chosen(e, 1, &[0, 1, 2], true)));
-    assert!(entries.iter().all(|e| chosen(e, 2, &[2], false)));
+    // A kernel of one architecture alone has its turn there.
+    let one = entries.iter().filter(|e| chosen(e, 2, &[2], false));
+    assert_eq!(one.count(), some);
 }
 
 #[test]

@@ -1,0 +1,205 @@
+//! Collectives by NCCL or RCCL, whose functions, types and numbers are NCCL's, where it is installed.
+
+mod call;
+mod comm;
+
+use crate::error::text;
+use crate::library::{self, Wanted};
+use crate::runtime::Handle;
+use crate::settings::Settings;
+use crate::table;
+pub(crate) use comm::Inner;
+pub use comm::{Comm, GpuCollectives};
+use crossweave_plugin::{Code, Error, Result};
+#[cfg(test)]
+use cudarc::nccl::sys as bindings;
+use std::ffi::{c_char, c_void};
+
+/// `ncclUniqueId`, passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct UniqueId(pub [u8; 128]);
+
+#[cfg(test)]
+impl library::shape::Class for UniqueId {
+    const CLASS: &'static str = "S(128)";
+}
+
+/// The part of `ncclConfig_t` that every version since 2.17 knows; the library reads as much as `size` says.
+#[repr(C)]
+pub(crate) struct Config {
+    size: usize,
+    magic: u32,
+    version: u32,
+    blocking: i32,
+    cga: i32,
+    min_ctas: i32,
+    max_ctas: i32,
+    net: *const c_char,
+    split_share: i32,
+    /// Padding before 2.26.
+    traffic_class: i32,
+}
+
+impl Config {
+    /// Calls return at once and say later what became of them.
+    pub(crate) fn nonblocking() -> Config {
+        const UNDEFINED: i32 = i32::MIN;
+        Config {
+            size: size_of::<Config>(),
+            magic: 0xcafe_beef,
+            version: 21700,
+            blocking: 0,
+            cga: UNDEFINED,
+            min_ctas: UNDEFINED,
+            max_ctas: UNDEFINED,
+            net: std::ptr::null(),
+            split_share: UNDEFINED,
+            traffic_class: UNDEFINED,
+        }
+    }
+}
+
+pub(crate) const SUCCESS: i32 = 0;
+pub(crate) const IN_PROGRESS: i32 = 7;
+
+table! {
+    /// The library.
+    Table {
+        fn ncclGetVersion(*mut i32) -> i32;
+        fn ncclGetErrorString(i32) -> *const c_char;
+        fn ncclGetUniqueId(*mut UniqueId) -> i32;
+        fn ncclCommInitRankConfig(*mut Handle, i32, UniqueId, i32, *mut Config) -> i32;
+        fn ncclCommFinalize(Handle) -> i32;
+        fn ncclCommDestroy(Handle) -> i32;
+        fn ncclCommAbort(Handle) -> i32;
+        fn ncclCommGetAsyncError(Handle, *mut i32) -> i32;
+        fn ncclGroupStart() -> i32;
+        fn ncclGroupEnd() -> i32;
+        fn ncclAllReduce(*const c_void, *mut c_void, usize, u32, u32, Handle, Handle) -> i32;
+        fn ncclReduceScatter(*const c_void, *mut c_void, usize, u32, u32, Handle, Handle) -> i32;
+        fn ncclAllGather(*const c_void, *mut c_void, usize, u32, Handle, Handle) -> i32;
+        fn ncclBroadcast(*const c_void, *mut c_void, usize, u32, i32, Handle, Handle) -> i32;
+        fn ncclReduce(*const c_void, *mut c_void, usize, u32, u32, i32, Handle, Handle) -> i32;
+        fn ncclSend(*const c_void, usize, u32, i32, Handle, Handle) -> i32;
+        fn ncclRecv(*mut c_void, usize, u32, i32, Handle, Handle) -> i32;
+        fn ncclRedOpCreatePreMulSum(*mut u32, *mut c_void, u32, u32, Handle) -> i32;
+        fn ncclRedOpDestroy(u32, Handle) -> i32;
+    } optional {
+        fn ncclGetLastError(Handle) -> *const c_char;
+        fn ncclCommSplit(Handle, i32, i32, *mut Handle, *mut Config) -> i32;
+        fn ncclMemAlloc(*mut *mut c_void, usize) -> i32;
+        fn ncclMemFree(*mut c_void) -> i32;
+        fn ncclCommRegister(Handle, *mut c_void, usize, *mut *mut c_void) -> i32;
+        fn ncclCommDeregister(Handle, *mut c_void) -> i32;
+    }
+}
+
+pub(crate) struct Nccl {
+    pub t: Table,
+    /// NCCL, or whose interface is NCCL's.
+    pub what: &'static str,
+    /// As `22304`.
+    pub version: i32,
+    pub file: String,
+}
+
+impl Nccl {
+    pub(crate) fn open(settings: &Settings, wanted: &Wanted) -> Result<Nccl> {
+        let opened = library::open(settings, wanted)?;
+        let t = Table::of(&opened)?;
+        let mut version = 0;
+        // SAFETY: the out pointer lives for the call.
+        unsafe { (t.ncclGetVersion)(&mut version) };
+        Ok(Nccl {
+            t,
+            what: opened.what,
+            version,
+            file: opened.name,
+        })
+    }
+
+    /// As `2.23.4`.
+    pub(crate) fn version(&self) -> String {
+        spelled(self.version)
+    }
+
+    /// The error of a failed call; `IN_PROGRESS` is none.
+    pub(crate) fn check(&self, f: &str, status: i32, comm: Handle) -> Result<()> {
+        if matches!(status, SUCCESS | IN_PROGRESS) {
+            return Ok(());
+        }
+        // SAFETY: static texts, and one that the library keeps until its next error.
+        let (words, last) = unsafe {
+            let last = self
+                .t
+                .ncclGetLastError
+                .map_or(std::ptr::null(), |l| l(comm));
+            (text((self.t.ncclGetErrorString)(status)), text(last))
+        };
+        let code = match status {
+            // Arguments and usage are the caller's; the rest is between ranks.
+            4 => Code::Invalid,
+            _ => Code::Comm,
+        };
+        let more = if last.is_empty() {
+            String::new()
+        } else {
+            format!(" ({last})")
+        };
+        let e = Error {
+            vendor_code: i64::from(status),
+            ..Error::new(
+                code,
+                format!(
+                    "{f}: {} {}: {words} ({status}){more}",
+                    self.what,
+                    self.version()
+                ),
+            )
+        };
+        Err(if code == Code::Comm { e.sticky() } else { e })
+    }
+}
+
+fn spelled(v: i32) -> String {
+    match v {
+        // Before 2.9 there were three digits below the major version.
+        v if v < 10_000 => format!("{}.{}.{}", v / 1000, v / 100 % 10, v % 100),
+        v => format!("{}.{}.{}", v / 10_000, v / 100 % 100, v % 100),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn every_signature_is_that_of_the_public_bindings() {
+        assert_eq!(Table::check(), 25);
+        assert_eq!(size_of::<UniqueId>(), size_of::<bindings::ncclUniqueId>());
+        assert_eq!(size_of::<Config>(), 48);
+        assert_eq!(
+            offset_of!(Config, net),
+            offset_of!(bindings::ncclConfig_t, netName)
+        );
+        assert_eq!(
+            offset_of!(Config, split_share),
+            offset_of!(bindings::ncclConfig_t, splitShare)
+        );
+        assert_eq!(
+            offset_of!(Config, traffic_class),
+            offset_of!(bindings::ncclConfig_t, trafficClass)
+        );
+        assert_eq!(IN_PROGRESS, bindings::ncclResult_t::ncclInProgress as i32);
+    }
+
+    #[test]
+    fn versions_are_spelled_as_they_were_numbered() {
+        assert_eq!(
+            (spelled(2804), spelled(22304), spelled(23203)),
+            ("2.8.4".into(), "2.23.4".into(), "2.32.3".into())
+        );
+    }
+}
