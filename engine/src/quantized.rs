@@ -50,8 +50,8 @@ pub(crate) fn check(device: &Device, spec: &RankSpec) -> Result<()> {
 mod tests {
     use super::*;
     use crate::gather::GROUP;
-    use crate::machine::Machine;
     use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
+    use crossweave_machine::Machine;
     use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
     use crossweave_plan::Lane;
     use crossweave_program::{

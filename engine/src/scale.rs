@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::scaler::{LossScaler, ScalerState};
 use crate::trainer::{MicroBatch, Trainer};
 use crossweave_hal::Event;
-use crossweave_program::{Given, MemId};
+use crossweave_program::{Decided, MemId};
 use std::collections::{BTreeSet, VecDeque};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -32,34 +32,6 @@ struct Verdict {
     step: u64,
     turn: usize,
     event: Event,
-}
-
-/// What the host decides for a step before its first backward.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Decided {
-    /// The schedule's learning rate.
-    pub rate: f64,
-    /// Decay rates of the moments, where a schedule moves them.
-    betas: Option<[f64; 2]>,
-    /// Number of the update, from 1.
-    update: u64,
-    /// What undoes the loss scale.
-    unscale: f64,
-    /// The gradient of the loss.
-    seed: f64,
-}
-
-impl Decided {
-    /// What of it a step scalar is made of.
-    pub fn get(&self, g: &Given) -> f64 {
-        match g {
-            Given::Rate => self.rate,
-            Given::Update => self.update as f64,
-            Given::Beta { moment, fixed } => self.betas.map_or(*fixed, |b| b[usize::from(*moment)]),
-            Given::Unscale => self.unscale,
-            Given::Seed => self.seed,
-        }
-    }
 }
 
 /// The moving parts.
@@ -254,12 +226,11 @@ impl Trainer {
 
     /// The counts of a step's gradients that are not finite have been sent on their way.
     pub(crate) fn verdict_published(&mut self, host: MemId, event: Event) -> Tensors<()> {
-        let turn = self.machine.turn(host);
+        let turn = self.machine.advance(host);
         if self.scaling.pending.iter().any(|v| v.turn == turn) {
             return crossweave_tensor::shape_error("verdicts of too many steps are unread");
         }
         let step = self.step;
-        self.machine.advance(host);
         self.scaling
             .pending
             .push_back(Verdict { step, turn, event });

@@ -3,9 +3,9 @@
 //! What a rank owns is everything where nothing is sharded, else its slice of the layout. Elements of owned state are counted from the
 //! start of what is owned (`local`), so the optimizer step does not know what is sharded.
 
-use crate::machine::Machine;
 use crate::optim::StateView;
 use crossweave_hal::{Buffer, DType, Stream};
+use crossweave_machine::Machine;
 use crossweave_program::Place;
 use crossweave_tensor::{ParamDecl, Result, Tensor, UnitDecl};
 use crossweave_zero::lower::{Optim, ParamMemory};

@@ -31,7 +31,7 @@ impl Trainer {
         let always = [&self.compute, &self.reduce].into_iter();
         let some = [&self.gather, &self.spill_out, &self.fetch_in];
         let streams = always.chain(some.into_iter().flatten());
-        let out = self.offload.iter().map(|o| o.out_log());
+        let out = self.offload.iter().map(|o| o.executor.out_log());
         let peer = self.pipe.iter().map(|p| p.stream.wait_log());
         let all = streams.map(|s| s.wait_log()).chain(out);
         all.chain(peer).collect()
@@ -44,7 +44,7 @@ impl Trainer {
     pub fn trace(&mut self) -> Result<()> {
         self.settle_offload()?;
         let logs = self.wait_logs();
-        let copies = self.offload.as_ref().map(|o| o.in_log());
+        let copies = self.offload.as_ref().map(|o| o.executor.in_log());
         logs.iter().chain(&copies).for_each(WaitLog::begin);
         let asked = self.copies_asked();
         self.tracing = Some(Tracing {
@@ -77,7 +77,9 @@ impl Trainer {
     }
 
     fn copies_asked(&self) -> u64 {
-        self.offload.as_ref().map_or(0, |o| o.copies_asked())
+        self.offload
+            .as_ref()
+            .map_or(0, |o| o.executor.copies_asked())
     }
 
     /// A step of the plan begins (`false`) or has been enqueued.

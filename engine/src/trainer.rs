@@ -10,9 +10,8 @@ use crate::init;
 use crate::kept::PendingStateLoad;
 use crate::ledger::RankLedger;
 use crate::lower::{self, Lowered};
-use crate::machine::Machine;
 use crate::nonfinite::Watch;
-use crate::offload::{Offload, Spilled};
+use crate::offload::Offload;
 use crate::optim::{assign, recipes};
 use crate::pipeline::{self, Pipe};
 use crate::planning::plan_for;
@@ -22,9 +21,14 @@ use crate::state::{StateKind, UnitState};
 use crate::trace::Tracing;
 pub use crate::upload::MicroBatch;
 use crate::upload::upload_consts;
-use crossweave_hal::{AbortHandle, Bootstrap, Device, Event, HostBuffer, Purpose, Stream, Tag};
+use crossweave_hal::{
+    AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Purpose, Stream, Tag,
+};
+use crossweave_machine::Machine;
 use crossweave_plan::{Facts, Lane, Plan, StepId, StepKind};
-use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, Tape, Tensor, UnitDecl, Var};
+use crossweave_tensor::{
+    Decompositions, KernelCache, ParamDecl, Run, Shape, Tape, Tensor, UnitDecl, Var,
+};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -56,6 +60,14 @@ pub(crate) enum Act {
     Inputs(Vec<Tensor>),
     /// Only the inputs, in host memory.
     Away(Vec<Spilled>),
+}
+
+/// One kept input while it is away.
+pub(crate) enum Spilled {
+    /// In pinned memory.
+    Away(HostBuffer, Shape, DType),
+    /// Not dense, hence a view of something that lives anyway.
+    Here(Tensor),
 }
 
 /// Steps in flight whose figures have not been read.
@@ -193,8 +205,8 @@ impl Trainer {
         let memory = lowered.params.iter().zip(&lowered.optim);
         let state = units
             .iter()
-            .zip(flats.into_iter().zip(memory))
-            .map(|(u, (flat, (m, o)))| UnitState::new(&machine, u, flat, m, o))
+            .zip(flats.iter().zip(memory))
+            .map(|(u, (flat, (m, o)))| UnitState::new(&machine, u, flat.clone(), m, o))
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(&allocating)?;
         for s in &state {
@@ -240,11 +252,9 @@ impl Trainer {
         let spill_out = side(spills, "spill").map_err(|e| hal(e.into()))?;
         let fetch_in = side(spills, "fetch").map_err(|e| hal(e.into()))?;
         let offload = match spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) {
-            Some((o, how)) => {
-                let share = |s: &UnitState| (s.host, s.host_runs.clone(), s.base_comes());
-                let shares = state.iter().map(share).collect();
-                let at = at("opening the offloaded state");
-                Some(Offload::start(device, &spec, o, how, shares).map_err(at)?)
+            Some(offload) => {
+                let started = Offload::start(device, &spec, offload, &flats);
+                Some(started.map_err(at("opening the offloaded state"))?)
             }
             None => None,
         };
@@ -314,7 +324,7 @@ impl Trainer {
             }
             None => ("outside".into(), "outside the steps of the plan".into()),
         };
-        self.machine.program.text(self.lowered.step(), &named)
+        self.machine.program().text(self.lowered.step(), &named)
     }
     /// What this rank was asked to do.
     pub fn spec(&self) -> &RankSpec {

@@ -45,7 +45,7 @@ impl Trainer {
             w.begin();
         }
         self.groups.diagnostics.set_step(self.step);
-        let (program, plan) = (self.machine.program.clone(), self.take_plan());
+        let (program, plan) = (self.machine.program().clone(), self.take_plan());
         let by_step = std::mem::take(&mut self.lowered.by_step);
         let done = self.steps(&program, &plan, &by_step, &inputs, lr);
         self.device().at_step(Purpose::default());
@@ -58,7 +58,7 @@ impl Trainer {
         if let Err(e) = done {
             // A failed step leaves nothing half-built behind.
             self.acts.iter_mut().flatten().for_each(|a| *a = None);
-            self.machine.clear();
+            self.forget_step();
             self.state.iter_mut().for_each(UnitState::released);
             return Err(e);
         }
@@ -113,10 +113,10 @@ impl Trainer {
             batches: &[],
             data: &[],
         };
-        let program = self.machine.program.clone();
-        self.machine.about = about;
+        let program = self.machine.program().clone();
+        self.machine.about(about);
         let done = self.run_calls(&program, calls, None, &nothing);
-        self.machine.about.clear();
+        self.machine.about(String::new());
         done
     }
 
@@ -157,9 +157,9 @@ impl Trainer {
             }
             Instr::Await { room } => return required(&mut self.offload)?.wait_room(*room as usize),
             Instr::Take { what, slot } => {
-                let (memory, at) = required(&mut self.offload)?.take(*what)?;
                 let mem = self.machine.memory_of(f, call, *slot)?;
-                self.machine.take(mem, memory, at);
+                let (memory, at) = required(&mut self.offload)?.take(*what)?;
+                self.machine.take(mem, (*what, memory, at));
                 return Ok(());
             }
             Instr::Give { what, slot } => {
@@ -214,12 +214,11 @@ impl Trainer {
     fn step_published(&mut self, host: MemId, event: Event) {
         self.pending.push_back(Pending {
             step: self.step,
-            turn: self.machine.turn(host),
+            turn: self.machine.advance(host),
             event,
             lr: self.scaling.decided.rate,
             share: self.scaling.share(),
         });
-        self.machine.advance(host);
         self.machine.advance(self.lowered.memory.words);
     }
 

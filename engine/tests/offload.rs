@@ -8,6 +8,7 @@ use crossweave_engine::{
     RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
+use crossweave_tensor::{Block, Cx, Flow, UnitDecl, shape_error};
 use crossweave_zero::optim::{GroupRule, Optimizer};
 use std::path::Path;
 use std::sync::Arc;
@@ -347,4 +348,49 @@ fn a_disk_that_fills_up_during_training_is_a_sentence_and_no_hang() {
         0,
         "swap is left"
     );
+}
+
+/// Fails a forward, once, when so many calls of it are left.
+struct Trips(Box<dyn Block>, Arc<AtomicU64>);
+impl Block for Trips {
+    fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> crossweave_tensor::Result<Flow> {
+        let left = self.1.load(Ordering::Relaxed);
+        self.1.store(left.saturating_sub(1), Ordering::Relaxed);
+        match left {
+            1 => shape_error("this block fails on purpose"),
+            _ => self.0.forward(cx, flow),
+        }
+    }
+}
+
+/// The recomputation of the first unit fails when the gradients of the others have left, whose memory comes back with their updates.
+#[test]
+fn a_step_behind_one_that_failed_does_not_wait_for_the_host() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    for tier in [Tier::Host, Tier::Nvme] {
+        let s = RankSpec {
+            recompute: Recompute::Full,
+            offload: Some(offload(&w, dir.path(), tier)),
+            ..staged(&spec(1, 1), 2)
+        };
+        let calls = Arc::new(AtomicU64::new(0));
+        let mut all = units(&llama(2));
+        let first = all.remove(0);
+        let block = Box::new(Trips(first.block, calls.clone()));
+        all.insert(0, UnitDecl { block, ..first });
+        let mut t = started(&w, all, &s).unwrap();
+        one_step(&mut t, &s, 0).unwrap();
+        t.metrics().unwrap();
+        calls.store(2, Ordering::Relaxed);
+        let error = one_step(&mut t, &s, 1).unwrap_err().to_string();
+        assert!(
+            error.contains("fails on purpose") && error.contains("R0.0"),
+            "{error}"
+        );
+        for step in 2..5 {
+            one_step(&mut t, &s, step).unwrap();
+            assert!(t.metrics().unwrap().unwrap().loss.is_finite(), "{tier:?}");
+        }
+        t.settle_offload().unwrap();
+    }
 }

@@ -18,6 +18,7 @@ mod instr;
 mod laws;
 mod memory;
 mod params;
+mod room;
 mod scalar;
 mod shape;
 mod strided;
@@ -33,7 +34,8 @@ pub use instr::{
 pub use laws::{Law, ProgramError, check, check_ranks};
 pub use memory::{Home, Life, MemId, MemoryDecl, Place, Tag};
 pub use params::{ParamBlock, Patch, Word};
-pub use scalar::{Given, Scalar, ScalarId, Scalars};
+pub use room::Room;
+pub use scalar::{Decided, Given, Scalar, ScalarId, Scalars};
 pub use shape::Shape;
 pub use strided::Strided;
 pub use text::Named;

@@ -21,6 +21,34 @@ pub enum Given {
     Seed,
 }
 
+/// What the host has decided for one step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Decided {
+    /// The schedule's learning rate.
+    pub rate: f64,
+    /// Decay rates of the moments, where a schedule moves them.
+    pub betas: Option<[f64; 2]>,
+    /// Number of the update, from 1.
+    pub update: u64,
+    /// What undoes the loss scale.
+    pub unscale: f64,
+    /// The gradient of the loss.
+    pub seed: f64,
+}
+
+impl Decided {
+    /// What of it a step scalar is made of.
+    pub fn get(&self, g: &Given) -> f64 {
+        match g {
+            Given::Rate => self.rate,
+            Given::Update => self.update as f64,
+            Given::Beta { moment, fixed } => self.betas.map_or(*fixed, |b| b[usize::from(*moment)]),
+            Given::Unscale => self.unscale,
+            Given::Seed => self.seed,
+        }
+    }
+}
+
 /// Number of a step scalar in the program's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScalarId(pub u32);

@@ -38,6 +38,8 @@ const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
 const PROGRAM: &str = "crossweave-program";
 const TENSOR: &str = "crossweave-tensor";
+const MACHINE: &str = "crossweave-machine";
+const OFFLOAD: &str = "crossweave-offload";
 const OPTIM: &str = "crossweave-optim";
 const ZERO: &str = "crossweave-zero";
 const PARALLEL: &str = "crossweave-parallel";
@@ -97,24 +99,27 @@ pub const CRATES: &[Crate] = &[
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &[], dev: &[CPU, "half"] },
     Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json"] },
     Crate { name: TENSOR, floor: 5, ours: &[HAL, MESH, PROGRAM], theirs: &[], dev: &[CPU, TESTS, "half", "serde_json"] },
+    // Runs programs on devices: below the engine and the host executor, which both do.
+    Crate { name: MACHINE, floor: 6, ours: &[HAL, MESH, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
+    Crate { name: OFFLOAD, floor: 7, ours: &[HAL, MACHINE, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
     Crate { name: OPTIM, floor: 5, ours: &[PROGRAM], theirs: &["strsim"], dev: &[] },
     Crate { name: ZERO, floor: 6, ours: &[OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
-    Crate { name: ENGINE, floor: 7, ours: &[HAL, STORE, MESH, PLAN, PROGRAM, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
+    Crate { name: ENGINE, floor: 8, ours: &[HAL, MACHINE, MESH, OFFLOAD, STORE, PLAN, PROGRAM, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
     Crate {
-        name: "crossweave", floor: 8,
+        name: "crossweave", floor: 9,
         ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
         theirs: &["clap_complete", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "tempfile"],
     },
-    Crate { name: TESTS, floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: TESTS, floor: 10, ours: ANY, theirs: ANY, dev: ANY },
     // Defects on purpose, for the conformance kit's own test.
-    Crate { name: "crossweave-seeded", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "crossweave-benches", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "crossweave-examples", floor: 9, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-seeded", floor: 10, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-benches", floor: 10, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-examples", floor: 10, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "xtask", floor: 0, ours: &[], theirs: &["proc-macro2", "serde_json", "syn", "toml"], dev: &[] },
 ];
 

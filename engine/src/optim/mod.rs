@@ -8,8 +8,8 @@ mod tests;
 pub use assign::assign;
 pub(crate) use assign::recipes;
 
-use crate::machine::{Machine, once};
 use crossweave_hal::{DType, Stream};
+use crossweave_machine::{Machine, once};
 use crossweave_plan::Lane;
 use crossweave_program::Place;
 use crossweave_tensor::{Result, Run, Tensor, shape_error};

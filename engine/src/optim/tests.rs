@@ -2,10 +2,10 @@
 //! stage 0 and sharded.
 
 use super::StateView;
-use crate::machine::Machine;
 use crossweave_hal::{
     Bootstrap, DType, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Tag,
 };
+use crossweave_machine::Machine;
 use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_plan::Lane;
 use crossweave_program::{

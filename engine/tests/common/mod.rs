@@ -452,14 +452,8 @@ pub fn apart(a: &Outcome, b: &Outcome, counts: impl Fn(&str) -> bool) -> Apart {
 
 /// Runs a rank alone until a step fails; the failure's sentence.
 pub fn train_until_error(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> String {
-    let units = units(model);
-    let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
-    let device = w.cpu.open(0).unwrap();
-    let boot = Boot(Arc::new(LocalKv::default()));
     let go = || -> crossweave_engine::Result<()> {
-        let mut t = Trainer::new(&device, units, s.clone(), &dry, &boot)?;
-        t.init()?;
+        let mut t = started(w, units(model), s)?;
         for step in 0..steps {
             one_step(&mut t, s, step)?;
             t.metrics()?;
@@ -469,7 +463,23 @@ pub fn train_until_error(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64)
     go().expect_err("no step failed").to_string()
 }
 
-fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
+/// A rank alone, with starting values.
+pub fn started(
+    w: &World,
+    units: Vec<UnitDecl>,
+    s: &RankSpec,
+) -> crossweave_engine::Result<Trainer> {
+    let null = w.null.open(0).unwrap();
+    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
+    let device = w.cpu.open(0).unwrap();
+    let boot = Boot(Arc::new(LocalKv::default()));
+    let mut t = Trainer::new(&device, units, s.clone(), &dry, &boot)?;
+    t.init()?;
+    Ok(t)
+}
+
+/// A step of one micro-batch.
+pub fn one_step(t: &mut Trainer, s: &RankSpec, step: u64) -> crossweave_engine::Result<()> {
     let (mut tokens, mut targets) = (vec![], vec![]);
     for q in 0..s.batch {
         let (a, b) = ids(step, q);
@@ -562,12 +572,5 @@ pub fn stale(w: &World, model: &ModelSpec, s: &RankSpec, steps: u64) -> Vec<f64>
 
 /// A rank alone on the CPU, with starting values.
 pub fn alone(w: &World, model: &ModelSpec, s: &RankSpec) -> Trainer {
-    let units = units(model);
-    let null = w.null.open(0).unwrap();
-    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
-    let device = w.cpu.open(0).unwrap();
-    let boot = Boot(Arc::new(LocalKv::default()));
-    let mut t = Trainer::new(&device, units, s.clone(), &dry, &boot).unwrap();
-    t.init().unwrap();
-    t
+    started(w, units(model), s).unwrap()
 }

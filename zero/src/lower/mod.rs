@@ -4,6 +4,7 @@
 mod canonical;
 mod figures;
 mod gather;
+mod host;
 mod offload;
 pub mod quantized;
 mod reduce;
@@ -11,8 +12,9 @@ mod update;
 
 pub use figures::Words;
 pub use gather::{ParamMemory, Params, Source};
+pub use host::{HostShare, host_base, host_room};
 pub use offload::ToHost;
-pub use update::{HostShare, Optim, host_update};
+pub use update::Optim;
 
 use crate::flat::Flat;
 use crossweave_plan::Lane;

@@ -1,6 +1,4 @@
-//! A program's memory and its instructions, executed: buffers by number, kernels that are prepared once, step scalars.
-//!
-//! The machine knows no algorithm. What a program does not say yet is done by the walk around it.
+//! A program's memory and its instructions, executed.
 
 use crate::pinned::Pinned;
 use crossweave_hal::{
@@ -9,14 +7,15 @@ use crossweave_hal::{
 };
 use crossweave_mesh::{GroupRef, Mesh};
 use crossweave_program::{
-    Builder, Call, Code, CollectiveKind, Fragment, Given, Home, Instr, KernelId, Life, MemId,
-    Member, MemoryDecl, ParamBlock, ParamId, Place, Program, Span, Tag, Traffic,
+    Builder, Call, Code, CollectiveKind, Fragment, Given, Home, HostMemory, Instr, KernelId, Life,
+    MemId, Member, MemoryDecl, ParamBlock, ParamId, Place, Program, Span, Tag, Traffic,
 };
-use crossweave_tensor::{Decompositions, KernelCache, Probe, Run, Tensor, shape_error};
+use crossweave_tensor::{
+    Decompositions, KernelCache, Probe, Result as Tensors, Run, Tensor, shape_error,
+};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
-
-type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// A piece of memory as it is now.
 enum Held {
@@ -30,8 +29,8 @@ enum Held {
     Slot(Arc<Buffer>, u32),
     /// Somebody else's, from this byte on.
     Lent(Arc<Buffer>, u64),
-    /// On its way to the host's thread, from this byte on.
-    Host(Pinned, u64),
+    /// On its way to the host's thread: what for, and from which byte on.
+    Host(HostMemory, Pinned, u64),
 }
 
 /// Slots that hold nothing now, handed out as the plan foresees (`plan::slots`): of the right size the one that was made first. What the
@@ -61,8 +60,8 @@ impl Slots {
 }
 
 /// A program and all it works on.
-pub(crate) struct Machine {
-    pub program: Arc<Program>,
+pub struct Machine {
+    program: Arc<Program>,
     memory: Vec<Held>,
     slots: Slots,
     /// Memory of the fragment that is running.
@@ -73,8 +72,8 @@ pub(crate) struct Machine {
     dynamics: Vec<Vec<u8>>,
     scalars: Vec<f64>,
     groups: Vec<GroupRef>,
-    /// Outside a step of the plan, what collectives are for.
-    pub about: String,
+    /// What collectives are for, where the caller has said it.
+    about: String,
 }
 
 /// What a slot of a fragment is bound to: a parameter's place in the program's memory, or an index among the fragment's own.
@@ -90,7 +89,10 @@ fn comm_tag(t: Traffic) -> CommTag {
 }
 
 /// Runs instructions that are no part of a program, once: their parameter `i` is `args[i]`, from its first byte on.
-pub(crate) fn once(
+///
+/// # Errors
+/// The device.
+pub fn once(
     stream: &Stream,
     args: &[&Tensor],
     write: impl FnOnce(&Code<'_>),
@@ -118,6 +120,9 @@ pub(crate) fn once(
 
 impl Machine {
     /// Makes the memory that lives as long as the program.
+    ///
+    /// # Errors
+    /// The device.
     pub fn new(device: &Device, program: Program) -> Tensors<Machine> {
         let mut memory = vec![];
         for m in &program.memory {
@@ -165,23 +170,52 @@ impl Machine {
         self.memory[mem.index()] = Held::Lent(buffer, at);
     }
 
-    /// Binds transient memory to what the host's thread has given, from byte `at` on.
-    pub fn take(&mut self, mem: MemId, memory: Pinned, at: u64) {
-        self.memory[mem.index()] = Held::Host(memory, at);
+    /// The program.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// What collectives are for from here on; nothing where the step of the plan says it.
+    pub fn about(&mut self, what: String) {
+        self.about = what;
+    }
+
+    /// Binds transient memory to what the host's thread has given for `what`, from byte `at` on.
+    pub fn take(&mut self, mem: MemId, (what, memory, at): (HostMemory, Pinned, u64)) {
+        self.memory[mem.index()] = Held::Host(what, memory, at);
     }
 
     /// What goes back to the host's thread.
+    ///
+    /// # Errors
+    /// Memory that is not the host's.
     pub fn give(&mut self, mem: MemId) -> Tensors<Pinned> {
         match std::mem::replace(&mut self.memory[mem.index()], Held::None) {
-            Held::Host(memory, _) => Ok(memory),
+            Held::Host(_, memory, _) => Ok(memory),
             _ => shape_error(format!("memory {} is not the host's", mem.0)),
         }
     }
 
     /// Runs all calls of a program on one stream, whatever lanes it names. What was lent is given back.
+    ///
+    /// # Errors
+    /// The device; an instruction that needs more than a stream.
     pub fn run_alone(&mut self, stream: &Stream, mesh: Option<&RefCell<Mesh>>) -> Tensors<()> {
+        self.run_some(0..self.program.calls.len(), stream, mesh)
+    }
+
+    /// The same of some calls.
+    ///
+    /// # Errors
+    /// As [`Machine::run_alone`].
+    pub fn run_some(
+        &mut self,
+        calls: Range<usize>,
+        stream: &Stream,
+        mesh: Option<&RefCell<Mesh>>,
+    ) -> Tensors<()> {
         let program = self.program.clone();
-        let done = program.calls.iter().try_for_each(|call| {
+        let done = program.calls[calls].iter().try_for_each(|call| {
             let f = &program.fragments[call.fragment.0 as usize];
             self.enter(f);
             f.code.iter().try_for_each(|i| match i {
@@ -227,6 +261,9 @@ impl Machine {
     }
 
     /// A copy of pinned memory.
+    ///
+    /// # Errors
+    /// Memory that is not pinned.
     pub fn pinned(&mut self, mem: MemId, turn: usize) -> Tensors<&mut HostBuffer> {
         match &mut self.memory[mem.index()] {
             Held::Pinned(all, _) if turn < all.len() => Ok(&mut all[turn]),
@@ -234,21 +271,14 @@ impl Machine {
         }
     }
 
-    /// Which copy is this step's.
-    pub fn turn(&self, mem: MemId) -> usize {
-        match &self.memory[mem.index()] {
-            Held::Device(_, turn) | Held::Pinned(_, turn) => *turn,
-            Held::Slot(..) | Held::Lent(..) | Held::Host(..) | Held::None => 0,
-        }
-    }
-
-    /// From here on the next copy is used.
-    pub fn advance(&mut self, mem: MemId) {
-        match &mut self.memory[mem.index()] {
-            Held::Device(all, turn) => *turn = (*turn + 1) % all.len(),
-            Held::Pinned(all, turn) => *turn = (*turn + 1) % all.len(),
-            Held::Slot(..) | Held::Lent(..) | Held::Host(..) | Held::None => {}
-        }
+    /// From here on the next copy is used; answers which was.
+    pub fn advance(&mut self, mem: MemId) -> usize {
+        let (turn, copies) = match &mut self.memory[mem.index()] {
+            Held::Device(all, turn) => (turn, all.len()),
+            Held::Pinned(all, turn) => (turn, all.len()),
+            Held::Slot(..) | Held::Lent(..) | Held::Host(..) | Held::None => return 0,
+        };
+        std::mem::replace(turn, (*turn + 1) % copies)
     }
 
     /// Elements of a place as a tensor, while its memory is there.
@@ -268,10 +298,20 @@ impl Machine {
         }
     }
 
-    /// All transient memory ends: a step has failed.
-    pub fn clear(&mut self) {
-        (0..self.memory.len()).for_each(|m| self.free(MemId(m as u32)));
+    /// All transient memory ends. What is the host's thread's is answered, to be given back.
+    pub fn clear(&mut self) -> Vec<(HostMemory, Pinned)> {
+        let mut taken = vec![];
+        for m in 0..self.memory.len() {
+            match std::mem::replace(&mut self.memory[m], Held::None) {
+                Held::Host(what, memory, _) => taken.push((what, memory)),
+                held => {
+                    self.memory[m] = held;
+                    self.free(MemId(m as u32));
+                }
+            }
+        }
         self.locals.clear();
+        taken
     }
 
     /// Room for a fragment's own memory.
@@ -281,6 +321,9 @@ impl Machine {
     }
 
     /// The memory that a parameter of a fragment is bound to.
+    ///
+    /// # Errors
+    /// A slot that is no parameter.
     pub fn memory_of(&self, f: &Fragment, call: &Call, slot: u16) -> Tensors<MemId> {
         match place(&self.program, f, call, slot) {
             Ok(place) => Ok(place.mem),
@@ -288,31 +331,10 @@ impl Machine {
         }
     }
 
-    /// The buffer of a slot, and the byte where the slot begins.
-    fn slot(&self, f: &Fragment, call: &Call, slot: u16) -> Tensors<(&Buffer, u64)> {
-        match place(&self.program, f, call, slot) {
-            Ok(place) => match &self.memory[place.mem.index()] {
-                Held::Device(all, turn) => Ok((&all[*turn], place.at)),
-                Held::Pinned(all, turn) => Ok((all[*turn].buffer(), place.at)),
-                Held::Slot(b, _) => Ok((b, place.at)),
-                Held::Lent(b, first) => Ok((b, first + place.at)),
-                Held::Host(p, first) => match p.buffer() {
-                    Some(b) => Ok((b, first + place.at)),
-                    None => shape_error("a block without memory"),
-                },
-                Held::None => {
-                    let name = &self.program.memory[place.mem.index()].name;
-                    shape_error(format!("{}: {name} is used while it is not there", f.name))
-                }
-            },
-            Err(local) => match &self.locals[local] {
-                Some(b) => Ok((b, 0)),
-                None => shape_error(format!("{}: temporary {local} is not there", f.name)),
-            },
-        }
-    }
-
     /// Where a copy of another thread goes to: buffer and byte.
+    ///
+    /// # Errors
+    /// Memory that is not there.
     pub fn target(&self, f: &Fragment, call: &Call, to: &Span) -> Tensors<(Arc<Buffer>, u64)> {
         let place = place(&self.program, f, call, to.slot).ok();
         match place.and_then(|p| Some((self.buffer(p.mem)?.clone(), p.at + to.at))) {
@@ -321,12 +343,38 @@ impl Machine {
         }
     }
 
+    /// Bytes of a slot.
     fn region(&self, f: &Fragment, call: &Call, s: &Span) -> Tensors<Region<'_>> {
-        let (buffer, at) = self.slot(f, call, s.slot)?;
+        let (buffer, at) = match place(&self.program, f, call, s.slot) {
+            Ok(place) => match &self.memory[place.mem.index()] {
+                Held::Device(all, turn) => (&*all[*turn], place.at),
+                Held::Pinned(all, turn) => (all[*turn].buffer(), place.at),
+                Held::Slot(b, _) => (&**b, place.at),
+                Held::Lent(b, first) => (&**b, first + place.at),
+                Held::Host(_, p, first) => match p.buffer() {
+                    Some(b) => (b, first + place.at),
+                    None => return shape_error("a block without memory"),
+                },
+                Held::None => {
+                    let name = &self.program.memory[place.mem.index()].name;
+                    let what = format!("{}: {name} is used while it is not there", f.name);
+                    return shape_error(what);
+                }
+            },
+            Err(local) => match &self.locals[local] {
+                Some(b) => (&**b, 0),
+                None => {
+                    return shape_error(format!("{}: temporary {local} is not there", f.name));
+                }
+            },
+        };
         Ok(buffer.region(at + s.at, s.bytes))
     }
 
     /// `Alloc`: memory of a fragment's parameter or its own.
+    ///
+    /// # Errors
+    /// The device.
     pub fn alloc(&mut self, f: &Fragment, call: &Call, slot: u16, stream: &Stream) -> Tensors<()> {
         let device = stream.device();
         match place(&self.program, f, call, slot) {
@@ -357,7 +405,10 @@ impl Machine {
         }
     }
 
-    /// An instruction that one stream is given.
+    /// An instruction that one stream is given. `probe` looks at the results of a kernel.
+    ///
+    /// # Errors
+    /// The device; memory that is not there; an instruction that no stream is given.
     pub fn enqueue(
         &mut self,
         (f, call): (&Fragment, &Call),
@@ -393,7 +444,7 @@ impl Machine {
                 }
                 self.launch((f, call), stream, *kernel, operands, *dynamic)?;
                 match probe {
-                    Some(p) => self.look((f, call), stream, i, p),
+                    Some(p) => look(self, (f, call), stream, i, p),
                     None => Ok(()),
                 }
             }
@@ -417,9 +468,13 @@ impl Machine {
             }
             Instr::Mark { .. } => Ok(stream.mark()?),
             Instr::Publish { from, to, .. } => {
-                let from = self.region(f, call, from)?;
-                let (to, at) = self.slot(f, call, *to)?;
-                Ok(stream.copy(to.region(at, from.bytes), from)?)
+                let to = Span {
+                    slot: *to,
+                    at: 0,
+                    bytes: from.bytes,
+                };
+                let (to, from) = (self.region(f, call, &to)?, self.region(f, call, from)?);
+                Ok(stream.copy(to, from)?)
             }
             Instr::Alloc { .. }
             | Instr::Free { .. }
@@ -492,45 +547,45 @@ impl Machine {
         }
         Ok(stream.launch(kernel, regions, dynamic)?)
     }
+}
 
-    /// Looks at the results of a kernel just launched.
-    #[cold]
-    fn look(
-        &self,
-        (f, call): (&Fragment, &Call),
-        stream: &Stream,
-        i: &Instr,
-        probe: &Arc<Probe>,
-    ) -> Tensors<()> {
-        let Instr::Kernel {
-            kernel, operands, ..
-        } = i
-        else {
-            return Ok(());
+/// Looks at the results of a kernel just launched.
+#[cold]
+fn look(
+    machine: &Machine,
+    (f, call): (&Fragment, &Call),
+    stream: &Stream,
+    i: &Instr,
+    probe: &Arc<Probe>,
+) -> Tensors<()> {
+    let Instr::Kernel {
+        kernel, operands, ..
+    } = i
+    else {
+        return Ok(());
+    };
+    let decl = &machine.program.kernels[kernel.0 as usize];
+    let mut tensors = vec![];
+    for (l, s) in decl.operands.iter().zip(operands) {
+        let (Some(s), Some(dtype)) = (s, DType::from_id(l.dtype)) else {
+            tensors.push(None);
+            continue;
         };
-        let decl = &self.program.kernels[kernel.0 as usize];
-        let mut tensors = vec![];
-        for (l, s) in decl.operands.iter().zip(operands) {
-            let (Some(s), Some(dtype)) = (s, DType::from_id(l.dtype)) else {
-                tensors.push(None);
-                continue;
-            };
-            let n = l.rank as usize;
-            let dims: Vec<u64> = l.shape[..n].iter().map(|d| *d as u64).collect();
-            let (buffer, at) = match place(&self.program, f, call, s.slot) {
-                Ok(place) => (self.buffer(place.mem).cloned(), place.at),
-                Err(local) => (self.locals[local].clone(), 0),
-            };
-            tensors.push(buffer.map(|b| {
-                let first = Tensor::dense(b, at + s.at, [0], dtype);
-                first.strided(&dims[..], &l.stride[..n], 0)
-            }));
-        }
-        let before = f.code.iter().take_while(|o| !std::ptr::eq(*o, i));
-        let launch = before.filter(|o| matches!(o, Instr::Kernel { .. })).count();
-        let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(stream, &Decompositions, &cache);
-        let operands: Vec<Option<&Tensor>> = tensors.iter().map(Option::as_ref).collect();
-        probe.look(&run, decl.op, launch, &operands)
+        let n = l.rank as usize;
+        let dims: Vec<u64> = l.shape[..n].iter().map(|d| *d as u64).collect();
+        let (buffer, at) = match place(&machine.program, f, call, s.slot) {
+            Ok(place) => (machine.buffer(place.mem).cloned(), place.at),
+            Err(local) => (machine.locals[local].clone(), 0),
+        };
+        tensors.push(buffer.map(|b| {
+            let first = Tensor::dense(b, at + s.at, [0], dtype);
+            first.strided(&dims[..], &l.stride[..n], 0)
+        }));
     }
+    let before = f.code.iter().take_while(|o| !std::ptr::eq(*o, i));
+    let launch = before.filter(|o| matches!(o, Instr::Kernel { .. })).count();
+    let cache = RefCell::new(KernelCache::default());
+    let run = Run::new(stream, &Decompositions, &cache);
+    let operands: Vec<Option<&Tensor>> = tensors.iter().map(Option::as_ref).collect();
+    probe.look(&run, decl.op, launch, &operands)
 }

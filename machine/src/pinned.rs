@@ -4,7 +4,7 @@ use crossweave_hal::{Buffer, HostBuffer};
 use crossweave_store::Block;
 
 /// Pinned memory.
-pub(crate) enum Pinned {
+pub enum Pinned {
     /// Memory of its own.
     Memory(HostBuffer),
     /// A block of the pool.

@@ -1,19 +1,11 @@
 //! Kept inputs in host memory between their forward and their recompute.
 
-use crate::trainer::{Act, Trainer};
-use crossweave_hal::{DType, HostBuffer, Tag};
-use crossweave_tensor::{Shape, Tensor};
+use crate::trainer::{Act, Spilled, Trainer};
+use crossweave_hal::{HostBuffer, Tag};
+use crossweave_tensor::Tensor;
 use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
-
-/// One kept input while it is away.
-pub(crate) enum Spilled {
-    /// In pinned memory.
-    Away(HostBuffer, Shape, DType),
-    /// Not dense, hence a view of something that lives anyway.
-    Here(Tensor),
-}
 
 impl Trainer {
     /// `Spill`: copies kept inputs off the device; their memory is free once the copy is over.

@@ -1,0 +1,34 @@
+//! What rests off the device under one number, as data: memory, and the calls that the host executor makes over it.
+
+use crate::instr::Program;
+use crate::memory::MemId;
+use std::ops::Range;
+
+/// What a host executor holds under one number. It lends all memory of the program to it for a call.
+#[derive(Clone, Debug, Default)]
+pub struct Room {
+    /// What its file is called, where it rests in one.
+    pub name: String,
+    /// Memory, and calls over it.
+    pub program: Program,
+    /// What of the memory rests, in the order in which it lies in a file. The first is what the device is given.
+    pub parts: Vec<MemId>,
+    /// What an update reads besides: the words of the step, and the gradient. None where nothing is updated.
+    pub reads: Option<[MemId; 2]>,
+    /// The calls of an update.
+    pub update: Range<usize>,
+    /// The calls that make what the device is given anew, when other parts were written from outside.
+    pub refresh: Range<usize>,
+}
+
+impl Room {
+    /// Bytes of a piece of its memory.
+    pub fn bytes(&self, mem: MemId) -> u64 {
+        self.program.memory[mem.index()].bytes
+    }
+
+    /// Which of the parts a piece of memory is.
+    pub fn part(&self, mem: MemId) -> Option<usize> {
+        self.parts.iter().position(|p| *p == mem)
+    }
+}

@@ -1,0 +1,207 @@
+//! What the host holds of a unit, with the calls of its update: its share of what the rank owns, and parameters that only rest there.
+
+use super::Words;
+use super::update::words;
+use crossweave_optim::update::{self, Cells, StepParams};
+use crossweave_optim::{Optimizer, Recipe};
+use crossweave_plan::Lane;
+use crossweave_program::{
+    Builder, Code, DType, Home, Life, MemId, MemoryDecl, Place, Room, Tag, View,
+};
+use std::ops::Range;
+
+/// Elements of a run that are updated alike.
+type Run = (Recipe, Range<u64>);
+
+/// What the host updates of a unit.
+#[derive(Clone, Debug)]
+pub struct HostShare<'a> {
+    /// Elements.
+    pub numel: u64,
+    /// Runs updated alike.
+    pub runs: &'a [Run],
+    /// Types of parameters, and of gradients as they arrive.
+    pub types: (DType, DType),
+    /// Most elements of one launch; none: a unit's, at once. No bit changes.
+    pub group: Option<u64>,
+    /// Gradients are clipped; the loss is scaled; see [`Job::rescaled`](super::Job::rescaled).
+    pub clip: bool,
+    /// See `clip`.
+    pub scaled: bool,
+    /// See `clip`.
+    pub rescaled: bool,
+}
+
+impl HostShare<'_> {
+    /// The words of the step.
+    const WORDS: MemId = MemId(0);
+    const GRAD: MemId = MemId(1);
+    /// Memory of its room: values.
+    pub const VALUE: MemId = MemId(2);
+    /// Parameters in 16 bits, where the values are not what the device is given.
+    const PARAM: MemId = MemId(3);
+    /// Moments.
+    pub const MOMENTS: [MemId; 2] = [MemId(4), MemId(5)];
+
+    /// Moments that are kept: as many as the optimizer of its runs that keeps most.
+    fn moments(&self) -> usize {
+        let each = self.runs.iter();
+        let each = each.map(|(r, _)| r.optimizer.elementwise_states());
+        each.max().unwrap_or(0)
+    }
+
+    /// Writes the update of those of `runs` that have one recipe.
+    fn update(&self, code: &Code<'_>, runs: &[Run], recipe: &Recipe, k: &StepParams<'_, '_>) {
+        let (compute, grad) = self.types;
+        let on = code.on(Lane::Compute);
+        let view = |mem: MemId, r: &Range<u64>, dtype: DType| {
+            code.arg_at(mem.index(), dtype.bytes(r.start), [r.end - r.start], dtype)
+        };
+        let split = compute != DType::F32;
+        let runs = runs.iter().filter(|(same, _)| same == recipe);
+        let cells = runs.map(|(_, r)| Cells {
+            value: view(Self::VALUE, r, DType::F32),
+            copy: split.then(|| view(Self::PARAM, r, compute)),
+            grad: view(Self::GRAD, r, grad),
+            states: {
+                let kept = recipe.optimizer.elementwise_states();
+                let moments = Self::MOMENTS.iter().take(kept);
+                moments.map(|m| view(*m, r, DType::F32)).collect()
+            },
+        });
+        let Optimizer::Adam(a) = &recipe.optimizer else {
+            // A launch a run: they are cut to the size of a group.
+            let cells: Vec<_> = cells.collect();
+            let factor = update::factor(&on, k);
+            let words = (factor.as_ref(), k);
+            return update::elementwise(&on, recipe, &recipe.optimizer, &cells, words);
+        };
+        let mut launches: Vec<Vec<View<'_>>> = vec![];
+        let mut filled = 0u64;
+        for c in cells {
+            filled = filled.saturating_add(c.value.numel());
+            if launches.is_empty() || self.group.is_some_and(|most| filled > most) {
+                filled = c.value.numel();
+                launches.push(vec![]);
+            }
+            if let Some(operands) = launches.last_mut() {
+                let master = c.copy.as_ref().map(|_| c.value.clone());
+                operands.push(c.copy.unwrap_or(c.value));
+                operands.push(c.grad);
+                operands.extend(c.states);
+                operands.extend(master);
+            }
+        }
+        for operands in &launches {
+            update::launch_adam(&on, recipe, a, operands, split, k);
+        }
+    }
+}
+
+/// A run of elements as pieces of at most `most`.
+fn cut((recipe, run): &Run, most: u64) -> impl Iterator<Item = Run> {
+    let (recipe, run) = (*recipe, run.clone());
+    let pieces = (run.end - run.start).div_ceil(most);
+    (0..pieces).map(move |k| {
+        let from = run.start + k * most;
+        (recipe, from..run.end.min(from.saturating_add(most)))
+    })
+}
+
+/// Declares pinned memory that is lent for a room's calls.
+fn lent(b: &mut Builder, name: &str, bytes: u64, dtype: DType, tag: Tag) -> MemId {
+    b.memory(MemoryDecl {
+        name: name.into(),
+        bytes,
+        dtype,
+        tag,
+        home: Home::Pinned,
+        life: Life::Transient,
+    })
+}
+
+/// The host's share of a unit, and its update.
+pub fn host_room(share: &HostShare<'_>) -> Room {
+    let mut b = Builder::default();
+    let (compute, grad) = share.types;
+    let n = share.numel;
+    lent(&mut b, "words", Words::READ, DType::F32, Tag::Staging);
+    lent(&mut b, "grad", grad.bytes(n), grad, Tag::Grad);
+    lent(&mut b, "value", 4 * n, DType::F32, Tag::Master);
+    lent(&mut b, "param", compute.bytes(n), compute, Tag::Param);
+    lent(&mut b, "moment1", 4 * n, DType::F32, Tag::Moment);
+    lent(&mut b, "moment2", 4 * n, DType::F32, Tag::Moment);
+    let args: Vec<Place> = (0..6).map(|m| MemId(m).into()).collect();
+    let runs: Vec<Run> = match share.group {
+        Some(most) => share.runs.iter().flat_map(|r| cut(r, most.max(1))).collect(),
+        None => share.runs.to_vec(),
+    };
+    b.call(None, "host update", &args, |code| {
+        code.decide();
+        let (coef, skip) = words(code, 0, (share.clip, share.scaled));
+        let k = StepParams {
+            scaled: share.rescaled,
+            coef,
+            skip,
+            sum: &|_| {},
+        };
+        let mut recipes: Vec<Recipe> = vec![];
+        for (r, _) in &runs {
+            if !recipes.contains(r) {
+                recipes.push(*r);
+            }
+        }
+        recipes
+            .iter()
+            .for_each(|r| share.update(code, &runs, r, &k));
+    });
+    let split = compute != DType::F32;
+    if split {
+        b.call(None, "refresh", &args, |code| {
+            let view = |m: MemId, dtype| code.arg(m.index(), [n], dtype);
+            let (param, value) = (HostShare::PARAM, HostShare::VALUE);
+            let on = code.on(Lane::Compute);
+            on.cast(&view(param, compute), &view(value, DType::F32));
+        });
+    }
+    let refresh = 1..b.calls();
+    let moments = HostShare::MOMENTS.into_iter().take(share.moments());
+    let param = split.then_some(HostShare::PARAM).into_iter();
+    Room {
+        name: "state".into(),
+        parts: param.chain([HostShare::VALUE]).chain(moments).collect(),
+        reads: Some([HostShare::WORDS, HostShare::GRAD]),
+        update: 0..1,
+        refresh,
+        program: b.finish(),
+    }
+}
+
+/// Parameters of a unit that are never updated and rest on the host: nothing but them.
+pub fn host_base(elements: u64, compute: DType) -> Room {
+    let mut b = Builder::default();
+    let bytes = compute.bytes(elements);
+    let param = lent(&mut b, "param", bytes, compute, Tag::Param);
+    Room {
+        name: "base".into(),
+        parts: vec![param],
+        program: b.finish(),
+        ..Room::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossweave_optim::{Adam, ParamGroups};
+
+    #[test]
+    fn a_run_is_cut_into_groups_that_cover_it_once() {
+        let recipe = ParamGroups::all(Optimizer::Adam(Adam::default()), 0.0).base;
+        let pieces =
+            |from, to, most| -> Vec<_> { cut(&(recipe, from..to), most).map(|(_, r)| r).collect() };
+        assert_eq!(pieces(3, 13, 4), [3..7, 7..11, 11..13]);
+        assert_eq!(pieces(3, 13, u64::MAX), vec![Range { start: 3, end: 13 }]);
+        assert_eq!(pieces(5, 5, 4), []);
+    }
+}
