@@ -33,7 +33,7 @@ pub(crate) fn fill(t: &Trainer, u: usize) -> Tensors<()> {
             continue;
         }
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&t.compute, &Decompositions, &cache);
+        let run = Run::new(&t.lanes.compute, &Decompositions, &cache);
         let decl = &t.state[u].decls[i];
         let values = run.empty([decl.shape.numel()], DType::F32)?;
         crate::init::draw(&run, decl, t.spec.seed, &values)?;
@@ -46,9 +46,9 @@ pub(crate) fn fill(t: &Trainer, u: usize) -> Tensors<()> {
 pub(crate) fn put(t: &Trainer, (u, i): (usize, usize), from: u64, bytes: &[u8]) -> Result<u64> {
     let cache = RefCell::new(KernelCache::default());
     let go = || -> Tensors<u64> {
-        let run = Run::new(&t.compute, &Decompositions, &cache);
+        let run = Run::new(&t.lanes.compute, &Decompositions, &cache);
         let values = run.empty([bytes.len() as u64 / 4], DType::F32)?;
-        t.compute.write(values.region(), bytes)?;
+        t.lanes.compute.write(values.region(), bytes)?;
         keep(t, u, i, from, &values)
     };
     go().map_err(|e| t.error("loading a parameter", e))
@@ -67,14 +67,14 @@ fn keep(t: &Trainer, u: usize, i: usize, first: u64, values: &Tensor) -> Tensors
     let n = here.end - here.start;
     let at = local.start + here.start - part.start;
     let cache = RefCell::new(KernelCache::default());
-    let run = Run::new(&t.compute, &Decompositions, &cache);
+    let run = Run::new(&t.lanes.compute, &Decompositions, &cache);
     let source = values.narrow(0, here.start - first, n);
     let to = match view(s, &(at..at + n)) {
         Some(t) => t,
         None => run.empty([n], s.place.compute)?,
     };
     if s.place.compute == DType::F32 {
-        t.compute.copy(to.region(), source.region())?;
+        t.lanes.compute.copy(to.region(), source.region())?;
     } else {
         let none = op::NoParams::default();
         let operands = [Some(&to), Some(&source)];
@@ -82,7 +82,7 @@ fn keep(t: &Trainer, u: usize, i: usize, first: u64, values: &Tensor) -> Tensors
     }
     if view(s, &(at..at + n)).is_none() {
         let mut bytes = vec![0u8; to.extent() as usize];
-        t.compute.read(to.region(), &mut bytes)?;
+        t.lanes.compute.read(to.region(), &mut bytes)?;
         away(t)?.put_base(u, s.place.compute.bytes(at), &bytes)?;
     }
     Ok(n)
@@ -94,19 +94,19 @@ pub(crate) fn local(t: &Trainer, u: usize) -> Tensors<Tensor> {
     let owned = s.base_owned();
     let n = owned.end - owned.start;
     let cache = RefCell::new(KernelCache::default());
-    let run = Run::new(&t.compute, &Decompositions, &cache);
+    let run = Run::new(&t.lanes.compute, &Decompositions, &cache);
     let held = match view(s, &(0..n)) {
         Some(held) => held,
         None => {
             let bytes = away(t)?.get_base(u, 0..s.place.compute.bytes(n))?;
             let held = run.empty([n], s.place.compute)?;
-            t.compute.write(held.region(), &bytes)?;
+            t.lanes.compute.write(held.region(), &bytes)?;
             held
         }
     };
     let wide = run.empty([n], DType::F32)?;
     match s.place.compute {
-        DType::F32 => t.compute.copy(wide.region(), held.region())?,
+        DType::F32 => t.lanes.compute.copy(wide.region(), held.region())?,
         _ => {
             let none = op::NoParams::default();
             let operands = [Some(&wide), Some(&held)];

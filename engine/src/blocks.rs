@@ -1,9 +1,12 @@
 //! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
 
-use crate::trainer::{Act, Trainer};
-use crate::walk::{BACKWARD, LOSS};
+use crate::caches::{Caches, Work};
+use crate::graphs::Graphs;
+use crate::trainer::Trainer;
+use crate::values::Act;
 use crossweave_hal::abi::op;
 use crossweave_hal::{Buffer, DType};
+use crossweave_program::Part;
 use crossweave_tensor::{
     Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
     UnitDecl,
@@ -16,6 +19,16 @@ use std::sync::Arc;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
+/// The code of a model's units, and what running it repeatedly makes use of.
+pub(crate) struct Blocks {
+    pub units: Vec<UnitDecl>,
+    /// Their constant tables, on the device.
+    pub consts: Vec<Vec<Tensor>>,
+    pub caches: Caches,
+    /// Recordings of the plan's steps, where they are replayed.
+    pub graphs: Option<Graphs>,
+}
+
 impl Trainer {
     /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
     fn scattered(&self, u: usize) -> bool {
@@ -25,15 +38,16 @@ impl Trainer {
     pub(crate) fn forward(
         &mut self,
         u: usize,
-        phase: u8,
+        part: Part,
         ins: Vec<Tensor>,
         data: &Batch,
         first: u64,
         keep: Keep,
     ) -> Tensors<(Act, Vec<Tensor>)> {
-        let cache = self.cache(u, phase);
+        let work = Work::Block(u, part);
+        let cache = self.cache(work);
         let out = self.forward_on(u, ins, data, first, keep, true, &cache);
-        self.keep_cache(u, phase, cache);
+        self.keep_cache(work, cache);
         out
     }
 
@@ -49,7 +63,8 @@ impl Trainer {
         cache: &RefCell<KernelCache>,
     ) -> Tensors<(Act, Vec<Tensor>)> {
         self.wait_units(u)?;
-        let run = Run::new(&self.compute, &Decompositions, cache).one_by_one(self.scattered(u));
+        let run =
+            Run::new(&self.lanes.compute, &Decompositions, cache).one_by_one(self.scattered(u));
         let params = self.views(u)?;
         let sink = GradSink::none();
         let key = RngKey {
@@ -62,7 +77,7 @@ impl Trainer {
             run: &run,
             groups: &self.groups,
             params: &params,
-            consts: &self.consts[u],
+            consts: &self.blocks.consts[u],
             grads: &sink,
             batch: data,
             key,
@@ -70,7 +85,9 @@ impl Trainer {
         };
         let mut cx = Cx::new(&env);
         let vars: Vec<_> = ins.into_iter().map(|t| cx.input(t)).collect();
-        let out = self.units[u].block.forward(&mut cx, Flow(vars.clone()))?;
+        let out = self.blocks.units[u]
+            .block
+            .forward(&mut cx, Flow(vars.clone()))?;
         let outs = out
             .0
             .iter()
@@ -85,7 +102,7 @@ impl Trainer {
         let nothing = self.loss_grad()?;
         let mut units: Vec<(usize, Option<&Arc<Buffer>>)> = vec![];
         let mut next = wholes.iter();
-        for o in std::iter::once(u).chain(self.units[u].borrowed.iter().map(|(o, _)| *o)) {
+        for o in std::iter::once(u).chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o)) {
             if units.iter().all(|(k, _)| *k != o) {
                 let trains = self.state[o].trains();
                 units.push((o, trains.then(|| next.next()).flatten()));
@@ -104,7 +121,10 @@ impl Trainer {
             }
         };
         let own = (0..self.state[u].decls.len()).map(|i| view(u, i));
-        let lent = self.units[u].borrowed.iter().map(|(o, p)| view(*o, *p));
+        let lent = self.blocks.units[u]
+            .borrowed
+            .iter()
+            .map(|(o, p)| view(*o, *p));
         Ok(own.chain(lent).collect())
     }
 
@@ -125,16 +145,16 @@ impl Trainer {
         first_sequence: u64,
         (wholes, adds): (&[Arc<Buffer>], &[bool]),
     ) -> Tensors<()> {
-        let Some(Act::Saved(tape, ins, outs)) = self.acts[u][m].take() else {
-            return crossweave_tensor::shape_error("backward without saved activations");
-        };
-        let douts = match self.flow_grad[m].take() {
+        let (tape, ins, outs) = self.values.saved(u, m)?;
+        let douts = match self.values.grads[m].take() {
             Some(d) => d,
             None => vec![Some(self.loss_grad()?)],
         };
-        self.flow[m].clear();
-        let cache = self.cache(u, BACKWARD);
-        let run = Run::new(&self.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
+        self.values.flow[m].clear();
+        let work = Work::Block(u, Part::Backward);
+        let cache = self.cache(work);
+        let run =
+            Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
         let grads = self.grads(u, wholes)?;
         let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
         let params = self.views(u)?;
@@ -149,7 +169,7 @@ impl Trainer {
             run: &run,
             groups: &self.groups,
             params: &params,
-            consts: &self.consts[u],
+            consts: &self.blocks.consts[u],
             grads: &sink,
             batch: data,
             key,
@@ -157,14 +177,14 @@ impl Trainer {
         };
         let dins = tape.backward(&env, &outs, douts, &ins)?;
         as_rehearsed(
-            &self.units[u],
+            &self.blocks.units[u],
             adds,
             &self.lowered.writes[u],
             &grads,
             &written,
         )?;
-        self.keep_cache(u, BACKWARD, cache);
-        self.flow_grad[m] = Some(dins);
+        self.keep_cache(work, cache);
+        self.values.grads[m] = Some(dins);
         Ok(())
     }
 
@@ -181,8 +201,8 @@ impl Trainer {
                 "the last unit must return one scalar, the loss",
             );
         };
-        let cache = self.cache(0, LOSS);
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let cache = self.cache(Work::Loss);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         let share = self.spec.weight / (self.spec.micro_batches * self.spec.replicas()) as f64;
         let word = match self.spec.canonical {
             Some(_) => {
@@ -198,7 +218,7 @@ impl Trainer {
             ..Default::default()
         };
         run.launch(op::AXPBY, &[word.as_ref(), Some(loss)], p.as_bytes(), &[])?;
-        self.keep_cache(0, LOSS, cache);
+        self.keep_cache(Work::Loss, cache);
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ impl Trainer {
     /// Parameters a unit sees: its own, then borrowed ones.
     pub(crate) fn views(&self, unit: usize) -> Tensors<Vec<Tensor>> {
         let own = (0..self.state[unit].decls.len()).map(|p| (unit, p));
-        let all = own.chain(self.units[unit].borrowed.iter().copied());
+        let all = own.chain(self.blocks.units[unit].borrowed.iter().copied());
         all.map(|(u, p)| match self.whole_params(u) {
             Some(view) => Ok(view(p)),
             None => shape_error(format!("the parameters of unit {u} are not whole")),
@@ -58,7 +58,7 @@ impl Trainer {
 
     /// Outside the step: makes every unit that `u` reads whole, if it is not. All ranks call this alike.
     pub(crate) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
-        for t in touched(&self.units, u) {
+        for t in touched(&self.blocks.units, u) {
             let s = &self.state[t];
             if !s.current && s.gathers() {
                 self.announce_whole(t)?;
@@ -69,7 +69,7 @@ impl Trainer {
     }
     /// Gives back what [`Trainer::gather_for_eval`] took.
     pub(crate) fn release_after_eval(&mut self, u: usize) -> Tensors<()> {
-        touched(&self.units, u)
+        touched(&self.blocks.units, u)
             .into_iter()
             .try_for_each(|t| self.release_unit(t))
     }

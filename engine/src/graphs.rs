@@ -72,27 +72,28 @@ impl Trainer {
             StepKind::Forward { .. } | StepKind::Recompute { .. } | StepKind::Backward { .. }
         );
         let at = step.id.0 as usize;
-        match &mut self.graphs {
+        let device = self.lanes.compute.device();
+        match &mut self.blocks.graphs {
             Some(g) if repeats => {
                 if g.books.len() <= at {
                     g.books.resize_with(at + 1, || None);
                 }
                 let book = match g.books[at].take() {
                     Some(b) => b,
-                    None => Recordings::new(&self.device)?,
+                    None => Recordings::new(device)?,
                 };
                 if book.refused().is_some() {
                     g.books[at] = Some(book);
                     g.counts.called += 1;
                     return run(self);
                 }
-                self.compute.follow(book)?;
+                self.lanes.compute.follow(book)?;
             }
             _ => return run(self),
         }
         let ran = run(self);
-        let (book, followed) = self.compute.close(ran.is_ok());
-        let Some(g) = &mut self.graphs else {
+        let (book, followed) = self.lanes.compute.close(ran.is_ok());
+        let Some(g) = &mut self.blocks.graphs else {
             return ran;
         };
         g.books[at] = book;
@@ -110,6 +111,6 @@ impl Trainer {
 
     /// What replaying steps has come to, where it is on.
     pub fn graphs(&self) -> Option<GraphCounts> {
-        self.graphs.as_ref().map(Graphs::counts)
+        self.blocks.graphs.as_ref().map(Graphs::counts)
     }
 }

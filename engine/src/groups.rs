@@ -1,6 +1,5 @@
 //! Communication inside blocks: `enter` and `reduce` of a block reach the groups of a mesh.
 
-use crate::timeline::Diagnostics;
 use crossweave_hal::Reduce;
 use crossweave_mesh::{Axis, Mesh};
 use crossweave_tensor::{Groups, Result, Run, Tensor, shape_error};
@@ -9,7 +8,6 @@ use std::cell::RefCell;
 /// The groups of one rank's mesh, for the blocks it runs. Each axis a block communicates on must be a group of the mesh.
 pub struct MeshGroups {
     mesh: RefCell<Mesh>,
-    pub(crate) diagnostics: Diagnostics,
 }
 
 impl MeshGroups {
@@ -17,7 +15,6 @@ impl MeshGroups {
     pub fn new(mesh: Mesh) -> MeshGroups {
         MeshGroups {
             mesh: RefCell::new(mesh),
-            diagnostics: Diagnostics::default(),
         }
     }
     /// The mesh, for everything blocks do not do.

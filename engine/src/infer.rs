@@ -3,8 +3,10 @@
 
 use crate::error::{Error, Result};
 use crate::spec::everyone;
-use crate::trainer::{Act, MicroBatch, Trainer};
+use crate::trainer::{MicroBatch, Trainer};
+use crate::values::Act;
 use crossweave_hal::{DType, Tag};
+use crossweave_plan::Lane;
 use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };
@@ -123,11 +125,12 @@ impl Trainer {
         let mut mesh = self.groups.mesh().borrow_mut();
         let group = mesh.group(everyone(&self.spec))?;
         let mut all = vec![0u8; mine.len() * group.size() as usize];
-        let alloc = |n: usize| self.device().alloc(&self.reduce, n as u64, Tag::Staging);
+        let reduce = self.lanes.get(Lane::Reduce)?;
+        let alloc = |n: usize| self.device().alloc(reduce, n as u64, Tag::Staging);
         let (send, recv) = (alloc(mine.len())?, alloc(all.len())?);
-        self.reduce.write(send.all(), &mine)?;
-        group.all_gather(&self.reduce, send.all(), recv.all(), DType::U8, tag)?;
-        self.reduce.read(recv.all(), &mut all)?;
+        reduce.write(send.all(), &mine)?;
+        group.all_gather(reduce, send.all(), recv.all(), DType::U8, tag)?;
+        reduce.read(recv.all(), &mut all)?;
         let words = all.as_chunks::<8>().0.iter();
         Ok(words.map(|b| f64::from_le_bytes(*b)).collect())
     }
@@ -141,10 +144,10 @@ impl Trainer {
         }
         let words = |ids: &mut dyn Iterator<Item = i32>, shape: &[u64]| -> Tensors<Tensor> {
             let bytes: Vec<u8> = ids.flat_map(|i| i.to_le_bytes()).collect();
-            let b = self
-                .device()
-                .alloc(&self.compute, bytes.len() as u64, Tag::Activation)?;
-            self.compute.write(b.all(), &bytes)?;
+            let b =
+                self.device()
+                    .alloc(&self.lanes.compute, bytes.len() as u64, Tag::Activation)?;
+            self.lanes.compute.write(b.all(), &bytes)?;
             Ok(Tensor::dense(Arc::new(b), 0, shape, DType::I32))
         };
         let rows = [batch, seq];
@@ -200,13 +203,13 @@ impl Trainer {
 
     pub(crate) fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let cache = RefCell::new(KernelCache::default());
-        Run::new(&self.compute, &Decompositions, &cache).to_f32(t)
+        Run::new(&self.lanes.compute, &Decompositions, &cache).to_f32(t)
     }
 
     fn grads_of(&mut self, data: &Batch) -> Tensors<(f64, Vec<(String, Vec<f32>)>)> {
         let mut flow = vec![];
         let mut acts = vec![];
-        for u in 0..self.units.len() {
+        for u in 0..self.blocks.units.len() {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
             let (act, outs) = self.forward_on(u, flow, data, 0, Keep::All, false, &cache)?;
@@ -223,7 +226,7 @@ impl Trainer {
         for s in &self.state {
             let bytes = 4 * s.grad_length();
             let some = s.trains() && bytes > 0;
-            let room = || self.device().alloc(&self.compute, bytes, Tag::Grad);
+            let room = || self.device().alloc(&self.lanes.compute, bytes, Tag::Grad);
             wholes.push(some.then(room).transpose()?.map(Arc::new));
         }
         let mut written: Vec<Vec<bool>> = self
@@ -231,8 +234,12 @@ impl Trainer {
             .iter()
             .map(|s| vec![false; s.decls.len()])
             .collect();
-        let one = self.device().alloc(&self.compute, 4, Tag::Activation)?;
-        self.compute.fill(one.all(), 1.0f32.to_bits() as u64, 4)?;
+        let one = self
+            .device()
+            .alloc(&self.lanes.compute, 4, Tag::Activation)?;
+        self.lanes
+            .compute
+            .fill(one.all(), 1.0f32.to_bits() as u64, 4)?;
         let mut douts = vec![Some(Tensor::dense(Arc::new(one), 0, [1], DType::F32))];
         for (u, act) in acts.into_iter().enumerate().rev() {
             let Act::Saved(tape, ins, outs) = act else {
@@ -240,10 +247,10 @@ impl Trainer {
             };
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
-            let run = Run::new(&self.compute, &Decompositions, &cache);
+            let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
             let each = || {
-                let own = (0..self.units[u].params.len()).map(|i| (u, i));
-                own.chain(self.units[u].borrowed.iter().copied())
+                let own = (0..self.blocks.units[u].params.len()).map(|i| (u, i));
+                own.chain(self.blocks.units[u].borrowed.iter().copied())
             };
             let mut units: Vec<usize> = vec![];
             for (o, _) in each() {
@@ -267,7 +274,7 @@ impl Trainer {
                 run: &run,
                 groups: &self.groups,
                 params: &params,
-                consts: &self.consts[u],
+                consts: &self.blocks.consts[u],
                 grads: &sink,
                 batch: data,
                 key,
@@ -291,7 +298,7 @@ impl Trainer {
                 let first = 4 * s.layout.range(i).start;
                 let t = Tensor::dense(whole.clone(), first, d.shape, DType::F32);
                 if !written[u][i] {
-                    self.compute.fill(t.region(), 0, 1)?;
+                    self.lanes.compute.fill(t.region(), 0, 1)?;
                 }
                 named.push((d.name.clone(), self.host_values(&t)?));
             }

@@ -20,7 +20,7 @@ fn stream_of(name: &str) -> u64 {
 /// The device.
 pub fn init_trained(trainer: &mut Trainer) -> crate::Result<()> {
     let cache = RefCell::new(KernelCache::default());
-    let run = Run::new(&trainer.compute, &Decompositions, &cache);
+    let run = Run::new(&trainer.lanes.compute, &Decompositions, &cache);
     trainer
         .state
         .iter()

@@ -4,9 +4,9 @@ use crate::base;
 use crate::error::Result;
 use crate::state::{StateKind, UnitState};
 use crate::trainer::Trainer;
-use crossweave_hal::DType;
+use crossweave_hal::{DType, Stream};
 use crossweave_tensor::{Decompositions, KernelCache, Run, Tensor};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
@@ -18,6 +18,17 @@ pub(crate) struct PendingStateLoad {
     kind: StateKind,
     first: u64,
     values: Tensor,
+}
+
+/// State on its way out of the trainer and into it.
+#[derive(Default)]
+pub(crate) struct Saving {
+    /// Copies of state for checkpoints; made by the first of them.
+    pub snapshots: Option<Stream>,
+    /// Values that were loaded and wait to be kept.
+    landings: Vec<PendingStateLoad>,
+    /// Rank 0 works alone, and the others serve it.
+    pub leading: Cell<bool>,
 }
 
 /// A piece of a state in f32, and its first element among those this rank owns of the unit.
@@ -68,11 +79,11 @@ impl Trainer {
             return Ok(s.value(&all));
         }
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         let flat = run.zeros([all.end], DType::F32)?;
         for (t, at) in self.state_pieces(&run, s, kind, &all)? {
             let to = flat.narrow(0, at, t.numel());
-            self.compute.copy(to.region(), t.region())?;
+            self.lanes.compute.copy(to.region(), t.region())?;
         }
         Ok(flat)
     }
@@ -113,7 +124,8 @@ impl Trainer {
             };
             let here = here.narrow(0, a - v.range.start, b - a);
             let bytes = &bytes[4 * (a - from) as usize..4 * (b - from) as usize];
-            self.compute
+            self.lanes
+                .compute
                 .write(here.region(), bytes)
                 .map_err(|e| self.error("loading a state", e.into()))?;
             taken += b - a;
@@ -130,6 +142,7 @@ impl Trainer {
     ) -> Tensors<Tensor> {
         let first = v.range.start;
         let known = self
+            .saving
             .landings
             .iter()
             .find(|l| (l.unit, l.param, l.kind, l.first) == (unit, param, kind, first));
@@ -137,10 +150,10 @@ impl Trainer {
             return Ok(l.values.clone());
         }
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         // What is not loaded stays as it is.
         let values = v.read(&run)?;
-        self.landings.push(PendingStateLoad {
+        self.saving.landings.push(PendingStateLoad {
             unit,
             param,
             kind,
@@ -152,9 +165,9 @@ impl Trainer {
 
     /// Brings what has landed into the form it is kept in.
     pub(crate) fn keep_landed(&mut self) -> Result<()> {
-        let landed = std::mem::take(&mut self.landings);
+        let landed = std::mem::take(&mut self.saving.landings);
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         for l in landed {
             for v in self.state[l.unit].views(l.kind, l.param) {
                 if v.range.start == l.first {
@@ -179,7 +192,7 @@ impl Trainer {
             return Ok(words.map(|b| f32::from_le_bytes(*b)).collect());
         }
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         let shape = self.state_shape(u, i, kind);
         let n = shape.map_or(0, |s| s.iter().product::<u64>());
         let mut out = vec![0f32; n as usize];

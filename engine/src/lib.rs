@@ -11,15 +11,18 @@
 
 mod base;
 mod blocks;
+mod caches;
 mod documents;
 mod dry;
 mod error;
 mod gather;
 mod graphs;
 mod groups;
+mod in_flight;
 mod infer;
 mod init;
 mod kept;
+mod lanes;
 mod ledger;
 mod lower;
 mod nonfinite;
@@ -29,18 +32,17 @@ mod pipeline;
 mod planning;
 mod predict;
 mod quantized;
-mod reduce;
 mod scale;
 mod scaler;
 mod shards;
 mod spec;
-mod spill;
 mod stages;
 mod state;
 mod timeline;
 mod trace;
 mod trainer;
 mod upload;
+mod values;
 mod walk;
 mod whole;
 

@@ -7,7 +7,7 @@ use crate::quantized;
 use crate::scale::Scaling;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, GroupRef, Mesh};
-use crossweave_plan::{Lane, Plan, Step, StepId, StepKind};
+use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
     Builder, Call, GroupDecl, GroupId, HostJob, Move, Part, Program, ProgramError,
 };
@@ -126,6 +126,9 @@ impl Outside {
 
 /// The program of a rank's step, and what the walk around it needs to know.
 pub(crate) struct Lowered {
+    /// What it was lowered from, and what that was planned from.
+    pub plan: Plan,
+    pub facts: Facts,
     pub program: Program,
     pub memory: Memory,
     pub words: Words,
@@ -288,8 +291,8 @@ impl Given<'_> {
 ///
 /// # Errors
 /// A law that is broken.
-pub(crate) fn lower(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
-    let lowered = write(plan, given)?;
+pub(crate) fn lower(planned: (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
+    let lowered = write(planned, given)?;
     lowered.check().map_err(|source| Error::Program {
         rank: given.spec.job_rank(),
         source,
@@ -334,7 +337,7 @@ fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
     (0..units).map(leaves).collect()
 }
 
-fn write(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
+fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
     let mut declared = Declared::default();
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let job = given.job(&mut declared, plan.steps.iter().any(gathers));
@@ -355,7 +358,7 @@ fn write(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
     let offload = given.spec.offload.as_ref().and_then(|o| o.optimizer);
     let wire = offload.map(|o| o.wire(given.spec.compute));
     let mut host = wire.map(|wire| ToHost::declare(&mut b, flats, wire));
-    let left = leaving(plan, flats.len());
+    let left = leaving(&plan, flats.len());
     let mut g = Grads::new(&job, flats, &memory, &words);
     let p = Params {
         job: &job,
@@ -425,6 +428,8 @@ fn write(plan: &Plan, given: &Given<'_>) -> Result<Lowered> {
     let outside = Outside::of_units(&mut b, &p);
     let program = b.finish();
     Ok(Lowered {
+        plan,
+        facts,
         by_step: by_step(&program.calls[..end]),
         program,
         memory,

@@ -36,12 +36,12 @@ impl Trainer {
     /// From now on every op of a step is looked at, which takes several times as long and changes no bit. A step in which something
     /// becomes NaN or infinite is an error that says where it began. Under dynamic loss scaling gradients may: the scaler sees to it.
     pub fn find_nonfinite(&mut self) {
-        self.watch.get_or_insert_default();
+        self.diagnostics.watch.get_or_insert_default();
     }
 
     /// Was something found in the step just walked?
     pub(crate) fn note_nonfinite(&mut self, step: &Step) {
-        let Some(finding) = self.watch.as_ref().and_then(|w| w.probe.take()) else {
+        let Some(finding) = self.diagnostics.watch.as_ref().and_then(|w| w.probe.take()) else {
             return;
         };
         let forward = matches!(
@@ -51,14 +51,14 @@ impl Trainer {
         let scaler = self.spec.precision.scaler.as_ref();
         if !forward && scaler.is_some_and(|s| !s.is_static()) {
             // The scaler's to mend; a forward that follows is looked at like any other.
-            if let Some(w) = &self.watch {
+            if let Some(w) = &self.diagnostics.watch {
                 w.probe.again();
             }
             return;
         }
         let text = self.sentence(step, &finding);
         let place = self.place(step);
-        if let Some(w) = &mut self.watch {
+        if let Some(w) = &mut self.diagnostics.watch {
             w.found = Some((place, text));
         }
     }
@@ -69,7 +69,7 @@ impl Trainer {
         if self.pipe.is_none() {
             return u64::from(step.id.0);
         }
-        let n = self.units.len() as u64;
+        let n = self.blocks.units.len() as u64;
         let (at, mb) = match step.op {
             StepKind::Forward { unit, mb, .. } => (u64::from(unit), mb),
             StepKind::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
@@ -98,7 +98,7 @@ impl Trainer {
             _ => None,
         };
         let layer = unit.map_or(String::new(), |u| {
-            format!(" in layer {}", self.units[u].name)
+            format!(" in layer {}", self.blocks.units[u].name)
         });
         let why = match &f.inputs[..] {
             [] => "from inputs that are finite".to_string(),
@@ -131,9 +131,9 @@ impl Trainer {
         };
         let units = match unit {
             Some(u) => std::iter::once(u)
-                .chain(self.units[u].borrowed.iter().map(|(o, _)| *o))
+                .chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o))
                 .collect(),
-            None => (0..self.units.len()).collect::<Vec<_>>(),
+            None => (0..self.blocks.units.len()).collect::<Vec<_>>(),
         };
         let named = units.iter().find_map(|u| {
             let s = &self.state[*u];
@@ -155,7 +155,7 @@ impl Trainer {
 
     /// The end of a step: the earliest finding of all ranks, as an error on all of them.
     pub(crate) fn agree_on_nonfinite(&mut self) -> Result<()> {
-        let Some(watch) = &self.watch else {
+        let Some(watch) = &self.diagnostics.watch else {
             return Ok(());
         };
         let (found, world) = (watch.found.clone(), self.spec.job_ranks() as usize);

@@ -57,7 +57,11 @@ fn rooms(spec: &RankSpec, how: &OptimizerOffload, flats: &[Flat]) -> Tensors<Vec
         0 => Room::default(),
         elements => host_base(elements, spec.compute),
     };
-    Ok(flats.iter().map(share).chain(flats.iter().map(base)).collect())
+    Ok(flats
+        .iter()
+        .map(share)
+        .chain(flats.iter().map(base))
+        .collect())
 }
 
 impl Offload {
@@ -163,7 +167,7 @@ impl Trainer {
     pub(crate) fn wait_units(&self, u: usize) -> Tensors<()> {
         if self.offload.is_some() {
             self.wait_params(u)?;
-            for (o, _) in &self.units[u].borrowed {
+            for (o, _) in &self.blocks.units[u].borrowed {
                 self.wait_params(*o)?;
             }
         }
@@ -177,11 +181,11 @@ impl Trainer {
             let Some((_, local)) = self.state[u].pieces(i) else {
                 continue;
             };
-            let run = Run::new(&self.compute, &Decompositions, &cache);
+            let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
             let here = run.empty([local.end - local.start], DType::F32)?;
             crate::init::fill_one(&run, &self.state[u], i, self.spec.seed, &here)?;
             let mut bytes = vec![0u8; here.extent() as usize];
-            self.compute.read(here.region(), &mut bytes)?;
+            self.lanes.compute.read(here.region(), &mut bytes)?;
             self.write_values(u, local.start, &bytes)?;
         }
         let zeros = vec![0u8; 4 * self.hosted(u) as usize];
@@ -191,7 +195,7 @@ impl Trainer {
                 self.write_hosted(u, kind, 0, &zeros)?;
             }
         }
-        self.state[u].clear_moments(&self.compute)
+        self.state[u].clear_moments(&self.lanes.compute)
     }
 
     /// Elements of a unit's state as f32 bytes, wherever they rest: local elements of what this rank owns.
@@ -212,11 +216,11 @@ impl Trainer {
         if rest.start < rest.end {
             bytes.resize(4 * (r.end - r.start) as usize, 0);
             let cache = Default::default();
-            let run = Run::new(&self.compute, &Decompositions, &cache);
+            let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
             for (t, at) in self.state_pieces(&run, &self.state[u], kind, &rest)? {
                 let here = 4 * (at - r.start) as usize;
                 let to = &mut bytes[here..here + t.extent() as usize];
-                self.compute.read(t.region(), to)?;
+                self.lanes.compute.read(t.region(), to)?;
             }
         }
         Ok(bytes)
@@ -231,7 +235,7 @@ impl Trainer {
         }
         if split < bytes.len() {
             let here = self.state[u].value(&(from.max(k)..end));
-            self.compute.write(here.region(), &bytes[split..])?;
+            self.lanes.compute.write(here.region(), &bytes[split..])?;
         }
         Ok(())
     }

@@ -148,7 +148,7 @@ impl Trainer {
                 let own = &p.stages[p.stage as usize];
                 own.start as usize..own.end as usize
             }
-            None => 0..self.units.len(),
+            None => 0..self.blocks.units.len(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Trainer {
 
     /// Whether this rank runs the last unit, whose output is the loss.
     pub(crate) fn makes_loss(&self) -> bool {
-        self.own_units().end == self.units.len()
+        self.own_units().end == self.blocks.units.len()
     }
 
     /// Whether this rank holds any part of a parameter's unit: not where another pipeline stage has it alone.
@@ -218,7 +218,7 @@ impl Trainer {
 
     /// `SendAct`: what unit `u` made of a micro-batch goes to the stage that runs the next unit.
     pub(crate) fn send_act(&mut self, m: usize, to: Rank) -> Tensors<()> {
-        let outs = std::mem::take(&mut self.flow[m]);
+        let outs = std::mem::take(&mut self.values.flow[m]);
         self.exchange(&outs, self.stage_of_rank(to)?, true, FORWARD)
     }
 
@@ -226,7 +226,7 @@ impl Trainer {
     pub(crate) fn recv_act(&mut self, u: usize, m: usize, from: Rank) -> Tensors<()> {
         let ins = self.like_flow(u)?;
         self.exchange(&ins, self.stage_of_rank(from)?, false, FORWARD)?;
-        self.flow[m] = ins;
+        self.values.flow[m] = ins;
         Ok(())
     }
 
@@ -257,7 +257,7 @@ impl Trainer {
 
     /// `SendGrad`: the gradient of what unit `u` made goes back to its stage. What nobody differentiated has a gradient of zero.
     pub(crate) fn send_flow_grad(&mut self, u: usize, m: usize, to: Rank) -> Tensors<()> {
-        let grads = self.flow_grad[m].take().unwrap_or_default();
+        let grads = self.values.grads[m].take().unwrap_or_default();
         let pipe = self.pipe()?;
         let mut whole = vec![];
         for (k, flow) in pipe.flows[u].iter().enumerate() {
@@ -282,7 +282,7 @@ impl Trainer {
     pub(crate) fn recv_flow_grad(&mut self, u: usize, m: usize, from: Rank) -> Tensors<()> {
         let grads = self.like_flow(u)?;
         self.exchange(&grads, self.stage_of_rank(from)?, false, BACKWARD)?;
-        self.flow_grad[m] = Some(grads.into_iter().map(Some).collect());
+        self.values.grads[m] = Some(grads.into_iter().map(Some).collect());
         Ok(())
     }
 }

@@ -49,7 +49,12 @@ pub(crate) struct Scaling {
     pending: VecDeque<Verdict>,
     judged: VecDeque<Judged>,
     poisoned: BTreeSet<u64>,
+    /// Decay rates by the updates made before, where a schedule moves them.
+    betas_at: Option<BetasAt>,
 }
+
+/// Decay rates as a function of the updates made.
+type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
 
 impl Scaling {
     pub fn new(spec: &crate::RankSpec) -> Scaling {
@@ -67,6 +72,7 @@ impl Scaling {
             pending: VecDeque::new(),
             judged: VecDeque::new(),
             poisoned: BTreeSet::new(),
+            betas_at: None,
         }
     }
 
@@ -103,6 +109,12 @@ impl Scaling {
 }
 
 impl Trainer {
+    /// Decay rates of the moments as a function of the updates made before, in place of the optimizer's own where it gives any
+    /// (OneCycle).
+    pub fn schedule_betas(&mut self, betas: impl Fn(u64) -> Option<[f64; 2]> + 'static) {
+        self.scaling.betas_at = Some(Box::new(betas));
+    }
+
     /// The number of this step's update, from 1: skipped steps are no updates.
     fn update_number(&self) -> u64 {
         self.step.saturating_sub(self.scaling.skipped()).max(1)
@@ -154,7 +166,11 @@ impl Trainer {
         let update = self.update_number();
         let decided = Decided {
             rate: lr(update - 1),
-            betas: self.betas_at.as_ref().and_then(|betas| betas(update - 1)),
+            betas: self
+                .scaling
+                .betas_at
+                .as_ref()
+                .and_then(|betas| betas(update - 1)),
             update,
             unscale: self.scaling.factor(),
             seed: self.seed(),
@@ -199,7 +215,7 @@ impl Trainer {
             };
             scaler.update(hit.is_some()).map_err(|e| Error::Scale {
                 step: v.step,
-                unit: self.units[hit.unwrap_or(0)].name.clone(),
+                unit: self.blocks.units[hit.unwrap_or(0)].name.clone(),
                 source: e,
             })?;
             let judged = Judged {

@@ -136,7 +136,7 @@ impl Trainer {
     pub fn snapshot(&mut self, spare: Option<HostBuffer>) -> Result<Snapshot> {
         let shards = self.shards();
         // A stream of its own: the next step's forward runs beside the copies, its update waits for them.
-        let kept = self.snapshots.take();
+        let kept = self.saving.snapshots.take();
         let at = |e: crossweave_hal::Error| self.error("copying state for a checkpoint", e.into());
         let stream = match kept {
             Some(s) => s,
@@ -164,7 +164,7 @@ impl Trainer {
             }
             to += 4 * s.numel;
         }
-        self.snapshots = Some(stream);
+        self.saving.snapshots = Some(stream);
         let host = self
             .snapshot_hosted(&shards, host)
             .map_err(|e| self.error("copying state for a checkpoint", e))?;
@@ -221,7 +221,8 @@ impl Trainer {
             let failed = |e| self.error("reading state for a checkpoint", e);
             for (t, local) in self.shard_pieces(shard, &(at..to)).map_err(failed)? {
                 let here = 4 * (local - at) as usize;
-                self.compute
+                self.lanes
+                    .compute
                     .read(t.region(), &mut bytes[here..here + t.extent() as usize])
                     .map_err(|e| failed(e.into()))?;
             }
@@ -290,7 +291,7 @@ impl Trainer {
         range: &Range<u64>,
     ) -> std::result::Result<Vec<crate::kept::Piece>, crossweave_tensor::Error> {
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         let state = &self.state[s.unit];
         if !matches!(s.kind, StateKind::Rows | StateKind::Cols) {
             return self.state_pieces(&run, state, s.kind, range);

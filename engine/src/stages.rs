@@ -126,7 +126,7 @@ impl Trainer {
         batch: u64,
         seq: u64,
     ) -> Result<Vec<f32>> {
-        if !self.leading.get() {
+        if !self.saving.leading.get() {
             return Err(Error::Invalid(
                 "logits over pipeline stages: rank 0 asks for them between lead and done_reading, while the others serve".into(),
             ));
@@ -196,7 +196,7 @@ impl Trainer {
 
     /// Token ids from rank 0, which has them, to every rank.
     fn tokens_to_all(&self, tokens: Option<&[i32]>, batch: u64, seq: u64) -> Tensors<Tensor> {
-        let stream = self.reduce_stream();
+        let stream = self.lanes.reductions();
         let b = self
             .device()
             .alloc(stream, 4 * batch * seq, Tag::Activation)?;

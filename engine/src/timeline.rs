@@ -1,10 +1,13 @@
 //! What a run is watched and tried by: plan steps as spans of a trace (what each put on which stream, how long the host took to enqueue
 //! it), faults on purpose, values held against each other.
 
+use crate::nonfinite::Watch;
+use crate::trace::Tracing;
 use crate::trainer::Trainer;
-use crossweave_hal::Stream;
 use crossweave_hal::trace::{Open, Span, Tracer, Work};
+use crossweave_hal::{Device, Purpose, Stream};
 use crossweave_mesh::Faults;
+use crossweave_plan::Step;
 use std::time::Duration;
 
 /// What watches or tries a run, where somebody asked for it.
@@ -12,9 +15,47 @@ use std::time::Duration;
 pub(crate) struct Diagnostics {
     tracer: Option<Tracer>,
     faults: Option<Faults>,
+    /// Calls and waits of a step, while a caller wants them.
+    pub tracing: Option<Tracing>,
+    /// Looks for values that are not finite.
+    pub watch: Option<Watch>,
+    /// What the checker calls the plan's steps.
+    purposes: Vec<Option<Purpose>>,
+    /// Steps that this trainer has run itself, those before a resume left out.
+    steps: u64,
+    /// Device allocations made by steps after the second.
+    late: u64,
 }
 
 impl Diagnostics {
+    /// A step has been run, which made so many device allocations.
+    pub fn count_allocations(&mut self, allocations: u64) {
+        self.steps += 1;
+        if self.steps > 2 {
+            self.late += allocations;
+        }
+    }
+    /// Device allocations made by steps after the second.
+    pub fn late_allocations(&self) -> u64 {
+        self.late
+    }
+
+    /// What the collective checker calls a step: its number and text in the plan, told once. Its collectives meet those of the same text
+    /// on other ranks, whatever its number there; of a transfer both ends are called alike.
+    pub fn purpose(&mut self, device: &Device, s: &Step) -> Purpose {
+        let at = s.id.index();
+        if let Some(Some(known)) = self.purposes.get(at) {
+            return *known;
+        }
+        let text = s.op.to_string();
+        let meets = text.split(['<', '>']).next().unwrap_or(&text);
+        let purpose = device.plan_step(&format!("{at} {text}"), meets);
+        let len = self.purposes.len().max(at + 1);
+        self.purposes.resize(len, None);
+        self.purposes[at] = Some(purpose);
+        purpose
+    }
+
     pub fn set_step(&self, step: u64) {
         if let Some(f) = &self.faults {
             f.set_step(step);
@@ -32,13 +73,13 @@ impl Trainer {
     /// From now on plan steps and collectives are spans of `tracer`. All ranks do this at the same point, or none.
     pub fn timeline(&mut self, tracer: Tracer) {
         self.groups.mesh().borrow_mut().trace(&tracer);
-        self.groups.diagnostics.tracer = Some(tracer);
+        self.diagnostics.tracer = Some(tracer);
     }
 
     /// From now on these faults strike this rank.
     pub fn inject(&mut self, faults: Faults) {
         self.groups.mesh().borrow_mut().inject(&faults);
-        self.groups.diagnostics.faults = Some(faults);
+        self.diagnostics.faults = Some(faults);
     }
 
     /// From now on results of collectives are held against each other. All ranks do this at the same point, or none.
@@ -48,8 +89,7 @@ impl Trainer {
 
     /// Spans that have ended since the last call; waits for nothing.
     pub fn spans(&self) -> Vec<Span> {
-        self.groups
-            .diagnostics
+        self.diagnostics
             .tracer
             .as_ref()
             .map(Tracer::drain)
@@ -57,15 +97,12 @@ impl Trainer {
     }
 
     fn streams(&self) -> impl Iterator<Item = &Stream> {
-        let always = [Some(&self.compute), Some(&self.reduce)];
-        let some = [&self.gather, &self.spill_out, &self.fetch_in];
         let peer = self.pipe.iter().map(|p| &p.stream);
-        let own = always.into_iter().chain(some.map(Option::as_ref));
-        own.flatten().chain(peer)
+        self.lanes.all().chain(peer)
     }
 
     pub(crate) fn begin_span(&self) -> Option<OpenStep> {
-        let tracer = self.groups.diagnostics.tracer.as_ref()?;
+        let tracer = self.diagnostics.tracer.as_ref()?;
         tracer.set_step(self.step);
         let from = tracer.now();
         let open = tracer.begin(self.streams());
@@ -73,7 +110,7 @@ impl Trainer {
     }
 
     pub(crate) fn end_span(&self, open: Option<OpenStep>, name: &dyn Fn() -> String) {
-        let (Some(tracer), Some(o)) = (&self.groups.diagnostics.tracer, open) else {
+        let (Some(tracer), Some(o)) = (&self.diagnostics.tracer, open) else {
             return;
         };
         tracer.end(o.open, self.streams(), name, &|| Work::Step);

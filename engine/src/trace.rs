@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::trainer::Trainer;
-use crossweave_hal::{Wait, WaitLog};
+use crossweave_hal::{Stream, Wait, WaitLog};
 use std::ops::Range;
 
 /// One step of training, call by call.
@@ -28,12 +28,9 @@ pub(crate) struct Tracing {
 
 impl Trainer {
     fn wait_logs(&self) -> Vec<WaitLog> {
-        let always = [&self.compute, &self.reduce].into_iter();
-        let some = [&self.gather, &self.spill_out, &self.fetch_in];
-        let streams = always.chain(some.into_iter().flatten());
         let out = self.offload.iter().map(|o| o.executor.out_log());
         let peer = self.pipe.iter().map(|p| p.stream.wait_log());
-        let all = streams.map(|s| s.wait_log()).chain(out);
+        let all = self.lanes.all().map(Stream::wait_log).chain(out);
         all.chain(peer).collect()
     }
 
@@ -47,7 +44,7 @@ impl Trainer {
         let copies = self.offload.as_ref().map(|o| o.executor.in_log());
         logs.iter().chain(&copies).for_each(WaitLog::begin);
         let asked = self.copies_asked();
-        self.tracing = Some(Tracing {
+        self.diagnostics.tracing = Some(Tracing {
             before: logs.iter().map(WaitLog::calls).collect(),
             logs,
             copies: copies.map(|log| {
@@ -66,7 +63,7 @@ impl Trainer {
     /// A failure of the host's part of the step.
     pub fn traced(&mut self) -> Result<Option<Trace>> {
         self.settle_offload()?;
-        let Some(mut t) = self.tracing.take() else {
+        let Some(mut t) = self.diagnostics.tracing.take() else {
             return Ok(None);
         };
         for log in t.logs.iter().chain(t.copies.iter().map(|(log, ..)| log)) {
@@ -84,11 +81,13 @@ impl Trainer {
 
     /// A step of the plan begins (`false`) or has been enqueued.
     pub(crate) fn note_step(&mut self, enqueued: bool) {
-        let asked = match &self.tracing {
+        let asked = match &self.diagnostics.tracing {
             None => return,
             Some(_) => self.copies_asked(),
         };
-        let Some(t) = &mut self.tracing else { return };
+        let Some(t) = &mut self.diagnostics.tracing else {
+            return;
+        };
         let mut calls = vec![];
         for (log, before) in t.logs.iter().zip(&mut t.before) {
             let now = log.calls();

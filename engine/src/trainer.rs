@@ -1,16 +1,19 @@
 //! One rank of a training job: state, streams, plan; enqueues steps and reads their figures one step late.
 
 use crate::base;
+use crate::blocks::Blocks;
+use crate::caches::Caches;
 use crate::dry::DryRun;
 use crate::error::{Error, Result};
 use crate::gather;
 use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
+use crate::in_flight::{self, InFlight};
 use crate::init;
-use crate::kept::PendingStateLoad;
+use crate::kept::Saving;
+use crate::lanes::Lanes;
 use crate::ledger::RankLedger;
 use crate::lower::{self, Lowered};
-use crate::nonfinite::Watch;
 use crate::offload::Offload;
 use crate::optim::{assign, recipes};
 use crate::pipeline::{self, Pipe};
@@ -18,20 +21,17 @@ use crate::planning::plan_for;
 use crate::scale::Scaling;
 use crate::spec::{self, RankSpec};
 use crate::state::{StateKind, UnitState};
-use crate::trace::Tracing;
+use crate::timeline::Diagnostics;
 pub use crate::upload::MicroBatch;
 use crate::upload::upload_consts;
-use crossweave_hal::{
-    AbortHandle, Bootstrap, DType, Device, Event, HostBuffer, Purpose, Stream, Tag,
-};
+use crate::values::Values;
+use crossweave_hal::{AbortHandle, Bootstrap, Device};
 use crossweave_machine::Machine;
 use crossweave_plan::{Facts, Lane, Plan, StepId, StepKind};
-use crossweave_tensor::{
-    Decompositions, KernelCache, ParamDecl, Run, Shape, Tape, Tensor, UnitDecl, Var,
-};
+use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, UnitDecl};
 use serde::Serialize;
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Figures of one step, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -52,94 +52,28 @@ pub struct StepMetrics {
     pub skipped_steps: u64,
 }
 
-/// Activations of one unit and micro-batch, between forward and backward.
-pub(crate) enum Act {
-    /// The tape with its inputs and outputs.
-    Saved(Tape, Vec<Var>, Vec<Var>),
-    /// Only the inputs.
-    Inputs(Vec<Tensor>),
-    /// Only the inputs, in host memory.
-    Away(Vec<Spilled>),
-}
-
-/// One kept input while it is away.
-pub(crate) enum Spilled {
-    /// In pinned memory.
-    Away(HostBuffer, Shape, DType),
-    /// Not dense, hence a view of something that lives anyway.
-    Here(Tensor),
-}
-
-/// Steps in flight whose figures have not been read.
-const IN_FLIGHT: usize = crossweave_zero::lower::IN_FLIGHT as usize;
-
-/// The figures of a step on their way to the host.
-pub(crate) struct Pending {
-    pub step: u64,
-    /// In which copy of pinned memory they arrive.
-    pub turn: usize,
-    pub event: Event,
-    /// The step's learning rate.
-    pub lr: f64,
-    /// Predictions of the step over those that count.
-    pub share: f64,
-}
-/// Decay rates as a function of the updates made.
-pub(crate) type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
-
 /// One rank of a training job.
 pub struct Trainer {
     pub(crate) spec: RankSpec,
-    pub(crate) units: Vec<UnitDecl>,
+    pub(crate) blocks: Blocks,
     pub(crate) state: Vec<UnitState>,
-    pub(crate) consts: Vec<Vec<Tensor>>,
-    pub(crate) compute: Stream,
-    pub(crate) reduce: Stream,
-    /// Copies of state for checkpoints; made by the first of them.
-    pub(crate) snapshots: Option<Stream>,
-    /// Where the plan gathers anything.
-    pub(crate) gather: Option<Stream>,
+    pub(crate) lanes: Lanes,
     /// Has the group `dp` when there is more than one rank.
     pub(crate) groups: MeshGroups,
-    /// What the checker calls the plan's steps.
-    pub(crate) purposes: Vec<Option<Purpose>>,
     /// The host's side, where states rest there.
     pub(crate) offload: Option<Offload>,
     /// Where this rank is a stage of a pipeline.
     pub(crate) pipe: Option<Pipe>,
-    /// Kept inputs leave and return on these; memory for them that is free.
-    pub(crate) spill_out: Option<Stream>,
-    pub(crate) fetch_in: Option<Stream>,
-    pub(crate) spare: Vec<HostBuffer>,
-    plan: Plan,
-    /// What the plan was lowered to, and the memory that it works on.
+    /// The plan, and what it was lowered to.
     pub(crate) lowered: Lowered,
     pub(crate) machine: Machine,
-    facts: Facts,
-    pub(crate) caches: HashMap<(u32, u8), RefCell<KernelCache>>,
-    pub(crate) acts: Vec<Vec<Option<Act>>>,
-    pub(crate) flow: Vec<Vec<Tensor>>,
-    pub(crate) flow_grad: Vec<Option<Vec<Option<Tensor>>>>,
+    pub(crate) values: Values,
     pub(crate) scaling: Scaling,
-    pub(crate) pending: VecDeque<Pending>,
-    pub(crate) inputs: VecDeque<HostBuffer>,
+    pub(crate) in_flight: InFlight,
+    pub(crate) saving: Saving,
+    pub(crate) diagnostics: Diagnostics,
+    /// Optimizer steps taken.
     pub(crate) step: u64,
-    pub(crate) landings: Vec<PendingStateLoad>,
-    pub(crate) betas_at: Option<BetasAt>,
-    /// Steps this trainer has run itself, those before a resume left out.
-    steps_here: u64,
-    /// Device allocations made by steps after the second.
-    late_allocs: u64,
-    /// Calls and waits of a step, while somebody wants them.
-    pub(crate) tracing: Option<Tracing>,
-    /// Looks for values that are not finite.
-    pub(crate) watch: Option<Watch>,
-    /// Rank 0 works alone, and the others serve it.
-    pub(crate) leading: Cell<bool>,
-    /// Recordings of the plan's steps, where they are replayed.
-    pub(crate) graphs: Option<Graphs>,
-    // Last, so that the device outlives every handle above.
-    pub(crate) device: Device,
 }
 
 impl Trainer {
@@ -170,16 +104,11 @@ impl Trainer {
         let each = recipes(&units, &spec.optim);
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
-        let compute = device.stream("compute", 0).map_err(|e| hal(e.into()))?;
-        let reduce = device.stream("reduce", 1).map_err(|e| hal(e.into()))?;
         let gathers = plan
             .steps
             .iter()
             .any(|s| matches!(s.op, StepKind::Gather { .. }));
-        let gather = match gathers {
-            true => Some(device.stream("gather", 1).map_err(|e| hal(e.into()))?),
-            false => None,
-        };
+        let lanes = Lanes::new(device, &spec, gathers).map_err(|e| hal(e.into()))?;
         let pipe = Pipe::new(device, &spec, &dry.flows, whole).map_err(|e| hal(e.into()))?;
         let none = BTreeSet::new();
         let elsewhere = pipe.as_ref().map_or(&none, |p| &p.elsewhere);
@@ -198,7 +127,7 @@ impl Trainer {
             elsewhere,
             tied: tied.map_or(0, |s| s.len() as u32),
         };
-        let mut lowered = lower::lower(&plan, &given)?;
+        let mut lowered = lower::lower((plan, facts), &given)?;
         let program = std::mem::take(&mut lowered.program);
         let allocating = at("allocating parameters and moments");
         let mut machine = Machine::new(device, program).map_err(&allocating)?;
@@ -210,9 +139,9 @@ impl Trainer {
             .collect::<std::result::Result<Vec<_>, _>>()
             .map_err(&allocating)?;
         for s in &state {
-            s.clear(&compute).map_err(&hal)?;
+            s.clear(&lanes.compute).map_err(&hal)?;
         }
-        let consts = upload_consts(&compute, &units).map_err(at("uploading tables"))?;
+        let consts = upload_consts(&lanes.compute, &units).map_err(at("uploading tables"))?;
         let joining = |e: crossweave_hal::Error| at("joining the group dp")(e.into());
         let options = spec.mesh_options();
         let (mut mesh, base) =
@@ -230,27 +159,13 @@ impl Trainer {
         }
         machine.join(lowered.groups(&mesh).map_err(|e| hal(e.into()))?);
         let input_bytes = 4 * spec.input_words() * u64::from(spec.own_micro_batches());
-        let mut inputs = VecDeque::new();
-        for _ in 0..IN_FLIGHT {
-            inputs.push_back(
-                device
-                    .alloc_host(input_bytes, Tag::Staging)
-                    .map_err(|e| hal(e.into()))?,
-            );
-        }
+        let in_flight = InFlight::new(device, input_bytes).map_err(|e| hal(e.into()))?;
         let scaling = Scaling::new(&spec);
         if let Some(seed) = machine.buffer(lowered.memory.seed) {
             let bits = u64::from((scaling.seed() as f32).to_bits());
-            let filled = compute.fill(seed.all(), bits, 4);
+            let filled = lanes.compute.fill(seed.all(), bits, 4);
             filled.map_err(|e| hal(e.into()))?;
         }
-        let side = |on: bool, name| match on {
-            true => device.stream(name, 1).map(Some),
-            false => Ok(None),
-        };
-        let spills = spec.offload.as_ref().is_some_and(|o| o.activations);
-        let spill_out = side(spills, "spill").map_err(|e| hal(e.into()))?;
-        let fetch_in = side(spills, "fetch").map_err(|e| hal(e.into()))?;
         let offload = match spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) {
             Some(offload) => {
                 let started = Offload::start(device, &spec, offload, &flats);
@@ -260,56 +175,38 @@ impl Trainer {
         };
         let mbs = spec.own_micro_batches() as usize;
         let graphs = Graphs::new(device, spec.graphs).map_err(|e| hal(e.into()))?;
+        let count = units.len();
         Ok(Trainer {
-            acts: units
-                .iter()
-                .map(|_| (0..mbs).map(|_| None).collect())
-                .collect(),
-            flow: vec![vec![]; mbs],
-            flow_grad: (0..mbs).map(|_| None).collect(),
-            scaling,
+            values: Values::new(count, mbs),
             spec,
-            units,
+            blocks: Blocks {
+                units,
+                consts,
+                caches: Caches::new(count),
+                graphs,
+            },
             state,
-            consts,
-            compute,
-            reduce,
-            snapshots: None,
-            gather,
+            lanes,
             groups: MeshGroups::new(mesh),
-            purposes: vec![],
             offload,
             pipe,
-            spill_out,
-            fetch_in,
-            spare: vec![],
-            plan,
             lowered,
             machine,
-            facts,
-            caches: HashMap::new(),
-            pending: VecDeque::new(),
-            inputs,
+            scaling,
+            in_flight,
+            saving: Saving::default(),
+            diagnostics: Diagnostics::default(),
             step: 0,
-            landings: vec![],
-            betas_at: None,
-            steps_here: 0,
-            late_allocs: 0,
-            tracing: None,
-            watch: None,
-            leading: Cell::new(false),
-            graphs,
-            device: device.clone(),
         })
     }
 
     /// The step's plan.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.lowered.plan
     }
     /// The program of a step as text: memory, and the instructions of each step of the plan.
     pub fn program_text(&self) -> String {
-        let named = |s: Option<StepId>| match s.and_then(|s| self.plan.steps.get(s.index())) {
+        let named = |s: Option<StepId>| match s.and_then(|s| self.plan().steps.get(s.index())) {
             Some(step) => {
                 let text = step.to_string();
                 // `B3.0` and `B3.1` are one step on two micro-batches.
@@ -332,20 +229,15 @@ impl Trainer {
     }
     /// What it was planned from.
     pub fn facts(&self) -> &Facts {
-        &self.facts
+        &self.lowered.facts
     }
     /// The device.
     pub fn device(&self) -> &Device {
-        &self.device
+        self.lanes.compute.device()
     }
     /// Optimizer steps taken.
     pub fn steps_taken(&self) -> u64 {
         self.step
-    }
-    /// Decay rates of the moments as a function of the updates made before, in place of the optimizer's own where it gives any
-    /// (OneCycle).
-    pub fn schedule_betas(&mut self, betas: impl Fn(u64) -> Option<[f64; 2]> + 'static) {
-        self.betas_at = Some(Box::new(betas));
     }
     /// Continues as if `step` steps had been taken (resume).
     pub fn set_step(&mut self, step: u64) {
@@ -370,16 +262,8 @@ impl Trainer {
     }
     /// Cross-stream waits the HAL has inserted, by lane. The plan's edges must imply each of them.
     pub fn waits(&self) -> Vec<(Lane, u64)> {
-        let gather = self.gather.iter().map(|s| (Lane::Gather, s.waits()));
         let peer = self.pipe.iter().map(|p| (Lane::Peer, p.stream.waits()));
-        [
-            (Lane::Compute, self.compute.waits()),
-            (Lane::Reduce, self.reduce.waits()),
-        ]
-        .into_iter()
-        .chain(gather)
-        .chain(peer)
-        .collect()
+        self.lanes.waits().chain(peer).collect()
     }
 
     /// Starting values by seed and name; moments at zero.
@@ -415,7 +299,7 @@ impl Trainer {
     pub fn publish(&mut self) -> Result<()> {
         self.keep_landed()?;
         let cache = RefCell::new(KernelCache::default());
-        let run = Run::new(&self.compute, &Decompositions, &cache);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
         self.state
             .iter()
             .try_for_each(|u| init::publish(&run, u))
@@ -442,7 +326,7 @@ impl Trainer {
 
     /// The figures of the oldest step not yet reported; waits for that step only. `None` when every step was reported.
     pub fn metrics(&mut self) -> Result<Option<StepMetrics>> {
-        let Some(p) = self.pending.pop_front() else {
+        let Some(p) = self.in_flight.figures.pop_front() else {
             return Ok(None);
         };
         let step = p.step;
@@ -482,10 +366,10 @@ impl Trainer {
         let _ = self.settle_offload();
         RankLedger {
             rank: self.spec.job_rank(),
-            memory: self.device.memory(),
-            collectives: self.device.collectives(),
-            bridge: self.device.bridged(),
-            device_allocs_after_step_2: self.late_allocs,
+            memory: self.device().memory(),
+            collectives: self.device().collectives(),
+            bridge: self.device().bridged(),
+            device_allocs_after_step_2: self.diagnostics.late_allocations(),
             graphs: self.graphs(),
         }
     }
@@ -505,24 +389,23 @@ impl Trainer {
                 batches.len()
             )));
         }
-        if self.pending.len() >= IN_FLIGHT {
+        if self.in_flight.is_full() {
             return Err(Error::Invalid(format!(
-                "{IN_FLIGHT} steps are in flight: read their metrics before the next step"
+                "{} steps are in flight: read their metrics before the next step",
+                in_flight::MOST
             )));
         }
         self.count_own(batches)?;
-        self.device.settle();
-        if self.graphs.is_some() {
-            self.device.join_free();
+        self.device().settle();
+        if self.blocks.graphs.is_some() {
+            self.device().join_free();
         }
         self.step += 1;
-        self.steps_here += 1;
         // Only what steps take is counted: validation, checkpoints and samples between them have allocations of their own.
-        let before = self.device.device_allocs();
+        let before = self.device().device_allocs();
         let done = self.walk(batches, lr);
-        if self.steps_here > 2 {
-            self.late_allocs += self.device.device_allocs() - before;
-        }
+        let made = self.device().device_allocs() - before;
+        self.diagnostics.count_allocations(made);
         done
     }
 
@@ -533,12 +416,5 @@ impl Trainer {
             at: at.to_string(),
             source,
         }
-    }
-
-    pub(crate) fn take_plan(&mut self) -> Plan {
-        std::mem::replace(&mut self.plan, Plan::from_ops([]))
-    }
-    pub(crate) fn put_plan(&mut self, plan: Plan) {
-        self.plan = plan;
     }
 }

@@ -1,8 +1,9 @@
 //! What goes to the device: a step's batch, all micro-batches through one pinned buffer, and the tables of the model once.
 
 use crate::documents::Documents;
-use crate::trainer::Trainer;
-use crossweave_hal::{DType, Stream, Tag};
+use crate::in_flight::InFlight;
+use crate::spec::RankSpec;
+use crossweave_hal::{DType, HostBuffer, Stream, Tag};
 use crossweave_tensor::{Batch, Tensor, UnitDecl};
 use std::sync::Arc;
 
@@ -19,37 +20,37 @@ pub struct MicroBatch<'a> {
     pub first_sequence: u64,
 }
 
-impl Trainer {
-    /// All micro-batches in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end.
-    pub(crate) fn upload(&mut self, batches: &[MicroBatch<'_>]) -> Tensors<Vec<Batch>> {
-        let (b, t) = (self.spec.batch, self.spec.seq_len);
-        let n = (b * t) as usize;
-        if let Some(bad) = batches
-            .iter()
-            .find(|m| m.tokens.len() != n || m.targets.len() != n)
-        {
-            return crossweave_tensor::shape_error(format!(
-                "a micro-batch of {} tokens and {} targets, expected {b} x {t}",
-                bad.tokens.len(),
-                bad.targets.len()
-            ));
-        }
-        let Some(mut staging) = self.inputs.pop_front() else {
-            return crossweave_tensor::shape_error("no input buffer is free");
-        };
-        let documents = self.spec.documents;
-        let mut out = upload_through(&self.compute, &mut staging, batches, [b, t], documents);
-        for batch in out.iter_mut().flatten() {
-            batch.ignores = self.spec.labelled;
-        }
-        self.inputs.push_back(staging);
-        out
+/// All micro-batches in one pinned buffer, one copy each for tokens and targets and, where documents share rows, for where they end.
+pub(crate) fn upload(
+    in_flight: &mut InFlight,
+    stream: &Stream,
+    spec: &RankSpec,
+    batches: &[MicroBatch<'_>],
+) -> Tensors<Vec<Batch>> {
+    let (b, t) = (spec.batch, spec.seq_len);
+    let n = (b * t) as usize;
+    if let Some(bad) = batches
+        .iter()
+        .find(|m| m.tokens.len() != n || m.targets.len() != n)
+    {
+        return crossweave_tensor::shape_error(format!(
+            "a micro-batch of {} tokens and {} targets, expected {b} x {t}",
+            bad.tokens.len(),
+            bad.targets.len()
+        ));
     }
+    let staged =
+        |staging: &mut HostBuffer| upload_through(stream, staging, batches, [b, t], spec.documents);
+    let mut out = in_flight.staging(staged)?;
+    for batch in &mut out {
+        batch.ignores = spec.labelled;
+    }
+    Ok(out)
 }
 
 fn upload_through(
     stream: &Stream,
-    staging: &mut crossweave_hal::HostBuffer,
+    staging: &mut HostBuffer,
     batches: &[MicroBatch<'_>],
     [b, t]: [u64; 2],
     documents: Option<Documents>,

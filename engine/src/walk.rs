@@ -1,12 +1,16 @@
 //! Walking the program of a step, call by call, under the steps of the plan it was made from. Nothing here decides; order and placement
 //! are the plan's.
 
+use crate::caches::Work;
 use crate::error::{Error, Result};
 use crate::gather::note_whole;
+use crate::in_flight::Pending;
 use crate::nonfinite::Watch;
 use crate::offload::required;
 use crate::state::UnitState;
-use crate::trainer::{Act, MicroBatch, Pending, Trainer};
+use crate::trainer::{MicroBatch, Trainer};
+use crate::upload::upload;
+use crate::values::Act;
 use crossweave_hal::{Event, Purpose};
 use crossweave_plan::{Keep as PlanKeep, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Move, Part, Program};
@@ -15,12 +19,6 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
-
-/// Kernel caches by what a unit is doing.
-pub(crate) const FORWARD: u8 = 0;
-pub(crate) const RECOMPUTE: u8 = 1;
-pub(crate) const BACKWARD: u8 = 2;
-pub(crate) const LOSS: u8 = 6;
 
 /// What a step is given.
 struct Inputs<'a> {
@@ -34,30 +32,30 @@ impl Trainer {
         batches: &[MicroBatch<'_>],
         lr: &dyn Fn(u64) -> f64,
     ) -> Result<()> {
-        let data = self
-            .upload(batches)
-            .map_err(|e| self.error("uploading the batch", e))?;
+        let (stream, spec) = (&self.lanes.compute, &self.spec);
+        let data = upload(&mut self.in_flight, stream, spec, batches);
+        let data = data.map_err(|e| self.error("uploading the batch", e))?;
         let inputs = Inputs {
             batches,
             data: &data,
         };
-        if let Some(w) = &mut self.watch {
+        if let Some(w) = &mut self.diagnostics.watch {
             w.begin();
         }
-        self.groups.diagnostics.set_step(self.step);
-        let (program, plan) = (self.machine.program().clone(), self.take_plan());
+        self.diagnostics.set_step(self.step);
+        let program = self.machine.program().clone();
+        let plan = std::mem::take(&mut self.lowered.plan);
         let by_step = std::mem::take(&mut self.lowered.by_step);
         let done = self.steps(&program, &plan, &by_step, &inputs, lr);
         self.device().at_step(Purpose::default());
-        self.put_plan(plan);
-        self.flow.iter_mut().for_each(Vec::clear);
-        self.flow_grad.iter_mut().for_each(|g| *g = None);
+        self.lowered.plan = plan;
+        self.values.end();
         let done = done.and_then(|()| self.agree_on_nonfinite());
         let end = by_step.last().map(|(_, calls)| calls.clone());
         self.lowered.by_step = by_step;
         if let Err(e) = done {
             // A failed step leaves nothing half-built behind.
-            self.acts.iter_mut().flatten().for_each(|a| *a = None);
+            self.values.forget();
             self.forget_step();
             self.state.iter_mut().for_each(UnitState::released);
             return Err(e);
@@ -88,8 +86,8 @@ impl Trainer {
                     .map_err(|e| self.error("between the steps of the plan", e))?;
                 continue;
             };
-            let purpose = self.purpose(s);
-            self.device().at_step(purpose);
+            let device = self.lanes.compute.device();
+            device.at_step(self.diagnostics.purpose(device, s));
             self.note_step(false);
             let open = self.begin_span();
             let ran = self.replaying(s, |t| t.run_calls(program, calls, Some(s), inputs));
@@ -184,19 +182,13 @@ impl Trainer {
             | Instr::Mark { lane } => *lane,
         };
         let stream = match lane {
-            Lane::Compute => &self.compute,
-            Lane::Reduce => &self.reduce,
-            Lane::Gather => match &self.gather {
-                Some(s) => s,
-                None => return crossweave_tensor::shape_error("no stream for gathers"),
-            },
             Lane::CopyOut => required(&mut self.offload)?.out(),
-            _ => return crossweave_tensor::shape_error(format!("no stream for {lane:?}")),
+            lane => self.lanes.get(lane)?,
         };
         if let Instr::Alloc { slot, .. } = i {
             return self.machine.alloc(f, call, *slot, stream);
         }
-        let probe = self.watch.as_ref().map(Watch::probe);
+        let probe = self.diagnostics.watch.as_ref().map(Watch::probe);
         let mesh = Some(self.groups.mesh());
         self.machine.enqueue((f, call), i, stream, mesh, probe)?;
         if let Instr::Publish { figure, to, .. } = i {
@@ -212,7 +204,7 @@ impl Trainer {
 
     /// The figures of a step have been sent on their way.
     fn step_published(&mut self, host: MemId, event: Event) {
-        self.pending.push_back(Pending {
+        self.in_flight.figures.push_back(Pending {
             step: self.step,
             turn: self.machine.advance(host),
             event,
@@ -220,22 +212,6 @@ impl Trainer {
             share: self.scaling.share(),
         });
         self.machine.advance(self.lowered.memory.words);
-    }
-
-    /// What the collective checker calls a step: its number and text in the plan, told once. Its collectives meet those of the same text on
-    /// other ranks, whatever its number there; of a transfer both ends are called alike.
-    fn purpose(&mut self, s: &Step) -> Purpose {
-        let at = s.id.0 as usize;
-        if let Some(Some(known)) = self.purposes.get(at) {
-            return *known;
-        }
-        let text = s.op.to_string();
-        let meets = text.split(['<', '>']).next().unwrap_or(&text);
-        let purpose = self.device().plan_step(&format!("{at} {text}"), meets);
-        let len = self.purposes.len().max(at + 1);
-        self.purposes.resize(len, None);
-        self.purposes[at] = Some(purpose);
-        purpose
     }
 
     fn run_block(
@@ -249,40 +225,33 @@ impl Trainer {
         match (part, step.map(|s| &s.op)) {
             (Part::Forward, Some(StepKind::Forward { unit, mb, keep })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
-                let ins = std::mem::take(&mut self.flow[m]);
+                let ins = std::mem::take(&mut self.values.flow[m]);
                 let kept = (*keep == PlanKeep::Input).then(|| ins.clone());
                 let (act, outs) = self.forward(
                     u,
-                    FORWARD,
+                    part,
                     ins,
                     &data[m],
                     batches[m].first_sequence,
                     tape_keep(*keep),
                 )?;
-                self.acts[u][m] = match keep {
+                let act = match keep {
                     PlanKeep::Input => kept.map(Act::Inputs),
                     PlanKeep::Nothing => None,
                     _ => Some(act),
                 };
-                if u + 1 == self.units.len() {
+                self.values.keep(u, m, act);
+                if u + 1 == self.blocks.units.len() {
                     self.add_loss(m, &outs)?;
                 }
-                self.flow[m] = outs;
+                self.values.flow[m] = outs;
             }
             (Part::Recompute, Some(StepKind::Recompute { unit, mb })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
-                let Some(Act::Inputs(ins)) = self.acts[u][m].take() else {
-                    return crossweave_tensor::shape_error("recompute without a kept input");
-                };
-                let (act, _) = self.forward(
-                    u,
-                    RECOMPUTE,
-                    ins,
-                    &data[m],
-                    batches[m].first_sequence,
-                    Keep::All,
-                )?;
-                self.acts[u][m] = Some(act);
+                let ins = self.values.inputs(u, m)?;
+                let (act, _) =
+                    self.forward(u, part, ins, &data[m], batches[m].first_sequence, Keep::All)?;
+                self.values.keep(u, m, Some(act));
             }
             (Part::Backward, Some(StepKind::Backward { unit, mb })) => {
                 let (u, m) = (*unit as usize, *mb as usize);
@@ -302,10 +271,12 @@ impl Trainer {
     fn run_move(&mut self, what: Move, step: Option<&Step>) -> Tensors<()> {
         match (what, step.map(|s| &s.op)) {
             (Move::Spill, Some(StepKind::Spill { unit, mb })) => {
-                self.spill(*unit as usize, *mb as usize)
+                let [out, _] = self.lanes.spill()?;
+                self.values.spill(*unit as usize, *mb as usize, out)
             }
             (Move::Fetch, Some(StepKind::Fetch { unit, mb })) => {
-                self.fetch(*unit as usize, *mb as usize)
+                let [_, back] = self.lanes.spill()?;
+                self.values.fetch(*unit as usize, *mb as usize, back)
             }
             (Move::SendAct, Some(StepKind::SendAct { mb, to, .. })) => {
                 self.send_act(*mb as usize, *to)
@@ -323,16 +294,14 @@ impl Trainer {
         }
     }
 
-    pub(crate) fn cache(&mut self, unit: usize, phase: u8) -> RefCell<KernelCache> {
-        let mut c: RefCell<KernelCache> = self
-            .caches
-            .remove(&(unit as u32, phase))
-            .unwrap_or_default();
-        c.get_mut().watch(self.watch.as_ref().map(Watch::probe));
+    pub(crate) fn cache(&mut self, work: Work) -> RefCell<KernelCache> {
+        let mut c = std::mem::take(self.blocks.caches.of(work));
+        let probe = self.diagnostics.watch.as_ref().map(Watch::probe);
+        c.get_mut().watch(probe);
         c
     }
-    pub(crate) fn keep_cache(&mut self, unit: usize, phase: u8, c: RefCell<KernelCache>) {
-        self.caches.insert((unit as u32, phase), c);
+    pub(crate) fn keep_cache(&mut self, work: Work, c: RefCell<KernelCache>) {
+        *self.blocks.caches.of(work) = c;
     }
 }
 

@@ -71,14 +71,15 @@ impl Trainer {
     /// From here to [`Trainer::done_reading`] rank 0 works alone while the others serve it: it may also run the model
     /// ([`Trainer::logits`]), for which they put units together. Nothing changes where nothing is sharded.
     pub fn lead(&self) {
-        self.leading
+        self.saving
+            .leading
             .set(self.reads_together() && self.spec.job_rank() == 0);
     }
 
     /// Tells the others, if this rank leads, that it makes unit `u` whole.
     pub(crate) fn announce_whole(&self, u: usize) -> Tensors<()> {
         // Of a pipeline's forward every rank knows.
-        match self.leading.get() && self.pipe.is_none() {
+        match self.saving.leading.get() && self.pipe.is_none() {
             true => self.announce([u as i32, WHOLE]).map(|_| ()),
             false => Ok(()),
         }
@@ -119,7 +120,7 @@ impl Trainer {
         if !self.reads_together() || self.spec.job_rank() != 0 {
             return Ok(());
         }
-        self.leading.set(false);
+        self.saving.leading.set(false);
         self.announce([DONE, 0])
             .map(|_| ())
             .map_err(|e| self.error("ending reads", e))
@@ -127,7 +128,7 @@ impl Trainer {
 
     /// What rank 0 says.
     pub(crate) fn announce(&self, words: [i32; 2]) -> Tensors<[i32; 2]> {
-        let stream = self.reduce_stream();
+        let stream = self.lanes.reductions();
         let b = self.device().alloc(stream, 8, Tag::Staging)?;
         let mut bytes = [0u8; 8];
         bytes[..4].copy_from_slice(&words[0].to_le_bytes());
@@ -156,7 +157,7 @@ impl Trainer {
             _ => {
                 let n = s.owned_len();
                 let bytes = self.read_local(u, kind, &(0..n))?;
-                let stream = self.reduce_stream();
+                let stream = self.lanes.reductions();
                 let here = self.device().alloc(stream, 4 * n, Tag::Comm)?;
                 stream.write(here.all(), &bytes)?;
                 Tensor::dense(Arc::new(here), 0, [n], DType::F32)
@@ -169,7 +170,7 @@ impl Trainer {
             true => s.flat.base.padded(),
             false => s.layout.padded(),
         };
-        let stream = self.reduce_stream();
+        let stream = self.lanes.reductions();
         let whole = Arc::new(self.device().alloc(stream, 4 * elements, Tag::Comm)?);
         let mut mesh = self.groups.mesh().borrow_mut();
         let group = mesh.named(gather::GROUP)?;
@@ -180,7 +181,7 @@ impl Trainer {
 
     pub(crate) fn host_f32(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let mut bytes = vec![0u8; t.extent() as usize];
-        self.reduce_stream().read(t.region(), &mut bytes)?;
+        self.lanes.reductions().read(t.region(), &mut bytes)?;
         Ok(words(&bytes))
     }
 }

@@ -92,11 +92,7 @@ fn comm_tag(t: Traffic) -> CommTag {
 ///
 /// # Errors
 /// The device.
-pub fn once(
-    stream: &Stream,
-    args: &[&Tensor],
-    write: impl FnOnce(&Code<'_>),
-) -> Tensors<()> {
+pub fn once(stream: &Stream, args: &[&Tensor], write: impl FnOnce(&Code<'_>)) -> Tensors<()> {
     let mut b = Builder::default();
     let declare = |(i, t): (usize, &&Tensor)| {
         let mem = b.memory(MemoryDecl {

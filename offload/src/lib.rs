@@ -144,9 +144,8 @@ impl Executor {
             worker.run();
             drop(guard);
         });
-        let thread = thread.map_err(|e| {
-            Error::Shape(format!("the host's update thread cannot start: {e}"))
-        })?;
+        let thread = thread
+            .map_err(|e| Error::Shape(format!("the host's update thread cannot start: {e}")))?;
         Ok(Executor {
             jobs: Some(jobs),
             ins: vec![0; count],

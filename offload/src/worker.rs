@@ -248,9 +248,7 @@ impl Worker {
             }
             Memory::File => {
                 let files = opened(files)?;
-                files.lend(u, host, |lent| {
-                    calls.update(stream, (lent, words), decided)
-                })?;
+                files.lend(u, host, |lent| calls.update(stream, (lent, words), decided))?;
             }
             Memory::None => return shape_error(format!("nothing of room {u} is on the host")),
         }

@@ -133,7 +133,11 @@ pub fn host_room(share: &HostShare<'_>) -> Room {
     lent(&mut b, "moment2", 4 * n, DType::F32, Tag::Moment);
     let args: Vec<Place> = (0..6).map(|m| MemId(m).into()).collect();
     let runs: Vec<Run> = match share.group {
-        Some(most) => share.runs.iter().flat_map(|r| cut(r, most.max(1))).collect(),
+        Some(most) => share
+            .runs
+            .iter()
+            .flat_map(|r| cut(r, most.max(1)))
+            .collect(),
         None => share.runs.to_vec(),
     };
     b.call(None, "host update", &args, |code| {
