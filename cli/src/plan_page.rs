@@ -26,7 +26,7 @@ pub fn moment(op: &StepKind, facts: &Facts) -> String {
         StepKind::WeightGrad { unit: u, mb } => {
             format!("the weight gradient of {}, micro-batch {mb}", unit(u))
         }
-        StepKind::Gather { unit: u } => format!("gathering {}", unit(u)),
+        StepKind::Gather { unit: u, .. } => format!("gathering {}", unit(u)),
         StepKind::Update { unit: u } => format!("the update of {}", unit(u)),
         StepKind::ReduceGrad { units, .. } => match units.first() {
             Some(u) => format!("the reduction of gradients from {} on", unit(u)),

@@ -87,7 +87,7 @@ fn touched(units: &[UnitDecl], u: usize) -> Vec<usize> {
 /// Keeps account of which units hold what the ranks own now, behind a step of the plan.
 pub(crate) fn note_whole(state: &mut [UnitState], step: &StepKind) {
     match step {
-        StepKind::Gather { unit } => state[*unit as usize].current = true,
+        StepKind::Gather { unit, .. } => state[*unit as usize].current = true,
         StepKind::Release { unit } => state[*unit as usize].released(),
         StepKind::ParamIn { unit } | StepKind::Update { unit } => state[*unit as usize].changed(),
         _ => {}

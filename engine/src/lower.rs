@@ -405,8 +405,8 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
                     g.close(&mut b, id, u);
                 }
             }
-            StepKind::Gather { unit } => {
-                let from = if s.near { Source::Node } else { Source::All };
+            StepKind::Gather { unit, node } => {
+                let from = if *node { Source::Node } else { Source::All };
                 p.gather(&mut b, Some(id), *unit as usize, from);
             }
             StepKind::Release { unit } => p.release(&mut b, Some(id), *unit as usize),

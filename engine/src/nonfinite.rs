@@ -94,7 +94,7 @@ impl Trainer {
             | StepKind::Backward { unit, .. }
             | StepKind::Update { unit }
             | StepKind::GradOut { unit }
-            | StepKind::Gather { unit } => Some(unit as usize),
+            | StepKind::Gather { unit, .. } => Some(unit as usize),
             _ => None,
         };
         let layer = unit.map_or(String::new(), |u| {

@@ -63,7 +63,7 @@ pub fn slots(plan: &Plan, facts: &Facts) -> Vec<Option<u32>> {
     plan.steps
         .iter()
         .map(|step| match step.op {
-            StepKind::Gather { unit } => {
+            StepKind::Gather { unit, .. } => {
                 let bytes = facts.slot_bytes(unit);
                 let free = taken.iter().position(|s| *s == (bytes, None));
                 let free = free.unwrap_or_else(|| {
@@ -106,7 +106,7 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
         out.extend(facts.touched(unit).map(|u| writes(Resource::Grad(u))));
     };
     match *op {
-        StepKind::Gather { unit } => {
+        StepKind::Gather { unit, .. } => {
             out.extend([reads(Resource::State(unit)), writes(Resource::Params(unit))])
         }
         StepKind::Release { unit } => out.push(writes(Resource::Params(unit))),

@@ -236,7 +236,7 @@ impl<'a> State<'a> {
             self.uses(index, unit)?;
         }
         match plan.steps[index].op {
-            StepKind::Gather { unit } => self.gather(index, unit),
+            StepKind::Gather { unit, node } => self.gather(index, unit, node),
             StepKind::Release { unit } => self.release(index, unit),
             StepKind::Forward { unit, mb, keep } => self.forward(index, unit, mb, keep),
             StepKind::Recompute { unit, mb } => self.recompute(index, unit, mb),
@@ -286,7 +286,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    fn gather(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
+    fn gather(&mut self, index: usize, unit: UnitId, node: bool) -> Result<(), PlanError> {
         let standing = self.units[unit as usize];
         if self.plan.params == Home::Resident {
             return self.fault(
@@ -309,7 +309,7 @@ impl<'a> State<'a> {
                 format!("unit {unit} has been updated already in this step"),
             );
         }
-        if self.plan.steps[index].near && !standing.refreshed {
+        if node && !standing.refreshed {
             return self.fault(
                 index,
                 Law::Stale,

@@ -45,6 +45,9 @@ pub enum StepKind {
     Gather {
         /// Unit gathered.
         unit: UnitId,
+        /// Inside the node, from the secondary shards (ZeRO++ hpZ) that the unit's last gather from all ranks has refreshed.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        node: bool,
     },
     /// Give the unit's slot back.
     Release {
@@ -298,12 +301,17 @@ impl StepKind {
         self.reads_params().is_some() || matches!(self, StepKind::WeightGrad { .. })
     }
 
+    /// A gather from all ranks.
+    pub fn gather(unit: UnitId) -> StepKind {
+        StepKind::Gather { unit, node: false }
+    }
+
     /// The units this operation names, in order; none for operations over the whole model.
     pub fn units(&self) -> &[UnitId] {
         match self {
             StepKind::ReduceGrad { units, .. } => units,
             StepKind::GradNorm | StepKind::Finite => &[],
-            StepKind::Gather { unit }
+            StepKind::Gather { unit, .. }
             | StepKind::Release { unit }
             | StepKind::Forward { unit, .. }
             | StepKind::Recompute { unit, .. }

@@ -30,9 +30,6 @@ pub struct Step {
     /// Steps of other lanes that must be done first. The order within a lane needs no edge.
     #[serde(default)]
     pub after: Vec<StepId>,
-    /// A gather inside the node, from the secondary shards (ZeRO++ hpZ) that the unit's last gather from all ranks has refreshed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub near: bool,
 }
 
 impl Step {
@@ -44,7 +41,6 @@ impl Step {
             op,
             lane,
             after: Vec::new(),
-            near: false,
         }
     }
 }

@@ -26,7 +26,8 @@ use std::str::FromStr;
 impl fmt::Display for StepKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StepKind::Gather { unit } => write!(f, "+{unit}"),
+            StepKind::Gather { unit, node: false } => write!(f, "+{unit}"),
+            StepKind::Gather { unit, node: true } => write!(f, "+{unit}*"),
             StepKind::Release { unit } => write!(f, "-{unit}"),
             StepKind::Forward { unit, mb, keep } => {
                 let mark = match keep {
@@ -75,7 +76,7 @@ impl fmt::Display for StepKind {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.op, if self.near { "*" } else { "" })?;
+        write!(f, "{}", self.op)?;
         if self.lane != self.op.lane() {
             write!(f, "@{}", self.lane.name())?;
         }
@@ -111,9 +112,7 @@ impl FromStr for Plan {
                 Some((op, lane)) => (op, Some(lane)),
                 None => (token, None),
             };
-            let far = op.strip_suffix('*').filter(|op| op.starts_with('+'));
-            let mut step = Step::new(far.unwrap_or(op).parse()?);
-            step.near = far.is_some();
+            let mut step = Step::new(op.parse()?);
             if let Some(name) = lane {
                 step.lane = Lane::ALL
                     .into_iter()
@@ -156,7 +155,11 @@ fn parse_op(text: &str) -> Option<StepKind> {
         Some((unit.parse().ok()?, mb.parse().ok()?))
     };
     Some(match head {
-        "+" => StepKind::Gather { unit: unit()? },
+        "+" => {
+            let unit = rest.strip_suffix('*').unwrap_or(rest).parse().ok()?;
+            let node = rest.ends_with('*');
+            StepKind::Gather { unit, node }
+        }
         "-" => StepKind::Release { unit: unit()? },
         "opt" => StepKind::Update { unit: unit()? },
         "tie" => StepKind::Tie { unit: unit()? },

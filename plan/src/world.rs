@@ -96,8 +96,6 @@ fn same_order(
         let steps = plans[rank as usize].steps.iter().enumerate();
         steps.filter(|(_, s)| pick(&s.op)).collect()
     };
-    // A gather from the ranks of the node is another one than a gather from all.
-    let same = |a: &Step, b: &Step| (&a.op, a.near) == (&b.op, b.near);
     let Some((&first, rest)) = members.split_first() else {
         return Ok(());
     };
@@ -107,7 +105,7 @@ fn same_order(
         let plan = &plans[rank as usize];
         for (k, (step, mine)) in found.iter().enumerate() {
             let twin = wanted.get(k).map(|(_, s)| *s);
-            if !twin.is_some_and(|t| same(t, mine)) {
+            if !twin.is_some_and(|t| t.op == mine.op) {
                 let other = twin.map_or("nothing".to_string(), Step::to_string);
                 let message = format!(
                     "number {k} of its group's {what}, where rank {first} issues {other}; the group would hang or mix data"

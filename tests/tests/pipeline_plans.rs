@@ -232,7 +232,10 @@ fn traffic_of_a_stage_is_that_of_its_own_units() {
             for &unit in &own {
                 let reduces = |op: &StepKind| matches!(op, StepKind::ReduceGrad { units, .. } if units.contains(&unit));
                 assert_eq!(count(plan, reduces), 1, "{case:?} unit {unit}");
-                let gathers = count(plan, |op| *op == StepKind::Gather { unit });
+                let gathers = count(
+                    plan,
+                    |op| matches!(op, StepKind::Gather { unit: u, .. } if *u == unit),
+                );
                 let last = stage + 1 == case.pp;
                 let reshards = !case.micro_batches.is_multiple_of(3);
                 let flies = case.order == Order::GPipe || !last;

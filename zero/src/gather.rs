@@ -37,7 +37,7 @@ impl Pass for Prefetch {
             let (units, elements) = live.last().copied().unwrap_or((0, 0));
             let size = |u: UnitId| facts.units[u as usize].params;
             live.push(match step.op {
-                StepKind::Gather { unit } => (units + 1, elements + size(unit)),
+                StepKind::Gather { unit, .. } => (units + 1, elements + size(unit)),
                 StepKind::Release { unit } => (units - 1, elements - size(unit)),
                 _ => (units, elements),
             });
@@ -45,7 +45,7 @@ impl Pass for Prefetch {
         // Slots of each size taken once each step is done, and the most of them.
         let mut sizes: BTreeMap<u64, (Vec<u64>, u64)> = BTreeMap::new();
         for step in &steps {
-            if let StepKind::Gather { unit } = step.op {
+            if let StepKind::Gather { unit, .. } = step.op {
                 sizes.entry(facts.slot_bytes(unit)).or_default();
             }
         }
@@ -54,7 +54,7 @@ impl Pass for Prefetch {
             for step in &steps {
                 let mine = |u: UnitId| u64::from(facts.slot_bytes(u) == *bytes);
                 match step.op {
-                    StepKind::Gather { unit } => now += mine(unit),
+                    StepKind::Gather { unit, .. } => now += mine(unit),
                     StepKind::Release { unit } => now -= mine(unit),
                     _ => {}
                 }
@@ -63,7 +63,7 @@ impl Pass for Prefetch {
             }
         }
         for index in 0..steps.len() {
-            let StepKind::Gather { unit } = steps[index].op else {
+            let StepKind::Gather { unit, .. } = steps[index].op else {
                 continue;
             };
             let (size, params) = (facts.slot_bytes(unit), facts.units[unit as usize].params);

@@ -141,7 +141,7 @@ impl Pass for Persist {
         let end = steps.iter().rposition(|s| s.op.computes());
         let mut out: Vec<Step> = kept
             .iter()
-            .map(|&unit| Step::new(StepKind::Gather { unit }))
+            .map(|&unit| Step::new(StepKind::gather(unit)))
             .collect();
         for (index, step) in steps.into_iter().enumerate() {
             let moved = match step.op {
@@ -179,8 +179,8 @@ impl Pass for Hierarchical {
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
         let mut seen = vec![false; facts.units.len()];
         for step in &mut plan.steps {
-            if let StepKind::Gather { unit, .. } = step.op {
-                step.near = std::mem::replace(&mut seen[unit as usize], true);
+            if let StepKind::Gather { unit, node } = &mut step.op {
+                *node = std::mem::replace(&mut seen[*unit as usize], true);
             }
         }
         Ok(plan)

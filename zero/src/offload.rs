@@ -137,7 +137,7 @@ impl Pass for ParamsAway {
         let steps = std::mem::take(&mut plan.steps);
         let mut out = Vec::with_capacity(2 * steps.len());
         for step in steps {
-            if let StepKind::Gather { unit } = step.op {
+            if let StepKind::Gather { unit, .. } = step.op {
                 out.push(Step::new(StepKind::ShardIn { unit }));
             }
             out.push(step);

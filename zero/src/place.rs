@@ -88,7 +88,7 @@ impl Pass for Place {
             out.extend(
                 gathered
                     .iter()
-                    .map(|&unit| Step::new(StepKind::Gather { unit })),
+                    .map(|&unit| Step::new(StepKind::gather(unit))),
             );
         }
         for (index, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
@@ -99,10 +99,7 @@ impl Pass for Place {
                     .collect(),
                 _ => Vec::new(),
             };
-            out.extend(
-                used.iter()
-                    .map(|&unit| Step::new(StepKind::Gather { unit })),
-            );
+            out.extend(used.iter().map(|&unit| Step::new(StepKind::gather(unit))));
             out.push(step);
             out.extend(
                 used.iter()

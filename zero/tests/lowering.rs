@@ -1,6 +1,7 @@
 //! Lowering of gathers by itself: random flats under random placements give lawful programs, whose collectives all ranks make
 //! alike; and the gather of one unit as text. Gradients and figures are held against the laws by every trainer that is built.
 
+use crate::placements::placements;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::{
     Builder, DType, GroupDecl, GroupId, Home, Instr, Life, Program, check, check_ranks,
@@ -20,21 +21,6 @@ struct Case {
 }
 
 impl Case {
-    /// What a config may ask for: what others refuse is made into its neighbour.
-    fn lawful(mut self) -> Case {
-        let p = &mut self.place;
-        let transient = p.residency == Residency::Transient;
-        p.away &= transient;
-        if p.away {
-            p.host = 1.0;
-        }
-        if !transient || !p.ranks.is_multiple_of(p.secondary) {
-            p.secondary = 1;
-        }
-        self.quantized &= p.ranks > 1 && p.compute != DType::F32;
-        self
-    }
-
     fn flat(&self, rank: u32) -> Flat {
         let recipe = ParamGroups::all(Optimizer::Adam(Adam::default()), 0.0).base;
         let param = |(i, (n, trains, base)): (usize, &(u64, bool, bool))| FlatParam {
@@ -105,38 +91,12 @@ impl Case {
 
 fn cases() -> impl Strategy<Value = Case> {
     let params = prop::collection::vec((1u64..700, any::<bool>(), any::<bool>()), 1..5);
-    let ranks = prop::sample::select(vec![1u32, 2, 3, 4, 6]);
-    let residency = prop::sample::select(vec![
-        Residency::Resident,
-        Residency::Cached,
-        Residency::Transient,
-        Residency::Transient,
-    ]);
-    let host = prop::sample::select(vec![0.0, 0.3, 1.0]);
-    let flags = prop::array::uniform5(any::<bool>());
-    (params, ranks, residency, host, flags, 1u32..4).prop_map(
-        |(params, ranks, residency, host, [plain, whole, away, quantized, overlap], secondary)| {
-            let case = Case {
-                params,
-                place: Placement {
-                    ranks,
-                    rank: 0,
-                    partition: match whole {
-                        true => Partition::WholeParameter,
-                        false => Partition::Flat,
-                    },
-                    shards: None,
-                    compute: if plain { DType::F32 } else { DType::Bf16 },
-                    residency,
-                    secondary,
-                    sliced: true,
-                    host,
-                    away,
-                },
-                quantized,
-                overlap,
-            };
-            case.lawful()
+    (params, placements(), any::<bool>(), any::<bool>()).prop_map(
+        |(params, place, quantized, overlap)| Case {
+            params,
+            quantized: quantized && place.ranks > 1 && place.compute != DType::F32,
+            place,
+            overlap,
         },
     )
 }

@@ -3,5 +3,6 @@
 mod estimate;
 mod golden;
 mod lowering;
+mod placements;
 mod property;
 mod steps;

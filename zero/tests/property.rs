@@ -306,7 +306,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
             StepKind::RecvAct { unit, mb, from: 1 },
             StepKind::SendGrad { unit, mb, to: 1 },
             StepKind::RecvGrad { unit, mb, from: 1 },
-            StepKind::Gather { unit },
+            StepKind::gather(unit),
             StepKind::Release { unit },
             StepKind::GradNorm,
             StepKind::Update { unit },
@@ -342,7 +342,7 @@ fn mutate(mut plan: Plan, mutation: &Mutation) -> Plan {
             steps.insert(b % n, step);
         }
         Mutation::Unit(a, u) => match &mut steps[a % n].op {
-            StepKind::Gather { unit }
+            StepKind::Gather { unit, .. }
             | StepKind::Release { unit }
             | StepKind::Forward { unit, .. }
             | StepKind::Recompute { unit, .. }

@@ -1,6 +1,7 @@
 //! Lowering of a step by itself, from the backward to the update: random units under random placements and optimizers give lawful
 //! programs, in which every trained element is updated by its owner and once; and one step as text.
 
+use crate::placements::placements;
 use crossweave_plan::{Lane, Reduction, StepId};
 use crossweave_program::{
     Builder, Call, DType, Figure, GroupDecl, HostJob, HostMemory, Instr, Law, MemId, Part, Program,
@@ -224,13 +225,10 @@ fn cases() -> impl Strategy<Value = Case> {
     let dims = prop::collection::vec(1u64..90, 1..4);
     let param = (dims, prop::bool::weighted(0.8), any::<bool>());
     let params = prop::collection::vec(param, 1..5);
-    let ranks = prop::sample::select(vec![1u32, 2, 3, 4]);
-    let stage = 0..4u32;
     let both = (optimizers(), optimizers());
-    let flags = prop::array::uniform5(any::<bool>());
-    let share = prop::sample::select(vec![0.0, 0.3, 1.0]);
-    (params, ranks, stage, both, flags, share).prop_map(
-        |(params, ranks, stage, (a, b), [plain, clip, scaled, narrow, files], share)| {
+    let flags = prop::array::uniform4(any::<bool>());
+    (params, placements(), both, flags).prop_map(
+        |(params, place, (a, b), [clip, scaled, narrow, files])| {
             // The host updates what looks at one element at a time.
             let alone = a.is_elementwise() && b.is_elementwise();
             let recipe = |optimizer, lr_scale| Recipe {
@@ -238,28 +236,18 @@ fn cases() -> impl Strategy<Value = Case> {
                 lr_scale,
                 weight_decay: 0.1,
             };
-            let whole = a.wants_whole() || b.wants_whole();
             Case {
                 params,
                 recipes: [recipe(a, 1.0), recipe(b, 0.5)],
                 place: Placement {
-                    ranks,
-                    rank: 0,
-                    partition: match whole {
+                    partition: match a.wants_whole() || b.wants_whole() {
                         true => Partition::WholeParameter,
                         false => Partition::Flat,
                     },
-                    shards: None,
-                    compute: if plain { DType::F32 } else { DType::Bf16 },
-                    residency: match stage {
-                        0 => Residency::Resident,
-                        3 => Residency::Transient,
-                        _ => Residency::Cached,
-                    },
                     secondary: 1,
-                    sliced: stage >= 2,
-                    host: if alone { share } else { 0.0 },
+                    host: if alone { place.host } else { 0.0 },
                     away: false,
+                    ..place
                 },
                 clip,
                 scaled,

@@ -13,7 +13,7 @@ pub(super) fn slot_bytes(plan: &Plan, facts: &Facts) -> u64 {
     for step in &plan.steps {
         let bytes = |unit: u32| facts.slot_bytes(unit);
         match step.op {
-            StepKind::Gather { unit } => {
+            StepKind::Gather { unit, .. } => {
                 let (now, most) = sizes.entry(bytes(unit)).or_default();
                 *now += 1;
                 *most = (*most).max(*now);

@@ -33,6 +33,11 @@ fn need(holds: bool, else_say: &str) -> Result<(), String> {
     }
 }
 
+/// From whichever ranks.
+fn gathers(op: &StepKind, unit: u32) -> bool {
+    matches!(op, StepKind::Gather { unit: u, .. } if *u == unit)
+}
+
 impl Simulator<'_> {
     fn count(&self, end: usize, pick: impl Fn(&StepKind) -> bool) -> usize {
         self.ops[..end].iter().filter(|op| pick(op)).count()
@@ -153,7 +158,7 @@ impl Simulator<'_> {
     }
 
     fn gathered(&self, end: usize, unit: u32) -> bool {
-        let gathers = self.count(end, |op| *op == StepKind::Gather { unit });
+        let gathers = self.count(end, |op| gathers(op, unit));
         gathers > self.count(end, |op| *op == StepKind::Release { unit })
     }
 
@@ -215,9 +220,9 @@ impl Simulator<'_> {
 
     /// Copied in since the last gather.
     fn shard_here(&self, end: usize, unit: u32) -> bool {
-        let last = |wanted: StepKind| self.ops[..end].iter().rposition(|op| *op == wanted);
-        let came = last(StepKind::ShardIn { unit });
-        came.is_some() && came > last(StepKind::Gather { unit })
+        let before = || self.ops[..end].iter();
+        let came = before().rposition(|op| *op == StepKind::ShardIn { unit });
+        came.is_some() && came > before().rposition(|op| gathers(op, unit))
     }
 
     /// Nothing on the device needs the unit's gradient any more.
@@ -272,7 +277,7 @@ impl Simulator<'_> {
             }
         }
         match *op {
-            StepKind::Gather { unit } => {
+            StepKind::Gather { unit, .. } => {
                 need(
                     self.plan.params == Home::Slots && !self.gathered(at, unit),
                     "gather",
@@ -573,7 +578,7 @@ impl Simulator<'_> {
             }
             _ => before[4].max(after[4]),
         };
-        if let StepKind::Gather { unit } = *op
+        if let StepKind::Gather { unit, .. } = *op
             && self.any(|op| *op == StepKind::ShardIn { unit })
         {
             most += self

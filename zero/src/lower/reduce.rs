@@ -7,26 +7,23 @@ use crossweave_program::{
     Builder, Code, CollectiveKind, DType, GroupId, Member, On, Place, Tag, Traffic, View,
 };
 
-/// A bucket's members over the data-parallel ranks.
-fn members(whole: &[(View<'_>, Option<View<'_>>)], how: Reduction) -> Vec<Member> {
-    let member = |(whole, slice): &(View<'_>, Option<View<'_>>)| {
-        let scatter = |slice: &View<'_>| Member {
+/// A bucket's members over the data-parallel ranks: of each unit the whole gradient, and the slice of it that this rank owns.
+fn members(each: &[(View<'_>, View<'_>)], how: Reduction) -> Vec<Member> {
+    let member = |(whole, slice): &(View<'_>, View<'_>)| match how {
+        Reduction::Scatter => Member {
             kind: CollectiveKind::ReduceScatter,
             dtype: whole.dtype(),
             send: Some(whole.span()),
             recv: slice.span(),
-        };
-        match how {
-            Reduction::Scatter => slice.as_ref().map(scatter),
-            Reduction::All => Some(Member {
-                kind: CollectiveKind::AllReduce,
-                dtype: whole.dtype(),
-                send: None,
-                recv: whole.span(),
-            }),
-        }
+        },
+        Reduction::All => Member {
+            kind: CollectiveKind::AllReduce,
+            dtype: whole.dtype(),
+            send: None,
+            recv: whole.span(),
+        },
     };
-    whole.iter().filter_map(member).collect()
+    each.iter().map(member).collect()
 }
 
 impl Grads<'_> {
@@ -153,7 +150,7 @@ impl Grads<'_> {
                     }
                     false => whole.narrow(0, flat.owned.start, n),
                 };
-                grads.push((whole, Some(slice)));
+                grads.push((whole, slice));
             }
             if let Some(data) = self.job.groups.data {
                 match self.job.wire {
@@ -205,7 +202,7 @@ impl Grads<'_> {
         &self,
         on: &On<'_>,
         data: GroupId,
-        (units, grads): (&[usize], &[(View<'_>, Option<View<'_>>)]),
+        (units, grads): (&[usize], &[(View<'_>, View<'_>)]),
         how: Reduction,
         wire: DType,
     ) {
@@ -215,13 +212,13 @@ impl Grads<'_> {
             on.cast(&narrow, whole);
             let owned = &self.flats[*u].owned;
             let slice = narrow.narrow(0, owned.start, owned.end - owned.start);
-            sent.push((narrow, Some(slice)));
+            sent.push((narrow, slice));
         }
         on.collective(data, Traffic::Grad, members(&sent, how));
         for ((whole, slice), (narrow, part)) in grads.iter().zip(&sent) {
-            let (to, from) = match (how, slice, part) {
-                (Reduction::Scatter, Some(slice), Some(part)) => (slice, part),
-                _ => (whole, narrow),
+            let (to, from) = match how {
+                Reduction::Scatter => (slice, part),
+                Reduction::All => (whole, narrow),
             };
             if to.numel() > 0 {
                 on.cast(to, from);
