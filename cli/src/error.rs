@@ -122,9 +122,9 @@ fn room(e: Option<&crossweave_hal::Error>) -> &'static str {
 
 /// As [`room`], also where the plan already shows that there is too little.
 fn room_of(e: &crossweave_engine::Error) -> &'static str {
-    match e {
-        crossweave_engine::Error::Plan(p) if p.law == Law::Budget => ROOM,
-        e => room(e.hal()),
+    match e.plan() {
+        Some(p) if p.law == Law::Budget => ROOM,
+        _ => room(e.hal()),
     }
 }
 

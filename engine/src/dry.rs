@@ -1,13 +1,15 @@
-//! The dry run: every block once on the device of nothing. Gives sizes to the planner, and checks sharding types and shapes before any memory is taken.
+//! The dry run: every block once on the null device. It gives sizes to the planner, and checks sharding types and shapes before any
+//! memory is taken; and what is planned from it.
 
 use crate::error::{Error, Result};
-use crate::spec::FlowShape;
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
-use crossweave_plan::UnitFacts;
+use crossweave_plan::{Facts, Plan, UnitFacts};
+use crossweave_planner::{FlowShape, RankSpec};
 use crossweave_tensor::{
     Batch, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor,
     Ty, UnitDecl, spmd,
 };
+use crossweave_zero::optim::ParamGroups;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -206,4 +208,32 @@ fn param_types(split: &Split) -> [(Ty, u8); 3] {
         t[i] = (Ty::V, *dim);
     }
     t
+}
+
+/// Marks what the groups freeze, so that planning and running agree on which parameters have a gradient. Call it on units before
+/// [`dry_run`] sees them.
+///
+/// # Errors
+/// A pattern that matches no parameter; groups that freeze all.
+pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
+    Ok(crossweave_planner::assign(units, groups)?)
+}
+
+/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
+/// allocated, with the step of the plan it falls on.
+///
+/// # Errors
+/// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
+pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
+    let info = device.info().map_err(|e| Error::Run {
+        rank: spec.job_rank(),
+        step: 0,
+        at: "asking the device for its memory".into(),
+        source: e.into(),
+    })?;
+    let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
+    let ranks = u64::from(spec.job_ranks().max(1));
+    let part = info.mem_total / if shared { ranks } else { 1 };
+    let memory = (part > 0).then_some(part);
+    Ok(crossweave_planner::plan_for(memory, spec, &dry.units)?)
 }

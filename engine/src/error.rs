@@ -1,9 +1,8 @@
 //! A failure names its rank, its optimizer step and the plan step it fell on.
 
-use crate::scaler::AtFloor;
 use crossweave_hal as hal;
 use crossweave_plan::PlanError;
-use crossweave_program::ProgramError;
+use crossweave_planner::AtFloor;
 use crossweave_tensor as tensor;
 
 /// What failed.
@@ -20,15 +19,8 @@ pub enum Error {
         /// The failure.
         source: tensor::Error,
     },
-    /// The plan breaks a law.
-    Plan(PlanError),
-    /// What the plan was lowered to breaks a law: a fault of this program and of no config.
-    Program {
-        /// Rank of the mesh.
-        rank: u32,
-        /// The law, and where.
-        source: ProgramError,
-    },
+    /// The rank cannot be planned.
+    Planning(crossweave_planner::Error),
     /// Gradients overflow at the smallest loss scale.
     Scale {
         /// Optimizer step, from 1.
@@ -65,24 +57,36 @@ impl std::fmt::Display for Error {
             Error::Scale { step, unit, source } => {
                 write!(f, "step {step}: {source} (first in unit {unit})")
             }
-            Error::Plan(e) => write!(f, "{e}"),
-            Error::Program { rank, source } => write!(
-                f,
-                "rank {rank}: the program of the step is wrong: {source}; this is a bug, please report it with the config"
-            ),
+            Error::Planning(e) => write!(f, "{e}"),
             Error::NotFinite(s) => write!(f, "not finite: {s}"),
             Error::Invalid(s) => f.write_str(s),
         }
     }
 }
 impl std::error::Error for Error {}
+impl From<crossweave_planner::Error> for Error {
+    fn from(e: crossweave_planner::Error) -> Error {
+        match e {
+            crossweave_planner::Error::Invalid(s) => Error::Invalid(s),
+            e => Error::Planning(e),
+        }
+    }
+}
 impl From<PlanError> for Error {
     fn from(e: PlanError) -> Error {
-        Error::Plan(e)
+        Error::Planning(e.into())
     }
 }
 
 impl Error {
+    /// The law of plans that is broken, where that is it.
+    pub fn plan(&self) -> Option<&PlanError> {
+        match self {
+            Error::Planning(crossweave_planner::Error::Plan(e)) => Some(e),
+            _ => None,
+        }
+    }
+
     /// The HAL's error below, where it is one.
     pub fn hal(&self) -> Option<&hal::Error> {
         match self {

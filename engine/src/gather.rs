@@ -8,11 +8,6 @@ use crossweave_tensor::{Tensor, UnitDecl, shape_error};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
-/// Label of the group that gathers: a communicator of its own, so that gathers and reductions need not wait for each other.
-pub(crate) const GROUP: &str = "dp/gather";
-
-/// Label of the group of a node's ranks, which gathers from their second copies.
-pub(crate) const NODE: &str = "dp/node";
 /// Ledger tag of what travels outside the training step: validation, samples.
 pub(crate) const OUTSIDE: CommTag = "eval";
 

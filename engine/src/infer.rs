@@ -2,11 +2,11 @@
 //! Over pipeline stages a validation batch goes the way of a training batch: a stage that is not the last waits for nobody.
 
 use crate::error::{Error, Result};
-use crate::spec::everyone;
 use crate::trainer::{MicroBatch, Trainer};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
 use crossweave_plan::Lane;
+use crossweave_planner::everyone;
 use crossweave_tensor::{
     Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
 };

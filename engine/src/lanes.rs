@@ -1,8 +1,8 @@
 //! The streams of a rank by lane. Those of the host's thread are the host executor's, that of peers the pipeline's.
 
-use crate::spec::RankSpec;
 use crossweave_hal::{Device, Result, Stream};
 use crossweave_plan::Lane;
+use crossweave_planner::RankSpec;
 use crossweave_tensor::shape_error;
 
 /// One stream for each lane that the plan uses.

@@ -1,4 +1,4 @@
-//! The only place where plan meets device: one rank's [`Trainer`] interprets a plan over streams, and
+//! The only place where plan meets device: one rank's [`Trainer`] runs the program of its plan over streams, and
 //! knows no model and no algorithm.
 //!
 //! The host only enqueues. What it wants to know of a step (loss, gradient norm) is copied to pinned
@@ -12,7 +12,6 @@
 mod base;
 mod blocks;
 mod caches;
-mod documents;
 mod dry;
 mod error;
 mod gather;
@@ -24,18 +23,14 @@ mod init;
 mod kept;
 mod lanes;
 mod ledger;
-mod lower;
 mod nonfinite;
 mod offload;
 mod optim;
 mod pipeline;
-mod planning;
 mod predict;
 mod quantized;
 mod scale;
-mod scaler;
 mod shards;
-mod spec;
 mod stages;
 mod state;
 mod timeline;
@@ -46,7 +41,10 @@ mod values;
 mod walk;
 mod whole;
 
-pub use crossweave_parallel::schedule::Order as PipelineOrder;
+pub use crossweave_planner::{
+    AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadSpec, OptimizerOffload,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ScalerState,
+};
 pub use crossweave_store::{
     EngineKind as FileEngine, Layer as FaultLayer, Settings as FileSettings, Verdict,
 };
@@ -54,21 +52,14 @@ pub use crossweave_zero::Tier;
 /// Optimizers and parameter groups, as data.
 pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{ZeroSpec, ZeroStage};
-pub use documents::Documents;
-pub use dry::{DryRun, dry_run};
+pub use dry::{DryRun, assign, dry_run, plan_for};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;
 pub use init::init_trained;
 pub use ledger::RankLedger;
-pub use optim::assign;
-pub use planning::plan_for;
 pub use predict::{Prediction, predict, rehearse};
-pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use shards::{Shard, ShardPart, Snapshot};
-pub use spec::{
-    Faults, HostDevice, OffloadSpec, OptimizerOffload, PipelineSpec, Precision, RankSpec, Recompute,
-};
 pub use state::StateKind;
 pub use trace::Trace;
 pub use trainer::{MicroBatch, StepMetrics, Trainer};

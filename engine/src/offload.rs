@@ -2,16 +2,15 @@
 //! (`crossweave_offload`) holds it in rooms; this file knows which of them is what of which unit.
 
 use crate::error::{Error, Result};
-use crate::scale::Scaling;
-use crate::spec::{OffloadSpec, OptimizerOffload, RankSpec};
 use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{DType, Device};
 use crossweave_offload::{Executor, FileTier};
+use crossweave_planner::{OffloadSpec, OptimizerOffload};
 use crossweave_program::Room;
 use crossweave_store::NoFaults;
 use crossweave_tensor::{Decompositions, Run};
-use crossweave_zero::lower::{HostShare, Words, host_base, host_room};
+use crossweave_zero::lower::{HostShare, Words};
 use crossweave_zero::{Flat, Tier};
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,47 +31,14 @@ struct Hosted {
     parts: [Option<usize>; 3],
 }
 
-/// What the host is to hold of these flats: a room for each, then one for the base of each.
-fn rooms(spec: &RankSpec, how: &OptimizerOffload, flats: &[Flat]) -> Tensors<Vec<Room>> {
-    let mut all = flats.iter().flat_map(|f| &f.host_runs);
-    if let Some((r, _)) = all.find(|(r, _)| !r.optimizer.is_elementwise()) {
-        return crossweave_tensor::shape_error(format!(
-            "the host updates what looks at one element at a time, Adam, AdamW, Lion and SGD, and {} needs whole parameters or blocks; choose one of them, or set offload_optimizer.device to \"none\"",
-            r.optimizer.name()
-        ));
-    }
-    let share = |f: &Flat| match f.host {
-        0 => Room::default(),
-        numel => host_room(&HostShare {
-            numel,
-            runs: &f.host_runs,
-            types: (spec.compute, how.wire(spec.compute)),
-            group: how.group,
-            clip: spec.clip > 0.0,
-            scaled: spec.precision.scaler.is_some(),
-            rescaled: Scaling::rescales(spec),
-        }),
-    };
-    let base = |f: &Flat| match f.base_comes() {
-        0 => Room::default(),
-        elements => host_base(elements, spec.compute),
-    };
-    Ok(flats
-        .iter()
-        .map(share)
-        .chain(flats.iter().map(base))
-        .collect())
-}
-
 impl Offload {
     /// Allocates the host's side and starts its thread.
     pub fn start(
         device: &Device,
-        spec: &RankSpec,
         (offload, how): (&OffloadSpec, OptimizerOffload),
-        flats: &[Flat],
+        (rooms, flats): (Vec<Room>, &[Flat]),
+        rank: u32,
     ) -> Tensors<Offload> {
-        let rooms = rooms(spec, &how, flats)?;
         let [moment1, moment2] = HostShare::MOMENTS;
         let states = [HostShare::VALUE, moment1, moment2];
         let units = flats.iter().zip(&rooms).map(|(f, room)| Hosted {
@@ -88,7 +54,7 @@ impl Offload {
                 None => Arc::new(NoFaults),
             },
         });
-        let name = format!("host-{}", spec.job_rank());
+        let name = format!("host-{rank}");
         let devices = (device, &offload.host.0);
         Ok(Offload {
             executor: Executor::start(devices, rooms, Words::READ, files, name)?,

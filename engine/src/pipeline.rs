@@ -2,22 +2,18 @@
 //! gradients it sums with other stages (ADR 0026, 0044).
 
 use crate::gather::OUTSIDE;
-use crate::spec::RankSpec;
 use crate::trainer::Trainer;
 use crossweave_hal::{Bootstrap, Collective, CommTag, DType, Device, Stream, Tag};
 use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_plan::Rank;
+use crossweave_planner::{FlowShape, RankSpec, TIE, everyone};
 use crossweave_tensor::{ParamDecl, Shape, Tensor};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::spec::{FlowShape, everyone};
-
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
-/// Label of the group of stages that share a unit's parameters.
-pub(crate) const TIE: &str = "pp/tie";
 /// Label of the group whose members exchange messages: a communicator of its own, so that these and sums over the stages, which run on other
 /// streams, need no common order.
 const PEERS: &str = "pp/peers";

@@ -2,23 +2,18 @@
 //! written by `zero/src/lower/quantized.rs`.
 
 use crate::error::{Error, Result};
-use crate::spec::RankSpec;
 use crossweave_hal::abi::{Layout, op};
 use crossweave_hal::{DType, Device, OpRequest};
+use crossweave_planner::RankSpec;
 use crossweave_tensor::Decompositions;
 use crossweave_zero::lower::quantized::BLOCK;
 
 /// The config key that asks for it.
 const KEY: &str = "zero_optimization.zero_quantized_weights";
 
-/// Whether gathers of this job travel in 8 bits; a rank alone, and stage 0, gather nothing.
-pub(crate) fn wanted(spec: &RankSpec) -> bool {
-    spec.zero.quantized && spec.world > 1 && spec.zero.stage > crossweave_zero::ZeroStage::Zero
-}
-
 /// Asks the device, before anything is allocated, whether it can do it.
 pub(crate) fn check(device: &Device, spec: &RankSpec) -> Result<()> {
-    if !wanted(spec) {
+    if !spec.quantizes() {
         return Ok(());
     }
     if spec.compute.bits() != 16 {
@@ -49,11 +44,11 @@ pub(crate) fn check(device: &Device, spec: &RankSpec) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gather::GROUP;
     use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
     use crossweave_machine::Machine;
     use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
     use crossweave_plan::Lane;
+    use crossweave_planner::GATHER as GROUP;
     use crossweave_program::{
         Builder, GroupDecl, Home, Life, MemId, MemoryDecl, Program, Tag, Traffic,
     };

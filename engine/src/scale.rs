@@ -7,9 +7,9 @@
 //! (docs/adr/0014).
 
 use crate::error::{Error, Result};
-use crate::scaler::{LossScaler, ScalerState};
 use crate::trainer::{MicroBatch, Trainer};
 use crossweave_hal::Event;
+use crossweave_planner::{LossScaler, RankSpec, ScalerState};
 use crossweave_program::{Decided, MemId};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -57,30 +57,21 @@ pub(crate) struct Scaling {
 type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
 
 impl Scaling {
-    pub fn new(spec: &crate::RankSpec) -> Scaling {
-        let p = &spec.precision;
-        let before = p.predivide.unwrap_or(spec.replicas() as f64);
+    pub fn new(spec: &RankSpec) -> Scaling {
+        let [before, after] = spec.divisions();
         Scaling {
-            scaler: p.scaler.clone(),
+            scaler: spec.precision.scaler.clone(),
             share: 1.0,
             next_share: None,
             decided: Decided::default(),
             micro_batches: spec.micro_batches as f64,
             weight: spec.weight,
             before,
-            after: before / spec.replicas() as f64,
+            after,
             pending: VecDeque::new(),
             judged: VecDeque::new(),
             poisoned: BTreeSet::new(),
             betas_at: None,
-        }
-    }
-
-    /// Whether gradients are multiplied before the update by what is not 1 in every step.
-    pub fn rescales(spec: &crate::RankSpec) -> bool {
-        match &spec.precision.scaler {
-            Some(s) if !s.is_static() => true,
-            _ => Scaling::new(spec).factor() != 1.0,
         }
     }
 
@@ -121,7 +112,7 @@ impl Trainer {
     }
 
     /// Says how many predictions of the next step count, of `all` that the ranks make in it together. Where
-    /// [`RankSpec::labelled`](crate::RankSpec::labelled) is set every rank of the job must say the same before each step: the gradient is
+    /// [`RankSpec::labelled`] is set every rank of the job must say the same before each step: the gradient is
     /// then that of the mean over exactly those, on any number of ranks and micro-batches. A rank alone counts by itself.
     ///
     /// # Errors

@@ -7,10 +7,10 @@
 
 use crate::error::{Error, Result};
 use crate::gather::OUTSIDE;
-use crate::spec::everyone;
 use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{DType, Tag};
+use crossweave_planner::everyone;
 use crossweave_tensor::{Batch, Shape, Tensor};
 use crossweave_zero::Residency;
 use std::sync::Arc;

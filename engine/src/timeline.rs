@@ -40,7 +40,7 @@ impl Diagnostics {
         self.late
     }
 
-    /// What the collective checker calls a step: its number and text in the plan, told once. Its collectives meet those of the same text
+    /// What the collective checker calls a step: its number and text in the plan, given once. Its collectives meet those of the same text
     /// on other ranks, whatever its number there; of a transfer both ends are called alike.
     pub fn purpose(&mut self, device: &Device, s: &Step) -> Purpose {
         let at = s.id.index();

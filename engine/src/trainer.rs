@@ -3,9 +3,8 @@
 use crate::base;
 use crate::blocks::Blocks;
 use crate::caches::Caches;
-use crate::dry::DryRun;
+use crate::dry::{DryRun, assign, plan_for};
 use crate::error::{Error, Result};
-use crate::gather;
 use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
 use crate::in_flight::{self, InFlight};
@@ -13,13 +12,9 @@ use crate::init;
 use crate::kept::Saving;
 use crate::lanes::Lanes;
 use crate::ledger::RankLedger;
-use crate::lower::{self, Lowered};
 use crate::offload::Offload;
-use crate::optim::{assign, recipes};
 use crate::pipeline::{self, Pipe};
-use crate::planning::plan_for;
 use crate::scale::Scaling;
-use crate::spec::{self, RankSpec};
 use crate::state::{StateKind, UnitState};
 use crate::timeline::Diagnostics;
 pub use crate::upload::MicroBatch;
@@ -28,6 +23,7 @@ use crate::values::Values;
 use crossweave_hal::{AbortHandle, Bootstrap, Device};
 use crossweave_machine::Machine;
 use crossweave_plan::{Facts, Lane, Plan, StepId, StepKind};
+use crossweave_planner::{self as planner, GATHER, Lowered, NODE, RankSpec};
 use crossweave_tensor::{Decompositions, KernelCache, ParamDecl, Run, UnitDecl};
 use serde::Serialize;
 use std::cell::RefCell;
@@ -98,10 +94,10 @@ impl Trainer {
         spec.check()?;
         crate::quantized::check(device, &spec)?;
         assign(&mut units, &spec.optim)?;
-        let shared = spec::shared(&spec, &units)?;
+        let shared = planner::shared(&spec, &units)?;
         let whole = units.iter().map(|u| u.params.clone()).collect();
-        spec::keep_stage(&spec, &mut units)?;
-        let each = recipes(&units, &spec.optim);
+        planner::keep_stage(&spec, &mut units)?;
+        let each = planner::recipes(&units, &spec.optim);
         let (plan, facts) = plan_for(device, &spec, dry)?;
         let hal = at("set-up");
         let gathers = plan
@@ -113,12 +109,12 @@ impl Trainer {
         let none = BTreeSet::new();
         let elsewhere = pipe.as_ref().map_or(&none, |p| &p.elsewhere);
         let flat = |(u, (unit, r)): (usize, (&UnitDecl, &Vec<_>))| {
-            lower::flat(&spec, unit, r, elsewhere.contains(&u))
+            planner::flat(&spec, unit, r, elsewhere.contains(&u))
         };
         let flats: Vec<_> = units.iter().zip(&each).enumerate().map(flat).collect();
         let stage = spec.pipeline.as_ref().map_or(0, |p| p.stage as usize);
         let tied = shared.iter().find(|s| s.contains(&stage));
-        let given = lower::Given {
+        let given = planner::Given {
             spec: &spec,
             units: &units,
             flats: &flats,
@@ -127,7 +123,7 @@ impl Trainer {
             elsewhere,
             tied: tied.map_or(0, |s| s.len() as u32),
         };
-        let mut lowered = lower::lower((plan, facts), &given)?;
+        let mut lowered = planner::lower((plan, facts), &given)?;
         let program = std::mem::take(&mut lowered.program);
         let allocating = at("allocating parameters and moments");
         let mut machine = Machine::new(device, program).map_err(&allocating)?;
@@ -148,12 +144,12 @@ impl Trainer {
             pipeline::join(device, &spec, boot, &options, &shared).map_err(&joining)?;
         if gathers && spec.world > 1 {
             let all: Vec<u32> = (base..base + spec.world).collect();
-            mesh.join(device, boot, gather::GROUP, "dp", &all, &options)
+            mesh.join(device, boot, GATHER, "dp", &all, &options)
                 .map_err(&joining)?;
             if spec.zero.node > 1 {
                 let first = base + spec.rank - spec.rank % spec.zero.node;
                 let node: Vec<u32> = (first..first + spec.zero.node).collect();
-                mesh.join(device, boot, gather::NODE, "dp.node", &node, &options)
+                mesh.join(device, boot, NODE, "dp.node", &node, &options)
                     .map_err(joining)?;
             }
         }
@@ -168,7 +164,8 @@ impl Trainer {
         }
         let offload = match spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) {
             Some(offload) => {
-                let started = Offload::start(device, &spec, offload, &flats);
+                let rooms = planner::rooms(&spec, &offload.1, &flats)?;
+                let started = Offload::start(device, offload, (rooms, &flats), spec.job_rank());
                 Some(started.map_err(at("opening the offloaded state"))?)
             }
             None => None,

@@ -1,9 +1,8 @@
 //! What goes to the device: a step's batch, all micro-batches through one pinned buffer, and the tables of the model once.
 
-use crate::documents::Documents;
 use crate::in_flight::InFlight;
-use crate::spec::RankSpec;
 use crossweave_hal::{DType, HostBuffer, Stream, Tag};
+use crossweave_planner::{Documents, RankSpec};
 use crossweave_tensor::{Batch, Tensor, UnitDecl};
 use std::sync::Arc;
 

@@ -5,11 +5,10 @@
 
 use crate::base;
 use crate::error::{Error, Result};
-use crate::gather;
-use crate::spec::everyone;
 use crate::state::StateKind;
 use crate::trainer::Trainer;
 use crossweave_hal::{DType, Tag};
+use crossweave_planner::{GATHER, everyone};
 use crossweave_tensor::Tensor;
 use crossweave_zero::Residency;
 use std::sync::Arc;
@@ -137,7 +136,7 @@ impl Trainer {
         let mut mesh = self.groups.mesh().borrow_mut();
         let all = match self.pipe {
             Some(_) => mesh.group(everyone(&self.spec))?,
-            None => mesh.named(gather::GROUP)?,
+            None => mesh.named(GATHER)?,
         };
         all.broadcast(stream, b.all(), DType::I32, 0, "scalar")?;
         stream.read(b.all(), &mut bytes)?;
@@ -173,7 +172,7 @@ impl Trainer {
         let stream = self.lanes.reductions();
         let whole = Arc::new(self.device().alloc(stream, 4 * elements, Tag::Comm)?);
         let mut mesh = self.groups.mesh().borrow_mut();
-        let group = mesh.named(gather::GROUP)?;
+        let group = mesh.named(GATHER)?;
         group.about(&format!("{kind:?} of unit {u}"));
         group.all_gather(stream, mine.region(), whole.all(), DType::F32, "state")?;
         Ok(Tensor::dense(whole, 0, [elements], DType::F32))

@@ -269,7 +269,7 @@ impl Executor {
                 (_, Pinned::Block(_)) => {}
             });
         }
-        // Where the thread has failed, that is what the next caller is told.
+        // Where the thread has failed, the next caller gets that failure.
         let _ = self.send(Job::Forget);
     }
 

@@ -43,6 +43,7 @@ const OFFLOAD: &str = "crossweave-offload";
 const OPTIM: &str = "crossweave-optim";
 const ZERO: &str = "crossweave-zero";
 const PARALLEL: &str = "crossweave-parallel";
+const PLANNER: &str = "crossweave-planner";
 const FAMILY: &str = "crossweave-family";
 const NN: &str = "crossweave-nn";
 const CLAIM: &str = "crossweave-claim";
@@ -105,10 +106,12 @@ pub const CRATES: &[Crate] = &[
     Crate { name: OPTIM, floor: 5, ours: &[PROGRAM], theirs: &["strsim"], dev: &[] },
     Crate { name: ZERO, floor: 6, ours: &[OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
+    // Which passes and algorithms make a rank's step: above them, and below the engine that runs it.
+    Crate { name: PLANNER, floor: 7, ours: &[HAL, MESH, PARALLEL, PLAN, PROGRAM, STORE, TENSOR, ZERO], theirs: &["serde"], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
-    Crate { name: ENGINE, floor: 8, ours: &[HAL, MACHINE, MESH, OFFLOAD, STORE, PLAN, PROGRAM, TENSOR, ZERO, PARALLEL], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
+    Crate { name: ENGINE, floor: 8, ours: &[HAL, MACHINE, MESH, OFFLOAD, STORE, PLAN, PLANNER, PROGRAM, TENSOR, ZERO], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
     Crate {
         name: "crossweave", floor: 9,
         ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],

@@ -4,7 +4,7 @@ use crossweave_program::DType;
 use crossweave_zero::{Partition, Placement, Residency};
 use proptest::prelude::*;
 
-/// Of the first of its ranks.
+/// Placements of the first rank.
 pub fn placements() -> impl Strategy<Value = Placement> {
     let ranks = prop::sample::select(vec![1u32, 2, 3, 4, 6]);
     let residency = prop::sample::select(vec![

@@ -1,12 +1,8 @@
 //! Which optimizer updates which parameter of a model, and what is kept of it on the device as callers see it: f32, whatever form it
 //! is in. What an update is, is written by the crate `optim`.
 
-mod assign;
 #[cfg(test)]
 mod tests;
-
-pub use assign::assign;
-pub(crate) use assign::recipes;
 
 use crossweave_hal::{DType, Stream};
 use crossweave_machine::{Machine, once};

@@ -1,9 +1,8 @@
 //! The plan of a rank's step: which passes make it, in which order, and the facts they decide on.
 
-use crate::dry::DryRun;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::spec::{OffloadSpec, RankSpec, Recompute, facts_of_accumulation};
-use crossweave_hal::{DType, Device};
+use crossweave_hal::DType;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, PassManager, Plan, UnitFacts};
 use crossweave_zero::{
@@ -11,23 +10,17 @@ use crossweave_zero::{
     SpillInputs, Tier, Ties, Updates, ZeroStage,
 };
 
-/// Plans a rank's step and holds it against every law, the device's memory included: what does not fit is refused before anything is
-/// allocated, with the step of the plan it falls on.
+/// Plans a rank's step and holds it against every law, the device's memory included where it is known: what does not fit is refused
+/// before anything is allocated, with the step of the plan it falls on. `units` are the sizes that a dry run has found.
 ///
 /// # Errors
-/// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
-pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
-    let info = device.info().map_err(|e| Error::Run {
-        rank: spec.job_rank(),
-        step: 0,
-        at: "asking the device for its memory".into(),
-        source: e.into(),
-    })?;
-    let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
-    let stages = spec.pipeline.as_ref().map_or(1, |p| p.stages.len() as u64);
-    let ranks = stages * spec.world.max(1) as u64;
-    let part = info.mem_total / if shared { ranks } else { 1 };
-    let mut units = dry.units.clone();
+/// A broken law, or more bytes than the device has.
+pub fn plan_for(
+    memory: Option<u64>,
+    spec: &RankSpec,
+    units: &[UnitFacts],
+) -> Result<(Plan, Facts)> {
+    let mut units = units.to_vec();
     for u in &mut units {
         // Where nothing but slots holds whole f32 parameters, their shard is state like the moments.
         let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
@@ -47,7 +40,7 @@ pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan,
         units,
         micro_batches: spec.most_micro_batches(),
         ranks: spec.world,
-        budget: (part > 0).then_some(part),
+        budget: memory,
         slots: None,
     };
     let plan = plan_step(&facts, spec)?;
@@ -127,7 +120,7 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     Ok(p.with(Depend).run(start, facts)?)
 }
 
-/// Tells the planner what of each unit's state is not on the device, and what of its parameters is there instead.
+/// Puts into the facts what of each unit's state is not on the device, and what of its parameters is there instead.
 fn offload_facts(units: &mut [UnitFacts], spec: &RankSpec) {
     let Some((offload, how)) = spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) else {
         return;

@@ -8,7 +8,7 @@ pub struct Documents {
     pub end: i32,
     /// Attention keeps within documents.
     pub attention: bool,
-    /// Positions count from the begin of the document.
+    /// Positions count from the start of the document.
     pub positions: bool,
 }
 

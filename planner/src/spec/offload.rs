@@ -33,7 +33,7 @@ pub struct OptimizerOffload {
 
 impl OptimizerOffload {
     /// Type of gradients on their way to the host, where parameters are computed with in `compute`.
-    pub(crate) fn wire(&self, compute: DType) -> DType {
+    pub fn wire(&self, compute: DType) -> DType {
         // A scaled sum may lie beyond what float16 can say and still be finite.
         match self.grad_f32 || compute == DType::F16 {
             true => DType::F32,

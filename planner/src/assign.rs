@@ -5,7 +5,7 @@ use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::optim::{Assigned, ParamGroups, Recipe};
 
 /// Marks what the groups freeze, so that planning and running agree on which parameters have a gradient. Call it on units before
-/// [`dry_run`](crate::dry_run) sees them.
+/// the dry run sees them.
 ///
 /// # Errors
 /// A pattern that matches no parameter; groups that freeze all.
@@ -31,7 +31,7 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
 
 /// How each parameter of each unit is updated, `None` where it is frozen. Of units that [`assign`] has seen: all, or those of one stage of a
 /// pipeline, where a pattern may name what other stages hold.
-pub(crate) fn recipes(units: &[UnitDecl], groups: &ParamGroups) -> Vec<Vec<Option<Recipe>>> {
+pub fn recipes(units: &[UnitDecl], groups: &ParamGroups) -> Vec<Vec<Option<Recipe>>> {
     by_unit(units, groups.recipes(&params(units)))
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Shapes and types of what flows from one unit to the next.
-pub(crate) type FlowShape = Vec<(Shape, DType)>;
+pub type FlowShape = Vec<(Shape, DType)>;
 
 /// One stage of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +142,7 @@ impl RankSpec {
     }
 
     /// A pipeline of one stage of all units is none.
-    pub(crate) fn of_stages(mut self, units: usize) -> RankSpec {
+    pub fn of_stages(mut self, units: usize) -> RankSpec {
         let one = |p: &PipelineSpec| p.stages.len() == 1 && p.check(units).is_ok();
         if self.pipeline.as_ref().is_some_and(one) {
             self.pipeline = None;
@@ -152,7 +152,10 @@ impl RankSpec {
 }
 
 /// Leaves of `units` what the rank's stage holds. Numbers stay the model's.
-pub(crate) fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
+///
+/// # Errors
+/// Stages that do not fit the model, or with canonical sums.
+pub fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
     let Some(p) = &spec.pipeline else {
         return Ok(());
     };
@@ -176,7 +179,7 @@ pub(crate) fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> 
 }
 
 /// The axes over which figures of the whole model are summed.
-pub(crate) fn everyone(spec: &RankSpec) -> &'static [Axis] {
+pub fn everyone(spec: &RankSpec) -> &'static [Axis] {
     match (&spec.pipeline, spec.world) {
         (None, _) => &[Axis::Dp],
         (Some(_), 1) => &[Axis::Pp],
@@ -185,7 +188,10 @@ pub(crate) fn everyone(spec: &RankSpec) -> &'static [Axis] {
 }
 
 /// The sets of stages that share a unit: one at most, since one group is made for it.
-pub(crate) fn shared(spec: &RankSpec, units: &[UnitDecl]) -> Result<Vec<BTreeSet<usize>>> {
+///
+/// # Errors
+/// Several.
+pub fn shared(spec: &RankSpec, units: &[UnitDecl]) -> Result<Vec<BTreeSet<usize>>> {
     let Some(p) = &spec.pipeline else {
         return Ok(vec![]);
     };

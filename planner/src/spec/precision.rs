@@ -55,7 +55,7 @@ pub(super) fn check_accumulation(spec: &RankSpec) -> Result<()> {
     )))
 }
 
-/// Tells the planner: the sum is what lives between micro-batches, an f32 gradient beside it while a backward runs.
+/// Puts it into the facts: the sum is what lives between micro-batches, an f32 gradient beside it while a backward runs.
 pub(crate) fn facts_of_accumulation(units: &mut [UnitFacts], spec: &RankSpec) {
     if spec.precision.accum != DType::F32 {
         for u in units.iter_mut().filter(|u| u.grad_bytes > 0) {

@@ -5,14 +5,14 @@ mod pipeline;
 mod precision;
 
 pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
-pub use pipeline::PipelineSpec;
-pub(crate) use pipeline::{FlowShape, everyone, keep_stage, shared};
+pub use pipeline::{FlowShape, PipelineSpec, everyone, keep_stage, shared};
 pub use precision::Precision;
 use precision::check_accumulation;
 pub(crate) use precision::facts_of_accumulation;
 
 use crate::documents::Documents;
 use crate::error::{Error, Result};
+use crate::scaler::LossScaler;
 use crossweave_hal::DType;
 use crossweave_mesh::Islands;
 use crossweave_zero::canonical::{fullest, shards_of};
@@ -138,16 +138,19 @@ impl RankSpec {
         self.own_replicas().len() as u32 * self.micro_batches
     }
     /// Micro-batches of a step on the fullest rank: those whose gathers the plan has on every rank.
-    pub(crate) fn most_micro_batches(&self) -> u32 {
+    pub fn most_micro_batches(&self) -> u32 {
         self.most_replicas() * self.micro_batches
     }
     /// The first micro-batch of this rank among those of all.
-    pub(crate) fn own_first(&self) -> u32 {
+    pub fn own_first(&self) -> u32 {
         self.own_replicas().start * self.micro_batches
     }
 
     /// Refuses what no rank can do.
-    pub(crate) fn check(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// One sentence with the fix.
+    pub fn check(&self) -> Result<()> {
         if self.micro_batches == 0 || self.world == 0 || self.rank >= self.world {
             return Err(Error::Invalid(format!(
                 "rank {} of {} with {} micro-batches",
@@ -172,6 +175,26 @@ impl RankSpec {
         }
         self.check_canonical()?;
         check_accumulation(self)
+    }
+
+    /// Whether gradients are multiplied before the update by what is not 1 in every step.
+    pub fn rescales(&self) -> bool {
+        let scaler = self.precision.scaler.as_ref();
+        let scale = scaler.map_or(1.0, LossScaler::scale);
+        let [_, after] = self.divisions();
+        scaler.is_some_and(|s| !s.is_static()) || after / scale != 1.0
+    }
+
+    /// What gradients are divided by before they are summed over the ranks, and what the sum is multiplied by.
+    pub fn divisions(&self) -> [f64; 2] {
+        let ranks = f64::from(self.replicas());
+        let before = self.precision.predivide.unwrap_or(ranks);
+        [before, before / ranks]
+    }
+
+    /// Whether gathers travel in 8 bits (`zero_quantized_weights`, qwZ of ZeRO++); a rank alone, and stage 0, gather nothing.
+    pub fn quantizes(&self) -> bool {
+        self.zero.quantized && self.world > 1 && self.zero.stage > ZeroStage::Zero
     }
 
     fn check_canonical(&self) -> Result<()> {
@@ -201,7 +224,7 @@ impl RankSpec {
 
 impl RankSpec {
     /// 32-bit words that go to the device for a micro-batch: tokens, targets, lengths and positions.
-    pub(crate) fn input_words(&self) -> u64 {
+    pub fn input_words(&self) -> u64 {
         let n = self.batch * self.seq_len;
         let lengths = self.documents.is_some_and(|d| d.attention);
         let positions = self.documents.is_some_and(|d| d.positions);
@@ -211,7 +234,7 @@ impl RankSpec {
 
 impl RankSpec {
     /// Options of the groups a rank joins.
-    pub(crate) fn mesh_options(&self) -> crossweave_mesh::MeshOptions {
+    pub fn mesh_options(&self) -> crossweave_mesh::MeshOptions {
         crossweave_mesh::MeshOptions {
             timeout: self.timeout,
             islands: self.islands.clone(),

@@ -1,10 +1,6 @@
 //! From the plan of a rank to its program: each step is given to the algorithm that writes it, in the plan's order.
 
 use crate::error::{Error, Result};
-use crate::gather;
-use crate::pipeline::TIE;
-use crate::quantized;
-use crate::scale::Scaling;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, GroupRef, Mesh};
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
@@ -19,6 +15,13 @@ use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, ZeroStage};
 use std::collections::BTreeSet;
 use std::ops::Range;
+
+/// Label of the group that gathers: a communicator of its own, so that gathers and reductions need not wait for each other.
+pub const GATHER: &str = "dp/gather";
+/// Label of the group of a node's ranks, which gathers from their second copies.
+pub const NODE: &str = "dp/node";
+/// Label of the group of stages that share a unit's parameters.
+pub const TIE: &str = "pp/tie";
 
 /// Where the data of a unit is.
 fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Placement {
@@ -49,12 +52,7 @@ fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Plac
 }
 
 /// The flat of a unit. What another pipeline stage runs (`elsewhere`) counts in no norm here.
-pub(crate) fn flat(
-    spec: &RankSpec,
-    unit: &UnitDecl,
-    recipes: &[Option<Recipe>],
-    elsewhere: bool,
-) -> Flat {
+pub fn flat(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>], elsewhere: bool) -> Flat {
     let param = |p: &crossweave_tensor::ParamDecl| FlatParam {
         name: p.name.clone(),
         dims: p.shape.dims().to_vec(),
@@ -93,7 +91,7 @@ impl Declared {
 
 /// Calls of a unit outside the step.
 #[derive(Clone, Default)]
-pub(crate) struct Outside {
+pub struct Outside {
     /// Makes its parameters whole; those that rest on the host come for it.
     pub gather: Range<usize>,
     /// Frees the memory of the whole.
@@ -125,12 +123,16 @@ impl Outside {
 }
 
 /// The program of a rank's step, and what the walk around it needs to know.
-pub(crate) struct Lowered {
-    /// What it was lowered from, and what that was planned from.
+pub struct Lowered {
+    /// What it was lowered from.
     pub plan: Plan,
+    /// What that was planned from.
     pub facts: Facts,
+    /// The program: the step, and what of each unit is called outside it.
     pub program: Program,
+    /// Its memory beside that of parameters and their state.
     pub memory: Memory,
+    /// The small words of a step.
     pub words: Words,
     /// Where the parameters of each unit are.
     pub params: Vec<ParamMemory>,
@@ -174,9 +176,12 @@ impl Lowered {
 }
 
 /// What lowering is given beside the plan.
-pub(crate) struct Given<'a> {
+pub struct Given<'a> {
+    /// What the rank is to do.
     pub spec: &'a RankSpec,
+    /// The units that it holds.
     pub units: &'a [UnitDecl],
+    /// Their flats.
     pub flats: &'a [Flat],
     /// How each parameter of each unit is updated.
     pub recipes: &'a [Vec<Option<Recipe>>],
@@ -205,11 +210,11 @@ impl Given<'_> {
             (one, None) | (None, one) => one,
         };
         let gather = (gathers && s.world > 1)
-            .then(|| declared.add("dp/gather", s.world, s.rank, Find::Named(gather::GROUP)));
+            .then(|| declared.add(GATHER, s.world, s.rank, Find::Named(GATHER)));
         let (node, at) = (s.zero.node, s.rank % s.zero.node.max(1));
         let node = gather
             .filter(|_| node > 1)
-            .map(|_| declared.add("dp/node", node, at, Find::Named(gather::NODE)));
+            .map(|_| declared.add(NODE, node, at, Find::Named(NODE)));
         let gathering = match gathers {
             true => Lane::Gather,
             false => Lane::Compute,
@@ -226,10 +231,10 @@ impl Given<'_> {
                 false => Lane::Compute,
             },
             arrives: gathering,
-            quantized: quantized::wanted(s),
+            quantized: s.quantizes(),
             clip: s.clip,
             scaled: s.precision.scaler.is_some(),
-            rescaled: Scaling::rescales(s),
+            rescaled: s.rescales(),
             seeded: s.precision.scaler.is_some() || s.labelled,
             wire: s.precision.wire,
             accumulate: s.precision.accum,
@@ -243,6 +248,13 @@ impl Given<'_> {
                 node,
             },
         }
+    }
+
+    /// The ways to the host, where the optimizer is offloaded.
+    fn to_host(&self, b: &mut Builder) -> Option<ToHost> {
+        let how = self.spec.offload.as_ref()?.optimizer?;
+        let wire = how.wire(self.spec.compute);
+        Some(ToHost::declare(b, self.flats, wire))
     }
 
     /// The units whose gradients the backward of `u` writes, each with the parameters it does.
@@ -291,7 +303,7 @@ impl Given<'_> {
 ///
 /// # Errors
 /// A law that is broken.
-pub(crate) fn lower(planned: (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
+pub fn lower(planned: (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
     let lowered = write(planned, given)?;
     lowered.check().map_err(|source| Error::Program {
         rank: given.spec.job_rank(),
@@ -341,7 +353,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
     let mut declared = Declared::default();
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let job = given.job(&mut declared, plan.steps.iter().any(gathers));
-    let tie = (given.tied > 1).then(|| declared.add("pp/tie", given.tied, 0, Find::Named(TIE)));
+    let tie = (given.tied > 1).then(|| declared.add(TIE, given.tied, 0, Find::Named(TIE)));
     let (decls, find): (Vec<_>, Vec<_>) = declared.0.into_iter().unzip();
     let mut b = Builder::default();
     decls.into_iter().for_each(|d| {
@@ -355,9 +367,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
     let memory = Memory::declare(&mut b, &job, flats, &words);
     let optim = each().map(|(u, f)| Optim::declare(&mut b, u, f, &given.recipes[u]));
     let optim: Vec<_> = optim.collect();
-    let offload = given.spec.offload.as_ref().and_then(|o| o.optimizer);
-    let wire = offload.map(|o| o.wire(given.spec.compute));
-    let mut host = wire.map(|wire| ToHost::declare(&mut b, flats, wire));
+    let mut host = given.to_host(&mut b);
     let left = leaving(&plan, flats.len());
     let mut g = Grads::new(&job, flats, &memory, &words);
     let p = Params {
