@@ -37,7 +37,7 @@ pub fn run(a: &NewPluginArgs) -> Result<()> {
     say!("  crossweave train CONFIG.json --plugin ./{at}");
     say!();
     say!(
-        "README.md in it says what is where; docs/write-a-backend.md leads from here to a back end that is fast."
+        "README.md in it says what is where; write-a-backend.md leads from here to a back end that is fast."
     );
     Ok(())
 }

@@ -1,7 +1,22 @@
 /* crossweave_ops.h - ids, constants and parameter structs of crossweave.ops/1. Generated from the op table; do not edit.
- * Operands read name:mode types, mode in, out or inout; `?` may be absent; `*` the group repeats to the end of the list;
- * f = f32, bf16, f16. Outputs are dense row-major unless said otherwise, inputs have any non-negative strides.
- * Arithmetic is in f32 whatever the storage. Structs follow R1 and R2 of crossweave_plugin.h; all zero = default. */
+ * Operands read name:mode types, mode in, out or inout; `?` may be absent (a layout of rank 0 and dtype 0, and a
+ *   NULL span); `*` the group repeats to the end of the list; f = f32, bf16, f16. An op with several f or `any`
+ *   operands takes them of one type.
+ * Layouts: ranks 0 to 8, also 7 and 8; sizes of 0 are legal and then nothing is done, or a sum of nothing. Outputs
+ *   are dense row-major, inputs have any non-negative strides, 0 broadcasts. Negative strides, and outputs whose
+ *   elements overlap, are INVALID.
+ * Alignment: the span of an operand begins at a multiple of its element, no more, for views into larger tensors are
+ *   operands. A device that needs more sets CW_CAP_ALIGNED_OPERANDS, and every operand then begins at a multiple of
+ *   device_info.align: the host copies what does not. Workspaces always begin so.
+ * In place: an output may be an input only where the row says `may alias`, `may be` or the mode is inout; then both
+ *   have the same first byte, type, shape and strides. Other operands do not overlap, except inputs with inputs.
+ * Arithmetic is in f32 whatever the storage (f64 in f64), and what is stored is rounded once, to nearest even. NaN
+ *   comes through: 0 * inf and 0 * NaN are NaN, MAX, MIN and a clamp of NaN are NaN, any payload may become any
+ *   other, never an infinity or a number.
+ * Integers wrap: sums, differences, products and powers are exact modulo 2^bits; x / 0 is 0, the least number / -1
+ *   is itself, division cuts off; a power with a negative exponent is its quotient cut off, and 0 to it is 0.
+ * Indices are compared with all their bits: 2^32 is not 0. Structs follow R1 and R2 of crossweave_plugin.h; a
+ *   struct of zeros, or none, is the default. Flags that a struct does not name are UNSUPPORTED. */
 #ifndef CROSSWEAVE_OPS_H
 #define CROSSWEAVE_OPS_H
 #include "crossweave_plugin.h"
@@ -84,159 +99,271 @@
 #define CW_PROGRAM_MAX_OPERANDS 16u
 #define CW_PROGRAM_MAX_REGS 64u
 
+/* Ops without parameters. */
 typedef struct cw_no_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
 } cw_no_params;
+/* fill_strided. */
 typedef struct cw_fill_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* Rounded once to a float dtype; of an integer dtype it must be a whole number in its range, else INVALID. */
   double value;
 } cw_fill_params;
+/* iota. */
 typedef struct cw_iota_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* The value of element 0. */
   double start;
+  /* Added per element of the row-major index; start + step * i is computed in f64 and rounded once. */
   double step;
 } cw_iota_params;
+/* unary, binary, compare, activation_fwd, activation_bwd. */
 typedef struct cw_kind_params {
   uint32_t size;
+  /* Which function: CW_UNARY_*, CW_BINARY_*, CW_COMPARE_* or CW_ACTIVATION_*. 0 is none: UNSUPPORTED. */
   uint32_t kind;
 } cw_kind_params;
+/* axpby. */
 typedef struct cw_axpby_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* Factor of x; 0 means 0, and x is read all the same (0 * NaN is NaN). */
   double alpha;
+  /* Factor of y; 0: y is not read, only written. */
   double beta;
 } cw_axpby_params;
+/* clamp. */
 typedef struct cw_clamp_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* The least value; -inf for none. The maximum with it is taken first. */
   double lo;
+  /* The largest value; inf for none. The minimum with it is taken last, so that lo > hi gives hi. */
   double hi;
 } cw_clamp_params;
+/* reduce. */
 typedef struct cw_reduce_params {
   uint32_t size;
+  /* CW_REDUCE_*. */
   uint32_t kind;
+  /* Bit i set: dim i is reduced, and has size 1 in dst. 0 reduces nothing. */
   uint32_t axes;
+  /* CW_FLAG_ACCUM (kinds SUM and SUMSQ): dst is added to, and read; else it is only written. */
   uint32_t flags;
 } cw_reduce_params;
+/* arg_reduce, cumsum, topk, sort_pairs. */
 typedef struct cw_dim_params {
   uint32_t size;
+  /* arg_reduce: 0 the largest, 1 the smallest. Others: 0. */
   uint32_t kind;
+  /* arg_reduce and cumsum: the dim. topk and sort_pairs work along the last one and leave it 0. */
   uint32_t dim;
+  /* topk, sort_pairs: CW_FLAG_DESCENDING, the largest first (topk always gives the largest first). Others: 0. */
   uint32_t flags;
 } cw_dim_params;
+/* matmul. */
 typedef struct cw_matmul_params {
   uint32_t size;
+  /* CW_FLAG_ACCUM: C is read and added to, before the one rounding; else it is only written. */
   uint32_t flags;
+  /* The type sums are kept in: 0 or CW_DT_F32. Others are UNSUPPORTED. */
   uint32_t acc_dtype;
+  /* 0; reserved for what may follow the product. */
   uint32_t epilogue;
+  /* Factor of A B; 0 means 1. Neither the bias nor C has a factor. */
   double alpha;
 } cw_matmul_params;
+/* gather_rows, scatter_add_rows, embedding_fwd, embedding_bwd. */
 typedef struct cw_index_params {
   uint32_t size;
+  /* CW_FLAG_HAS_IGNORE: `ignore` is meant; else no index is ignored. */
   uint32_t flags;
+  /* The index whose row is zeros when gathered, and nothing when added; also where it is a row of the table. */
   int64_t ignore;
 } cw_index_params;
+/* philox. */
 typedef struct cw_philox_params {
   uint32_t size;
+  /* CW_PHILOX_*; BITS asks for a u32 dst, the others for a float one. */
   uint32_t kind;
+  /* Uniform: the lower bound, which occurs. Normal: the mean. Bits: 0. */
   double lo;
+  /* Uniform: the upper bound. Normal: the standard deviation. Bits: 0. Both are rounded to f32 first. */
   double hi;
 } cw_philox_params;
+/* philox, dropout, attention_ext_fwd, attention_ext_bwd, at launch. */
 typedef struct cw_philox_dyn {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* The 64-bit key. */
   uint64_t seed;
+  /* The low 64 bits of the counter of element 0; element e has block offset + e / 4 (it wraps) and word e % 4. */
   uint64_t offset;
+  /* The high 64 bits of the counter. */
   uint64_t stream;
 } cw_philox_dyn;
+/* layer_norm_*, rms_norm_*. */
 typedef struct cw_norm_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* Added to the variance (rms_norm: to the mean of squares) under the root; 0 means 0. Backward ops have rstd and
+   * do not read it. */
   double eps;
 } cw_norm_params;
+/* cross_entropy_fwd, cross_entropy_bwd. */
 typedef struct cw_xent_params {
   uint32_t size;
+  /* CW_FLAG_HAS_IGNORE: `ignore` is meant; else no row is ignored. */
   uint32_t flags;
+  /* A row with this target has loss 0 and gradient 0; its lse is computed as ever. */
   int64_t ignore;
 } cw_xent_params;
+/* attention_fwd, attention_bwd, attention_varlen_fwd, attention_varlen_bwd. */
 typedef struct cw_attention_params {
   uint32_t size;
+  /* CW_FLAG_CAUSAL: query i sees keys j <= i + Tk - Tq, that is, the last query sees the last key. With Tq > Tk the
+   * first Tq - Tk queries see nothing. */
   uint32_t flags;
+  /* Factor of q.k; 0 means 1/sqrt(D). */
   double scale;
+  /* 0: none. Else query i sees only keys j > i + Tk - Tq - window: with CW_FLAG_CAUSAL the last `window` keys,
+   * without it all later keys too. Negative: INVALID. A query that sees no key has o = 0, lse = -inf and gradient
+   * 0. */
   int64_t window;
 } cw_attention_params;
+/* attention_ext_fwd, attention_ext_bwd. Weight (b, h, i, j) drops by word j % 4 of the philox block offset + ((b *
+ * heads + h) * queries + i) * ceil(keys / 4) + j / 4, where i and j count in the row, not in the segment. */
 typedef struct cw_attention_ext_params {
   uint32_t size;
+  /* As in cw_attention_params. */
   uint32_t flags;
+  /* As in cw_attention_params. */
   double scale;
+  /* As in cw_attention_params. */
   int64_t window;
+  /* Soft cap of the scores, cap tanh(s / cap); 0: none. */
   double cap;
+  /* Probability that a weight becomes 0, in [0, 1); 0: none, and the launch struct is not read. */
   double dropout;
+  /* Heads of the whole that these operands are a part of; 0: their own. They place a weight's random word. */
   int64_t heads;
+  /* Queries of the whole; 0: their own. */
   int64_t queries;
+  /* Keys of the whole; 0: their own. */
   int64_t keys;
 } cw_attention_ext_params;
+/* rope. With angle t of pair p: (a, b) becomes (a cos - b sin, a sin + b cos). Elements beyond R are copied. */
 typedef struct cw_rope_params {
   uint32_t size;
+  /* CW_FLAG_INTERLEAVED: pair p is elements 2p and 2p + 1; else p and p + R/2, where R/2 is the width of cos.
+   * CW_FLAG_INVERSE rotates back, which is the backward. */
   uint32_t flags;
 } cw_rope_params;
+/* adamw. */
 typedef struct cw_adamw_params {
   uint32_t size;
+  /* CW_FLAG_MASTER: every group of operands has a master copy, which is updated; p is it, rounded. */
   uint32_t flags;
+  /* 0: decoupled decay, torch.optim.AdamW. 1: L2, torch.optim.Adam (g' += weight_decay * p, no other decay). */
   uint32_t mode;
+  /* 0. */
   uint32_t reserved;
+  /* Decay of the first moment, in [0, 1). */
   double beta1;
+  /* Decay of the second moment, in [0, 1). */
   double beta2;
+  /* Added to the root of the corrected second moment; 0 means 0. */
   double eps;
+  /* 0 means none. */
   double weight_decay;
 } cw_adamw_params;
+/* adamw, at launch. */
 typedef struct cw_adamw_dyn {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* Learning rate. */
   double lr;
+  /* Factor of every gradient, beside the operand coef; 0 means 0. */
   double grad_scale;
+  /* The number of this step, from 1: bias corrections are 1 - beta^step. 0 is INVALID. */
   uint64_t step;
 } cw_adamw_dyn;
+/* dropout. */
 typedef struct cw_dropout_params {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* Probability that an element becomes 0, in [0, 1]; what is kept is divided by 1 - p. */
   double p;
 } cw_dropout_params;
+/* multi_scale, at launch. */
 typedef struct cw_scale_dyn {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* Factor, beside the operand coef; 0 means 0. */
   double scale;
 } cw_scale_dyn;
+/* One instruction of elementwise_program: dst = op(a, b, c). Registers below the number of operands are the
+ * operands, others temporaries, which hold nothing at first. */
 typedef struct cw_program_inst {
   uint32_t size;
+  /* CW_INST_*. */
   uint32_t op;
+  /* The register written; an operand only where its bit of `writes` is set. */
   uint32_t dst;
+  /* Register of the first argument; 0 where there is none. */
   uint32_t a;
+  /* Register of the second argument. */
   uint32_t b;
+  /* Register of the third argument. */
   uint32_t c;
+  /* CW_INST_CONST: the value. CW_INST_SCALAR: the number of the launch's scalar, as a whole number. Others: 0. */
   float imm;
 } cw_program_inst;
+/* elementwise_program: a straight-line program over operands of one (broadcast) shape. All arithmetic is in f32, in
+ * the order written, without contraction (a product and a sum are fused only by CW_INST_FMA). An operand is
+ * converted to f32 where it is first read (u32 counts too), and rounded to nearest even into its dtype once, at the
+ * end, if its bit of `writes` is set; instructions see the unrounded value. MAX and MIN give NaN when either is
+ * NaN; LT is 0 then; SELECT takes b where a is not 0, NaN among it. */
 typedef struct cw_program_params {
   uint32_t size;
+  /* Instructions used, at most CW_PROGRAM_MAX_INSTS. */
   uint32_t n_insts;
+  /* Bit i set: operand i is written. Operands that are not written have any strides, those written are dense. */
   uint32_t writes;
+  /* 0. */
   uint32_t flags;
+  /* The instructions. */
   cw_program_inst insts[64];
 } cw_program_params;
+/* elementwise_program, at launch. */
 typedef struct cw_program_dyn {
   uint32_t size;
+  /* 0. */
   uint32_t flags;
+  /* What CW_INST_SCALAR reads. */
   float scalars[8];
 } cw_program_dyn;
 
 /* copy_strided: dst = src; same shape and dtype, both with any strides (permute, slice, broadcast). Operands:
  * dst:out any, src:in any. Params: cw_no_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_COPY_STRIDED 0x0001u
-/* cast: dst = src converted, round to nearest even; float to int truncates and saturates, NaN to 0. Operands:
- * dst:out any, src:in any. Params: cw_no_params. Revision 1; primitive, mandatory; error class 2. */
+/* cast: dst = src converted in one rounding, to nearest even (i64 to bf16 too, not by way of f32); what is too
+ * large for a float type becomes infinite, in f8e4m3 and the fnuz types NaN; float to int cuts off and saturates,
+ * NaN to 0; int to int keeps the low bits. NaN stays NaN. Operands: dst:out any, src:in any. Params: cw_no_params.
+ * Revision 1; primitive, mandatory; error class 2. */
 #define CW_OP_CAST 0x0002u
 /* fill_strided: dst = value; any strides. Operands: dst:out any. Params: cw_fill_params. Revision 1; primitive,
  * mandatory; error class 1. */
@@ -244,30 +371,33 @@ typedef struct cw_program_dyn {
 /* iota: dst[i] = start + step * i. Operands: dst:out any. Params: cw_iota_params. Revision 1; primitive, mandatory;
  * error class 1. */
 #define CW_OP_IOTA 0x0004u
-/* unary: dst = f(src). Operands: dst:out f, src:in f. Params: cw_kind_params. Revision 1; primitive, mandatory;
- * error class 4. */
+/* unary: dst = f(src). RSQRT of 0 is inf, LOG and SQRT of negative numbers NaN, SIGMOID and TANH never overflow;
+ * SIN and COS are held to their class for |x| <= 100. Operands: dst:out f, src:in f. Params: cw_kind_params.
+ * Revision 1; primitive, mandatory; error class 4. */
 #define CW_OP_UNARY 0x0005u
-/* binary: dst = a op b; one dtype, broadcasting by stride 0; dst may alias a or b. Operands: dst:out any, a:in any,
- * b:in any. Params: cw_kind_params. Revision 1; primitive, mandatory; error class 3. */
+/* binary: dst = a op b; one dtype, broadcasting by stride 0; dst may alias a or b. POW is that of C: a negative
+ * base has powers with whole exponents, x^0 = 1^x = 1. MAX of zeros of two signs may give either. Operands: dst:out
+ * any, a:in any, b:in any. Params: cw_kind_params. Revision 1; primitive, mandatory; error class 3. */
 #define CW_OP_BINARY 0x0006u
-/* compare: dst = a rel b ? 1 : 0. Operands: dst:out u8, a:in any, b:in any. Params: cw_kind_params. Revision 1;
- * primitive, mandatory; error class 1. */
+/* compare: dst = a rel b ? 1 : 0. -0 equals 0; with NaN only NE holds. Operands: dst:out u8, a:in any, b:in any.
+ * Params: cw_kind_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_COMPARE 0x0007u
-/* select: dst = cond != 0 ? a : b. Operands: dst:out any, cond:in u8, a:in any, b:in any. Params: cw_no_params.
- * Revision 1; primitive, mandatory; error class 1. */
+/* select: dst = cond != 0 ? a : b; every byte but 0 chooses a. Operands: dst:out any, cond:in u8, a:in any, b:in
+ * any. Params: cw_no_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_SELECT 0x0008u
 /* axpby: y = alpha x + beta y; beta 0 does not read y. x may be of another float dtype than y. Operands: y:inout f,
  * x:in f. Params: cw_axpby_params. Revision 1; primitive, mandatory; error class 3. */
 #define CW_OP_AXPBY 0x0009u
-/* clamp: dst = min(max(src, lo), hi); NaN stays. Operands: dst:out f, src:in f. Params: cw_clamp_params. Revision
- * 1; primitive, mandatory; error class 1. */
+/* clamp: dst = min(max(src, lo), hi), so that lo > hi gives hi; NaN stays. Operands: dst:out f, src:in f. Params:
+ * cw_clamp_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_CLAMP 0x000Au
-/* reduce: dst has src's rank with reduced dims of size 1; f32 dst over 16-bit src allowed; FLAG_ACCUM adds.
- * Operands: dst:out f, src:in f. Params: cw_reduce_params. Revision 1; primitive, mandatory; error class 6. */
+/* reduce: dst has src's rank with reduced dims of size 1; f32 dst over 16-bit src allowed; CW_FLAG_ACCUM adds
+ * before the one rounding. Of nothing: SUM 0, PROD 1, MAX -inf, MIN inf. Operands: dst:out f, src:in f. Params:
+ * cw_reduce_params. Revision 1; primitive, mandatory; error class 6. */
 #define CW_OP_REDUCE 0x000Bu
 /* arg_reduce: index of the largest (kind 0) or smallest (1) along dim, which becomes 1 in dst; the first wins; NaN
- * counts as largest. Operands: dst:out i32|i64, src:in f. Params: cw_dim_params. Revision 1; primitive, mandatory;
- * error class 1. */
+ * is larger than every number. Operands: dst:out i32|i64, src:in f. Params: cw_dim_params. Revision 1; primitive,
+ * mandatory; error class 1. */
 #define CW_OP_ARG_REDUCE 0x000Cu
 /* cumsum: inclusive running sum along dim. Operands: dst:out f|i32|i64, src:in f|i32|i64. Params: cw_dim_params.
  * Revision 1; primitive, mandatory; error class 5. */
@@ -280,22 +410,23 @@ typedef struct cw_program_dyn {
  * C f32 with 16-bit A, B allowed. Operands: c:inout f, a:in f, b:in f, bias:in? f. Params: cw_matmul_params.
  * Revision 1; primitive, mandatory; error class 7. */
 #define CW_OP_MATMUL 0x000Fu
-/* gather_rows: dst[i,:] = table[index[i],:]; an index out of range (or ignored) gives zeros. Operands: dst:out any,
- * table:in any, index:in i32|i64. Params: cw_index_params. Revision 1; primitive, mandatory; error class 1. */
+/* gather_rows: dst[i,:] = table[index[i],:]; an index out of range (negative ones are) or ignored gives zeros.
+ * Operands: dst:out any, table:in any, index:in i32|i64. Params: cw_index_params. Revision 1; primitive, mandatory;
+ * error class 1. */
 #define CW_OP_GATHER_ROWS 0x0010u
-/* scatter_add_rows: table[index[i],:] += src[i,:] in order of i (deterministic); f32 table over 16-bit src allowed.
- * Operands: table:inout f, src:in f, index:in i32|i64. Params: cw_index_params. Revision 1; primitive, mandatory;
- * error class 5. */
+/* scatter_add_rows: table[index[i],:] += src[i,:] in order of i (deterministic); f32 table over 16-bit src allowed;
+ * an index out of range or ignored adds nothing. Operands: table:inout f, src:in f, index:in i32|i64. Params:
+ * cw_index_params. Revision 1; primitive, mandatory; error class 5. */
 #define CW_OP_SCATTER_ADD_ROWS 0x0011u
 /* sort_pairs: stable sort along the last dim; NaN last ascending, first descending. Operands: keys_out:out
  * f|i32|i64, values_out:out i32|i64, keys:in f|i32|i64, values:in i32|i64. Params: cw_dim_params. Revision 1;
  * primitive, mandatory; error class 1. */
 #define CW_OP_SORT_PAIRS 0x0012u
-/* topk: k = values' last dim; largest first; ties by lower index. Operands: values:out f, index:out i32|i64, src:in
- * f. Params: cw_dim_params. Revision 1; primitive, mandatory; error class 1. */
+/* topk: k = values' last dim; largest first, NaN before all; ties by lower index. Operands: values:out f, index:out
+ * i32|i64, src:in f. Params: cw_dim_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_TOPK 0x0013u
-/* histogram: dst[b] = number of indices equal to b; others are ignored. Operands: dst:out i32|u32, index:in
- * i32|i64. Params: cw_no_params. Revision 1; primitive, mandatory; error class 1. */
+/* histogram: dst[b] = number of indices equal to b, 0 <= b < size of dst; other indices are ignored. Operands:
+ * dst:out i32|u32, index:in i32|i64. Params: cw_no_params. Revision 1; primitive, mandatory; error class 1. */
 #define CW_OP_HISTOGRAM 0x0014u
 /* philox: Philox4x32-10. Element e (row-major): c = offset + e/4; block(counter = [lo32(c), hi32(c), lo32(stream),
  * hi32(stream)], key = [lo32(seed), hi32(seed)]), word e%4. uniform = lo + (hi-lo) * ((word >> 8) * 2^-24) in f32.
@@ -304,7 +435,7 @@ typedef struct cw_program_dyn {
  * z. Operands: dst:out u32|f. Params: cw_philox_params; at launch cw_philox_dyn. Revision 1; primitive, mandatory;
  * error class 1. */
 #define CW_OP_PHILOX 0x0015u
-/* elementwise_program: See `ProgramParams`. Operands: x:inout* f|u32. Params: cw_program_params; at launch
+/* elementwise_program: See cw_program_params. Operands: x:inout* f|u32. Params: cw_program_params; at launch
  * cw_program_dyn. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ELEMENTWISE_PROGRAM 0x0100u
 /* adamw: For each group of (p, g, m, v[, master]): torch.optim.AdamW on master (or p when f32): g' =
@@ -313,40 +444,47 @@ typedef struct cw_program_dyn {
  * u32, p:inout f, g:in f, m:inout f32, v:inout f32, master:inout f32 (with FLAG_MASTER)*. Params: cw_adamw_params;
  * at launch cw_adamw_dyn. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ADAMW 0x0101u
-/* layer_norm_fwd: Over the last dim of x[n,d]. Operands: y:out f, mean:out f32, rstd:out f32, x:in f, w:in f, b:in?
- * f. Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* layer_norm_fwd: Over the last dim of x[n,d]: mean, rstd = 1/sqrt(sum((x - mean)^2)/d + eps), y = (x - mean) *
+ * rstd * w (+ b). w, b may be f32 under 16-bit x. Operands: y:out f, mean:out f32, rstd:out f32, x:in f, w:in f,
+ * b:in? f. Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_LAYER_NORM_FWD 0x0110u
-/* layer_norm_bwd: dx = grad through the norm (+ dres); dw, db accumulate. dx may alias dy or dres. Operands: dx:out
- * f, dw:inout f32, db:inout? f32, dy:in f, x:in f, w:in f, mean:in f32, rstd:in f32, dres:in? f. Params:
- * cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* layer_norm_bwd: With xh = (x - mean) rstd, gy = dy w: dx = rstd (gy - mean(gy) - xh mean(gy xh)) (+ dres); dw +=
+ * sum over rows of dy xh, db += sum of dy. dx may alias dy or dres. Operands: dx:out f, dw:inout f32, db:inout?
+ * f32, dy:in f, x:in f, w:in f, mean:in f32, rstd:in f32, dres:in? f. Params: cw_norm_params. Revision 1; fused,
+ * the core can decompose it; error class 8. */
 #define CW_OP_LAYER_NORM_BWD 0x0111u
 /* rms_norm_fwd: y = x * rstd * w; rstd = 1/sqrt(mean(x^2) + eps). Operands: y:out f, rstd:out f32, x:in f, w:in f.
  * Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_RMS_NORM_FWD 0x0112u
-/* rms_norm_bwd: As layer_norm_bwd; dx may alias dy or dres. Operands: dx:out f, dw:inout f32, dy:in f, x:in f, w:in
- * f, rstd:in f32, dres:in? f. Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* rms_norm_bwd: With xh = x rstd, gy = dy w: dx = rstd (gy - xh mean(gy xh)) (+ dres); dw += sum over rows of dy
+ * xh. dx may alias dy or dres. Operands: dx:out f, dw:inout f32, dy:in f, x:in f, w:in f, rstd:in f32, dres:in? f.
+ * Params: cw_norm_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_RMS_NORM_BWD 0x0113u
-/* softmax_fwd: Over the last dim. Operands: y:out f, x:in f. Params: cw_no_params. Revision 1; fused, the core can
- * decompose it; error class 8. */
+/* softmax_fwd: y = exp(x - max) / sum exp(x - max) over the last dim; -inf gives 0. Operands: y:out f, x:in f.
+ * Params: cw_no_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_SOFTMAX_FWD 0x0120u
 /* softmax_bwd: dx = y * (dy - sum(dy*y)). Operands: dx:out f, dy:in f, y:in f. Params: cw_no_params. Revision 1;
  * fused, the core can decompose it; error class 8. */
 #define CW_OP_SOFTMAX_BWD 0x0121u
-/* cross_entropy_fwd: Per row of logits[n,V]: lse = log sum exp, loss = lse - logits[target]. A target outside [0,V)
- * that is not ignored gives NaN. Operands: loss:out f32, lse:out f32, logits:in f, target:in i32|i64. Params:
- * cw_xent_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* cross_entropy_fwd: Per row of logits[n,V]: lse = log sum exp (about the maximum), loss = lse - logits[target].
+ * Ignored rows have loss 0. A target outside [0,V) that is not ignored gives loss NaN. V may be beyond 65,536.
+ * Operands: loss:out f32, lse:out f32, logits:in f, target:in i32|i64. Params: cw_xent_params. Revision 1; fused,
+ * the core can decompose it; error class 8. */
 #define CW_OP_CROSS_ENTROPY_FWD 0x0122u
-/* cross_entropy_bwd: dlogits = (exp(logits - lse) - onehot) * dloss[row] (dloss [n] or broadcast by stride 0);
- * dlogits may be logits. Operands: dlogits:out f, logits:in f, lse:in f32, target:in i32|i64, dloss:in f32. Params:
- * cw_xent_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* cross_entropy_bwd: dlogits = (exp(logits - lse) - onehot) * dloss[row] (dloss [n] or broadcast by stride 0), 0 in
+ * ignored rows, NaN in those of a target outside [0,V); dlogits may be logits. Operands: dlogits:out f, logits:in
+ * f, lse:in f32, target:in i32|i64, dloss:in f32. Params: cw_xent_params. Revision 1; fused, the core can decompose
+ * it; error class 8. */
 #define CW_OP_CROSS_ENTROPY_BWD 0x0123u
-/* attention_fwd: q,o [B,Tq,H,D], k,v [B,Tk,Hkv,D] with any strides but unit in D; head h reads kv head h/(H/Hkv);
- * lse [B,H,Tq] dense. Online softmax, O(T) memory. Operands: o:out f, lse:out f32, q:in f, k:in f, v:in f. Params:
- * cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* attention_fwd: q,o [B,Tq,H,D], k,v [B,Tk,Hkv,D] with any strides but unit in D; head h reads kv head h/(H/Hkv); s
+ * = scale q.k, masked as cw_attention_params says; o = softmax(s) v; lse [B,H,Tq] dense, log sum exp s. A query
+ * that sees no key has o = 0, lse = -inf. Online softmax, O(T) memory. Operands: o:out f, lse:out f32, q:in f, k:in
+ * f, v:in f. Params: cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_FWD 0x0130u
-/* attention_bwd: Gradients in the layouts given (strided outputs allowed, so that they may be slices of one fused
- * dqkv). Operands: dq:out f, dk:out f, dv:out f, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32. Params:
- * cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
+/* attention_bwd: Gradients of attention_fwd in the layouts given (strided outputs allowed, so that they may be
+ * slices of one fused dqkv); dk, dv are sums over the heads that read them; 0 for queries and keys that see nothing
+ * and are not seen. Operands: dq:out f, dk:out f, dv:out f, do:in f, o:in f, q:in f, k:in f, v:in f, lse:in f32.
+ * Params: cw_attention_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ATTENTION_BWD 0x0131u
 /* attention_varlen_fwd: Packed sequences: as attention_fwd with Tq = Tk = T, within segments. Segment s of row b is
  * the positions cu[b,s] <= t < cu[b,s+1] of cu [B,n+1], 0 <= cu[b,0] <= .. <= cu[b,n] <= T; no query sees a key of
@@ -374,8 +512,9 @@ typedef struct cw_program_dyn {
  * cu_k:in? i32. Params: cw_attention_ext_params; at launch cw_philox_dyn. Revision 1; fused, the core can decompose
  * it; error class 8. */
 #define CW_OP_ATTENTION_EXT_BWD 0x0135u
-/* activation_fwd: y = act(x). Operands: y:out f, x:in f. Params: cw_kind_params. Revision 1; fused, the core can
- * decompose it; error class 8. */
+/* activation_fwd: y = act(x): GELU_TANH x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), GELU_ERF x/2 (1 + erf(x/sqrt
+ * 2)), SILU x sigmoid(x), RELU max(x, 0). Operands: y:out f, x:in f. Params: cw_kind_params. Revision 1; fused, the
+ * core can decompose it; error class 8. */
 #define CW_OP_ACTIVATION_FWD 0x0140u
 /* activation_bwd: dx = dy * act'(x); dx may alias dy. Operands: dx:out f, dy:in f, x:in f. Params: cw_kind_params.
  * Revision 1; fused, the core can decompose it; error class 8. */
@@ -383,18 +522,22 @@ typedef struct cw_program_dyn {
 /* swiglu_fwd: y = silu(gate) * up; gate and up may be strided halves of one matrix. Operands: y:out f, gate:in f,
  * up:in f. Params: cw_no_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_SWIGLU_FWD 0x0142u
-/* swiglu_bwd: Strided outputs allowed. Operands: dgate:out f, dup:out f, dy:in f, gate:in f, up:in f. Params:
- * cw_no_params. Revision 1; fused, the core can decompose it; error class 8. */
-#define CW_OP_SWIGLU_BWD 0x0143u
-/* rope: x,y [B,T,H,D] strided, unit in D; cos,sin [T, R/2] rotate the first R <= D elements of a head; y may be x.
- * Operands: y:out f, x:in f, cos:in f32, sin:in f32. Params: cw_rope_params. Revision 1; fused, the core can
+/* swiglu_bwd: dup = dy silu(gate), dgate = dy up silu'(gate). Strided outputs allowed; they do not alias. Operands:
+ * dgate:out f, dup:out f, dy:in f, gate:in f, up:in f. Params: cw_no_params. Revision 1; fused, the core can
  * decompose it; error class 8. */
+#define CW_OP_SWIGLU_BWD 0x0143u
+/* rope: x,y [B,T,H,D] strided, unit in D; cos,sin [T, R/2] rotate the first R <= D elements of a head as
+ * cw_rope_params says, the others are copied; y may be x. Operands: y:out f, x:in f, cos:in f32, sin:in f32.
+ * Params: cw_rope_params. Revision 1; fused, the core can decompose it; error class 8. */
 #define CW_OP_ROPE 0x0150u
-/* embedding_fwd: y[b,t,:] = table[index[b,t],:] (+ pos[t,:]). Operands: y:out f, table:in f, index:in i32|i64,
- * pos:in? f. Params: cw_index_params. Revision 1; fused, the core can decompose it; error class 1. */
+/* embedding_fwd: y[b,t,:] = table[index[b,t],:] (+ pos[t,:]); an index out of range or ignored gives zeros (+ pos).
+ * Operands: y:out f, table:in f, index:in i32|i64, pos:in? f. Params: cw_index_params. Revision 1; fused, the core
+ * can decompose it; error class 1. */
 #define CW_OP_EMBEDDING_FWD 0x0160u
-/* embedding_bwd: Accumulates in order of position (deterministic). Operands: dtable:inout f32, dpos:inout? f32,
- * dy:in f, index:in i32|i64. Params: cw_index_params. Revision 1; fused, the core can decompose it; error class 5. */
+/* embedding_bwd: dtable[index[b,t],:] += dy[b,t,:] and dpos[t,:] += sum over b of dy[b,t,:], in order of position
+ * (deterministic); an index out of range or ignored adds nothing to dtable. Operands: dtable:inout f32, dpos:inout?
+ * f32, dy:in f, index:in i32|i64. Params: cw_index_params. Revision 1; fused, the core can decompose it; error
+ * class 5. */
 #define CW_OP_EMBEDDING_BWD 0x0161u
 /* multi_sumsq: out[0] += sum over all tensors of x^2, in a fixed order that does not depend on the thread count.
  * Operands: out:inout f32, x:in* f. Params: cw_no_params. Revision 1; fused, the core can decompose it; error class

@@ -3,7 +3,9 @@
  * R1 Every struct starts with `size` (bytes the writer knows). Tables: the reader copies min(size, its own sizeof)
  *    over zeros, once, at load time. Per-call descriptors: the same, but a longer one whose unknown tail is not all
  *    zero is CW_E_UNSUPPORTED, so a new meaning is never dropped. Zero/NULL always means "default"/"not provided".
- *    Out structs: the caller sets `size` before the call; never write more than that.
+ *    Out structs: the caller sets `size` before the call; never write more than that. Elements of an array of such
+ *    structs lie the `size` of the first apart, so that they may grow; structs without a size, and structs that lie in
+ *    others, never grow.
  * R2 Append only: a shipped field never moves, never changes type, never changes the type it points at.
  * R3 No C enums, bools, bit-fields, varargs or `long` cross the boundary. Unknown values are legal input.
  * R4 Neither side frees the other's memory. Errors, names and lists go into caller-owned storage.
@@ -127,6 +129,7 @@ typedef struct cw_native { /* an object of the platform: pointer, fd, dma-buf, I
 #define CW_CAP_HOST_PROGRESS 2u /* streams advance on host threads */
 #define CW_CAP_DETERMINISTIC 4u /* CW_MATH_DETERMINISTIC is honoured by every claimed op */
 #define CW_CAP_GRAPHS_PAY 8u    /* to launch a graph (crossweave.graph/1) costs the host less than to enqueue what it holds */
+#define CW_CAP_ALIGNED_OPERANDS 16u /* operands of ops begin at multiples of cw_device_info.align: the host copies views that do not */
 
 /* ------------------------------------------------------------------ host services, given to the plugin
  * Any of them may be NULL. A plugin uses these instead of the environment, its own thread pools and its own sockets. */
@@ -187,7 +190,7 @@ typedef struct cw_device_info {
   uint64_t mem_free;
   uint64_t caps; /* CW_CAP_* */
   uint32_t numa_node; /* UINT32_MAX = unknown */
-  uint32_t align; /* preferred alignment of operands in bytes */
+  uint32_t align; /* of memory from mem_alloc with align 0, in bytes; of operands too with CW_CAP_ALIGNED_OPERANDS */
   uint8_t uuid[16];
   char name[64];
   char pci_bus_id[24];
@@ -274,7 +277,7 @@ typedef struct cw_op_desc {
   uint32_t op; /* id of crossweave_ops.h; an unknown one is UNSUPPORTED */
   uint32_t op_revision;
   uint32_t n_operands;
-  const cw_layout *operands; /* in the op table's order; stride of the array = size of its first element */
+  const cw_layout *operands; /* in the op table's order */
   const void *params; /* the op's own size-prefixed struct; NULL = all defaults */
   uint64_t params_bytes;
   uint32_t math_flags; /* CW_MATH_* */

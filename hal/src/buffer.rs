@@ -235,6 +235,13 @@ pub struct Region<'a> {
     pub bytes: u64,
 }
 
+impl Region<'_> {
+    /// Where it begins in the memory that its buffer is a part of, which is aligned.
+    pub(crate) fn begin(&self) -> u64 {
+        self.buffer.offset + self.offset
+    }
+}
+
 /// Pinned host memory. The host looks only through [`HostBuffer::read`] and [`HostBuffer::write`], which wait for the device first.
 pub struct HostBuffer {
     buffer: Buffer,

@@ -56,26 +56,39 @@ pub fn op_constants() -> Vec<(&'static str, u64)> {
 
 /// A parameter struct: C name and `(field, Rust type, offset)`.
 pub type ParamStruct = (String, Vec<(&'static str, String, usize)>);
+/// What a parameter struct and each of its fields mean, in the struct's order.
+type Meaning = (&'static str, &'static [&'static str]);
 
 /// Every parameter struct, in the order the header declares them.
 pub fn param_structs() -> Vec<ParamStruct> {
+    documented().into_iter().map(|(s, _)| s).collect()
+}
+
+/// Every parameter struct with its meaning.
+fn documented() -> Vec<(ParamStruct, Meaning)> {
     macro_rules! regular {
         ($($name:ident)*) => {
             vec![$((
-                c_struct(stringify!($name)),
-                op::$name::FIELDS.iter().map(|(f, t, at)| (*f, t.to_string(), *at)).collect(),
+                (
+                    c_struct(stringify!($name)),
+                    op::$name::FIELDS.iter().map(|(f, t, at)| (*f, t.to_string(), *at)).collect(),
+                ),
+                (op::$name::DOC, op::$name::DOCS),
             )),*]
         };
     }
-    let mut all: Vec<ParamStruct> = regular!(NoParams FillParams IotaParams KindParams AxpbyParams ClampParams ReduceParams
+    let mut all: Vec<(ParamStruct, Meaning)> = regular!(NoParams FillParams IotaParams KindParams AxpbyParams ClampParams ReduceParams
         DimParams MatmulParams IndexParams PhiloxParams PhiloxDyn NormParams XentParams AttentionParams AttentionExtParams RopeParams AdamwParams
         AdamwDyn DropoutParams ScaleDyn ProgramInst);
     // These two hold arrays, so they are written by hand in the table too.
     macro_rules! by_hand {
         ($name:ident { $($field:ident: $ty:expr),* }) => {
-            all.push((c_struct(stringify!($name)), vec![
-                $((stringify!($field), $ty.to_string(), std::mem::offset_of!(op::$name, $field))),*
-            ]))
+            all.push((
+                (c_struct(stringify!($name)), vec![
+                    $((stringify!($field), $ty.to_string(), std::mem::offset_of!(op::$name, $field))),*
+                ]),
+                (op::$name::DOC, op::$name::DOCS),
+            ))
         };
     }
     let insts = format!("cw_program_inst[{}]", op::PROGRAM_MAX_INSTS);
@@ -96,11 +109,16 @@ pub fn param_structs() -> Vec<ParamStruct> {
 
 /// Text broken into comment lines of at most 118 characters.
 fn comment(out: &mut String, text: &str) {
-    let mut line = String::from("/*");
+    comment_at(out, "", text);
+}
+
+/// The same, indented.
+fn comment_at(out: &mut String, indent: &str, text: &str) {
+    let mut line = format!("{indent}/*");
     for word in text.split_whitespace() {
         if line.len() + word.len() > 115 {
             let _ = writeln!(out, "{line}");
-            line = " *".into();
+            line = format!("{indent} *");
         }
         let _ = write!(line, " {}", word.replace("*/", "* /").replace("/*", "/ *"));
     }
@@ -182,22 +200,42 @@ fn profiles(out: &mut String) {
     );
 }
 
+/// What holds of all ops, as the rest of the header's first comment.
+fn rules(out: &mut String) {
+    for (i, rule) in op::RULES.iter().enumerate() {
+        let mut line = String::from(" *");
+        for word in rule.split_whitespace() {
+            if line.len() + word.len() > 115 {
+                let _ = writeln!(out, "{line}");
+                line = " *  ".into();
+            }
+            let _ = write!(line, " {word}");
+        }
+        let end = if i + 1 == op::RULES.len() { " */" } else { "" };
+        let _ = writeln!(out, "{line}{end}");
+    }
+}
+
 /// The text of `hal/include/crossweave_ops.h`.
 pub fn ops_header() -> String {
     let mut out = String::from(
-        "/* crossweave_ops.h - ids, constants and parameter structs of crossweave.ops/1. Generated from the op table; do not edit.\n \
-         * Operands read name:mode types, mode in, out or inout; `?` may be absent; `*` the group repeats to the end of the list;\n \
-         * f = f32, bf16, f16. Outputs are dense row-major unless said otherwise, inputs have any non-negative strides.\n \
-         * Arithmetic is in f32 whatever the storage. Structs follow R1 and R2 of crossweave_plugin.h; all zero = default. */\n\
-         #ifndef CROSSWEAVE_OPS_H\n#define CROSSWEAVE_OPS_H\n#include \"crossweave_plugin.h\"\n\n",
+        "/* crossweave_ops.h - ids, constants and parameter structs of crossweave.ops/1. Generated from the op table; do not edit.\n",
+    );
+    rules(&mut out);
+    out.push_str(
+        "#ifndef CROSSWEAVE_OPS_H\n#define CROSSWEAVE_OPS_H\n#include \"crossweave_plugin.h\"\n\n",
     );
     for (name, value) in op_constants() {
         let _ = writeln!(out, "#define CW_{name} {value}u");
     }
     out.push('\n');
-    for (name, fields) in param_structs() {
+    for ((name, fields), (doc, docs)) in documented() {
+        comment(&mut out, doc);
         let _ = writeln!(out, "typedef struct {name} {{");
-        for (field, ty, _) in fields {
+        for ((field, ty, _), doc) in fields.into_iter().zip(docs) {
+            if field != "size" {
+                comment_at(&mut out, "  ", doc);
+            }
             let (base, dims) = ty.split_once('[').map_or((&*ty, ""), |(b, d)| (b, d));
             let open = if dims.is_empty() { "" } else { "[" };
             let _ = writeln!(out, "  {} {field}{open}{dims};", c_type(base));

@@ -108,6 +108,8 @@ pub(crate) enum Route {
 pub(crate) struct KernelInner {
     pub(crate) route: Route,
     pub(crate) request: OpRequest,
+    /// What operands must begin at multiples of, where the device takes no others.
+    align: Option<u64>,
     /// Bit i: operand i is written (operands past 63 repeat the last group, see `writes`).
     write_bits: u64,
     pub(crate) workspace: u64,
@@ -212,8 +214,13 @@ impl Kernel {
             }
             Err(e) => return Err(e.context(at())),
         };
+        let align = match &route {
+            Route::Native { .. } => crate::aligned::wanted(device)?,
+            _ => None,
+        };
         Ok(Arc::new(KernelInner {
             route,
+            align,
             request: request.clone(),
             write_bits,
             workspace: plan.map_or(0, |p| p.workspace_bytes),
@@ -252,6 +259,9 @@ impl Kernel {
             Route::Recipe(p) | Route::Wider(p) => p.launch(stream, operands, dynamic),
             Route::Host(h) => h.launch(stream, &k.request, operands, dynamic),
             Route::Native { .. } => {
+                if let Some(align) = k.align.filter(|a| crate::aligned::astray(operands, *a)) {
+                    return crate::aligned::launch(self, stream, operands, dynamic, align);
+                }
                 // The workspace comes last.
                 let mut small = [abi::Span::NULL; STACK];
                 let mut large = vec![];

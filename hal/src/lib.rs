@@ -15,6 +15,7 @@
 
 #[macro_use]
 mod call;
+mod aligned;
 mod buffer;
 mod carrier;
 mod comm;

@@ -47,7 +47,7 @@ fn what_happens_after_the_last_case_fails_it() {
     ] {
         let plugin = c_plugin(dir.path(), bug);
         let mut o = options(&plugin, "", &["mem.fill.patterns", "mem.map"]);
-        o.limit = Some(Duration::from_secs(10));
+        o.limit = Some(Duration::from_secs(5));
         let r = run(&o);
         let found: Vec<(Status, &str)> = r
             .cells

@@ -52,11 +52,134 @@ const OPS: &[Defect] = &[
     ("revisions_are_ignored", "op.refuse.revision"),
 ];
 
+/// What numbers show: payloads of NaN, roundings, ends of ranges, what has no answer among the integers.
+const NUMBERS: &[Defect] = &[
+    ("nan_rounds_to_zero", "op.cast.bf16.from_f32"),
+    ("signalling_nan_is_infinite", "op.cast.bf16.from_f32"),
+    ("ties_go_away_from_zero", "op.cast.bf16.from_f32"),
+    ("wide_integers_round_twice", "op.cast.bf16.from_i64"),
+    ("floats_round_to_integers", "op.cast.i32.from_f32"),
+    ("nan_is_the_least_integer", "op.cast.i32.from_f32"),
+    ("large_floats_wrap", "op.cast.i32.from_f32"),
+    ("f16_read_as_bf16", "op.cast.f32.from_f16"),
+    ("e5m2_read_as_e4m3", "op.cast.f32.from_f8e5m2"),
+    ("zeros_are_skipped", "op.matmul.f32"),
+    ("bias_after_rounding", "op.matmul.bf16"),
+    ("sums_one_after_the_other", "op.reduce.sum.f32.sizes"),
+    ("lines_sum_in_bf16", "op.reduce.sum.bf16"),
+    ("min_drops_nan", "op.reduce.min.f32"),
+    ("nan_is_passed_over", "op.arg_reduce.f32.i32"),
+    ("ties_by_higher_index", "op.topk.f32.i32"),
+    ("indices_of_32_bits", "op.gather_rows.f32.by_i64"),
+    (
+        "negative_indices_count_from_the_end",
+        "op.gather_rows.f32.by_i32",
+    ),
+    ("vocabulary_of_16_bits", "op.embedding_fwd.f32.by_i32.sizes"),
+    ("bins_of_16_bits", "op.histogram.i32.of_i32.sizes"),
+    ("seven_dims_are_six", "op.copy_strided.f32"),
+    ("eight_dims_are_seven", "op.binary.add.f32"),
+    ("division_by_zero_is_minus_one", "op.binary.div.i32"),
+    ("quotients_saturate", "op.binary.div.i32"),
+    ("integer_powers_in_floats", "op.binary.pow.i32"),
+    ("powers_by_logarithms", "op.binary.pow.f32"),
+    ("max_drops_nan", "op.binary.max.f32"),
+    ("nan_equals_itself", "op.compare.eq.f32"),
+    ("zeros_of_two_signs_differ", "op.compare.eq.f32"),
+    ("le_is_lt", "op.compare.le.f32"),
+    ("condition_is_its_low_bit", "op.select.f32"),
+    ("counts_in_f32", "op.iota.i64"),
+    ("fill_goes_through_f32", "op.fill_strided.i64"),
+    ("running_sum_is_exclusive", "op.cumsum.f32"),
+    ("sum_along_the_last_dim", "op.cumsum.f32"),
+    ("zero_times_nan_is_zero", "op.axpby.f32"),
+    ("dropped_nan_stays", "op.dropout.f32"),
+    ("lo_wins_over_hi", "op.clamp.f32"),
+    ("tanh_overflows", "op.unary.tanh.f32"),
+    ("floor_cuts_off", "op.unary.floor.f32"),
+    ("sine_without_reduction", "op.unary.sin.f32"),
+    ("exactness_is_claimed", "op.unary.exp.f32"),
+    ("added_and_cut_off", "op.add.bf16"),
+    ("softmax_without_maximum", "op.softmax_fwd.f32"),
+    ("variance_of_n_minus_1", "op.layer_norm_fwd.f32"),
+    ("eps_outside_the_root", "op.rms_norm_fwd.f32"),
+    ("normal_lanes_are_swapped", "op.philox.normal.f32"),
+    ("offset_of_32_bits", "op.philox.bits.u32"),
+];
+
+/// What is taken for something else or left out: parameters, operands, parts of lists, streams.
+const PARTS: &[Defect] = &[
+    ("alpha_ignored", "op.axpby.f32"),
+    ("product_alpha_ignored", "op.matmul.f32"),
+    ("bias_ignored", "op.matmul.f32"),
+    ("batch_of_the_first", "op.matmul.f32"),
+    ("sums_are_not_added", "op.reduce.sum.f32"),
+    ("ignored_index_is_read", "op.gather_rows.f32.by_i32"),
+    ("ignored_index_is_added", "op.scatter_add_rows.f32.by_i32"),
+    ("ignored_index_is_learnt", "op.embedding_bwd.f32.by_i32"),
+    ("positions_ignored", "op.embedding_fwd.f32.by_i32"),
+    ("count_overwritten", "op.nonfinite_count.f32"),
+    ("sum_of_squares_overwritten", "op.multi_sumsq.f32"),
+    ("table_gradient_overwritten", "op.embedding_bwd.f32.by_i32"),
+    ("table_overwritten", "op.scatter_add_rows.f32.by_i32"),
+    (
+        "ignored_rows_have_gradients",
+        "op.cross_entropy_bwd.f32.by_i32",
+    ),
+    (
+        "first_loss_gradient_for_all",
+        "op.cross_entropy_bwd.f32.by_i32",
+    ),
+    ("target_not_taken_off", "op.cross_entropy_bwd.f32.by_i32"),
+    ("dot_left_out", "op.softmax_bwd.f32"),
+    ("swiglu_of_the_other_half", "op.swiglu_fwd.f32"),
+    (
+        "tables_of_gelu_are_swapped",
+        "op.activation_fwd.gelu_erf.f32",
+    ),
+    (
+        "gelu_erf_has_the_gradient_of_tanh",
+        "op.activation_bwd.gelu_erf.f32",
+    ),
+    ("causal_from_the_left", "op.attention_fwd.f32"),
+    ("window_ignored", "op.attention_fwd.f32"),
+    ("lse_of_base_2", "op.attention_fwd.f32"),
+    ("scale_ignored_backward", "op.attention_bwd.f32"),
+    ("mask_ignored_backward", "op.attention_bwd.f32"),
+    ("segments_see_ahead", "op.attention_varlen_fwd.f32"),
+    ("cap_ignored", "op.attention_ext_fwd.f32"),
+    ("cap_ignored_backward", "op.attention_ext_bwd.f32"),
+    ("weights_do_not_drop", "op.attention_ext_fwd.f32"),
+    ("part_is_taken_for_the_whole", "op.attention_ext_fwd.f32"),
+    ("distances_ignored", "op.attention_ext_fwd.f32"),
+    ("sinks_ignored", "op.attention_ext_fwd.f32"),
+    ("first_angles_for_all", "op.rope.halves.f32"),
+    ("decay_is_decoupled_always", "op.adamw.f32.grad_f32"),
+    ("weight_decay_ignored", "op.adamw.f32.grad_f32"),
+    ("betas_are_swapped", "op.adamw.f32.grad_f32"),
+    ("coefficient_ignored", "op.adamw.f32.grad_f32"),
+    ("gradient_scale_ignored", "op.adamw.f32.grad_f32"),
+    ("host_factor_ignored", "op.multi_scale.f32"),
+    ("keeps_with_probability_p", "op.dropout.f32"),
+    ("residual_ignored", "op.dropout.f32"),
+    ("program_min_is_max", "op.elementwise_program.f32"),
+    ("program_fma_adds_nothing", "op.elementwise_program.f32"),
+    ("program_has_one_scalar", "op.elementwise_program.f32"),
+    ("groups_end_at_30", "op.adamw.f32.grad_f32.lists"),
+    ("lists_end_at_64", "op.multi_scale.f32.lists"),
+    ("lists_end_at_32", "op.nonfinite_count.f32.lists"),
+    ("an_empty_tensor_ends_the_list", "op.multi_sumsq.f32.lists"),
+    ("cache_ignores_strides", "op.matmul.f32"),
+    ("cache_ignores_parameters", "op.matmul.f32"),
+    ("scratch_is_shared", "op.softmax_fwd.two_streams"),
+];
+
 #[test]
 fn defects_of_ops_are_named() {
     let plugin = wrapped_cpu();
-    holds(&plugin, OPS);
-    all_named(&plugin, OPS);
+    let all = [OPS, NUMBERS, PARTS].concat();
+    holds(&plugin, &all);
+    all_named(&all, &|_| plugin.clone());
 }
 
 /// Nobody says where to look: all cases of an op find its defect, and those of other ops find none.

@@ -57,6 +57,8 @@ pub const CAP_HOST_PROGRESS: u64 = 2;
 pub const CAP_DETERMINISTIC: u64 = 4;
 /// To launch a graph costs the host less than to enqueue what it holds.
 pub const CAP_GRAPHS_PAY: u64 = 8;
+/// Operands of ops begin at multiples of `device_info.align`; the host copies those that do not.
+pub const CAP_ALIGNED_OPERANDS: u64 = 16;
 
 /// `OpDesc::math_flags`: the same inputs give the same bits.
 pub const MATH_DETERMINISTIC: u32 = 1;

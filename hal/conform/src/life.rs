@@ -371,6 +371,12 @@ fn thread_state(ctx: &Ctx) -> crate::Check {
                 libc::SIGTERM,
                 libc::SIGABRT,
                 libc::SIGFPE,
+                libc::SIGBUS,
+                libc::SIGILL,
+                libc::SIGPIPE,
+                libc::SIGCHLD,
+                libc::SIGUSR1,
+                libc::SIGUSR2,
             ];
             // SAFETY: queries of handlers.
             signals.map(|s| unsafe {
@@ -380,6 +386,12 @@ fn thread_state(ctx: &Ctx) -> crate::Check {
             })
         };
         let tiny = || std::hint::black_box(f32::MIN_POSITIVE) / std::hint::black_box(4.0) != 0.0;
+        // To nearest: three quarters of a step go up, a quarter goes down, of either sign.
+        let step = |part: f32| {
+            let (one, part) = (std::hint::black_box(1f32), std::hint::black_box(part));
+            one + part * f32::EPSILON != 1.0
+        };
+        let nearest = || step(0.75) && !step(0.25) && step(-0.4) && !step(-0.2);
         let (m, h) = (mask(), handlers());
         let rig = ctx.rig()?;
         let a = rig.area(4096)?;
@@ -387,6 +399,9 @@ fn thread_state(ctx: &Ctx) -> crate::Check {
         rig.stream.finish()?;
         if !tiny() {
             return Err("the calling thread now flushes subnormal numbers to zero".into());
+        }
+        if !nearest() {
+            return Err("the calling thread now rounds another way than to nearest".into());
         }
         if mask() != m {
             return Err("the calling thread's signal mask was changed".into());

@@ -16,6 +16,7 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("order.enqueue_returns_while_stalled", enqueue_returns).demanded(m),
         Case::new("order.stream_is_in_order", in_order).demanded(m),
+        Case::new("order.many_in_flight", many).demanded(m),
         Case::new("order.cross_stream_event", cross_stream).demanded(m),
         Case::new("order.rerecord_does_not_move_a_wait", rerecord).demanded(m),
         Case::new(
@@ -128,6 +129,37 @@ fn in_order(ctx: &Ctx) -> Check {
         true => pass(),
         false => Err("the last fill did not win".into()),
     }
+}
+
+/// More is enqueued than a ring of commands holds, while nothing is carried out: no call waits, none is lost.
+fn many(ctx: &Ctx) -> Check {
+    const CALLS: u64 = 5000;
+    let rig = ctx.rig()?;
+    let (a, b) = (rig.area(CALLS)?, rig.area(CALLS)?);
+    let stall = Stall::new(&rig.stream)?;
+    let begun = Instant::now();
+    for i in 0..CALLS {
+        rig.stream.fill(a.part(i, 1), i * 7 % 251, 1)?;
+        if i % 8 == 7 {
+            rig.stream.copy(b.part(i - 7, 8), a.part(i - 7, 8))?;
+        }
+        if stall.certain() && begun.elapsed() > SOON / 2 {
+            return Err(format!(
+                "after {i} calls on a stream that is held back they took {:?}",
+                begun.elapsed()
+            ));
+        }
+    }
+    stall.release();
+    rig.stream.finish()?;
+    let want: Vec<u8> = (0..CALLS).map(|i| (i * 7 % 251) as u8).collect();
+    for (area, what) in [(&a, "fills"), (&b, "copies")] {
+        let got = area.read(&rig)?;
+        if let Some(i) = (0..CALLS as usize).find(|i| got[*i] != want[*i]) {
+            return Err(format!("of {CALLS} {what} in flight number {i} was lost"));
+        }
+    }
+    pass()
 }
 
 /// Producer held back, consumer behind an event on another stream.

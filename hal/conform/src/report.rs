@@ -488,14 +488,14 @@ pub fn diff(a: &Report, b: &Report) -> (String, bool) {
     let mut worse = false;
     let (first, second) = (a.head(), b.head());
     let _ = writeln!(t, "A  {first}\nB  {second}");
-    let judged = |s: Status| !matches!(s, Status::Skip | Status::NotRun);
     for (id, c) in &new {
         let Some(was) = old.get(id) else { continue };
         if was.status == c.status {
             continue;
         }
         let bad = |s: Status| matches!(s, Status::Fail | Status::Xpass);
-        let lost = was.status == Status::Pass && judged(c.status);
+        // What is skipped now has nothing to judge any more: a slot or an interface is gone.
+        let lost = was.status == Status::Pass && c.status != Status::NotRun;
         worse |= lost || (bad(c.status) && !bad(was.status));
         let (from, to) = (was.status.word(), c.status.word());
         let _ = writeln!(t, "{from:>8} -> {to:<8} {id}   {}", c.note);
@@ -555,6 +555,51 @@ fn cell_text(s: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn card(cells: &[(&str, Status)]) -> Report {
+        let cells: Vec<_> = cells
+            .iter()
+            .map(|(id, s)| serde_json::json!({"id": id, "claimed": true, "result": s}))
+            .collect();
+        let plugin = Hello::default();
+        let text = serde_json::json!({
+            "schema": "crossweave.conform/1", "kit": KIT, "plugin": plugin, "profile": null, "level": "fault", "ranks": [2],
+            "env": {"os": "", "arch": "", "devices": []}, "launcher": "threads", "seed": 0, "config": {}, "levels": {},
+            "cells": cells,
+        });
+        serde_json::from_value(text).expect("a scorecard")
+    }
+
+    #[test]
+    fn a_scorecard_is_worse_when_something_that_held_does_not() {
+        use Status::*;
+        for (before, after, worse) in [
+            (Pass, Pass, false),
+            (Pass, Fail, true),
+            (Pass, Refused, true),
+            // A slot or an interface is gone.
+            (Pass, Skip, true),
+            // The budget ended the run.
+            (Pass, NotRun, false),
+            (Refused, Pass, false),
+            (Refused, Fail, true),
+            (Fail, Fail, false),
+            (Fail, Pass, false),
+            (Skip, Fail, true),
+        ] {
+            let (a, b) = (card(&[("mem.map", before)]), card(&[("mem.map", after)]));
+            let (text, is) = diff(&a, &b);
+            assert_eq!(is, worse, "{before:?} to {after:?}: {text}");
+            assert_eq!(text.contains("mem.map"), before != after, "{text}");
+        }
+        // A case that one of them has not been asked is no loss, and one that is new and fails is.
+        let (some, more) = (
+            card(&[("mem.map", Pass)]),
+            card(&[("mem.map", Pass), ("mem.fill", Fail)]),
+        );
+        assert!(!diff(&more, &some).1);
+        assert!(diff(&some, &more).1);
+    }
 
     #[test]
     fn a_level_is_what_its_judged_cells_make_of_it() {

@@ -186,7 +186,11 @@ impl Options {
             Running::start(&self.program, Launcher::Threads, &job).map_err(Trouble::Environment)?;
         match child.next(Duration::from_secs(120), false) {
             Ok(Line::Hello(h)) => {
-                child.leave(Duration::from_secs(20));
+                child.leave(
+                    LEAVE
+                        .min(self.limit.unwrap_or(LEAVE))
+                        .min(Duration::from_secs(20)),
+                );
                 Ok(*h)
             }
             Ok(Line::Broken { why, environment }) => Err(match environment {

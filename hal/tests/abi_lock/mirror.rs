@@ -36,7 +36,7 @@ fn rust_type(h: &Header, ty: &Ty) -> String {
                 }
             )
         }
-        Ty::Fn { ret, params } => {
+        Ty::Fn { ret, params, .. } => {
             let p: Vec<String> = params.iter().map(|p| rust_type(h, p)).collect();
             let ret = match **ret == Ty::Named("void".into()) {
                 true => String::new(),
@@ -158,7 +158,7 @@ fn constants_agree_both_ways() {
     }
     let mut rust = constants!(OK NOT_READY E_UNSUPPORTED E_INVALID E_OOM E_DEVICE_LOST E_COMM E_TIMEOUT E_ABORTED E_INTERNAL E_PANIC
         E_VERSION ERRF_STICKY ERRF_RETRYABLE ABI_MINOR MEM_DEVICE MEM_HOST_PINNED MEM_SYMMETRIC NATIVE_HOST_POINTER CAP_UNIFIED CAP_HOST_PROGRESS
-        CAP_DETERMINISTIC CAP_GRAPHS_PAY MATH_DETERMINISTIC MATH_TF32 LAYOUT_CONTIGUOUS LAYOUT_MAY_ALIAS COLL_ALL_REDUCE COLL_REDUCE_SCATTER
+        CAP_DETERMINISTIC CAP_GRAPHS_PAY CAP_ALIGNED_OPERANDS MATH_DETERMINISTIC MATH_TF32 LAYOUT_CONTIGUOUS LAYOUT_MAY_ALIAS COLL_ALL_REDUCE COLL_REDUCE_SCATTER
         COLL_ALL_GATHER COLL_BROADCAST COLL_REDUCE COLL_ALL_TO_ALL COLL_ALL_TO_ALL_V COLL_ALL_GATHER_V COLL_SEND COLL_RECV
         COLL_BARRIER RED_SUM RED_PROD RED_MIN RED_MAX RED_AVG RED_PREMUL_SUM COLLF_ACC_F32);
     rust.extend(

@@ -2,15 +2,22 @@
 //!
 //! Not a C parser: it knows the regular subset the headers are written in and panics on anything else, which fails the test.
 
-use std::collections::{BTreeMap, HashMap};
+use super::facts;
 use std::fmt::{self, Display};
 
 /// A C type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ty {
     Named(String),
-    Ptr { to: Box<Ty>, konst: bool },
-    Fn { ret: Box<Ty>, params: Vec<Ty> },
+    Ptr {
+        to: Box<Ty>,
+        konst: bool,
+    },
+    Fn {
+        ret: Box<Ty>,
+        params: Vec<Ty>,
+        names: Vec<String>,
+    },
     Array(Box<Ty>, usize),
 }
 
@@ -19,7 +26,7 @@ impl Display for Ty {
         match self {
             Ty::Named(n) => f.write_str(n),
             Ty::Ptr { to, konst } => write!(f, "{}{to}*", if *konst { "const " } else { "" }),
-            Ty::Fn { ret, params } => {
+            Ty::Fn { ret, params, .. } => {
                 let p: Vec<String> = params.iter().map(Ty::to_string).collect();
                 write!(f, "{ret}(*)({})", p.join(", "))
             }
@@ -52,6 +59,8 @@ pub struct Header {
     pub handles: Vec<String>,
     pub aliases: Vec<(String, Ty)>,
     pub structs: Vec<Struct>,
+    /// What lies beside declarations: contracts in comments, signatures of ops, the manifest.
+    facts: Vec<String>,
 }
 
 struct Tokens<'a> {
@@ -114,14 +123,17 @@ impl<'a> Tokens<'a> {
             name = self.next().to_owned();
             self.want(")");
             self.want("(");
-            let mut params = Vec::new();
+            let (mut params, mut names) = (Vec::new(), Vec::new());
             while !self.take(")") {
-                params.push(self.declaration().0);
+                let (ty, name) = self.declaration();
+                params.push(ty);
+                names.push(name);
                 self.take(",");
             }
             ty = Ty::Fn {
                 ret: Box::new(ty),
                 params,
+                names,
             };
         } else if !matches!(self.peek(), ")" | "," | ";") {
             name = self.next().to_owned();
@@ -149,7 +161,10 @@ fn without_comments(text: &str) -> String {
 impl Header {
     /// Reads the given headers as one.
     pub fn parse(texts: &[&str]) -> Header {
-        let mut h = Header::default();
+        let mut h = Header {
+            facts: texts.iter().flat_map(|t| facts::of(t)).collect(),
+            ..Header::default()
+        };
         let mut code = String::new();
         for line in texts.iter().flat_map(|t| {
             without_comments(t)
@@ -263,7 +278,61 @@ impl Header {
                 out.push(format!("{} @{} {} : {}", s.name, f.offset, f.name, f.ty));
             }
         }
+        for s in &self.structs {
+            for f in &s.fields {
+                self.relations(s, f, &mut out);
+            }
+        }
+        // A struct inside structs is named once, however many hold it.
+        let mut seen = std::collections::BTreeSet::new();
+        out.retain(|l| !l.starts_with("embedded ") || seen.insert(l.clone()));
+        out.extend(self.facts.iter().cloned());
         out
+    }
+
+    /// What a field says of other structs: those that lie in it, arrays and how far apart their elements are, and the
+    /// names of a function's parameters, which distinguish two of one type.
+    fn relations(&self, s: &Struct, f: &Field, out: &mut Vec<String>) {
+        let sized = |n: &str| {
+            let found = self.structs.iter().find(|s| s.name == n);
+            found.map(|s| (s.size, s.fields.iter().any(|f| f.name == "size")))
+        };
+        let mut array = |of: String, name: &str, ty: &Ty| {
+            let Ty::Ptr { to, konst: true } = ty else {
+                return;
+            };
+            let Ty::Named(n) = &**to else { return };
+            if let (Some((size, grows)), true) = (sized(n), name.ends_with('s')) {
+                let apart = match grows {
+                    true => "the `size` of the first".to_string(),
+                    false => size.to_string(),
+                };
+                out.push(format!("array {of} : {n} every {apart}"));
+            }
+        };
+        let place = format!("{}.{}", s.name, f.name);
+        array(place.clone(), &f.name, &f.ty);
+        match &f.ty {
+            Ty::Fn { params, names, .. } => {
+                for (t, n) in params.iter().zip(names) {
+                    array(format!("{place}.{n}"), n, t);
+                }
+                out.push(format!("params {place} ({})", names.join(", ")));
+            }
+            Ty::Array(t, _) => {
+                if let Ty::Named(n) = &**t
+                    && let Some((size, _)) = sized(n)
+                {
+                    out.push(format!("embedded {n} size {size}"));
+                }
+            }
+            Ty::Named(n) => {
+                if let Some((size, _)) = sized(n) {
+                    out.push(format!("embedded {n} size {size}"));
+                }
+            }
+            Ty::Ptr { .. } => {}
+        }
     }
 
     /// The offsets as assertions of the header.
@@ -280,62 +349,4 @@ impl Header {
         }
         out
     }
-}
-
-/// What a new lock breaks of an old one; empty = only appended.
-pub fn violations(old: &[String], new: &[String]) -> Vec<String> {
-    let mut out = Vec::new();
-    let sizes = |lines: &[String]| -> HashMap<String, usize> {
-        let sized = lines.iter().filter_map(|l| {
-            let (name, n) = l.strip_prefix("struct ")?.split_once(" size ")?;
-            Some((name.to_owned(), n.parse().ok()?))
-        });
-        sized.collect()
-    };
-    let (old_sizes, new_sizes) = (sizes(old), sizes(new));
-    let minor = |lines: &[String]| -> u32 {
-        let line = lines
-            .iter()
-            .find_map(|l| l.strip_prefix("define CW_ABI_MINOR "));
-        line.map_or(0, |v| v.trim_end_matches('u').parse().expect("a minor"))
-    };
-    for line in old {
-        if line.starts_with("struct ") || line.starts_with("define CW_ABI_MINOR ") {
-            continue;
-        }
-        if !new.contains(line) {
-            out.push(format!("gone or changed: {line}"));
-        }
-    }
-    for (name, size) in &old_sizes {
-        match new_sizes.get(name) {
-            None => out.push(format!("gone: struct {name}")),
-            Some(n) if n < size => out.push(format!("shrank: struct {name} {size} -> {n}")),
-            _ => {}
-        }
-    }
-    let mut grew = false;
-    let by_line: BTreeMap<&String, ()> = old.iter().map(|l| (l, ())).collect();
-    for line in new.iter().filter(|l| !by_line.contains_key(l)) {
-        let field = line
-            .split_once(" @")
-            .and_then(|(s, rest)| Some((s, rest.split_once(' ')?.0.parse::<usize>().ok()?)));
-        if let Some((s, at)) = field
-            && let Some(end) = old_sizes.get(s)
-        {
-            grew = true;
-            if at < *end {
-                out.push(format!(
-                    "not appended: {line} lies inside the old {end} bytes"
-                ));
-            }
-        }
-    }
-    if minor(new) < minor(old) {
-        out.push("CW_ABI_MINOR went down".into());
-    }
-    if grew && minor(new) == minor(old) {
-        out.push("a struct grew and CW_ABI_MINOR did not".into());
-    }
-    out
 }

@@ -2,6 +2,7 @@
  * collectives: what it is for is what C alone can get wrong - records, sizes, handles, strings, the file. Built by tests/seeded/main.rs. */
 #define _GNU_SOURCE
 #include "crossweave_plugin.h"
+#include <fenv.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +17,17 @@ CW_MANIFEST("name=seeded_c;vendor=Seeded;interfaces=crossweave.device/1");
 #endif
 
 struct cw_device_impl { uint32_t index; char *more; };
-struct cw_mem_impl { char *at; uint64_t bytes; uint32_t kind; };
+struct cw_mem_impl { char *at; uint64_t bytes; uint32_t kind, device; };
 struct cw_stream_impl { int failed; };
 struct cw_event_impl { char *more; };
 
 static const uint64_t TOTAL = 1ull << 30;
-static uint64_t given;
+static uint64_t given[2];
+#ifdef BUG_CHARGES_ANOTHER
+#define CHARGED(index) given[!(index)]
+#else
+#define CHARGED(index) given[index]
+#endif
 
 static cw_status fail(cw_error *err, cw_status code, const char *where, const char *why) {
 #ifndef BUG_NULL_RECORD
@@ -92,6 +98,9 @@ static cw_status device_open(void *self, uint32_t index, cw_device *out, cw_erro
 #ifdef BUG_SIGNAL_HANDLER
   signal(SIGFPE, SIG_IGN);
 #endif
+#ifdef BUG_CHILD_HANDLER
+  signal(SIGCHLD, SIG_IGN);
+#endif
   return ok(err);
 }
 static void device_close(cw_device d) {
@@ -113,31 +122,50 @@ static cw_status device_info(cw_device d, cw_device_info *out, cw_error *err) {
 #endif
   i.size = size;
   i.mem_total = TOTAL;
-  i.mem_free = TOTAL - given;
+  i.mem_free = TOTAL - given[d->index];
   i.numa_node = UINT32_MAX;
   i.align = 64;
+#ifdef BUG_LARGER_INFO
+  if (out->size > sizeof i) UNSUPPORTED("a longer struct");
+#endif
   i.uuid[0] = (uint8_t)d->index;
   strcpy(i.name, "seeded device in C");
+#ifdef BUG_LONG_NAME
+  memset(i.name, 'x', sizeof i.name);
+#endif
   memcpy(out, &i, size);
   return ok(err);
 }
 static cw_status mem_alloc(cw_device d, uint32_t kind, uint64_t bytes, uint64_t align, cw_mem *out, cw_error *err) {
   HANDLE(d);
   if (!out) INVALID("NULL");
-#ifndef BUG_UNKNOWN_KIND
+#ifdef BUG_KIND_IS_INVALID
+  if (kind != CW_MEM_DEVICE && kind != CW_MEM_HOST_PINNED) INVALID("memory kind");
+#elif !defined(BUG_UNKNOWN_KIND)
   if (kind != CW_MEM_DEVICE && kind != CW_MEM_HOST_PINNED) UNSUPPORTED("memory kind");
+#endif
+#ifdef BUG_LARGE_ALIGNMENT
+  if (align > 1024) UNSUPPORTED("alignment");
 #endif
   if (align & (align - 1)) INVALID("the alignment is not a power of two");
   uint64_t counted = kind == CW_MEM_DEVICE ? bytes : 0;
-  if (bytes > TOTAL || counted > TOTAL - given) return fail(err, CW_E_OOM, "mem_alloc", "not so much memory");
+  if (bytes > TOTAL || counted > TOTAL - CHARGED(d->index)) return fail(err, CW_E_OOM, "mem_alloc", "not so much memory");
   cw_mem m = malloc(sizeof *m);
+#ifdef BUG_OVERLAP
+  static _Alignas(4096) char arena[1 << 26];
+  static size_t at;
+  m->at = arena + at % (1 << 25);
+  if (kind == CW_MEM_DEVICE) at += (bytes / 2 + 63) / 64 * 64;
+  if (kind != CW_MEM_DEVICE || align > 64 || bytes > 1 << 20)
+#endif
   if (posix_memalign((void **)&m->at, align < 64 ? 64 : align, bytes ? bytes : 1)) {
     free(m);
     return fail(err, CW_E_OOM, "mem_alloc", "the system refused");
   }
   m->bytes = bytes;
   m->kind = kind;
-  given += counted;
+  m->device = d->index;
+  CHARGED(d->index) += counted;
   *out = m;
   return ok(err);
 }
@@ -146,9 +174,11 @@ static void mem_free(cw_mem m) {
   if (!m) return;
 #endif
 #ifndef BUG_FREE_READING
-  if (m->kind == CW_MEM_DEVICE) given -= m->bytes;
+  if (m->kind == CW_MEM_DEVICE) CHARGED(m->device) -= m->bytes;
 #endif
+#ifndef BUG_OVERLAP
   free(m->at);
+#endif
   free(m);
 }
 static cw_status mem_map(cw_mem m, void **out, cw_error *err) {
@@ -249,17 +279,27 @@ static cw_status copy_2d(cw_stream s, cw_span dst, uint64_t dpitch, cw_span src,
   spitch = t;
   if (height && ((height - 1) * dpitch + width > dst.bytes || (height - 1) * spitch + width > src.bytes)) return ok(err);
 #endif
+#ifndef BUG_ROWS_UNCHECKED
   if (height) {
     if (dpitch > dst.bytes || spitch > src.bytes) { if (height > 1) INVALID("pitch"); }
     else if ((height - 1) * dpitch + width > dst.bytes || (height - 1) * spitch + width > src.bytes) INVALID("rows");
   }
   if (height > 1 && (dpitch < width || spitch < width)) INVALID("pitch");
+#else
+  if (height && (height - 1) * dpitch + width > dst.bytes) return ok(err);
+#endif
   for (uint64_t r = 0; r < height; r++)
     memcpy(dst.mem->at + dst.offset + r * dpitch, src.mem->at + src.offset + r * spitch, width);
   return ok(err);
 }
 static cw_status fill(cw_stream s, cw_span dst, uint64_t pattern, uint32_t n, cw_error *err) {
   HANDLE(s);
+#ifdef BUG_ROUNDING
+  fesetround(FE_TOWARDZERO);
+#endif
+#ifdef BUG_PATTERN_OF_3
+  if (n == 3) return ok(err);
+#endif
   if (n != 1 && n != 2 && n != 4 && n != 8) INVALID("pattern");
   if (outside(dst) || dst.bytes % n) INVALID("span");
   for (uint64_t i = 0; i < dst.bytes; i++) {
@@ -273,7 +313,12 @@ static cw_status fill(cw_stream s, cw_span dst, uint64_t pattern, uint32_t n, cw
 }
 
 static const cw_device_api DEVICE = {
-  .size = sizeof(cw_device_api), .device_count = device_count, .device_open = device_open, .device_close = device_close,
+#ifdef BUG_TABLE_SIZE
+  .size = 0xFFFF,
+#else
+  .size = sizeof(cw_device_api),
+#endif
+  .device_count = device_count, .device_open = device_open, .device_close = device_close,
   .device_info = device_info, .mem_alloc = mem_alloc, .mem_free = mem_free, .mem_map = mem_map,
   .stream_create = stream_create, .stream_destroy = stream_destroy, .stream_query = stream_query,
   .stream_sync = stream_sync, .event_create = event_create, .event_destroy = event_destroy,
@@ -347,7 +392,14 @@ static const void *get_interface(void *self, cw_str id) {
 #ifdef BUG_RANKS
   if (same(id, "crossweave.collective/1")) return &COLLECTIVE;
 #endif
+#ifdef BUG_TABLE_MOVES
+  static cw_device_api again[2];
+  static int turn;
+  again[turn = !turn] = DEVICE;
+  return same(id, "crossweave.device/1") ? &again[turn] : NULL;
+#else
   return same(id, "crossweave.device/1") ? &DEVICE : NULL;
+#endif
 }
 static cw_status shutdown_(void *self, cw_error *err) {
   (void)self;
@@ -362,11 +414,27 @@ static cw_status shutdown_(void *self, cw_error *err) {
 #ifdef BUG_EXPORTS
 CW_EXPORT int helper(void) { return 1; }
 #endif
+#ifdef BUG_ALLOCATOR
+CW_EXPORT void _ZdlPv(void *p);
+CW_EXPORT void _ZdlPv(void *p) { free(p); }
+#endif
 CW_EXPORT cw_status crossweave_plugin_v1(const cw_host *host, cw_plugin *out, cw_error *err) {
+#ifndef BUG_NULL_TABLE
   if (!host || !out) INVALID("NULL");
+#endif
+#ifdef BUG_ENTRY_ONCE
+  static int times;
+  if (times++) return fail(err, CW_E_INTERNAL, "entry", "it has been called");
+#endif
+#ifdef BUG_LARGER_HOST
+  if (host->size > sizeof *host) return fail(err, CW_E_VERSION, "entry", "another host");
+#endif
 #ifndef BUG_VERSION_IGNORED
   if (host->min_plugin_minor > CW_ABI_MINOR) {
     char why[128];
+#ifdef BUG_VERSION_WITHOUT_NUMBERS
+    return fail(err, CW_E_VERSION, "entry", "too old");
+#endif
     snprintf(why, sizeof why, "host 1.%u needs plugin >= 1.%u, this plugin is 1.%u", host->abi_minor, host->min_plugin_minor, CW_ABI_MINOR);
     return fail(err, CW_E_VERSION, "entry", why);
   }

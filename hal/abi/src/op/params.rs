@@ -3,15 +3,14 @@
 use crate::read::Sized32;
 
 macro_rules! params {
-    ($( $(#[$doc:meta])* $name:ident { $( $(#[$fdoc:meta])* $field:ident : $ty:ty ),* $(,)? } )*) => { $(
-        $(#[$doc])*
-        #[allow(missing_docs)]
+    ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $fdoc:literal])* $field:ident : $ty:ty ),* $(,)? } )*) => { $(
+        $(#[doc = $doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name {
             /// Bytes the writer knows (R1).
             pub size: u32,
-            $( $(#[$fdoc])* pub $field: $ty, )*
+            $( $(#[doc = $fdoc])* pub $field: $ty, )*
         }
         impl Default for $name {
             fn default() -> Self {
@@ -29,6 +28,13 @@ macro_rules! params {
                 // SAFETY: repr(C) without padding (asserted below), so every byte is initialised.
                 unsafe { core::slice::from_raw_parts((self as *const Self).cast(), size_of::<Self>()) }
             }
+            /// What it is of.
+            pub const DOC: &'static str = concat!($($doc),*);
+            /// What its fields mean, in order.
+            pub const DOCS: &'static [&'static str] = &[
+                "Bytes the writer knows (R1).",
+                $( concat!($($fdoc),*), )*
+            ];
             /// `(field, type, offset)` in order: read by the header generator and the ABI lock.
             pub const FIELDS: &'static [(&'static str, &'static str, usize)] = &[
                 ("size", "u32", 0),
@@ -44,51 +50,216 @@ macro_rules! params {
 
 params! {
     /// Ops without parameters.
-    NoParams { flags: u32 }
-    /// `fill_strided`: value, rounded to the dtype (integers: must be exact).
-    FillParams { flags: u32, value: f64 }
-    /// `iota`: `start + step * i` over the row-major element index.
-    IotaParams { flags: u32, start: f64, step: f64 }
-    /// `unary`, `binary`, `compare`, `activation_*`: which function (`super::unary`, `super::binary`, …).
-    KindParams { kind: u32 }
-    /// `axpby`: `y = alpha x + beta y`.
-    AxpbyParams { flags: u32, alpha: f64, beta: f64 }
-    /// `clamp`.
-    ClampParams { flags: u32, lo: f64, hi: f64 }
-    /// `reduce`: kind (`super::reduce`), bit `i` of `axes` = reduce dim `i`; `FLAG_ACCUM` adds to the output.
-    ReduceParams { kind: u32, axes: u32, flags: u32 }
-    /// `arg_reduce` (kind 0 max, 1 min; first index wins), `cumsum`, `topk`, `sort_pairs`.
-    DimParams { kind: u32, dim: u32, flags: u32 }
-    /// `matmul`: flags `FLAG_ACCUM`; `alpha` 0 means 1.
-    MatmulParams { flags: u32, acc_dtype: u32, epilogue: u32, alpha: f64 }
-    /// `scatter_add_rows`, `gather_rows`, `embedding_*`: index `ignore` is skipped when `FLAG_HAS_IGNORE`.
-    IndexParams { flags: u32, ignore: i64 }
-    /// `philox`: kind (`super::philox`); uniform in [lo, hi), normal with mean `lo` and deviation `hi`.
-    PhiloxParams { kind: u32, lo: f64, hi: f64 }
-    /// `philox`, `dropout` and `attention_ext_*` at launch: 64-bit key; element `e` uses counter (offset + e / 4, stream), lane e % 4.
-    PhiloxDyn { flags: u32, seed: u64, offset: u64, stream: u64 }
-    /// `layer_norm_*`, `rms_norm_*`.
-    NormParams { flags: u32, eps: f64 }
-    /// `cross_entropy_*`: rows whose target is `ignore` give loss 0 and gradient 0 when `FLAG_HAS_IGNORE`.
-    XentParams { flags: u32, ignore: i64 }
-    /// `attention_*`: `scale` 0 means 1/sqrt(D); `window` 0 means none, else keys j > i - window.
-    AttentionParams { flags: u32, scale: f64, window: i64 }
-    /// `attention_ext_*`: `scale`, `window` as in `AttentionParams`; `cap` of the scores, 0 = none; `dropout`, the probability that a weight
-    /// becomes 0. Weight (b, h, i, j) has word `j % 4` of the philox block `offset + ((b * heads + h) * queries + i) * ceil(keys / 4) + j / 4`
-    /// (i and j in the row, not in the segment); `heads`, `queries`, `keys` are sizes of the whole that the operands are a part of, 0 = theirs.
-    AttentionExtParams { flags: u32, scale: f64, window: i64, cap: f64, dropout: f64, heads: i64, queries: i64, keys: i64 }
-    /// `rope`: `FLAG_INVERSE` rotates back (the backward); `FLAG_INTERLEAVED` pairs (2i, 2i+1), else (i, i + R/2), R the elements that rotate.
-    RopeParams { flags: u32 }
-    /// `adamw`: `mode` 0 = torch AdamW, 1 = L2 Adam; fixed numbers of the group.
-    AdamwParams { flags: u32, mode: u32, reserved: u32, beta1: f64, beta2: f64, eps: f64, weight_decay: f64 }
-    /// `adamw` at launch. `step` counts from 1. Gradients are multiplied by `grad_scale` (and by the device's coef operand).
-    AdamwDyn { flags: u32, lr: f64, grad_scale: f64, step: u64 }
-    /// `dropout`: probability of zero; survivors are scaled by 1/(1-p).
-    DropoutParams { flags: u32, p: f64 }
-    /// `multi_scale` at launch: host factor, multiplied by the device's coef operand when given.
-    ScaleDyn { flags: u32, scale: f64 }
-    /// One instruction of `elementwise_program`: `dst = op(a, b, c)`; registers below `n_operands` are operands, others temporaries.
-    ProgramInst { op: u32, dst: u32, a: u32, b: u32, c: u32, imm: f32 }
+    NoParams {
+        /// 0.
+        flags: u32,
+    }
+    /// fill_strided.
+    FillParams {
+        /// 0.
+        flags: u32,
+        /// Rounded once to a float dtype; of an integer dtype it must be a whole number in its range, else INVALID.
+        value: f64,
+    }
+    /// iota.
+    IotaParams {
+        /// 0.
+        flags: u32,
+        /// The value of element 0.
+        start: f64,
+        /// Added per element of the row-major index; start + step * i is computed in f64 and rounded once.
+        step: f64,
+    }
+    /// unary, binary, compare, activation_fwd, activation_bwd.
+    KindParams {
+        /// Which function: CW_UNARY_*, CW_BINARY_*, CW_COMPARE_* or CW_ACTIVATION_*. 0 is none: UNSUPPORTED.
+        kind: u32,
+    }
+    /// axpby.
+    AxpbyParams {
+        /// 0.
+        flags: u32,
+        /// Factor of x; 0 means 0, and x is read all the same (0 * NaN is NaN).
+        alpha: f64,
+        /// Factor of y; 0: y is not read, only written.
+        beta: f64,
+    }
+    /// clamp.
+    ClampParams {
+        /// 0.
+        flags: u32,
+        /// The least value; -inf for none. The maximum with it is taken first.
+        lo: f64,
+        /// The largest value; inf for none. The minimum with it is taken last, so that lo > hi gives hi.
+        hi: f64,
+    }
+    /// reduce.
+    ReduceParams {
+        /// CW_REDUCE_*.
+        kind: u32,
+        /// Bit i set: dim i is reduced, and has size 1 in dst. 0 reduces nothing.
+        axes: u32,
+        /// CW_FLAG_ACCUM (kinds SUM and SUMSQ): dst is added to, and read; else it is only written.
+        flags: u32,
+    }
+    /// arg_reduce, cumsum, topk, sort_pairs.
+    DimParams {
+        /// arg_reduce: 0 the largest, 1 the smallest. Others: 0.
+        kind: u32,
+        /// arg_reduce and cumsum: the dim. topk and sort_pairs work along the last one and leave it 0.
+        dim: u32,
+        /// topk, sort_pairs: CW_FLAG_DESCENDING, the largest first (topk always gives the largest first). Others: 0.
+        flags: u32,
+    }
+    /// matmul.
+    MatmulParams {
+        /// CW_FLAG_ACCUM: C is read and added to, before the one rounding; else it is only written.
+        flags: u32,
+        /// The type sums are kept in: 0 or CW_DT_F32. Others are UNSUPPORTED.
+        acc_dtype: u32,
+        /// 0; reserved for what may follow the product.
+        epilogue: u32,
+        /// Factor of A B; 0 means 1. Neither the bias nor C has a factor.
+        alpha: f64,
+    }
+    /// gather_rows, scatter_add_rows, embedding_fwd, embedding_bwd.
+    IndexParams {
+        /// CW_FLAG_HAS_IGNORE: `ignore` is meant; else no index is ignored.
+        flags: u32,
+        /// The index whose row is zeros when gathered, and nothing when added; also where it is a row of the table.
+        ignore: i64,
+    }
+    /// philox.
+    PhiloxParams {
+        /// CW_PHILOX_*; BITS asks for a u32 dst, the others for a float one.
+        kind: u32,
+        /// Uniform: the lower bound, which occurs. Normal: the mean. Bits: 0.
+        lo: f64,
+        /// Uniform: the upper bound. Normal: the standard deviation. Bits: 0. Both are rounded to f32 first.
+        hi: f64,
+    }
+    /// philox, dropout, attention_ext_fwd, attention_ext_bwd, at launch.
+    PhiloxDyn {
+        /// 0.
+        flags: u32,
+        /// The 64-bit key.
+        seed: u64,
+        /// The low 64 bits of the counter of element 0; element e has block offset + e / 4 (it wraps) and word e % 4.
+        offset: u64,
+        /// The high 64 bits of the counter.
+        stream: u64,
+    }
+    /// layer_norm_*, rms_norm_*.
+    NormParams {
+        /// 0.
+        flags: u32,
+        /// Added to the variance (rms_norm: to the mean of squares) under the root; 0 means 0. Backward ops have rstd
+        /// and do not read it.
+        eps: f64,
+    }
+    /// cross_entropy_fwd, cross_entropy_bwd.
+    XentParams {
+        /// CW_FLAG_HAS_IGNORE: `ignore` is meant; else no row is ignored.
+        flags: u32,
+        /// A row with this target has loss 0 and gradient 0; its lse is computed as ever.
+        ignore: i64,
+    }
+    /// attention_fwd, attention_bwd, attention_varlen_fwd, attention_varlen_bwd.
+    AttentionParams {
+        /// CW_FLAG_CAUSAL: query i sees keys j <= i + Tk - Tq, that is, the last query sees the last key. With Tq > Tk
+        /// the first Tq - Tk queries see nothing.
+        flags: u32,
+        /// Factor of q.k; 0 means 1/sqrt(D).
+        scale: f64,
+        /// 0: none. Else query i sees only keys j > i + Tk - Tq - window: with CW_FLAG_CAUSAL the last `window` keys,
+        /// without it all later keys too. Negative: INVALID. A query that sees no key has o = 0, lse = -inf and
+        /// gradient 0.
+        window: i64,
+    }
+    /// attention_ext_fwd, attention_ext_bwd. Weight (b, h, i, j) drops by word j % 4 of the philox block offset +
+    /// ((b * heads + h) * queries + i) * ceil(keys / 4) + j / 4, where i and j count in the row, not in the segment.
+    AttentionExtParams {
+        /// As in cw_attention_params.
+        flags: u32,
+        /// As in cw_attention_params.
+        scale: f64,
+        /// As in cw_attention_params.
+        window: i64,
+        /// Soft cap of the scores, cap tanh(s / cap); 0: none.
+        cap: f64,
+        /// Probability that a weight becomes 0, in [0, 1); 0: none, and the launch struct is not read.
+        dropout: f64,
+        /// Heads of the whole that these operands are a part of; 0: their own. They place a weight's random word.
+        heads: i64,
+        /// Queries of the whole; 0: their own.
+        queries: i64,
+        /// Keys of the whole; 0: their own.
+        keys: i64,
+    }
+    /// rope. With angle t of pair p: (a, b) becomes (a cos - b sin, a sin + b cos). Elements beyond R are copied.
+    RopeParams {
+        /// CW_FLAG_INTERLEAVED: pair p is elements 2p and 2p + 1; else p and p + R/2, where R/2 is the width of cos.
+        /// CW_FLAG_INVERSE rotates back, which is the backward.
+        flags: u32,
+    }
+    /// adamw.
+    AdamwParams {
+        /// CW_FLAG_MASTER: every group of operands has a master copy, which is updated; p is it, rounded.
+        flags: u32,
+        /// 0: decoupled decay, torch.optim.AdamW. 1: L2, torch.optim.Adam (g' += weight_decay * p, no other decay).
+        mode: u32,
+        /// 0.
+        reserved: u32,
+        /// Decay of the first moment, in [0, 1).
+        beta1: f64,
+        /// Decay of the second moment, in [0, 1).
+        beta2: f64,
+        /// Added to the root of the corrected second moment; 0 means 0.
+        eps: f64,
+        /// 0 means none.
+        weight_decay: f64,
+    }
+    /// adamw, at launch.
+    AdamwDyn {
+        /// 0.
+        flags: u32,
+        /// Learning rate.
+        lr: f64,
+        /// Factor of every gradient, beside the operand coef; 0 means 0.
+        grad_scale: f64,
+        /// The number of this step, from 1: bias corrections are 1 - beta^step. 0 is INVALID.
+        step: u64,
+    }
+    /// dropout.
+    DropoutParams {
+        /// 0.
+        flags: u32,
+        /// Probability that an element becomes 0, in [0, 1]; what is kept is divided by 1 - p.
+        p: f64,
+    }
+    /// multi_scale, at launch.
+    ScaleDyn {
+        /// 0.
+        flags: u32,
+        /// Factor, beside the operand coef; 0 means 0.
+        scale: f64,
+    }
+    /// One instruction of elementwise_program: dst = op(a, b, c). Registers below the number of operands are the
+    /// operands, others temporaries, which hold nothing at first.
+    ProgramInst {
+        /// CW_INST_*.
+        op: u32,
+        /// The register written; an operand only where its bit of `writes` is set.
+        dst: u32,
+        /// Register of the first argument; 0 where there is none.
+        a: u32,
+        /// Register of the second argument.
+        b: u32,
+        /// Register of the third argument.
+        c: u32,
+        /// CW_INST_CONST: the value. CW_INST_SCALAR: the number of the launch's scalar, as a whole number. Others: 0.
+        imm: f32,
+    }
 }
 
 /// Most instructions of an `elementwise_program`.
@@ -98,10 +269,7 @@ pub const PROGRAM_MAX_OPERANDS: usize = 16;
 /// Registers: operands first, then temporaries.
 pub const PROGRAM_MAX_REGS: usize = 64;
 
-/// `elementwise_program`: a straight-line pointwise program over operands of one (broadcast) shape.
-///
-/// All arithmetic is f32 in the order written, no contraction (no fused multiply-add unless the instruction is FMA); loads convert from and
-/// stores round to nearest even into the operand's dtype. An operand is read where first used and written back once at the end if any instruction wrote it.
+/// `elementwise_program`: a straight-line pointwise program ([`ProgramParams::DOC`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgramParams {
@@ -127,6 +295,20 @@ impl Default for ProgramParams {
     }
 }
 impl ProgramParams {
+    /// What it is of.
+    pub const DOC: &'static str = "elementwise_program: a straight-line program over operands of one (broadcast) shape. All \
+        arithmetic is in f32, in the order written, without contraction (a product and a sum are fused only by CW_INST_FMA). \
+        An operand is converted to f32 where it is first read (u32 counts too), and rounded to nearest even into its dtype \
+        once, at the end, if its bit of `writes` is set; instructions see the unrounded value. MAX and MIN give NaN when \
+        either is NaN; LT is 0 then; SELECT takes b where a is not 0, NaN among it.";
+    /// What its fields mean, in order.
+    pub const DOCS: &'static [&'static str] = &[
+        "Bytes the writer knows (R1).",
+        "Instructions used, at most CW_PROGRAM_MAX_INSTS.",
+        "Bit i set: operand i is written. Operands that are not written have any strides, those written are dense.",
+        "0.",
+        "The instructions.",
+    ];
     /// The bytes that cross the boundary.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: repr(C), no padding: 16 + 64 * 28 bytes.
@@ -151,6 +333,14 @@ pub struct ProgramDyn {
 // SAFETY: repr(C), size-prefixed, integers and floats only.
 unsafe impl Sized32 for ProgramDyn {}
 impl ProgramDyn {
+    /// What it is of.
+    pub const DOC: &'static str = "elementwise_program, at launch.";
+    /// What its fields mean, in order.
+    pub const DOCS: &'static [&'static str] = &[
+        "Bytes the writer knows (R1).",
+        "0.",
+        "What CW_INST_SCALAR reads.",
+    ];
     /// Scalars, the rest zero.
     pub fn new(values: &[f32]) -> Self {
         let mut scalars = [0.0; 8];

@@ -103,6 +103,23 @@ impl Cell {
         d
     }
 
+    /// Numbers of elements, up to what goes in several pieces.
+    fn counts(&self, effort: Effort) -> Vec<u64> {
+        let mut counts = match self.dtype.bits() >= 8 {
+            true => vec![0, 1, 3, 64, 1003],
+            false => vec![0, 2, 64, 1002],
+        };
+        if self.big {
+            counts.push(65_537);
+            counts.extend(match effort {
+                Effort::Quick => None,
+                Effort::Default => Some((1 << 18) + 1),
+                Effort::Big => Some((1 << 20) + 1),
+            });
+        }
+        counts
+    }
+
     fn rank(&self, r: &Rank, seed: u64, effort: Effort) -> Result<Answer, String> {
         let n = u64::from(r.n);
         let comm = r.comm()?;
@@ -119,16 +136,7 @@ impl Cell {
                 "an average of integers is claimed: it must be refused, not truncated".into(),
             );
         }
-        let mut counts: Vec<u64> = match whole {
-            true => vec![0, 1, 3, 64, 1003],
-            false => vec![0, 2, 64, 1002],
-        };
-        if self.big {
-            counts.push(65_537);
-        }
-        if effort == Effort::Big && self.big {
-            counts.push((1 << 20) + 1);
-        }
+        let counts = self.counts(effort);
         let (give, get_) = self.elements(counts[counts.len() - 1], n);
         let desk = Desk::new(r, self.dtype.bytes(give.max(get_)).max(8))?;
         let mut a = Answer {

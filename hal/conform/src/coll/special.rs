@@ -15,13 +15,15 @@ type Body = fn(&Rank) -> Result<Answer, String>;
 /// The cases on `n` ranks.
 pub fn cases(n: u32) -> Vec<Case> {
     let mut v = Vec::new();
-    let all: [(&str, Body); 13] = [
+    let all: [(&str, Body); 15] = [
         ("coll.barrier.holds_all", barrier),
         ("coll.group.mixed", mixed),
+        ("coll.group.long", long),
         ("coll.group.empty", empty),
         ("coll.group.refused_as_a_whole", all_or_nothing),
         ("coll.order.stalled_producer", stalled_producer),
         ("coll.order.launch_returns_at_once", returns_at_once),
+        ("coll.order.many_in_flight", many),
         ("coll.two_communicators", two_comms),
         ("coll.two_streams", two_streams),
         ("coll.split.colour_and_key", split),
@@ -164,6 +166,87 @@ fn mixed(r: &Rank) -> Result<Answer, String> {
     match b.lift(s, &q)? == floats(&want) {
         true => done(),
         false => Err("the all_gather of a mixed group is wrong".into()),
+    }
+}
+
+/// Groups longer than what a library takes at once, of sums of many sizes.
+fn long(r: &Rank) -> Result<Answer, String> {
+    const MEMBERS: u64 = 70;
+    let s = &r.rig.stream;
+    // Member k sums 1 + k % 5 elements of k + rank, each at a place of its own.
+    let p = place(8 * MEMBERS);
+    let desk = Desk::new(r, p.send)?;
+    let mut input = vec![0f64; 8 * MEMBERS as usize];
+    let mut want = input.clone();
+    for k in 0..MEMBERS as usize {
+        input[8 * k..8 * k + 1 + k % 5].fill(k as f64 + f64::from(r.rank));
+        want[8 * k..8 * k + 1 + k % 5].fill(total(r.n, k as f64));
+    }
+    if r.comm()?.claims(&sum(1))?.is_none() {
+        return not_claimed("no all_reduce of f32 sums");
+    }
+    for members in [2, 17, MEMBERS] {
+        let (send, recv) = desk.lay(s, &p, &floats(&input))?;
+        let group: Vec<CollDesc> = (0..members)
+            .map(|k| {
+                let part = |x: Span| Span {
+                    offset: x.offset + 32 * k,
+                    bytes: 4 * (1 + k % 5),
+                    ..x
+                };
+                let mut d = sum(1 + k % 5);
+                (d.send, d.recv) = (part(send), part(recv));
+                d
+            })
+            .collect();
+        launch(r, &group)?;
+        let out = desk.lift(s, &p)?;
+        for k in 0..members as usize {
+            let (from, to) = (32 * k, 32 * k + 4 * (1 + k % 5));
+            if out[from..to] != floats(&want)[from..to] {
+                return Err(format!("member {k} of a group of {members} is wrong"));
+            }
+        }
+    }
+    done()
+}
+
+/// More launches than a ring of them holds, while the streams are held back.
+fn many(r: &Rank) -> Result<Answer, String> {
+    const LAUNCHES: u64 = 300;
+    let s = &r.rig.stream;
+    let p = place(LAUNCHES);
+    let desk = Desk::new(r, p.send)?;
+    if r.comm()?.claims(&sum(1))?.is_none() {
+        return not_claimed("no all_reduce of f32 sums");
+    }
+    let input: Vec<f64> = (0..LAUNCHES)
+        .map(|k| k as f64 + f64::from(r.rank))
+        .collect();
+    let (send, recv) = desk.lay(s, &p, &floats(&input))?;
+    s.finish()?;
+    let stall = Stall::new(s)?;
+    for k in 0..LAUNCHES {
+        let part = |x: Span| Span {
+            offset: x.offset + 4 * k,
+            bytes: 4,
+            ..x
+        };
+        let mut d = sum(1);
+        (d.send, d.recv) = (part(send), part(recv));
+        launch(r, &[d])?;
+    }
+    r.meet("enqueued")?;
+    stall.release();
+    let out = desk.lift(s, &p)?;
+    let want: Vec<f64> = (0..LAUNCHES).map(|k| total(r.n, k as f64)).collect();
+    match floats(&want)
+        .chunks(4)
+        .zip(out.chunks(4))
+        .position(|(w, o)| w != o)
+    {
+        None => done(),
+        Some(k) => Err(format!("launch {k} of {LAUNCHES} in flight is wrong")),
     }
 }
 

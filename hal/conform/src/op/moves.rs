@@ -485,6 +485,8 @@ pub fn indices(g: &mut Gen, it: DType, n: usize, rows: usize) -> Vec<i64> {
             (_, 12) if it == DType::I64 => (1 << 32) + g.below(rows.max(3)) as i64,
             (_, 13) if it == DType::I64 => [i64::MIN, i64::MIN + 1, -(1 << 32)][g.below(3)],
             (3, _) => -1,
+            // A row that 16 bits do not name.
+            (1, _) if rows > 1 << 16 => rows as i64 - 1,
             (5, _) => rows as i64,
             (_, 0) => 2,
             (_, 1) => i32::MAX as i64,

@@ -631,7 +631,9 @@ fn axpby(g: &mut Gen, ty: DType, tx: DType) -> Vec<Trial> {
         T::full(ty, &[bits.len()], 1.0),
         T::of_bits(tx, &[bits.len()], bits),
     );
-    all.push(run("x NaN of every kind", y, x, 1.0, 1.0));
+    all.push(run("x NaN of every kind", y.clone(), x.clone(), 1.0, 1.0));
+    // A factor of 0 is a factor: 0 times what is no number is no number.
+    all.push(run("alpha 0 times NaN", y, x, 0.0, 1.0));
     let x = g.real(tx, &[100], 4.0);
     all.push(run(
         "beta 0 does not read y",

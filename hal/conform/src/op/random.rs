@@ -234,6 +234,22 @@ fn dropout(g: &mut Gen, t: DType) -> Vec<Trial> {
         .given(d[2].as_bytes())
         .then(d[3].as_bytes(), w(&d[3])),
     );
+    // What is dropped is 0, whatever it was; and all of it may be.
+    let mut bad = x.clone();
+    let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+    for (i, b) in bad.bits.iter_mut().enumerate().filter(|(i, _)| i % 4 == 1) {
+        *b = super::num::encode(t, odd[i / 4 % 3]);
+    }
+    for p in [0.3, 1.0] {
+        let params = DropoutParams {
+            p,
+            ..Default::default()
+        };
+        let w = vec![(0, want(&d[1], p, &bad, None))];
+        let args = vec![T::poison(t, &[9, 33]).into(), bad.clone().into()];
+        let what = format!("what is no number, p {p}");
+        all.push(Trial::new(what, params.as_bytes(), args, w).given(d[1].as_bytes()));
+    }
     let w = vec![(0, want(&d[4], 0.3, &x, None))];
     let args = vec![x.clone().into(), Arg::Alias(x, 0)];
     all.push(Trial::new("in place", params.as_bytes(), args, w).given(d[4].as_bytes()));

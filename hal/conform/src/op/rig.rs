@@ -152,6 +152,14 @@ impl Rig {
         self.flush
     }
 
+    /// Where operands may begin, as far as the device restricts it.
+    fn unit(&self) -> usize {
+        match self.info.caps & abi::CAP_ALIGNED_OPERANDS {
+            0 => 1,
+            _ => (self.info.align as usize).max(1),
+        }
+    }
+
     /// Does it claim determinism of every op?
     pub fn deterministic(&self) -> bool {
         self.info.caps & abi::CAP_DETERMINISTIC != 0
@@ -216,7 +224,7 @@ impl Rig {
         place: Place,
         workspace: usize,
     ) -> Result<Vec<Vec<Block>>, String> {
-        let mut sets = lay_out(t, place, workspace);
+        let mut sets = lay_out(t, place, workspace, self.unit());
         self.make_room(&sets)?;
         self.upload(&sets)?;
         for (l, blocks) in t.launches.iter().zip(&sets) {
@@ -287,7 +295,12 @@ impl Rig {
         let mut sets: Vec<Vec<Block>> = Vec::new();
         for (i, t) in trials.iter().enumerate() {
             let first = sets.iter().flatten().map(|b| b.slot + 1).max().unwrap_or(0);
-            let mut own = lay_out(t, Place::Aligned, op(i).1.workspace_bytes as usize);
+            let mut own = lay_out(
+                t,
+                Place::Aligned,
+                op(i).1.workspace_bytes as usize,
+                self.unit(),
+            );
             own.iter_mut().flatten().for_each(|b| b.slot += first);
             sets.extend(own);
         }
@@ -331,7 +344,7 @@ impl Rig {
     ) -> Result<Raw<()>, String> {
         let (prepared, plan) = self.prepare(spec.id, t, 0).map_err(|r| r.to_string())?;
         let workspace = plan.workspace_bytes as usize;
-        let mut sets = lay_out(t, Place::Aligned, workspace);
+        let mut sets = lay_out(t, Place::Aligned, workspace, self.unit());
         self.make_room(&sets)?;
         self.upload(&sets)?;
         let blocks = &sets[0];
@@ -516,8 +529,8 @@ fn home(args: &[Arg], i: usize) -> Option<usize> {
     }
 }
 
-/// Where everything of a trial lies, and what it holds before the launch.
-fn lay_out(t: &Trial, place: Place, workspace: usize) -> Vec<Vec<Block>> {
+/// Where everything of a trial lies, and what it holds before the launch. Operands begin at multiples of `unit`.
+fn lay_out(t: &Trial, place: Place, workspace: usize, unit: usize) -> Vec<Vec<Block>> {
     let mut next_slot = 0;
     let mut ends: Vec<usize> = Vec::new();
     let mut put = |bytes: usize, elem: usize, shift: usize| {
@@ -534,7 +547,11 @@ fn lay_out(t: &Trial, place: Place, workspace: usize) -> Vec<Vec<Block>> {
             Place::Aligned => 0,
             _ => elem * shift,
         };
-        let offset = start + FENCE + shift;
+        // Odd places are for devices that take operands as they are.
+        let offset = match unit {
+            1 => start + FENCE + shift,
+            _ => (start + FENCE).next_multiple_of(unit),
+        };
         let end = offset + bytes + FENCE;
         ends[slot] = end;
         // Copies of whole words, whatever the operand.

@@ -34,19 +34,23 @@ impl Gen {
         self.past(1024)
     }
 
-    /// The same where the work grows with the square: to 4,096 even where all is tried.
+    /// The same where the work grows with the square: to 4,096 even where all is tried, and to 256 where little is.
     pub fn beyond_squared(&mut self) -> Vec<usize> {
+        let most = match self.effort {
+            Effort::Quick => 256,
+            _ => 4096,
+        };
         let mut n = self.beyond();
-        n.retain(|n| *n < 2 * 4096);
+        n.retain(|n| *n < 2 * most);
         n
     }
 
-    /// Sizes that a grid, or a 16-bit number, cannot count.
+    /// Sizes that a grid cannot count, and whose last index is no 16-bit number.
     pub fn grid(&mut self) -> Vec<usize> {
         match self.effort {
             Effort::Quick => vec![],
-            Effort::Default => vec![self.past(GRID)],
-            Effort::Big => vec![self.past(GRID), self.past(1 << 20)],
+            Effort::Default => vec![self.past(GRID + 1)],
+            Effort::Big => vec![self.past(GRID + 1), self.past(1 << 20)],
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Defects of collectives.
 
-use crate::Seeded;
+use crate::{Seeded, WHILE};
 use crossweave_abi as abi;
 use crossweave_backend_cpu::{Comm, CpuCollectives, Device, Mem, Stream};
 use crossweave_plugin::{
-    Backend, Code, Coll, CollShape, Collectives, CommConfig, Error, Health, Result, Span, Support,
-    unsupported,
+    Backend, Code, Coll, CollShape, Collectives, CommConfig, Error, Health, MemKind, Result, Span,
+    Support, unsupported,
 };
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The collectives of the CPU back end.
@@ -17,7 +19,53 @@ pub struct Member {
     comm: Comm,
     rank: u32,
     n: u32,
+    /// Memory of the host for what is changed there.
+    page: Option<Arc<Mem>>,
+    /// The colour of its first split.
+    colour: Mutex<Option<Option<i32>>>,
+    told: AtomicBool,
+    /// Launches that its streams have not come to.
+    ahead: Arc<AtomicU64>,
+    /// How long its end waits after an abort.
+    lingers: Option<Duration>,
+    aborted: AtomicBool,
 }
+
+impl Member {
+    fn new(b: &Seeded, d: &Device, comm: Comm, cfg: (u32, u32)) -> Result<Member> {
+        let page = match b.is("min_drops_nan_of_ranks") || b.is("counts_are_read_late") {
+            true => Some(Arc::new(b.inner().alloc(
+                d,
+                MemKind::HostPinned,
+                PAGE,
+                0,
+            )?)),
+            false => None,
+        };
+        Ok(Member {
+            comm,
+            rank: cfg.0,
+            n: cfg.1,
+            page,
+            colour: Mutex::default(),
+            told: AtomicBool::new(false),
+            ahead: Arc::default(),
+            lingers: b.is("destroy_after_abort_waits").then_some(WHILE),
+            aborted: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if let (Some(t), true) = (self.lingers, self.aborted.load(Relaxed)) {
+            std::thread::sleep(t);
+        }
+    }
+}
+
+/// Bytes of a member's page.
+const PAGE: u64 = 1 << 16;
 
 impl Collectives<Seeded> for SeededColl {
     type Comm = Member;
@@ -35,7 +83,7 @@ impl Collectives<Seeded> for SeededColl {
         }
         let (rank, n) = (cfg.rank, cfg.nranks);
         let comm = CpuCollectives::init(b.inner(), d, id, cfg)?;
-        Ok(Member { comm, rank, n })
+        Member::new(b, d, comm, (rank, n))
     }
 
     fn split(
@@ -54,9 +102,19 @@ impl Collectives<Seeded> for SeededColl {
             true => Some(color.unwrap_or(7)),
             false => color,
         };
-        let (rank, n) = (cfg.rank, cfg.nranks);
+        let color = match b.is("splits_of_one_parent_are_one") {
+            true => {
+                let mut first = c.colour.lock().unwrap_or_else(PoisonError::into_inner);
+                *first.get_or_insert(color)
+            }
+            false => color,
+        };
+        let place = (cfg.rank, cfg.nranks);
         let child = CpuCollectives::split(b.inner(), &c.comm, color, key, cfg)?;
-        Ok(child.map(|comm| Member { comm, rank, n }))
+        let d = b.inner().open(0)?;
+        child
+            .map(|comm| Member::new(b, &d, comm, place))
+            .transpose()
     }
 
     fn supports(b: &Seeded, c: &Member, shape: &CollShape) -> Result<Support> {
@@ -100,15 +158,71 @@ impl Collectives<Seeded> for SeededColl {
             if b.is("min_is_max") && x.reduce == abi::RED_MIN {
                 x.reduce = abi::RED_MAX;
             }
-            if b.is("gaps_are_closed") && x.kind == abi::COLL_ALL_TO_ALL_V {
+            if b.is("gaps_are_closed") && x.kind == abi::COLL_ALL_TO_ALL_V
+                || b.is("gathered_gaps_are_closed") && x.kind == abi::COLL_ALL_GATHER_V
+            {
                 x.recv_offsets = &[];
             }
+            if b.is("send_offsets_are_ignored") && x.kind == abi::COLL_ALL_TO_ALL_V {
+                x.send_offsets = &[];
+            }
+            if b.is("reduce_is_to_rank_0") && x.kind == abi::COLL_REDUCE {
+                x.root = 0;
+            }
+            if b.is("chunks_of_131072") && x.kind == abi::COLL_ALL_REDUCE {
+                x.count = x.count.min(131_072);
+            }
+            if b.is("device_scale_is_ignored") {
+                x.scale_dev = None;
+            }
+            if b.is("pairs_need_a_power_of_two")
+                && !c.n.is_power_of_two()
+                && c.n > 4
+                && x.reduce == abi::RED_SUM
+            {
+                x.reduce = abi::RED_MAX;
+            }
+            if let (Some(i), Some(o)) = (x.send, x.recv)
+                && std::ptr::eq(i.mem, o.mem)
+                && x.count > 0
+            {
+                // In place: the piece that is a rank's own lies behind those of the ranks before it.
+                if b.is("in_place_gathers_begin_at_0") && x.kind == abi::COLL_ALL_GATHER {
+                    x.send = Some(Span {
+                        offset: o.offset,
+                        ..i
+                    });
+                }
+                if b.is("in_place_scatters_end_at_0") && x.kind == abi::COLL_REDUCE_SCATTER {
+                    x.recv = Some(Span {
+                        offset: i.offset,
+                        ..o
+                    });
+                }
+            }
+            taken_for(&b.bug, x);
+        }
+        if b.is("refused_group_runs_its_beginning")
+            && let Some(at) = wrong.iter().position(|x| x.kind > abi::COLL_BARRIER)
+        {
+            CpuCollectives::launch(b.inner(), &c.comm, s, &wrong[..at])?;
+            return unsupported("a kind");
         }
         if b.is("barrier_holds_nobody") {
             wrong.retain(|x| x.kind != abi::COLL_BARRIER);
         }
         if b.is("groups_run_their_first") {
             wrong.truncate(1);
+        }
+        if b.is("groups_end_at_16") {
+            wrong.truncate(16);
+        }
+        let ahead = b.is("a_ring_of_128_launches").then(|| c.ahead.clone());
+        if let Some(a) = &ahead
+            && a.fetch_add(1, Relaxed) >= 128
+        {
+            a.fetch_sub(1, Relaxed);
+            return Ok(());
         }
         if b.is("messages_overtake") {
             // Receives of a pair come in the other order.
@@ -126,6 +240,17 @@ impl Collectives<Seeded> for SeededColl {
             return Ok(());
         }
         CpuCollectives::launch(b.inner(), &c.comm, s, &wrong)?;
+        for x in &wrong {
+            on_page(b, c, s, x)?;
+        }
+        if let Some(a) = ahead {
+            b.inner().host_call(
+                s,
+                Box::new(move |_| {
+                    a.fetch_sub(1, Relaxed);
+                }),
+            )?;
+        }
         if b.is("last_bits_differ_by_rank") && c.rank > 0 {
             for x in wrong
                 .iter()
@@ -159,7 +284,13 @@ impl Collectives<Seeded> for SeededColl {
     }
 
     fn async_error(b: &Seeded, c: &Member) -> Result<Health> {
+        if b.is("async_error_waits") {
+            std::thread::sleep(WHILE);
+        }
         match CpuCollectives::async_error(b.inner(), &c.comm) {
+            Err(_) if b.is("failure_is_told_once") && c.told.swap(true, Relaxed) => {
+                Ok(Health::Ready)
+            }
             Err(e) if b.is("failures_are_not_sticky") => Err(Error { sticky: false, ..e }),
             Err(e) if b.is("the_wrong_rank_is_named") => Err(e.peer(c.n + 5)),
             Err(e) if b.is("a_rank_names_itself") => Err(e.peer(c.rank)),
@@ -177,8 +308,91 @@ impl Collectives<Seeded> for SeededColl {
         if b.is("abort_takes_its_time") {
             std::thread::sleep(Duration::from_millis(2500));
         }
+        if b.is("abort_waits_a_little") {
+            std::thread::sleep(WHILE);
+        }
+        c.aborted.store(true, Relaxed);
         CpuCollectives::abort(b.inner(), &c.comm)
     }
+}
+
+/// Types and reductions by a look-up with a default, or in the order of another header: `type_as:FROM:TO` and
+/// `reduction_as:FROM:TO`, of what is reduced.
+fn taken_for(bug: &str, x: &mut Coll<'_, Mem>) {
+    let words: Vec<&str> = bug.split(':').collect();
+    let [what, from, to] = words[..] else { return };
+    if !matches!(
+        x.kind,
+        abi::COLL_ALL_REDUCE | abi::COLL_REDUCE_SCATTER | abi::COLL_REDUCE
+    ) {
+        return;
+    }
+    let named = |n: &str| abi::DType::ALL.into_iter().find(|t| t.name() == n);
+    match (what, named(from), named(to)) {
+        ("type_as", Some(from), Some(to)) if x.dtype == from => {
+            x.count = x.count * from.bytes(1) / to.bytes(1);
+            x.dtype = to;
+        }
+        ("reduction_as", ..) if abi::red_name(x.reduce) == Some(from) => {
+            let all = [abi::RED_SUM, abi::RED_PROD, abi::RED_MIN, abi::RED_MAX];
+            x.reduce = all
+                .into_iter()
+                .find(|r| abi::red_name(*r) == Some(to))
+                .unwrap_or(x.reduce);
+        }
+        _ => {}
+    }
+}
+
+/// A result takes its way over the member's page and is changed there.
+fn on_page(b: &Seeded, c: &Member, s: &Stream, x: &Coll<'_, Mem>) -> Result<()> {
+    let (Some(page), Some(out)) = (&c.page, x.recv) else {
+        return Ok(());
+    };
+    let late = b.is("counts_are_read_late");
+    let meant = match late {
+        true => x.kind == abi::COLL_ALL_TO_ALL_V,
+        false => x.reduce == abi::RED_MIN && x.dtype == abi::DType::F32,
+    };
+    if !meant || out.bytes > PAGE || out.bytes == 0 {
+        return Ok(());
+    }
+    let here = || Span {
+        mem: &**page,
+        offset: 0,
+        bytes: out.bytes,
+    };
+    b.inner().copy(s, here(), Span { ..out })?;
+    let (at, n) = (b.inner().map(page)? as usize, out.bytes as usize);
+    let counts = (
+        x.recv_counts.as_ptr() as usize,
+        x.recv_counts.first().copied(),
+    );
+    let keep = page.clone();
+    b.inner().host_call(
+        s,
+        Box::new(move |_| {
+            // SAFETY: the page is as long as the result and lives in `keep`.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, n) };
+            match counts {
+                // SAFETY: that of a plugin which keeps the host's arrays; the kit's live until the round is over.
+                (p, Some(was)) if late => {
+                    if unsafe { std::ptr::read_volatile(p as *const u64) } != was {
+                        bytes.fill(0);
+                    }
+                }
+                _ => {
+                    for v in bytes.chunks_exact_mut(4) {
+                        if f32::from_le_bytes([v[0], v[1], v[2], v[3]]).is_nan() {
+                            v.fill(0);
+                        }
+                    }
+                }
+            }
+            drop(keep);
+        }),
+    )?;
+    b.inner().copy(s, out, here())
 }
 
 /// The same collective.

@@ -1,19 +1,25 @@
 //! The CPU back end with one defect, chosen by the configuration key `seeded.bug`; without it, the CPU back end. The conformance kit must
 //! name each (`tests/seeded/main.rs` lists them with the case that does). Built for that test only.
 
+mod asked;
 mod beyond;
 mod coll;
 mod graph;
 mod ops;
+mod results;
 
 use crossweave_abi as abi;
 use crossweave_backend_cpu::{CpuBackend, CpuGraphs, Device, Event, Mem, Stream};
 use crossweave_plugin::{
     Backend, Code, Error, Graphs, Host, HostCall, Info, MemKind, Optional, Result, Span, fail,
 };
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+/// How long what must not wait waits.
+pub(crate) const WHILE: Duration = Duration::from_millis(150);
 
 /// The CPU back end and what is wrong with it.
 pub struct Seeded {
@@ -23,6 +29,14 @@ pub struct Seeded {
     broken: AtomicBool,
     /// Where graphs go that do not wait for their turn.
     ahead: Mutex<Option<Stream>>,
+    /// Calls that streams have not come to.
+    ahead_of_host: Arc<AtomicU64>,
+    /// Ops that were asked for, by a key that is too short.
+    cache: Mutex<HashMap<Vec<i64>, ops::Asked>>,
+    /// What operands must begin at multiples of.
+    align: u64,
+    /// What all streams share.
+    scratch: Mutex<Option<Arc<Mem>>>,
 }
 
 crossweave_plugin::declare_backend!(
@@ -45,6 +59,25 @@ impl Seeded {
 
     pub(crate) fn ahead(&self) -> MutexGuard<'_, Option<Stream>> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Eight bytes that nobody frees.
+    pub(crate) fn leak(&self, bug: &str) {
+        if self.is(bug) {
+            std::mem::forget(std::hint::black_box(Box::new(1u64)));
+        }
+    }
+
+    /// Memory that all streams share.
+    pub(crate) fn scratch(&self) -> Result<Arc<Mem>> {
+        let mut held = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(m) = &*held {
+            return Ok(m.clone());
+        }
+        let d = self.inner.open(0)?;
+        let m = Arc::new(self.inner.alloc(&d, MemKind::Device, ops::SCRATCH, 0)?);
+        *held = Some(m.clone());
+        Ok(m)
     }
 
     /// Fails where the kit wants it to.
@@ -101,12 +134,23 @@ impl Backend for Seeded {
                 }
             }))?;
         }
+        let align = match bug.as_str() {
+            "alignment_is_not_said" => 256,
+            _ => host
+                .config("seeded.align")
+                .and_then(|a| a.parse().ok())
+                .unwrap_or(1),
+        };
         Ok(Seeded {
+            align,
+            cache: Mutex::default(),
+            ahead_of_host: Arc::default(),
             inner: Arc::new(CpuBackend::init(host)?),
             host,
             bug,
             broken: AtomicBool::new(false),
             ahead: Mutex::default(),
+            scratch: Mutex::default(),
         })
     }
 
@@ -130,11 +174,17 @@ impl Backend for Seeded {
                 }
             });
         }
-        self.inner.open(index)
+        self.inner
+            .open(index)
+            .inspect_err(|_| self.leak("leak_in_refused_open"))
     }
 
     fn info(&self, d: &Device) -> Result<Info> {
         let mut info = self.inner.info(d)?;
+        if self.align > 1 && !self.is("alignment_is_not_said") {
+            info.align = self.align as u32;
+            info.caps |= abi::CAP_ALIGNED_OPERANDS;
+        }
         if self.is("more_free_than_there_is") {
             info.mem_free = info.mem_total + 1;
         }
@@ -146,7 +196,7 @@ impl Backend for Seeded {
             Err(e) if self.is("unknown_attribute_is_empty") && e.code == Code::Unsupported => {
                 Ok(vec![])
             }
-            other => other,
+            other => other.inspect_err(|_| self.leak("leak_in_refused_attr")),
         }
     }
 
@@ -155,6 +205,9 @@ impl Backend for Seeded {
             MemKind::Device if self.is("device_memory_is_mapped") => MemKind::HostPinned,
             kind => kind,
         };
+        if self.is("nothing_is_not_given_out") && bytes == 0 {
+            return fail(Code::Invalid, "no bytes");
+        }
         let align = if self.is("alignment_ignored") {
             0
         } else {
@@ -170,10 +223,13 @@ impl Backend for Seeded {
                 Code::Oom if self.is("oom_is_sticky") => e.sticky(),
                 _ => e,
             })
+            .inspect_err(|_| self.leak("leak_in_refused_alloc"))
     }
 
     fn map(&self, m: &Mem) -> Result<*mut u8> {
-        self.inner.map(m)
+        self.inner
+            .map(m)
+            .inspect_err(|_| self.leak("leak_in_refused_map"))
     }
 
     fn import(&self, d: &Device, native: &abi::Native) -> Result<Mem> {
@@ -194,6 +250,9 @@ impl Backend for Seeded {
     }
 
     fn stream(&self, d: &Device, priority: i32) -> Result<Stream> {
+        if self.is("negative_priorities_are_refused") && priority < 0 {
+            return fail(Code::Invalid, "priorities begin at 0");
+        }
         if self.is("graph_jumps_the_queue") {
             *self.ahead() = Some(self.inner.stream(d, priority)?);
         }
@@ -201,12 +260,22 @@ impl Backend for Seeded {
     }
 
     fn stream_query(&self, s: &Stream) -> Result<bool> {
-        self.inner.stream_query(s)
+        if self.is("stream_query_waits") {
+            std::thread::sleep(WHILE);
+        }
+        match self.inner.stream_query(s) {
+            Err(_) if self.is("failed_streams_recover") => Ok(true),
+            other => other,
+        }
     }
 
     fn stream_sync(&self, s: &Stream, timeout: Option<Duration>) -> Result<()> {
         match self.inner.stream_sync(s, timeout) {
             Err(e) if self.is("stream_timeout_is_ok") && e.code == Code::Timeout => Ok(()),
+            Err(e) if self.is("stream_timeout_is_late") && e.code == Code::Timeout => {
+                std::thread::sleep(WHILE);
+                Err(e)
+            }
             other => other,
         }
     }
@@ -240,12 +309,22 @@ impl Backend for Seeded {
         if self.is("event_is_always_complete") {
             return Ok(true);
         }
+        if self.is("event_query_waits") {
+            std::thread::sleep(WHILE);
+        }
         self.inner.event_query(&e.event)
     }
 
     fn event_sync(&self, e: &Point, timeout: Option<Duration>) -> Result<()> {
         match self.inner.event_sync(&e.event, timeout) {
             Err(x) if self.is("event_timeout_is_ok") && x.code == Code::Timeout => Ok(()),
+            Err(x) if self.is("event_timeout_is_late") && x.code == Code::Timeout => {
+                std::thread::sleep(WHILE);
+                Err(x)
+            }
+            Err(x) if self.is("failure_passes_events") && (x.sticky || x.code != Code::Timeout) => {
+                Ok(())
+            }
             other => other,
         }
     }
@@ -253,6 +332,7 @@ impl Backend for Seeded {
     fn elapsed(&self, from: &Point, to: &Point) -> Result<u64> {
         match self.inner.elapsed(&from.event, &to.event) {
             Err(_) if self.is("elapsed_of_a_pending_event") => Ok(0),
+            Ok(ns) if self.is("elapsed_is_in_microseconds") => Ok(ns / 1000),
             other => other,
         }
     }
@@ -279,6 +359,9 @@ impl Backend for Seeded {
             std::thread::spawn(move || f(Ok(())));
             return Ok(());
         }
+        if self.is("host_call_is_told_of_no_failure") {
+            return self.inner.host_call(s, Box::new(move |_| f(Ok(()))));
+        }
         self.inner.host_call(s, f)
     }
 
@@ -300,6 +383,12 @@ impl Backend for Seeded {
     }
 
     fn write_value(&self, s: &Stream, word: Span<'_, Mem>, value: u64) -> Result<()> {
+        if self.is("write_value_at_once") {
+            let at = self.inner.map(word.mem)? as usize + word.offset as usize;
+            // SAFETY: the word lies in the memory, which is mapped.
+            unsafe { &*(at as *const AtomicU64) }.store(value, Ordering::Release);
+            return Ok(());
+        }
         if self.is("write_value_writes_half") {
             return self.inner.fill(s, Span { bytes: 4, ..word }, value, 4);
         }
@@ -315,7 +404,13 @@ impl Backend for Seeded {
         if self.is("copy_drops_the_odd_byte") && dst.bytes > 64 && dst.bytes == src.bytes {
             (dst.bytes, src.bytes) = (dst.bytes & !1, src.bytes & !1);
         }
-        self.inner.copy(s, dst, src)
+        let pinned = |m| self.inner.map(m).is_ok();
+        if self.is("pinned_to_pinned_is_forgotten") && pinned(dst.mem) && pinned(src.mem) {
+            return Ok(());
+        }
+        self.inner
+            .copy(s, dst, src)
+            .inspect_err(|_| self.leak("leak_in_refused_copy"))
     }
 
     fn copy_2d(
@@ -332,11 +427,18 @@ impl Backend for Seeded {
             true => width,
             false => dpitch,
         };
+        let height = match self.is("copy_2d_forgets_the_last_row") {
+            true => height.saturating_sub(1),
+            false => height,
+        };
         self.inner
             .copy_2d(s, dst, dpitch, src, spitch, width, height)
     }
 
     fn copy_peer(&self, s: &Stream, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
+        if self.is("peers_get_nothing") {
+            return Ok(());
+        }
         self.inner.copy_peer(s, dst, src)
     }
 
@@ -348,6 +450,19 @@ impl Backend for Seeded {
         pattern_bytes: u32,
     ) -> Result<()> {
         self.fault("seeded.fill")?;
+        // A ring of commands that has no room left.
+        if self.is("a_ring_of_1000_calls") {
+            let ahead = self.ahead_of_host.clone();
+            if ahead.fetch_add(1, Ordering::Relaxed) >= 1000 {
+                ahead.fetch_sub(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            self.inner.fill(s, dst, pattern, pattern_bytes)?;
+            let passed = move |_| {
+                ahead.fetch_sub(1, Ordering::Relaxed);
+            };
+            return self.inner.host_call(s, Box::new(passed));
+        }
         if self.is("leak_in_fill") {
             std::mem::forget(std::hint::black_box(vec![1u8; 512]));
         }
@@ -360,6 +475,9 @@ impl Backend for Seeded {
         }
         if self.is("fill_repeats_one_byte") && pattern_bytes == 2 {
             return self.inner.fill(s, dst, pattern, 1);
+        }
+        if self.is("fill_repeats_four_bytes") && pattern_bytes == 8 {
+            return self.inner.fill(s, dst, pattern, 4);
         }
         if self.is("enqueue_waits") {
             self.inner.fill(s, dst, pattern, pattern_bytes)?;

@@ -2,11 +2,13 @@
 //! place, from copies of the operands in page-locked memory.
 
 use crate::Seeded;
+use crate::asked::{asked, told};
 use crate::beyond::Beyond;
+use crate::results::fix;
 use crossweave_abi::op::{self, class};
 use crossweave_abi::{DType, Layout};
 use crossweave_backend_cpu::{CpuBackend, CpuOps, Device, Mem, Stream};
-use crossweave_plugin::{Backend, Dyn, MemKind, OpRequest, Ops, Plan, Result, Span};
+use crossweave_plugin::{Backend, Code, Dyn, MemKind, OpRequest, Ops, Plan, Result, Span, fail};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,28 +20,85 @@ type Inner = <CpuOps as Ops<CpuBackend>>::Prepared;
 /// An op of the CPU back end and what is wrong with it.
 pub struct Wrong {
     inner: Inner,
-    id: u32,
+    pub id: u32,
     layouts: Vec<Layout>,
+    given: Given,
     /// What changes the results, over copies of the operands.
     fix: Option<(Fix, Arc<Copies>)>,
     /// What goes wrong beyond a size, over a copy of the operand.
     beyond: Option<(Beyond, Arc<Copies>)>,
-    first: Mutex<Option<Vec<u8>>>,
+    pub first: Mutex<Option<Vec<u8>>>,
     launches: AtomicU64,
 }
 
 /// Copies of the operands; absent and empty ones have none.
 struct Copies(Vec<Option<Mem>>);
 
-type Run = fn(&[Host], u64);
+/// Layouts and parameters that the back end is asked for.
+pub type Asked = (Vec<Layout>, Vec<u8>);
+
+/// What a change of results knows beside the operands.
+#[derive(Clone, Copy, Default)]
+pub struct Given {
+    /// The op's function, where it has several, and its flags.
+    pub kind: u32,
+    pub flags: u32,
+    /// Bounds, factors or eps, by the op.
+    pub numbers: [f64; 2],
+    /// The launches before this one.
+    pub launch: u64,
+}
+
+impl Given {
+    fn of(o: &OpRequest<'_>) -> Result<Given> {
+        let mut g = Given::default();
+        match o.id {
+            op::CLAMP => {
+                let p = o.params::<op::ClampParams>()?;
+                g.numbers = [p.lo, p.hi];
+            }
+            op::AXPBY => g.numbers[0] = o.params::<op::AxpbyParams>()?.alpha,
+            op::MATMUL => {
+                let p = o.params::<op::MatmulParams>()?;
+                (g.flags, g.numbers[0]) = (p.flags, p.alpha);
+            }
+            op::LAYER_NORM_FWD | op::RMS_NORM_FWD => {
+                g.numbers[0] = o.params::<op::NormParams>()?.eps;
+            }
+            op::REDUCE => {
+                let p = o.params::<op::ReduceParams>()?;
+                (g.kind, g.flags) = (p.kind, p.flags);
+            }
+            op::ARG_REDUCE => g.kind = o.params::<op::DimParams>()?.kind,
+            op::PHILOX => g.kind = o.params::<op::PhiloxParams>()?.kind,
+            op::UNARY | op::BINARY | op::COMPARE => g.kind = o.params::<op::KindParams>()?.kind,
+            _ => {}
+        }
+        Ok(g)
+    }
+}
+
+pub type Run = fn(&[Host], &Given);
 
 /// A change of results: after the launch, or instead of it; and the operands it writes.
 #[derive(Clone, Copy)]
-struct Fix {
-    instead: bool,
-    writes: &'static [usize],
-    run: Run,
+pub struct Fix {
+    pub instead: bool,
+    pub writes: &'static [usize],
+    pub run: Run,
 }
+
+/// Operands that are set to zero before an op adds to them.
+const OVERWRITTEN: [(&str, u32, usize); 5] = [
+    ("weight_gradient_overwritten", op::LAYER_NORM_BWD, 1),
+    ("count_overwritten", op::NONFINITE_COUNT, 0),
+    ("sum_of_squares_overwritten", op::MULTI_SUMSQ, 0),
+    ("table_gradient_overwritten", op::EMBEDDING_BWD, 0),
+    ("table_overwritten", op::SCATTER_ADD_ROWS, 0),
+];
+
+/// Bytes of the scratch that all streams share when that is the defect.
+pub const SCRATCH: u64 = 1 << 22;
 
 /// An operand on the host.
 pub struct Host {
@@ -50,14 +109,14 @@ pub struct Host {
 unsafe impl Send for Host {}
 
 impl Host {
-    fn n(&self) -> usize {
+    pub fn n(&self) -> usize {
         self.layout.numel() as usize
     }
-    fn dim(&self, d: usize) -> usize {
+    pub fn dim(&self, d: usize) -> usize {
         self.layout.shape[d] as usize
     }
     /// Dense and of this dtype?
-    fn is(&self, t: DType) -> bool {
+    pub fn is(&self, t: DType) -> bool {
         self.layout.dtype == t.id() && self.layout.flags & crossweave_abi::LAYOUT_CONTIGUOUS != 0
     }
     pub fn get<T: Copy>(&self, i: usize) -> T {
@@ -70,306 +129,26 @@ impl Host {
     }
 }
 
-fn bf16(v: f32) -> f32 {
-    let b = v.to_bits();
-    f32::from_bits((b + 0x7FFF + (b >> 16 & 1)) & 0xFFFF_0000)
-}
-
-fn wide(b: u16) -> f32 {
-    f32::from_bits(u32::from(b) << 16)
-}
-
-/// cast: dst, src.
-fn truncate(x: &[Host], _: u64) {
-    if x[0].is(DType::Bf16) && x[1].is(DType::F32) {
-        (0..x[0].n()).for_each(|i| x[0].set(i, (x[1].get::<u32>(i) >> 16) as u16));
-    }
-}
-
-/// matmul: c, a, b; rank 2 and nothing else.
-fn narrow_sums(x: &[Host], _: u64) {
-    if x.len() != 3 || x.iter().any(|h| !h.is(DType::Bf16) || h.layout.rank != 2) {
-        return;
-    }
-    let (m, n, k) = (x[0].dim(0), x[0].dim(1), x[1].dim(1));
-    for i in 0..m {
-        for j in 0..n {
-            let v = (0..k).fold(0.0, |s, l| {
-                bf16(s + wide(x[1].get(i * k + l)) * wide(x[2].get(l * n + j)))
-            });
-            x[0].set(i * n + j, (v.to_bits() >> 16) as u16);
-        }
-    }
-}
-
-/// arg_reduce: index, src along the last of two dims.
-fn last_of_equals(x: &[Host], _: u64) {
-    if !x[1].is(DType::F32)
-        || x[1].layout.rank != 2
-        || x[0].layout.dtype != DType::I32.id()
-        || x[0].dim(1) != 1
-    {
-        return;
-    }
-    let n = x[1].dim(1);
-    for r in 0..x[1].dim(0) {
-        let best = x[1].get::<f32>(r * n + x[0].get::<i32>(r) as usize);
-        let at = (0..n).rev().find(|i| x[1].get::<f32>(r * n + i) == best);
-        if let Some(i) = at {
-            x[0].set(r, i as i32);
-        }
-    }
-}
-
-/// sort_pairs: keys and values out; runs of equal keys come in the other order.
-fn unstable(x: &[Host], _: u64) {
-    if !x[0].is(DType::I32) || !x[1].is(DType::I32) {
-        return;
-    }
-    for i in 1..x[0].n() {
-        if x[0].get::<i32>(i) == x[0].get::<i32>(i - 1) {
-            let (a, b) = (x[1].get::<i32>(i - 1), x[1].get::<i32>(i));
-            x[1].set(i - 1, b);
-            x[1].set(i, a);
-        }
-    }
-}
-
-/// nonfinite_count: count, sources.
-fn but_minus_infinity(x: &[Host], _: u64) {
-    for s in x[1..].iter().filter(|s| s.is(DType::F32)) {
-        let n = (0..s.n())
-            .filter(|i| s.get::<f32>(*i) == f32::NEG_INFINITY)
-            .count();
-        x[0].set(0, x[0].get::<u32>(0) - n as u32);
-    }
-}
-
-/// gather_rows: dst, table, index.
-fn last_row(x: &[Host], _: u64) {
-    if !x[1].is(DType::F32) || !x[2].is(DType::I32) || x[1].layout.rank != 2 {
-        return;
-    }
-    let (rows, w) = (x[1].dim(0), x[1].dim(1));
-    for i in 0..x[2].n() {
-        if x[2].get::<i32>(i) >= rows as i32 {
-            (0..w).for_each(|c| x[0].set(i * w + c, x[1].get::<f32>((rows - 1) * w + c)));
-        }
-    }
-}
-
-/// cross_entropy_fwd: loss, lse, logits, target.
-fn no_maximum(x: &[Host], _: u64) {
-    if !x[2].is(DType::F32) {
-        return;
-    }
-    let d = x[2].dim(1);
-    for r in 0..x[2].dim(0) {
-        let s: f32 = (0..d).map(|c| x[2].get::<f32>(r * d + c).exp()).sum();
-        x[1].set(r, s.ln());
-    }
-}
-
-/// dropout: y, x, without a residual.
-fn inverted(x: &[Host], _: u64) {
-    if x.len() == 2 && x[0].is(DType::F32) && x[1].is(DType::F32) {
-        for i in 0..x[0].n() {
-            let y = if x[0].get::<f32>(i) == 0.0 {
-                2.0 * x[1].get::<f32>(i)
-            } else {
-                0.0
-            };
-            x[0].set(i, y);
-        }
-    }
-}
-
-/// embedding_bwd: dtable, dpos?, dy, index; of rows that come twice only the last counts.
-fn no_duplicates(x: &[Host], _: u64) {
-    if !x[2].is(DType::F32) {
-        return;
-    }
-    let (rows, d) = (x[0].dim(0), x[0].dim(1));
-    let old: Vec<f32> = (0..rows * d).map(|i| x[0].get(i)).collect();
-    for i in 0..x[3].n() {
-        let r = x[3].get::<i32>(i);
-        if (0..rows as i32).contains(&r) {
-            let r = r as usize;
-            (0..d).for_each(|c| x[0].set(r * d + c, old[r * d + c] + x[2].get::<f32>(i * d + c)));
-        }
-    }
-}
-
-/// clamp: dst, src.
-fn nan_is_low(x: &[Host], _: u64) {
-    if x[0].is(DType::F32) {
-        for i in 0..x[0].n() {
-            if x[0].get::<f32>(i).is_nan() {
-                x[0].set(i, -0.5f32);
-            }
-        }
-    }
-}
-
-/// multi_sumsq: the last bit of sums that are not whole comes and goes.
-fn restless(x: &[Host], launch: u64) {
-    let v = x[0].get::<f32>(0);
-    if v.fract() != 0.0 && launch % 2 == 1 {
-        x[0].set(0, f32::from_bits(v.to_bits() ^ 1));
-    }
-}
-
-/// The change of results that a defect is, if it is one of this op.
-fn fix(bug: &str, id: u32) -> Option<Fix> {
-    let after = |writes: &'static [usize], run: Run| {
-        Some(Fix {
-            instead: false,
-            writes,
-            run,
-        })
-    };
-    match (bug, id) {
-        ("cast_truncates", op::CAST) => after(&[0], truncate),
-        ("matmul_sums_in_bf16", op::MATMUL) => after(&[0], narrow_sums),
-        ("last_of_equals", op::ARG_REDUCE) => after(&[0], last_of_equals),
-        ("sort_is_unstable", op::SORT_PAIRS) => after(&[1], unstable),
-        ("minus_infinity_not_counted", op::NONFINITE_COUNT) => after(&[0], but_minus_infinity),
-        ("out_of_range_is_the_last_row", op::GATHER_ROWS) => after(&[0], last_row),
-        ("lse_without_maximum", op::CROSS_ENTROPY_FWD) => after(&[1], no_maximum),
-        ("dropout_keeps_what_it_drops", op::DROPOUT) => after(&[0], inverted),
-        ("nan_is_clamped", op::CLAMP) => after(&[0], nan_is_low),
-        ("sums_change_from_run_to_run", op::MULTI_SUMSQ) => after(&[0], restless),
-        ("duplicates_overwrite", op::EMBEDDING_BWD) => Some(Fix {
-            instead: true,
-            writes: &[0],
-            run: no_duplicates,
-        }),
-        _ => None,
-    }
-}
-
-/// What the back end is asked instead, when the defect lies there.
-fn asked(bug: &str, o: &OpRequest<'_>) -> Result<Option<(Vec<Layout>, Vec<u8>)>> {
-    let mut l = o.operands.to_vec();
-    macro_rules! with {
-        ($t:ident) => {
-            o.params::<op::$t>()?.as_bytes().to_vec()
-        };
-        ($t:ident, $p:ident, $change:expr) => {{
-            let mut $p = o.params::<op::$t>()?;
-            $change;
-            $p.as_bytes().to_vec()
-        }};
-    }
-    let p = match (bug, o.id) {
-        ("accum_flag_ignored", op::MATMUL) => with!(MatmulParams, p, p.flags &= !op::FLAG_ACCUM),
-        ("causal_mask_ignored", op::ATTENTION_FWD) => {
-            with!(AttentionParams, p, p.flags &= !op::FLAG_CAUSAL)
-        }
-        ("window_off_by_one", op::ATTENTION_BWD) => {
-            with!(AttentionParams, p, p.window += i64::from(p.window > 0))
-        }
-        ("scale_ignored", op::ATTENTION_FWD) => with!(AttentionParams, p, p.scale = 0.0),
-        ("one_key_head_for_all", op::ATTENTION_FWD) => {
-            (l[3].stride[2], l[4].stride[2]) = (0, 0);
-            with!(AttentionParams)
-        }
-        // From the first to the last length: one segment.
-        ("segments_ignored", op::ATTENTION_VARLEN_FWD) if l[5].shape[1] > 2 => {
-            l[5].stride[1] *= l[5].shape[1] - 1;
-            l[5].shape[1] = 2;
-            with!(AttentionParams)
-        }
-        ("lengths_of_the_first_row", op::ATTENTION_VARLEN_BWD) => {
-            l[9].stride[0] = 0;
-            with!(AttentionParams)
-        }
-        ("skip_ignored", op::ADAMW) => {
-            l[1] = Layout::ABSENT;
-            with!(AdamwParams)
-        }
-        ("factor_ignored", op::MULTI_SCALE) => {
-            l[0] = Layout::ABSENT;
-            with!(NoParams)
-        }
-        ("residual_gradient_ignored", op::RMS_NORM_BWD) if l.len() > 6 => {
-            l[6] = Layout::ABSENT;
-            with!(NormParams)
-        }
-        ("interleaved_ignored", op::ROPE) => with!(RopeParams, p, p.flags &= !op::FLAG_INTERLEAVED),
-        ("inverse_ignored", op::ROPE) => with!(RopeParams, p, p.flags &= !op::FLAG_INVERSE),
-        ("ignored_rows_count", op::CROSS_ENTROPY_FWD) => with!(XentParams, p, p.flags = 0),
-        ("eps_ignored", op::LAYER_NORM_FWD) => with!(NormParams, p, p.eps = 0.0),
-        ("descending_is_ascending", op::SORT_PAIRS) => {
-            with!(DimParams, p, p.flags &= !op::FLAG_DESCENDING)
-        }
-        ("beta_0_reads_y", op::AXPBY) => with!(
-            AxpbyParams,
-            p,
-            if p.beta == 0.0 {
-                p.beta = 1e-38
-            }
-        ),
-        ("unknown_flags_are_dropped", op::AXPBY) => with!(AxpbyParams, p, p.flags = 0),
-        ("fnuz_read_as_ocp", op::CAST) => {
-            for x in l.iter_mut().filter(|x| x.dtype == DType::F8E4M3Fnuz.id()) {
-                x.dtype = DType::F8E4M3.id();
-            }
-            with!(NoParams)
-        }
-        ("transposed_is_read_as_dense", op::BINARY) if l.len() == 3 && l[2].rank == 2 => {
-            if l[2].stride[0] == 1 {
-                l[2].stride =
-                    Layout::contiguous(DType::F32, &[l[2].shape[0] as u64, l[2].shape[1] as u64])
-                        .stride;
-            }
-            with!(KindParams)
-        }
-        ("tails_are_dropped", op::UNARY) if l.iter().all(|x| x.rank == 1) => {
-            l.iter_mut().for_each(|x| x.shape[0] &= !3);
-            with!(KindParams)
-        }
-        ("revisions_are_ignored", op::SELECT) => with!(NoParams),
-        _ => return Ok(None),
-    };
-    Ok(Some((l, p)))
-}
-
-/// The launch struct the back end gets instead.
-fn told(bug: &str, w: &Wrong, given: &[u8]) -> Result<Vec<u8>> {
-    let d = Dyn(given);
-    macro_rules! with {
-        ($t:ident, $p:ident, $change:expr) => {{
-            let mut $p = d.read::<op::$t>()?;
-            $change;
-            $p.as_bytes().to_vec()
-        }};
-    }
-    Ok(match (bug, w.id) {
-        ("dyn_of_the_first_launch", _) => {
-            let mut first = w.first.lock().unwrap_or_else(PoisonError::into_inner);
-            first.get_or_insert_with(|| given.to_vec()).clone()
-        }
-        ("bias_correction_a_step_late", op::ADAMW) => with!(AdamwDyn, p, p.step += 1),
-        ("seed_of_32_bits", op::PHILOX) => with!(PhiloxDyn, p, p.seed &= 0xFFFF_FFFF),
-        ("stream_ignored", op::PHILOX) => with!(PhiloxDyn, p, p.stream = 0),
-        ("offset_counts_elements", op::DROPOUT) => with!(PhiloxDyn, p, p.offset /= 4),
-        _ => given.to_vec(),
-    })
-}
-
 impl Ops<Seeded> for SeededOps {
     type Prepared = Wrong;
 
     fn prepare(b: &Seeded, d: &Device, o: &OpRequest<'_>) -> Result<(Wrong, Plan)> {
         let bug = b.bug.as_str();
-        let other = asked(bug, o)?;
+        let given = Given::of(o)?;
+        let other = match asked(bug, o).inspect_err(|_| b.leak("leak_in_refused_prepare"))? {
+            None => remembered(b, o)?,
+            other => other,
+        };
         let (inner, mut plan) = match &other {
             Some((l, p)) => {
                 CpuOps::prepare(b.inner(), d, &OpRequest::new(o.id, l, p, o.math_flags))?
             }
-            None => CpuOps::prepare(b.inner(), d, o)?,
+            None => {
+                let asked = CpuOps::prepare(b.inner(), d, o);
+                asked.inspect_err(|_| b.leak("leak_in_refused_prepare"))?
+            }
         };
+        b.leak("leak_in_prepare");
         let layouts = other.map_or_else(|| o.operands.to_vec(), |x| x.0);
         let fix = match fix(bug, o.id) {
             None => None,
@@ -395,6 +174,9 @@ impl Ops<Seeded> for SeededOps {
         if b.is("class_overstated") {
             plan.error_class = class::FUSED;
         }
+        if b.is("exactness_is_claimed") && o.id == op::UNARY {
+            plan.error_class = class::EXACT;
+        }
         if b.is("workspace_understated") {
             plan.workspace_bytes = plan.workspace_bytes.saturating_sub(64);
         }
@@ -402,6 +184,7 @@ impl Ops<Seeded> for SeededOps {
             inner,
             id: o.id,
             layouts,
+            given,
             fix,
             beyond,
             first: Mutex::default(),
@@ -419,18 +202,27 @@ impl Ops<Seeded> for SeededOps {
         dynamic: Dyn<'_>,
     ) -> Result<()> {
         let given: Vec<_> = operands.iter().map(bare).collect();
+        if given.iter().flatten().any(|x| x.1 % b.align != 0) {
+            return fail(
+                Code::Invalid,
+                format!("an operand without the alignment of {}", b.align),
+            );
+        }
         let at = |i: usize| given.get(i).copied().flatten();
         let there = |i: usize| w.layouts.get(i).is_none_or(Layout::present);
         let spans: Vec<_> = given
             .iter()
             .enumerate()
+            // A list may have been cut off.
+            .take(w.layouts.len())
             .map(|(i, x)| x.filter(|_| there(i)).map(span))
             .collect();
+        b.leak("leak_in_launch");
         let dynamic = told(&b.bug, w, dynamic.0)?;
-        if b.is("weight_gradient_overwritten")
-            && let (op::LAYER_NORM_BWD, Some(dw)) = (w.id, at(1))
-        {
-            b.inner().fill(s, span(dw), 0, 4)?;
+        for (bug, of, operand) in OVERWRITTEN {
+            if let (true, Some(x)) = (b.is(bug) && of == w.id, at(operand)) {
+                b.inner().fill(s, span(x), 0, 1)?;
+            }
         }
         let more = if b.is("workspace_understated") { 64 } else { 0 };
         let workspace = bare(&workspace).map(|(m, o, n)| span((m, o, n + more)));
@@ -442,6 +234,9 @@ impl Ops<Seeded> for SeededOps {
         }
         if let Some((f, copies)) = &w.fix {
             change(b, w, s, &given, *f, copies)?;
+        }
+        if let (true, op::SOFTMAX_FWD, Some(y)) = (b.is("scratch_is_shared"), w.id, at(0)) {
+            through_scratch(b, s, y)?;
         }
         if let (true, op::FILL_STRIDED, Some((m, o, n))) =
             (b.is("stores_past_the_end"), w.id, at(0))
@@ -455,6 +250,49 @@ impl Ops<Seeded> for SeededOps {
         }
         Ok(())
     }
+}
+
+/// What was asked before of an op whose key in a cache is too short.
+fn remembered(b: &Seeded, o: &OpRequest<'_>) -> Result<Option<Asked>> {
+    let params = match o.id {
+        op::MATMUL => o.params::<op::MatmulParams>()?.as_bytes().to_vec(),
+        op::BINARY => o.params::<op::KindParams>()?.as_bytes().to_vec(),
+        _ => return Ok(None),
+    };
+    let (strides, parameters) = match b.bug.as_str() {
+        "cache_ignores_strides" => (false, true),
+        "cache_ignores_parameters" => (true, false),
+        _ => return Ok(None),
+    };
+    let mut key = vec![i64::from(o.id)];
+    for l in o.operands {
+        key.extend([i64::from(l.dtype), i64::from(l.rank)]);
+        key.extend(l.shape);
+        key.extend(l.stride.iter().filter(|_| strides));
+    }
+    key.extend(params.iter().filter(|_| parameters).map(|p| i64::from(*p)));
+    let mut cache = b.cache.lock().unwrap_or_else(PoisonError::into_inner);
+    let first = cache
+        .entry(key)
+        .or_insert_with(|| (o.operands.to_vec(), params));
+    Ok(Some(first.clone()))
+}
+
+/// A result takes its way through memory that all streams share.
+fn through_scratch(b: &Seeded, s: &Stream, (mem, offset, bytes): Bare<'_>) -> Result<()> {
+    let scratch = b.scratch()?;
+    if bytes > SCRATCH {
+        return Ok(());
+    }
+    b.inner()
+        .copy(s, span((&scratch, 0, bytes)), span((mem, offset, bytes)))?;
+    b.inner().host_call(
+        s,
+        Box::new(|_| std::thread::sleep(std::time::Duration::from_micros(300))),
+    )?;
+    b.inner()
+        .copy(s, span((mem, offset, bytes)), span((&scratch, 0, bytes)))?;
+    b.inner().host_call(s, Box::new(move |_| drop(scratch)))
 }
 
 /// A span that can be given twice.
@@ -556,7 +394,10 @@ fn change(
             layout: w.layouts[i],
         });
     }
-    let n = w.launches.fetch_add(1, Ordering::Relaxed);
+    let given_now = Given {
+        launch: w.launches.fetch_add(1, Ordering::Relaxed),
+        ..w.given
+    };
     b.inner().host_call(
         s,
         Box::new(move |_| {
@@ -565,7 +406,7 @@ fn change(
                 .iter()
                 .all(|h| h.layout.numel() > 0 || !h.layout.present())
             {
-                (f.run)(&hosts, n);
+                (f.run)(&hosts, &given_now);
             }
         }),
     )?;
