@@ -3,7 +3,6 @@
  * image is the source itself. Addresses of the device in a kernel's parameters are translated, as the host reaches that memory elsewhere. */
 #include "sim.h"
 #include <dlfcn.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -109,12 +108,12 @@ st core_module(module **m, const void *bytes) {
   else if (!memcmp(bytes, CODE, 8)) {
     uint64_t n;
     memcpy(&n, (const char *)bytes + 8, 8);
-    int fd = memfd_create("simulated-kernel", 0);
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    /* Under a name that no other module had: the loader knows libraries by their names. */
+    char path[] = "/tmp/cw-sim-kernel-XXXXXX";
+    int fd = mkstemp(path);
     if (fd >= 0 && write(fd, (const char *)bytes + 16, n) == (ssize_t)n) x->code = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!x->code) fprintf(stderr, "SIMULATOR: a kernel does not load: %s\n", dlerror());
-    if (fd >= 0) close(fd);
+    if (fd >= 0) { close(fd); unlink(path); }
   }
   if (!x->note && !x->code) { free(x); return BAD_IMAGE; }
   __atomic_fetch_add(&sim_modules, 1, __ATOMIC_SEQ_CST);

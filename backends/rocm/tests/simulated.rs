@@ -184,8 +184,12 @@ fn kernels_compute(t: &Simulated) {
     let n = 1000u64;
     let l = [Layout::contiguous(DType::F32, &[n]); 3];
     let none = NoParams::default();
-    let o = OpRequest::new(op::ADD, &l, none.as_bytes(), abi::MATH_DETERMINISTIC);
-    let (add, _) = RocmOps::prepare(&t.b, &d, &o).unwrap();
+    let prepare = |id: u32| {
+        let o = OpRequest::new(id, &l, none.as_bytes(), abi::MATH_DETERMINISTIC);
+        RocmOps::prepare(&t.b, &d, &o).unwrap().0
+    };
+    // Two modules at once.
+    let (add, swiglu) = (prepare(op::ADD), prepare(op::SWIGLU_FWD));
     let on_device = t.memory(&d, MemKind::Device, 3 * 4096);
     let host = t.memory(&d, MemKind::HostPinned, 4 * n);
     let words = |f: &dyn Fn(u64) -> f32| {
@@ -205,10 +209,14 @@ fn kernels_compute(t: &Simulated) {
     }
     let operands = [Some(at(0)), Some(at(1)), Some(at(2))];
     RocmOps::launch(&t.b, &add, &s, &operands, None, Dyn(&[])).unwrap();
+    let again = [Some(at(0)), Some(at(0)), Some(at(0))];
+    RocmOps::launch(&t.b, &swiglu, &s, &again, None, Dyn(&[])).unwrap();
     t.b.copy(&s, span(&host, 0, 4 * n), at(0)).unwrap();
     t.wait(&s);
     for (i, w) in t.bytes(&host, 4 * n as usize).chunks_exact(4).enumerate() {
-        assert_eq!(f32::from_ne_bytes([w[0], w[1], w[2], w[3]]), i as f32 * 3.5);
+        let (x, got) = (i as f64 * 3.5, f32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
+        let want = x * x / (1.0 + (-x).exp());
+        assert!((f64::from(got) - want).abs() <= 1e-6 * want, "{got} at {i}");
     }
 }
 
