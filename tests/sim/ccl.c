@@ -210,25 +210,25 @@ API int ncclRedOpCreatePreMulSum(uint32_t *op, void *scalar, uint32_t type, uint
 }
 API int ncclRedOpDestroy(uint32_t op, comm *c) { (void)c; return op >= 100 ? 0 : 4; }
 
-#define FOLD(T, X, LOAD, STORE) { \
+#define FOLD(T, X, LOAD, STORE, ORDER) { \
   T *to = out; \
   for (size_t i = 0; i < n; i++) { \
     X s = LOAD(((const T *)in[0])[first + i]); \
-    for (int r = 1; r < ranks; r++) { X x = LOAD(((const T *)in[r])[first + i]); s = op == 1 ? s * x : op == 2 ? (x > s ? x : s) : op == 3 ? (x < s ? x : s) : s + x; } \
+    for (int r = 1; r < ranks; r++) { X x = LOAD(((const T *)in[r])[first + i]); s = op == 1 ? s * x : op == 2 ? (ORDER x > ORDER s ? x : s) : op == 3 ? (ORDER x < ORDER s ? x : s) : s + x; } \
     to[i] = STORE(op == 4 ? s / (X)ranks : s); \
   } } break
 static void fold(uint32_t type, uint32_t op, void *const *in, int ranks, size_t first, size_t n, void *out) {
   switch (type) {
-    case I8: FOLD(int8_t, int8_t, , (int8_t));
-    case U8: FOLD(uint8_t, uint8_t, , (uint8_t));
-    case I32: FOLD(int32_t, uint32_t, , (int32_t));
-    case U32: FOLD(uint32_t, uint32_t, , );
-    case I64: FOLD(int64_t, uint64_t, , (int64_t));
-    case U64: FOLD(uint64_t, uint64_t, , );
-    case F16: FOLD(uint16_t, float, of_f16, to_f16);
-    case F32: FOLD(float, float, , );
-    case F64: FOLD(double, double, , );
-    case BF16: FOLD(uint16_t, float, of_bf16, to_bf16);
+    case I8: FOLD(int8_t, int8_t, , (int8_t), );
+    case U8: FOLD(uint8_t, uint8_t, , (uint8_t), );
+    case I32: FOLD(int32_t, uint32_t, , (int32_t), (int32_t));
+    case U32: FOLD(uint32_t, uint32_t, , , );
+    case I64: FOLD(int64_t, uint64_t, , (int64_t), (int64_t));
+    case U64: FOLD(uint64_t, uint64_t, , , );
+    case F16: FOLD(uint16_t, float, of_f16, to_f16, );
+    case F32: FOLD(float, float, , , );
+    case F64: FOLD(double, double, , , );
+    case BF16: FOLD(uint16_t, float, of_bf16, to_bf16, );
   }
 }
 static void scaled(const scale *s, void *data, size_t n) {
