@@ -301,7 +301,7 @@ fn faults_between_stages_are_named() {
         (
             "drop",
             "send",
-            &["rank 2", "step 5", "pipeline.rs:", "tag activation"],
+            &["rank 2", "pipeline.rs:", "tag activation"],
         ),
     ] {
         let out = run(kind, &format!(r#""kind": "{kind}", "op": "{op}""#));
@@ -310,6 +310,9 @@ fn faults_between_stages_are_named() {
         for part in words {
             assert!(said.contains(part), "{kind}: {part:?} not in: {said}");
         }
+        // A message that is dropped leaves its rank going on: what waits for it is found in that step, or in the next one already.
+        let dropped = ["step 5", "step 6"].iter().any(|s| said.contains(s));
+        assert!(dropped || kind != "drop", "{said}");
         // Behind a message that was dropped the next one meets its receive, or nobody comes.
         let found = ["deadlock", "not for the same"];
         let found = found.iter().any(|words| said.contains(words));
