@@ -1,6 +1,6 @@
 //! Every kernel template through the vendor's compiler to machine code, without a device: registers, spills and shared memory held to a committed
 //! budget, and the kernels' parameters, as the compiled code states them, held against the argument structs.
-//! A run compiles every second kernel for one architecture, and all for all of them with `CROSSWEAVE_KERNELS=all` (`common/compiled.rs`).
+//! A run compiles every fourth kernel for one architecture, and all for all of them with `CROSSWEAVE_KERNELS=all` (`common/compiled.rs`).
 //!
 //! The compiler is `libnvrtc.so.12` in `target/nvrtc/` (`ci/packages` fetches it). Where it is not there, the test says so and passes.
 //! `BUDGET` is rewritten with `cargo test --release -p crossweave-kernels --test suite -- --ignored nvrtc::rewrite`.

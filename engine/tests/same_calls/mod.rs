@@ -198,7 +198,15 @@ fn phases(w: &World, job: &Job, rank: u32) -> Rank {
     t.metrics().unwrap();
     flush(&t);
     p.end("steps");
-    let peak = t.ledger().memory.total.peak;
+    let memory = t.ledger().memory;
+    let peak = match job.on_cpu {
+        // Scratch of kernels follows the processor's vector units.
+        true => {
+            let tags = memory.tags.iter().filter(|(tag, _)| *tag != "workspace");
+            tags.map(|(_, b)| b.peak).sum()
+        }
+        false => memory.total.peak,
+    };
     p.begin();
     outside(&mut t, batch(0));
     flush(&t);

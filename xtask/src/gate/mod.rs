@@ -220,6 +220,8 @@ impl Gate {
         if let Some(required) = &self.required {
             cargo.env(REQUIRE, required);
         }
+        // Mesa's software driver compiles each shader once and runs it on a few elements: without LLVM's passes it is done sooner.
+        cargo.env("GALLIVM_PERF", "nopt");
         let (reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
         cargo.stdout(writer.try_clone().map_err(|e| e.to_string())?);
         cargo.stderr(writer);

@@ -17,11 +17,13 @@ pub struct Num {
 }
 
 /// An exact number.
+#[inline]
 pub fn num(v: f64) -> Num {
     Num { v, e: 0.0 }
 }
 
 /// A number that is not judged: any but a NaN will do.
+#[inline]
 pub fn unjudged(v: f64) -> Num {
     Num {
         v,
@@ -30,6 +32,7 @@ pub fn unjudged(v: f64) -> Num {
 }
 
 /// Error of one rounding; what is below the least normal number may be zero.
+#[inline]
 fn rounded(v: f64, e: f64) -> Num {
     Num {
         v,
@@ -38,6 +41,7 @@ fn rounded(v: f64, e: f64) -> Num {
 }
 
 /// Error of a transcendental: 4 ulp, and an ulp is at most 2 U relative; what is below twice the least normal number may be zero.
+#[inline]
 fn transcendental(v: f64, e: f64) -> Num {
     Num {
         v,
@@ -47,18 +51,21 @@ fn transcendental(v: f64, e: f64) -> Num {
 
 impl Add for Num {
     type Output = Num;
+    #[inline]
     fn add(self, b: Num) -> Num {
         rounded(self.v + b.v, self.e + b.e)
     }
 }
 impl Sub for Num {
     type Output = Num;
+    #[inline]
     fn sub(self, b: Num) -> Num {
         rounded(self.v - b.v, self.e + b.e)
     }
 }
 impl Mul for Num {
     type Output = Num;
+    #[inline]
     fn mul(self, b: Num) -> Num {
         rounded(
             self.v * b.v,
@@ -68,6 +75,7 @@ impl Mul for Num {
 }
 impl Div for Num {
     type Output = Num;
+    #[inline]
     fn div(self, b: Num) -> Num {
         let v = self.v / b.v;
         rounded(v, (self.e + v.abs() * b.e) / b.v.abs())
@@ -75,6 +83,7 @@ impl Div for Num {
 }
 impl Neg for Num {
     type Output = Num;
+    #[inline]
     fn neg(self) -> Num {
         Num {
             v: -self.v,
@@ -92,6 +101,7 @@ impl Num {
         }
     }
     /// e^x.
+    #[inline]
     pub fn exp(self) -> Num {
         let v = self.v.exp();
         transcendental(v, v * self.e.exp_m1())
@@ -101,6 +111,7 @@ impl Num {
         transcendental(self.v.ln(), self.e / self.v)
     }
     /// Square root, correctly rounded.
+    #[inline]
     pub fn sqrt(self) -> Num {
         let v = self.v.sqrt();
         rounded(v, if v > 0.0 { self.e / (2.0 * v) } else { 0.0 })
@@ -121,6 +132,7 @@ impl Num {
         transcendental(erf(self.v), slope * self.e)
     }
     /// The larger; a NaN of either comes through.
+    #[inline]
     pub fn max(self, b: Num) -> Num {
         let v = if self.v > b.v || self.v.is_nan() {
             self.v

@@ -66,6 +66,15 @@ fn shape(t: DType) -> (i32, i32) {
     }
 }
 
+/// 2 to the power `e`: the bits of it where it is a normal number, since numbers are taken apart and put together by the million.
+#[inline]
+fn two_to(e: i32) -> f64 {
+    match e {
+        -1022..=1023 => f64::from_bits(((e + 1023) as u64) << 52),
+        _ => 2f64.powi(e),
+    }
+}
+
 /// The distance between neighbours of a float dtype at `v`.
 pub fn ulp(t: DType, v: f64) -> f64 {
     let (mantissa, least) = shape(t);
@@ -74,7 +83,7 @@ pub fn ulp(t: DType, v: f64) -> f64 {
     } else {
         exponent(v.abs()).max(least)
     };
-    2f64.powi(e - mantissa)
+    two_to(e - mantissa)
 }
 
 /// The largest finite number of a float dtype.
@@ -89,7 +98,7 @@ pub fn largest(t: DType) -> f64 {
 /// Floor of the base-2 logarithm of a positive finite number.
 fn exponent(a: f64) -> i32 {
     if a < f64::MIN_POSITIVE {
-        return exponent(a * 2f64.powi(64)) - 64;
+        return exponent(a * two_to(64)) - 64;
     }
     ((a.to_bits() >> 52) as i32) - 1023
 }
@@ -110,7 +119,7 @@ fn value(f: Format, code: u64) -> f64 {
         (code >> f.mantissa) as i32,
         (code & ((1 << f.mantissa) - 1)) as f64,
     );
-    let scale = 2f64.powi(e.max(1) - f.bias - f.mantissa as i32);
+    let scale = two_to(e.max(1) - f.bias - f.mantissa as i32);
     let implied = if e > 0 {
         (1u64 << f.mantissa) as f64
     } else {
@@ -128,7 +137,7 @@ pub fn decode(t: DType, bits: u64) -> f64 {
             if bits as u8 == 255 {
                 f64::NAN
             } else {
-                2f64.powi(bits as i32 - 127)
+                two_to(bits as i32 - 127)
             }
         }
         t => match format(t) {
@@ -184,7 +193,7 @@ fn narrow(f: Format, v: f64) -> u64 {
     } else {
         exponent(v.abs()).max(least)
     };
-    let q = (v.abs() / 2f64.powi(e - f.mantissa as i32)).round_ties_even();
+    let q = (v.abs() / two_to(e - f.mantissa as i32)).round_ties_even();
     let code = if v.is_infinite() {
         u64::MAX >> 1
     } else {
