@@ -33,6 +33,12 @@ pub enum CheckpointError {
         /// What to do.
         fix: String,
     },
+    /// Rank 0 has given a save up, and removed its folder, before another rank began to write; why is what rank 0 reports.
+    #[error("rank 0 gave the checkpoint of step {step} up before this rank began to write it; fix: see what rank 0 reports")]
+    GivenUp {
+        /// Step of the checkpoint.
+        step: u64,
+    },
     /// A JSON file does not parse, or lacks what its reader needs.
     #[error("{}:{line}:{column}: {reason}; fix: {fix}", path.display())]
     Json {

@@ -162,6 +162,10 @@ impl Writer {
         match std::fs::File::create_new(&begun) {
             Ok(_) => {}
             Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => return Err(taken(rank)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let step = self.shared.step;
+                return Err(CheckpointError::GivenUp { step });
+            }
             Err(e) => return Err(CheckpointError::io("create", &begun)(e)),
         }
         Ok(RankWriter {

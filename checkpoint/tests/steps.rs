@@ -760,3 +760,16 @@ fn readers_beside_a_writer_never_see_a_half() {
         assert!(readers.into_iter().all(|r| r.join().unwrap() > 1));
     });
 }
+
+/// A rank that comes when rank 0 has no room any more is no first cause: the path it misses was right.
+#[test]
+fn a_rank_that_begins_behind_an_owner_that_gave_up_names_the_owner() {
+    let temp = tempfile::tempdir().unwrap();
+    let id = session();
+    let owner = Writer::join(temp.path(), 4, 2, &id, true).unwrap();
+    let other = Writer::join(temp.path(), 4, 2, &id, false).unwrap();
+    owner.abandon();
+    let e = other.rank(1).err().expect("the folder is gone");
+    assert!(matches!(e, CheckpointError::GivenUp { step: 4 }), "{e}");
+    assert!(e.to_string().contains("rank 0"), "{e}");
+}

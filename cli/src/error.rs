@@ -215,6 +215,7 @@ impl CliError {
         matches!(self, CliError::OnRank { source, .. } if source.is_secondary())
             || matches!(self, CliError::Engine(e) if e.is_secondary())
             || matches!(self, CliError::Hal(e) if e.code == crossweave_hal::Code::Aborted)
+            || matches!(self, CliError::Checkpoint(CheckpointError::GivenUp { .. }))
     }
 
     /// Can another rank's failure have caused this one of `rank`? What a rank has met alone is reported at once, before its end is noticed.
