@@ -34,7 +34,9 @@ pub enum CheckpointError {
         fix: String,
     },
     /// Rank 0 has given a save up, and removed its folder, before another rank began to write; why is what rank 0 reports.
-    #[error("rank 0 gave the checkpoint of step {step} up before this rank began to write it; fix: see what rank 0 reports")]
+    #[error(
+        "rank 0 gave the checkpoint of step {step} up before this rank began to write it; fix: see what rank 0 reports"
+    )]
     GivenUp {
         /// Step of the checkpoint.
         step: u64,
