@@ -769,7 +769,9 @@ fn a_rank_that_begins_behind_an_owner_that_gave_up_names_the_owner() {
     let owner = Writer::join(temp.path(), 4, 2, &id, true).unwrap();
     let other = Writer::join(temp.path(), 4, 2, &id, false).unwrap();
     owner.abandon();
-    let e = other.rank(1).err().expect("the folder is gone");
+    let Err(e) = other.rank(1) else {
+        panic!("the folder is gone");
+    };
     assert!(matches!(e, CheckpointError::GivenUp { step: 4 }), "{e}");
     assert!(e.to_string().contains("rank 0"), "{e}");
 }
