@@ -82,14 +82,9 @@ fn writes(id: u32, i: usize, params: &[u8]) -> bool {
             };
             i >= 2 && (i - 2) % group != 1
         }
-        _ => op::spec(id).is_none_or(|s| {
-            let row = s.operands.get(i).or(s.operands.last());
-            row.is_none_or(|o| {
-                o.split(':')
-                    .nth(1)
-                    .is_none_or(|m| m.starts_with("out") || m.starts_with("inout"))
-            })
-        }),
+        _ => op::spec(id)
+            .and_then(|s| s.operand(i))
+            .is_none_or(op::Operand::is_written),
     }
 }
 

@@ -56,10 +56,9 @@ pub(crate) fn reads_written(o: &OpRequest, i: usize) -> bool {
         op::REDUCE => adds(std::mem::offset_of!(op::ReduceParams, flags)),
         // Which operands a program reads is not in its table row.
         op::ELEMENTWISE_PROGRAM | op::ADAMW => true,
-        _ => op::spec(o.id).is_none_or(|s| {
-            let row = s.operands.get(i).or(s.operands.last());
-            row.is_none_or(|r| r.contains(":inout"))
-        }),
+        _ => op::spec(o.id)
+            .and_then(|s| s.operand(i))
+            .is_none_or(|o| o.is_read() && o.is_written()),
     }
 }
 

@@ -136,19 +136,12 @@ fn uses(op_id: u32, params: &ParamBlock, operands: usize) -> Uses {
     let Some(spec) = op::spec(op_id) else {
         return Uses::default();
     };
-    let repeated = spec.operands.iter().position(|o| o.contains('*'));
     let mut uses = Uses::default();
     for k in 0..operands.min(32) {
-        let row = match (spec.operands.get(k), repeated) {
-            (Some(row), _) => *row,
-            // The group that ends with `*` begins again behind itself: any of it may be written.
-            (None, Some(_)) => "inout",
-            (None, None) => "in",
-        };
-        let mode = row.split_once(':').map_or(row, |(_, m)| m);
-        let mode = mode.split([' ', '?', '*']).next().unwrap_or(mode);
-        uses.reads |= u32::from(mode != "out") << k;
-        uses.writes |= u32::from(mode != "in") << k;
+        // Where the table does not say, it may be either.
+        let o = spec.operand(k);
+        uses.reads |= u32::from(o.is_none_or(op::Operand::is_read)) << k;
+        uses.writes |= u32::from(o.is_none_or(op::Operand::is_written)) << k;
     }
     // Whether the first operand is added to or overwritten is a parameter of these.
     if let Some(adds) = adds(op_id, &params.bytes) {

@@ -4,7 +4,7 @@
 use crate::Tensor;
 use crate::error::Result;
 use crate::run::Run;
-use crossweave_hal::abi::op::{self, OpSpec};
+use crossweave_hal::abi::op;
 use crossweave_hal::{DType, OpRequest, Tag};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -78,10 +78,10 @@ impl Probe {
         };
         let each = || {
             let named = operands.iter().enumerate();
-            named.filter_map(|(i, t)| Some((role(spec, i)?, (*t)?)))
+            named.filter_map(|(i, t)| Some((spec.operand(i)?, (*t)?)))
         };
         let mut result = None;
-        for (r, t) in each().filter(|(r, _)| r.written) {
+        for (r, t) in each().filter(|(r, _)| r.is_written()) {
             if let Some(bad) = count(run, &mut st.word, r.name, t)? {
                 result = Some(bad);
                 break;
@@ -89,7 +89,7 @@ impl Probe {
         }
         let Some(result) = result else { return Ok(()) };
         let mut inputs = vec![];
-        for (r, t) in each().filter(|(r, _)| !r.written) {
+        for (r, t) in each().filter(|(r, _)| !r.is_written()) {
             // What the op wrote over is not what it read.
             let overwritten = Arc::ptr_eq(t.buffer(), result.tensor.buffer())
                 && t.offset() < result.tensor.offset() + result.tensor.extent()
@@ -107,31 +107,6 @@ impl Probe {
         });
         Ok(())
     }
-}
-
-struct Role {
-    name: &'static str,
-    written: bool,
-}
-
-/// What operand `i` is; a group marked `*` repeats to the end of the list.
-fn role(spec: &OpSpec, i: usize) -> Option<Role> {
-    let all = spec.operands;
-    let starred = |o: &str| o.split(' ').next().is_some_and(|w| w.ends_with('*'));
-    let text = match all.get(i) {
-        Some(t) => *t,
-        None => {
-            let group: Vec<&'static str> = all.iter().copied().filter(|o| starred(o)).collect();
-            let first = all.len() - group.len();
-            *group.get((i - first).checked_rem(group.len())?)?
-        }
-    };
-    let (name, rest) = text.split_once(':')?;
-    let mode = rest.split(' ').next()?.trim_end_matches(['?', '*']);
-    Some(Role {
-        name,
-        written: mode != "in",
-    })
 }
 
 /// Counts on the device and waits for the count.
@@ -166,24 +141,4 @@ fn count(
         tensor: t.clone(),
         values,
     }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operands_have_the_roles_of_the_table() {
-        for spec in op::OPS {
-            for (i, text) in spec.operands.iter().enumerate() {
-                let r = role(spec, i).unwrap_or_else(|| panic!("{}: {text}", spec.name));
-                assert!(!r.name.is_empty() && !r.name.contains([':', ' ']));
-                let reads = text.contains(":in ") || text.contains(":in?") || text.contains(":in*");
-                assert_eq!(r.written, !reads, "{}: {text}", spec.name);
-            }
-            let repeats = spec.operands.iter().any(|o| o.contains("* "));
-            let beyond = role(spec, spec.operands.len() + 5);
-            assert_eq!(beyond.is_some(), repeats, "{}", spec.name);
-        }
-    }
 }

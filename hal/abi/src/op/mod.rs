@@ -185,6 +185,39 @@ pub struct OpSpec {
     pub doc: &'static str,
 }
 
+/// One operand, as its row says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// Its name.
+    pub name: &'static str,
+    /// Its mode: `in`, `out` or `inout`.
+    pub mode: &'static str,
+}
+
+impl Operand {
+    /// Whether the op looks at what is in it.
+    pub fn is_read(self) -> bool {
+        self.mode != "out"
+    }
+    /// Whether the op changes it.
+    pub fn is_written(self) -> bool {
+        self.mode != "in"
+    }
+}
+
+impl OpSpec {
+    /// Operand `i`. A last row that is marked `*` repeats; of a group of rows that repeats together (AdamW's) the parameters say how many it
+    /// has, and there is none behind its first.
+    pub fn operand(&self, i: usize) -> Option<Operand> {
+        let repeats = |row: &&&str| row.contains('*') && !row.contains('(');
+        let last = || self.operands.last().filter(repeats);
+        let row = *self.operands.get(i).or_else(last)?;
+        let (name, rest) = row.split_once(':')?;
+        let mode = rest.split([' ', '?', '*']).next()?;
+        Some(Operand { name, mode })
+    }
+}
+
 macro_rules! ops {
     ($( $id:literal $NAME:ident $name:literal $class:ident [$($opd:literal),*] $params:literal $dyn:literal $err:ident $doc:literal; )*) => {
         $( #[doc = $doc] pub const $NAME: u32 = $id; )*
@@ -261,4 +294,29 @@ pub fn spec(id: u32) -> Option<&'static OpSpec> {
 /// The row of a name.
 pub fn by_name(name: &str) -> Option<&'static OpSpec> {
     OPS.iter().find(|o| o.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operands_are_those_of_the_rows_and_repeat_where_a_list_does() {
+        for spec in OPS {
+            for (i, text) in spec.operands.iter().enumerate() {
+                let Some(o) = spec.operand(i) else {
+                    panic!("{}: {text}", spec.name);
+                };
+                assert!(!o.name.is_empty() && !o.name.contains([':', ' ']));
+                assert!(["in", "out", "inout"].contains(&o.mode), "{text}");
+                let reads = text.contains(":in ") || text.contains(":in?") || text.contains(":in*");
+                assert_eq!(o.is_written(), !reads, "{}: {text}", spec.name);
+                assert_eq!(o.is_read(), !text.contains(":out"), "{}: {text}", spec.name);
+            }
+            let list = [MULTI_SUMSQ, MULTI_SCALE].contains(&spec.id);
+            let beyond = spec.operand(spec.operands.len() + 5);
+            assert!(!list || beyond.is_some(), "{}", spec.name);
+            assert!(spec.id != ADAMW || beyond.is_none());
+        }
+    }
 }

@@ -197,18 +197,15 @@ pub fn sizes_of_ops() -> Vec<SizeOf> {
         let large = most(&c.trials(&mut g().about(About::Sizes)));
         for ((operand, dim), n) in usual {
             // Lists repeat; a dim of one element is one; layouts of many dims are one matter, sizes another.
-            let Some(row) = spec.operands.get(operand).filter(|_| n > 1 && dim <= 4) else {
+            let listed = operand < spec.operands.len() && n > 1 && dim <= 4;
+            let Some(row) = spec.operand(operand).filter(|_| listed) else {
                 continue;
             };
-            let mode = row.split(':').nth(1).unwrap_or("");
-            let mode = ["inout", "in", "out"]
-                .into_iter()
-                .find(|m| mode.starts_with(m));
             all.push(SizeOf {
                 op: spec.name,
                 case: format!("{}{}", c.id, About::Sizes.suffix()),
                 operand,
-                mode: mode.unwrap_or(""),
+                mode: row.mode,
                 dim,
                 most: large.get(&(operand, dim)).copied().unwrap_or(0),
             });
