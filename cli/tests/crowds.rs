@@ -203,7 +203,7 @@ fn failures_name_every_rank_they_are_about() {
                 &[
                     "rank 3 missed all_reduce",
                     "which ranks 0, 1, 2 call; rank 3 is at all_reduce",
-                    "(at machine/src/machine.rs:",
+                    "(at zero/src/lower/",
                 ],
             ),
             ("error", &["rank 3 fails on purpose", "faults[0] in step 5"]),

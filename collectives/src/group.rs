@@ -242,6 +242,12 @@ impl Collectives {
         self
     }
 
+    /// Says which line asks for the next call. See [`Communicator::asked_at`].
+    pub fn asked_at(&mut self, site: &'static Location<'static>) -> &mut Collectives {
+        self.comm.asked_at(site);
+        self
+    }
+
     #[track_caller]
     pub(crate) fn asked(
         &mut self,
@@ -263,7 +269,7 @@ impl Collectives {
         members: &[Collective<'_>],
         tag: CommTag,
     ) -> Result<()> {
-        let site = Location::caller();
+        let site = self.comm.site(Location::caller());
         let mut native = 0;
         for m in members {
             let route = self.route(m);

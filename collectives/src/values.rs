@@ -45,7 +45,7 @@ impl Collectives {
         tag: CommTag,
         flips: &[(Region<'_>, u64)],
     ) -> Result<()> {
-        let site = Location::caller();
+        let site = self.comm.site(Location::caller());
         let mut proofs = vec![];
         if self.values {
             for m in members {

@@ -192,6 +192,8 @@ pub struct Communicator {
     seq: u64,
     /// What the next call is for, where its caller has said so.
     about: Purpose,
+    /// Where the next call is made, where the line that makes it is not the one that asked for it.
+    asked_at: Option<&'static Location<'static>>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -368,6 +370,7 @@ impl Communicator {
             ledger: device.0.collectives.clone(),
             seq: 0,
             about: Purpose::default(),
+            asked_at: None,
             watch,
             observer: device.0.watch.observer(),
         })
@@ -513,9 +516,18 @@ impl Communicator {
         };
         self
     }
-    /// Takes back what [`Communicator::about`] has said, where no call came of it.
+    /// Says which line asks for the next call, where another makes it for that one: an interpreter, say.
+    pub fn asked_at(&mut self, site: &'static Location<'static>) {
+        self.asked_at = Some(site);
+    }
+    /// The line that asks for the next call, which `caller` makes.
+    pub fn site(&self, caller: &'static Location<'static>) -> &'static Location<'static> {
+        self.asked_at.unwrap_or(caller)
+    }
+    /// Takes back what [`Communicator::about`] and [`Communicator::asked_at`] have said, where no call came of it.
     pub fn about_nothing(&mut self) {
         self.about = Purpose::default();
+        self.asked_at = None;
     }
 
     /// Launches a group: all or nothing, no order between members.
@@ -529,8 +541,9 @@ impl Communicator {
         members: &[Collective<'_>],
         tag: CommTag,
     ) -> Result<()> {
-        let site = Location::caller();
+        let site = self.site(Location::caller());
         let about = std::mem::take(&mut self.about);
+        self.asked_at = None;
         self.alive(members.first(), site)?;
         let sound = members.iter().try_for_each(|m| self.sane(m));
         let sound = sound.and_then(|()| self.apart(members));
@@ -561,8 +574,9 @@ impl Communicator {
         members: &[Collective<'_>],
         tag: CommTag,
     ) -> Result<Asked> {
-        let site = Location::caller();
+        let site = self.site(Location::caller());
         let about = std::mem::take(&mut self.about);
+        self.asked_at = None;
         self.alive(members.first(), site)?;
         let sound = members.iter().try_for_each(|m| self.validate(m));
         let sound = sound.and_then(|()| self.apart(members));

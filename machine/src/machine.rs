@@ -445,6 +445,7 @@ impl Machine {
                 }
             }
             Instr::Collective {
+                site,
                 group,
                 traffic,
                 members,
@@ -460,6 +461,7 @@ impl Machine {
                 if !self.about.is_empty() {
                     group.about(&self.about);
                 }
+                let group = group.asked_at(site);
                 Ok(group.group(stream, &members, comm_tag(*traffic))?)
             }
             Instr::Mark { .. } => Ok(stream.mark()?),

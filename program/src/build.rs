@@ -16,6 +16,7 @@ use crossweave_abi::{DType, Layout, op};
 use crossweave_plan::{Lane, StepId};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::panic::Location;
 use std::rc::Rc;
 
 type KernelKey = (u32, Vec<(u32, Vec<i64>, Vec<i64>)>, ParamBlock);
@@ -413,8 +414,10 @@ impl<'c> On<'c> {
     }
 
     /// A collective of several members.
+    #[track_caller]
     pub fn collective(&self, group: GroupId, traffic: Traffic, members: Vec<Member>) {
         self.push(Instr::Collective {
+            site: Location::caller(),
             lane: self.lane,
             group,
             traffic,

@@ -6,6 +6,7 @@ use crate::scalar::{ScalarId, Scalars};
 use crossweave_abi::{DType, Layout};
 use crossweave_plan::{Lane, StepId};
 use std::ops::Range;
+use std::panic::Location;
 
 /// Number of a group of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -268,6 +269,8 @@ pub enum Instr {
     },
     /// A collective of several members, as one call and one event.
     Collective {
+        /// The line that wrote it: what messages about it name.
+        site: &'static Location<'static>,
         /// On which lane.
         lane: Lane,
         /// Over which ranks.

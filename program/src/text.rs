@@ -130,6 +130,7 @@ impl Lines<'_> {
                 group,
                 traffic,
                 members,
+                ..
             } => {
                 let group = &self.program.groups[group.0 as usize].name;
                 let each = list(members, |m| self.member(m));
