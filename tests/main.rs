@@ -12,7 +12,9 @@ mod tests {
     mod fallbacks;
     mod hal;
     mod mpi;
+    mod optimizers;
     mod pipeline_plans;
+    mod quantized_gather;
     mod ranks_without_collectives;
     mod tidy;
 }

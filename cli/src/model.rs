@@ -7,7 +7,7 @@ use crate::train::resume;
 use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
-use crossweave_engine::{StateKind, Trainer, init_trained};
+use crossweave_engine::{StateKind, Trainer};
 use crossweave_nn::lora::is_adapter;
 use crossweave_nn::{Lora, ModelSpec, units};
 use crossweave_tensor::UnitDecl;
@@ -191,7 +191,7 @@ impl Source {
             return Ok(trainer.init()?);
         }
         if self.lora.is_some() {
-            init_trained(trainer)?;
+            trainer.init_trained()?;
         }
         self.load(trainer)?;
         for p in trainer.params() {

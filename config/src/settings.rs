@@ -354,6 +354,8 @@ pub struct Zero {
     pub stage3_prefetch_bucket_size: u64,
     /// Parameters smaller than this stay gathered.
     pub stage3_param_persistence_threshold: u64,
+    /// Which blocks stay gathered.
+    pub stage3_persistent_blocks: String,
     /// Upper bound of all persistent parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage3_model_persistence_threshold: Option<u64>,

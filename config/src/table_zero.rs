@@ -163,6 +163,12 @@ pub const ZERO: Table = Table {
             "blocks of fewer parameters stay gathered for the whole step",
         )
         .deepspeed(),
+        word(
+            "stage3_persistent_blocks",
+            &["by_size"],
+            "\"by_size\"",
+            "which blocks stay gathered for the whole step; by_size: those below stage3_param_persistence_threshold",
+        ),
         int(
             "stage3_model_persistence_threshold",
             0,

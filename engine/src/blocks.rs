@@ -1,23 +1,10 @@
-//! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
+//! The code of units, and that it does in every step what it did in the rehearsal.
 
-use crate::caches::{Caches, Work};
+use crate::caches::Caches;
 use crate::graphs::Graphs;
-use crate::trainer::Trainer;
-use crate::values::Act;
-use crossweave_hal::abi::op;
-use crossweave_hal::{Buffer, DType};
-use crossweave_program::Part;
-use crossweave_tensor::{
-    Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
-    UnitDecl,
-};
-use crossweave_zero::Partition;
-use crossweave_zero::lower::Words;
-use std::cell::{Cell, RefCell};
+use crossweave_tensor::{Result, Tensor, UnitDecl, shape_error};
+use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
-
-type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// The code of a model's units, and what running it repeatedly makes use of.
 pub(crate) struct Blocks {
@@ -29,209 +16,15 @@ pub(crate) struct Blocks {
     pub graphs: Option<Graphs>,
 }
 
-impl Trainer {
-    /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
-    fn scattered(&self, u: usize) -> bool {
-        self.spec.canonical.is_some() && self.state[u].place.partition == Partition::WholeParameter
-    }
-
-    pub(crate) fn forward(
-        &mut self,
-        u: usize,
-        part: Part,
-        ins: Vec<Tensor>,
-        data: &Batch,
-        first: u64,
-        keep: Keep,
-    ) -> Tensors<(Act, Vec<Tensor>)> {
-        let work = Work::Block(u, part);
-        let cache = self.cache(work);
-        let out = self.forward_on(u, ins, data, first, keep, true, &cache);
-        self.keep_cache(work, cache);
-        out
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn forward_on(
-        &self,
-        u: usize,
-        ins: Vec<Tensor>,
-        data: &Batch,
-        first_sequence: u64,
-        keep: Keep,
-        training: bool,
-        cache: &RefCell<KernelCache>,
-    ) -> Tensors<(Act, Vec<Tensor>)> {
-        self.wait_units(u)?;
-        let run =
-            Run::new(&self.lanes.compute, &Decompositions, cache).one_by_one(self.scattered(u));
-        let params = self.views(u)?;
-        let sink = GradSink::none();
-        let key = RngKey {
-            seed: self.spec.seed,
-            step: self.step,
-            unit: u as u32,
-            first_sequence,
-        };
-        let env = Env {
-            run: &run,
-            groups: &self.groups,
-            params: &params,
-            consts: &self.blocks.consts[u],
-            grads: &sink,
-            batch: data,
-            key,
-            training,
-        };
-        let mut cx = Cx::new(&env);
-        let vars: Vec<_> = ins.into_iter().map(|t| cx.input(t)).collect();
-        let out = self.blocks.units[u]
-            .block
-            .forward(&mut cx, Flow(vars.clone()))?;
-        let outs = out
-            .0
-            .iter()
-            .map(|v| cx.val(*v).cloned())
-            .collect::<Tensors<Vec<_>>>()?;
-        Ok((Act::Saved(cx.finish(keep), vars, out.0), outs))
-    }
-
-    /// The gradients that a backward of unit `u` writes: of its own parameters, then of those it borrows; an empty view says that
-    /// there is none. `wholes` are the flat gradients of the units that train, in the order in which `u` names them.
-    pub(crate) fn grads(&self, u: usize, wholes: &[Arc<Buffer>]) -> Tensors<Vec<Tensor>> {
-        let nothing = self.loss_grad()?;
-        let mut units: Vec<(usize, Option<&Arc<Buffer>>)> = vec![];
-        let mut next = wholes.iter();
-        for o in std::iter::once(u).chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o)) {
-            if units.iter().all(|(k, _)| *k != o) {
-                let trains = self.state[o].trains();
-                units.push((o, trains.then(|| next.next()).flatten()));
-            }
-        }
-        let view = |o: usize, i: usize| {
-            let s = &self.state[o];
-            let whole = units.iter().find(|(k, _)| *k == o).and_then(|(_, b)| *b);
-            match whole.filter(|_| s.flat.params[i].trains) {
-                Some(b) => {
-                    let first = 4 * s.layout.range(i).start;
-                    Tensor::dense(b.clone(), first, s.decls[i].shape, DType::F32)
-                }
-                // No gradient is wanted of what is not trained, and its place is never looked into.
-                None => nothing.narrow(0, 0, 0),
-            }
-        };
-        let own = (0..self.state[u].decls.len()).map(|i| view(u, i));
-        let lent = self.blocks.units[u]
-            .borrowed
-            .iter()
-            .map(|(o, p)| view(*o, *p));
-        Ok(own.chain(lent).collect())
-    }
-
-    /// The gradient of the loss.
-    fn loss_grad(&self) -> Tensors<Tensor> {
-        let seed = self.lowered.memory.seed;
-        match self.machine.tensor(seed.into(), 1, DType::F32) {
-            Some(t) => Ok(t),
-            None => crossweave_tensor::shape_error("there is no gradient of the loss"),
-        }
-    }
-
-    pub(crate) fn backward(
-        &mut self,
-        u: usize,
-        m: usize,
-        data: &Batch,
-        first_sequence: u64,
-        (wholes, adds): (&[Arc<Buffer>], &[bool]),
-    ) -> Tensors<()> {
-        let (tape, ins, outs) = self.values.saved(u, m)?;
-        let douts = match self.values.grads[m].take() {
-            Some(d) => d,
-            None => vec![Some(self.loss_grad()?)],
-        };
-        self.values.flow[m].clear();
-        let work = Work::Block(u, Part::Backward);
-        let cache = self.cache(work);
-        let run =
-            Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
-        let grads = self.grads(u, wholes)?;
-        let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
-        let params = self.views(u)?;
-        let sink = GradSink::new(&grads, &written);
-        let key = RngKey {
-            seed: self.spec.seed,
-            step: self.step,
-            unit: u as u32,
-            first_sequence,
-        };
-        let env = Env {
-            run: &run,
-            groups: &self.groups,
-            params: &params,
-            consts: &self.blocks.consts[u],
-            grads: &sink,
-            batch: data,
-            key,
-            training: true,
-        };
-        let dins = tape.backward(&env, &outs, douts, &ins)?;
-        as_rehearsed(
-            &self.blocks.units[u],
-            adds,
-            &self.lowered.writes[u],
-            &grads,
-            &written,
-        )?;
-        self.keep_cache(work, cache);
-        self.values.grads[m] = Some(dins);
-        Ok(())
-    }
-
-    /// A word of the step's figures.
-    fn word(&self, i: u64, dtype: DType) -> Option<Tensor> {
-        let mut place = crossweave_program::Place::from(self.lowered.memory.words);
-        place.at += 4 * i;
-        self.machine.tensor(place, 1, dtype)
-    }
-
-    pub(crate) fn add_loss(&mut self, m: usize, outs: &[Tensor]) -> Tensors<()> {
-        let [loss] = outs else {
-            return crossweave_tensor::shape_error(
-                "the last unit must return one scalar, the loss",
-            );
-        };
-        let cache = self.cache(Work::Loss);
-        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
-        let share = self.spec.weight / (self.spec.micro_batches * self.spec.replicas()) as f64;
-        let word = match self.spec.canonical {
-            Some(_) => {
-                let first = self.lowered.words.losses().start;
-                first + u64::from(self.spec.own_first()) + m as u64
-            }
-            None => Words::LOSS,
-        };
-        let word = self.word(word, DType::F32);
-        let p = op::AxpbyParams {
-            alpha: share,
-            beta: 1.0,
-            ..Default::default()
-        };
-        run.launch(op::AXPBY, &[word.as_ref(), Some(loss)], p.as_bytes(), &[])?;
-        self.keep_cache(Work::Loss, cache);
-        Ok(())
-    }
-}
-
 /// The program of a step was written for the gradients that the rehearsal's backward has written: another set would be summed
 /// with what its memory held before, or replaced by zeros.
-fn as_rehearsed(
+pub(crate) fn as_rehearsed(
     unit: &UnitDecl,
     adds: &[bool],
     writes: &[bool],
     grads: &[Tensor],
     written: &[Rc<Cell<bool>>],
-) -> Tensors<()> {
+) -> Result<()> {
     let expected = adds.iter().zip(writes);
     for (i, ((adds, writes), flag)) in expected.zip(written).enumerate() {
         if grads[i].numel() > 0 && flag.get() != (*adds || *writes) {
@@ -239,7 +32,7 @@ fn as_rehearsed(
                 true => ("has a", "is none"),
                 false => ("has no", "is one"),
             };
-            return crossweave_tensor::shape_error(format!(
+            return shape_error(format!(
                 "the backward of {} {has} gradient of its parameter {i}, and in the rehearsal there {is}: a block \
                  computes the same for every batch and step",
                 unit.name

@@ -4,12 +4,12 @@
 use crate::error::{Error, Result};
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
 use crossweave_plan::{Facts, Plan, UnitFacts};
+use crossweave_planner::optimizers::ParamGroups;
 use crossweave_planner::{FlowShape, RankSpec};
 use crossweave_tensor::{
     Batch, Cx, Env, Flow, GradSink, Group, Keep, KernelCache, NoGroups, RngKey, Run, Split, Tensor,
     Ty, UnitDecl, spmd,
 };
-use crossweave_zero::optim::ParamGroups;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -72,6 +72,24 @@ impl From<crossweave_planner::Error> for Error {
         }
     }
 }
+impl From<crossweave_state::Error> for Error {
+    fn from(e: crossweave_state::Error) -> Error {
+        match e {
+            crossweave_state::Error::Invalid(s) => Error::Invalid(s),
+            crossweave_state::Error::Run {
+                rank,
+                step,
+                at,
+                source,
+            } => Error::Run {
+                rank,
+                step,
+                at,
+                source,
+            },
+        }
+    }
+}
 impl From<PlanError> for Error {
     fn from(e: PlanError) -> Error {
         Error::Planning(e.into())

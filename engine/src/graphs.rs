@@ -3,12 +3,8 @@
 //! The walk is the same with and without: blocks run their ops on the tape as ever, and the stream compares. What differs from step to step
 //! (dropout's position, a pooled address that moved) is enqueued as it is, so no step needs to be known as recordable beforehand.
 
-use crate::trainer::Trainer;
-use crossweave_hal::{Device, Followed, Recordings};
-use crossweave_plan::{Step, StepKind};
+use crossweave_hal::{Device, Followed, Recordings, Stream};
 use serde::{Deserialize, Serialize};
-
-type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// What replaying has come to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,10 +29,7 @@ pub(crate) struct Graphs {
 }
 
 impl Graphs {
-    pub fn new(
-        device: &Device,
-        wanted: bool,
-    ) -> std::result::Result<Option<Graphs>, crossweave_hal::Error> {
+    pub fn new(device: &Device, wanted: bool) -> crossweave_hal::Result<Option<Graphs>> {
         if !wanted {
             return Ok(None);
         }
@@ -48,6 +41,42 @@ impl Graphs {
         }))
     }
 
+    /// Step `at` of the plan is about to be enqueued; whether its calls on the stream are compared with those of a step before.
+    pub fn begin(&mut self, at: usize, stream: &Stream) -> crossweave_hal::Result<bool> {
+        if self.books.len() <= at {
+            self.books.resize_with(at + 1, || None);
+        }
+        let book = match self.books[at].take() {
+            Some(b) => b,
+            None => Recordings::new(stream.device())?,
+        };
+        if book.refused().is_some() {
+            self.books[at] = Some(book);
+            self.counts.called += 1;
+            return Ok(false);
+        }
+        stream.follow(book)?;
+        Ok(true)
+    }
+
+    /// A step that is compared has been enqueued, without an error where `ran`.
+    pub fn end(&mut self, at: usize, stream: &Stream, ran: bool) -> crossweave_hal::Result<()> {
+        let (book, followed) = stream.close(ran);
+        self.books[at] = book;
+        if !ran {
+            return Ok(());
+        }
+        match followed? {
+            Followed::Called => self.counts.called += 1,
+            Followed::Replayed { calls, recorded } => {
+                self.counts.recorded += u64::from(recorded);
+                self.counts.replayed += 1;
+                self.counts.launches_saved += calls - 1;
+            }
+        }
+        Ok(())
+    }
+
     pub fn counts(&self) -> GraphCounts {
         let mut c = self.counts.clone();
         for why in self.books.iter().flatten().filter_map(Recordings::refused) {
@@ -57,60 +86,5 @@ impl Graphs {
             }
         }
         c
-    }
-}
-
-impl Trainer {
-    /// Runs a step of the plan, its calls on the compute stream as a graph where they are those of a step before.
-    pub(crate) fn replaying(
-        &mut self,
-        step: &Step,
-        run: impl FnOnce(&mut Trainer) -> Tensors<()>,
-    ) -> Tensors<()> {
-        let repeats = matches!(
-            step.op,
-            StepKind::Forward { .. } | StepKind::Recompute { .. } | StepKind::Backward { .. }
-        );
-        let at = step.id.0 as usize;
-        let device = self.lanes.compute.device();
-        match &mut self.blocks.graphs {
-            Some(g) if repeats => {
-                if g.books.len() <= at {
-                    g.books.resize_with(at + 1, || None);
-                }
-                let book = match g.books[at].take() {
-                    Some(b) => b,
-                    None => Recordings::new(device)?,
-                };
-                if book.refused().is_some() {
-                    g.books[at] = Some(book);
-                    g.counts.called += 1;
-                    return run(self);
-                }
-                self.lanes.compute.follow(book)?;
-            }
-            _ => return run(self),
-        }
-        let ran = run(self);
-        let (book, followed) = self.lanes.compute.close(ran.is_ok());
-        let Some(g) = &mut self.blocks.graphs else {
-            return ran;
-        };
-        g.books[at] = book;
-        ran?;
-        match followed? {
-            Followed::Called => g.counts.called += 1,
-            Followed::Replayed { calls, recorded } => {
-                g.counts.recorded += u64::from(recorded);
-                g.counts.replayed += 1;
-                g.counts.launches_saved += calls - 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// What replaying steps has come to, where it is on.
-    pub fn graphs(&self) -> Option<GraphCounts> {
-        self.blocks.graphs.as_ref().map(Graphs::counts)
     }
 }

@@ -5,7 +5,7 @@ use crossweave_tensor::{Result, shape_error};
 use std::collections::VecDeque;
 
 /// Steps in flight whose figures have not been read.
-pub(crate) const MOST: usize = crossweave_zero::lower::IN_FLIGHT as usize;
+pub(crate) const MOST: usize = crossweave_planner::IN_FLIGHT as usize;
 
 /// The figures of a step on their way to the host.
 pub(crate) struct Pending {

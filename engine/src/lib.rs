@@ -9,57 +9,40 @@
 //! on the device; every wait for data between streams is implied by the plan's edges.
 #![forbid(unsafe_code)]
 
-mod base;
 mod blocks;
 mod caches;
 mod dry;
 mod error;
-mod gather;
 mod graphs;
 mod groups;
 mod in_flight;
-mod infer;
-mod init;
-mod kept;
 mod lanes;
 mod ledger;
 mod nonfinite;
-mod offload;
-mod optim;
 mod pipeline;
-mod predict;
 mod quantized;
 mod scale;
-mod shards;
-mod stages;
-mod state;
 mod timeline;
 mod trace;
 mod trainer;
 mod upload;
 mod values;
-mod walk;
 mod whole;
 
 pub use crossweave_planner::{
     AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ScalerState,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ScalerState, Tier,
+    ZeroSpec, ZeroStage, optimizers,
 };
+pub use crossweave_program::StateKind;
+pub use crossweave_state::{Shard, ShardPart, Snapshot};
 pub use crossweave_store::{
     EngineKind as FileEngine, Layer as FaultLayer, Settings as FileSettings, Verdict,
 };
-pub use crossweave_zero::Tier;
-/// Optimizers and parameter groups, as data.
-pub use crossweave_zero::optim as optimizers;
-pub use crossweave_zero::{ZeroSpec, ZeroStage};
 pub use dry::{DryRun, assign, dry_run, plan_for};
 pub use error::{Error, Result};
 pub use graphs::GraphCounts;
 pub use groups::MeshGroups;
-pub use init::init_trained;
 pub use ledger::RankLedger;
-pub use predict::{Prediction, predict, rehearse};
-pub use shards::{Shard, ShardPart, Snapshot};
-pub use state::StateKind;
 pub use trace::Trace;
-pub use trainer::{MicroBatch, StepMetrics, Trainer};
+pub use trainer::{MicroBatch, Prediction, StepMetrics, Trainer, predict, rehearse};

@@ -7,13 +7,12 @@
 //! (docs/adr/0014).
 
 use crate::error::{Error, Result};
-use crate::trainer::{MicroBatch, Trainer};
 use crossweave_hal::Event;
+use crossweave_machine::Machine;
 use crossweave_planner::{LossScaler, RankSpec, ScalerState};
 use crossweave_program::{Decided, MemId};
+use crossweave_tensor::UnitDecl;
 use std::collections::{BTreeSet, VecDeque};
-
-type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// How a step went that the scaler has judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +45,9 @@ pub(crate) struct Scaling {
     weight: f64,
     before: f64,
     after: f64,
+    /// This rank of the job, and its place among those of which one is poisoned in turn.
+    rank: u32,
+    turn: [u64; 2],
     pending: VecDeque<Verdict>,
     judged: VecDeque<Judged>,
     poisoned: BTreeSet<u64>,
@@ -54,7 +56,7 @@ pub(crate) struct Scaling {
 }
 
 /// Decay rates as a function of the updates made.
-type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
+pub(crate) type BetasAt = Box<dyn Fn(u64) -> Option<[f64; 2]>>;
 
 impl Scaling {
     pub fn new(spec: &RankSpec) -> Scaling {
@@ -68,6 +70,8 @@ impl Scaling {
             weight: spec.weight,
             before,
             after,
+            rank: spec.job_rank(),
+            turn: [u64::from(spec.rank), u64::from(spec.world)],
             pending: VecDeque::new(),
             judged: VecDeque::new(),
             poisoned: BTreeSet::new(),
@@ -93,180 +97,124 @@ impl Scaling {
     pub fn share(&self) -> f64 {
         self.share
     }
-
-    fn skipped(&self) -> u64 {
-        self.scaler.as_ref().map_or(0, LossScaler::skipped)
+    /// Decay rates of the moments as a function of the updates made before.
+    pub fn schedule_betas(&mut self, betas: BetasAt) {
+        self.betas_at = Some(betas);
     }
-}
-
-impl Trainer {
-    /// Decay rates of the moments as a function of the updates made before, in place of the optimizer's own where it gives any
-    /// (OneCycle).
-    pub fn schedule_betas(&mut self, betas: impl Fn(u64) -> Option<[f64; 2]> + 'static) {
-        self.scaling.betas_at = Some(Box::new(betas));
+    /// At optimizer step `step` the backward of one rank begins with an infinite gradient.
+    pub fn poison(&mut self, step: u64) {
+        self.poisoned.insert(step);
+    }
+    /// What a checkpoint keeps; none where the loss is not scaled.
+    pub fn state(&self) -> Option<ScalerState> {
+        self.scaler.as_ref().map(LossScaler::state)
+    }
+    /// Continues a checkpoint's; nothing where the loss is not scaled.
+    pub fn restore(&mut self, state: ScalerState) {
+        if let Some(s) = &mut self.scaler {
+            s.restore(state);
+        }
     }
 
-    /// The number of this step's update, from 1: skipped steps are no updates.
-    fn update_number(&self) -> u64 {
-        self.step.saturating_sub(self.scaling.skipped()).max(1)
+    /// Whether it is known how many predictions of the next step count.
+    pub fn has_counted(&self) -> bool {
+        self.next_share.is_some()
     }
-
-    /// Says how many predictions of the next step count, of `all` that the ranks make in it together. Where
-    /// [`RankSpec::labelled`] is set every rank of the job must say the same before each step: the gradient is
-    /// then that of the mean over exactly those, on any number of ranks and micro-batches. A rank alone counts by itself.
-    ///
-    /// # Errors
-    /// Nothing counts, or more than all.
+    /// How many predictions of the next step count, of `all` that the ranks make in it together.
     pub fn count_targets(&mut self, counted: u64, all: u64) -> Result<()> {
         if counted == 0 || counted > all {
             return Err(Error::Invalid(format!(
                 "{counted} of {all} predictions of a step count in its loss"
             )));
         }
-        self.scaling.next_share = Some(all as f64 / counted as f64);
+        self.next_share = Some(all as f64 / counted as f64);
         Ok(())
     }
 
-    /// Counts the targets of a step of which nothing was said: a rank alone has all of them.
-    pub(crate) fn count_own(&mut self, batches: &[MicroBatch<'_>]) -> Result<()> {
-        if !self.spec.labelled || self.scaling.next_share.is_some() {
-            return Ok(());
-        }
-        if self.is_distributed() {
-            return Err(Error::Invalid(
-                "some targets do not count, and a rank does not see those of the others: call count_targets before each step".into(),
-            ));
-        }
-        let counts = |t: &&i32| i64::from(**t) != crossweave_tensor::IGNORED;
-        let counted = batches
-            .iter()
-            .flat_map(|b| b.targets)
-            .filter(counts)
-            .count();
-        let all = batches.iter().map(|b| b.targets.len() as u64).sum();
-        self.count_targets(counted as u64, all)
-    }
-
-    /// Before the first backward of a step: with the verdicts of all steps before it, the scale, the update's number and the learning rate.
-    pub(crate) fn seed_backward(&mut self, lr: &dyn Fn(u64) -> f64) -> Result<()> {
-        if self.scaling.scaler.is_some() {
-            self.judge(self.step - 1)?;
-        }
-        let share = self.scaling.next_share.take().unwrap_or(1.0);
-        self.scaling.share = share;
-        let update = self.update_number();
-        let decided = Decided {
+    /// What the scalars of step `step` are made of, before its first backward and behind the verdicts of all steps before it.
+    pub fn decide(&mut self, step: u64, lr: &dyn Fn(u64) -> f64) -> Decided {
+        self.share = self.next_share.take().unwrap_or(1.0);
+        // Skipped steps are no updates.
+        let skipped = self.scaler.as_ref().map_or(0, LossScaler::skipped);
+        let update = step.saturating_sub(skipped).max(1);
+        let [rank, world] = self.turn;
+        let fails = self.poisoned.contains(&step) && step % world == rank;
+        self.decided = Decided {
             rate: lr(update - 1),
-            betas: self
-                .scaling
-                .betas_at
-                .as_ref()
-                .and_then(|betas| betas(update - 1)),
+            betas: self.betas_at.as_ref().and_then(|betas| betas(update - 1)),
             update,
-            unscale: self.scaling.factor(),
-            seed: self.seed(),
+            unscale: self.factor(),
+            seed: match fails {
+                true => f64::INFINITY,
+                false => self.seed(),
+            },
         };
-        self.scaling.decided = decided;
-        self.machine.decide(|g| decided.get(g));
+        self.decided
+    }
+
+    /// The counts of a step's gradients that are not finite have been sent to copy `turn` of pinned memory.
+    pub fn verdict_published(
+        &mut self,
+        step: u64,
+        turn: usize,
+        event: Event,
+    ) -> crossweave_tensor::Result<()> {
+        if self.pending.iter().any(|v| v.turn == turn) {
+            return crossweave_tensor::shape_error("verdicts of too many steps are unread");
+        }
+        self.pending.push_back(Verdict { step, turn, event });
         Ok(())
     }
 
-    /// Takes the verdicts of the steps up to `last` into account, in order; waits for each.
-    pub(crate) fn judge(&mut self, last: u64) -> Result<()> {
-        while self.scaling.pending.front().is_some_and(|v| v.step <= last) {
-            let Some(v) = self.scaling.pending.pop_front() else {
+    /// Takes the verdicts of the steps up to `last` into account, in order, as they arrive in pinned memory; waits for each.
+    pub fn judge(
+        &mut self,
+        last: u64,
+        (machine, host): (&mut Machine, Option<MemId>),
+        units: &[UnitDecl],
+    ) -> Result<()> {
+        let (Some(scaler), Some(host)) = (&mut self.scaler, host) else {
+            return Ok(());
+        };
+        while self.pending.front().is_some_and(|v| v.step <= last) {
+            let Some(v) = self.pending.pop_front() else {
                 break;
             };
-            let failed = |e: crossweave_hal::Error| Error::Run {
-                rank: self.spec.job_rank(),
-                step: v.step,
-                at: "waiting for the verdict on its gradients".into(),
-                source: e.into(),
-            };
-            v.event.sync(None).map_err(failed)?;
-            let (rank, step) = (self.spec.job_rank(), v.step);
+            let (rank, step) = (self.rank, v.step);
             let failed = move |e: crossweave_tensor::Error| Error::Run {
                 rank,
                 step,
                 at: "waiting for the verdict on its gradients".into(),
                 source: e,
             };
-            let host = self.lowered.memory.counts.map(|(_, host)| host);
-            let words = match host {
-                Some(host) => self.machine.pinned(host, v.turn).map_err(failed)?,
-                None => break,
-            };
+            v.event.sync(None).map_err(|e| failed(e.into()))?;
+            let words = machine.pinned(host, v.turn).map_err(failed)?;
             let words = words.read().map_err(|e| failed(e.into()))?;
             // The backward runs from the last unit to the first: the last one hit is where it began.
             let hit = words
                 .chunks_exact(4)
                 .rposition(|w| w.iter().any(|b| *b != 0));
-            let Some(scaler) = &mut self.scaling.scaler else {
-                break;
-            };
             scaler.update(hit.is_some()).map_err(|e| Error::Scale {
-                step: v.step,
-                unit: self.blocks.units[hit.unwrap_or(0)].name.clone(),
+                step,
+                unit: units[hit.unwrap_or(0)].name.clone(),
                 source: e,
             })?;
-            let judged = Judged {
-                step: v.step,
+            self.judged.push_back(Judged {
+                step,
                 skipped: hit.is_some(),
                 skipped_steps: scaler.skipped(),
                 scale: scaler.scale(),
-            };
-            self.scaling.judged.push_back(judged);
+            });
         }
         Ok(())
     }
 
-    /// What became of a step whose figures are being read.
-    pub(crate) fn judged(&mut self, step: u64) -> Result<Option<Judged>> {
-        self.judge(step)?;
-        let all = &mut self.scaling.judged;
-        while all.front().is_some_and(|j| j.step < step) {
-            all.pop_front();
+    /// What became of a step that has been judged.
+    pub fn judged(&mut self, step: u64) -> Option<Judged> {
+        while self.judged.front().is_some_and(|j| j.step < step) {
+            self.judged.pop_front();
         }
-        let this = all.front().is_some_and(|j| j.step == step);
-        Ok(this.then(|| all.pop_front()).flatten())
-    }
-
-    /// The counts of a step's gradients that are not finite have been sent on their way.
-    pub(crate) fn verdict_published(&mut self, host: MemId, event: Event) -> Tensors<()> {
-        let turn = self.machine.advance(host);
-        if self.scaling.pending.iter().any(|v| v.turn == turn) {
-            return crossweave_tensor::shape_error("verdicts of too many steps are unread");
-        }
-        let step = self.step;
-        self.scaling
-            .pending
-            .push_back(Verdict { step, turn, event });
-        Ok(())
-    }
-
-    /// The gradient that the backward begins with; an infinite one where this step is to fail on this rank.
-    fn seed(&self) -> f64 {
-        let mine = self.step % u64::from(self.spec.world) == u64::from(self.spec.rank);
-        match self.scaling.poisoned.contains(&self.step) && mine {
-            true => f64::INFINITY,
-            false => self.scaling.seed(),
-        }
-    }
-
-    /// What a checkpoint keeps of the loss scaler, once the figures of every step were read; `None` where the loss is not scaled.
-    pub fn scaler_state(&self) -> Option<ScalerState> {
-        self.scaling.scaler.as_ref().map(LossScaler::state)
-    }
-
-    /// Continues a checkpoint's loss scaling; nothing where the loss is not scaled.
-    pub fn restore_scaler(&mut self, state: ScalerState) {
-        if let Some(s) = &mut self.scaling.scaler {
-            s.restore(state);
-        }
-    }
-
-    /// Fault injection for tests: at optimizer step `step` the backward of one rank begins with an infinite gradient.
-    pub fn poison(&mut self, step: u64) {
-        self.scaling.poisoned.insert(step);
+        let this = self.judged.front().is_some_and(|j| j.step == step);
+        this.then(|| self.judged.pop_front()).flatten()
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::nonfinite::Watch;
 use crate::trace::Tracing;
-use crate::trainer::Trainer;
 use crossweave_hal::trace::{Open, Span, Tracer, Work};
 use crossweave_hal::{Device, Purpose, Stream};
 use crossweave_mesh::Faults;
@@ -13,8 +12,8 @@ use std::time::Duration;
 /// What watches or tries a run, where somebody asked for it.
 #[derive(Default)]
 pub(crate) struct Diagnostics {
-    tracer: Option<Tracer>,
-    faults: Option<Faults>,
+    pub tracer: Option<Tracer>,
+    pub faults: Option<Faults>,
     /// Calls and waits of a step, while a caller wants them.
     pub tracing: Option<Tracing>,
     /// Looks for values that are not finite.
@@ -61,59 +60,43 @@ impl Diagnostics {
             f.set_step(step);
         }
     }
+
+    /// Something of step `step` is about to be enqueued.
+    pub fn begin_span<'a>(
+        &self,
+        step: u64,
+        streams: impl Iterator<Item = &'a Stream>,
+    ) -> Option<OpenStep> {
+        let tracer = self.tracer.as_ref()?;
+        tracer.set_step(step);
+        let from = tracer.now();
+        let open = tracer.begin(streams);
+        Some(OpenStep { open, from })
+    }
+
+    /// It has been enqueued.
+    pub fn end_span<'a>(
+        &self,
+        open: Option<OpenStep>,
+        streams: impl Iterator<Item = &'a Stream>,
+        name: &dyn Fn() -> String,
+    ) {
+        let (Some(tracer), Some(o)) = (&self.tracer, open) else {
+            return;
+        };
+        tracer.end(o.open, streams, name, &|| Work::Step);
+        tracer.host(format!("enqueue {}", name()), o.from, tracer.now());
+    }
+
+    /// Spans that have ended since the last call; waits for nothing.
+    pub fn spans(&self) -> Vec<Span> {
+        let drained = self.tracer.as_ref().map(Tracer::drain);
+        drained.unwrap_or_default()
+    }
 }
 
 /// A step of the walk that is being enqueued.
 pub(crate) struct OpenStep {
     open: Open,
     from: Duration,
-}
-
-impl Trainer {
-    /// From now on plan steps and collectives are spans of `tracer`. All ranks do this at the same point, or none.
-    pub fn timeline(&mut self, tracer: Tracer) {
-        self.groups.mesh().borrow_mut().trace(&tracer);
-        self.diagnostics.tracer = Some(tracer);
-    }
-
-    /// From now on these faults strike this rank.
-    pub fn inject(&mut self, faults: Faults) {
-        self.groups.mesh().borrow_mut().inject(&faults);
-        self.diagnostics.faults = Some(faults);
-    }
-
-    /// From now on results of collectives are held against each other. All ranks do this at the same point, or none.
-    pub fn check_values(&mut self) {
-        self.groups.mesh().borrow_mut().check_values();
-    }
-
-    /// Spans that have ended since the last call; waits for nothing.
-    pub fn spans(&self) -> Vec<Span> {
-        self.diagnostics
-            .tracer
-            .as_ref()
-            .map(Tracer::drain)
-            .unwrap_or_default()
-    }
-
-    fn streams(&self) -> impl Iterator<Item = &Stream> {
-        let peer = self.pipe.iter().map(|p| &p.stream);
-        self.lanes.all().chain(peer)
-    }
-
-    pub(crate) fn begin_span(&self) -> Option<OpenStep> {
-        let tracer = self.diagnostics.tracer.as_ref()?;
-        tracer.set_step(self.step);
-        let from = tracer.now();
-        let open = tracer.begin(self.streams());
-        Some(OpenStep { open, from })
-    }
-
-    pub(crate) fn end_span(&self, open: Option<OpenStep>, name: &dyn Fn() -> String) {
-        let (Some(tracer), Some(o)) = (&self.diagnostics.tracer, open) else {
-            return;
-        };
-        tracer.end(o.open, self.streams(), name, &|| Work::Step);
-        tracer.host(format!("enqueue {}", name()), o.from, tracer.now());
-    }
 }

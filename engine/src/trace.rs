@@ -1,9 +1,7 @@
 //! Which calls each plan step made on which stream, and which waits the HAL put between them: tests hold the waits against the plan's
 //! edges. Off, it costs a comparison a plan step.
 
-use crate::error::Result;
-use crate::trainer::Trainer;
-use crossweave_hal::{Stream, Wait, WaitLog};
+use crossweave_hal::{Wait, WaitLog};
 use std::ops::Range;
 
 /// One step of training, call by call.
@@ -26,25 +24,11 @@ pub(crate) struct Tracing {
     trace: Trace,
 }
 
-impl Trainer {
-    fn wait_logs(&self) -> Vec<WaitLog> {
-        let out = self.offload.iter().map(|o| o.executor.out_log());
-        let peer = self.pipe.iter().map(|p| p.stream.wait_log());
-        let all = self.lanes.all().map(Stream::wait_log).chain(out);
-        all.chain(peer).collect()
-    }
-
-    /// Keeps account of the next step, for [`Trainer::traced`].
-    ///
-    /// # Errors
-    /// A failure of the host's part of the steps before.
-    pub fn trace(&mut self) -> Result<()> {
-        self.settle_offload()?;
-        let logs = self.wait_logs();
-        let copies = self.offload.as_ref().map(|o| o.executor.in_log());
+impl Tracing {
+    /// Takes account of these streams from here on; of that on which another thread copies there have been `asked` copies.
+    pub fn new(logs: Vec<WaitLog>, copies: Option<WaitLog>, asked: u64) -> Tracing {
         logs.iter().chain(&copies).for_each(WaitLog::begin);
-        let asked = self.copies_asked();
-        self.diagnostics.tracing = Some(Tracing {
+        Tracing {
             before: logs.iter().map(WaitLog::calls).collect(),
             logs,
             copies: copies.map(|log| {
@@ -53,59 +37,42 @@ impl Trainer {
             }),
             asked,
             trace: Trace::default(),
-        });
-        Ok(())
-    }
-
-    /// The account, once the step has been enqueued.
-    ///
-    /// # Errors
-    /// A failure of the host's part of the step.
-    pub fn traced(&mut self) -> Result<Option<Trace>> {
-        self.settle_offload()?;
-        let Some(mut t) = self.diagnostics.tracing.take() else {
-            return Ok(None);
-        };
-        for log in t.logs.iter().chain(t.copies.iter().map(|(log, ..)| log)) {
-            let waits = log.end().into_iter().map(|w| (log.stream(), w));
-            t.trace.waits.extend(waits);
         }
-        Ok(Some(t.trace))
     }
 
-    fn copies_asked(&self) -> u64 {
-        self.offload
-            .as_ref()
-            .map_or(0, |o| o.executor.copies_asked())
+    /// The account.
+    pub fn end(mut self) -> Trace {
+        for log in self
+            .logs
+            .iter()
+            .chain(self.copies.iter().map(|(log, ..)| log))
+        {
+            let waits = log.end().into_iter().map(|w| (log.stream(), w));
+            self.trace.waits.extend(waits);
+        }
+        self.trace
     }
 
-    /// A step of the plan begins (`false`) or has been enqueued.
-    pub(crate) fn note_step(&mut self, enqueued: bool) {
-        let asked = match &self.diagnostics.tracing {
-            None => return,
-            Some(_) => self.copies_asked(),
-        };
-        let Some(t) = &mut self.diagnostics.tracing else {
-            return;
-        };
+    /// A step of the plan begins (`false`) or has been enqueued, and so many copies have been asked for.
+    pub fn note(&mut self, enqueued: bool, asked: u64) {
         let mut calls = vec![];
-        for (log, before) in t.logs.iter().zip(&mut t.before) {
+        for (log, before) in self.logs.iter().zip(&mut self.before) {
             let now = log.calls();
             if enqueued && now > *before {
                 calls.push((log.stream(), *before + 1..now + 1));
             }
             *before = now;
         }
-        if let Some((log, first, at)) = &t.copies
+        if let Some((log, first, at)) = &self.copies
             && enqueued
-            && asked > t.asked
+            && asked > self.asked
         {
             let number = |asked: u64| at + (asked - first) + 1;
-            calls.push((log.stream(), number(t.asked)..number(asked)));
+            calls.push((log.stream(), number(self.asked)..number(asked)));
         }
-        t.asked = asked;
+        self.asked = asked;
         if enqueued {
-            t.trace.steps.push(calls);
+            self.trace.steps.push(calls);
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::common;
 use common::*;
+use crossweave_engine::optimizers::*;
 use crossweave_engine::{
     FileSettings, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, Precision, RankSpec,
     Recompute, ScaleRule, StateKind, Tier, ZeroSpec, ZeroStage,
@@ -10,7 +11,6 @@ use crossweave_engine::{
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
 use crossweave_zero::canonical::{roots, shards_of};
-use crossweave_zero::optim::*;
 use std::sync::Mutex;
 
 const SHARDS: u32 = 8;

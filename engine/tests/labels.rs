@@ -2,13 +2,13 @@
 
 use crate::common;
 use common::{Boot, GLOBAL, World, distance, gpt2, llama, spec, train, world};
+use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
     LossScaler, MicroBatch, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule,
     StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::LocalKv;
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Param, Result, UnitDecl};
-use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,6 +3,7 @@
 
 use crate::common;
 use common::*;
+use crossweave_engine::optimizers::{Muon, MuonScale, Optimizer};
 use crossweave_engine::{
     FileSettings, HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, RankSpec,
     Recompute, StateKind, Tier, ZeroSpec, ZeroStage,
@@ -10,7 +11,6 @@ use crossweave_engine::{
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
 use crossweave_tensor::Group;
-use crossweave_zero::optim::{Muon, MuonScale, Optimizer};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Mutex;

@@ -3,12 +3,12 @@
 
 use crate::common::{Boot, World, world};
 use crate::oracles::{Values, case, max_rel, read, shift};
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
     MicroBatch, RankSpec, Recompute, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, KvStore, LocalKv};
 use crossweave_nn::{Lora, ModelSpec, Targets};
-use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;

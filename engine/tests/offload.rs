@@ -3,13 +3,13 @@
 
 use crate::common;
 use common::*;
+use crossweave_engine::optimizers::{GroupRule, Optimizer};
 use crossweave_engine::{
     FaultLayer, Faults, FileEngine, FileSettings, HostDevice, OffloadSpec, OptimizerOffload,
     RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_tensor::{Block, Cx, Flow, UnitDecl, shape_error};
-use crossweave_zero::optim::{GroupRule, Optimizer};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -3,10 +3,10 @@
 
 use crate::common;
 use common::*;
+use crossweave_engine::optimizers::*;
 use crossweave_engine::{RankSpec, StateKind, Trainer, ZeroSpec, ZeroStage};
 use crossweave_hal::{DType, Tag};
 use crossweave_nn::ModelSpec;
-use crossweave_zero::optim::*;
 
 fn sgd(momentum: f64, nesterov: bool) -> Optimizer {
     Optimizer::Sgd(Sgd {

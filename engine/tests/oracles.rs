@@ -1,10 +1,10 @@
 //! The engine against PyTorch in float64 on the committed oracles: logits, loss, gradients, and twenty AdamW steps; one rank and several.
 
 use crate::common::Boot;
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
-use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use safetensors::SafeTensors;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -3,13 +3,13 @@
 
 use crate::common;
 use common::*;
+use crossweave_engine::optimizers::GroupRule;
 use crossweave_engine::{
     HostDevice, LossScaler, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Precision,
     RankSpec, Recompute, ScaleRule, StateKind, Tier, Trainer, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
-use crossweave_zero::optim::GroupRule;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;

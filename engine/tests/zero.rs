@@ -3,11 +3,11 @@
 
 use crate::common;
 use common::*;
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{RankSpec, Recompute, ZeroSpec, ZeroStage};
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
 use crossweave_plan::{Law, StepKind, check};
-use crossweave_zero::optim::{Adam, Optimizer, ParamGroups, Sgd};
 
 fn staged(base: &RankSpec, stage: u32) -> RankSpec {
     RankSpec {

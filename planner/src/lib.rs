@@ -13,13 +13,17 @@ mod rooms;
 mod scaler;
 mod spec;
 
-pub use assign::{assign, recipes};
+pub use assign::assign;
 pub use crossweave_parallel::schedule::Order as PipelineOrder;
+pub use crossweave_zero::lower::IN_FLIGHT;
+pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
+/// Optimizers and parameter groups, as data.
+pub use crossweave_zero::optim as optimizers;
+pub use crossweave_zero::{Tier, ZeroSpec, ZeroStage};
 pub use documents::Documents;
 pub use error::{Error, Result};
-pub use lower::{GATHER, Given, Lowered, NODE, Outside, TIE, flat, lower};
+pub use lower::{GATHER, Lowered, NODE, Outside, TIE, lower};
 pub use planning::plan_for;
-pub use rooms::rooms;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use spec::{
     Faults, FlowShape, HostDevice, OffloadSpec, OptimizerOffload, PipelineSpec, Precision,

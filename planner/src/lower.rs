@@ -1,18 +1,20 @@
 //! From the plan of a rank to its program: each step is given to the algorithm that writes it, in the plan's order.
 
+use crate::assign::recipes;
 use crate::error::{Error, Result};
+use crate::rooms::rooms;
 use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, GroupRef, Mesh};
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
-    Builder, Call, GroupDecl, GroupId, HostJob, Move, Part, Program, ProgramError,
+    Builder, Call, GroupDecl, GroupId, HostJob, Move, Part, Program, ProgramError, Room, UnitState,
 };
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, ParamMemory, Params, Source, ToHost, Words,
+    Grads, Groups, Job, Memory, Optim, ParamMemory, Params, Source, ToHost, Words, unit_state,
 };
 use crossweave_zero::optim::Recipe;
-use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, ZeroStage};
+use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, ZeroStage};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -24,7 +26,7 @@ pub const NODE: &str = "dp/node";
 pub const TIE: &str = "pp/tie";
 
 /// Where the data of a unit is.
-fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Placement {
+fn placement(spec: &RankSpec, at: UnitAt, recipes: &[Option<Recipe>]) -> Placement {
     let offload = spec.offload.as_ref();
     let host = offload.and_then(|o| o.optimizer).map_or(0.0, |o| o.ratio);
     let away = host > 0.0 && offload.is_some_and(|o| o.params);
@@ -38,11 +40,9 @@ fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Plac
         },
         shards: spec.canonical,
         compute: spec.compute,
-        residency: match spec.zero.stage {
-            _ if away => Residency::Transient,
-            ZeroStage::Zero => Residency::Resident,
-            ZeroStage::Three if !spec.zero.persists(elements) => Residency::Transient,
-            _ => Residency::Cached,
+        residency: match away {
+            true => Residency::Transient,
+            false => spec.zero.residency(at),
         },
         secondary: spec.zero.node.max(1),
         sliced: spec.zero.stage >= ZeroStage::Two,
@@ -52,7 +52,13 @@ fn placement(spec: &RankSpec, elements: u64, recipes: &[Option<Recipe>]) -> Plac
 }
 
 /// The flat of a unit. What another pipeline stage runs (`elsewhere`) counts in no norm here.
-pub fn flat(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>], elsewhere: bool) -> Flat {
+fn flat(
+    spec: &RankSpec,
+    (u, units): (usize, &[UnitDecl]),
+    recipes: &[Option<Recipe>],
+    elsewhere: bool,
+) -> Flat {
+    let unit = &units[u];
     let param = |p: &crossweave_tensor::ParamDecl| FlatParam {
         name: p.name.clone(),
         dims: p.shape.dims().to_vec(),
@@ -60,8 +66,12 @@ pub fn flat(spec: &RankSpec, unit: &UnitDecl, recipes: &[Option<Recipe>], elsewh
         base: p.group == Group::Base,
     };
     let params: Vec<FlatParam> = unit.params.iter().map(param).collect();
-    let elements = params.iter().map(FlatParam::numel).sum();
-    let mut flat = Flat::new(params, placement(spec, elements, recipes), recipes);
+    let at = UnitAt {
+        unit: u,
+        units: units.len(),
+        elements: params.iter().map(FlatParam::numel).sum(),
+    };
+    let mut flat = Flat::new(params, placement(spec, at, recipes), recipes);
     if elsewhere {
         flat.normed.clear();
     }
@@ -132,12 +142,11 @@ pub struct Lowered {
     pub program: Program,
     /// Its memory beside that of parameters and their state.
     pub memory: Memory,
-    /// The small words of a step.
-    pub words: Words,
-    /// Where the parameters of each unit are.
-    pub params: Vec<ParamMemory>,
-    /// What updates each unit.
-    pub optim: Vec<Optim>,
+    words: Words,
+    /// What of each unit's state lies where.
+    pub state: Vec<UnitState>,
+    /// What the host executor is to hold, where something rests off the device.
+    pub rooms: Vec<Room>,
     /// What of each unit is called outside the step.
     pub outside: Vec<Outside>,
     /// The program's calls of each step of the plan.
@@ -155,6 +164,17 @@ impl Lowered {
             crossweave_program::check(&self.program, o.gather.start..o.release.end)?;
             crossweave_program::check(&self.program, o.param_in.clone())
         })
+    }
+
+    /// Bytes of the step's words that the host reads.
+    pub const WORDS: u64 = Words::READ;
+
+    /// The word of the figures that the loss of this rank's micro-batch `m` is added to.
+    pub fn loss_word(&self, spec: &RankSpec, m: usize) -> u64 {
+        match spec.canonical {
+            Some(_) => self.words.losses().start + u64::from(spec.own_first()) + m as u64,
+            None => Words::LOSS,
+        }
     }
 
     /// The calls of the step.
@@ -176,21 +196,19 @@ impl Lowered {
 }
 
 /// What lowering is given beside the plan.
-pub struct Given<'a> {
-    /// What the rank is to do.
-    pub spec: &'a RankSpec,
-    /// The units that it holds.
-    pub units: &'a [UnitDecl],
-    /// Their flats.
-    pub flats: &'a [Flat],
+struct Given<'a> {
+    spec: &'a RankSpec,
+    /// The units that the rank holds.
+    units: &'a [UnitDecl],
+    flats: &'a [Flat],
     /// How each parameter of each unit is updated.
-    pub recipes: &'a [Vec<Option<Recipe>>],
+    recipes: &'a [Vec<Option<Recipe>>],
     /// For each unit, which of its parameters (its own, then those it borrows) its backward writes gradients of.
-    pub writes: &'a [Vec<bool>],
+    writes: &'a [Vec<bool>],
     /// Units that run on other pipeline stages.
-    pub elsewhere: &'a BTreeSet<usize>,
+    elsewhere: &'a BTreeSet<usize>,
     /// Pipeline stages that share a unit's parameters with this one.
-    pub tied: u32,
+    tied: u32,
 }
 
 impl Given<'_> {
@@ -299,14 +317,46 @@ impl Given<'_> {
     }
 }
 
-/// The program of a rank's plan, held against the laws of programs.
+/// The program of a rank's plan, held against the laws of programs, and the tables of its state. `units` are those that the rank holds, in
+/// a job whose pipeline stages share units as `shared` says; a backward writes the gradients that `writes` says.
 ///
 /// # Errors
-/// A law that is broken.
-pub fn lower(planned: (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
-    let lowered = write(planned, given)?;
+/// An optimizer that cannot run where it is asked to; a law that is broken.
+pub fn lower(
+    spec: &RankSpec,
+    units: &[UnitDecl],
+    writes: &[Vec<bool>],
+    shared: &[BTreeSet<usize>],
+    planned: (Plan, Facts),
+) -> Result<Lowered> {
+    let recipes = recipes(units, &spec.optim);
+    let mut elsewhere = BTreeSet::new();
+    let mut tied = 0;
+    if let Some(p) = &spec.pipeline {
+        let own = &p.stages[p.stage as usize];
+        elsewhere.extend((0..units.len()).filter(|u| !own.contains(&(*u as u32))));
+        let stage = p.stage as usize;
+        tied = shared
+            .iter()
+            .find(|s| s.contains(&stage))
+            .map_or(0, BTreeSet::len) as u32;
+    }
+    let each = recipes.iter().enumerate();
+    let flats = each.map(|(u, r)| flat(spec, (u, units), r, elsewhere.contains(&u)));
+    let flats: Vec<Flat> = flats.collect();
+    let rooms = rooms(spec, &flats)?;
+    let given = Given {
+        spec,
+        units,
+        flats: &flats,
+        recipes: &recipes,
+        writes,
+        elsewhere: &elsewhere,
+        tied,
+    };
+    let lowered = write(planned, &given, rooms)?;
     lowered.check().map_err(|source| Error::Program {
-        rank: given.spec.job_rank(),
+        rank: spec.job_rank(),
         source,
     })?;
     Ok(lowered)
@@ -349,7 +399,7 @@ fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
     (0..units).map(leaves).collect()
 }
 
-fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
+fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> Result<Lowered> {
     let mut declared = Declared::default();
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
     let job = given.job(&mut declared, plan.steps.iter().any(gathers));
@@ -361,12 +411,12 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
     });
     let flats = given.flats;
     let each = || flats.iter().enumerate();
-    let params = each().map(|(u, f)| ParamMemory::declare(&mut b, u, f));
-    let params: Vec<_> = params.collect();
+    let params = |(u, f): (usize, &Flat)| ParamMemory::declare(&mut b, u, f);
+    let params: Vec<_> = each().map(params).collect();
     let words = Words::new(&job, flats);
     let memory = Memory::declare(&mut b, &job, flats, &words);
-    let optim = each().map(|(u, f)| Optim::declare(&mut b, u, f, &given.recipes[u]));
-    let optim: Vec<_> = optim.collect();
+    let optim = |(u, f): (usize, &Flat)| Optim::declare(&mut b, u, f, &given.recipes[u]);
+    let optim: Vec<_> = each().map(optim).collect();
     let mut host = given.to_host(&mut b);
     let left = leaving(&plan, flats.len());
     let mut g = Grads::new(&job, flats, &memory, &words);
@@ -444,12 +494,27 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>) -> Result<Lowered> {
         program,
         memory,
         words,
-        params,
-        optim,
+        state: tables(flats, &params, &optim, &rooms),
+        rooms,
         outside,
         writes: given.writes.to_vec(),
         find,
     })
+}
+
+/// What of each unit's state lies where.
+fn tables(
+    flats: &[Flat],
+    params: &[ParamMemory],
+    optim: &[Optim],
+    rooms: &[Room],
+) -> Vec<UnitState> {
+    let each = flats.iter().enumerate();
+    let each = each.map(|(u, f)| {
+        let at = (u, flats.len());
+        unit_state(at, f, &params[u], &optim[u], rooms.get(u))
+    });
+    each.collect()
 }
 
 /// The calls of each step of the plan, in order: the step, and which calls; without a step those of the start, of what the host

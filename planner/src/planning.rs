@@ -6,8 +6,8 @@ use crossweave_hal::DType;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, PassManager, Plan, UnitFacts};
 use crossweave_zero::{
-    Bucket, Canonical, Hierarchical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, Reuse,
-    SpillInputs, Tier, Ties, Updates, ZeroStage,
+    Bucket, Canonical, Hierarchical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch,
+    Residency, Reuse, SpillInputs, Tier, Ties, UnitAt, Updates, ZeroSpec, ZeroStage,
 };
 
 /// Plans a rank's step and holds it against every law, the device's memory included where it is known: what does not fit is refused
@@ -21,9 +21,10 @@ pub fn plan_for(
     units: &[UnitFacts],
 ) -> Result<(Plan, Facts)> {
     let mut units = units.to_vec();
-    for u in &mut units {
+    let count = units.len();
+    for (k, u) in units.iter_mut().enumerate() {
         // Where nothing but slots holds whole f32 parameters, their shard is state like the moments.
-        let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
+        let slotted = is_slotted(spec, k, count, u);
         if slotted && spec.compute == DType::F32 {
             u.state_bytes += 4 * u.params;
         } else if slotted {
@@ -49,6 +50,17 @@ pub fn plan_for(
     Ok((plan, facts))
 }
 
+/// Whether nothing but slots holds the whole parameters of a unit.
+fn is_slotted(spec: &RankSpec, unit: usize, units: usize, facts: &UnitFacts) -> bool {
+    let elements = facts.params;
+    let at = UnitAt {
+        unit,
+        units,
+        elements,
+    };
+    spec.zero.residency(at) == Residency::Transient
+}
+
 /// The plan of one optimizer step.
 fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let n = facts.units.len() as u32;
@@ -71,9 +83,10 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     if spec.zero.stage == ZeroStage::Three {
         // What rests on the host is gathered for each use.
         let away = spec.offload.as_ref().is_some_and(|o| o.params);
-        p = p.with(Persist {
-            below: if away { 0 } else { spec.zero.persist_below },
-        });
+        p = p.with(Persist(ZeroSpec {
+            persistent: spec.zero.persistent.filter(|_| !away),
+            ..spec.zero
+        }));
         p = p.with(Reuse {
             reshard: spec.zero.reshard,
             within: spec.zero.reuse_within,
@@ -127,8 +140,9 @@ fn offload_facts(units: &mut [UnitFacts], spec: &RankSpec) {
     };
     let plain = spec.compute == DType::F32;
     let part = |bytes: u64| (bytes as f64 * how.ratio).ceil() as u64;
-    for u in units {
-        let slotted = spec.zero.stage == ZeroStage::Three && !spec.zero.persists(u.params);
+    let count = units.len();
+    for (k, u) in units.iter_mut().enumerate() {
+        let slotted = is_slotted(spec, k, count, u);
         // A slice of 16-bit parameters stays where nothing but slots holds them.
         if slotted && !plain && !offload.params {
             u.state_bytes += part(spec.compute.bytes(u.params - u.base));

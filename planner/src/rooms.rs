@@ -1,16 +1,19 @@
 //! What the host executor is to hold.
 
 use crate::error::{Error, Result};
-use crate::spec::{OptimizerOffload, RankSpec};
+use crate::spec::RankSpec;
 use crossweave_program::Room;
 use crossweave_zero::Flat;
 use crossweave_zero::lower::{HostShare, host_base, host_room};
 
-/// What the host is to hold of these flats: a room for each, then one for the base of each.
+/// What the host is to hold of these flats: a room for each, then one for the base of each; none where nothing rests off the device.
 ///
 /// # Errors
 /// An optimizer that does not look at one element at a time.
-pub fn rooms(spec: &RankSpec, how: &OptimizerOffload, flats: &[Flat]) -> Result<Vec<Room>> {
+pub fn rooms(spec: &RankSpec, flats: &[Flat]) -> Result<Vec<Room>> {
+    let Some(how) = spec.offload.as_ref().and_then(|o| o.optimizer) else {
+        return Ok(vec![]);
+    };
     let mut all = flats.iter().flat_map(|f| &f.host_runs);
     if let Some((r, _)) = all.find(|(r, _)| !r.optimizer.is_elementwise()) {
         return Err(Error::Invalid(format!(

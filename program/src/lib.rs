@@ -21,6 +21,7 @@ mod params;
 mod room;
 mod scalar;
 mod shape;
+mod state;
 mod strided;
 mod text;
 
@@ -37,5 +38,8 @@ pub use params::{ParamBlock, Patch, Word};
 pub use room::Room;
 pub use scalar::{Decided, Given, Scalar, ScalarId, Scalars};
 pub use shape::Shape;
+pub use state::{
+    Codec, FlatState, Owned, ParamState, Saved, StateKind, StateRun, Translate, UnitState, clip,
+};
 pub use strided::Strided;
 pub use text::Named;

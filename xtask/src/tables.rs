@@ -40,7 +40,9 @@ const PROGRAM: &str = "crossweave-program";
 const TENSOR: &str = "crossweave-tensor";
 const MACHINE: &str = "crossweave-machine";
 const OFFLOAD: &str = "crossweave-offload";
+const STATE: &str = "crossweave-state";
 const OPTIM: &str = "crossweave-optim";
+const FLAT: &str = "crossweave-flat";
 const ZERO: &str = "crossweave-zero";
 const PARALLEL: &str = "crossweave-parallel";
 const PLANNER: &str = "crossweave-planner";
@@ -82,7 +84,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &[], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["gemm", "half", "libc", "smallvec"], dev: &[TESTS, "libloading"] },
     Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[] },
-    Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, ZERO, NN, ENGINE, TESTS, "serde_json"] },
+    Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, NN, ENGINE, TESTS, "serde_json"] },
     Crate { name: "crossweave-wgpu-plugin", floor: 3, ours: &[WGPU, PLUGIN], theirs: &[], dev: &[] },
     // Its tables are held against public bindings in tests only.
     Crate { name: CUDA, floor: 4, ours: &[PLUGIN, KERNELS, GPU], theirs: &[], dev: &[HAL, TESTS, "cudarc", "libloading", "tempfile"] },
@@ -103,26 +105,30 @@ pub const CRATES: &[Crate] = &[
     // Runs programs on devices: below the engine and the host executor, which both do.
     Crate { name: MACHINE, floor: 6, ours: &[HAL, MESH, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
     Crate { name: OFFLOAD, floor: 7, ours: &[HAL, MACHINE, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
+    // What a rank keeps from step to step, by the state table of its program.
+    Crate { name: STATE, floor: 8, ours: &[HAL, MACHINE, MESH, OFFLOAD, PLAN, PROGRAM, TENSOR], theirs: &[], dev: &[] },
     Crate { name: OPTIM, floor: 5, ours: &[PROGRAM], theirs: &["strsim"], dev: &[] },
-    Crate { name: ZERO, floor: 6, ours: &[OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },
+    // What is cut over the ranks, as data: below the algorithms that read it.
+    Crate { name: FLAT, floor: 6, ours: &[OPTIM, PROGRAM], theirs: &[], dev: &[] },
+    Crate { name: ZERO, floor: 7, ours: &[FLAT, OPTIM, PLAN, PROGRAM], theirs: &[], dev: &["proptest"] },
     Crate { name: PARALLEL, floor: 6, ours: &[PLAN], theirs: &[], dev: &[] },
     // Which passes and algorithms make a rank's step: above them, and below the engine that runs it.
-    Crate { name: PLANNER, floor: 7, ours: &[HAL, MESH, PARALLEL, PLAN, PROGRAM, STORE, TENSOR, ZERO], theirs: &["serde"], dev: &[] },
+    Crate { name: PLANNER, floor: 8, ours: &[HAL, MESH, PARALLEL, PLAN, PROGRAM, STORE, TENSOR, ZERO], theirs: &["serde"], dev: &[] },
     // Dtypes are the ABI's, so that a shard on disk and a tensor on a device name them alike.
     Crate { name: CHECKPOINT, floor: 6, ours: &[ABI, CLAIM, FILES, WORDS], theirs: &["blake3", "ed25519-dalek", "getrandom", "half", "safetensors", "serde", "serde_json", "sha2", "strsim", "thiserror"], dev: &["proptest", "tempfile"] },
     Crate { name: NN, floor: 7, ours: &[FAMILY, TENSOR], theirs: &["fancy-regex"], dev: &[] },
-    Crate { name: ENGINE, floor: 8, ours: &[HAL, MACHINE, MESH, OFFLOAD, STORE, PLAN, PLANNER, PROGRAM, TENSOR, ZERO], theirs: &["serde"], dev: &[CPU, NULL, NN, "safetensors", "serde_json", "tempfile"] },
+    Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
     Crate {
-        name: "crossweave", floor: 9,
+        name: "crossweave", floor: 10,
         ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
         theirs: &["clap_complete", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "tempfile"],
     },
-    Crate { name: TESTS, floor: 10, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: TESTS, floor: 11, ours: ANY, theirs: ANY, dev: ANY },
     // Defects on purpose, for the conformance kit's own test.
-    Crate { name: "crossweave-seeded", floor: 10, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "crossweave-benches", floor: 10, ours: ANY, theirs: ANY, dev: ANY },
-    Crate { name: "crossweave-examples", floor: 10, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-seeded", floor: 11, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-benches", floor: 11, ours: ANY, theirs: ANY, dev: ANY },
+    Crate { name: "crossweave-examples", floor: 11, ours: ANY, theirs: ANY, dev: ANY },
     Crate { name: "xtask", floor: 0, ours: &[], theirs: &["proc-macro2", "serde_json", "syn", "toml"], dev: &[] },
 ];
 

@@ -1,6 +1,7 @@
 //! Which units stay gathered between uses: `Reuse` drops the release and the gather between two uses of a unit, `Persist` keeps small
 //! units for the whole step. And from where they are gathered again: `Hierarchical` takes the ranks of one node.
 
+use crate::spec::{UnitAt, ZeroSpec};
 use crossweave_plan::{Facts, MicroBatch, Pass, Plan, PlanError, Step, StepKind, UnitId, words};
 use std::collections::BTreeMap;
 
@@ -105,17 +106,17 @@ impl Pass for Reuse {
     }
 }
 
-/// The pass that keeps units of fewer than so many parameter elements gathered from the start of the step to the last computation:
-/// gathering little things costs latency and saves no memory worth it.
+/// The pass that keeps some units gathered from the start of the step to the last computation ([`ZeroSpec::persists`]): gathering little
+/// things costs latency and saves no memory worth it.
 #[derive(Clone, Copy, Debug)]
-pub struct Persist {
-    /// Elements from which a unit is gathered for each use.
-    pub below: u64,
-}
+pub struct Persist(pub ZeroSpec);
 
 impl Pass for Persist {
     fn name(&self) -> String {
-        format!("persist({})", self.below)
+        match self.0.persistent {
+            Some(_) => format!("persist({})", self.0.persist_below),
+            None => "persist(0)".into(),
+        }
     }
 
     fn needs(&self) -> &'static [&'static str] {
@@ -123,12 +124,18 @@ impl Pass for Persist {
     }
 
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
-        let small = |u: UnitId| facts.units[u as usize].params < self.below;
+        let stays = |u: UnitId| {
+            self.0.persists(UnitAt {
+                unit: u as usize,
+                units: facts.units.len(),
+                elements: facts.units[u as usize].params,
+            })
+        };
         let mut kept: Vec<UnitId> = plan
             .steps
             .iter()
             .filter_map(|s| match s.op {
-                StepKind::Gather { unit, .. } if small(unit) => Some(unit),
+                StepKind::Gather { unit, .. } if stays(unit) => Some(unit),
                 _ => None,
             })
             .collect();
@@ -145,7 +152,7 @@ impl Pass for Persist {
             .collect();
         for (index, step) in steps.into_iter().enumerate() {
             let moved = match step.op {
-                StepKind::Gather { unit, .. } | StepKind::Release { unit } => small(unit),
+                StepKind::Gather { unit, .. } | StepKind::Release { unit } => stays(unit),
                 _ => false,
             };
             if !moved {

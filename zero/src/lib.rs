@@ -12,26 +12,21 @@
 
 pub mod canonical;
 pub mod estimate;
-mod flat;
 mod gather;
 mod keep;
-mod layout;
 pub mod lower;
 mod offload;
 mod place;
-mod placement;
 mod spec;
 mod update;
 
 pub use canonical::{Canonical, Own};
+pub use crossweave_flat::{Flat, FlatLayout, FlatParam, Partition, Piece, Placement, Residency};
 /// Optimizers and parameter groups, as data.
 pub use crossweave_optim as optim;
-pub use flat::{Flat, FlatParam, clip, from};
 pub use gather::Prefetch;
 pub use keep::{Hierarchical, Persist, Reuse};
-pub use layout::{FlatLayout, Partition, Piece};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, Ties, ZeroStage};
-pub use placement::{Placement, Residency};
-pub use spec::ZeroSpec;
+pub use spec::{Persistent, UnitAt, ZeroSpec};
 pub use update::Updates;

@@ -1,6 +1,37 @@
 //! What a job asks of ZeRO: the stage, and how far ahead and how long units are gathered.
 
 use crate::place::ZeroStage;
+use crossweave_flat::Residency;
+
+/// Which units stay gathered for the whole step at stage 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Persistent {
+    /// Those of fewer parameter elements than a threshold.
+    #[default]
+    BySize,
+}
+
+impl Persistent {
+    /// All of them, with their names in configs.
+    pub const ALL: &[(&str, Persistent)] = &[("by_size", Persistent::BySize)];
+
+    /// By its name in configs.
+    pub fn named(name: &str) -> Option<Persistent> {
+        let mut all = Persistent::ALL.iter();
+        all.find(|(n, _)| *n == name).map(|(_, p)| *p)
+    }
+}
+
+/// A unit among those of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitAt {
+    /// Its place in run order.
+    pub unit: usize,
+    /// Units of the model.
+    pub units: usize,
+    /// Its parameter elements.
+    pub elements: u64,
+}
 
 /// The choices of ZeRO for one job, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +47,9 @@ pub struct ZeroSpec {
     /// Keep a unit gathered that is used again within so many parameter elements of other units (stage 3); none: whatever is used
     /// next, it is gathered for each forward and each backward, which is exactly 1.5 times the traffic of plain data parallelism.
     pub reuse_within: Option<u64>,
-    /// Units of fewer parameter elements stay gathered for the whole step (stage 3).
+    /// Which units stay gathered for the whole step (stage 3); none where parameters rest with the host.
+    pub persistent: Option<Persistent>,
+    /// Units of fewer parameter elements do.
     pub persist_below: u64,
     /// Ranks of a node that hold a second copy of the parameters between them, from which a unit is gathered after its first gather in
     /// a step (stage 3, hpZ); it divides the ranks. 1: none.
@@ -26,9 +59,21 @@ pub struct ZeroSpec {
 }
 
 impl ZeroSpec {
-    /// Whether a unit of so many parameter elements stays gathered for the whole step at stage 3.
-    pub fn persists(&self, elements: u64) -> bool {
-        elements < self.persist_below
+    /// Whether a unit stays gathered for the whole step at stage 3.
+    pub fn persists(&self, at: UnitAt) -> bool {
+        match self.persistent {
+            Some(Persistent::BySize) => at.elements < self.persist_below,
+            None => false,
+        }
+    }
+
+    /// Where the whole parameters of a unit are.
+    pub fn residency(&self, at: UnitAt) -> Residency {
+        match self.stage {
+            ZeroStage::Zero => Residency::Resident,
+            ZeroStage::Three if !self.persists(at) => Residency::Transient,
+            _ => Residency::Cached,
+        }
     }
 }
 
@@ -40,6 +85,7 @@ impl Default for ZeroSpec {
             max_live: None,
             reshard: true,
             reuse_within: None,
+            persistent: Some(Persistent::default()),
             persist_below: 0,
             node: 1,
             quantized: false,

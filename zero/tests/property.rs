@@ -11,7 +11,7 @@ use crossweave_plan::{
 };
 use crossweave_zero::{
     Bucket, Canonical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, Reuse, SpillInputs,
-    Updates, ZeroStage,
+    Updates, ZeroSpec, ZeroStage,
 };
 use proptest::prelude::*;
 use simulator::simulate;
@@ -203,7 +203,10 @@ fn build(facts: &Facts, set: &Settings) -> Plan {
         // What rests on the host is gathered for each use.
         let away = set.host.is_some_and(|h| h.params_away);
         let below = if away { 0 } else { set.persist };
-        line = line.with(Persist { below });
+        line = line.with(Persist(ZeroSpec {
+            persist_below: below,
+            ..ZeroSpec::default()
+        }));
         if let Some(reuse) = set.reuse {
             line = line.with(reuse);
         }

@@ -235,7 +235,7 @@ fn write_copy(
     let write = |snapshot: &mut Snapshot| -> Result<()> {
         // Begun first: dropped by any failure below, it notifies the others.
         let mut rank = save.writer.rank(place.rank)?;
-        let copied = snapshot.read()?;
+        let copied = snapshot.read().map_err(crossweave_engine::Error::from)?;
         // From here on it waits for disks alone, which is worth a while also when the run has failed.
         let _saving = shared.begin_save();
         for (shard, bytes) in copied {

@@ -3,6 +3,7 @@
 use super::setup::compute_type;
 use crossweave_config::{self as config, Resolved};
 use crossweave_engine::{LossScaler, Precision, ScaleRule, ZeroSpec, ZeroStage};
+use crossweave_zero::Persistent;
 
 /// The engine's form of the keys about types and scales.
 pub fn precision(r: &Resolved) -> Precision {
@@ -35,6 +36,7 @@ pub fn zero_spec(z: &config::Zero) -> ZeroSpec {
         max_live: Some(z.stage3_max_live_parameters),
         reshard: z.reshard_after_forward,
         reuse_within: Some(z.stage3_max_reuse_distance).filter(|d| *d > 0),
+        persistent: Some(Persistent::named(&z.stage3_persistent_blocks).unwrap_or_default()),
         persist_below: z.stage3_param_persistence_threshold,
         node: z.zero_hpz_partition_size as u32,
         quantized: z.zero_quantized_weights,

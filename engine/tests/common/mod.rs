@@ -1,6 +1,7 @@
 //! A training job on threads, for tests: what to run, and what came of it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
     MicroBatch, PipelineSpec, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, assign,
     dry_run,
@@ -9,7 +10,6 @@ use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugi
 use crossweave_nn::{Lora, ModelSpec};
 use crossweave_plan::{Facts, Plan};
 use crossweave_tensor::UnitDecl;
-use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use super::adam::corrections;
 use super::{Step, betas, constant, reduce, rest, run_of};
 use crate::{Adam, BLOCK_8BIT, StateName};
 use crossweave_program::abi::op;
-use crossweave_program::{DType, Ex, On, Scalar, View};
+use crossweave_program::{Codec, DType, Ex, On, Scalar, View};
 
 /// Elements worked on at once, so that f32 copies take megabytes and not the size of the parameter.
 const WINDOW: u64 = 1 << 20;
@@ -205,16 +205,32 @@ fn encode_window(
 }
 
 /// Writes all values of a part: of its codes, and their scales.
-pub fn decode(on: &On<'_>, out: &View<'_>, kept: (&View<'_>, &View<'_>), name: StateName) {
+fn decode(on: &On<'_>, out: &View<'_>, kept: (&View<'_>, &View<'_>), name: StateName) {
     for w in windows(out.numel()) {
         decode_window(on, w, &w.of(out), kept, name);
     }
 }
 
 /// Writes codes and scales of a part's values.
-pub fn encode(on: &On<'_>, values: &View<'_>, kept: (&View<'_>, &View<'_>), name: StateName) {
+fn encode(on: &On<'_>, values: &View<'_>, kept: (&View<'_>, &View<'_>), name: StateName) {
     for w in windows(values.numel()) {
         encode_window(on, w, &w.of(values), kept, name);
+    }
+}
+
+/// The form in which a state in 8 bits is kept, for what reads and writes it beside updates.
+pub fn codec(name: StateName) -> Codec {
+    match codes(name).signed {
+        true => Codec {
+            block: BLOCK_8BIT,
+            decode: |on, [c, s, x]| decode(on, x, (c, s), StateName::Moment1),
+            encode: |on, [c, s, x]| encode(on, x, (c, s), StateName::Moment1),
+        },
+        false => Codec {
+            block: BLOCK_8BIT,
+            decode: |on, [c, s, x]| decode(on, x, (c, s), StateName::Moment2),
+            encode: |on, [c, s, x]| encode(on, x, (c, s), StateName::Moment2),
+        },
     }
 }
 

@@ -15,7 +15,7 @@ mod simple;
 mod sums;
 
 pub use adam::launch as launch_adam;
-pub use blocks8::{code_of_zero, decode, encode};
+pub use blocks8::{code_of_zero, codec};
 pub use group::{Group, Kept, Part, StateSlice, groups};
 pub use simple::{Cells, elementwise};
 

@@ -2,7 +2,7 @@
 //! of which the host reads some one step late.
 
 use super::{Grads, Job};
-use crate::flat::Flat;
+use crossweave_flat::Flat;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::abi::op::{self, ProgramInst, inst};
 use crossweave_program::{

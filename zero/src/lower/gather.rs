@@ -3,8 +3,8 @@
 
 use super::Job;
 use super::quantized::Slices;
-use crate::flat::Flat;
-use crate::placement::Residency;
+use crossweave_flat::Flat;
+use crossweave_flat::Residency;
 use crossweave_plan::StepId;
 use crossweave_program::{
     Builder, Code, CollectiveKind, DType, GroupId, Home, Life, MemId, Member, MemoryDecl, On,

@@ -8,15 +8,17 @@ mod host;
 mod offload;
 pub mod quantized;
 mod reduce;
+mod state;
 mod update;
 
 pub use figures::Words;
 pub use gather::{ParamMemory, Params, Source};
 pub use host::{HostShare, host_base, host_room};
 pub use offload::ToHost;
+pub use state::unit_state;
 pub use update::Optim;
 
-use crate::flat::Flat;
+use crossweave_flat::Flat;
 use crossweave_plan::Lane;
 use crossweave_program::{
     Builder, DType, GroupId, Home, Life, MemId, MemoryDecl, On, Place, Tag, View,

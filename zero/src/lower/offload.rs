@@ -7,7 +7,7 @@
 //! | gradient | pinned memory, or beside its state in the file | `GradOut`, once a step |
 
 use super::{Grads, Words};
-use crate::flat::Flat;
+use crossweave_flat::Flat;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::{Builder, DType, Home, HostJob, HostMemory, Life, MemId, MemoryDecl, Tag};
 

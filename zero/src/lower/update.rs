@@ -1,7 +1,7 @@
 //! `Update`: the optimizer step of what this rank owns of a unit, on the device.
 
 use super::{Grads, ParamMemory, Words};
-use crate::flat::Flat;
+use crossweave_flat::Flat;
 use crossweave_optim::update::{self, Group, StateSlice, StepParams};
 use crossweave_optim::{Recipe, StateName};
 use crossweave_plan::{Lane, StepId};

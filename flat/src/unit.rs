@@ -8,7 +8,7 @@ use crate::layout::{FlatLayout, Partition};
 use crate::placement::{Placement, Residency};
 use crossweave_optim::Recipe;
 use crossweave_optim::update::Part;
-use crossweave_program::DType;
+use crossweave_program::{DType, clip};
 use std::ops::Range;
 
 /// A parameter as its flat sees it.
@@ -57,12 +57,6 @@ pub struct Flat {
     pub host: u64,
     /// Runs of those that are updated alike.
     pub host_runs: Vec<(Recipe, Range<u64>)>,
-}
-
-/// What two ranges have in common.
-pub fn clip(r: &Range<u64>, to: &Range<u64>) -> Option<Range<u64>> {
-    let (start, end) = (r.start.max(to.start), r.end.min(to.end));
-    (start < end).then_some(start..end)
 }
 
 /// `r` counted from `start`.

@@ -1,8 +1,8 @@
 //! What a job will hold and move, by rehearsing its first steps on the null device: the very code that will train asks for
 //! memory and launches collectives, and the ledgers count. Nothing is computed, sent or allocated on a device.
 
+use super::{MicroBatch, Trainer};
 use crate::error::Result;
-use crate::trainer::{MicroBatch, Trainer};
 use crossweave_hal::{CollectiveLine, MemoryReport};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
     })
 }
 
-/// Walks `steps` steps of a trainer on tokens that are all 0, and calls `after` at the end of each. On the device of nothing this costs
+/// Walks `steps` steps of a trainer on tokens that are all 0, and calls `after` at the end of each. On the null device this costs
 /// nothing and asks for all that training would.
 ///
 /// # Errors

@@ -1,19 +1,17 @@
 //! Walking the program of a step, call by call, under the steps of the plan it was made from. Nothing here decides; order and placement
 //! are the plan's.
 
+use super::{MicroBatch, Trainer};
 use crate::caches::Work;
 use crate::error::{Error, Result};
-use crate::gather::note_whole;
 use crate::in_flight::Pending;
 use crate::nonfinite::Watch;
-use crate::offload::required;
-use crate::state::UnitState;
-use crate::trainer::{MicroBatch, Trainer};
 use crate::upload::upload;
 use crate::values::Act;
 use crossweave_hal::{Event, Purpose};
+use crossweave_offload::Executor;
 use crossweave_plan::{Keep as PlanKeep, Lane, Plan, Step, StepId, StepKind};
-use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Move, Part, Program};
+use crossweave_program::{Call, Figure, Fragment, Instr, MemId, Part, Program};
 use crossweave_tensor::{Batch, Keep, KernelCache};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -27,7 +25,7 @@ struct Inputs<'a> {
 }
 
 impl Trainer {
-    pub(crate) fn walk(
+    pub(super) fn walk(
         &mut self,
         batches: &[MicroBatch<'_>],
         lr: &dyn Fn(u64) -> f64,
@@ -57,7 +55,7 @@ impl Trainer {
             // A failed step leaves nothing half-built behind.
             self.values.forget();
             self.forget_step();
-            self.state.iter_mut().for_each(UnitState::released);
+            self.whole.all_released();
             return Err(e);
         }
         let open = self.begin_span();
@@ -80,7 +78,7 @@ impl Trainer {
             let calls = calls.clone();
             let Some(s) = id.and_then(|id| plan.steps.get(id.index())) else {
                 if decides(program, &program.calls[calls.clone()]) {
-                    self.seed_backward(lr)?;
+                    self.decide(lr)?;
                 }
                 self.run_calls(program, calls, None, inputs)
                     .map_err(|e| self.error("between the steps of the plan", e))?;
@@ -99,14 +97,39 @@ impl Trainer {
                 source: e,
             })?;
             self.note_step(true);
-            note_whole(&mut self.state, &s.op);
+            self.whole.note(&s.op);
             self.note_nonfinite(s);
         }
         Ok(())
     }
 
+    /// Runs a step of the plan, its calls on the compute stream as a graph where they are those of a step before.
+    fn replaying(
+        &mut self,
+        step: &Step,
+        run: impl FnOnce(&mut Trainer) -> Tensors<()>,
+    ) -> Tensors<()> {
+        let repeats = matches!(
+            step.op,
+            StepKind::Forward { .. } | StepKind::Recompute { .. } | StepKind::Backward { .. }
+        );
+        let at = step.id.index();
+        let followed = match &mut self.blocks.graphs {
+            Some(g) if repeats => g.begin(at, &self.lanes.compute)?,
+            _ => false,
+        };
+        let ran = run(self);
+        match &mut self.blocks.graphs {
+            Some(g) if followed => {
+                let ended = g.end(at, &self.lanes.compute, ran.is_ok());
+                ran.and(ended.map_err(Into::into))
+            }
+            _ => ran,
+        }
+    }
+
     /// Runs calls of the program outside the step; `about` is what their collectives are for.
-    pub(crate) fn run_outside(&mut self, calls: Range<usize>, about: String) -> Tensors<()> {
+    pub(super) fn run_outside(&mut self, calls: Range<usize>, about: String) -> Tensors<()> {
         let nothing = Inputs {
             batches: &[],
             data: &[],
@@ -151,22 +174,22 @@ impl Trainer {
             Instr::Decide => return Ok(()),
             Instr::Bring { room, to } => {
                 let dest = self.machine.target(f, call, to)?;
-                return required(&mut self.offload)?.bring(*room as usize, dest);
+                return required(&mut self.host)?.bring(*room as usize, dest);
             }
-            Instr::Await { room } => return required(&mut self.offload)?.wait_room(*room as usize),
+            Instr::Await { room } => return required(&mut self.host)?.wait_room(*room as usize),
             Instr::Take { what, slot } => {
                 let mem = self.machine.memory_of(f, call, *slot)?;
-                let (memory, at) = required(&mut self.offload)?.take(*what)?;
+                let (memory, at) = required(&mut self.host)?.take(*what)?;
                 self.machine.take(mem, (*what, memory, at));
                 return Ok(());
             }
             Instr::Give { what, slot } => {
                 let memory = self.machine.give(self.machine.memory_of(f, call, *slot)?)?;
-                return required(&mut self.offload)?.give(*what, memory);
+                return required(&mut self.host)?.give(*what, memory);
             }
             Instr::Host { job, room } => {
                 let decided = self.scaling.decided;
-                return required(&mut self.offload)?.host(*job, *room, decided);
+                return required(&mut self.host)?.host(*job, *room, decided);
             }
             Instr::Move { what, .. } => return self.run_move(*what, step),
             Instr::Block { part, adds } => {
@@ -182,7 +205,7 @@ impl Trainer {
             | Instr::Mark { lane } => *lane,
         };
         let stream = match lane {
-            Lane::CopyOut => required(&mut self.offload)?.out(),
+            Lane::CopyOut => required(&mut self.host)?.out(),
             lane => self.lanes.get(lane)?,
         };
         if let Instr::Alloc { slot, .. } = i {
@@ -196,7 +219,10 @@ impl Trainer {
             let to = self.machine.memory_of(f, call, *to)?;
             match figure {
                 Figure::Step => self.step_published(to, event),
-                Figure::Verdict => self.verdict_published(to, event)?,
+                Figure::Verdict => {
+                    let turn = self.machine.advance(to);
+                    self.scaling.verdict_published(self.step, turn, event)?;
+                }
             }
         }
         Ok(())
@@ -268,40 +294,24 @@ impl Trainer {
         Ok(())
     }
 
-    fn run_move(&mut self, what: Move, step: Option<&Step>) -> Tensors<()> {
-        match (what, step.map(|s| &s.op)) {
-            (Move::Spill, Some(StepKind::Spill { unit, mb })) => {
-                let [out, _] = self.lanes.spill()?;
-                self.values.spill(*unit as usize, *mb as usize, out)
-            }
-            (Move::Fetch, Some(StepKind::Fetch { unit, mb })) => {
-                let [_, back] = self.lanes.spill()?;
-                self.values.fetch(*unit as usize, *mb as usize, back)
-            }
-            (Move::SendAct, Some(StepKind::SendAct { mb, to, .. })) => {
-                self.send_act(*mb as usize, *to)
-            }
-            (Move::RecvAct, Some(StepKind::RecvAct { unit, mb, from })) => {
-                self.recv_act(*unit as usize, *mb as usize, *from)
-            }
-            (Move::SendGrad, Some(StepKind::SendGrad { unit, mb, to })) => {
-                self.send_flow_grad(*unit as usize, *mb as usize, *to)
-            }
-            (Move::RecvGrad, Some(StepKind::RecvGrad { unit, mb, from })) => {
-                self.recv_flow_grad(*unit as usize, *mb as usize, *from)
-            }
-            _ => crossweave_tensor::shape_error("values that no step of the plan moves"),
-        }
-    }
-
-    pub(crate) fn cache(&mut self, work: Work) -> RefCell<KernelCache> {
+    pub(super) fn cache(&mut self, work: Work) -> RefCell<KernelCache> {
         let mut c = std::mem::take(self.blocks.caches.of(work));
         let probe = self.diagnostics.watch.as_ref().map(Watch::probe);
         c.get_mut().watch(probe);
         c
     }
-    pub(crate) fn keep_cache(&mut self, work: Work, c: RefCell<KernelCache>) {
+    pub(super) fn keep_cache(&mut self, work: Work, c: RefCell<KernelCache>) {
         *self.blocks.caches.of(work) = c;
+    }
+}
+
+/// The way to the host's thread, where there is one.
+fn required(host: &mut Option<Executor>) -> Tensors<&mut Executor> {
+    match host {
+        Some(host) => Ok(host),
+        None => crossweave_tensor::shape_error(
+            "the plan asks for the host's thread and nothing is offloaded",
+        ),
     }
 }
 

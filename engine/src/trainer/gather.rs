@@ -1,32 +1,31 @@
 //! Whole parameters outside the training step: for validation, samples and reads. What a gather and a release do is the program's.
 
-use crate::state::UnitState;
-use crate::trainer::Trainer;
+use super::Trainer;
 use crossweave_hal::CommTag;
-use crossweave_plan::StepKind;
+use crossweave_state::Request;
 use crossweave_tensor::{Tensor, UnitDecl, shape_error};
 
 type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
 
 /// Ledger tag of what travels outside the training step: validation, samples.
-pub(crate) const OUTSIDE: CommTag = "eval";
+pub(super) const OUTSIDE: CommTag = "eval";
 
 impl Trainer {
     /// Parameters of unit `u` in compute type, while they are whole.
-    pub(crate) fn whole_params(&self, u: usize) -> Option<impl Fn(usize) -> Tensor + '_> {
-        let place = self.lowered.params[u].whole?;
+    pub(super) fn whole_params(&self, u: usize) -> Option<impl Fn(usize) -> Tensor + '_> {
+        let table = self.state.table(u);
+        let place = table.whole?;
         let buffer = self.machine.buffer(place.mem)?;
-        let s = &self.state[u];
-        let dtype = s.place.compute;
+        let dtype = table.compute;
         Some(move |i: usize| {
-            let first = place.at + dtype.bytes(s.flat.whole_at(i));
-            Tensor::dense(buffer.clone(), first, s.decls[i].shape, dtype)
+            let first = place.at + dtype.bytes(table.params[i].whole_at);
+            Tensor::dense(buffer.clone(), first, self.state.params(u)[i].shape, dtype)
         })
     }
 
     /// Parameters a unit sees: its own, then borrowed ones.
-    pub(crate) fn views(&self, unit: usize) -> Tensors<Vec<Tensor>> {
-        let own = (0..self.state[unit].decls.len()).map(|p| (unit, p));
+    pub(super) fn views(&self, unit: usize) -> Tensors<Vec<Tensor>> {
+        let own = (0..self.state.params(unit).len()).map(|p| (unit, p));
         let all = own.chain(self.blocks.units[unit].borrowed.iter().copied());
         all.map(|(u, p)| match self.whole_params(u) {
             Some(view) => Ok(view(p)),
@@ -36,37 +35,56 @@ impl Trainer {
     }
 
     /// Outside the step: makes the parameters of unit `u` whole. All ranks call this alike.
-    pub(crate) fn gather_unit(&mut self, u: usize) -> Tensors<()> {
+    pub(super) fn gather_unit(&mut self, u: usize) -> Tensors<()> {
         let calls = self.lowered.outside[u].gather.clone();
         self.run_outside(calls, format!("{OUTSIDE}, unit {u}"))?;
-        self.state[u].current = true;
+        self.whole.gathered(u);
         Ok(())
     }
 
     /// Gives a gathered unit's memory back; what computes with it runs before the memory is used again.
-    pub(crate) fn release_unit(&mut self, u: usize) -> Tensors<()> {
+    pub(super) fn release_unit(&mut self, u: usize) -> Tensors<()> {
         let calls = self.lowered.outside[u].release.clone();
         self.run_outside(calls, String::new())?;
-        self.state[u].released();
+        self.whole.released(u);
         Ok(())
     }
 
     /// Outside the step: makes every unit that `u` reads whole, if it is not. All ranks call this alike.
-    pub(crate) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
+    pub(super) fn gather_for_eval(&mut self, u: usize) -> Tensors<()> {
         for t in touched(&self.blocks.units, u) {
-            let s = &self.state[t];
-            if !s.current && s.gathers() {
-                self.announce_whole(t)?;
+            if self.whole.is_stale(t) {
+                // Of a pipeline's forward every rank knows.
+                if self.state.together().is_leading() && self.pipe.is_none() {
+                    self.state.together().ask(&self.ways(), Request::Whole(t))?;
+                }
                 self.gather_unit(t)?;
             }
         }
         Ok(())
     }
     /// Gives back what [`Trainer::gather_for_eval`] took.
-    pub(crate) fn release_after_eval(&mut self, u: usize) -> Tensors<()> {
+    pub(super) fn release_after_eval(&mut self, u: usize) -> Tensors<()> {
         touched(&self.blocks.units, u)
             .into_iter()
             .try_for_each(|t| self.release_unit(t))
+    }
+
+    /// What the host was asked to do with the parameters that unit `u` reads is enqueued.
+    pub(super) fn wait_units(&self, u: usize) -> Tensors<()> {
+        self.wait_params(u)?;
+        let mut borrowed = self.blocks.units[u].borrowed.iter();
+        borrowed.try_for_each(|(o, _)| self.wait_params(*o))
+    }
+
+    /// The same of a unit's own.
+    pub(super) fn wait_params(&self, u: usize) -> Tensors<()> {
+        let Some(host) = &self.host else {
+            return Ok(());
+        };
+        let table = self.state.table(u);
+        host.wait_room(table.flat.room)?;
+        host.wait_room(table.base.room)
     }
 }
 
@@ -77,14 +95,4 @@ fn touched(units: &[UnitDecl], u: usize) -> Vec<usize> {
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// Keeps account of which units hold what the ranks own now, behind a step of the plan.
-pub(crate) fn note_whole(state: &mut [UnitState], step: &StepKind) {
-    match step {
-        StepKind::Gather { unit, .. } => state[*unit as usize].current = true,
-        StepKind::Release { unit } => state[*unit as usize].released(),
-        StepKind::ParamIn { unit } | StepKind::Update { unit } => state[*unit as usize].changed(),
-        _ => {}
-    }
 }

@@ -1,7 +1,6 @@
 //! Every optimizer against float64 (PyTorch, transformers, or written out: tests/oracles/optimizers.py), on one rank and on several, at
 //! stage 0 and sharded.
 
-use super::StateView;
 use crossweave_hal::{
     Bootstrap, DType, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Tag,
 };
@@ -10,11 +9,12 @@ use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
 use crossweave_plan::Lane;
 use crossweave_program::{
     Builder, CollectiveKind, Given, GroupDecl, Home, Life, MemId, Member, MemoryDecl, Place,
-    Traffic, View,
+    StateKind, StateRun, Traffic, View,
 };
+use crossweave_state::StateView;
 use crossweave_tensor::{Decompositions, KernelCache, Run};
 use crossweave_zero::lower::Optim;
-use crossweave_zero::optim::update::{Flat, Part, StepParams, groups, update};
+use crossweave_zero::optim::update::{Flat, Part, StepParams, codec, groups, update};
 use crossweave_zero::optim::*;
 use crossweave_zero::{FlatLayout, Partition};
 use std::cell::RefCell;
@@ -638,10 +638,9 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
     let stream = device.stream("compute", 0).unwrap();
     let n = 5000usize;
     for signed in [true, false] {
-        let name = if signed {
-            StateName::Moment1
-        } else {
-            StateName::Moment2
+        let (name, kind) = match signed {
+            true => (StateName::Moment1, StateKind::Moment1),
+            false => (StateName::Moment2, StateKind::Moment2),
         };
         let map = table(signed);
         assert_eq!(map.len(), 256);
@@ -675,9 +674,14 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
         let cache = RefCell::new(KernelCache::default());
         let run = Run::new(&stream, &Decompositions, &cache);
         let kept = optim.slices(0);
-        let views = kept.iter().map(|s| StateView::of(s, &machine).unwrap());
-        let views: Vec<_> = views.collect();
-        let view = views.iter().find(|v| v.name == Some(name)).unwrap();
+        let slice = kept.iter().find(|s| s.name == name).unwrap();
+        let run_of = StateRun {
+            kind,
+            range: slice.range(),
+            values: slice.values,
+            coded: slice.scales.map(|scales| (scales, codec(name))),
+        };
+        let view = StateView::of(&run_of, &machine).unwrap();
         assert!(
             run.to_f32(&view.read(&run).unwrap())
                 .unwrap()

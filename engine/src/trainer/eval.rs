@@ -1,15 +1,15 @@
 //! Outside the step: validation loss, logits, and gradients of one batch for `probe`. These block the host; they are not the steady state.
 //! Over pipeline stages a validation batch goes the way of a training batch: a stage that is not the last waits for nobody.
 
+use super::gather::OUTSIDE;
+use super::moves::staged;
+use super::{MicroBatch, Trainer};
 use crate::error::{Error, Result};
-use crate::trainer::{MicroBatch, Trainer};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
 use crossweave_plan::Lane;
 use crossweave_planner::everyone;
-use crossweave_tensor::{
-    Batch, Decompositions, Env, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
-};
+use crossweave_tensor::{Batch, Decompositions, Env, GradSink, Keep, KernelCache, Run, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -120,7 +120,7 @@ impl Trainer {
 
     /// The words of all ranks of the job, in rank order: gathered as bytes, so that no device is asked for arithmetic in f64. For
     /// figures outside the steady state, since it waits for the device.
-    pub(crate) fn gather_words(&self, words: &[f64], tag: &'static str) -> Tensors<Vec<f64>> {
+    pub(super) fn gather_words(&self, words: &[f64], tag: &'static str) -> Tensors<Vec<f64>> {
         let mine: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut mesh = self.groups.mesh().borrow_mut();
         let group = mesh.group(everyone(&self.spec))?;
@@ -174,7 +174,7 @@ impl Trainer {
     }
 
     /// The units of this rank forward, dropout off: from what flows into the first to what flows out of the last.
-    pub(crate) fn run_own(&mut self, mut flow: Vec<Tensor>, data: &Batch) -> Tensors<Vec<Tensor>> {
+    pub(super) fn run_own(&mut self, mut flow: Vec<Tensor>, data: &Batch) -> Tensors<Vec<Tensor>> {
         for u in self.own_units() {
             let cache = RefCell::new(KernelCache::default());
             self.gather_for_eval(u)?;
@@ -187,9 +187,13 @@ impl Trainer {
 
     /// All units forward on a batch of the step's shape; what the last one made, where it runs.
     fn run_all(&mut self, data: &Batch) -> Tensors<Option<Tensor>> {
-        let flow = self.flow_in()?;
-        let flow = self.run_own(flow, data)?;
-        if self.flow_out(&flow)? {
+        let mesh = self.groups.mesh();
+        let before = self.pipe.as_ref().map(|p| p.flow_in(mesh, OUTSIDE));
+        let flow = self.run_own(before.transpose()?.unwrap_or_default(), data)?;
+        if !self.makes_loss() {
+            let peers = &staged(&self.pipe)?.peers;
+            let (mesh, next) = (self.groups.mesh(), peers.stage() + 1);
+            peers.exchange(mesh, &flow, next, true, OUTSIDE)?;
             return Ok(None);
         }
         match <[Tensor; 1]>::try_from(flow) {
@@ -201,7 +205,7 @@ impl Trainer {
         }
     }
 
-    pub(crate) fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
+    pub(super) fn host_values(&self, t: &Tensor) -> Tensors<Vec<f32>> {
         let cache = RefCell::new(KernelCache::default());
         Run::new(&self.lanes.compute, &Decompositions, &cache).to_f32(t)
     }
@@ -223,17 +227,15 @@ impl Trainer {
         };
         // A gradient each, wherever the training step would sum it.
         let mut wholes = vec![];
-        for s in &self.state {
-            let bytes = 4 * s.grad_length();
+        let tables = (0..self.state.count()).map(|u| self.state.table(u));
+        for s in tables {
+            let bytes = 4 * s.grad_length;
             let some = s.trains() && bytes > 0;
             let room = || self.device().alloc(&self.lanes.compute, bytes, Tag::Grad);
             wholes.push(some.then(room).transpose()?.map(Arc::new));
         }
-        let mut written: Vec<Vec<bool>> = self
-            .state
-            .iter()
-            .map(|s| vec![false; s.decls.len()])
-            .collect();
+        let flags = (0..self.state.count()).map(|u| vec![false; self.state.params(u).len()]);
+        let mut written: Vec<Vec<bool>> = flags.collect();
         let one = self
             .device()
             .alloc(&self.lanes.compute, 4, Tag::Activation)?;
@@ -264,12 +266,7 @@ impl Trainer {
             let flags: Vec<Rc<Cell<bool>>> = each().map(flag).collect();
             let params = self.views(u)?;
             let sink = GradSink::new(&grads, &flags);
-            let key = RngKey {
-                seed: self.spec.seed,
-                step: self.step,
-                unit: u as u32,
-                first_sequence: 0,
-            };
+            let key = self.key(u, 0);
             let env = Env {
                 run: &run,
                 groups: &self.groups,
@@ -289,13 +286,13 @@ impl Trainer {
         let mut named = vec![];
         for (u, whole) in wholes.into_iter().enumerate() {
             let Some(whole) = whole else { continue };
-            let s = &self.state[u];
-            for (i, d) in s.decls.iter().enumerate() {
+            let params = self.state.table(u).params.iter();
+            for (i, (p, d)) in params.zip(self.state.params(u)).enumerate() {
                 // What is not trained has none.
-                if !s.flat.params[i].trains {
+                if !p.trains {
                     continue;
                 }
-                let first = 4 * s.layout.range(i).start;
+                let first = 4 * p.range.start;
                 let t = Tensor::dense(whole.clone(), first, d.shape, DType::F32);
                 if !written[u][i] {
                     self.lanes.compute.fill(t.region(), 0, 1)?;

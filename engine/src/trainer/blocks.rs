@@ -1,0 +1,205 @@
+//! One unit's forward and backward on one micro-batch: what the tape needs of the engine, and what it leaves behind.
+
+use super::Trainer;
+use crate::blocks::as_rehearsed;
+use crate::caches::Work;
+use crate::values::Act;
+use crossweave_hal::abi::op;
+use crossweave_hal::{Buffer, DType};
+use crossweave_program::Part;
+use crossweave_tensor::{
+    Batch, Cx, Decompositions, Env, Flow, GradSink, Keep, KernelCache, RngKey, Run, Tensor,
+};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+impl Trainer {
+    /// Whether which weights of a unit lie end to end depends on the number of ranks (each has one owner), and bits may not.
+    fn scattered(&self, u: usize) -> bool {
+        self.spec.canonical.is_some() && self.state.table(u).by_parameter
+    }
+
+    /// Where the random numbers of a unit's block begin.
+    pub(super) fn key(&self, u: usize, first_sequence: u64) -> RngKey {
+        RngKey {
+            seed: self.spec.seed,
+            step: self.step,
+            unit: u as u32,
+            first_sequence,
+        }
+    }
+
+    pub(super) fn forward(
+        &mut self,
+        u: usize,
+        part: Part,
+        ins: Vec<Tensor>,
+        data: &Batch,
+        first: u64,
+        keep: Keep,
+    ) -> Tensors<(Act, Vec<Tensor>)> {
+        let work = Work::Block(u, part);
+        let cache = self.cache(work);
+        let out = self.forward_on(u, ins, data, first, keep, true, &cache);
+        self.keep_cache(work, cache);
+        out
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn forward_on(
+        &self,
+        u: usize,
+        ins: Vec<Tensor>,
+        data: &Batch,
+        first_sequence: u64,
+        keep: Keep,
+        training: bool,
+        cache: &RefCell<KernelCache>,
+    ) -> Tensors<(Act, Vec<Tensor>)> {
+        self.wait_units(u)?;
+        let run =
+            Run::new(&self.lanes.compute, &Decompositions, cache).one_by_one(self.scattered(u));
+        let params = self.views(u)?;
+        let sink = GradSink::none();
+        let key = self.key(u, first_sequence);
+        let env = Env {
+            run: &run,
+            groups: &self.groups,
+            params: &params,
+            consts: &self.blocks.consts[u],
+            grads: &sink,
+            batch: data,
+            key,
+            training,
+        };
+        let mut cx = Cx::new(&env);
+        let vars: Vec<_> = ins.into_iter().map(|t| cx.input(t)).collect();
+        let out = self.blocks.units[u]
+            .block
+            .forward(&mut cx, Flow(vars.clone()))?;
+        let outs = out
+            .0
+            .iter()
+            .map(|v| cx.val(*v).cloned())
+            .collect::<Tensors<Vec<_>>>()?;
+        Ok((Act::Saved(cx.finish(keep), vars, out.0), outs))
+    }
+
+    /// The gradients that a backward of unit `u` writes: of its own parameters, then of those it borrows; an empty view says that
+    /// there is none. `wholes` are the flat gradients of the units that train, in the order in which `u` names them.
+    pub(super) fn grads(&self, u: usize, wholes: &[Arc<Buffer>]) -> Tensors<Vec<Tensor>> {
+        let nothing = self.loss_grad()?;
+        let mut units: Vec<(usize, Option<&Arc<Buffer>>)> = vec![];
+        let mut next = wholes.iter();
+        for o in std::iter::once(u).chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o)) {
+            if units.iter().all(|(k, _)| *k != o) {
+                let trains = self.state.table(o).trains();
+                units.push((o, trains.then(|| next.next()).flatten()));
+            }
+        }
+        let view = |o: usize, i: usize| {
+            let p = &self.state.table(o).params[i];
+            let whole = units.iter().find(|(k, _)| *k == o).and_then(|(_, b)| *b);
+            match whole.filter(|_| p.trains) {
+                Some(b) => {
+                    let shape = self.state.params(o)[i].shape;
+                    Tensor::dense(b.clone(), 4 * p.range.start, shape, DType::F32)
+                }
+                // No gradient is wanted of what is not trained, and its place is never looked into.
+                None => nothing.narrow(0, 0, 0),
+            }
+        };
+        let own = (0..self.state.params(u).len()).map(|i| view(u, i));
+        let lent = self.blocks.units[u]
+            .borrowed
+            .iter()
+            .map(|(o, p)| view(*o, *p));
+        Ok(own.chain(lent).collect())
+    }
+
+    /// The gradient of the loss.
+    fn loss_grad(&self) -> Tensors<Tensor> {
+        let seed = self.lowered.memory.seed;
+        match self.machine.tensor(seed.into(), 1, DType::F32) {
+            Some(t) => Ok(t),
+            None => crossweave_tensor::shape_error("there is no gradient of the loss"),
+        }
+    }
+
+    pub(super) fn backward(
+        &mut self,
+        u: usize,
+        m: usize,
+        data: &Batch,
+        first_sequence: u64,
+        (wholes, adds): (&[Arc<Buffer>], &[bool]),
+    ) -> Tensors<()> {
+        let (tape, ins, outs) = self.values.saved(u, m)?;
+        let douts = match self.values.grads[m].take() {
+            Some(d) => d,
+            None => vec![Some(self.loss_grad()?)],
+        };
+        self.values.flow[m].clear();
+        let work = Work::Block(u, Part::Backward);
+        let cache = self.cache(work);
+        let run =
+            Run::new(&self.lanes.compute, &Decompositions, &cache).one_by_one(self.scattered(u));
+        let grads = self.grads(u, wholes)?;
+        let written: Vec<Rc<Cell<bool>>> = adds.iter().map(|a| Rc::new(Cell::new(*a))).collect();
+        let params = self.views(u)?;
+        let sink = GradSink::new(&grads, &written);
+        let key = self.key(u, first_sequence);
+        let env = Env {
+            run: &run,
+            groups: &self.groups,
+            params: &params,
+            consts: &self.blocks.consts[u],
+            grads: &sink,
+            batch: data,
+            key,
+            training: true,
+        };
+        let dins = tape.backward(&env, &outs, douts, &ins)?;
+        as_rehearsed(
+            &self.blocks.units[u],
+            adds,
+            &self.lowered.writes[u],
+            &grads,
+            &written,
+        )?;
+        self.keep_cache(work, cache);
+        self.values.grads[m] = Some(dins);
+        Ok(())
+    }
+
+    /// A word of the step's figures.
+    fn word(&self, i: u64, dtype: DType) -> Option<Tensor> {
+        let mut place = crossweave_program::Place::from(self.lowered.memory.words);
+        place.at += 4 * i;
+        self.machine.tensor(place, 1, dtype)
+    }
+
+    pub(super) fn add_loss(&mut self, m: usize, outs: &[Tensor]) -> Tensors<()> {
+        let [loss] = outs else {
+            return crossweave_tensor::shape_error(
+                "the last unit must return one scalar, the loss",
+            );
+        };
+        let cache = self.cache(Work::Loss);
+        let run = Run::new(&self.lanes.compute, &Decompositions, &cache);
+        let share = self.spec.weight / (self.spec.micro_batches * self.spec.replicas()) as f64;
+        let word = self.lowered.loss_word(&self.spec, m);
+        let word = self.word(word, DType::F32);
+        let p = op::AxpbyParams {
+            alpha: share,
+            beta: 1.0,
+            ..Default::default()
+        };
+        run.launch(op::AXPBY, &[word.as_ref(), Some(loss)], p.as_bytes(), &[])?;
+        self.keep_cache(Work::Loss, cache);
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! What was found in a step that is not finite, in words, and the agreement of all ranks on it (`crate::nonfinite`).
+
+use super::Trainer;
+use crate::error::{Error, Result};
+use crossweave_plan::{Step, StepKind};
+use crossweave_tensor::{Finding, NonFinite, Tensor};
+use std::sync::Arc;
+
+/// Bytes of a sentence that travel to the other ranks.
+const SENTENCE: usize = 1000;
+
+impl Trainer {
+    /// From now on every op of a step is looked at, which takes several times as long and changes no bit. A step in which something
+    /// becomes NaN or infinite is an error that says where it began. Under dynamic loss scaling gradients may: the scaler sees to it.
+    pub fn find_nonfinite(&mut self) {
+        self.diagnostics.watch.get_or_insert_default();
+    }
+
+    /// Was something found in the step just walked?
+    pub(super) fn note_nonfinite(&mut self, step: &Step) {
+        let Some(finding) = self
+            .diagnostics
+            .watch
+            .as_ref()
+            .and_then(|w| w.probe().take())
+        else {
+            return;
+        };
+        let forward = matches!(
+            step.op,
+            StepKind::Forward { .. } | StepKind::Recompute { .. }
+        );
+        let scaler = self.spec.precision.scaler.as_ref();
+        if !forward && scaler.is_some_and(|s| !s.is_static()) {
+            // The scaler's to mend; a forward that follows is looked at like any other.
+            if let Some(w) = &self.diagnostics.watch {
+                w.probe().again();
+            }
+            return;
+        }
+        let text = self.sentence(step, &finding);
+        let place = self.place(step);
+        if let Some(w) = &mut self.diagnostics.watch {
+            w.found = Some((place, text));
+        }
+    }
+
+    /// What comes first may have caused what comes later. On one stage that is the plan's order; over several each micro-batch goes forward
+    /// through the units and back, and updates follow all of them.
+    fn place(&self, step: &Step) -> u64 {
+        if self.pipe.is_none() {
+            return u64::from(step.id.0);
+        }
+        let n = self.blocks.units.len() as u64;
+        let (at, mb) = match step.op {
+            StepKind::Forward { unit, mb, .. } => (u64::from(unit), mb),
+            StepKind::Recompute { unit, mb } => (3 * n - 2 * u64::from(unit), mb),
+            StepKind::Backward { unit, mb } => (3 * n - 2 * u64::from(unit) + 1, mb),
+            _ => (0, self.spec.micro_batches),
+        };
+        (3 * n + 2) * u64::from(mb) + at
+    }
+
+    fn sentence(&self, step: &Step, f: &Finding) -> String {
+        let phase = match &step.op {
+            StepKind::Forward { mb, .. } => format!("forward of micro-batch {mb}"),
+            StepKind::Recompute { mb, .. } => format!("recomputed forward of micro-batch {mb}"),
+            StepKind::Backward { mb, .. } => format!("backward of micro-batch {mb}"),
+            StepKind::GradNorm => "norm of the gradients".into(),
+            StepKind::Update { .. } => "update".into(),
+            _ => "other work".into(),
+        };
+        let unit = match step.op {
+            StepKind::Forward { unit, .. }
+            | StepKind::Recompute { unit, .. }
+            | StepKind::Backward { unit, .. }
+            | StepKind::Update { unit }
+            | StepKind::GradOut { unit }
+            | StepKind::Gather { unit, .. } => Some(unit as usize),
+            _ => None,
+        };
+        let layer = unit.map_or(String::new(), |u| {
+            format!(" in layer {}", self.blocks.units[u].name)
+        });
+        let why = match &f.inputs[..] {
+            [] => "from inputs that are finite".to_string(),
+            bad => {
+                let each: Vec<String> = bad.iter().map(|b| self.operand(unit, b)).collect();
+                format!(
+                    "because its input was not finite already: {}",
+                    each.join("; ")
+                )
+            }
+        };
+        format!(
+            "step {}, rank {}, plan step {} ({}): {phase}{layer}: op {} (launch {}) gave {}, {why}",
+            self.step,
+            self.spec.job_rank(),
+            step.id.0,
+            step.op,
+            f.op,
+            f.launch,
+            self.operand(unit, &f.result)
+        )
+    }
+
+    /// An operand in words: its name in the op, shape, type and counts, and the parameter it belongs to, if it does.
+    fn operand(&self, unit: Option<usize>, o: &NonFinite) -> String {
+        let t = &o.tensor;
+        let inside = |p: &Tensor| {
+            let from = p.offset();
+            Arc::ptr_eq(p.buffer(), t.buffer()) && (from..from + p.extent()).contains(&t.offset())
+        };
+        let units = match unit {
+            Some(u) => std::iter::once(u)
+                .chain(self.blocks.units[u].borrowed.iter().map(|(o, _)| *o))
+                .collect(),
+            None => (0..self.blocks.units.len()).collect::<Vec<_>>(),
+        };
+        let named = units.iter().find_map(|u| {
+            let params = self.state.params(*u);
+            let whole = self.whole_params(*u);
+            let i = whole.and_then(|view| (0..params.len()).position(|i| inside(&view(i))));
+            let parameter = i.map(|i| ("parameter", i));
+            let (what, i) = parameter.or_else(|| Some(("gradient of", self.grad_at(*u, t)?)))?;
+            Some(format!(" ({what} {})", params.get(i)?.name))
+        });
+        let (dims, dtype) = (t.shape(), t.dtype().name());
+        format!(
+            "{}{} {dims:?} {dtype} with {} of {} values NaN or infinite",
+            o.name,
+            named.unwrap_or_default(),
+            o.values,
+            t.numel()
+        )
+    }
+
+    /// The end of a step: the earliest finding of all ranks, as an error on all of them.
+    pub(super) fn agree_on_nonfinite(&mut self) -> Result<()> {
+        let Some(watch) = &self.diagnostics.watch else {
+            return Ok(());
+        };
+        let (found, world) = (watch.found.clone(), self.spec.job_ranks() as usize);
+        let rank = self.spec.job_rank() as usize;
+        if world == 1 {
+            return found.map_or(Ok(()), |(_, text)| Err(Error::NotFinite(text)));
+        }
+        const TAG: &str = "nonfinite";
+        let agreeing = |e| self.error("agreeing on what is not finite", e);
+        let place = found.as_ref().map_or(0.0, |(step, _)| *step as f64 + 1.0);
+        let places = self.gather_words(&[place], TAG).map_err(agreeing)?;
+        let found_by = (0..world).filter(|r| places[*r] > 0.0);
+        let Some(winner) = found_by.min_by(|a, b| places[*a].total_cmp(&places[*b])) else {
+            return Ok(());
+        };
+        let mut bytes = vec![0.0; SENTENCE];
+        if let Some((_, text)) = found.filter(|_| winner == rank) {
+            let text = text.bytes().zip(&mut bytes);
+            text.for_each(|(from, to)| *to = f64::from(from));
+        }
+        let all = self.gather_words(&bytes, TAG).map_err(agreeing)?;
+        let text: Vec<u8> = all[winner * SENTENCE..][..SENTENCE]
+            .iter()
+            .map(|b| *b as u8)
+            .take_while(|b| *b > 0)
+            .collect();
+        Err(Error::NotFinite(
+            String::from_utf8_lossy(&text).into_owned(),
+        ))
+    }
+
+    /// The parameter of unit `u` whose whole gradient lies where this tensor does.
+    fn grad_at(&self, u: usize, t: &Tensor) -> Option<usize> {
+        let buffer = |m: &crossweave_program::MemId| self.machine.buffer(*m);
+        let mut all = self.lowered.memory.grads[u].iter().filter_map(buffer);
+        all.find(|b| Arc::ptr_eq(b, t.buffer()))?;
+        let element = t.offset() / 4;
+        let mut params = self.state.table(u).params.iter();
+        params.position(|p| !p.base && p.range.contains(&element))
+    }
+}

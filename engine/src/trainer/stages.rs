@@ -1,0 +1,106 @@
+//! A forward over the stages of a pipeline for rank 0, which samples: along the first data-parallel ranks of the stages, and what it made
+//! back to rank 0. It is not the steady state: the host waits for each message, whose shape comes before it.
+
+use super::Trainer;
+use super::gather::OUTSIDE;
+use super::moves::staged;
+use crate::error::{Error, Result};
+use crossweave_hal::{DType, Tag};
+use crossweave_planner::everyone;
+use crossweave_state::Request;
+use crossweave_tensor::{Batch, Tensor};
+use std::sync::Arc;
+
+type Tensors<T> = std::result::Result<T, crossweave_tensor::Error>;
+
+impl Trainer {
+    /// Logits of `tokens` over all stages; rank 0 calls this while all others serve.
+    pub(super) fn logits_over_stages(
+        &mut self,
+        tokens: &[i32],
+        batch: u64,
+        seq: u64,
+    ) -> Result<Vec<f32>> {
+        if !self.state.together().is_leading() {
+            return Err(Error::Invalid(
+                "logits over pipeline stages: rank 0 asks for them between lead and done_reading, while the others serve".into(),
+            ));
+        }
+        if tokens.len() as u64 != batch * seq {
+            return Err(Error::Invalid(format!(
+                "{} token ids for {batch} x {seq}",
+                tokens.len()
+            )));
+        }
+        let asked = self.state.together();
+        let asked = asked.ask(&self.ways(), Request::Forward(batch, seq));
+        let made = asked.and_then(|()| self.forward_over_stages(Some(tokens), batch, seq));
+        let made = made.map_err(|e| self.error("logits", e))?;
+        Ok(made.unwrap_or_default())
+    }
+
+    /// One forward with dropout off, along the first data-parallel ranks of the stages; the others help to put units together. What the
+    /// last unit made is given to rank 0.
+    pub(super) fn forward_over_stages(
+        &mut self,
+        tokens: Option<&[i32]>,
+        batch: u64,
+        seq: u64,
+    ) -> Tensors<Option<Vec<f32>>> {
+        let data = Batch {
+            tokens: Some(self.tokens_to_all(tokens, batch, seq)?),
+            ..Batch::default()
+        };
+        if self.spec.rank != 0 {
+            for u in self.own_units() {
+                self.gather_for_eval(u)?;
+                self.release_after_eval(u)?;
+            }
+            return Ok(None);
+        }
+        let mesh = self.groups.mesh();
+        let peers = &staged(&self.pipe)?.peers;
+        let (stage, last) = (peers.stage(), peers.last());
+        let flow = match stage {
+            0 => vec![],
+            _ => peers.receive_flow(mesh, stage - 1)?,
+        };
+        let flow = self.run_own(flow, &data)?;
+        let mesh = self.groups.mesh();
+        let peers = &staged(&self.pipe)?.peers;
+        if stage < last {
+            peers.send_flow(mesh, &flow, stage + 1)?;
+            return match stage {
+                0 => peers.receive_values(mesh, last).map(Some),
+                _ => Ok(None),
+            };
+        }
+        let [made] = &flow[..] else {
+            return crossweave_tensor::shape_error(format!(
+                "the last unit returned {} values, expected 1",
+                flow.len()
+            ));
+        };
+        let values = self.host_values(made)?;
+        peers.send_values(mesh, &values, 0)?;
+        Ok(None)
+    }
+
+    /// Token ids from rank 0, which has them, to every rank.
+    fn tokens_to_all(&self, tokens: Option<&[i32]>, batch: u64, seq: u64) -> Tensors<Tensor> {
+        let stream = self.lanes.reductions();
+        let b = self
+            .device()
+            .alloc(stream, 4 * batch * seq, Tag::Activation)?;
+        if let Some(ids) = tokens {
+            let bytes: Vec<u8> = ids.iter().flat_map(|i| i.to_le_bytes()).collect();
+            stream.write(b.all(), &bytes)?;
+        }
+        {
+            let mut mesh = self.groups.mesh().borrow_mut();
+            let all = mesh.group(everyone(&self.spec))?;
+            all.broadcast(stream, b.all(), DType::I32, 0, OUTSIDE)?;
+        }
+        Ok(Tensor::dense(Arc::new(b), 0, [batch, seq], DType::I32))
+    }
+}

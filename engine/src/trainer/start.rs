@@ -1,0 +1,163 @@
+//! Setting a rank up: its plan and program, memory, streams, groups and the host's thread.
+
+use super::Trainer;
+use crate::blocks::Blocks;
+use crate::caches::Caches;
+use crate::dry::{DryRun, assign, plan_for};
+use crate::error::{Error, Result};
+use crate::graphs::Graphs;
+use crate::groups::MeshGroups;
+use crate::in_flight::InFlight;
+use crate::lanes::Lanes;
+use crate::pipeline::{self, Pipe};
+use crate::scale::Scaling;
+use crate::timeline::Diagnostics;
+use crate::upload::upload_consts;
+use crate::values::Values;
+use crate::whole::Whole;
+use crossweave_hal::{Bootstrap, Device};
+use crossweave_machine::Machine;
+use crossweave_mesh::Mesh;
+use crossweave_offload::{Executor, FileTier};
+use crossweave_plan::StepKind;
+use crossweave_planner::{self as planner, GATHER, Lowered, RankSpec, Tier, everyone};
+use crossweave_program::{Room, UnitState};
+use crossweave_state::{States, Together};
+use crossweave_store::NoFaults;
+use crossweave_tensor::UnitDecl;
+use std::cell::Cell;
+use std::sync::Arc;
+
+impl Trainer {
+    /// Plans the step, checks the plan, allocates state and joins the data-parallel group.
+    pub fn new(
+        device: &Device,
+        mut units: Vec<UnitDecl>,
+        spec: RankSpec,
+        dry: &DryRun,
+        boot: &dyn Bootstrap,
+    ) -> Result<Trainer> {
+        let spec = spec.of_stages(units.len());
+        spec.check()?;
+        crate::quantized::check(device, &spec)?;
+        assign(&mut units, &spec.optim)?;
+        let shared = planner::shared(&spec, &units)?;
+        let model = units.iter().map(|u| u.params.clone()).collect();
+        planner::keep_stage(&spec, &mut units)?;
+        let planned = plan_for(device, &spec, dry)?;
+        let mut lowered = planner::lower(&spec, &units, &dry.writes, &shared, planned)?;
+        let tables = std::mem::take(&mut lowered.state);
+        let whole = Whole::new(&tables);
+
+        let steps = lowered.plan.steps.iter();
+        let gathers = steps
+            .map(|s| &s.op)
+            .any(|op| matches!(op, StepKind::Gather { .. }));
+        let lanes = Lanes::new(device, &spec, gathers).map_err(at(&spec, "set-up"))?;
+        let program = std::mem::take(&mut lowered.program);
+        let allocating = at(&spec, "allocating parameters and moments");
+        let mut machine = Machine::new(device, program).map_err(&allocating)?;
+        let mesh = pipeline::join(device, &spec, boot, &shared, gathers)
+            .map_err(at(&spec, "joining the group dp"))?;
+        machine.join(lowered.groups(&mesh).map_err(at(&spec, "set-up"))?);
+        let pipe = Pipe::new(device, &spec, &dry.flows, &mesh).map_err(at(&spec, "set-up"))?;
+        let together = together(&spec, &tables, &mesh).map_err(at(&spec, "set-up"))?;
+        let with = (together, spec.seed);
+        let state = States::new(&machine, &units, tables, model, with).map_err(&allocating)?;
+        state.clear(&lanes.compute).map_err(at(&spec, "set-up"))?;
+        let consts = upload_consts(&lanes.compute, &units);
+        let consts = consts.map_err(at(&spec, "uploading tables"))?;
+        let host = start_host(device, &spec, &mut lowered);
+        let host = host.map_err(at(&spec, "opening the offloaded state"))?;
+
+        let input_bytes = 4 * spec.input_words() * u64::from(spec.own_micro_batches());
+        let in_flight = InFlight::new(device, input_bytes).map_err(at(&spec, "set-up"))?;
+        let scaling = Scaling::new(&spec);
+        if let Some(seed) = machine.buffer(lowered.memory.seed) {
+            let bits = u64::from((scaling.seed() as f32).to_bits());
+            let filled = lanes.compute.fill(seed.all(), bits, 4);
+            filled.map_err(at(&spec, "set-up"))?;
+        }
+        let graphs = Graphs::new(device, spec.graphs).map_err(at(&spec, "set-up"))?;
+        Ok(Trainer {
+            values: Values::new(units.len(), spec.own_micro_batches() as usize),
+            blocks: Blocks {
+                caches: Caches::new(units.len()),
+                units,
+                consts,
+                graphs,
+            },
+            spec,
+            state,
+            whole,
+            lanes,
+            groups: MeshGroups::new(mesh),
+            host,
+            pipe,
+            lowered,
+            machine,
+            scaling,
+            in_flight,
+            diagnostics: Diagnostics::default(),
+            step: 0,
+        })
+    }
+}
+
+/// Says what was being done before the first step.
+fn at<E: Into<crossweave_tensor::Error>>(
+    spec: &RankSpec,
+    what: &str,
+) -> impl Fn(E) -> Error + use<E> {
+    let (rank, at) = (spec.job_rank(), what.to_string());
+    move |e| Error::Run {
+        rank,
+        step: 0,
+        at: at.clone(),
+        source: e.into(),
+    }
+}
+
+/// This rank among those that read state together: all of the job where there are pipeline stages, or where ranks own slices.
+fn together(
+    spec: &RankSpec,
+    tables: &[UnitState],
+    mesh: &Mesh,
+) -> crossweave_hal::Result<Together> {
+    let cut = tables.iter().any(|t| t.flat.cut.is_some());
+    let gather = cut.then(|| mesh.named_ref(GATHER)).transpose()?;
+    let all = match spec.pipeline {
+        Some(_) => Some(mesh.group_ref(everyone(spec))?),
+        None => gather,
+    };
+    Ok(Together {
+        rank: spec.rank,
+        job_rank: spec.job_rank(),
+        all,
+        gather,
+        leading: Cell::new(false),
+    })
+}
+
+/// Allocates the host's side and starts its thread, where something rests off the device.
+fn start_host(
+    device: &Device,
+    spec: &RankSpec,
+    lowered: &mut Lowered,
+) -> crossweave_tensor::Result<Option<Executor>> {
+    let Some((offload, how)) = spec.offload.as_ref().and_then(|o| Some((o, o.optimizer?))) else {
+        return Ok(None);
+    };
+    let rooms: Vec<Room> = std::mem::take(&mut lowered.rooms);
+    let files = (how.tier == Tier::Nvme).then(|| FileTier {
+        folder: offload.folder.clone(),
+        settings: offload.files.clone(),
+        layer: match &offload.faults {
+            Some(f) => f.0.clone(),
+            None => Arc::new(NoFaults),
+        },
+    });
+    let name = format!("host-{}", spec.job_rank());
+    let devices = (device, &offload.host.0);
+    Executor::start(devices, rooms, Lowered::WORDS, files, name).map(Some)
+}
