@@ -1,6 +1,7 @@
 //! The jobs whose calls are compared: every feature of a step by itself, and those that meet in the same place together.
 
 use crate::common::*;
+use crossweave_engine::optimizers::*;
 use crossweave_engine::{
     Documents, FileSettings, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, PipelineOrder,
     PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Tier, Trainer, ZeroSpec, ZeroStage,
@@ -8,13 +9,12 @@ use crossweave_engine::{
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
 use crossweave_tensor::UnitDecl;
-use crossweave_zero::optim::*;
 use std::path::Path;
 
 /// A job: its name, what is trained, and what every rank is asked to do.
 pub struct Job {
     pub name: String,
-    pub units: Box<dyn Fn() -> Vec<UnitDecl>>,
+    pub units: Box<dyn Fn() -> Vec<UnitDecl> + Sync>,
     pub spec: RankSpec,
     /// Done to each rank's trainer before its first step.
     pub before: fn(&mut Trainer),

@@ -11,7 +11,7 @@
 //! `CROSSWEAVE_CALLS=/some/folder cargo test --release -p crossweave-engine --test suite same_calls` writes them, a file
 //! a job; `diff -r` compares. `UPDATE_EXPECT=1` rewrites `expected.txt`, for a change that means to make other calls.
 
-mod matrix;
+pub mod matrix;
 
 use crate::common::*;
 use crossweave_engine::{MicroBatch, PipelineSpec, RankSpec, StateKind, Trainer, dry_run};
@@ -23,7 +23,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// The null device meets no other rank: any id will do.
-struct Nobody;
+pub struct Nobody;
 impl Bootstrap for Nobody {
     fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
         Ok(())
@@ -130,7 +130,7 @@ impl Phases {
     }
 }
 
-fn rank_of(job: &Job, rank: u32) -> RankSpec {
+pub fn rank_of(job: &Job, rank: u32) -> RankSpec {
     let s = &job.spec;
     RankSpec {
         rank: rank % s.world,

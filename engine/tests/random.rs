@@ -1,0 +1,426 @@
+//! Random jobs: shape of the model, mesh, placement and schedule are drawn by a seed. Every one is lowered to lawful programs whose ranks make
+//! the same collectives, and three steps of it on the null device hold the bytes that its program declares; some run on the CPU and
+//! arrive where one rank alone does.
+//!
+//! A sample runs with the suite. `CROSSWEAVE_SEED=N` draws others, and the tests that are ignored draw thousands:
+//! `cargo test --release -p crossweave-engine --test suite random -- --ignored`.
+
+use crate::common::*;
+use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
+use crossweave_engine::{
+    Error, FileSettings, HostDevice, LossScaler, MicroBatch, OffloadSpec, OptimizerOffload,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Tier, Trainer,
+    ZeroSpec, ZeroStage, dry_run,
+};
+use crossweave_hal::{Bootstrap, CheckerState, DType, MemoryReport};
+use crossweave_nn::ModelSpec;
+use crossweave_program::{Home, Instr, Life, Program, Tag, check_ranks};
+use crossweave_zero::Persistent;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+/// The null device meets nobody.
+struct Nobody;
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
+        Ok(vec![0; 8])
+    }
+}
+
+/// Numbers that follow from a seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+    fn of<T: Clone>(&mut self, all: &[T]) -> T {
+        all[self.roll(all.len() as u64) as usize].clone()
+    }
+    /// Once in `n`.
+    fn once_in(&mut self, n: u64) -> bool {
+        self.roll(n) == 0
+    }
+}
+
+/// A job, for each of its ranks but for the rank's number.
+struct Drawn {
+    model: ModelSpec,
+    spec: RankSpec,
+}
+
+fn model(d: &mut Dice) -> ModelSpec {
+    let layers = 1 + d.roll(3);
+    let (vocab, inner) = (37 + d.roll(8), 9 + d.roll(40));
+    let heads = 1 + d.roll(3);
+    let width = heads * 2 * (2 + d.roll(4));
+    match d.once_in(2) {
+        true => {
+            let dropout = d.of(&[0.0, 0.1]);
+            let sized = with(
+                &gpt2(layers, dropout),
+                &[
+                    ("vocab_size", vocab),
+                    ("n_embd", width),
+                    ("n_head", heads),
+                    ("n_inner", inner),
+                ],
+            );
+            with(&sized, &[("tie_word_embeddings", d.once_in(2))])
+        }
+        false => with(
+            &llama(layers),
+            &[
+                ("vocab_size", vocab),
+                ("hidden_size", width),
+                ("intermediate_size", inner),
+                ("num_attention_heads", heads),
+                ("num_key_value_heads", d.of(&[1, heads])),
+                ("head_dim", 2 * (2 + d.roll(4))),
+            ],
+        ),
+    }
+}
+
+/// Placement by ZeRO, on `ranks` ranks.
+fn zero(d: &mut Dice, ranks: u32) -> ZeroSpec {
+    let stage = ZeroStage::from_number(d.roll(4) as u32).unwrap();
+    let node = match stage {
+        ZeroStage::Three if ranks.is_multiple_of(2) && d.once_in(3) => 2,
+        _ => 1,
+    };
+    ZeroSpec {
+        stage,
+        prefetch: d.roll(4) as u32,
+        max_live: d.of(&[None, Some(3000)]),
+        reshard: !d.once_in(4),
+        reuse_within: d.of(&[None, None, Some(5000)]),
+        persistent: Some(d.of(Persistent::ALL).1),
+        persist_below: d.of(&[0, 0, 100, 2500, 1 << 40]),
+        node,
+        ..ZeroSpec::default()
+    }
+}
+
+fn offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> OffloadSpec {
+    let ratio = d.of(&[1.0, 1.0, 0.4]);
+    let activations = spec.recompute == Recompute::Full && d.once_in(2);
+    OffloadSpec {
+        host: HostDevice(w.cpu.open(0).unwrap()),
+        optimizer: (!activations || !d.once_in(3)).then(|| OptimizerOffload {
+            tier: d.of(&[Tier::Host, Tier::Nvme]),
+            ratio,
+            delayed: false,
+            grad_f32: d.once_in(3),
+            group: d.of(&[None, Some(100)]),
+        }),
+        params: spec.zero.stage == ZeroStage::Three && ratio == 1.0 && d.once_in(2),
+        activations,
+        folder: folder.to_path_buf(),
+        files: FileSettings {
+            block_size: 4096,
+            queue_depth: 4,
+            buffers: 4,
+            ..FileSettings::default()
+        },
+        faults: None,
+    }
+}
+
+/// Draws a job. `near` ones compute what one rank alone does, but for where sums are rounded.
+fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
+    let model = model(d);
+    let count = units(&model).len() as u32;
+    let stages = d.of(&[1, 1, 2, 3]).min(count);
+    let ranks = d.of(&[1, 2, 3, 4]).min(8 / stages);
+    let canonical = (stages == 1 && d.once_in(4)).then(|| d.of(&[4, 6, 8]));
+    let replicas = canonical.unwrap_or(ranks);
+    let micro = d.of(
+        &[1, 2, 3].map(|m| match GLOBAL.is_multiple_of(u64::from(replicas * m)) {
+            true => m,
+            false => 1,
+        }),
+    );
+    let compute = match near {
+        true => DType::F32,
+        false => d.of(&[DType::F32, DType::Bf16, DType::F16]),
+    };
+    let mut s = RankSpec {
+        batch: GLOBAL / u64::from(replicas * micro),
+        compute,
+        clip: d.of(&[0.0, 0.5]),
+        recompute: d.of(&[Recompute::None, Recompute::Full, Recompute::Selective]),
+        bucket_bytes: d.of(&[0, 6000, 1 << 30]),
+        overlap: !d.once_in(4),
+        zero: zero(d, ranks),
+        canonical,
+        ..spec(ranks, micro)
+    };
+    if stages > 1 {
+        let order = d.of(&[PipelineOrder::GPipe, PipelineOrder::OneFOneB]);
+        s.pipeline = Some(PipelineSpec::even(count, stages, 0, order));
+    }
+    if d.once_in(4) {
+        s.optim = ParamGroups {
+            decay_all: false,
+            ..ParamGroups::all(
+                Optimizer::Sgd(Sgd {
+                    momentum: d.of(&[0.0, 0.9]),
+                    dampening: 0.0,
+                    nesterov: false,
+                }),
+                0.1,
+            )
+        };
+    }
+    if !near {
+        if compute == DType::F16 {
+            let rule = d.of(&[ScaleRule::Static, ScaleRule::Torch, ScaleRule::Megatron]);
+            s.precision.scaler = Some(LossScaler::new(rule, 65536.0, 2, 2, 1.0));
+        }
+        s.precision = Precision {
+            wire: d.of(&[DType::F32, DType::F32, DType::Bf16]),
+            accum: match compute == DType::Bf16 && canonical.is_none() && d.once_in(4) {
+                true => DType::Bf16,
+                false => DType::F32,
+            },
+            ..s.precision
+        };
+        s.zero.quantized = compute.bits() == 16 && canonical.is_none() && d.once_in(3);
+        s.labelled = d.once_in(4);
+    }
+    if canonical.is_none() && d.once_in(3) {
+        s.offload = Some(offload(d, w, folder, &s));
+    }
+    Drawn { model, spec: s }
+}
+
+/// Bytes by tag: now, and most at once.
+struct Bytes(BTreeMap<&'static str, (u64, u64)>);
+
+impl Bytes {
+    /// What is counted: the memory of the states of a model. Whole parameters share their tag with the scratch of composed collectives.
+    const TAGS: [Tag; 4] = [Tag::Param, Tag::Master, Tag::Moment, Tag::Grad];
+
+    fn add(&mut self, tag: Tag, bytes: u64) {
+        if let Some((now, peak)) = self.0.get_mut(tag.name()) {
+            *now += bytes;
+            *peak = (*peak).max(*now);
+        }
+    }
+    fn take(&mut self, tag: Tag, bytes: u64) {
+        if let Some((now, _)) = self.0.get_mut(tag.name()) {
+            *now -= bytes;
+        }
+    }
+}
+
+/// Device bytes of memory for the states of a model by tag, as the program declares them: held between steps, and most at once.
+fn declared(p: &Program, step: Range<usize>) -> Bytes {
+    let mut all = Bytes(Bytes::TAGS.iter().map(|t| (t.name(), (0, 0))).collect());
+    for m in p.memory.iter().filter(|m| m.home == Home::Device) {
+        if let Life::Always { turns } = m.life {
+            all.add(m.tag, u64::from(turns) * m.bytes);
+        }
+    }
+    // Slots stay, and are passed on.
+    let mut free: Vec<u64> = vec![];
+    let mut there = vec![false; p.memory.len()];
+    for call in &p.calls[step] {
+        let f = &p.fragments[call.fragment.0 as usize];
+        let mut locals = vec![false; f.locals.len()];
+        let mem = |slot: u16| {
+            p.args[(call.args.start + u32::from(slot)) as usize]
+                .mem
+                .index()
+        };
+        for i in &f.code {
+            let (slot, comes) = match i {
+                Instr::Alloc { slot, .. } => (*slot, true),
+                Instr::Free { slot } => (*slot, false),
+                _ => continue,
+            };
+            if let Some(k) = slot.checked_sub(f.params).map(usize::from) {
+                let (l, was) = (f.locals[k], std::mem::replace(&mut locals[k], comes));
+                match comes {
+                    true => all.add(l.tag, l.bytes),
+                    false if was => all.take(l.tag, l.bytes),
+                    false => {}
+                }
+                continue;
+            }
+            let m = &p.memory[mem(slot)];
+            let was = std::mem::replace(&mut there[mem(slot)], comes);
+            match (comes, m.life, free.iter().position(|b| *b == m.bytes)) {
+                (true, Life::Slot, Some(k)) => {
+                    free.swap_remove(k);
+                }
+                (true, ..) => all.add(m.tag, m.bytes),
+                (false, ..) if !was => {}
+                (false, Life::Slot, _) => free.push(m.bytes),
+                (false, ..) => all.take(m.tag, m.bytes),
+            }
+        }
+        for (l, _) in f.locals.iter().zip(&locals).filter(|(_, there)| **there) {
+            all.take(l.tag, l.bytes);
+        }
+    }
+    all
+}
+
+/// Three steps of one rank on the null device: its ledger, and its program.
+fn on_null(
+    w: &World,
+    job: &Drawn,
+    rank: u32,
+) -> Result<(MemoryReport, Program, Range<usize>), Error> {
+    let s = &job.spec;
+    let s = RankSpec {
+        rank: rank % s.world,
+        pipeline: s.pipeline.clone().map(|all| PipelineSpec {
+            stage: rank / s.world,
+            ..all
+        }),
+        ..s.clone()
+    };
+    let null = w.null.open(0).unwrap();
+    let mut units = units(&job.model);
+    crossweave_engine::assign(&mut units, &s.optim)?;
+    let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len)?;
+    // On a board of its own: the other ranks are not there, and are not missed.
+    let device = w.null.with_checker(&CheckerState::default());
+    let device = device.open(0).unwrap();
+    let mut t = Trainer::new(&device, units, s.clone(), &dry, &Nobody)?;
+    t.init()?;
+    let tokens = vec![1; (s.batch * s.seq_len) as usize];
+    let batch = |m: u32| MicroBatch {
+        tokens: &tokens,
+        targets: &tokens,
+        first_sequence: u64::from(m) * s.batch,
+    };
+    let each: Vec<_> = (0..s.own_micro_batches()).map(batch).collect();
+    for _ in 0..3 {
+        t.count_targets(3, 4)?;
+        t.step(&each, 1e-3)?;
+        t.metrics()?;
+    }
+    let memory = t.ledger().memory;
+    let (program, step) = t.program();
+    Ok((memory, program.clone(), step))
+}
+
+/// Runs job number `seed` on the null device; whether it is one that can be asked for.
+fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
+    let job = draw(&mut Dice(seed), w, folder, false);
+    let world = job.spec.world;
+    let mut refused = 0;
+    let ranks = job.spec.job_ranks();
+    let mut programs = vec![];
+    for rank in 0..ranks {
+        let (memory, program, step) = match on_null(w, &job, rank) {
+            Ok(ran) => ran,
+            Err(Error::Invalid(_)) => {
+                refused += 1;
+                continue;
+            }
+            Err(e) => panic!("job {seed}, rank {rank}: {e}\n{:?}", job.spec),
+        };
+        for (tag, (now, peak)) in declared(&program, step).0 {
+            let got = memory.tags.get(tag).map_or((0, 0), |t| (t.now, t.peak));
+            assert_eq!(
+                got,
+                (now, peak),
+                "job {seed}, rank {rank}: bytes of {tag} now and at most, then what the program declares\n{:?}",
+                job.spec
+            );
+        }
+        programs.push(program);
+    }
+    assert!(
+        refused == 0 || refused == ranks,
+        "job {seed}: {refused} of {ranks} ranks refuse what the others do"
+    );
+    // Ranks of one stage share a group of each name.
+    for stage in programs.chunks(world as usize) {
+        let stage: Vec<&Program> = stage.iter().collect();
+        check_ranks(&stage).unwrap_or_else(|e| panic!("job {seed}: {e}\n{:?}", job.spec));
+    }
+    refused == 0
+}
+
+/// Trains job number `seed` on the CPU and on one rank alone.
+fn is_near_one_rank(w: &World, folder: &Path, seed: u64) {
+    let job = draw(&mut Dice(seed), w, folder, true);
+    let s = &job.spec;
+    let alone = RankSpec {
+        clip: s.clip,
+        optim: s.optim.clone(),
+        ..spec(1, 1)
+    };
+    let steps = 3;
+    let (got, want) = (
+        train(w, &job.model, s, steps),
+        train(w, &job.model, &alone, steps),
+    );
+    let far = distance(&got, &want);
+    assert!(
+        far <= 1e-5,
+        "job {seed} is {far:e} from one rank alone\n{s:?}"
+    );
+}
+
+fn seed() -> u64 {
+    let given = std::env::var("CROSSWEAVE_SEED").ok();
+    given.map_or(1, |s| s.parse().expect("CROSSWEAVE_SEED is a number"))
+}
+
+fn lawful(jobs: u64) {
+    let w = world();
+    let dir = tempfile::tempdir().unwrap();
+    let first = seed() * 1_000_000;
+    let able = (first..).filter(|s| is_lawful(&w, dir.path(), *s));
+    let last = able.take(jobs as usize).last().unwrap();
+    let drawn = last - first + 1;
+    assert!(
+        drawn <= 2 * jobs,
+        "{drawn} were drawn for {jobs} that can be asked for"
+    );
+}
+
+fn near_one_rank(jobs: u64) {
+    let w = world();
+    let dir = tempfile::tempdir().unwrap();
+    let first = seed() * 1_000_000;
+    (first..first + jobs).for_each(|s| is_near_one_rank(&w, dir.path(), s));
+}
+
+#[test]
+fn random_jobs_are_lawful_and_hold_what_their_programs_declare() {
+    lawful(60);
+}
+
+#[test]
+#[ignore = "minutes; for a change of planning or lowering"]
+fn thousands_of_random_jobs_are_lawful_and_hold_what_their_programs_declare() {
+    lawful(2_000);
+}
+
+#[test]
+fn random_jobs_arrive_where_one_rank_does() {
+    near_one_rank(6);
+}
+
+#[test]
+#[ignore = "minutes; for a change of planning or lowering"]
+fn hundreds_of_random_jobs_arrive_where_one_rank_does() {
+    near_one_rank(200);
+}
