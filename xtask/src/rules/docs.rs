@@ -137,6 +137,44 @@ pub fn links(tree: &Tree) -> Vec<Finding> {
     found
 }
 
+/// The heads of walks through the tree, and the lines each may have.
+const WALK: (&str, usize) = ("### Walk: ", 12);
+
+/// A walk is short, and no file stands in two of its lines.
+pub fn walks(tree: &Tree) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for f in tree.files.iter().filter(|f| is_document(&f.path)) {
+        let mut seen: Option<Vec<&str>> = None;
+        let mut lines = 0;
+        for (i, line) in f.text.lines().enumerate() {
+            if line.starts_with('#') {
+                seen = line.starts_with(WALK.0).then(Vec::new);
+                lines = 0;
+            }
+            let step = line.starts_with(|c: char| c.is_ascii_digit());
+            let Some(seen) = seen.as_mut().filter(|_| step) else {
+                continue;
+            };
+            let mut here: Vec<&str> = references(line).map(|(path, _)| path).collect();
+            here.sort_unstable();
+            here.dedup();
+            lines += usize::from(!here.is_empty());
+            if lines > WALK.1 && !here.is_empty() {
+                let text = format!("a walk of more than {} lines", WALK.1);
+                found.push(at(&f.path, i + 1, text));
+            }
+            for path in here {
+                if seen.contains(&path) {
+                    let text = format!("visits `{path}` twice in one walk");
+                    found.push(at(&f.path, i + 1, text));
+                }
+                seen.push(path);
+            }
+        }
+    }
+    found
+}
+
 /// A path as it is written in the file `from`, from the root.
 fn beside(from: &str, path: &str) -> String {
     joined(from.rsplit_once('/').map_or("", |p| p.0), path)
@@ -184,6 +222,17 @@ mod tests {
     use super::*;
 
     const TEST: (&str, &str) = ("a/tests/t.rs", "#[test]\nfn holds() {}\npub trait Kept {}");
+
+    #[test]
+    fn a_walk_that_goes_back_or_does_not_end_is_found() {
+        let long: String = (0..13).map(|i| format!("1. `a/src/f{i}.rs`\n")).collect();
+        let doc = format!(
+            "`a/src/x.rs`\n### Walk: one\n1. `a/src/x.rs`, `a/src/x.rs: f`\n2. `a/src/y.rs`\n3. `a/src/x.rs`\n### Walk: two\n1. `a/src/x.rs`\n`a/src/x.rs`\n## other\n`a/src/x.rs`\n### Walk: long\n{long}"
+        );
+        let path = "docs/ARCHITECTURE.md";
+        let tree = Tree::of(&[(path, &doc)]);
+        assert_eq!(lines(&walks(&tree)), [(path, 5), (path, 24)]);
+    }
 
     #[test]
     fn a_test_that_is_gone_is_found() {

@@ -261,6 +261,12 @@ pub const RULES: &[Rule] = &[
         find: docs::links,
     },
     Rule {
+        name: "walks go on",
+        says: "a walk through the tree has at most twelve lines, and no file stands in two of them",
+        place: docs::documents,
+        find: docs::walks,
+    },
+    Rule {
         name: "invariants are kept",
         says: "an invariant opens in bold and names a test that checks it",
         place: docs::of_invariants,
