@@ -165,9 +165,9 @@ pub const ZERO: Table = Table {
         .deepspeed(),
         word(
             "stage3_persistent_blocks",
-            &["by_size"],
+            &["by_size", "ends"],
             "\"by_size\"",
-            "which blocks stay gathered for the whole step; by_size: those below stage3_param_persistence_threshold",
+            "which blocks stay gathered for the whole step; by_size: those below stage3_param_persistence_threshold; ends: those, and the first and the last layer",
         ),
         int(
             "stage3_model_persistence_threshold",

@@ -9,11 +9,14 @@ pub enum Persistent {
     /// Those of fewer parameter elements than a threshold.
     #[default]
     BySize,
+    /// Those, and the first and the last layer whatever their size: the units next to the embedding and to the head.
+    Ends,
 }
 
 impl Persistent {
     /// All of them, with their names in configs.
-    pub const ALL: &[(&str, Persistent)] = &[("by_size", Persistent::BySize)];
+    pub const ALL: &[(&str, Persistent)] =
+        &[("by_size", Persistent::BySize), ("ends", Persistent::Ends)];
 
     /// By its name in configs.
     pub fn named(name: &str) -> Option<Persistent> {
@@ -61,8 +64,10 @@ pub struct ZeroSpec {
 impl ZeroSpec {
     /// Whether a unit stays gathered for the whole step at stage 3.
     pub fn persists(&self, at: UnitAt) -> bool {
+        let small = at.elements < self.persist_below;
         match self.persistent {
-            Some(Persistent::BySize) => at.elements < self.persist_below,
+            Some(Persistent::BySize) => small,
+            Some(Persistent::Ends) => small || at.unit == 1 || at.unit + 2 == at.units,
             None => false,
         }
     }
