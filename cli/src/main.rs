@@ -35,6 +35,7 @@ mod predict_pipeline;
 mod probe;
 mod processes;
 mod ranks;
+mod reductions;
 mod rehearse;
 mod replay;
 mod report;

@@ -7,7 +7,7 @@ use crate::predict_offload::Homes;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
-use crate::{configs, devices, plan_page, predict, predict_pipeline, stages, verdict};
+use crate::{configs, devices, plan_page, predict, predict_pipeline, reductions, stages, verdict};
 use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
 use crossweave_hal::CheckerState;
 use crossweave_plan::{Facts, Peak, Plan};
@@ -76,16 +76,19 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let mut text = String::new();
     let first = if args.program { whose / data } else { 0 };
     for stage in first..mesh.pp as u32 {
-        // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
-        // that no stage is missed by another.
-        let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-        let rank = with_offload(rank.clone(), &resolved, &null, true);
         let rank = RankSpec {
             pipeline: pipeline(stage),
-            ..rank
+            ..rank.clone()
         };
-        let units = crate::train::units(&source, &resolved)?;
-        let mut trainer = Trainer::new(&null, units, rank.clone(), &dry, &Nobody)?;
+        // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
+        // that no stage is missed by another.
+        let begin = |rank: RankSpec| -> Result<Trainer> {
+            let null = plugin.with_checker(&CheckerState::default()).open(0)?;
+            let rank = with_offload(rank, &resolved, &null, true);
+            let units = crate::train::units(&source, &resolved)?;
+            Ok(Trainer::new(&null, units, rank, &dry, &Nobody)?)
+        };
+        let mut trainer = begin(rank.clone())?;
         if args.program {
             say!("{}", trainer.program_text());
             return Ok(());
@@ -102,6 +105,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
                 false => "groups",
             },
             batch: (rank.batch, u64::from(rank.own_micro_batches())),
+            accumulation: reductions::accumulation(&rank),
             shards: rank.canonical.map(u64::from),
             seq,
             recompute: rank.recompute,
@@ -110,7 +114,11 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             peak: &peak,
             stages: mesh.pp,
         };
-        let mut figures = predict::figures(&job, &mut trainer)?;
+        let counted = crossweave_engine::predict(&mut trainer)?;
+        let mut figures = predict::figures(&job, &mut trainer, &counted)?;
+        figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
+            Ok(crossweave_engine::predict(&mut begin(other)?)?)
+        })?;
         // The rehearsal holds everything on the device: so much would a rank need without offload.
         let alone = figures["memory"]["total"]["peak"].as_u64().unwrap_or(0);
         homes.apply(&mut figures, job.stage, job.compute.bytes(1));

@@ -191,6 +191,9 @@ fn verdict(o: &mut String, v: &Value) -> std::fmt::Result {
     let d = &v["verdict"];
     let needed = n(&d["needed"]);
     let sharing = n(&d["ranks_on_the_device"]);
+    if let Some(line) = crate::reductions::line(&v["gradients"]) {
+        writeln!(o, "{line}")?;
+    }
     writeln!(o)?;
     match (d["capacity"].as_u64(), d["fits"].as_bool()) {
         (Some(room), Some(fits)) => {

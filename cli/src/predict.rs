@@ -3,13 +3,13 @@
 
 use crate::devices::Chosen;
 use crate::error::Result;
-use crossweave_engine::{Prediction, Recompute, Trainer, predict};
+use crossweave_engine::{Prediction, Recompute, Trainer};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_nn::desc::Model;
 use crossweave_plan::Peak;
 use crossweave_words::Size;
 use crossweave_zero::ZeroStage;
-use crossweave_zero::estimate::{Traffic, held, padded};
+use crossweave_zero::estimate::{Accumulation, Traffic, held, padded};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -25,6 +25,8 @@ pub struct Job<'a> {
     pub optimizer: &'a str,
     /// Sequences of a micro-batch on a rank, and micro-batches of a step.
     pub batch: (u64, u64),
+    /// Micro-batches of a step, and how their gradients are reduced.
+    pub accumulation: Accumulation,
     /// Logical shards, where sums go over those.
     pub shards: Option<u64>,
     /// Tokens of a sequence.
@@ -41,11 +43,11 @@ pub struct Job<'a> {
     pub stages: u64,
 }
 
-/// Rehearses the job and says what was counted.
+/// Says what was counted when the job was rehearsed.
 ///
 /// # Errors
 /// What a step can fail with.
-pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
+pub fn figures(job: &Job<'_>, trainer: &mut Trainer, p: &Prediction) -> Result<Value> {
     let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
     // What adapters sit on: whole on every rank, or cut where whole weights come and go.
     let base: u64 = bases.iter().sum();
@@ -53,7 +55,6 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
         ZeroStage::Three => bases.iter().map(|b| b.div_ceil(job.ranks.max(1))).sum(),
         _ => base,
     };
-    let p = predict(trainer)?;
     // Slices of a rank are made of whole logical slices, where there are any.
     let full = |u: u64| match job.shards {
         Some(s) => u.div_ceil(s) * s.div_ceil(job.ranks) * job.ranks,
@@ -100,7 +101,7 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer) -> Result<Value> {
                 None => "each unit padded to a multiple of the ranks",
             },
         },
-        "memory": memory(&p),
+        "memory": memory(p),
         "states_formula": formula(job, &units, held_base),
         "collectives": p.each_step,
         "collectives_of_first_step": (p.first_step != p.each_step).then_some(&p.first_step),

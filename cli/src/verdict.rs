@@ -66,7 +66,7 @@ fn advice(
     };
     // Stage 3 gathers for each micro-batch; gathers are in the type of the weights, reductions in f32.
     let comm = STAGES.map(|s| {
-        let t = traffic(s, params, job.ranks, job.batch.1, false);
+        let t = traffic(s, params, job.ranks, job.accumulation);
         let n = job.ranks as f64;
         let grads = (2 * t.all_reduce + t.reduce_scatter) as f64 * 4.0;
         // Stage 3 gathers the base as often as what is trained.

@@ -39,10 +39,10 @@ const CLAIMS: &[Claim] = &[
     },
     Claim {
         place: "README.md",
-        says: "The same run twice, a killed and resumed run, every ZeRO stage, threads or processes: the same bits.",
+        says: "The same run twice, a killed and resumed run, every ZeRO stage (with one reduction of gradients a step), threads or processes: the same bits.",
         run: r#"crossweave train config.json --ranks 2 --out again
                 cmp runs/a/model/model.safetensors again/model/model.safetensors && echo twice the same
-                crossweave train config.json --ranks 2 --out z3 --set zero_optimization.stage=3
+                crossweave train config.json --ranks 2 --out z3 --set zero_optimization.stage=3 --set zero_optimization.reduce_gradients=step
                 cmp runs/a/model/model.safetensors z3/model/model.safetensors && echo stage 3 the same
                 crossweave train config.json --ranks 2 --out parts --steps 5
                 crossweave train config.json --ranks 2 --resume parts

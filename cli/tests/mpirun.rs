@@ -545,10 +545,7 @@ fn faults_on_purpose_are_named_and_traces_are_whole_between_processes() {
                 "error",
                 &["rank 1 fails on purpose", "faults[0] in step 4"][..],
             ),
-            (
-                "drop",
-                &["rank 1 missed all_reduce", "zero/src/lower/"],
-            ),
+            ("drop", &["rank 1 missed all_reduce", "zero/src/lower/"]),
             ("corrupt", &["rank 1 got other bits than ranks 0, 2"]),
             ("kill", &["rank 1 died without a word"]),
         ] {

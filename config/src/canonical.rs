@@ -6,8 +6,22 @@ use crate::settings::Settings;
 const KEY: &str = "run.canonical_shards";
 
 impl Resolver<'_> {
+    /// Gradients are reduced for each micro-batch where a rank has a slice of them.
+    fn reductions(&mut self, s: &Settings) {
+        let zero = &s.zero_optimization;
+        if zero.reduce_gradients == "micro_batch" && zero.stage < 2 {
+            let what = format!(
+                "stage {} keeps whole gradients: there is no slice to reduce a micro-batch into",
+                zero.stage
+            );
+            let fix = "set zero_optimization.stage to 2 or 3, or this to \"auto\"";
+            self.error("zero_optimization.reduce_gradients", what, fix);
+        }
+    }
+
     /// What the batch is divided by: the logical shards, else the ranks.
     pub(crate) fn replicas(&mut self, s: &Settings, ranks: u64) -> u64 {
+        self.reductions(s);
         let Some(shards) = s.run.canonical_shards else {
             return ranks;
         };
@@ -37,6 +51,13 @@ impl Resolver<'_> {
                 "data_types.grad_accum_dtype",
                 "canonical sums go over float32 gradients of logical shards",
                 format!("set it to \"fp32\", or remove {KEY}"),
+            );
+        }
+        if s.zero_optimization.reduce_gradients == "micro_batch" {
+            self.error(
+                "zero_optimization.reduce_gradients",
+                "canonical sums add the shards of all ranks in one tree, behind the last of them",
+                format!("set it to \"auto\" or \"step\", or remove {KEY}"),
             );
         }
         if s.zero_optimization.zero_quantized_weights {

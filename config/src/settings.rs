@@ -337,6 +337,8 @@ pub struct Zero {
     pub reduce_bucket_size: u64,
     /// Gather parameters with one all-gather.
     pub allgather_partitions: bool,
+    /// When gradients of several micro-batches are reduced.
+    pub reduce_gradients: String,
     /// Elements gathered at once.
     pub allgather_bucket_size: u64,
     /// Reduce while the backward pass goes on; default true (run.overlap).

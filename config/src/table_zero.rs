@@ -120,6 +120,14 @@ pub const ZERO: Table = Table {
             "elements reduced at once",
         )
         .deepspeed(),
+        word(
+            "reduce_gradients",
+            &["auto", "micro_batch", "step"],
+            "\"auto\"",
+            "when the gradients of several micro-batches are reduced: micro_batch = each by itself, into the slice of the rank (stages 2 and 3: \
+             memory of slices, traffic of as many reductions); step = once, behind the last (memory of whole gradients); \
+             auto = micro_batch at stages 2 and 3, step with pipeline stages or run.canonical_shards",
+        ),
         flag(
             "allgather_partitions",
             "true",

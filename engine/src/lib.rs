@@ -31,8 +31,8 @@ mod whole;
 
 pub use crossweave_planner::{
     AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, ScalerState, Tier,
-    ZeroSpec, ZeroStage, optimizers,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule,
+    ScalerState, Tier, ZeroSpec, ZeroStage, optimizers,
 };
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};

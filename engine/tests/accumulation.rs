@@ -124,7 +124,7 @@ fn every_stage_adds_up_alike_and_the_sum_takes_half() {
             },
             zero: ZeroSpec {
                 stage: ZeroStage::from_number(stage).unwrap(),
-                ..ZeroSpec::default()
+                ..by_step()
             },
             ..spec(2, 3)
         };

@@ -207,7 +207,7 @@ fn the_mean_is_over_what_counts_on_any_layout() {
     for stage in [ZeroStage::One, ZeroStage::Two, ZeroStage::Three] {
         let zero = ZeroSpec {
             stage,
-            ..ZeroSpec::default()
+            ..common::by_step()
         };
         jobs.push(RankSpec { zero, ..job(2, 2) });
     }

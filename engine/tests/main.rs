@@ -19,6 +19,7 @@ mod pipeline;
 mod precision;
 mod random;
 mod same_calls;
+mod slices;
 mod stages;
 mod stalls;
 mod tensor_parallel;

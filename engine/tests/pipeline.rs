@@ -109,7 +109,7 @@ fn spec_of(
         },
         zero: ZeroSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
-            ..ZeroSpec::default()
+            ..by_step()
         },
         ..spec(1, 1)
     }

@@ -58,10 +58,7 @@ fn case(seed: u64) -> Case {
     let stage = ZeroStage::from_number(dice.of(&[0, 1, 2, 3])).unwrap();
     let spec = RankSpec {
         pipeline: (pp > 1).then(|| PipelineSpec::even(6, pp, 0, order)),
-        zero: ZeroSpec {
-            stage,
-            ..ZeroSpec::default()
-        },
+        zero: ZeroSpec { stage, ..by_step() },
         timeout: Some(PATIENCE),
         ..spec(dp, micro_batches)
     };

@@ -90,7 +90,7 @@ fn every_wait_of_a_real_step_is_implied_by_the_plans_edges() {
             offload,
             zero: ZeroSpec {
                 stage: ZeroStage::from_number(stage).unwrap(),
-                ..ZeroSpec::default()
+                ..by_step()
             },
             ..spec(2, 2)
         };
@@ -128,7 +128,7 @@ fn every_wait_of_a_stage_is_implied_by_the_plans_edges() {
             recompute: [Recompute::Full, Recompute::None][pp as usize % 2],
             zero: ZeroSpec {
                 stage: ZeroStage::from_number(stage).unwrap(),
-                ..ZeroSpec::default()
+                ..by_step()
             },
             ..spec(2, 4)
         };

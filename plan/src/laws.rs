@@ -49,6 +49,8 @@ struct Standing {
     open: bool,
     /// Gradients set aside by folds, and not added to each other yet.
     aside: u32,
+    /// The slice holds the sums of earlier micro-batches.
+    sliced: bool,
     reduced: Option<Reduction>,
     /// Other stages sum into its gradient too: a `Tie` is owed behind the reduction.
     shared: bool,
@@ -246,7 +248,11 @@ impl<'a> State<'a> {
             }
             StepKind::InputGrad { unit, mb } => self.input_grad(index, unit, mb),
             StepKind::WeightGrad { unit, mb } => self.weight_grad(index, unit, mb),
-            StepKind::ReduceGrad { ref units, how } => self.reduce(index, units, how),
+            StepKind::ReduceGrad {
+                ref units,
+                how,
+                more,
+            } => self.reduce(index, units, how, more),
             StepKind::Tie { unit } => self.tie(index, unit),
             StepKind::GradNorm => self.norm(index, false),
             StepKind::Finite => self.norm(index, true),
@@ -534,10 +540,17 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    fn reduce(&mut self, index: usize, units: &[UnitId], how: Reduction) -> Result<(), PlanError> {
+    fn reduce(
+        &mut self,
+        index: usize,
+        units: &[UnitId],
+        how: Reduction,
+        more: bool,
+    ) -> Result<(), PlanError> {
         if units.is_empty() {
             return self.fault(index, Law::ReduceOnce, "the bucket is empty");
         }
+        let scatters = self.plan.grads == Home::Slots && how == Reduction::Scatter;
         for &unit in units {
             let standing = self.units[unit as usize];
             if standing.reduced.is_some() {
@@ -554,11 +567,30 @@ impl<'a> State<'a> {
                     format!("unit {unit} has no gradient yet; reduce it after its last backward"),
                 );
             }
+            let in_parts = more || standing.sliced;
+            if in_parts && (!scatters || self.clears || standing.aside > 0) {
+                return self.fault(
+                    index,
+                    Law::ReduceOnce,
+                    format!("micro-batches of unit {unit} are reduced one by one, which needs gradients in slots, reduce-scatters, and neither zg nor fold steps"),
+                );
+            }
             self.gather_sums(index, unit)?;
-            self.units[unit as usize].reduced = Some(how);
-            if self.plan.grads == Home::Slots && how == Reduction::Scatter {
+            if scatters {
                 let whole = self.facts.units[unit as usize].grad_bytes;
-                self.live.grads = self.live.grads - whole + self.facts.shard(whole);
+                let slice = self.facts.shard(whole);
+                self.live.grads -= whole;
+                // A later sum arrives beside the slice that it is added to.
+                match standing.sliced {
+                    true => self.transient += slice,
+                    false => self.live.grads += slice,
+                }
+            }
+            let standing = &mut self.units[unit as usize];
+            if more {
+                (standing.written, standing.open, standing.sliced) = (false, false, true);
+            } else {
+                standing.reduced = Some(how);
             }
         }
         Ok(())
@@ -691,7 +723,7 @@ impl<'a> State<'a> {
                     format!("the gradient of unit {unit} is cleared and never written"),
                 );
             }
-            if standing.written
+            if (standing.written || standing.sliced)
                 && standing.reduced.is_none()
                 && (self.has_reduce || self.has_update)
             {
@@ -700,7 +732,7 @@ impl<'a> State<'a> {
                     format!("the gradient of unit {unit} is never reduced, though others are"),
                 );
             }
-            if standing.written && !standing.updated && self.has_update {
+            if standing.reduced.is_some() && !standing.updated && self.has_update {
                 return fault(
                     Law::UpdateOnce,
                     format!("unit {unit} is never updated, though others are"),

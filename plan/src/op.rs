@@ -91,12 +91,16 @@ pub enum StepKind {
         /// Micro-batch run.
         mb: MicroBatch,
     },
-    /// Sum the finished gradients of one bucket of units over the data-parallel group, as one collective.
+    /// Sum the gradients of one bucket of units over the data-parallel group, as one collective.
     ReduceGrad {
         /// Units of the bucket, in the order in which their gradients are laid out in it.
         units: Vec<UnitId>,
         /// Whether each rank ends with the whole sum or with its slice.
         how: Reduction,
+        /// The sum is of some micro-batches only: it is added to this rank's slice, later micro-batches begin a new gradient, and
+        /// the last reduction completes the slice.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        more: bool,
     },
     /// Sum the reduced gradient of a unit with the other pipeline stages that read its parameters (tied embeddings): each rank with
     /// those that hold the same slice.

@@ -6,6 +6,7 @@
 //! | `Fu.m` `Fu.m'` `Fu.m~` `Fu.m_` | forward that keeps all, its input, selectively, nothing |
 //! | `Ru.m` `Bu.m` `Iu.m` `Wu.m` | recompute, backward, input gradient, weight gradient |
 //! | `aru,v` `rsu,v` | one all-reduce, one reduce-scatter of the gradients of `u` and `v` |
+//! | `rsu,v+` | the same of some micro-batches: later ones are added |
 //! | `tieu` | sum of the reduced gradient over the stages that share `u` |
 //! | `norm` `finite` `optu` `zgu` | norm and clipping, finite check, update, zero gradient |
 //! | `foldu` `foldu+n` | the gradient of a logical shard is set aside, and `n` sums of two are made of those that are |
@@ -42,7 +43,7 @@ impl fmt::Display for StepKind {
             StepKind::Backward { unit, mb } => write!(f, "B{unit}.{mb}"),
             StepKind::InputGrad { unit, mb } => write!(f, "I{unit}.{mb}"),
             StepKind::WeightGrad { unit, mb } => write!(f, "W{unit}.{mb}"),
-            StepKind::ReduceGrad { units, how } => {
+            StepKind::ReduceGrad { units, how, more } => {
                 f.write_str(match how {
                     Reduction::All => "ar",
                     Reduction::Scatter => "rs",
@@ -50,7 +51,7 @@ impl fmt::Display for StepKind {
                 for (k, unit) in units.iter().enumerate() {
                     write!(f, "{}{unit}", if k == 0 { "" } else { "," })?;
                 }
-                Ok(())
+                f.write_str(if *more { "+" } else { "" })
             }
             StepKind::Tie { unit } => write!(f, "tie{unit}"),
             StepKind::GradNorm => f.write_str("norm"),
@@ -182,8 +183,13 @@ fn parse_op(text: &str) -> Option<StepKind> {
             } else {
                 Reduction::Scatter
             };
+            let (more, rest) = (rest.ends_with('+'), rest.strip_suffix('+').unwrap_or(rest));
             let units: Option<Vec<UnitId>> = rest.split(',').map(|u| u.parse().ok()).collect();
-            StepKind::ReduceGrad { units: units?, how }
+            StepKind::ReduceGrad {
+                units: units?,
+                how,
+                more,
+            }
         }
         "F" => {
             let (body, keep) = match rest.as_bytes().last()? {

@@ -6,6 +6,9 @@ use crossweave_plan::{
     trace, words,
 };
 
+#[path = "laws/slices.rs"]
+mod slices;
+
 fn facts(units: u32, micro_batches: u32) -> Facts {
     let unit = UnitFacts {
         params: 8,

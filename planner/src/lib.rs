@@ -19,7 +19,7 @@ pub use crossweave_zero::lower::IN_FLIGHT;
 pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
 /// Optimizers and parameter groups, as data.
 pub use crossweave_zero::optim as optimizers;
-pub use crossweave_zero::{Tier, ZeroSpec, ZeroStage};
+pub use crossweave_zero::{ReduceGradients, Tier, ZeroSpec, ZeroStage};
 pub use documents::Documents;
 pub use error::{Error, Result};
 pub use lower::{GATHER, Lowered, NODE, Outside, TIE, lower};

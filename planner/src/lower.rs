@@ -256,6 +256,7 @@ impl Given<'_> {
             seeded: s.precision.scaler.is_some() || s.labelled,
             wire: s.precision.wire,
             accumulate: s.precision.accum,
+            reduced_each: s.reduces_each(),
             shards: s.canonical,
             micro_batches: s.micro_batches,
             groups: Groups {
@@ -434,7 +435,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
         }
         match &s.op {
             StepKind::Backward { unit, .. } => given.backward(&mut g, &mut b, id, *unit as usize),
-            StepKind::ReduceGrad { units, how } => g.reduce(&mut b, id, units, *how),
+            StepKind::ReduceGrad { units, how, more } => g.reduce(&mut b, id, (units, *more), *how),
             StepKind::Fold { unit, joins } => g.fold(&mut b, id, *unit as usize, *joins),
             StepKind::Tie { unit } => {
                 if let Some(group) = tie {

@@ -7,7 +7,7 @@ use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, PassManager, Plan, UnitFacts};
 use crossweave_zero::{
     Bucket, Canonical, Hierarchical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch,
-    Residency, Reuse, SpillInputs, Tier, Ties, UnitAt, Updates, ZeroSpec, ZeroStage,
+    ReduceEach, Residency, Reuse, SpillInputs, Tier, Ties, UnitAt, Updates, ZeroSpec, ZeroStage,
 };
 
 /// Plans a rank's step and holds it against every law, the device's memory included where it is known: what does not fit is refused
@@ -74,6 +74,9 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let clip = spec.clip > 0.0;
     let finite = spec.precision.scaler.is_some();
     p = p.with(Place(spec.zero.stage));
+    if spec.reduces_each() {
+        p = p.with(ReduceEach);
+    }
     if spec.canonical.is_some() {
         p = p.with(Canonical {
             shards: spec.most_replicas(),

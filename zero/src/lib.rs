@@ -17,6 +17,7 @@ mod keep;
 pub mod lower;
 mod offload;
 mod place;
+mod reduce_each;
 mod spec;
 mod update;
 
@@ -28,5 +29,6 @@ pub use gather::Prefetch;
 pub use keep::{Hierarchical, Persist, Reuse};
 pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
 pub use place::{Bucket, Place, Ties, ZeroStage};
-pub use spec::{Persistent, UnitAt, ZeroSpec};
+pub use reduce_each::ReduceEach;
+pub use spec::{Persistent, ReduceGradients, UnitAt, ZeroSpec};
 pub use update::Updates;

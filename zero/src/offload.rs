@@ -95,7 +95,11 @@ impl Pass for HostUpdates {
                     }
                     done += 1;
                 }
-                StepKind::ReduceGrad { ref units, .. } => {
+                StepKind::ReduceGrad {
+                    ref units,
+                    more: false,
+                    ..
+                } => {
                     let leave: Vec<UnitId> = units.clone();
                     out.push(step);
                     let ready = |u: &UnitId| with_update.contains(u) && !tied.contains(u);

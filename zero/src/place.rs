@@ -80,6 +80,7 @@ impl Pass for Place {
             Step::new(StepKind::ReduceGrad {
                 units: vec![unit],
                 how,
+                more: false,
             })
         };
 
@@ -224,21 +225,37 @@ impl Pass for Bucket {
         let mut steps = std::mem::take(&mut plan.steps);
         let mut dropped = vec![false; steps.len()];
         let mut open: Option<(usize, u64)> = None;
+        // Where micro-batches are reduced one by one, a bucket ends with its micro-batch.
+        let each = |s: &Step| matches!(s.op, StepKind::ReduceGrad { more: true, .. });
+        let each = steps.iter().any(each);
+        let mut mb = None;
         for index in 0..steps.len() {
-            let StepKind::ReduceGrad { units, how } = &steps[index].op else {
+            if each && steps[index].op.writes_grad().is_some() {
+                let now = steps[index].op.micro_batch();
+                if std::mem::replace(&mut mb, now) != now {
+                    open = None;
+                }
+            }
+            let StepKind::ReduceGrad { units, how, more } = &steps[index].op else {
                 continue;
             };
             let bytes = |&u: &UnitId| facts.units.get(u as usize).map_or(0, |f| f.grad_bytes);
             let here: u64 = units.iter().map(bytes).sum();
-            let (mine, how) = (units.clone(), *how);
+            let (mine, how, more) = (units.clone(), *how, *more);
             let mut total = here;
             if let Some((before, held)) = open
                 && held.saturating_add(here) <= self.bytes
-                && let StepKind::ReduceGrad { units, how: same } = &steps[before].op
+                && let StepKind::ReduceGrad {
+                    units, how: same, ..
+                } = &steps[before].op
                 && *same == how
             {
                 let merged = units.iter().copied().chain(mine).collect();
-                steps[index].op = StepKind::ReduceGrad { units: merged, how };
+                steps[index].op = StepKind::ReduceGrad {
+                    units: merged,
+                    how,
+                    more,
+                };
                 dropped[before] = true;
                 total = held + here;
             }

@@ -36,6 +36,31 @@ pub struct UnitAt {
     pub elements: u64,
 }
 
+/// When gradients are reduced where a step has several micro-batches (`zero_optimization.reduce_gradients`). It is one trade: a
+/// reduction for each micro-batch keeps slices where one for the step keeps whole gradients, and moves as many times as much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReduceGradients {
+    /// For each micro-batch at stages 2 and 3, without pipeline stages and canonical sums; else once a step.
+    #[default]
+    Auto,
+    /// For each micro-batch, into the slice of the rank (stages 2 and 3).
+    MicroBatch,
+    /// Once, behind the last micro-batch.
+    Step,
+}
+
+impl ReduceGradients {
+    /// The choice of that name, as configurations write it.
+    pub fn from_name(name: &str) -> Option<ReduceGradients> {
+        match name {
+            "auto" => Some(ReduceGradients::Auto),
+            "micro_batch" => Some(ReduceGradients::MicroBatch),
+            "step" => Some(ReduceGradients::Step),
+            _ => None,
+        }
+    }
+}
+
 /// The choices of ZeRO for one job, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZeroSpec {
@@ -57,6 +82,8 @@ pub struct ZeroSpec {
     /// Ranks of a node that hold a second copy of the parameters between them, from which a unit is gathered after its first gather in
     /// a step (stage 3, hpZ); it divides the ranks. 1: none.
     pub node: u32,
+    /// When gradients are reduced where a step has several micro-batches.
+    pub reduce: ReduceGradients,
     /// Gathers carry parameters as 8-bit floats with a scale a block (stages 1 to 3, 16-bit compute).
     pub quantized: bool,
 }
@@ -93,6 +120,7 @@ impl Default for ZeroSpec {
             persistent: Some(Persistent::default()),
             persist_below: 0,
             node: 1,
+            reduce: ReduceGradients::Auto,
             quantized: false,
         }
     }

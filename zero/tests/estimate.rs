@@ -103,6 +103,7 @@ fn load(params: u64, ranks: u64, stage: ZeroStage, offload: Offload, shape: &Sha
         largest_unit: shape.largest_unit(),
         ranks,
         stage,
+        accumulation: Accumulation::NONE,
         accounting: Accounting::MIXED,
         offload,
         slots: 1,
@@ -171,13 +172,26 @@ fn a_trillion_parameters_on_one_node_with_nvme() {
 #[test]
 fn volumes_against_data_parallelism_are_one_one_and_one_and_a_half() {
     let p = 1_000_003;
-    let ratio = |s, g| traffic(s, p, 8, g, false).volume_vs_ddp(p);
-    assert_eq!(STAGES.map(|s| ratio(s, 1)), [1.0, 1.0, 1.0, 1.5]);
-    // Accumulation costs stages 0 to 2 nothing; stage 3 gathers for each micro-batch.
-    assert_eq!(STAGES.map(|s| ratio(s, 4)), [1.0, 1.0, 1.0, 4.5]);
-    assert_eq!(traffic(Three, p, 8, 1, true).volume_vs_ddp(p), 1.0);
+    let once = |g| Accumulation {
+        reduce_each: false,
+        ..Accumulation::of(g)
+    };
+    let ratio = |s, how| traffic(s, p, 8, how).volume_vs_ddp(p);
+    assert_eq!(STAGES.map(|s| ratio(s, once(1))), [1.0, 1.0, 1.0, 1.5]);
+    // Accumulation costs stages 0 to 2 nothing where whole gradients are kept; stage 3 gathers for each micro-batch.
+    assert_eq!(STAGES.map(|s| ratio(s, once(4))), [1.0, 1.0, 1.0, 4.5]);
+    // Slices of gradients cost a reduction for each micro-batch.
+    let each = Accumulation::of(4);
+    assert_eq!(STAGES.map(|s| ratio(s, each)), [1.0, 1.0, 2.5, 6.0]);
+    assert_eq!(each.wire_formula(Two), "(1+g)P(N-1)/N");
+    assert_eq!(each.wire_formula(Three), "3gP(N-1)/N");
+    let kept = Accumulation {
+        keep_gathered: true,
+        ..Accumulation::NONE
+    };
+    assert_eq!(traffic(Three, p, 8, kept).volume_vs_ddp(p), 1.0);
     near(
-        traffic(Zero, p, 8, 1, false).wire(8),
+        traffic(Zero, p, 8, Accumulation::NONE).wire(8),
         all_reduce(p as f64, 8.0),
         1e-12,
     );

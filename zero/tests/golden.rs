@@ -1,9 +1,12 @@
 //! Printed plans, pass by pass, held against files. `UPDATE_EXPECT=1` rewrites the files.
 #![forbid(unsafe_code)]
 
-use crossweave_plan::{Depend, Facts, Order, PassManager, Plan, UnitFacts, check, print_stages};
+use crossweave_plan::{
+    Depend, Facts, Law, Order, PassManager, Plan, StepKind, UnitFacts, check, print_stages,
+};
 use crossweave_zero::{
-    Bucket, HostUpdates, ParamsAway, Place, Prefetch, Reuse, SpillInputs, Updates, ZeroStage,
+    Bucket, HostUpdates, ParamsAway, Place, Prefetch, ReduceEach, Reuse, SpillInputs, Updates,
+    ZeroStage,
 };
 use std::path::PathBuf;
 
@@ -149,6 +152,69 @@ fn stages_1_2_and_3() {
             elements: None,
         });
     golden("stage3_prefetch_early", TWO_MICRO_BATCHES, &facts, pipeline);
+}
+
+/// Each micro-batch is reduced into the slices behind its own backwards, in buckets that end with it; the norm waits for the last.
+#[test]
+fn stage_2_reduces_each_micro_batch() {
+    let facts = facts(3, 2);
+    let line = || {
+        PassManager::new()
+            .with(Place(ZeroStage::Two))
+            .with(ReduceEach)
+    };
+    let pipeline = line().with(Bucket { bytes: 800 }).with(Updates {
+        norm: true,
+        ..Updates::default()
+    });
+    let plan = golden(
+        "stage2_each_micro_batch",
+        TWO_MICRO_BATCHES,
+        &facts,
+        pipeline,
+    );
+    let reductions = plan.steps.iter().filter_map(|s| match &s.op {
+        StepKind::ReduceGrad { units, more, .. } => Some((units.clone(), *more)),
+        _ => None,
+    });
+    let reductions: Vec<_> = reductions.collect();
+    let (first, second): (Vec<_>, Vec<_>) = reductions.into_iter().partition(|r| r.1);
+    let units =
+        |all: Vec<(Vec<u32>, bool)>| -> Vec<Vec<u32>> { all.into_iter().map(|r| r.0).collect() };
+    assert_eq!(units(first), units(second));
+    // A bucket that is made already cannot be taken apart.
+    let late = PassManager::new()
+        .with(Place(ZeroStage::Two))
+        .with(Bucket { bytes: u64::MAX })
+        .with(ReduceEach);
+    let e = late
+        .run(TWO_MICRO_BATCHES.parse().unwrap(), &facts)
+        .unwrap_err();
+    assert_eq!(e.law, Law::PassOrder);
+}
+
+/// On a pipeline stage the gradient that the stage before waits for leaves before the reduction that no one waits for yet.
+#[test]
+fn a_gradient_is_sent_before_micro_batches_are_reduced() {
+    let facts = facts(4, 2);
+    let stage = "a1.0<0 F2.0 F3.0 B3.0 B2.0 a1.1<0 g1.0>0 F2.1 F3.1 B3.1 B2.1 g1.1>0";
+    let pipeline = PassManager::new()
+        .with(Place(ZeroStage::Three))
+        .with(ReduceEach)
+        .with(Updates::default());
+    let plan = pipeline.run(stage.parse().unwrap(), &facts).unwrap();
+    check(&plan, &facts).unwrap();
+    let text = plan.to_string();
+    let at = |step: &str| {
+        let found = plan.steps.iter().position(|s| s.to_string() == step);
+        found.unwrap_or_else(|| panic!("no {step} in {text}"))
+    };
+    assert!(at("rs3+") < at("B2.0"), "{text}");
+    assert!(at("g1.0>0") < at("rs2+"), "{text}");
+    assert!(
+        at("rs2+") < at("B3.1") && at("g1.1>0") < at("rs2"),
+        "{text}"
+    );
 }
 
 /// Without clipping, a unit is updated one reduction late: its own runs beside the next unit's backward. At once, that backward would

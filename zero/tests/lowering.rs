@@ -64,6 +64,7 @@ impl Case {
             seeded: false,
             wire: DType::F32,
             accumulate: DType::F32,
+            reduced_each: false,
             shards: None,
             micro_batches: 1,
             groups,

@@ -6,12 +6,12 @@
 mod simulator;
 
 use crossweave_plan::{
-    Depend, Facts, Home, Keep, Lane, Law, Order, Pass, PassManager, Plan, Step, StepId, StepKind,
-    UnitFacts, accesses, check, trace,
+    Depend, Facts, Home, Keep, Lane, Law, Order, Pass, PassManager, Plan, Reduction, Step, StepId,
+    StepKind, UnitFacts, accesses, check, trace,
 };
 use crossweave_zero::{
-    Bucket, Canonical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, Reuse, SpillInputs,
-    Updates, ZeroSpec, ZeroStage,
+    Bucket, Canonical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, ReduceEach, Reuse,
+    SpillInputs, Updates, ZeroSpec, ZeroStage,
 };
 use proptest::prelude::*;
 use simulator::simulate;
@@ -85,6 +85,8 @@ struct Settings {
     prefetch: Option<(u32, u32)>,
     host: Option<HostUpdates>,
     spill_inputs: bool,
+    /// Each micro-batch is reduced by itself, where gradients are sharded.
+    each: bool,
     /// Micro-batches of a logical shard, and the first shard of the rank, if sums are canonical.
     canonical: Option<(u32, u32)>,
 }
@@ -100,13 +102,14 @@ fn settings() -> impl Strategy<Value = Settings> {
     let canonical = prop::option::of((1u32..3, 0u32..9));
     let persist = 0u64..4;
     let reuse = prop::option::of((any::<bool>(), prop::option::of(0u64..9)));
+    let extra = (any::<bool>(), any::<bool>());
     (
         prop::collection::vec(keep, 5),
         flags,
         0u32..4,
         bucket,
         updates,
-        (prefetch, host, any::<bool>(), canonical, persist, reuse),
+        (prefetch, host, extra, canonical, persist, reuse),
     )
         .prop_map(
             |(
@@ -115,7 +118,7 @@ fn settings() -> impl Strategy<Value = Settings> {
                 stage,
                 bucket,
                 (norm, finite, early),
-                (prefetch, host, spill_inputs, canonical, persist, reuse),
+                (prefetch, host, (spill_inputs, each), canonical, persist, reuse),
             )| Settings {
                 keeps,
                 split,
@@ -135,8 +138,9 @@ fn settings() -> impl Strategy<Value = Settings> {
                 reuse: reuse.map(|(reshard, within)| Reuse { reshard, within }),
                 prefetch,
                 spill_inputs,
-                // Gradients that are cleared are not set aside.
+                // Gradients that are cleared are not set aside, nor reduced in parts.
                 canonical: canonical.filter(|_| !clear),
+                each: each && stage >= 2 && !clear && canonical.is_none(),
                 // Parameters can rest on the host only where they are gathered.
                 host: host.map(|(ahead, delayed, away)| HostUpdates {
                     ahead,
@@ -192,6 +196,9 @@ fn schedule(facts: &Facts, set: &Settings) -> Plan {
 
 fn build(facts: &Facts, set: &Settings) -> Plan {
     let mut line = PassManager::new().with(Place(ZeroStage::from_number(set.stage).unwrap()));
+    if set.each {
+        line = line.with(ReduceEach);
+    }
     if let Some((micro_batches, _)) = set.canonical {
         // The last shard may be short of micro-batches; it is a shard all the same.
         line = line.with(Canonical {
@@ -305,6 +312,11 @@ fn mutation() -> impl Strategy<Value = Mutation> {
             StepKind::Fetch { unit, mb },
             StepKind::ZeroGrad { unit },
             StepKind::Fold { unit, joins: mb },
+            StepKind::ReduceGrad {
+                units: vec![unit],
+                how: Reduction::Scatter,
+                more: true,
+            },
             StepKind::SendAct { unit, mb, to: 1 },
             StepKind::RecvAct { unit, mb, from: 1 },
             StepKind::SendGrad { unit, mb, to: 1 },

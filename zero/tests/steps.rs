@@ -26,6 +26,8 @@ struct Case {
     wire: DType,
     /// Where a part is the host's: its state rests in files.
     files: bool,
+    /// Two micro-batches, each reduced into the slice by itself, and added up in the compute type.
+    each: bool,
 }
 
 impl Case {
@@ -69,7 +71,11 @@ impl Case {
             rescaled: self.scaled,
             seeded: self.scaled,
             wire: self.wire,
-            accumulate: DType::F32,
+            accumulate: match self.each {
+                true => self.place.compute,
+                false => DType::F32,
+            },
+            reduced_each: self.each,
             shards: None,
             micro_batches: 1,
             groups: Groups {
@@ -95,15 +101,18 @@ impl Case {
         if flats[0].trains() {
             let units = [(0, recipes.iter().map(Option::is_some).collect())];
             let rooms = g.rooms(&units);
-            b.call(Some(backward), "backward", &rooms, |code| {
-                let adds = g.open(code, &units, 0);
-                code.block(Part::Backward, adds.concat());
-            });
             let how = match self.place.sliced {
                 true => Reduction::Scatter,
                 false => Reduction::All,
             };
-            g.reduce(&mut b, reduce, &[0], how);
+            for more in [true, false].into_iter().skip(usize::from(!self.each)) {
+                b.call(Some(backward), "backward", &rooms, |code| {
+                    let adds = g.open(code, &units, 0);
+                    code.block(Part::Backward, adds.concat());
+                });
+                g.fold_micro_batch(&mut b, backward, 0);
+                g.reduce(&mut b, reduce, (&[0], more), how);
+            }
             if let Some(host) = &host {
                 g.squares_of(&mut b, reduce, 0);
                 g.count_leaving(&mut b, reduce, 0);
@@ -226,9 +235,9 @@ fn cases() -> impl Strategy<Value = Case> {
     let param = (dims, prop::bool::weighted(0.8), any::<bool>());
     let params = prop::collection::vec(param, 1..5);
     let both = (optimizers(), optimizers());
-    let flags = prop::array::uniform4(any::<bool>());
+    let flags = prop::array::uniform5(any::<bool>());
     (params, placements(), both, flags).prop_map(
-        |(params, place, (a, b), [clip, scaled, narrow, files])| {
+        |(params, place, (a, b), [clip, scaled, narrow, files, each])| {
             // The host updates what looks at one element at a time.
             let alone = a.is_elementwise() && b.is_elementwise();
             let recipe = |optimizer, lr_scale| Recipe {
@@ -252,6 +261,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 clip,
                 scaled,
                 files,
+                each: each && place.sliced && place.ranks > 1,
                 wire: if narrow { DType::Bf16 } else { DType::F32 },
             }
         },
@@ -318,6 +328,7 @@ fn adamw(scaled: bool) -> Case {
         clip: true,
         scaled,
         files: false,
+        each: false,
         wire: DType::F32,
     }
 }

@@ -18,7 +18,7 @@ pub fn advice(job: &Job, stage: ZeroStage, offload: Offload, fits: Option<bool>)
             "stage": stage as u8,
             "comm_over_compute": if compute > 0.0 { comm[stage as usize] / compute } else { 0.0 },
             "comm_seconds": comm, "compute_seconds": compute,
-            "formula": "(wire elements x w / link) over (6PT / sustained), one micro-batch",
+            "formula": "(wire elements x w / link) over (6PT / sustained), of a step",
         }),
         None => json!({"stage": stage as u8}),
     };
@@ -142,15 +142,15 @@ fn remedies(job: &Job, stage: ZeroStage, offload: Offload) -> Vec<String> {
     ways
 }
 
-/// Seconds that a stage's communication takes, and those of the computation of one micro-batch; with a device whose rates are known.
+/// Seconds that a stage's communication takes in a step, and those of its computation; with a device whose rates are known.
 pub fn comm_seconds(job: &Job) -> Option<([f64; 4], f64)> {
     let d = job.device?;
     let rate = if job.nodes > 1 { d.network } else { d.link };
     let comm = STAGES.map(|(s, _)| {
-        let wire = traffic(s, job.params, job.ranks, 1, false).wire(job.ranks);
+        let wire = traffic(s, job.params, job.ranks, job.accumulation).wire(job.ranks);
         wire * job.accounting.param as f64 / rate
     });
-    let tokens = (job.batch * job.shape.seq) as f64;
+    let tokens = (job.batch * job.accumulation.micro_batches * job.shape.seq) as f64;
     let again = match job.keep {
         ActivationCase::Recompute => 8.0 / 6.0,
         _ => 1.0,

@@ -100,6 +100,9 @@ pub struct EstimateArgs {
     /// Sequences of a micro-batch on a rank; default: the config's, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub batch: Option<u64>,
+    /// Micro-batches of a step on a rank (gradient accumulation); default: the config's, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub micro_batches: Option<u64>,
     /// Layers, instead of the model's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub layers: Option<u64>,

@@ -39,6 +39,7 @@ struct Job {
     nvme: Option<u64>,
     tokens: Option<f64>,
     batch: u64,
+    accumulation: Accumulation,
     keep: ActivationCase,
     keep_name: &'static str,
     sustained: f64,
@@ -144,6 +145,12 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         .map_or(device.map(|d| d.memory), |c| c.memory);
     let label = chosen.as_ref().map(|c| c.label.clone());
     let batch = args.batch.or(wanted.as_ref().map(|w| w.batch)).unwrap_or(1);
+    let mut accumulation = wanted
+        .as_ref()
+        .map_or(Accumulation::NONE, |w| w.accumulation);
+    if let Some(g) = args.micro_batches {
+        accumulation.micro_batches = g;
+    }
     Ok(Job {
         name,
         params,
@@ -167,6 +174,7 @@ fn job(args: &EstimateArgs) -> Result<Job> {
         nvme: args.nvme,
         tokens: args.tokens.map(|t| t as f64).or(tokens),
         batch,
+        accumulation,
         keep,
         keep_name,
         sustained: args
@@ -198,6 +206,7 @@ impl Job {
             largest_unit: self.largest_unit(),
             ranks: self.ranks,
             stage,
+            accumulation: self.accumulation,
             accounting: self.accounting,
             offload,
             slots: 1,

@@ -42,6 +42,7 @@ pub fn figures(job: &Job, args: &EstimateArgs) -> Value {
         },
         "ranks": n,
         "nodes": job.nodes,
+        "micro_batches": job.accumulation.micro_batches,
         "device": (!job.device_label.is_empty()).then_some(&job.device_label),
         "note": job.note,
         "accounting": {
@@ -102,7 +103,7 @@ fn stage_figures(job: &Job, stage: ZeroStage, formula: &str) -> Value {
             _ => sum(states(padded(*u, n).full, n, stage, a)),
         })
         .sum();
-    let t = traffic(stage, p, n, 1, false);
+    let t = traffic(stage, p, n, job.accumulation);
     json!({
         "stage": stage as u8,
         "bytes": states(p, n, stage, a).total(),
@@ -112,10 +113,7 @@ fn stage_figures(job: &Job, stage: ZeroStage, formula: &str) -> Value {
         "formula": formula,
         "volume_vs_ddp": (n > 1).then(|| t.volume_vs_ddp(p)),
         "wire_elements": t.wire(n),
-        "wire_formula": match stage {
-            ZeroStage::Three => "3P(N-1)/N",
-            _ => "2P(N-1)/N",
-        },
+        "wire_formula": job.accumulation.wire_formula(stage),
         // With activations and windows, as the verdict has it.
         "fits": job.device_memory.map(|m| ledger(&job.load(stage, Offload::NONE)).total(Tier::Device) <= m),
     })

@@ -7,7 +7,7 @@ use crate::rehearse::Rehearsal;
 use crossweave_config as config;
 use crossweave_files as files;
 use crossweave_nn::{ModelSpec, units};
-use crossweave_zero::estimate::{Accounting, ActivationCase, Offload, Shape, Tier};
+use crossweave_zero::estimate::{Accounting, Accumulation, ActivationCase, Offload, Shape, Tier};
 use serde_json::Value;
 use std::path::Path;
 
@@ -39,6 +39,8 @@ pub struct Wanted {
     pub offload: Offload,
     /// Sequences of a micro-batch on a rank.
     pub batch: u64,
+    /// Micro-batches of a step, and how their gradients are reduced.
+    pub accumulation: Accumulation,
     /// What is kept for the backward.
     pub keep: (ActivationCase, &'static str),
     /// The back end it names.
@@ -193,6 +195,12 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
             param: tier(zero.offload_param.as_ref().map(|o| &o.device)),
         },
         batch: resolved.batch.micro,
+        accumulation: Accumulation {
+            micro_batches: resolved.batch.accumulation,
+            // Canonical sums keep the gradients of logical shards whole.
+            reduce_each: zero.reduce_gradients != "step" && s.run.canonical_shards.is_none(),
+            keep_gathered: !zero.reshard_after_forward,
+        },
         keep: match keep {
             // The attention of this engine never stores scores.
             config::Recompute::None => (ActivationCase::Flash, "flash"),

@@ -2,7 +2,7 @@
 
 use super::setup::compute_type;
 use crossweave_config::{self as config, Resolved};
-use crossweave_engine::{LossScaler, Precision, ScaleRule, ZeroSpec, ZeroStage};
+use crossweave_engine::{LossScaler, Precision, ReduceGradients, ScaleRule, ZeroSpec, ZeroStage};
 use crossweave_zero::Persistent;
 
 /// The engine's form of the keys about types and scales.
@@ -39,6 +39,7 @@ pub fn zero_spec(z: &config::Zero) -> ZeroSpec {
         persistent: Some(Persistent::named(&z.stage3_persistent_blocks).unwrap_or_default()),
         persist_below: z.stage3_param_persistence_threshold,
         node: z.zero_hpz_partition_size as u32,
+        reduce: ReduceGradients::from_name(&z.reduce_gradients).unwrap_or_default(),
         quantized: z.zero_quantized_weights,
     }
 }

@@ -3,8 +3,8 @@
 
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    MicroBatch, PipelineSpec, RankLedger, RankSpec, StateKind, StepMetrics, Trainer, assign,
-    dry_run,
+    MicroBatch, PipelineSpec, RankLedger, RankSpec, ReduceGradients, StateKind, StepMetrics,
+    Trainer, ZeroSpec, assign, dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Lora, ModelSpec};
@@ -91,6 +91,14 @@ pub fn even(model: ModelSpec) -> ModelSpec {
     with(&model, &keys)
 }
 
+/// Gradients reduced once a step, which gives every ZeRO stage the same bits; `slices.rs` has what reduces each micro-batch.
+pub fn by_step() -> ZeroSpec {
+    ZeroSpec {
+        reduce: ReduceGradients::Step,
+        ..ZeroSpec::default()
+    }
+}
+
 /// A spec of `world` ranks with `micro_batches`; the global batch is always [`GLOBAL`].
 pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
     RankSpec {
@@ -113,6 +121,7 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
             )
         },
         bucket_bytes: 6000,
+        zero: by_step(),
         timeout: Some(Duration::from_secs(60)),
         ..Default::default()
     }

@@ -168,14 +168,24 @@ impl Simulator<'_> {
             && self.facts.has_grads(unit)
     }
 
+    /// Sums of some micro-batches that are in the slice of a unit after `end` steps, and the step behind the last of them.
+    fn parts(&self, end: usize, unit: u32) -> (usize, usize) {
+        let part = |op: &StepKind| matches!(op, StepKind::ReduceGrad { units, more: true, .. } if units.contains(&unit));
+        let last = self.ops[..end].iter().rposition(part);
+        (self.count(end, part), last.map_or(0, |at| at + 1))
+    }
+
+    /// Written, and not added to the slice yet.
     fn written(&self, end: usize, unit: u32) -> bool {
-        self.count(end, |op| self.writes(op, unit)) > 0
+        let (_, since) = self.parts(end, unit);
+        self.ops[since..end].iter().any(|op| self.writes(op, unit))
     }
 
     /// Gradients of the unit after `end` steps: how many are set aside, and whether one is being written.
     fn sums(&self, end: usize, unit: u32) -> (u32, bool) {
         let (mut aside, mut open) = (0u32, false);
-        for op in &self.ops[..end] {
+        let (_, since) = self.parts(end, unit);
+        for op in &self.ops[since..end] {
             open |= self.writes(op, unit);
             match *op {
                 StepKind::Fold { unit: u, joins } if u == unit => {
@@ -189,7 +199,9 @@ impl Simulator<'_> {
 
     fn reduces(op: &StepKind, unit: u32) -> usize {
         match op {
-            StepKind::ReduceGrad { units, .. } => units.iter().filter(|&&u| u == unit).count(),
+            StepKind::ReduceGrad {
+                units, more: false, ..
+            } => units.iter().filter(|&&u| u == unit).count(),
             _ => 0,
         }
     }
@@ -303,14 +315,26 @@ impl Simulator<'_> {
                     need(self.flow_grad(at, mb) == Some(unit), "gradient")
                 }
             }
-            StepKind::ReduceGrad { ref units, .. } => {
+            StepKind::ReduceGrad {
+                ref units,
+                how,
+                more,
+            } => {
                 need(!units.is_empty(), "empty")?;
                 need(
                     self.count(at, |op| matches!(op, StepKind::GradNorm | StepKind::Finite)) == 0,
                     "norm",
                 )?;
-                let once = |&u: &u32| self.reduced(at + 1, u) == 1 && self.written(at, u);
+                let once = |&u: &u32| {
+                    let times = units.iter().filter(|&&v| v == u).count();
+                    self.reduced(at, u) == 0 && times == 1 && self.written(at, u)
+                };
                 need(units.iter().all(once), "reduce")?;
+                let clears = self.any(|op| matches!(op, StepKind::ZeroGrad { .. }));
+                let scatters = self.plan.grads == Home::Slots && how == Reduction::Scatter;
+                let slices = |&u: &u32| scatters && !clears && self.sums(at, u).0 == 0;
+                let whole = |u: &u32| !more && self.parts(at, *u).0 == 0;
+                need(units.iter().all(|u| whole(u) || slices(u)), "in parts")?;
                 let folded = |&u: &u32| matches!(self.sums(at, u), (0, _) | (_, false));
                 need(units.iter().all(folded), "not set aside")
             }
@@ -423,7 +447,7 @@ impl Simulator<'_> {
             need(!self.shard_here(end, unit), "slice left")?;
             let cleared = self.any(|op| *op == StepKind::ZeroGrad { unit });
             need(!cleared || self.written(end, unit), "cleared for nothing")?;
-            if self.written(end, unit) {
+            if self.written(end, unit) || self.parts(end, unit).0 > 0 {
                 need(
                     !(reduces || updates) || self.reduced(end, unit) == 1,
                     "never reduced",
@@ -484,7 +508,9 @@ impl Simulator<'_> {
             if self.shard_here(end, unit) {
                 held[0] += self.facts.shard(fact.param_bytes);
             }
+            let (parts, _) = self.parts(end, unit);
             let begun = self.written(end, unit)
+                || parts > 0
                 || self.count(end, |op| *op == StepKind::ZeroGrad { unit }) > 0;
             let (aside, open) = self.sums(end, unit);
             let copies = match self.reduced(end, unit) {
@@ -508,10 +534,13 @@ impl Simulator<'_> {
                             }
                         )
                 });
-                held[1] += if sliced {
-                    self.facts.shard(fact.grad_bytes)
-                } else {
-                    copies * fact.grad_bytes
+                held[1] += match (sliced, parts) {
+                    (true, _) => self.facts.shard(fact.grad_bytes),
+                    (false, 0) => copies * fact.grad_bytes,
+                    _ if self.written(end, unit) => {
+                        fact.grad_bytes + self.facts.shard(fact.grad_bytes)
+                    }
+                    _ => self.facts.shard(fact.grad_bytes),
                 };
             }
             let moved = self
@@ -591,6 +620,12 @@ impl Simulator<'_> {
             let beside =
                 |&u: &u32| u64::from(self.sums(at, u).0) * self.facts.units[u as usize].grad_bytes;
             most += units.iter().map(beside).sum::<u64>();
+        }
+        if let StepKind::ReduceGrad { units, .. } = op {
+            // What arrives beside the slice that it is added to.
+            let later = units.iter().filter(|&&u| self.parts(at, u).0 > 0);
+            let bytes = |&u: &u32| self.facts.shard(self.facts.units[u as usize].grad_bytes);
+            most += later.map(bytes).sum::<u64>();
         }
         if let Some(unit) = op.reads_params() {
             let fact = &self.facts.units[unit as usize];

@@ -17,7 +17,7 @@ use crossweave_hal::DType;
 use crossweave_mesh::Islands;
 use crossweave_zero::canonical::{fullest, shards_of};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
-use crossweave_zero::{ZeroSpec, ZeroStage};
+use crossweave_zero::{ReduceGradients, ZeroSpec, ZeroStage};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -173,6 +173,19 @@ impl RankSpec {
                 self.weight
             )));
         }
+        if self.zero.reduce == ReduceGradients::MicroBatch
+            && (self.zero.stage < ZeroStage::Two || self.canonical.is_some())
+        {
+            return Err(Error::Invalid(format!(
+                "gradients reduced for each micro-batch at stage {}{}: that needs slices of gradients (stage 2 or 3) and sums over ranks; set zero_optimization.reduce_gradients to \"step\" or \"auto\"",
+                self.zero.stage as u8,
+                if self.canonical.is_some() {
+                    " with logical shards"
+                } else {
+                    ""
+                },
+            )));
+        }
         self.check_canonical()?;
         check_accumulation(self)
     }
@@ -190,6 +203,18 @@ impl RankSpec {
         let ranks = f64::from(self.replicas());
         let before = self.precision.predivide.unwrap_or(ranks);
         [before, before / ranks]
+    }
+
+    /// Whether each micro-batch's gradients are reduced by themselves, into the slices of the ranks. A rank alone owns everything.
+    pub fn reduces_each(&self) -> bool {
+        let slices = self.zero.stage >= ZeroStage::Two && self.world > 1 && self.micro_batches > 1;
+        let alone = self.pipeline.is_none() && self.canonical.is_none();
+        slices
+            && match self.zero.reduce {
+                ReduceGradients::Auto => alone,
+                ReduceGradients::MicroBatch => true,
+                ReduceGradients::Step => false,
+            }
     }
 
     /// Whether gathers travel in 8 bits (`zero_quantized_weights`, qwZ of ZeRO++); a rank alone, and stage 0, gather nothing.

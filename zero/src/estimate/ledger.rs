@@ -1,6 +1,6 @@
 //! Where the bytes of a job lie: device, host and NVMe of one rank, row by row with the formula of each.
 
-use super::{Accounting, Shape, padded, states};
+use super::{Accounting, Accumulation, Shape, States, padded, states};
 use crate::ZeroStage;
 
 /// A kind of memory.
@@ -55,6 +55,8 @@ pub struct Load {
     pub ranks: u64,
     /// ZeRO stage.
     pub stage: ZeroStage,
+    /// Micro-batches of a step, and how their gradients are reduced.
+    pub accumulation: Accumulation,
     /// Bytes per parameter.
     pub accounting: Accounting,
     /// Where states rest.
@@ -123,11 +125,50 @@ impl Ledger {
     }
 }
 
+/// Bytes of gradients: whole or in slices, and what is open meanwhile.
+fn grad_rows(l: &Load, s: &States) -> Vec<Row> {
+    let (q, shard) = (l.accounting.grad, padded(l.params, l.ranks).shard);
+    let row = |tier, what, bytes, formula| Row {
+        tier,
+        what,
+        bytes,
+        formula,
+    };
+    let several = l.accumulation.micro_batches > 1;
+    let whole = several && l.accumulation.keeps_whole(l.stage);
+    let window = q * l.bucket.max(l.largest_unit).min(l.params);
+    let device = Tier::Device;
+    if l.offload.optimizer != device {
+        // Storage is read and written through a bounded pool, so gradients wait in the host's memory only for the host's update.
+        let mut rows = vec![row(l.offload.optimizer, "grad", q * shard, "q ceil(P/N)")];
+        if whole {
+            let formula = "q P: whole until the last micro-batch";
+            rows.push(row(device, "grad", q * l.params, formula));
+            return rows;
+        }
+        let formula = "q max(bucket, U): a gradient leaves when its unit is reduced";
+        rows.push(row(device, "grad window", window, formula));
+        if several {
+            let formula = "q ceil(P/N): summed until the last micro-batch";
+            rows.push(row(device, "grad", q * shard, formula));
+        }
+        return rows;
+    }
+    if whole || l.stage < ZeroStage::Two {
+        return vec![row(device, "grad", q * l.params, "q P")];
+    }
+    let mut rows = vec![row(device, "grad", s.grad, "q ceil(P/N)")];
+    if l.ranks > 1 {
+        let formula = "q max(bucket, U): whole until its unit is reduced";
+        rows.push(row(device, "grad window", window, formula));
+    }
+    rows
+}
+
 /// The bytes of a rank, by tier.
 pub fn ledger(l: &Load) -> Ledger {
     let (a, stage) = (l.accounting, l.stage);
     let s = states(l.params, l.ranks, stage, a);
-    let shard = padded(l.params, l.ranks).shard;
     let mut rows = Vec::new();
     let mut row = |tier, what, bytes, formula| {
         if bytes > 0 {
@@ -156,36 +197,8 @@ pub fn ledger(l: &Load) -> Ledger {
             "w slots U (U: parameters of the largest unit)",
         );
     }
-    let away = l.offload.optimizer != Tier::Device;
-    let bucket = l.bucket.min(l.params);
-    if away {
-        row(
-            Tier::Device,
-            "grad window",
-            a.grad * bucket.max(l.largest_unit.min(l.params)),
-            "q max(bucket, U): a gradient leaves when its unit is reduced",
-        );
-        // Storage is read and written through a bounded pool, so gradients wait in the host's memory only for the host's update.
-        row(l.offload.optimizer, "grad", a.grad * shard, "q ceil(P/N)");
-    } else {
-        row(
-            Tier::Device,
-            "grad",
-            s.grad,
-            if stage >= ZeroStage::Two {
-                "q ceil(P/N)"
-            } else {
-                "q P"
-            },
-        );
-        if stage >= ZeroStage::Two && l.ranks > 1 {
-            row(
-                Tier::Device,
-                "grad window",
-                a.grad * bucket.max(l.largest_unit.min(l.params)),
-                "q max(bucket, U): whole until its unit is reduced",
-            );
-        }
+    for r in grad_rows(l, &s) {
+        row(r.tier, r.what, r.bytes, r.formula);
     }
     let held = if stage >= ZeroStage::One {
         ["K1 ceil(P/N)", "K2 ceil(P/N)", "K3 ceil(P/N)"]

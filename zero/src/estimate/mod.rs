@@ -17,7 +17,7 @@ pub use time::{
     Flops, Profile, flops, mfu, profile, profiles, recognised, seconds_on, sixpt, years,
     years_of_seconds,
 };
-pub use traffic::{Traffic, all_reduce, hsdp, parameter_server, traffic, zeropp};
+pub use traffic::{Accumulation, Traffic, all_reduce, hsdp, parameter_server, traffic, zeropp};
 
 /// Dimensions of a decoder as the formulas need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

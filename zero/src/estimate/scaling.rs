@@ -1,7 +1,8 @@
 //! How throughput grows with ranks, and when sharding more does not pay: computation against communication.
 
 use super::{
-    Accounting, ActivationCase, Profile, Shape, activation_bytes, states, time::sixpt, traffic,
+    Accounting, Accumulation, ActivationCase, Profile, Shape, activation_bytes, states,
+    time::sixpt, traffic,
 };
 use crate::ZeroStage;
 
@@ -43,7 +44,7 @@ pub fn scaling(
             let tokens = (batch * shape.seq) as f64;
             // Forward, backward and the forward again: 8 P T.
             let compute = sixpt(params as f64, tokens) * 8.0 / 6.0 / (device.sustained);
-            let wire = traffic(ZeroStage::Three, params, n, 1, false).wire(n);
+            let wire = traffic(ZeroStage::Three, params, n, Accumulation::NONE).wire(n);
             let rate = if n > device.ranks_per_node {
                 device.network
             } else {

@@ -28,36 +28,79 @@ impl Traffic {
     }
 }
 
-/// Traffic of one optimizer step over `params` elements (padded ones, for the engine's exact counts) with `micro_batches`
-/// accumulated.
+/// How the micro-batches of a step share what is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accumulation {
+    /// Micro-batches of a step on a rank.
+    pub micro_batches: u64,
+    /// Stages 2 and 3 reduce the gradients of each, and keep slices of them; else whole gradients are reduced once a step.
+    pub reduce_each: bool,
+    /// Stage 3 gathers parameters once for forward and backward; else for each.
+    pub keep_gathered: bool,
+}
+
+impl Accumulation {
+    /// One micro-batch a step.
+    pub const NONE: Accumulation = Accumulation::of(1);
+
+    /// So many, as they are accumulated by default.
+    pub const fn of(micro_batches: u64) -> Accumulation {
+        Accumulation {
+            micro_batches,
+            reduce_each: true,
+            keep_gathered: false,
+        }
+    }
+
+    /// Elements on the wire in a step, as a formula; `g` are the micro-batches.
+    pub fn wire_formula(&self, stage: ZeroStage) -> &'static str {
+        let several = self.micro_batches > 1;
+        let each = several && !self.keeps_whole(stage);
+        match (stage, each, several, self.keep_gathered) {
+            (ZeroStage::Three, true, _, false) => "3gP(N-1)/N",
+            (ZeroStage::Three, true, _, true) => "2gP(N-1)/N",
+            (ZeroStage::Three, false, true, false) => "(1+2g)P(N-1)/N",
+            (ZeroStage::Three, false, true, true) => "(1+g)P(N-1)/N",
+            (ZeroStage::Three, _, _, false) => "3P(N-1)/N",
+            (ZeroStage::Two, true, ..) => "(1+g)P(N-1)/N",
+            _ => "2P(N-1)/N",
+        }
+    }
+
+    /// Whether a rank keeps the whole gradients of a step until its end.
+    pub fn keeps_whole(&self, stage: ZeroStage) -> bool {
+        stage < ZeroStage::Two || (self.micro_batches > 1 && !self.reduce_each)
+    }
+}
+
+/// Traffic of one optimizer step over `params` elements (padded ones, for the engine's exact counts).
 ///
-/// Gradients are reduced once a step, at a unit's last backward, so accumulation changes nothing but stage 3's gathers: each
-/// micro-batch gathers for its forward and its backward unless `keep_gathered` (parameters stay whole from forward to backward).
-/// A recompute shares the gather of the backward it stands before.
-pub fn traffic(
-    stage: ZeroStage,
-    params: u64,
-    ranks: u64,
-    micro_batches: u64,
-    keep_gathered: bool,
-) -> Traffic {
+/// Stages 0 and 1 reduce gradients once a step; stages 2 and 3 for each micro-batch, unless they keep whole gradients. At stage 3 each
+/// micro-batch gathers for its forward and its backward unless parameters stay whole between them. A recompute shares the gather of the
+/// backward it stands before.
+pub fn traffic(stage: ZeroStage, params: u64, ranks: u64, how: Accumulation) -> Traffic {
     if ranks <= 1 {
         return Traffic::default();
     }
+    let micro_batches = how.micro_batches.max(1);
+    let reductions = match how.keeps_whole(stage) {
+        true => 1,
+        false => micro_batches,
+    };
     match stage {
         ZeroStage::Zero => Traffic {
             all_reduce: params,
             ..Traffic::default()
         },
         ZeroStage::One | ZeroStage::Two => Traffic {
-            reduce_scatter: params,
+            reduce_scatter: params * reductions,
             all_gather: params,
             ..Traffic::default()
         },
         ZeroStage::Three => {
-            let gathers = micro_batches.max(1) * if keep_gathered { 1 } else { 2 };
+            let gathers = micro_batches * if how.keep_gathered { 1 } else { 2 };
             Traffic {
-                reduce_scatter: params,
+                reduce_scatter: params * reductions,
                 all_gather: params * gathers,
                 ..Traffic::default()
             }

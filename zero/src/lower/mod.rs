@@ -69,6 +69,8 @@ pub struct Job {
     pub wire: DType,
     /// Type in which micro-batches are added up.
     pub accumulate: DType,
+    /// They are: in the slice that a rank owns, each reduced by itself; else in the whole gradient.
+    pub reduced_each: bool,
     /// Logical shards that sums go over, where they are canonical.
     pub shards: Option<u32>,
     /// Micro-batches of each of them.
@@ -142,7 +144,10 @@ impl Memory {
             each().map(|(u, f)| grad(format!("own.{u}"), 4 * f.layout.slice_len(), DType::F32));
         let own = own.collect();
         let sums = each().map(|(u, f)| {
-            let bytes = job.accumulate.bytes(f.length());
+            let bytes = job.accumulate.bytes(match job.reduced_each {
+                true => f.layout.slice_len(),
+                false => f.length(),
+            });
             grad(format!("sum.{u}"), bytes, job.accumulate)
         });
         Memory {

@@ -1,6 +1,6 @@
 //! Sums of gradients: those of micro-batches, and those of a bucket over the ranks.
 
-use super::Grads;
+use super::{Grad, Grads, Job, sum};
 use crossweave_plan::{Lane, Reduction, StepId};
 use crossweave_program::abi::op;
 use crossweave_program::{
@@ -24,6 +24,48 @@ fn members(each: &[(View<'_>, View<'_>)], how: Reduction) -> Vec<Member> {
         },
     };
     each.iter().map(member).collect()
+}
+
+/// Adds `wide`, rounded, to a sum in 16 bits.
+fn add_rounded(on: &On<'_>, total: &View<'_>, wide: &View<'_>) {
+    let rounded = on.empty_for([wide.numel()], total.dtype(), Tag::Grad);
+    on.cast(&rounded, wide);
+    let p = op::AxpbyParams {
+        alpha: 1.0,
+        beta: 1.0,
+        ..Default::default()
+    };
+    on.plain(op::AXPBY, &[total, &rounded], p.as_bytes());
+}
+
+impl Grad {
+    /// Whether what a reduction brings is added to the slice, or begins a sum in 16 bits.
+    fn adds_up(&self, job: &Job, more: bool) -> bool {
+        let narrow = job.accumulate != DType::F32;
+        job.reduced_each && (self.own.is_some() || self.summed || more && narrow)
+    }
+
+    /// Adds the reduced gradient of some micro-batches to the slice, whose memory is at the parameters `arg..` of the fragment. Where
+    /// micro-batches are added up in 16 bits, each is rounded, and so is the sum.
+    fn add(&mut self, job: &Job, code: &Code<'_>, (arg, part): (usize, &View<'_>), more: bool) {
+        let on = code.on(job.reduce);
+        let n = part.numel();
+        let slice = code.arg(arg + 1, [n], DType::F32);
+        if job.accumulate == DType::F32 {
+            return sum(&on, &slice, &slice, part);
+        }
+        let total = code.arg(arg + 2, [n], job.accumulate);
+        if !std::mem::replace(&mut self.summed, more) {
+            code.alloc(arg + 2, job.reduce);
+            return on.cast(&total, part);
+        }
+        add_rounded(&on, &total, part);
+        if !more {
+            code.alloc(arg + 1, job.reduce);
+            on.cast(&slice, &total);
+            code.free(arg + 2);
+        }
+    }
 }
 
 impl Grads<'_> {
@@ -86,7 +128,7 @@ impl Grads<'_> {
     /// and the rounding of DeepSpeed's buffers.
     pub fn fold_micro_batch(&mut self, b: &mut Builder, step: StepId, u: usize) {
         let narrow = self.job.accumulate;
-        if narrow == DType::F32 || !self.flats[u].trains() {
+        if narrow == DType::F32 || self.job.reduced_each || !self.flats[u].trains() {
             return;
         }
         let args = [self.memory.grads[u][0].into(), self.memory.sums[u].into()];
@@ -101,14 +143,7 @@ impl Grads<'_> {
                 on.cast(&sum, &wide);
                 code.free(0);
             } else {
-                let rounded = on.empty_for([n], narrow, Tag::Grad);
-                on.cast(&rounded, &wide);
-                let p = op::AxpbyParams {
-                    alpha: 1.0,
-                    beta: 1.0,
-                    ..Default::default()
-                };
-                on.plain(op::AXPBY, &[&sum, &rounded], p.as_bytes());
+                add_rounded(&on, &sum, &wide);
                 code.free(0);
             }
             self.now[u].open = None;
@@ -117,7 +152,14 @@ impl Grads<'_> {
 
     /// `ReduceGrad`: sums the gradients of a bucket over the ranks: whole everywhere, or each rank its slice. Sums run in rank order in
     /// f32 either way, so the bits do not depend on which.
-    pub fn reduce(&mut self, b: &mut Builder, step: StepId, units: &[u32], how: Reduction) {
+    /// With `more`, of the micro-batches so far: the slice is added to, and the next backward begins a new gradient.
+    pub fn reduce(
+        &mut self,
+        b: &mut Builder,
+        step: StepId,
+        (units, more): (&[u32], bool),
+        how: Reduction,
+    ) {
         if self.job.shards.is_some() {
             return self.reduce_canonical(b, step, units, how);
         }
@@ -144,6 +186,9 @@ impl Grads<'_> {
                 let whole = code.arg(3 * k, [flat.length()], DType::F32);
                 let n = flat.owned_len();
                 let slice = match sliced(self, *u) {
+                    true if self.now[*u].adds_up(self.job, more) => {
+                        on.empty_for([n], DType::F32, Tag::Grad)
+                    }
                     true => {
                         code.alloc(3 * k + 1, self.job.reduce);
                         code.arg(3 * k + 1, [n], DType::F32)
@@ -158,6 +203,12 @@ impl Grads<'_> {
                         on.collective(data, Traffic::Grad, members(&grads, how));
                     }
                     wire => self.reduce_narrow(&on, data, (&units, &grads), how, wire),
+                }
+                for (k, (u, (_, part))) in units.iter().zip(&grads).enumerate() {
+                    let now = &mut self.now[*u];
+                    if now.adds_up(self.job, more) {
+                        now.add(self.job, code, (3 * k, part), more);
+                    }
                 }
                 // An update, or a gradient that takes the freed memory, waits for this reduction and not for the next.
                 on.mark();
@@ -176,13 +227,18 @@ impl Grads<'_> {
                     }
                 };
                 self.now[*u].open = None;
-                self.now[*u].own = Some(own);
+                if !self.now[*u].summed {
+                    self.now[*u].own = Some(own);
+                }
             }
         });
     }
 
     /// The sum over micro-batches becomes the gradient that is reduced.
     fn widen(&mut self, code: &Code<'_>, u: usize, arg: usize) {
+        if self.job.reduced_each {
+            return;
+        }
         if !std::mem::replace(&mut self.now[u].summed, false) {
             return;
         }

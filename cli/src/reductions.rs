@@ -1,0 +1,122 @@
+//! When the gradients of several micro-batches are reduced (`zero_optimization.reduce_gradients`), in figures: what was chosen, and
+//! what the other choice would take.
+
+use crossweave_engine::{Prediction, RankSpec, ReduceGradients, ZeroStage};
+use crossweave_words::Size;
+use crossweave_zero::estimate::Accumulation;
+use serde_json::{Value, json};
+
+/// The same job with the other choice, if it has one: slices of gradients on several ranks, several micro-batches, and no logical
+/// shards, whose sums keep whole gradients.
+pub fn other(spec: &RankSpec) -> Option<RankSpec> {
+    let choice = spec.zero.stage >= ZeroStage::Two
+        && spec.world > 1
+        && spec.micro_batches > 1
+        && spec.canonical.is_none();
+    choice.then(|| {
+        let mut other = spec.clone();
+        other.zero.reduce = match spec.reduces_each() {
+            true => ReduceGradients::Step,
+            false => ReduceGradients::MicroBatch,
+        };
+        other
+    })
+}
+
+fn name(spec: &RankSpec) -> &'static str {
+    match spec.reduces_each() {
+        true => "micro_batch",
+        false => "step",
+    }
+}
+
+/// Why the choice is what it is.
+fn why(spec: &RankSpec) -> &'static str {
+    match (spec.zero.reduce, spec.reduces_each()) {
+        (ReduceGradients::Auto, true) => {
+            "auto: slices are what stages 2 and 3 keep of gradients between micro-batches"
+        }
+        (ReduceGradients::Auto, false) => {
+            "auto: with pipeline stages a reduction for each micro-batch would multiply the traffic"
+        }
+        _ => "as configured",
+    }
+}
+
+/// What formulas need to know of it.
+pub fn accumulation(spec: &RankSpec) -> Accumulation {
+    Accumulation {
+        micro_batches: u64::from(spec.own_micro_batches()),
+        reduce_each: spec.reduces_each(),
+        keep_gathered: !spec.zero.reshard,
+    }
+}
+
+/// Bytes of gradients at their most, and those of them that a rank sends in a step.
+fn taken(p: &Prediction) -> (u64, u64) {
+    let lines = p.each_step.iter().filter(|l| l.tag == "grad");
+    let sent = lines.map(|l| l.wire_elements as f64 * l.bytes as f64 / l.elements.max(1) as f64);
+    let peak = p.steady.tags.get("grad").map_or(0, |b| b.peak);
+    (peak, sent.sum::<f64>().round() as u64)
+}
+
+/// The choice of a plan and the other one, each by its own rehearsal.
+///
+/// # Errors
+/// What the other rehearsal fails with.
+pub fn figures<E>(
+    spec: &RankSpec,
+    chosen: &Prediction,
+    rehearse: impl FnOnce(RankSpec) -> Result<Prediction, E>,
+) -> Result<Value, E> {
+    let Some(other) = other(spec) else {
+        return Ok(Value::Null);
+    };
+    let of = |spec: &RankSpec, p: &Prediction| {
+        let (peak, sent) = taken(p);
+        json!({"reduced": name(spec), "peak_bytes": peak, "sent_bytes": sent})
+    };
+    let mut v = of(spec, chosen);
+    v["why"] = json!(why(spec));
+    v["other"] = of(&other, &rehearse(other.clone())?);
+    Ok(v)
+}
+
+fn in_words(reduced: &str) -> &'static str {
+    match reduced {
+        "micro_batch" => "for each micro-batch",
+        _ => "once a step",
+    }
+}
+
+/// The figures as a line.
+pub fn line(v: &Value) -> Option<String> {
+    let of = |v: &Value| {
+        let n = |key: &str| Size(v[key].as_u64().unwrap_or(0));
+        let how = in_words(v["reduced"].as_str()?);
+        let (peak, sent) = (n("peak_bytes"), n("sent_bytes"));
+        Some(format!("{how}, {peak} at most and {sent} sent a step"))
+    };
+    let why = v["why"].as_str()?;
+    Some(format!(
+        "gradients are reduced {} ({why}); {}",
+        of(v)?,
+        of(&v["other"])?
+    ))
+}
+
+/// The same of a run, by the formulas: slices against whole gradients of `params` parameters in f32.
+pub fn of_run(spec: &RankSpec, params: u64) -> Option<String> {
+    let other = other(spec)?;
+    let (ranks, g) = (u64::from(spec.world), u64::from(spec.micro_batches));
+    let of = |spec: &RankSpec| {
+        let (held, times) = match spec.reduces_each() {
+            true => (4 * params / ranks, g),
+            false => (4 * params, 1),
+        };
+        let sent = spec.precision.wire.bytes(params) * (ranks - 1) / ranks * times;
+        let how = in_words(name(spec));
+        format!("{how}: {} held, {} sent a step", Size(held), Size(sent))
+    };
+    Some(format!("reduced {}; {}", of(spec), of(&other)))
+}

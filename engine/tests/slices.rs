@@ -1,0 +1,299 @@
+//! Gradients reduced micro-batch by micro-batch (`zero_optimization.reduce_gradients`): stages 2 and 3 agree to the bit however the step
+//! is laid out, follow one reduction a step closely, and keep slices instead of whole gradients, to the byte that `plan` predicts.
+
+use crate::common;
+use common::*;
+use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
+use crossweave_engine::{
+    FileSettings, HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
+    Precision, RankSpec, Recompute, ReduceGradients, Tier, Trainer, ZeroSpec, ZeroStage, dry_run,
+    predict,
+};
+use crossweave_hal::{Bootstrap, DType, Result};
+use crossweave_nn::ModelSpec;
+use std::path::Path;
+use std::time::Duration;
+
+/// The null device meets nobody.
+struct Nobody;
+
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
+        Ok(vec![0; 8])
+    }
+}
+
+/// `stage` with gradients reduced for each micro-batch.
+fn each(base: &RankSpec, stage: u32) -> RankSpec {
+    let s = RankSpec {
+        zero: ZeroSpec {
+            stage: ZeroStage::from_number(stage).unwrap(),
+            reduce: ReduceGradients::MicroBatch,
+            ..base.zero
+        },
+        ..base.clone()
+    };
+    assert!(s.reduces_each());
+    s
+}
+
+fn offload(w: &World, dir: &Path, tier: Tier, ratio: f64) -> OffloadSpec {
+    OffloadSpec {
+        host: HostDevice(w.cpu.open(0).unwrap()),
+        optimizer: Some(OptimizerOffload {
+            tier,
+            ratio,
+            delayed: false,
+            grad_f32: true,
+            group: None,
+        }),
+        params: false,
+        activations: false,
+        folder: dir.to_path_buf(),
+        files: FileSettings {
+            block_size: 4096,
+            queue_depth: 4,
+            buffers: 4,
+            ..FileSettings::default()
+        },
+        faults: None,
+    }
+}
+
+#[test]
+fn layouts_that_reduce_each_micro_batch_agree_to_the_bit() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    for (model, compute, accum, n, g, clip) in [
+        (gpt2(2, 0.1), DType::F32, DType::F32, 2, 3, 0.5),
+        (llama(2), DType::F32, DType::F32, 3, 2, 0.0),
+        (gpt2(1, 0.0), DType::Bf16, DType::Bf16, 2, 4, 0.0),
+        (llama(1), DType::Bf16, DType::F32, 3, 4, 0.5),
+    ] {
+        let base = RankSpec {
+            compute,
+            clip,
+            precision: Precision {
+                accum,
+                ..Precision::default()
+            },
+            ..spec(n, g)
+        };
+        let first = train(&w, &model, &each(&base, 2), 3);
+        let mut others = vec![each(&base, 3)];
+        let mut kept = each(&base, 3);
+        (kept.zero.reshard, kept.zero.prefetch) = (false, 0);
+        others.push(kept);
+        for stage in [2, 3] {
+            let recompute = [Recompute::Full, Recompute::Selective][stage as usize % 2];
+            others.push(RankSpec {
+                recompute,
+                bucket_bytes: 1,
+                ..each(&base, stage)
+            });
+            others.push(RankSpec {
+                overlap: false,
+                bucket_bytes: 1 << 30,
+                ..each(&base, stage)
+            });
+            for (tier, ratio) in [(Tier::Host, 1.0), (Tier::Nvme, 0.3)] {
+                others.push(RankSpec {
+                    offload: Some(offload(&w, dir.path(), tier, ratio)),
+                    ..each(&base, stage)
+                });
+            }
+        }
+        for s in others {
+            let got = train(&w, &model, &s, 3);
+            let what = format!(
+                "{compute:?}, {accum:?}, {n} ranks, {g} micro-batches, stage {:?}, {:?}, bucket {}, offload {}",
+                s.zero.stage,
+                s.recompute,
+                s.bucket_bytes,
+                s.offload.is_some()
+            );
+            assert!(got.bits() == first.bits(), "{what}: {}", got.plan);
+            assert_eq!(got.ledgers[0].device_allocs_after_step_2, 0, "{what}");
+        }
+    }
+}
+
+/// Stages of a pipeline, where it is asked for: untied to the bits of one stage, tied near them.
+#[test]
+fn pipeline_stages_reduce_each_micro_batch_when_asked() {
+    let w = world();
+    for (model, tied) in [(llama(2), false), (gpt2(2, 0.0), true)] {
+        let base = spec(2, 3);
+        let alone = train(&w, &model, &each(&base, 2), 3);
+        for (pp, stage, order) in [
+            (2, 2, PipelineOrder::OneFOneB),
+            (3, 3, PipelineOrder::GPipe),
+            (2, 3, PipelineOrder::OneFOneB),
+        ] {
+            let count = units(&model).len() as u32;
+            let s = RankSpec {
+                pipeline: Some(PipelineSpec::even(count, pp, 0, order)),
+                ..each(&base, stage)
+            };
+            let got = train(&w, &model, &s, 3);
+            let what = format!("{pp} stages, stage {stage}, {order:?}: {}", got.plan);
+            match tied {
+                false => assert!(got.bits() == alone.bits(), "{what}"),
+                true => assert!(distance(&got, &alone) <= 1e-5, "{what}"),
+            }
+        }
+    }
+}
+
+/// Sums in another order: SGD, whose updates do not divide rounding by itself.
+#[test]
+fn one_reduction_a_step_and_one_for_each_micro_batch_give_the_same_losses() {
+    let w = world();
+    for (model, stage, g) in [(gpt2(2, 0.0), 2, 4), (llama(2), 3, 2)] {
+        let sgd = Sgd {
+            momentum: 0.9,
+            dampening: 0.0,
+            nesterov: false,
+        };
+        let base = RankSpec {
+            optim: ParamGroups::all(Optimizer::Sgd(sgd), 0.0),
+            ..spec(2, g)
+        };
+        let s = each(&base, stage);
+        let mut once = s.clone();
+        once.zero.reduce = ReduceGradients::Step;
+        let (a, b) = (train(&w, &model, &s, 20), train(&w, &model, &once, 20));
+        for (k, (x, y)) in a.metrics.iter().zip(&b.metrics).enumerate() {
+            let off = (x.loss - y.loss).abs() / y.loss;
+            assert!(off < 1e-6, "step {k}: {} and {}", x.loss, y.loss);
+            let off = (x.grad_norm - y.grad_norm).abs() / y.grad_norm;
+            assert!(
+                off < 1e-5,
+                "step {k}: norm {} and {}",
+                x.grad_norm,
+                y.grad_norm
+            );
+        }
+        assert!(a.bits() != b.bits(), "both sum in the same order");
+    }
+}
+
+/// Parameters of each unit.
+fn sizes(model: &ModelSpec) -> Vec<u64> {
+    let units = units(model).into_iter();
+    units
+        .map(|u| u.params.iter().map(|p| p.shape.numel()).sum())
+        .collect()
+}
+
+/// What is promised of gradients: the slices, the whole gradients of two open buckets, the slices that arrive for one, and a tied unit,
+/// which is open from its first writer to its last.
+fn promised(model: &ModelSpec, s: &RankSpec, tied: bool) -> u64 {
+    let sizes = sizes(model);
+    let slice = |p: &u64| 4 * p.div_ceil(u64::from(s.world));
+    let whole = |p: &u64| slice(p) * u64::from(s.world);
+    let largest = sizes.iter().map(whole).max().unwrap();
+    let bucket = largest.max(s.bucket_bytes);
+    let arrives = bucket.div_ceil(u64::from(s.world));
+    let tied = if tied { whole(&sizes[0]) } else { 0 };
+    sizes.iter().map(slice).sum::<u64>() + 2 * bucket + arrives + tied
+}
+
+#[test]
+fn gradients_are_slices_between_micro_batches_as_planned() {
+    let (w, dir) = (world(), tempfile::tempdir().unwrap());
+    let untied = with(&gpt2(6, 0.0), &[("tie_word_embeddings", false)]);
+    for (model, tied) in [(untied, false), (gpt2(6, 0.0), true)] {
+        for (n, g) in [(4, 1), (4, 2), (2, 4), (3, 8)] {
+            for (stage, clip, tier) in [
+                (2, 0.5, None),
+                (3, 0.0, None),
+                (2, 0.0, Some(Tier::Host)),
+                (3, 0.5, Some(Tier::Nvme)),
+            ] {
+                let mut base = spec(n, g);
+                base.clip = clip;
+                base.bucket_bytes = 1;
+                base.offload = tier.map(|t| offload(&w, dir.path(), t, 1.0));
+                let s = match g {
+                    1 => RankSpec {
+                        zero: ZeroSpec {
+                            stage: ZeroStage::from_number(stage).unwrap(),
+                            ..base.zero
+                        },
+                        ..base
+                    },
+                    _ => each(&base, stage),
+                };
+                let what =
+                    format!("stage {stage}, {n} ranks, {g} micro-batches, {tier:?}, tied {tied}");
+                let got = train(&w, &model, &s, 3);
+                let peak = |l: &crossweave_engine::RankLedger| l.memory.tags["grad"].peak;
+                let most = got.ledgers.iter().map(peak).max().unwrap();
+                assert!(
+                    most <= promised(&model, &s, tied),
+                    "{what}: {most}, promised {}: {}",
+                    promised(&model, &s, tied),
+                    got.plan
+                );
+                let null = w.null.open(0).unwrap();
+                let all = units(&model);
+                let dry = dry_run(&null, &all, s.compute, s.batch, s.seq_len).unwrap();
+                // A device of its own, so that nothing else is counted.
+                let null = w
+                    .null
+                    .with_checker(&crossweave_hal::CheckerState::default())
+                    .open(0)
+                    .unwrap();
+                let mut s = s.clone();
+                if let Some(o) = &mut s.offload {
+                    o.host = HostDevice(null.clone());
+                }
+                let mut t = Trainer::new(&null, all, s, &dry, &Nobody).unwrap();
+                let planned = predict(&mut t).unwrap().steady.tags["grad"].peak;
+                assert_eq!(planned, peak(&got.ledgers[0]), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_has_no_slices_is_refused_and_auto_chooses() {
+    let choose = |stage, world, g, reduce| {
+        let mut s = spec(world, g);
+        s.zero.stage = ZeroStage::from_number(stage).unwrap();
+        s.zero.reduce = reduce;
+        s
+    };
+    use ReduceGradients::*;
+    for (stage, world, g, reduce, wanted) in [
+        (2, 2, 2, Auto, true),
+        (3, 2, 2, Auto, true),
+        (1, 2, 2, Auto, false),
+        (2, 1, 2, Auto, false),
+        (2, 2, 1, MicroBatch, false),
+        (3, 2, 2, Step, false),
+    ] {
+        let s = choose(stage, world, g, reduce);
+        s.check().unwrap();
+        assert_eq!(
+            s.reduces_each(),
+            wanted,
+            "stage {stage}, {world} ranks, {g}, {reduce:?}"
+        );
+    }
+    let mut canonical = choose(2, 2, 2, Auto);
+    canonical.canonical = Some(4);
+    assert!(!canonical.reduces_each());
+    canonical.zero.reduce = MicroBatch;
+    for s in [
+        canonical,
+        choose(1, 2, 2, MicroBatch),
+        choose(0, 2, 2, MicroBatch),
+    ] {
+        let e = s.check().unwrap_err().to_string();
+        assert!(e.contains("zero_optimization.reduce_gradients"), "{e}");
+    }
+}

@@ -1,0 +1,102 @@
+//! Gradients reduced micro-batch by micro-batch (`zero_optimization.reduce_gradients: "micro_batch"`): between micro-batches a rank
+//! holds its slices only. That is what stages 2 and 3 promise (`03-algorithms.md` §4.1); the price is the traffic of as many
+//! reductions as there are micro-batches (§4.2), each beside the next backward.
+
+use crossweave_plan::{
+    Facts, Law, MicroBatch, Pass, Plan, PlanError, Step, StepKind, UnitId, words,
+};
+use std::collections::BTreeMap;
+
+/// The pass that reduces each unit behind its last backward in every micro-batch. It runs when the reductions of the step are placed and
+/// before they are merged into buckets, which end with their micro-batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReduceEach;
+
+/// A unit's writers: of each micro-batch the first and the last step.
+type Writers = BTreeMap<MicroBatch, (usize, usize)>;
+
+fn writers(plan: &Plan, facts: &Facts, unit: UnitId) -> Writers {
+    let mut found = Writers::new();
+    for (index, step) in plan.steps.iter().enumerate() {
+        let Some(mb) = step.op.micro_batch() else {
+            continue;
+        };
+        let writes = step.op.writes_grad();
+        if writes.is_some_and(|w| facts.touched(w).any(|u| u == unit)) {
+            found.entry(mb).or_insert((index, index)).1 = index;
+        }
+    }
+    found
+}
+
+/// Where a reduction behind step `at` goes: behind the slots that the step gives back, and behind the gradient that leaves for the stage
+/// before, which is waited for there.
+fn place(plan: &Plan, at: usize) -> usize {
+    let behind = || plan.steps.iter().enumerate().skip(at + 1);
+    let released = behind().take_while(|(_, s)| matches!(s.op, StepKind::Release { .. }));
+    let released = released.last().map_or(at, |(k, _)| k);
+    let mut until_next = behind().take_while(|(_, s)| !s.op.computes());
+    let sent = until_next.find(|(_, s)| matches!(s.op, StepKind::SendGrad { .. }));
+    sent.map_or(released, |(k, _)| k)
+}
+
+impl Pass for ReduceEach {
+    fn name(&self) -> String {
+        "reduce_each".to_string()
+    }
+
+    fn needs(&self) -> &'static [&'static str] {
+        &[words::PLACED]
+    }
+
+    fn conflicts(&self) -> &'static [&'static str] {
+        &[words::UPDATES, words::BUCKETS]
+    }
+
+    fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
+        let reduced: Vec<(usize, StepKind)> = plan
+            .steps
+            .iter()
+            .enumerate()
+            .filter(|(_, s)| matches!(s.op, StepKind::ReduceGrad { .. }))
+            .map(|(k, s)| (k, s.op.clone()))
+            .collect();
+        // What goes behind each step, in the order of the reductions of the step.
+        let mut behind: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
+        for (at, op) in &reduced {
+            let StepKind::ReduceGrad { units, how, .. } = op else {
+                continue;
+            };
+            let &[unit] = &units[..] else {
+                let message =
+                    "it is a bucket already: reductions by micro-batch come before buckets";
+                return Err(PlanError::at(&plan, *at, Law::PassOrder, message));
+            };
+            let each: Vec<(usize, usize)> = writers(&plan, facts, unit).into_values().collect();
+            let mut in_turn = each.clone();
+            in_turn.sort_unstable();
+            if let Some(two) = in_turn.windows(2).find(|w| w[0].1 > w[1].0) {
+                let message = format!(
+                    "unit {unit} writes the gradients of two micro-batches in turns, and each is to be reduced by itself; reduce once a step"
+                );
+                return Err(PlanError::at(&plan, two[1].0, Law::PassOrder, message));
+            }
+            for (k, (_, last)) in in_turn.iter().enumerate() {
+                let step = Step::new(StepKind::ReduceGrad {
+                    units: vec![unit],
+                    how: *how,
+                    more: k + 1 < in_turn.len(),
+                });
+                behind.entry(place(&plan, *last)).or_default().push(step);
+            }
+        }
+        let mut out = Vec::with_capacity(plan.steps.len() + behind.len());
+        for (index, step) in std::mem::take(&mut plan.steps).into_iter().enumerate() {
+            if !matches!(step.op, StepKind::ReduceGrad { .. }) {
+                out.push(step);
+            }
+            out.extend(behind.remove(&index).into_iter().flatten());
+        }
+        Ok(plan.rebuild(out))
+    }
+}
