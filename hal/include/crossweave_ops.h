@@ -28,13 +28,26 @@
 #define CW_FLAG_INTERLEAVED 16u
 #define CW_FLAG_DESCENDING 32u
 #define CW_FLAG_MASTER 64u
+/* Error classes, with u = 2^-24: how far from the true result a plan's result may be. A plan states the class of
+ * its op's row or a stricter one; of sums either order will do. A device whose arithmetic takes subnormal numbers
+ * for 0 says so by the attribute `flush_subnormals`, text 1. EXACT: the bits of the true result; any NaN for a NaN. */
 #define CW_CLASS_EXACT 1u
+/* The true value in one rounding to nearest even into the output's type: these bits. */
 #define CW_CLASS_CAST 2u
+/* One operation in f32, correctly rounded, and rounded once more into a 16-bit output: these bits. A plan that
+ * states TRANSCENDENTAL is held to that. */
 #define CW_CLASS_ROUNDED 3u
+/* 4 ulp of f32; in a 16-bit output 1.5 ulp of its own besides. */
 #define CW_CLASS_TRANSCENDENTAL 4u
+/* A sum of n numbers x within n u sum |x|, added in any order, and half an ulp of the output besides. */
 #define CW_CLASS_SUM_SEQUENTIAL 5u
+/* The same within 2 ceil(log2 n) u sum |x|: halves, blocks or many accumulators, not one after the other. */
 #define CW_CLASS_SUM_PAIRWISE 6u
+/* n u (|A| |B|), where n is K and one for each of bias and C that is added, and half an ulp of the output besides. */
 #define CW_CLASS_MATMUL 7u
+/* Twice the bound of the op's decomposition into steps of f32: each step adds its own rounding (half an ulp; 4 ulp
+ * of a function, n u sum |x| of a sum) to what its inputs bring along through its derivative; half an ulp of the
+ * output besides. What is below twice the least normal f32 may be 0. */
 #define CW_CLASS_FUSED 8u
 #define CW_UNARY_NEG 1u
 #define CW_UNARY_ABS 2u

@@ -367,7 +367,7 @@ typedef struct cw_comm_config {
   uint32_t flags;
   int64_t timeout_ns; /* for connecting and for each collective; <= 0: none */
   cw_str kv_prefix;   /* for the plugin's own exchange through kv_set/kv_get */
-  cw_str name;        /* for messages */
+  cw_str name;        /* for messages; "carrier.world": all processes of the launcher in its order, joined without the store */
 } cw_comm_config;
 typedef struct cw_collective_api {
   uint32_t size;

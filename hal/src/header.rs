@@ -226,6 +226,9 @@ pub fn ops_header() -> String {
         "#ifndef CROSSWEAVE_OPS_H\n#define CROSSWEAVE_OPS_H\n#include \"crossweave_plugin.h\"\n\n",
     );
     for (name, value) in op_constants() {
+        if name.starts_with("CLASS_") {
+            comment(&mut out, op::class::DOCS[value as usize - 1]);
+        }
         let _ = writeln!(out, "#define CW_{name} {value}u");
     }
     out.push('\n');
