@@ -73,7 +73,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 /// Names under which the generated project would not compile.
-const TAKEN: [&str; 17] = [
+const TAKEN: [&str; 28] = [
     "abi",
     "plugin",
     "crossweave",
@@ -91,6 +91,17 @@ const TAKEN: [&str; 17] = [
     "op",
     "arc",
     "host_call",
+    "code",
+    "coll",
+    "comm",
+    "group",
+    "groups",
+    "health",
+    "launch",
+    "member",
+    "message",
+    "part",
+    "support",
 ];
 
 fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CliError {

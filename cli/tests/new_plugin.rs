@@ -237,7 +237,14 @@ fn listing(dir: &Path) -> Vec<String> {
 #[test]
 fn the_c_example_stays_one_evenings_reading() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/c-plugin");
-    let files = ["src/plugin.h", "src/device.c", "src/ops.c", "Makefile"];
+    let files = [
+        "src/plugin.h",
+        "src/device.c",
+        "src/ops.c",
+        "src/fused.c",
+        "src/collectives.c",
+        "Makefile",
+    ];
     let lines: usize = files
         .iter()
         .map(|f| {
@@ -248,7 +255,7 @@ fn the_c_example_stays_one_evenings_reading() {
         })
         .sum();
     assert!(
-        lines < 1000,
+        lines < 1400,
         "{lines} lines: a vendor reads all of it first"
     );
 }

@@ -43,7 +43,8 @@ const GUIDE: &[File] = files!(false, "", "docs/": "write-a-backend.md");
 
 const C: &[&[File]] = &[
     files!(true, "", "examples/c-plugin/": "Makefile" "README.md" ".gitignore" "ci/conform"
-        ".github/workflows/conformance.yml" "src/plugin.h" "src/device.c" "src/ops.c"),
+        ".github/workflows/conformance.yml" "src/plugin.h" "src/device.c" "src/ops.c" "src/fused.c"
+        "src/collectives.c" "tests/fused.c"),
     GUIDE,
     files!(false, "include/", "hal/include/": "crossweave_plugin.h" "crossweave_ops.h"),
     files!(false, "include/", "": "LICENSE"),
@@ -51,9 +52,9 @@ const C: &[&[File]] = &[
 
 const RUST: &[&[File]] = &[
     files!(true, "", "examples/rust-plugin/":
-        "Cargo.toml" "README.md" ".gitignore" "ci/conform" ".github/workflows/conformance.yml" "src/lib.rs" "src/memory.rs" "src/queue.rs" "src/view.rs" "src/ops.rs"
+        "Cargo.toml" "README.md" ".gitignore" "ci/conform" ".github/workflows/conformance.yml" "src/lib.rs" "src/collectives.rs" "src/memory.rs" "src/queue.rs" "src/view.rs" "src/ops.rs"
         "src/kernels/mod.rs" "src/kernels/index.rs" "src/kernels/matmul.rs" "src/kernels/moves.rs" "src/kernels/order.rs"
-        "src/kernels/pointwise.rs" "src/kernels/random.rs" "src/kernels/reduce.rs"),
+        "src/kernels/pointwise.rs" "src/kernels/random.rs" "src/kernels/reduce.rs" "src/kernels/softmax.rs"),
     GUIDE,
     files!(false, "vendor/crossweave-abi/src/", "hal/abi/src/":
         "api.rs" "consts.rs" "dtype.rs" "lib.rs" "profile.rs" "read.rs" "tag.rs" "types.rs" "op/mod.rs" "op/params.rs"),

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-CW_MANIFEST("name=softdev;vendor=Example;interfaces=crossweave.device/1,crossweave.ops/1;kinds=other");
+CW_MANIFEST("name=softdev;vendor=Example;interfaces=crossweave.device/1,crossweave.ops/1,crossweave.collective/1;kinds=other");
 
 #define MAX_DEVICES 1024
 #define SECOND UINT64_C(1000000000)
@@ -79,9 +79,9 @@ static cw_status setting(const char *key, uint64_t most, uint64_t *value, cw_err
   NEED(end > text && !*end && *value >= 1 && *value <= most, CW_E_INVALID, "%s = \"%s\": give 1 to %llu", key, text, (ull)most);
   return CW_OK;
 }
-static uint64_t now_ns(void) {
+uint64_t now_ns(void) {
   struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t); /* what condition variables wait by */
+  clock_gettime(CLOCK_REALTIME, &t);
   return (uint64_t)t.tv_sec * SECOND + (uint64_t)t.tv_nsec;
 }
 
@@ -203,6 +203,11 @@ static void stream_destroy(cw_stream s) {
   pthread_join(s->thread, NULL);
   pthread_cond_destroy(&s->work);
   free(s);
+}
+bool given_up(cw_stream s) {
+  bool closed;
+  LOCKED(closed = s->closed_ns && now_ns() > s->closed_ns + SECOND);
+  return closed;
 }
 static cw_status state(cw_status status, const char *where, cw_error *err) {
   return status ? fail(err, status, where, "earlier work of the stream has failed; destroy the stream") : CW_OK;
@@ -367,7 +372,9 @@ static const cw_device_api device_table = {
 static bool is(cw_str a, const char *b) { return a.ptr && a.len == strlen(b) && memcmp(a.ptr, b, a.len) == 0; }
 static const void *get_interface(void *self, cw_str id) {
   (void)self;
-  return is(id, "crossweave.device/1") ? &device_table : is(id, "crossweave.ops/1") ? (const void *)&ops_table : NULL;
+  if (is(id, "crossweave.device/1")) return &device_table;
+  if (is(id, "crossweave.ops/1")) return &ops_table;
+  return is(id, "crossweave.collective/1") ? &collective_table : NULL;
 }
 static cw_status shutdown_plugin(void *self, cw_error *err) {
   (void)self, (void)err; /* every thread has ended with its stream */

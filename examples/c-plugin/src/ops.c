@@ -1,7 +1,8 @@
 /* The mandatory ops, plainly. A row of `table` says what an op takes; `each` computes one element, `run` a whole launch, on the stream's
  * thread. Floats are computed in f32 or wider and rounded once; sums run in one fixed order.
  *
- * Everything fused (attention, norms, AdamW, ...) is left to the core, which makes it of these. To be faster, add rows. */
+ * Everything fused (attention, norms, AdamW, ...) is left to the core, which makes it of these, but for one op that shows how: fused.c. To be
+ * faster, add rows. */
 #include "plugin.h"
 #include <math.h>
 #include <stdatomic.h>
@@ -419,6 +420,7 @@ static void run_philox(const struct launch *l) {
   }
 }
 
+#include "fused.c"
 /* ------------------------------------------------------------------ the table */
 #define OP(id, name, types, params, kinds, flags, word, class, ...) \
   {CW_OP_##id, name, types, sizeof(cw_##params##_params), kinds, flags, word, CW_CLASS_##class, __VA_ARGS__}
@@ -444,6 +446,7 @@ static const struct row table[] = {
     OP(TOPK, "topk", "fi0", dim, 0, CW_FLAG_DESCENDING, 3, EXACT, NULL, check_order, run_order),
     OP(HISTOGRAM, "histogram", "hi", kind, 0, 0, 1, EXACT, NULL, NULL, run_histogram),
     OP(PHILOX, "philox", "p", philox, CW_PHILOX_NORMAL, 0, 0, EXACT, NULL, check_philox, run_philox),
+    OP(SOFTMAX_FWD, "softmax_fwd", "f0", kind, 0, 0, 1, FUSED, NULL, check_softmax, run_softmax),
 };
 
 /* ------------------------------------------------------------------ prepare, launch, release */

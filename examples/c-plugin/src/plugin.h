@@ -1,5 +1,5 @@
-/* What the two files of this plugin share. device.c knows memory, streams and events; ops.c knows arithmetic. To port this to a chip, memory
- * and streams become the driver's and each `run` of ops.c a kernel; what is checked, and what is answered, stays. */
+/* What the files of this plugin share. device.c knows memory, streams and events; ops.c knows arithmetic; collectives.c knows ranks. To port
+ * this to a chip, memory and streams become the driver's and each `run` of ops.c a kernel; what is checked, and what is answered, stays. */
 #ifndef SOFTDEV_PLUGIN_H
 #define SOFTDEV_PLUGIN_H
 #include "crossweave_ops.h"
@@ -39,5 +39,10 @@ char *address(cw_span s);
 cw_status read_struct(void *to, size_t known, const void *from, uint64_t room, cw_error *err);
 /* R1: fills a size-prefixed struct of the host, no further than the size in it. */
 cw_status write_struct(void *to, const void *from, size_t known, cw_error *err);
+/* Nanoseconds of the clock that condition variables wait by. */
+uint64_t now_ns(void);
+/* Is the stream being destroyed, for a second already? What still waits in it for others then ends. */
+bool given_up(cw_stream s);
 extern const cw_ops_api ops_table;
+extern const cw_collective_api collective_table;
 #endif

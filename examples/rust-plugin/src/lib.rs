@@ -1,22 +1,24 @@
 //! A software device: memory of the host behind opaque handles, a thread for each stream, every mandatory op.
 //!
 //! It has the manners of an accelerator: calls return after enqueue, device memory cannot be mapped, streams run beside each other and meet
-//! only at events. Everything fused (attention, norms, AdamW, …) is left to the core, which makes it of the mandatory ops.
+//! only at events. Everything fused (attention, norms, AdamW, …) is left to the core, which makes it of the mandatory ops, but for softmax, which
+//! shows how an op is added.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod collectives;
 mod kernels;
 mod memory;
 mod ops;
 mod queue;
 mod view;
 
+use collectives::{Groups, SoftdevCollectives};
 use crossweave_plugin::{
-    Backend, Code, Error, Host, HostCall, Info, MemKind, NoCollectives, Optional, Result, Span,
-    abi, fail,
+    Backend, Code, Error, Host, HostCall, Info, MemKind, Optional, Result, Span, abi, fail,
 };
 use memory::{Budget, Mem};
 use queue::{Event, Stream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 crossweave_plugin::declare_backend!(Softdev, name = "softdev", vendor = "Example");
@@ -29,6 +31,7 @@ crossweave_plugin::export_plugin!(
 pub struct Softdev {
     host: Host,
     devices: Vec<Arc<Budget>>,
+    groups: Mutex<Groups>,
 }
 
 /// An open device. Opened twice, it is still one device.
@@ -49,6 +52,10 @@ fn setting(host: &Host, key: &str, most: u64, otherwise: u64) -> Result<u64> {
 }
 
 impl Softdev {
+    fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Fails where the conformance kit wants it to.
     fn fault(&self, place: &str) -> Result<()> {
         let code = match self.host.fault_point(&format!("softdev.{place}")) as i32 {
@@ -70,7 +77,7 @@ impl Backend for Softdev {
     type Stream = Stream;
     type Event = Event;
     type Ops = ops::SoftdevOps;
-    type Collectives = NoCollectives;
+    type Collectives = SoftdevCollectives;
     const OPTIONAL: Optional = Optional {
         attr: false,
         import: false,
@@ -87,7 +94,12 @@ impl Backend for Softdev {
         let n = setting(&host, "softdev.devices", 1024, 1)?;
         let total = setting(&host, "softdev.mem_total", u64::MAX / 2, 16 << 30)?;
         let devices = (0..n).map(|_| Arc::new(Budget::new(total))).collect();
-        let b = Softdev { host, devices };
+        let groups = Mutex::default();
+        let b = Softdev {
+            host,
+            devices,
+            groups,
+        };
         b.fault("init")?;
         Ok(b)
     }

@@ -1,6 +1,6 @@
 //! The op table: prepare answers for layouts and parameters before anything is touched, launch binds memory and enqueues.
 
-use crate::kernels::{index, matmul, moves, order, pointwise, random, reduce};
+use crate::kernels::{index, matmul, moves, order, pointwise, random, reduce, softmax};
 use crate::memory::{Mem, Region, region};
 use crate::queue::Stream;
 use crate::{Device, Softdev};
@@ -65,6 +65,7 @@ fn kernel(o: &OpRequest<'_>) -> Result<Kernel> {
         op::SORT_PAIRS => order::sort_pairs(o),
         op::TOPK => order::topk(o),
         op::PHILOX => random::philox(o),
+        op::SOFTMAX_FWD => softmax::softmax_fwd(o),
         _ => unsupported("not native: the core has its own way"),
     }
 }

@@ -80,6 +80,19 @@ impl Stream {
         self.append(false, Box::new(move |state| state.map(|()| work())))
     }
 
+    /// Work that waits for others: it gets the stream's state, learns from its second argument when the stream is given up, and may fail.
+    pub fn run(
+        &self,
+        work: impl FnOnce(Result<()>, &dyn Fn() -> bool) -> Result<()> + Send + 'static,
+    ) -> Result<()> {
+        let own = self.shared.clone();
+        let given_up = move || {
+            let closed = lock(&own.queue).closed;
+            closed.is_some_and(|at| at.elapsed() > GRACE)
+        };
+        self.append(false, Box::new(move |state| work(state, &given_up)))
+    }
+
     /// In its turn, also after a failure.
     pub fn call(&self, f: HostCall) -> Result<()> {
         self.append(

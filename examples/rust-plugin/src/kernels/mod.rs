@@ -1,4 +1,4 @@
-//! The mandatory ops, plainly: what an op takes is checked, then a closure computes it. Floats are computed in f32 or wider and rounded once;
+//! The mandatory ops and one fused, plainly: what an op takes is checked, then a closure computes it. Floats are computed in f32 or wider and rounded once;
 //! sums run in one fixed order.
 
 pub mod index;
@@ -8,6 +8,7 @@ pub mod order;
 pub mod pointwise;
 pub mod random;
 pub mod reduce;
+pub mod softmax;
 
 use crossweave_plugin::{Code, OpRequest, Result, fail, unsupported};
 
