@@ -9,7 +9,7 @@ use crate::device::Dev;
 use crate::lock;
 use crate::memory::Mem;
 use crate::runtime::*;
-use crate::stream::Event;
+use crate::stream::{Event, Fault};
 use crate::wait::{self, End};
 use crossweave_plugin::{Code, HostCall, Result, fail};
 use std::collections::VecDeque;
@@ -24,6 +24,8 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 
 struct Call {
     event: Event,
+    /// What was given up on the stream, which lets it go on.
+    fault: Arc<Fault>,
     ticket: u64,
     f: HostCall,
 }
@@ -99,7 +101,12 @@ impl Caller {
 
     /// `Err`: refused, and the function is not run. Otherwise it runs once, whatever becomes of the stream; inside, whether the stream
     /// waits for it.
-    pub(crate) fn call(&mut self, stream: Handle, f: HostCall) -> Result<Result<()>> {
+    pub(crate) fn call(
+        &mut self,
+        stream: Handle,
+        fault: &Arc<Fault>,
+        f: HostCall,
+    ) -> Result<Result<()>> {
         // A refusal comes before anything is queued: the function then still belongs to the host.
         self.dev.alive()?;
         let spare = lock(&self.shared.queue).spare.pop();
@@ -111,7 +118,13 @@ impl Caller {
         self.next += 1;
         let ticket = self.next;
         let mut q = lock(&self.shared.queue);
-        q.calls.push_back(Call { event, ticket, f });
+        let fault = fault.clone();
+        q.calls.push_back(Call {
+            event,
+            fault,
+            ticket,
+            f,
+        });
         drop(q);
         self.shared.changed.notify_all();
         Ok(self.hold(stream, ticket))
@@ -170,7 +183,12 @@ fn serve(shared: &Shared) {
             }
         };
         drop(q);
-        let Call { event, ticket, f } = call;
+        let Call {
+            event,
+            fault,
+            ticket,
+            f,
+        } = call;
         let reached = wait::until("the stream", None, || match lock(&shared.queue).stop {
             // Given up: nobody waits for what is still queued.
             true if !event.query()? => fail(Code::Aborted, "the stream was destroyed"),
@@ -179,7 +197,8 @@ fn serve(shared: &Shared) {
         });
         let failed = reached.is_err();
         // The function is the host's; a panic in it must not end the thread on which the stream waits.
-        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| f(reached)));
+        let told = reached.and_then(|()| fault.check());
+        let _ = std::panic::catch_unwind(AssertUnwindSafe(|| f(told)));
         shared.finish(ticket);
         if !failed {
             lock(&shared.queue).spare.push(event);

@@ -13,17 +13,27 @@ use std::time::Duration;
 /// What went wrong on a stream that the driver knows nothing of: a collective that was given up. The first stays.
 #[derive(Default)]
 pub(crate) struct Fault {
+    /// Collectives have been launched on the stream.
+    carries: AtomicBool,
     set: AtomicBool,
     error: Mutex<Option<Error>>,
 }
 
 impl Fault {
+    pub(crate) fn carry(&self) {
+        self.carries.store(true, Ordering::Release);
+    }
+
+    fn carries(&self) -> bool {
+        self.carries.load(Ordering::Acquire)
+    }
+
     pub(crate) fn set(&self, e: Error) {
         lock(&self.error).get_or_insert(e);
         self.set.store(true, Ordering::Release);
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if !self.set.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -128,7 +138,7 @@ impl Stream {
         }
         match &mut *caller {
             Some(c) => {
-                if let Err(e) = c.call(self.raw, f)? {
+                if let Err(e) = c.call(self.raw, &self.fault, f)? {
                     // What comes next on the stream would not wait for the call.
                     self.fault.set(e);
                 }
@@ -204,6 +214,8 @@ pub struct Event {
     /// Its device.
     pub dev: Arc<Dev>,
     pub(crate) raw: Handle,
+    /// The fault of the stream that it was last recorded on, where collectives had been launched there: one that is given up lets the stream go on.
+    after: Mutex<Option<Arc<Fault>>>,
 }
 
 impl Event {
@@ -219,6 +231,7 @@ impl Event {
         Ok(Event {
             dev: dev.clone(),
             raw,
+            after: Mutex::default(),
         })
     }
 
@@ -237,6 +250,7 @@ impl Event {
             );
         }
         s.not_captured("event_record")?;
+        *lock(&self.after) = s.fault.carries().then(|| s.fault.clone());
         self.record_raw(s.raw)
     }
 
@@ -250,8 +264,15 @@ impl Event {
     /// Has its last record been passed?
     ///
     /// # Errors
-    /// What the driver says.
+    /// What the driver says, or was given up on the stream before the record.
     pub fn query(&self) -> Result<bool> {
+        let done = self.ask()?;
+        lock(&self.after).as_ref().map_or(Ok(()), |f| f.check())?;
+        Ok(done)
+    }
+
+    /// What the driver says.
+    fn ask(&self) -> Result<bool> {
         let _in = self.dev.enter()?;
         // SAFETY: the event is alive.
         let o = unsafe { self.dev.rt().event_query(self.raw) };

@@ -59,7 +59,11 @@ pub(super) fn common(
     if q[3] > 256 {
         return refuse(o, format!("heads of {}, at most 256", q[3]));
     }
-    let l = input(o, lse, F32)?;
+    // The forward gives it, the backward reads it.
+    let l = match lse {
+        1 => output_strided(o, lse, F32)?,
+        _ => input(o, lse, F32)?,
+    };
     shape(o, lse, &l, &[q[0], q[2], q[1]])?;
     if q.iter().chain(&k).any(|n| *n > i32::MAX as u64) || q[0] * q[2] > 65535 {
         return refuse(o, "more heads or positions than a grid has");

@@ -30,6 +30,7 @@ impl Inner {
         let mut streams = lock(&self.streams);
         if !streams.iter().any(|f| Arc::ptr_eq(f, &s.fault)) {
             streams.push(s.fault.clone());
+            s.fault.carry();
         }
     }
 
