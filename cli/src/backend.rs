@@ -340,10 +340,17 @@ pub fn open_device(plugin: &Plugin, rank: u32) -> Result<Device> {
 /// When there is none, or the back end cannot tell.
 pub fn count(plugin: &Plugin) -> Result<u32> {
     match plugin.device_count().map_err(|e| failed(plugin, &e))? {
-        0 => Err(CliError::refused(
-            format!("{} finds no device on this machine", name(plugin)),
-            "use --backend cpu, or check the driver",
-        )),
+        0 => {
+            // It knows why, and says so when it is asked for the first.
+            let why = plugin
+                .open(0)
+                .err()
+                .map_or(String::new(), |e| format!(": {}", e.message));
+            Err(CliError::refused(
+                format!("{} finds no device on this machine{why}", name(plugin)),
+                "use --backend cpu, or check the driver",
+            ))
+        }
         n => Ok(n),
     }
 }

@@ -43,15 +43,15 @@ pub fn run(args: &BackendsArgs) -> Result<()> {
             Ok(m) => {
                 // One that only carries messages for others has no device of its own to show, and may start a job when opened.
                 let computes = m.interfaces.iter().any(|i| i.starts_with("crossweave.ops/"));
-                let (usable, error, devices) = match computes.then(|| probed(&found.path)) {
+                let (usable, error, own) = match computes.then(|| probed(&found.path)) {
                     None => (true, Value::Null, Value::Null),
-                    Some(Ok(own)) => (true, Value::Null, own["devices"].clone()),
+                    Some(Ok(own)) => (true, Value::Null, own),
                     Some(Err(why)) => (false, Value::from(why), Value::Null),
                 };
                 json!({
                     "name": m.name, "linked": false, "path": path, "vendor": m.vendor, "version": m.other.get("version"),
                     "abi": format!("{}.{}", m.abi_major, m.abi_minor), "interfaces": m.interfaces, "needs": m.needs,
-                    "usable": usable, "error": error, "devices": devices,
+                    "usable": usable, "error": error, "devices": own["devices"], "no_device": own["no_device"],
                 })
             }
             Err(e) => json!({
@@ -163,7 +163,13 @@ fn drained(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
 /// What an opened back end says of itself and its devices.
 fn opened(plugin: &Plugin) -> Result<Value> {
     let mut devices = vec![];
-    for i in 0..plugin.device_count()? {
+    let count = plugin.device_count()?;
+    // One that finds none knows why, and says so when it is asked for the first.
+    let no_device = match count {
+        0 => plugin.open(0).err().map(|e| e.message),
+        _ => None,
+    };
+    for i in 0..count {
         let d = plugin.open(i)?.info()?;
         let kind = match d.kind {
             1 => "cpu",
@@ -179,7 +185,7 @@ fn opened(plugin: &Plugin) -> Result<Value> {
         "name": plugin.name(), "linked": plugin.path().is_none(),
         "path": plugin.path().map(|p| p.display().to_string()), "vendor": plugin.vendor(), "version": plugin.version(),
         "abi": format!("{}.{}", ABI_MAJOR, abi::ABI_MINOR), "interfaces": plugin.interfaces(), "needs": [],
-        "usable": true, "error": null, "devices": devices,
+        "usable": true, "error": null, "devices": devices, "no_device": no_device,
     }))
 }
 
@@ -220,7 +226,10 @@ fn print(name: &str, files: &[&Value], width: usize) {
             .iter()
             .any(|i| i.starts_with("crossweave.ops/"));
         match ops {
-            true => say!("{under}finds no device on this machine: check the driver"),
+            true => {
+                let why = first["no_device"].as_str().unwrap_or("check the driver");
+                say!("{under}finds no device on this machine: {why}");
+            }
             false => say!("{under}carries messages between processes; it has no device of its own"),
         }
     }

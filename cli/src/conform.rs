@@ -4,7 +4,7 @@
 //! something or not all was run, 4 a case passes that was expected to fail.
 
 use crate::args::ConformArgs;
-use crate::backend::{LINKED, plugin_dirs};
+use crate::backend::{LINKED, plugin_dirs, plugin_options};
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crossweave_conform::expect::Expect;
@@ -166,7 +166,7 @@ fn target(word: &str) -> Result<Target> {
     Ok(Target::File(found))
 }
 
-/// The plugin's configuration: two devices where it lets itself be divided, and what the user sets.
+/// The plugin's configuration: two devices where it lets itself be divided, and what the user sets, in the environment and here.
 fn config(target: &Target, sets: &[String]) -> Result<BTreeMap<String, String>> {
     let mut config = BTreeMap::new();
     let name = match target {
@@ -178,6 +178,9 @@ fn config(target: &Target, sets: &[String]) -> Result<BTreeMap<String, String>> 
     };
     if let Some(name) = name {
         config.insert(format!("{name}.devices"), "2".into());
+        let own = format!("{name}.");
+        let options = plugin_options().into_iter();
+        config.extend(options.filter(|(k, _)| k == "cache_dir" || k.starts_with(&own)));
     }
     if let Some(library) = std::env::var_os("CROSSWEAVE_MPI_LIBRARY") {
         config.insert("mpi.library".into(), library.to_string_lossy().into_owned());

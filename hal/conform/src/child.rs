@@ -1,6 +1,6 @@
 //! The child's side: loads the plugin, runs the cases it was given, and reports the start and end of each as a line of JSON.
 
-use crate::case::{Effort, Verdict, registry};
+use crate::case::{Case, Check, Effort, Verdict, registry, skip};
 use crate::ctx::{Ctx, case_seed};
 use crate::local_ranks::{FileKv, RankThreads, Team};
 use crate::raw::Plugin;
@@ -288,10 +288,7 @@ pub fn serve(
         }
     };
     say(Line::Hello(Box::new(hello)));
-    let devices = match job.devices.is_empty() {
-        true => (0..count.min(2)).collect(),
-        false => job.devices.clone(),
-    };
+    let (devices, others) = devices(job, count);
     let mut ctx = Ctx {
         plugin,
         host,
@@ -301,6 +298,7 @@ pub fn serve(
         },
         seed: 0,
         devices,
+        others,
         effort: job.effort,
         threads,
         shut: AtomicBool::new(false),
@@ -315,8 +313,7 @@ pub fn serve(
         say(Line::Begin { id: id.clone() });
         ctx.seed = case_seed(job.seed, id);
         ctx.plugin.take_slips();
-        let run = catch_unwind(AssertUnwindSafe(|| case.judge(&ctx)));
-        let mut found = run.unwrap_or_else(|p| Err(panicked(p)));
+        let mut found = judged(case, &ctx);
         if let (Ok(_), Some(s)) = (&found, ctx.plugin.take_slips().first()) {
             found = Err(s.clone());
         }
@@ -345,6 +342,26 @@ pub fn serve(
         unsafe { f(ctx.plugin.raw.self_, std::ptr::null_mut()) };
     }
     Ok(())
+}
+
+/// The devices of a run, and further ones for ranks that may not share those.
+fn devices(job: &Job, count: u32) -> (Vec<u32>, Vec<u32>) {
+    match job.devices.is_empty() {
+        true => ((0..count.min(2)).collect(), (2..count).collect()),
+        false => (job.devices.clone(), vec![]),
+    }
+}
+
+/// What a case finds, where its ranks have devices enough.
+fn judged(case: &Case, ctx: &Ctx) -> Check {
+    let ranks = case.ranks.filter(|_| ctx.plugin.coll.is_some());
+    let run = catch_unwind(AssertUnwindSafe(|| {
+        match ranks.and_then(|n| ctx.crowded(n)) {
+            Some(why) => skip(why),
+            None => case.judge(ctx),
+        }
+    }));
+    run.unwrap_or_else(|p| Err(panicked(p)))
 }
 
 /// A panic of a case, as its verdict.

@@ -32,6 +32,8 @@ pub struct Ctx {
     pub seed: u64,
     /// Devices to use, at least one.
     pub devices: Vec<u32>,
+    /// Devices that ranks may use beside them: all there are, unless the run names devices.
+    pub others: Vec<u32>,
     /// How much is tried.
     pub effort: Effort,
     /// Threads of the process before the plugin was loaded.

@@ -251,6 +251,8 @@ fn rounds(
     for i in 0..n {
         f(&rig, i)?;
     }
+    // What is freed behind this is used by no stream any more.
+    rig.stream.finish()?;
     settles(threads, start.threads + spare_threads);
     let end = held(&rig.dev)?;
     if end.fds > cold + warm / 4 + 16 {

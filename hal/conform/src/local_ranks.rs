@@ -163,9 +163,17 @@ pub(crate) fn join(
     Ok(comm)
 }
 
+/// The devices of ranks.
+struct Places {
+    devices: Vec<u32>,
+    /// Collectives want one for each rank (attribute `collective.shares_device` is `no`).
+    apart: bool,
+}
+
 /// Communicators kept from case to case, by number of ranks.
 #[derive(Default)]
 pub(crate) struct RankThreads {
+    places: Option<Arc<Places>>,
     idle: BTreeMap<u32, Vec<Rank>>,
     made: u64,
 }
@@ -240,6 +248,29 @@ impl Ctx {
         body: &(dyn Fn(&Rank) -> Result<Answer, String> + Sync),
     ) -> Result<Vec<Answer>, String> {
         self.run(n, false, body)
+    }
+
+    /// The devices of ranks: those of the run, or all where no two ranks of a group may share one.
+    fn places(&self) -> Arc<Places> {
+        let held = self.rank_threads.lock();
+        let mut held = held.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let asked = || {
+            let device = self.device();
+            let said = device.and_then(|d| Ok(d.attr("collective.shares_device")?));
+            let apart = matches!(said, Ok(Some(v)) if v == b"no");
+            let more = self.others.iter().filter(|_| apart);
+            let devices = self.devices.iter().chain(more).copied().collect();
+            Arc::new(Places { devices, apart })
+        };
+        held.places.get_or_insert_with(asked).clone()
+    }
+
+    /// Why `n` ranks cannot communicate on the devices there are.
+    pub(crate) fn crowded(&self, n: u32) -> Option<String> {
+        let p = self.places();
+        let have = p.devices.len();
+        (p.apart && have < n as usize)
+            .then(|| format!("{n} ranks on {have} device(s); the collectives want one for each"))
     }
 
     /// Are ranks processes?
@@ -317,7 +348,8 @@ impl Ctx {
         over: Arc<AtomicBool>,
         with_comm: bool,
     ) -> Result<Rank, String> {
-        let device = self.devices[rank as usize % self.devices.len()];
+        let places = self.places();
+        let device = places.devices[rank as usize % places.devices.len()];
         let rig = Rig::on(self.plugin.open(device)?)?;
         let comm = match with_comm {
             true => Some(join(&rig, &*kv, &scope, rank, n, COMM_TIMEOUT)?),

@@ -295,7 +295,14 @@ impl Report {
         if !good.is_empty() {
             rest.insert(0, format!("{} conformant", good.join(", ")));
         }
-        rest.join("; ")
+        // Who computes in place of a device says so by its name, and a card of it is none of a device.
+        let simulated = self.env.devices.iter().any(|d| d.contains("SIMULATED"));
+        let label = if simulated {
+            "executed against simulator: "
+        } else {
+            ""
+        };
+        format!("{label}{}", rest.join("; "))
     }
 
     /// For a person.

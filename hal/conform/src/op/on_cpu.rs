@@ -22,6 +22,7 @@ fn the_cpu_back_end_holds_every_cell_it_claims() {
         file: None,
         seed: 0,
         devices: vec![0],
+        others: vec![],
         effort: Effort::Quick,
         threads: None,
         shut: AtomicBool::new(false),
