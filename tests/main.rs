@@ -16,5 +16,6 @@ mod tests {
     mod pipeline_plans;
     mod quantized_gather;
     mod ranks_without_collectives;
+    mod simulated;
     mod tidy;
 }

@@ -16,7 +16,7 @@ typedef struct box { int arrived, left; struct { char kind; int type, op, root; 
 /* In a file that all ranks map. */
 typedef struct shared { pthread_mutex_t m; pthread_cond_t moved; int n, here, dead; unsigned sent[RANKS][RANKS], got[RANKS][RANKS]; box ops[BOXES]; } shared;
 /* `slot`: where the address of the communicator goes, once more when the group has formed or been given up; `child`: of a split under way. */
-typedef struct comm { shared *g; char file[64], id[128]; int rank, polls, seq, splits, aborted; struct comm **slot, *held, *child, *next; } comm;
+typedef struct comm { shared *g; char file[64], id[128]; int rank, polls, seq, splits, aborted, refs; struct comm **slot, *held, *child, *next; } comm;
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static comm *comms;
 static int nccl_live, nccl_aborts, registered, strays;
@@ -45,6 +45,8 @@ API int ncclGetUniqueId(uid *u) {
   return 0;
 }
 typedef struct config { size_t size; uint32_t magic, version; int blocking; } config;
+/* The handle's reference, or that of a call that a stream has passed. */
+static void drop(comm *c) { if (!__atomic_sub_fetch(&c->refs, 1, __ATOMIC_SEQ_CST)) { munmap(c->g, sizeof *c->g); free(c); } }
 static void formed(comm *c) {
   if (!c->slot) return;
   if (*c->slot != c->held) strays++;
@@ -76,7 +78,7 @@ static int join(comm **out, int n, uid id, int rank, comm *parent) {
   /* The mapping would keep the lock. */
   flock(fd, LOCK_UN);
   close(fd);
-  c->g = g; c->rank = rank; c->slot = out; c->held = parent ? NULL : c;
+  c->g = g; c->refs = 1; c->rank = rank; c->slot = out; c->held = parent ? NULL : c;
   pthread_mutex_lock(&big);
   nccl_live++;
   c->next = comms; comms = c;
@@ -137,16 +139,18 @@ API int ncclCommGetAsyncError(comm *c, int *s) {
   return 0;
 }
 API int ncclCommFinalize(comm *c) { c->polls = 0; return 7; }
-/* Its calls may still be on a stream: its bytes stay. */
+/* Its calls may still be on a stream, and keep it. */
 static void leave(comm *c) {
   pthread_mutex_lock(&big);
   nccl_live--;
   for (comm **at = &comms; *at; at = &(*at)->next) if (*at == c) { *at = c->next; break; }
+  for (comm *p = comms; p; p = p->next) if (p->child == c) p->child = NULL;
   pthread_mutex_unlock(&big);
   lock(c->g);
   c->aborted = 1;
   if (c->g->here < c->g->n) unlink(c->file);
   unlock(c->g);
+  drop(c);
 }
 API int ncclCommDestroy(comm *c) { leave(c); return 0; }
 API int ncclCommAbort(comm *c) { if (!sim_depth()) return 4; pthread_mutex_lock(&big); nccl_aborts++; formed(c); if (c->child) formed(c->child); pthread_mutex_unlock(&big); leave(c); return 0; }
@@ -312,12 +316,14 @@ static void meet(void *arg) {
       unlock(g);
     } else unlink(path);
   }
+  drop(c);
   free(k);
 }
 static int go(comm *c, stream *s, call x) {
   if (!sim_depth() || !grouping || c->aborted) return 5;
   call *k = malloc(sizeof *k);
   *k = x; k->c = c;
+  __atomic_add_fetch(&c->refs, 1, __ATOMIC_SEQ_CST);
   k->send = x.send ? sim_real((addr)x.send) : NULL; k->recv = x.recv ? sim_real((addr)x.recv) : NULL;
   if (x.op >= 100) k->scale = scales[x.op - 100];
   if (x.kind != 's' && x.kind != 'r') k->seq = c->seq++;

@@ -81,18 +81,20 @@ static int take(block **at, char *p, char kind) {
     }
   return 0;
 }
+int core_alive(const void *real) { lock(); int there = find((addr)(arena + ((const char *)real - truth)), 1) != NULL; unlock(); return there; }
 int core_kind(addr a, size_t n) { lock(); block *b = find(a, n); int k = b ? b->kind : 0; unlock(); return k; }
 static int inside(addr a, size_t n) { return core_kind(a, n) != 0; }
 
 /* ---- streams. A command's number is its place in the stream. */
-struct event { uint64_t asked, passed, at, number; stream *s; device *c; };
+/* `refs`: the handle's, and those of queued commands that name it. */
+struct event { uint64_t asked, passed, at, number; stream *s; device *c; int refs; };
 typedef struct command {
   char kind; addr dst, src; size_t n, dpitch, spitch, rows; uint64_t v; unsigned width;
   event *e; void (*fn)(void *); st (*run)(void *, device *); void *data; size_t bytes; char *line; struct command *next;
 } command;
 struct graph { command *first, **last; };
 /* `given`, `done`: numbers of the last command it was given and has ended; `asked`: how far somebody waits for it to come. */
-struct stream { device *c; command *first, **last; uint64_t given, done, asked, drawn; int busy, dead, priority, spoilt; graph *capture; pthread_t t, capturer; };
+struct stream { device *c; command *first, **last; uint64_t given, done, asked, drawn; int busy, dead, priority, spoilt, refs; /* its thread's, and those of events recorded on it */ graph *capture; pthread_t t, capturer; };
 static int streams, events, launches, graphs;
 static __thread stream *capturing; /* by this thread, in the thread-local mode: calls that could allocate spoil it */
 static char launched[1 << 16];
@@ -100,10 +102,23 @@ static size_t written;
 
 static uint64_t now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
 static void nap(long us) { struct timespec t = {0, us * 1000}; nanosleep(&t, NULL); }
+/* With the lock held. */
+static void drop_stream(stream *s) { if (s && !--s->refs) free(s); }
+static void drop_event(event *e) { if (e && !--e->refs) { drop_stream(e->s); free(e); } }
 static void ask(stream *s, uint64_t number) { if (s && s->asked < number) { s->asked = number; pthread_cond_broadcast(&moved); } }
 
+/* What a command names has been freed before its stream came to it: the device is lost, as by an access to nobody's memory. */
+static int freed(stream *s, addr a, size_t n) {
+  if (find(a, n)) return 0;
+  fprintf(stderr, "SIMULATED device %d: memory was freed before a stream came to its use\n", s->c->index);
+  s->c->dead = 700;
+  return 1;
+}
 static void run(stream *s, command *q) {
   if (s->c->dead) return;
+  size_t whole = q->rows ? (q->rows - 1) * q->dpitch + q->n * (q->kind == 'f' ? q->width : 1) : 0;
+  if ((q->kind == 'c' || q->kind == 'f') && freed(s, q->dst, whole)) return;
+  if (q->kind == 'c' && freed(s, q->src, (q->rows - 1) * q->spitch + q->n)) return;
   switch (q->kind) {
     case 'c': unlock(); for (size_t i = 0; i < q->rows; i++) memmove((char *)sim_real(q->dst) + i * q->dpitch, (char *)sim_real(q->src) + i * q->spitch, q->n); lock(); break;
     case 'f': {
@@ -153,12 +168,14 @@ static void *serve(void *arg) {
     s->first = q->next; if (!s->first) s->last = &s->first;
     s->busy = 1;
     run(s, q);
+    drop_event(q->e);
     if (q->kind == 'k') free(q->data);
     free(q->line); free(q);
     s->busy = 0; s->done++;
     pthread_cond_broadcast(&moved);
   }
-  streams--; /* its bytes stay: events may name it */
+  streams--;
+  drop_stream(s);
   pthread_cond_broadcast(&moved);
   unlock();
   return NULL;
@@ -250,7 +267,7 @@ st core_fill(addr d, size_t pitch, uint64_t v, unsigned w, size_t n, size_t rows
 st core_stream(stream **p, int priority) {
   HERE();
   stream *s = calloc(1, sizeof *s);
-  s->c = c; s->last = &s->first; s->priority = priority;
+  s->c = c; s->last = &s->first; s->priority = priority; s->refs = 1;
   lock(); s->drawn = late * 0x9e3779b97f4a7c15ull + (uint64_t)++streams; unlock();
   pthread_create(&s->t, NULL, serve, s);
   pthread_detach(s->t);
@@ -259,16 +276,20 @@ st core_stream(stream **p, int priority) {
 }
 st core_stream_destroy(stream *s) { if (!sim_here()) return NO_CONTEXT; lock(); s->dead = 1; pthread_cond_broadcast(&moved); unlock(); return OK; }
 st core_stream_query(stream *s) { HERE(); FREE(s); lock(); ask(s, s->given); int busy = s->busy || s->first, dead = s->c->dead; unlock(); return dead ? dead : busy ? NOT_READY : OK; }
-st core_stream_wait(stream *s, event *e) { HERE(); FREE(s); lock(); uint64_t v = e->asked, n = e->number; unlock(); return push(s, (command){.kind = 'w', .e = e, .v = v, .n = n}); }
+st core_stream_wait(stream *s, event *e) { HERE(); FREE(s); lock(); uint64_t v = e->asked, n = e->number; e->refs++; unlock(); return push(s, (command){.kind = 'w', .e = e, .v = v, .n = n}); }
 st core_host_func(stream *s, void (*fn)(void *), void *arg) { HERE(); FREE(s); return push(s, (command){.kind = 'h', .fn = fn, .data = arg}); }
 st core_wait_value(stream *s, addr a, uint64_t v) { HERE(); FREE(s); if (!sim_words) return UNSUPPORTED; if (a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 'g', .dst = a, .v = v}); }
 st core_write_value(stream *s, addr a, uint64_t v) { HERE(); FREE(s); if (!sim_words) return UNSUPPORTED; if (a % 8 || !inside(a, 8)) return INVALID; return push(s, (command){.kind = 's', .dst = a, .v = v}); }
-st core_event(event **p) { HERE(); *p = calloc(1, sizeof **p); (*p)->c = c; lock(); events++; unlock(); return OK; }
-st core_event_destroy(event *e) { if (!sim_here()) return NO_CONTEXT; (void)e; lock(); events--; unlock(); return OK; /* queued records and waits may still name it: its bytes stay */ }
+st core_event(event **p) { HERE(); *p = calloc(1, sizeof **p); (*p)->c = c; (*p)->refs = 1; lock(); events++; unlock(); return OK; }
+st core_event_destroy(event *e) { if (!sim_here()) return NO_CONTEXT; lock(); events--; drop_event(e); unlock(); return OK; }
 st core_event_record(event *e, stream *s) {
   HERE(); FREE(s);
   if (e->c != s->c) return BAD_HANDLE;
-  lock(); uint64_t v = ++e->asked; e->s = s; e->number = s->given + 1; unlock();
+  lock();
+  uint64_t v = ++e->asked;
+  if (e->s != s) { drop_stream(e->s); e->s = s; s->refs++; }
+  e->number = s->given + 1; e->refs++;
+  unlock();
   return push(s, (command){.kind = 'e', .e = e, .v = v});
 }
 st core_event_query(event *e) { HERE(); lock(); ask(e->s, e->number); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; unlock(); return r; }

@@ -20,7 +20,8 @@ typedef struct context { unsigned grid[3], block[3], shared, warp; uint64_t seed
 typedef int entry(const void *args, context *c);
 struct module { void *code; char *note; };
 struct function { char *name; entry *run; unsigned bytes; };
-typedef struct launch { context c; entry *run; char *name; uint64_t args[]; } launch;
+/* `alive`: which of the first 64 words of the arguments were addresses of the device. */
+typedef struct launch { context c; entry *run; char *name; uint64_t alive; uint64_t args[]; } launch;
 
 static char *file(const char *name) {
   char path[512];
@@ -142,6 +143,11 @@ static st compute(void *data, device *d) {
   launch *l = data;
   if (!l->run) return strcmp(l->name, "sim_goes_astray") ? OK : 700;
   uint64_t *args = l->args;
+  for (int i = 0; i < 64; i++)
+    if (l->alive >> i & 1 && !core_alive((void *)args[i])) {
+      fprintf(stderr, "SIMULATED device %d: kernel %s: memory was freed before its stream came to it\n", d->index, l->name);
+      return 700;
+    }
   if (l->run(args, &l->c)) {
     fprintf(stderr, "SIMULATED device %d: kernel %s: %s\n", d->index, l->name, l->c.error ? l->c.error : "failed");
     return LAUNCH_FAILED;
@@ -158,7 +164,11 @@ st core_launch_kernel(function *f, const unsigned g[3], const unsigned b[3], uns
   l->c = (context){{g[0], g[1], g[2]}, {b[0], b[1], b[2]}, shared, sim_warp, __atomic_add_fetch(&seeds, 1, __ATOMIC_RELAXED), NULL};
   l->run = f->run; l->name = f->name;
   memcpy(l->args, params[0], f->bytes);
-  for (size_t i = 0; i < f->bytes / 8; i++) l->args[i] = (uint64_t)sim_real(l->args[i]);
+  for (size_t i = 0; i < f->bytes / 8; i++) {
+    addr given = l->args[i];
+    l->args[i] = (uint64_t)sim_real(given);
+    if (i < 64 && l->args[i] != given && core_kind(given, 1) == 'd') l->alive |= 1ull << i;
+  }
   st r = core_launch(s, compute, l, n, line);
   if (r) free(l);
   return r;

@@ -49,6 +49,8 @@ st core_host_seen(addr *a, void *p);
 st core_copy(addr to, addr from, size_t n, size_t dpitch, size_t spitch, size_t rows, stream *s);
 /* What kind of memory an address lies in: 'd' device, 'h' pinned, 'r' registered, 'v' mapped; 0: none that is known. */
 int core_kind(addr a, size_t n);
+/* Is what lies there, by the host's address, memory of a device that nobody has freed? */
+int core_alive(const void *real);
 st core_copy_peer(addr to, addr from, size_t n, stream *s);
 st core_fill(addr to, size_t pitch, uint64_t value, unsigned width, size_t n, size_t rows, stream *s);
 st core_stream(stream **p, int priority);

@@ -1,0 +1,275 @@
+//! Back ends of GPUs on the simulators of their run times (`tests/sim`): cases of the kit, training to the CPU's losses, and bugs of back ends, each
+//! of which the kit must name where the simulator is at its worst. *Executed against simulator*: nothing here says anything of a device.
+
+use crossweave_tests::{built, sim};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A back end, its simulator, and the keys that name libraries which the simulator is.
+struct Vendor {
+    name: &'static str,
+    skin: &'static str,
+    keys: &'static [&'static str],
+}
+
+const CUDA: Vendor = Vendor {
+    name: "cuda",
+    skin: "cuda",
+    keys: &[
+        "cuda.libcuda",
+        "cuda.libnvrtc",
+        "cuda.libcublaslt",
+        "cuda.libcudnn",
+        "cuda.libnccl",
+    ],
+};
+const ROCM: Vendor = Vendor {
+    name: "rocm",
+    skin: "hip",
+    keys: &["rocm.libamdhip64", "rocm.librccl"],
+};
+
+/// A back end on a simulator.
+struct Simulated {
+    program: PathBuf,
+    options: String,
+    /// `CW_SIM`: how streams run.
+    mode: &'static str,
+}
+
+impl Simulated {
+    fn new(v: &Vendor, mode: &'static str) -> Simulated {
+        Simulated::on(v, &sim::library(v.skin, "suite"), v.name, mode)
+    }
+
+    /// Compiled kernels are kept for the next test, by their sources, in the folder `kernels`.
+    fn on(v: &Vendor, library: &Path, kernels: &str, mode: &'static str) -> Simulated {
+        let cache = sim::folder().join(format!("kernels-{kernels}"));
+        let libraries = v.keys.iter().map(|k| format!("{k}={}", library.display()));
+        let mut options: Vec<String> = libraries.collect();
+        options.push(format!("{}.cache_dir={}", v.name, cache.display()));
+        Simulated {
+            program: built::plugins().join("crossweave"),
+            options: options.join(";"),
+            mode,
+        }
+    }
+
+    fn command(&self, dir: &Path, args: &[&str]) -> Command {
+        let mut c = Command::new(&self.program);
+        c.current_dir(dir).args(args);
+        c.env("CROSSWEAVE_PLUGIN_OPTIONS", &self.options);
+        c.env("CW_SIM", self.mode);
+        c
+    }
+
+    /// What the kit says of these cases.
+    fn conform(&self, v: &Vendor, ranks: &str, only: &[&str]) -> Output {
+        let mut args = vec!["conform", v.name, "--quick", "--ranks", ranks, "-v"];
+        args.extend(["--case-limit", "60s"]);
+        args.extend(only.iter().flat_map(|o| ["--only", *o]));
+        let mut c = self.command(Path::new("."), &args);
+        c.output().expect("the program starts")
+    }
+
+    /// The losses of a run.
+    fn train(&self, job: &Job, ranks: &str, sets: &[&str]) -> Vec<f64> {
+        let out = format!("{ranks}{}{}", sets.join(""), self.mode);
+        let out: String = out.chars().filter(char::is_ascii_alphanumeric).collect();
+        let mut args = vec!["train", "config.json", "--ranks", ranks, "--out", &out];
+        args.extend(sets.iter().flat_map(|s| ["--set", *s]));
+        let o = self.command(job.dir.path(), &args).output();
+        let o = o.expect("the program starts");
+        let said = String::from_utf8_lossy(&o.stderr);
+        assert!(o.status.success(), "{args:?}: {said}");
+        let text = std::fs::read_to_string(job.dir.path().join(&out).join("metrics.jsonl"));
+        let each = text.expect("metrics").lines().map(String::from).collect();
+        let each: Vec<String> = each;
+        let loss = |l: &String| serde_json::from_str::<serde_json::Value>(l).ok()?["loss"].as_f64();
+        each.iter().filter_map(loss).collect()
+    }
+}
+
+/// Asks the kit and wants every case to hold.
+fn holds(s: &Simulated, v: &Vendor, ranks: &str, only: &[&str]) {
+    let o = s.conform(v, ranks, only);
+    let said = String::from_utf8_lossy(&o.stdout);
+    let passed = said.lines().filter(|l| l.starts_with("PASS")).count();
+    assert!(o.status.success(), "{} {}: {said}", v.name, s.mode);
+    assert!(passed >= only.len(), "{}: {said}", v.name);
+    assert!(said.contains("executed against simulator"), "{said}");
+}
+
+/// A case or two of each group, of ops one of each kind of kernel.
+const SAMPLE: &[&str] = &[
+    "abi.tables_state_their_size",
+    "life.threads_end_with_their_owner",
+    "mem.copy.*",
+    "mem.fill.patterns",
+    "order.cross_stream_event",
+    "order.stream_is_in_order",
+    "order.op.arrays_are_read_before_return",
+    "op.binary.add.f32",
+    "op.softmax_fwd.f32",
+    "op.embedding_fwd.f32.by_i32",
+    "coll.all_reduce.f32.sum.*",
+    "coll.send_recv.u8.*",
+    "fault.missing_rank_is_named.*",
+    "leak.event",
+];
+
+#[test]
+fn a_sample_of_the_kit_holds_on_the_simulator_of_cuda() {
+    holds(&Simulated::new(&CUDA, "late=3"), &CUDA, "2", SAMPLE);
+}
+
+#[test]
+fn a_sample_of_the_kit_holds_on_the_simulator_of_rocm() {
+    holds(&Simulated::new(&ROCM, "lazy"), &ROCM, "2", SAMPLE);
+}
+
+#[test]
+#[ignore = "an hour: cargo test --release -p crossweave-tests --test suite every_case_on -- --ignored"]
+fn every_case_on_both_simulators_holds() {
+    for v in [&CUDA, &ROCM] {
+        for mode in ["", "late=7", "lazy"] {
+            holds(&Simulated::new(v, mode), v, "1,2,3,4,6,8", &["*"]);
+        }
+    }
+}
+
+/// A folder with a model and its text.
+struct Job {
+    dir: tempfile::TempDir,
+}
+
+const GPT2: &str =
+    r#"{"family": "gpt2", "n_layer": 2, "n_embd": 16, "n_head": 2, "n_positions": 16}"#;
+const LLAMA: &str = r#"{"family": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 16}"#;
+
+impl Job {
+    fn new(model: &str) -> Job {
+        let dir = tempfile::tempdir().expect("a folder");
+        let config = format!(
+            r#"{{"model": {model}, "data": {{"train": "text.txt", "tokenizer": "bytes"}},
+              "run": {{"steps": 3, "threads_per_rank": 1}}, "train_batch_size": 4, "gradient_clipping": 1.0,
+              "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-2, "weight_decay": 0.1}}}}}}"#
+        );
+        std::fs::write(dir.path().join("config.json"), config).expect("written");
+        let words = (0..4000u32).map(|i| format!("word{} ", i * i % 97));
+        let text: String = words.collect();
+        std::fs::write(dir.path().join("text.txt"), text).expect("written");
+        Job { dir }
+    }
+}
+
+const ZERO3: &str = "zero_optimization.stage=3";
+const PP2: &str = "mesh.pp=2";
+const OFFLOAD: &str = "zero_optimization.offload_optimizer.device=cpu";
+
+/// Ranks, and what is set.
+type Run = (u32, &'static [&'static str]);
+
+/// These runs follow the CPU's losses.
+fn follow(v: &Vendor, mode: &'static str, model: &str, runs: &[Run]) {
+    let (s, job) = (Simulated::new(v, mode), Job::new(model));
+    let want = s.train(&job, "cpu:1", &[]);
+    assert!(want.len() == 3 && want[2] < want[0], "{want:?}");
+    for (ranks, sets) in runs {
+        let got = s.train(&job, &format!("{}:{ranks}", v.name), sets);
+        assert_eq!(got.len(), want.len(), "{} {sets:?}", v.name);
+        for (a, b) in want.iter().zip(&got) {
+            let close = (a - b).abs() <= 1e-4 * a;
+            let what = format!("{} {ranks} {sets:?} {mode}", v.name);
+            assert!(close, "{what}: {got:?}, on the CPU {want:?}");
+        }
+    }
+}
+
+#[test]
+fn gpt2_trains_on_the_simulator_of_cuda() {
+    follow(&CUDA, "late=5", GPT2, &[(1, &[OFFLOAD]), (2, &[ZERO3])]);
+}
+
+#[test]
+fn llama_trains_on_the_simulator_of_rocm() {
+    follow(&ROCM, "late=5", LLAMA, &[(1, &[]), (2, &[PP2])]);
+}
+
+#[test]
+#[ignore = "minutes: cargo test --release -p crossweave-tests --test suite every_layout_on -- --ignored"]
+fn every_layout_on_both_simulators_follows_the_cpu() {
+    let runs: &[Run] = &[
+        (1, &[]),
+        (1, &[OFFLOAD, "zero_optimization.stage=1"]),
+        (2, &[]),
+        (2, &["zero_optimization.stage=1"]),
+        (2, &["zero_optimization.stage=2"]),
+        (2, &[ZERO3]),
+        (2, &[ZERO3, OFFLOAD]),
+        (2, &[PP2]),
+        (4, &[ZERO3]),
+        (4, &[PP2, "zero_optimization.stage=1"]),
+    ];
+    for v in [&CUDA, &ROCM] {
+        for mode in ["late=11", "lazy"] {
+            for model in [GPT2, LLAMA] {
+                follow(v, mode, model, runs);
+            }
+        }
+    }
+}
+
+/// A bug of a back end, the case that names it, and how the simulator's streams run: at their worst, so that it is no luck.
+type Bug = (&'static str, &'static str, &'static str);
+
+const BUGS: &[Bug] = &[
+    ("missing_synchronisation", "mem.copy.sizes", "lazy"),
+    ("missing_event", "order.cross_stream_event", "lazy"),
+    ("host_access", "mem.copy.sizes", "late=1"),
+    ("out_of_bounds", "mem.copy.sizes", "late=1"),
+    ("fill_out_of_bounds", "mem.fill.patterns", "late=1"),
+    ("use_after_free", "mem.copy.sizes", "lazy"),
+    ("shared_scratch", "order.random_replay", "lazy"),
+    ("wrong_direction", "mem.copy.sizes", "late=1"),
+    ("wrong_enum", "coll.all_reduce.f32.sum.r2", "late=1"),
+    (
+        "mismatched_collective",
+        "coll.all_reduce.f32.sum.r2",
+        "late=1",
+    ),
+    ("wave_of_32", "op.softmax_fwd.f32", "late=1"),
+];
+
+#[test]
+fn bugs_of_a_back_end_are_named_on_the_simulator() {
+    let mut lost = vec![];
+    for mode in ["lazy", "late=1"] {
+        let of = BUGS.iter().filter(|b| b.2 == mode).map(|b| b.1);
+        let mut cases: Vec<&str> = of.collect();
+        cases.sort_unstable();
+        cases.dedup();
+        holds(&Simulated::new(&ROCM, mode), &ROCM, "2", &cases);
+    }
+    for (bug, case, mode) in BUGS {
+        // A bug of kernels would be in those that are kept.
+        let kernels = if bug.starts_with("wave") {
+            bug
+        } else {
+            ROCM.name
+        };
+        let s = Simulated::on(&ROCM, &sim::with_bug(bug, "suite"), kernels, mode);
+        let o = s.conform(&ROCM, "2", &[case]);
+        let said = String::from_utf8_lossy(&o.stdout);
+        let line = said
+            .lines()
+            .find(|l| l.starts_with("FAIL") && l.contains(case));
+        println!("{bug}: {}", line.unwrap_or("not named"));
+        // A case that only takes too long names nothing.
+        if line.is_none_or(|l| l.contains("hung")) {
+            lost.push(format!("{bug} ({mode}): {said}"));
+        }
+    }
+    assert_eq!(lost, Vec::<String>::new(), "bugs that were not named");
+}
