@@ -21,31 +21,58 @@ pub fn wrapped_cpu() -> PathBuf {
     profile.join(file_name("seeded_cpu"))
 }
 
-/// The C plugin with one defect. `cc` is there: Rust links by it too.
+/// The C plugin with one defect.
 pub fn c_plugin(dir: &Path, bug: &str) -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let define = (!bug.is_empty()).then(|| format!("-DBUG_{bug}"));
     let out = dir.join(file_name(&format!("seeded_c_{}", bug.to_lowercase())));
+    compiled(&out, define.as_slice(), &["tests/seeded/c/plugin.c"])
+}
+
+/// The C example, reading late what a word names (`tests/seeded/c/late.c`); by no word it reads everything in time.
+pub fn late_plugin(dir: &Path, what: &str) -> PathBuf {
+    let example = |f: &str| format!("examples/c-plugin/src/{f}");
+    let sources = ["device.c", "ops.c", "collectives.c"].map(example);
+    let device = dir.join("device.o");
+    // The example's entry is the inner one.
+    let inner = ["-c", "-Dcrossweave_plugin_v1=inner"].map(String::from);
+    compiled(&device, &inner, &[&sources[0]]);
+    let define = match what {
+        "" => vec![],
+        w => vec![format!("-DLATE_{w}")],
+    };
+    let out = dir.join(file_name(&format!("seeded_late_{}", what.to_lowercase())));
+    let device = device.display().to_string();
+    let all = ["tests/seeded/c/late.c", &device, &sources[1], &sources[2]];
+    compiled(&out, &define, &all)
+}
+
+/// Compiles sources of this tree. `cc` is there: Rust links by it too.
+fn compiled(out: &Path, flags: &[String], sources: &[&str]) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut cc = Command::new("cc");
     cc.args([
         "-std=c11",
         "-Wall",
         "-Wextra",
         "-O1",
-        "-shared",
+        "-fwrapv",
+        "-ffp-contract=off",
         "-fPIC",
         "-fvisibility=hidden",
+        "-pthread",
+        "-Ihal/include",
+        "-Iexamples/c-plugin/src",
     ]);
-    if !bug.is_empty() {
-        cc.arg(format!("-DBUG_{bug}"));
+    cc.current_dir(root).args(flags).arg("-o").arg(out);
+    if !flags.iter().any(|f| f == "-c") {
+        cc.arg("-shared");
     }
-    cc.arg("-I").arg(here.join("../hal/include"));
-    cc.arg("-o").arg(&out).arg(here.join("seeded/c/plugin.c"));
-    cc.arg("-lm");
+    cc.args(sources).arg("-lm");
     let r = cc
         .output()
         .unwrap_or_else(|e| panic!("these tests need a C compiler, cc: {e}"));
     assert!(r.status.success(), "{}", String::from_utf8_lossy(&r.stderr));
-    out
+    out.to_path_buf()
 }
 
 /// What is run: `only` these patterns on two ranks, or everything up to a level.
@@ -101,7 +128,9 @@ const ENDLESS: &[&str] = &[
     "comm_timeout_ignored",
 ];
 /// The limit of a case with an endless wait, and of every other one.
-const LIMITS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(60)];
+pub const LIMITS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(60)];
+/// The same with training sizes.
+const BIG_LIMIT: Duration = Duration::from_secs(600);
 /// Kits at work at once: most defects are waited for, not computed.
 const AT_ONCE: usize = 4;
 
@@ -127,10 +156,22 @@ fn narrow(plugin: &Path, bug: &str, only: &[&str], effort: Effort) -> Options {
 
 /// The kit names the defect: the case fails, and by the kit's judgement, not by a slip of the kit nor, unless the defect is
 /// one that has no end, because it takes too long. Answers what it says.
-pub fn named(plugin: &Path, (bug, case): (&str, &str)) -> Result<String, String> {
+pub fn named(plugin: &Path, defect: (&str, &str)) -> Result<String, String> {
+    named_at(plugin, defect, effort(defect.1))
+}
+
+/// The same at an effort of the caller's.
+pub fn named_at(
+    plugin: &Path,
+    (bug, case): (&str, &str),
+    effort: Effort,
+) -> Result<String, String> {
     let endless = ENDLESS.contains(&bug);
-    let mut o = narrow(plugin, bug, &[case], effort(case));
-    o.limit = Some(LIMITS[usize::from(!endless)]);
+    let mut o = narrow(plugin, bug, &[case], effort);
+    o.limit = Some(match effort {
+        Effort::Big => BIG_LIMIT,
+        _ => LIMITS[usize::from(!endless)],
+    });
     let began = Instant::now();
     let r = run(&o);
     println!("{bug}: {:.1} s", began.elapsed().as_secs_f64());

@@ -5,12 +5,13 @@ mod aligned;
 mod cards;
 mod ends;
 mod frame;
+mod only;
 mod ops;
 mod sizes;
 mod verdicts;
 
 use crossweave_conform::{Effort, Level};
-use frame::{Defect, all_named, c_plugin, failures, holds, options, run, wrapped_cpu};
+use frame::{Defect, all_named, c_plugin, failures, holds, late_plugin, options, run, wrapped_cpu};
 
 /// A child of the kit, when this binary is started as one.
 #[test]
@@ -266,6 +267,24 @@ const C: &[Defect] = &[
     ),
     ("ALLOCATOR", "abi.file.no_allocator_of_its_own"),
 ];
+
+/// Arrays and structs of the host that are read when the stream comes to them.
+const LATE: &[Defect] = &[
+    ("OPERANDS", "order.op.arrays_are_read_before_return"),
+    ("LAUNCH_STRUCTS", "op.philox.bits.u32"),
+];
+
+#[test]
+fn what_is_read_late_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let good = late_plugin(dir.path(), "");
+    holds(&good, LATE);
+    all_named(LATE, &|what| {
+        let own = dir.path().join(what);
+        std::fs::create_dir(&own).expect("a folder");
+        late_plugin(&own, what)
+    });
+}
 
 #[test]
 fn defects_of_a_device_are_named() {

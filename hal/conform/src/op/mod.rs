@@ -170,8 +170,9 @@ pub struct SizeOf {
     pub most: usize,
 }
 
-/// Every size of every op, by the first cell of the op: what seeded defects of the kind "wrong beyond" are made from.
-pub fn sizes_of_ops() -> Vec<SizeOf> {
+/// Every size of every op, by the first cell of the op, and how large it is at this effort: what seeded defects of the kind
+/// "wrong beyond" are made from.
+pub fn sizes_of_ops(effort: Effort) -> Vec<SizeOf> {
     /// The most elements that each operand has in each dim, which counts from the last.
     fn most(trials: &[Trial]) -> BTreeMap<(usize, usize), usize> {
         let mut all = BTreeMap::new();
@@ -192,9 +193,9 @@ pub fn sizes_of_ops() -> Vec<SizeOf> {
         let Some(c) = cells.iter().find(|c| c.op == spec.id) else {
             continue;
         };
-        let g = || Gen::new(Rng::new(1), Effort::Default);
-        let usual = most(&c.trials(&mut g()));
-        let large = most(&c.trials(&mut g().about(About::Sizes)));
+        let g = |effort| Gen::new(Rng::new(1), effort);
+        let usual = most(&c.trials(&mut g(Effort::Default)));
+        let large = most(&c.trials(&mut g(effort).about(About::Sizes)));
         for ((operand, dim), n) in usual {
             // Lists repeat; a dim of one element is one; layouts of many dims are one matter, sizes another.
             let listed = operand < spec.operands.len() && n > 1 && dim <= 4;
@@ -331,7 +332,7 @@ mod tests {
     /// varies in the usual trials is beyond 1,024 in some trial of sizes.
     #[test]
     fn every_size_of_every_op_is_large_in_some_trial() {
-        let small: Vec<String> = sizes_of_ops()
+        let small: Vec<String> = sizes_of_ops(Effort::Default)
             .into_iter()
             .filter(|s| s.most <= 1024)
             .map(|s| format!("{} operand {} dim -{}: {}", s.op, s.operand, s.dim, s.most))
