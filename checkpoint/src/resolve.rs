@@ -13,15 +13,22 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Name endings of constants that old versions stored beside the parameters: causal masks and rotary tables.
-const BUFFERS: [&str; 8] = [
+const BUFFERS: [&str; 9] = [
     ".attn.bias",
     ".attn.masked_bias",
+    ".embeddings.position_ids",
     ".crossattention.bias",
     ".crossattention.masked_bias",
     "rotary_emb.inv_freq",
     "rotary_emb.original_inv_freq",
     "rotary_emb.cos_cached",
     "rotary_emb.sin_cached",
+];
+
+/// Endings of names, and what they were in files that were converted from TensorFlow.
+const OLDER: [(&str, &str); 2] = [
+    (".LayerNorm.weight", ".LayerNorm.gamma"),
+    (".LayerNorm.bias", ".LayerNorm.beta"),
 ];
 
 /// The parameters a model needs, to be found in a directory.
@@ -56,10 +63,14 @@ impl Resolver {
         self
     }
 
-    /// The spellings a file may use for a canonical name: itself, and without the language model's prefix.
+    /// The spellings a file may use for a canonical name: itself, without the language model's prefix, and as the first BERTs have it.
     fn spellings(&self, name: &str) -> impl Iterator<Item = String> + use<> {
         let bare = name.strip_prefix(&self.base).filter(|b| *b != name);
-        let with = [Some(name.to_string()), bare.map(str::to_string)];
+        let older = OLDER.iter().find_map(|(now, then)| {
+            let module = name.strip_suffix(now)?;
+            Some(format!("{module}{then}"))
+        });
+        let with = [Some(name.to_string()), bare.map(str::to_string), older];
         with.into_iter().flatten()
     }
 

@@ -4,7 +4,7 @@ use crate::args::ConfigAction;
 use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::width::columns;
-use crate::{hub, model, source};
+use crate::{hub, model, objective, source};
 use crossweave_checkpoint::{PublicKey, SecretKey};
 use crossweave_config::{Config, Model, explain_key, json_schema, keys, reference, split_set};
 use crossweave_data::Remark;
@@ -35,13 +35,16 @@ fn read(path: &Path, sets: &[String]) -> Result<Config> {
 /// data, the keys of signatures. Nothing is written. What is remarkable about the data comes back.
 fn files_of(config: &Config) -> Result<Vec<Remark>> {
     let s = &config.settings;
-    let (mut vocab, mut remarks) = (None, vec![]);
+    let (mut opened, mut remarks) = (None, vec![]);
     if let Some(m @ Model::Hf(_)) = &s.model {
-        vocab = Some(model::of_config(m, None)?.spec.model().vocab as usize);
+        opened = Some(model::of_config(m, None)?.spec);
     }
     if let Some(data) = &s.data {
         let mut spec = source::spec(data, s.model.as_ref())?;
-        spec.model_vocab = vocab.or(spec.model_vocab);
+        if let Some(opened) = &opened {
+            spec.model_vocab = Some(opened.model().vocab as usize);
+            spec.objective = objective::of(data, s.model.as_ref(), Some(opened))?;
+        }
         remarks = crossweave_data::check(&spec)?;
     }
     if let Some(key) = &s.checkpoint.sign_key {

@@ -22,8 +22,9 @@ pub fn run(args: &GenerateArgs) -> Result<()> {
     let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
     let model = trained::open(&args.model)?;
-    let tokenizer = model.tokenizer()?;
     let source = &model.source;
+    infer::continues(source)?;
+    let tokenizer = model.tokenizer()?;
     let mut trainer = infer::open(source, &plugin, &host, DType::F32, 1, 1)?;
     let draw = Draw {
         tokens: args.tokens,

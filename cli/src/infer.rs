@@ -6,6 +6,7 @@ use crate::model::Source;
 use crossweave_data::Tokenizer;
 use crossweave_engine::{RankSpec, Recompute, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
+use crossweave_nn::Predicts;
 use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::time::Duration;
 
@@ -61,11 +62,27 @@ pub fn open(
         bucket_bytes: 0,
         overlap: false,
         timeout: None,
+        labelled: source.spec.family().predicts() != Predicts::Next,
         ..Default::default()
     };
     let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
     source.start(&mut trainer)?;
     Ok(trainer)
+}
+
+/// Does the model continue a text?
+///
+/// # Errors
+/// One that predicts hidden tokens or spans.
+pub fn continues(source: &Source) -> Result<()> {
+    let family = source.spec.family();
+    match family.predicts() {
+        Predicts::Next => Ok(()),
+        Predicts::Hidden | Predicts::Spans => Err(CliError::refused(
+            format!("a {} model does not continue a text", family.name),
+            "`crossweave probe` gives its logits",
+        )),
+    }
 }
 
 /// How tokens are drawn.
@@ -92,6 +109,7 @@ pub fn continue_text(
     prompt: &str,
     draw: Draw,
 ) -> Result<String> {
+    continues(source)?;
     let model = source.spec.model();
     let (vocab, longest) = (model.vocab as usize, model.positions as usize);
     let mut text: Vec<i32> = tokenizer

@@ -8,8 +8,9 @@ use crate::trained;
 use crossweave_checkpoint::{Checkpoint, HfDir, Resolved as Names, Resolver};
 use crossweave_config as config;
 use crossweave_engine::{StateKind, Trainer};
+use crossweave_nn::distill::{Distill, TEACHER};
 use crossweave_nn::lora::is_adapter;
-use crossweave_nn::{Lora, ModelSpec, units};
+use crossweave_nn::{Lora, ModelSpec, taught, units};
 use crossweave_tensor::UnitDecl;
 use serde_json::Value;
 use std::path::Path;
@@ -20,6 +21,16 @@ pub struct Folder {
     pub dir: HfDir,
     /// Which tensor is which parameter.
     pub names: Names,
+}
+
+/// What a student learns from.
+pub struct Teacher {
+    /// Family and dimensions.
+    pub spec: ModelSpec,
+    /// Where its weights are.
+    pub folder: Folder,
+    /// How it teaches.
+    pub how: Distill,
 }
 
 /// A model ready to be built on any number of ranks.
@@ -36,6 +47,8 @@ pub struct Source {
     pub adapter: Option<Adapter>,
     /// A hash of the folder's weights, where something is trained beside them.
     pub fingerprint: Option<String>,
+    /// What it learns from.
+    pub teacher: Option<Teacher>,
 }
 
 fn key_error(file: &Path, e: &crossweave_nn::ConfigError) -> CliError {
@@ -81,6 +94,13 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         let head = format!("{}.weight", spec.model().head.lm);
         resolver = resolver.tie(head, spec.model().table());
     }
+    // A bias that stands beside the layer may be stored in it too.
+    if let Some(bias) = spec.model().head.bias {
+        let inner = format!("{}.bias", spec.model().head.lm);
+        if inner != bias {
+            resolver = resolver.tie(inner, bias);
+        }
+    }
     let names = resolver.resolve(&dir)?;
     Ok(Source {
         spec,
@@ -89,6 +109,7 @@ pub fn open_folder(dir: &Path) -> Result<Source> {
         lora: None,
         adapter: None,
         fingerprint: None,
+        teacher: None,
     })
 }
 
@@ -104,6 +125,7 @@ pub fn of_checkpoint(checkpoint: Checkpoint) -> Result<Source> {
         lora: None,
         adapter: None,
         fingerprint: None,
+        teacher: None,
     })
 }
 
@@ -159,6 +181,7 @@ pub fn of_config(model: &config::Model, vocab: Option<u64>) -> Result<Source> {
                 lora: None,
                 adapter: None,
                 fingerprint: None,
+                teacher: None,
             })
         }
     }
@@ -170,8 +193,33 @@ impl Source {
         self.spec.model().width
     }
 
+    /// From now on rows hold what an encoder reads and what a decoder reads, so many tokens each.
+    ///
+    /// # Errors
+    /// Parts of a model that has none.
+    pub fn reads(&mut self, parts: Option<[usize; 2]>) -> Result<()> {
+        let has = self.spec.model().decoder.is_some();
+        match parts {
+            Some([read, _]) if has => self.spec = self.spec.reading(read as u64),
+            None if !has => {}
+            _ => {
+                return Err(CliError::refused(
+                    format!(
+                        "data.objective: rows of these data are not what a {} model reads",
+                        self.spec.family().name
+                    ),
+                    "remove data.objective",
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// The units, declared anew (each rank owns its blocks).
     pub fn units(&self) -> Vec<UnitDecl> {
+        if let Some(teacher) = &self.teacher {
+            return taught(self.spec.model(), teacher.spec.model(), &teacher.how);
+        }
         // Its targets were found when it was asked for.
         let adapted = self.lora.as_ref();
         let adapted = adapted.and_then(|l| l.units(&self.spec).ok());
@@ -187,10 +235,10 @@ impl Source {
             self.start_base(trainer)?;
             return resume::weights(trainer, checkpoint);
         }
-        if self.folder.is_none() {
+        if self.folder.is_none() && self.teacher.is_none() {
             return Ok(trainer.init()?);
         }
-        if self.lora.is_some() {
+        if self.folder.is_none() || self.lora.is_some() {
             trainer.init_trained()?;
         }
         self.load(trainer)?;
@@ -205,31 +253,34 @@ impl Source {
         Ok(trainer.publish()?)
     }
 
-    /// Gives a rank what no checkpoint holds: the model under the adapters.
+    /// Gives a rank what no checkpoint holds: the model under the adapters, or the teacher.
     ///
     /// # Errors
     /// As [`Source::start`].
     pub fn start_base(&self, trainer: &mut Trainer) -> Result<()> {
-        match self.lora {
-            Some(_) => self.load(trainer),
-            None => Ok(()),
+        match self.lora.is_some() || self.teacher.is_some() {
+            true => self.load(trainer),
+            false => Ok(()),
         }
     }
 
-    /// The folder's weights.
+    /// The folder's weights, and the teacher's.
     fn load(&self, trainer: &mut Trainer) -> Result<()> {
-        let Some(folder) = &self.folder else {
-            return Ok(());
-        };
-        let wanted = trainer.params().into_iter();
-        for p in wanted.filter(|p| !is_adapter(&p.name)) {
-            // Another pipeline stage reads it.
-            if !trainer.holds(&p.name) {
+        for p in trainer.params() {
+            let of_teacher = p.name.strip_prefix(TEACHER);
+            let (folder, name) = match (of_teacher, &self.teacher) {
+                (Some(name), Some(teacher)) => (Some(&teacher.folder), name),
+                _ => (self.folder.as_ref(), p.name.as_str()),
+            };
+            // Another pipeline stage reads it, or nobody.
+            let Some(folder) = folder.filter(|_| trainer.holds(&p.name) && !is_adapter(name))
+            else {
                 continue;
-            }
+            };
             // Every parameter was resolved when the folder was opened.
-            let name = folder.names.file_name(&p.name).unwrap_or(&p.name);
-            trainer.load(&p.name, StateKind::Value, &folder.dir.read_f32(name)?)?;
+            let stored = folder.names.file_name(name).unwrap_or(name);
+            let values = folder.dir.read_f32(stored)?;
+            trainer.load(&p.name, StateKind::Value, &values)?;
         }
         Ok(())
     }

@@ -6,9 +6,11 @@ use crate::error::{CliError, Result};
 use crate::say::say;
 use crate::{adapter, infer, trained, whole};
 use crossweave_checkpoint::{Dtype, SafeFile, TensorOut, write_safetensors};
+use crossweave_data::IGNORED;
 use crossweave_engine::MicroBatch;
 use crossweave_hal::DType;
 use crossweave_nn::lora::is_adapter;
+use crossweave_nn::{ModelSpec, Predicts};
 use std::path::Path;
 
 /// Token ids `[batch, seq]`.
@@ -18,6 +20,81 @@ struct Inputs {
     seq: u64,
 }
 
+impl Inputs {
+    /// The columns from `from` to before `to`.
+    fn cut(&self, from: u64, to: u64) -> Vec<i32> {
+        let rows = self.ids.chunks_exact(self.seq as usize);
+        rows.flat_map(|r| &r[from as usize..to as usize])
+            .copied()
+            .collect()
+    }
+}
+
+/// What the model reads, and what it is to predict.
+struct Both {
+    /// For the logits.
+    read: Inputs,
+    /// For the loss, `[batch, seq]`, with the labels.
+    trained: Inputs,
+    labels: Vec<i32>,
+}
+
+/// The batch of a file, as a model of this kind has it.
+fn batch(path: &Path, spec: &ModelSpec) -> Result<Both> {
+    let vocab = spec.model().vocab;
+    let read_as = |name: &str, ignored| read(path, name, vocab, ignored);
+    let inputs = read_as("input_ids", false)?;
+    let (b, t) = (inputs.batch, inputs.seq);
+    if spec.family().predicts() == Predicts::Next {
+        let (ids, labels, seq) = (inputs.cut(0, t - 1), inputs.cut(1, t), t - 1);
+        let trained = Inputs { ids, batch: b, seq };
+        return Ok(Both {
+            read: inputs,
+            trained,
+            labels,
+        });
+    }
+    let labels = read_as("labels", true)?;
+    let fits = labels.batch == b && (labels.seq == t || spec.model().decoder.is_some());
+    if !fits {
+        return Err(CliError::refused(
+            format!(
+                "{}: labels are [{}, {}], and input_ids [{b}, {t}]",
+                path.display(),
+                labels.batch,
+                labels.seq
+            ),
+            "give every token its label, -100 where it does not count; to an encoder's decoder, what it writes",
+        ));
+    }
+    let Some(decoder) = &spec.model().decoder else {
+        let (ids, seq) = (inputs.ids.clone(), t);
+        let trained = Inputs { ids, batch: b, seq };
+        return Ok(Both {
+            read: inputs,
+            trained,
+            labels: labels.ids,
+        });
+    };
+    // As in training: what the encoder reads, and behind it what the decoder reads.
+    let (mut ids, mut all) = (vec![], vec![]);
+    let rows = inputs.ids.chunks_exact(t as usize);
+    for (read, written) in rows.zip(labels.ids.chunks_exact(labels.seq as usize)) {
+        let start = decoder.tokens.map(|t| t as u32);
+        let read = read.iter().map(|t| *t as u32).collect();
+        let (row, targets) = crossweave_data::decoded(read, written.to_vec(), start);
+        ids.extend(row.into_iter().map(|t| t as i32));
+        all.extend(targets);
+    }
+    let seq = t + labels.seq;
+    let one = |ids| Inputs { ids, batch: b, seq };
+    Ok(Both {
+        read: one(ids.clone()),
+        trained: one(ids),
+        labels: all,
+    })
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -25,10 +102,14 @@ struct Inputs {
 pub fn run(args: &ProbeArgs) -> Result<()> {
     let host = host(1, None, None);
     let plugin = choose(&args.backend, "cpu", &host)?;
-    let source = trained::open(&args.model)?.source;
-    let inputs = read(&args.inputs, source.spec.model().vocab)?;
-    let (b, t) = (inputs.batch, inputs.seq);
+    let mut source = trained::open(&args.model)?.source;
+    let inputs = batch(&args.inputs, &source.spec)?;
+    let (b, mut t) = (inputs.read.batch, inputs.read.seq);
     let longest = source.spec.model().positions;
+    if source.spec.model().decoder.is_some() {
+        let read = SafeFile::open(&args.inputs)?.info("input_ids")?.shape[1];
+        source.reads(Some([read, t as usize - read]))?;
+    }
     if t > longest {
         return Err(CliError::refused(
             format!(
@@ -42,19 +123,30 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
         ProbeType::F32 => DType::F32,
         ProbeType::Bf16 => DType::Bf16,
     };
-    let mut trainer = infer::open(&source, &plugin, &host, compute, b, t - 1)?;
-    let cut = |from: usize| -> Vec<i32> {
-        let rows = inputs.ids.chunks_exact(t as usize);
-        rows.flat_map(|r| &r[from..from + t as usize - 1])
-            .copied()
-            .collect()
-    };
-    let logits = trainer.logits(&inputs.ids, b, t)?;
-    let (loss, grads) = trainer.loss_and_grads(&MicroBatch {
-        tokens: &cut(0),
-        targets: &cut(1),
+    let counts = inputs.labels.iter().filter(|l| **l != IGNORED).count();
+    if counts == 0 {
+        return Err(CliError::refused(
+            format!("{}: no label counts", args.inputs.display()),
+            "give at least one that is not -100",
+        ));
+    }
+    let trained = &inputs.trained;
+    let mut trainer = infer::open(&source, &plugin, &host, compute, b, trained.seq)?;
+    let logits = trainer.logits(&inputs.read.ids, b, t)?;
+    let (mut loss, mut grads) = trainer.loss_and_grads(&MicroBatch {
+        tokens: &trained.ids,
+        targets: &inputs.labels,
         first_sequence: 0,
     })?;
+    // They are over all predictions.
+    let all = inputs.labels.len();
+    if counts < all {
+        let factor = all as f64 / counts as f64;
+        loss *= factor;
+        let each = grads.iter_mut().flat_map(|(_, values)| values);
+        each.for_each(|g| *g = (f64::from(*g) * factor) as f32);
+    }
+    t = logits.len() as u64 / (b * source.spec.model().vocab);
     let vocab = source.spec.model().vocab;
     let shape = [b as usize, t as usize, vocab as usize];
     let mut out = vec![
@@ -86,24 +178,26 @@ pub fn run(args: &ProbeArgs) -> Result<()> {
     Ok(())
 }
 
-fn read(path: &Path, vocab: u64) -> Result<Inputs> {
+/// A tensor of ids. `ignored`: [`IGNORED`] may stand among them.
+fn read(path: &Path, name: &str, vocab: u64, ignored: bool) -> Result<Inputs> {
     let file = SafeFile::open(path)?;
-    let info = file.info("input_ids")?;
+    let info = file.info(name)?;
     let refuse = |what: String, fix: &str| {
-        CliError::refused(format!("{}: input_ids {what}", path.display()), fix)
+        CliError::refused(format!("{}: {name} {what}", path.display()), fix)
     };
     let &[b, t] = &info.shape[..] else {
         let what = format!("has shape {:?}", info.shape);
         return Err(refuse(what, "give it the shape [B, T]"));
     };
-    if b == 0 || t < 2 {
+    // Without labels the next token is one.
+    if b == 0 || t < 2 - usize::from(ignored) {
         let what = format!("has shape [{b}, {t}]");
         return Err(refuse(
             what,
             "give at least one sequence of two tokens, so that there is a next token",
         ));
     }
-    let bytes = file.read("input_ids")?;
+    let bytes = file.read(name)?;
     let wide: Vec<i64> = match info.dtype {
         Dtype::I64 => bytes
             .as_chunks::<8>()
@@ -119,7 +213,8 @@ fn read(path: &Path, vocab: u64) -> Result<Inputs> {
             .collect(),
         other => return Err(refuse(format!("is {other:?}"), "write it as I64")),
     };
-    let bad = wide.iter().position(|id| !(0..vocab as i64).contains(id));
+    let good = |id: &i64| (0..vocab as i64).contains(id) || ignored && *id == i64::from(IGNORED);
+    let bad = wide.iter().position(|id| !good(id));
     if let Some(at) = bad {
         let what = format!(
             "holds token {} at row {}, column {}, outside the vocabulary of {vocab}",

@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Result};
 use crate::model::{self, Source};
-use crate::source;
+use crate::{objective, source, teacher};
 use crossweave_config::{Config, Data, Given, Model, Resolved};
 use crossweave_data::Tokenizer;
 use crossweave_hal::Bootstrap;
@@ -44,15 +44,27 @@ impl Rehearsal {
             ));
         };
         // No text is read: a plan needs sizes only.
-        let spec = source::spec(data, Some(model))?;
+        let mut spec = source::spec(data, Some(model))?;
+        let opened = match model {
+            Model::Hf(_) => Some(model::of_config(model, None)?),
+            Model::New(_) => None,
+        };
+        if let Some(s) = &opened {
+            spec.objective = objective::of(data, Some(model), Some(&s.spec))?;
+            spec.model_vocab = Some(s.spec.model().vocab as usize);
+        }
+        let objective = spec.objective;
         let mut vocab = None;
         let mut given = Given::default();
         let mut labels_found = None;
+        let (mut parts, mut asked) = (None, None);
         let length = match data {
             Data::Tokens(d) => {
                 let labels = d.labels.as_deref();
                 let path = d.tokens.as_ref();
-                let file = crossweave_data::GivenTokens::open(path, &d.key, labels, None)?;
+                let file =
+                    crossweave_data::GivenTokens::open(path, &d.key, labels, None, objective)?;
+                parts = file.parts();
                 labels_found = file.labels_key().map(str::to_string);
                 given = Given {
                     batch: Some(file.batch()),
@@ -62,18 +74,34 @@ impl Rehearsal {
                 Some(crossweave_data::SequenceSource::row_len(&file) as u64 - 1)
             }
             Data::Text(d) => {
-                if let (Some(t), Model::New(_)) = (&spec.tokenizer, model) {
-                    vocab = Some(Tokenizer::open(t, spec.model_vocab)?.vocab_size() as u64);
+                let open = |t| Tokenizer::open(t, spec.model_vocab);
+                let tokenizer = spec.tokenizer.as_ref().map(open).transpose()?;
+                let ids = objective.ids(tokenizer.as_ref(), spec.model_vocab)?;
+                if let (Some(t), Model::New(_)) = (&tokenizer, model) {
+                    vocab = Some(t.vocab_size().max(ids.vocab()) as u64);
                 }
+                asked = Some(ids);
                 d.seq_len
             }
         };
         if let Some(labels) = labels_found {
             config.set("data.labels", &serde_json::Value::from(labels).to_string())?;
         }
+        objective::tell(&mut config, objective)?;
         let resolved = config.resolve_given(ranks, given)?;
-        let source = model::of_config(&resolved.model, vocab)?;
-        let seq = length.unwrap_or_else(|| source.spec.model().positions);
+        let mut source = match opened {
+            Some(s) => s,
+            None => model::of_config(&resolved.model, vocab)?,
+        };
+        let longest = source.spec.model().positions;
+        let mut seq = length.unwrap_or(longest.min(objective::sample(&resolved.data)));
+        if let Some(ids) = asked {
+            parts = ids.parts(seq as usize);
+            seq = parts.map_or(seq, |p| (p[0] + p[1]) as u64);
+        }
+        source.reads(parts)?;
+        let sample = parts.map_or(seq, |p| p[0].max(p[1]) as u64);
+        teacher::hear(&mut source, &resolved, sample, parts)?;
         Ok(Rehearsal {
             resolved,
             source,

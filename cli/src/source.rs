@@ -3,6 +3,7 @@
 use crate::adapter;
 use crate::error::{CliError, Result};
 use crate::hub::{self, Part};
+use crate::objective;
 use crate::tokens;
 use crossweave_config::{self as config, Data, DataFormat, LossOn, TextSource};
 use crossweave_data::{
@@ -34,6 +35,7 @@ pub fn spec(data: &Data, model: Option<&config::Model>) -> Result<DataSpec> {
     };
     let mut out = DataSpec {
         train: Source::Indexed(PathBuf::new()),
+        objective: objective::of(data, model, None)?,
         examples: None,
         validation: Validation::None,
         tokenizer: None,

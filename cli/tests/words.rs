@@ -352,9 +352,9 @@ fn estimates_of_configs_and_folders() {
     }
     s.write(
         "hf/config.json",
-        r#"{"model_type": "t5", "vocab_size": 32000}"#,
+        r#"{"model_type": "mamba", "vocab_size": 32000}"#,
     );
-    s.refused(&["estimate", "hf"], &["hf/config.json", "t5"], &[]);
+    s.refused(&["estimate", "hf"], &["hf/config.json", "mamba"], &[]);
     s.write("hf/config.json", r#"{"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 1000000000000, "n_head": 12}"#);
     s.refused(
         &["estimate", "hf"],

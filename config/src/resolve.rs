@@ -140,6 +140,11 @@ impl Resolver<'_> {
         }
     }
 
+    /// Is the key given?
+    pub(crate) fn is_given(&self, path: &str) -> bool {
+        self.config.place(path).is_some()
+    }
+
     pub(crate) fn error(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = self.problem(path, what.into(), fix.into());
         self.errors.push(problem);
@@ -610,9 +615,12 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
         }
     }
 
-    if let Some(data) = &s.data {
+    if let Some(data) = &mut s.data {
         r.documents(data);
+        r.objective(data, spec.as_ref().map(ModelSpec::family));
     }
+    r.sampled(&mut s);
+    r.distill(&s);
     let everyone = ranks.max(1);
     let ranks = r.data_parallel(&mut s, everyone);
     let node = s.zero_optimization.zero_hpz_partition_size;

@@ -22,6 +22,9 @@ pub struct Settings {
     pub mesh: Mesh,
     /// Length, output and execution.
     pub run: Run,
+    /// A teacher; `None` = none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distill: Option<crate::Distill>,
     /// Reductions between the ranks of a job of several back ends.
     pub collectives: CollectiveSettings,
     /// Sequences of one optimizer step, over all ranks.

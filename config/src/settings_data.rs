@@ -25,6 +25,9 @@ pub struct TokenData {
     /// Name of its tensor of labels; `None` = the next tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<String>,
+    /// What is predicted; filled in once resolved where it is not the next token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// A document in a row sees nothing of the others in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reset_attention_mask: Option<bool>,
@@ -72,6 +75,21 @@ pub struct TextData {
     /// File of the Jinja template for messages; `None` = the tokenizer folder's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// What is predicted; filled in once resolved where it is not the next token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
+    /// Share of the tokens that are hidden; filled in once resolved where some are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mlm_probability: Option<f64>,
+    /// Mean length of the spans that are cut out; filled in once resolved where some are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mean_noise_span_length: Option<f64>,
+    /// The token that stands for a hidden one; `None` = the tokenizer's, or one behind its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mask_id: Option<u64>,
+    /// The token that stands for the first span; `None` = the tokenizer's, or one behind its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sentinel_id: Option<u64>,
     /// End every document with the end-of-document token; `None` = if there is one that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub append_eod: Option<bool>,
@@ -93,6 +111,18 @@ pub struct TextData {
     /// Folder of tokenised data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_dir: Option<String>,
+}
+
+/// `data.objective`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// The next token.
+    Causal,
+    /// Tokens that are hidden.
+    MaskedLm,
+    /// Spans that are cut out.
+    SpanCorruption,
 }
 
 /// `data.format`.

@@ -174,6 +174,14 @@ const RESET_POSITIONS: Field = flag(
 )
 .megatron();
 
+const OBJECTIVE: Field = word(
+    "objective",
+    &["causal", "masked_lm", "span_corruption"],
+    "",
+    "what is predicted: the next token; tokens that are hidden (BERT); spans that are cut out (T5). Absent = what the model predicts, and another is refused",
+)
+.auto();
+
 const TEXT_DATA: Table = Table {
     doc: "text, tokenised once and cached",
     overlay: None,
@@ -222,6 +230,51 @@ const TEXT_DATA: Table = Table {
             "",
             "file of the Jinja template that turns messages into text; absent = the one in the tokenizer's folder (chat_template.jinja, or chat_template of tokenizer_config.json)",
         ),
+        OBJECTIVE,
+        Field {
+            kind: Kind::Float(Range {
+                min: 0.0,
+                max: 1.0,
+                min_in: false,
+                max_in: false,
+            }),
+            ..probability(
+                "mlm_probability",
+                "",
+                "masked_lm, span_corruption: share of the tokens that are hidden; absent = 0.15",
+            )
+        }
+        .hf()
+        .auto(),
+        Field {
+            kind: Kind::Float(Range {
+                min: 1.0,
+                max: f64::INFINITY,
+                min_in: true,
+                max_in: false,
+            }),
+            ..positive(
+                "mean_noise_span_length",
+                "",
+                "span_corruption: mean length of a span that is cut out; absent = 3",
+            )
+        }
+        .hf()
+        .auto(),
+        int(
+            "mask_id",
+            0,
+            "",
+            "masked_lm: the token that stands for a hidden one; absent = the tokenizer's [MASK] or <mask>, else an id of its own behind the tokenizer's",
+        )
+        .auto(),
+        int(
+            "sentinel_id",
+            0,
+            "",
+            "span_corruption: the token that stands for the first span, those of the others descend from it; absent = the tokenizer's <extra_id_0>, else the last of 100 ids behind the tokenizer's",
+        )
+        .auto(),
         flag("append_eod", "", "end every document with the tokenizer's end-of-document token; absent = if it has one that fits the vocabulary").auto(),
         text("eod_token", "", "the end-of-document token of a tokenizer.json that names it unusually"),
         RESET_MASK,
@@ -248,8 +301,9 @@ const TOKEN_DATA: Table = Table {
         text(
             "labels",
             "",
-            "name of its tensor of labels, of the same shape: a token's own label as in transformers, -100 where it does not count; absent = \"labels\" where the file has one, else the tokens",
+            "name of its tensor of labels, of the same shape: a token's own label as in transformers, -100 where it does not count; absent = \"labels\" where the file has one, else the tokens. For span_corruption: what the decoder writes, of any length",
         ),
+        OBJECTIVE,
         RESET_MASK,
         RESET_POSITIONS,
         int(

@@ -263,9 +263,10 @@ const fn field(k: &Key) -> Field {
         family::Kind::Probability => Kind::Float(UNIT),
         family::Kind::Flag => Kind::Bool,
         family::Kind::Activation => Kind::Word(family::keys::ACTIVATION_NAMES),
+        family::Kind::FeedForward => Kind::Text { empty: false },
         family::Kind::Scaling => Kind::Section(&ROPE_SCALING),
         // Of folders only.
-        family::Kind::Layers | family::Kind::Only(_) => Kind::Texts,
+        family::Kind::Layers | family::Kind::Classes(_) | family::Kind::Only(_) => Kind::Texts,
     };
     Field {
         key: k.name,

@@ -1,5 +1,6 @@
 //! The root table, and `mesh` and `run`.
 
+use crate::distill::DISTILL;
 use crate::faults::FAULT;
 use crate::schema::*;
 use crate::table_data::DATA;
@@ -261,6 +262,7 @@ pub const ROOT: Table = Table {
         forms("data", &DATA, ""),
         section("mesh", &MESH),
         section("run", &RUN),
+        optional_section("distill", &DISTILL),
         section("collectives", &COLLECTIVES),
         int("train_batch_size", 1, "", "sequences of one optimizer step = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel ranks; \"auto\" = solve").deepspeed().auto(),
         int("train_micro_batch_size_per_gpu", 1, "", "sequences of one forward pass on one rank; \"auto\" = solve").deepspeed().auto(),

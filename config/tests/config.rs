@@ -522,6 +522,8 @@ fn tables_and_structs_agree() {
                     "0".into()
                 } else if range.holds(1.0) {
                     "1".into()
+                } else if range.holds(0.5) {
+                    "0.5".into()
                 } else {
                     "-1".into()
                 }

@@ -10,6 +10,7 @@ use crate::given::GivenTokens;
 use crate::gpt::{GptDataset, Part};
 use crate::indexed::{IndexedDataset, pair};
 use crate::mixture::{Blend, Mixture, shares};
+use crate::objective::{Objective, Task};
 use crate::order::Order;
 use crate::progress::Progress;
 use crate::source::{SourceFile, list_cargo, list_files};
@@ -30,6 +31,7 @@ const LONGEST_TRIAL: u64 = 1 << 24;
 /// A corpus whose tokens are on disk.
 pub struct Corpus {
     tokenizer: Option<Arc<Tokenizer>>,
+    task: Task,
     train: Side,
     validation: Option<Side>,
     reports: Vec<BuildReport>,
@@ -73,10 +75,26 @@ pub fn check(spec: &DataSpec) -> Result<Vec<Remark>> {
         look(spec, s, VALIDATION, &mut said)?;
     }
     let limit = spec.model_vocab.filter(|_| spec.train.is_text());
-    if let Some(tokenizer) = &spec.tokenizer {
-        Tokenizer::open(tokenizer, limit)?;
-    }
+    let tokenizer = spec.tokenizer.as_ref();
+    let tokenizer = tokenizer.map(|t| Tokenizer::open(t, limit)).transpose()?;
+    task(spec, tokenizer.as_ref())?;
     Ok(said)
+}
+
+/// What is to be predicted, with the ids that takes. Given batches come as they are.
+fn task(spec: &DataSpec, tokenizer: Option<&Tokenizer>) -> Result<Task> {
+    match (&spec.train, &spec.examples) {
+        (Source::Given { .. }, _) => Ok(Task::Causal),
+        (_, Some(_)) if spec.objective != Objective::Causal => {
+            let reason = "examples say themselves which of their tokens are predicted, each from those before it";
+            Err(DataError::setting(
+                "data.objective",
+                reason,
+                "train on text, or on a model that predicts next tokens",
+            ))
+        }
+        _ => spec.objective.task(tokenizer, spec.model_vocab),
+    }
 }
 
 /// The files of one source.
@@ -97,7 +115,8 @@ fn look(spec: &DataSpec, source: &Source, key: &str, said: &mut Vec<Remark>) -> 
         Source::Cargo(c) => list_cargo(c, key).map(drop),
         Source::Indexed(prefix) => IndexedDataset::open(prefix).map(drop),
         Source::Given { file, key, labels } => {
-            GivenTokens::open(file, key, labels.as_deref(), spec.model_vocab).map(drop)
+            let limit = spec.model_vocab;
+            GivenTokens::open(file, key, labels.as_deref(), limit, spec.objective).map(drop)
         }
         Source::Mixture(parts) => {
             sound(parts, key)?;
@@ -205,7 +224,9 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
         (Some(examples), Some(t)) => Some(ExampleReader::open(examples, t)?),
         _ => None,
     };
+    let task = task(spec, tokenizer.as_deref())?;
     let mut opening = Opening {
+        objective: spec.objective,
         tokenizer: tokenizer.as_deref(),
         reader: reader.as_ref(),
         vocab,
@@ -222,6 +243,7 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
     let (reports, remarks) = (opening.reports, opening.remarks);
     Ok(Corpus {
         tokenizer,
+        task,
         train,
         validation,
         reports,
@@ -231,6 +253,7 @@ pub fn open(spec: &DataSpec, cache: &Path, progress: &dyn Progress) -> Result<Co
 }
 
 struct Opening<'a> {
+    objective: Objective,
     tokenizer: Option<&'a Tokenizer>,
     reader: Option<&'a ExampleReader>,
     vocab: Option<usize>,
@@ -276,7 +299,8 @@ impl Opening<'_> {
                         "give validation batches as a file of their own",
                     ));
                 }
-                let given = GivenTokens::open(file, tensor, labels.as_deref(), self.vocab)?;
+                let labels = labels.as_deref();
+                let given = GivenTokens::open(file, tensor, labels, self.vocab, self.objective)?;
                 return Ok((Side::Given(Arc::new(given)), None));
             }
             (Source::Indexed(prefix), _) => crate::build::ready_made(prefix)?,
@@ -356,9 +380,18 @@ impl Corpus {
         self.tokenizer.as_ref()
     }
 
-    /// Number of ids of the tokenizer; the least a model of this corpus must embed.
+    /// Number of ids of the tokenizer and of what stands for hidden tokens; the least a model of this corpus must embed.
     pub fn vocab_size(&self) -> Option<usize> {
-        self.tokenizer.as_ref().map(|t| t.vocab_size())
+        let own = self.tokenizer.as_ref().map(|t| t.vocab_size());
+        own.map(|own| own.max(self.task.vocab()))
+    }
+
+    /// Tokens that an encoder and a decoder read of a sample of `seq_len` tokens, where there are both.
+    pub fn parts(&self, seq_len: usize) -> Option<[usize; 2]> {
+        match self.given() {
+            Some(given) => given.parts(),
+            None => self.task.both(seq_len),
+        }
     }
 
     /// What opening took, for training and then validation; empty for given batches.
@@ -430,7 +463,7 @@ impl Corpus {
         self.train.hash().map(|hash| hex(&hash))
     }
 
-    /// Training rows of `seq_len + 1` tokens: at least `samples` of them, in the order of `seed`. Given batches come as
+    /// Training rows of `seq_len + 1` tokens, or of what becomes of samples of so many where some are hidden: at least `samples` of them, in the order of `seed`. Given batches come as
     /// they are.
     ///
     /// # Errors
@@ -441,8 +474,10 @@ impl Corpus {
         samples: u64,
         seed: u64,
     ) -> Result<Arc<dyn SequenceSource>> {
-        self.train
-            .rows(Order::Shuffled(seed), seq_len, samples, &self.cache)
+        let rows = self
+            .train
+            .rows(Order::Shuffled(seed), seq_len, samples, &self.cache)?;
+        self.task.over(rows, seq_len, seed, 0)
     }
 
     /// Validation rows in the corpus's order, one pass; `None` when nothing is held back.
@@ -450,10 +485,12 @@ impl Corpus {
     /// # Errors
     /// Fewer tokens than one row; a damaged stored order.
     pub fn validation(&self, seq_len: usize) -> Result<Option<Arc<dyn SequenceSource>>> {
-        self.validation
-            .as_ref()
-            .map(|side| side.rows(Order::Sequential, seq_len, 0, &self.cache))
-            .transpose()
+        let Some(side) = &self.validation else {
+            return Ok(None);
+        };
+        let rows = side.rows(Order::Sequential, seq_len, 0, &self.cache)?;
+        // The same tokens are hidden whenever it is evaluated, whatever the run's seed.
+        Ok(Some(self.task.over(rows, seq_len, 0, 1)?))
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::atomic::read_at;
 use crate::batches::{IGNORED, SequenceSource};
 use crate::error::{DataError, Result};
+use crate::objective::{Objective, decoded};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use std::fs::File;
@@ -14,14 +15,16 @@ const MAX_HEADER: u64 = 100_000_000;
 /// No file of batches comes near it, and a parser needs seconds for more.
 const MAX_TENSORS: usize = 100_000;
 
-/// Token batches in a safetensors file. Row `s * B + b` is batch `b` of step `s`; inputs are a row without its last
-/// token, labels a row without its first, of the tokens or of a tensor of their own.
+/// Token batches in a safetensors file. Row `s * B + b` is batch `b` of step `s`. Of a model that predicts the next token, inputs are a row
+/// without its last token, labels a row without its first, of the tokens or of a tensor of their own. Where tokens were hidden, each has its
+/// label in its own place; where an encoder reads the tokens, a decoder writes the labels and reads those before.
 #[derive(Debug)]
 pub struct GivenTokens {
     path: PathBuf,
     file: File,
     tokens: Ids,
     labels: Option<Ids>,
+    objective: Objective,
     /// Predictions of each row that count, where there are labels.
     counted: Vec<u32>,
     steps: u64,
@@ -37,6 +40,8 @@ struct Ids {
     /// Its first byte.
     data: u64,
     dtype: Dtype,
+    /// Columns.
+    row: usize,
 }
 
 impl GivenTokens {
@@ -51,6 +56,7 @@ impl GivenTokens {
         key: &str,
         labels: Option<&str>,
         vocab: Option<usize>,
+        objective: Objective,
     ) -> Result<Self> {
         let (file, header, data) = header_of(path)?;
         let (tokens, [steps, batch, row]) = tensor(path, &header, data, key, "data.key")?;
@@ -66,11 +72,26 @@ impl GivenTokens {
             ));
         }
         let found = header.info("labels").map(|_| "labels");
+        let decoder = matches!(objective, Objective::SpanCorruption(_));
         let labels = match labels.or(found.filter(|name| *name != key)) {
+            None if objective != Objective::Causal => {
+                let reason = format!(
+                    "{} has no tensor \"labels\", and this model does not predict next tokens",
+                    path.display()
+                );
+                let fix = match decoder {
+                    true => "give what the decoder writes, [steps, B, tokens]; -100 does not count",
+                    false => {
+                        "give every token that was hidden its label in its own place, -100 to the others"
+                    }
+                };
+                return Err(DataError::setting("data.labels", reason, fix));
+            }
             None => None,
             Some(name) => {
                 let (ids, shape) = tensor(path, &header, data, name, "data.labels")?;
-                if shape != [steps, batch, row] {
+                let own = decoder && shape[2] > 0;
+                if shape[..2] != [steps, batch] || !(own || shape[2] == row) {
                     let reason = format!(
                         "tensor \"{name}\" of {} has shape {shape:?}, and \"{key}\" has [{steps}, {batch}, {row}]",
                         path.display()
@@ -86,6 +107,7 @@ impl GivenTokens {
             file,
             tokens,
             labels,
+            objective,
             counted: vec![],
             steps: steps as u64,
             batch: batch as u64,
@@ -93,7 +115,7 @@ impl GivenTokens {
             vocab,
         };
         // Found now, a bad token costs nothing; found at its step, it would cost the steps before it.
-        let mut out = vec![0; row];
+        let mut out = vec![0; this.row_len()];
         for sequence in 0..this.sequences() {
             this.read(sequence, &mut out)?;
         }
@@ -118,9 +140,13 @@ impl GivenTokens {
             .position(|none| none)
         {
             let reason = format!(
-                "no label of step {step} in \"{}\" of {} counts (the first of a row labels nothing)",
+                "no label of step {step} in \"{}\" of {} counts{}",
                 labels.key,
-                self.path.display()
+                self.path.display(),
+                match self.objective {
+                    Objective::Causal => " (the first of a row labels nothing)",
+                    _ => "",
+                }
             );
             let fix = "leave the step out, or give it a label that is not -100";
             return Err(DataError::setting("data.labels", reason, fix));
@@ -161,7 +187,7 @@ impl GivenTokens {
             });
         }
         let width = width(ids.dtype).unwrap_or(1);
-        let mut bytes = vec![0; self.row_len() * width];
+        let mut bytes = vec![0; ids.row * width];
         let at = ids.data + sequence * bytes.len() as u64;
         read_at(&self.file, &self.path, at, &mut bytes)?;
         for (column, raw) in bytes.chunks_exact(width).enumerate() {
@@ -276,6 +302,7 @@ fn tensor(
         key: key.into(),
         data: data + info.data_offsets.0 as u64,
         dtype: info.dtype,
+        row,
     };
     Ok((ids, [steps, batch, row]))
 }
@@ -312,7 +339,12 @@ fn value(dtype: Dtype, bytes: &[u8]) -> i64 {
 
 impl SequenceSource for GivenTokens {
     fn row_len(&self) -> usize {
-        self.row as usize
+        // One more than there are predictions.
+        match (self.objective, &self.labels) {
+            (Objective::SpanCorruption(_), Some(labels)) => self.row as usize + labels.row + 1,
+            (Objective::MaskedLm(_), _) => self.row as usize + 1,
+            _ => self.row as usize,
+        }
     }
 
     fn sequences(&self) -> u64 {
@@ -324,13 +356,12 @@ impl SequenceSource for GivenTokens {
     }
 
     fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
-        self.row(&self.tokens, sequence, |column, id| {
-            let token = self.token(id)?;
-            if let Some(to) = out.get_mut(column) {
-                *to = token;
-            }
-            Some(())
-        })
+        if let Some(mut both) = self.both(sequence)? {
+            both.0.push(0);
+            out.copy_from_slice(&both.0);
+            return Ok(());
+        }
+        self.tokens_of(sequence, out)
     }
 
     fn labelled(&self) -> bool {
@@ -338,21 +369,21 @@ impl SequenceSource for GivenTokens {
     }
 
     fn labels(&self, sequence: u64, row: &[u32], out: &mut [i32]) -> Result<()> {
+        if let Some(both) = self.both(sequence)? {
+            out.copy_from_slice(&both.1);
+            return Ok(());
+        }
         let Some(labels) = &self.labels else {
             let next = row.iter().skip(1);
             out.iter_mut().zip(next).for_each(|(l, t)| *l = *t as i32);
             return Ok(());
         };
-        // A token's label stands in its own column, and predicts it from the one before.
-        self.row(labels, sequence, |column, id| {
-            let label = match id {
-                -100 => IGNORED,
-                id => self.token(id)? as i32,
-            };
-            if let Some(to) = column.checked_sub(1).and_then(|i| out.get_mut(i)) {
+        // Of the next token: a label stands in its own column, and is predicted from the one before.
+        let before = usize::from(self.objective == Objective::Causal);
+        self.labels_of(labels, sequence, |column, label| {
+            if let Some(to) = column.checked_sub(before).and_then(|i| out.get_mut(i)) {
                 *to = label;
             }
-            Some(())
         })
     }
 
@@ -365,6 +396,60 @@ impl SequenceSource for GivenTokens {
                 .map_or(0, |n| u64::from(*n)),
             None => all,
         })
+    }
+}
+
+impl GivenTokens {
+    /// Fills `out` with the tokens of a row, as many as there are.
+    fn tokens_of(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
+        self.row(&self.tokens, sequence, |column, id| {
+            let token = self.token(id)?;
+            if let Some(to) = out.get_mut(column) {
+                *to = token;
+            }
+            Some(())
+        })
+    }
+
+    fn labels_of(
+        &self,
+        labels: &Ids,
+        sequence: u64,
+        mut eat: impl FnMut(usize, i32),
+    ) -> Result<()> {
+        self.row(labels, sequence, |column, id| {
+            let label = match id {
+                -100 => IGNORED,
+                id => self.token(id)? as i32,
+            };
+            eat(column, label);
+            Some(())
+        })
+    }
+
+    /// What an encoder reads and a decoder writes, as one row with its labels; `None` where there is no decoder.
+    fn both(&self, sequence: u64) -> Result<Option<(Vec<u32>, Vec<i32>)>> {
+        let (Objective::SpanCorruption(spans), Some(labels)) = (self.objective, &self.labels)
+        else {
+            return Ok(None);
+        };
+        let mut read = vec![0; self.tokens.row];
+        self.tokens_of(sequence, &mut read)?;
+        let mut written = vec![0; labels.row];
+        self.labels_of(labels, sequence, |column, label| {
+            if let Some(to) = written.get_mut(column) {
+                *to = label;
+            }
+        })?;
+        Ok(Some(decoded(read, written, [spans.start, spans.fill])))
+    }
+
+    /// Tokens that encoder and decoder read of a row, where there are both.
+    pub fn parts(&self) -> Option<[usize; 2]> {
+        match (self.objective, &self.labels) {
+            (Objective::SpanCorruption(_), Some(labels)) => Some([self.tokens.row, labels.row]),
+            _ => None,
+        }
     }
 }
 
@@ -400,7 +485,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.safetensors");
         std::fs::write(&path, bytes).unwrap();
-        GivenTokens::open(&path, key, None, vocab)
+        GivenTokens::open(&path, key, None, vocab, Objective::Causal)
     }
 
     #[test]
@@ -578,7 +663,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.safetensors");
         std::fs::write(&path, &file).unwrap();
-        let named = GivenTokens::open(&path, "input_ids", Some("lables"), None).unwrap_err();
+        let named = GivenTokens::open(&path, "input_ids", Some("lables"), None, Objective::Causal)
+            .unwrap_err();
         assert!(named.to_string().contains("data.labels"), "{named}");
     }
 

@@ -20,8 +20,10 @@ mod gpt;
 mod index_file;
 mod indexed;
 mod mixture;
+mod objective;
 mod order;
 mod order_store;
+mod philox;
 mod progress;
 mod rng;
 mod source;
@@ -40,6 +42,7 @@ pub use given::GivenTokens;
 pub use gpt::GptDataset;
 pub use index_file::TokenType;
 pub use indexed::IndexedDataset;
+pub use objective::{Ids, Masking, Objective, Spans, decoded};
 pub use order::Order;
 pub use progress::{NoProgress, Phase, Progress};
 pub use spec::{

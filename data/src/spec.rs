@@ -1,5 +1,6 @@
 //! What a user can ask of the data layer, as plain values; the configuration crate owns the JSON form.
 
+use crate::objective::Objective;
 use std::path::PathBuf;
 
 /// A corpus: where its tokens come from, how they are made, and which of them are held back for validation.
@@ -11,6 +12,8 @@ pub struct DataSpec {
     pub validation: Validation,
     /// What the rows of files are, where they are examples and not documents.
     pub examples: Option<Examples>,
+    /// What is to be predicted of a sample.
+    pub objective: Objective,
     /// How text becomes tokens. Sources that already are tokens need none; one that is given decodes their samples.
     pub tokenizer: Option<TokenizerSpec>,
     /// `model.vocab_size` when the user fixed it; token ids are held to it, and the end-of-document id of the bytes

@@ -289,6 +289,14 @@ impl Tokenizer {
         self.eod
     }
 
+    /// The id of a token of a `tokenizer.json` by its name.
+    pub(crate) fn id_of(&self, name: &str) -> Option<u32> {
+        match &self.kind {
+            Kind::Hf(hf) => hf.token_to_id(name),
+            Kind::Bytes | Kind::Gpt2(_) => None,
+        }
+    }
+
     /// How [`Tokenizer::eod`] is spelled in the vocabulary.
     pub fn eod_name(&self) -> Option<String> {
         match &self.kind {

@@ -32,6 +32,7 @@ impl Fixture {
 
     fn spec(&self) -> DataSpec {
         DataSpec {
+            objective: Objective::Causal,
             train: Source::Files(FilesSource::new(self.path(), ["*.txt"])),
             examples: None,
             validation: Validation::None,
@@ -408,6 +409,7 @@ fn tokens_of(name: &str, bytes: &[u8]) -> Result<Vec<u32>> {
     let mut source = FilesSource::new(dir.path(), [name]);
     source.text_key = "body".into();
     let spec = DataSpec {
+        objective: Objective::Causal,
         train: Source::Files(source),
         examples: None,
         validation: Validation::None,
@@ -516,6 +518,7 @@ fn columns_of_other_types_are_named_by_what_they_hold() {
     std::fs::write(dir.path().join("a.parquet"), parquet_table("body")).unwrap();
     (source.base, source.text_key) = (dir.path().into(), "id".into());
     let spec = DataSpec {
+        objective: Objective::Causal,
         train: Source::Files(source),
         examples: None,
         validation: Validation::None,
@@ -540,6 +543,7 @@ fn rows_that_are_read_as_text_and_bytes_that_are_replaced_are_a_warning() {
     std::fs::write(dir.path().join("c.txt"), b"caf\xe9 ".repeat(9)).unwrap();
     let said = |glob: &str, kind: TokenizerKind| {
         let spec = DataSpec {
+            objective: Objective::Causal,
             train: Source::Files(FilesSource::new(dir.path(), [glob])),
             examples: None,
             validation: Validation::None,

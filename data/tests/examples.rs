@@ -33,6 +33,7 @@ impl Fixture {
 
     fn spec(&self, glob: &str) -> DataSpec {
         DataSpec {
+            objective: Objective::Causal,
             train: Source::Files(FilesSource::new(self.path(), [glob])),
             examples: Some(Examples {
                 rows: Rows::PromptCompletion,

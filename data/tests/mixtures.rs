@@ -37,6 +37,7 @@ impl Fixture {
     fn spec(&self, parts: &[(&str, f64)]) -> DataSpec {
         let parts = parts.iter().map(|(glob, w)| self.part(glob, *w));
         DataSpec {
+            objective: Objective::Causal,
             train: Source::Mixture(parts.collect()),
             examples: None,
             validation: Validation::None,

@@ -1,14 +1,16 @@
 //! The first block and the last: token embedding, and head with the loss.
 
-use crate::desc::Model;
+use crate::desc::{Decoder, Model};
+use crate::distill::Distill;
 use crate::lora::{Adapter, Adapters};
-use crate::parts::{Declare, Normed};
+use crate::parts::{Curve, Declare, Lin, Normed};
 use crossweave_tensor::{Block, Builder, Cx, Flow, Init, Lookup, Param, Pointwise, Result};
 
 struct Embed {
     table: Param,
     project: Option<Param>,
     positions: Option<Param>,
+    kinds: Option<Param>,
     lookup: Lookup,
     scale: Option<Pointwise>,
     norm: Option<Normed>,
@@ -27,15 +29,20 @@ pub fn embed(b: &mut Builder, m: &Model) {
         let positions = e
             .positions
             .map(|p| u.param(p.table, &[p.rows, m.width], std));
+        let kinds = e
+            .kinds
+            .map(|(rows, name)| u.param(name, &[rows, m.width], std));
         let mut d = Declare::new(u, m.init.std, false);
         let norm = e.norm.map(|n| d.norm(&n, m.width, 1));
         Embed {
             table,
             project,
             positions,
+            kinds,
             lookup: Lookup {
                 padding: e.padding,
                 first_position: e.positions.map_or(0, |p| p.first),
+                columns: [0, m.decoder.as_ref().map_or(0, |d| d.read)],
             },
             scale: (e.scale != 0.0).then(|| Pointwise::scale(e.scale)),
             norm,
@@ -57,6 +64,9 @@ impl Block for Embed {
                 }
             }
         };
+        if let Some(table) = self.kinds {
+            x = cx.add_first_row(x, table)?;
+        }
         if let Some(scale) = &self.scale {
             x = cx.pointwise(scale, &[x])?;
         }
@@ -65,44 +75,102 @@ impl Block for Embed {
     }
 }
 
+/// Between an encoder and its decoder.
+struct Join {
+    norm: Normed,
+    memory_dropout: f64,
+    table: Param,
+    lookup: Lookup,
+    dropout: f64,
+}
+
+/// Declares what ends an encoder and begins a decoder.
+pub fn join(b: &mut Builder, m: &Model, decoder: &Decoder) {
+    b.unit_named("decoder", "", |u| {
+        let mut d = Declare::new(u, m.init.std, false);
+        let norm = d.norm(&decoder.norm, m.width, 1);
+        let table = m.table();
+        let borrowed = u.borrow(&table);
+        // The embedding is declared before.
+        let table = borrowed.unwrap_or_else(|| u.param(&table, &[m.vocab, m.width], Init::Zeros));
+        Join {
+            norm,
+            memory_dropout: decoder.dropout,
+            table,
+            lookup: Lookup {
+                padding: m.stack.embed.padding,
+                columns: [decoder.read, 0],
+                ..Lookup::default()
+            },
+            dropout: m.stack.embed.dropout,
+        }
+    });
+}
+
+impl Block for Join {
+    fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
+        let memory = self.norm.run(cx, flow.0[0])?;
+        let memory = cx.dropout(memory, self.memory_dropout)?;
+        let x = cx.embedding_as(self.table, None, self.lookup)?;
+        let x = cx.dropout(x, self.dropout)?;
+        Ok(Flow(vec![x, memory]))
+    }
+}
+
 struct Head {
+    dropout: f64,
     norm: Option<Normed>,
+    before: Option<(Lin, Curve, Normed)>,
     project: Option<Param>,
     lm: Param,
     bias: Option<Param>,
     scale: Option<Pointwise>,
     cap: Option<Pointwise>,
+    adapters: Vec<Option<Adapter>>,
     adapter: Option<Adapter>,
+    distill: Option<Distill>,
 }
 
 /// Declares the head.
-pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters) {
+pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters, distill: Option<&Distill>) {
     let h = &m.head;
     b.unit_named("head", "", |u| {
         let std = Init::Normal(m.init.std as f32);
         let mut d = Declare::new(u, m.init.std, false);
         let norm = h.norm.map(|n| d.norm(&n, m.width, 1));
-        let name = |part: &str| format!("{}.{part}", h.lm);
+        let before = h.before.map(|b| {
+            let lin = d.linear(b.linear, [m.width; 2], m.init.std as f32);
+            (lin, Curve::of(b.act), d.norm(&b.norm, m.width, 1))
+        });
+        for (name, shape) in &h.kept {
+            d.kept(name, shape);
+        }
         let width = m.table_width();
         let project = (width != m.width).then(|| {
             let name = format!("{}.weight", h.project);
-            u.param(&name, &[width, m.width], std)
+            d.u.param(&name, &[width, m.width], std)
         });
-        let bias = h
-            .bias
-            .then(|| u.param(&name("bias"), &[m.vocab], Init::Zeros));
+        let bias = h.bias.map(|name| d.u.param(name, &[m.vocab], Init::Zeros));
         // Own parameters come before borrowed ones.
+        let (u, adapters) = d.adapters(all);
         let adapter = all.head(u, h.lm, [width, m.vocab]);
         let tied = h.tied.then(|| u.borrow(&m.table())).flatten();
-        let lm = tied.unwrap_or_else(|| u.param(&name("weight"), &[m.vocab, width], std));
+        let lm = tied.unwrap_or_else(|| {
+            let name = format!("{}.weight", h.lm);
+            u.param(&name, &[m.vocab, width], std)
+        });
         Head {
+            dropout: h.dropout,
             norm,
+            before,
             project,
             lm,
             bias,
             scale: (h.scale != 0.0).then(|| Pointwise::scale(h.scale)),
             cap: (h.cap > 0.0).then(|| Pointwise::soft_cap(h.cap)),
+            adapters,
             adapter,
+            distill: distill.cloned(),
         }
     });
 }
@@ -110,6 +178,12 @@ pub fn head(b: &mut Builder, m: &Model, all: &mut Adapters) {
 impl Block for Head {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
         let n = Normed::maybe(self.norm, cx, flow.0[0])?;
+        let mut n = cx.dropout(n, self.dropout)?;
+        if let Some((lin, act, norm)) = &self.before {
+            let x = lin.run(cx, &self.adapters, n)?;
+            let x = act.run(cx, x)?;
+            n = norm.run(cx, x)?;
+        }
         let n = match self.project {
             Some(w) => cx.linear(n, w, None)?,
             None => n,
@@ -122,6 +196,10 @@ impl Block for Head {
         if !cx.has_targets() {
             return Ok(Flow(vec![logits]));
         }
-        Ok(Flow(vec![cx.cross_entropy(logits)?]))
+        let heard = self.distill.as_ref().filter(|d| d.teaches(cx.env));
+        Ok(Flow(vec![match (heard, flow.0.get(1)) {
+            (Some(d), Some(teacher)) => cx.distilled(logits, *teacher, &d.loss)?,
+            _ => cx.cross_entropy(logits)?,
+        }]))
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::desc::{self, Act, Around, Model, Order, Positions, Qkv, Up};
 use crate::lora::{Adapter, Adapters};
-use crate::parts::{Declare, HeadNormed, Lin, Normed, Several, activation};
+use crate::parts::{Curve, Declare, HeadNormed, Lin, Normed, Several, activation};
 use crossweave_family::rope::{Rotary, Tables};
 use crossweave_tensor::{
-    AttentionExtras, AttentionSpec, Block, Builder, Cx, Flow, Pointwise, Result, Tensor, Var,
+    AttentionExtras, AttentionSpec, Block, Builder, Cx, Flow, Init, Param, Pointwise, Result,
+    Tensor, Var,
 };
 use std::sync::Arc;
 
@@ -31,26 +32,42 @@ struct Attention {
     turn: Option<Turn>,
     /// The line of biases by distance of the longest sequence, among the constants.
     alibi: Option<usize>,
+    buckets: Option<Bias>,
+    spec: AttentionSpec,
+    out: Lin,
+}
+
+/// Learned biases by distance: of a table and a line of buckets among the constants, or those that the layers before have made of theirs.
+enum Bias {
+    Own(Param, usize),
+    Given,
+}
+
+/// Attention to what an encoder gives.
+struct Cross {
+    q: Lin,
+    kv: Several,
     spec: AttentionSpec,
     out: Lin,
 }
 
 /// What the MLP does between its products.
 enum Between {
-    Act(Act),
+    Curve(Curve),
     Swiglu,
     Glu(Pointwise),
-    Curve(Pointwise),
 }
 
 struct Mlp {
     up: Several,
     between: Between,
+    dropout: f64,
     down: Lin,
 }
 
 struct Layer {
     attention: (Norms, Attention),
+    cross: Option<(Norms, Cross)>,
     mlp: (Norms, Mlp),
     order: Order,
     residual_of_norm: bool,
@@ -66,35 +83,82 @@ struct Shared {
     alibi: Option<Arc<[f32]>>,
 }
 
+/// Declares the layers of an encoder's decoder.
+pub fn behind(b: &mut Builder, m: &Model, d: &desc::Decoder, all: &mut Adapters) {
+    declare(b, m, (d.prefix, &d.layers), all);
+}
+
 /// Declares the layers.
 pub fn layers(b: &mut Builder, m: &Model, all: &mut Adapters) {
+    declare(b, m, (m.stack.prefix, &m.stack.layers), all);
+}
+
+fn declare(
+    b: &mut Builder,
+    m: &Model,
+    (prefix, layers): (&str, &[desc::Layer]),
+    all: &mut Adapters,
+) {
     let mut shared = Shared::default();
-    for (i, l) in m.stack.layers.iter().enumerate() {
-        b.unit(&format!("{}.{i}", m.stack.prefix), |u| {
+    for (i, l) in layers.iter().enumerate() {
+        b.unit(&format!("{prefix}.{i}"), |u| {
             let mut d = Declare::new(u, m.init.std, l.conv1d);
             let residual = m.init.residual as f32;
             let (around, a) = &l.attention;
-            let before = norm(&mut d, around.before, m.width);
-            let attention = attention(&mut d, m, a, residual, &mut shared);
-            let [after, sum] = [around.after, around.sum].map(|n| norm(&mut d, n, m.width));
-            let attention = (Norms { before, after, sum }, attention);
+            let attention = normed(&mut d, m.width, around, |d| {
+                attention(d, m, a, residual, &mut shared)
+            });
+            let cross = l
+                .cross
+                .as_ref()
+                .map(|(around, a)| normed(&mut d, m.width, around, |d| cross(d, m, a, residual)));
             let (around, mlp) = &l.mlp;
-            let mlp = declared_mlp(&mut d, m.width, (around, mlp), residual);
+            let dropout = l.inner_dropout;
+            let mlp = normed(&mut d, m.width, around, |d| {
+                declared_mlp(d, m.width, mlp, residual, dropout)
+            });
             Layer {
                 attention,
+                cross,
                 mlp,
                 order: l.order,
                 residual_of_norm: l.residual_of_norm,
                 dropout: l.dropout,
                 factor: (l.factor != 0.0).then(|| Pointwise::scale(l.factor)),
-                adapters: d.adapters(all),
+                adapters: d.adapters(all).1,
             }
         });
     }
 }
 
-fn norm(d: &mut Declare<'_, '_>, n: Option<desc::Norm>, width: u64) -> Option<Normed> {
-    n.map(|n| d.norm(&n, width, 1))
+/// What `make` declares, between the norms around it.
+fn normed<'a, 'u, T>(
+    d: &mut Declare<'a, 'u>,
+    width: u64,
+    around: &Around,
+    make: impl FnOnce(&mut Declare<'a, 'u>) -> T,
+) -> (Norms, T) {
+    let norm = |d: &mut Declare<'a, 'u>, n: Option<desc::Norm>| n.map(|n| d.norm(&n, width, 1));
+    let before = norm(d, around.before);
+    let made = make(d);
+    let [after, sum] = [around.after, around.sum].map(|n| norm(d, n));
+    (Norms { before, after, sum }, made)
+}
+
+fn cross(d: &mut Declare<'_, '_>, m: &Model, c: &desc::Cross, residual: f32) -> Cross {
+    let ([q, k, v], inner, std) = (c.qkv, c.heads * c.head_dim, d.std);
+    Cross {
+        q: d.linear(q, [m.width, inner], std),
+        kv: d.several(&[k, v], m.width, &[inner; 2], true),
+        spec: AttentionSpec {
+            heads: c.heads,
+            kv_heads: c.heads,
+            scale: c.scale,
+            dropout: c.dropout,
+            ..AttentionSpec::default()
+        },
+        out: d.linear(c.out, [inner, m.width], residual),
+    }
 }
 
 fn attention(
@@ -123,17 +187,27 @@ fn attention(
         [0, 1].map(|i| d.head_norm(&n.norms[i], n.over, [heads[i], a.head_dim]))
     });
     let out = d.linear(a.out, [q, m.width], residual);
-    let (mut turn, mut alibi) = (None, None);
+    let (mut turn, mut alibi, mut buckets) = (None, None, None);
     match &a.positions {
         Positions::None => {}
         Positions::Rotary(r) => turn = Some(shared.turn(d, m, r)),
         Positions::Alibi => alibi = Some(shared.alibi(d, m, a.heads)),
+        Positions::Buckets(b) => {
+            buckets = Some(match b.table {
+                Some(name) => {
+                    let table = d.u.param(name, &[b.rows, a.heads], Init::Normal(std));
+                    Bias::Own(table, line(d, m, b, a.causal))
+                }
+                None => Bias::Given,
+            });
+        }
     }
     Attention {
         qkv,
         qk_norm,
         turn,
         alibi,
+        buckets,
         spec: AttentionSpec {
             heads: a.heads,
             kv_heads: a.kv_heads,
@@ -150,10 +224,10 @@ fn attention(
 fn declared_mlp(
     d: &mut Declare<'_, '_>,
     width: u64,
-    (around, mlp): (&Around, &desc::Mlp),
+    mlp: &desc::Mlp,
     residual: f32,
-) -> (Norms, Mlp) {
-    let before = norm(d, around.before, width);
+    dropout: f64,
+) -> Mlp {
     let (std, inner) = (d.std, mlp.width);
     let up = match mlp.up {
         Up::Plain(l) => Several::Apart(vec![d.linear(l, [width, inner], std)]),
@@ -162,14 +236,37 @@ fn declared_mlp(
     };
     let plain = matches!(mlp.up, Up::Plain(_));
     let between = match activation(mlp.act) {
-        a if plain && a.is_native() => Between::Act(mlp.act),
-        a if plain => Between::Curve(Pointwise::curve(a)),
+        _ if plain => Between::Curve(Curve::of(mlp.act)),
         _ if mlp.act == Act::Silu => Between::Swiglu,
         a => Between::Glu(Pointwise::glu(a)),
     };
     let down = d.linear(mlp.down, [inner, width], residual);
-    let [after, sum] = [around.after, around.sum].map(|n| norm(d, n, width));
-    (Norms { before, after, sum }, Mlp { up, between, down })
+    Mlp {
+        up,
+        between,
+        dropout,
+        down,
+    }
+}
+
+/// The buckets of the distances of the longest sequence, key minus query, as whole numbers in f32 `[2 positions - 1]`: half of them for one
+/// token each, the others for ever more, as `transformers` computes them in f32.
+fn line(d: &mut Declare<'_, '_>, m: &Model, b: &desc::Buckets, causal: bool) -> usize {
+    let rows = if causal { b.rows } else { b.rows / 2 };
+    let exact = (rows / 2).max(1);
+    let span = (b.far as f64 / exact as f64).ln() as f32;
+    let bucket = |x: u64| {
+        let far = x as i64 - (m.positions as i64 - 1);
+        let (side, n) = match causal {
+            true => (0, (-far).max(0) as u64),
+            false => (if far > 0 { rows } else { 0 }, far.unsigned_abs()),
+        };
+        let log = || (n as f32 / exact as f32).ln() / span * (rows - exact) as f32;
+        let one = if n < exact { n } else { exact + log() as u64 };
+        (side + one.min(rows.saturating_sub(1))) as f32
+    };
+    let n = 2 * m.positions - 1;
+    d.u.constant(&[n], (0..n).map(bucket).collect())
 }
 
 impl Shared {
@@ -241,14 +338,22 @@ impl Attention {
         Ok([q, k, p[2]])
     }
 
-    fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<Var> {
+    /// `bias`: what buckets of distances give.
+    fn run(
+        &self,
+        cx: &mut Cx<'_>,
+        adapters: &[Option<Adapter>],
+        n: Var,
+        bias: Option<Var>,
+    ) -> Result<Var> {
         let [q, k, v] = self.inputs(cx, adapters, n)?;
-        let a = match self.alibi {
-            None => cx.attention(q, k, v, self.spec)?,
-            Some(line) => {
+        let a = match (self.alibi, bias) {
+            (None, None) => cx.attention(q, k, v, self.spec)?,
+            (line, bias) => {
                 let t = cx.val(q)?.shape().dims()[1];
                 let extras = AttentionExtras {
-                    fixed_bias: Some(middle(&cx.env.consts[line], t)),
+                    bias,
+                    fixed_bias: line.map(|i| middle(&cx.env.consts[i], t)),
                     ..Default::default()
                 };
                 cx.attention_with(q, k, v, self.spec, extras)?
@@ -256,33 +361,62 @@ impl Attention {
         };
         self.out.run(cx, adapters, a)
     }
+
+    /// Learned biases by distance, which travel behind the residual stream from the layer that makes them.
+    fn bias(&self, cx: &mut Cx<'_>, x: Var, flow: &mut Vec<Var>) -> Result<Option<Var>> {
+        match self.buckets {
+            None => Ok(None),
+            Some(Bias::Given) => Ok(flow.last().copied()),
+            Some(Bias::Own(table, line)) => {
+                let t = cx.val(x)?.shape().dims()[1];
+                let bias = cx.distance_bias(table, &middle(&cx.env.consts[line], t))?;
+                flow.push(bias);
+                Ok(Some(bias))
+            }
+        }
+    }
 }
 
-/// The biases of the distances that `t` tokens have, of a line for the longest sequence.
+impl Cross {
+    fn run(
+        &self,
+        cx: &mut Cx<'_>,
+        adapters: &[Option<Adapter>],
+        [n, memory]: [Var; 2],
+    ) -> Result<Var> {
+        let q = self.q.run(cx, adapters, n)?;
+        let kv = self.kv.run(cx, adapters, memory)?;
+        let a = cx.attention(q, kv[0], kv[1], self.spec)?;
+        self.out.run(cx, adapters, a)
+    }
+}
+
+/// What the distances of `t` tokens have, of a line for the longest sequence along its last dim.
 fn middle(line: &Tensor, t: u64) -> Tensor {
+    let dims = line.shape().dims();
     let all = line.shape().last().div_ceil(2);
-    line.narrow(1, all.saturating_sub(t), 2 * t - 1)
+    line.narrow(dims.len() - 1, all.saturating_sub(t), 2 * t - 1)
 }
 
 impl Mlp {
     fn run(&self, cx: &mut Cx<'_>, adapters: &[Option<Adapter>], n: Var) -> Result<Var> {
         let p = self.up.run(cx, adapters, n)?;
         let h = match &self.between {
-            Between::Act(act) => cx.activation(p[0], activation(*act))?,
+            Between::Curve(act) => act.run(cx, p[0])?,
             Between::Swiglu => cx.swiglu(p[0], p[1])?,
             Between::Glu(f) => cx.pointwise(f, &p)?,
-            Between::Curve(f) => cx.pointwise(f, &p)?,
         };
+        let h = cx.dropout(h, self.dropout)?;
         self.down.run(cx, adapters, h)
     }
 }
 
 impl Layer {
     /// What attention adds, what it is added to, and what attention has seen.
-    fn attend(&self, cx: &mut Cx<'_>, x: Var) -> Result<[Var; 3]> {
+    fn attend(&self, cx: &mut Cx<'_>, x: Var, bias: Option<Var>) -> Result<[Var; 3]> {
         let (norms, a) = &self.attention;
         let n = Normed::maybe(norms.before, cx, x)?;
-        let y = a.run(cx, &self.adapters, n)?;
+        let y = a.run(cx, &self.adapters, n, bias)?;
         let [y, to] = self.added(cx, norms, [y, n, x])?;
         Ok([y, to, n])
     }
@@ -307,12 +441,21 @@ impl Layer {
 
 impl Block for Layer {
     fn forward(&self, cx: &mut Cx<'_>, flow: Flow) -> Result<Flow> {
-        let x = flow.0[0];
-        let [a, to, n] = self.attend(cx, x)?;
+        let mut flow = flow.0;
+        let x = flow[0];
+        let bias = self.attention.1.bias(cx, x, &mut flow)?;
+        let [a, to, n] = self.attend(cx, x, bias)?;
         let y = match self.order {
             Order::Sequential => {
                 let x = cx.add_into(to, a)?;
-                let x = Normed::maybe(self.attention.0.sum, cx, x)?;
+                let mut x = Normed::maybe(self.attention.0.sum, cx, x)?;
+                if let Some((norms, cross)) = &self.cross {
+                    let n = Normed::maybe(norms.before, cx, x)?;
+                    let y = cross.run(cx, &self.adapters, [n, flow[1]])?;
+                    let [y, to] = self.added(cx, norms, [y, n, x])?;
+                    x = cx.add_into(to, y)?;
+                    x = Normed::maybe(norms.sum, cx, x)?;
+                }
                 let [m, to] = self.think(cx, x)?;
                 let y = cx.add_into(to, m)?;
                 Normed::maybe(self.mlp.0.sum, cx, y)?
@@ -324,6 +467,7 @@ impl Block for Layer {
                 cx.add_into(to, both)?
             }
         };
-        Ok(Flow(vec![y]))
+        flow[0] = y;
+        Ok(Flow(flow))
     }
 }

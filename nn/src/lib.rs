@@ -5,12 +5,14 @@
 //! `transformers` in float64.
 #![forbid(unsafe_code)]
 
+pub mod distill;
 mod ends;
 mod layer;
 pub mod lora;
 mod parts;
 
-pub use crossweave_family::{ConfigError, ModelSpec, desc};
+pub use crossweave_family::{ConfigError, ModelSpec, Predicts, desc, family};
+pub use distill::Distill;
 pub use lora::{Adapters, Lora, LoraError, Targets};
 
 use crossweave_tensor::{Builder, UnitDecl};
@@ -21,11 +23,26 @@ pub fn units(model: &Model) -> Vec<UnitDecl> {
     declare(model, &mut Adapters::default())
 }
 
-/// The same with the adapters that are asked for.
+/// The same of a student, with the units of its teacher.
+pub fn taught(model: &Model, teacher: &Model, how: &Distill) -> Vec<UnitDecl> {
+    let mut units = declared(model, &mut Adapters::default(), Some(how));
+    distill::taught(&mut units, teacher, how);
+    units
+}
+
+/// The units of a model with the adapters that are asked for.
 pub(crate) fn declare(model: &Model, all: &mut Adapters) -> Vec<UnitDecl> {
+    declared(model, all, None)
+}
+
+fn declared(model: &Model, all: &mut Adapters, distill: Option<&Distill>) -> Vec<UnitDecl> {
     let mut b = Builder::default();
     ends::embed(&mut b, model);
     layer::layers(&mut b, model, all);
-    ends::head(&mut b, model, all);
+    if let Some(d) = &model.decoder {
+        ends::join(&mut b, model, d);
+        layer::behind(&mut b, model, d, all);
+    }
+    ends::head(&mut b, model, all, distill);
     b.finish()
 }

@@ -2,7 +2,9 @@
 
 use crate::desc::{Act, Linear, Norm, NormKind, Over};
 use crate::lora::{Adapter, Adapters};
-use crossweave_tensor::{Activation, Cx, Init, Param, Result, RmsForm, Unit, Var};
+use crossweave_tensor::{
+    Activation, Cx, Group, Init, Param, Pointwise, Result, RmsForm, Unit, Var,
+};
 
 /// A linear layer.
 #[derive(Clone, Copy)]
@@ -246,11 +248,43 @@ impl<'a, 'u> Declare<'a, 'u> {
         HeadNormed::Own { ws, heads, eps }
     }
 
-    /// The adapters of the linear layers, in their order.
-    pub fn adapters(self, all: &mut Adapters) -> Vec<Option<Adapter>> {
+    /// A parameter that the file has and nothing here computes with: it stays as it is.
+    pub fn kept(&mut self, name: &str, shape: &[u64]) {
+        let init = match shape.len() {
+            1 => Init::Zeros,
+            _ => Init::Normal(self.std),
+        };
+        let p = self.u.param(name, shape, init);
+        self.u.group(p, Group::Frozen);
+    }
+
+    /// The unit again, and the adapters of the linear layers in their order.
+    pub fn adapters(self, all: &mut Adapters) -> (&'a mut Unit<'u>, Vec<Option<Adapter>>) {
         let (u, linears) = (self.u, self.linears);
-        let one = |(name, sizes)| all.layer(u, name, sizes);
-        linears.into_iter().map(one).collect()
+        let mut one = |(name, sizes)| all.layer(u, name, sizes);
+        let adapters = linears.into_iter().map(&mut one).collect();
+        (u, adapters)
+    }
+}
+
+/// An activation by itself: of an op of its own, or as a program.
+pub enum Curve {
+    Native(Activation),
+    Program(Pointwise),
+}
+
+impl Curve {
+    pub fn of(act: Act) -> Curve {
+        match activation(act) {
+            a if a.is_native() => Curve::Native(a),
+            a => Curve::Program(Pointwise::curve(a)),
+        }
+    }
+    pub fn run(&self, cx: &mut Cx<'_>, x: Var) -> Result<Var> {
+        match self {
+            Curve::Native(a) => cx.activation(x, *a),
+            Curve::Program(f) => cx.pointwise(f, &[x]),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::env::Env;
 use crate::error::{Result, shape_error};
 use crate::ops::activation::Activation;
 use crate::ops::attention::{AttentionExtras, AttentionSpec};
+use crate::ops::distill::Distillation;
 use crate::ops::embedding::Lookup;
 use crate::ops::norm::RmsForm;
 use crate::ops::pointwise::Pointwise;
@@ -189,6 +190,10 @@ impl<'a> Cx<'a> {
     pub fn add_positions(&mut self, x: Var, table: Param, form: Lookup) -> Result<Var> {
         ops::positions::forward(self, x, table, form)
     }
+    /// `x` and the first row of a table, at every place.
+    pub fn add_first_row(&mut self, x: Var, table: Param) -> Result<Var> {
+        ops::positions::first_row(self, x, table)
+    }
     /// Pieces of every head `[B, T, heads, width]` as a dense `[B, T, heads width]`.
     pub fn pack(&mut self, x: Var) -> Result<Var> {
         ops::pack::forward(self, x)
@@ -285,9 +290,14 @@ impl<'a> Cx<'a> {
     pub fn add_into(&mut self, a: Var, b: Var) -> Result<Var> {
         ops::add::forward_into(self, a, b)
     }
-    /// Mean cross-entropy of `logits [B, T, V]` against the batch's targets, a scalar in f32.
+    /// Mean cross-entropy of `logits [B, T, V]` against the batch's targets, a scalar in f32. Of fewer logits than targets they are those of
+    /// the last columns, and the others count as predictions that do not count.
     pub fn cross_entropy(&mut self, logits: Var) -> Result<Var> {
         ops::xent::forward(self, logits)
+    }
+    /// The loss of a student beside a teacher's logits, which have no gradient.
+    pub fn distilled(&mut self, logits: Var, teacher: Var, how: &Distillation) -> Result<Var> {
+        ops::distill::forward(self, [logits, teacher], how)
     }
     /// Does the batch carry targets (training, validation) or not (generation)?
     pub fn has_targets(&self) -> bool {

@@ -30,6 +30,7 @@ pub use env::{Batch, Env, GradSink, Groups, IGNORED, NoGroups, RngKey};
 pub use error::{Error, Result, shape_error};
 pub use ops::activation::Activation;
 pub use ops::attention::{AttentionExtras, AttentionSpec};
+pub use ops::distill::Distillation;
 pub use ops::embedding::Lookup;
 pub use ops::linear::linear_scaled;
 pub use ops::norm::RmsForm;

@@ -22,6 +22,7 @@ class Case:
     copy_head: bool = False           # also store the tied head, as some old checkpoints do
     decay_all: bool = False           # weight decay on every parameter, not on matrices only
     note: str = ""
+    cls: str = ""                     # class of transformers, where it is no causal language model
 
 
 GPT2 = dict(vocab_size=96, n_positions=24, n_embd=32, n_layer=2, n_head=4, n_inner=48,
@@ -49,6 +50,12 @@ OPT = dict(vocab_size=48, hidden_size=16, ffn_dim=20, num_hidden_layers=2, num_a
 FALCON = dict(vocab_size=48, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=20,
               max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
 LONGROPE = dict(short_factor=[1.0, 1.1, 1.5, 2.0], long_factor=[1.0, 2.0, 3.0, 5.0])
+
+BERT = dict(vocab_size=48, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=32,
+            hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+# Six buckets to each side, three of them for more than one distance.
+T5 = dict(vocab_size=48, d_model=16, d_kv=6, d_ff=20, num_layers=2, num_heads=2, relative_attention_num_buckets=12,
+          relative_attention_max_distance=14, dropout_rate=0.1, decoder_start_token_id=0)
 
 CASES = [
     Case("gpt2-tied", "gpt2", 5, GPT2 | dict(n_inner=None), note="gelu_new, tied head, feed-forward width by default"),
@@ -190,4 +197,11 @@ CASES = [
     Case("glm-v4", "glm", 4, SMALL | dict(head_dim=8, pad_token_id=None), note="neighbours are pairs, gate and up in one layer"),
     Case("glm-v5", "glm", 5, SMALL | dict(head_dim=12, attention_bias=False, pad_token_id=2, tie_word_embeddings=True),
          note="no biases, tied head, a row that does not learn"),
+    Case("bert-v4", "bert", 4, BERT | dict(hidden_act="relu", layer_norm_eps=1e-5, type_vocab_size=3), cls="BertForMaskedLM",
+         note="ReLU, three kinds of token"),
+    Case("bert-v5", "bert", 5, BERT, cls="BertForPreTraining", note="a next-sentence head, which is kept; dropout in the config"),
+    Case("t5-v4", "t5", 4, T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False, num_decoder_layers=1),
+         cls="T5ForConditionalGeneration", note="T5 1.1: GEGLU, own head; a shorter decoder"),
+    Case("t5-v5", "t5", 5, T5 | dict(pad_token_id=3), cls="T5ForConditionalGeneration",
+         note="T5 1.0: ReLU, tied and scaled head; dropout in the config"),
 ]

@@ -3,7 +3,7 @@
 
   python check_export.py DIR TOKENS.safetensors LOGITS.safetensors [--tolerance 1e-4]
 
-DIR is a Hugging Face directory (such as `crossweave train` saves); TOKENS holds `input_ids` [B, T];
+DIR is a Hugging Face directory (such as `crossweave train` saves); TOKENS holds `input_ids` [B, T], and `labels` where the model predicts hidden tokens or writes a text;
 LOGITS holds `logits` [B, T, V] of the same tokens (such as `crossweave probe` writes). If LOGITS holds
 `loss` as well, that is compared too. Exit code 0: equal within the tolerance, relative to the largest
 logit; 1: not equal; 2: transformers does not read the directory cleanly.
@@ -19,12 +19,17 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from make import run
+
 
 def load(directory, **kw):
     """The model, and what transformers says of loading it. An adapter is put on the model that its config names."""
     path = os.path.join(directory, "adapter_config.json")
     if not os.path.exists(path):
-        return transformers.AutoModelForCausalLM.from_pretrained(directory, **kw)
+        with open(os.path.join(directory, "config.json")) as f:
+            name = json.load(f)["architectures"][0]
+        own = getattr(transformers, name) if name.startswith(("Bert", "T5")) else transformers.AutoModelForCausalLM
+        return own.from_pretrained(directory, **kw)
     import peft
     with open(path) as f:
         base = json.load(f)["base_model_name_or_path"]
@@ -45,7 +50,7 @@ def main():
     ap.add_argument("logits")
     ap.add_argument("--tolerance", type=float, default=1e-4)
     args = ap.parse_args()
-    ids = load_file(args.tokens)["input_ids"].long()
+    tokens = {k: v.long() for k, v in load_file(args.tokens).items()}
     ours = load_file(args.logits)
     try:
         model, info = load(args.dir, attn_implementation="eager", output_loading_info=True, local_files_only=True)
@@ -57,14 +62,14 @@ def main():
         print(f"{args.dir}: tensors do not match the config: {left}", file=sys.stderr)
         return 2
     with torch.no_grad():
-        out = model.eval().double()(input_ids=ids, labels=ids, use_cache=False)
-    theirs, mine = out.logits.double(), ours["logits"].double()
+        logits, loss = run(model.eval().double(), tokens)
+    theirs, mine = logits.double(), ours["logits"].double()
     if theirs.shape != mine.shape:
         print(f"logits have shape {list(mine.shape)}, transformers gives {list(theirs.shape)}", file=sys.stderr)
         return 1
     errors = {"logits": ((mine - theirs).abs().max() / theirs.abs().max()).item()}
     if "loss" in ours:
-        errors["loss"] = abs(ours["loss"].double().item() / out.loss.item() - 1)
+        errors["loss"] = abs(ours["loss"].double().item() / loss.item() - 1)
     bad = [k for k, e in errors.items() if not e <= args.tolerance]  # a NaN is not within it
     print(f"{args.dir}: transformers {transformers.__version__}: "
           + ", ".join(f"{k} differ by {e:.1e}" for k, e in errors.items())

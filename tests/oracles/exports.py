@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 
-from make import HERE, batches, seeded  # noqa: F401  (sets up transformers)
+from make import HERE, examples, seeded  # noqa: F401  (sets up transformers)
 import torch
 from safetensors.torch import load_file, save_file
 
 import check_export
 
 NARROW = dict(vocab_size=48, hidden_size=16, n_embd=16, num_hidden_layers=2, n_layer=2, num_attention_heads=2, n_head=2,
-              num_key_value_heads=1, max_position_embeddings=32, n_positions=32, seq_length=32)
+              num_key_value_heads=1, max_position_embeddings=32, n_positions=32, seq_length=32, d_model=16, num_layers=2, num_heads=2)
 
 
 def crossweave(binary, *args):
@@ -75,11 +75,17 @@ def main():
             if os.path.isdir(os.path.join(case, "model")):
                 work.append((name, dict(hf=os.path.join(case, "model")), os.path.join(case, "train.safetensors"),
                              os.path.join(case, "inputs.safetensors")))
-        data, ids = os.path.join(top, "data.safetensors"), os.path.join(top, "ids.safetensors")
-        save_file(dict(input_ids=batches("exports", 4, 48)), data)
-        save_file(dict(input_ids=batches("exports", 1, 48)[0]), ids)
+        def given(cls):
+            """Batches to train on and to compare, for a class."""
+            data, ids = os.path.join(top, f"data{cls}.safetensors"), os.path.join(top, f"ids{cls}.safetensors")
+            save_file({k: v.contiguous() for k, v in examples("exports", 4, 48, cls).items()}, data)
+            save_file({k: v[0].contiguous() for k, v in examples("exports", 1, 48, cls).items()}, ids)
+            return data, ids
+
+        classes = dict(bert="BertForMaskedLM", t5="T5ForConditionalGeneration")
         for family, keys in sorted(families(args.binary).items()):
-            work.append((f"new-{family}", dict(family=family) | {k: v for k, v in NARROW.items() if k in keys}, data, ids))
+            work.append((f"new-{family}", dict(family=family) | {k: v for k, v in NARROW.items() if k in keys},
+                         *given(classes.get(family, ""))))
         for name, *what in work:
             if args.case and name not in args.case:
                 continue

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 
-from make import HERE, KeepF64, evaluate, seeded, stored_names, transformers
+from make import HERE, KeepF64, evaluate, run as run_model, seeded, stored_names, transformers
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -35,7 +35,7 @@ class Draw:
     """One configuration: `r` draws, `keys` is what the class is given."""
 
     def __init__(self, r, family):
-        self.r, self.family, self.keys = r, family, {}
+        self.r, self.family, self.keys, self.cls = r, family, {}, ""
         self.layers = r.choice([1, 2, 2, 3])
         self.positions = r.choice([12, 16, 24, 64])
 
@@ -305,10 +305,30 @@ def glm4(d):
     d.keys |= dict(hidden_act=d.act("silu"), attention_bias=d.maybe(0.5), pad_token_id=d.pad())
 
 
+def bert(d):
+    d.sizes(), d.heads(kv=False, explicit=False), d.eps("layer_norm_eps")
+    d.keys |= dict(hidden_act=d.act("gelu"), type_vocab_size=d.r.choice([1, 2, 5]), pad_token_id=d.pad())
+    d.keys.pop("tie_word_embeddings") if d.maybe(0.9) else None
+    d.cls = d.r.choice(["BertForMaskedLM", "BertForPreTraining"])
+
+
+def t5(d):
+    r = d.r
+    act = d.act("relu")
+    d.keys |= dict(vocab_size=r.choice([17, 32, 50]), d_model=r.choice([8, 12, 16]), d_kv=r.choice([1, 2, 5, 8]), d_ff=r.choice([1, 7, 20]),
+                   num_layers=d.layers, num_heads=r.choice([1, 2, 3, 5]), relative_attention_num_buckets=r.choice([2, 4, 6, 7, 12, 32]),
+                   relative_attention_max_distance=r.choice([5, 9, 17, 128]), decoder_start_token_id=r.choice([0, 3]),
+                   feed_forward_proj="gated-" * d.maybe(0.5) + act, tie_word_embeddings=d.maybe(0.6))
+    if d.maybe(0.4):
+        d.keys["num_decoder_layers"] = r.choice([1, 2, 3])
+    d.eps("layer_norm_epsilon")
+    d.cls = "T5ForConditionalGeneration"
+
+
 FAMILIES = dict(gpt2=gpt2, llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gemma2=gemma2, gemma3_text=gemma3_text,
                 phi3=phi3, olmo2=olmo2, gpt_neox=gpt_neox, bloom=bloom, glm4=glm4, gemma=gemma1, granite=granite,
                 stablelm=stablelm, starcoder2=starcoder2, phi=phi, cohere=cohere, cohere2=cohere2, glm=glm, opt=opt,
-                falcon=falcon)
+                falcon=falcon, bert=bert, t5=t5)
 
 
 def disturb(d, config):
@@ -336,7 +356,7 @@ def model_of(d):
             d.keys |= disturb(d, config)
             config = transformers.AutoConfig.for_model(d.family, **d.keys)
         config._attn_implementation = "eager"
-        model = transformers.AutoModelForCausalLM.from_config(config)
+        model = getattr(transformers, d.cls)(config) if d.cls else transformers.AutoModelForCausalLM.from_config(config)
     except Exception as e:
         return None, f"{type(e).__name__}: {e}"
     g = seeded(json.dumps(d.keys, sort_keys=True))
@@ -350,7 +370,7 @@ def saved(d, model, folder):
     """Writes it: whole, now and then in shards, or the base model where the head is its embedding."""
     shard = "2KB" if d.maybe(0.15) else "5GB"
     head = model.get_output_embeddings()
-    bare = head.weight is model.get_input_embeddings().weight and head.bias is None and d.maybe(0.15)
+    bare = head.weight is model.get_input_embeddings().weight and head.bias is None and d.maybe(0.15) and not d.cls
     (model.base_model if bare else model).save_pretrained(folder, max_shard_size=shard)
 
 
@@ -361,6 +381,16 @@ def loss_of(model):
         shorter = model(input_ids=ids[:, :-1], use_cache=False).logits
         return logits, torch.nn.functional.cross_entropy(shorter.flatten(0, 1), ids[:, 1:].flatten())
     return of
+
+
+def labelled(d, ids, vocab):
+    """Tokens and labels, some of which do not count."""
+    shape = ids.shape if d.family == "bert" else (len(ids), d.r.randint(1, 12))
+    g = seeded(str(d.r.random()))
+    labels = torch.randint(0, vocab, shape, generator=g)
+    labels[torch.rand(shape, generator=g) < 0.5] = -100
+    labels[0, 0] = 1
+    return dict(input_ids=ids, labels=labels)
 
 
 def difference(ours, want, single):
@@ -390,11 +420,14 @@ def one(d, binary, folder):
     positions = d.positions if d.family != "bloom" else 24
     ids = torch.randint(0, model.config.vocab_size, (2, d.r.randint(2, min(positions, 20))), generator=seeded(str(d.r.random())))
     try:
-        again = transformers.AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager").eval().double()
+        cls = getattr(transformers, d.cls) if d.cls else transformers.AutoModelForCausalLM
+        again = cls.from_pretrained(model_dir, attn_implementation="eager").eval().double()
+        of = (lambda batch: run_model(again, batch)) if d.cls else loss_of(again)
+        batch = labelled(d, ids, model.config.vocab_size) if d.cls else ids
         with KeepF64():
-            want = evaluate(loss_of(again), stored_names(again, model_dir), ids)
+            want = evaluate(of, stored_names(again, model_dir), batch)
         again = again.float()
-        single = evaluate(loss_of(again), stored_names(again, model_dir), ids)
+        single = evaluate(of, stored_names(again, model_dir), batch)
     except AssertionError as e:  # tensors other than the parameters: attributes such as torchscript copy tied ones
         return "skipped", f"other tensors than parameters: {e}"
     except Exception as e:
@@ -402,7 +435,7 @@ def one(d, binary, folder):
     if not all(torch.isfinite(v).all() for v in want.values()):
         return "skipped", "not finite"
     inputs, out = os.path.join(folder, "inputs.safetensors"), os.path.join(folder, "out.safetensors")
-    save_file({"input_ids": ids}, inputs)
+    save_file(batch if d.cls else {"input_ids": ids}, inputs)
     run = subprocess.run([binary, "probe", "--model", model_dir, "--inputs", inputs, "--out", out], capture_output=True, text=True)
     with open(os.path.join(model_dir, "config.json")) as f:
         keys = json.load(f)

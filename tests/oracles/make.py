@@ -77,12 +77,39 @@ def batches(name, count, vocab):
     return rows
 
 
+def examples(name, count, vocab, cls):
+    """What `count` steps are trained on: tokens, and labels where they are not the tokens."""
+    ids = batches(name, count, vocab)
+    if not cls:
+        return dict(input_ids=ids)
+    g = seeded("labels " + name)
+    if cls.startswith("T5"):
+        labels = (3 * ids[..., :7] + 1) % vocab
+        labels[..., 0, 5:] = -100  # a shorter text
+        return dict(input_ids=ids, labels=labels)
+    hidden = torch.rand(ids.shape, generator=g) < 0.3
+    hidden[..., 2] = True
+    labels = torch.where(hidden, ids, -100)
+    return dict(input_ids=torch.where(hidden & (ids % 5 > 0), vocab - 1, ids), labels=labels)
+
+
+def step(batch, i):
+    return {k: v[i] for k, v in batch.items()}
+
+
+def model_class(directory):
+    """The class of a folder that is no causal language model's, or None."""
+    with open(os.path.join(directory, "config.json")) as f:
+        name = (json.load(f).get("architectures") or [""])[0]
+    return getattr(transformers, name) if name.startswith(("Bert", "T5")) else None
+
+
 def write_model(case, directory):
     """Saves the case's model as transformers does, then the oddities of real files that the case asks for."""
     config = transformers.AutoConfig.for_model(case.family, **case.config)
     config._attn_implementation = "eager"
     cls = transformers.AutoModel if case.bare else transformers.AutoModelForCausalLM
-    model = cls.from_config(config)
+    model = getattr(transformers, case.cls)(config) if case.cls else cls.from_config(config)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(draw(name.removeprefix("transformer.").removeprefix("model."), p.shape))
@@ -115,16 +142,27 @@ def write_model(case, directory):
 def load_model(directory):
     """The directory as transformers reads it, in float64; refuses a load that left anything out."""
     kw = {"dtype" if MAJOR >= 5 else "torch_dtype": "auto"}
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+    model, info = (model_class(directory) or transformers.AutoModelForCausalLM).from_pretrained(
         directory, attn_implementation="eager", output_loading_info=True, **kw)
     assert not info["missing_keys"] and not info["mismatched_keys"], info
     assert all(is_buffer(k) for k in info["unexpected_keys"]), info
     return model.eval().double()
 
 
-def run(model, ids):
-    out = model(input_ids=ids, labels=ids, use_cache=False)
-    return out.logits, out.loss
+def run(model, batch):
+    """Logits and loss; `batch` is tokens, or tokens and labels."""
+    batch = batch if isinstance(batch, dict) else dict(input_ids=batch)
+    ids, labels = batch["input_ids"], batch.get("labels")
+    if labels is None:
+        out = model(input_ids=ids, labels=ids, use_cache=False)
+        return out.logits, out.loss
+    if hasattr(model, "decoder"):
+        out = model(input_ids=ids, labels=labels, use_cache=False)
+        logits = out.logits
+    else:
+        out = model(input_ids=ids)
+        logits = out.prediction_logits if hasattr(out, "prediction_logits") else out.logits
+    return logits, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
 
 
 def evaluate(loss_of, params, ids):
@@ -133,7 +171,7 @@ def evaluate(loss_of, params, ids):
         p.grad = None
     logits, loss = loss_of(ids)
     loss.backward()
-    out = {"grad." + k: p.grad.detach().clone() for k, p in params.items()}
+    out = {"grad." + k: p.grad.detach().clone() for k, p in params.items() if p.grad is not None}
     return out | {"logits": logits.detach(), "loss": loss.detach()}
 
 
@@ -145,7 +183,8 @@ def written_out(case):
 def stored_names(model, directory):
     """The model's parameters by the name each has in the files."""
     out, names = {}, {k for k in read_tensors(directory) if not is_buffer(k)}
-    if model.config.tie_word_embeddings:
+    head = model.get_output_embeddings()
+    if head is not None and head.weight is model.get_input_embeddings().weight:  # 5.x says of every T5 that it is tied
         names -= {"lm_head.weight"}
     for k, p in model.named_parameters():  # a tied head appears once, under the embedding
         if k not in names:
@@ -160,7 +199,7 @@ def stored_names(model, directory):
 def undetermined(case, name):
     """The bias of what is not rotated of a key shifts all scores of a query alike, so its gradient is rounding noise,
     which Adam scales up to full steps: the bias after training is no property of the model."""
-    fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias")
+    fused = dict(gpt2="attn.c_attn.bias", gpt_neox="query_key_value.bias", bloom="query_key_value.bias", bert="self.key.bias")
     partial = ("glm", "glm4", "opt", "phi", "stablelm", "cohere2")
     ends = ("k_proj.bias", "k_layernorm.bias") if case.family in partial else " "
     return name.endswith(fused.get(case.family, ends))
@@ -174,9 +213,9 @@ def train(model, data, decay_all):
     opt = torch.optim.AdamW([g for g in groups if g["params"]], lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]),
                             eps=ADAMW["eps"])
     losses = []
-    for ids in data:
+    for i in range(STEPS):
         opt.zero_grad()
-        loss = run(model, ids)[1]
+        loss = run(model, step(data, i))[1]
         loss.backward()
         losses.append(loss.item())
         opt.step()
@@ -201,8 +240,8 @@ def make(case):
     write_model(case, directory)
     model = load_model(directory)
     vocab = case.config["vocab_size"]
-    ids = batches(case.name, 1, vocab)[0]
-    data = batches("train " + case.name, STEPS, vocab)
+    ids = step(examples(case.name, 1, vocab, case.cls), 0)
+    data = examples("train " + case.name, STEPS, vocab, case.cls)
     params = stored_names(model, directory)
     plain = evaluate(lambda x: run(model, x), params, ids)
     with KeepF64():
@@ -212,11 +251,11 @@ def make(case):
     differences = dict(transformers_double_without_keeping_f64=worst(plain, want))
     if written_out(case):
         ref = Reference(directory)
-        differences["float64_rope_reference"] = worst(evaluate(ref.loss, ref.params, ids), want)
+        differences["float64_rope_reference"] = worst(evaluate(ref.loss, ref.params, ids["input_ids"]), want)
     small = {k: v if k == "loss" else v.float() for k, v in want.items()}
     save_file({k: v.contiguous() for k, v in small.items()}, os.path.join(top, "expected.safetensors"))
-    save_file({"input_ids": ids}, os.path.join(top, "inputs.safetensors"))
-    save_file({"input_ids": data, "losses": torch.tensor(losses, dtype=torch.float64)} | norms,
+    save_file({k: v.contiguous() for k, v in ids.items()}, os.path.join(top, "inputs.safetensors"))
+    save_file({k: v.contiguous() for k, v in data.items()} | {"losses": torch.tensor(losses, dtype=torch.float64)} | norms,
               os.path.join(top, "train.safetensors"))
     meta = dict(case=case.name, family=case.family, note=case.note, transformers=transformers.__version__,
                 torch=torch.__version__.split("+")[0], weights=case.dtype, batch=BATCH, seq=SEQ,
@@ -239,18 +278,20 @@ def check(case):
     top = os.path.join(HERE, case.name)
     directory = os.path.join(top, "model")
     want = load_file(os.path.join(top, "expected.safetensors"))
-    ids = load_file(os.path.join(top, "inputs.safetensors"))["input_ids"]
+    sure = lambda figures: {k: v for k, v in figures.items() if not undetermined(case, k)}  # noqa: E731
+    ids = load_file(os.path.join(top, "inputs.safetensors"))
     curve = load_file(os.path.join(top, "train.safetensors"))
     model = load_model(directory)
     params = stored_names(model, directory)
     with KeepF64():
-        theirs = worst(evaluate(lambda x: run(model, x), params, ids), want)
-        their_curve = torch.tensor(train(model, curve["input_ids"], case.decay_all), dtype=torch.float64)
+        theirs = worst(sure(evaluate(lambda x: run(model, x), params, ids)), sure(want))
+        data = {k: curve[k] for k in ("input_ids", "labels") if k in curve}
+        their_curve = torch.tensor(train(model, data, case.decay_all), dtype=torch.float64)
     found = dict(transformers=theirs, transformers_train=error(their_curve, curve["losses"]))
     trained = [params]
     if written_out(case):
         ref = Reference(directory)
-        found["reference"] = worst(evaluate(ref.loss, ref.params, ids), want)
+        found["reference"] = worst(evaluate(ref.loss, ref.params, ids["input_ids"]), want)
         my_curve = torch.tensor(adamw(ref.params, lambda x: ref.loss(x)[1], curve["input_ids"], ADAMW["lr"], ADAMW["betas"],
                                       ADAMW["eps"], ADAMW["weight_decay"], case.decay_all), dtype=torch.float64)
         found["reference_train"] = error(my_curve, curve["losses"])

@@ -120,7 +120,7 @@ fn of_spec(name: &str, spec: &ModelSpec, seq: Option<u64>) -> Subject {
     let (units, m) = (units_of(spec), spec.model());
     let layers = &m.stack.layers;
     let shape = Shape {
-        layers: layers.len() as u64,
+        layers: m.layers().count() as u64,
         hidden: m.width,
         heads: layers.first().map_or(1, |l| l.attention.1.heads),
         vocab: m.vocab,
@@ -176,6 +176,12 @@ fn of_config(name: &str, file: &Path, ranks: Option<u64>) -> Result<Subject> {
                 "{name}: mesh.pp {}: an estimate knows no pipeline stages",
                 s.mesh.pp
             ),
+            format!("run `crossweave plan {name} --ranks {ranks}`, which does"),
+        ));
+    }
+    if source.teacher.is_some() {
+        return Err(CliError::refused(
+            format!("{name}: distill: an estimate knows no teacher"),
             format!("run `crossweave plan {name} --ranks {ranks}`, which does"),
         ));
     }

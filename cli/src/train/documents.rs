@@ -2,7 +2,7 @@
 
 use crate::error::{CliError, Result};
 use crate::source::is_indexed;
-use crossweave_config::{Data, DataFormat};
+use crossweave_config::{Data, DataFormat, Objective};
 use crossweave_data::Tokenizer;
 use crossweave_engine::Documents;
 
@@ -32,6 +32,9 @@ pub fn of(data: &Data, tokenizer: Option<&Tokenizer>) -> Option<Documents> {
 
 /// Whether some predictions of these data do not count.
 pub fn labelled(data: &Data) -> bool {
+    if !matches!(data.objective(), None | Some(Objective::Causal)) {
+        return true;
+    }
     match data {
         Data::Text(d) => !matches!(d.format, None | Some(DataFormat::Text)),
         Data::Tokens(d) => d.labels.is_some(),

@@ -15,7 +15,7 @@ use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks, listed};
-use crate::{configs, source, stages};
+use crate::{configs, objective, source, stages, teacher};
 use crossweave_claim::Claim;
 use crossweave_config::{
     self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
@@ -213,7 +213,9 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     };
     if let Some(s) = &opened {
         spec.model_vocab = Some(s.spec.model().vocab as usize);
+        spec.objective = objective::of(&data, Some(&model), Some(&s.spec))?;
     }
+    objective::tell(&mut config, spec.objective)?;
     let corpus = source::open(&spec, &source::cache_dir(&data, &folder.path))?;
     if let (None, false, Some(vocab)) = (spec.model_vocab, hf, corpus.vocab_size()) {
         config.set("model.vocab_size", &vocab.to_string())?;
@@ -228,16 +230,19 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         epoch: None,
     };
     let mut resolved = config.resolve_given(count, given)?;
-    let source = match opened {
+    let mut source = match opened {
         Some(s) => s,
         None => model::of_config(&resolved.model, corpus.vocab_size().map(|v| v as u64))?,
     };
     let vocab = source.spec.model().vocab;
     documents::check(&resolved.data, corpus.tokenizer().map(|t| &**t), vocab)?;
-    let seq_len = sequence(&corpus, &resolved.data, &source)?;
+    let sample = sequence(&corpus, &resolved.data, &source)?;
+    let parts = corpus.parts(sample as usize);
+    source.reads(parts)?;
+    teacher::hear(&mut source, &resolved, sample, parts)?;
     let epochs = resolved.settings.run.epochs;
     if epochs.is_some() {
-        let epoch = Some(epoch(&corpus, seq_len)?);
+        let epoch = Some(epoch(&corpus, sample)?);
         resolved = config.resolve_given(count, Given { epoch, ..given })?;
     }
     let steps = resolved.settings.run.steps.ok_or_else(|| {
@@ -260,7 +265,8 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
         Data::Tokens(_) => resolved.seed,
     };
     let samples = steps.saturating_mul(resolved.batch.global);
-    let rows = corpus.train(seq_len as usize, samples, shuffle)?;
+    let rows = corpus.train(sample as usize, samples, shuffle)?;
+    let seq_len = rows.row_len() as u64 - 1;
     let mut batches = Batches::training(rows, shape, key)?;
     if epochs.is_some() && matches!(resolved.data, Data::Tokens(_)) {
         batches = batches.repeating();
@@ -273,7 +279,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
             shape.global_batch
         )));
     }
-    let validation = match corpus.validation(seq_len as usize)? {
+    let validation = match corpus.validation(sample as usize)? {
         Some(rows) => {
             let b = Batches::evaluation(rows, shape)?;
             let count = resolved.settings.run.validate_batches.min(b.full_pass());
@@ -373,12 +379,18 @@ pub fn compute_type(dtype: Dtype) -> DType {
     }
 }
 
-/// Predictions in a sequence: the file's, the config's, or the model's longest.
+/// Tokens of a sample: the file's, the config's, or the model's longest.
 fn sequence(corpus: &Corpus, data: &Data, source: &Source) -> Result<u64> {
     let longest = source.spec.model().positions;
-    let (seq, key) = match (corpus.sequence_len(), data) {
+    // Encoder and decoder read a part each.
+    let parts = corpus.sequence_len().and_then(|_| corpus.parts(0));
+    let given = parts.map(|[a, b]| a.max(b)).or(corpus.sequence_len());
+    let (seq, key) = match (given, data) {
         (Some(n), _) => (n as u64, "data.tokens"),
-        (None, Data::Text(d)) => (d.seq_len.unwrap_or(longest), "data.seq_len"),
+        (None, Data::Text(d)) => (
+            d.seq_len.unwrap_or(longest.min(objective::sample(data))),
+            "data.seq_len",
+        ),
         (None, Data::Tokens(_)) => (longest, "data.tokens"),
     };
     if seq > longest {

@@ -46,6 +46,10 @@ pub enum Kind {
     Scaling,
     /// Names of the kinds of the layers.
     Layers,
+    /// An activation, or `gated-` and one.
+    FeedForward,
+    /// A list of one of these classes.
+    Classes(&'static [&'static str]),
     /// Nothing else than this value (JSON) is available.
     Only(&'static str),
 }
@@ -133,6 +137,11 @@ pub const fn flag(name: &'static str, default: &'static str, doc: &'static str) 
 pub const fn activation(name: &'static str, default: &'static str) -> Key {
     key(name, Kind::Activation, default, "activation of the MLP")
 }
+/// The activation of an MLP that may be gated.
+pub const fn feed_forward(name: &'static str, default: &'static str) -> Key {
+    let doc = "activation of the MLP, with gated- before it where it is gated (gated-gelu is gated-gelu_new)";
+    key(name, Kind::FeedForward, default, doc)
+}
 /// Whether the head is the embedding.
 pub const fn tied(default: &'static str) -> Key {
     let doc = "the head is the embedding transposed";
@@ -162,6 +171,11 @@ pub const fn rope_by(name: &'static str, theta: &'static str) -> [Key; 2] {
 /// A feature that is not there.
 pub const fn only(name: &'static str, value: &'static str, doc: &'static str) -> Key {
     key(name, Kind::Only(value), value, doc).unasked()
+}
+/// The class that a folder is of, where it says what the model has.
+pub const fn classes(all: &'static [&'static str], default: &'static str) -> Key {
+    let doc = "class in transformers";
+    key("architectures", Kind::Classes(all), default, doc).unasked()
 }
 /// Part of a head that rotates.
 pub const fn rotated(name: &'static str, default: &'static str) -> Key {
@@ -255,6 +269,17 @@ pub const ACTIVATIONS: &[(&str, Act)] = &[
     ("mish", Act::Mish),
     ("gelu_10", Act::Gelu10),
 ];
+
+/// Whether an MLP of T5's words is gated, and its activation.
+fn gated(text: &str) -> Option<(bool, Act)> {
+    let inner = text.strip_prefix("gated-");
+    let named = match inner {
+        Some("gelu") => "gelu_new",
+        _ => inner.unwrap_or(text),
+    };
+    let act = ACTIVATIONS.iter().find(|a| a.0 == named)?;
+    Some((inner.is_some(), act.1))
+}
 
 /// Their names.
 pub const ACTIVATION_NAMES: &[&str] = &{
@@ -439,6 +464,13 @@ impl Config {
     pub fn flag(&self, name: &str) -> bool {
         self.get(name).and_then(Value::as_bool).unwrap_or(false)
     }
+    /// Is the folder of this class?
+    pub fn is_class(&self, name: &str) -> bool {
+        self.get("architectures")
+            .and_then(|v| v.get(0))
+            .and_then(Value::as_str)
+            == Some(name)
+    }
     /// An activation.
     ///
     /// # Errors
@@ -447,6 +479,16 @@ impl Config {
         let text = self.get(name).and_then(Value::as_str).unwrap_or_default();
         match ACTIVATIONS.iter().find(|a| a.0 == text) {
             Some(a) => Ok(a.1),
+            None => bad(name, "missing"),
+        }
+    }
+    /// Whether the MLP is gated, and its activation.
+    ///
+    /// # Errors
+    /// Absent.
+    pub fn feed_forward(&self, name: &str) -> Result<(bool, Act), ConfigError> {
+        match self.get(name).and_then(Value::as_str).and_then(gated) {
+            Some(both) => Ok(both),
             None => bad(name, "missing"),
         }
     }
@@ -713,6 +755,15 @@ impl Key {
                 }
                 None => bad(format!("{v} is not text")),
             },
+            Kind::FeedForward => match v.as_str().and_then(gated) {
+                Some(_) => Ok(()),
+                None => {
+                    let names = ACTIVATION_NAMES.join(", ");
+                    bad(format!(
+                        "{v} is not available; available: {names}, each with gated- before it too"
+                    ))
+                }
+            },
             Kind::Scaling => match v {
                 Value::Object(_) => Ok(()),
                 _ => bad(format!("{v} is not an object")),
@@ -720,6 +771,13 @@ impl Key {
             Kind::Layers => match v.as_array() {
                 Some(all) if all.iter().all(Value::is_string) => Ok(()),
                 _ => bad(format!("{v} is not a list of names")),
+            },
+            Kind::Classes(all) => match v.as_array().map(Vec::as_slice) {
+                Some([Value::String(one)]) if all.contains(&one.as_str()) => Ok(()),
+                _ => bad(format!(
+                    "{v} is not available; available: {}",
+                    all.join(", ")
+                )),
             },
             Kind::Only(value) => match serde_json::from_str::<Value>(value) {
                 Ok(one) if same(&one, v) => Ok(()),

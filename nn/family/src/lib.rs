@@ -132,7 +132,27 @@ impl std::fmt::Debug for Family {
     }
 }
 
+/// What models of a family predict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Predicts {
+    /// The next token.
+    Next,
+    /// Tokens that are hidden from an encoder.
+    Hidden,
+    /// What a decoder writes to what an encoder has read.
+    Spans,
+}
+
 impl Family {
+    /// What its models predict.
+    pub fn predicts(&self) -> Predicts {
+        let is = |end| self.architecture.ends_with(end);
+        match () {
+            _ if is("ForMaskedLM") => Predicts::Hidden,
+            _ if is("ForConditionalGeneration") => Predicts::Spans,
+            _ => Predicts::Next,
+        }
+    }
     /// The row of a key.
     pub fn key(&self, name: &str) -> Option<&'static Key> {
         self.keys().find(|k| k.name == name)

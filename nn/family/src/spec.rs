@@ -121,6 +121,15 @@ impl ModelSpec {
         ModelSpec::of(config)
     }
 
+    /// The same over rows of which an encoder reads the first `read` tokens.
+    pub fn reading(&self, read: u64) -> ModelSpec {
+        let mut spec = self.clone();
+        if let Some(d) = &mut spec.model.decoder {
+            d.read = read;
+        }
+        spec
+    }
+
     /// Other dropouts of embeddings, residual branches and attention weights, where given.
     ///
     /// # Errors

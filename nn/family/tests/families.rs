@@ -36,8 +36,10 @@ fn others(row: &Key, now: Option<&Value>) -> Vec<Value> {
         Kind::Probability => vec![json!(0.25), json!(0.5)],
         Kind::Flag => vec![json!(true), json!(false)],
         Kind::Activation => vec![json!("relu"), json!("gelu"), json!("silu")],
+        Kind::FeedForward => vec![json!("gated-gelu"), json!("silu"), json!("gated-relu")],
         Kind::Scaling => vec![json!({"rope_type": "linear", "factor": 2.0})],
         Kind::Layers => vec![],
+        Kind::Classes(all) => all.iter().map(|name| json!([name])).collect(),
         Kind::Only(_) => vec![],
     };
     all.into_iter().filter(|v| Some(v) != now).collect()

@@ -13,6 +13,24 @@ pub struct Lookup {
     pub padding: Option<u64>,
     /// Row of the position table that the first token reads.
     pub first_position: u64,
+    /// Columns of the batch's tokens that are looked up, from the first to before the second; 0: to the last.
+    pub columns: [u64; 2],
+}
+
+impl Lookup {
+    /// The tokens that are looked up.
+    fn tokens(self, batch: &crate::Batch) -> Result<Tensor> {
+        let ids = tokens(batch)?;
+        let [from, to] = self.columns;
+        let last = ids.shape().last();
+        match if to == 0 { last } else { to } {
+            to if (from, to) == (0, last) => Ok(ids.clone()),
+            to if from < to && to <= last => Ok(ids.narrow(1, from, to - from)),
+            to => shape_error(format!(
+                "embedding: columns {from} to {to} of tokens {ids:?}"
+            )),
+        }
+    }
 }
 
 pub(crate) struct Node {
@@ -47,7 +65,7 @@ pub(crate) fn forward(
     pos: Option<Param>,
     form: Lookup,
 ) -> Result<Var> {
-    let (tv, ids) = (cx.param(table)?, tokens(cx.env.batch)?);
+    let (tv, ids) = (cx.param(table)?, &form.tokens(cx.env.batch)?);
     let (b, t) = (ids.shape().dims()[0], ids.shape().dims()[1]);
     let rows = pos.map(|p| positions(cx.param(p)?, t, form)).transpose()?;
     let (run, shape) = (cx.env.run, [b, t, tv.shape().last()]);
@@ -83,7 +101,7 @@ impl Node {
             return Ok(());
         };
         let env = b.env;
-        let ids = tokens(env.batch)?;
+        let ids = &self.form.tokens(env.batch)?;
         let wanted = self.pos.filter(|p| env.grads.wants(p.0 as usize));
         let table = self.table.0 as usize;
         if !env.grads.wants(table) && wanted.is_none() {

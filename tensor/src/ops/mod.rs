@@ -6,6 +6,7 @@ pub mod attention;
 pub mod comm;
 pub mod custom;
 pub mod distance_bias;
+pub mod distill;
 pub mod dropout;
 pub mod embedding;
 pub mod head_norm;

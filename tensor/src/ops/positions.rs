@@ -1,18 +1,48 @@
-//! Learned positions added to values that are there already (an embedding that was projected): rows of the table by place in the row, or by
-//! the batch's positions within documents.
+//! Rows of a table added to values that are there already: learned positions of an embedding that was projected (by place in the row, or by
+//! the batch's positions within documents), and the row that all places share (BERT's kind of token).
 
 use super::embedding::{Lookup, positions};
 use super::{OpNode, add};
 use crate::error::{Result, shape_error};
 use crate::tape::{Back, Origin, Var};
-use crate::{Cx, Param};
+use crate::{Cx, Param, Tensor};
+use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 
 pub(crate) struct Node {
     pub x: Var,
     pub out: Var,
     table: Param,
-    form: Lookup,
+    /// Of positions; `None`: the first row everywhere.
+    form: Option<Lookup>,
+}
+
+/// `x` and the first row of `table`.
+pub(crate) fn first_row(cx: &mut Cx<'_>, x: Var, table: Param) -> Result<Var> {
+    let (xv, tv) = (cx.val(x)?.clone(), cx.param(table)?);
+    let &[b, t, d] = xv.shape().dims() else {
+        return shape_error(format!("first_row: {xv:?} is not [B, T, d]"));
+    };
+    if tv.shape().last() != d || tv.dtype() != xv.dtype() {
+        return shape_error(format!("first_row: {xv:?} with table {tv:?}"));
+    }
+    let y = cx.env.run.empty([b, t, d], xv.dtype())?;
+    let everywhere = tv.strided([b, t, d], &[0, 0, 1], 0);
+    add::sum(cx.env, &y, &xv, &everywhere)?;
+    Ok(noted(cx, y, x, table, None))
+}
+
+fn noted(cx: &mut Cx<'_>, y: Tensor, x: Var, table: Param, form: Option<Lookup>) -> Var {
+    let node = cx.next_node();
+    let out = cx.push_val(y, node, Origin::Own, false);
+    cx.typed(out, |c| c.vals[x.0 as usize]);
+    cx.push_node(OpNode::Positions(Node {
+        x,
+        out,
+        table,
+        form,
+    }));
+    out
 }
 
 pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, table: Param, form: Lookup) -> Result<Var> {
@@ -39,16 +69,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, x: Var, table: Param, form: Lookup) -> Re
             add::sum(cx.env, &y, &xv, &all)?;
         }
     }
-    let node = cx.next_node();
-    let out = cx.push_val(y, node, Origin::Own, false);
-    cx.typed(out, |c| c.vals[x.0 as usize]);
-    cx.push_node(OpNode::Positions(Node {
-        x,
-        out,
-        table,
-        form,
-    }));
-    Ok(out)
+    Ok(noted(cx, y, x, table, Some(form)))
 }
 
 impl Node {
@@ -61,15 +82,18 @@ impl Node {
             let &[n, t, d] = dy.shape().dims() else {
                 return shape_error("positions: a gradient of another rank");
             };
-            let grad = positions(env.grads.adding(env.run, table)?, t, self.form)?;
-            match &env.batch.positions {
-                Some(at) => {
-                    let operands = [Some(&grad), None, Some(&dy), Some(at)];
-                    let p = op::IndexParams::default();
-                    env.run
-                        .launch(op::EMBEDDING_BWD, &operands, p.as_bytes(), &[])?;
-                }
-                None => {
+            let all = env.grads.adding(env.run, table)?;
+            let scatter = |grad: &Tensor, at: &Tensor| {
+                let operands = [Some(grad), None, Some(&dy), Some(at)];
+                let p = op::IndexParams::default();
+                env.run
+                    .launch(op::EMBEDDING_BWD, &operands, p.as_bytes(), &[])
+            };
+            match (self.form, &env.batch.positions) {
+                (None, _) => scatter(all, &env.run.zeros([n, t], DType::I32)?)?,
+                (Some(form), Some(at)) => scatter(&positions(all, t, form)?, at)?,
+                (Some(form), None) => {
+                    let grad = positions(all, t, form)?;
                     let p = op::AxpbyParams {
                         alpha: 1.0,
                         beta: 1.0,

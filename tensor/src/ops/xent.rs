@@ -2,8 +2,8 @@
 //! ranks scales the mean (`crossweave_engine::Trainer::count_targets`). The backward overwrites the logits with their gradient where nobody else reads them: one buffer
 //! of `[n, V]`, not three.
 
-use super::OpNode;
-use crate::env::IGNORED;
+use super::{OpNode, add};
+use crate::env::{Env, IGNORED};
 use crate::error::{Error, Result, shape_error};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
@@ -15,34 +15,51 @@ pub(crate) struct Node {
     pub out: Var,
     lse: Tensor,
     targets: Tensor,
+    /// What the sum is divided by.
+    all: u64,
     params: op::XentParams,
 }
 
-pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
-    let Some(targets) = &cx.env.batch.targets else {
+/// The targets of logits, one a row, and how many predictions the batch has: of fewer logits than targets they are those of the last columns.
+pub(super) fn targets(env: &Env<'_>, logits: &Tensor) -> Result<(Tensor, u64)> {
+    let Some(targets) = &env.batch.targets else {
         return Err(Error::Shape(
             "cross_entropy: the batch carries no targets".into(),
         ));
     };
-    let lv = cx.val(logits)?;
-    let n = lv.shape().rows();
-    if targets.numel() != n || n == 0 {
-        return shape_error(format!(
-            "cross_entropy: logits {lv:?} with targets {targets:?}"
-        ));
+    let (n, all) = (logits.shape().rows(), targets.numel());
+    match (logits.shape().dims(), targets.shape().dims()) {
+        _ if all == n && n > 0 => Ok((targets.view([n]), all)),
+        (&[b, t, _], &[same, longer]) if b == same && t > 0 && t < longer => {
+            let last = env.run.empty([b, t], targets.dtype())?;
+            add::copy(env, &last, &targets.narrow(1, longer - t, t))?;
+            Ok((last.view([n]), all))
+        }
+        _ => shape_error(format!(
+            "cross_entropy: logits {logits:?} with targets {targets:?}"
+        )),
     }
-    let targets = targets.view([n]);
-    let run = cx.env.run;
-    let losses = run.empty([n], DType::F32)?;
-    let lse = run.empty([n], DType::F32)?;
-    let params = match cx.env.batch.ignores {
+}
+
+/// Whether targets may be ignored.
+pub(super) fn params(env: &Env<'_>) -> op::XentParams {
+    match env.batch.ignores {
         true => op::XentParams {
             flags: op::FLAG_HAS_IGNORE,
             ignore: IGNORED,
             ..Default::default()
         },
         false => op::XentParams::default(),
-    };
+    }
+}
+
+pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
+    let (lv, run) = (cx.val(logits)?, cx.env.run);
+    let (targets, all) = targets(cx.env, lv)?;
+    let n = lv.shape().rows();
+    let losses = run.empty([n], DType::F32)?;
+    let lse = run.empty([n], DType::F32)?;
+    let params = params(cx.env);
     run.launch(
         op::CROSS_ENTROPY_FWD,
         &[Some(&losses), Some(&lse), Some(&lv.rows()), Some(&targets)],
@@ -56,7 +73,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
         ..Default::default()
     };
     run.launch(op::REDUCE, &[Some(&loss), Some(&losses)], p.as_bytes(), &[])?;
-    scale(run, &loss, 1.0 / n as f64)?;
+    scale(run, &loss, 1.0 / all as f64)?;
     let node = cx.next_node();
     let out = cx.push_val(loss, node, Origin::Own, false);
     cx.save(logits);
@@ -68,6 +85,7 @@ pub(crate) fn forward(cx: &mut Cx<'_>, logits: Var) -> Result<Var> {
         out,
         lse,
         targets,
+        all,
         params,
     }));
     Ok(out)
@@ -101,8 +119,8 @@ impl Node {
         let n = logits.shape().rows();
         let run = b.env.run;
         let dloss = run.empty([1], DType::F32)?;
-        super::add::copy(b.env, &dloss, &dy)?;
-        scale(run, &dloss, 1.0 / n as f64)?;
+        add::copy(b.env, &dloss, &dy)?;
+        scale(run, &dloss, 1.0 / self.all as f64)?;
         let (l2, d2) = (logits.rows(), dlogits.rows());
         let ops = [
             Some(&d2),

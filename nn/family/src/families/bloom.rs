@@ -80,6 +80,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             prefix: "transformer.h",
             layers: vec![layer; c.int("n_layer")? as usize],
         },
+        decoder: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",

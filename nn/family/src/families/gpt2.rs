@@ -104,6 +104,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             prefix: "transformer.h",
             layers: (0..layers).map(layer).collect::<Result<_, _>>()?,
         },
+        decoder: None,
         head: Head {
             norm: Some(Norm::layer("transformer.ln_f", eps)),
             lm: "lm_head",

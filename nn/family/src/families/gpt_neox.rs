@@ -88,6 +88,7 @@ fn build(c: &Config) -> Result<Model, ConfigError> {
             prefix: "gpt_neox.layers",
             layers: vec![layer; c.int("num_hidden_layers")? as usize],
         },
+        decoder: None,
         head: Head {
             norm: Some(Norm::layer("gpt_neox.final_layer_norm", eps)),
             lm: "embed_out",

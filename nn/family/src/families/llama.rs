@@ -82,6 +82,7 @@ pub fn model(
             prefix: "model.layers",
             layers: layers.collect::<Result<_, _>>()?,
         },
+        decoder: None,
         head: Head {
             norm: Some(Norm::rms("model.norm", eps)),
             lm: "lm_head",

@@ -1,5 +1,6 @@
 //! One file a family.
 
+mod bert;
 mod bloom;
 mod cohere;
 mod cohere2;
@@ -23,6 +24,7 @@ mod qwen3;
 mod sizes;
 mod stablelm;
 mod starcoder2;
+mod t5;
 
 use crate::Family;
 
@@ -51,4 +53,6 @@ pub const FAMILIES: &[&Family] = &[
     &granite::FAMILY,
     &glm::FAMILY,
     &glm4::FAMILY,
+    &bert::FAMILY,
+    &t5::FAMILY,
 ];

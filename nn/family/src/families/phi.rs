@@ -42,7 +42,7 @@ pub const FAMILY: Family = Family {
             Ok(())
         })?;
         m.stack.embed.dropout = c.num("embd_pdrop")?;
-        m.head.bias = true;
+        m.head.bias = Some("lm_head.bias");
         if let Some(norm) = &mut m.head.norm {
             norm.name = "model.final_layernorm";
         }

@@ -58,3 +58,22 @@ pub fn preset(d: &Dims) -> Vec<(&'static str, String)> {
         ("tie_word_embeddings", "true".into()),
     ]
 }
+
+/// Where the last of so many buckets of distances begins, and their number: half of those to one side are for one distance each.
+pub fn buckets(c: &Config, far: &str, rows: &str) -> Result<[u64; 2], ConfigError> {
+    let (last, n) = (c.int(far)?, c.int(rows)?);
+    match () {
+        _ if n < 4 => bad(
+            rows,
+            format!("{n}: give 4 buckets or more, two to each side"),
+        ),
+        _ if last <= n / 2 => bad(
+            far,
+            format!(
+                "{last} is not beyond the {} distances that have a bucket each",
+                n / 2
+            ),
+        ),
+        _ => Ok([last, n]),
+    }
+}

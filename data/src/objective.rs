@@ -1,0 +1,500 @@
+//! What is to be predicted of a sample: the next token, tokens that are hidden (BERT's masked language modelling), or spans that are cut out
+//! (T5's span corruption). A sample is corrupted when it is read.
+//!
+//! **Invariant**: what is hidden follows by philox from the seed and the number of the sample alone. That number counts through the epochs,
+//! so every epoch hides other tokens, and neither ranks nor a restart change which.
+
+use crate::batches::{IGNORED, Remark, SequenceSource};
+use crate::error::{DataError, Result};
+use crate::philox::Words;
+use crate::tokenizer::Tokenizer;
+use std::sync::Arc;
+
+/// What is to be predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Objective {
+    /// The next token.
+    #[default]
+    Causal,
+    /// Tokens that are hidden: of those chosen 80 % are replaced by the mask, 10 % by another token, and 10 % stay.
+    MaskedLm(Masking),
+    /// Spans that are cut out: an encoder reads the rest, a decoder writes the spans.
+    SpanCorruption(Spans),
+}
+
+/// Which tokens are hidden.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Masking {
+    /// Share of the tokens.
+    pub share: f64,
+    /// The token that stands for a hidden one; unset: the tokenizer's, else the first id behind its vocabulary.
+    pub mask: Option<u32>,
+}
+
+/// Which spans are cut out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spans {
+    /// Share of the tokens.
+    pub share: f64,
+    /// Mean length of a span.
+    pub mean: f64,
+    /// The token that stands for the first span; those of the others descend from it. Unset: the tokenizer's `<extra_id_0>`, else the last of
+    /// 100 ids behind its vocabulary.
+    pub first: Option<u32>,
+    /// The token that a decoder begins with.
+    pub start: u32,
+    /// What it reads in place of a label that does not count.
+    pub fill: u32,
+}
+
+/// Ids for spans behind a tokenizer's vocabulary that has none, as T5 has.
+const SENTINELS: u32 = 100;
+
+/// An objective whose tokens have ids.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ids(Task);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Task {
+    Causal,
+    Masked {
+        share: f64,
+        mask: u32,
+        words: u32,
+    },
+    Spans {
+        share: f64,
+        mean: f64,
+        first: u32,
+        least: u32,
+        start: u32,
+        end: Option<u32>,
+    },
+}
+
+/// Tokens of each part of a sample.
+struct Parts {
+    /// Cut out, in so many spans.
+    noise: usize,
+    spans: usize,
+    /// What the encoder and the decoder read.
+    both: [usize; 2],
+}
+
+impl Objective {
+    /// Finds the ids that the objective needs. `limit`: the model's vocabulary, where it is fixed.
+    ///
+    /// # Errors
+    /// An id outside of it; no tokenizer to choose one.
+    pub fn ids(self, tokenizer: Option<&Tokenizer>, limit: Option<usize>) -> Result<Ids> {
+        self.task(tokenizer, limit).map(Ids)
+    }
+
+    pub(crate) fn task(self, tokenizer: Option<&Tokenizer>, limit: Option<usize>) -> Result<Task> {
+        let vocab = tokenizer.map(|t| t.vocab_size() as u32);
+        let id = |key: &str, given: Option<u32>, names: &[&str], behind: u32| -> Result<u32> {
+            let named = names.iter().find_map(|n| tokenizer?.id_of(n));
+            let found = given.or(named).or(vocab.map(|v| v + behind));
+            let Some(found) = found else {
+                let reason = "the tokenizer is not known, so no token can be chosen";
+                return Err(DataError::setting(key, reason, "give the id of a token"));
+            };
+            match limit.filter(|l| found as usize >= *l) {
+                None => Ok(found),
+                Some(l) => Err(DataError::setting(
+                    key,
+                    format!("token {found} is outside the model's vocabulary of {l}"),
+                    format!(
+                        "give a token below {l}, or raise model.vocab_size to {}",
+                        found + 1
+                    ),
+                )),
+            }
+        };
+        Ok(match self {
+            Objective::Causal => Task::Causal,
+            Objective::MaskedLm(m) => {
+                let mask = id("data.mask_id", m.mask, &["[MASK]", "<mask>"], 0)?;
+                Task::Masked {
+                    share: m.share,
+                    mask,
+                    words: vocab.unwrap_or(mask).max(1),
+                }
+            }
+            Objective::SpanCorruption(s) => {
+                let key = "data.sentinel_id";
+                let first = id(key, s.first, &["<extra_id_0>"], SENTINELS - 1)?;
+                Task::Spans {
+                    share: s.share,
+                    mean: s.mean,
+                    first,
+                    least: first.saturating_sub(SENTINELS - 1),
+                    start: s.start,
+                    end: tokenizer.and_then(Tokenizer::eod),
+                }
+            }
+        })
+    }
+}
+
+impl Ids {
+    /// Ids that a model must have.
+    pub fn vocab(&self) -> usize {
+        self.0.vocab()
+    }
+    /// Tokens that encoder and decoder read of a sample of `len`, where there are both.
+    pub fn parts(&self, len: usize) -> Option<[usize; 2]> {
+        self.0.both(len)
+    }
+}
+
+impl Task {
+    /// Ids there must be.
+    pub(crate) fn vocab(&self) -> usize {
+        match self {
+            Task::Causal => 0,
+            Task::Masked { mask, .. } => *mask as usize + 1,
+            Task::Spans { first, start, .. } => (*first).max(*start) as usize + 1,
+        }
+    }
+
+    /// Tokens that encoder and decoder read of a sample of `len`, where there are both.
+    pub(crate) fn both(&self, len: usize) -> Option<[usize; 2]> {
+        matches!(self, Task::Spans { .. }).then(|| self.parts(len).both)
+    }
+
+    fn parts(&self, len: usize) -> Parts {
+        match *self {
+            Task::Causal => Parts {
+                noise: 0,
+                spans: 0,
+                both: [len, 0],
+            },
+            Task::Masked { share, .. } => Parts {
+                noise: ((share * len as f64).round() as usize).clamp(1, len.max(1)),
+                spans: 0,
+                both: [len, 0],
+            },
+            Task::Spans {
+                share, mean, end, ..
+            } => {
+                // As T5's random_spans_noise_mask.
+                let most = len.saturating_sub(1).max(1);
+                let noise = ((share * len as f64).round() as usize).clamp(1, most);
+                let spans = ((noise as f64 / mean).round() as usize).max(1);
+                let spans = spans.min(noise).min((len - noise).max(1));
+                let end = usize::from(end.is_some());
+                Parts {
+                    noise,
+                    spans,
+                    both: [len - noise + spans + end, noise + spans + end],
+                }
+            }
+        }
+    }
+
+    /// The source with its samples of `len` tokens corrupted. `stream` tells training from validation.
+    ///
+    /// # Errors
+    /// Samples too short to hide something and leave something; more spans than there are tokens to stand for them.
+    pub(crate) fn over(
+        self,
+        inner: Arc<dyn SequenceSource>,
+        len: usize,
+        seed: u64,
+        stream: u64,
+    ) -> Result<Arc<dyn SequenceSource>> {
+        if self == Task::Causal {
+            return Ok(inner);
+        }
+        let parts = self.parts(len);
+        if len < 2 {
+            let reason = format!("of a sample of {len} tokens none can be hidden and read");
+            return Err(DataError::setting("data.seq_len", reason, "raise it"));
+        }
+        if let Task::Spans { first, least, .. } = self
+            && parts.spans > (first - least) as usize + 1
+        {
+            let reason = format!(
+                "samples of {len} tokens have {} spans, and {} tokens stand for spans",
+                parts.spans,
+                first - least + 1
+            );
+            let fix = "shorten the samples, or raise data.mean_noise_span_length";
+            return Err(DataError::setting("data.seq_len", reason, fix));
+        }
+        Ok(Arc::new(Corrupted {
+            inner,
+            task: self,
+            len,
+            parts,
+            seed,
+            stream,
+        }))
+    }
+}
+
+/// A source whose samples are corrupted.
+struct Corrupted {
+    inner: Arc<dyn SequenceSource>,
+    task: Task,
+    /// Tokens of a sample.
+    len: usize,
+    parts: Parts,
+    seed: u64,
+    stream: u64,
+}
+
+/// So many numbers of at least 1 that add up to `total`, each way as likely as another.
+fn segments(words: &mut Words, total: usize, n: usize) -> Vec<usize> {
+    let mut cuts: Vec<usize> = (1..total).collect();
+    words.choose(&mut cuts, n - 1);
+    cuts.truncate(n - 1);
+    cuts.sort_unstable();
+    cuts.push(total);
+    let mut from = 0;
+    cuts.into_iter()
+        .map(|to| to - std::mem::replace(&mut from, to))
+        .collect()
+}
+
+impl Corrupted {
+    /// Inputs and labels of a sample, of the same length.
+    fn sample(&self, sequence: u64) -> Result<(Vec<u32>, Vec<i32>)> {
+        let mut row = vec![0; self.inner.row_len()];
+        self.inner.read(sequence, &mut row)?;
+        row.truncate(self.len);
+        let mut words = Words::new(self.seed, sequence ^ self.stream << 63);
+        Ok(match self.task {
+            Task::Causal => (row, vec![]),
+            Task::Masked {
+                mask, words: all, ..
+            } => {
+                let mut labels = vec![IGNORED; self.len];
+                let mut places: Vec<usize> = (0..self.len).collect();
+                words.choose(&mut places, self.parts.noise);
+                for at in places.into_iter().take(self.parts.noise) {
+                    // Ids were held to a vocabulary far below 2^31 when they were read.
+                    labels[at] = row[at] as i32;
+                    match words.below(10) {
+                        0..8 => row[at] = mask,
+                        8 => row[at] = words.below(all),
+                        _ => {}
+                    }
+                }
+                (row, labels)
+            }
+            Task::Spans {
+                first, start, end, ..
+            } => {
+                let Parts { noise, spans, .. } = self.parts;
+                let kept = segments(&mut words, self.len - noise, spans);
+                let cut = segments(&mut words, noise, spans);
+                let (mut read, mut written, mut at) = (vec![], vec![], 0);
+                for (i, (keep, cut)) in kept.into_iter().zip(cut).enumerate() {
+                    let sentinel = first - i as u32;
+                    read.extend(&row[at..at + keep]);
+                    read.push(sentinel);
+                    written.push(sentinel);
+                    written.extend(&row[at + keep..at + keep + cut]);
+                    at += keep + cut;
+                }
+                read.extend(end);
+                written.extend(end);
+                let written = written.into_iter().map(|t| t as i32).collect();
+                decoded(read, written, [start; 2])
+            }
+        })
+    }
+}
+
+/// What an encoder reads and a decoder writes as one row: what the encoder reads and, behind it, what the decoder reads; with the labels of
+/// both. `begin`: the token that the decoder begins with, and what it reads in place of a label that does not count.
+pub fn decoded(read: Vec<u32>, written: Vec<i32>, begin: [u32; 2]) -> (Vec<u32>, Vec<i32>) {
+    let [start, fill] = begin;
+    let (mut row, mut labels) = (read, vec![]);
+    labels.resize(row.len(), IGNORED);
+    row.push(start);
+    let before = written.iter().take(written.len().saturating_sub(1));
+    row.extend(before.map(|t| u32::try_from(*t).unwrap_or(fill)));
+    labels.extend(written);
+    (row, labels)
+}
+
+impl SequenceSource for Corrupted {
+    fn row_len(&self) -> usize {
+        // One more than there are predictions; nobody looks at the last.
+        self.parts.both[0] + self.parts.both[1] + 1
+    }
+
+    fn sequences(&self) -> u64 {
+        self.inner.sequences()
+    }
+
+    fn fixed_batch(&self) -> Option<u64> {
+        self.inner.fixed_batch()
+    }
+
+    fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
+        let (mut row, _) = self.sample(sequence)?;
+        row.push(0);
+        out.copy_from_slice(&row);
+        Ok(())
+    }
+
+    fn labelled(&self) -> bool {
+        true
+    }
+
+    fn labels(&self, sequence: u64, _: &[u32], out: &mut [i32]) -> Result<()> {
+        out.copy_from_slice(&self.sample(sequence)?.1);
+        Ok(())
+    }
+
+    fn counted(&self, _: u64) -> Result<u64> {
+        Ok(match self.task {
+            Task::Spans { .. } => self.parts.both[1],
+            _ => self.parts.noise,
+        } as u64)
+    }
+
+    fn remarks(&self) -> Vec<Remark> {
+        self.inner.remarks()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row `i` counts from `100 i`.
+    struct Count;
+    impl SequenceSource for Count {
+        fn row_len(&self) -> usize {
+            41
+        }
+        fn sequences(&self) -> u64 {
+            1000
+        }
+        fn read(&self, sequence: u64, out: &mut [u32]) -> Result<()> {
+            for (i, t) in out.iter_mut().enumerate() {
+                *t = 100 * sequence as u32 + i as u32;
+            }
+            Ok(())
+        }
+    }
+
+    fn over(task: Task, seed: u64, stream: u64) -> Arc<dyn SequenceSource> {
+        task.over(Arc::new(Count), 40, seed, stream).unwrap()
+    }
+
+    fn sample(s: &Arc<dyn SequenceSource>, i: u64) -> (Vec<u32>, Vec<i32>) {
+        let (mut row, mut labels) = (vec![0; s.row_len()], vec![0; s.row_len() - 1]);
+        s.read(i, &mut row).unwrap();
+        s.labels(i, &row, &mut labels).unwrap();
+        let counted = labels.iter().filter(|l| **l != IGNORED).count() as u64;
+        assert_eq!(s.counted(i).unwrap(), counted);
+        row.pop();
+        (row, labels)
+    }
+
+    const MASKED: Task = Task::Masked {
+        share: 0.15,
+        mask: 1_000_000,
+        words: 50,
+    };
+
+    #[test]
+    fn of_fifteen_in_a_hundred_eight_in_ten_are_masked() {
+        let s = over(MASKED, 3, 0);
+        let (mut masked, mut other, mut same) = (0, 0, 0);
+        for i in 0..1000 {
+            let (row, labels) = sample(&s, i);
+            let mut chosen = 0;
+            for (at, (token, label)) in row.iter().zip(labels).enumerate() {
+                let plain = 100 * i as u32 + at as u32;
+                if label == IGNORED {
+                    assert_eq!(*token, plain);
+                    continue;
+                }
+                assert_eq!(label, plain as i32);
+                chosen += 1;
+                match *token {
+                    1_000_000 => masked += 1,
+                    t if t == plain => same += 1,
+                    t => {
+                        assert!(t < 50);
+                        other += 1;
+                    }
+                }
+            }
+            assert_eq!(chosen, 6);
+        }
+        assert!((4_680..4_920).contains(&masked), "{masked}");
+        assert!((500..700).contains(&other) && (500..700).contains(&same));
+    }
+
+    #[test]
+    fn what_is_hidden_follows_from_seed_sample_and_side_alone() {
+        let all = |seed, stream| {
+            let s = over(MASKED, seed, stream);
+            (0..20).map(|i| sample(&s, i)).collect::<Vec<_>>()
+        };
+        assert_eq!(all(1, 0), all(1, 0));
+        assert_ne!(all(1, 0), all(2, 0));
+        assert_ne!(all(1, 0), all(1, 1));
+    }
+
+    #[test]
+    fn what_is_read_and_written_is_the_sample() {
+        let task = Task::Spans {
+            share: 0.15,
+            mean: 3.0,
+            first: 900_009,
+            least: 900_000,
+            start: 7,
+            end: Some(1),
+        };
+        assert_eq!(task.both(40), Some([37, 9]));
+        let s = over(task, 5, 0);
+        let mut places = std::collections::BTreeSet::new();
+        // Tokens of row 0 could be the end.
+        for i in 1..200 {
+            let (row, labels) = sample(&s, i);
+            let (read, fed) = row.split_at(37);
+            assert!(labels[..37].iter().all(|l| *l == IGNORED));
+            let written: Vec<u32> = labels[37..].iter().map(|l| *l as u32).collect();
+            assert_eq!((fed[0], &fed[1..]), (7, &written[..8]));
+            assert_eq!((read[36], written[8]), (1, 1));
+            // Each sentinel of what is read stands for what follows it in what is written.
+            let mut whole = vec![];
+            for t in &read[..36] {
+                match written.iter().position(|w| w == t && *t >= 900_000) {
+                    Some(at) => {
+                        places.insert(whole.len());
+                        let span = written[at + 1..].iter();
+                        whole.extend(span.take_while(|w| (100..900_000).contains(*w)));
+                    }
+                    None => whole.push(*t),
+                }
+            }
+            let plain: Vec<u32> = (0..40).map(|k| 100 * i as u32 + k).collect();
+            assert_eq!(whole, plain);
+        }
+        assert!(places.len() > 20, "{places:?}");
+    }
+
+    #[test]
+    fn samples_that_need_more_sentinels_than_there_are_are_refused() {
+        let task = Task::Spans {
+            share: 0.5,
+            mean: 1.0,
+            first: 9,
+            least: 0,
+            start: 0,
+            end: None,
+        };
+        let e = task.over(Arc::new(Count), 40, 0, 0).err().unwrap();
+        assert!(e.to_string().contains("20 spans"), "{e}");
+    }
+}
