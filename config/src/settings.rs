@@ -24,7 +24,7 @@ pub struct Settings {
     pub run: Run,
     /// A teacher; `None` = none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub distill: Option<crate::Distill>,
+    pub distill: Option<Distill>,
     /// Reductions between the ranks of a job of several back ends.
     pub collectives: CollectiveSettings,
     /// Sequences of one optimizer step, over all ranks.
@@ -512,4 +512,19 @@ pub enum OnSaveError {
 pub struct DataTypes {
     /// Type in which gradients are accumulated: `fp32`, `bf16` or `fp16`.
     pub grad_accum_dtype: String,
+}
+
+/// `distill`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distill {
+    /// Folder of the teacher.
+    pub teacher: String,
+    /// Weight of the teacher's part of the loss.
+    pub alpha: f64,
+    /// What both logits are divided by.
+    pub temperature: f64,
+    /// Steps in which the teacher is heard; `None` = all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_step: Option<u64>,
 }

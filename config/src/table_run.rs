@@ -1,9 +1,9 @@
 //! The root table, and `mesh` and `run`.
 
-use crate::distill::DISTILL;
 use crate::faults::FAULT;
 use crate::schema::*;
 use crate::table_data::DATA;
+use crate::table_distill::DISTILL;
 use crate::table_model::MODEL;
 use crate::table_optim::{OPTIMIZER, SCHEDULER};
 use crate::table_zero::{ACTIVATION, AIO, BF16, FP16, ZERO};

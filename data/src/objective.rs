@@ -7,45 +7,9 @@
 use crate::batches::{IGNORED, Remark, SequenceSource};
 use crate::error::{DataError, Result};
 use crate::philox::Words;
+pub use crate::spec::{Masking, Objective, Spans};
 use crate::tokenizer::Tokenizer;
 use std::sync::Arc;
-
-/// What is to be predicted.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Objective {
-    /// The next token.
-    #[default]
-    Causal,
-    /// Tokens that are hidden: of those chosen 80 % are replaced by the mask, 10 % by another token, and 10 % stay.
-    MaskedLm(Masking),
-    /// Spans that are cut out: an encoder reads the rest, a decoder writes the spans.
-    SpanCorruption(Spans),
-}
-
-/// Which tokens are hidden.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Masking {
-    /// Share of the tokens.
-    pub share: f64,
-    /// The token that stands for a hidden one; unset: the tokenizer's, else the first id behind its vocabulary.
-    pub mask: Option<u32>,
-}
-
-/// Which spans are cut out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spans {
-    /// Share of the tokens.
-    pub share: f64,
-    /// Mean length of a span.
-    pub mean: f64,
-    /// The token that stands for the first span; those of the others descend from it. Unset: the tokenizer's `<extra_id_0>`, else the last of
-    /// 100 ids behind its vocabulary.
-    pub first: Option<u32>,
-    /// The token that a decoder begins with.
-    pub start: u32,
-    /// What it reads in place of a label that does not count.
-    pub fill: u32,
-}
 
 /// Ids for spans behind a tokenizer's vocabulary that has none, as T5 has.
 const SENTINELS: u32 = 100;
@@ -193,7 +157,7 @@ impl Task {
         }
     }
 
-    /// The source with its samples of `len` tokens corrupted. `stream` tells training from validation.
+    /// The source with its samples of `len` tokens corrupted. `stream` is one for training and another for validation.
     ///
     /// # Errors
     /// Samples too short to hide something and leave something; more spans than there are tokens to stand for them.

@@ -1,6 +1,5 @@
 //! What a user can ask of the data layer, as plain values; the configuration crate owns the JSON form.
 
-use crate::objective::Objective;
 use std::path::PathBuf;
 
 /// A corpus: where its tokens come from, how they are made, and which of them are held back for validation.
@@ -172,4 +171,41 @@ pub enum TokenizerKind {
     Gpt2,
     /// A Hugging Face `tokenizer.json`.
     HfFile(PathBuf),
+}
+
+/// What is to be predicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Objective {
+    /// The next token.
+    #[default]
+    Causal,
+    /// Tokens that are hidden: of those chosen 80 % are replaced by the mask, 10 % by another token, and 10 % stay.
+    MaskedLm(Masking),
+    /// Spans that are cut out: an encoder reads the rest, a decoder writes the spans.
+    SpanCorruption(Spans),
+}
+
+/// Which tokens are hidden.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Masking {
+    /// Share of the tokens.
+    pub share: f64,
+    /// The token that stands for a hidden one; unset: the tokenizer's, else the first id behind its vocabulary.
+    pub mask: Option<u32>,
+}
+
+/// Which spans are cut out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spans {
+    /// Share of the tokens.
+    pub share: f64,
+    /// Mean length of a span.
+    pub mean: f64,
+    /// The token that stands for the first span; those of the others descend from it. Unset: the tokenizer's `<extra_id_0>`, else the last of
+    /// 100 ids behind its vocabulary.
+    pub first: Option<u32>,
+    /// The token that a decoder begins with.
+    pub start: u32,
+    /// What it reads in place of a label that does not count.
+    pub fill: u32,
 }

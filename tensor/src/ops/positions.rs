@@ -13,7 +13,7 @@ pub(crate) struct Node {
     pub x: Var,
     pub out: Var,
     table: Param,
-    /// Of positions; `None`: the first row everywhere.
+    /// How positions are looked up; `None`: the first row everywhere.
     form: Option<Lookup>,
 }
 
