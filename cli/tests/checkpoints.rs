@@ -36,6 +36,12 @@ fn killed_and_resumed(kills: u64) {
     let s = Scratch::new();
     let total = (40 + 8 * kills).to_string();
     let base = ["train", "config.json", "--ranks", "2", "--steps", &total];
+    // Stages alternate, and have the same bits with one reduction a step.
+    let base = [
+        &base[..],
+        &["--set", "zero_optimization.reduce_gradients=step"],
+    ]
+    .concat();
     s.ok(&[&base[..], &["--out", "whole"]].concat());
     let mut newest = 0;
     for round in 0..kills {
@@ -573,6 +579,8 @@ fn train_on(s: &Scratch, ranks: u32, stage: u32, rests: &str, more: &[&str]) {
     let (_, sets) = RESTS.iter().find(|r| r.0 == rests).expect("one of them");
     let mut sets: Vec<String> = sets.iter().map(|x| x.to_string()).collect();
     sets.push(format!("zero_optimization.stage={stage}"));
+    // All stages have the same bits with one reduction a step.
+    sets.push("zero_optimization.reduce_gradients=step".to_string());
     sets.push("train_batch_size=12".to_string());
     if stage == 3 && rests != "plain" {
         let device = if rests == "host" { "cpu" } else { rests };

@@ -51,6 +51,7 @@ fn every_kind_of_offload_gives_the_run_without() {
         (
             "inputs",
             &[
+                "zero_optimization.stage=2",
                 "model.recompute=full",
                 "activation_checkpointing.cpu_checkpointing=true",
                 HOST,

@@ -245,7 +245,12 @@ fn attention_dropout_is_the_folders_and_alike_on_every_layout() {
     train("plain", &sharded);
     train(
         "third",
-        &[&sharded[..], &["--set", "zero_optimization.stage=3"]].concat(),
+        &[
+            &sharded[..],
+            &["--set", "zero_optimization.stage=3"],
+            &["--set", "zero_optimization.reduce_gradients=step"],
+        ]
+        .concat(),
     );
     same(&s.path("plain"), &s.path("third"));
     let stages = [&sharded[..], &["--set", "mesh.pp=2"]].concat();
