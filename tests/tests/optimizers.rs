@@ -405,6 +405,7 @@ fn cases() -> Vec<(&'static str, Job)> {
 
 #[test]
 fn four_steps_follow_float64() {
+    crossweave_tests::in_own_process!();
     let path = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../tests/oracles/optimizers.json"
@@ -443,6 +444,7 @@ fn bits(v: &[Vec<f32>]) -> Vec<u32> {
 
 #[test]
 fn ranks_and_stages_agree() {
+    crossweave_tests::in_own_process!();
     let mut all = cases();
     let eight = Optimizer::Adam8bit(adam(false));
     let mut big = Job::new(eight, 0.1, 1e-2);
@@ -480,6 +482,7 @@ fn ranks_and_stages_agree() {
 
 #[test]
 fn a_skipped_step_changes_nothing() {
+    crossweave_tests::in_own_process!();
     let mut all = cases();
     let mut big = Job::new(Optimizer::Adam8bit(adam(false)), 0.1, 1e-2);
     big.shapes = vec![&[70, 61], &[5000], &[7]];
@@ -498,6 +501,7 @@ fn a_skipped_step_changes_nothing() {
 /// 03 §4.8: three steps of AdamW and of L2 Adam; without bias correction as the formula with bc = 1.
 #[test]
 fn golden_values_of_adam() {
+    crossweave_tests::in_own_process!();
     let p0 = [1.0, -2.0, 0.5, 3.0f64];
     let reference = |l2: bool, correct: bool| -> Vec<f64> {
         let g0 = [0.1, -0.2, 0.3, -0.4];
@@ -634,6 +638,7 @@ fn table(signed: bool) -> Vec<f32> {
 
 #[test]
 fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip() {
+    crossweave_tests::in_own_process!();
     let device = cpu(&store()).open(0).unwrap();
     let stream = device.stream("compute", 0).unwrap();
     let n = 5000usize;
@@ -729,6 +734,7 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
 
 #[test]
 fn eight_bit_adam_follows_adam() {
+    crossweave_tests::in_own_process!();
     let job = |o| {
         let mut j = Job::new(o, 0.1, 1e-2);
         j.shapes = vec![&[70, 61], &[5000], &[7]];

@@ -120,6 +120,7 @@ fn gathered(each: u64) -> Vec<Vec<f32>> {
 /// Slices of whole blocks, slices that end inside one, and slices smaller than one.
 #[test]
 fn every_rank_has_the_same_values_as_near_as_eight_bits_allow() {
+    crossweave_tests::in_own_process!();
     for each in [1024, 1000, 3000, 7, 1] {
         let all = gathered(each);
         assert!(all.iter().all(|r| *r == all[0]), "slices of {each}");
