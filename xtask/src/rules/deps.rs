@@ -97,7 +97,7 @@ mod tests {
         let found = planted("crossweave-plan", "crossweave-hal", false);
         assert!(found[0].text.contains("may not depend"), "{found:?}");
         assert_eq!(
-            planted("crossweave-zero", "crossweave-parallel", false).len(),
+            planted("crossweave-parallel", "crossweave-zero", false).len(),
             2
         );
         assert_eq!(
