@@ -104,7 +104,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
                 true => &resolved.settings.optimizer.kind,
                 false => "groups",
             },
-            batch: (rank.batch, u64::from(rank.own_micro_batches())),
+            batch: rank.batch,
             accumulation: reductions::accumulation(&rank),
             shards: rank.canonical.map(u64::from),
             seq,
@@ -115,7 +115,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             stages: mesh.pp,
         };
         let counted = crossweave_engine::predict(&mut trainer)?;
-        let mut figures = predict::figures(&job, &mut trainer, &counted)?;
+        let mut figures = predict::figures(&job, &trainer, &counted);
         figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
             Ok(crossweave_engine::predict(&mut begin(other)?)?)
         })?;

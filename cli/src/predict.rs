@@ -2,7 +2,6 @@
 //! stage pays; as JSON and as a table.
 
 use crate::devices::Chosen;
-use crate::error::Result;
 use crossweave_engine::{Prediction, Recompute, Trainer};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_nn::desc::Model;
@@ -23,8 +22,8 @@ pub struct Job<'a> {
     pub compute: DType,
     /// Name of the optimizer, as configs write it.
     pub optimizer: &'a str,
-    /// Sequences of a micro-batch on a rank, and micro-batches of a step.
-    pub batch: (u64, u64),
+    /// Sequences of a micro-batch on a rank.
+    pub batch: u64,
     /// Micro-batches of a step, and how their gradients are reduced.
     pub accumulation: Accumulation,
     /// Logical shards, where sums go over those.
@@ -43,11 +42,8 @@ pub struct Job<'a> {
     pub stages: u64,
 }
 
-/// Says what was counted when the job was rehearsed.
-///
-/// # Errors
-/// What a step can fail with.
-pub fn figures(job: &Job<'_>, trainer: &mut Trainer, p: &Prediction) -> Result<Value> {
+/// What was counted when the job was rehearsed.
+pub fn figures(job: &Job<'_>, trainer: &Trainer, p: &Prediction) -> Value {
     let (units, bases): (Vec<u64>, Vec<u64>) = trainer.unit_sizes().into_iter().unzip();
     // What adapters sit on: whole on every rank, or cut where whole weights come and go.
     let base: u64 = bases.iter().sum();
@@ -87,7 +83,7 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer, p: &Prediction) -> Result<V
         _ => full,
     };
     let peak = job.peak;
-    Ok(json!({
+    json!({
         "ranks": job.ranks,
         "stage": job.stage as u8,
         "dtype": job.compute.name(),
@@ -114,7 +110,7 @@ pub fn figures(job: &Job<'_>, trainer: &mut Trainer, p: &Prediction) -> Result<V
             "bytes": peak.bytes, "step": peak.step.0, "text": peak.text, "parts": peak.parts,
         },
         "traffic": by_axis(&p.each_step),
-    }))
+    })
 }
 
 fn of_states(l: &&CollectiveLine) -> bool {

@@ -2,6 +2,7 @@
 //! what the other choice would take.
 
 use crossweave_engine::{Prediction, RankSpec, ReduceGradients, ZeroStage};
+use crossweave_plan::UnitFacts;
 use crossweave_words::Size;
 use crossweave_zero::estimate::Accumulation;
 use serde_json::{Value, json};
@@ -105,15 +106,21 @@ pub fn line(v: &Value) -> Option<String> {
     ))
 }
 
-/// The same of a run, by the formulas: slices against whole gradients of `params` parameters in f32.
-pub fn of_run(spec: &RankSpec, params: u64) -> Option<String> {
+/// The same of a run, by the formulas, for a rank of the first pipeline stage: between micro-batches a slice, or the whole, of the gradients
+/// of its `units`.
+pub fn of_run(spec: &RankSpec, units: &[UnitFacts]) -> Option<String> {
     let other = other(spec)?;
     let (ranks, g) = (u64::from(spec.world), u64::from(spec.micro_batches));
+    let first = spec.pipeline.as_ref().and_then(|p| p.stages.first());
+    let own = first.map_or(units.len(), |r| r.end as usize);
+    let trained = units[..own].iter().filter(|u| u.grad_bytes > 0);
+    let params: u64 = trained.map(|u| u.params - u.base).sum();
     let of = |spec: &RankSpec| {
         let (held, times) = match spec.reduces_each() {
-            true => (4 * params / ranks, g),
-            false => (4 * params, 1),
+            true => (params / ranks, g),
+            false => (params, 1),
         };
+        let held = spec.precision.accum.bytes(held);
         let sent = spec.precision.wire.bytes(params) * (ranks - 1) / ranks * times;
         let how = in_words(name(spec));
         format!("{how}: {} held, {} sent a step", Size(held), Size(sent))

@@ -78,7 +78,7 @@ fn advice(
         };
         (grads + gathered * w as f64) * (n - 1.0) / n / rate
     });
-    let tokens = (job.batch.0 * job.batch.1 * job.seq) as f64;
+    let tokens = (job.batch * job.accumulation.micro_batches * job.seq) as f64;
     let again = match job.recompute {
         Recompute::Full => 4.0 / 3.0,
         _ => 1.0,
@@ -160,7 +160,7 @@ fn remedies(
         ways.push(format!("zero_optimization.stage {} fits", s as u8));
     }
     let activations = held("activation");
-    let rows = job.batch.0.max(1);
+    let rows = job.batch.max(1);
     if needed.saturating_sub(activations - activations / rows) <= room && rows > 1 {
         ways.push("train_micro_batch_size_per_gpu 1 fits".into());
     }

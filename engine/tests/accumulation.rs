@@ -9,21 +9,8 @@ use crossweave_engine::{
     Error, MicroBatch, Precision, RankSpec, Recompute, StateKind, Trainer, ZeroSpec, ZeroStage,
     dry_run,
 };
-use crossweave_hal::{Bootstrap, DType, Result};
+use crossweave_hal::DType;
 use std::collections::BTreeMap;
-use std::time::Duration;
-
-/// One rank meets nobody.
-struct Nobody;
-
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// Two sequences, different for each `which`.
 fn ids(which: i32) -> (Vec<i32>, Vec<i32>) {

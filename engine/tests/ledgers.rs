@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use crate::same_calls::matrix::{Job, jobs};
-use crate::same_calls::{Nobody, rank_of};
+use crate::same_calls::rank_of;
 use crossweave_engine::{MicroBatch, RankLedger, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, CheckerState, Device, KvStore, LocalKv};
 use std::sync::Arc;

@@ -5,37 +5,12 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{GroupRule, Optimizer};
 use crossweave_engine::{
-    FaultLayer, Faults, FileEngine, FileSettings, HostDevice, OffloadSpec, OptimizerOffload,
-    RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
+    FaultLayer, Faults, FileEngine, RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_tensor::{Block, Cx, Flow, UnitDecl, shape_error};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-fn offload(w: &World, dir: &Path, tier: Tier) -> OffloadSpec {
-    OffloadSpec {
-        host: HostDevice(w.cpu.open(0).unwrap()),
-        optimizer: Some(OptimizerOffload {
-            tier,
-            ratio: 1.0,
-            delayed: false,
-            grad_f32: true,
-            group: None,
-        }),
-        params: false,
-        activations: false,
-        folder: dir.to_path_buf(),
-        files: FileSettings {
-            block_size: 4096,
-            queue_depth: 4,
-            buffers: 4,
-            ..FileSettings::default()
-        },
-        faults: None,
-    }
-}
 
 fn staged(base: &RankSpec, stage: u32) -> RankSpec {
     RankSpec {

@@ -8,23 +8,10 @@ use crossweave_engine::{
     Error, PipelineOrder, PipelineSpec, Prediction, RankSpec, Recompute, Trainer, ZeroSpec,
     ZeroStage, dry_run, predict,
 };
-use crossweave_hal::{Bootstrap, CheckerState, DType, Result};
+use crossweave_hal::{CheckerState, DType};
 use crossweave_nn::ModelSpec;
 use crossweave_plan::{Plan, check_world};
 use crossweave_zero::estimate::{held, padded};
-use std::time::Duration;
-
-/// The null device meets nobody.
-struct Nobody;
-
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// One stage of a job: data-parallel rank 0.
 struct Stage {

@@ -8,29 +8,17 @@
 use crate::common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    Error, FileSettings, HostDevice, LossScaler, MicroBatch, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Tier, Trainer,
-    ZeroSpec, ZeroStage, dry_run,
+    Error, LossScaler, MicroBatch, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
+    Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, Tier, Trainer, ZeroSpec, ZeroStage,
+    dry_run,
 };
-use crossweave_hal::{Bootstrap, CheckerState, DType, MemoryReport};
+use crossweave_hal::{CheckerState, DType, MemoryReport};
 use crossweave_nn::ModelSpec;
 use crossweave_program::{Home, Instr, Life, Program, Tag, check_ranks};
 use crossweave_zero::Persistent;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
-
-/// The null device meets nobody.
-struct Nobody;
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// Numbers that follow from a seed (splitmix64).
 struct Dice(u64);
@@ -111,11 +99,10 @@ fn zero(d: &mut Dice, ranks: u32) -> ZeroSpec {
     }
 }
 
-fn offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> OffloadSpec {
+fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> OffloadSpec {
     let ratio = d.of(&[1.0, 1.0, 0.4]);
     let activations = spec.recompute == Recompute::Full && d.once_in(2);
     OffloadSpec {
-        host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: (!activations || !d.once_in(3)).then(|| OptimizerOffload {
             tier: d.of(&[Tier::Host, Tier::Nvme]),
             ratio,
@@ -125,14 +112,7 @@ fn offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> OffloadSp
         }),
         params: spec.zero.stage == ZeroStage::Three && ratio == 1.0 && d.once_in(2),
         activations,
-        folder: folder.to_path_buf(),
-        files: FileSettings {
-            block_size: 4096,
-            queue_depth: 4,
-            buffers: 4,
-            ..FileSettings::default()
-        },
-        faults: None,
+        ..offload(w, folder, Tier::Host)
     }
 }
 
@@ -165,6 +145,10 @@ fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
         canonical,
         ..spec(ranks, micro)
     };
+    if canonical.is_none() && s.zero.stage >= ZeroStage::Two {
+        use ReduceGradients::*;
+        s.zero.reduce = d.of(&[Auto, MicroBatch, Step]);
+    }
     if stages > 1 {
         let order = d.of(&[PipelineOrder::GPipe, PipelineOrder::OneFOneB]);
         s.pipeline = Some(PipelineSpec::even(count, stages, 0, order));
@@ -199,7 +183,7 @@ fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
         s.labelled = d.once_in(4);
     }
     if canonical.is_none() && d.once_in(3) {
-        s.offload = Some(offload(d, w, folder, &s));
+        s.offload = Some(drawn_offload(d, w, folder, &s));
     }
     Drawn { model, spec: s }
 }

@@ -5,26 +5,11 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    FileSettings, HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
-    Precision, RankSpec, Recompute, ReduceGradients, Tier, Trainer, ZeroSpec, ZeroStage, dry_run,
-    predict,
+    HostDevice, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, Tier,
+    Trainer, ZeroSpec, ZeroStage, dry_run, predict,
 };
-use crossweave_hal::{Bootstrap, DType, Result};
+use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
-use std::path::Path;
-use std::time::Duration;
-
-/// The null device meets nobody.
-struct Nobody;
-
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// `stage` with gradients reduced for each micro-batch.
 fn each(base: &RankSpec, stage: u32) -> RankSpec {
@@ -38,29 +23,6 @@ fn each(base: &RankSpec, stage: u32) -> RankSpec {
     };
     assert!(s.reduces_each());
     s
-}
-
-fn offload(w: &World, dir: &Path, tier: Tier, ratio: f64) -> OffloadSpec {
-    OffloadSpec {
-        host: HostDevice(w.cpu.open(0).unwrap()),
-        optimizer: Some(OptimizerOffload {
-            tier,
-            ratio,
-            delayed: false,
-            grad_f32: true,
-            group: None,
-        }),
-        params: false,
-        activations: false,
-        folder: dir.to_path_buf(),
-        files: FileSettings {
-            block_size: 4096,
-            queue_depth: 4,
-            buffers: 4,
-            ..FileSettings::default()
-        },
-        faults: None,
-    }
 }
 
 #[test]
@@ -99,8 +61,10 @@ fn layouts_that_reduce_each_micro_batch_agree_to_the_bit() {
                 ..each(&base, stage)
             });
             for (tier, ratio) in [(Tier::Host, 1.0), (Tier::Nvme, 0.3)] {
+                let mut o = offload(&w, dir.path(), tier);
+                o.optimizer.as_mut().unwrap().ratio = ratio;
                 others.push(RankSpec {
-                    offload: Some(offload(&w, dir.path(), tier, ratio)),
+                    offload: Some(o),
                     ..each(&base, stage)
                 });
             }
@@ -216,7 +180,7 @@ fn gradients_are_slices_between_micro_batches_as_planned() {
                 let mut base = spec(n, g);
                 base.clip = clip;
                 base.bucket_bytes = 1;
-                base.offload = tier.map(|t| offload(&w, dir.path(), t, 1.0));
+                base.offload = tier.map(|t| offload(&w, dir.path(), t));
                 let s = match g {
                     1 => RankSpec {
                         zero: ZeroSpec {

@@ -54,26 +54,18 @@ impl Pass for ReduceEach {
     }
 
     fn run(&self, mut plan: Plan, facts: &Facts) -> Result<Plan, PlanError> {
-        let reduced: Vec<(usize, StepKind)> = plan
-            .steps
-            .iter()
-            .enumerate()
-            .filter(|(_, s)| matches!(s.op, StepKind::ReduceGrad { .. }))
-            .map(|(k, s)| (k, s.op.clone()))
-            .collect();
         // What goes behind each step, in the order of the reductions of the step.
         let mut behind: BTreeMap<usize, Vec<Step>> = BTreeMap::new();
-        for (at, op) in &reduced {
-            let StepKind::ReduceGrad { units, how, .. } = op else {
+        for (at, step) in plan.steps.iter().enumerate() {
+            let StepKind::ReduceGrad { units, how, .. } = &step.op else {
                 continue;
             };
             let &[unit] = &units[..] else {
                 let message =
                     "it is a bucket already: reductions by micro-batch come before buckets";
-                return Err(PlanError::at(&plan, *at, Law::PassOrder, message));
+                return Err(PlanError::at(&plan, at, Law::PassOrder, message));
             };
-            let each: Vec<(usize, usize)> = writers(&plan, facts, unit).into_values().collect();
-            let mut in_turn = each.clone();
+            let mut in_turn: Vec<_> = writers(&plan, facts, unit).into_values().collect();
             in_turn.sort_unstable();
             if let Some(two) = in_turn.windows(2).find(|w| w[0].1 > w[1].0) {
                 let message = format!(

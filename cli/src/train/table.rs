@@ -123,10 +123,8 @@ pub fn print(job: &Job, s: &Summary, ledgers: &[RankLedger]) {
             ),
         ));
     }
-    let spec = job.rank_spec(0);
-    let trained = job.dry(0).units.iter().filter(|u| u.grad_bytes > 0);
-    let trained: u64 = trained.map(|u| u.params - u.base).sum();
-    rows.extend(crate::reductions::of_run(&spec, trained).map(|line| ("gradients", line)));
+    let reductions = crate::reductions::of_run(&job.rank_spec(0), &job.dry(0).units);
+    rows.extend(reductions.map(|line| ("gradients", line)));
     rows.extend(bridge(ledgers).map(|line| ("bridge", line)));
     rows.extend(graphs(ledgers).map(|line| ("graphs", line)));
     let params: u64 = job.dry(0).params;

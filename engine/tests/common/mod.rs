@@ -3,8 +3,8 @@
 
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    MicroBatch, PipelineSpec, RankLedger, RankSpec, ReduceGradients, StateKind, StepMetrics,
-    Trainer, ZeroSpec, assign, dry_run,
+    FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, PipelineSpec, RankLedger,
+    RankSpec, ReduceGradients, StateKind, StepMetrics, Tier, Trainer, ZeroSpec, assign, dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Lora, ModelSpec};
@@ -12,6 +12,7 @@ use crossweave_plan::{Facts, Plan};
 use crossweave_tensor::UnitDecl;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,41 @@ impl Bootstrap for Boot {
     }
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
         self.0.get(key, Some(timeout))
+    }
+}
+
+/// For a rank that meets nobody: alone, or on the null device.
+pub struct Nobody;
+impl Bootstrap for Nobody {
+    fn set(&self, _: &str, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
+        Ok(vec![0; 8])
+    }
+}
+
+/// Optimizer states off the device, all of them.
+pub fn offload(w: &World, dir: &Path, tier: Tier) -> OffloadSpec {
+    OffloadSpec {
+        host: HostDevice(w.cpu.open(0).unwrap()),
+        optimizer: Some(OptimizerOffload {
+            tier,
+            ratio: 1.0,
+            delayed: false,
+            grad_f32: true,
+            group: None,
+        }),
+        params: false,
+        activations: false,
+        folder: dir.to_path_buf(),
+        files: FileSettings {
+            block_size: 4096,
+            queue_depth: 4,
+            buffers: 4,
+            ..FileSettings::default()
+        },
+        faults: None,
     }
 }
 

@@ -15,23 +15,11 @@ pub mod matrix;
 
 use crate::common::*;
 use crossweave_engine::{MicroBatch, PipelineSpec, RankSpec, StateKind, Trainer, dry_run};
-use crossweave_hal::{Bootstrap, CallListing, CheckerState, ListedCall, list_calls};
+use crossweave_hal::{CallListing, CheckerState, ListedCall, list_calls};
 use matrix::Job;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::path::Path;
-use std::time::Duration;
-
-/// The null device meets no other rank: any id will do.
-pub struct Nobody;
-impl Bootstrap for Nobody {
-    fn set(&self, _: &str, _: &[u8]) -> crossweave_hal::Result<()> {
-        Ok(())
-    }
-    fn get(&self, _: &str, _: Duration) -> crossweave_hal::Result<Vec<u8>> {
-        Ok(vec![0; 8])
-    }
-}
 
 /// Streams of the thread that trains come first: buffers are named in their order.
 const STREAMS: [&str; 9] = [
