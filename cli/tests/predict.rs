@@ -641,3 +641,78 @@ fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 }
+
+/// When gradients of several micro-batches are reduced is a choice of memory or traffic: `plan` has both in figures, each what the other
+/// prints when it is chosen; a run and `estimate` know it too.
+#[test]
+fn both_choices_of_reductions_are_priced() {
+    let s = Scratch::new();
+    s.write("c.json", config("llama", 1, 2, "f32"));
+    let plan = |set: &str| {
+        let of = ["plan", "c.json", "--ranks", "4", "--json", "--set", set];
+        json(&s, &of)["gradients"].clone()
+    };
+    let by = |choice: &str| plan(&format!("zero_optimization.reduce_gradients={choice}"));
+    let [auto, each, step] = ["auto", "micro_batch", "step"].map(by);
+    for (one, other) in [(&each, &step), (&step, &each)] {
+        for key in ["reduced", "peak_bytes", "sent_bytes"] {
+            assert_eq!(one["other"][key], other[key], "{key}");
+        }
+    }
+    assert_eq!(auto["reduced"], "micro_batch");
+    let n = |v: &Value, key: &str| v[key].as_u64().expect("bytes");
+    assert_eq!(n(&each, "sent_bytes"), 2 * n(&step, "sent_bytes"));
+    assert!(
+        n(&each, "peak_bytes") < n(&step, "peak_bytes"),
+        "{each} {step}"
+    );
+    // Nothing to choose: whole gradients, one micro-batch, one rank, stages that make `auto` keep to the step.
+    assert!(plan("zero_optimization.stage=1").is_null());
+    assert!(plan("gradient_accumulation_steps=1").is_null());
+    let staged = json(
+        &s,
+        &[
+            "plan",
+            "c.json",
+            "--ranks",
+            "4",
+            "--json",
+            "--set",
+            "mesh.pp=2",
+        ],
+    );
+    assert_eq!(
+        staged["gradients"]["reduced"], "step",
+        "{}",
+        staged["gradients"]
+    );
+    let page = s.ok(&["plan", "c.json", "--ranks", "4"]);
+    assert!(
+        page.contains("gradients are reduced for each micro-batch"),
+        "{page}"
+    );
+    let end = s.ok(&["train", "c.json", "--ranks", "4", "--out", "run"]);
+    assert!(end.contains("reduced for each micro-batch: "), "{end}");
+
+    let of = |more: &[&str]| {
+        let args = ["estimate", "1B", "--ranks", "8", "--stage", "2", "--json"];
+        json(&s, &[&args[..], more].concat())
+    };
+    let (one, four) = (of(&[]), of(&["--micro-batches", "4"]));
+    let second = |v: &Value| v["stages"][2].clone();
+    assert_eq!(second(&one)["wire_formula"], "2P(N-1)/N");
+    assert_eq!(second(&four)["wire_formula"], "(1+g)P(N-1)/N");
+    near(&second(&four)["volume_vs_ddp"], 2.5, 1e-9);
+    s.write(
+        "once.json",
+        config("llama", 1, 2, "f32")
+            .replace(r#""stage": 2"#, r#""stage": 2, "reduce_gradients": "step""#),
+    );
+    let grad = |file: &str| {
+        let v = json(&s, &["estimate", file, "--ranks", "4", "--json"]);
+        let rows = v["ledger"]["rows"].as_array().expect("rows").clone();
+        let row = rows.into_iter().find(|r| r["what"] == "grad");
+        n(&row.expect("gradients"), "bytes")
+    };
+    assert!(grad("once.json") >= 4 * grad("c.json") - 16);
+}
