@@ -99,10 +99,17 @@ pub fn line(v: &Value) -> Option<String> {
         Some(format!("{how}, {peak} at most and {sent} sent a step"))
     };
     let why = v["why"].as_str()?;
+    let other = &v["other"];
+    let more = |key: &str| v[key].as_u64() > other[key].as_u64();
+    // A bucket that holds most of the gradients holds them whole, and slices come on top.
+    let less = match more("peak_bytes") && more("sent_bytes") {
+        true => "; the other takes less of both: choose it, or a smaller reduce_bucket_size",
+        false => "",
+    };
     Some(format!(
-        "gradients are reduced {} ({why}); {}",
+        "gradients are reduced {} ({why}); {}{less}",
         of(v)?,
-        of(&v["other"])?
+        of(other)?
     ))
 }
 

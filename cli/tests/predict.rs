@@ -648,9 +648,11 @@ fn thousands_of_ranks_and_hundreds_of_billions_are_foretold_at_once() {
 fn both_choices_of_reductions_are_priced() {
     let s = Scratch::new();
     s.write("c.json", config("llama", 1, 2, "f32"));
+    // Units that are reduced for themselves: a bucket that holds all gradients holds them whole either way.
+    let small = "zero_optimization.reduce_bucket_size=1";
     let plan = |set: &str| {
-        let of = ["plan", "c.json", "--ranks", "4", "--json", "--set", set];
-        json(&s, &of)["gradients"].clone()
+        let of = ["plan", "c.json", "--ranks", "4", "--json"];
+        json(&s, &[&of[..], &["--set", small, "--set", set]].concat())["gradients"].clone()
     };
     let by = |choice: &str| plan(&format!("zero_optimization.reduce_gradients={choice}"));
     let [auto, each, step] = ["auto", "micro_batch", "step"].map(by);
@@ -686,11 +688,14 @@ fn both_choices_of_reductions_are_priced() {
         "{}",
         staged["gradients"]
     );
-    let page = s.ok(&["plan", "c.json", "--ranks", "4"]);
+    let page = |more: &[&str]| s.ok(&[&["plan", "c.json", "--ranks", "4"][..], more].concat());
+    let (one, all) = (page(&["--set", small]), page(&[]));
     assert!(
-        page.contains("gradients are reduced for each micro-batch"),
-        "{page}"
+        one.contains("gradients are reduced for each micro-batch"),
+        "{one}"
     );
+    let less = "the other takes less of both";
+    assert!(!one.contains(less) && all.contains(less), "{one}\n{all}");
     let end = s.ok(&["train", "c.json", "--ranks", "4", "--out", "run"]);
     assert!(end.contains("reduced for each micro-batch: "), "{end}");
 

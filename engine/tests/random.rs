@@ -17,7 +17,6 @@ use crossweave_nn::ModelSpec;
 use crossweave_program::{Home, Instr, Life, Program, Tag, check_ranks};
 use crossweave_zero::Persistent;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::Path;
 
 /// Numbers that follow from a seed (splitmix64).
@@ -192,8 +191,8 @@ fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
 struct Bytes(BTreeMap<&'static str, (u64, u64)>);
 
 impl Bytes {
-    /// What is counted: the memory of the states of a model. Whole parameters share their tag with the scratch of composed collectives.
-    const TAGS: [Tag; 4] = [Tag::Param, Tag::Master, Tag::Moment, Tag::Grad];
+    /// What is counted: the memory of the states of a model, and whole parameters.
+    const TAGS: [Tag; 5] = [Tag::Param, Tag::Master, Tag::Moment, Tag::Grad, Tag::Comm];
 
     fn add(&mut self, tag: Tag, bytes: u64) {
         if let Some((now, peak)) = self.0.get_mut(tag.name()) {
@@ -208,8 +207,9 @@ impl Bytes {
     }
 }
 
-/// Device bytes of memory for the states of a model by tag, as the program declares them: held between steps, and most at once.
-fn declared(p: &Program, step: Range<usize>) -> Bytes {
+/// Device bytes by tag, as the program declares them: held between steps, and most at once, in the step and in what of each unit is
+/// called outside it (starting values are cast from gathered units, which takes more than a step where gathers are quantized).
+fn declared(p: &Program) -> Bytes {
     let mut all = Bytes(Bytes::TAGS.iter().map(|t| (t.name(), (0, 0))).collect());
     for m in p.memory.iter().filter(|m| m.home == Home::Device) {
         if let Life::Always { turns } = m.life {
@@ -219,7 +219,7 @@ fn declared(p: &Program, step: Range<usize>) -> Bytes {
     // Slots stay, and are passed on.
     let mut free: Vec<u64> = vec![];
     let mut there = vec![false; p.memory.len()];
-    for call in &p.calls[step] {
+    for call in &p.calls {
         let f = &p.fragments[call.fragment.0 as usize];
         let mut locals = vec![false; f.locals.len()];
         let mem = |slot: u16| {
@@ -262,11 +262,7 @@ fn declared(p: &Program, step: Range<usize>) -> Bytes {
 }
 
 /// Three steps of one rank on the null device: its ledger, and its program.
-fn on_null(
-    w: &World,
-    job: &Drawn,
-    rank: u32,
-) -> Result<(MemoryReport, Program, Range<usize>), Error> {
+fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program), Error> {
     let s = &job.spec;
     let s = RankSpec {
         rank: rank % s.world,
@@ -298,8 +294,7 @@ fn on_null(
         t.metrics()?;
     }
     let memory = t.ledger().memory;
-    let (program, step) = t.program();
-    Ok((memory, program.clone(), step))
+    Ok((memory, t.program().clone()))
 }
 
 /// Runs job number `seed` on the null device; whether it is one that can be asked for.
@@ -310,7 +305,7 @@ fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
     let ranks = job.spec.job_ranks();
     let mut programs = vec![];
     for rank in 0..ranks {
-        let (memory, program, step) = match on_null(w, &job, rank) {
+        let (memory, program) = match on_null(w, &job, rank) {
             Ok(ran) => ran,
             Err(Error::Invalid(_)) => {
                 refused += 1;
@@ -318,7 +313,7 @@ fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
             }
             Err(e) => panic!("job {seed}, rank {rank}: {e}\n{:?}", job.spec),
         };
-        for (tag, (now, peak)) in declared(&program, step).0 {
+        for (tag, (now, peak)) in declared(&program).0 {
             let got = memory.tags.get(tag).map_or((0, 0), |t| (t.now, t.peak));
             assert_eq!(
                 got,

@@ -86,9 +86,9 @@ impl Trainer {
     pub fn plan(&self) -> &Plan {
         &self.lowered.plan
     }
-    /// The program of this rank, and which of its calls are a step.
-    pub fn program(&self) -> (&Program, Range<usize>) {
-        (self.machine.program(), self.lowered.step())
+    /// The program of this rank: a step, and what is called outside it.
+    pub fn program(&self) -> &Program {
+        self.machine.program()
     }
     /// The program of a step as text: memory, and the instructions of each step of the plan.
     pub fn program_text(&self) -> String {
