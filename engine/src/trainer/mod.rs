@@ -36,7 +36,6 @@ use crossweave_program::Program;
 use crossweave_state::States;
 use crossweave_tensor::ParamDecl;
 use serde::Serialize;
-use std::ops::Range;
 
 /// Figures of one step, the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
