@@ -22,6 +22,8 @@ pub struct Chosen {
     pub memory: Option<u64>,
     /// Ranks that share the device.
     pub sharing: u64,
+    /// Pinned host memory is taken from the same memory.
+    pub is_host: bool,
     /// What was taken in place of what is not known.
     pub note: Option<String>,
 }
@@ -36,6 +38,7 @@ impl Chosen {
             profile: *p,
             memory: Some(p.memory),
             sharing: 1,
+            is_host: false,
             note: None,
         }
     }
@@ -68,6 +71,7 @@ pub fn choose(name: Option<&str>, backend: &str, ranks: u64) -> Result<Chosen> {
                 },
                 memory: Some(info.mem_total / ranks.max(1)),
                 sharing: ranks.max(1),
+                is_host: true,
                 note: None,
             })
         }
@@ -104,6 +108,7 @@ fn plugin(name: &str) -> Result<Chosen> {
         profile,
         memory,
         sharing: 1,
+        is_host: false,
         note,
     })
 }

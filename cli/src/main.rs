@@ -31,7 +31,6 @@ mod outputs;
 mod plan;
 mod plan_page;
 mod predict;
-mod predict_offload;
 mod predict_pipeline;
 mod probe;
 mod processes;

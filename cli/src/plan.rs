@@ -3,7 +3,6 @@
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
 use crate::error::{CliError, Result};
-use crate::predict_offload::Homes;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
@@ -46,9 +45,7 @@ fn say_units(dry: &DryRun) {
 /// # Errors
 /// A config that is wrong; a plan that breaks a law.
 pub fn run(args: &PlanArgs) -> Result<()> {
-    let mut config = configs::load(&args.config, &args.sets)?;
-    let homes = Homes::of(&config.settings);
-    homes.home(&mut config)?;
+    let config = configs::load(&args.config, &args.sets)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
     let named = args.device.as_deref();
     let device = devices::choose(named, &config.settings.run.backend, ranks)?;
@@ -82,13 +79,17 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         };
         // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
         // that no stage is missed by another.
-        let begin = |rank: RankSpec| -> Result<Trainer> {
+        let begin = |rank: RankSpec, away: bool| -> Result<Trainer> {
             let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-            let rank = with_offload(rank, &resolved, &null, true);
+            let mut rank = with_offload(rank, &resolved, &null, true);
+            if !away && let Some(offload) = &mut rank.offload {
+                (offload.optimizer, offload.params) = (None, false);
+                rank.offload.take_if(|o| !o.activations);
+            }
             let units = crate::train::units(&source, &resolved)?;
             Ok(Trainer::new(&null, units, rank, &dry, &Nobody)?)
         };
-        let mut trainer = begin(rank.clone())?;
+        let mut trainer = begin(rank.clone(), true)?;
         if args.program {
             say!("{}", trainer.program_text());
             return Ok(());
@@ -117,11 +118,17 @@ pub fn run(args: &PlanArgs) -> Result<()> {
         let counted = crossweave_engine::predict(&mut trainer)?;
         let mut figures = predict::figures(&job, &trainer, &counted);
         figures["gradients"] = reductions::figures(&rank, &counted, |other| -> Result<_> {
-            Ok(crossweave_engine::predict(&mut begin(other)?)?)
+            Ok(crossweave_engine::predict(&mut begin(other, true)?)?)
         })?;
-        // The rehearsal holds everything on the device: so much would a rank need without offload.
-        let alone = figures["memory"]["total"]["peak"].as_u64().unwrap_or(0);
-        homes.apply(&mut figures, job.stage, job.compute.bytes(1));
+        figures["offload"] = predict::offload(&resolved.settings, &counted);
+        // So much would a rank need if its states stayed on the device.
+        let alone = match figures["offload"].is_null() {
+            true => counted.steady.total.peak,
+            false => {
+                let mut here = begin(rank.clone(), false)?;
+                crossweave_engine::predict(&mut here)?.steady.total.peak
+            }
+        };
         verdict::judge(&mut figures, &job, &trainer.unit_sizes(), alone);
         let (plan, facts) = (trainer.plan(), trainer.facts());
         add_peak(&mut figures, plan, facts, &peak);

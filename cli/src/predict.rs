@@ -2,6 +2,7 @@
 //! stage pays; as JSON and as a table.
 
 use crate::devices::Chosen;
+use crossweave_config::Settings;
 use crossweave_engine::{Prediction, Recompute, Trainer};
 use crossweave_hal::{CollectiveLine, DType};
 use crossweave_nn::desc::Model;
@@ -139,11 +140,35 @@ fn memory(p: &Prediction) -> Value {
         "host".into(),
         json!({"bytes": now, "peak": peak, "tags": host}),
     );
+    if let Some([bytes, ..]) = p.files {
+        out.insert("nvme".into(), json!({"bytes": bytes, "peak": bytes}));
+    }
     out.insert(
         "total".into(),
         json!({"bytes": p.steady.total.now, "peak": p.steady.total.peak, "at_peak": p.steady.total.peak}),
     );
     Value::Object(out)
+}
+
+/// Where the config keeps states off the device, and what rests there between steps.
+pub fn offload(settings: &Settings, p: &Prediction) -> Value {
+    let zero = &settings.zero_optimization;
+    let device = |o: Option<&String>| o.map_or("none", String::as_str).to_string();
+    let optimizer = device(zero.offload_optimizer.as_ref().map(|o| &o.device));
+    let param = device(zero.offload_param.as_ref().map(|o| &o.device));
+    if (&*optimizer, &*param) == ("none", "none") {
+        return Value::Null;
+    }
+    let row =
+        |tier: &str, what: &str, bytes: u64| json!({"tier": tier, "what": what, "bytes": bytes});
+    let host = p.steady.host.iter();
+    let mut rows: Vec<Value> = host.map(|(tag, b)| row("host", tag, b.now)).collect();
+    rows.extend(p.files.map(|[bytes, ..]| row("nvme", "files", bytes)));
+    let ratio = zero.offload_optimizer.as_ref().map_or(1.0, |o| o.ratio);
+    let files = p
+        .files
+        .map(|[_, read, written]| json!({"read": read, "written": written}));
+    json!({"optimizer": optimizer, "ratio": ratio, "param": param, "rows": rows, "files_a_step": files})
 }
 
 /// The formulas of what lives between steps, where the optimizer is of the Adam family: the same numbers by other means.
@@ -281,12 +306,7 @@ fn page(o: &mut String, v: &Value) -> std::fmt::Result {
     }
     for r in v["offload"]["rows"].as_array().into_iter().flatten() {
         let (tier, what) = (s(&r["tier"]), s(&r["what"]));
-        writeln!(
-            o,
-            "  {what} on {tier}: {}   {}",
-            Size(n(&r["bytes"])),
-            s(&r["formula"])
-        )?;
+        writeln!(o, "  {what} on {tier}: {}", Size(n(&r["bytes"])))?;
     }
     for (way, tags) in v["transfers"].as_object().into_iter().flatten() {
         for (tag, bytes) in tags.as_object().into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! Whether a planned step fits its device, and what to change or why all is well. Both are made of the figures of the rehearsal, what
-//! rests off the device taken away, so that they cannot contradict each other.
+//! Whether a planned step fits its device, and what to change or why all is well. Both are made of the figures of the rehearsal, so that
+//! they cannot contradict each other. On a processor, what is pinned for offload counts too: it is the same memory.
 
 use crate::predict::Job;
 use crossweave_engine::Recompute;
@@ -14,7 +14,11 @@ const MOST_RANKS: u64 = 1 << 24;
 /// Puts `verdict` and `advice` into the figures of a rank, which would hold `alone` bytes without offload. `units` are the sizes of
 /// each unit: what is trained, and a base that stays as it is.
 pub fn judge(figures: &mut Value, job: &Job<'_>, units: &[(u64, u64)], alone: u64) {
-    let needed = bytes(figures, "total", "peak");
+    let pinned = match job.device.is_host {
+        true => bytes(figures, "host", "peak"),
+        false => 0,
+    };
+    let needed = bytes(figures, "total", "peak") + pinned;
     let fits = job.device.memory.map(|m| needed <= m);
     figures["verdict"] = json!({
         "device": job.device.label, "needed": needed, "capacity": job.device.memory, "fits": fits,

@@ -37,7 +37,8 @@ pub use crossweave_planner::{
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};
 pub use crossweave_store::{
-    EngineKind as FileEngine, Layer as FaultLayer, Settings as FileSettings, Verdict,
+    Counters as FileCounters, EngineKind as FileEngine, Layer as FaultLayer,
+    Settings as FileSettings, Verdict,
 };
 pub use dry::{DryRun, assign, dry_run, plan_for};
 pub use error::{Error, Result};

@@ -48,7 +48,7 @@ impl Diagnostics {
         }
         let text = s.op.to_string();
         let meets = text.split(['<', '>']).next().unwrap_or(&text);
-        let purpose = device.plan_step(&format!("{at} {text}"), meets);
+        let purpose = device.plan_step(s.id.0, &text, meets);
         let len = self.purposes.len().max(at + 1);
         self.purposes.resize(len, None);
         self.purposes[at] = Some(purpose);

@@ -296,10 +296,10 @@ impl Device {
     pub fn observe(&self, observer: Option<Arc<dyn Observer>>) {
         self.0.watch.observe(observer);
     }
-    /// A step of the plan, for [`Device::at_step`]: `name` is for messages; ranks meet in its collectives when they gave the same `meets`,
+    /// Step `at` of the plan, for [`Device::at_step`]: its number and `name` are for messages, equal names are kept once; ranks meet in its collectives when they gave the same `meets`,
     /// which is also what the two ends of its messages call it. None before the first communicator.
-    pub fn plan_step(&self, name: &str, meets: &str) -> Purpose {
-        self.0.watch.step(name, meets)
+    pub fn plan_step(&self, at: u32, name: &str, meets: &str) -> Purpose {
+        self.0.watch.step(at, name, meets)
     }
     /// What is asked for from now on belongs to this plan step; the default: to none.
     pub fn at_step(&self, step: Purpose) {

@@ -19,7 +19,7 @@ mod worker;
 use crossweave_hal::{Buffer, Device, HostBuffer, Stream, Tag, WaitLog};
 use crossweave_machine::Pinned;
 use crossweave_program::{Decided, HostJob, HostMemory, Room};
-use crossweave_store::{Layer, Settings, Store};
+use crossweave_store::{Counters, Layer, Settings, Store};
 use crossweave_tensor::{Error, Result, shape_error};
 use file::{Files, Layout, failed};
 use room::{Calls, Held, Memory};
@@ -94,6 +94,7 @@ impl Executor {
                 Some(Arc::new(store.map_err(failed)?))
             }
         };
+        let stream = host.stream("host", 0)?;
         let shared = Arc::new(Shared::default());
         let (mut free, mut held, mut units) = (vec![], vec![], vec![]);
         for (room, layout) in rooms.into_iter().zip(layouts) {
@@ -101,7 +102,7 @@ impl Executor {
             let memory = match &store {
                 _ if room.parts.is_empty() => Memory::None,
                 Some(_) => Memory::File,
-                None => Memory::host(device, &room)?,
+                None => Memory::host(device, &stream, &room)?,
             };
             let grad = match memory {
                 Memory::Host(_) if grad > 0 => Some(device.alloc_host(grad, Tag::Grad)?),
@@ -128,7 +129,7 @@ impl Executor {
         let copy_in = device.stream("copy_in", 1)?;
         let in_log = copy_in.wait_log();
         let worker = Worker {
-            stream: host.stream("host", 0)?,
+            stream,
             copy_in,
             host: host.clone(),
             rooms: held,
@@ -170,10 +171,9 @@ impl Executor {
     pub fn copies_asked(&self) -> u64 {
         self.ins.iter().sum()
     }
-    /// Bytes that went through files: (read, written); none where nothing rests in any.
-    pub fn file_traffic(&self) -> Option<(u64, u64)> {
-        let c = self.store.as_ref()?.counters();
-        Some((c.read, c.written))
+    /// What the files took and what passed through them; none where nothing rests in any.
+    pub fn files(&self) -> Option<Counters> {
+        Some(self.store.as_ref()?.counters())
     }
     /// Where gradients and words leave.
     pub fn out(&self) -> &Stream {

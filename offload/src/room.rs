@@ -95,13 +95,17 @@ impl Calls {
 }
 
 impl Memory {
-    /// Pinned memory for all parts of a room, zero.
-    pub fn host(device: &Device, room: &Room) -> Result<Memory> {
+    /// Pinned memory beside `device` for all parts of a room, made zero by the host's device: in a rehearsal, which computes nothing, no page
+    /// of it is touched.
+    pub fn host(device: &Device, host: &Stream, room: &Room) -> Result<Memory> {
         let zeros = |mem: &MemId| -> Result<Option<HostBuffer>> {
             let tag = room.program.memory[mem.index()].tag;
-            let mut b = device.alloc_host(room.bytes(*mem), tag)?;
-            b.write()?.fill(0);
-            Ok(Some(b))
+            let lent = host
+                .device()
+                .borrow_host(device.alloc_host(room.bytes(*mem), tag)?)?;
+            host.fill(lent.all(), 0, 1)?;
+            host.sync(None)?;
+            Ok(Some(lent.take_back()?))
         };
         let parts = room.parts.iter().map(zeros);
         Ok(Memory::Host(parts.collect::<Result<_>>()?))

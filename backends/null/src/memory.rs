@@ -1,9 +1,8 @@
-//! Memory that is only a number, except where the host maps it.
+//! Memory that is only a number, except where the host maps it: addresses without storage until somebody writes there.
 
 use crate::{Count, Shared};
 use crossweave_plugin::{Code, Error, MemKind, Result, fail, unsupported};
 use crossweave_words::Size;
-use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use std::sync::Arc;
 pub struct Mem {
     shared: Arc<Shared>,
     bytes: u64,
-    host: Option<(NonNull<u8>, Layout)>,
+    host: Option<Mapping>,
 }
 // SAFETY: the block is owned; who writes it through the mapped address orders that by the streams, as on any device.
 unsafe impl Send for Mem {}
@@ -30,7 +29,7 @@ impl Mem {
             return Err(oom(bytes));
         }
         let host = match kind {
-            MemKind::HostPinned => Some(zeroed(bytes, align)?),
+            MemKind::HostPinned => Some(Mapping::new(bytes, align)?),
             MemKind::Device | MemKind::Symmetric => None,
         };
         shared.add(Count::Allocs, 1);
@@ -44,8 +43,8 @@ impl Mem {
     }
 
     pub(crate) fn address(&self) -> Result<*mut u8> {
-        match self.host {
-            Some((p, _)) => Ok(p.as_ptr()),
+        match &self.host {
+            Some(m) => Ok(m.address()),
             None => unsupported("device memory of the null backend has no address"),
         }
     }
@@ -55,23 +54,48 @@ fn oom(bytes: u64) -> Error {
     Error::new(Code::Oom, format!("{}; raise null.mem_total", Size(bytes))).retryable()
 }
 
-fn zeroed(bytes: u64, align: u64) -> Result<(NonNull<u8>, Layout)> {
-    // At least one byte: the allocator knows no empty blocks.
-    let layout = Layout::from_size_align(bytes.max(1) as usize, align.max(64) as usize)
-        .map_err(|_| oom(bytes))?;
-    // SAFETY: the layout's size is not zero.
-    let p = unsafe { std::alloc::alloc_zeroed(layout) };
-    NonNull::new(p)
-        .map(|p| (p, layout))
-        .ok_or_else(|| oom(bytes))
+/// Zeroed memory of which a rehearsal may ask for any amount: the system is told not to count it against what the machine has.
+struct Mapping {
+    begin: NonNull<u8>,
+    len: usize,
+    align: usize,
+}
+
+impl Mapping {
+    /// Mappings begin at a page; a coarser alignment is found within.
+    const PAGE: u64 = 4096;
+
+    fn new(bytes: u64, align: u64) -> Result<Mapping> {
+        let align = align.max(Mapping::PAGE);
+        // At least one byte, since no mapping is empty.
+        let len = bytes.max(1).checked_add(align - Mapping::PAGE);
+        let len = len.ok_or_else(|| oom(bytes))? as usize;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, wherever the system puts it.
+        let p = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+        let begin = NonNull::new(p.cast()).filter(|_| p != libc::MAP_FAILED);
+        let align = align as usize;
+        begin
+            .map(|begin| Mapping { begin, len, align })
+            .ok_or_else(|| oom(bytes))
+    }
+
+    fn address(&self) -> *mut u8 {
+        let p = self.begin.as_ptr();
+        p.wrapping_add(p.align_offset(self.align))
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this length, and unmapped once.
+        unsafe { libc::munmap(self.begin.as_ptr().cast(), self.len) };
+    }
 }
 
 impl Drop for Mem {
     fn drop(&mut self) {
-        if let Some((p, layout)) = self.host {
-            // SAFETY: allocated in `zeroed` with this layout and freed once.
-            unsafe { std::alloc::dealloc(p.as_ptr(), layout) }
-        }
         self.shared.sub(Count::LiveAllocs, 1);
         self.shared.sub(Count::Bytes, self.bytes);
     }

@@ -12,11 +12,11 @@ use crate::args::BackendArgs;
 use crate::backend::{self, host, open_linked};
 use crate::configs;
 use crate::error::{CliError, Result};
-use crate::predict_offload::Homes;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use clap::Args;
+use crossweave_config::Config;
 use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run, rehearse};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
@@ -62,6 +62,26 @@ fn positive(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+/// Keeps what a config sends off the device on it, since the ops of a step are counted where it trains; whether anything was away.
+fn onto_the_device(config: &mut Config) -> Result<bool> {
+    let zero = config.settings.zero_optimization.clone();
+    let homes = [
+        (
+            "offload_optimizer",
+            zero.offload_optimizer.map(|o| o.device),
+        ),
+        ("offload_param", zero.offload_param.map(|o| o.device)),
+    ];
+    let mut away = false;
+    for (key, device) in homes {
+        if device.is_some_and(|d| d != "none") {
+            config.set(&format!("zero_optimization.{key}.device"), "\"none\"")?;
+            away = true;
+        }
+    }
+    Ok(away)
+}
+
 /// Runs the command.
 ///
 /// # Errors
@@ -71,12 +91,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     if let Some(name) = &args.backend.backend {
         config.set("run.backend", &Value::from(name.as_str()).to_string())?;
     }
-    let offloads = {
-        let homes = Homes::of(&config.settings);
-        let before = json!(config.settings.zero_optimization);
-        homes.home(&mut config)?;
-        before != json!(config.settings.zero_optimization)
-    };
+    let offloads = onto_the_device(&mut config)?;
     let ranks = config.ranks(args.ranks.map(u64::from));
     let job = Rehearsal::of(config, ranks)?;
     let counts = count(&job, ranks)?;

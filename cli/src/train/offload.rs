@@ -9,8 +9,7 @@ use crossweave_engine::{
 use crossweave_hal::{Device, HostServices, Plugin};
 use std::path::PathBuf;
 
-/// `spec` with what the config wants off the device. `host` computes on host memory. A rehearsal opens no files: what would rest in
-/// them rests in host memory.
+/// `spec` with what the config wants off the device. `host` computes on host memory. The files of a rehearsal are only numbers.
 pub fn with_offload(spec: RankSpec, r: &Resolved, host: &Device, rehearsal: bool) -> RankSpec {
     RankSpec {
         offload: offload(r, host, rehearsal),
@@ -40,7 +39,7 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
         return None;
     }
     let tier = |device: &str| match device {
-        "nvme" if !rehearsal => Tier::Nvme,
+        "nvme" => Tier::Nvme,
         _ => Tier::Host,
     };
     Some(OffloadSpec {
@@ -69,7 +68,10 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
                 .min(256) as u32,
             single_submit: aio.single_submit,
             overlap_events: aio.overlap_events,
-            engine: FileEngine::from_name(&aio.engine).unwrap_or_default(),
+            engine: match rehearsal {
+                true => FileEngine::Nowhere,
+                false => FileEngine::from_name(&aio.engine).unwrap_or_default(),
+            },
             buffers: states.map_or(1, |o| o.buffer_count as usize),
             ..FileSettings::default()
         },

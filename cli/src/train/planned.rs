@@ -1,6 +1,7 @@
 //! What a run's steps were to take of device memory, by rehearsing them on the null device as `crossweave plan` does, for the
 //! report to set beside what they took.
 
+use super::offload::with_offload;
 use super::setup::Job;
 use crate::backend::open_linked;
 use crate::error::Result;
@@ -9,20 +10,9 @@ use crossweave_engine::{RankSpec, Trainer, predict};
 use crossweave_hal::CheckerState;
 use serde_json::{Map, Value, json};
 
-/// For each pipeline stage its ranks and their peak bytes by tag and in all. Empty where states rest off the device, which a rehearsal would
-/// have to put somewhere, and where ranks take different shares of a batch.
+/// For each pipeline stage its ranks and their peak bytes by tag and in all. Empty where ranks take different shares of a batch.
 pub fn of(job: &Job) -> Vec<Value> {
-    let zero = &job.resolved.settings.zero_optimization;
-    let away = zero
-        .offload_optimizer
-        .as_ref()
-        .is_some_and(|o| o.device != "none");
-    let kept = job
-        .resolved
-        .settings
-        .activation_checkpointing
-        .cpu_checkpointing;
-    if away || kept || job.rows.is_some() || job.local_ranks.has_null() {
+    if job.rows.is_some() || job.local_ranks.has_null() {
         return vec![];
     }
     let data = job.data_ranks();
@@ -37,7 +27,7 @@ fn stage(job: &Job, first: u32, data: u32) -> Result<Value> {
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
     let spec = RankSpec {
         islands: None,
-        ..job.rank_spec(first)
+        ..with_offload(job.rank_spec(first), &job.resolved, &null, true)
     };
     let units = super::units(&job.source, &job.resolved)?;
     let mut trainer = Trainer::new(&null, units, spec, job.dry(first), &Nobody)?;

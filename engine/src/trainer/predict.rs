@@ -22,6 +22,8 @@ pub struct Prediction {
     pub to_host: BTreeMap<String, u64>,
     /// Bytes from pinned memory to the device in a step, by tag.
     pub from_host: BTreeMap<String, u64>,
+    /// Bytes of the rank's files: reserved, read and written in a step.
+    pub files: Option<[u64; 3]>,
 }
 
 /// Rehearses three steps of a trainer on the null device: the first may differ, the second shows what every later one does, the
@@ -32,7 +34,11 @@ pub struct Prediction {
 pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
     let start = trainer.ledger();
     let mut after = vec![start.clone()];
-    rehearse(trainer, 3, &mut |t| after.push(t.ledger()))?;
+    let mut files = vec![];
+    rehearse(trainer, 3, &mut |t| {
+        after.push(t.ledger());
+        files.push(t.files());
+    })?;
     let collectives = |i: usize| less(&after[i].collectives, &after[i - 1].collectives);
     let moved = |pick: fn(&MemoryReport) -> &BTreeMap<String, u64>| {
         let (last, before) = (pick(&after[3].memory), pick(&after[2].memory));
@@ -46,6 +52,10 @@ pub fn predict(trainer: &mut Trainer) -> Result<Prediction> {
         start: start.memory,
         first_step: collectives(1),
         each_step: collectives(3),
+        files: files[2].zip(files[1]).map(|(now, before)| {
+            let moved = [now.read - before.read, now.written - before.written];
+            [now.reserved, moved[0], moved[1]]
+        }),
         to_host: moved(|m| &m.to_host),
         from_host: moved(|m| &m.from_host),
         steady: after[3].memory.clone(),

@@ -8,6 +8,7 @@ use crate::trace::{Trace, Tracing};
 use crossweave_hal::trace::{Span, Tracer};
 use crossweave_hal::{Stream, WaitLog};
 use crossweave_mesh::Faults;
+use crossweave_store::Counters as FileCounters;
 
 impl Trainer {
     /// From now on plan steps and collectives are spans of `tracer`. All ranks do this at the same point, or none.
@@ -89,8 +90,8 @@ impl Trainer {
         }
     }
 
-    /// Bytes this rank has moved through files, if state rests in any: (read, written).
-    pub fn file_traffic(&self) -> Option<(u64, u64)> {
-        self.host.as_ref()?.file_traffic()
+    /// What this rank's files took and what passed through them, if state rests in any.
+    pub fn files(&self) -> Option<FileCounters> {
+        self.host.as_ref()?.files()
     }
 }

@@ -323,6 +323,8 @@ pub(super) struct Raw {
     pub stream: u32,
     pub launch: u64,
     pub step: u16,
+    /// [`super::Purpose`]'s step of the plan; not among the words of the record.
+    pub plan: u32,
     pub at: u64,
 }
 
@@ -374,6 +376,7 @@ impl Raw {
             site: (w[1] >> 48) as u16,
             launch: w[5] & LOW48,
             step: (w[5] >> 48) as u16,
+            plan: 0,
             at: w[6],
         }
     }
@@ -407,6 +410,7 @@ mod tests {
                 stream: 3,
                 launch: 99,
                 step: 17,
+                plan: 0,
                 at: 5,
             };
             let back = Raw::unpack(raw.pack());

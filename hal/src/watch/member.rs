@@ -238,6 +238,7 @@ impl Member {
                 stream,
                 launch,
                 step: purpose.number(),
+                plan: purpose.plan(),
                 ..Raw::default()
             };
             if print.point_to_point() {

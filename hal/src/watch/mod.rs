@@ -558,8 +558,8 @@ impl Watch {
         }
     }
     /// A step of the plan, for [`Watch::set_step`].
-    pub fn step(&self, name: &str, meets: &str) -> Purpose {
-        let known = self.place().map(|p| p.at.record.step(name, meets));
+    pub fn step(&self, at: u32, name: &str, meets: &str) -> Purpose {
+        let known = self.place().map(|p| p.at.record.step(at, name, meets));
         known.unwrap_or_default()
     }
     pub fn set_step(&self, step: Purpose) {

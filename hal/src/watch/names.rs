@@ -2,8 +2,8 @@
 
 use super::purpose::{Purpose, digest};
 use super::rank_record::{
-    NOW_STEP, RankRecord, SITE, SITES, SITES_AT, STEP, STEPS, STEPS_AT, VERDICT_AT, VERDICT_LEN,
-    VERDICT_META, VERDICT_WORDS,
+    NOW_PLAN, NOW_STEP, RankRecord, SITE, SITES, SITES_AT, STEP, STEPS, STEPS_AT, VERDICT_AT,
+    VERDICT_LEN, VERDICT_META, VERDICT_WORDS,
 };
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -90,9 +90,10 @@ impl RankRecord {
         (format!("{file}:{line}:{column}"), tag)
     }
 
-    /// A step of the plan, by the name it goes by and by what the ranks that meet in it all call it.
-    pub fn step(&self, name: &str, meets: &str) -> Purpose {
-        Purpose::of_step(self.name(name), meets)
+    /// Step `at` of the plan, by what it does and by what the ranks that meet in it all call it. Steps that do the same (the gathers of a
+    /// unit for each micro-batch) share a name; their numbers tell them apart, so that a long plan needs no more names than a short one.
+    pub fn step(&self, at: u32, name: &str, meets: &str) -> Purpose {
+        Purpose::of_step(self.name(name), at, meets)
     }
     /// What a caller says that its next call is for.
     pub fn words(&self, words: &str) -> Purpose {
@@ -118,11 +119,13 @@ impl RankRecord {
     /// What is asked for from now on belongs to this step.
     #[inline]
     pub fn set_step(&self, step: Purpose) {
-        self.words[NOW_STEP].store(step.pack(), Relaxed);
+        let [name, plan] = step.pack();
+        self.words[NOW_STEP].store(name, Relaxed);
+        self.words[NOW_PLAN].store(plan, Relaxed);
     }
     #[inline]
     pub fn now_step(&self) -> Purpose {
-        Purpose::unpack(self.words[NOW_STEP].load(Relaxed))
+        Purpose::unpack([NOW_STEP, NOW_PLAN].map(|at| self.words[at].load(Relaxed)))
     }
     pub(super) fn name_text(&self, n: u16) -> String {
         let at = STEPS_AT + usize::from(n) % STEPS * STEP;

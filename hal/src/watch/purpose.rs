@@ -9,38 +9,59 @@
 pub struct Purpose {
     number: u16,
     digest: u32,
+    /// One more than the step's number in the plan; 0 where it has none.
+    plan: u32,
 }
+
+/// Numbers of plan steps beyond are shown as this one: a record has 24 bits for them.
+const MOST_STEPS: u32 = (1 << 24) - 2;
 
 /// Marks the number of words that a caller gave.
 const WORDS: u16 = 1 << 15;
 
 impl Purpose {
-    /// A step of the plan; `number` is 0 where its name is not kept.
-    pub(super) fn of_step(number: u16, meets: &str) -> Purpose {
+    /// Step `at` of the plan; `number` is 0 where its name is not kept.
+    pub(super) fn of_step(number: u16, at: u32, meets: &str) -> Purpose {
         let digest = digest(&[meets.as_bytes()]);
-        Purpose { number, digest }
+        let plan = at.min(MOST_STEPS) + 1;
+        Purpose {
+            number,
+            digest,
+            plan,
+        }
     }
     /// Words of a caller.
     pub(super) fn of_words(number: u16, words: &str) -> Purpose {
         let digest = digest(&[b"about", words.as_bytes()]);
         let number = number | WORDS;
-        Purpose { number, digest }
-    }
-    #[inline]
-    pub(super) fn pack(self) -> u64 {
-        u64::from(self.number) | u64::from(self.digest) << 32
-    }
-    #[inline]
-    pub(super) fn unpack(word: u64) -> Purpose {
         Purpose {
-            number: word as u16,
-            digest: (word >> 32) as u32,
+            number,
+            digest,
+            plan: 0,
+        }
+    }
+    #[inline]
+    pub(super) fn pack(self) -> [u64; 2] {
+        let name = u64::from(self.number) | u64::from(self.digest) << 32;
+        [name, u64::from(self.plan)]
+    }
+    #[inline]
+    pub(super) fn unpack([name, plan]: [u64; 2]) -> Purpose {
+        Purpose {
+            number: name as u16,
+            digest: (name >> 32) as u32,
+            plan: plan as u32,
         }
     }
     /// As it stands in a record.
     #[inline]
     pub(super) fn number(self) -> u16 {
         self.number
+    }
+    /// One more than the step's number in the plan; 0 where it has none.
+    #[inline]
+    pub(super) fn plan(self) -> u32 {
+        self.plan
     }
     /// Did a caller give words?
     #[inline]

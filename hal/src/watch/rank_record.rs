@@ -8,7 +8,7 @@
 //! | groups | one entry a communicator: key, size, place, operations so far |
 //! | verdict | the sentence that ended the job, for other processes |
 //! | steps | names of plan steps, and words of callers |
-//! | seq | the stream's call that carries each operation of the ring, once it is enqueued |
+//! | seq | the stream's call that carries each operation of the ring, once it is enqueued, and the number of its plan step |
 //! | depends | waits of streams for others |
 //! | rest | per communicator: a rolling hash of its last [`CHAIN`] collectives, and counters per peer |
 
@@ -27,7 +27,7 @@ pub(super) const CHAIN: usize = 512;
 pub(super) const STREAMS: usize = 64;
 pub(super) const SITES: usize = 512;
 pub(super) const SITE: usize = 16;
-pub(super) const STEPS: usize = 1024;
+pub(super) const STEPS: usize = 4096;
 pub(super) const STEP: usize = 8;
 const GROUPS: usize = 256;
 const GROUP: usize = 32;
@@ -60,6 +60,7 @@ const DEPENDS: usize = 16;
 const USED: usize = 17;
 /// The thread that asks for operations, as the system numbers it.
 const TID: usize = 18;
+pub(super) const NOW_PLAN: usize = 19;
 const DONE: usize = 64;
 
 pub(super) const SITES_AT: usize = 256;
@@ -70,6 +71,9 @@ pub(super) const VERDICT_WORDS: usize = 1024;
 pub(super) const STEPS_AT: usize = VERDICT_AT + VERDICT_WORDS;
 const SEQ_AT: usize = STEPS_AT + STEPS * STEP;
 const DEPENDS_AT: usize = SEQ_AT + RING;
+/// Of a word of `seq`: the call; the plan step is above it.
+const CALL_BITS: u32 = 40;
+const CALL: u64 = (1 << CALL_BITS) - 1;
 /// Waits between streams that are remembered.
 const MANY_DEPENDS: usize = 256;
 const DEPEND: usize = 4;
@@ -410,7 +414,8 @@ impl RankRecord {
         let slot = &self.words[at..at + RECORD];
         // Readers take a record whose number is the same before and after they read the rest.
         slot[0].store(0, Relaxed);
-        self.words[SEQ_AT + number as usize % RING].store(0, Relaxed);
+        let plan = u64::from(raw.plan) << CALL_BITS;
+        self.words[SEQ_AT + number as usize % RING].store(plan, Relaxed);
         fence(Release);
         for (to, from) in slot[1..].iter().zip(raw.pack()) {
             to.store(from, Relaxed);
@@ -445,12 +450,18 @@ impl RankRecord {
 
     /// The stream's call that ends an operation; 0 while it is being enqueued.
     pub(super) fn call_of(&self, number: u64) -> u64 {
-        self.words[SEQ_AT + number as usize % RING].load(Acquire)
+        self.words[SEQ_AT + number as usize % RING].load(Acquire) & CALL
+    }
+    /// The plan step of an operation, one more than its number; 0 where it has none.
+    pub(super) fn plan_of(&self, number: u64) -> u32 {
+        (self.words[SEQ_AT + number as usize % RING].load(Acquire) >> CALL_BITS) as u32
     }
     /// The operation is on its stream: its work ends with this call.
     #[inline]
     pub fn enqueued(&self, number: u64, call: u64) {
-        self.words[SEQ_AT + number as usize % RING].store(call, Release);
+        let word = &self.words[SEQ_AT + number as usize % RING];
+        let plan = word.load(Relaxed) & !CALL;
+        word.store(plan | (call & CALL), Release);
     }
 
     pub(super) fn raw(&self, number: u64) -> Option<Raw> {
@@ -632,7 +643,7 @@ mod tests {
         let s = record();
         let (entry, _) = s.join(77, "dp", 2, 1).unwrap();
         let site = s.site(Location::caller(), "grad").number;
-        let step = s.step("17 reduce unit 3", "reduce unit 3");
+        let step = s.step(70_017, "reduce unit 3", "reduce unit 3");
         for n in 1..=RING as u64 + 10 {
             let print = Print {
                 kind: 1,
@@ -648,6 +659,7 @@ mod tests {
                 site,
                 launch: s.launch(),
                 step: step.number(),
+                plan: step.plan(),
                 ..Raw::default()
             };
             let number = s.record(raw);
@@ -661,11 +673,35 @@ mod tests {
             (RING as u64 + 10, RING as u64 + 10)
         );
         assert!(last.site.contains("rank_record.rs:"), "{}", last.site);
-        assert_eq!((&*last.tag, &*last.step), ("grad", "17 reduce unit 3"));
+        assert_eq!((&*last.tag, &*last.step), ("grad", "70017 reduce unit 3"));
         assert_eq!(&*last.group, "dp");
         assert!(!last.done);
         s.passed(0, last.call);
         assert!(s.ops().iter().all(|o| o.done));
+    }
+
+    /// 96 layers with 32 micro-batches at ZeRO stage 3 gather and reduce about 10,000 times; many of these steps read alike.
+    #[test]
+    fn a_long_plan_keeps_the_names_of_all_its_steps() {
+        let s = record();
+        let (entry, _) = s.join(77, "dp", 2, 1).unwrap();
+        let texts: Vec<String> = (0..300).map(|u| format!("+{u}")).collect();
+        for at in (0..100_000u32).step_by(7) {
+            let text = &texts[at as usize % texts.len()];
+            let step = s.step(at, text, text);
+            s.set_step(step);
+            assert_eq!(s.now_step(), step);
+            let number = s.record(Raw {
+                entry: entry as u16,
+                step: step.number(),
+                plan: step.plan(),
+                ..Raw::default()
+            });
+            s.enqueued(number, 9);
+            assert_eq!(s.call_of(number), 9);
+            let op = &s.ops_from(number)[0];
+            assert_eq!(&*op.step, format!("{at} {text}"));
+        }
     }
 
     #[test]

@@ -10,17 +10,17 @@ use std::sync::Arc;
 pub(crate) struct Inner {
     pub path: PathBuf,
     pub bytes: u64,
-    buffered: File,
+    /// None in a rehearsal.
+    buffered: Option<File>,
     direct: Option<File>,
 }
 
 impl Inner {
     /// The descriptor for a piece: direct where everything lies on page boundaries, else through the cache.
     pub fn fd(&self, aligned: bool) -> RawFd {
-        match &self.direct {
-            Some(f) if aligned => f.as_raw_fd(),
-            _ => self.buffered.as_raw_fd(),
-        }
+        let direct = self.direct.as_ref().filter(|_| aligned);
+        let file = direct.or(self.buffered.as_ref());
+        file.map_or(-1, File::as_raw_fd)
     }
 }
 
@@ -66,21 +66,31 @@ impl BlockFile {
         Ok(BlockFile(Arc::new(Inner {
             path,
             bytes,
-            buffered,
+            buffered: Some(buffered),
             direct,
         })))
+    }
+
+    /// A file that is only a number: for the rehearsal of a step.
+    pub(crate) fn nowhere(what: &str, bytes: u64) -> BlockFile {
+        BlockFile(Arc::new(Inner {
+            path: what.into(),
+            bytes: bytes.max(1).next_multiple_of(ALIGN),
+            buffered: None,
+            direct: None,
+        }))
     }
 
     /// A file that is there already, as it is: for devices such as `/dev/full` in tests.
     pub fn open(path: &Path, bytes: u64) -> Result<BlockFile> {
         let buffered = File::options().read(true).write(true).open(path);
         Ok(BlockFile(Arc::new(Inner {
-            buffered: buffered.map_err(|source| Error::Folder {
+            buffered: Some(buffered.map_err(|source| Error::Folder {
                 path: path.to_path_buf(),
                 what: "cannot open the file",
                 source,
                 fix: "check that it is there and can be written",
-            })?,
+            })?),
             direct: None,
             path: path.to_path_buf(),
             bytes,

@@ -137,6 +137,11 @@ impl Piece {
         Ok((self.transfer.file.fd(aligned), address, bytes))
     }
 
+    /// Bytes that are still to be moved.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Takes the system's answer: bytes moved, or minus the error number.
     pub fn answer(mut self, got: i64) -> Next {
         match got {

@@ -12,6 +12,8 @@ pub enum EngineKind {
     Uring,
     /// Threads.
     Threads,
+    /// None: no file is made and no byte moves, each transfer is over at once. For the rehearsal of a step; no configuration names it.
+    Nowhere,
 }
 
 impl EngineKind {

@@ -1,6 +1,6 @@
 //! One rank's swap: folder, pool and engine under one owner, and the counters of what passed.
 
-use crate::engine::{Engine, Ticket, ticket};
+use crate::engine::{Engine, Nowhere, Ticket, ticket};
 use crate::piece::cut;
 use crate::threads::Threads;
 use crate::{Block, BlockFile, EngineKind, Error, Folder, Layer, NoFaults, Pool, Result, Settings};
@@ -16,6 +16,8 @@ pub struct Counters {
     pub read: u64,
     /// Bytes written to files.
     pub written: u64,
+    /// Bytes of all files that were made.
+    pub reserved: u64,
 }
 
 /// One rank's swap. Dropping it finishes every transfer, then gives memory and disk back.
@@ -25,9 +27,11 @@ pub struct Store {
     why_threads: Option<String>,
     settings: Settings,
     pool: Pool,
-    folder: Folder,
+    /// None in a rehearsal.
+    folder: Option<Folder>,
     read: Arc<AtomicU64>,
     written: Arc<AtomicU64>,
+    reserved: AtomicU64,
 }
 
 impl Store {
@@ -45,7 +49,10 @@ impl Store {
         layer: Arc<dyn Layer>,
     ) -> Result<Store> {
         settings.check()?;
-        let folder = Folder::claim(parent)?;
+        let folder = match settings.engine {
+            EngineKind::Nowhere => None,
+            _ => Some(Folder::claim(parent)?),
+        };
         let pool = Pool::new(device, settings.buffers, settings.buffer_bytes, tag)?;
         let (engine, why_threads) = engine(&settings, &pool, layer)?;
         Ok(Store {
@@ -56,22 +63,28 @@ impl Store {
             folder,
             read: Arc::default(),
             written: Arc::default(),
+            reserved: AtomicU64::new(0),
         })
     }
 
     /// A new file with `bytes` reserved.
     pub fn file(&self, what: &str, bytes: u64) -> Result<BlockFile> {
-        BlockFile::create(&self.folder, what, bytes, self.settings.direct)
+        let file = match &self.folder {
+            Some(folder) => BlockFile::create(folder, what, bytes, self.settings.direct)?,
+            None => BlockFile::nowhere(what, bytes),
+        };
+        self.reserved.fetch_add(file.bytes(), Ordering::Relaxed);
+        Ok(file)
     }
     /// The pool of blocks.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
-    /// The folder of this store.
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
+    /// The folder of this store; none in a rehearsal.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_ref().map(Folder::path)
     }
-    /// `io_uring` or `threads`.
+    /// `io_uring`, `threads` or `nowhere`.
     pub fn engine(&self) -> &'static str {
         self.engine.name()
     }
@@ -84,6 +97,7 @@ impl Store {
         Counters {
             read: self.read.load(Ordering::Relaxed),
             written: self.written.load(Ordering::Relaxed),
+            reserved: self.reserved.load(Ordering::Relaxed),
         }
     }
 
@@ -154,6 +168,9 @@ fn engine(
     layer: Arc<dyn Layer>,
 ) -> Result<(Box<dyn Engine>, Option<String>)> {
     let mut why = None;
+    if settings.engine == EngineKind::Nowhere {
+        return Ok((Box::new(Nowhere), None));
+    }
     #[cfg(target_os = "linux")]
     if settings.engine != EngineKind::Threads {
         // Every block is here: the pool was just made.

@@ -253,7 +253,9 @@ fn what_no_disk_can_hold_is_refused_when_it_is_reserved_and_leaves_nothing() {
         .err()
         .expect("an exabyte was reserved");
     assert!(matches!(e, Error::Full { .. }), "{e}");
-    let names: Vec<_> = std::fs::read_dir(store.folder()).unwrap().collect();
+    let names: Vec<_> = std::fs::read_dir(store.folder().unwrap())
+        .unwrap()
+        .collect();
     assert_eq!(names.len(), 1, "{names:?}");
 }
 
@@ -424,4 +426,22 @@ fn a_store_that_closes_while_its_last_transfer_fails_ends() {
         });
         told.recv_timeout(SECOND).expect("the store closes");
     }
+}
+
+/// What a rehearsal has in place of a disk: the same blocks, bounds and counters, and nothing on any disk.
+#[test]
+fn a_store_that_is_nowhere_counts_and_writes_nothing() {
+    let device = device();
+    let parent = std::path::Path::new("/no/such/folder");
+    let store = Store::open(parent, &device, Tag::Moment, settings(EngineKind::Nowhere)).unwrap();
+    assert_eq!((store.folder(), store.engine()), (None, "nowhere"));
+    let file = store.file("state", 5000).unwrap();
+    assert_eq!(file.bytes(), 8192);
+    let block = store.pool().take(SECOND).unwrap();
+    let block = store.write(&file, 0, block, 5000).unwrap().wait().unwrap();
+    let block = store.read(&file, 4096, block, 904).unwrap().wait().unwrap();
+    let too_far = store.read(&file, 8192, block, 1);
+    assert!(too_far.is_err(), "past the end");
+    let c = store.counters();
+    assert_eq!((c.reserved, c.written, c.read), (8192, 8192, 4096));
 }

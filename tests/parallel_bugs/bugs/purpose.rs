@@ -55,8 +55,8 @@ fn layers_from_a_hash_map(r: &mut Rank) -> Result<()> {
 
 /// A schedule of one rank reduces a unit before another.
 fn steps_of_a_plan_swapped(r: &mut Rank) -> Result<()> {
-    let steps = [("7 rs3", "rs3"), ("8 rs4", "rs4")];
-    let steps = steps.map(|(name, meets)| r.device.plan_step(name, meets));
+    let steps = [(7, "rs3"), (8, "rs4")];
+    let steps = steps.map(|(at, name)| r.device.plan_step(at, name, name));
     for step in order(r.rank == 1) {
         r.device.at_step(steps[step as usize]);
         // @steps
@@ -94,11 +94,11 @@ fn messages_of_one_size_swapped(r: &mut Rank) -> Result<()> {
 /// A stage takes micro-batch 1 for micro-batch 0. The plans number their steps each in its own way.
 fn micro_batches_swapped(r: &mut Rank) -> Result<()> {
     let names = match r.rank {
-        0 => ["3 a2.0>1", "4 a2.1>1"],
-        _ => ["0 a2.0<0", "1 a2.1<0"],
+        0 => [(3, "a2.0>1"), (4, "a2.1>1")],
+        _ => [(0, "a2.0<0"), (1, "a2.1<0")],
     };
     let meets = ["a2.0", "a2.1"];
-    let steps = [0, 1].map(|i| r.device.plan_step(names[i], meets[i]));
+    let steps = [0, 1].map(|i| r.device.plan_step(names[i].0, names[i].1, meets[i]));
     for mb in order(r.rank == 1) {
         r.device.at_step(steps[mb as usize]);
         if r.rank == 0 {
