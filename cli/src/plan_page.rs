@@ -168,6 +168,17 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
             Size(n(&a["bytes"])).to_string()
         )?;
     }
+    let files = &v["offload"]["files_a_step"];
+    for (way, name) in [("read", "read from files"), ("written", "written to files")] {
+        if n(&files[way]) > 0 {
+            writeln!(
+                o,
+                "  {name:<22} {:>14} {:>14}",
+                "",
+                Size(n(&files[way])).to_string()
+            )?;
+        }
+    }
     for (way, name) in [("to_host", "to the host"), ("from_host", "from the host")] {
         let tags = v["transfers"][way].as_object();
         let bytes: u64 = tags.into_iter().flatten().map(|(_, b)| n(b)).sum();
