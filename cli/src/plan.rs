@@ -3,12 +3,14 @@
 use crate::args::PlanArgs;
 use crate::backend::{host, open_linked};
 use crate::error::{CliError, Result};
+use crate::model::Source;
 use crate::rehearse::{Nobody, Rehearsal};
 use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use crate::{configs, devices, plan_page, predict, predict_pipeline, reductions, stages, verdict};
+use crossweave_config::Resolved;
 use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
-use crossweave_hal::CheckerState;
+use crossweave_hal::{CheckerState, Plugin};
 use crossweave_plan::{Facts, Peak, Plan};
 use serde_json::json;
 use std::fmt::Write;
@@ -38,6 +40,26 @@ fn say_units(dry: &DryRun) {
     for (u, unit) in dry.units.iter().enumerate() {
         say!("  {u:>3} {}: {} parameters", unit.name, unit.params);
     }
+}
+
+/// The trainer of a rank on the null device, which keeps off the device what the config says, or nothing but kept inputs.
+fn begin(
+    plugin: &Plugin,
+    (resolved, source): (&Resolved, &Source),
+    dry: &DryRun,
+    rank: RankSpec,
+    away: bool,
+) -> Result<Trainer> {
+    // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
+    // that no stage is missed by another.
+    let null = plugin.with_checker(&CheckerState::default()).open(0)?;
+    let mut rank = with_offload(rank, resolved, &null, true);
+    if !away && let Some(offload) = &mut rank.offload {
+        (offload.optimizer, offload.params) = (None, false);
+        rank.offload.take_if(|o| !o.activations);
+    }
+    let units = crate::train::units(source, resolved)?;
+    Ok(Trainer::new(&null, units, rank, dry, &Nobody)?)
 }
 
 /// Runs the command.
@@ -77,18 +99,8 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             pipeline: pipeline(stage),
             ..rank.clone()
         };
-        // A device of its own, so that the ledger counts what the trainer takes and nothing of the dry run; and a board of its own, so
-        // that no stage is missed by another.
-        let begin = |rank: RankSpec, away: bool| -> Result<Trainer> {
-            let null = plugin.with_checker(&CheckerState::default()).open(0)?;
-            let mut rank = with_offload(rank, &resolved, &null, true);
-            if !away && let Some(offload) = &mut rank.offload {
-                (offload.optimizer, offload.params) = (None, false);
-                rank.offload.take_if(|o| !o.activations);
-            }
-            let units = crate::train::units(&source, &resolved)?;
-            Ok(Trainer::new(&null, units, rank, &dry, &Nobody)?)
-        };
+        let begin =
+            |rank: RankSpec, away: bool| begin(&plugin, (&resolved, &source), &dry, rank, away);
         let mut trainer = begin(rank.clone(), true)?;
         if args.program {
             say!("{}", trainer.program_text());

@@ -168,6 +168,20 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
             Size(n(&a["bytes"])).to_string()
         )?;
     }
+    moves(o, v)?;
+    verdict(o, v)?;
+    writeln!(
+        o,
+        "\nmore: --text (every collective, formulas), --print (the steps), --json (bytes); docs/zero.md"
+    )
+}
+
+fn row(o: &mut String, name: &str, now: u64, then: u64) -> std::fmt::Result {
+    writeln!(o, "  {name:<22} {:>14} {:>14}", Size(now), Size(then))
+}
+
+/// What a step reads, writes and copies.
+fn moves(o: &mut String, v: &Value) -> std::fmt::Result {
     let files = &v["offload"]["files_a_step"];
     for (way, name) in [("read", "read from files"), ("written", "written to files")] {
         if n(&files[way]) > 0 {
@@ -187,15 +201,7 @@ fn write(o: &mut String, head: &Head<'_>, v: &Value) -> std::fmt::Result {
             writeln!(o, "  {name:<22} {:>14} {size:>14}", "")?;
         }
     }
-    verdict(o, v)?;
-    writeln!(
-        o,
-        "\nmore: --text (every collective, formulas), --print (the steps), --json (bytes); docs/zero.md"
-    )
-}
-
-fn row(o: &mut String, name: &str, now: u64, then: u64) -> std::fmt::Result {
-    writeln!(o, "  {name:<22} {:>14} {:>14}", Size(now), Size(then))
+    Ok(())
 }
 
 fn verdict(o: &mut String, v: &Value) -> std::fmt::Result {

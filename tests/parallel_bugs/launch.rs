@@ -200,7 +200,7 @@ impl Run {
 
 /// Programs at a time that compute.
 pub const BUSY: usize = 3;
-/// Programs at a time that are waited for: Open MPI's launcher takes seconds to end behind a crash.
+/// Programs at a time that are waited for: Open MPI's launcher takes seconds to end behind a rank that failed.
 pub const WAITING: usize = 7;
 
 /// Runs all of them, so many at a time, and says what came of each in their order.

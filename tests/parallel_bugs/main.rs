@@ -49,7 +49,7 @@ fn every_bug_on_threads_is_named() {
 fn bugs_of_each_kind_and_file_in_processes_of_open_mpi_are_named() {
     if families().contains(&"openmpi") {
         let runs = bugs::sample().into_iter().map(|b| Run::under("openmpi", b));
-        judge::all(runs.collect(), limits::PROCESSES, launch::BUSY);
+        judge::all(runs.collect(), limits::PROCESSES, launch::WAITING);
     }
 }
 

@@ -81,7 +81,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: CONFIG, floor: 1, ours: &[FAMILY], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
     Crate { name: DATA, floor: 2, ours: &[FILES], theirs: &["chrono", "minijinja", "minijinja-contrib", "arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
-    Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &[], dev: &[HAL] },
+    Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &["libc"], dev: &[HAL] },
     Crate { name: CPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["gemm", "half", "libc", "smallvec"], dev: &[TESTS, "libloading"] },
     Crate { name: MPI, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "libc", "libloading", "smallvec"], dev: &[] },
     Crate { name: WGPU, floor: 2, ours: &[ABI, PLUGIN, WORDS], theirs: &["half", "wgpu"], dev: &[CPU, NULL, HAL, PLAN, TENSOR, NN, ENGINE, TESTS, "serde_json"] },

@@ -54,7 +54,7 @@ fn oom(bytes: u64) -> Error {
     Error::new(Code::Oom, format!("{}; raise null.mem_total", Size(bytes))).retryable()
 }
 
-/// Zeroed memory of which a rehearsal may ask for any amount: the system is told not to count it against what the machine has.
+/// Zeroed memory of which a rehearsal may ask for any amount: the system does not count it against what the machine has.
 struct Mapping {
     begin: NonNull<u8>,
     len: usize,

@@ -71,7 +71,7 @@ pub(super) const VERDICT_WORDS: usize = 1024;
 pub(super) const STEPS_AT: usize = VERDICT_AT + VERDICT_WORDS;
 const SEQ_AT: usize = STEPS_AT + STEPS * STEP;
 const DEPENDS_AT: usize = SEQ_AT + RING;
-/// Of a word of `seq`: the call; the plan step is above it.
+/// A word of `seq` has the call in its low bits and the plan step above.
 const CALL_BITS: u32 = 40;
 const CALL: u64 = (1 << CALL_BITS) - 1;
 /// Waits between streams that are remembered.
@@ -448,13 +448,10 @@ impl RankRecord {
         }
     }
 
-    /// The stream's call that ends an operation; 0 while it is being enqueued.
-    pub(super) fn call_of(&self, number: u64) -> u64 {
-        self.words[SEQ_AT + number as usize % RING].load(Acquire) & CALL
-    }
-    /// The plan step of an operation, one more than its number; 0 where it has none.
-    pub(super) fn plan_of(&self, number: u64) -> u32 {
-        (self.words[SEQ_AT + number as usize % RING].load(Acquire) >> CALL_BITS) as u32
+    /// The stream's call that ends an operation, 0 while it is being enqueued; and its step of the plan, as [`super::Purpose`] has it.
+    pub(super) fn carried(&self, number: u64) -> (u64, u32) {
+        let word = self.words[SEQ_AT + number as usize % RING].load(Acquire);
+        (word & CALL, (word >> CALL_BITS) as u32)
     }
     /// The operation is on its stream: its work ends with this call.
     #[inline]
@@ -698,7 +695,7 @@ mod tests {
                 ..Raw::default()
             });
             s.enqueued(number, 9);
-            assert_eq!(s.call_of(number), 9);
+            assert_eq!(s.carried(number).0, 9);
             let op = &s.ops_from(number)[0];
             assert_eq!(&*op.step, format!("{at} {text}"));
         }

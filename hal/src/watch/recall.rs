@@ -66,12 +66,12 @@ impl RankRecord {
         let (key, group) = texts.groups.get(&r.entry)?.clone();
         let (site, tag) = texts.site(r.site);
         let (name, about) = texts.names(r.step);
-        let step = match (self.plan_of(number), &*name) {
+        let (call, plan) = self.carried(number);
+        let step = match (plan, &*name) {
             (0, _) => name,
             (plan, "") => (plan - 1).to_string().into(),
             (plan, name) => format!("{} {name}", plan - 1).into(),
         };
-        let call = self.call_of(number);
         let counts = match r.print.kind {
             crossweave_abi::COLL_ALL_GATHER_V => self.counts(r.entry, r.seq, r.print.splits),
             _ => vec![],
