@@ -98,13 +98,13 @@ mod tests {
 
     #[test]
     fn words_stand_for_themselves_and_steps_with_their_line() {
-        let (step, words) = (Purpose::of_step(3, "rs4"), Purpose::of_words(4, "rs4"));
+        let (step, words) = (Purpose::of_step(3, 8, "rs4"), Purpose::of_words(4, "rs4"));
         assert_ne!(step.at(1), step.at(2));
         assert_eq!(words.at(1), words.at(2));
         assert_ne!(step.at(0), words.at(0));
-        assert_ne!(Purpose::of_step(3, "rs5").at(1), step.at(1));
+        assert_ne!(Purpose::of_step(3, 8, "rs5").at(1), step.at(1));
         // Where it stands in a rank's own records is that rank's affair.
-        assert_eq!(Purpose::of_step(9, "rs4").at(1), step.at(1));
+        assert_eq!(Purpose::of_step(9, 1, "rs4").at(1), step.at(1));
         assert_eq!(Purpose::unpack(words.pack()), words);
         assert_eq!(Purpose::default().at(7), 7);
     }
