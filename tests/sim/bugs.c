@@ -1,5 +1,5 @@
-/* Bugs of back ends: a library between the ROCm back end and the simulator, with one call that reaches the simulator otherwise than it should, as
- * if the back end had made it so. `tests/sim/build hip OUT BUG` makes one; every other call goes through. `tests/tests/simulated.rs` holds each to
+/* Bugs of back ends: a library between a back end (ROCm's, or with `acl_` Ascend's) and the simulator, with one call that reaches the simulator otherwise than it should, as
+ * if the back end had made it so. `tests/sim/build hip OUT BUG` makes one, `tests/sim/build acl OUT BUG` too; every other call goes through. `tests/tests/simulated.rs` holds each to
  * the case of the kit that names it, where the simulator is at its worst (CW_SIM: lazy, late). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,6 +95,98 @@ API int hiprtcCreateProgram(void **p, const char *source, const char *name, int 
   int r = real(p, text, name, n, h, i);
   free(text);
   return r;
+}
+
+#elif defined(acl_missing_synchronisation) /* whoever asks a stream whether it is done is told yes */
+API int aclrtStreamQuery(stream *s, int *v) { (void)s; *v = 0; return 0; }
+API int aclrtSynchronizeStream(stream *s) { (void)s; return 0; }
+
+#elif defined(acl_missing_event) /* a stream does not wait for the event of another */
+API int aclrtStreamWaitEvent(stream *s, void *e) { (void)s; (void)e; return 0; }
+
+#elif defined(acl_host_access) /* the host copies by itself, memory of the device too */
+API int aclrtMemcpyAsync(void *d, size_t room, const void *s, size_t n, int kind, stream *q) { (void)room; (void)kind; (void)q; memmove(d, s, n); return 0; }
+
+#elif defined(acl_wrong_room) /* more room is claimed at the destination than there is */
+API int aclrtMemcpyAsync(void *d, size_t room, const void *s, size_t n, int kind, stream *q) {
+  REAL(int, aclrtMemcpyAsync, void *, size_t, const void *, size_t, int, stream *);
+  return real(d, room + 64, s, n, kind, q);
+}
+
+#elif defined(acl_wrong_direction) /* host to device and device to host are mistaken for one another */
+API int aclrtMemcpyAsync(void *d, size_t room, const void *s, size_t n, int kind, stream *q) {
+  REAL(int, aclrtMemcpyAsync, void *, size_t, const void *, size_t, int, stream *);
+  return real(d, room, s, n, kind == 1 ? 2 : kind == 2 ? 1 : kind, q);
+}
+
+#elif defined(acl_use_after_free) /* a copy within the device goes by way of memory that is freed when the calls have returned */
+API int aclrtMemcpyAsync(void *d, size_t room, const void *s, size_t n, int kind, stream *q) {
+  REAL(int, aclrtMemcpyAsync, void *, size_t, const void *, size_t, int, stream *);
+  int (*take)(void **, size_t, int) = (int (*)(void **, size_t, int))dlsym(RTLD_NEXT, "aclrtMalloc"), (*give)(void *) = (int (*)(void *))dlsym(RTLD_NEXT, "aclrtFree");
+  void *way = NULL;
+  if (kind != 3 || take(&way, n, 0)) return real(d, room, s, n, kind, q);
+  int r = real(way, n, s, n, 3, q);
+  if (!r) r = real(d, room, way, n, 3, q);
+  give(way);
+  return r;
+}
+
+#elif defined(acl_executor_twice) /* an executor is taken for a repeatable one that is none */
+API int aclSetAclOpExecutorRepeatable(void *e) { (void)e; return 0; }
+
+#elif defined(acl_ignored_workspace) /* a product is given no workspace */
+API int aclnnMul(void *w, uint64_t n, void *e, stream *s) {
+  REAL(int, aclnnMul, void *, uint64_t, void *, stream *);
+  (void)w; (void)n;
+  return real(NULL, 0, e, s);
+}
+
+#elif defined(acl_freed_workspace) /* a workspace is freed when the call has returned, and not when the stream has passed it */
+API int aclnnInplaceCopy(void *w, uint64_t n, void *e, stream *s) {
+  REAL(int, aclnnInplaceCopy, void *, uint64_t, void *, stream *);
+  int (*take)(void **, size_t, int) = (int (*)(void **, size_t, int))dlsym(RTLD_NEXT, "aclrtMalloc"), (*give)(void *) = (int (*)(void *))dlsym(RTLD_NEXT, "aclrtFree");
+  void *way = NULL;
+  (void)w;
+  if (take(&way, n, 0)) return 1;
+  int r = real(way, n, e, s);
+  give(way);
+  return r;
+}
+
+#elif defined(acl_unstable_sort) /* equals come in any order */
+API int aclnnSortGetWorkspaceSize(void *a, uint8_t stable, int64_t dim, uint8_t down, void *v, void *x, uint64_t *room, void **e) {
+  REAL(int, aclnnSortGetWorkspaceSize, void *, uint8_t, int64_t, uint8_t, void *, void *, uint64_t *, void **);
+  (void)stable;
+  return real(a, 0, dim, down, v, x, room, e);
+}
+
+#elif defined(acl_wrong_enum) /* numbers of types: a half of one kind is described as the other */
+API void *aclCreateTensor(const int64_t *dims, uint64_t n, int type, const int64_t *strides, int64_t offset, int format, const int64_t *storage, uint64_t ns, void *data) {
+  REAL(void *, aclCreateTensor, const int64_t *, uint64_t, int, const int64_t *, int64_t, int, const int64_t *, uint64_t, void *);
+  return real(dims, n, type == 1 ? 27 : type == 27 ? 1 : type, strides, offset, format, storage, ns, data);
+}
+
+#elif defined(acl_short_id) /* of an id only as much is carried as NCCL's have */
+API int HcclCommInitRootInfo(uint32_t n, const char *id, uint32_t rank, comm **out) {
+  REAL(int, HcclCommInitRootInfo, uint32_t, const char *, uint32_t, comm **);
+  char part[4108] = {0};
+  memcpy(part, id, 128);
+  return real(n, part, rank, out);
+}
+
+#elif defined(acl_mismatched_collective) /* one rank leaves out the last element */
+static comm *last[16];
+API int HcclCommInitRootInfo(uint32_t n, const char *id, uint32_t rank, comm **out) {
+  REAL(int, HcclCommInitRootInfo, uint32_t, const char *, uint32_t, comm **);
+  int r = real(n, id, rank, out);
+  if (rank == n - 1 && n > 1) for (int i = 0; i < 16; i++) if (!last[i]) { last[i] = *out; break; }
+  return r;
+}
+API int HcclAllReduce(void *a, void *b, uint64_t n, int t, int op, comm *c, stream *s) {
+  REAL(int, HcclAllReduce, void *, void *, uint64_t, int, int, comm *, stream *);
+  int short_of_one = 0;
+  for (int i = 0; i < 16; i++) short_of_one |= last[i] && last[i] == c;
+  return real(a, b, short_of_one && n > 1 ? n - 1 : n, t, op, c, s);
 }
 
 #else

@@ -16,7 +16,7 @@ typedef struct box { int arrived, left; struct { char kind; int type, op, root; 
 /* In a file that all ranks map. */
 typedef struct shared { pthread_mutex_t m; pthread_cond_t moved; int n, here, dead; unsigned sent[RANKS][RANKS], got[RANKS][RANKS]; box ops[BOXES]; } shared;
 /* `slot`: where the address of the communicator goes, once more when the group has formed or been given up; `child`: of a split under way. */
-typedef struct comm { shared *g; char file[64], id[128]; int rank, polls, seq, splits, aborted, refs; struct comm **slot, *held, *child, *next; } comm;
+typedef struct comm { shared *g; stream *last; char file[64], id[128]; int rank, polls, seq, splits, aborted, refs; struct comm **slot, *held, *child, *next; } comm;
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static comm *comms;
 static int nccl_live, nccl_aborts, registered, strays;
@@ -179,9 +179,9 @@ API int ncclCommDeregister(comm *c, void *h) { (void)c; if (!h) return 4; __atom
 /* ---- numbers */
 enum { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16 };
 static size_t width(uint32_t t) { return t <= U8 ? 1 : t <= U32 || t == F32 ? 4 : t == F16 || t == BF16 ? 2 : 8; }
-static float of_bf16(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
-static uint16_t to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return f != f ? (uint16_t)(u >> 16 | 0x40) : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16); }
-static float of_f16(uint16_t h) {
+float of_bf16(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
+uint16_t to_bf16(float f) { uint32_t u; memcpy(&u, &f, 4); return f != f ? (uint16_t)(u >> 16 | 0x40) : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16); }
+float of_f16(uint16_t h) {
   uint32_t sign = (uint32_t)(h & 0x8000) << 16, e = h >> 10 & 31, m = h & 0x3ff, u;
   float f;
   if (!e) { f = (float)m / 16777216.0f; return sign ? -f : f; }
@@ -189,7 +189,7 @@ static float of_f16(uint16_t h) {
   memcpy(&f, &u, 4);
   return f;
 }
-static uint16_t to_f16(float f) {
+uint16_t to_f16(float f) {
   uint32_t u;
   memcpy(&u, &f, 4);
   uint32_t a = u & 0x7fffffffu;
@@ -322,7 +322,7 @@ static void meet(void *arg) {
 static int go(comm *c, stream *s, call x) {
   if (!sim_depth() || !grouping || c->aborted) return 5;
   call *k = malloc(sizeof *k);
-  *k = x; k->c = c;
+  *k = x; k->c = c; c->last = s;
   __atomic_add_fetch(&c->refs, 1, __ATOMIC_SEQ_CST);
   k->send = x.send ? sim_real((addr)x.send) : NULL; k->recv = x.recv ? sim_real((addr)x.recv) : NULL;
   if (x.op >= 100) k->scale = scales[x.op - 100];
@@ -337,3 +337,12 @@ API int ncclBroadcast(const void *a, void *b, size_t n, uint32_t t, int root, co
 API int ncclReduce(const void *a, void *b, size_t n, uint32_t t, uint32_t op, int root, comm *c, stream *s) { return go(c, s, (call){.kind = 'R', .send = a, .recv = b, .n = n, .type = t, .op = op, .root = root}); }
 API int ncclSend(const void *a, size_t n, uint32_t t, int peer, comm *c, stream *s) { return go(c, s, (call){.kind = 's', .send = a, .n = n, .type = t, .root = peer}); }
 API int ncclRecv(void *b, size_t n, uint32_t t, int peer, comm *c, stream *s) { return go(c, s, (call){.kind = 'r', .recv = b, .n = n, .type = t, .root = peer}); }
+/* HCCL has ranks formed when its call returns: 0, 7 while one is missing. */
+int ccl_formed(comm *c) { return c->g->dead ? 6 : c->g->here < c->g->n ? 7 : 0; }
+int ccl_rank(comm *c) { return c->rank; }
+/* What the stream's groups wait for does not come any more. */
+void ccl_stream_abort(stream *s) {
+  pthread_mutex_lock(&big);
+  for (comm *c = comms; c; c = c->next) if (c->last == s) { lock(c->g); c->aborted = 1; unlock(c->g); }
+  pthread_mutex_unlock(&big);
+}

@@ -293,6 +293,7 @@ st core_event_record(event *e, stream *s) {
   return push(s, (command){.kind = 'e', .e = e, .v = v});
 }
 st core_event_query(event *e) { HERE(); lock(); ask(e->s, e->number); st r = e->c->dead ? e->c->dead : e->passed < e->asked ? NOT_READY : OK; unlock(); return r; }
+int core_event_recorded(event *e) { lock(); int r = e->asked > 0; unlock(); return r; }
 st core_event_elapsed(float *ms, event *a, event *b) { HERE(); if (!a->asked || !b->asked) return BAD_HANDLE; if (a->passed < a->asked || b->passed < b->asked) return NOT_READY; *ms = (float)(((double)b->at - (double)a->at) / 1e6); return OK; }
 
 /* ---- launches */

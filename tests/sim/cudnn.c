@@ -183,17 +183,6 @@ API int cudnnBackendGetAttribute(desc *d, int name, int type, int64_t want, int6
 /* ---- execution: every tensor is bytes in memory, or floats of its own, by its strides */
 typedef struct mem { const desc *t; char *p; float *own; float value; int by_value; } mem;
 typedef struct job { const desc *graph; mem m[64]; int n; } job;
-static float of_f16(uint16_t h) { int e = h >> 10 & 31, f = h & 1023; float v = e ? ldexpf((float)(f + 1024), e - 25) : ldexpf((float)f, -24); if (e == 31) v = f ? NAN : INFINITY; return h >> 15 ? -v : v; }
-static uint16_t to_f16(float x) {
-  uint16_t s = signbit(x) ? 0x8000 : 0; x = fabsf(x);
-  if (isnan(x)) return 0x7e00;
-  if (x >= 65520.0f) return s | 0x7c00;
-  if (x < 6.103515625e-5f) return s | (uint16_t)nearbyintf(ldexpf(x, 24));
-  int e; float m = frexpf(x, &e);
-  return s | (uint16_t)(((e + 14) << 10) + (int)nearbyintf(ldexpf(m, 11)) - 1024);
-}
-static float of_bf16(uint16_t h) { uint32_t u = (uint32_t)h << 16; float f; memcpy(&f, &u, 4); return f; }
-static uint16_t to_bf16(float x) { uint32_t u; memcpy(&u, &x, 4); if (isnan(x)) return 0x7fc0; return (u + 0x7fff + (u >> 16 & 1)) >> 16; }
 static float rounded(int type, float x) { return type == 2 ? of_f16(to_f16(x)) : type == 9 ? of_bf16(to_bf16(x)) : x; }
 static mem *find(job *j, const desc *t) {
   for (int i = 0; i < j->n; i++) if (j->m[i].t == t) return &j->m[i];

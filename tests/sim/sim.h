@@ -64,6 +64,8 @@ st core_event(event **p);
 st core_event_destroy(event *e);
 st core_event_record(event *e, stream *s);
 st core_event_query(event *e);
+/* Has it been recorded at all? */
+int core_event_recorded(event *e);
 st core_event_elapsed(float *ms, event *a, event *b);
 st core_capture_begin(stream *s);
 st core_capture_end(stream *s, graph **out);
@@ -84,6 +86,10 @@ st core_shared(uint64_t *h, int fd);
 /* On the stream's thread: what a library computes, and a kernel. `data` is the command's own, freed after it has run. */
 void sim_enqueue(stream *s, void (*run)(void *), void *arg);
 st core_launch(stream *s, st (*run)(void *data, device *d), void *data, size_t n, const char *line);
+
+/* ---- numbers of 16 bits */
+float of_bf16(uint16_t h), of_f16(uint16_t h);
+uint16_t to_bf16(float f), to_f16(float f);
 
 /* ---- kernels */
 /* The image of a translation unit: "compiled" into what computes on the host, or its text where launches are only written down. */

@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn the_binary_and_the_plugins_lie_in_one_folder() {
         let folder = super::plugins();
-        for name in ["null", "cpu", "mpi", "cuda", "rocm", "wgpu"] {
+        for name in ["null", "cpu", "mpi", "cuda", "rocm", "ascend", "wgpu"] {
             let file = super::file_name(&format!("crossweave_{name}"));
             assert!(folder.join(&file).is_file(), "{file}");
         }

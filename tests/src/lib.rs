@@ -2,6 +2,7 @@
 //! `tests/`, attacks and oracles beside them.
 
 pub mod built;
+pub mod headers;
 pub mod sim;
 pub mod tools;
 

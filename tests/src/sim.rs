@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The simulator of a vendor (`cuda`, `hip`), as a file of its own for one test program: what a simulator counts is counted for the file.
+/// The simulator of a vendor (`cuda`, `hip`, `acl`), as a file of its own for one test program: what a simulator counts is counted for the file.
 ///
 /// # Panics
 /// Where there is no C compiler, or it refuses the simulator.
@@ -11,12 +11,12 @@ pub fn library(vendor: &str, program: &str) -> PathBuf {
     built(vendor, program, None)
 }
 
-/// The simulator of the HIP run time behind a back end's bug (`tests/sim/bugs.c`).
+/// The simulator of a vendor (`hip`, `acl`) behind a back end's bug (`tests/sim/bugs.c`).
 ///
 /// # Panics
 /// As [`library`].
-pub fn with_bug(bug: &str, program: &str) -> PathBuf {
-    built("hip", &format!("{program}-{bug}"), Some(bug))
+pub fn with_bug(vendor: &str, bug: &str, program: &str) -> PathBuf {
+    built(vendor, &format!("{program}-{bug}"), Some(bug))
 }
 
 /// The folder of simulators, and of what back ends compile for them.

@@ -10,7 +10,7 @@ pub const REQUIRE: &str = "CROSSWEAVE_TESTS_REQUIRE";
 /// Both MPI families, by the word that ends the name of their launcher.
 pub const MPI: [&str; 2] = ["openmpi", "mpich"];
 
-/// Reports that tool `name` (`mpi`, `wgpu`, `nvrtc`, `hip`) is missing, `why` with the command that
+/// Reports that tool `name` (`mpi`, `wgpu`, `nvrtc`, `hip`, `cann`) is missing, `why` with the command that
 /// installs it. The test that calls it is to return.
 ///
 /// # Panics
@@ -51,6 +51,12 @@ fn judge(required: &str, name: &str, why: &str) -> Result<(), String> {
         true => Err(format!("{why}: {REQUIRE}={required} refuses to skip")),
         false => Ok(()),
     }
+}
+
+/// The folder with `acl/inc` and `hccl/inc` of CANN's headers, which `CROSSWEAVE_CANN_HEADERS` names: `torch_npu/include/third_party` of the wheel
+/// `torch-npu`. They are looked at, never copied.
+pub fn cann_headers() -> Option<std::path::PathBuf> {
+    std::env::var_os("CROSSWEAVE_CANN_HEADERS").map(Into::into)
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ const MPI: &str = "crossweave-backend-mpi";
 const WGPU: &str = "crossweave-backend-wgpu";
 const CUDA: &str = "crossweave-backend-cuda";
 const ROCM: &str = "crossweave-backend-rocm";
+const ASCEND: &str = "crossweave-backend-ascend";
 const GPU: &str = "crossweave-gpu";
 const KERNELS: &str = "crossweave-kernels";
 const WORDS: &str = "crossweave-words";
@@ -92,6 +93,9 @@ pub const CRATES: &[Crate] = &[
     // Its tables are held against AMD's headers in tests only.
     Crate { name: ROCM, floor: 4, ours: &[PLUGIN, KERNELS, GPU], theirs: &[], dev: &[HAL, TESTS, "libloading"] },
     Crate { name: "crossweave-rocm-plugin", floor: 5, ours: &[ROCM, PLUGIN], theirs: &[], dev: &[] },
+    // Its tables are held against Huawei's headers in tests only.
+    Crate { name: ASCEND, floor: 4, ours: &[ABI, PLUGIN, KERNELS, GPU], theirs: &["half"], dev: &[HAL, TESTS, "libloading"] },
+    Crate { name: "crossweave-ascend-plugin", floor: 5, ours: &[ASCEND, PLUGIN], theirs: &[], dev: &[] },
     // What back ends of GPUs share, over one table of a vendor's run time.
     Crate { name: GPU, floor: 3, ours: &[ABI, PLUGIN, KERNELS, WORDS], theirs: &["blake3", "libloading"], dev: &["cudarc", "tempfile"] },
     // Device kernels as source, and how ops become launches of them: below the back ends that compile and run them.

@@ -242,6 +242,7 @@ impl Runtime for Driver {
         let numa = self.ask(attr::HOST_NUMA, place.ordinal);
         let (major, minor) = (some(attr::MAJOR), some(attr::MINOR));
         Facts {
+            kind: 2,
             arch: format!("sm_{major}{minor}"),
             major,
             minor,

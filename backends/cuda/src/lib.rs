@@ -16,7 +16,7 @@ mod nvrtc;
 mod ops;
 
 use crossweave_gpu::library::Wanted;
-use crossweave_gpu::{About, Gpu, OnGpu, Shared};
+use crossweave_gpu::{About, Gpu, Nccl, OnGpu, Shared};
 pub use crossweave_gpu::{
     Comm, Event, GpuCollectives as CudaCollectives, GpuGraphs as CudaGraphs, Graph, Mem, Settings,
     Stream, native,
@@ -82,7 +82,7 @@ impl Cuda {
         Cuda {
             libs: Arc::new(Libraries::new(host, &settings)),
             devices: Shared::default(),
-            gpu: Gpu::new(host, settings, driver::start, NCCL),
+            gpu: Gpu::new(host, settings, driver::start, |s| Nccl::open(s, &NCCL)),
         }
     }
 }

@@ -2,7 +2,6 @@
 //! device half of the plugin interface, written once for all vendors (`gpu_backend!`).
 
 use crate::device::{Api, Dev, Started};
-use crate::library::Wanted;
 use crate::lock;
 use crate::memory::{self, Mem};
 use crate::nccl::{Inner, Nccl};
@@ -33,7 +32,7 @@ pub struct Gpu {
     /// What is configured.
     pub settings: Settings,
     start: fn(&Settings) -> Result<Started>,
-    collectives: Wanted,
+    collectives: fn(&Settings) -> Result<Nccl>,
     /// Set once it has been opened; a failure is tried again, as a driver may be installed meanwhile.
     api: Mutex<Option<Arc<Api>>>,
     nccl: Mutex<Option<Arc<Nccl>>>,
@@ -42,12 +41,12 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A driver that `start` opens, and this library of collectives.
+    /// A driver that `start` opens, and a library of collectives that `collectives` opens.
     pub fn new(
         host: Host,
         settings: Settings,
         start: fn(&Settings) -> Result<Started>,
-        collectives: Wanted,
+        collectives: fn(&Settings) -> Result<Nccl>,
     ) -> Gpu {
         Gpu {
             host,
@@ -80,7 +79,7 @@ impl Gpu {
         if let Some(n) = &*slot {
             return Ok(n.clone());
         }
-        let n = Arc::new(Nccl::open(&self.settings, &self.collectives)?);
+        let n = Arc::new((self.collectives)(&self.settings)?);
         *slot = Some(n.clone());
         Ok(n)
     }
@@ -88,7 +87,7 @@ impl Gpu {
     /// Version and file of the library of collectives, or why it is not there.
     pub fn collectives(&self) -> String {
         self.nccl()
-            .map_or_else(|e| e.message, |n| format!("{} ({})", n.version(), n.file))
+            .map_or_else(|e| e.message, |n| format!("{} ({})", n.version, n.file))
     }
 
     /// What a device says of itself.
@@ -98,7 +97,7 @@ impl Gpu {
     pub fn info(&self, dev: &Dev) -> Result<Info> {
         let (mem_free, mem_total) = dev.memory()?;
         Ok(Info {
-            kind: 2,
+            kind: dev.facts.kind,
             mem_total,
             mem_free,
             caps: abi::CAP_DETERMINISTIC,

@@ -30,7 +30,10 @@ pub use graph::{GpuGraphs, Graph};
 pub use launch::{Frame, Own};
 pub use memory::{Mem, native};
 pub use modules::{Function, Image, Images};
-pub use nccl::{Comm, GpuCollectives};
+pub use nccl::{
+    Comm, Config, GpuCollectives, IN_PROGRESS, Join, MakeId, Nccl, Other, Table as NcclTable,
+    UniqueId,
+};
 pub use runtime::*;
 pub use settings::{About, Settings};
 pub use stream::{Event, Stream};

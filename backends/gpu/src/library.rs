@@ -147,8 +147,8 @@ macro_rules! functions {
         optional { $( fn $of:ident($($oa:ty),* $(,)?) -> $or:ty; )* }
     ) => {
         $(#[$doc])*
-        #[allow(non_snake_case)]
-        pub(crate) struct $name {
+        #[allow(non_snake_case, missing_docs)]
+        pub struct $name {
             $( pub $f: unsafe extern "C" fn($($a),*) -> $r, )*
             $( #[allow(dead_code)] pub $of: Option<unsafe extern "C" fn($($oa),*) -> $or>, )*
         }

@@ -116,11 +116,13 @@ pub struct Place {
 
 /// What was current on a thread before a device was entered.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Previous(pub i32);
+pub struct Previous(pub i64);
 
 /// What a device says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
+    /// `device_info.kind`: 2 a GPU, 3 an NPU.
+    pub kind: u32,
     /// `sm_90`, `gfx90a:sramecc+:xnack-`.
     pub arch: String,
     /// Compute capability; 0 where the vendor counts otherwise.

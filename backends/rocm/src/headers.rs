@@ -7,7 +7,6 @@ use crossweave_gpu as gpu;
 use crossweave_gpu::library::shape::Signature;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const PRELUDE: &str = r#"
 #define __HIP_PLATFORM_AMD__ 1
@@ -15,28 +14,6 @@ const PRELUDE: &str = r#"
 #define __HIP_DISABLE_CPP_FUNCTIONS__ 1
 #include <hip/hip_runtime_api.h>
 #include <hip/hiprtc.h>
-#include <cstddef>
-#include <type_traits>
-template <class T> constexpr int cls() {
-  using U = std::remove_cv_t<T>;
-  if constexpr (std::is_void_v<U>) return 0;
-  else if constexpr (std::is_pointer_v<U> || std::is_null_pointer_v<U>) return 1;
-  else if constexpr (std::is_enum_v<U> || std::is_integral_v<U>) return 100 + (int)sizeof(U);
-  else if constexpr (std::is_floating_point_v<U>) return 200 + (int)sizeof(U);
-  else return 1000 + (int)sizeof(U);
-}
-template <class F> struct Fn;
-template <class R, class... A> struct Fn<R(A...)> {
-  template <int r, int... a> static constexpr bool is() {
-    if constexpr (sizeof...(A) != sizeof...(a)) return false;
-    else return cls<R>() == r && ((cls<A>() == a) && ...);
-  }
-};
-constexpr int V = 0, P = 1, I1 = 101, I2 = 102, I4 = 104, I8 = 108, F4 = 204, F8 = 208;
-#define SIG(f, ...) static_assert(Fn<decltype(f)>::template is<__VA_ARGS__>(), "signature of " #f)
-#define VAL(e, v) static_assert((long long)(e) == (long long)(v), "number of " #e)
-#define SIZ(t, n) static_assert(sizeof(t) == (n), "size of " #t)
-#define OFF(t, f, n) static_assert(offsetof(t, f) == (n), "place of " #t "." #f)
 "#;
 
 /// What HIP 5.2 has no name for.
@@ -57,18 +34,7 @@ fn headers() -> Option<PathBuf> {
 
 /// Compiles assertions; the compiler's words where one fails.
 fn compile(name: &str, folder: &Path, assertions: &str) -> Result<(), String> {
-    let file = std::env::temp_dir().join(format!("crossweave-{}-{name}.cpp", std::process::id()));
-    std::fs::write(&file, format!("{PRELUDE}{assertions}")).unwrap();
-    let out = Command::new("c++")
-        .args(["-std=c++17", "-fsyntax-only", "-w", "-isystem"])
-        .args([folder, &file])
-        .output()
-        .expect("a C++ compiler (c++)");
-    let _ = std::fs::remove_file(&file);
-    match out.status.success() {
-        true => Ok(()),
-        false => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
-    }
+    crossweave_tests::headers::compile(name, PRELUDE, &[folder], assertions)
 }
 
 fn signature(s: &Signature) -> String {

@@ -249,6 +249,7 @@ impl Runtime for Hip {
 
     fn facts(&self, place: &Place) -> Facts {
         Facts {
+            kind: 2,
             arch: self.arch(place),
             major: self.ask(attr::MAJOR, place),
             minor: self.ask(attr::MINOR, place),
@@ -278,7 +279,7 @@ impl Runtime for Hip {
             let o = call!(self.t, hipGetDevice(&mut now));
             *previous = Previous(match now == place.ordinal {
                 true => -1,
-                false => now,
+                false => now.into(),
             });
             match o.done() && now != place.ordinal {
                 true => call!(self.t, hipSetDevice(place.ordinal)),
@@ -292,7 +293,7 @@ impl Runtime for Hip {
             // It was this device's already.
             -1 => done("hipSetDevice"),
             // SAFETY: a plain call.
-            was => unsafe { call!(self.t, hipSetDevice(was)) },
+            was => unsafe { call!(self.t, hipSetDevice(was as i32)) },
         }
     }
 

@@ -13,7 +13,7 @@ mod hiprtc;
 mod ops;
 
 use crossweave_gpu::library::Wanted;
-use crossweave_gpu::{About, Dev, Gpu, OnGpu};
+use crossweave_gpu::{About, Dev, Gpu, Nccl, OnGpu};
 pub use crossweave_gpu::{
     Comm, Event, GpuCollectives as RocmCollectives, GpuGraphs as RocmGraphs, Graph, Mem, Settings,
     Stream, native,
@@ -68,7 +68,7 @@ impl Rocm {
     pub fn with(host: Host, settings: Settings) -> Rocm {
         Rocm {
             compiler: Arc::new(Compiler::new(host, &settings)),
-            gpu: Gpu::new(host, settings, hip::start, RCCL),
+            gpu: Gpu::new(host, settings, hip::start, |s| Nccl::open(s, &RCCL)),
         }
     }
 }

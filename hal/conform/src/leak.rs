@@ -488,12 +488,15 @@ fn communicator(ctx: &Ctx, n: u32) -> Check {
         }
         r.meet("last")?;
         if r.rank == 0 {
+            // A thread that has been waited for may still be counted.
+            settles(threads, marks[0].threads);
             marks.push(held(&r.rig.dev)?);
         }
         r.meet("over")?;
         if r.rank == 0 {
-            // Identifiers and keys of the kit's own store stay; a communicator is more than that.
-            return seen(judge(each * 200, marks[0], marks[1], marks[2], 0)?);
+            // Identifiers, which may be long, and each rank's keys in the kit's own store stay; a communicator is more than that.
+            let rounds = each * (200 + 16 * n as usize + r.rig.dev.unique_id()?.len() / 8);
+            return seen(judge(rounds, marks[0], marks[1], marks[2], 0)?);
         }
         Ok(Answer::default())
     })?;

@@ -52,6 +52,7 @@ pub const CIRCLES: &[Entry] = &[
 #[rustfmt::skip]
 pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave", ceiling: 16300, why: "the command line still holds the training application, with the claims of its outputs and the end of ranks that hang; it becomes a library" },
+    Entry { place: "crossweave-backend-ascend", ceiling: 3000, why: "a run time, operators and collectives of one vendor, each declared by hand" },
     Entry { place: "crossweave-backend-cpu", ceiling: 12500, why: "kernels of every op for every instruction set, which run in the process" },
     Entry { place: "crossweave-backend-cuda", ceiling: 2750, why: "a driver, a compiler and two vendor libraries" },
     Entry { place: "crossweave-backend-mpi", ceiling: 3500, why: "every collective with its checks, which the CPU back end repeats" },
@@ -71,7 +72,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
     Entry { place: "crossweave-tensor", ceiling: 5800, why: "shapes and gradients of every op, those of single heads too" },
     Entry { place: "crossweave-zero", ceiling: 3750, why: "passes, lowering to programs, and the closed formulas" },
-    Entry { place: "xtask", ceiling: 4250, why: "rules with their tables" },
+    Entry { place: "xtask", ceiling: 4300, why: "rules with their tables" },
 ];
 
 /// Fields of structs.

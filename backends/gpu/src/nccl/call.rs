@@ -1,11 +1,14 @@
 //! One collective in NCCL's words: which it takes, and the calls it becomes. Data that is only moved is moved as bytes.
 
+use super::Nccl;
 use crossweave_plugin::{
     Code, Coll, CollShape, DType, Error, Result, Span, abi, fail, unsupported,
 };
 
 /// `ncclUint8`.
 pub(crate) const BYTES: u32 = 1;
+/// `ncclInt32`, which every library sums.
+pub(crate) const WORD: u32 = 2;
 
 /// `ncclDataType_t` of what can be summed.
 pub(crate) fn number(d: DType) -> Option<u32> {
@@ -38,8 +41,20 @@ pub(crate) enum Reduction {
     PremulSum,
 }
 
+/// What the library does, or why not.
+pub(crate) fn supports(x: &CollShape, nranks: u32, of: &Nccl) -> Result<Option<Reduction>> {
+    let r = takes(x, nranks)?;
+    match &of.other {
+        Some(o) if r.is_some() && !(o.reduces)(x.dtype, x.reduce) => {
+            let how = abi::red_name(x.reduce).unwrap_or("reduction");
+            unsupported(format!("{} has no {how} of {}", of.what, x.dtype.name()))
+        }
+        _ => Ok(r),
+    }
+}
+
 /// What NCCL does, or why not.
-pub(crate) fn supports(x: &CollShape, nranks: u32) -> Result<Option<Reduction>> {
+fn takes(x: &CollShape, nranks: u32) -> Result<Option<Reduction>> {
     if !(abi::COLL_ALL_REDUCE..=abi::COLL_BARRIER).contains(&x.kind) {
         return unsupported(format!("collective kind {}", x.kind));
     }
@@ -351,21 +366,21 @@ mod tests {
             (abi::RED_MIN, DType::I32, R::ncclMin),
             (abi::RED_AVG, DType::Bf16, R::ncclAvg),
         ] {
-            let got = supports(&shape(abi::COLL_ALL_REDUCE, d, r, 0), 4).unwrap();
+            let got = takes(&shape(abi::COLL_ALL_REDUCE, d, r, 0), 4).unwrap();
             assert_eq!(got, Some(Reduction::Built(t as u32)));
         }
     }
 
     #[test]
     fn what_nccl_would_do_otherwise_than_the_contract_is_refused() {
-        let no = |x: CollShape, n: u32| supports(&x, n).unwrap_err().code == Code::Unsupported;
+        let no = |x: CollShape, n: u32| takes(&x, n).unwrap_err().code == Code::Unsupported;
         let sum = |d, f| shape(abi::COLL_ALL_REDUCE, d, abi::RED_SUM, f);
         assert!(
             no(sum(DType::Bf16, abi::COLLF_ACC_F32), 3)
                 && no(sum(DType::F8E4M3, 0), 2)
                 && no(sum(DType::F32, 2), 2)
         );
-        assert!(supports(&sum(DType::Bf16, abi::COLLF_ACC_F32), 2).is_ok());
+        assert!(takes(&sum(DType::Bf16, abi::COLLF_ACC_F32), 2).is_ok());
         assert!(no(shape(abi::COLL_REDUCE, DType::F32, abi::RED_MAX, 0), 2));
         assert!(no(
             shape(abi::COLL_ALL_REDUCE, DType::I32, abi::RED_AVG, 0),
@@ -377,7 +392,7 @@ mod tests {
         assert!(no(x, 2));
         // Moving is not summing.
         assert_eq!(
-            supports(&shape(abi::COLL_ALL_GATHER, DType::F8E5M2, 0, 0), 2),
+            takes(&shape(abi::COLL_ALL_GATHER, DType::F8E5M2, 0, 0), 2),
             Ok(None)
         );
     }

@@ -7,7 +7,7 @@
 mod launch;
 
 use super::call::{self, calls, supports};
-use super::{Config, IN_PROGRESS, Nccl, SUCCESS, UniqueId};
+use super::{Config, IN_PROGRESS, Nccl, SUCCESS};
 use crate::backend::{Gpu, OnGpu};
 use crate::device::Dev;
 use crate::lock;
@@ -442,45 +442,21 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
     fn unique_id(b: &B, d: &B::Device) -> Result<Vec<u8>> {
         let nccl = b.gpu().nccl()?;
         let _in = B::dev(d).enter()?;
-        let mut id = UniqueId([0; 128]);
-        // SAFETY: the out pointer lives for the call.
-        let s = unsafe { (nccl.t.ncclGetUniqueId)(&mut id) };
-        nccl.check("ncclGetUniqueId", s, Handle::NULL)?;
-        Ok(id.0.to_vec())
+        nccl.id()
     }
 
     fn init(b: &B, d: &B::Device, id: &[u8], cfg: CommConfig) -> Result<Comm> {
         let (b, dev) = (b.gpu(), B::dev(d));
         let nccl = b.nccl()?;
-        let Ok(id) = <[u8; 128]>::try_from(id) else {
-            return fail(
-                Code::Invalid,
-                format!(
-                    "an id of {} bytes, those of {} have 128",
-                    id.len(),
-                    nccl.what
-                ),
-            );
-        };
         distinct(b, dev, &cfg)?;
         let _in = dev.enter()?;
-        let (slot, mut config) = (Slot::default(), Config::nonblocking());
-        // SAFETY: the slot lives until the group has formed or been given up; the configuration, which states its size, is copied.
-        let s = unsafe {
-            (nccl.t.ncclCommInitRankConfig)(
-                slot.out(),
-                cfg.nranks as i32,
-                UniqueId(id),
-                cfg.rank as i32,
-                &mut config,
-            )
-        };
-        let made = nccl
-            .check("ncclCommInitRankConfig", s, Handle::NULL)
+        let slot = Slot::default();
+        // SAFETY: the slot lives until the group has formed or been given up.
+        let made = unsafe { nccl.join(slot.out(), cfg.nranks, id, cfg.rank) }
             .and_then(|()| match slot.get() {
                 Handle::NULL => fail(
                     Code::Internal,
-                    "ncclCommInitRankConfig gave no communicator",
+                    format!("{} gave no communicator", nccl.what),
                 ),
                 raw => Ok(raw),
             })
@@ -498,7 +474,7 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
         let inner = &c.0;
         let Some(split) = inner.nccl.t.ncclCommSplit else {
             let n = &inner.nccl;
-            return unsupported(format!("{} {} has no split", n.what, n.version()));
+            return unsupported(format!("{} {} has no split", n.what, n.version));
         };
         inner.settle("forming the group")?;
         let (slot, mut config) = (Slot::default(), Config::nonblocking());
@@ -529,7 +505,7 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
     }
 
     fn supports(_: &B, c: &Comm, x: &CollShape) -> Result<Support> {
-        supports(x, c.0.nranks)?;
+        supports(x, c.0.nranks, &c.0.nccl)?;
         Ok(Support {
             tier: 2,
             ..Support::default()
@@ -576,7 +552,7 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
                 flags: x.flags,
                 in_place: same(x),
             };
-            let reduction = supports(&shape, inner.nranks)?;
+            let reduction = supports(&shape, inner.nranks, &inner.nccl)?;
             let from = p.calls.len();
             calls(x, inner.rank, inner.nranks, &mut p.calls)?;
             p.each.push((reduction, from..p.calls.len()));

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::table;
 pub(crate) use comm::Inner;
 pub use comm::{Comm, GpuCollectives};
-use crossweave_plugin::{Code, Error, Result};
+use crossweave_plugin::{Code, DType, Error, Result, fail};
 #[cfg(test)]
 use cudarc::nccl::sys as bindings;
 use std::ffi::{c_char, c_void};
@@ -18,7 +18,7 @@ use std::ffi::{c_char, c_void};
 /// `ncclUniqueId`, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct UniqueId(pub [u8; 128]);
+pub struct UniqueId(pub [u8; 128]);
 
 #[cfg(test)]
 impl library::shape::Class for UniqueId {
@@ -27,7 +27,7 @@ impl library::shape::Class for UniqueId {
 
 /// The part of `ncclConfig_t` that every version since 2.17 knows; the library reads as much as `size` says.
 #[repr(C)]
-pub(crate) struct Config {
+pub struct Config {
     size: usize,
     magic: u32,
     version: u32,
@@ -61,7 +61,8 @@ impl Config {
 }
 
 pub(crate) const SUCCESS: i32 = 0;
-pub(crate) const IN_PROGRESS: i32 = 7;
+/// The call is not over; [`Table::ncclCommGetAsyncError`] says when it is.
+pub const IN_PROGRESS: i32 = 7;
 
 table! {
     /// The library.
@@ -95,17 +96,45 @@ table! {
     }
 }
 
-pub(crate) struct Nccl {
+/// A library of collectives behind NCCL's functions.
+pub struct Nccl {
+    /// Its functions.
     pub t: Table,
     /// NCCL, or whose interface is NCCL's.
     pub what: &'static str,
-    /// As `22304`.
-    pub version: i32,
+    /// As `2.23.4`.
+    pub version: String,
+    /// The file it came from.
     pub file: String,
+    /// Where it is none of NCCL's kin: what NCCL's functions do not say.
+    pub other: Option<Other>,
+}
+
+/// Writes an id.
+pub type MakeId = dyn Fn(&mut [u8]) -> (&'static str, i32) + Send + Sync;
+/// Joins a group as `ncclCommInitRankConfig` does without blocking: where the communicator's address goes, ranks, id, rank.
+pub type Join = dyn Fn(*mut Handle, u32, &[u8], u32) -> (&'static str, i32) + Send + Sync;
+
+/// How a library that only stands behind NCCL's functions forms groups, and what it reduces.
+pub struct Other {
+    /// Bytes of an id.
+    pub id_bytes: usize,
+    /// Writes an id; the function's name, and what it returned.
+    pub id: Box<MakeId>,
+    /// Joins the group of an id.
+    pub join: Box<Join>,
+    /// Enqueues what a group of calls has gathered, by communicator and stream, in place of `ncclGroupEnd`.
+    pub flush: unsafe fn(Handle, Handle) -> i32,
+    /// Does it reduce this type by this `RED_*`?
+    pub reduces: fn(DType, u32) -> bool,
 }
 
 impl Nccl {
-    pub(crate) fn open(settings: &Settings, wanted: &Wanted) -> Result<Nccl> {
+    /// NCCL, or RCCL, whose functions are the same.
+    ///
+    /// # Errors
+    /// `Unsupported`: it is not there, or lacks a function.
+    pub fn open(settings: &Settings, wanted: &Wanted) -> Result<Nccl> {
         let opened = library::open(settings, wanted)?;
         let t = Table::of(&opened)?;
         let mut version = 0;
@@ -114,14 +143,65 @@ impl Nccl {
         Ok(Nccl {
             t,
             what: opened.what,
-            version,
+            version: spelled(version),
             file: opened.name,
+            other: None,
         })
     }
 
-    /// As `2.23.4`.
-    pub(crate) fn version(&self) -> String {
-        spelled(self.version)
+    /// A fresh id.
+    pub(crate) fn id(&self) -> Result<Vec<u8>> {
+        if let Some(o) = &self.other {
+            let mut id = vec![0; o.id_bytes];
+            let (name, s) = (o.id)(&mut id);
+            return self.check(name, s, Handle::NULL).map(|()| id);
+        }
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: the out pointer lives for the call.
+        let s = unsafe { (self.t.ncclGetUniqueId)(&mut id) };
+        self.check("ncclGetUniqueId", s, Handle::NULL)?;
+        Ok(id.0.to_vec())
+    }
+
+    /// Joins a group without waiting for it to form.
+    ///
+    /// # Safety
+    /// `out` lives until the group has formed or been given up.
+    pub(crate) unsafe fn join(
+        &self,
+        out: *mut Handle,
+        nranks: u32,
+        id: &[u8],
+        rank: u32,
+    ) -> Result<()> {
+        let wanted = self.other.as_ref().map_or(128, |o| o.id_bytes);
+        if id.len() != wanted {
+            let message = format!(
+                "an id of {} bytes, those of {} have {wanted}",
+                id.len(),
+                self.what
+            );
+            return fail(Code::Invalid, message);
+        }
+        let (name, s) = match &self.other {
+            Some(o) => (o.join)(out, nranks, id, rank),
+            None => {
+                let (mut own, mut config) = (UniqueId([0; 128]), Config::nonblocking());
+                own.0.copy_from_slice(id);
+                // SAFETY: promised by the caller; the configuration, which states its size, is copied.
+                let s = unsafe {
+                    (self.t.ncclCommInitRankConfig)(
+                        out,
+                        nranks as i32,
+                        own,
+                        rank as i32,
+                        &mut config,
+                    )
+                };
+                ("ncclCommInitRankConfig", s)
+            }
+        };
+        self.check(name, s, Handle::NULL)
     }
 
     /// The error of a failed call; `IN_PROGRESS` is none.
@@ -153,8 +233,7 @@ impl Nccl {
                 code,
                 format!(
                     "{f}: {} {}: {words} ({status}){more}",
-                    self.what,
-                    self.version()
+                    self.what, self.version
                 ),
             )
         };

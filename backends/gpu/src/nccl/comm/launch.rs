@@ -3,7 +3,7 @@
 use super::{Flight, Inner, name};
 use crate::lock;
 use crate::memory::{Mem, at};
-use crate::nccl::call::{self, BYTES, Call, Reduction};
+use crate::nccl::call::{self, BYTES, Call, Reduction, WORD};
 use crate::runtime::{Address, EVENT_NO_TIMES};
 use crate::stream::{Event, Stream};
 use crossweave_plugin::{Coll, MemKind, Result, abi};
@@ -124,7 +124,11 @@ impl Inner {
                     .iter()
                     .try_for_each(|c| self.call(s, x, c, *op))
             });
-            (done, (t.ncclGroupEnd)())
+            let end = match &self.nccl.other {
+                Some(o) => (o.flush)(self.raw, s.raw),
+                None => (t.ncclGroupEnd)(),
+            };
+            (done, end)
         };
         done?;
         self.nccl.check("ncclGroupEnd", end, self.raw)
@@ -221,7 +225,7 @@ impl Inner {
                     let w = self.word.at as usize;
                     (
                         "ncclAllReduce",
-                        (t.ncclAllReduce)(w as *const c_void, w as *mut c_void, 1, BYTES, 0, r, q),
+                        (t.ncclAllReduce)(w as *const c_void, w as *mut c_void, 1, WORD, 0, r, q),
                     )
                 }
             }

@@ -1,0 +1,4 @@
+//! Every integration test of this crate in one program, so that the crate is linked once.
+
+mod absent;
+mod simulated;
