@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[command(
     name = "crossweave",
     version,
-    after_help = "Examples:\n  crossweave train examples/configs/quickstart.json\n  crossweave generate --model runs/quickstart --prompt \"impl \"\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave config explain lr\n  crossweave backends\n  crossweave completions bash"
+    after_help = "Examples:\n  crossweave train examples/configs/quickstart.json\n  crossweave generate --model runs/quickstart --prompt \"impl \"\n  crossweave plan train.json --ranks 64 --device h100\n  crossweave mesh show train.json --ranks 64\n  crossweave config explain lr\n  crossweave backends\n  crossweave completions bash"
 )]
 pub struct Cli {
     /// What to do.
@@ -64,6 +64,15 @@ pub enum Command {
         /// What to do with it.
         #[command(subcommand)]
         action: ConfigAction,
+    },
+    /// Show where each rank stands on the mesh, and every group with its members
+    #[command(
+        after_help = "Example:\n  crossweave mesh show train.json --ranks 16 --set mesh.tp=2"
+    )]
+    Mesh {
+        /// What to do with it.
+        #[command(subcommand)]
+        action: MeshAction,
     },
     /// Predict a training step without running it: memory by tag, traffic by mesh axis, whether it fits, and what to change
     #[command(
@@ -519,6 +528,32 @@ pub enum ConfigAction {
         /// Set a key of the config; may be repeated
         #[arg(long = "set", value_name = "key.path=value")]
         sets: Vec<String>,
+    },
+}
+
+/// What to do with a mesh.
+#[derive(Clone, Debug, Subcommand)]
+pub enum MeshAction {
+    /// Print the rank map and every group of ranks with its members and what it is for; draw it as SVG
+    #[command(
+        after_help = "Examples:\n  crossweave mesh show train.json --ranks 16\n  crossweave mesh show train.json --ranks 16 --set mesh.pp=2 --set mesh.tp=2 --set mesh.ep=4 --set mesh.etp=1\n  crossweave mesh show train.json --ranks 64 --set mesh.tp=8 --svg mesh.svg\n  crossweave mesh show train.json --ranks 8 --set 'mesh.order=\"pp,tp,dp\"' --json\n\nOnly the section \"mesh\" of the config is read, also where the trainer refuses it (tensor, context and expert parallelism are not built yet).\npp x dp x cp x tp is the number of ranks; experts are carved from the ranks of a stage, dp x cp x tp = edp x ep x etp. 0-6:2 stands for 0, 2, 4, 6."
+    )]
+    Show {
+        /// The config
+        #[arg(value_name = "CONFIG.json")]
+        config: PathBuf,
+        /// Ranks; default: the product of the axes
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+        ranks: Option<u32>,
+        /// Set a key of the config; may be repeated
+        #[arg(long = "set", value_name = "key.path=value")]
+        sets: Vec<String>,
+        /// Write a drawing: a panel a stage, a cell a rank
+        #[arg(long, value_name = "FILE.svg")]
+        svg: Option<PathBuf>,
+        /// Print ranks and groups as JSON
+        #[arg(long)]
+        json: bool,
     },
 }
 

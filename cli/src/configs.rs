@@ -22,7 +22,10 @@ pub fn load(path: &Path, sets: &[String]) -> Result<Config> {
 }
 
 /// As [`load`], without a look at the files that the config names.
-fn read(path: &Path, sets: &[String]) -> Result<Config> {
+///
+/// # Errors
+/// A file that cannot be read; everything that is wrong in it.
+pub fn read(path: &Path, sets: &[String]) -> Result<Config> {
     let sets = sets
         .iter()
         .map(|s| split_set(s))

@@ -6,6 +6,7 @@ use crate::model::Source;
 use crossweave_data::Tokenizer;
 use crossweave_engine::{RankSpec, Recompute, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin};
+use crossweave_mesh::Place;
 use crossweave_nn::Predicts;
 use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::time::Duration;
@@ -41,8 +42,6 @@ pub fn open(
     let units = source.units();
     let dry = dry_run(&null, &units, compute, batch, seq)?;
     let spec = RankSpec {
-        rank: 0,
-        world: 1,
         seed: 0,
         compute,
         micro_batches: 1,
@@ -63,7 +62,7 @@ pub fn open(
         overlap: false,
         timeout: None,
         labelled: source.spec.family().predicts() != Predicts::Next,
-        ..Default::default()
+        ..RankSpec::new(Place::alone())
     };
     let mut trainer = Trainer::new(&open_device(plugin, 0)?, units, spec, &dry, &Alone)?;
     source.start(&mut trainer)?;

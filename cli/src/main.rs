@@ -23,6 +23,7 @@ mod handshake;
 mod hub;
 mod infer;
 mod layers;
+mod mesh;
 mod model;
 mod moment;
 mod new_plugin;
@@ -127,6 +128,7 @@ fn run(command: Command) -> Result<()> {
         Command::Backends(a) => backends::run(&a),
         Command::NewPlugin(a) => new_plugin::run(&a),
         Command::Config { action } => configs::run(action),
+        Command::Mesh { action } => mesh::run(&action),
         Command::Plan(a) => plan::run(&a),
         Command::Explain(a) => explain::run(&a),
         Command::Estimate(a) => estimate::run(&a),

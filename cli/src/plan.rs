@@ -9,8 +9,9 @@ use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use crate::{configs, devices, plan_page, predict, predict_pipeline, reductions, stages, verdict};
 use crossweave_config::Resolved;
-use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Trainer, dry_run};
+use crossweave_engine::{DryRun, RankSpec, Trainer, dry_run};
 use crossweave_hal::{CheckerState, Plugin};
+use crossweave_mesh::Axis;
 use crossweave_plan::{Facts, Peak, Plan};
 use serde_json::json;
 use std::fmt::Write;
@@ -80,23 +81,20 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     let plugin = open_linked("null", &host)?;
     let null = plugin.open(0)?;
     let mesh = &resolved.settings.mesh;
-    let data = (ranks / mesh.pp.max(1)) as u32;
-    let whose = whose(args, ranks)?;
-    let rank = rank_spec(&resolved, whose % data, data, seq);
+    let own = resolved.mesh.place(whose(args, ranks)?);
+    let data = own.length(Axis::Dp);
+    let rank = rank_spec(&resolved, own, seq);
     let units = crate::train::units(&source, &resolved)?;
     let dry = dry_run(&null, &units, rank.compute, rank.batch, seq)?;
-    let cut = stages::of(&resolved, &units, &dry, ranks, None)?;
-    let pipeline = |stage| {
-        let first = cut.clone();
-        first.map(|first| PipelineSpec { stage, ..first })
-    };
+    let cut = stages::of(&resolved, &units, &dry, None)?;
     let mut all = vec![];
     let mut plans = vec![];
     let mut text = String::new();
-    let first = if args.program { whose / data } else { 0 };
+    let first = if args.program { own.at(Axis::Pp) } else { 0 };
     for stage in first..mesh.pp as u32 {
         let rank = RankSpec {
-            pipeline: pipeline(stage),
+            place: own.stage(stage),
+            pipeline: cut.clone(),
             ..rank.clone()
         };
         let begin =
@@ -152,14 +150,14 @@ pub fn run(args: &PlanArgs) -> Result<()> {
             let _ = writeln!(text, "{plan}\n\n{}", plan.table(Some(facts)));
         }
         if let Some(spec) = &rank.pipeline {
-            predict_pipeline::name(&mut figures, spec, facts);
+            predict_pipeline::name(&mut figures, spec, stage, facts);
         }
-        plans.push(plan.clone());
+        plans.push((plan.clone(), facts.clone()));
         all.push(figures);
     }
-    let figures = match pipeline(0) {
+    let figures = match cut {
         Some(spec) => {
-            predict_pipeline::agree(&plans, data)?;
+            predict_pipeline::agree(&own.mesh(), &plans)?;
             predict_pipeline::join(
                 &spec,
                 u64::from(rank.micro_batches),
@@ -188,7 +186,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     say!(
         "{} steps of the plan, {} ranks, {} micro-batches of {} x {seq} tokens, {} parameters",
-        plans.iter().map(|p| p.walk().count()).sum::<usize>(),
+        plans.iter().map(|(p, _)| p.walk().count()).sum::<usize>(),
         ranks,
         rank.micro_batches,
         resolved.batch.micro,

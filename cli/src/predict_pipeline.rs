@@ -2,31 +2,28 @@
 
 use crate::error::Result;
 use crossweave_engine::PipelineSpec;
-use crossweave_plan::{Facts, Plan, StepKind, check_world};
+use crossweave_mesh::{Axis, Topology};
+use crossweave_plan::{Facts, Plan, check_world};
 use serde_json::{Value, json};
 
-/// Holds the plans of the stages against each other. They are of ranks with the same index among `data` data-parallel ranks; the other
-/// indices have the same plans with other peers.
+/// Holds the plans of the stages against each other, those of a mesh: each rank has the plan of its stage.
 ///
 /// # Errors
 /// Stages whose sends do not meet their receives, or that would wait for each other for ever.
-pub fn agree(plans: &[Plan], data: u32) -> Result<()> {
-    let mut plans = plans.to_vec();
-    for step in plans.iter_mut().flat_map(|p| &mut p.steps) {
-        match &mut step.op {
-            StepKind::SendAct { to: peer, .. }
-            | StepKind::SendGrad { to: peer, .. }
-            | StepKind::RecvAct { from: peer, .. }
-            | StepKind::RecvGrad { from: peer, .. } => *peer /= data.max(1),
-            _ => {}
-        }
-    }
-    Ok(check_world(&plans).map_err(crossweave_engine::Error::from)?)
+pub fn agree(mesh: &Topology, stages: &[(Plan, Facts)]) -> Result<()> {
+    let plan_of = |rank: u32| {
+        let stage = mesh.place(rank).at(Axis::Pp);
+        stages
+            .get(stage as usize)
+            .map(|(plan, facts)| (plan, facts))
+    };
+    let ranks: Vec<_> = (0..mesh.world_size()).filter_map(plan_of).collect();
+    Ok(check_world(mesh, &ranks).map_err(crossweave_engine::Error::from)?)
 }
 
 /// Says in the figures of a stage which one it is, what it runs, and how many micro-batches it has in flight.
-pub fn name(figures: &mut Value, spec: &PipelineSpec, facts: &Facts) {
-    let stage = spec.stage as usize;
+pub fn name(figures: &mut Value, spec: &PipelineSpec, stage: u32, facts: &Facts) {
+    let stage = stage as usize;
     let units = spec.stages[stage].clone();
     let unit = |u: u32| facts.units[u as usize].name.as_str();
     let flying = spec

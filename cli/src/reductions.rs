@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// shards, whose sums keep whole gradients.
 pub fn other(spec: &RankSpec) -> Option<RankSpec> {
     let choice = spec.zero.stage >= ZeroStage::Two
-        && spec.world > 1
+        && spec.data_ranks() > 1
         && spec.micro_batches > 1
         && spec.canonical.is_none();
     choice.then(|| {
@@ -117,7 +117,7 @@ pub fn line(v: &Value) -> Option<String> {
 /// of its `units`.
 pub fn of_run(spec: &RankSpec, units: &[UnitFacts]) -> Option<String> {
     let other = other(spec)?;
-    let (ranks, g) = (u64::from(spec.world), u64::from(spec.micro_batches));
+    let (ranks, g) = (u64::from(spec.data_ranks()), u64::from(spec.micro_batches));
     let first = spec.pipeline.as_ref().and_then(|p| p.stages.first());
     let own = first.map_or(units.len(), |r| r.end as usize);
     let trained = units[..own].iter().filter(|u| u.grad_bytes > 0);

@@ -3,9 +3,10 @@
 use crate::error::{CliError, Result};
 use crossweave_config::{Balance, Layers, Resolved};
 use crossweave_engine::{DryRun, PipelineOrder, PipelineSpec};
+use crossweave_mesh::Axis;
 use crossweave_tensor::UnitDecl;
 
-/// The stages of a job of `ranks` ranks, as its first stage has them; `None` where there is one. `speeds`: how fast each rank was found to
+/// The stages of a job; `None` where there is one. `speeds`: how fast each rank was found to
 /// be, where that was measured.
 ///
 /// # Errors
@@ -14,7 +15,6 @@ pub fn of(
     r: &Resolved,
     units: &[UnitDecl],
     dry: &DryRun,
-    ranks: u64,
     speeds: Option<&[f64]>,
 ) -> Result<Option<PipelineSpec>> {
     let mesh = &r.settings.mesh;
@@ -41,13 +41,15 @@ pub fn of(
     let weights = speeds.map(<[f64]>::to_vec).or(said);
     Ok(Some(match weights {
         Some(w) => {
-            let data = (ranks / stages).max(1) as usize;
             // All ranks of a stage take the same sequences: it is as fast as the slowest of them.
-            let slowest = |w: &[f64]| w.iter().copied().fold(f64::INFINITY, f64::min);
-            let each: Vec<f64> = w.chunks(data).map(slowest).collect();
-            PipelineSpec::weighted(&costs(units, dry), &each, 0, order)
+            let mut each = vec![f64::INFINITY; stages as usize];
+            for (rank, w) in (0..r.mesh.world_size()).zip(w) {
+                let stage = r.mesh.place(rank).at(Axis::Pp) as usize;
+                each[stage] = each[stage].min(w);
+            }
+            PipelineSpec::weighted(&costs(units, dry), &each, order)
         }
-        None => PipelineSpec::even(n as u32, stages as u32, 0, order),
+        None => PipelineSpec::even(n as u32, stages as u32, order),
     }))
 }
 
@@ -67,7 +69,6 @@ fn given(each: &[u64], n: u64, order: PipelineOrder) -> Result<PipelineSpec> {
     });
     Ok(PipelineSpec {
         stages: stages.collect(),
-        stage: 0,
         order,
     })
 }

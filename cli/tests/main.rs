@@ -25,6 +25,7 @@ mod islands;
 mod launch_files;
 mod layers;
 mod lora;
+mod mesh;
 mod mixed_faults;
 mod mpirun;
 mod named_models;

@@ -41,6 +41,7 @@ mod faults;
 mod foreign;
 pub mod json;
 mod lookup;
+mod mesh;
 mod new_model;
 mod objective;
 mod render;
@@ -276,12 +277,7 @@ impl Config {
 
     /// The number of ranks to start: the command's `--ranks`, else `mesh`, else 1.
     pub fn ranks(&self, flag: Option<u64>) -> u64 {
-        let m = &self.settings.mesh;
-        let rest = [m.tp, m.pp, m.cp, m.ep];
-        let product = rest
-            .iter()
-            .fold(m.dp.unwrap_or(1), |a, b| a.saturating_mul(*b));
-        flag.unwrap_or(product).max(1)
+        flag.unwrap_or(self.settings.mesh.product()).max(1)
     }
 
     /// Solves what is open for `ranks` ranks and refuses what this build cannot do.

@@ -9,6 +9,7 @@ use crate::error::{At, Errors, Problem};
 use crate::settings::*;
 use crate::unavailable::{forget_without_effect, unavailable, without_effect};
 use crate::{Anneal, Config, OneCycle, Schedule, Warmup, WsdStyle};
+use crossweave_axes::Topology;
 use crossweave_family::ModelSpec;
 
 /// Seed of a run that gives none.
@@ -32,6 +33,8 @@ pub struct Given {
 pub struct Resolved {
     /// The settings with every solvable `None` filled in; this is `DIR/config.json`.
     pub settings: Settings,
+    /// How its ranks are laid out.
+    pub mesh: Topology,
     /// The model (the same as in `settings`).
     pub model: Model,
     /// The data (the same as in `settings`).
@@ -153,35 +156,6 @@ impl Resolver<'_> {
     pub(crate) fn warn(&mut self, path: &str, what: impl Into<String>, fix: impl Into<String>) {
         let problem = self.problem(path, what.into(), fix.into());
         self.warnings.push(problem);
-    }
-
-    /// Ranks of a data-parallel group, of all those there are.
-    fn data_parallel(&mut self, s: &mut Settings, ranks: u64) -> u64 {
-        let stages = s.mesh.pp.max(1);
-        if !ranks.is_multiple_of(stages) {
-            let what = format!("{ranks} ranks cannot be divided over {stages} pipeline stages");
-            let fix = format!("run with --ranks {}", ranks.next_multiple_of(stages));
-            self.error("mesh.pp", what, fix);
-        }
-        let here = (ranks / stages).max(1);
-        if s.mesh.tp.max(s.mesh.cp).max(s.mesh.ep) == 1 {
-            let dp = s.mesh.dp.unwrap_or(here);
-            if dp != here {
-                let what = match stages {
-                    1 => format!("mesh.dp {dp} is not the number of ranks, {ranks}"),
-                    _ => format!(
-                        "mesh.dp {dp} times {stages} stages is not the number of ranks, {ranks}"
-                    ),
-                };
-                let fix = format!(
-                    "set it to \"auto\", or run with --ranks {}",
-                    dp.saturating_mul(stages)
-                );
-                self.error("mesh.dp", what, fix);
-            }
-            s.mesh.dp = Some(here);
-        }
-        here
     }
 
     /// Parameters rest beside the optimizer states that make them, so that where only parameters are sent away the states go along.
@@ -622,16 +596,8 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     r.sampled(&mut s);
     r.distill(&s);
     let everyone = ranks.max(1);
-    let ranks = r.data_parallel(&mut s, everyone);
-    let node = s.zero_optimization.zero_hpz_partition_size;
-    if node > 1 && (s.zero_optimization.stage != 3 || !ranks.is_multiple_of(node)) {
-        let what = format!(
-            "{node} ranks share a second copy of the parameters; that needs stage 3 (it is {}) and a number that divides the {ranks} ranks",
-            s.zero_optimization.stage
-        );
-        let fix = "set it to 1, or to the ranks of a node";
-        r.error("zero_optimization.zero_hpz_partition_size", what, fix);
-    }
+    let (mesh, ranks) = r.mesh(&mut s, everyone);
+    r.secondary_shards(&s, ranks);
     let (global, micro, accumulation) = (
         s.train_batch_size,
         s.train_micro_batch_size_per_gpu,
@@ -685,6 +651,7 @@ pub(crate) fn resolve(config: &Config, ranks: u64, given: Given) -> Result<Resol
     match (batch, s.model.clone(), s.data.clone()) {
         (Some(batch), Some(model), Some(data)) if r.errors.is_empty() => Ok(Resolved {
             settings: s,
+            mesh,
             model,
             data,
             batch,

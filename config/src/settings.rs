@@ -232,8 +232,13 @@ pub struct Mesh {
     pub pp_layers: String,
     /// Context-parallel ranks.
     pub cp: u64,
-    /// Expert-parallel ranks.
+    /// Ranks over which the experts of a layer are spread, carved from those of a stage.
     pub ep: u64,
+    /// Ranks over which each expert's weights are cut; `None` = as `tp`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etp: Option<u64>,
+    /// Order of the axes; see [`Mesh::topology`].
+    pub order: String,
 }
 
 /// `run`.

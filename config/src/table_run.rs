@@ -9,7 +9,7 @@ use crate::table_optim::{OPTIMIZER, SCHEDULER};
 use crate::table_zero::{ACTIVATION, AIO, BF16, FP16, ZERO};
 
 const MESH: Table = Table {
-    doc: "how the ranks are laid out; the product of the axes is the number of ranks",
+    doc: "how the ranks are laid out: pp x dp x cp x tp is their number; experts are spread over the ranks of a stage (`crossweave mesh show` prints it)",
     overlay: None,
     fields: &[
         int(
@@ -38,7 +38,23 @@ const MESH: Table = Table {
             "units of each stage, from the first to the last, e.g. \"3,4,3\" (embedding and head are a unit each); even = as many as the others, or in proportion to run.balance",
         ),
         int("cp", 1, "1", "context-parallel ranks"),
-        int("ep", 1, "1", "expert-parallel ranks"),
+        int(
+            "ep",
+            1,
+            "1",
+            "ranks over which the experts of a layer are spread: they are carved from the dp x cp x tp ranks of a stage, dp x cp x tp = edp x ep x etp, and add none",
+        ),
+        int(
+            "etp",
+            1,
+            "",
+            "ranks over which each expert's weights are cut; absent = mesh.tp, so that an expert is cut as a dense weight is",
+        ),
+        text(
+            "order",
+            "\"pp,dp,cp,tp\"",
+            "order of the axes, the one whose neighbours are furthest apart first: ranks are numbered along the last axis first, and launchers put consecutive ranks on one node",
+        ),
     ],
 };
 

@@ -27,6 +27,7 @@ pub(crate) fn unavailable(s: &Settings) -> Vec<(&'static str, String, String)> {
         ("mesh.tp", s.mesh.tp, "tensor parallelism is"),
         ("mesh.cp", s.mesh.cp, "context parallelism is"),
         ("mesh.ep", s.mesh.ep, "expert parallelism is"),
+        ("mesh.etp", s.mesh.etp.unwrap_or(1), "cutting experts is"),
     ] {
         if n > 1 {
             no(path, what.into(), "set it to 1");

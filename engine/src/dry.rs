@@ -3,7 +3,8 @@
 
 use crate::error::{Error, Result};
 use crossweave_hal::{DType, Device, NoDecompose, Tag};
-use crossweave_plan::{Facts, Plan, UnitFacts};
+use crossweave_mesh::AxisSet;
+use crossweave_plan::{Facts, Plan, Said, UnitFacts, UnitTalk};
 use crossweave_planner::optimizers::ParamGroups;
 use crossweave_planner::{FlowShape, RankSpec};
 use crossweave_tensor::{
@@ -121,14 +122,13 @@ pub fn dry_run(
             training: true,
         };
         let mut saved = [0u64; 2];
+        let mut talk = UnitTalk::default();
         let mut outs = vec![];
         for (i, keep) in [Keep::All, Keep::Cheap].into_iter().enumerate() {
             let mut cx = Cx::checked(&env, spmd::Check::new(Vec::clone(&types)));
             let ins = flow.iter().map(|t| cx.input(t.clone())).collect();
             let out = unit.block.forward(&mut cx, Flow(ins)).map_err(at)?;
-            if !cx.faults().is_empty() {
-                return Err(at(crossweave_tensor::Error::Spmd(cx.faults().to_vec())));
-            }
+            talk = noted(&cx).map_err(at)?;
             outs = out
                 .0
                 .iter()
@@ -149,10 +149,8 @@ pub fn dry_run(
             saved_selective: saved[1].max(size(&flow)),
             saved_input: size(&flow),
             flow_bytes: size(&outs),
-            workspace_bytes: 0,
-            forward_ns: 0,
-            backward_ns: 0,
             ties: unit.borrowed.iter().map(|(u, _)| *u as u32).collect(),
+            talk,
             ..UnitFacts::default()
         });
         flows.push(outs.iter().map(|t| (*t.shape(), t.dtype())).collect());
@@ -165,6 +163,29 @@ pub fn dry_run(
         shape: (batch, seq),
         flows,
         writes,
+    })
+}
+
+/// What a block says, by the steps in which it does.
+fn noted(cx: &Cx<'_>) -> std::result::Result<UnitTalk, crossweave_tensor::Error> {
+    let Some(notes) = cx.notes() else {
+        return Ok(UnitTalk::default());
+    };
+    if !notes.faults().is_empty() {
+        return Err(crossweave_tensor::Error::Spmd(notes.faults().to_vec()));
+    }
+    let of = |backward: bool| {
+        let all = notes.said().iter();
+        let own = all.filter(move |s| s.backward == backward);
+        own.map(|s| Said {
+            axes: s.axis.into(),
+            what: format!("{} of {} elements", s.op, s.elements),
+        })
+    };
+    Ok(UnitTalk {
+        forward: of(false).collect(),
+        backward: of(true).rev().collect(),
+        update: vec![],
     })
 }
 
@@ -226,13 +247,13 @@ pub fn assign(units: &mut [UnitDecl], groups: &ParamGroups) -> Result<()> {
 /// A broken law, or more bytes than the device has. Ranks that share a host's memory (threads of one process) get an equal part each.
 pub fn plan_for(device: &Device, spec: &RankSpec, dry: &DryRun) -> Result<(Plan, Facts)> {
     let info = device.info().map_err(|e| Error::Run {
-        rank: spec.job_rank(),
+        rank: spec.place.job_rank(),
         step: 0,
         at: "asking the device for its memory".into(),
         source: e.into(),
     })?;
     let shared = info.caps & crossweave_hal::abi::CAP_HOST_PROGRESS != 0;
-    let ranks = u64::from(spec.job_ranks().max(1));
+    let ranks = u64::from(spec.place.size(AxisSet::WORLD));
     let part = info.mem_total / if shared { ranks } else { 1 };
     let memory = (part > 0).then_some(part);
     Ok(crossweave_planner::plan_for(memory, spec, &dry.units)?)

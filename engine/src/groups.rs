@@ -25,7 +25,7 @@ impl MeshGroups {
 
 impl Groups for MeshGroups {
     fn size(&self, axis: Axis) -> u32 {
-        self.mesh.borrow().topology().length(axis)
+        self.mesh.borrow().place().length(axis)
     }
 
     /// Sums in rank order, 16-bit floats in f32, with the same bits on every rank of the axis; in the ledger under `activation`.
@@ -37,7 +37,7 @@ impl Groups for MeshGroups {
             ));
         }
         let mut mesh = self.mesh.borrow_mut();
-        let group = mesh.group(&[axis])?;
+        let group = mesh.group(axis)?;
         group.all_reduce(
             run.stream(),
             t.region(),

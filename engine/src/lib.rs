@@ -29,6 +29,8 @@ mod upload;
 mod values;
 mod whole;
 
+/// Where a rank stands.
+pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
     AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadSpec, OptimizerOffload,
     PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule,

@@ -9,6 +9,7 @@
 use crate::error::{Error, Result};
 use crossweave_hal::Event;
 use crossweave_machine::Machine;
+use crossweave_mesh::{Axis, Place};
 use crossweave_planner::{LossScaler, RankSpec, ScalerState};
 use crossweave_program::{Decided, MemId};
 use crossweave_tensor::UnitDecl;
@@ -70,8 +71,8 @@ impl Scaling {
             weight: spec.weight,
             before,
             after,
-            rank: spec.job_rank(),
-            turn: [u64::from(spec.rank), u64::from(spec.world)],
+            rank: spec.place.job_rank(),
+            turn: [Place::at, Place::length].map(|f| u64::from(f(&spec.place, Axis::Dp))),
             pending: VecDeque::new(),
             judged: VecDeque::new(),
             poisoned: BTreeSet::new(),

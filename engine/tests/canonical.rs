@@ -18,7 +18,7 @@ const SHARDS: u32 = 8;
 /// The job of [`spec`] over logical shards, of `micro` micro-batches each.
 fn sharded(world: u32, micro: u32, shards: u32) -> RankSpec {
     RankSpec {
-        world,
+        place: dp_place(world),
         canonical: Some(shards),
         batch: GLOBAL / u64::from((shards * micro).max(1)),
         ..spec(1, micro)
@@ -27,7 +27,7 @@ fn sharded(world: u32, micro: u32, shards: u32) -> RankSpec {
 
 fn on(base: &RankSpec, world: u32, stage: u32) -> RankSpec {
     RankSpec {
-        world,
+        place: dp_place(world),
         zero: ZeroSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
             ..base.zero

@@ -193,7 +193,7 @@ fn every_way_of_training_sees_documents() {
             );
         }
         let n = units(&model).len() as u32;
-        let pipeline = PipelineSpec::even(n, 2, 0, PipelineOrder::OneFOneB);
+        let pipeline = PipelineSpec::even(n, 2, PipelineOrder::OneFOneB);
         let stages = RankSpec {
             pipeline: Some(pipeline),
             ..of(1, 3, 0, Recompute::None)

@@ -100,7 +100,7 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
     };
     for world in [1, 2] {
         let s = RankSpec {
-            world,
+            place: dp_place(world),
             ..canonical.clone()
         };
         both(&w, &gpt2(1, 0.0), &s, "canonical");

@@ -1,7 +1,9 @@
 //! Targets that do not count: the loss is the mean over those that do, of all ranks and micro-batches together, and so is its gradient.
 
 use crate::common;
-use common::{Boot, GLOBAL, World, distance, gpt2, llama, spec, train, world};
+use common::{
+    Boot, GLOBAL, World, distance, dp_place, gpt2, job_ranks, llama, ranked, spec, train, world,
+};
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
     LossScaler, MicroBatch, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule,
@@ -99,7 +101,6 @@ fn reference(values: &[Vec<f64>; 2], steps: usize) -> (Vec<f64>, [Vec<f64>; 2]) 
 
 fn job(world: u32, micro_batches: u32) -> RankSpec {
     RankSpec {
-        world,
         seed: 3,
         micro_batches,
         batch: ROWS as u64 / u64::from(world * micro_batches),
@@ -114,7 +115,7 @@ fn job(world: u32, micro_batches: u32) -> RankSpec {
         ),
         timeout: Some(Duration::from_secs(60)),
         labelled: true,
-        ..Default::default()
+        ..RankSpec::new(dp_place(world))
     }
 }
 
@@ -123,14 +124,7 @@ fn job(world: u32, micro_batches: u32) -> RankSpec {
 fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [Vec<f64>; 2]) {
     let kv = Arc::new(LocalKv::default());
     let rank = |rank: u32| {
-        let s = RankSpec {
-            rank: rank % s.world,
-            pipeline: s.pipeline.clone().map(|all| PipelineSpec {
-                stage: rank / s.world,
-                ..all
-            }),
-            ..s.clone()
-        };
+        let s = ranked(s, rank);
         let (null, device) = (w.null.open(0).unwrap(), w.cpu.open(rank).unwrap());
         let dry = dry_run(&null, &units(), s.compute, s.batch, s.seq_len).unwrap();
         let mut t = Trainer::new(&device, units(), s.clone(), &dry, &Boot(kv.clone())).unwrap();
@@ -172,7 +166,7 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
                     first_sequence: 0,
                 })
                 .collect();
-            if s.job_ranks() > 1 {
+            if job_ranks(&s) > 1 {
                 let rows = (0..ROWS).flat_map(|r| row(step, r).1);
                 let counted = rows.filter(|y| *y != -100).count() as u64;
                 t.count_targets(counted, (ROWS * T) as u64).unwrap();
@@ -185,7 +179,7 @@ fn engine(w: &World, s: &RankSpec, steps: usize) -> (Vec<f64>, [Vec<f64>; 2], [V
     };
     std::thread::scope(|scope| {
         let rank = &rank;
-        let all: Vec<_> = (0..s.job_ranks())
+        let all: Vec<_> = (0..job_ranks(s))
             .map(|r| scope.spawn(move || rank(r)))
             .collect();
         let mut all: Vec<_> = all.into_iter().map(|r| r.join().unwrap()).collect();
@@ -217,7 +211,7 @@ fn the_mean_is_over_what_counts_on_any_layout() {
         ..job(2, 3)
     });
     jobs.push(RankSpec {
-        pipeline: Some(PipelineSpec::even(2, 2, 0, PipelineOrder::OneFOneB)),
+        pipeline: Some(PipelineSpec::even(2, 2, PipelineOrder::OneFOneB)),
         ..job(2, 3)
     });
     jobs.push(RankSpec {
@@ -235,7 +229,7 @@ fn the_mean_is_over_what_counts_on_any_layout() {
     for s in jobs {
         let what = format!(
             "{} ranks, {} micro-batches, {:?}, canonical {:?}, stages {}",
-            s.world,
+            s.data_ranks(),
             s.micro_batches,
             s.zero.stage,
             s.canonical,
@@ -276,14 +270,19 @@ fn models_train_alike_on_any_ranks_and_stages() {
         let run = |s: &RankSpec| common::train_with_counts(&w, &model, s, 4, counts);
         let one = run(&spec(1, 1));
         assert_ne!(one.metrics, train(&w, &model, &spec(1, 1), 4).metrics);
-        let stages = PipelineSpec::even(5, 2, 0, PipelineOrder::OneFOneB);
+        let stages = PipelineSpec::even(5, 2, PipelineOrder::OneFOneB);
         let pipe = RankSpec {
             pipeline: Some(stages),
             ..spec(2, 3)
         };
         for s in [spec(1, 4), spec(2, 3), spec(4, 2), pipe] {
             let off = distance(&run(&s), &one);
-            assert!(off < 2e-4, "{} x {}: {off}", s.world, s.micro_batches);
+            assert!(
+                off < 2e-4,
+                "{} x {}: {off}",
+                s.data_ranks(),
+                s.micro_batches
+            );
         }
     }
 }

@@ -64,7 +64,7 @@ fn requested(l: &RankLedger) -> Vec<String> {
 }
 
 fn agree(w: &World, job: &Job) {
-    let ranks = 0..job.spec.job_ranks();
+    let ranks = 0..job_ranks(&job.spec);
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let boot = Boot(kv);
     let run: Vec<RankLedger> = std::thread::scope(|scope| {

@@ -182,7 +182,7 @@ fn stages_of_a_pipeline_have_the_bits_of_one() {
             let units = units(model).len() as u32;
             for order in [PipelineOrder::OneFOneB, PipelineOrder::GPipe] {
                 let s = RankSpec {
-                    pipeline: Some(PipelineSpec::even(units, 2, 0, order)),
+                    pipeline: Some(PipelineSpec::even(units, 2, order)),
                     ..base.clone()
                 };
                 let got = train(&w, model, &s, 3);

@@ -5,7 +5,7 @@ use crate::common::{Boot, World, world};
 use crate::oracles::{Values, case, max_rel, read, shift};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    MicroBatch, RankSpec, Recompute, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
+    Axis, MicroBatch, Place, RankSpec, Recompute, StateKind, Trainer, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, KvStore, LocalKv};
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -69,7 +69,7 @@ fn trainer(w: &World, c: &Case, spec: RankSpec, kv: &Arc<dyn KvStore>) -> Traine
     let units = c.lora.units(&c.model).unwrap();
     let null = w.null.open(0).unwrap();
     let dry = dry_run(&null, &units, spec.compute, spec.batch, spec.seq_len).unwrap();
-    let device = w.cpu.open(spec.rank).unwrap();
+    let device = w.cpu.open(spec.place.job_rank()).unwrap();
     let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone())).unwrap();
     for p in t.params() {
         let (_, v) = &c.weights[&p.name];
@@ -86,14 +86,12 @@ fn spec(rank: u32, world: u32, batch: usize, seq: usize) -> RankSpec {
         ..Default::default()
     });
     RankSpec {
-        rank,
-        world,
         seed: 1,
         batch: batch as u64,
         seq_len: seq as u64,
         optim: ParamGroups::all(adam, 0.1),
         timeout: Some(Duration::from_secs(20)),
-        ..Default::default()
+        ..RankSpec::new(Place::on(&[(Axis::Dp, world)], rank).unwrap())
     }
 }
 

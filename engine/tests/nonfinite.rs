@@ -1,8 +1,8 @@
 //! Where a value stops being finite is reported by rank, step of the plan, layer, op and parameter, the same on every rank.
 
 use crate::common;
-use common::{gpt2, spec, units, world};
-use crossweave_engine::{MicroBatch, RankSpec, StateKind, Trainer, dry_run};
+use common::{gpt2, ranked, spec, units, world};
+use crossweave_engine::{MicroBatch, StateKind, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, KvStore, LocalKv, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn errors(ranks: u32, plant: impl Fn(&mut Trainer, u32) + Sync) -> Vec<Option<St
         let null = w.null.open(0).unwrap();
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
-        let spec = RankSpec { rank, ..s.clone() };
+        let spec = ranked(&s, rank);
         let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone())).unwrap();
         t.init().unwrap();
         t.find_nonfinite();

@@ -2,7 +2,9 @@
 
 use crate::common::Boot;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{MicroBatch, RankSpec, Recompute, StateKind, Trainer, dry_run};
+use crossweave_engine::{
+    Axis, MicroBatch, Place, RankSpec, Recompute, StateKind, Trainer, dry_run,
+};
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
 use safetensors::SafeTensors;
@@ -118,8 +120,6 @@ fn trainer(
         ..ParamGroups::all(adam, 0.1)
     };
     let rs = RankSpec {
-        rank,
-        world: ranks,
         seed: 1,
         compute: DType::F32,
         micro_batches: 1,
@@ -131,7 +131,7 @@ fn trainer(
         bucket_bytes: 1 << 20,
         overlap: true,
         timeout: Some(Duration::from_secs(20)),
-        ..Default::default()
+        ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], rank).unwrap())
     };
     let device = w.plugin.open(rank).unwrap();
     let mut t = Trainer::new(&device, units, rs, &dry, &Boot(w.kv.clone())).unwrap();

@@ -5,17 +5,18 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    Error, PipelineOrder, PipelineSpec, Prediction, RankSpec, Recompute, Trainer, ZeroSpec,
-    ZeroStage, dry_run, predict,
+    Axis, Error, PipelineOrder, PipelineSpec, Place, Prediction, RankSpec, Recompute, Topology,
+    Trainer, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::{CheckerState, DType};
 use crossweave_nn::ModelSpec;
-use crossweave_plan::{Plan, check_world};
+use crossweave_plan::{Facts, Plan, check_world};
 use crossweave_zero::estimate::{held, padded};
 
 /// One stage of a job: data-parallel rank 0.
 struct Stage {
     plan: Plan,
+    facts: Facts,
     /// Parameters of each unit the stage holds, by the model's numbers.
     sizes: Vec<u64>,
     /// Its own units.
@@ -38,12 +39,14 @@ fn rehearse(
         let all = units(model);
         let null = w.null.open(0).unwrap();
         let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
-        let pipeline = PipelineSpec::even(all.len() as u32, pp, stage, order);
+        let pipeline = PipelineSpec::even(all.len() as u32, pp, order);
         let own = pipeline.stages[stage as usize].clone();
+        let data = base.data_ranks();
         let spec = RankSpec {
             pipeline: Some(pipeline),
             ..base.clone()
         };
+        let spec = ranked(&spec, stage * data);
         // On a board of its own: the other stages are not there, and are not missed.
         let device = w
             .null
@@ -55,6 +58,7 @@ fn rehearse(
         let facts = &t.facts().units;
         Stage {
             plan: t.plan().clone(),
+            facts: t.facts().clone(),
             sizes: t.unit_sizes().into_iter().map(|s| s.0).collect(),
             inputs: own
                 .clone()
@@ -84,7 +88,6 @@ fn spec_of(
     recompute: Recompute,
 ) -> RankSpec {
     RankSpec {
-        world: dp,
         micro_batches,
         batch: 2,
         compute,
@@ -98,7 +101,7 @@ fn spec_of(
             stage: ZeroStage::from_number(stage).unwrap(),
             ..by_step()
         },
-        ..spec(1, 1)
+        ..spec(dp, 1)
     }
 }
 
@@ -120,8 +123,10 @@ fn stages_hold_and_move_what_the_formulas_say() {
                     let base = spec_of(stage, dp, m, compute, recompute);
                     let all = rehearse(&w, &model, &base, pp, order);
                     let at = format!("stage {stage}, pp {pp}, dp {dp}, {m} micro-batches");
-                    let world: Vec<Plan> = all.iter().map(|s| alone(&s.plan, dp)).collect();
-                    check_world(&world).unwrap_or_else(|e| panic!("{at}: {e}"));
+                    let mesh = Topology::new(&[(Axis::Pp, pp), (Axis::Dp, dp)]).unwrap();
+                    let each = all.iter().flat_map(|s| (0..dp).map(move |_| s));
+                    let ranks: Vec<_> = each.map(|s| (&s.plan, &s.facts)).collect();
+                    check_world(&mesh, &ranks).unwrap_or_else(|e| panic!("{at}: {e}"));
                     for (k, s) in all.iter().enumerate() {
                         let at = format!("{at}, pipeline stage {k}");
                         states(s, &base, &at);
@@ -150,30 +155,20 @@ fn stages_hold_and_move_what_the_formulas_say() {
     }
 }
 
-/// The plan as if each stage had one rank.
-fn alone(plan: &Plan, dp: u32) -> Plan {
-    use crossweave_plan::StepKind;
-    let mut plan = plan.clone();
-    for step in &mut plan.steps {
-        match &mut step.op {
-            StepKind::SendAct { to: peer, .. }
-            | StepKind::SendGrad { to: peer, .. }
-            | StepKind::RecvAct { from: peer, .. }
-            | StepKind::RecvGrad { from: peer, .. } => *peer /= dp,
-            _ => {}
-        }
-    }
-    plan
-}
-
 /// Parameters, masters and moments are those of the stage's units over the data-parallel ranks.
 fn states(s: &Stage, base: &RankSpec, at: &str) {
-    if base.zero.stage == ZeroStage::Zero && base.world > 1 {
+    if base.zero.stage == ZeroStage::Zero && base.data_ranks() > 1 {
         // What nothing shards is not padded.
         return;
     }
     let w = base.compute.bytes(1);
-    let f = held(&s.sizes, u64::from(base.world), base.zero.stage, w, 8);
+    let f = held(
+        &s.sizes,
+        u64::from(base.data_ranks()),
+        base.zero.stage,
+        w,
+        8,
+    );
     let got = |tag: &str| s.predicted.steady.tags[tag].now;
     assert_eq!(got("param"), f.param, "{at}: parameters");
     assert_eq!(got("master"), f.master, "{at}: masters");
@@ -185,7 +180,7 @@ fn states(s: &Stage, base: &RankSpec, at: &str) {
 /// backward. A tied embedding is used on the last stage by the head alone, which keeps it from its forward to its backward where one
 /// follows the other.
 fn zero(s: &Stage, base: &RankSpec, borrows: bool, order: PipelineOrder, at: &str) {
-    let n = u64::from(base.world);
+    let n = u64::from(base.data_ranks());
     if n == 1 {
         return;
     }
@@ -245,12 +240,13 @@ fn what_cannot_be_staged_is_refused_in_a_sentence() {
     let w = world();
     let model = llama(2);
     let null = w.null.open(0).unwrap();
-    let refused = |pp: u32, stage: u32, canonical: Option<u32>| -> String {
+    let refused = |pp: u32, ranks: u32, canonical: Option<u32>| -> String {
         let all = units(&model);
         let base = spec_of(1, 1, 2, DType::F32, Recompute::None);
         let dry = dry_run(&null, &all, base.compute, base.batch, base.seq_len).unwrap();
-        let pipeline = PipelineSpec::even(all.len() as u32, pp, stage, PipelineOrder::OneFOneB);
+        let pipeline = PipelineSpec::even(all.len() as u32, pp, PipelineOrder::OneFOneB);
         let spec = RankSpec {
+            place: Place::on(&[(Axis::Pp, ranks)], 0).unwrap(),
             pipeline: Some(pipeline),
             canonical,
             ..base
@@ -261,17 +257,20 @@ fn what_cannot_be_staged_is_refused_in_a_sentence() {
             Ok(_) => panic!("{pp} stages are taken"),
         }
     };
-    let sums = refused(2, 0, Some(2));
+    let sums = refused(2, 2, Some(2));
     assert!(
         sums.contains("logical shards and pipeline stages"),
         "{sums}"
     );
     // Two layers, an embedding and a head.
-    let many = refused(5, 0, None);
+    let many = refused(5, 5, None);
     assert!(
         many.contains("every stage needs one unit at least, of 4"),
         "{many}"
     );
-    let late = refused(2, 2, None);
-    assert!(late.contains("this rank being stage 2"), "{late}");
+    let other = refused(2, 3, None);
+    assert!(
+        other.contains("divided over 2 pipeline stages, and the mesh is pp3"),
+        "{other}"
+    );
 }

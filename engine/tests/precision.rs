@@ -3,8 +3,8 @@
 use crate::common::Boot;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Error, LossScaler, MicroBatch, Precision, RankSpec, ScaleRule, StateKind, StepMetrics, Trainer,
-    ZeroSpec, ZeroStage, dry_run,
+    Axis, Error, LossScaler, MicroBatch, Place, Precision, RankSpec, ScaleRule, StateKind,
+    StepMetrics, Trainer, ZeroSpec, ZeroStage, dry_run,
 };
 use crossweave_hal::{DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::ModelSpec;
@@ -138,9 +138,8 @@ fn one(
     let units = units(c.family);
     let rows = (GLOBAL / c.ranks) as u64;
     let dry = dry_run(&null.open(0).unwrap(), &units, c.compute, rows, SEQ as u64)?;
+    let place = Place::on(&[(Axis::Dp, c.ranks as u32)], rank as u32).unwrap();
     let spec = RankSpec {
-        rank: rank as u32,
-        world: c.ranks as u32,
         seed: 3,
         compute: c.compute,
         batch: rows,
@@ -165,7 +164,7 @@ fn one(
             ..Default::default()
         },
         precision: c.precision.clone(),
-        ..Default::default()
+        ..RankSpec::new(place)
     };
     let mut t = Trainer::new(&cpu.open(rank as u32).unwrap(), units, spec, &dry, &boot)?;
     t.init()?;

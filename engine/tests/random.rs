@@ -150,7 +150,7 @@ fn draw(d: &mut Dice, w: &World, folder: &Path, near: bool) -> Drawn {
     }
     if stages > 1 {
         let order = d.of(&[PipelineOrder::GPipe, PipelineOrder::OneFOneB]);
-        s.pipeline = Some(PipelineSpec::even(count, stages, 0, order));
+        s.pipeline = Some(PipelineSpec::even(count, stages, order));
     }
     if d.once_in(4) {
         s.optim = ParamGroups {
@@ -264,14 +264,7 @@ fn declared(p: &Program) -> Bytes {
 /// Three steps of one rank on the null device: its ledger, and its program.
 fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program), Error> {
     let s = &job.spec;
-    let s = RankSpec {
-        rank: rank % s.world,
-        pipeline: s.pipeline.clone().map(|all| PipelineSpec {
-            stage: rank / s.world,
-            ..all
-        }),
-        ..s.clone()
-    };
+    let s = ranked(s, rank);
     let null = w.null.open(0).unwrap();
     let mut units = units(&job.model);
     crossweave_engine::assign(&mut units, &s.optim)?;
@@ -300,9 +293,9 @@ fn on_null(w: &World, job: &Drawn, rank: u32) -> Result<(MemoryReport, Program),
 /// Runs job number `seed` on the null device; whether it is one that can be asked for.
 fn is_lawful(w: &World, folder: &Path, seed: u64) -> bool {
     let job = draw(&mut Dice(seed), w, folder, false);
-    let world = job.spec.world;
+    let world = job.spec.data_ranks();
     let mut refused = 0;
-    let ranks = job.spec.job_ranks();
+    let ranks = job_ranks(&job.spec);
     let mut programs = vec![];
     for rank in 0..ranks {
         let (memory, program) = match on_null(w, &job, rank) {

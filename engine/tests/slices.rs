@@ -98,7 +98,7 @@ fn pipeline_stages_reduce_each_micro_batch_when_asked() {
         ] {
             let count = units(&model).len() as u32;
             let s = RankSpec {
-                pipeline: Some(PipelineSpec::even(count, pp, 0, order)),
+                pipeline: Some(PipelineSpec::even(count, pp, order)),
                 ..each(&base, stage)
             };
             let got = train(&w, &model, &s, 3);
@@ -156,11 +156,11 @@ fn sizes(model: &ModelSpec) -> Vec<u64> {
 /// which is open from its first writer to its last.
 fn promised(model: &ModelSpec, s: &RankSpec, tied: bool) -> u64 {
     let sizes = sizes(model);
-    let slice = |p: &u64| 4 * p.div_ceil(u64::from(s.world));
-    let whole = |p: &u64| slice(p) * u64::from(s.world);
+    let slice = |p: &u64| 4 * p.div_ceil(u64::from(s.data_ranks()));
+    let whole = |p: &u64| slice(p) * u64::from(s.data_ranks());
     let largest = sizes.iter().map(whole).max().unwrap();
     let bucket = largest.max(s.bucket_bytes);
-    let arrives = bucket.div_ceil(u64::from(s.world));
+    let arrives = bucket.div_ceil(u64::from(s.data_ranks()));
     let tied = if tied { whole(&sizes[0]) } else { 0 };
     sizes.iter().map(slice).sum::<u64>() + 2 * bucket + arrives + tied
 }

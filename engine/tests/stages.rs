@@ -37,7 +37,6 @@ fn over(base: &RankSpec, each: &[u32], order: PipelineOrder) -> RankSpec {
     RankSpec {
         pipeline: Some(PipelineSpec {
             stages: stages.collect(),
-            stage: 0,
             order,
         }),
         ..base.clone()
@@ -47,7 +46,7 @@ fn over(base: &RankSpec, each: &[u32], order: PipelineOrder) -> RankSpec {
 /// Units over `pp` stages as evenly as they go.
 fn even_over(base: &RankSpec, model: &ModelSpec, pp: u32, order: PipelineOrder) -> RankSpec {
     RankSpec {
-        pipeline: Some(PipelineSpec::even(units(model).len() as u32, pp, 0, order)),
+        pipeline: Some(PipelineSpec::even(units(model).len() as u32, pp, order)),
         ..base.clone()
     }
 }
@@ -299,7 +298,7 @@ fn samples_are_drawn_over_stages() {
         let drawn = |s: &RankSpec| -> Vec<f32> {
             let found = Mutex::new(vec![]);
             let draw = |t: &mut Trainer| {
-                let first = t.spec().job_rank() == 0;
+                let first = t.spec().place.is_first();
                 if t.spec().pipeline.is_some() {
                     let e = t.logits(&tokens, 2, 5).unwrap_err().to_string();
                     assert!(e.contains("between lead and done_reading"), "{e}");

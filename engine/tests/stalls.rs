@@ -57,7 +57,7 @@ fn case(seed: u64) -> Case {
     let order = dice.of(&[PipelineOrder::OneFOneB, PipelineOrder::GPipe]);
     let stage = ZeroStage::from_number(dice.of(&[0, 1, 2, 3])).unwrap();
     let spec = RankSpec {
-        pipeline: (pp > 1).then(|| PipelineSpec::even(6, pp, 0, order)),
+        pipeline: (pp > 1).then(|| PipelineSpec::even(6, pp, order)),
         zero: ZeroSpec { stage, ..by_step() },
         timeout: Some(PATIENCE),
         ..spec(dp, micro_batches)
@@ -90,14 +90,7 @@ fn run(w: &World, c: &Case) -> (Option<crossweave_hal::Verdict>, Vec<String>, bo
     let one = |rank: u32| -> std::result::Result<(), String> {
         let mut units = units(&model);
         assign(&mut units, &c.spec.optim).map_err(|e| e.to_string())?;
-        let s = RankSpec {
-            rank: rank % c.spec.world,
-            pipeline: c.spec.pipeline.clone().map(|all| PipelineSpec {
-                stage: rank / c.spec.world,
-                ..all
-            }),
-            ..c.spec.clone()
-        };
+        let s = ranked(&c.spec, rank);
         let null = w.null.open(0).map_err(|e| e.to_string())?;
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len);
         let dry = dry.map_err(|e| e.to_string())?;
@@ -174,11 +167,11 @@ fn stalls(first: u64, count: u64) -> (Vec<String>, u64) {
                     }
                     if !named {
                         let z = c.spec.zero.stage;
-                        let pp = c.ranks / c.spec.world;
+                        let pp = c.ranks / c.spec.data_ranks();
                         let mut wrong = wrong.lock().expect("nobody panics here");
                         wrong.push(format!(
                             "seed {seed}: dp {} pp {pp} {z:?}, rank {} at {:?}: {sentence:?}; {said:#?}",
-                            c.spec.world, c.rank, c.rule.call
+                            c.spec.data_ranks(), c.rank, c.rule.call
                         ));
                     }
                 }

@@ -1,8 +1,9 @@
 //! A block split over the tensor axis, written as a user writes it: on several ranks it equals itself on one, forward and gradients.
 
-use crossweave_engine::MeshGroups;
+use crossweave_engine::{MeshGroups, dry_run};
 use crossweave_hal::{Bootstrap, DType, Error, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
-use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_mesh::{Axis, Mesh, MeshOptions, Place, Topology};
+use crossweave_plan::{Facts, Plan, Said, check_world};
 use crossweave_tensor::{
     Batch, Block, Builder, Cx, Decompositions, Env, Flow, GradSink, Groups, Init, Keep,
     KernelCache, NoGroups, Param, Pieces, Result, RngKey, Run, Split, Tensor, Ty, UnitDecl, spmd,
@@ -126,7 +127,7 @@ fn run(device: &crossweave_hal::Device, groups: &dyn Groups, at: u64, of: u64) -
     let mut cx = Cx::checked(&env, spmd::Check::new(types));
     let x = cx.input(run.from_f32([TOKENS, DIM], &values(90, TOKENS * DIM))?);
     let out = unit.block.forward(&mut cx, Flow(vec![x]))?;
-    assert_eq!(cx.faults(), [] as [String; 0]);
+    assert_eq!(cx.notes().unwrap().faults(), [] as [String; 0]);
     let y = run.to_f32(cx.val(out.0[0])?)?;
     let dy: Tensor = run.from_f32([TOKENS, DIM], &values(91, TOKENS * DIM))?;
     let tape = cx.finish(Keep::All);
@@ -169,9 +170,9 @@ fn a_split_mlp_equals_the_whole_one() {
                 timeout: Some(Duration::from_secs(60)),
                 islands: None,
             };
-            let sets: [&[Axis]; 1] = [&[Axis::Tp]];
-            let mesh = Mesh::new(&device, &boot, topology.clone(), rank, &sets, &options).unwrap();
-            let at = u64::from(mesh.members(&[Axis::Tp]).unwrap().index);
+            let place = Place::new(topology, rank).unwrap();
+            let mesh = Mesh::new(&device, &boot, place, &[Axis::Tp], &options).unwrap();
+            let at = u64::from(place.at(Axis::Tp));
             let groups = MeshGroups::new(mesh);
             let out = run(&device, &groups, at, u64::from(tp)).unwrap();
             (at, out, device.collectives())
@@ -222,10 +223,92 @@ fn a_block_on_an_axis_without_a_group_says_what_to_ask_for() {
     let device = Plugin::new(raw).open(0).unwrap();
     let boot = Boot(Arc::new(LocalKv::default()));
     let topology = Topology::new(&[(Axis::Tp, 2)]).unwrap();
-    let mesh = Mesh::new(&device, &boot, topology, 0, &[], &MeshOptions::default()).unwrap();
+    let place = Place::new(topology, 0).unwrap();
+    let none: [Axis; 0] = [];
+    let mesh = Mesh::new(&device, &boot, place, &none, &MeshOptions::default()).unwrap();
     let e = run(&device, &MeshGroups::new(mesh), 0, 2).err().unwrap();
     assert!(
         e.to_string().contains("rank 0 has no group tp") && e.to_string().contains("Mesh::new"),
         "{e}"
     );
+}
+
+/// A table of tokens before the split block.
+struct Table(Param);
+
+impl Block for Table {
+    fn forward(&self, cx: &mut Cx<'_>, _: Flow) -> Result<Flow> {
+        Ok(Flow(vec![cx.embedding(self.0, None)?]))
+    }
+}
+
+/// The split block, `sums` of it one after another.
+struct Deep(Vec<Mlp>);
+
+impl Block for Deep {
+    fn forward(&self, cx: &mut Cx<'_>, f: Flow) -> Result<Flow> {
+        self.0.iter().try_fold(f, |f, b| b.forward(cx, f))
+    }
+}
+
+fn deep(sums: usize) -> Vec<UnitDecl> {
+    let mut b = Builder::default();
+    b.unit("embed", |u| {
+        Table(u.param("weight", &[32, DIM], Init::Normal(0.02)))
+    });
+    b.unit("model.layers.0", |u| {
+        let one = |k: usize| {
+            let norm = u.param(&format!("{k}.norm"), &[DIM], Init::Ones);
+            let up = u.param(&format!("{k}.up"), &[FFN, DIM], Init::Normal(0.02));
+            let down = u.param(&format!("{k}.down"), &[DIM, FFN], Init::Normal(0.02));
+            Mlp {
+                norm,
+                up: u.split(up, Axis::Tp, 0, Pieces::One),
+                down: u.split(down, Axis::Tp, 1, Pieces::One),
+            }
+        };
+        Deep((0..sums).map(one).collect())
+    });
+    b.finish()
+}
+
+/// The dry run notes what a block says, and plans of ranks whose blocks say different things are refused before anything runs.
+#[test]
+fn a_rank_that_would_wait_inside_a_block_is_named_before_the_run() {
+    let host = HostServices::default();
+    let raw = RawPlugin::from_static::<crossweave_backend_null::Null>(&host).unwrap();
+    let null = Plugin::new(raw).open(0).unwrap();
+    let facts = |sums: usize| {
+        let dry = dry_run(&null, &deep(sums), DType::F32, 2, TOKENS).unwrap();
+        Facts {
+            units: dry.units,
+            micro_batches: 1,
+            ranks: 1,
+            ..Facts::default()
+        }
+    };
+    let (two, one) = (facts(2), facts(1));
+    let n = 2 * TOKENS * DIM;
+    let says = |what: &str, sums: usize| {
+        vec![
+            Said {
+                axes: Axis::Tp.into(),
+                what: format!("{what} of {n} elements"),
+            };
+            sums
+        ]
+    };
+    assert_eq!(two.units[0].talk, Default::default());
+    assert_eq!(two.units[1].talk.forward, says("reduce", 2));
+    assert_eq!(two.units[1].talk.backward, says("enter", 2));
+    let plan: Plan = "F0.0 F1.0 B1.0 B0.0".parse().unwrap();
+    let mesh = Topology::new(&[(Axis::Tp, 2)]).unwrap();
+    check_world(&mesh, &[(&plan, &two), (&plan, &two)]).unwrap();
+    let e = check_world(&mesh, &[(&plan, &two), (&plan, &one)]).unwrap_err();
+    let text = e.to_string();
+    // Rank 0 is in its second sum when rank 1 has gone on to its backward.
+    for part in ["F1.0", "over tp", "rank 0 says reduce", "enter of"] {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+    assert_eq!(e.rank, Some(1));
 }

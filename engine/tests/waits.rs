@@ -124,7 +124,7 @@ fn every_wait_of_a_stage_is_implied_by_the_plans_edges() {
         let model = gpt2(2, 0.0);
         let s = RankSpec {
             clip,
-            pipeline: Some(PipelineSpec::even(units(&model).len() as u32, pp, 0, order)),
+            pipeline: Some(PipelineSpec::even(units(&model).len() as u32, pp, order)),
             recompute: [Recompute::Full, Recompute::None][pp as usize % 2],
             zero: ZeroSpec {
                 stage: ZeroStage::from_number(stage).unwrap(),

@@ -4,7 +4,7 @@
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_null::Null;
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{MicroBatch, RankSpec, Recompute, Trainer, dry_run};
+use crossweave_engine::{MicroBatch, Place, RankSpec, Recompute, Trainer, dry_run};
 use crossweave_hal::{Bootstrap, DType, HostServices, Plugin, RawPlugin, Result};
 use crossweave_tensor::Builder;
 use std::error::Error;
@@ -40,8 +40,6 @@ pub fn train(
     // Every block once on the null device: shapes, sizes and sharding types are known, or wrong, before memory is taken.
     let dry = dry_run(&null.open(0)?, &units, DType::F32, batch, seq_len)?;
     let spec = RankSpec {
-        rank: 0,
-        world: 1,
         seed: 1,
         compute: DType::F32,
         micro_batches: 1,
@@ -63,7 +61,7 @@ pub fn train(
         bucket_bytes: 1 << 20,
         overlap: true,
         timeout: None,
-        ..Default::default()
+        ..RankSpec::new(Place::alone())
     };
     let mut trainer = Trainer::new(&cpu.open(0)?, units, spec, &dry, &Alone)?;
     trainer.init()?;

@@ -228,9 +228,16 @@ impl Machine {
         done
     }
 
-    /// The groups of the program, in its order.
-    pub fn join(&mut self, groups: Vec<GroupRef>) {
-        self.groups = groups;
+    /// Finds the groups of the program in a mesh.
+    ///
+    /// # Errors
+    /// One that was not joined.
+    pub fn join(&mut self, mesh: &Mesh) -> crossweave_hal::Result<()> {
+        let groups = self.program.groups.iter();
+        let found: crossweave_hal::Result<Vec<_>> =
+            groups.map(|g| mesh.group_ref(&g.key)).collect();
+        self.groups = found?;
+        Ok(())
     }
 
     /// The scalars of a step from here on.

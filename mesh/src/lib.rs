@@ -1,5 +1,5 @@
-//! The device mesh: any set of axes gives a group, and a group of one rank is a real group. [`topology`]
-//! is the arithmetic of ranks; [`groups`] holds the communicators, [`islands`] those of jobs of several
+//! The device mesh as ranks that run: any set of axes gives a group, and a group of one rank is a real group.
+//! The arithmetic of ranks is the crate `axes`; [`groups`] holds the communicators, [`islands`] those of jobs of several
 //! back ends. [`launch`] reads which process of how many this is from the launcher's variables,
 //! [`store`] and [`mod@rendezvous`] are the rendezvous of the processes of a job (what torchrun calls its store),
 //! and [`process_map`] maps processes to ranks.
@@ -15,9 +15,12 @@ pub mod launch;
 pub mod process_map;
 pub mod rendezvous;
 pub mod store;
-pub mod topology;
 
 pub use checker::{checker_state, checker_state_in};
+/// Places and groups as data.
+pub use crossweave_axes::{
+    Axis, AxisSet, Channel, Coord, Group, GroupKey, Part, Place, Topology, TopologyError,
+};
 /// Faults on purpose.
 pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};
 pub use groups::{GroupRef, Mesh, MeshOptions};
@@ -26,4 +29,3 @@ pub use launch::{Launch, LaunchError, Launcher, detect};
 pub use process_map::{ProcessMap, rank_words};
 pub use rendezvous::rendezvous;
 pub use store::{JobStore, LateStore, PeerFailure};
-pub use topology::{Axis, Coords, Group, Topology, TopologyError};

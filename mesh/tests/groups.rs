@@ -4,7 +4,7 @@
 use crossweave_hal::{
     Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Reduce, Result, Tag,
 };
-use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_mesh::{Axis, AxisSet, Mesh, MeshOptions, Place, Topology};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const SETS: [&[Axis]; 7] = [
     &[],
 ];
 
-fn each_rank(topology: &Topology, body: impl Fn(u32, crossweave_hal::Device, &Boot) + Sync) {
+fn each_rank(topology: Topology, body: impl Fn(Place, crossweave_hal::Device, &Boot) + Sync) {
     let kv: Arc<dyn KvStore> = Arc::new(LocalKv::default());
     let host = HostServices::builder()
         .config("cpu.threads", "1")
@@ -41,7 +41,8 @@ fn each_rank(topology: &Topology, body: impl Fn(u32, crossweave_hal::Device, &Bo
     std::thread::scope(|s| {
         for rank in 0..topology.world_size() {
             let (plugin, kv, body) = (&plugin, &kv, &body);
-            s.spawn(move || body(rank, plugin.open(0).unwrap(), &Boot(kv.clone())));
+            let place = Place::new(topology, rank).unwrap();
+            s.spawn(move || body(place, plugin.open(0).unwrap(), &Boot(kv.clone())));
         }
     });
 }
@@ -49,13 +50,13 @@ fn each_rank(topology: &Topology, body: impl Fn(u32, crossweave_hal::Device, &Bo
 #[test]
 fn every_group_sums_over_its_members_and_nobody_else() {
     let topology = Topology::new(&[(Axis::Dp, 2), (Axis::Tp, 2), (Axis::Pp, 2)]).unwrap();
-    each_rank(&topology, |rank, device, boot| {
+    each_rank(topology, |place, device, boot| {
         let options = MeshOptions {
             timeout: Some(Duration::from_secs(60)),
             islands: None,
         };
-        let mut mesh = Mesh::new(&device, boot, topology.clone(), rank, &SETS, &options).unwrap();
-        let s = device.stream("test", 0).unwrap();
+        let mut mesh = Mesh::new(&device, boot, place, &SETS, &options).unwrap();
+        let (s, rank) = (device.stream("test", 0).unwrap(), place.job_rank());
         for axes in SETS {
             // Each rank brings its own bit: the sum says who took part, and that each did once.
             let b = device.alloc(&s, 4, Tag::Comm).unwrap();
@@ -67,6 +68,7 @@ fn every_group_sums_over_its_members_and_nobody_else() {
                 (group.rank(), group.size()),
                 (members.index, members.size())
             );
+            assert_eq!(place.index(AxisSet::from(axes)), members.index);
             group
                 .all_reduce(&s, b.all(), DType::F32, Reduce::Sum, "test")
                 .unwrap();
@@ -91,19 +93,20 @@ fn every_group_sums_over_its_members_and_nobody_else() {
 #[test]
 fn a_group_that_was_not_asked_for_is_named_with_those_that_were() {
     let topology = Topology::new(&[(Axis::Dp, 1)]).unwrap();
-    each_rank(&topology, |rank, device, boot| {
+    each_rank(topology, |place, device, boot| {
         let options = MeshOptions::default();
         let sets: [&[Axis]; 2] = [&[Axis::Dp], &[Axis::Dp]];
-        let mut mesh = Mesh::new(&device, boot, topology.clone(), rank, &sets, &options).unwrap();
+        let mut mesh = Mesh::new(&device, boot, place, &sets, &options).unwrap();
         assert_eq!(mesh.group(&[Axis::Dp]).unwrap().size(), 1);
         let e = mesh.group(&[Axis::Tp, Axis::Dp]).err().unwrap();
         assert!(
             e.message.contains("no group dp.tp") && e.message.contains("groups are: dp."),
             "{e}"
         );
-        let e = Mesh::new(&device, boot, topology.clone(), 7, &sets, &options)
+        let mixed: [&[Axis]; 1] = [&[Axis::Dp, Axis::Ep]];
+        let e = Mesh::new(&device, boot, place, &mixed, &options)
             .err()
             .unwrap();
-        assert!(e.message.contains("rank 7"), "{e}");
+        assert!(e.message.contains("rank 0 joining group dp.ep"), "{e}");
     });
 }

@@ -2,4 +2,3 @@
 
 mod groups;
 mod launch;
-mod topology;

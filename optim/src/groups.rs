@@ -111,6 +111,13 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 impl ParamGroups {
+    /// Whether any update sums figures over the ranks.
+    pub fn sums(&self) -> bool {
+        let recipes = [Some(self.base), self.fallback].into_iter().flatten();
+        let ruled = self.rules.iter().filter_map(|r| r.optimizer);
+        recipes.map(|r| r.optimizer).chain(ruled).any(|o| o.sums())
+    }
+
     /// The same for every parameter.
     pub fn all(optimizer: Optimizer, weight_decay: f64) -> ParamGroups {
         ParamGroups {

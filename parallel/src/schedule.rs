@@ -1,6 +1,6 @@
 //! Schedules: the first list of a plan, forwards and backwards only. Everything else is a pass.
 
-use crossweave_plan::{Keep, MicroBatch, Plan, Rank, StepKind, UnitId};
+use crossweave_plan::{Keep, MicroBatch, PipelineStage, Plan, StepKind, UnitId};
 use std::ops::Range;
 
 /// Gradient accumulation on one rank: for each micro-batch all units forward, then all backward.
@@ -20,31 +20,29 @@ pub fn evaluate(units: u32, micro_batches: u32) -> Plan {
     Plan::from_ops((0..micro_batches).flat_map(forward))
 }
 
-/// How the units of a model are cut over pipeline stages, and which rank runs each stage.
+/// How the units of a model are cut over pipeline stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stages {
-    /// For each stage in order, its units and the rank that is its neighbours' peer.
-    pub stages: Vec<(Range<UnitId>, Rank)>,
+    /// The units of each stage, in order.
+    pub stages: Vec<Range<UnitId>>,
 }
 
 impl Stages {
     /// One stage of all units.
     pub fn single(units: u32) -> Stages {
-        Stages {
-            stages: vec![(0..units, 0)],
-        }
+        Stages::even(units, 1)
     }
 
-    /// `units` units over the given ranks as evenly as they go, the longer stages first.
-    pub fn even(units: u32, ranks: &[Rank]) -> Stages {
-        let count = ranks.len().max(1) as u32;
+    /// `units` units over so many stages as evenly as they go, the longer stages first.
+    pub fn even(units: u32, stages: u32) -> Stages {
+        let count = stages.max(1);
         let (each, more) = (units / count, units % count);
         let mut start = 0;
-        let stages = ranks.iter().enumerate().map(|(k, &rank)| {
-            let end = start + each + u32::from((k as u32) < more);
+        let stages = (0..count).map(|k| {
+            let end = start + each + u32::from(k < more);
             let range = start..end;
             start = end;
-            (range, rank)
+            range
         });
         Stages {
             stages: stages.collect(),
@@ -98,11 +96,11 @@ pub fn one_f_one_b(stages: &Stages, stage: usize, micro_batches: u32) -> Plan {
 
 /// The schedule of one stage. A `stage` that does not exist gives an empty plan.
 pub fn pipeline(stages: &Stages, stage: usize, micro_batches: u32, order: Order) -> Plan {
-    let Some((units, _)) = stages.stages.get(stage).cloned() else {
+    let Some(units) = stages.stages.get(stage).cloned() else {
         return Plan::default();
     };
-    let next = stages.stages.get(stage + 1).map(|s| s.1);
-    let previous = stage.checked_sub(1).map(|s| stages.stages[s].1);
+    let next = (stage + 1 < stages.stages.len()).then_some(stage as PipelineStage + 1);
+    let previous = stage.checked_sub(1).map(|s| s as PipelineStage);
     let mut ops = Vec::new();
     let receive = |ops: &mut Vec<StepKind>, mb: MicroBatch| {
         ops.extend(previous.map(|from| StepKind::RecvAct {

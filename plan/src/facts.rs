@@ -1,6 +1,7 @@
 //! What a planner knows before the first step: sizes from the dry run, costs from a measurement, the budget.
 
 use crate::op::{Keep, UnitId};
+use crossweave_axes::AxisSet;
 use serde::{Deserialize, Serialize};
 
 /// Sizes and costs of one unit on this rank. Bytes are per micro-batch where a micro-batch is involved.
@@ -39,6 +40,29 @@ pub struct UnitFacts {
     /// Other units whose parameters this one reads too, and into whose gradients it sums (a tied output head).
     #[serde(default)]
     pub ties: Vec<UnitId>,
+    /// What its steps say to other ranks beyond what the plan shows.
+    #[serde(skip)]
+    pub talk: UnitTalk,
+}
+
+/// Collectives inside the steps of a unit, each list in order: every member of the group says the same, or the group hangs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitTalk {
+    /// Inside its forward, and again where that is recomputed.
+    pub forward: Vec<Said>,
+    /// Inside its backward.
+    pub backward: Vec<Said>,
+    /// Inside its update: norms of whole parameters that an optimizer sums.
+    pub update: Vec<Said>,
+}
+
+/// A collective inside a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The axes of its group.
+    pub axes: AxisSet,
+    /// What it is: `reduce of 64 elements`.
+    pub what: String,
 }
 
 impl UnitFacts {

@@ -25,10 +25,12 @@ mod text;
 mod world;
 
 pub use check::{Peak, check, trace};
+/// The mesh whose ranks are held against each other.
+pub use crossweave_axes as axes;
 pub use depend::{Access, Depend, Order, Resource, accesses, slots};
 pub use error::{Law, PlanError};
-pub use facts::{Facts, UnitFacts};
-pub use op::{Keep, Lane, MicroBatch, Rank, Reduction, StepKind, UnitId};
+pub use facts::{Facts, Said, UnitFacts, UnitTalk};
+pub use op::{Keep, Lane, MicroBatch, PipelineStage, Rank, Reduction, StepKind, UnitId};
 pub use pass::{Pass, PassManager, Stage, print_stages};
 pub use plan::{Home, Plan, Step, StepId, words};
 pub use world::check_world;

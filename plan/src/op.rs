@@ -9,8 +9,11 @@ pub type UnitId = u32;
 /// Index of a micro-batch within one optimizer step.
 pub type MicroBatch = u32;
 
-/// Index of a rank in the world.
+/// Index of a rank in the job: of a plan among those of all ranks.
 pub type Rank = u32;
+
+/// A pipeline stage: the coordinate on the axis `pp`.
+pub type PipelineStage = u32;
 
 /// What a forward leaves behind for its backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -130,41 +133,41 @@ pub enum StepKind {
         /// Unit whose gradient is cleared.
         unit: UnitId,
     },
-    /// Send the output of `unit` to the rank that runs the next unit.
+    /// Send the output of `unit` to the stage that runs the next unit.
     SendAct {
         /// Unit whose output travels.
         unit: UnitId,
         /// Micro-batch it belongs to.
         mb: MicroBatch,
-        /// Receiving rank.
-        to: Rank,
+        /// Receiving stage.
+        to: PipelineStage,
     },
-    /// Receive the output of `unit` from the rank that ran it.
+    /// Receive the output of `unit` from the stage that ran it.
     RecvAct {
         /// Unit whose output travels.
         unit: UnitId,
         /// Micro-batch it belongs to.
         mb: MicroBatch,
-        /// Sending rank.
-        from: Rank,
+        /// Sending stage.
+        from: PipelineStage,
     },
-    /// Send the gradient of the output of `unit` back to the rank that ran it.
+    /// Send the gradient of the output of `unit` back to the stage that ran it.
     SendGrad {
         /// Unit whose output's gradient travels.
         unit: UnitId,
         /// Micro-batch it belongs to.
         mb: MicroBatch,
-        /// Receiving rank.
-        to: Rank,
+        /// Receiving stage.
+        to: PipelineStage,
     },
-    /// Receive the gradient of the output of `unit`, which this rank ran.
+    /// Receive the gradient of the output of `unit`, which this stage ran.
     RecvGrad {
         /// Unit whose output's gradient travels.
         unit: UnitId,
         /// Micro-batch it belongs to.
         mb: MicroBatch,
-        /// Sending rank.
-        from: Rank,
+        /// Sending stage.
+        from: PipelineStage,
     },
     /// Copy saved activations off the device and free them there.
     Spill {

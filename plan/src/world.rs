@@ -1,134 +1,66 @@
 //! Laws between ranks: the same collectives in the same order, every send with its receive, nobody waiting for ever.
+//!
+//! Each plan is read as the events of its rank: a collective is an event of its group, a message one of two ranks. Groups are those of
+//! the mesh. A block or an update that communicates is an event of each of its groups ([`UnitTalk`](crate::UnitTalk)), so a rank
+//! that would leave others waiting inside a block is named before the run.
 
 use crate::error::{Law, PlanError};
-use crate::op::{Rank, StepKind, UnitId};
+use crate::facts::{Facts, Said};
+use crate::op::{PipelineStage, Rank, StepKind, UnitId};
 use crate::plan::{Plan, Step};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use crossweave_axes::{Axis, AxisSet, Coord, GroupKey, Topology};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 
-/// Hold the plans of all ranks, in rank order, against each other. Each must have passed [`crate::check`] on its own.
+/// Hold the plans of all ranks of a mesh, in rank order, with what each knows of its units, against each other. Each must have passed
+/// [`crate::check`] on its own.
 ///
-/// Ranks that run the same units form a group: they must issue the same gathers in the same order, and the same
-/// reductions. Ranks of the same place in their groups sum the gradients of a unit that the groups share (`Tie`). The norm and the finite
-/// check are issued by all ranks alike. Everything waits: a send and its receive are one event of
-/// both ranks, and no rank begins a step before the one before it is over. With that every rank must come to its end, and so it does where streams and
-/// libraries wait for less.
-pub fn check_world(plans: &[Plan]) -> Result<(), PlanError> {
-    let mut groups: BTreeMap<BTreeSet<UnitId>, Vec<Rank>> = BTreeMap::new();
-    for (rank, plan) in plans.iter().enumerate() {
-        groups.entry(plan.units()).or_default().push(rank as Rank);
+/// The data-parallel ranks of a stage must issue the same gathers in the same order, and the same reductions; the members of each group
+/// must say the same inside blocks and updates. Stages sum the gradients of a unit that they share (`Tie`), each rank with those at the
+/// same place in other stages. The norm and the finite check are issued by all ranks alike. Everything waits: a collective is one event
+/// of its group, a send and its receive are one event of both ranks, and no rank begins a step before the one before it is over. With
+/// that every rank must come to its end, and so it does where streams and libraries wait for less.
+///
+/// # Errors
+/// Another number of plans than ranks; the first law that is broken, with the rank.
+pub fn check_world(mesh: &Topology, ranks: &[(&Plan, &Facts)]) -> Result<(), PlanError> {
+    let world = World::new(mesh, ranks)?;
+    for (axes, pick, what) in ALIKE {
+        for members in world.each_group(axes) {
+            world.same_order(&members, pick, what)?;
+        }
     }
-    let all: Vec<Rank> = (0..plans.len() as Rank).collect();
-    for members in groups.values() {
-        same_order(
-            plans,
-            members,
-            |op| matches!(op, StepKind::Gather { .. }),
-            "gathers",
-        )?;
-        same_order(
-            plans,
-            members,
-            |op| matches!(op, StepKind::ReduceGrad { .. } | StepKind::Tie { .. }),
-            "reductions",
-        )?;
-    }
-    same_order(
-        plans,
-        &all,
+    world.check_peers()?;
+    world.check_said()?;
+    world.check_ends()
+}
+
+/// Which steps a group issues alike, and what they are called.
+type Alike = (AxisSet, fn(&StepKind) -> bool, &'static str);
+
+const ALIKE: [Alike; 3] = [
+    (
+        AxisSet::DATA,
+        |op| matches!(op, StepKind::Gather { .. }),
+        "gathers",
+    ),
+    (
+        AxisSet::DATA,
+        |op| matches!(op, StepKind::ReduceGrad { .. } | StepKind::Tie { .. }),
+        "reductions",
+    ),
+    (
+        AxisSet::WORLD,
         |op| matches!(op, StepKind::GradNorm | StepKind::Finite),
         "collectives",
-    )?;
-    check_peers(plans)?;
-    let ties = ties(plans, groups.values())?;
-    check_ends(plans, groups.values(), &all, &ties)
-}
-
-/// Who sums a unit's gradient together: for each unit and place in a group, the ranks of that place in the groups that tie it.
-type Ties = HashMap<UnitId, Vec<Vec<Rank>>>;
-
-/// The ranks of each `Tie`; the groups that share a unit must cut it alike.
-fn ties<'a>(
-    plans: &[Plan],
-    groups: impl Iterator<Item = &'a Vec<Rank>>,
-) -> Result<Ties, PlanError> {
-    let mut found = Ties::new();
-    for members in groups {
-        let Some(&first) = members.first() else {
-            continue;
-        };
-        for (step, op) in plans[first as usize]
-            .steps
-            .iter()
-            .map(|s| &s.op)
-            .enumerate()
-        {
-            let &StepKind::Tie { unit } = op else {
-                continue;
-            };
-            let places = found.entry(unit).or_default();
-            if !places.is_empty() && places.len() != members.len() {
-                let message = format!(
-                    "{} ranks here and {} elsewhere hold the slices of unit {unit}; stages that share a unit need as many ranks each",
-                    members.len(),
-                    places.len()
-                );
-                return Err(
-                    PlanError::at(&plans[first as usize], step, Law::Tie, message).of_rank(first),
-                );
-            }
-            places.resize(members.len(), vec![]);
-            for (place, &rank) in places.iter_mut().zip(members) {
-                place.push(rank);
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Every member issues the same sequence of the operations `pick` picks.
-fn same_order(
-    plans: &[Plan],
-    members: &[Rank],
-    pick: fn(&StepKind) -> bool,
-    what: &str,
-) -> Result<(), PlanError> {
-    let list = |rank: Rank| -> Vec<(usize, &Step)> {
-        let steps = plans[rank as usize].steps.iter().enumerate();
-        steps.filter(|(_, s)| pick(&s.op)).collect()
-    };
-    let Some((&first, rest)) = members.split_first() else {
-        return Ok(());
-    };
-    let wanted = list(first);
-    for &rank in rest {
-        let found = list(rank);
-        let plan = &plans[rank as usize];
-        for (k, (step, mine)) in found.iter().enumerate() {
-            let twin = wanted.get(k).map(|(_, s)| *s);
-            if !twin.is_some_and(|t| t.op == mine.op) {
-                let other = twin.map_or("nothing".to_string(), Step::to_string);
-                let message = format!(
-                    "number {k} of its group's {what}, where rank {first} issues {other}; the group would hang or mix data"
-                );
-                return Err(PlanError::at(plan, *step, Law::CollectiveOrder, message).of_rank(rank));
-            }
-        }
-        if let Some((_, next)) = wanted.get(found.len()) {
-            let message = format!(
-                "it ends after {} {what}, where rank {first} goes on with {next}; the group would hang",
-                found.len()
-            );
-            return Err(PlanError::whole(Law::CollectiveOrder, message).of_rank(rank));
-        }
-    }
-    Ok(())
-}
+    ),
+];
 
 /// What travels between two ranks: whether it is a gradient, whose, of which micro-batch.
 type Parcel = (bool, UnitId, u32);
 
-/// The parcel of a peer operation, the other rank, and whether it is a send.
-fn parcel(op: &StepKind) -> Option<(Parcel, Rank, bool)> {
+/// The parcel of a peer operation, the other stage, and whether it is a send.
+fn parcel(op: &StepKind) -> Option<(Parcel, PipelineStage, bool)> {
     match *op {
         StepKind::SendAct { unit, mb, to } => Some(((false, unit, mb), to, true)),
         StepKind::RecvAct { unit, mb, from } => Some(((false, unit, mb), from, false)),
@@ -138,124 +70,333 @@ fn parcel(op: &StepKind) -> Option<(Parcel, Rank, bool)> {
     }
 }
 
-/// Between each two ranks, the sends of one are the receives of the other, in the same order.
-fn check_peers(plans: &[Plan]) -> Result<(), PlanError> {
-    let mut sent: HashMap<(Rank, Rank), VecDeque<(usize, Parcel)>> = HashMap::new();
-    let each = || {
-        plans.iter().enumerate().flat_map(|(rank, plan)| {
-            let steps = plan.steps.iter().enumerate();
-            steps.filter_map(move |(k, s)| parcel(&s.op).map(|p| (rank as Rank, k, p)))
-        })
-    };
-    for (rank, step, (what, peer, sends)) in each() {
-        if peer as usize >= plans.len() || peer == rank {
-            let message = format!(
-                "rank {peer} is not another rank of this world of {}",
-                plans.len()
-            );
-            return Err(
-                PlanError::at(&plans[rank as usize], step, Law::Peer, message).of_rank(rank),
-            );
-        }
-        if sends {
-            sent.entry((rank, peer))
-                .or_default()
-                .push_back((step, what));
-        }
-    }
-    for (rank, step, (what, peer, sends)) in each() {
-        if sends {
-            continue;
-        }
-        let next = sent.get_mut(&(peer, rank)).and_then(VecDeque::pop_front);
-        if next.map(|(_, w)| w) != Some(what) {
-            let found = next.map_or("nothing more".to_string(), |(k, _)| {
-                plans[peer as usize].steps[k].to_string()
-            });
-            let message = format!("the next thing rank {peer} sends here is {found}");
-            return Err(
-                PlanError::at(&plans[rank as usize], step, Law::Peer, message).of_rank(rank),
-            );
-        }
-    }
-    let mut unread: Vec<_> = sent
-        .iter()
-        .filter_map(|(pair, q)| Some((*pair, q.front()?.0)))
-        .collect();
-    unread.sort_unstable();
-    match unread.first() {
-        Some(&((rank, peer), step)) => {
-            let message = format!("rank {peer} never receives it");
-            Err(PlanError::at(&plans[rank as usize], step, Law::Peer, message).of_rank(rank))
-        }
-        None => Ok(()),
-    }
+/// Something a rank cannot do alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What<'a> {
+    /// A collective of the plan.
+    Op(&'a StepKind),
+    /// A collective inside a step of the plan.
+    Said(&'a StepKind, &'a Said),
+    /// A message, and whether it leaves here.
+    Parcel(Parcel, bool),
 }
 
-/// Walk all plans side by side, each in step order, and see that all come to their end.
-fn check_ends<'a>(
-    plans: &[Plan],
-    groups: impl Iterator<Item = &'a Vec<Rank>>,
-    all: &[Rank],
-    ties: &Ties,
-) -> Result<(), PlanError> {
-    let mut group_of: Vec<&[Rank]> = vec![all; plans.len()];
-    for members in groups {
-        for &rank in members {
-            group_of[rank as usize] = members;
+struct Event<'a> {
+    /// The ranks that take part, this one among them.
+    members: Rc<[Rank]>,
+    what: What<'a>,
+    step: usize,
+}
+
+struct World<'a> {
+    mesh: &'a Topology,
+    ranks: &'a [(&'a Plan, &'a Facts)],
+    coords: Vec<Coord>,
+}
+
+impl<'a> World<'a> {
+    fn new(mesh: &'a Topology, ranks: &'a [(&'a Plan, &'a Facts)]) -> Result<Self, PlanError> {
+        let coords = (0..mesh.world_size()).filter_map(|r| mesh.coord(r).ok());
+        let coords: Vec<Coord> = coords.collect();
+        if coords.len() != ranks.len() {
+            let message = format!("{} plans for a mesh of {} ranks", ranks.len(), coords.len());
+            return Err(PlanError::whole(Law::Peer, message));
         }
+        Ok(World {
+            mesh,
+            ranks,
+            coords,
+        })
     }
-    let mut at = vec![0usize; plans.len()];
-    let head = |at: &[usize], rank: Rank| {
-        plans[rank as usize]
-            .steps
-            .get(at[rank as usize])
-            .map(|s| &s.op)
-    };
-    loop {
-        let mut moved = false;
-        for rank in 0..plans.len() as Rank {
-            while let Some(op) = head(&at, rank) {
-                let members = match op {
-                    StepKind::GradNorm | StepKind::Finite => all,
-                    StepKind::Gather { .. } | StepKind::ReduceGrad { .. } => {
-                        group_of[rank as usize]
-                    }
-                    StepKind::Tie { unit } => {
-                        let mut places = ties.get(unit).into_iter().flatten();
-                        let mine = places.find(|place| place.contains(&rank));
-                        mine.map_or(&[][..], Vec::as_slice)
-                    }
-                    _ => &[],
+
+    fn fault(&self, rank: Rank, step: usize, law: Law, message: String) -> PlanError {
+        PlanError::at(self.plan(rank), step, law, message).of_rank(rank)
+    }
+
+    fn plan(&self, rank: Rank) -> &'a Plan {
+        self.ranks[rank as usize].0
+    }
+
+    /// The members of a rank's group; a set of axes that no ranks differ on is the rank alone.
+    fn members(&self, rank: Rank, axes: AxisSet) -> Vec<Rank> {
+        let group = self
+            .mesh
+            .group(self.coords[rank as usize], &GroupKey::over(axes));
+        group.map_or(vec![rank], |g| g.ranks)
+    }
+
+    /// The members of each group over a set of axes.
+    fn each_group(&self, axes: AxisSet) -> impl Iterator<Item = Vec<Rank>> {
+        let all = 0..self.ranks.len() as Rank;
+        let groups = all.map(move |rank| (rank, self.members(rank, axes)));
+        groups.filter_map(|(rank, members)| (members.first() == Some(&rank)).then_some(members))
+    }
+
+    /// The rank of another stage at this rank's place.
+    fn peer(&self, rank: Rank, stage: PipelineStage) -> Option<Rank> {
+        let at = self.coords[rank as usize];
+        let there = stage < self.mesh.length(Axis::Pp) && stage != self.mesh.at(at, Axis::Pp);
+        there.then(|| self.mesh.job_rank(at.with(Axis::Pp, stage)))
+    }
+
+    /// Every member issues the same sequence of the operations `pick` picks.
+    fn same_order(
+        &self,
+        members: &[Rank],
+        pick: fn(&StepKind) -> bool,
+        what: &str,
+    ) -> Result<(), PlanError> {
+        let list = |rank: Rank| -> Vec<(usize, &Step)> {
+            let steps = self.plan(rank).steps.iter().enumerate();
+            steps.filter(|(_, s)| pick(&s.op)).collect()
+        };
+        let Some((&first, rest)) = members.split_first() else {
+            return Ok(());
+        };
+        let wanted = list(first);
+        for &rank in rest {
+            let found = list(rank);
+            for (k, (step, mine)) in found.iter().enumerate() {
+                let twin = wanted.get(k).map(|(_, s)| *s);
+                if !twin.is_some_and(|t| t.op == mine.op) {
+                    let other = twin.map_or("nothing".to_string(), Step::to_string);
+                    let message = format!(
+                        "number {k} of its group's {what}, where rank {first} issues {other}; the group would hang or mix data"
+                    );
+                    return Err(self.fault(rank, *step, Law::CollectiveOrder, message));
+                }
+            }
+            if let Some((_, next)) = wanted.get(found.len()) {
+                let message = format!(
+                    "it ends after {} {what}, where rank {first} goes on with {next}; the group would hang",
+                    found.len()
+                );
+                return Err(PlanError::whole(Law::CollectiveOrder, message).of_rank(rank));
+            }
+        }
+        Ok(())
+    }
+
+    /// Between each two ranks, the sends of one are the receives of the other, in the same order.
+    fn check_peers(&self) -> Result<(), PlanError> {
+        let mut sent: HashMap<(Rank, Rank), VecDeque<(usize, Parcel)>> = HashMap::new();
+        let mut received: Vec<(Rank, usize, Parcel, Rank)> = vec![];
+        for rank in 0..self.ranks.len() as Rank {
+            for (step, s) in self.plan(rank).steps.iter().enumerate() {
+                let Some((what, stage, sends)) = parcel(&s.op) else {
+                    continue;
                 };
-                if members.iter().any(|&m| head(&at, m) != Some(op)) {
-                    break;
-                }
-                if let Some((what, peer, sends)) = parcel(op) {
-                    let other = head(&at, peer).and_then(parcel);
-                    if other != Some((what, rank, !sends)) {
-                        break;
-                    }
-                    at[peer as usize] += 1;
-                }
-                moved = true;
-                if members.is_empty() {
-                    at[rank as usize] += 1;
-                } else {
-                    members.iter().for_each(|&m| at[m as usize] += 1);
+                let Some(peer) = self.peer(rank, stage) else {
+                    let stages = self.mesh.length(Axis::Pp);
+                    let message = format!("stage {stage} is not another of the {stages} there are");
+                    return Err(self.fault(rank, step, Law::Peer, message));
+                };
+                match sends {
+                    true => sent
+                        .entry((rank, peer))
+                        .or_default()
+                        .push_back((step, what)),
+                    false => received.push((rank, step, what, peer)),
                 }
             }
         }
-        if !moved {
-            break;
+        for (rank, step, what, peer) in received {
+            let next = sent.get_mut(&(peer, rank)).and_then(VecDeque::pop_front);
+            if next.map(|(_, w)| w) != Some(what) {
+                let found = next.map_or("nothing more".to_string(), |(k, _)| {
+                    self.plan(peer).steps[k].to_string()
+                });
+                let message = format!("the next thing rank {peer} sends here is {found}");
+                return Err(self.fault(rank, step, Law::Peer, message));
+            }
+        }
+        let mut unread: Vec<_> = sent
+            .iter()
+            .filter_map(|(pair, q)| Some((*pair, q.front()?.0)))
+            .collect();
+        unread.sort_unstable();
+        match unread.first() {
+            Some(&((rank, peer), step)) => {
+                let message = format!("rank {peer} never receives it");
+                Err(self.fault(rank, step, Law::Peer, message))
+            }
+            None => Ok(()),
         }
     }
-    let stuck = (0..plans.len()).find(|&r| at[r] < plans[r].steps.len());
-    match stuck {
-        Some(rank) => {
-            let message = "this rank waits here for ever: what it waits for comes later in another rank's plan";
-            Err(PlanError::at(&plans[rank], at[rank], Law::Deadlock, message).of_rank(rank as Rank))
+
+    /// What a step says beyond its kind, in order.
+    fn said(&self, rank: Rank, op: &StepKind) -> &'a [Said] {
+        let facts = self.ranks[rank as usize].1;
+        let of = |unit: UnitId| facts.units.get(unit as usize).map(|u| &u.talk);
+        let said = match *op {
+            StepKind::Forward { unit, .. } | StepKind::Recompute { unit, .. } => {
+                of(unit).map(|t| &t.forward)
+            }
+            StepKind::Backward { unit, .. } | StepKind::InputGrad { unit, .. } => {
+                of(unit).map(|t| &t.backward)
+            }
+            StepKind::Update { unit } => of(unit).map(|t| &t.update),
+            _ => None,
+        };
+        said.map_or(&[], Vec::as_slice)
+    }
+
+    /// Inside blocks and updates the members of each group say the same in the same order.
+    fn check_said(&self) -> Result<(), PlanError> {
+        type Line<'a> = Vec<(usize, &'a StepKind, &'a Said)>;
+        let every = |rank: Rank| -> Line<'a> {
+            let steps = self.plan(rank).steps.iter().enumerate();
+            let each = steps.flat_map(|(k, s)| {
+                let said = self.said(rank, &s.op).iter();
+                said.map(move |w| (k, &s.op, w))
+            });
+            each.collect()
+        };
+        let all: Vec<Line<'_>> = (0..self.ranks.len() as Rank).map(every).collect();
+        let mut sets: Vec<AxisSet> = all.iter().flatten().map(|(.., s)| s.axes).collect();
+        sets.sort_unstable();
+        sets.dedup();
+        for axes in sets {
+            for members in self.each_group(axes) {
+                let of = |rank: Rank| all[rank as usize].iter().filter(|(.., s)| s.axes == axes);
+                let (first, rest) = (members[0], &members[1..]);
+                for &rank in rest {
+                    let (mut a, mut b) = (of(first), of(rank));
+                    for k in 0.. {
+                        let (x, y) = (a.next(), b.next());
+                        let same =
+                            |x: &(usize, &StepKind, &Said), y: &(usize, &StepKind, &Said)| {
+                                (x.1, x.2) == (y.1, y.2)
+                            };
+                        match (x, y) {
+                            (None, None) => break,
+                            (Some(x), Some(y)) if same(x, y) => {}
+                            // Where one says nothing more, the other is left waiting.
+                            (None, Some(w)) => return Err(self.alone(axes, k, (rank, w), first)),
+                            (Some(w), None) => return Err(self.alone(axes, k, (first, w), rank)),
+                            (Some(x), Some(y)) => {
+                                let message = format!(
+                                    "number {k} of what is said over {axes} is {} here, where rank {first} says {} in {}; the group would hang or mix data",
+                                    y.2.what,
+                                    x.2.what,
+                                    self.plan(first).steps[x.0]
+                                );
+                                return Err(self.fault(rank, y.0, Law::CollectiveOrder, message));
+                            }
+                        }
+                    }
+                }
+            }
         }
-        None => Ok(()),
+        Ok(())
+    }
+
+    /// A rank says something that another of its group does not.
+    fn alone(
+        &self,
+        axes: AxisSet,
+        k: usize,
+        (rank, (step, _, said)): (Rank, &(usize, &StepKind, &Said)),
+        other: Rank,
+    ) -> PlanError {
+        let message = format!(
+            "number {k} of what is said over {axes} is {} here, and rank {other} says nothing more: this rank would be left waiting inside the step",
+            said.what
+        );
+        self.fault(rank, *step, Law::CollectiveOrder, message)
+    }
+
+    /// The events of a rank, in order.
+    fn events(&self, rank: Rank, tied: &HashMap<UnitId, Vec<Rank>>) -> Vec<Event<'a>> {
+        let mut groups: HashMap<AxisSet, Rc<[Rank]>> = HashMap::new();
+        let mut over = |axes: AxisSet| {
+            let members = || self.members(rank, axes).into();
+            groups.entry(axes).or_insert_with(members).clone()
+        };
+        let mut events = vec![];
+        for (step, s) in self.plan(rank).steps.iter().enumerate() {
+            let op = &s.op;
+            let mut add = |members, what| {
+                events.push(Event {
+                    members,
+                    what,
+                    step,
+                });
+            };
+            for said in self.said(rank, op) {
+                add(over(said.axes), What::Said(op, said));
+            }
+            match op {
+                StepKind::GradNorm | StepKind::Finite => {
+                    add(over(AxisSet::WORLD), What::Op(op));
+                }
+                StepKind::Gather { .. } | StepKind::ReduceGrad { .. } => {
+                    add(over(AxisSet::DATA), What::Op(op));
+                }
+                StepKind::Tie { unit } => {
+                    let stages = over(Axis::Pp.into());
+                    let ties = |m: &&Rank| tied.get(unit).is_some_and(|t| t.contains(*m));
+                    let members = stages.iter().filter(ties).copied().collect();
+                    add(members, What::Op(op));
+                }
+                _ => {
+                    let found =
+                        parcel(op).and_then(|(w, s, out)| Some((w, self.peer(rank, s)?, out)));
+                    if let Some((what, peer, sends)) = found {
+                        add([rank, peer].into(), What::Parcel(what, sends));
+                    }
+                }
+            }
+        }
+        events
+    }
+
+    /// Walk all plans side by side, each in step order, and see that all come to their end.
+    fn check_ends(&self) -> Result<(), PlanError> {
+        let mut tied: HashMap<UnitId, Vec<Rank>> = HashMap::new();
+        for rank in 0..self.ranks.len() as Rank {
+            for s in &self.plan(rank).steps {
+                if let StepKind::Tie { unit } = s.op {
+                    tied.entry(unit).or_default().push(rank);
+                }
+            }
+        }
+        let all = 0..self.ranks.len() as Rank;
+        let all: Vec<Vec<Event<'a>>> = all.map(|r| self.events(r, &tied)).collect();
+        let mut at = vec![0usize; all.len()];
+        let meets = |at: &[usize], rank: Rank, e: &Event<'_>| {
+            let other = all[rank as usize].get(at[rank as usize]);
+            other.is_some_and(|o| match (&e.what, &o.what) {
+                // A message meets its other end.
+                (What::Parcel(a, out), What::Parcel(b, other)) => {
+                    a == b && out != other && o.members.iter().all(|m| e.members.contains(m))
+                }
+                (a, b) => a == b,
+            })
+        };
+        loop {
+            let mut moved = false;
+            for rank in 0..all.len() {
+                while let Some(e) = all[rank].get(at[rank]) {
+                    let others = e.members.iter().filter(|m| **m as usize != rank);
+                    if !others.into_iter().all(|m| meets(&at, *m, e)) {
+                        break;
+                    }
+                    moved = true;
+                    e.members.iter().for_each(|m| at[*m as usize] += 1);
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        match (0..all.len()).find(|r| at[*r] < all[*r].len()) {
+            Some(rank) => {
+                let message = "this rank waits here for ever: what it waits for comes later in another rank's plan";
+                let step = all[rank][at[rank]].step;
+                Err(self.fault(rank as Rank, step, Law::Deadlock, message.into()))
+            }
+            None => Ok(()),
+        }
     }
 }

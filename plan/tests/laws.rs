@@ -2,8 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crossweave_plan::{
-    Depend, Facts, Law, Pass, PassManager, Plan, PlanError, StepId, UnitFacts, check, check_world,
-    trace, words,
+    Depend, Facts, Law, Pass, PassManager, Plan, PlanError, StepId, UnitFacts, check, trace, words,
 };
 
 #[path = "laws/slices.rs"]
@@ -570,60 +569,6 @@ fn edges_point_backward_and_order_every_hazard() {
     assert_eq!(check(&released, &f).unwrap_err().law, Law::Hazard);
 }
 
-fn world(texts: &[&str]) -> Result<(), PlanError> {
-    check_world(&texts.iter().map(|t| plan(t)).collect::<Vec<_>>())
-}
-
-#[test]
-fn ranks_agree_on_collectives() {
-    world(&[SHARDED, SHARDED]).unwrap();
-    world(&[ONE, ONE, ONE]).unwrap();
-    let late = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 B0.0 -0 rs0 rs1 opt0 opt1";
-    let fault = world(&[SHARDED, late]).unwrap_err();
-    assert_eq!((fault.law, fault.rank), (Law::CollectiveOrder, Some(1)));
-    assert!(
-        fault.to_string().contains("plan of rank 1, step 10 (rs0)"),
-        "{fault}"
-    );
-    let short = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1";
-    assert_eq!(world(&[ONE, short]).unwrap_err().law, Law::CollectiveOrder);
-    assert_eq!(world(&[short, ONE]).unwrap_err().law, Law::CollectiveOrder);
-    // One gathers from its node where the other gathers from all.
-    let near = SHARDED.replace("+0 B0.0", "+0* B0.0");
-    assert_ne!(near, SHARDED);
-    world(&[&near, &near]).unwrap();
-    let fault = world(&[SHARDED, &near]).unwrap_err();
-    assert_eq!((fault.law, fault.rank), (Law::CollectiveOrder, Some(1)));
-    assert!(fault.to_string().contains("(+0*): number 2"), "{fault}");
-    // Each lane agrees, but the two interleave otherwise: rank 0 reduces before it gathers, rank 1 after.
-    let crossed = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 rs1 B0.0 -0 rs0 opt0 opt1";
-    assert_eq!(world(&[SHARDED, crossed]).unwrap_err().law, Law::Deadlock);
-}
-
-#[test]
-fn every_send_meets_its_receive() {
-    let first = "F0.0 a0.0>1 F0.1 a0.1>1 g0.0<1 B0.0 g0.1<1 B0.1";
-    let second = "a0.0<0 F1.0 B1.0 a0.1<0 g0.0>0 F1.1 B1.1 g0.1>0";
-    world(&[first, second]).unwrap();
-    // A send waits for its receive: here each waits to send to the other.
-    let crossed = "a0.0<0 F1.0 B1.0 g0.0>0 a0.1<0 F1.1 B1.1 g0.1>0";
-    assert_eq!(world(&[first, crossed]).unwrap_err().law, Law::Deadlock);
-    let swapped = "a0.1<0 F1.1 B1.1 g0.1>0 a0.0<0 F1.0 B1.0 g0.0>0";
-    let fault = world(&[first, swapped]).unwrap_err();
-    assert_eq!((fault.law, fault.rank), (Law::Peer, Some(0)));
-    let deaf = "a0.0<0 F1.0 B1.0 g0.0>0 F1.1 B1.1 g0.1>0";
-    assert!(
-        world(&[first, deaf])
-            .unwrap_err()
-            .to_string()
-            .contains("never receives it")
-    );
-    assert_eq!(world(&["F0.0 a0.0>5 B0.0"]).unwrap_err().law, Law::Peer);
-    // Each waits for what the other sends only later.
-    let fault = world(&["g0.0<1 F0.0 a0.0>1 B0.0", "a0.0<0 F1.0 B1.0 g0.0>0"]).unwrap_err();
-    assert_eq!(fault.law, Law::Deadlock);
-}
-
 /// The head on the second stage reads the embedding of the first: each has a part of the gradient, and both need the sum.
 #[test]
 fn stages_that_share_a_unit_sum_its_gradient_once_and_before_its_use() {
@@ -659,27 +604,6 @@ fn stages_that_share_a_unit_sum_its_gradient_once_and_before_its_use() {
     );
     let first = "F0.0 a0.0>1 g0.0<1 B0.0 ar0 tie0 norm opt0";
     check(&plan(first), &f).unwrap();
-    world(&[first, last]).unwrap();
-    // Two ranks of each stage: the first sums with the first, the second with the second.
-    let ranks = [
-        first.replace(">1", ">2").replace("<1", "<2"),
-        first.replace(">1", ">3").replace("<1", "<3"),
-        last.to_string(),
-        last.replace("<0", "<1").replace(">0", ">1"),
-    ];
-    let ranks: Vec<&str> = ranks.iter().map(String::as_str).collect();
-    world(&ranks).unwrap();
-    // One stage has two ranks and the other one: their slices are not the same elements.
-    let uneven = world(&[
-        ranks[0],
-        first,
-        "a0.0<1 F1.0 B1.0 ar0 ar1 g0.0>1 tie0 norm opt0 opt1",
-    ]);
-    assert!(uneven.is_err());
-    // A stage that sums before it has sent what the other needs to get there.
-    let early = "a0.0<0 F1.0 B1.0 ar0 tie0 ar1 g0.0>0 norm opt0 opt1";
-    check(&plan(early), &f).unwrap();
-    assert_eq!(world(&[first, early]).unwrap_err().law, Law::Deadlock);
 }
 
 #[test]

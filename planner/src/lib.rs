@@ -7,6 +7,7 @@
 mod assign;
 mod documents;
 mod error;
+mod groups;
 mod lower;
 mod planning;
 mod rooms;
@@ -22,10 +23,11 @@ pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{ReduceGradients, Tier, ZeroSpec, ZeroStage};
 pub use documents::Documents;
 pub use error::{Error, Result};
-pub use lower::{GATHER, Lowered, NODE, Outside, TIE, lower};
+pub use groups::StepGroups;
+pub use lower::{Lowered, Outside, lower};
 pub use planning::plan_for;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};
 pub use spec::{
     Faults, FlowShape, HostDevice, OffloadSpec, OptimizerOffload, PipelineSpec, Precision,
-    RankSpec, Recompute, everyone, keep_stage, shared,
+    RankSpec, Recompute, keep_stage, shared,
 };

@@ -2,12 +2,13 @@
 
 use crate::assign::recipes;
 use crate::error::{Error, Result};
+use crate::groups::StepGroups;
 use crate::rooms::rooms;
 use crate::spec::RankSpec;
-use crossweave_mesh::{Axis, GroupRef, Mesh};
+use crossweave_mesh::GroupKey;
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
-    Builder, Call, GroupDecl, GroupId, HostJob, Move, Part, Program, ProgramError, Room, UnitState,
+    Builder, Call, GroupId, HostJob, Move, Part, Program, ProgramError, Room, UnitState,
 };
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
@@ -18,13 +19,6 @@ use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// Label of the group that gathers: a communicator of its own, so that gathers and reductions need not wait for each other.
-pub const GATHER: &str = "dp/gather";
-/// Label of the group of a node's ranks, which gathers from their second copies.
-pub const NODE: &str = "dp/node";
-/// Label of the group of stages that share a unit's parameters.
-pub const TIE: &str = "pp/tie";
-
 /// Where the data of a unit is.
 fn placement(spec: &RankSpec, at: UnitAt, recipes: &[Option<Recipe>]) -> Placement {
     let offload = spec.offload.as_ref();
@@ -32,8 +26,8 @@ fn placement(spec: &RankSpec, at: UnitAt, recipes: &[Option<Recipe>]) -> Placeme
     let away = host > 0.0 && offload.is_some_and(|o| o.params);
     let whole = recipes.iter().flatten().any(|r| r.optimizer.wants_whole());
     Placement {
-        ranks: spec.world,
-        rank: spec.rank,
+        ranks: spec.data_ranks(),
+        rank: spec.data_rank(),
         partition: match whole {
             true => Partition::WholeParameter,
             false => Partition::Flat,
@@ -76,27 +70,6 @@ fn flat(
         flat.normed.clear();
     }
     flat
-}
-
-/// Groups of a program, by what finds them in a mesh.
-#[derive(Default)]
-struct Declared(Vec<(GroupDecl, Find)>);
-
-enum Find {
-    Axes(&'static [Axis]),
-    Named(&'static str),
-}
-
-impl Declared {
-    fn add(&mut self, name: &str, ranks: u32, rank: u32, find: Find) -> GroupId {
-        let decl = GroupDecl {
-            name: name.into(),
-            ranks,
-            rank,
-        };
-        self.0.push((decl, find));
-        GroupId(self.0.len() as u32 - 1)
-    }
 }
 
 /// Calls of a unit outside the step.
@@ -153,7 +126,8 @@ pub struct Lowered {
     pub by_step: Vec<(Option<StepId>, Range<usize>)>,
     /// For each unit, which of its parameters its backward writes gradients of.
     pub writes: Vec<Vec<bool>>,
-    find: Vec<Find>,
+    /// The groups that the rank joins.
+    pub groups: StepGroups,
 }
 
 impl Lowered {
@@ -181,18 +155,6 @@ impl Lowered {
     pub fn step(&self) -> Range<usize> {
         0..self.by_step.last().map_or(0, |(_, calls)| calls.end)
     }
-
-    /// The program's groups in a mesh.
-    ///
-    /// # Errors
-    /// One that was not joined.
-    pub fn groups(&self, mesh: &Mesh) -> crossweave_hal::Result<Vec<GroupRef>> {
-        let found = self.find.iter().map(|f| match f {
-            Find::Axes(axes) => mesh.group_ref(axes),
-            Find::Named(label) => mesh.named_ref(label),
-        });
-        found.collect()
-    }
 }
 
 /// What lowering is given beside the plan.
@@ -207,39 +169,38 @@ struct Given<'a> {
     writes: &'a [Vec<bool>],
     /// Units that run on other pipeline stages.
     elsewhere: &'a BTreeSet<usize>,
-    /// Pipeline stages that share a unit's parameters with this one.
-    tied: u32,
+    groups: &'a StepGroups,
 }
 
 impl Given<'_> {
-    fn job(&self, declared: &mut Declared, gathers: bool) -> Job {
-        let s = self.spec;
-        let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
-        let stage = s.pipeline.as_ref().map_or(0, |p| p.stage);
-        let data =
-            (s.world > 1).then(|| declared.add("dp", s.world, s.rank, Find::Axes(&[Axis::Dp])));
-        let among_stages =
-            (stages > 1).then(|| declared.add("pp", stages, stage, Find::Axes(&[Axis::Pp])));
-        let all = match (data, among_stages) {
-            (Some(_), Some(_)) => {
-                let both = Find::Axes(&[Axis::Pp, Axis::Dp]);
-                Some(declared.add("pp.dp", stages * s.world, s.job_rank(), both))
-            }
+    /// Declares a group of the program, where the rank has others in it.
+    fn declare(&self, b: &mut Builder, key: &Option<GroupKey>) -> Result<Option<GroupId>> {
+        let Some(key) = key else {
+            return Ok(None);
+        };
+        let group = self.spec.place.group(key);
+        let group = group.map_err(|e| Error::Invalid(e.to_string()))?;
+        Ok(Some(b.group(group)))
+    }
+
+    fn job(&self, b: &mut Builder, gathers: bool) -> Result<Job> {
+        let (s, own) = (self.spec, self.groups);
+        let data = self.declare(b, &own.data)?;
+        let stages = self.declare(b, &own.stages)?;
+        // Where one of the two is everyone it is declared already.
+        let all = match (data, stages) {
+            (Some(_), Some(_)) => self.declare(b, &own.all)?,
             (one, None) | (None, one) => one,
         };
-        let gather = (gathers && s.world > 1)
-            .then(|| declared.add(GATHER, s.world, s.rank, Find::Named(GATHER)));
-        let (node, at) = (s.zero.node, s.rank % s.zero.node.max(1));
-        let node = gather
-            .filter(|_| node > 1)
-            .map(|_| declared.add(NODE, node, at, Find::Named(NODE)));
+        let gather = self.declare(b, &own.gather)?;
+        let node = self.declare(b, &own.node)?;
         let gathering = match gathers {
             true => Lane::Gather,
             false => Lane::Compute,
         };
-        Job {
-            ranks: s.world,
-            rank: s.rank,
+        Ok(Job {
+            ranks: s.data_ranks(),
+            rank: s.data_rank(),
             reduce: match s.overlap {
                 true => Lane::Reduce,
                 false => Lane::Compute,
@@ -261,12 +222,12 @@ impl Given<'_> {
             micro_batches: s.micro_batches,
             groups: Groups {
                 data,
-                stages: among_stages,
+                stages,
                 all,
                 gather,
                 node,
             },
-        }
+        })
     }
 
     /// The ways to the host, where the optimizer is offloaded.
@@ -332,16 +293,12 @@ pub fn lower(
 ) -> Result<Lowered> {
     let recipes = recipes(units, &spec.optim);
     let mut elsewhere = BTreeSet::new();
-    let mut tied = 0;
     if let Some(p) = &spec.pipeline {
-        let own = &p.stages[p.stage as usize];
+        let own = &p.stages[spec.stage() as usize];
         elsewhere.extend((0..units.len()).filter(|u| !own.contains(&(*u as u32))));
-        let stage = p.stage as usize;
-        tied = shared
-            .iter()
-            .find(|s| s.contains(&stage))
-            .map_or(0, BTreeSet::len) as u32;
     }
+    let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
+    let groups = StepGroups::of(spec, shared, planned.0.steps.iter().any(gathers));
     let each = recipes.iter().enumerate();
     let flats = each.map(|(u, r)| flat(spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();
@@ -353,11 +310,11 @@ pub fn lower(
         recipes: &recipes,
         writes,
         elsewhere: &elsewhere,
-        tied,
+        groups: &groups,
     };
     let lowered = write(planned, &given, rooms)?;
     lowered.check().map_err(|source| Error::Program {
-        rank: spec.job_rank(),
+        rank: spec.place.job_rank(),
         source,
     })?;
     Ok(lowered)
@@ -401,15 +358,10 @@ fn leaving(plan: &Plan, units: usize) -> Vec<bool> {
 }
 
 fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> Result<Lowered> {
-    let mut declared = Declared::default();
-    let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
-    let job = given.job(&mut declared, plan.steps.iter().any(gathers));
-    let tie = (given.tied > 1).then(|| declared.add(TIE, given.tied, 0, Find::Named(TIE)));
-    let (decls, find): (Vec<_>, Vec<_>) = declared.0.into_iter().unzip();
     let mut b = Builder::default();
-    decls.into_iter().for_each(|d| {
-        b.group(d);
-    });
+    let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
+    let job = given.job(&mut b, plan.steps.iter().any(gathers))?;
+    let tie = given.declare(&mut b, &given.groups.tie)?;
     let flats = given.flats;
     let each = || flats.iter().enumerate();
     let params = |(u, f): (usize, &Flat)| ParamMemory::declare(&mut b, u, f);
@@ -499,7 +451,7 @@ fn write((plan, facts): (Plan, Facts), given: &Given<'_>, rooms: Vec<Room>) -> R
         rooms,
         outside,
         writes: given.writes.to_vec(),
-        find,
+        groups: given.groups.clone(),
     })
 }
 

@@ -3,8 +3,9 @@
 use crate::error::Result;
 use crate::spec::{OffloadSpec, RankSpec, Recompute, facts_of_accumulation};
 use crossweave_hal::DType;
+use crossweave_mesh::AxisSet;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
-use crossweave_plan::{Depend, Facts, PassManager, Plan, UnitFacts};
+use crossweave_plan::{Depend, Facts, PassManager, Plan, Said, UnitFacts};
 use crossweave_zero::{
     Bucket, Canonical, Hierarchical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch,
     ReduceEach, Residency, Reuse, SpillInputs, Tier, Ties, UnitAt, Updates, ZeroSpec, ZeroStage,
@@ -32,15 +33,16 @@ pub fn plan_for(
         }
         if slotted && spec.zero.node > 1 {
             // The node's copy: sharded over fewer ranks, so it counts for more of the whole.
-            u.state_bytes += u.param_bytes * u64::from(spec.world / spec.zero.node);
+            u.state_bytes += u.param_bytes * u64::from(spec.data_ranks() / spec.zero.node);
         }
     }
+    talk_of_updates(&mut units, spec);
     offload_facts(&mut units, spec);
     facts_of_accumulation(&mut units, spec);
     let mut facts = Facts {
         units,
         micro_batches: spec.most_micro_batches(),
-        ranks: spec.world,
+        ranks: spec.data_ranks(),
         budget: memory,
         slots: None,
     };
@@ -48,6 +50,20 @@ pub fn plan_for(
     facts.micro_batches = spec.own_micro_batches();
     crossweave_plan::check(&plan, &facts)?;
     Ok((plan, facts))
+}
+
+/// Puts into the facts that updates communicate, where an optimizer sums figures over the ranks.
+fn talk_of_updates(units: &mut [UnitFacts], spec: &RankSpec) {
+    let data = spec.place.among(AxisSet::DATA);
+    let Some(data) = data.filter(|_| spec.optim.sums()) else {
+        return;
+    };
+    for u in units.iter_mut().filter(|u| u.grad_bytes > 0) {
+        u.talk.update = vec![Said {
+            axes: data.axes,
+            what: "figures of whole parameters".into(),
+        }];
+    }
 }
 
 /// Whether nothing but slots holds the whole parameters of a unit.
@@ -128,9 +144,8 @@ fn plan_step(facts: &Facts, spec: &RankSpec) -> Result<Plan> {
     let start = match &spec.pipeline {
         None => schedule::accumulate(n, facts.micro_batches),
         Some(stages) => {
-            let peers = stages.peers(spec.world, spec.rank);
-            let stage = stages.stage as usize;
-            schedule::pipeline(&peers, stage, spec.micro_batches, stages.order)
+            let (cut, stage) = (stages.schedule(), spec.stage() as usize);
+            schedule::pipeline(&cut, stage, spec.micro_batches, stages.order)
         }
     };
     Ok(p.with(Depend).run(start, facts)?)

@@ -4,8 +4,8 @@
 
 use crate::formula::{Ex, Prog};
 use crate::instr::{
-    Call, Figure, Fragment, FragmentId, GroupDecl, GroupId, HostJob, HostMemory, Instr, KernelDecl,
-    KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
+    Call, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory, Instr, KernelDecl, KernelId,
+    Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 use crate::memory::{MemId, MemoryDecl, Place, Tag};
 use crate::params::ParamBlock;
@@ -13,6 +13,7 @@ use crate::scalar::{Scalar, ScalarId};
 use crate::shape::Shape;
 use crate::strided::Strided;
 use crossweave_abi::{DType, Layout, op};
+use crossweave_axes::Group;
 use crossweave_plan::{Lane, StepId};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -45,7 +46,7 @@ impl Builder {
     }
 
     /// Declares a group.
-    pub fn group(&mut self, decl: GroupDecl) -> GroupId {
+    pub fn group(&mut self, decl: Group) -> GroupId {
         let all = &mut self.interned.get_mut().program.groups;
         all.push(decl);
         GroupId(all.len() as u32 - 1)

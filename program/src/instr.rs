@@ -4,6 +4,7 @@ use crate::memory::{MemoryDecl, Place, Tag};
 use crate::params::ParamBlock;
 use crate::scalar::{ScalarId, Scalars};
 use crossweave_abi::{DType, Layout};
+use crossweave_axes::Group;
 use crossweave_plan::{Lane, StepId};
 use std::ops::Range;
 use std::panic::Location;
@@ -23,18 +24,6 @@ pub struct ParamId(pub u32);
 /// Number of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FragmentId(pub u32);
-
-/// Ranks that communicate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupDecl {
-    /// Name, unlike that of every other: axes, and what the group is for where there are several over the same (`dp`,
-    /// `dp/gather`).
-    pub name: String,
-    /// Ranks in it.
-    pub ranks: u32,
-    /// This one's place among them.
-    pub rank: u32,
-}
 
 /// What a collective moves: the ledger's tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -388,7 +377,7 @@ pub struct Program {
     /// Memory.
     pub memory: Vec<MemoryDecl>,
     /// Groups.
-    pub groups: Vec<GroupDecl>,
+    pub groups: Vec<Group>,
     /// Step scalars.
     pub scalars: Scalars,
     /// Kernels.

@@ -8,6 +8,7 @@ use crate::memory::{Life, MemId};
 use crate::params::ParamBlock;
 use crate::scalar::{Scalar, ScalarId};
 use crossweave_abi::op::{self, ProgramInst, ProgramParams, inst};
+use crossweave_axes::Group;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::offset_of;
@@ -381,7 +382,7 @@ impl<'p> Walk<'p> {
                 }
             }
             Instr::Collective { group, members, .. } => {
-                let ranks = u64::from(self.program.groups[group.0 as usize].ranks);
+                let ranks = self.program.groups[group.0 as usize].ranks.len() as u64;
                 members.iter().try_for_each(|m| self.member(m, ranks))?;
             }
             Instr::Publish { from, to, .. } => {
@@ -474,29 +475,33 @@ pub fn check(program: &Program, calls: Range<usize>) -> Checked<()> {
     }
 }
 
-/// Holds the programs of several ranks against each other: on a group of each name, those with it make the same collectives in the same
+/// Holds the programs of several ranks against each other: the members of each group make the same collectives in the same
 /// order.
 ///
 /// # Errors
 /// The first collective that another rank does not make.
 pub fn check_ranks(programs: &[&Program]) -> Checked<()> {
-    type Event = (String, Vec<(CollectiveKind, u32, u64)>);
-    let events = |p: &Program| -> Vec<Event> {
+    type Event<'a> = (&'a Group, Vec<(CollectiveKind, u32, u64)>);
+    fn events(p: &Program) -> Vec<Event<'_>> {
         let codes = p.calls.iter().map(|c| &p.fragments[c.fragment.0 as usize]);
         let all = codes.flat_map(|f| &f.code).filter_map(|i| match i {
             Instr::Collective { group, members, .. } => {
                 let each = members.iter().map(|m| (m.kind, m.dtype.id(), m.recv.bytes));
-                Some((p.groups[group.0 as usize].name.clone(), each.collect()))
+                Some((&p.groups[group.0 as usize], each.collect()))
             }
             _ => None,
         });
         all.collect()
-    };
-    let all: Vec<Vec<Event>> = programs.iter().map(|p| events(p)).collect();
-    let names = programs.iter().flat_map(|p| &p.groups).map(|g| &g.name);
-    for name in names {
-        let of = |rank: usize| all[rank].iter().filter(|(g, _)| g == name);
-        let in_it = |rank: &usize| programs[*rank].groups.iter().any(|g| g.name == *name);
+    }
+    let all: Vec<Vec<Event<'_>>> = programs.iter().map(|p| events(p)).collect();
+    // One group is several values, one for each of its members: what they share is key and members.
+    let same = |a: &Group, b: &Group| a.key == b.key && a.ranks == b.ranks;
+    for group in programs.iter().flat_map(|p| &p.groups) {
+        let of = |rank: usize| {
+            let on_it = all[rank].iter().filter(|(g, _)| same(g, group));
+            on_it.map(|(_, members)| members)
+        };
+        let in_it = |rank: &usize| programs[*rank].groups.iter().any(|g| same(g, group));
         let mut ranks = (0..programs.len()).filter(in_it);
         let Some(first) = ranks.next() else { continue };
         for rank in ranks {
@@ -509,7 +514,8 @@ pub fn check_ranks(programs: &[&Program]) -> Checked<()> {
                         return Err(ProgramError {
                             law: Law::SameCollectives,
                             message: format!(
-                                "collective {k} on {name}: rank {first} makes {x:?} and rank {rank} {y:?}"
+                                "collective {k} on {}: rank {first} makes {x:?} and rank {rank} {y:?}",
+                                group.key
                             ),
                         });
                     }

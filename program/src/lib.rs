@@ -27,10 +27,12 @@ mod text;
 
 pub use build::{Builder, Code, On, View};
 pub use crossweave_abi::{self as abi, DType};
+/// How groups are named.
+pub use crossweave_axes as axes;
 pub use formula::{Ex, Prog};
 pub use instr::{
-    Call, CollectiveKind, Figure, Fragment, FragmentId, GroupDecl, GroupId, HostJob, HostMemory,
-    Instr, KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
+    Call, CollectiveKind, Figure, Fragment, FragmentId, GroupId, HostJob, HostMemory, Instr,
+    KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 pub use laws::{Law, ProgramError, check, check_ranks};
 pub use memory::{Home, Life, MemId, MemoryDecl, Place, Tag};

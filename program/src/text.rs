@@ -132,7 +132,7 @@ impl Lines<'_> {
                 members,
                 ..
             } => {
-                let group = &self.program.groups[group.0 as usize].name;
+                let group = &self.program.groups[group.0 as usize].key;
                 let each = list(members, |m| self.member(m));
                 (
                     format!("on {group}, {}: {each}", traffic.name()),
@@ -263,7 +263,7 @@ impl Program {
             );
         }
         for g in &self.groups {
-            let _ = writeln!(out, "group {}: rank {} of {}", g.name, g.rank, g.ranks);
+            let _ = writeln!(out, "group {}: rank {} of {}", g.key, g.index, g.size());
         }
         for (k, s) in self.scalars.0.iter().enumerate() {
             let _ = writeln!(out, "scalar s{k}: {}", s.text());

@@ -2,9 +2,10 @@
 
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::abi::op;
+use crossweave_program::axes::{Axis, Place};
 use crossweave_program::{
-    Builder, CollectiveKind, DType, Given, GroupDecl, Home, HostJob, HostMemory, Instr, Law, Life,
-    Member, MemoryDecl, Program, Scalar, Tag, Traffic, check, check_ranks,
+    Builder, CollectiveKind, DType, Given, Home, HostJob, HostMemory, Instr, Law, Life, Member,
+    MemoryDecl, Program, Scalar, Tag, Traffic, check, check_ranks,
 };
 
 const RANKS: u64 = 4;
@@ -13,11 +14,8 @@ const EACH: u64 = 8;
 /// A gather, what is made of it with the learning rate, and the release: memory in a slot, a temporary, a collective, a step scalar.
 fn lawful(rank: u32) -> Program {
     let mut b = Builder::default();
-    let group = b.group(GroupDecl {
-        name: "dp".into(),
-        ranks: RANKS as u32,
-        rank,
-    });
+    let place = Place::on(&[(Axis::Dp, RANKS as u32)], rank).unwrap();
+    let group = b.group(place.group(&Axis::Dp.into()).unwrap());
     let mut memory = |name: &str, elements, life| {
         b.memory(MemoryDecl {
             name: name.into(),

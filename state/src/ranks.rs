@@ -29,14 +29,14 @@ impl States {
         if !staged && !self.is_spread(u, i, kind) {
             return self.units[u].read_alone(w, i, kind);
         }
-        if self.together.job_rank != 0 {
+        if !self.together.place.is_first() {
             let why = match staged {
                 true => "pipeline stages have it",
                 false => "state is sharded",
             };
             return Err(Error::Invalid(format!(
                 "rank {} reads {name}, and {why}: rank 0 reads while the others serve",
-                self.together.job_rank
+                self.together.place.job_rank()
             )));
         }
         self.together
@@ -71,8 +71,8 @@ impl States {
             true => self.read_here(w, u, i, kind)?,
             false => None,
         };
-        if has == 0 || self.together.rank != 0 {
-            return Ok(own.filter(|_| self.together.job_rank == 0));
+        if has == 0 || !self.together.is_speaker() {
+            return Ok(own.filter(|_| self.together.place.is_first()));
         }
         if has == here {
             let values = own.unwrap_or_default();
@@ -96,7 +96,7 @@ impl States {
         i: usize,
         kind: StateKind,
     ) -> Result<Option<Vec<f32>>> {
-        let first = self.together.rank == 0;
+        let first = self.together.is_speaker();
         if !self.is_spread(u, i, kind) {
             return match first {
                 true => self.units[u].read_alone(w, i, kind).map(Some),

@@ -106,7 +106,7 @@ impl States {
             }
             // What every rank holds alike is saved by the first.
             let alike = StateKind::ALL.into_iter().filter(|k| k.is_replicated());
-            for kind in alike.filter(|_| self.together.rank == 0) {
+            for kind in alike.filter(|_| self.together.is_speaker()) {
                 for (i, d) in s.decls.iter().enumerate() {
                     let Some(shape) = s.shape(i, kind) else {
                         continue;

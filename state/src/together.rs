@@ -4,17 +4,15 @@ use crate::error::Result;
 use crate::ways::Ways;
 use crate::words::Tensors;
 use crossweave_hal::{DType, Tag};
-use crossweave_mesh::GroupRef;
+use crossweave_mesh::{AxisSet, GroupRef, Place};
 use crossweave_program::StateKind;
 use crossweave_tensor::shape_error;
 use std::cell::Cell;
 
 /// A rank among those that read together.
 pub struct Together {
-    /// Its place among the data-parallel ranks of its stage.
-    pub rank: u32,
-    /// Its place in the job.
-    pub job_rank: u32,
+    /// Where it stands.
+    pub place: Place,
     /// The group in which rank 0 says what it asks for; none where every rank reads for itself.
     pub all: Option<GroupRef>,
     /// The group that puts slices together, where units are cut.
@@ -48,13 +46,17 @@ impl Together {
     pub fn is_needed(&self) -> bool {
         self.all.is_some()
     }
+    /// Whether this rank is the first of those that share its parameters, which answers for them.
+    pub(crate) fn is_speaker(&self) -> bool {
+        self.place.index(AxisSet::DATA) == 0
+    }
     /// Whether this rank reads while the others serve it.
     pub fn is_leading(&self) -> bool {
         self.leading.get()
     }
     /// From here to [`Together::done`] rank 0 works alone while the others serve it. Nothing changes where every rank reads for itself.
     pub fn lead(&self) {
-        let leads = self.is_needed() && self.job_rank == 0;
+        let leads = self.is_needed() && self.place.is_first();
         self.leading.set(leads);
     }
 
@@ -63,7 +65,7 @@ impl Together {
     /// # Errors
     /// The ranks.
     pub fn done(&self, w: &Ways<'_>) -> Result<()> {
-        if !self.is_needed() || self.job_rank != 0 {
+        if !self.is_needed() || !self.place.is_first() {
             return Ok(());
         }
         self.leading.set(false);

@@ -46,9 +46,9 @@ impl<'a> Cx<'a> {
         t.seal(keep);
         t
     }
-    /// What the dry run found, in sentences.
-    pub fn faults(&self) -> &[String] {
-        self.check.as_ref().map_or(&[], |c| c.faults())
+    /// What the dry run notes; nothing outside of one.
+    pub fn notes(&self) -> Option<&Check> {
+        self.check.as_ref()
     }
     /// Brings a tensor into the block (its gradient is returned by the backward).
     pub fn input(&mut self, t: Tensor) -> Var {

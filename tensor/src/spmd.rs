@@ -36,6 +36,20 @@ pub struct Check {
     /// Type and split dim of each parameter.
     pub(crate) params: Vec<[(Ty, u8); 3]>,
     pub(crate) faults: Vec<String>,
+    pub(crate) said: Vec<Said>,
+}
+
+/// A collective that a block makes where the axis is longer than one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The op that makes it.
+    pub op: &'static str,
+    /// The axis of its group.
+    pub axis: Axis,
+    /// In the backward; else in the forward.
+    pub backward: bool,
+    /// Elements that are summed.
+    pub elements: u64,
 }
 
 impl Check {
@@ -45,11 +59,16 @@ impl Check {
             vals: vec![],
             params,
             faults: vec![],
+            said: vec![],
         }
     }
     /// What was found wrong.
     pub fn faults(&self) -> &[String] {
         &self.faults
+    }
+    /// What was said to other ranks, in the order of the forward; a backward says its part in the opposite order.
+    pub fn said(&self) -> &[Said] {
+        &self.said
     }
     /// A linear op: I x I -> I; R x V(out) -> V; V x V(in) -> P.
     pub(crate) fn linear(&mut self, x: Spmd, w: usize, out_dim: u8) -> Spmd {

@@ -698,7 +698,9 @@ fn sharding_mistakes_are_sentences() {
                 let mut dry = Cx::checked(cx.env, check);
                 let x = dry.input(cx.env.run.zeros([2, 4], DType::F32)?);
                 f(&mut dry, x)?;
-                found.borrow_mut().extend(dry.faults().to_vec());
+                found
+                    .borrow_mut()
+                    .extend(dry.notes().unwrap().faults().to_vec());
                 Ok(cx.input(cx.env.run.zeros([1], DType::F32)?))
             },
         )

@@ -5,7 +5,7 @@ use crossweave_collectives::Collectives;
 use crossweave_hal::{
     Bootstrap, Buffer, Collective, Counts, DType, Device, Error, Reduce, Result, Stream, Tag,
 };
-use crossweave_mesh::{Axis, Mesh};
+use crossweave_mesh::{Axis, Channel, GroupKey, Mesh};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,10 @@ pub const ROOM: u64 = 2 << 20;
 /// The axes of all ranks.
 pub const WORLD: &[Axis] = &[Axis::Dp, Axis::Tp];
 
-/// Label of the second communicator over all ranks.
-pub const SECOND: &str = "second";
+/// The second communicator over all ranks.
+pub fn second() -> GroupKey {
+    GroupKey::over(WORLD).on(Channel::Gather)
+}
 
 /// Which group of ranks an op is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +68,7 @@ fn go(mesh: &mut Mesh, stream: &Stream, on: On, c: &[Collective<'_>]) -> Result<
 fn pick(mesh: &mut Mesh, on: On) -> Result<&mut Collectives> {
     match on {
         On::World => mesh.group(WORLD),
-        On::Second => mesh.named(SECOND),
+        On::Second => mesh.group(second()),
         On::Row => mesh.group(&[Axis::Tp]),
         On::Column => mesh.group(&[Axis::Dp]),
     }
@@ -88,7 +90,7 @@ impl Rank {
         }
         stream.sync(None)?;
         Ok(Rank {
-            rank: mesh.rank(),
+            rank: mesh.place().job_rank(),
             stream,
             side,
             mesh,

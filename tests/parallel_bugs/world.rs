@@ -3,7 +3,7 @@
 
 use crate::parallel_bugs::bug::{Bug, Right};
 use crate::parallel_bugs::judge::{SAYS, TOOK, WELL, WHERE};
-use crate::parallel_bugs::rank::{Killed, On, Rank, SECOND, WORLD};
+use crate::parallel_bugs::rank::{Killed, On, Rank, WORLD, second};
 use crate::parallel_bugs::{bugs, launch, right};
 use crossweave_backend_cpu::CpuBackend;
 use crossweave_backend_mpi::MpiBackend;
@@ -12,8 +12,8 @@ use crossweave_hal::{
     crash,
 };
 use crossweave_mesh::{
-    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, ProcessMap, Topology, checker_state,
-    detect, rendezvous,
+    Axis, JobStore, LateStore, Launch, Mesh, MeshOptions, Place, ProcessMap, Topology,
+    checker_state, detect, rendezvous,
 };
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,10 +76,11 @@ pub fn run(name: &str) {
     }
 }
 
-/// The topology of a program: four ranks are a grid.
-fn topology(ranks: u32) -> Topology {
+/// A rank of a program: four ranks are a grid.
+fn place(ranks: u32, rank: u32) -> Place {
     let (dp, tp) = if ranks == 4 { (2, 2) } else { (ranks, 1) };
-    Topology::new(&[(Axis::Dp, dp), (Axis::Tp, tp)]).expect("a topology")
+    let mesh = Topology::new(&[(Axis::Dp, dp), (Axis::Tp, tp)]).expect("a mesh");
+    Place::new(mesh, rank).expect("a rank of it")
 }
 
 /// Joins the groups of a program.
@@ -98,9 +99,8 @@ fn join(
         4 => &[WORLD, &[Axis::Dp], &[Axis::Tp]],
         _ => &[WORLD],
     };
-    let mut mesh = Mesh::new(device, &*boot, topology(p.ranks), rank, sets, &options)?;
-    let all: Vec<u32> = (0..p.ranks).collect();
-    mesh.join(device, &*boot, SECOND, SECOND, &all, &options)?;
+    let mut mesh = Mesh::new(device, &*boot, place(p.ranks, rank), sets, &options)?;
+    mesh.join(device, &*boot, &second(), &options)?;
     Rank::new(device, mesh, boot, process)
 }
 

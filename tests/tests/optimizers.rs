@@ -5,11 +5,11 @@ use crossweave_hal::{
     Bootstrap, DType, Device, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Tag,
 };
 use crossweave_machine::Machine;
-use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_mesh::{Axis, Mesh, MeshOptions, Place as RankPlace};
 use crossweave_plan::Lane;
 use crossweave_program::{
-    Builder, CollectiveKind, Given, GroupDecl, Home, Life, MemId, Member, MemoryDecl, Place,
-    StateKind, StateRun, Traffic, View,
+    Builder, CollectiveKind, Given, Home, Life, MemId, Member, MemoryDecl, Place, StateKind,
+    StateRun, Traffic, View,
 };
 use crossweave_state::StateView;
 use crossweave_tensor::{Decompositions, KernelCache, Run};
@@ -201,11 +201,8 @@ impl Job {
         };
         let len = mine.end - mine.start;
         let mut b = Builder::default();
-        let group = b.group(GroupDecl {
-            name: "dp".into(),
-            ranks: self.ranks,
-            rank,
-        });
+        let place = RankPlace::on(&[(Axis::Dp, self.ranks)], rank).unwrap();
+        let group = b.group(place.group(&Axis::Dp.into()).unwrap());
         let mut memory = |name, dtype, n| memory(&mut b, name, dtype, n);
         let (value, grad) = (
             memory("value", DType::F32, len),
@@ -256,9 +253,8 @@ impl Job {
             timeout: Some(Duration::from_secs(60)),
             islands: None,
         };
-        let topology = Topology::new(&[(Axis::Dp, self.ranks)]).unwrap();
-        let mesh = Mesh::new(device, boot, topology, rank, &[&[Axis::Dp]], &options).unwrap();
-        machine.join(vec![mesh.group_ref(&[Axis::Dp]).unwrap()]);
+        let mesh = Mesh::new(device, boot, place, &[Axis::Dp], &options).unwrap();
+        machine.join(&mesh).unwrap();
         let mesh = RefCell::new(mesh);
         let held = |m: MemId| machine.buffer(m).unwrap().clone();
         let (value, grad, copy, skip) = (held(value), held(grad), held(copy), held(skip));

@@ -6,10 +6,12 @@
 #[path = "../../plan/tests/simulator/mod.rs"]
 mod simulator;
 
+use crossweave_mesh::{Axis, Topology};
 use crossweave_parallel::schedule::{Order, Stages, pipeline};
 use crossweave_parallel::{Pick, Recompute};
 use crossweave_plan::{
-    Depend, Facts, Keep, PassManager, Plan, StepKind, UnitFacts, check, check_world, trace,
+    Depend, Facts, Keep, PassManager, Plan, PlanError, StepKind, UnitFacts, check, check_world,
+    trace,
 };
 use crossweave_zero::{
     Bucket, HostUpdates, ParamsAway, Place, Prefetch, Reuse, SpillInputs, Ties, Updates, ZeroStage,
@@ -70,10 +72,9 @@ impl Case {
         facts(self.micro_batches, self.dp, self.tied, self.away)
     }
 
-    /// The plans of the first data-parallel rank of each pipeline stage.
+    /// The plans of the stages.
     fn plans(&self, facts: &Facts) -> Vec<Plan> {
-        let ranks: Vec<u32> = (0..self.pp).map(|s| s * self.dp).collect();
-        let stages = Stages::even(UNITS, &ranks);
+        let stages = Stages::even(UNITS, self.pp);
         let plan = |stage| {
             let start = pipeline(&stages, stage, self.micro_batches, self.order);
             let built = self.passes().run(start, facts);
@@ -82,23 +83,14 @@ impl Case {
         (0..self.pp as usize).map(plan).collect()
     }
 
-    /// The plan of each rank: the data-parallel ranks of a stage differ in whom they send to.
-    fn world(&self, plans: &[Plan]) -> Vec<Plan> {
-        let shifted = |plan: &Plan, by: u32| {
-            let mut plan = plan.clone();
-            for step in &mut plan.steps {
-                match &mut step.op {
-                    StepKind::SendAct { to, .. } | StepKind::SendGrad { to, .. } => *to += by,
-                    StepKind::RecvAct { from, .. } | StepKind::RecvGrad { from, .. } => *from += by,
-                    _ => {}
-                }
-            }
-            plan
-        };
-        let ranks = plans
-            .iter()
-            .flat_map(|p| (0..self.dp).map(move |by| (p, by)));
-        ranks.map(|(plan, by)| shifted(plan, by)).collect()
+    /// Every rank of the job has the plan of its stage.
+    fn agree(&self, plans: &[Plan], facts: &Facts) -> Result<(), PlanError> {
+        let mesh = Topology::new(&[(Axis::Pp, self.pp), (Axis::Dp, self.dp)]).unwrap();
+        let each = plans.iter();
+        let ranks: Vec<_> = each
+            .flat_map(|p| (0..self.dp).map(move |_| (p, facts)))
+            .collect();
+        check_world(&mesh, &ranks)
     }
 
     fn passes(&self) -> PassManager {
@@ -198,7 +190,8 @@ fn zero_composes_with_pipeline_schedules() {
         for (stage, plan) in plans.iter().enumerate() {
             check(plan, &facts).unwrap_or_else(|e| panic!("{case:?}, stage {stage}: {e}\n{plan}"));
         }
-        check_world(&case.world(&plans)).unwrap_or_else(|e| panic!("{case:?}: {e}"));
+        let agreed = case.agree(&plans, &facts);
+        agreed.unwrap_or_else(|e| panic!("{case:?}: {e}"));
         seen += 1;
         // The simulator looks back over the whole plan at every step: a part of the cases, of every kind.
         if seen % 11 == 0 && case.micro_batches < 6 {

@@ -2,18 +2,15 @@
 
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_machine::Machine;
-use crossweave_mesh::{Axis, Mesh, MeshOptions, Topology};
+use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, MeshOptions, Place};
 use crossweave_plan::Lane;
-use crossweave_program::{
-    Builder, GroupDecl, Home, Life, MemId, MemoryDecl, Program, Tag, Traffic,
-};
+use crossweave_program::{Builder, Home, Life, MemId, MemoryDecl, Program, Tag, Traffic};
 use crossweave_zero::lower::quantized::{BLOCK, LARGEST, Slices};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 const RANKS: u32 = 3;
-const GROUP: &str = "gather";
 
 struct Boot(Arc<dyn KvStore>);
 impl Bootstrap for Boot {
@@ -40,15 +37,20 @@ fn value(i: u64) -> f32 {
     }
 }
 
+fn place(rank: u32) -> Place {
+    Place::on(&[(Axis::Dp, RANKS)], rank).unwrap()
+}
+
+/// The group it is in.
+fn gather() -> GroupKey {
+    GroupKey::over(Axis::Dp).on(Channel::Gather)
+}
+
 /// A gather by itself, over memory of bf16.
 fn program(rank: u32, each: u64) -> (Program, MemId) {
     let total = each * u64::from(RANKS);
     let mut b = Builder::default();
-    let group = b.group(GroupDecl {
-        name: GROUP.into(),
-        ranks: RANKS,
-        rank,
-    });
+    let group = b.group(place(rank).group(&gather()).unwrap());
     let whole = b.memory(MemoryDecl {
         name: "whole".into(),
         bytes: 2 * total,
@@ -87,14 +89,11 @@ fn gathered(each: u64) -> Vec<Vec<f32>> {
             timeout: Some(Duration::from_secs(60)),
             islands: None,
         };
-        let topology = Topology::new(&[(Axis::Dp, RANKS)]).unwrap();
-        let mut mesh = Mesh::new(&device, &boot, topology, rank, &[], &options).unwrap();
-        mesh.join(&device, &boot, GROUP, "dp", &[0, 1, 2], &options)
-            .unwrap();
+        let mesh = Mesh::new(&device, &boot, place(rank), &[gather()], &options).unwrap();
         let total = each * u64::from(RANKS);
         let (program, whole) = program(rank, each);
         let mut machine = Machine::new(&device, program).unwrap();
-        machine.join(vec![mesh.named_ref(GROUP).unwrap()]);
+        machine.join(&mesh).unwrap();
         let whole = machine.buffer(whole).unwrap().clone();
         stream.fill(whole.all(), 0, 1).unwrap();
         let first = u64::from(rank) * each;

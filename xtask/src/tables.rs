@@ -35,6 +35,8 @@ const KERNELS: &str = "crossweave-kernels";
 const WORDS: &str = "crossweave-words";
 const FILES: &str = "crossweave-files";
 const COLLECTIVES: &str = "crossweave-collectives";
+const AXES: &str = "crossweave-axes";
+const MESH_SHOW: &str = "crossweave-mesh-show";
 const MESH: &str = "crossweave-mesh";
 const PLAN: &str = "crossweave-plan";
 const PROGRAM: &str = "crossweave-program";
@@ -74,12 +76,12 @@ pub const CRATES: &[Crate] = &[
     // A plugin inside a plugin: C tables on both sides, hence beside the HAL.
     Crate { name: LAYERS, floor: 3, ours: &[ABI, PLUGIN, HAL, FILES], theirs: &["blake3", "serde_json"], dev: &[CPU, NULL, "tempfile"] },
     Crate { name: CLAIM, floor: 2, ours: &[FILES], theirs: &["serde", "serde_json", "thiserror"], dev: &["tempfile"] },
-    Crate { name: PLAN, floor: 1, ours: &[WORDS], theirs: &["serde"], dev: &["serde_json"] },
+    Crate { name: PLAN, floor: 1, ours: &[AXES, WORDS], theirs: &["serde"], dev: &["serde_json"] },
     // Plans one level lower: the ABI's op ids, parameters and types, and no device.
-    Crate { name: PROGRAM, floor: 2, ours: &[ABI, PLAN], theirs: &[], dev: &[] },
+    Crate { name: PROGRAM, floor: 2, ours: &[ABI, AXES, PLAN], theirs: &[], dev: &[] },
     // Keys of config.json and descriptions of models: below the config, whose tables of a model are made of them.
     Crate { name: FAMILY, floor: 0, ours: &[], theirs: &["serde_json"], dev: &[] },
-    Crate { name: CONFIG, floor: 1, ours: &[FAMILY], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
+    Crate { name: CONFIG, floor: 1, ours: &[AXES, FAMILY], theirs: &["serde", "serde_json", "strsim"], dev: &["proptest"] },
     Crate { name: DATA, floor: 2, ours: &[FILES], theirs: &["chrono", "minijinja", "minijinja-contrib", "arrow-array", "arrow-ipc", "flate2", "glob", "parquet", "rayon", "safetensors", "serde", "serde_json", "sha2", "tempfile", "thiserror", "tiktoken-rs", "tokenizers", "zstd"], dev: &["proptest"] },
     // A back end knows the vendor side of the ABI and one vendor binding; the host side only in its tests.
     Crate { name: NULL, floor: 2, ours: &[PLUGIN, WORDS], theirs: &["libc"], dev: &[HAL] },
@@ -104,7 +106,10 @@ pub const CRATES: &[Crate] = &[
     Crate { name: "crossweave-null-plugin", floor: 3, ours: &[NULL, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: "crossweave-cpu-plugin", floor: 3, ours: &[CPU, PLUGIN], theirs: &[], dev: &[] },
     Crate { name: COLLECTIVES, floor: 3, ours: &[HAL], theirs: &[], dev: &[CPU, "half"] },
-    Crate { name: MESH, floor: 4, ours: &[HAL, COLLECTIVES], theirs: &["serde"], dev: &[CPU, "serde_json"] },
+    // Places and groups as data: below plans and configs, which name ranks by them.
+    Crate { name: AXES, floor: 0, ours: &[], theirs: &[], dev: &["proptest"] },
+    Crate { name: MESH_SHOW, floor: 1, ours: &[AXES], theirs: &["serde_json"], dev: &[] },
+    Crate { name: MESH, floor: 4, ours: &[AXES, HAL, COLLECTIVES], theirs: &[], dev: &[CPU] },
     Crate { name: TENSOR, floor: 5, ours: &[HAL, MESH, PROGRAM], theirs: &[], dev: &[CPU, TESTS, "half", "serde_json"] },
     // Runs programs on devices: below the engine and the host executor, which both do.
     Crate { name: MACHINE, floor: 6, ours: &[HAL, MESH, PROGRAM, STORE, TENSOR], theirs: &[], dev: &[] },
@@ -124,7 +129,7 @@ pub const CRATES: &[Crate] = &[
     Crate { name: ENGINE, floor: 9, ours: &[HAL, MACHINE, MESH, OFFLOAD, STATE, STORE, PLAN, PLANNER, PROGRAM, TENSOR], theirs: &["serde"], dev: &[CPU, NULL, NN, ZERO, "safetensors", "serde_json", "tempfile"] },
     Crate {
         name: "crossweave", floor: 10,
-        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
+        ours: &[HAL, CONFORM, LAYERS, NULL, CPU, MESH, MESH_SHOW, PLAN, TENSOR, ZERO, NN, CLAIM, DATA, CHECKPOINT, CONFIG, ENGINE, FILES, WORDS],
         theirs: &["clap_complete", "console", "clap", "ctrlc", "indicatif", "nix", "serde", "serde_json", "thiserror"],
         dev: &[TESTS, "safetensors", "tempfile"],
     },
@@ -226,6 +231,43 @@ pub const UNSAFE_PLACES: &[&str] = &[
     "tensor/",
     "tests/",
     "examples/rust-plugin/",
+];
+
+/// What the number of a rank in the job is called.
+pub const JOB_RANK: &str = "job_rank";
+
+/// Crates that know a rank by its place on the mesh.
+pub const ABOVE_MESH: &[&str] = &[
+    "engine/",
+    "flat/",
+    "machine/",
+    "nn/",
+    "offload/",
+    "optim/",
+    "parallel/",
+    "plan/",
+    "planner/",
+    "program/",
+    "state/",
+    "tensor/",
+    "zero/",
+];
+
+/// Who names it all the same: file, how many times, why.
+#[rustfmt::skip]
+pub const JOB_RANK_PLACES: &[(&str, usize, &str)] = &[
+    ("engine/src/dry.rs", 1, "an error names the rank"),
+    ("engine/src/scale.rs", 1, "errors name the rank"),
+    ("engine/src/trainer/eval.rs", 1, "an error names the rank"),
+    ("engine/src/trainer/mod.rs", 3, "errors name the rank"),
+    ("engine/src/trainer/nonfinite.rs", 1, "the sentence about a value that is not finite names the rank"),
+    ("engine/src/trainer/start.rs", 2, "errors and the name of the host's thread"),
+    ("engine/src/trainer/state.rs", 1, "errors of the state name the rank"),
+    ("engine/src/trainer/walk.rs", 1, "errors name the rank"),
+    ("plan/src/world.rs", 1, "plans of a whole job come in this order"),
+    ("planner/src/lower.rs", 1, "an error names the rank"),
+    ("planner/src/spec/mod.rs", 1, "an error names the rank"),
+    ("state/src/ranks.rs", 1, "an error names the rank"),
 ];
 
 /// Functions and macros nobody commits.

@@ -263,6 +263,7 @@ mod tests {
     #[test]
     fn ranks_with_fewer_shards_gather_with_the_others() {
         use crate::{Place, Prefetch, Updates, ZeroStage};
+        use crossweave_plan::axes::{Axis, Topology};
         use crossweave_plan::{PassManager, UnitFacts, check, check_world};
         let unit = UnitFacts {
             params: 8,
@@ -296,7 +297,9 @@ mod tests {
                 .unwrap()
         };
         let plans: Vec<Plan> = (0..3).map(|r| plan(r, &facts)).collect();
-        check_world(&plans).unwrap();
+        let mesh = Topology::new(&[(Axis::Dp, 3)]).unwrap();
+        let ranks: Vec<_> = plans.iter().map(|p| (p, &facts)).collect();
+        check_world(&mesh, &ranks).unwrap();
         for (rank, p) in plans.iter().enumerate() {
             facts.micro_batches = [4, 4, 2][rank];
             check(p, &facts).unwrap();

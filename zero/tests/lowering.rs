@@ -3,9 +3,8 @@
 
 use crate::placements::placements;
 use crossweave_plan::{Lane, StepId};
-use crossweave_program::{
-    Builder, DType, GroupDecl, GroupId, Home, Instr, Life, Program, check, check_ranks,
-};
+use crossweave_program::axes::{self, Axis, Channel, GroupKey};
+use crossweave_program::{Builder, DType, GroupId, Home, Instr, Life, Program, check, check_ranks};
 use crossweave_zero::lower::{Groups, Job, ParamMemory, Params, Source};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
@@ -38,13 +37,15 @@ impl Case {
     fn program(&self, rank: u32) -> Program {
         let mut b = Builder::default();
         let (ranks, node) = (self.place.ranks, self.place.secondary);
-        let mut group = |name: String, ranks: u32, rank: u32| -> Option<GroupId> {
-            let decl = GroupDecl { name, ranks, rank };
-            (ranks > 1).then(|| b.group(decl))
+        let place = axes::Place::on(&[(Axis::Dp, ranks)], rank).unwrap();
+        let mut group = |key: GroupKey| -> Option<GroupId> {
+            let group = place.group(&key).unwrap();
+            (group.size() > 1).then(|| b.group(group))
         };
+        let dp = || GroupKey::over(Axis::Dp);
         let groups = Groups {
-            gather: group("dp/gather".into(), ranks, rank),
-            node: group(format!("dp/node {}", rank / node), node, rank % node),
+            gather: group(dp().on(Channel::Gather)),
+            node: group(dp().part(axes::Part::Node(node))),
             ..Groups::default()
         };
         let gather = match self.overlap {

@@ -3,9 +3,10 @@
 
 use crate::placements::placements;
 use crossweave_plan::{Lane, Reduction, StepId};
+use crossweave_program::axes::{self, Axis};
 use crossweave_program::{
-    Builder, Call, DType, Figure, GroupDecl, HostJob, HostMemory, Instr, Law, MemId, Part, Program,
-    check, check_ranks,
+    Builder, Call, DType, Figure, HostJob, HostMemory, Instr, Law, MemId, Part, Program, check,
+    check_ranks,
 };
 use crossweave_zero::lower::{Grads, Groups, Job, Memory, Optim, ParamMemory, ToHost, Words};
 use crossweave_zero::optim::{Adafactor, Adam, Lamb, Muon, MuonScale, Optimizer, Recipe, Sgd};
@@ -53,11 +54,8 @@ impl Case {
         let mut b = Builder::default();
         let ranks = self.place.ranks;
         let data = (ranks > 1).then(|| {
-            b.group(GroupDecl {
-                name: "dp".into(),
-                ranks,
-                rank,
-            })
+            let place = axes::Place::on(&[(Axis::Dp, ranks)], rank).unwrap();
+            b.group(place.group(&Axis::Dp.into()).unwrap())
         });
         let job = Job {
             ranks,

@@ -11,8 +11,8 @@ use crossweave_benches::process::load;
 use crossweave_benches::{Fallible, files, least, median, update};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, RankSpec, Recompute, Tier,
-    Trainer, ZeroSpec, ZeroStage, dry_run, predict,
+    FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, Place, RankSpec,
+    Recompute, Tier, Trainer, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::units;
@@ -362,8 +362,6 @@ impl Bench {
 
 fn one_rank() -> RankSpec {
     RankSpec {
-        rank: 0,
-        world: 1,
         seed: 1,
         compute: DType::F32,
         micro_batches: 1,
@@ -371,7 +369,7 @@ fn one_rank() -> RankSpec {
         bucket_bytes: 1 << 20,
         overlap: true,
         timeout: Some(Duration::from_secs(300)),
-        ..Default::default()
+        ..RankSpec::new(Place::alone())
     }
 }
 

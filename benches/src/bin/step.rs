@@ -14,7 +14,9 @@ use crossweave_benches::presets::Preset;
 use crossweave_benches::process::{Memory, cpu_seconds, load, mebibytes};
 use crossweave_benches::{least, median};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
-use crossweave_engine::{MicroBatch, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run};
+use crossweave_engine::{
+    Axis, MicroBatch, Place, RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run,
+};
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::units;
 use crossweave_words::Size;
@@ -361,8 +363,6 @@ fn one(mut o: Options) -> Fallible<()> {
         let batch = p.batch / ranks as u64;
         let dry = dry_run(&null.open(0)?, &units, dtype, batch, p.seq)?;
         let spec = RankSpec {
-            rank,
-            world: ranks,
             seed: 1,
             compute: dtype,
             micro_batches: 1,
@@ -388,7 +388,7 @@ fn one(mut o: Options) -> Fallible<()> {
                 stage,
                 ..Default::default()
             },
-            ..Default::default()
+            ..RankSpec::new(Place::on(&[(Axis::Dp, ranks)], rank)?)
         };
         let device = plugin.open(rank)?;
         let mut t = Trainer::new(&device, units, spec, &dry, &Boot(kv.clone()))?;

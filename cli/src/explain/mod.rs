@@ -17,7 +17,7 @@ use crate::say::say;
 use crate::train::{rank_spec, with_offload};
 use clap::Args;
 use crossweave_config::Config;
-use crossweave_engine::{PipelineSpec, RankSpec, Trainer, dry_run, rehearse};
+use crossweave_engine::{RankSpec, Trainer, dry_run, rehearse};
 use crossweave_hal::CheckerState;
 use crossweave_layers::{Census, Counts, wrap};
 use serde_json::{Value, json};
@@ -170,11 +170,11 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
     let bare = open_linked("null", &services)?;
     let mesh = &job.resolved.settings.mesh;
     let stages = mesh.pp.max(1);
-    let data = (ranks / stages) as u32;
-    let spec = rank_spec(&job.resolved, 0, data, job.seq);
+    let first = job.resolved.mesh.place(0);
+    let spec = rank_spec(&job.resolved, first, job.seq);
     let units = crate::train::units(&job.source, &job.resolved)?;
     let dry = dry_run(&bare.open(0)?, &units, spec.compute, spec.batch, job.seq)?;
-    let cut = crate::stages::of(&job.resolved, &units, &dry, ranks, None)?;
+    let cut = crate::stages::of(&job.resolved, &units, &dry, None)?;
     let mut all = Counts::default();
     for stage in 0..stages as u32 {
         let census = Census::default();
@@ -184,7 +184,8 @@ fn count(job: &Rehearsal, ranks: u64) -> Result<Counts> {
             .layered(|raw| Ok::<_, CliError>(wrap(raw, &services, layer)))?;
         let null = plugin.open(0)?;
         let spec = RankSpec {
-            pipeline: cut.clone().map(|first| PipelineSpec { stage, ..first }),
+            place: first.stage(stage),
+            pipeline: cut.clone(),
             ..with_offload(spec.clone(), &job.resolved, &null, true)
         };
         let units = crate::train::units(&job.source, &job.resolved)?;

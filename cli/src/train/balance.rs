@@ -12,6 +12,7 @@ use crate::processes::Processes;
 use crossweave_config::Balance;
 use crossweave_data::shares;
 use crossweave_engine::{MicroBatch, RankSpec, Trainer, dry_run};
+use crossweave_mesh::Place;
 use crossweave_tensor::UnitDecl;
 use crossweave_zero::optim::{Optimizer, ParamGroups, Sgd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -263,8 +264,7 @@ fn ready(job: &Job, rank: u32) -> Result<(Trainer, Vec<i32>)> {
     let null = crate::backend::open_linked("null", &job.host)?.open(0)?;
     let batch = job.resolved.batch.micro;
     let spec = RankSpec {
-        rank: 0,
-        world: 1,
+        place: Place::alone(),
         micro_batches: 1,
         batch,
         // Nothing is learnt: an optimizer that keeps nothing, at learning rate 0.

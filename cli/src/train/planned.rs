@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::rehearse::Nobody;
 use crossweave_engine::{RankSpec, Trainer, predict};
 use crossweave_hal::CheckerState;
+use crossweave_mesh::Axis;
 use serde_json::{Map, Value, json};
 
 /// For each pipeline stage its ranks and their peak bytes by tag and in all. Empty where ranks take different shares of a batch.
@@ -15,14 +16,15 @@ pub fn of(job: &Job) -> Vec<Value> {
     if job.rows.is_some() || job.local_ranks.has_null() {
         return vec![];
     }
-    let data = job.data_ranks();
-    let firsts = (0..job.ranks).step_by(data as usize);
+    let stages = 0..job.resolved.mesh.length(Axis::Pp);
     // What cannot be planned is left out of a report; the run is done.
-    let one = |first: u32| stage(job, first, data).ok();
-    firsts.filter_map(one).collect()
+    stages.filter_map(|s| stage(job, s).ok()).collect()
 }
 
-fn stage(job: &Job, first: u32, data: u32) -> Result<Value> {
+fn stage(job: &Job, stage: u32) -> Result<Value> {
+    let within = |r: &u32| job.place(*r).at(Axis::Pp) == stage;
+    let ranks: Vec<u32> = (0..job.ranks).filter(within).collect();
+    let first = ranks.first().copied().unwrap_or(0);
     let plugin = open_linked("null", &job.host)?;
     let null = plugin.with_checker(&CheckerState::default()).open(0)?;
     let spec = RankSpec {
@@ -38,6 +40,5 @@ fn stage(job: &Job, first: u32, data: u32) -> Result<Value> {
         .filter(|(_, b)| b.peak > 0)
         .map(|(tag, b)| (tag.clone(), b.peak.into()))
         .collect();
-    let ranks: Vec<u32> = (first..(first + data).min(job.ranks)).collect();
     Ok(json!({"ranks": ranks, "tags": tags, "total": memory.total.peak}))
 }

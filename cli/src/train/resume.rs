@@ -41,7 +41,7 @@ impl Resume {
 }
 
 /// Keys that may differ between a run and its continuation: they do not change what is computed, or only how long.
-const FREE: [&str; 41] = [
+const FREE: [&str; 42] = [
     "collectives",
     "checkpoint",
     "run.dtype",
@@ -71,6 +71,7 @@ const FREE: [&str; 41] = [
     "mesh.pp",
     "mesh.pp_schedule",
     "mesh.pp_layers",
+    "mesh.order",
     "steps_per_print",
     "wall_clock_breakdown",
     "train_micro_batch_size_per_gpu",

@@ -24,7 +24,7 @@ use crossweave_data::{BatchShape, Batches, Corpus, DataSpec, Pass, Remark};
 use crossweave_engine::{DryRun, PipelineSpec, RankSpec, Recompute, assign, dry_run, plan_for};
 use crossweave_hal::abi::{CAP_GRAPHS_PAY, IFACE_COLLECTIVE, IFACE_GRAPH, Layout, op};
 use crossweave_hal::{Carrier, DType, Device, HostServices, OpRequest, Plugin};
-use crossweave_mesh::{IslandOrder, Islands};
+use crossweave_mesh::{Axis, IslandOrder, Islands, Place};
 use crossweave_tensor::{Decompositions, UnitDecl};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -295,7 +295,7 @@ pub fn prepare(args: &TrainArgs, processes: Option<&Processes>, writes: bool) ->
     let compute = compute_type(resolved.dtype);
     let units = units(&source, &resolved)?;
     let dry = dry_run(&null, &units, compute, resolved.batch.micro, seq_len)?;
-    let stages = stages::of(&resolved, &units, &dry, count, None)?;
+    let stages = stages::of(&resolved, &units, &dry, None)?;
     let order = order(&resolved);
     // Of several processes they are known when those have agreed.
     let islands = match processes {
@@ -520,8 +520,7 @@ impl Job {
             return Ok(());
         };
         let units = units(&self.source, &self.resolved)?;
-        let ranks = u64::from(self.ranks);
-        let cut = stages::of(&self.resolved, &units, &self.dry[0], ranks, Some(&speeds))?;
+        let cut = stages::of(&self.resolved, &units, &self.dry[0], Some(&speeds))?;
         if let Some(cut) = cut
             .as_ref()
             .filter(|_| processes.is_none_or(Processes::first))
@@ -546,26 +545,26 @@ impl Job {
 
     /// Data-parallel ranks: of each stage, where there are stages.
     pub fn data_ranks(&self) -> u32 {
-        let stages = self.stages.as_ref().map_or(1, |s| s.stages.len() as u32);
-        (self.ranks / stages.max(1)).max(1)
+        self.place(0).length(Axis::Dp)
     }
 
-    /// A rank's stage, and its place among the data-parallel ranks.
-    fn place(&self, rank: u32) -> (u32, u32) {
-        let data = self.data_ranks();
-        (rank / data, rank % data)
+    /// Where a rank stands.
+    pub fn place(&self, rank: u32) -> Place {
+        self.resolved.mesh.place(rank)
     }
 
     /// Sizes of what a rank does.
     pub fn dry(&self, rank: u32) -> &DryRun {
-        let rows = self.batches.micro_batch(u64::from(self.place(rank).1));
+        let rows = self
+            .batches
+            .micro_batch(self.place(rank).at(Axis::Dp).into());
         let own = self.dry.iter().find(|d| d.shape.0 == rows);
         own.unwrap_or(&self.dry[0])
     }
 
     /// The same for the first rank of each stage among `at`: the others of a stage do what it does.
     fn fits_first(&self, device: &Device, rank: u32, at: &[u32]) -> Result<()> {
-        let stage = |r: u32| self.place(r).0;
+        let stage = |r: u32| self.place(r).at(Axis::Pp);
         let first = at.iter().find(|r| stage(**r) == stage(rank));
         match first {
             Some(first) if *first == rank => self.fits(device, rank),
@@ -619,16 +618,15 @@ impl Job {
 
     /// What rank `rank` is to do.
     pub fn rank_spec(&self, rank: u32) -> RankSpec {
-        let (stage, index) = self.place(rank);
-        let rows = self.batches.micro_batch(u64::from(index));
-        let first = self.stages.clone();
+        let place = self.place(rank);
+        let rows = self.batches.micro_batch(place.at(Axis::Dp).into());
         RankSpec {
             islands: self.islands.clone(),
             batch: rows,
             weight: rows as f64 / self.resolved.batch.micro as f64,
             documents: documents::of(&self.resolved.data, self.corpus.tokenizer().map(|t| &**t)),
-            pipeline: first.map(|first| PipelineSpec { stage, ..first }),
-            ..rank_spec(&self.resolved, index, self.data_ranks(), self.seq_len)
+            pipeline: self.stages.clone(),
+            ..rank_spec(&self.resolved, place, self.seq_len)
         }
     }
 
@@ -655,11 +653,10 @@ pub fn units(source: &Source, r: &Resolved) -> Result<Vec<UnitDecl>> {
 }
 
 /// The engine's form of a resolved config, for one rank.
-pub fn rank_spec(r: &Resolved, rank: u32, world: u32, seq_len: u64) -> RankSpec {
+pub fn rank_spec(r: &Resolved, place: Place, seq_len: u64) -> RankSpec {
     let recompute = r.model.recompute();
     RankSpec {
-        rank,
-        world,
+        place,
         seed: r.seed,
         compute: compute_type(r.dtype),
         micro_batches: r.batch.accumulation as u32,

@@ -7,8 +7,8 @@ use super::{MicroBatch, Trainer};
 use crate::error::{Error, Result};
 use crate::values::Act;
 use crossweave_hal::{DType, Tag};
+use crossweave_mesh::Axis;
 use crossweave_plan::Lane;
-use crossweave_planner::everyone;
 use crossweave_tensor::{Batch, Decompositions, Env, GradSink, Keep, KernelCache, Run, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -84,7 +84,7 @@ impl Trainer {
         let all = self
             .gather_words(&mine, "scalar")
             .map_err(|e| self.error("mean over ranks", e))?;
-        Ok(sums(&all, 1)[0] / f64::from(self.spec.world))
+        Ok(sums(&all, 1)[0] / f64::from(self.spec.place.length(Axis::Dp)))
     }
 
     /// Mean of a figure that each replica has, by the sequences it was taken over: `mine` are those of this rank's, in order.
@@ -101,7 +101,7 @@ impl Trainer {
                 "{} figures for {} replicas of rank {}",
                 mine.len(),
                 own.len(),
-                self.spec.job_rank()
+                self.spec.place.job_rank()
             )));
         }
         if self.spec.canonical.is_none() {
@@ -109,7 +109,7 @@ impl Trainer {
         }
         let mut all = vec![0f64; self.spec.replicas() as usize];
         all[own.start as usize..own.end as usize].copy_from_slice(mine);
-        if self.spec.world > 1 {
+        if self.spec.place.length(Axis::Dp) > 1 {
             let ranks = self
                 .gather_words(&all, "scalar")
                 .map_err(|e| self.error("mean over shards", e))?;
@@ -123,7 +123,7 @@ impl Trainer {
     pub(super) fn gather_words(&self, words: &[f64], tag: &'static str) -> Tensors<Vec<f64>> {
         let mine: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let mut mesh = self.groups.mesh().borrow_mut();
-        let group = mesh.group(everyone(&self.spec))?;
+        let group = mesh.group(self.spec.everyone())?;
         let mut all = vec![0u8; mine.len() * group.size() as usize];
         let reduce = self.lanes.get(Lane::Reduce)?;
         let alloc = |n: usize| self.device().alloc(reduce, n as u64, Tag::Staging);

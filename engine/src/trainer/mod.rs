@@ -156,7 +156,7 @@ impl Trainer {
         };
         let step = p.step;
         let failed = |e: crossweave_hal::Error| Error::Run {
-            rank: self.spec.job_rank(),
+            rank: self.spec.place.job_rank(),
             step,
             at: "waiting for the step".into(),
             source: e.into(),
@@ -191,7 +191,7 @@ impl Trainer {
         // What the host has been given counts when it is done; a failure there arrives at the next step.
         let _ = self.settle_offload();
         RankLedger {
-            rank: self.spec.job_rank(),
+            rank: self.spec.place.job_rank(),
             memory: self.device().memory(),
             collectives: self.device().collectives(),
             bridge: self.device().bridged(),
@@ -237,7 +237,7 @@ impl Trainer {
 
     fn error(&self, at: &str, source: crossweave_tensor::Error) -> Error {
         Error::Run {
-            rank: self.spec.job_rank(),
+            rank: self.spec.place.job_rank(),
             step: self.step,
             at: at.to_string(),
             source,

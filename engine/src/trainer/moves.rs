@@ -44,7 +44,7 @@ impl Trainer {
 
     /// Whether there is more than one rank in the job.
     pub(super) fn is_distributed(&self) -> bool {
-        self.spec.world > 1 || self.pipe.is_some()
+        self.lowered.groups.all.is_some()
     }
 
     /// The units this rank runs.

@@ -2,6 +2,7 @@
 
 use super::Trainer;
 use crate::error::{Error, Result};
+use crossweave_mesh::AxisSet;
 use crossweave_plan::{Step, StepKind};
 use crossweave_tensor::{Finding, NonFinite, Tensor};
 use std::sync::Arc;
@@ -95,7 +96,7 @@ impl Trainer {
         format!(
             "step {}, rank {}, plan step {} ({}): {phase}{layer}: op {} (launch {}) gave {}, {why}",
             self.step,
-            self.spec.job_rank(),
+            self.spec.place.job_rank(),
             step.id.0,
             step.op,
             f.op,
@@ -140,8 +141,10 @@ impl Trainer {
         let Some(watch) = &self.diagnostics.watch else {
             return Ok(());
         };
-        let (found, world) = (watch.found.clone(), self.spec.job_ranks() as usize);
-        let rank = self.spec.job_rank() as usize;
+        let found = watch.found.clone();
+        let everyone = AxisSet::WORLD;
+        let world = self.spec.place.size(everyone) as usize;
+        let rank = self.spec.place.index(everyone) as usize;
         if world == 1 {
             return found.map_or(Ok(()), |(_, text)| Err(Error::NotFinite(text)));
         }

@@ -6,7 +6,6 @@ use super::gather::OUTSIDE;
 use super::moves::staged;
 use crate::error::{Error, Result};
 use crossweave_hal::{DType, Tag};
-use crossweave_planner::everyone;
 use crossweave_state::Request;
 use crossweave_tensor::{Batch, Tensor};
 use std::sync::Arc;
@@ -51,7 +50,7 @@ impl Trainer {
             tokens: Some(self.tokens_to_all(tokens, batch, seq)?),
             ..Batch::default()
         };
-        if self.spec.rank != 0 {
+        if self.spec.data_rank() != 0 {
             for u in self.own_units() {
                 self.gather_for_eval(u)?;
                 self.release_after_eval(u)?;
@@ -98,7 +97,7 @@ impl Trainer {
         }
         {
             let mut mesh = self.groups.mesh().borrow_mut();
-            let all = mesh.group(everyone(&self.spec))?;
+            let all = mesh.group(self.spec.everyone())?;
             all.broadcast(stream, b.all(), DType::I32, 0, OUTSIDE)?;
         }
         Ok(Tensor::dense(Arc::new(b), 0, [batch, seq], DType::I32))

@@ -9,7 +9,7 @@ use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
 use crate::in_flight::InFlight;
 use crate::lanes::Lanes;
-use crate::pipeline::{self, Pipe};
+use crate::pipeline::Pipe;
 use crate::scale::Scaling;
 use crate::timeline::Diagnostics;
 use crate::upload::upload_consts;
@@ -20,7 +20,7 @@ use crossweave_machine::Machine;
 use crossweave_mesh::Mesh;
 use crossweave_offload::{Executor, FileTier};
 use crossweave_plan::StepKind;
-use crossweave_planner::{self as planner, GATHER, Lowered, RankSpec, Tier, everyone};
+use crossweave_planner::{self as planner, Lowered, RankSpec, StepGroups, Tier};
 use crossweave_program::{Room, UnitState};
 use crossweave_state::{States, Together};
 use crossweave_store::NoFaults;
@@ -57,11 +57,14 @@ impl Trainer {
         let program = std::mem::take(&mut lowered.program);
         let allocating = at(&spec, "allocating parameters and moments");
         let mut machine = Machine::new(device, program).map_err(&allocating)?;
-        let mesh = pipeline::join(device, &spec, boot, &shared, gathers)
+        let joined = lowered.groups.joined();
+        let mesh = Mesh::new(device, boot, spec.place, &joined, &spec.mesh_options())
             .map_err(at(&spec, "joining the group dp"))?;
-        machine.join(lowered.groups(&mesh).map_err(at(&spec, "set-up"))?);
-        let pipe = Pipe::new(device, &spec, &dry.flows, &mesh).map_err(at(&spec, "set-up"))?;
-        let together = together(&spec, &tables, &mesh).map_err(at(&spec, "set-up"))?;
+        machine.join(&mesh).map_err(at(&spec, "set-up"))?;
+        let pipe = Pipe::new(device, &spec, &lowered, &dry.flows, &mesh);
+        let pipe = pipe.map_err(at(&spec, "set-up"))?;
+        let together = together(&spec, &lowered.groups, &tables, &mesh);
+        let together = together.map_err(at(&spec, "set-up"))?;
         let with = (together, spec.seed);
         let state = States::new(&machine, &units, tables, model, with).map_err(&allocating)?;
         state.clear(&lanes.compute).map_err(at(&spec, "set-up"))?;
@@ -109,7 +112,7 @@ fn at<E: Into<crossweave_tensor::Error>>(
     spec: &RankSpec,
     what: &str,
 ) -> impl Fn(E) -> Error + use<E> {
-    let (rank, at) = (spec.job_rank(), what.to_string());
+    let (rank, at) = (spec.place.job_rank(), what.to_string());
     move |e| Error::Run {
         rank,
         step: 0,
@@ -121,18 +124,19 @@ fn at<E: Into<crossweave_tensor::Error>>(
 /// This rank among those that read state together: all of the job where there are pipeline stages, or where ranks own slices.
 fn together(
     spec: &RankSpec,
+    groups: &StepGroups,
     tables: &[UnitState],
     mesh: &Mesh,
 ) -> crossweave_hal::Result<Together> {
     let cut = tables.iter().any(|t| t.flat.cut.is_some());
-    let gather = cut.then(|| mesh.named_ref(GATHER)).transpose()?;
+    let gather = groups.gather.as_ref().filter(|_| cut);
+    let gather = gather.map(|g| mesh.group_ref(g)).transpose()?;
     let all = match spec.pipeline {
-        Some(_) => Some(mesh.group_ref(everyone(spec))?),
+        Some(_) => Some(mesh.group_ref(spec.everyone())?),
         None => gather,
     };
     Ok(Together {
-        rank: spec.rank,
-        job_rank: spec.job_rank(),
+        place: spec.place,
         all,
         gather,
         leading: Cell::new(false),
@@ -157,7 +161,7 @@ fn start_host(
             None => Arc::new(NoFaults),
         },
     });
-    let name = format!("host-{}", spec.job_rank());
+    let name = format!("host-{}", spec.place.job_rank());
     let devices = (device, &offload.host.0);
     Executor::start(devices, rooms, Lowered::WORDS, files, name).map(Some)
 }

@@ -15,7 +15,7 @@ impl Trainer {
             host: self.host.as_ref(),
             mesh: self.groups.mesh(),
             peers: self.pipe.as_ref().map(|p| &p.peers),
-            rank: self.spec.job_rank(),
+            rank: self.spec.place.job_rank(),
             step: self.step,
         }
     }
@@ -132,7 +132,7 @@ impl Trainer {
 
     /// Serves rank 0 until it has done; returns at once where nothing is sharded. Every rank but 0 calls this while rank 0 reads.
     pub fn serve_reads(&mut self) -> Result<()> {
-        if !self.reads_together() || self.spec.job_rank() == 0 {
+        if !self.reads_together() || self.spec.place.is_first() {
             return Ok(());
         }
         loop {

@@ -91,7 +91,7 @@ impl Trainer {
             let ran = self.replaying(s, |t| t.run_calls(program, calls, Some(s), inputs));
             self.end_span(open, &|| s.op.to_string());
             ran.map_err(|e| Error::Run {
-                rank: self.spec.job_rank(),
+                rank: self.spec.place.job_rank(),
                 step: self.step,
                 at: format!("plan step {} {}", s.id.0, s.op),
                 source: e,

@@ -3,8 +3,9 @@
 
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, PipelineSpec, RankLedger,
-    RankSpec, ReduceGradients, StateKind, StepMetrics, Tier, Trainer, ZeroSpec, assign, dry_run,
+    Axis, FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, Place, RankLedger,
+    RankSpec, ReduceGradients, StateKind, StepMetrics, Tier, Topology, Trainer, ZeroSpec, assign,
+    dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Lora, ModelSpec};
@@ -135,10 +136,32 @@ pub fn by_step() -> ZeroSpec {
     }
 }
 
+/// The first of so many data-parallel ranks.
+pub fn dp_place(ranks: u32) -> Place {
+    Place::on(&[(Axis::Dp, ranks)], 0).unwrap()
+}
+
+fn mesh(s: &RankSpec) -> Topology {
+    let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
+    Topology::new(&[(Axis::Pp, stages), (Axis::Dp, s.data_ranks())]).unwrap()
+}
+
+/// Ranks of a job over the stages and the data-parallel ranks of `s`.
+pub fn job_ranks(s: &RankSpec) -> u32 {
+    mesh(s).world_size()
+}
+
+/// One of them.
+pub fn ranked(s: &RankSpec, rank: u32) -> RankSpec {
+    RankSpec {
+        place: Place::new(mesh(s), rank).unwrap(),
+        ..s.clone()
+    }
+}
+
 /// A spec of `world` ranks with `micro_batches`; the global batch is always [`GLOBAL`].
 pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
     RankSpec {
-        world,
         seed: 5,
         micro_batches,
         batch: GLOBAL / u64::from(world * micro_batches),
@@ -159,7 +182,7 @@ pub fn spec(world: u32, micro_batches: u32) -> RankSpec {
         bucket_bytes: 6000,
         zero: by_step(),
         timeout: Some(Duration::from_secs(60)),
-        ..Default::default()
+        ..RankSpec::new(dp_place(world))
     }
 }
 
@@ -316,14 +339,7 @@ fn train_counted(
     let rank = |rank: u32| -> Outcome {
         let mut units = units(model);
         assign(&mut units, &spec.optim).unwrap();
-        let s = RankSpec {
-            rank: rank % spec.world,
-            pipeline: spec.pipeline.clone().map(|all| PipelineSpec {
-                stage: rank / spec.world,
-                ..all
-            }),
-            ..spec.clone()
-        };
+        let s = ranked(spec, rank);
         let null = w.null.open(0).unwrap();
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();
@@ -414,7 +430,7 @@ fn train_counted(
     };
     let mut all: Vec<Outcome> = std::thread::scope(|scope| {
         let rank = &rank;
-        let ranks: Vec<_> = (0..spec.job_ranks())
+        let ranks: Vec<_> = (0..job_ranks(spec))
             .map(|r| scope.spawn(move || rank(r)))
             .collect();
         ranks.into_iter().map(|r| r.join().unwrap()).collect()

@@ -469,12 +469,7 @@ impl Matrix<'_> {
                         compute: [DType::F32, DType::Bf16, DType::F16][turn as usize % 3],
                         clip: [0.5, 0.0][turn as usize / 2 % 2],
                         recompute: RECOMPUTE[turn as usize / 2 % 3],
-                        pipeline: Some(PipelineSpec::even(
-                            units(&model).len() as u32,
-                            pp,
-                            0,
-                            order,
-                        )),
+                        pipeline: Some(PipelineSpec::even(units(&model).len() as u32, pp, order)),
                         ..staged(spec(ranks, 4), stage)
                     };
                     let name = format!(
@@ -486,7 +481,7 @@ impl Matrix<'_> {
             }
         }
         // Loss scaling, and figures over stages and ranks.
-        let pipeline = |pp| Some(PipelineSpec::even(4, pp, 0, PipelineOrder::OneFOneB));
+        let pipeline = |pp| Some(PipelineSpec::even(4, pp, PipelineOrder::OneFOneB));
         let s = RankSpec {
             compute: DType::F16,
             precision: fp16(ScaleRule::Torch),
@@ -571,7 +566,7 @@ impl Matrix<'_> {
             self.add_lora(&format!("lora, {family}, canonical"), with, s);
             let n = units(with).len() as u32;
             let s = RankSpec {
-                pipeline: Some(PipelineSpec::even(n, 2, 0, PipelineOrder::OneFOneB)),
+                pipeline: Some(PipelineSpec::even(n, 2, PipelineOrder::OneFOneB)),
                 ..staged(spec(1, 2), 1)
             };
             self.add_lora(&format!("lora, {family}, pipeline"), with, s);
@@ -663,7 +658,7 @@ impl Matrix<'_> {
             ..staged(spec(2, 2), 3)
         };
         self.add("inputs in host memory", &gpt2(3, 0.1), s.clone());
-        let pipeline = Some(PipelineSpec::even(4, 2, 0, PipelineOrder::OneFOneB));
+        let pipeline = Some(PipelineSpec::even(4, 2, PipelineOrder::OneFOneB));
         let in_stages = RankSpec {
             offload: self.away(Tier::Host),
             pipeline: pipeline.clone(),
@@ -729,7 +724,7 @@ impl Matrix<'_> {
         };
         self.add("labels", &model, s.clone());
         let s = RankSpec {
-            pipeline: Some(PipelineSpec::even(3, 2, 0, PipelineOrder::GPipe)),
+            pipeline: Some(PipelineSpec::even(3, 2, PipelineOrder::GPipe)),
             ..s
         };
         self.add("labels, pipeline", &model, s);

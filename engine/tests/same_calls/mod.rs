@@ -14,7 +14,7 @@
 pub mod matrix;
 
 use crate::common::*;
-use crossweave_engine::{MicroBatch, PipelineSpec, RankSpec, StateKind, Trainer, dry_run};
+use crossweave_engine::{MicroBatch, RankSpec, StateKind, Trainer, dry_run};
 use crossweave_hal::{CallListing, CheckerState, ListedCall, list_calls};
 use matrix::Job;
 use std::collections::{BTreeMap, HashMap};
@@ -120,14 +120,7 @@ impl Phases {
 
 pub fn rank_of(job: &Job, rank: u32) -> RankSpec {
     let s = &job.spec;
-    RankSpec {
-        rank: rank % s.world,
-        pipeline: s.pipeline.clone().map(|all| PipelineSpec {
-            stage: rank / s.world,
-            ..all
-        }),
-        ..s.clone()
-    }
+    ranked(s, rank)
 }
 
 /// What one rank was seen to do.
@@ -220,7 +213,7 @@ fn outside(t: &mut Trainer, batch: MicroBatch<'_>) {
     }
     t.publish().unwrap();
     // The others serve what rank 0 asks for, and on the null device nobody asks.
-    if t.spec().job_rank() == 0 || !t.reads_together() {
+    if t.spec().place.is_first() || !t.reads_together() {
         t.lead();
         t.logits(&[1, 2, 3], 1, 3).unwrap();
         for p in t.params() {
@@ -293,7 +286,7 @@ fn streams_are_given_the_calls_they_were_given_before() {
     let folder = std::env::var_os("CROSSWEAVE_CALLS");
     let mut lines = vec![];
     for job in matrix::jobs(&w, dir.path()) {
-        let ranks: Vec<_> = (0..job.spec.job_ranks())
+        let ranks: Vec<_> = (0..job_ranks(&job.spec))
             .map(|r| phases(&w, &job, r))
             .collect();
         if let Some(f) = &folder {

@@ -5,7 +5,7 @@ mod pipeline;
 mod precision;
 
 pub use offload::{Faults, HostDevice, OffloadSpec, OptimizerOffload};
-pub use pipeline::{FlowShape, PipelineSpec, everyone, keep_stage, shared};
+pub use pipeline::{FlowShape, PipelineSpec, keep_stage, shared};
 pub use precision::Precision;
 use precision::check_accumulation;
 pub(crate) use precision::facts_of_accumulation;
@@ -14,7 +14,7 @@ use crate::documents::Documents;
 use crate::error::{Error, Result};
 use crate::scaler::LossScaler;
 use crossweave_hal::DType;
-use crossweave_mesh::Islands;
+use crossweave_mesh::{Axis, AxisSet, GroupKey, Islands, Place};
 use crossweave_zero::canonical::{fullest, shards_of};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{ReduceGradients, ZeroSpec, ZeroStage};
@@ -36,10 +36,8 @@ pub enum Recompute {
 /// What one rank is to do.
 #[derive(Clone, Debug)]
 pub struct RankSpec {
-    /// This rank.
-    pub rank: u32,
-    /// Ranks of the data-parallel group.
-    pub world: u32,
+    /// Where it stands on the mesh: which stage it is, which samples it sees, whom it shares its parameters with.
+    pub place: Place,
     /// Seed of starting values and dropout.
     pub seed: u64,
     /// Dtype of parameters and activations; masters and gradients are f32.
@@ -70,7 +68,7 @@ pub struct RankSpec {
     pub precision: Precision,
     /// What rests off the device.
     pub offload: Option<OffloadSpec>,
-    /// The stage of a pipeline this rank is; `rank` and `world` then count the data-parallel ranks of its stage.
+    /// How the model is divided over the stages of the mesh; none where it has one.
     pub pipeline: Option<PipelineSpec>,
     /// Logical shards of the global batch, at least as many as ranks: every sum goes over them in one tree, so that any number of ranks
     /// trains to the same bits. None: sums go over the ranks.
@@ -85,13 +83,12 @@ pub struct RankSpec {
     pub labelled: bool,
 }
 
-impl Default for RankSpec {
-    /// One rank alone, f32, one sequence of one token, AdamW with torch's numbers, nothing clipped, recomputed or sharded: the base
+impl RankSpec {
+    /// A rank at this place: f32, one sequence of one token, AdamW with torch's numbers, nothing clipped, recomputed or sharded: the base
     /// from which callers say what they want.
-    fn default() -> RankSpec {
+    pub fn new(place: Place) -> RankSpec {
         RankSpec {
-            rank: 0,
-            world: 1,
+            place,
             seed: 0,
             compute: DType::F32,
             micro_batches: 1,
@@ -118,20 +115,40 @@ impl Default for RankSpec {
 }
 
 impl RankSpec {
-    /// Ranks as the batch and its means see them: the logical shards where sums are canonical, else the ranks themselves.
+    /// The pipeline stage it is.
+    pub fn stage(&self) -> u32 {
+        self.place.at(Axis::Pp)
+    }
+    /// Ranks that hold the same parameters and see other tokens, over which ZeRO shards.
+    pub fn data_ranks(&self) -> u32 {
+        self.place.size(AxisSet::DATA)
+    }
+    /// Its index among them.
+    pub fn data_rank(&self) -> u32 {
+        self.place.index(AxisSet::DATA)
+    }
+    /// The group of all ranks, over which figures of the whole model are summed.
+    pub fn everyone(&self) -> GroupKey {
+        let all = self.place.among(AxisSet::WORLD);
+        all.unwrap_or_default()
+    }
+
+    /// Ranks as the batch and its means see them: the logical shards where sums are canonical, else those that see other samples.
     pub fn replicas(&self) -> u32 {
-        self.canonical.unwrap_or(self.world)
+        self.canonical.unwrap_or(self.place.length(Axis::Dp))
     }
     /// Those that this rank computes.
     pub fn own_replicas(&self) -> Range<u32> {
+        let at = self.place.at(Axis::Dp);
         match self.canonical {
-            Some(shards) => shards_of(self.rank, self.world, shards),
-            None => self.rank..self.rank + 1,
+            Some(shards) => shards_of(at, self.place.length(Axis::Dp), shards),
+            None => at..at + 1,
         }
     }
     /// The most that any rank computes.
     pub fn most_replicas(&self) -> u32 {
-        self.canonical.map_or(1, |s| fullest(self.world, s))
+        let dp = self.place.length(Axis::Dp);
+        self.canonical.map_or(1, |s| fullest(dp, s))
     }
     /// Micro-batches of a step that this rank computes.
     pub fn own_micro_batches(&self) -> u32 {
@@ -151,17 +168,26 @@ impl RankSpec {
     /// # Errors
     /// One sentence with the fix.
     pub fn check(&self) -> Result<()> {
-        if self.micro_batches == 0 || self.world == 0 || self.rank >= self.world {
+        if self.micro_batches == 0 {
             return Err(Error::Invalid(format!(
-                "rank {} of {} with {} micro-batches",
-                self.rank, self.world, self.micro_batches
+                "rank {} with {} micro-batches",
+                self.place.job_rank(),
+                self.micro_batches
             )));
         }
-        let node = self.zero.node;
-        if node > 1 && (self.zero.stage != ZeroStage::Three || !self.world.is_multiple_of(node)) {
+        let stages = self.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
+        if stages != self.place.length(Axis::Pp) {
             return Err(Error::Invalid(format!(
-                "nodes of {node} ranks with {} ranks at stage {}: hierarchical partition needs stage 3 and a number that divides the ranks",
-                self.world, self.zero.stage as u8
+                "the model is divided over {stages} pipeline stages, and the mesh is {}",
+                self.place.mesh()
+            )));
+        }
+        let world = self.data_ranks();
+        let node = self.zero.node;
+        if node > 1 && (self.zero.stage != ZeroStage::Three || !world.is_multiple_of(node)) {
+            return Err(Error::Invalid(format!(
+                "nodes of {node} ranks with {world} ranks at stage {}: hierarchical partition needs stage 3 and a number that divides the ranks",
+                self.zero.stage as u8
             )));
         }
         let uneven = self.weight != 1.0;
@@ -207,7 +233,8 @@ impl RankSpec {
 
     /// Whether each micro-batch's gradients are reduced by themselves, into the slices of the ranks. A rank alone owns everything.
     pub fn reduces_each(&self) -> bool {
-        let slices = self.zero.stage >= ZeroStage::Two && self.world > 1 && self.micro_batches > 1;
+        let slices =
+            self.zero.stage >= ZeroStage::Two && self.data_ranks() > 1 && self.micro_batches > 1;
         let alone = self.pipeline.is_none() && self.canonical.is_none();
         slices
             && match self.zero.reduce {
@@ -219,17 +246,17 @@ impl RankSpec {
 
     /// Whether gathers travel in 8 bits (`zero_quantized_weights`, qwZ of ZeRO++); a rank alone, and stage 0, gather nothing.
     pub fn quantizes(&self) -> bool {
-        self.zero.quantized && self.world > 1 && self.zero.stage > ZeroStage::Zero
+        self.zero.quantized && self.data_ranks() > 1 && self.zero.stage > ZeroStage::Zero
     }
 
     fn check_canonical(&self) -> Result<()> {
         let Some(shards) = self.canonical else {
             return Ok(());
         };
-        if shards < self.world {
+        let ranks = self.place.length(Axis::Dp);
+        if shards < ranks {
             return Err(Error::Invalid(format!(
-                "{shards} logical shards for {} ranks: each rank needs one at least",
-                self.world
+                "{shards} logical shards for {ranks} ranks: each rank needs one at least"
             )));
         }
         if self.pipeline.is_some() {

@@ -1,11 +1,9 @@
-//! A rank as one stage of a pipeline: which units it holds, and with which stages it shares some.
+//! The stages of a pipeline: which units each holds, and with which others it shares some.
 
 use super::RankSpec;
 use crate::error::{Error, Result};
 use crossweave_hal::DType;
-use crossweave_mesh::Axis;
 use crossweave_parallel::schedule::{Order, Stages};
-use crossweave_plan::Rank;
 use crossweave_tensor::{Shape, UnitDecl};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,48 +11,41 @@ use std::ops::Range;
 /// Shapes and types of what flows from one unit to the next.
 pub type FlowShape = Vec<(Shape, DType)>;
 
-/// One stage of a pipeline.
+/// How the units of a model are divided over pipeline stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineSpec {
     /// Units of every stage, in run order.
     pub stages: Vec<Range<u32>>,
-    /// The stage of this rank.
-    pub stage: u32,
     /// How forwards and backwards follow each other.
     pub order: Order,
 }
 
 impl PipelineSpec {
     /// `units` units over `stages` stages as evenly as they go, the longer ones first.
-    pub fn even(units: u32, stages: u32, stage: u32, order: Order) -> PipelineSpec {
-        let all = Stages::even(units, &(0..stages).collect::<Vec<_>>());
+    pub fn even(units: u32, stages: u32, order: Order) -> PipelineSpec {
         PipelineSpec {
-            stages: all.stages.into_iter().map(|(units, _)| units).collect(),
-            stage,
+            stages: Stages::even(units, stages).stages,
             order,
         }
     }
 
     /// As many stages as `weights`, which say how fast each is; `costs` say how much work each unit is. The stage that takes longest for its
     /// units takes as little as whole units allow.
-    pub fn weighted(costs: &[f64], weights: &[f64], stage: u32, order: Order) -> PipelineSpec {
+    pub fn weighted(costs: &[f64], weights: &[f64], order: Order) -> PipelineSpec {
         if weights.len() > costs.len() {
             // Refused with a sentence when a rank is to run it.
-            return PipelineSpec::even(costs.len() as u32, weights.len() as u32, stage, order);
+            return PipelineSpec::even(costs.len() as u32, weights.len() as u32, order);
         }
         PipelineSpec {
             stages: divide(costs, weights),
-            stage,
             order,
         }
     }
 
-    /// The stages with the ranks that are this rank's peers in them: those with its index among `data` data-parallel ranks.
-    pub(crate) fn peers(&self, data: u32, index: u32) -> Stages {
-        let rank = |s: usize| s as Rank * data + index;
-        let each = self.stages.iter().enumerate();
+    /// The stages as a schedule is given them.
+    pub(crate) fn schedule(&self) -> Stages {
         Stages {
-            stages: each.map(|(s, units)| (units.clone(), rank(s))).collect(),
+            stages: self.stages.clone(),
         }
     }
 
@@ -75,11 +66,10 @@ impl PipelineSpec {
             }
             next = r.end;
         }
-        if next as usize != units || self.stage as usize >= self.stages.len() {
+        if next as usize != units {
             return Err(format!(
-                "{} pipeline stages of {next} units, this rank being stage {}: the model has {units} units",
-                self.stages.len(),
-                self.stage
+                "{} pipeline stages of {next} units: the model has {units} units",
+                self.stages.len()
             ));
         }
         Ok(())
@@ -130,17 +120,6 @@ fn divide(costs: &[f64], weights: &[f64]) -> Vec<Range<u32>> {
 }
 
 impl RankSpec {
-    /// This rank's number in the job: the stages one after another, each with its data-parallel ranks.
-    pub fn job_rank(&self) -> u32 {
-        self.pipeline.as_ref().map_or(0, |p| p.stage) * self.world + self.rank
-    }
-
-    /// Ranks of the job.
-    pub fn job_ranks(&self) -> u32 {
-        let stages = self.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
-        stages * self.world
-    }
-
     /// A pipeline of one stage of all units is none.
     pub fn of_stages(mut self, units: usize) -> RankSpec {
         let one = |p: &PipelineSpec| p.stages.len() == 1 && p.check(units).is_ok();
@@ -165,26 +144,18 @@ pub fn keep_stage(spec: &RankSpec, units: &mut [UnitDecl]) -> Result<()> {
             "a pipeline with canonical sums: their tree goes over the ranks of one stage only; leave run.canonical_shards out".into(),
         ));
     }
-    let held = p.holds(p.stage as usize, units);
+    let stage = spec.stage() as usize;
+    let held = p.holds(stage, units);
     for (u, unit) in units.iter_mut().enumerate() {
         if !held.contains(&u) {
             unit.params.clear();
         }
-        if !p.stages[p.stage as usize].contains(&(u as u32)) {
+        if !p.stages[stage].contains(&(u as u32)) {
             unit.consts.clear();
             unit.borrowed.clear();
         }
     }
     Ok(())
-}
-
-/// The axes over which figures of the whole model are summed.
-pub fn everyone(spec: &RankSpec) -> &'static [Axis] {
-    match (&spec.pipeline, spec.world) {
-        (None, _) => &[Axis::Dp],
-        (Some(_), 1) => &[Axis::Pp],
-        (Some(_), _) => &[Axis::Pp, Axis::Dp],
-    }
 }
 
 /// The sets of stages that share a unit: one at most, since one group is made for it.
@@ -215,7 +186,7 @@ mod tests {
     use super::*;
 
     fn cuts(costs: &[f64], weights: &[f64]) -> Vec<(u32, u32)> {
-        let all = PipelineSpec::weighted(costs, weights, 0, Order::OneFOneB).stages;
+        let all = PipelineSpec::weighted(costs, weights, Order::OneFOneB).stages;
         all.iter().map(|r| (r.start, r.end)).collect()
     }
 

@@ -3,7 +3,7 @@
 use super::OpNode;
 use crate::env::Env;
 use crate::error::Result;
-use crate::spmd::Ty;
+use crate::spmd::{Said, Ty};
 use crate::tape::{Back, Origin, Var};
 use crate::{Cx, Tensor};
 use crossweave_mesh::Axis;
@@ -22,11 +22,23 @@ fn summed(env: &Env<'_>, x: &Tensor, axis: Axis) -> Result<Tensor> {
     Ok(y)
 }
 
+/// What the dry run notes of a sum over an axis.
+fn collective(axis: Axis, elements: u64) -> impl Fn(&'static str, bool) -> Said {
+    move |op, backward| Said {
+        op,
+        axis,
+        backward,
+        elements,
+    }
+}
+
 pub(crate) fn enter(cx: &mut Cx<'_>, x: Var, axis: Axis) -> Result<Var> {
     let t = cx.val(x)?.clone();
+    let said = collective(axis, t.numel());
     let node = cx.next_node();
     let out = cx.push_val(t, node, Origin::Own, false);
     cx.typed(out, |c| {
+        c.said.push(said("enter", true));
         c.step("enter", c.vals[x.0 as usize], axis, Ty::I, Ty::R)
     });
     cx.push_node(OpNode::Enter(Node { x, out, axis }));
@@ -39,9 +51,11 @@ pub(crate) fn reduce(cx: &mut Cx<'_>, x: Var, axis: Axis) -> Result<Var> {
     } else {
         summed(cx.env, cx.val(x)?, axis)?
     };
+    let said = collective(axis, y.numel());
     let node = cx.next_node();
     let out = cx.push_val(y, node, Origin::Own, false);
     cx.typed(out, |c| {
+        c.said.push(said("reduce", false));
         c.step("reduce", c.vals[x.0 as usize], axis, Ty::P, Ty::I)
     });
     cx.push_node(OpNode::Reduce(Node { x, out, axis }));

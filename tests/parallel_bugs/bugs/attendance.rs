@@ -3,7 +3,7 @@
 use crate::parallel_bugs::bug::{Bug, bug};
 use crate::parallel_bugs::rank::{On, Rank};
 use crossweave_hal::Result;
-use crossweave_mesh::MeshOptions;
+use crossweave_mesh::{Axis, Channel, GroupKey, MeshOptions, Part};
 use std::time::Duration;
 
 pub const BUGS: &[Bug] = &[
@@ -71,8 +71,8 @@ pub const BUGS: &[Bug] = &[
         &["all_reduce"],
         &["group3.01", "group3.2"]
     ),
-    bug!(not_a_member, 3, Refused, &[2], &[], &[], words: &["is not among [0, 1] of group pair"]),
-    bug!(never_joined, 2, Refused, &[1], &[], &[], words: &["has not joined group spare"]),
+    bug!(not_a_member, 3, Refused, &[2], &[], &[], words: &["rank 2 joining group dp/tie", "none of its members, [0, 1]"]),
+    bug!(never_joined, 2, Refused, &[1], &[], &[], words: &["rank 1 has no group pp/peers"]),
 ];
 
 /// Validation skips the sum of the loss where there is nothing to validate.
@@ -177,14 +177,14 @@ fn not_a_member(r: &mut Rank) -> Result<()> {
     };
     let device = r.device.clone();
     let boot = r.boot.clone();
-    r.mesh
-        .join(&device, &*boot, "pair", "pair", &[0, 1], &options)
+    let pair = GroupKey::over(Axis::Dp).part(Part::Tied(vec![0, 1]));
+    r.mesh.join(&device, &*boot, &pair, &options)
 }
 
 /// A rank uses a group that nobody has made.
 fn never_joined(r: &mut Rank) -> Result<()> {
     if r.rank == 1 {
-        r.mesh.named("spare")?;
+        r.mesh.group(GroupKey::over(Axis::Pp).on(Channel::Peers))?;
     }
     r.barrier(On::World)?;
     r.sync()

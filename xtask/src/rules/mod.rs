@@ -5,6 +5,7 @@ mod deps;
 mod docs;
 pub mod equal;
 mod places;
+mod ranks;
 mod shape;
 pub mod sizes;
 mod targets;
@@ -145,6 +146,12 @@ pub const RULES: &[Rule] = &[
         says: "files are opened through crate `files`",
         place: places::reads_user_files,
         find: places::open_calls,
+    },
+    Rule {
+        name: "places, not ranks",
+        says: "above the mesh no algorithm reads a rank's number in the job",
+        place: ranks::known_by_place,
+        find: ranks::job_ranks,
     },
     Rule {
         name: "one way to write sizes",

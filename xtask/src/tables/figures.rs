@@ -72,7 +72,7 @@ pub const CRATE_LINES: &[Entry] = &[
     Entry { place: "crossweave-plan", ceiling: 2750, why: "the plan, its laws, passes and text" },
     Entry { place: "crossweave-tensor", ceiling: 5800, why: "shapes and gradients of every op, those of single heads too" },
     Entry { place: "crossweave-zero", ceiling: 3750, why: "passes, lowering to programs, and the closed formulas" },
-    Entry { place: "xtask", ceiling: 4300, why: "rules with their tables" },
+    Entry { place: "xtask", ceiling: 4400, why: "rules with their tables" },
 ];
 
 /// Fields of structs.
@@ -95,7 +95,8 @@ pub const FIELDS: &[Entry] = &[
     Entry { place: "config/src/settings_data.rs: TextData", ceiling: 23, why: "one field for each key of the section" },
     Entry { place: "config/src/settings_optim.rs: OptimizerParams", ceiling: 23, why: "the union of the parameters of all optimizers" },
     Entry { place: "config/src/settings_optim.rs: SchedulerParams", ceiling: 30, why: "the union of the parameters of all schedules" },
-    Entry { place: "planner/src/spec/mod.rs: RankSpec", ceiling: 23, why: "what one rank is to do, by options; a coordinate on the mesh and a placement replace most" },
+    Entry { place: "plan/src/facts.rs: UnitFacts", ceiling: 16, why: "sizes and costs of a unit as the dry run finds them, and what its steps say" },
+    Entry { place: "planner/src/spec/mod.rs: RankSpec", ceiling: 22, why: "what one rank is to do, by options; a placement replaces most" },
     Entry { place: "hal/abi/src/api.rs: DeviceApi", ceiling: 31, why: "a table of the frozen C interface" },
     Entry { place: "hal/abi/src/types.rs: CollDesc", ceiling: 18, why: "a struct of the frozen C interface" },
     Entry { place: "hal/conform/src/op/attention_reference.rs: Shape", ceiling: 16, why: "sizes, mask and everything that attention may put on top" },

@@ -1,0 +1,207 @@
+//! Plans of several ranks against each other: what each law between ranks refuses, with the rank that is named.
+#![forbid(unsafe_code)]
+
+use crossweave_plan::axes::{Axis, Topology};
+use crossweave_plan::{Facts, Law, Plan, PlanError, Said, UnitFacts, check, check_world};
+
+fn facts(units: u32, micro_batches: u32) -> Facts {
+    let unit = UnitFacts {
+        params: 8,
+        param_bytes: 16,
+        grad_bytes: 32,
+        state_bytes: 96,
+        saved_all: 50,
+        saved_selective: 20,
+        saved_input: 10,
+        flow_bytes: 10,
+        workspace_bytes: 1,
+        ..UnitFacts::default()
+    };
+    Facts::uniform(units, micro_batches, 2, unit)
+}
+
+fn plan(text: &str) -> Plan {
+    text.parse().unwrap()
+}
+
+const ONE: &str = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 norm opt0 opt1";
+const SHARDED: &str = "+0 F0.0 -0 +1 F1.0 B1.0 -1 rs1 +0 B0.0 -0 rs0 opt0 opt1";
+
+/// Plans of the ranks of a mesh, of units of which nothing more is known.
+fn on(lengths: &[(Axis, u32)], texts: &[&str]) -> Result<(), PlanError> {
+    let (plans, f) = (texts.iter().map(|t| plan(t)), Facts::default());
+    let plans: Vec<Plan> = plans.collect();
+    let ranks: Vec<_> = plans.iter().map(|p| (p, &f)).collect();
+    check_world(&Topology::new(lengths).unwrap(), &ranks)
+}
+
+/// Data-parallel ranks.
+fn world(texts: &[&str]) -> Result<(), PlanError> {
+    on(&[(Axis::Dp, texts.len() as u32)], texts)
+}
+
+/// Stages of one rank each.
+fn staged(texts: &[&str]) -> Result<(), PlanError> {
+    on(&[(Axis::Pp, texts.len() as u32)], texts)
+}
+
+#[test]
+fn ranks_agree_on_collectives() {
+    world(&[SHARDED, SHARDED]).unwrap();
+    world(&[ONE, ONE, ONE]).unwrap();
+    let late = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 B0.0 -0 rs0 rs1 opt0 opt1";
+    let fault = world(&[SHARDED, late]).unwrap_err();
+    assert_eq!((fault.law, fault.rank), (Law::CollectiveOrder, Some(1)));
+    assert!(
+        fault.to_string().contains("plan of rank 1, step 10 (rs0)"),
+        "{fault}"
+    );
+    let short = "F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1";
+    assert_eq!(world(&[ONE, short]).unwrap_err().law, Law::CollectiveOrder);
+    assert_eq!(world(&[short, ONE]).unwrap_err().law, Law::CollectiveOrder);
+    // One gathers from its node where the other gathers from all.
+    let near = SHARDED.replace("+0 B0.0", "+0* B0.0");
+    assert_ne!(near, SHARDED);
+    world(&[&near, &near]).unwrap();
+    let fault = world(&[SHARDED, &near]).unwrap_err();
+    assert_eq!((fault.law, fault.rank), (Law::CollectiveOrder, Some(1)));
+    assert!(fault.to_string().contains("(+0*): number 2"), "{fault}");
+    // Each lane agrees, but the two interleave otherwise: rank 0 reduces before it gathers, rank 1 after.
+    let crossed = "+0 F0.0 -0 +1 F1.0 B1.0 -1 +0 rs1 B0.0 -0 rs0 opt0 opt1";
+    assert_eq!(world(&[SHARDED, crossed]).unwrap_err().law, Law::Deadlock);
+}
+
+#[test]
+fn every_send_meets_its_receive() {
+    let first = "F0.0 a0.0>1 F0.1 a0.1>1 g0.0<1 B0.0 g0.1<1 B0.1";
+    let second = "a0.0<0 F1.0 B1.0 a0.1<0 g0.0>0 F1.1 B1.1 g0.1>0";
+    staged(&[first, second]).unwrap();
+    // A send waits for its receive: here each waits to send to the other.
+    let crossed = "a0.0<0 F1.0 B1.0 g0.0>0 a0.1<0 F1.1 B1.1 g0.1>0";
+    assert_eq!(staged(&[first, crossed]).unwrap_err().law, Law::Deadlock);
+    let swapped = "a0.1<0 F1.1 B1.1 g0.1>0 a0.0<0 F1.0 B1.0 g0.0>0";
+    let fault = staged(&[first, swapped]).unwrap_err();
+    assert_eq!((fault.law, fault.rank), (Law::Peer, Some(0)));
+    let deaf = "a0.0<0 F1.0 B1.0 g0.0>0 F1.1 B1.1 g0.1>0";
+    assert!(
+        staged(&[first, deaf])
+            .unwrap_err()
+            .to_string()
+            .contains("never receives it")
+    );
+    assert_eq!(staged(&["F0.0 a0.0>5 B0.0"]).unwrap_err().law, Law::Peer);
+    // Each waits for what the other sends only later.
+    let fault = staged(&["g0.0<1 F0.0 a0.0>1 B0.0", "a0.0<0 F1.0 B1.0 g0.0>0"]).unwrap_err();
+    assert_eq!(fault.law, Law::Deadlock);
+}
+
+/// A unit that two stages read: its gradient is summed over them.
+#[test]
+fn ties_are_events_of_the_stages_that_share_a_unit() {
+    let mut f = facts(2, 1);
+    f.units[1].ties = vec![0];
+    let last = "a0.0<0 F1.0 B1.0 ar0 ar1 g0.0>0 tie0 norm opt0 opt1";
+    let first = "F0.0 a0.0>1 g0.0<1 B0.0 ar0 tie0 norm opt0";
+    check(&plan(first), &f).unwrap();
+    staged(&[first, last]).unwrap();
+    // Two ranks of each stage: the first sums with the first, the second with the second.
+    let both = [(Axis::Pp, 2), (Axis::Dp, 2)];
+    on(&both, &[first, first, last, last]).unwrap();
+    let e = on(&both, &[first, first, last]).unwrap_err().to_string();
+    assert!(e.contains("3 plans for a mesh of 4 ranks"), "{e}");
+    // A stage that sums before it has sent what the other needs to get there.
+    let early = "a0.0<0 F1.0 B1.0 ar0 tie0 ar1 g0.0>0 norm opt0 opt1";
+    check(&plan(early), &f).unwrap();
+    assert_eq!(staged(&[first, early]).unwrap_err().law, Law::Deadlock);
+}
+
+/// Four ranks of two data-parallel replicas, cut over tp in two: blocks sum over tp, updates over dp.
+#[test]
+fn what_blocks_and_updates_say_is_an_event_of_their_groups() {
+    let said = |axes: Axis, what: &str| Said {
+        axes: axes.into(),
+        what: what.into(),
+    };
+    let mut f = facts(2, 1);
+    for u in &mut f.units {
+        u.talk.forward = vec![said(Axis::Tp, "reduce of 8 elements")];
+        u.talk.backward = vec![said(Axis::Tp, "enter of 8 elements")];
+        u.talk.update = vec![said(Axis::Dp, "norms of whole parameters")];
+    }
+    let mesh = Topology::new(&[(Axis::Dp, 2), (Axis::Tp, 2)]).unwrap();
+    let one = plan(ONE);
+    let hold = |plans: [&Plan; 4], facts: [&Facts; 4]| {
+        let ranks: Vec<_> = plans.into_iter().zip(facts).collect();
+        check_world(&mesh, &ranks)
+    };
+    hold([&one; 4], [&f; 4]).unwrap();
+    let fault = |plans, facts, rank: u32, law: Law, words: &[&str]| {
+        let e = hold(plans, facts).unwrap_err();
+        let text = e.to_string();
+        assert_eq!((e.law, e.rank), (law, Some(rank)), "{text}");
+        assert!(words.iter().all(|w| text.contains(w)), "{text}");
+    };
+    // Rank 3's second unit has one sum less: rank 2 would wait in its forward's.
+    let mut less = f.clone();
+    less.units[1].talk.forward.clear();
+    let words = [
+        "(F1.0",
+        "said over tp",
+        "rank 2 says reduce of 8 elements in F1.0",
+    ];
+    fault(
+        [&one; 4],
+        [&f, &f, &f, &less],
+        3,
+        Law::CollectiveOrder,
+        &["over tp", "rank 2"],
+    );
+    let mut none = f.clone();
+    none.units.iter_mut().for_each(|u| u.talk.forward.clear());
+    none.units.iter_mut().for_each(|u| u.talk.backward.clear());
+    let left = [
+        "F0.0",
+        "rank 3 says nothing more",
+        "left waiting inside the step",
+    ];
+    fault(
+        [&one; 4],
+        [&f, &f, &f, &none],
+        2,
+        Law::CollectiveOrder,
+        &left,
+    );
+    // It says as much, of another size.
+    let mut other = f.clone();
+    other.units[1].talk.forward[0].what = "reduce of 9 elements".into();
+    let sizes = [words[1], words[2], "is reduce of 9 elements here"];
+    fault(
+        [&one; 4],
+        [&f, &f, &f, &other],
+        3,
+        Law::CollectiveOrder,
+        &sizes,
+    );
+    // An update that sums on one replica only leaves the other's rank waiting, whatever the order of updates.
+    let mut quiet = f.clone();
+    quiet.units[0].talk.update.clear();
+    fault(
+        [&one; 4],
+        [&f, &f, &quiet, &quiet],
+        2,
+        Law::CollectiveOrder,
+        &["over dp"],
+    );
+    // Every group says the same in its own order, and no rank gets past the first of either: tp waits for the reduction over dp.
+    let early = plan("F0.0 F1.0 B1.0 ar1 B0.0 ar0 opt0 opt1");
+    let late = plan("F0.0 F1.0 B1.0 B0.0 ar1 ar0 opt0 opt1");
+    hold([&early, &early, &early, &early], [&f; 4]).unwrap();
+    hold([&early, &late, &early, &late], [&f; 4]).unwrap();
+    fault(
+        [&early, &late, &late, &early],
+        [&f; 4],
+        0,
+        Law::Deadlock,
+        &["waits here for ever"],
+    );
+}
