@@ -18,7 +18,8 @@ pub enum AscendOps {}
 
 /// Facts by which the shared planners check a request; what they plan is not used.
 const FACTS: Facts = Facts {
-    dialect: Dialect::Hip,
+    // Limits of a GPU's launches are none here.
+    dialect: Dialect::Host,
     arch: 0,
     sms: 1,
     warp: 32,

@@ -3,7 +3,7 @@
 use super::{Answer, done, launch, nothing};
 use crate::args::{MatmulArgs, zero};
 use crate::launch::{Dynamic, Place};
-use crate::source::{Facts, Family, Kernel};
+use crate::source::{Dialect, Facts, Family, Kernel};
 use crate::view::*;
 use crossweave_abi::op;
 use crossweave_plugin::{DType, OpRequest, Result};
@@ -30,7 +30,7 @@ fn matrix(o: &OpRequest<'_>, i: usize) -> Result<(View, [u64; 2], [i64; 3])> {
 }
 
 /// `matmul`.
-pub(crate) fn matmul(o: &OpRequest<'_>, _: &Facts) -> Answer {
+pub(crate) fn matmul(o: &OpRequest<'_>, f: &Facts) -> Answer {
     arity(o, 3..=4)?;
     let p = o.params::<op::MatmulParams>()?;
     flags(o, p.flags, op::FLAG_ACCUM)?;
@@ -105,7 +105,8 @@ pub(crate) fn matmul(o: &OpRequest<'_>, _: &Facts) -> Answer {
         places.push(("bias", Place::Operand(3)));
     }
     let grid = [m.div_ceil(TILE), n.div_ceil(TILE), batch];
-    if grid[1] > 65535 || batch > 65535 {
+    // The host's launches have no such limit.
+    if f.dialect != Dialect::Host && (grid[1] > 65535 || batch > 65535) {
         return refuse(o, "more tiles than a grid has");
     }
     let l = launch(kernel, grid, 256, 0, &x, &places);
