@@ -17,6 +17,8 @@ const ALLOWED: [&str; 3] = [
     "clippy::type_complexity",
 ];
 
+/// The test harness's variable for how many tests run at once.
+const THREADS: &str = "RUST_TEST_THREADS";
 /// The variable that names what tests may not skip (`crossweave_tests::tools`).
 const REQUIRE: &str = "CROSSWEAVE_TESTS_REQUIRE";
 
@@ -219,6 +221,11 @@ impl Gate {
         };
         if let Some(required) = &self.required {
             cargo.env(REQUIRE, required);
+        }
+        // Many tests wait for processes or limits of time: one more than there are cores keeps these busy.
+        if std::env::var_os(THREADS).is_none() {
+            let cores = std::thread::available_parallelism().map_or(2, usize::from);
+            cargo.env(THREADS, (cores + 1).to_string());
         }
         // Mesa's software driver compiles each shader once and runs it on a few elements: without LLVM's passes it is done sooner.
         cargo.env("GALLIVM_PERF", "nopt");
