@@ -78,6 +78,7 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let first = processes.is_none_or(Processes::first);
     if first {
         flight::clear(&job.out);
+        job.check_world()?;
     }
     say::begin();
     let stop = stop_on_signal(first)?;

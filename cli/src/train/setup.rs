@@ -15,7 +15,7 @@ use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks, listed};
-use crate::{configs, objective, source, stages, teacher};
+use crate::{configs, objective, predict_pipeline, source, stages, teacher};
 use crossweave_claim::Claim;
 use crossweave_config::{
     self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
@@ -577,6 +577,25 @@ impl Job {
         let spec = with_offload(self.rank_spec(rank), &self.resolved, device, true);
         plan_for(device, &spec, self.dry(rank))?;
         Ok(())
+    }
+
+    /// Holds the plans of all ranks against each other before any is run, as `crossweave plan` does: each collective has its members,
+    /// each send its receive, and nobody waits for ever. The ranks of a stage have one plan.
+    ///
+    /// # Errors
+    /// The first law that is broken, with the rank.
+    pub fn check_world(&self) -> Result<()> {
+        let mesh = self.resolved.mesh;
+        let null = backend::open_linked("null", &self.host)?.open(0)?;
+        let plan = |stage: u32| -> Result<_> {
+            let rank = mesh.place(0).stage(stage).job_rank();
+            let spec = with_offload(self.rank_spec(rank), &self.resolved, &null, true);
+            Ok(plan_for(&null, &spec, self.dry(rank))?)
+        };
+        let plans: Vec<_> = (0..mesh.length(Axis::Pp))
+            .map(plan)
+            .collect::<Result<_>>()?;
+        predict_pipeline::agree(&mesh, &plans)
     }
 
     /// An error of some ranks, where there are several back ends.
