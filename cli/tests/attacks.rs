@@ -353,7 +353,7 @@ fn back_ends() {
         // Which plugins lie beside the binary depends on what was built.
         &[
             "\"acme\"",
-            "available are cpu",
+            "available are ascend, cpu",
             "null",
             "CROSSWEAVE_PLUGIN_PATH",
         ],
