@@ -157,7 +157,7 @@ pub fn run(args: &PlanArgs) -> Result<()> {
     }
     let figures = match cut {
         Some(spec) => {
-            predict_pipeline::agree(&own.mesh(), &plans)?;
+            stages::agree(&own.mesh(), &plans)?;
             predict_pipeline::join(
                 &spec,
                 u64::from(rank.micro_batches),

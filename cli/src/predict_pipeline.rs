@@ -1,25 +1,8 @@
 //! What `crossweave plan` predicts for a pipeline: each stage's ranks by themselves, and what holds for all of them.
 
-use crate::error::Result;
 use crossweave_engine::PipelineSpec;
-use crossweave_mesh::{Axis, Topology};
-use crossweave_plan::{Facts, Plan, check_world};
+use crossweave_plan::Facts;
 use serde_json::{Value, json};
-
-/// Holds the plans of the stages against each other, those of a mesh: each rank has the plan of its stage.
-///
-/// # Errors
-/// Stages whose sends do not meet their receives, or that would wait for each other for ever.
-pub fn agree(mesh: &Topology, stages: &[(Plan, Facts)]) -> Result<()> {
-    let plan_of = |rank: u32| {
-        let stage = mesh.place(rank).at(Axis::Pp);
-        stages
-            .get(stage as usize)
-            .map(|(plan, facts)| (plan, facts))
-    };
-    let ranks: Vec<_> = (0..mesh.world_size()).filter_map(plan_of).collect();
-    Ok(check_world(mesh, &ranks).map_err(crossweave_engine::Error::from)?)
-}
 
 /// Says in the figures of a stage which one it is, what it runs, and how many micro-batches it has in flight.
 pub fn name(figures: &mut Value, spec: &PipelineSpec, stage: u32, facts: &Facts) {

@@ -1,9 +1,10 @@
-//! How a config cuts the model into pipeline stages: one answer for `train`, `plan` and `explain`.
+//! How a config cuts the model into pipeline stages, one answer for `train`, `plan` and `explain`; and that the plans of stages go together.
 
 use crate::error::{CliError, Result};
 use crossweave_config::{Balance, Layers, Resolved};
 use crossweave_engine::{DryRun, PipelineOrder, PipelineSpec};
-use crossweave_mesh::Axis;
+use crossweave_mesh::{Axis, Topology};
+use crossweave_plan::{Facts, Plan, check_world};
 use crossweave_tensor::UnitDecl;
 
 /// The stages of a job; `None` where there is one. `speeds`: how fast each rank was found to
@@ -118,4 +119,19 @@ pub fn as_key(spec: &PipelineSpec) -> String {
         .map(|r| (r.end - r.start).to_string())
         .collect();
     all.join(",")
+}
+
+/// Holds the plans of the stages against each other, those of a mesh: each rank has the plan of its stage.
+///
+/// # Errors
+/// Stages whose sends do not meet their receives, or that would wait for each other for ever.
+pub fn agree(mesh: &Topology, stages: &[(Plan, Facts)]) -> Result<()> {
+    let plan_of = |rank: u32| {
+        let stage = mesh.place(rank).at(Axis::Pp);
+        stages
+            .get(stage as usize)
+            .map(|(plan, facts)| (plan, facts))
+    };
+    let ranks: Vec<_> = (0..mesh.world_size()).filter_map(plan_of).collect();
+    Ok(check_world(mesh, &ranks).map_err(crossweave_engine::Error::from)?)
 }

@@ -15,7 +15,7 @@ use crate::error::{CliError, Result};
 use crate::model::{self, Source};
 use crate::processes::Processes;
 use crate::ranks::{LocalRanks, Ranks, listed};
-use crate::{configs, objective, predict_pipeline, source, stages, teacher};
+use crate::{configs, objective, source, stages, teacher};
 use crossweave_claim::Claim;
 use crossweave_config::{
     self as config, Config, Data, Dtype, Epoch, Given, Model, ReduceOrder, Resolved,
@@ -595,7 +595,7 @@ impl Job {
         let plans: Vec<_> = (0..mesh.length(Axis::Pp))
             .map(plan)
             .collect::<Result<_>>()?;
-        predict_pipeline::agree(&mesh, &plans)
+        stages::agree(&mesh, &plans)
     }
 
     /// An error of some ranks, where there are several back ends.

@@ -3,6 +3,8 @@
 #include "plugin.h"
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
+#include <time.h>
 
 CW_EXPORT cw_status crossweave_plugin_v1(const cw_host *given, cw_plugin *out, cw_error *err);
 cw_status inner(const cw_host *given, cw_plugin *out, cw_error *err);
@@ -22,6 +24,9 @@ struct said {
 static cw_status come(struct command *c, cw_status status) {
   struct said *x = c->arg;
   cw_stream s;
+#if defined LATE_OPERANDS || defined LATE_LAUNCH_STRUCTS
+  thrd_sleep(&(struct timespec){.tv_nsec = 5000000}, NULL); /* late also where this thread is given a core before the caller */
+#endif
   if (!status) status = device->stream_create(beside, 0, 0, &s, NULL);
   if (!status) {
     status = ops_table.op_launch(x->op, s, x->operands, x->n, x->workspace, x->dyn, x->dyn_bytes, NULL);
