@@ -78,7 +78,9 @@ fn run_here(args: &TrainArgs, processes: Option<&Processes>) -> Result<()> {
     let first = processes.is_none_or(Processes::first);
     if first {
         flight::clear(&job.out);
-        job.check_world()?;
+        if job.stages.is_some() {
+            job.check_world()?;
+        }
     }
     say::begin();
     let stop = stop_on_signal(first)?;

@@ -579,8 +579,8 @@ impl Job {
         Ok(())
     }
 
-    /// Holds the plans of all ranks against each other before any is run, as `crossweave plan` does: each collective has its members,
-    /// each send its receive, and nobody waits for ever. The ranks of a stage have one plan.
+    /// Holds the plans of all pipeline stages against each other before any is run: each collective has its members, each send its receive,
+    /// and nobody waits for ever. The ranks of a stage have one plan, so that this is for jobs that have stages.
     ///
     /// # Errors
     /// The first law that is broken, with the rank.
