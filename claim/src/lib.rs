@@ -25,7 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Name of the lock file inside a claimed folder.
 pub const LOCK: &str = "owner.lock";
-/// Longest wait for a process that is replacing a dead owner's lock, or is writing one where there are no links.
+/// Longest wait for a process that is replacing a dead owner's lock, is writing one where there are no links, or has been killed and is not
+/// yet over: a launcher ends before those it has killed.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Result of every fallible function of this crate.
@@ -291,7 +292,7 @@ fn read(lock: &Path) -> io::Result<Read> {
 /// Makes `lock` name `owner`; returns the dead owner it named before, if any. Protocol:
 ///
 /// 1. Write the owner to a temporary file, sync it, link it to `lock`. Done if that succeeds.
-/// 2. Otherwise judge the owner found there. Alive or not to be seen: refused.
+/// 2. Otherwise judge the owner found there. Alive or not to be seen: refused. Killed and not yet over: waited for.
 /// 3. Dead: acquire `lock`'s successor lock, named after the dead owner's nonce, by the same protocol. Only its holder may replace the
 ///    lock of that owner. Under it, read `lock` again; if it still names the dead owner, rename the temporary file over it. Release it.
 fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
@@ -331,6 +332,10 @@ fn acquire(what: &Path, lock: &Path, owner: &Owner) -> Result<Option<Owner>> {
             return Ok(None);
         }
         let life = there.life();
+        if life == Life::Alive && !late && there.is_ending() {
+            std::thread::sleep(Duration::from_millis(10));
+            continue;
+        }
         if life != Life::Dead {
             return Err(ClaimError::Held {
                 what: what.into(),

@@ -109,6 +109,11 @@ impl Owner {
             Ok(None) | Err(_) => Life::Unknown,
         }
     }
+
+    /// Has its process been killed, or is it ending, and is still there? Of one that [`Owner::life`] calls alive: it soon is not.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(stat(self.pid), Ok(Some(s)) if s.ending && s.start_ticks == self.start_ticks)
+    }
 }
 
 impl fmt::Display for Owner {
@@ -162,8 +167,14 @@ fn user() -> u32 {
 struct Stat {
     start_ticks: u64,
     zombie: bool,
+    ending: bool,
     threads: u64,
 }
+
+/// `PF_EXITING` of the kernel's flags of a task.
+const EXITING: u64 = 4;
+/// SIGKILL in a set of signals.
+const KILL: u64 = 1 << 8;
 
 /// A process by its number; `None` where there is none.
 fn stat(pid: u32) -> Result<Option<Stat>, String> {
@@ -182,9 +193,11 @@ fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     // The first of these is field 3.
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    let number = |field: usize| fields.get(field - 3)?.parse().ok();
+    let number = |field: usize| -> Option<u64> { fields.get(field - 3)?.parse().ok() };
     Some(Stat {
         zombie: matches!(*fields.first()?, "Z" | "X"),
+        // Flags, and the signals that wait for it.
+        ending: number(9)? & EXITING != 0 || number(31).unwrap_or(0) & KILL != 0,
         threads: number(20)?,
         start_ticks: number(22)?,
     })
@@ -198,6 +211,16 @@ impl Owner {
             start_ticks: 1,
             nonce,
             ..Owner::this("a job that was killed")
+        }
+    }
+
+    /// A process of this machine.
+    pub(crate) fn of(pid: u32) -> Owner {
+        let start_ticks = stat(pid).unwrap().unwrap().start_ticks;
+        Owner {
+            pid,
+            start_ticks,
+            ..Owner::this("train")
         }
     }
 
@@ -245,12 +268,7 @@ mod tests {
     #[test]
     fn a_zombie_is_dead_and_one_that_was_waited_for_too() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let start = stat(child.id()).unwrap().unwrap().start_ticks;
-        let owner = Owner {
-            pid: child.id(),
-            start_ticks: start,
-            ..Owner::this("test")
-        };
+        let owner = Owner::of(child.id());
         let began = std::time::Instant::now();
         while owner.life() == Life::Alive {
             assert!(began.elapsed() < Duration::from_secs(20));
@@ -265,6 +283,13 @@ mod tests {
         let text = "7 (a) b (c)) Z 1 7 7 0 -1 4194304 99 0 0 0 0 0 0 0 20 0 1 0 68812 0";
         let s = parse_stat(text).unwrap();
         assert_eq!((s.start_ticks, s.threads, s.zombie), (68812, 1, true));
-        assert!(parse_stat("7 (a").is_none());
+        assert!(!s.ending && parse_stat("7 (a").is_none());
+        assert!(
+            parse_stat(&text.replace("4194304", "4194308"))
+                .unwrap()
+                .ending
+        );
+        let killed = format!("{text} 0 0 0 0 0 0 0 256");
+        assert!(parse_stat(&killed).unwrap().ending);
     }
 }

@@ -55,6 +55,35 @@ fn a_folder_with_something_in_it_stays() {
     assert_eq!(entries(&dir), ["metrics.jsonl"]);
 }
 
+/// The memory of a killed process is given back before it is over; its launcher may have ended, and the next job of a script begins.
+#[test]
+fn one_that_has_been_killed_is_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let large = ["if=/dev/zero", "of=/dev/null", "bs=256M"];
+    let mut dd = std::process::Command::new("dd");
+    let mut child = dd
+        .args(large)
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/statm", child.id());
+    let began = Instant::now();
+    let holds = |pages: u64| {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let resident = text.split(' ').nth(1).unwrap().parse::<u64>();
+        resident.unwrap() > pages
+    };
+    while !holds(60_000) {
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+    plant(root.path(), &Owner::of(child.id()));
+    assert!(Claim::folder(root.path(), "train").is_err());
+    child.kill().unwrap();
+    let claim = Claim::folder(root.path(), "train").unwrap();
+    assert!(claim.replaced().is_some());
+    child.wait().unwrap();
+}
+
 #[test]
 fn an_owner_that_cannot_be_seen_is_left_alone() {
     let root = tempfile::tempdir().unwrap();

@@ -79,6 +79,8 @@ struct Occupied {
     /// What releases every rank that waits in it.
     aborts: Mutex<Vec<WeakAbort>>,
     verdict: Mutex<Option<Verdict>>,
+    /// Until when its failures wait for another rank's sentence; set by the first since it joined a communicator.
+    lingers: Mutex<Option<Instant>>,
 }
 
 struct Inner {
@@ -138,6 +140,7 @@ impl CheckerState {
             turns: AtomicBool::new(false),
             aborts: Mutex::default(),
             verdict: Mutex::default(),
+            lingers: Mutex::default(),
         });
         let mut records = self
             .0
@@ -310,9 +313,10 @@ impl CheckerState {
         }
     }
 
-    /// A failure that nothing explains may be what another rank's timeout has left behind: that rank is about to say so.
+    /// A failure that nothing explains may be what another rank's timeout has left behind: that rank is about to say so. Each wait on a failed
+    /// stream fails, of each buffer too that is given back, and what the first has not heard the next will not hear.
     fn linger(&self, at: &Arc<Occupied>) -> Option<Verdict> {
-        let until = Instant::now() + LINGER;
+        let until = *lock(&at.lingers).get_or_insert_with(|| Instant::now() + LINGER);
         loop {
             let said = at.verdict().or_else(|| self.heard(at));
             if said.is_some() || Instant::now() > until {
@@ -609,6 +613,7 @@ impl Watch {
         }
         let own = place.clone()?;
         drop(place);
+        *lock(&own.at.lingers) = None;
         Member::join(own.board.clone(), own.at.clone(), key, name, size, index)
     }
 
