@@ -5,6 +5,7 @@ use common::*;
 use crossweave_backend_cpu::CpuCollectives;
 use crossweave_plugin::abi::*;
 use crossweave_plugin::{Backend, Code, Collectives, Health};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -233,6 +234,8 @@ fn a_missing_rank_is_named_when_the_time_is_over() {
 #[test]
 fn abort_releases_every_waiting_rank_and_a_new_communicator_works() {
     let b = backend();
+    // A launch after the failure is refused.
+    let launched = Barrier::new(4);
     ranks(&b, 4, |r| {
         let m = r.memory::<f32>(4);
         match r.rank {
@@ -248,12 +251,14 @@ fn abort_releases_every_waiting_rank_and_a_new_communicator_works() {
                 r.launch(&[c]).unwrap();
             }
             _ => {
+                launched.wait();
                 std::thread::sleep(Duration::from_millis(50));
                 CpuCollectives::abort(r.b, &r.comm).unwrap();
                 assert!(r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).is_err());
                 return;
             }
         }
+        launched.wait();
         let e = r.sync().unwrap_err();
         assert_eq!((e.code, e.peer), (Code::Aborted, Some(3)), "{e}");
     });
@@ -267,11 +272,14 @@ fn abort_releases_every_waiting_rank_and_a_new_communicator_works() {
 fn a_destroyed_rank_is_named_to_those_who_wait() {
     let b = backend();
     for send in [false, true] {
+        // A launch after the failure is refused.
+        let launched = Barrier::new(3);
         ranks(&b, 3, |r| {
             if r.rank == 1 {
                 // Its queued work still counts; it leaves after it.
                 r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
                 r.sync().unwrap();
+                launched.wait();
                 return;
             }
             r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
@@ -282,6 +290,7 @@ fn a_destroyed_rank_is_named_to_those_who_wait() {
                 (c.peer, c.send) = (1, Some(r.part::<f32>(&m, 0, 4)));
             }
             r.launch(&[c]).unwrap();
+            launched.wait();
             let e = r.sync().unwrap_err();
             assert_eq!((e.code, e.peer), (Code::Comm, Some(1)), "{e}");
         });
@@ -291,16 +300,20 @@ fn a_destroyed_rank_is_named_to_those_who_wait() {
 #[test]
 fn a_failed_stream_fails_its_communicator() {
     let b = backend();
+    // A launch after the failure is refused.
+    let launched = Barrier::new(2);
     ranks(&b, 2, |r| {
         if r.rank == 1 {
             let gate = r.stall();
             r.b.host_call(&r.stream, Box::new(|_| panic!("planted")))
                 .unwrap();
             r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
+            launched.wait();
             drop(gate);
             assert_eq!(r.sync().unwrap_err().code, Code::Panic);
         } else {
             r.launch(&[coll(COLL_BARRIER, DType::U8, 0)]).unwrap();
+            launched.wait();
             let e = r.sync().unwrap_err();
             assert!(e.peer == Some(1) && e.message.contains("planted"), "{e}");
         }

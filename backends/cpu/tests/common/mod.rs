@@ -5,7 +5,7 @@
 use crossweave_backend_cpu::{Comm, CpuBackend, CpuCollectives, Device, Mem, Stream};
 use crossweave_plugin::abi::DType;
 use crossweave_plugin::{Backend, Coll, Collectives, CommConfig, Host, MemKind, Result, Span};
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::time::Duration;
 
 pub fn backend() -> CpuBackend {
@@ -32,20 +32,24 @@ pub struct Rank<'a> {
     pub n: usize,
 }
 
-/// Runs `body` on `n` threads that form one communicator; a panic of one reaches the test.
+/// Runs `body` on `n` threads that form one communicator, when all have joined it: who comes after the others have left forms another.
+/// A panic of one reaches the test.
 pub fn ranks(b: &CpuBackend, n: usize, body: impl Fn(&Rank<'_>) + Sync) {
     ranks_within(b, n, Duration::from_secs(60), body);
 }
 
 pub fn ranks_within(b: &CpuBackend, n: usize, timeout: Duration, body: impl Fn(&Rank<'_>) + Sync) {
     let id = CpuCollectives::unique_id(b, &b.open(0).unwrap()).unwrap();
+    let joined = Barrier::new(n);
     std::thread::scope(|s| {
         for rank in 0..n {
-            let (id, body) = (&id, &body);
+            let (id, body, joined) = (&id, &body, &joined);
             s.spawn(move || {
                 let d = b.open(0).unwrap();
                 let cfg = config(rank, n, "test", timeout);
-                let comm = CpuCollectives::init(b, &d, id, cfg).unwrap();
+                let comm = CpuCollectives::init(b, &d, id, cfg);
+                joined.wait();
+                let comm = comm.unwrap();
                 let stream = b.stream(&d, 0).unwrap();
                 body(&Rank {
                     b,
