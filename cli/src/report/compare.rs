@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::charts::{Lines, Series, Style, bars, smooth};
 use super::fold;
-use super::html::{bytes, clip, escape, millis, short};
+use super::html::{breakable, bytes, clip, command, escape, millis, short};
 use super::page::{document, part_legend, points, speed, speeds, step_bar, validation};
 use super::read::Run;
 
@@ -170,7 +170,7 @@ fn keys(a: &Run, b: &Run) -> String {
         let _ = write!(
             rows,
             "<tr><td><code>{}</code></td><td>{}</td><td>{}</td></tr>",
-            escape(&clip(key, 400)),
+            breakable(&clip(key, 400)),
             words(x),
             words(y)
         );
@@ -280,11 +280,15 @@ fn heads(a: &Run, b: &Run) -> String {
     }
     let mut rows = String::new();
     let mut row = |label: &str, x: String, y: String| {
+        let text: fn(&str) -> String = match label {
+            "Command" => command,
+            _ => escape,
+        };
         let _ = write!(
             rows,
             "<tr><td>{label}</td><td>{}</td><td>{}</td></tr>",
-            escape(&x),
-            escape(&y)
+            text(&x),
+            text(&y)
         );
     };
     for label in labels {

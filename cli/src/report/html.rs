@@ -18,6 +18,17 @@ pub fn escape(text: &str) -> String {
     out
 }
 
+/// A key: broken behind an underscore where a line is too short for it.
+pub fn breakable(text: &str) -> String {
+    escape(text).replace('_', "_<wbr>")
+}
+
+/// A command line: its words are broken only where a line is too short for one alone.
+pub fn command(text: &str) -> String {
+    let word = |w: &str| format!("<span class=\"word\">{}</span>", escape(w));
+    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
 /// The first `most` characters.
 pub fn clip(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::charts::{Bar, Lines, Series, Style, bars, legend, smooth, smooth_speed};
 use super::facts::{Facts, SetKey, share};
 use super::fold;
-use super::html::{bytes, clip, count, escape, flops, millis, short, time};
+use super::html::{breakable, bytes, clip, command, count, escape, flops, millis, short, time};
 use super::read::{Run, Step};
 use crate::train::StepTime;
 
@@ -68,7 +68,7 @@ pub fn document(name: &str, body: &str) -> String {
 fn facts(f: &Facts) -> String {
     let one = |(label, text): &(&str, String)| {
         let text = match *label {
-            "Command" => format!("<code>{}</code>", escape(text)),
+            "Command" => format!("<code>{}</code>", command(text)),
             _ => escape(text),
         };
         format!("<dt>{label}</dt><dd>{text}</dd>")
@@ -492,7 +492,7 @@ fn config(run: &Run) -> String {
         let from = from.map_or(String::new(), |f| format!("<td>{}</td>", escape(f)));
         format!(
             "<tr><td><code>{}</code></td><td>{}</td>{from}</tr>",
-            escape(&clip(key, VALUE)),
+            breakable(&clip(key, VALUE)),
             escape(&clip(value, VALUE))
         )
     };

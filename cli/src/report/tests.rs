@@ -292,7 +292,7 @@ fn the_head_says_what_ran_and_markup_in_it_stays_text() {
         "n&lt;1&gt;, n2; 4 processes by srun",
         "4 ranks on A &lt;b&gt;chip&lt;/b&gt; (cpu 0.1.0, 2 threads each)",
         "crossweave 0.1.0",
-        "crossweave train &#39;my config.json&#39;",
+        "<code><span class=\"word\">crossweave</span> <span class=\"word\">train</span> <span class=\"word\">&#39;my</span> ",
         "4 ranks = 2 data-parallel x 2 pipeline stages, ZeRO stage 1; batch 16, micro-batches of 2 a rank, 4 accumulated; sequences of 1,024 tokens",
         "842,624 (gpt2, 4 blocks)",
         "bf16 compute, f32 master weights and optimizer, f32 gradients, bf16 gradients between ranks",
@@ -443,12 +443,12 @@ fn two_runs_are_compared_by_what_differs() {
         .put("run.json", RECORD)
         .put(
             "config.json",
-            r#"{"run": {"steps": 50, "seed": 7}, "x": "<em>"}"#,
+            r#"{"run": {"steps": 50, "seed": 7}, "x": "<em>", "train_batch_size": 8}"#,
         );
     b.put("metrics.jsonl", &slower.replace("9000.5", "4500.25"))
         .put(
             "config.json",
-            r#"{"run": {"steps": 40, "seed": 7}, "x": "</td>"}"#,
+            r#"{"run": {"steps": 40, "seed": 7}, "x": "</td>", "train_batch_size": 4}"#,
         );
     let read = |f: &Folder| Run::read(&f.0).unwrap();
     let html = compare::render(&read(&a), &read(&b));
@@ -457,6 +457,8 @@ fn two_runs_are_compared_by_what_differs() {
         "<td>Tokens/s</td><td class=\"n\">9k</td><td class=\"n\">4.5k</td><td class=\"n\">-50.0 %</td>",
         "<code>run.steps</code></td><td>50</td><td>40</td>",
         "<td>&lt;em&gt;</td><td>&lt;/td&gt;</td>",
+        // On a phone it breaks between its words.
+        "<code>train_<wbr>batch_<wbr>size</code></td><td>8</td><td>4</td>",
         "keys that differ; 1 are the same",
         "B: There is no run.json",
         "842,624 (gpt2, 4 blocks)",
