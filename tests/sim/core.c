@@ -2,8 +2,9 @@
  * them; events and waits order them.
  *
  * It is stricter than a driver where that finds mistakes: memory of a device lies at addresses that fault when the host touches them, fresh and freed
- * memory reads as NaN, copies must lie inside memory that was allocated or registered, and what is freed twice or never is counted. `sim_*` functions
- * of one integer are the tests' own. `CW_SIM` in the environment is a list by commas:
+ * memory reads as NaN, copies must lie inside memory that was allocated or registered, and what is freed twice or never is counted. As drivers do, it
+ * frees memory only when all streams of the device stand still, and blocks who gives a stream more than it has room for (a device was seen to do
+ * both: ADR 0102). `sim_*` functions of one integer are the tests' own. `CW_SIM` in the environment is a list by commas:
  *   late=SEED   a stream pauses before some of its commands, as the seed draws
  *   lazy        a stream runs no further than somebody asks, or 20 ms after it was given work
  *   notes       launches are written down, not computed
@@ -94,8 +95,10 @@ typedef struct command {
 } command;
 struct graph { command *first, **last; };
 /* `given`, `done`: numbers of the last command it was given and has ended; `asked`: how far somebody waits for it to come. */
-struct stream { device *c; command *first, **last; uint64_t given, done, asked, drawn; int busy, dead, priority, spoilt, refs; /* its thread's, and those of events recorded on it */ graph *capture; pthread_t t, capturer; };
+struct stream { device *c; command *first, **last; uint64_t given, done, asked, drawn; stream *beside; /* of all streams */ int busy, dead, priority, spoilt, refs; /* its thread's, and those of events recorded on it */ graph *capture; pthread_t t, capturer; };
+#define ROOM 1000 /* commands of a stream that have not ended */
 static int streams, events, launches, graphs;
+static stream *all;
 static __thread stream *capturing; /* by this thread, in the thread-local mode: calls that could allocate spoil it */
 static char launched[1 << 16];
 static size_t written;
@@ -107,6 +110,15 @@ static void drop_stream(stream *s) { if (s && !--s->refs) free(s); }
 static void drop_event(event *e) { if (e && !--e->refs) { drop_stream(e->s); free(e); } }
 static void ask(stream *s, uint64_t number) { if (s && s->asked < number) { s->asked = number; pthread_cond_broadcast(&moved); } }
 
+/* All streams of the device have done what they were given. Others may give them more meanwhile. */
+static void still(device *c) {
+  for (stream *s = all; s && !c->dead;) {
+    if (s->c != c || (!s->busy && !s->first)) { s = s->beside; continue; }
+    ask(s, s->given);
+    pthread_cond_wait(&moved, &big);
+    s = all;
+  }
+}
 /* What a command names has been freed before its stream came to it: the device is lost, as by an access to nobody's memory. */
 static int freed(stream *s, addr a, size_t n) {
   if (find(a, n)) return 0;
@@ -175,6 +187,7 @@ static void *serve(void *arg) {
     pthread_cond_broadcast(&moved);
   }
   streams--;
+  for (stream **at = &all; *at; at = &(*at)->beside) if (*at == s) { *at = s->beside; break; }
   drop_stream(s);
   pthread_cond_broadcast(&moved);
   unlock();
@@ -184,6 +197,7 @@ static st push(stream *s, command x) {
   command *q = malloc(sizeof *q);
   *q = x; q->next = NULL;
   lock();
+  while (!s->capture && s->given - s->done >= ROOM && !s->c->dead) { ask(s, s->given); pthread_cond_wait(&moved, &big); }
   command ***last = s->capture ? &s->capture->last : &s->last;
   **last = q; *last = &q->next;
   if (!s->capture) { s->given++; pthread_cond_broadcast(&moved); }
@@ -221,7 +235,8 @@ st core_free(addr p) {
   size_t n = b && (addr)b->p == p && b->kind == 'd' ? b->n : 0;
   int dev = n ? b->dev : 0;
   int had = n && take(&of_device[dev], (char *)p, 'd');
-  if (had) { used[dev] -= n; memset(sim_real(p), 0xff, n); }
+  /* It is gone at once for who uses it too late, although the caller has to wait. */
+  if (had) { used[dev] -= n; memset(sim_real(p), 0xff, n); still(c); }
   unlock();
   return had ? OK : INVALID;
 }
@@ -240,7 +255,7 @@ st core_host_alloc(void **p, size_t n) {
   lock(); add(&blocks, *p, n, 'h', c->index); unlock();
   return OK;
 }
-st core_host_free(void *p) { HERE(); UNSAFE(); return release(p, 'h', 1); }
+st core_host_free(void *p) { HERE(); UNSAFE(); lock(); still(c); unlock(); return release(p, 'h', 1); }
 st core_host_register(void *p, size_t n) {
   HERE();
   if (!n) return INVALID;
@@ -268,7 +283,7 @@ st core_stream(stream **p, int priority) {
   HERE();
   stream *s = calloc(1, sizeof *s);
   s->c = c; s->last = &s->first; s->priority = priority; s->refs = 1;
-  lock(); s->drawn = late * 0x9e3779b97f4a7c15ull + (uint64_t)++streams; unlock();
+  lock(); s->drawn = late * 0x9e3779b97f4a7c15ull + (uint64_t)++streams; s->beside = all; all = s; unlock();
   pthread_create(&s->t, NULL, serve, s);
   pthread_detach(s->t);
   *p = s;

@@ -55,6 +55,25 @@ impl Simulated {
 
     /// Compiled kernels are kept for the next test, by their sources, in the folder `kernels`.
     fn on(v: &Vendor, library: &Path, kernels: &str, mode: &'static str) -> Simulated {
+        Simulated {
+            program: built::plugins().join("crossweave"),
+            options: Simulated::options(v, library, kernels),
+            mode,
+        }
+    }
+
+    /// Several vendors in one job.
+    fn all(vendors: &[&Vendor], mode: &'static str) -> Simulated {
+        let of = |v: &&Vendor| Simulated::options(v, &sim::library(v.skin, "suite"), v.name);
+        let options: Vec<String> = vendors.iter().map(of).collect();
+        Simulated {
+            program: built::plugins().join("crossweave"),
+            options: options.join(";"),
+            mode,
+        }
+    }
+
+    fn options(v: &Vendor, library: &Path, kernels: &str) -> String {
         let cache = sim::folder().join(format!("kernels-{kernels}"));
         let libraries = v.keys.iter().map(|k| format!("{k}={}", library.display()));
         let mut options: Vec<String> = libraries.collect();
@@ -62,11 +81,7 @@ impl Simulated {
         if v.name != ASCEND.name {
             options.push(format!("{}.cache_dir={}", v.name, cache.display()));
         }
-        Simulated {
-            program: built::plugins().join("crossweave"),
-            options: options.join(";"),
-            mode,
-        }
+        options.join(";")
     }
 
     fn command(&self, dir: &Path, args: &[&str]) -> Command {
@@ -202,18 +217,43 @@ type Run = (u32, &'static [&'static str]);
 
 /// These runs follow the CPU's losses.
 fn follow(v: &Vendor, mode: &'static str, model: &str, runs: &[Run]) {
-    let (s, job) = (Simulated::new(v, mode), Job::new(model));
+    let named: Vec<_> = runs
+        .iter()
+        .map(|(n, sets)| (format!("{}:{n}", v.name), *sets))
+        .collect();
+    follows(&Simulated::new(v, mode), model, &named);
+}
+
+fn follows(s: &Simulated, model: &str, runs: &[(String, &[&str])]) {
+    let job = Job::new(model);
     let want = s.train(&job, "cpu:1", &[]);
     assert!(want.len() == 3 && want[2] < want[0], "{want:?}");
     for (ranks, sets) in runs {
-        let got = s.train(&job, &format!("{}:{ranks}", v.name), sets);
-        assert_eq!(got.len(), want.len(), "{} {sets:?}", v.name);
+        let got = s.train(&job, ranks, sets);
+        assert_eq!(got.len(), want.len(), "{ranks} {sets:?}");
         for (a, b) in want.iter().zip(&got) {
             let close = (a - b).abs() <= 1e-4 * a;
-            let what = format!("{} {ranks} {sets:?} {mode}", v.name);
+            let what = format!("{ranks} {sets:?} {}", s.mode);
             assert!(close, "{what}: {got:?}, on the CPU {want:?}");
         }
     }
+}
+
+/// Their collectives are carried through pinned memory, by functions of the host's on each rank's stream. The simulator frees memory only when all
+/// streams of the device stand still, as a driver does: a stream that waits for another rank must not be one that the device sees (ADR 0102).
+#[test]
+fn ranks_that_share_a_device_train() {
+    follow(&CUDA, "devices=1", GPT2, &[(2, &[]), (4, &[ZERO3])]);
+    follow(&ROCM, "devices=1,lazy", LLAMA, &[(2, &[ZERO3])]);
+    follow(&ASCEND, "devices=1,late=3", GPT2, &[(2, &[])]);
+}
+
+/// One job on a CPU and two vendors' devices.
+#[test]
+fn a_job_of_two_vendors_and_a_cpu_trains() {
+    let s = Simulated::all(&[&ROCM, &ASCEND], "late=9");
+    let ranks = "cpu:2,rocm:1,ascend:1".to_string();
+    follows(&s, GPT2, &[(ranks.clone(), &[]), (ranks, &[ZERO3])]);
 }
 
 #[test]

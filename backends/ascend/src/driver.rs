@@ -1,11 +1,12 @@
 //! ACL as the back end uses it: streams with their host calls, events, which memory is the host's, and what the host does in stream order because
 //! ACL does not (copies within the host, fills of more than a byte).
 
+use crate::acl::HostFn;
 use crate::acl::{self, Functions};
 use crate::calls::Reporter;
 use crate::error;
 use crate::staging::Staging;
-use crossweave_gpu::{Address, Handle, HostFn, NOT_READY, Outcome, SUCCESS, call, lock};
+use crossweave_gpu::{Address, Handle, NOT_READY, Outcome, SUCCESS, call, lock};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,7 +128,7 @@ impl Acl {
 
     /// # Safety
     /// As for [`Acl::on_host`]; `f` takes `arg`.
-    pub(crate) unsafe fn callback(&self, stream: Handle, f: HostFn, arg: *mut c_void) -> Outcome {
+    unsafe fn callback(&self, stream: Handle, f: HostFn, arg: *mut c_void) -> Outcome {
         let mut lanes = lock(&self.lanes);
         let lane = lanes.entry(stream.0 as usize).or_default();
         if lane.reporter.is_none() {

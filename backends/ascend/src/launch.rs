@@ -8,8 +8,8 @@ use crate::aclnn::{Aclnn, Phases};
 use crate::driver::Acl;
 use crate::plan::{Arg, Base, Call, FORMAT_ND, Number, PIECE, Plan, Step};
 use crate::runtime;
-use crossweave_gpu::{Dev, Frame, Handle, Mem, Outcome, SUCCESS, Stream, lock};
-use crossweave_plugin::{Code, Dyn, Result, Span, fail, unsupported};
+use crossweave_gpu::{Dev, Frame, Handle, Lane, Outcome, SUCCESS, Work, lock};
+use crossweave_plugin::{Code, Dyn, Result, fail, unsupported};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,9 @@ struct Kept {
 }
 
 /// A prepared op.
-pub struct Prepared {
+pub struct Prepared(pub(crate) Arc<Op>);
+
+pub(crate) struct Op {
     frame: Frame,
     nn: Arc<Aclnn>,
     steps: Vec<Step>,
@@ -125,14 +127,14 @@ fn discard(nn: &Aclnn, made: Made) {
     }
 }
 
-impl Prepared {
+impl Op {
     /// The plan for launches on a device, and its bytes of workspace.
     pub(crate) fn new(
         nn: Arc<Aclnn>,
         dev: &Arc<Dev>,
         operands: crossweave_kernels::Operands,
         p: Plan,
-    ) -> Result<(Prepared, u64)> {
+    ) -> Result<(Op, u64)> {
         let mut theirs = 0;
         let _in = dev.enter()?;
         for s in &p.steps {
@@ -144,7 +146,7 @@ impl Prepared {
             }
         }
         let all = p.most + theirs;
-        let prepared = Prepared {
+        let op = Op {
             frame: Frame::new(dev, operands, all),
             nn,
             steps: p.steps,
@@ -152,23 +154,10 @@ impl Prepared {
             theirs,
             kept: Mutex::default(),
         };
-        Ok((prepared, all))
+        Ok((op, all))
     }
 
-    pub(crate) fn launch(
-        &self,
-        s: &Stream,
-        operands: &[Option<Span<'_, Mem>>],
-        workspace: Option<Span<'_, Mem>>,
-        dynamic: Dyn<'_>,
-    ) -> Result<()> {
-        self.frame
-            .launch(s, operands, workspace, |addresses, scratch| {
-                self.enqueue(s, addresses, scratch, dynamic)
-            })
-    }
-
-    fn enqueue(&self, s: &Stream, operands: &[u64], scratch: u64, dynamic: Dyn<'_>) -> Result<()> {
+    fn given(&self, s: &Lane<'_>, operands: &[u64], scratch: u64, dynamic: Dyn<'_>) -> Result<()> {
         let Some(acl) = runtime::running() else {
             return fail(
                 Code::Internal,
@@ -216,14 +205,14 @@ impl Prepared {
     fn run(
         &self,
         acl: &Acl,
-        s: &Stream,
+        s: &Lane<'_>,
         kept: &mut Kept,
         at: &dyn Fn(Base) -> u64,
         scratch: u64,
         dynamic: Dyn<'_>,
     ) -> Result<()> {
         let fresh = kept.addresses.is_empty();
-        let stream = s.lane();
+        let stream = s.raw();
         let mut made = kept.made.iter_mut();
         for step in &self.steps {
             match step {
@@ -286,7 +275,23 @@ impl Prepared {
     }
 }
 
-impl Drop for Prepared {
+impl Work for Op {
+    fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    fn enqueue(
+        &self,
+        s: &Lane<'_>,
+        operands: &[u64],
+        scratch: u64,
+        dynamic: Dyn<'_>,
+    ) -> Result<()> {
+        self.given(s, operands, scratch, dynamic)
+    }
+}
+
+impl Drop for Op {
     fn drop(&mut self) {
         let mut kept = lock(&self.kept);
         kept.made.drain(..).for_each(|m| discard(&self.nn, m));

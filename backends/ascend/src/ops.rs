@@ -4,7 +4,7 @@
 //! whatever the storage: operands of 16 bits are cast, and the result is cast back, which rounds it once.
 
 use crate::host;
-use crate::launch::Prepared;
+use crate::launch::{Op, Prepared};
 use crate::plan::{Dtype, Number, Plan, Tensor, operand};
 use crate::{Ascend, Device};
 use crossweave_abi::op;
@@ -12,6 +12,7 @@ use crossweave_gpu::{Mem, Stream};
 use crossweave_kernels::{self as kernels, Dialect, Facts};
 use crossweave_plugin::operand::refuse;
 use crossweave_plugin::{Dyn, OpRequest, Ops, Result, Span};
+use std::sync::Arc;
 
 /// Compute on the NPU.
 pub enum AscendOps {}
@@ -72,10 +73,9 @@ impl Ops<Ascend> for AscendOps {
         if !checked.launches.is_empty() {
             planner(&mut p, o)?;
         }
-        let (prepared, workspace_bytes) =
-            Prepared::new(b.operators()?, &d.dev, checked.operands, p)?;
+        let (op, workspace_bytes) = Op::new(b.operators()?, &d.dev, checked.operands, p)?;
         Ok((
-            prepared,
+            Prepared(Arc::new(op)),
             crossweave_plugin::Plan {
                 workspace_bytes,
                 ..checked.plan
@@ -91,7 +91,7 @@ impl Ops<Ascend> for AscendOps {
         workspace: Option<Span<'_, Mem>>,
         dynamic: Dyn<'_>,
     ) -> Result<()> {
-        p.launch(s, operands, workspace, dynamic)
+        crossweave_gpu::launch(&p.0, s, operands, workspace, dynamic)
     }
 }
 

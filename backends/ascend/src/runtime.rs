@@ -8,7 +8,7 @@ use crate::driver::{Acl, Lane, Mark, done, mark, pointer};
 use crate::error;
 use crossweave_gpu::library;
 use crossweave_gpu::{
-    AccessDesc, Address, AllocationProp, Facts, Handle, HostFn, Meaning, NOT_READY, Outcome, Place,
+    AccessDesc, Address, AllocationProp, Facts, Handle, Meaning, NOT_READY, Outcome, Place,
     Previous, Runtime, SUCCESS, Settings, Started, Status, by_table, call, lock, text,
 };
 use crossweave_plugin::{Error, Result};
@@ -468,11 +468,6 @@ impl Runtime for Shared {
             true => unsafe { call!(self.0.t, aclrtStreamWaitEvent(stream, m.raw)) },
             false => done("aclrtStreamWaitEvent"),
         }
-    }
-
-    unsafe fn host_func(&self, stream: Handle, f: HostFn, arg: *mut c_void) -> Outcome {
-        // SAFETY: promised by the caller.
-        unsafe { self.0.callback(stream, f, arg) }
     }
 
     unsafe fn event(&self, event: &mut Handle, _: u32) -> Outcome {

@@ -4,9 +4,8 @@
 use crate::error;
 use crossweave_gpu::library::{self, Wanted};
 use crossweave_gpu::{
-    AccessDesc, Address, AllocationProp, Facts, HANDLE_POSIX_FD, Handle, HostFn, Meaning,
-    NO_DEVICE, Outcome, Place, Previous, Runtime, SUCCESS, Settings, Started, Status, by_table,
-    call, text,
+    AccessDesc, Address, AllocationProp, Facts, HANDLE_POSIX_FD, Handle, Meaning, NO_DEVICE,
+    Outcome, Place, Previous, Runtime, SUCCESS, Settings, Started, Status, by_table, call, text,
 };
 use crossweave_plugin::{Error, Result};
 #[cfg(test)]
@@ -106,7 +105,6 @@ crossweave_gpu::table! {
         fn cuStreamDestroy_v2(Handle) -> Status;
         fn cuStreamQuery(Handle) -> Status;
         fn cuStreamWaitEvent(Handle, Handle, u32) -> Status;
-        fn cuLaunchHostFunc(Handle, HostFn, *mut c_void) -> Status;
         fn cuEventCreate(*mut Handle, u32) -> Status;
         fn cuEventDestroy_v2(Handle) -> Status;
         fn cuEventRecord(Handle, Handle) -> Status;
@@ -288,7 +286,6 @@ impl Runtime for Driver {
         fn stream_destroy(stream: Handle) = cuStreamDestroy_v2(stream);
         fn stream_query(stream: Handle) = cuStreamQuery(stream);
         fn stream_wait(stream: Handle, event: Handle) = cuStreamWaitEvent(stream, event, 0);
-        fn host_func(stream: Handle, f: HostFn, arg: *mut c_void) = cuLaunchHostFunc(stream, f, arg);
         fn wait_value(stream: Handle, word: Address, value: u64) = optional cuStreamWaitValue64_v2(stream, word, value, WAIT_GEQ);
         fn write_value(stream: Handle, word: Address, value: u64) = optional cuStreamWriteValue64_v2(stream, word, value, 0);
         fn event(event: &mut Handle, flags: u32) = cuEventCreate(event, flags);

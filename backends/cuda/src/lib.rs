@@ -118,6 +118,8 @@ impl OnGpu for Cuda {
                 |lib| format!("{} ({})", lib.version(), lib.file),
             ),
             "cuda.nccl" => self.gpu.collectives(),
+            // Any plugin's: the driver keeps threads until the process ends (`cuda-EvtHandlr`, `cuda00001400006`).
+            "threads.of_libraries" => "cuda".into(),
             // Any plugin's: what stands behind ops that more than one kernel of the best tier can do.
             "kernels.chosen" => format!("attention: {}", d.0.dnn.chosen()),
             _ => return None,

@@ -4,16 +4,19 @@
 use crate::cudnn::Attention;
 use crate::lt::Product;
 use crate::{Cuda, Device};
-use crossweave_gpu::{Frame, Mem, Own, Stream};
+use crossweave_gpu::{Frame, Lane, Mem, Own, Stream};
 use crossweave_kernels::{self as kernels, Dialect, Facts};
 use crossweave_plugin::abi::op;
 use crossweave_plugin::{Dyn, OpRequest, Ops, Plan, Result, Span};
+use std::sync::Arc;
 
 /// Compute on the GPU.
 pub enum CudaOps {}
 
 /// A prepared op.
-pub struct Prepared {
+pub struct Prepared(Arc<Op>);
+
+struct Op {
     frame: Frame,
     work: Work,
 }
@@ -55,7 +58,7 @@ impl Ops<Cuda> for CudaOps {
                 workspace_bytes,
                 ..plan
             };
-            Ok((Prepared { frame, work }, plan))
+            Ok((Prepared(Arc::new(Op { frame, work })), plan))
         };
         if own.launches.is_empty() {
             return prepared(Work::Kernels(dev.load(own)?), plan.tier, 0);
@@ -90,17 +93,32 @@ impl Ops<Cuda> for CudaOps {
         workspace: Option<Span<'_, Mem>>,
         dynamic: Dyn<'_>,
     ) -> Result<()> {
-        p.frame
-            .launch(s, operands, workspace, |addresses, scratch| match &p.work {
-                Work::Product(product, Some(own)) if !product.takes(addresses) => {
-                    own.enqueue(s, addresses, scratch, dynamic)
-                }
-                Work::Product(product, _) => product.launch(s, addresses, scratch),
-                Work::Attention(attention, own) => match attention.takes(addresses) {
-                    true => attention.launch(s, addresses, scratch),
-                    false => own.enqueue(s, addresses, scratch, dynamic),
-                },
-                Work::Kernels(own) => own.enqueue(s, addresses, scratch, dynamic),
-            })
+        crossweave_gpu::launch(&p.0, s, operands, workspace, dynamic)
+    }
+}
+
+impl crossweave_gpu::Work for Op {
+    fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    fn enqueue(
+        &self,
+        s: &Lane<'_>,
+        addresses: &[u64],
+        scratch: u64,
+        dynamic: Dyn<'_>,
+    ) -> Result<()> {
+        match &self.work {
+            Work::Product(product, Some(own)) if !product.takes(addresses) => {
+                own.enqueue(s, addresses, scratch, dynamic)
+            }
+            Work::Product(product, _) => product.launch(s, addresses, scratch),
+            Work::Attention(attention, own) => match attention.takes(addresses) {
+                true => attention.launch(s, addresses, scratch),
+                false => own.enqueue(s, addresses, scratch, dynamic),
+            },
+            Work::Kernels(own) => own.enqueue(s, addresses, scratch, dynamic),
+        }
     }
 }

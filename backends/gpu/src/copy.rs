@@ -2,7 +2,7 @@
 
 use crate::memory::{Mem, at, inside};
 use crate::runtime::{Address, Outcome};
-use crate::stream::Stream;
+use crate::stream::Line;
 use crossweave_plugin::{Code, Result, Span, fail};
 
 /// `height` rows of `width` bytes.
@@ -18,7 +18,7 @@ pub struct Rows {
     pub height: u64,
 }
 
-impl Stream {
+impl Line {
     /// Copies a span onto another of its length.
     ///
     /// # Errors
@@ -39,11 +39,12 @@ impl Stream {
         if bytes == 0 {
             return Ok(());
         }
-        let _in = self.dev.enter()?;
-        let (rt, lane) = (self.dev.rt(), self.lane());
-        // SAFETY: the host keeps both spans alive until the stream has passed the copy; addresses are unified.
-        let o = unsafe { rt.copy(dst, src, bytes as usize, lane) };
-        self.dev.check(o)
+        self.put(move |s| {
+            let _in = s.dev.enter()?;
+            // SAFETY: the host keeps both spans alive until the stream has passed the copy; addresses are unified.
+            let o = unsafe { s.dev.rt().copy(dst, src, bytes as usize, s.raw) };
+            s.dev.check(o)
+        })
     }
 
     /// Copies rows.
@@ -79,26 +80,28 @@ impl Stream {
             return (0..r.height)
                 .try_for_each(|i| self.copy(to + i * r.dpitch, from + i * r.spitch, r.width));
         }
-        let _in = self.dev.enter()?;
-        // SAFETY: as for `copy`.
-        let o = unsafe {
-            self.dev.rt().copy_rows(
-                to,
-                r.dpitch as usize,
-                from,
-                r.spitch as usize,
-                r.width as usize,
-                r.height as usize,
-                self.lane(),
-            )
-        };
-        self.dev.check(o)
+        self.put(move |s| {
+            let _in = s.dev.enter()?;
+            // SAFETY: as for `copy`.
+            let o = unsafe {
+                s.dev.rt().copy_rows(
+                    to,
+                    r.dpitch as usize,
+                    from,
+                    r.spitch as usize,
+                    r.width as usize,
+                    r.height as usize,
+                    s.raw,
+                )
+            };
+            s.dev.check(o)
+        })
     }
 
     /// Copies between devices.
     ///
     /// # Errors
-    /// As [`Stream::copy_span`].
+    /// As [`Line::copy_span`].
     pub fn copy_peer(&self, dst: Span<'_, Mem>, src: Span<'_, Mem>) -> Result<()> {
         if dst.bytes != src.bytes {
             return fail(
@@ -112,19 +115,15 @@ impl Stream {
         if dst.bytes == 0 {
             return Ok(());
         }
-        let _in = self.dev.enter()?;
-        // SAFETY: as for `copy`; each place is that of the memory's device.
-        let o = unsafe {
-            self.dev.rt().copy_peer(
-                at(&dst),
-                &dst.mem.dev.place,
-                at(&src),
-                &src.mem.dev.place,
-                dst.bytes as usize,
-                self.raw,
-            )
-        };
-        self.dev.check(o)
+        let (to, there) = (at(&dst), dst.mem.dev.place);
+        let (from, here) = (at(&src), src.mem.dev.place);
+        let bytes = dst.bytes as usize;
+        self.put(move |s| {
+            let _in = s.dev.enter()?;
+            // SAFETY: as for `copy`; each place is that of the memory's device.
+            let o = unsafe { s.dev.rt().copy_peer(to, &there, from, &here, bytes, s.raw) };
+            s.dev.check(o)
+        })
     }
 
     /// Repeats a pattern of 1, 2, 4 or 8 bytes.
@@ -143,22 +142,25 @@ impl Stream {
         if dst.bytes == 0 {
             return Ok(());
         }
-        let _in = self.dev.enter()?;
-        let (rt, lane) = (self.dev.rt(), self.lane());
-        for f in fills(at(&dst), dst.bytes, pattern, width, rt.fills_words_apart()) {
-            // SAFETY: every fill lies inside the span, which the host keeps alive until the stream has passed it.
-            let o: Outcome = unsafe {
-                match f {
-                    Fill::D8(to, v, n) => rt.fill_bytes(to, v, n, lane),
-                    Fill::D16(to, v, n) => rt.fill_halves(to, v, n, lane),
-                    Fill::D32(to, v, n) => rt.fill_words(to, v, n, lane),
-                    Fill::Column8(to, pitch, v, n) => rt.fill_bytes_apart(to, pitch, v, n, lane),
-                    Fill::Column32(to, pitch, v, n) => rt.fill_words_apart(to, pitch, v, n, lane),
-                }
-            };
-            self.dev.check(o)?;
-        }
-        Ok(())
+        let (to, bytes) = (at(&dst), dst.bytes);
+        self.put(move |s| {
+            let _in = s.dev.enter()?;
+            let (rt, lane) = (s.dev.rt(), s.raw);
+            for f in fills(to, bytes, pattern, width, rt.fills_words_apart()) {
+                // SAFETY: every fill lies inside the span, which the host keeps alive until the stream has passed it.
+                let o: Outcome = unsafe {
+                    match f {
+                        Fill::D8(to, v, n) => rt.fill_bytes(to, v, n, lane),
+                        Fill::D16(to, v, n) => rt.fill_halves(to, v, n, lane),
+                        Fill::D32(to, v, n) => rt.fill_words(to, v, n, lane),
+                        Fill::Column8(to, by, v, n) => rt.fill_bytes_apart(to, by, v, n, lane),
+                        Fill::Column32(to, by, v, n) => rt.fill_words_apart(to, by, v, n, lane),
+                    }
+                };
+                s.dev.check(o)?;
+            }
+            Ok(())
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use crate::backend::OnGpu;
 use crate::device::Dev;
 use crate::lock;
 use crate::runtime::*;
-use crate::stream::Stream;
+use crate::stream::{Lane, Line, Stream};
 use crossweave_plugin::{Code, Error, Graphs, Result, fail, unsupported};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,18 +29,34 @@ impl Default for Capture {
     }
 }
 
-impl Stream {
+impl Line {
     /// Where launches, copies and fills go.
-    pub fn lane(&self) -> Handle {
-        match self.capture.on.load(Ordering::Acquire) {
-            true => *lock(&self.capture.side),
-            false => self.raw,
+    pub(crate) fn lane(&self) -> Lane<'_> {
+        match self.captures() {
+            true => Lane {
+                line: self,
+                raw: *lock(&self.capture.side),
+            },
+            false => self.own_lane(),
         }
+    }
+
+    /// Where they go when no capture is meant.
+    pub(crate) fn own_lane(&self) -> Lane<'_> {
+        Lane {
+            line: self,
+            raw: self.raw,
+        }
+    }
+
+    /// Is it capturing?
+    pub(crate) fn captures(&self) -> bool {
+        self.capture.on.load(Ordering::Acquire)
     }
 
     /// Refuses what a graph does not hold.
     pub(crate) fn not_captured(&self, what: &str) -> Result<()> {
-        match self.capture.on.load(Ordering::Acquire) {
+        match self.captures() {
             true => unsupported(format!(
                 "{what}: a graph holds launches, copies and fills, and the stream is capturing one"
             )),
@@ -49,7 +65,7 @@ impl Stream {
     }
 
     fn capture_begin(&self) -> Result<()> {
-        if self.capture.on.load(Ordering::Acquire) {
+        if self.captures() {
             return fail(Code::Invalid, "capture_begin: the stream is capturing");
         }
         let dev = &self.dev;
@@ -81,10 +97,10 @@ impl Stream {
             let _ = dev.rt().graph_destroy(graph);
             dev.check(made)?;
         }
-        Ok(Graph {
+        Ok(Graph(Arc::new(Exec {
             dev: dev.clone(),
-            exec,
-        })
+            raw: exec,
+        })))
     }
 
     /// Ends a capture that is left open, and destroys the other stream. The context is current.
@@ -109,16 +125,18 @@ impl Stream {
 }
 
 /// A graph that can be launched.
-pub struct Graph {
+pub struct Graph(Arc<Exec>);
+
+struct Exec {
     dev: Arc<Dev>,
-    exec: Handle,
+    raw: Handle,
 }
 
-impl Drop for Graph {
+impl Drop for Exec {
     fn drop(&mut self) {
         if let Ok(_in) = self.dev.enter_anyway() {
             // SAFETY: created by us, destroyed once; the driver frees it when launches under way are over.
-            let _ = unsafe { self.dev.rt().graph_release(self.exec) };
+            let _ = unsafe { self.dev.rt().graph_release(self.raw) };
         }
     }
 }
@@ -138,6 +156,7 @@ impl<B: OnGpu> Graphs<B> for GpuGraphs {
     }
 
     fn launch(_: &B, g: &Graph, s: &Stream) -> Result<()> {
+        let g = g.0.clone();
         if !Arc::ptr_eq(&g.dev, &s.dev) {
             return Err(Error::new(
                 Code::Invalid,
@@ -148,9 +167,11 @@ impl<B: OnGpu> Graphs<B> for GpuGraphs {
             ));
         }
         s.not_captured("graph_launch")?;
-        let _in = g.dev.enter()?;
-        // SAFETY: graph and stream are alive; the host keeps what the graph names until the stream has passed it.
-        g.dev
-            .check(unsafe { g.dev.rt().graph_launch(g.exec, s.raw) })
+        s.put(move |s| {
+            let _in = g.dev.enter()?;
+            // SAFETY: graph and stream are alive; the host keeps what the graph names until the stream has passed it.
+            g.dev
+                .check(unsafe { g.dev.rt().graph_launch(g.raw, s.raw) })
+        })
     }
 }

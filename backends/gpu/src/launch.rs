@@ -4,7 +4,7 @@ use crate::device::Dev;
 use crate::lock;
 use crate::memory::{Mem, at, inside};
 use crate::modules::Function;
-use crate::stream::Stream;
+use crate::stream::{Lane, Line, Stream};
 use crossweave_kernels::{self as kernels, ArgBuffer, Kernel, Operands};
 use crossweave_plugin::{Code, Dyn, Error, Result, Span, fail};
 use std::sync::{Arc, Mutex};
@@ -37,12 +37,9 @@ impl Frame {
     }
 
     /// Checks what a launch is given, and calls `f` with the addresses of operands (0: absent) and workspace. Nothing is allocated.
-    ///
-    /// # Errors
-    /// `Invalid`, with the operand and what is wrong with it; what `f` says.
-    pub fn launch(
+    fn launch(
         &self,
-        s: &Stream,
+        s: &Line,
         operands: &[Option<Span<'_, Mem>>],
         workspace: Option<Span<'_, Mem>>,
         f: impl FnOnce(&[u64], u64) -> Result<()>,
@@ -87,6 +84,46 @@ impl Frame {
     }
 }
 
+/// A prepared op's work.
+pub trait Work: Send + Sync + 'static {
+    /// What a launch is held against.
+    fn frame(&self) -> &Frame;
+    /// Gives the driver a launch: addresses of operands (0: absent) and workspace, and the launch-time parameters.
+    ///
+    /// # Errors
+    /// What the driver says.
+    fn enqueue(
+        &self,
+        s: &Lane<'_>,
+        addresses: &[u64],
+        scratch: u64,
+        dynamic: Dyn<'_>,
+    ) -> Result<()>;
+}
+
+/// A launch of a prepared op. Nothing is allocated, unless the stream is held.
+///
+/// # Errors
+/// `Invalid`, with the operand and what is wrong with it. What the driver says.
+pub fn launch<W: Work>(
+    work: &Arc<W>,
+    s: &Stream,
+    operands: &[Option<Span<'_, Mem>>],
+    workspace: Option<Span<'_, Mem>>,
+    dynamic: Dyn<'_>,
+) -> Result<()> {
+    let now = |addresses: &[u64], scratch| {
+        if !s.held() || s.captures() {
+            return work.enqueue(&s.lane(), addresses, scratch, dynamic);
+        }
+        // The op may be released before its launch has its turn.
+        let (work, own) = (work.clone(), Box::<[u64]>::from(addresses));
+        let params = Box::<[u8]>::from(dynamic.0);
+        s.put(move |s| work.enqueue(s, &own, scratch, Dyn(&params)))
+    };
+    work.frame().launch(s, operands, workspace, now)
+}
+
 /// Our own kernels for an op, loaded.
 pub struct Own {
     op: kernels::Prepared,
@@ -115,7 +152,7 @@ impl Own {
     /// `Invalid`: launch-time parameters that are none. What the driver says.
     pub fn enqueue(
         &self,
-        s: &Stream,
+        s: &Lane<'_>,
         addresses: &[u64],
         scratch: u64,
         dynamic: Dyn<'_>,
@@ -126,7 +163,6 @@ impl Own {
         }
         let dev = &s.dev;
         let _in = dev.enter()?;
-        let lane = s.lane();
         let mut buffer = ArgBuffer::default();
         for (l, f) in self.op.launches.iter().zip(&self.functions) {
             let args = l.fill(addresses, scratch, &values, &mut buffer);
@@ -136,7 +172,7 @@ impl Own {
             // has passed the launch.
             let o = unsafe {
                 dev.rt()
-                    .launch(f.0, l.grid, l.block, l.shared, lane, params.as_mut_ptr())
+                    .launch(f.0, l.grid, l.block, l.shared, s.raw, params.as_mut_ptr())
             };
             dev.check(o).map_err(|mut e| {
                 e.message = format!("kernel {}: {}", l.kernel.entry, e.message);

@@ -12,6 +12,7 @@ pub mod copy;
 mod device;
 mod error;
 mod graph;
+mod held;
 mod launch;
 pub mod library;
 mod memory;
@@ -27,7 +28,7 @@ pub use cache::Recipe;
 pub use device::{Api, Dev, Entered, Shared, Started};
 pub use error::{error, text};
 pub use graph::{GpuGraphs, Graph};
-pub use launch::{Frame, Own};
+pub use launch::{Frame, Own, Work, launch};
 pub use memory::{Mem, native};
 pub use modules::{Function, Image, Images};
 pub use nccl::{
@@ -36,7 +37,7 @@ pub use nccl::{
 };
 pub use runtime::*;
 pub use settings::{About, Settings};
-pub use stream::{Event, Stream};
+pub use stream::{Event, Lane, Line, Stream};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

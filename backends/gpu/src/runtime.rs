@@ -20,8 +20,6 @@ impl Handle {
 pub type Status = i32;
 /// An address as the device sees it.
 pub type Address = u64;
-/// A function that a stream calls on a thread of the driver's.
-pub type HostFn = unsafe extern "C" fn(*mut c_void);
 
 /// The call was done.
 pub const SUCCESS: Status = 0;
@@ -304,8 +302,6 @@ runtime! {
     fn stream_query(stream: Handle);
     /// It waits for the event's last record.
     fn stream_wait(stream: Handle, event: Handle);
-    /// It calls a function on a thread of the driver's, and waits for it.
-    fn host_func(stream: Handle, f: HostFn, arg: *mut c_void);
     /// It waits until a word, compared in a circle, is at least this.
     fn wait_value(stream: Handle, word: Address, value: u64);
     /// It writes a word.

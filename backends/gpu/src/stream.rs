@@ -3,12 +3,17 @@
 use crate::caller::Caller;
 use crate::device::Dev;
 use crate::graph::Capture;
+use crate::held::{Held, Item};
 use crate::runtime::*;
 use crate::{lock, wait};
 use crossweave_plugin::{Code, Error, HostCall, Result, fail, unsupported};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+/// How long a stream that ran functions of the host's may take to end when it is destroyed.
+const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// What went wrong on a stream that the driver knows nothing of: a collective that was given up. The first stays.
 #[derive(Default)]
@@ -41,15 +46,48 @@ impl Fault {
     }
 }
 
-/// An in-order queue.
-pub struct Stream {
+/// An in-order queue, as its threads share it.
+pub struct Line {
     /// Its device.
     pub dev: Arc<Dev>,
     pub(crate) raw: Handle,
     pub(crate) fault: Arc<Fault>,
     pub(crate) capture: Capture,
+    pub(crate) held: Held,
     /// Runs host calls; made by the first.
     caller: Mutex<Option<Caller>>,
+}
+
+/// Where a stream's launches, copies and fills go: to itself, or to what is captured.
+pub struct Lane<'a> {
+    pub(crate) line: &'a Line,
+    pub(crate) raw: Handle,
+}
+
+impl Lane<'_> {
+    /// The driver's stream.
+    pub fn raw(&self) -> Handle {
+        self.raw
+    }
+}
+
+impl Deref for Lane<'_> {
+    type Target = Line;
+
+    fn deref(&self) -> &Line {
+        self.line
+    }
+}
+
+/// An in-order queue. It ends with this; threads that still give it calls have their [`Line`].
+pub struct Stream(Arc<Line>);
+
+impl Deref for Stream {
+    type Target = Arc<Line>;
+
+    fn deref(&self) -> &Arc<Line> {
+        &self.0
+    }
 }
 
 /// The driver's priority for one where larger is more urgent. `least` and `greatest` are the driver's range, in which smaller is more
@@ -75,15 +113,18 @@ impl Stream {
             let p = priority(wanted, least, greatest);
             dev.check(dev.rt().stream(&mut raw, STREAM_NON_BLOCKING, p))?;
         }
-        Ok(Stream {
+        Ok(Stream(Arc::new(Line {
             dev: dev.clone(),
             raw,
             fault: Arc::default(),
             capture: Capture::default(),
+            held: Held::default(),
             caller: Mutex::new(None),
-        })
+        })))
     }
+}
 
+impl Line {
     /// Has all of it ended?
     ///
     /// # Errors
@@ -97,6 +138,9 @@ impl Stream {
     /// What the driver says.
     fn ask(&self) -> Result<bool> {
         let _in = self.dev.enter()?;
+        if self.held() {
+            return Ok(false);
+        }
         // SAFETY: the stream is alive.
         let o = unsafe { self.dev.rt().stream_query(self.raw) };
         match o.status {
@@ -118,33 +162,56 @@ impl Stream {
     ///
     /// # Errors
     /// `Unsupported` while it captures. What the driver says.
-    pub fn wait_event(&self, e: &Event) -> Result<()> {
+    pub fn wait_event(self: &Arc<Self>, e: &Event) -> Result<()> {
         self.not_captured("stream_wait_event")?;
+        self.dev.alive()?;
+        let mark = lock(&e.mark).clone();
+        if mark.holds(self) {
+            return Ok(());
+        }
+        match self.held() && self.behind(Item::Wait(mark.clone())).is_none() {
+            true => Ok(()),
+            false => self.wait_raw(&mark),
+        }
+    }
+
+    pub(crate) fn wait_raw(&self, mark: &Mark) -> Result<()> {
         let _in = self.dev.enter()?;
         // SAFETY: both are alive.
         self.dev
-            .check(unsafe { self.dev.rt().stream_wait(self.raw, e.raw) })
+            .check(unsafe { self.dev.rt().stream_wait(self.raw, mark.raw) })
     }
 
-    /// It runs a function of the host's on a thread of its own, and waits for it.
+    /// It runs a function of the host's on a thread of its own; what comes next on the stream is put off until it has run.
     ///
     /// # Errors
     /// `Unsupported` while it captures. What the driver says.
-    pub fn host_call(&self, f: HostCall) -> Result<()> {
+    pub fn host_call(self: &Arc<Self>, f: HostCall) -> Result<()> {
         self.not_captured("stream_host_call")?;
-        let mut caller = lock(&self.caller);
-        if caller.is_none() {
-            *caller = Some(Caller::new(&self.dev)?);
-        }
-        match &mut *caller {
-            Some(c) => {
-                if let Err(e) = c.call(self.raw, &self.fault, f)? {
-                    // What comes next on the stream would not wait for the call.
-                    self.fault.set(e);
-                }
-                Ok(())
+        self.dev.alive()?;
+        let mut slot = lock(&self.caller);
+        let caller = match &mut *slot {
+            Some(c) => c,
+            none => none.insert(Caller::new(self)?),
+        };
+        let Some(Item::Call(f)) = self.behind(Item::Call(f)) else {
+            return Ok(());
+        };
+        // A refusal comes before anything is put off: the function then still belongs to the host.
+        let event = caller.mark(&self.dev, self.raw)?;
+        self.calling();
+        caller.call(Ok(event), f);
+        Ok(())
+    }
+
+    /// A function that was put off begins; given back where the stream is going away.
+    pub(crate) fn hand_over(&self, f: HostCall) -> Option<HostCall> {
+        match &*lock(&self.caller) {
+            Some(caller) => {
+                caller.call(caller.mark(&self.dev, self.raw), f);
+                None
             }
-            None => fail(Code::Internal, "no thread for host calls"),
+            None => Some(f),
         }
     }
 
@@ -164,24 +231,28 @@ impl Stream {
         self.not_captured("stream_wait_value")?;
         self.words()?;
         ordered(at_least)?;
-        let _in = self.dev.enter()?;
-        // SAFETY: an aligned word of live memory (checked by the caller).
-        self.dev
-            .check(unsafe { self.dev.rt().wait_value(self.raw, word, at_least) })
+        self.put(move |s| {
+            let _in = s.dev.enter()?;
+            // SAFETY: an aligned word of live memory (checked by the caller).
+            s.dev
+                .check(unsafe { s.dev.rt().wait_value(s.raw, word, at_least) })
+        })
     }
 
     /// It writes a word.
     ///
     /// # Errors
-    /// As [`Stream::wait_value`].
+    /// As [`Line::wait_value`].
     pub fn write_value(&self, word: Address, value: u64) -> Result<()> {
         self.not_captured("stream_write_value")?;
         self.words()?;
         ordered(value)?;
-        let _in = self.dev.enter()?;
-        // SAFETY: as above.
-        self.dev
-            .check(unsafe { self.dev.rt().write_value(self.raw, word, value) })
+        self.put(move |s| {
+            let _in = s.dev.enter()?;
+            // SAFETY: as above.
+            s.dev
+                .check(unsafe { s.dev.rt().write_value(s.raw, word, value) })
+        })
     }
 }
 
@@ -197,9 +268,17 @@ fn ordered(value: u64) -> Result<()> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // First those who wait for the stream and whom the stream waits for.
-        if let Some(c) = lock(&self.caller).take() {
-            c.retire(|| self.ask());
+        self.close();
+        // The slot is free while the thread ends, which looks into it.
+        let caller = lock(&self.caller).take();
+        let called = caller.is_some();
+        if let Some(c) = caller {
+            c.retire();
+        }
+        self.abandon();
+        if called {
+            // What came behind its functions has been with the driver for a moment only. One that stands still for good is left to it.
+            let _ = wait::until("the stream", Some(GIVE_UP), || self.ask());
         }
         if let Ok(_in) = self.dev.enter_anyway() {
             self.capture_drop();
@@ -209,12 +288,96 @@ impl Drop for Stream {
     }
 }
 
+/// The driver's event. A record of it may be put off, and until the driver has it nobody can wait for it there.
+pub(crate) struct Mark {
+    dev: Arc<Dev>,
+    raw: Handle,
+    issued: AtomicBool,
+    /// Streams held until then.
+    waiters: Mutex<Vec<Arc<Line>>>,
+}
+
+impl Mark {
+    fn new(dev: &Arc<Dev>, flags: u32) -> Result<Arc<Mark>> {
+        let _in = dev.enter()?;
+        let mut raw = Handle::NULL;
+        // SAFETY: the out pointer lives for the call.
+        dev.check(unsafe { dev.rt().event(&mut raw, flags) })?;
+        Ok(Arc::new(Mark {
+            dev: dev.clone(),
+            raw,
+            issued: AtomicBool::new(true),
+            waiters: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn record(&self, stream: Handle) -> Result<()> {
+        let _in = self.dev.enter()?;
+        // SAFETY: both are alive and of one context.
+        self.dev
+            .check(unsafe { self.dev.rt().event_record(self.raw, stream) })
+    }
+
+    /// Does the driver have its record?
+    pub(crate) fn is_issued(&self) -> bool {
+        self.issued.load(Ordering::Acquire)
+    }
+
+    /// The driver has it now; answers who waited for that.
+    pub(crate) fn issued(&self) -> Vec<Arc<Line>> {
+        let mut waiters = lock(&self.waiters);
+        self.issued.store(true, Ordering::Release);
+        std::mem::take(&mut *waiters)
+    }
+
+    /// Holds the stream while the record is put off.
+    fn holds(self: &Arc<Self>, line: &Arc<Line>) -> bool {
+        if self.is_issued() {
+            return false;
+        }
+        let mut waiters = lock(&self.waiters);
+        if self.is_issued() {
+            return false;
+        }
+        line.hold_for(self);
+        waiters.push(line.clone());
+        true
+    }
+
+    /// What the driver says.
+    fn ask(&self) -> Result<bool> {
+        let _in = self.dev.enter()?;
+        if !self.is_issued() {
+            return Ok(false);
+        }
+        // SAFETY: the event is alive.
+        let o = unsafe { self.dev.rt().event_query(self.raw) };
+        match o.status {
+            SUCCESS => Ok(true),
+            NOT_READY => Ok(false),
+            _ => Err(self.dev.failed(o)),
+        }
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        if let Ok(_in) = self.dev.enter_anyway() {
+            // SAFETY: created by us, destroyed once; waits on it stay.
+            let _ = unsafe { self.dev.rt().event_destroy(self.raw) };
+        }
+    }
+}
+
 /// A point in a stream. It takes times: the contract does not say beforehand which events will be asked for them.
 pub struct Event {
     /// Its device.
     pub dev: Arc<Dev>,
-    pub(crate) raw: Handle,
-    /// The fault of the stream that it was last recorded on, where collectives had been launched there: one that is given up lets the stream go on.
+    flags: u32,
+    /// That of the last record. A record takes another where an earlier one is still put off, or waited for by who is held.
+    pub(crate) mark: Mutex<Arc<Mark>>,
+    /// The fault of the stream that it was last recorded on, where one may come of it: collectives that are given up, and calls that were put off,
+    /// let the stream go on.
     after: Mutex<Option<Arc<Fault>>>,
 }
 
@@ -224,13 +387,10 @@ impl Event {
     /// # Errors
     /// What the driver says.
     pub fn new(dev: &Arc<Dev>, flags: u32) -> Result<Event> {
-        let _in = dev.enter()?;
-        let mut raw = Handle::NULL;
-        // SAFETY: the out pointer lives for the call.
-        dev.check(unsafe { dev.rt().event(&mut raw, flags) })?;
         Ok(Event {
             dev: dev.clone(),
-            raw,
+            flags,
+            mark: Mutex::new(Mark::new(dev, flags)?),
             after: Mutex::default(),
         })
     }
@@ -239,7 +399,7 @@ impl Event {
     ///
     /// # Errors
     /// `Invalid`: a stream of another device. What the driver says.
-    pub fn record(&self, s: &Stream) -> Result<()> {
+    pub fn record(&self, s: &Line) -> Result<()> {
         if !Arc::ptr_eq(&self.dev, &s.dev) {
             return fail(
                 Code::Invalid,
@@ -250,15 +410,26 @@ impl Event {
             );
         }
         s.not_captured("event_record")?;
-        *lock(&self.after) = s.fault.carries().then(|| s.fault.clone());
-        self.record_raw(s.raw)
+        self.dev.alive()?;
+        let held = s.held();
+        *lock(&self.after) = (held || s.fault.carries()).then(|| s.fault.clone());
+        let mut mark = lock(&self.mark);
+        if Arc::strong_count(&mark) > 1 {
+            *mark = Mark::new(&self.dev, self.flags)?;
+        }
+        if held {
+            mark.issued.store(false, Ordering::Release);
+            if s.behind(Item::Record(mark.clone())).is_none() {
+                return Ok(());
+            }
+            mark.issued.store(true, Ordering::Release);
+        }
+        mark.record(s.raw)
     }
 
+    /// At once, whatever the stream has put off: for events of our own.
     pub(crate) fn record_raw(&self, stream: Handle) -> Result<()> {
-        let _in = self.dev.enter()?;
-        // SAFETY: both are alive and of one context.
-        self.dev
-            .check(unsafe { self.dev.rt().event_record(self.raw, stream) })
+        lock(&self.mark).record(stream)
     }
 
     /// Has its last record been passed?
@@ -266,21 +437,10 @@ impl Event {
     /// # Errors
     /// What the driver says, or was given up on the stream before the record.
     pub fn query(&self) -> Result<bool> {
-        let done = self.ask()?;
+        let mark = lock(&self.mark).clone();
+        let done = mark.ask()?;
         lock(&self.after).as_ref().map_or(Ok(()), |f| f.check())?;
         Ok(done)
-    }
-
-    /// What the driver says.
-    fn ask(&self) -> Result<bool> {
-        let _in = self.dev.enter()?;
-        // SAFETY: the event is alive.
-        let o = unsafe { self.dev.rt().event_query(self.raw) };
-        match o.status {
-            SUCCESS => Ok(true),
-            NOT_READY => Ok(false),
-            _ => Err(self.dev.failed(o)),
-        }
     }
 
     /// Waits until all has ended (`None`: for ever).
@@ -307,22 +467,16 @@ impl Event {
         }
         let _in = self.dev.enter()?;
         let mut ms = 0f32;
+        // One lock after the other: the two may be one event.
+        let start = lock(&self.mark).raw;
+        let end = lock(&to.mark).raw;
         // SAFETY: both events are alive and of one context.
-        let o = unsafe { self.dev.rt().event_elapsed(&mut ms, self.raw, to.raw) };
+        let o = unsafe { self.dev.rt().event_elapsed(&mut ms, start, end) };
         match o.status {
             NOT_READY => fail(Code::Invalid, "event_elapsed: a record is still pending"),
             _ => self.dev.check(o),
         }?;
         Ok((f64::from(ms.max(0.0)) * 1e6) as u64)
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Ok(_in) = self.dev.enter_anyway() {
-            // SAFETY: created by us, destroyed once; waits on it stay.
-            let _ = unsafe { self.dev.rt().event_destroy(self.raw) };
-        }
     }
 }
 

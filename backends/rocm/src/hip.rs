@@ -5,7 +5,7 @@
 use crate::error;
 use crossweave_gpu::library::{self, Wanted};
 use crossweave_gpu::{
-    AccessDesc, Address, AllocationProp, Facts, Handle, HostFn, Meaning, NO_DEVICE, Outcome, Place,
+    AccessDesc, Address, AllocationProp, Facts, Handle, Meaning, NO_DEVICE, Outcome, Place,
     Previous, Runtime, SUCCESS, Settings, Started, Status, by_table, call, text,
 };
 use crossweave_plugin::{Error, Result};
@@ -22,9 +22,6 @@ pub(crate) const WANTED: Wanted = Wanted {
     ],
     fix: "install ROCm's HIP run time (in a container: start it with /dev/kfd and /dev/dri)",
 };
-
-/// `hipStreamCallback_t`.
-pub(crate) type StreamFn = unsafe extern "C" fn(Handle, Status, *mut c_void);
 
 /// `hipMemcpyDefault`: the addresses say which way.
 pub(crate) const COPY_DEFAULT: i32 = 4;
@@ -88,7 +85,6 @@ crossweave_gpu::functions! {
         fn hipStreamDestroy(Handle) -> Status;
         fn hipStreamQuery(Handle) -> Status;
         fn hipStreamWaitEvent(Handle, Handle, u32) -> Status;
-        fn hipStreamAddCallback(Handle, StreamFn, *mut c_void, u32) -> Status;
         fn hipEventCreateWithFlags(*mut Handle, u32) -> Status;
         fn hipEventDestroy(Handle) -> Status;
         fn hipEventRecord(Handle, Handle) -> Status;
@@ -102,7 +98,6 @@ crossweave_gpu::functions! {
         fn hipGetDeviceProperties(*mut c_void, i32) -> Status;
         fn hipGetDevicePropertiesR0600(*mut c_void, i32) -> Status;
         fn hipDeviceGetUuid(*mut c_void, i32) -> Status;
-        fn hipLaunchHostFunc(Handle, HostFn, *mut c_void) -> Status;
         fn hipStreamBeginCapture(Handle, i32) -> Status;
         fn hipStreamEndCapture(Handle, *mut Handle) -> Status;
         fn hipGraphInstantiate(*mut Handle, Handle, *mut Handle, *mut c_char, usize) -> Status;
@@ -203,14 +198,6 @@ fn done(name: &'static str) -> Outcome {
     }
 }
 
-/// Runs a host function that was given as a callback of a stream.
-unsafe extern "C" fn called(_: Handle, _: Status, arg: *mut c_void) {
-    // SAFETY: the box made in `host_func`, handed over once.
-    let (f, arg) = *unsafe { Box::from_raw(arg.cast::<(HostFn, *mut c_void)>()) };
-    // SAFETY: promised by who gave the function.
-    unsafe { f(arg) };
-}
-
 impl Runtime for Hip {
     fn what(&self) -> &'static str {
         WANTED.what
@@ -294,23 +281,6 @@ impl Runtime for Hip {
             -1 => done("hipSetDevice"),
             // SAFETY: a plain call.
             was => unsafe { call!(self.t, hipSetDevice(was as i32)) },
-        }
-    }
-
-    unsafe fn host_func(&self, stream: Handle, f: HostFn, arg: *mut c_void) -> Outcome {
-        // HIP 5.2's header has hipLaunchHostFunc, its library has not.
-        if self.t.hipLaunchHostFunc.is_some() {
-            // SAFETY: promised by the caller.
-            return unsafe { call!(self.t, optional hipLaunchHostFunc(stream, f, arg)) };
-        }
-        let both = Box::into_raw(Box::new((f, arg)));
-        // SAFETY: `called` takes the box, once; a refusal gives it back.
-        unsafe {
-            let o = call!(self.t, hipStreamAddCallback(stream, called, both.cast(), 0));
-            if !o.done() {
-                drop(Box::from_raw(both));
-            }
-            o
         }
     }
 

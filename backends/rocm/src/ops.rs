@@ -1,15 +1,18 @@
 //! Compute: every op by our own kernels.
 
 use crate::{Device, Rocm};
-use crossweave_gpu::{Frame, Mem, Own, Stream};
+use crossweave_gpu::{Frame, Lane, Mem, Own, Stream, Work};
 use crossweave_kernels::{self as kernels, Dialect, Facts};
 use crossweave_plugin::{Code, Dyn, OpRequest, Ops, Plan, Result, Span, fail};
+use std::sync::Arc;
 
 /// Compute on the GPU.
 pub enum RocmOps {}
 
 /// A prepared op.
-pub struct Prepared {
+pub struct Prepared(Arc<Op>);
+
+struct Op {
     frame: Frame,
     own: Own,
 }
@@ -42,7 +45,7 @@ impl Ops<Rocm> for RocmOps {
         let (operands, plan) = (own.operands.clone(), own.plan);
         let own = d.compiler.load(dev, own)?;
         let frame = Frame::new(dev, operands, plan.workspace_bytes);
-        Ok((Prepared { frame, own }, plan))
+        Ok((Prepared(Arc::new(Op { frame, own })), plan))
     }
 
     fn launch(
@@ -53,9 +56,22 @@ impl Ops<Rocm> for RocmOps {
         workspace: Option<Span<'_, Mem>>,
         dynamic: Dyn<'_>,
     ) -> Result<()> {
-        p.frame
-            .launch(s, operands, workspace, |addresses, scratch| {
-                p.own.enqueue(s, addresses, scratch, dynamic)
-            })
+        crossweave_gpu::launch(&p.0, s, operands, workspace, dynamic)
+    }
+}
+
+impl Work for Op {
+    fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    fn enqueue(
+        &self,
+        s: &Lane<'_>,
+        addresses: &[u64],
+        scratch: u64,
+        dynamic: Dyn<'_>,
+    ) -> Result<()> {
+        self.own.enqueue(s, addresses, scratch, dynamic)
     }
 }

@@ -79,6 +79,8 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
             Case::new(format!("leak.communicator.r{n}"), move |ctx| {
                 communicator(ctx, n)
             })
+            // A library of a vendor's takes a second for each.
+            .limit(240)
             .on_ranks(n),
         );
         v.push(

@@ -7,7 +7,7 @@ use super::graph::{Graph, Source};
 use super::shape::{ALIGNED, Why};
 use super::{Cudnn, Desc, Problem, id, sdpa};
 use crate::device::Dev;
-use crossweave_gpu::{Handle, Stream, lock};
+use crossweave_gpu::{Handle, Lane, lock};
 use crossweave_plugin::{Code, Error, OpRequest, Result, fail};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -374,7 +374,7 @@ impl Attention {
     }
 
     /// Addresses in the op's order.
-    pub(crate) fn launch(&self, s: &Stream, addresses: &[u64], scratch: u64) -> Result<()> {
+    pub(crate) fn launch(&self, s: &Lane<'_>, addresses: &[u64], scratch: u64) -> Result<()> {
         let dev = &self.dev;
         let _in = dev.enter()?;
         let mut key = [0; OPERANDS + 1];
@@ -399,7 +399,7 @@ impl Attention {
         Ok(())
     }
 
-    fn execute(&self, s: &Stream, pack: &Desc) -> Result<()> {
+    fn execute(&self, s: &Lane<'_>, pack: &Desc) -> Result<()> {
         let mut slot = lock(&self.dev.dnn.opened);
         let Some(o) = &mut *slot else {
             return fail(Code::Internal, "the handle of cuDNN is gone");
@@ -408,7 +408,7 @@ impl Attention {
         // SAFETY: the handle and the plan are of this device, whose context is current; operands and workspace live until the stream has
         // passed the launch, and the numbers behind by-value tensors as long as the plan.
         unsafe {
-            let lane = s.lane();
+            let lane = s.raw();
             if o.stream != lane {
                 o.lib
                     .check("cudnnSetStream", (t.cudnnSetStream)(o.handle, lane))?;

@@ -5,7 +5,7 @@
 
 use super::{Found, Lt, Problem, id};
 use crate::device::Dev;
-use crossweave_gpu::{Handle, Stream, lock};
+use crossweave_gpu::{Handle, Lane, lock};
 use crossweave_plugin::{Code, OpRequest, Result, fail};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -257,7 +257,7 @@ impl Product {
     }
 
     /// Addresses in the op's order: C, A, B, bias.
-    pub(crate) fn launch(&self, s: &Stream, addresses: &[u64], scratch: u64) -> Result<()> {
+    pub(crate) fn launch(&self, s: &Lane<'_>, addresses: &[u64], scratch: u64) -> Result<()> {
         let (lt, d) = (&self.descs.lt, &self.descs);
         let of = |i: usize| addresses.get(i).copied().unwrap_or(0);
         let algo = match (aligned(addresses), &self.choice.any) {
@@ -302,7 +302,7 @@ impl Product {
                 &algo.algo,
                 pointer(scratch).cast_mut(),
                 algo.workspace,
-                s.lane(),
+                s.raw(),
             )
         };
         lt.check("cublasLtMatmul", status)

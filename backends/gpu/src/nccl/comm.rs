@@ -19,7 +19,7 @@ use crossweave_plugin::{
     Code, Coll, CollShape, Collectives, CommConfig, Error, Health, MemKind, Result, Support, abi,
     fail, unsupported,
 };
-use launch::Planned;
+use launch::{Planned, PutOff};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
@@ -559,11 +559,12 @@ impl<B: OnGpu> Collectives<B> for GpuCollectives {
         }
         inner.settle("forming the group")?;
         inner.uses(s);
-        inner.enqueue(s, group, p)?;
-        drop(planned);
-        // Connections are made at first use, while the call is under way.
-        inner.settle("launching")?;
-        inner.departed(s, group)
+        if s.held() {
+            let (inner, put_off) = (inner.clone(), PutOff::new(group, p));
+            drop(planned);
+            return s.put(move |s| put_off.launch(&inner, s));
+        }
+        inner.start(s, group, p)
     }
 
     fn async_error(_: &B, c: &Comm) -> Result<Health> {

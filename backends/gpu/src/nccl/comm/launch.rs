@@ -5,8 +5,8 @@ use crate::lock;
 use crate::memory::{Mem, at};
 use crate::nccl::call::{self, BYTES, Call, Reduction, WORD};
 use crate::runtime::{Address, EVENT_NO_TIMES};
-use crate::stream::{Event, Stream};
-use crossweave_plugin::{Coll, MemKind, Result, abi};
+use crate::stream::{Event, Line};
+use crossweave_plugin::{Coll, MemKind, Result, Span, abi};
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,9 +24,59 @@ pub(super) struct Planned {
     made: Vec<u32>,
 }
 
+/// A group that a stream puts off: what it names is the host's until the stream has passed it (R8), except the counts, which are copied.
+pub(super) struct PutOff {
+    group: Vec<Coll<'static, Mem>>,
+    planned: Planned,
+}
+
+impl PutOff {
+    pub(super) fn new(group: &[Coll<'_, Mem>], p: &Planned) -> PutOff {
+        let span = |s: &Option<Span<'_, Mem>>| {
+            s.as_ref().map(|s| Span {
+                // SAFETY: memory that a span names stays alive, and its handle where it is, until the stream has passed the call (R8).
+                mem: unsafe { &*std::ptr::from_ref(s.mem) },
+                offset: s.offset,
+                bytes: s.bytes,
+            })
+        };
+        let owned = |x: &Coll<'_, Mem>| Coll {
+            kind: x.kind,
+            dtype: x.dtype,
+            reduce: x.reduce,
+            root: x.root,
+            peer: x.peer,
+            count: x.count,
+            send: span(&x.send),
+            recv: span(&x.recv),
+            // They have become calls.
+            send_counts: &[],
+            send_offsets: &[],
+            recv_counts: &[],
+            recv_offsets: &[],
+            scale: x.scale,
+            scale_dev: span(&x.scale_dev),
+            flags: x.flags,
+            seq: x.seq,
+        };
+        PutOff {
+            group: group.iter().map(owned).collect(),
+            planned: Planned {
+                calls: p.calls.clone(),
+                each: p.each.clone(),
+                ..Planned::default()
+            },
+        }
+    }
+
+    pub(super) fn launch(mut self, inner: &Inner, s: &Line) -> Result<()> {
+        inner.start(s, &self.group, &mut self.planned)
+    }
+}
+
 impl Inner {
     /// Remembers the stream, to mark it when the group fails.
-    pub(super) fn uses(&self, s: &Stream) {
+    pub(super) fn uses(&self, s: &Line) {
         let mut streams = lock(&self.streams);
         if !streams.iter().any(|f| Arc::ptr_eq(f, &s.fault)) {
             streams.push(s.fault.clone());
@@ -72,12 +122,15 @@ impl Inner {
         }
     }
 
-    pub(super) fn enqueue(
-        &self,
-        s: &Stream,
-        group: &[Coll<'_, Mem>],
-        p: &mut Planned,
-    ) -> Result<()> {
+    /// Launches a group, and puts its end on record.
+    pub(super) fn start(&self, s: &Line, group: &[Coll<'_, Mem>], p: &mut Planned) -> Result<()> {
+        self.enqueue(s, group, p)?;
+        // Connections are made at first use, while the call is under way.
+        self.settle("launching")?;
+        self.departed(s, group)
+    }
+
+    fn enqueue(&self, s: &Line, group: &[Coll<'_, Mem>], p: &mut Planned) -> Result<()> {
         let _held = self.enter()?;
         let _in = self.dev.enter()?;
         let t = &self.nccl.t;
@@ -111,7 +164,7 @@ impl Inner {
         Ok(())
     }
 
-    fn launch(&self, s: &Stream, group: &[Coll<'_, Mem>], p: &Planned) -> Result<()> {
+    fn launch(&self, s: &Line, group: &[Coll<'_, Mem>], p: &Planned) -> Result<()> {
         let t = &self.nccl.t;
         // SAFETY: operands live until the stream has passed the group (R8), and were checked to be long enough. A group that was begun
         // is ended, whatever happens in it.
@@ -160,7 +213,7 @@ impl Inner {
 
     /// # Safety
     /// Inside a group, with operands that hold what the call names.
-    unsafe fn call(&self, s: &Stream, x: &Coll<'_, Mem>, c: &Call, op: u32) -> Result<()> {
+    unsafe fn call(&self, s: &Line, x: &Coll<'_, Mem>, c: &Call, op: u32) -> Result<()> {
         let t = &self.nccl.t;
         let send = x.send.as_ref().map_or(0, at);
         let recv = x.recv.as_ref().map_or(0, at);
@@ -234,7 +287,7 @@ impl Inner {
     }
 
     /// Puts the group's end on record for the watching thread.
-    pub(super) fn departed(&self, s: &Stream, group: &[Coll<'_, Mem>]) -> Result<()> {
+    fn departed(&self, s: &Line, group: &[Coll<'_, Mem>]) -> Result<()> {
         // What has ended since gives its event, so that there are as many as groups are under way at once.
         let spare = {
             let mut f = lock(&self.flights);
