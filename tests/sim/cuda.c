@@ -62,7 +62,6 @@ API st cuStreamCreateWithPriority(stream **p, unsigned f, int priority) { HERE()
 API st cuStreamDestroy_v2(stream *s) { return core_stream_destroy(s); }
 API st cuStreamQuery(stream *s) { return core_stream_query(s); }
 API st cuStreamWaitEvent(stream *s, event *e, unsigned f) { HERE(); return f ? INVALID : core_stream_wait(s, e); }
-API st cuLaunchHostFunc(stream *s, void (*fn)(void *), void *arg) { return core_host_func(s, fn, arg); }
 API st cuStreamWaitValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); return f ? INVALID : core_wait_value(s, a, v); }
 API st cuStreamWriteValue64_v2(stream *s, addr a, uint64_t v, unsigned f) { HERE(); return f ? INVALID : core_write_value(s, a, v); }
 API st cuEventCreate(event **p, unsigned f) { HERE(); return f > 7 ? INVALID : core_event(p); }

@@ -62,16 +62,6 @@ API st hipStreamCreateWithPriority(stream **p, unsigned f, int priority) { retur
 API st hipStreamDestroy(stream *s) { return core_stream_destroy(s); }
 API st hipStreamQuery(stream *s) { return core_stream_query(s); }
 API st hipStreamWaitEvent(stream *s, event *e, unsigned f) { return f ? INVALID : core_stream_wait(s, e); }
-typedef struct callback { stream *s; void (*fn)(stream *, st, void *); void *arg; } callback;
-static void called(void *p) { callback *c = p; c->fn(c->s, OK, c->arg); free(c); }
-API st hipStreamAddCallback(stream *s, void (*fn)(stream *, st, void *), void *arg, unsigned f) {
-  if (f) return INVALID;
-  callback *c = malloc(sizeof *c);
-  *c = (callback){s, fn, arg};
-  st r = core_host_func(s, called, c);
-  if (r) free(c);
-  return r;
-}
 API st hipEventCreateWithFlags(event **p, unsigned f) { return f & ~0xe0000003u ? INVALID : core_event(p); }
 API st hipEventDestroy(event *e) { return core_event_destroy(e); }
 API st hipEventRecord(event *e, stream *s) { return core_event_record(e, s); }
