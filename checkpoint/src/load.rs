@@ -3,7 +3,7 @@
 use crate::dtype::{Dtype, num_bytes, num_elements};
 use crate::error::{CheckpointError, Result};
 use crate::hash::hex;
-use crate::layout::{Logical, prove, runs};
+use crate::layout::{Logical, Piece, Run, prove, runs};
 use crate::manifest::{FileRecord, Found, MANIFEST, Manifest, is_step, list, read_hashed};
 use crate::nearest::nearest;
 use crate::safefile::{SafeFile, TensorInfo};
@@ -207,6 +207,16 @@ impl Checkpoint {
 
     /// The bytes of flat elements `elements` of a logical tensor; only those are read.
     pub fn logical_range(&self, name: &str, elements: Range<u64>) -> Result<Vec<u8>> {
+        self.logical_slice(name, &[], elements)
+    }
+
+    /// The same of elements that are counted in a slice of the tensor, `[first, count]` of each dim; an empty one is the whole.
+    pub fn logical_slice(
+        &self,
+        name: &str,
+        slice: &[[u64; 2]],
+        elements: Range<u64>,
+    ) -> Result<Vec<u8>> {
         let logical = self.logical_info(name)?;
         let fail = |reason: String| {
             CheckpointError::tensor(
@@ -216,14 +226,22 @@ impl Checkpoint {
                 "resume from another checkpoint; this one's writer left a wrong layout",
             )
         };
-        let total =
-            num_elements(&logical.shape).ok_or_else(|| fail("its shape overflows".into()))?;
-        if elements.start > elements.end || elements.end > total {
+        if elements.start > elements.end {
             return Err(fail(format!(
-                "elements {}..{} of {total}",
+                "elements {}..{}",
                 elements.start, elements.end
             )));
         }
+        // Runs of the tensor, with their places in what is asked for.
+        let asked = Piece {
+            rank: 0,
+            tensor: String::new(),
+            offset: 0,
+            start: elements.start,
+            len: elements.end - elements.start,
+            slice: slice.to_vec(),
+        };
+        let asked: Vec<Run> = runs(&logical.shape, &asked).map_err(&fail)?.collect();
         // No honest tensor is larger than all files together, so no manifest can make this allocate more than that.
         let stored: u64 = self.files.iter().map(SafeFile::len).sum();
         let whole = |n: u64| {
@@ -242,18 +260,21 @@ impl Checkpoint {
                     piece.tensor, piece.rank
                 )));
             }
+            // Both rise, so that each run is met with the few that it overlaps.
+            let mut first = 0;
             for run in runs(&logical.shape, piece).map_err(&fail)? {
-                let (start, end) = (
-                    run.full.max(elements.start),
-                    (run.full + run.len).min(elements.end),
-                );
-                if start >= end {
-                    continue;
+                let end = run.full + run.len;
+                while asked.get(first).is_some_and(|a| a.full + a.len <= run.full) {
+                    first += 1;
                 }
-                let at = whole(start - elements.start)?..whole(end - elements.start)?;
-                let from = run.blob.saturating_add(start - run.full);
-                self.read_into(piece.rank, &piece.tensor, from, &mut out[at])?;
-                filled += end - start;
+                for a in asked[first..].iter().take_while(|a| a.full < end) {
+                    let (start, end) = (run.full.max(a.full), end.min(a.full + a.len));
+                    let to = a.blob + start - a.full;
+                    let at = whole(to)?..whole(to + end - start)?;
+                    let from = run.blob.saturating_add(start - run.full);
+                    self.read_into(piece.rank, &piece.tensor, from, &mut out[at])?;
+                    filled += end - start;
+                }
             }
         }
         if filled != elements.end - elements.start {

@@ -144,12 +144,27 @@ fn a_split_along_the_inner_dim_reads_back_whole() {
         rank.finish().unwrap();
     }
     writer.commit(json!(null)).unwrap();
-    let got = Checkpoint::open(temp.path())
-        .unwrap()
-        .logical("param/w")
-        .unwrap();
-    let want: Vec<u8> = (0..12).flat_map(|i| (i as f32).to_le_bytes()).collect();
-    assert_eq!(got, want);
+    let c = Checkpoint::open(temp.path()).unwrap();
+    let bytes =
+        |all: &[u64]| -> Vec<u8> { all.iter().flat_map(|i| (*i as f32).to_le_bytes()).collect() };
+    let whole: Vec<u64> = (0..12).collect();
+    assert_eq!(c.logical("param/w").unwrap(), bytes(&whole));
+    // Any part of any other slice.
+    for (slice, inside) in [
+        ([[0, 3], [1, 2]], [1, 2, 5, 6, 9, 10].as_slice()),
+        ([[1, 2], [0, 4]], &[4, 5, 6, 7, 8, 9, 10, 11]),
+        ([[2, 1], [3, 1]], &[11]),
+        ([[1, 0], [0, 4]], &[]),
+    ] {
+        for to in 0..=inside.len() {
+            for from in 0..=to {
+                let got = c.logical_slice("param/w", &slice, from as u64..to as u64);
+                assert_eq!(got.unwrap(), bytes(&inside[from..to]));
+            }
+        }
+        let beyond = 0..inside.len() as u64 + 1;
+        assert!(c.logical_slice("param/w", &slice, beyond).is_err());
+    }
 }
 
 #[test]

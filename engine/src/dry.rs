@@ -34,9 +34,26 @@ fn numel(unit: &UnitDecl) -> (u64, u64) {
     let sum = |base: bool| {
         let of = unit.params.iter();
         let of = of.filter(|p| !base || p.group == Group::Base);
-        of.map(|p| p.shape.numel()).sum()
+        of.map(|p| p.held.part.numel()).sum()
     };
     (sum(false), sum(true))
+}
+
+/// Refuses a dry run of other boxes than the rank holds: what is planned from it would not be what is run.
+///
+/// # Errors
+/// The first unit of another size.
+pub(crate) fn of_the_same(dry: &DryRun, units: &[UnitDecl]) -> Result<()> {
+    for (facts, unit) in dry.units.iter().zip(units) {
+        let held = numel(unit).0;
+        if facts.params != held {
+            return Err(Error::Invalid(format!(
+                "{}: the rank holds {held} elements of its parameters and the dry run was of {}; fix: call place_on before dry_run",
+                unit.name, facts.params
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of a unit's whole gradient in f32.
@@ -91,10 +108,10 @@ pub fn dry_run(
             mine.push(Tensor::dense(
                 flat.buffer().clone(),
                 compute.bytes(from),
-                p.shape,
+                p.local(),
                 compute,
             ));
-            from += p.shape.numel();
+            from += p.held.part.numel();
         }
         params.push(mine);
         let mut views = params[u].clone();

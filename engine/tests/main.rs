@@ -1,6 +1,7 @@
 //! Every integration test of this crate in one program, so that the crate is linked once.
 
 mod accumulation;
+mod boxes;
 mod calls;
 mod canonical;
 mod common;

@@ -6,7 +6,8 @@ use crossweave_mesh::{Axis, Mesh, MeshOptions, Place, Topology};
 use crossweave_plan::{Facts, Plan, Said, check_world};
 use crossweave_tensor::{
     Batch, Block, Builder, Cx, Decompositions, Env, Flow, GradSink, Groups, Init, Keep,
-    KernelCache, NoGroups, Param, Pieces, Result, RngKey, Run, Split, Tensor, Ty, UnitDecl, spmd,
+    KernelCache, NoGroups, Param, Pieces, Result, RngKey, Run, Split, Tensor, Ty, Unit, UnitDecl,
+    spmd,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,10 +18,26 @@ const DIM: u64 = 24;
 const FFN: u64 = 40;
 const TOKENS: u64 = 6;
 
-struct Mlp {
+pub struct Mlp {
     norm: Param,
     up: Param,
     down: Param,
+}
+
+impl Mlp {
+    /// Declares one that takes `dim` numbers to `ffn` and back.
+    pub fn declare(u: &mut Unit<'_>, prefix: &str, [dim, ffn]: [u64; 2]) -> Mlp {
+        let mut param =
+            |name: &str, shape: &[u64], init| u.param(&format!("{prefix}{name}"), shape, init);
+        let norm = param("norm", &[dim], Init::Ones);
+        let up = param("up", &[ffn, dim], Init::Normal(0.02));
+        let down = param("down", &[dim, ffn], Init::Normal(0.02));
+        Mlp {
+            norm,
+            up: u.split(up, Axis::Tp, 0, Pieces::One),
+            down: u.split(down, Axis::Tp, 1, Pieces::One),
+        }
+    }
 }
 
 impl Block for Mlp {
@@ -38,16 +55,7 @@ impl Block for Mlp {
 
 fn mlp() -> UnitDecl {
     let mut b = Builder::default();
-    b.unit("model.layers.0", |u| {
-        let norm = u.param("norm.weight", &[DIM], Init::Ones);
-        let up = u.param("mlp.up_proj.weight", &[FFN, DIM], Init::Normal(0.02));
-        let down = u.param("mlp.down_proj.weight", &[DIM, FFN], Init::Normal(0.02));
-        Mlp {
-            norm,
-            up: u.split(up, Axis::Tp, 0, Pieces::One),
-            down: u.split(down, Axis::Tp, 1, Pieces::One),
-        }
-    });
+    b.unit("model.layers.0", |u| Mlp::declare(u, "", [DIM, FFN]));
     b.finish().remove(0)
 }
 
@@ -243,7 +251,7 @@ impl Block for Table {
 }
 
 /// The split block, `sums` of it one after another.
-struct Deep(Vec<Mlp>);
+pub struct Deep(pub Vec<Mlp>);
 
 impl Block for Deep {
     fn forward(&self, cx: &mut Cx<'_>, f: Flow) -> Result<Flow> {
@@ -257,16 +265,7 @@ fn deep(sums: usize) -> Vec<UnitDecl> {
         Table(u.param("weight", &[32, DIM], Init::Normal(0.02)))
     });
     b.unit("model.layers.0", |u| {
-        let one = |k: usize| {
-            let norm = u.param(&format!("{k}.norm"), &[DIM], Init::Ones);
-            let up = u.param(&format!("{k}.up"), &[FFN, DIM], Init::Normal(0.02));
-            let down = u.param(&format!("{k}.down"), &[DIM, FFN], Init::Normal(0.02));
-            Mlp {
-                norm,
-                up: u.split(up, Axis::Tp, 0, Pieces::One),
-                down: u.split(down, Axis::Tp, 1, Pieces::One),
-            }
-        };
+        let one = |k: usize| Mlp::declare(u, &format!("{k}."), [DIM, FFN]);
         Deep((0..sums).map(one).collect())
     });
     b.finish()

@@ -1,5 +1,6 @@
 //! A unit's parameters end to end, by the placement of the unit: what this rank owns of them, what it counts in norms, what the
-//! host updates. Elements are counted in the flat, or (`local`) from the start of what is owned.
+//! host updates. Of each lies here what this rank holds, which is a box of it (`Held`): its elements are counted in the box, in
+//! the flat, or (`local`) from the start of what is owned.
 //!
 //! The parameters that adapters sit on (`base`) are a second flat behind the first: never updated, in the compute type, sharded
 //! only where whole parameters come and go.
@@ -8,6 +9,7 @@ use crate::layout::{FlatLayout, Partition};
 use crate::placement::{Placement, Residency};
 use crossweave_optim::Recipe;
 use crossweave_optim::update::Part;
+use crossweave_program::axes::Held;
 use crossweave_program::{DType, clip};
 use std::ops::Range;
 
@@ -16,8 +18,8 @@ use std::ops::Range;
 pub struct FlatParam {
     /// Full name.
     pub name: String,
-    /// Dims.
-    pub dims: Vec<u64>,
+    /// What this rank holds of it.
+    pub held: Held,
     /// It has a gradient and an update.
     pub trains: bool,
     /// An adapter sits on it.
@@ -25,9 +27,13 @@ pub struct FlatParam {
 }
 
 impl FlatParam {
-    /// Elements.
+    /// Elements that this rank holds.
     pub fn numel(&self) -> u64 {
-        self.dims.iter().product()
+        self.held.part.numel()
+    }
+    /// Whether this rank counts it in norms: over all ranks of a stage each trained element once.
+    pub fn counts(&self) -> bool {
+        self.trains && self.held.first
     }
 }
 
@@ -106,7 +112,7 @@ fn logical_squares(
         let pieces = layout.pieces(param);
         let mine = pieces.iter().filter(|piece| piece.rank == p.rank);
         for (slice, piece) in mine.flat_map(|piece| layout.logical(piece)) {
-            if !decl.trains {
+            if !decl.counts() {
                 continue;
             }
             let word = if whole { param as u64 } else { slice };
@@ -148,7 +154,11 @@ impl Flat {
         };
         let owned = if resident { 0..length } else { slice.clone() };
         let mut normed = vec![];
-        for (p, r) in params.iter().zip(layout.ranges()).filter(|(p, _)| p.trains) {
+        for (p, r) in params
+            .iter()
+            .zip(layout.ranges())
+            .filter(|(p, _)| p.counts())
+        {
             debug_assert!(!p.base);
             if let Some(r) = clip(r, &slice) {
                 join(&mut normed, from(r, owned.start));
@@ -308,11 +318,11 @@ impl Flat {
                 if p.of_param.start + cut < p.of_param.end {
                     parts.push(Part {
                         param,
-                        dims: d.dims.clone(),
+                        held: d.held.part.clone(),
                         first: p.of_param.start + cut,
                         len: p.of_param.end - p.of_param.start - cut,
                         at: at + cut - self.host,
-                        mine: p.rank == self.place.rank,
+                        mine: p.rank == self.place.rank && d.held.first,
                         logical,
                     });
                 }

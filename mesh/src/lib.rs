@@ -19,7 +19,8 @@ pub mod store;
 pub use checker::{checker_state, checker_state_in};
 /// Places and groups as data.
 pub use crossweave_axes::{
-    Axis, AxisSet, Channel, Coord, Group, GroupKey, Part, Place, Topology, TopologyError,
+    Axis, AxisSet, BoxPiece, BoxRun, Channel, Coord, Cut, Group, GroupKey, Held, Part, Place,
+    TensorBox, Topology, TopologyError,
 };
 /// Faults on purpose.
 pub use crossweave_collectives::{Collectives, FaultKind, FaultRule, Faults};

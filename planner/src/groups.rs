@@ -9,6 +9,10 @@ use std::collections::BTreeSet;
 pub struct StepGroups {
     /// Ranks that share its flats.
     pub data: Option<GroupKey>,
+    /// Those of its stage, over which figures of whole parameters are summed: the same where no parameter is cut.
+    pub figures: Option<GroupKey>,
+    /// Ranks that hold the other parts of parameters.
+    pub parts: Option<GroupKey>,
     /// Pipeline stages.
     pub stages: Option<GroupKey>,
     /// Everyone.
@@ -37,6 +41,8 @@ impl StepGroups {
         let gather = data.clone().filter(|_| gathers);
         let node = spec.zero.node;
         StepGroups {
+            figures: place.among(AxisSet::STAGE),
+            parts: place.among(Axis::Tp),
             all: place.among(AxisSet::WORLD),
             peers: stages.clone().map(|g| g.on(Channel::Peers)),
             tie: tied,
@@ -54,6 +60,8 @@ impl StepGroups {
     pub fn joined(&self) -> Vec<GroupKey> {
         let all = [
             &self.data,
+            &self.figures,
+            &self.parts,
             &self.stages,
             &self.all,
             &self.peers,
@@ -61,6 +69,12 @@ impl StepGroups {
             &self.gather,
             &self.node,
         ];
-        all.into_iter().flatten().cloned().collect()
+        let mut out: Vec<GroupKey> = vec![];
+        for key in all.into_iter().flatten() {
+            if !out.contains(key) {
+                out.push(key.clone());
+            }
+        }
+        out
     }
 }

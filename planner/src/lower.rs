@@ -55,7 +55,7 @@ fn flat(
     let unit = &units[u];
     let param = |p: &crossweave_tensor::ParamDecl| FlatParam {
         name: p.name.clone(),
-        dims: p.shape.dims().to_vec(),
+        held: p.held.clone(),
         trains: p.group.trains(),
         base: p.group == Group::Base,
     };
@@ -70,6 +70,26 @@ fn flat(
         flat.normed.clear();
     }
     flat
+}
+
+/// Refuses to cut what an optimizer must see whole.
+fn takes_boxes(spec: &RankSpec, units: &[UnitDecl], recipes: &[Vec<Option<Recipe>>]) -> Result<()> {
+    let params = units.iter().flat_map(|u| &u.params);
+    for (p, recipe) in params.zip(recipes.iter().flatten()) {
+        let whole = recipe.filter(|r| r.optimizer.wants_whole());
+        if let (Some(r), false) = (whole, p.held.part.is_whole()) {
+            return Err(Error::Invalid(format!(
+                "{}: {} updates whole parameters, and ranks of {} hold {:?} of {:?}; fix: give it another optimizer in \
+                 optimizer.param_groups, or do not cut it",
+                p.name,
+                r.optimizer.name(),
+                spec.place.mesh(),
+                p.held.part.dims(),
+                p.shape.dims(),
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Calls of a unit outside the step.
@@ -186,9 +206,13 @@ impl Given<'_> {
     fn job(&self, b: &mut Builder, gathers: bool) -> Result<Job> {
         let (s, own) = (self.spec, self.groups);
         let data = self.declare(b, &own.data)?;
+        let figures = match own.figures == own.data {
+            true => data,
+            false => self.declare(b, &own.figures)?,
+        };
         let stages = self.declare(b, &own.stages)?;
         // Where one of the two is everyone it is declared already.
-        let all = match (data, stages) {
+        let all = match (figures, stages) {
             (Some(_), Some(_)) => self.declare(b, &own.all)?,
             (one, None) | (None, one) => one,
         };
@@ -222,6 +246,7 @@ impl Given<'_> {
             micro_batches: s.micro_batches,
             groups: Groups {
                 data,
+                figures,
                 stages,
                 all,
                 gather,
@@ -292,6 +317,7 @@ pub fn lower(
     planned: (Plan, Facts),
 ) -> Result<Lowered> {
     let recipes = recipes(units, &spec.optim);
+    takes_boxes(spec, units, &recipes)?;
     let mut elsewhere = BTreeSet::new();
     if let Some(p) = &spec.pipeline {
         let own = &p.stages[spec.stage() as usize];

@@ -54,13 +54,13 @@ pub fn plan_for(
 
 /// Puts into the facts that updates communicate, where an optimizer sums figures over the ranks.
 fn talk_of_updates(units: &mut [UnitFacts], spec: &RankSpec) {
-    let data = spec.place.among(AxisSet::DATA);
-    let Some(data) = data.filter(|_| spec.optim.sums()) else {
+    let stage = spec.place.among(AxisSet::STAGE);
+    let Some(stage) = stage.filter(|_| spec.optim.sums()) else {
         return;
     };
     for u in units.iter_mut().filter(|u| u.grad_bytes > 0) {
         u.talk.update = vec![Said {
-            axes: data.axes,
+            axes: stage.axes,
             what: "figures of whole parameters".into(),
         }];
     }

@@ -4,6 +4,7 @@
 use crate::build::{On, View};
 use crate::memory::{MemId, Place};
 use crossweave_abi::DType;
+use crossweave_axes::TensorBox;
 use std::ops::Range;
 
 /// Which of a parameter's states.
@@ -65,7 +66,7 @@ pub struct Codec {
 pub struct StateRun {
     /// Which state.
     pub kind: StateKind,
-    /// Elements of the state, row-major.
+    /// Elements of the state, row-major: of what this rank holds, where it is cut with the parameter.
     pub range: Range<u64>,
     /// Where they are: f32, or codes where there is a codec.
     pub values: Place,
@@ -73,12 +74,14 @@ pub struct StateRun {
     pub coded: Option<(Place, Codec)>,
 }
 
-/// Elements of a parameter, and the same elements among those that the rank owns of its flat.
+/// Elements of what the rank holds of a parameter, and the same elements among those that it owns of its flat.
 pub type Owned = (Range<u64>, Range<u64>);
 
 /// One parameter.
 #[derive(Clone, Debug)]
 pub struct ParamState {
+    /// What this rank holds of it, and its ranks together own: elements are counted in it.
+    pub held: TensorBox,
     /// An adapter sits on it: it is in the unit's second flat and has a value only.
     pub base: bool,
     /// It has a gradient and an update.
@@ -91,7 +94,7 @@ pub struct ParamState {
     pub owned: Option<Owned>,
     /// What of that the host updates.
     pub hosted: Option<Owned>,
-    /// What is kept of it on any rank beside its value, with its shape.
+    /// What is kept of it on any rank beside its value, with its declared shape.
     pub shapes: Vec<(StateKind, Vec<u64>)>,
     /// What of that is in memory of the program.
     pub runs: Vec<StateRun>,
@@ -154,6 +157,13 @@ pub struct UnitState {
     pub grad_length: u64,
     /// Parameters have one owner each, whatever their number.
     pub by_parameter: bool,
+}
+
+impl ParamState {
+    /// Whether other ranks than those of its flat hold other parts of such a state of it.
+    pub fn is_cut(&self, kind: StateKind) -> bool {
+        !kind.is_replicated() && !self.held.is_whole()
+    }
 }
 
 impl UnitState {

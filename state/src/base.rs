@@ -23,7 +23,7 @@ fn take(run: &Run<'_>, to: &Tensor, from: &Tensor) -> Tensors<()> {
 }
 
 impl Unit {
-    /// Sets elements `from..` of a base parameter, as far as they live here; how many did.
+    /// Sets elements `from..` of what this rank's flat has of a base parameter, as far as they live here; how many did.
     pub fn put_base(&self, w: &Ways<'_>, i: usize, from: u64, bytes: &[u8]) -> Result<u64> {
         w.run(|run| {
             let values = run.empty([bytes.len() as u64 / 4], DType::F32)?;
@@ -33,7 +33,7 @@ impl Unit {
         .map_err(w.at("loading a parameter"))
     }
 
-    /// Brings f32 values of elements `first..` of a base parameter to where this rank keeps it; how many live here.
+    /// Brings f32 values of such elements `first..` to where this rank keeps them; how many live here.
     pub fn keep_base(&self, w: &Ways<'_>, i: usize, first: u64, values: &Tensor) -> Tensors<u64> {
         let given = first..first.saturating_add(values.numel());
         let owned = self.table.params[i].owned.as_ref();
@@ -67,6 +67,9 @@ impl Unit {
         let table = &self.table;
         let (n, compute) = (table.base.owned, table.compute);
         w.run(|run| {
+            if n == 0 {
+                return run.empty([0], DType::F32);
+            }
             let held = match self.base(&(0..n)) {
                 Some(held) => held,
                 None => {
@@ -88,7 +91,7 @@ impl Unit {
         let Some((part, here)) = &self.table.params[i].owned else {
             return Ok(vec![]);
         };
-        if part.end - part.start < self.decls[i].shape.numel() {
+        if part.end - part.start < self.table.params[i].held.numel() {
             return Err(Error::Invalid(format!(
                 "{}: rank {} holds a part of it only",
                 self.decls[i].name, w.rank

@@ -1,6 +1,6 @@
 //! Starting values: philox keyed by seed and parameter name, so that they are the same on any mesh, and moments at zero. A parameter that is
 //! cut is made whole first, so that every element has the value it has on one rank; one parameter at a time, so that sharding is
-//! not undone by starting.
+//! not undone by starting. Of a parameter whose other parts other ranks hold, windows are made in which this rank's box has elements.
 
 use crate::error::Result;
 use crate::states::States;
@@ -11,6 +11,7 @@ use crossweave_hal::DType;
 use crossweave_hal::abi::op;
 use crossweave_program::StateKind;
 use crossweave_tensor::{Init, ParamDecl, Run, Tensor};
+use std::ops::Range;
 
 /// FNV-1a, 64 bit: a parameter's philox stream.
 fn stream_of(name: &str) -> u64 {
@@ -19,8 +20,12 @@ fn stream_of(name: &str) -> u64 {
     })
 }
 
-/// Fills `all`, flat f32, with the starting values of a parameter: of the whole one where they are drawn.
-fn draw(run: &Run<'_>, p: &ParamDecl, seed: u64, all: &Tensor) -> Tensors<()> {
+/// Elements of a parameter that are drawn at once where this rank holds a box of it: whole blocks of the generator.
+const WINDOW: u64 = 1 << 22;
+
+/// Fills `all`, flat f32, with the starting values of a parameter, where they are drawn from element `from` on, which begins a block of
+/// the generator.
+fn draw(run: &Run<'_>, p: &ParamDecl, seed: u64, (from, all): (u64, &Tensor)) -> Tensors<()> {
     let (kind, lo, hi) = match p.init {
         Init::Zeros => return Ok(run.stream().fill(all.region(), 0, 1)?),
         Init::Ones => {
@@ -38,26 +43,66 @@ fn draw(run: &Run<'_>, p: &ParamDecl, seed: u64, all: &Tensor) -> Tensors<()> {
     };
     let key = op::PhiloxDyn {
         seed,
-        offset: 0,
+        offset: from / 4,
         stream: stream_of(&p.name),
         ..Default::default()
     };
     run.launch(op::PHILOX, &[Some(all)], params.as_bytes(), key.as_bytes())
 }
 
+/// Fills `here` with elements `part` of the box that this rank holds of a parameter.
+fn draw_box(
+    run: &Run<'_>,
+    p: &ParamDecl,
+    seed: u64,
+    (part, here): (&Range<u64>, &Tensor),
+) -> Tensors<()> {
+    let mut window = (0..0, None);
+    for r in p.held.part.runs(part.clone()) {
+        let end = r.declared + r.len;
+        let (mut at, mut to) = (r.declared, r.held - part.start);
+        while at < end {
+            if !window.0.contains(&at) {
+                let from = at - at % WINDOW;
+                window.0 = from..p.shape.numel().min(from + WINDOW);
+                // What is no longer read goes back first.
+                window.1 = None;
+                let values = run.empty([window.0.end - from], DType::F32)?;
+                draw(run, p, seed, (from, &values))?;
+                window.1 = Some(values);
+            }
+            let n = window.0.end.min(end) - at;
+            if let Some(values) = &window.1 {
+                let values = values.narrow(0, at - window.0.start, n);
+                let here = here.narrow(0, to, n);
+                run.stream().copy(here.region(), values.region())?;
+            }
+            at += n;
+            to += n;
+        }
+    }
+    Ok(())
+}
+
 impl Unit {
-    /// Fills `here` with what this rank owns of parameter `i`.
-    fn fill_one(&self, run: &Run<'_>, i: usize, seed: u64, here: &Tensor) -> Tensors<()> {
+    /// Fills `here` with elements `part` of what this rank holds of parameter `i`.
+    fn fill_one(
+        &self,
+        run: &Run<'_>,
+        (i, part): (usize, &Range<u64>),
+        seed: u64,
+        here: &Tensor,
+    ) -> Tensors<()> {
         let p = &self.decls[i];
         let drawn = matches!(p.init, Init::Normal(_) | Init::Uniform(_));
-        let Some((part, _)) = &self.table.params[i].owned else {
-            return Ok(());
-        };
         if part.end - part.start == p.shape.numel() || !drawn {
-            return draw(run, p, seed, here);
+            return draw(run, p, seed, (0, here));
+        }
+        if !p.held.part.is_whole() {
+            return draw_box(run, p, seed, (part, here));
         }
         let all = run.empty([p.shape.numel()], DType::F32)?;
-        draw(run, p, seed, &all)?;
+        draw(run, p, seed, (0, &all))?;
         let from = all.buffer().region(4 * part.start, here.extent());
         Ok(run.stream().copy(here.region(), from)?)
     }
@@ -65,8 +110,8 @@ impl Unit {
     /// Fills what this rank owns of its values, none of which the host updates, and clears its moments.
     fn fill(&self, run: &Run<'_>, seed: u64) -> Tensors<()> {
         for (i, p) in self.table.params.iter().enumerate() {
-            if let Some((_, local)) = p.owned.as_ref().filter(|_| !p.base) {
-                self.fill_one(run, i, seed, &self.value(local))?;
+            if let Some((part, local)) = p.owned.as_ref().filter(|_| !p.base) {
+                self.fill_one(run, (i, part), seed, &self.value(local))?;
             }
         }
         self.publish(run)?;
@@ -76,12 +121,12 @@ impl Unit {
     /// Starting values of a unit whose state rests on the host: made on the device a parameter at a time, then moved.
     fn fill_hosted(&self, w: &Ways<'_>, seed: u64) -> Tensors<()> {
         for (i, p) in self.table.params.iter().enumerate() {
-            let Some((_, local)) = p.owned.as_ref().filter(|_| !p.base) else {
+            let Some((part, local)) = p.owned.as_ref().filter(|_| !p.base) else {
                 continue;
             };
             let bytes = w.run(|run| -> Tensors<Vec<u8>> {
                 let here = run.empty([local.end - local.start], DType::F32)?;
-                self.fill_one(run, i, seed, &here)?;
+                self.fill_one(run, (i, part), seed, &here)?;
                 let mut bytes = vec![0u8; here.extent() as usize];
                 w.compute.read(here.region(), &mut bytes)?;
                 Ok(bytes)
@@ -117,10 +162,11 @@ impl States {
     pub fn init_base(&self, w: &Ways<'_>) -> Result<()> {
         let fill = |(u, i): (usize, usize)| {
             w.run(|run| {
-                let decl = &self.units[u].decls[i];
-                let values = run.empty([decl.shape.numel()], DType::F32)?;
-                draw(run, decl, self.seed, &values)?;
-                self.units[u].keep_base(w, i, 0, &values).map(|_| ())
+                let unit = &self.units[u];
+                let n = unit.table.params[i].held.numel();
+                let values = run.empty([n], DType::F32)?;
+                unit.fill_one(run, (i, &(0..n)), self.seed, &values)?;
+                unit.keep_base(w, i, 0, &values).map(|_| ())
             })
         };
         for (u, unit) in self.units.iter().enumerate() {

@@ -9,7 +9,8 @@ use crossweave_program::{StateKind, clip};
 use crossweave_tensor::Tensor;
 
 impl States {
-    /// Puts f32 values to elements `from..` of a parameter's state, as far as they live here; returns how many did.
+    /// Puts f32 values to elements `from..` of what the ranks of its flat hold of a parameter's state, as far as they live here; returns
+    /// how many did.
     pub(crate) fn put(
         &self,
         w: &Ways<'_>,
@@ -45,7 +46,8 @@ impl States {
         Ok(taken)
     }
 
-    /// Sets elements `from..` of a parameter's state that [`States::wanted`] names. Call [`States::publish`] after the last.
+    /// Sets elements of a parameter's state from `from` on, which counts as [`ShardPart::at`](crate::ShardPart::at) of what
+    /// [`States::wanted`] names. Call [`States::publish`] after the last.
     ///
     /// # Errors
     /// Elements that do not live here; the device.

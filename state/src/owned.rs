@@ -138,7 +138,7 @@ impl Unit {
         Ok(r.end - r.start)
     }
 
-    /// A state that is the same on every rank, or lies here whole, on the host; empty when it is not kept.
+    /// A state that is the same on every rank, or of which all that its ranks hold lies here, on the host; empty when it is not kept.
     pub fn read_alone(&self, w: &Ways<'_>, i: usize, kind: StateKind) -> Result<Vec<f32>> {
         let p = &self.table.params[i];
         if p.base && kind == StateKind::Value {
@@ -151,7 +151,11 @@ impl Unit {
             let bytes = self.read_owned(w, kind, local).map_err(failed)?;
             return Ok(floats(&bytes));
         }
-        let n = shape.map_or(0, |s| s.iter().product::<u64>());
+        let n = match shape {
+            Some(s) if kind.is_replicated() => s.iter().product::<u64>(),
+            Some(_) => p.held.numel(),
+            None => 0,
+        };
         let mut out = vec![0f32; n as usize];
         w.run(|run| -> Tensors<()> {
             for v in self.views(kind, i) {

@@ -10,8 +10,9 @@ use crate::together::Request;
 use crate::ways::Ways;
 use crate::words::Tensors;
 use crossweave_hal::{DType, Tag};
+use crossweave_mesh::Axis;
 use crossweave_program::StateKind;
-use crossweave_tensor::{ParamDecl, Tensor};
+use crossweave_tensor::{ParamDecl, Tensor, shape_error};
 use std::sync::Arc;
 
 impl States {
@@ -26,13 +27,13 @@ impl States {
             true => find_in(&self.model, name)?,
             false => self.find(name)?,
         };
-        if !staged && !self.is_spread(u, i, kind) {
+        if !staged && !self.is_spread(u, i, kind) && !self.units[u].is_cut(i, kind) {
             return self.units[u].read_alone(w, i, kind);
         }
         if !self.together.place.is_first() {
             let why = match staged {
                 true => "pipeline stages have it",
-                false => "state is sharded",
+                false => "other ranks hold parts of it",
             };
             return Err(Error::Invalid(format!(
                 "rank {} reads {name}, and {why}: rank 0 reads while the others serve",
@@ -88,7 +89,7 @@ impl States {
         }
     }
 
-    /// A parameter's state on the first data-parallel rank of its stage, all of which call this.
+    /// A parameter's state on the first rank of its stage, all of which call this.
     fn read_here(
         &self,
         w: &Ways<'_>,
@@ -96,24 +97,75 @@ impl States {
         i: usize,
         kind: StateKind,
     ) -> Result<Option<Vec<f32>>> {
-        let first = self.together.is_speaker();
-        if !self.is_spread(u, i, kind) {
-            return match first {
-                true => self.units[u].read_alone(w, i, kind).map(Some),
-                false => Ok(None),
-            };
-        }
-        let p = &self.units[u].table.params[i];
-        let go = || -> Tensors<Option<Vec<f32>>> {
-            let whole = assemble(self, w, u, kind, p.base)?;
-            if !first {
-                return Ok(None);
-            }
-            let n = p.range.end - p.range.start;
-            w.words(&whole.narrow(0, p.range.start, n)).map(Some)
+        let part = read_part(self, w, (u, i), kind)?;
+        let speaks = self.together.is_speaker();
+        let Some(part) = part.filter(|_| speaks || self.units[u].is_cut(i, kind)) else {
+            return Ok(None);
         };
-        go().map_err(w.at("reading a state"))
+        if !self.units[u].is_cut(i, kind) {
+            return Ok(Some(part));
+        }
+        let whole = join_parts(self, w, &self.units[u].decls[i], &part);
+        let whole = whole.map_err(w.at("reading a state of which ranks hold parts"))?;
+        Ok(Some(whole).filter(|_| speaks))
     }
+}
+
+/// The whole of a parameter's state, of which this rank has `part` and the others of its group theirs.
+fn join_parts(s: &States, w: &Ways<'_>, d: &ParamDecl, part: &[f32]) -> Tensors<Vec<f32>> {
+    let Some(group) = s.together.parts else {
+        return shape_error(format!("{}: no group of the ranks that hold it", d.name));
+    };
+    let place = &s.together.place;
+    let each = (0..place.length(Axis::Tp)).map(|k| place.moved(Axis::Tp, k));
+    let held = each.map(|place| Ok(d.held_at(&place)?.part));
+    let held = held.collect::<Tensors<Vec<_>>>()?;
+    let most = held.iter().map(|b| b.numel()).max().unwrap_or(0);
+    // All of one length, as an all-gather wants them: the last may be shorter.
+    let bytes: Vec<u8> = part.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let mine = w.device().alloc(w.messages, 4 * most, Tag::Comm)?;
+    w.messages.fill(mine.all(), 0, 1)?;
+    w.messages
+        .write(mine.region(0, bytes.len() as u64), &bytes)?;
+    let n = most * held.len() as u64;
+    let all = w.device().alloc(w.messages, 4 * n, Tag::Comm)?;
+    let all = Tensor::dense(Arc::new(all), 0, [n], DType::F32);
+    let (from, to) = (mine.all(), all.region());
+    let mut mesh = w.mesh.borrow_mut();
+    let group = mesh.by(group);
+    group.all_gather(w.messages, from, to, DType::F32, "state")?;
+    let values = w.words(&all)?;
+    let mut whole = vec![0.0; d.shape.numel() as usize];
+    for (b, of) in held.iter().zip(values.chunks(most.max(1) as usize)) {
+        b.put(of, &mut whole);
+    }
+    Ok(whole)
+}
+
+/// What the ranks of its flat hold of a parameter's state, on the first of them, all of which call this.
+fn read_part(
+    s: &States,
+    w: &Ways<'_>,
+    (u, i): (usize, usize),
+    kind: StateKind,
+) -> Result<Option<Vec<f32>>> {
+    let first = s.together.is_first_of_part();
+    if !s.is_spread(u, i, kind) {
+        return match first {
+            true => s.units[u].read_alone(w, i, kind).map(Some),
+            false => Ok(None),
+        };
+    }
+    let p = &s.units[u].table.params[i];
+    let go = || -> Tensors<Option<Vec<f32>>> {
+        let whole = assemble(s, w, u, kind, p.base)?;
+        if !first {
+            return Ok(None);
+        }
+        let n = p.range.end - p.range.start;
+        w.words(&whole.narrow(0, p.range.start, n)).map(Some)
+    };
+    go().map_err(w.at("reading a state"))
 }
 
 /// A unit's whole state of one kind, of its base or of what is trained, in temporary memory.
@@ -132,7 +184,8 @@ fn assemble(s: &States, w: &Ways<'_>, u: usize, kind: StateKind, base: bool) -> 
         }
     };
     let flat = if base { &table.base } else { &table.flat };
-    let (Some(elements), Some(group)) = (flat.cut, s.together.gather) else {
+    let cut = flat.cut.filter(|n| *n > 0);
+    let (Some(elements), Some(group)) = (cut, s.together.gather) else {
         return Ok(mine);
     };
     let whole = w.device().alloc(w.messages, 4 * elements, Tag::Comm)?;

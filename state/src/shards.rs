@@ -2,7 +2,9 @@
 //!
 //! Every stage saves alike: rank k answers for slice k of each unit's flat layout. Where the state is replicated that spreads the
 //! writing over the ranks; where it is sharded it is all the rank has. Padding belongs to no parameter and is not saved. Of a unit that
-//! pipeline stages share, the stage that runs it answers, and all that hold it want it back.
+//! pipeline stages share, the stage that runs it answers, and all that hold it want it back. Of ranks that hold the same and see the
+//! same tokens the first answers; where ranks hold other parts of a parameter, each says of which slice of the declared tensor its
+//! elements are.
 
 use crate::error::{Error, Result};
 use crate::owned::Piece;
@@ -11,6 +13,7 @@ use crate::unit::Unit;
 use crate::ways::Ways;
 use crate::words::Tensors;
 use crossweave_hal::{HostBuffer, Tag};
+use crossweave_mesh::BoxPiece;
 use crossweave_program::StateKind;
 use crossweave_tensor::Run;
 use std::ops::Range;
@@ -37,10 +40,41 @@ pub struct ShardPart {
     pub param: String,
     /// Its full shape.
     pub shape: Vec<usize>,
-    /// Elements of the parameter, row-major.
+    /// The slice of it in which elements are counted, `[first, count]` of each dim: what the rank holds, or a part of that. Empty: the
+    /// whole parameter.
+    pub slice: Vec<[u64; 2]>,
+    /// Elements of the slice, row-major.
     pub of_param: Range<u64>,
-    /// First element inside the shard.
+    /// First element inside the shard; of what is wanted, the first among those that the ranks of its flat hold.
     pub at: u64,
+}
+
+impl ShardPart {
+    /// Elements `r` of what a rank holds of the state of a parameter, which begin `at` some element.
+    fn of(
+        unit: &Unit,
+        (i, kind): (usize, StateKind),
+        shape: &[u64],
+        (r, at): (Range<u64>, u64),
+    ) -> impl Iterator<Item = ShardPart> + use<> {
+        let (name, held) = (unit.decls[i].name.clone(), &unit.table.params[i]);
+        let (shape, first) = (sizes(shape), r.start);
+        let pieces = match held.is_cut(kind) {
+            true => held.held.pieces(r),
+            false => vec![BoxPiece {
+                slice: vec![],
+                at: r.start,
+                of_slice: r,
+            }],
+        };
+        pieces.into_iter().map(move |p| ShardPart {
+            param: name.clone(),
+            shape: shape.clone(),
+            slice: p.slice,
+            of_param: p.of_slice,
+            at: at + p.at - first,
+        })
+    }
 }
 
 /// A rank's shards as they were at one step boundary, on the host. May be handed to another thread.
@@ -87,13 +121,11 @@ impl States {
             for kind in [StateKind::Value, StateKind::Moment1, StateKind::Moment2] {
                 let kept = saved.parts.iter();
                 let kept = kept.filter(|(i, ..)| saved.numel > 0 && s.shape(*i, kind).is_some());
-                let part = |(i, of_param, at): &(usize, Range<u64>, u64)| ShardPart {
-                    param: s.decls[*i].name.clone(),
-                    shape: sizes(s.decls[*i].shape.dims()),
-                    of_param: of_param.clone(),
-                    at: *at,
+                let part = |(i, held, at): &(usize, Range<u64>, u64)| {
+                    let shape = s.decls[*i].shape.dims();
+                    ShardPart::of(s, (*i, kind), shape, (held.clone(), *at))
                 };
-                let parts: Vec<ShardPart> = kept.map(part).collect();
+                let parts: Vec<ShardPart> = kept.flat_map(part).collect();
                 if !parts.is_empty() {
                     out.push(Shard {
                         unit,
@@ -107,7 +139,7 @@ impl States {
             // What every rank holds alike is saved by the first.
             let alike = StateKind::ALL.into_iter().filter(|k| k.is_replicated());
             for kind in alike.filter(|_| self.together.is_speaker()) {
-                for (i, d) in s.decls.iter().enumerate() {
+                for i in 0..s.decls.len() {
                     let Some(shape) = s.shape(i, kind) else {
                         continue;
                     };
@@ -116,12 +148,7 @@ impl States {
                         unit,
                         kind,
                         numel,
-                        parts: vec![ShardPart {
-                            param: d.name.clone(),
-                            of_param: 0..numel,
-                            shape: sizes(&shape),
-                            at: 0,
-                        }],
+                        parts: ShardPart::of(s, (i, kind), &shape, (0..numel, 0)).collect(),
                         from: 0,
                     });
                 }
@@ -209,7 +236,7 @@ impl States {
     pub fn wanted(&self) -> Vec<(StateKind, ShardPart)> {
         let mut out = vec![];
         for s in &self.units {
-            for (i, d) in s.decls.iter().enumerate() {
+            for i in 0..s.decls.len() {
                 for kind in StateKind::ALL {
                     let Some(shape) = s.shape(i, kind) else {
                         continue;
@@ -217,14 +244,10 @@ impl States {
                     let away = s.table.params[i].hosted.iter();
                     let away = away.map(|(part, _)| part.clone());
                     let here = s.views(kind, i).into_iter().map(|v| v.range);
-                    for of_param in away.chain(here) {
-                        let part = ShardPart {
-                            param: d.name.clone(),
-                            shape: sizes(&shape),
-                            of_param,
-                            at: 0,
-                        };
-                        out.push((kind, part));
+                    for held in away.chain(here) {
+                        let at = held.start;
+                        let parts = ShardPart::of(s, (i, kind), &shape, (held, at));
+                        out.extend(parts.map(|part| (kind, part)));
                     }
                 }
             }

@@ -128,6 +128,9 @@ impl States {
                 shape.unwrap_or_default()
             )));
         }
+        let p = &self.units[u].table.params[i];
+        let held = p.is_cut(kind).then(|| p.held.take(values));
+        let values = held.as_deref().unwrap_or(values);
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.put(w, (u, i), kind, 0, &bytes).map(|_| ())
     }

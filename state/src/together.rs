@@ -17,6 +17,8 @@ pub struct Together {
     pub all: Option<GroupRef>,
     /// The group that puts slices together, where units are cut.
     pub gather: Option<GroupRef>,
+    /// Ranks that hold the other parts of parameters, where there are any.
+    pub parts: Option<GroupRef>,
     /// Rank 0 works alone, and the others serve it.
     pub leading: Cell<bool>,
 }
@@ -46,8 +48,12 @@ impl Together {
     pub fn is_needed(&self) -> bool {
         self.all.is_some()
     }
-    /// Whether this rank is the first of those that share its parameters, which answers for them.
+    /// Whether this rank is the first of its stage, which answers for all of them.
     pub(crate) fn is_speaker(&self) -> bool {
+        self.place.index(AxisSet::STAGE) == 0
+    }
+    /// Whether it is the first of those that hold the same parts of parameters, which answers for these.
+    pub(crate) fn is_first_of_part(&self) -> bool {
         self.place.index(AxisSet::DATA) == 0
     }
     /// Whether this rank reads while the others serve it.

@@ -92,6 +92,10 @@ impl Unit {
         kept.find(|(k, _)| *k == kind)
             .map(|(_, shape)| shape.clone())
     }
+    /// Whether ranks that hold other parts of a parameter have theirs of such a state.
+    pub fn is_cut(&self, i: usize, kind: StateKind) -> bool {
+        self.table.params[i].is_cut(kind) && self.shape(i, kind).is_some()
+    }
     /// What lies on the device of one kind of state of parameter `i`, of what is no base.
     pub fn views(&self, kind: StateKind, i: usize) -> Vec<StateView> {
         if kind != StateKind::Value {

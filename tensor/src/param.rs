@@ -2,7 +2,8 @@
 
 use crate::Shape;
 use crate::block::Block;
-use crossweave_mesh::Axis;
+use crate::error::{Result, shape_error};
+use crossweave_mesh::{Axis, Cut, Held, Place};
 use std::sync::Arc;
 
 /// Index into the parameters of the unit being run (own ones first, then borrowed ones).
@@ -28,7 +29,7 @@ pub enum Pieces {
     /// One matrix.
     One,
     /// Several laid end to end, each split on its own (fused q, k, v; gate and up): their sizes.
-    Fused(Vec<u32>),
+    Fused(Vec<u64>),
     /// One expert each.
     Each,
 }
@@ -85,6 +86,45 @@ pub struct ParamDecl {
     pub split: Split,
     /// Optimizer group.
     pub group: Group,
+    /// What this rank holds of it: all, where [`place_on`] has not said otherwise.
+    pub held: Held,
+}
+
+impl ParamDecl {
+    /// The shape of what this rank holds.
+    pub fn local(&self) -> Shape {
+        Shape::new(&self.held.part.dims())
+    }
+
+    /// What the rank at `place` holds of it.
+    ///
+    /// # Errors
+    /// A split that the parameter or the mesh does not have.
+    pub fn held_at(&self, place: &Place) -> Result<Held> {
+        let cut = match &self.split {
+            Split::Along { axis, dim, pieces } => Some(Cut {
+                axis: *axis,
+                dim: usize::from(*dim),
+                parts: match pieces {
+                    Pieces::Fused(sizes) => sizes,
+                    Pieces::One | Pieces::Each => &[],
+                },
+            }),
+            Split::Whole => None,
+        };
+        let held = place.holds(self.shape.dims(), cut.as_slice());
+        held.or_else(|e| shape_error(format!("{}: {e}", self.name)))
+    }
+}
+
+/// Says of every parameter what the rank at `place` holds of it. Call it on units before the dry run sees them, where an axis
+/// that splits parameters is longer than one.
+///
+/// # Errors
+/// As [`ParamDecl::held_at`].
+pub fn place_on(units: &mut [UnitDecl], place: &Place) -> Result<()> {
+    let mut params = units.iter_mut().flat_map(|u| &mut u.params);
+    params.try_for_each(|p| p.held_at(place).map(|held| p.held = held))
 }
 
 /// One declared unit with its block.
@@ -183,6 +223,7 @@ impl Unit<'_> {
             init,
             split: Split::Whole,
             group,
+            held: Held::whole(shape),
         });
         Param(self.params.len() as u16 - 1)
     }

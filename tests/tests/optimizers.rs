@@ -7,6 +7,7 @@ use crossweave_hal::{
 use crossweave_machine::Machine;
 use crossweave_mesh::{Axis, Mesh, MeshOptions, Place as RankPlace};
 use crossweave_plan::Lane;
+use crossweave_program::axes::TensorBox;
 use crossweave_program::{
     Builder, CollectiveKind, Given, Home, Life, MemId, Member, MemoryDecl, Place, StateKind,
     StateRun, Traffic, View,
@@ -182,7 +183,7 @@ impl Job {
                 let at = layout.slice(p.rank).start + p.in_slice.start - mine.start;
                 parts.push(Part {
                     param,
-                    dims: self.shapes[param].to_vec(),
+                    held: TensorBox::whole(self.shapes[param]),
                     first: p.of_param.start,
                     len: p.of_param.end - p.of_param.start,
                     at,
@@ -546,7 +547,7 @@ fn golden_values_of_adam() {
         };
         let part = Part {
             param: 0,
-            dims: vec![4],
+            held: TensorBox::whole(&[4]),
             first: 0,
             len: 4,
             at: 0,
@@ -652,7 +653,7 @@ fn eight_bit_codes_are_the_nearest_of_the_dynamic_map_and_survive_a_round_trip()
         };
         let part = Part {
             param: 0,
-            dims: vec![n as u64],
+            held: TensorBox::whole(&[n as u64]),
             first: 0,
             len: n as u64,
             at: 0,

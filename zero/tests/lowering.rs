@@ -24,7 +24,7 @@ impl Case {
         let recipe = ParamGroups::all(Optimizer::Adam(Adam::default()), 0.0).base;
         let param = |(i, (n, trains, base)): (usize, &(u64, bool, bool))| FlatParam {
             name: format!("p{i}"),
-            dims: vec![*n],
+            held: axes::Held::whole(&[*n]),
             trains: *trains && !base,
             base: *base,
         };

@@ -40,7 +40,7 @@ impl Case {
     fn flat(&self, rank: u32) -> Flat {
         let param = |(i, (dims, trains, _)): (usize, &(Vec<u64>, bool, bool))| FlatParam {
             name: format!("p{i}"),
-            dims: dims.clone(),
+            held: axes::Held::whole(dims),
             trains: *trains,
             base: false,
         };
@@ -78,6 +78,7 @@ impl Case {
             micro_batches: 1,
             groups: Groups {
                 data,
+                figures: data,
                 all: data,
                 ..Groups::default()
             },

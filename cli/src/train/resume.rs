@@ -347,6 +347,16 @@ const CHUNK_ELEMENTS: u64 = 1 << 22;
 /// # Errors
 /// A tensor that is missing, damaged, or no float.
 pub fn floats(checkpoint: &Checkpoint, logical: &str, elements: Range<u64>) -> Result<Vec<f32>> {
+    floats_of(checkpoint, logical, &[], elements)
+}
+
+/// The same of elements that are counted in a slice of the tensor.
+fn floats_of(
+    checkpoint: &Checkpoint,
+    logical: &str,
+    slice: &[[u64; 2]],
+    elements: Range<u64>,
+) -> Result<Vec<f32>> {
     let dtype = checkpoint.logical_dtype(logical)?;
     if !is_readable_float(dtype) {
         return Err(CliError::refused(
@@ -357,7 +367,7 @@ pub fn floats(checkpoint: &Checkpoint, logical: &str, elements: Range<u64>) -> R
             "resume from a checkpoint of this version",
         ));
     }
-    let bytes = checkpoint.logical_range(logical, elements)?;
+    let bytes = checkpoint.logical_slice(logical, slice, elements)?;
     let mut out = Vec::with_capacity(bytes.len() / 2);
     widen_to_f32(dtype, &bytes, &mut out);
     Ok(out)
@@ -414,9 +424,10 @@ pub fn restore(trainer: &mut Trainer, checkpoint: &Checkpoint) -> Result<()> {
         let mut at = part.of_param.start;
         while at < part.of_param.end {
             let to = part.of_param.end.min(at + CHUNK_ELEMENTS);
-            let values = floats(checkpoint, &logical, at..to)?;
+            let values = floats_of(checkpoint, &logical, &part.slice, at..to)?;
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            trainer.load_part(&part.param, kind, at, &bytes)?;
+            let held = part.at + at - part.of_param.start;
+            trainer.load_part(&part.param, kind, held, &bytes)?;
             at = to;
         }
     }

@@ -8,7 +8,9 @@ use super::gate::Shared;
 use super::resume;
 use super::setup::Job;
 use crate::error::{CliError, Result};
-use crossweave_checkpoint::{Dtype, Patience, RankWriter, SecretKey, TensorOut, Writer, prune};
+use crossweave_checkpoint::{
+    Dtype, Patience, Piece, RankWriter, SecretKey, TensorOut, Writer, prune,
+};
 use crossweave_claim::Claim;
 use crossweave_config::OnSaveError;
 use crossweave_engine::{Shard, Snapshot, StateKind, Trainer};
@@ -301,16 +303,15 @@ fn name(shard: &Shard) -> String {
 fn declare(rank: &mut RankWriter<'_>, shard: &Shard) -> Result<()> {
     for p in &shard.parts {
         let logical = resume::blob(shard.kind, &p.param);
-        let (start, len) = (p.of_param.start, p.of_param.end - p.of_param.start);
-        rank.owns(
-            &logical,
-            Dtype::F32,
-            &p.shape,
-            start,
-            len,
-            &name(shard),
-            p.at,
-        )?;
+        let piece = Piece {
+            rank: 0,
+            tensor: name(shard),
+            offset: p.at,
+            start: p.of_param.start,
+            len: p.of_param.end - p.of_param.start,
+            slice: p.slice.clone(),
+        };
+        rank.owns_piece(&logical, Dtype::F32, &p.shape, piece)?;
     }
     Ok(())
 }

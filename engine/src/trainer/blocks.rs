@@ -105,7 +105,7 @@ impl Trainer {
             let whole = units.iter().find(|(k, _)| *k == o).and_then(|(_, b)| *b);
             match whole.filter(|_| p.trains) {
                 Some(b) => {
-                    let shape = self.state.params(o)[i].shape;
+                    let shape = self.state.params(o)[i].local();
                     Tensor::dense(b.clone(), 4 * p.range.start, shape, DType::F32)
                 }
                 // No gradient is wanted of what is not trained, and its place is never looked into.
@@ -183,6 +183,9 @@ impl Trainer {
     }
 
     pub(super) fn add_loss(&mut self, m: usize, outs: &[Tensor]) -> Tensors<()> {
+        if !self.counts_loss() {
+            return Ok(());
+        }
         let [loss] = outs else {
             return crossweave_tensor::shape_error(
                 "the last unit must return one scalar, the loss",

@@ -80,7 +80,8 @@ impl Trainer {
         if !self.is_distributed() {
             return Ok(x);
         }
-        let mine = [if self.makes_loss() { x } else { 0.0 }];
+        let counts = self.makes_loss() && self.counts_loss();
+        let mine = [if counts { x } else { 0.0 }];
         let all = self
             .gather_words(&mine, "scalar")
             .map_err(|e| self.error("mean over ranks", e))?;
@@ -293,7 +294,7 @@ impl Trainer {
                     continue;
                 }
                 let first = 4 * p.range.start;
-                let t = Tensor::dense(whole.clone(), first, d.shape, DType::F32);
+                let t = Tensor::dense(whole.clone(), first, d.local(), DType::F32);
                 if !written[u][i] {
                     self.lanes.compute.fill(t.region(), 0, 1)?;
                 }

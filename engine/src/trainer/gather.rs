@@ -19,7 +19,12 @@ impl Trainer {
         let dtype = table.compute;
         Some(move |i: usize| {
             let first = place.at + dtype.bytes(table.params[i].whole_at);
-            Tensor::dense(buffer.clone(), first, self.state.params(u)[i].shape, dtype)
+            Tensor::dense(
+                buffer.clone(),
+                first,
+                self.state.params(u)[i].local(),
+                dtype,
+            )
         })
     }
 

@@ -2,6 +2,7 @@
 
 use super::Trainer;
 use crate::pipeline::{BACKWARD, FORWARD, Pipe};
+use crossweave_mesh::Axis;
 use crossweave_plan::{Step, StepKind};
 use crossweave_program::Move;
 use std::ops::Range;
@@ -53,6 +54,11 @@ impl Trainer {
             Some(p) => p.peers.own_units(),
             None => 0..self.blocks.units.len(),
         }
+    }
+
+    /// Whether this rank counts its loss: of those that see the same tokens, and hold parts of the same parameters, one does.
+    pub(super) fn counts_loss(&self) -> bool {
+        self.spec.place.at(Axis::Tp) == 0
     }
 
     /// Whether this rank runs the last unit, whose output is the loss.

@@ -3,7 +3,7 @@
 use super::Trainer;
 use crate::blocks::Blocks;
 use crate::caches::Caches;
-use crate::dry::{DryRun, assign, plan_for};
+use crate::dry::{DryRun, assign, of_the_same, plan_for};
 use crate::error::{Error, Result};
 use crate::graphs::Graphs;
 use crate::groups::MeshGroups;
@@ -24,7 +24,7 @@ use crossweave_planner::{self as planner, Lowered, RankSpec, StepGroups, Tier};
 use crossweave_program::{Room, UnitState};
 use crossweave_state::{States, Together};
 use crossweave_store::NoFaults;
-use crossweave_tensor::UnitDecl;
+use crossweave_tensor::{UnitDecl, place_on};
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ impl Trainer {
     ) -> Result<Trainer> {
         let spec = spec.of_stages(units.len());
         spec.check()?;
+        place_on(&mut units, &spec.place).map_err(at(&spec, "placing parameters"))?;
+        of_the_same(dry, &units)?;
         crate::quantized::check(device, &spec)?;
         assign(&mut units, &spec.optim)?;
         let shared = planner::shared(&spec, &units)?;
@@ -121,7 +123,8 @@ fn at<E: Into<crossweave_tensor::Error>>(
     }
 }
 
-/// This rank among those that read state together: all of the job where there are pipeline stages, or where ranks own slices.
+/// This rank among those that read state together: all of the job where there are pipeline stages or ranks that
+/// hold other parts of parameters, or those that own slices.
 fn together(
     spec: &RankSpec,
     groups: &StepGroups,
@@ -131,14 +134,17 @@ fn together(
     let cut = tables.iter().any(|t| t.flat.cut.is_some());
     let gather = groups.gather.as_ref().filter(|_| cut);
     let gather = gather.map(|g| mesh.group_ref(g)).transpose()?;
-    let all = match spec.pipeline {
-        Some(_) => Some(mesh.group_ref(spec.everyone())?),
-        None => gather,
+    let all = match spec.pipeline.is_some() || groups.parts.is_some() {
+        true => Some(mesh.group_ref(spec.everyone())?),
+        false => gather,
     };
+    let parts = groups.parts.as_ref();
+    let parts = parts.map(|g| mesh.group_ref(g)).transpose()?;
     Ok(Together {
         place: spec.place,
         all,
         gather,
+        parts,
         leading: Cell::new(false),
     })
 }

@@ -41,7 +41,7 @@ impl Trainer {
         Ok(self.state.load(&self.ways(), name, kind, values)?)
     }
 
-    /// Sets elements `from..` of a parameter's state that [`Trainer::wanted`] names. Call [`Trainer::publish`] after the last.
+    /// Sets elements of a parameter's state from `from` on, which counts as [`ShardPart::at`] of what [`Trainer::wanted`] names. Call [`Trainer::publish`] after the last.
     ///
     /// # Errors
     /// Elements that do not live here; the device.

@@ -10,7 +10,7 @@ use crossweave_engine::{
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Lora, ModelSpec};
 use crossweave_plan::{Facts, Plan};
-use crossweave_tensor::UnitDecl;
+use crossweave_tensor::{UnitDecl, place_on};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -143,7 +143,8 @@ pub fn dp_place(ranks: u32) -> Place {
 
 fn mesh(s: &RankSpec) -> Topology {
     let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
-    Topology::new(&[(Axis::Pp, stages), (Axis::Dp, s.data_ranks())]).unwrap()
+    let tp = (Axis::Tp, s.place.length(Axis::Tp));
+    Topology::new(&[(Axis::Pp, stages), (Axis::Dp, s.data_ranks()), tp]).unwrap()
 }
 
 /// Ranks of a job over the stages and the data-parallel ranks of `s`.
@@ -340,6 +341,7 @@ fn train_counted(
         let mut units = units(model);
         assign(&mut units, &spec.optim).unwrap();
         let s = ranked(spec, rank);
+        place_on(&mut units, &s.place).unwrap();
         let null = w.null.open(0).unwrap();
         let dry = dry_run(&null, &units, s.compute, s.batch, s.seq_len).unwrap();
         let device = w.cpu.open(rank).unwrap();

@@ -77,6 +77,14 @@ impl Place {
             ..*self
         }
     }
+    /// The place with another coordinate on an axis; one beyond its length goes round.
+    pub fn moved(&self, axis: Axis, to: u32) -> Place {
+        let to = to % self.length(axis);
+        Place {
+            at: self.mesh.moved(self.at, axis, to),
+            ..*self
+        }
+    }
     /// The key of its group over those of these axes that are longer than one; none where it is alone in it.
     pub fn among(&self, axes: impl Into<AxisSet>) -> Option<GroupKey> {
         let long = self.mesh.long(axes.into());

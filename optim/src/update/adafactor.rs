@@ -21,8 +21,8 @@ struct Factors {
     col_at: u64,
 }
 
-/// A rectangle of a parameter: `n` rows from row `row` (counted through all matrices), `width` columns from `col`; `at` is its place in
-/// the flat buffers. A part that begins or ends inside a row has narrow rectangles at its ends.
+/// A rectangle of a declared parameter: `n` rows from row `row` (counted through all matrices), `width` columns from `col`; `at` is its
+/// place in the flat buffers. A part that begins or ends inside a row has narrow rectangles at its ends.
 #[derive(Clone, Copy)]
 struct Tile {
     at: u64,
@@ -66,20 +66,27 @@ fn factors(group: &Group) -> Vec<Factors> {
 
 /// The rectangles of a part, none across two matrices.
 fn tiles(part: &Part, f: &Factors) -> Vec<Tile> {
+    let dims = part.held.dims();
+    let [.., rows, cols] = dims[..] else {
+        return vec![];
+    };
+    let outer = dims.len() - 2;
     let end = part.first + part.len;
     let mut from = part.first;
     let mut out = vec![];
     while from < end {
-        let (row, col) = (from / f.cols, from % f.cols);
-        let whole = (end - from) / f.cols;
-        let (n, width) = if col > 0 || whole == 0 {
-            (1, (f.cols - col).min(end - from))
+        let (row, at) = (from / cols, from % cols);
+        let (col, right) = part.held.along(outer + 1, at);
+        let (of_matrix, below) = part.held.along(outer, row % rows);
+        let whole = (end - from) / cols;
+        let (n, width) = if at > 0 || whole == 0 || right < cols {
+            (1, right.min(end - from))
         } else {
-            (whole.min(f.rows - row % f.rows), f.cols)
+            (whole.min(below), cols)
         };
         out.push(Tile {
             at: part.at + from - part.first,
-            row,
+            row: part.held.outer(outer, row / rows) * f.rows + of_matrix,
             n,
             col,
             width,

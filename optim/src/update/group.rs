@@ -2,6 +2,7 @@
 
 use super::code_of_zero;
 use crate::{BLOCK_8BIT, Optimizer, Recipe, State, StateName, Stored};
+use crossweave_program::axes::TensorBox;
 use crossweave_program::{Builder, DType, Home, Life, MemId, MemoryDecl, Place, Tag};
 use std::ops::Range;
 
@@ -10,9 +11,9 @@ use std::ops::Range;
 pub struct Part {
     /// Index of the parameter in the unit.
     pub param: usize,
-    /// Its dims.
-    pub dims: Vec<u64>,
-    /// First element, and elements, of the parameter.
+    /// What this rank holds of the parameter.
+    pub held: TensorBox,
+    /// First element, and elements, of what it holds.
     pub first: u64,
     /// See `first`.
     pub len: u64,
@@ -20,8 +21,8 @@ pub struct Part {
     pub at: u64,
     /// Logical slice it lies in; 0 where there are none.
     pub logical: u64,
-    /// Does this rank own the part? Where nothing is sharded it updates others' too, but counts only its own in figures of whole
-    /// parameters.
+    /// Does this rank own the part, as the first of those that do? Where nothing is sharded it updates others' too, but counts only its
+    /// own in figures of whole parameters.
     pub mine: bool,
 }
 
@@ -43,7 +44,7 @@ pub struct Kept {
 pub struct Group {
     /// How.
     pub recipe: Recipe,
-    /// Index in the unit and dims of every parameter of the group, whatever this rank owns of it.
+    /// Index in the unit and declared dims of every parameter of the group, whatever this rank owns of it.
     pub params: Vec<(usize, Vec<u64>)>,
     /// What this rank updates.
     pub parts: Vec<Part>,
@@ -58,7 +59,7 @@ pub struct Group {
 pub struct StateSlice {
     /// Which state.
     pub name: StateName,
-    /// First element of the state, row-major.
+    /// First element of the state, row-major: of what this rank holds, where it is cut with the parameter.
     pub first: u64,
     /// Elements.
     pub len: u64,
@@ -69,7 +70,7 @@ pub struct StateSlice {
 }
 
 /// Parameters go together when they are updated alike and keep the same states. Declares the memory of the states of `parts`, which are
-/// cut at `slices` logical slices; `params[i]` are the dims and the recipe of parameter `i`, without one it is frozen.
+/// cut at `slices` logical slices; `params[i]` are the declared dims and the recipe of parameter `i`, without one it is frozen.
 pub fn groups(
     b: &mut Builder,
     unit: usize,

@@ -12,9 +12,9 @@ pub(super) fn update(s: &Step<'_, '_>, m: &Muon) {
     let (on, flat) = (&s.on, s.flat);
     let mut packed = 0;
     for part in &s.group.parts {
-        let cols = part.dims.last().copied().unwrap_or(1).max(1);
-        // The layout cuts no parameter of such a unit.
-        debug_assert_eq!(part.len, part.dims.iter().product::<u64>());
+        let cols = part.held.shape().last().copied().unwrap_or(1).max(1);
+        // The layout cuts no parameter of such a unit, and the planner takes no box of one.
+        debug_assert_eq!(part.len, part.held.shape().iter().product::<u64>());
         let rows = part.len / cols;
         let buf = s.packed(StateName::Moment1, packed, part.len);
         packed += part.len;

@@ -182,6 +182,14 @@ impl RankSpec {
                 self.place.mesh()
             )));
         }
+        let stage = self.place.size(AxisSet::STAGE);
+        if self.canonical.is_some() && stage != self.data_ranks() {
+            return Err(Error::Invalid(format!(
+                "canonical sums on a mesh of {}: ranks that hold parts of parameters add in an order of their own; leave \
+                 run.canonical_shards out",
+                self.place.mesh()
+            )));
+        }
         let world = self.data_ranks();
         let node = self.zero.node;
         if node > 1 && (self.zero.stage != ZeroStage::Three || !world.is_multiple_of(node)) {

@@ -160,8 +160,9 @@ fn count(code: &Code<'_>, flat: &Flat, u: usize, (counts, grad): (usize, usize))
 fn sum_words(code: &Code<'_>, job: &Job, words: Range<u64>, to: u64) {
     let n = words.end - words.start;
     let all = code.arg_at(0, 4 * words.start, [n], DType::F32);
-    if let Some(data) = job.groups.data {
-        sum_over(&code.on(job.reduce), data, CollectiveKind::AllReduce, &all);
+    if let Some(group) = job.groups.figures {
+        let on = code.on(job.reduce);
+        sum_over(&on, group, CollectiveKind::AllReduce, &all);
     }
     let to = word(code, to);
     reduce(&code.on(Lane::Compute), op::reduce::SUM, &to, &all);
@@ -180,8 +181,8 @@ fn total(code: &Code<'_>, job: &Job, words: &Words) {
     }
     let total = word(code, Words::SQUARES);
     reduce(&code.on(Lane::Compute), op::reduce::SUM, &total, &each);
-    if let Some(data) = job.groups.data {
-        sum_over(&reduced, data, CollectiveKind::AllReduce, &total);
+    if let Some(group) = job.groups.figures {
+        sum_over(&reduced, group, CollectiveKind::AllReduce, &total);
     }
 }
 

@@ -32,6 +32,8 @@ pub const IN_FLIGHT: u32 = 3;
 pub struct Groups {
     /// Ranks that share its flats.
     pub data: Option<GroupId>,
+    /// Ranks that hold the same units, or parts of them: figures of whole parameters are summed over these.
+    pub figures: Option<GroupId>,
     /// Pipeline stages.
     pub stages: Option<GroupId>,
     /// Everyone.

@@ -83,7 +83,8 @@ pub fn unit_state(
 }
 
 fn saved(f: &Flat) -> Saved {
-    let owned = f.layout.owned(f.place.rank);
+    let mut owned = f.layout.owned(f.place.rank);
+    owned.retain(|p| f.params[p.param].held.first);
     Saved {
         from: f.layout.slice(f.place.rank).start - f.owned.start,
         numel: owned.iter().map(|p| p.in_slice.end).max().unwrap_or(0),
@@ -98,6 +99,7 @@ fn param(f: &Flat, optim: &Optim, i: usize) -> ParamState {
     let p = &f.params[i];
     let shape = |(name, kind): (StateName, StateKind)| Some((kind, optim.shape(i, name)?));
     ParamState {
+        held: p.held.part.clone(),
         base: p.base,
         trains: p.trains,
         range: f.range_of(i),

@@ -20,7 +20,9 @@ impl Optim {
     /// Declares the memory of what is kept of unit `u`; `recipes` say how each parameter is updated, without one it is frozen.
     pub fn declare(b: &mut Builder, u: usize, f: &Flat, recipes: &[Option<Recipe>]) -> Optim {
         let each = f.params.iter().zip(recipes);
-        let params: Vec<_> = each.map(|(p, r)| (p.dims.clone(), *r)).collect();
+        let params: Vec<_> = each
+            .map(|(p, r)| (p.held.part.shape().to_vec(), *r))
+            .collect();
         let slices = f.logical_slices();
         Optim {
             groups: update::groups(b, u, &params, &f.parts(), slices),
@@ -77,7 +79,7 @@ impl Optim {
             };
             let (coef, skip) = words(code, 0, (job.clip > 0.0, job.scaled));
             let sum = |t: &View<'_>| {
-                if let Some(data) = job.groups.data {
+                if let Some(all) = job.groups.figures {
                     let member = Member {
                         kind: CollectiveKind::AllReduce,
                         dtype: DType::F32,
@@ -85,7 +87,7 @@ impl Optim {
                         recv: t.span(),
                     };
                     let on = code.on(job.reduce);
-                    on.collective(data, Traffic::Optimizer, vec![member]);
+                    on.collective(all, Traffic::Optimizer, vec![member]);
                 }
             };
             let k = StepParams {
