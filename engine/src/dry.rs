@@ -56,6 +56,12 @@ pub(crate) fn of_the_same(dry: &DryRun, units: &[UnitDecl]) -> Result<()> {
     Ok(())
 }
 
+/// Over which axes ranks share a unit's parameters, where these are not the data-parallel ones; how many they are the planner says.
+fn owners(unit: &UnitDecl) -> Option<(AxisSet, u32)> {
+    let axes = unit.params.first()?.held.owners;
+    (axes != AxisSet::DATA).then_some((axes, 1))
+}
+
 /// Bytes of a unit's whole gradient in f32.
 fn grad_bytes(unit: &UnitDecl) -> u64 {
     let (n, base) = numel(unit);
@@ -167,7 +173,10 @@ pub fn dry_run(
             saved_input: size(&flow),
             flow_bytes: size(&outs),
             ties: unit.borrowed.iter().map(|(u, _)| *u as u32).collect(),
-            talk,
+            talk: UnitTalk {
+                owners: owners(unit),
+                ..talk
+            },
             ..UnitFacts::default()
         });
         flows.push(outs.iter().map(|t| (*t.shape(), t.dtype())).collect());
@@ -203,6 +212,7 @@ fn noted(cx: &Cx<'_>) -> std::result::Result<UnitTalk, crossweave_tensor::Error>
         forward: of(false).collect(),
         backward: of(true).rev().collect(),
         update: vec![],
+        owners: None,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that hold boxes of parameters: starting values, checkpoints on disk and reads have the bits of the whole, on any number of boxes and
+//! Ranks that hold boxes of parameters, dense and of experts: starting values, checkpoints on disk and reads have the bits of the whole, on any number of boxes and
 //! owners; and a model that is split over the tensor axis trains as one that is not.
 
 use crate::common::*;
@@ -84,6 +84,18 @@ fn held() -> Vec<UnitDecl> {
             Holds
         });
     }
+    b.unit("experts", |u| {
+        for (name, shape) in [
+            ("up", [8, 3, 5].as_slice()),
+            ("down", &[8, 6]),
+            ("odd", &[9, 2]),
+        ] {
+            let p = u.param(name, shape, drawn);
+            u.group(p, Group::Expert);
+            u.split(p, Axis::Ep, 0, Pieces::Each);
+        }
+        Holds
+    });
     b.unit("head", |u| {
         Head(u.param("weight", &[VOCAB, WIDTH], Init::Normal(0.5)))
     });
@@ -94,6 +106,11 @@ const VOCAB: u64 = 37;
 const WIDTH: u64 = 24;
 
 fn job([dp, tp]: [u32; 2], stage: u32, optimizer: Optimizer) -> RankSpec {
+    expert_job([dp, tp, 1], stage, optimizer)
+}
+
+fn expert_job([dp, tp, ep]: [u32; 3], stage: u32, optimizer: Optimizer) -> RankSpec {
+    let mesh = [(Axis::Dp, dp), (Axis::Tp, tp), (Axis::Ep, ep)];
     RankSpec {
         seed: 11,
         optim: ParamGroups::all(optimizer, 0.1),
@@ -101,7 +118,7 @@ fn job([dp, tp]: [u32; 2], stage: u32, optimizer: Optimizer) -> RankSpec {
             stage: ZeroStage::from_number(stage).unwrap(),
             ..ZeroSpec::default()
         },
-        place: Place::on(&[(Axis::Dp, dp), (Axis::Tp, tp)], 0).unwrap(),
+        place: Place::on(&mesh, 0).unwrap(),
         ..spec(1, 1)
     }
 }
@@ -294,14 +311,16 @@ fn lifetime(w: &World, s: &RankSpec, dir: &Path, other: Option<&Path>) -> Vec<St
 fn boxes_start_save_and_load_the_bits_of_the_whole() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
     let meshes = [
-        [1, 2],
-        [2, 3],
-        [1, 4],
-        [2, 1],
-        [3, 2],
-        [2, 4],
-        [1, 3],
-        [1, 1],
+        [1, 2, 1],
+        [4, 1, 2],
+        [2, 3, 1],
+        [4, 1, 4],
+        [2, 2, 2],
+        [1, 4, 1],
+        [4, 2, 2],
+        [2, 1, 1],
+        [2, 1, 2],
+        [1, 1, 1],
     ];
     for (k, optimizer) in [adam(), adafactor()].into_iter().enumerate() {
         let at = |i: usize| dir.path().join(format!("{k}-{i}"));
@@ -312,9 +331,9 @@ fn boxes_start_save_and_load_the_bits_of_the_whole() {
         );
         for (i, mesh) in meshes.into_iter().enumerate() {
             for (of, stage) in [i as u32 % 2, 3].into_iter().enumerate() {
-                let mut s = job(mesh, stage, optimizer);
+                let mut s = expert_job(mesh, stage, optimizer);
                 // Moments and half of the values rest on the host.
-                if k == 0 && (i + of).is_multiple_of(3) && mesh != [1, 1] {
+                if k == 0 && (i + of).is_multiple_of(3) && mesh != [1, 1, 1] {
                     s.offload = Some(half_on_the_host(&w, dir.path()));
                 }
                 let before = if i + of == 0 { at(0) } else { at(2 * i + of) };
@@ -468,6 +487,42 @@ fn a_split_model_trains_as_the_whole_one() {
             }
         }
     }
+}
+
+/// A unit is one flat: all its parameters have the same owners.
+#[test]
+fn a_unit_with_two_sets_of_owners_is_refused() {
+    let units = || {
+        let mut units = SplitModel.declare();
+        units[1].params[1].split = Split::Along {
+            axis: Axis::Ep,
+            dim: 0,
+            pieces: Pieces::Each,
+        };
+        units
+    };
+    let (w, s) = (world(), expert_job([2, 1, 2], 0, adam()));
+    let mut placed = units();
+    place_on(&mut placed, &s.place).unwrap();
+    let e = planned(&w, placed, s);
+    for part in ["0.up", "over edp", "over dp.cp", "unit of their own"] {
+        assert!(e.contains(part), "{part:?} is not in {e}");
+    }
+}
+
+/// Why a trainer of these units is refused; what their blocks compute is not looked at.
+fn planned(w: &World, units: Vec<UnitDecl>, s: RankSpec) -> String {
+    let idle = |u: UnitDecl| UnitDecl {
+        block: Box::new(Holds),
+        borrowed: vec![],
+        ..u
+    };
+    let units: Vec<UnitDecl> = units.into_iter().map(idle).collect();
+    let null = w.null.open(0).unwrap();
+    let dry = dry_run(&null, &units, DType::F32, s.batch, s.seq_len).unwrap();
+    let boot = Boot(Arc::new(LocalKv::default()));
+    let t = Trainer::new(&w.cpu.open(0).unwrap(), units, s, &dry, &boot);
+    t.err().unwrap().to_string()
 }
 
 /// What must be seen whole to be updated is not cut.

@@ -3,6 +3,7 @@
 
 use crate::layout::Partition;
 use crossweave_program::DType;
+use crossweave_program::axes::AxisSet;
 
 /// Where the whole parameters of a flat are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +19,8 @@ pub enum Residency {
 /// Where the data of one flat is: the parameters of a unit that the same ranks hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
+    /// The axes over which they differ that share it: `dp.cp`, and `edp` of experts.
+    pub owners: AxisSet,
     /// Ranks that share it.
     pub ranks: u32,
     /// This one among them.

@@ -45,9 +45,13 @@ pub struct UnitFacts {
     pub talk: UnitTalk,
 }
 
-/// Collectives inside the steps of a unit, each list in order: every member of the group says the same, or the group hangs.
+/// Whom a unit's steps speak to, and the collectives inside them, each list in order: every member of the group says the same, or the group
+/// hangs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitTalk {
+    /// The axes over which ranks share the unit, where these are not the data-parallel ones (experts), and how many ranks they are: whom its
+    /// gathers and reductions are with.
+    pub owners: Option<(AxisSet, u32)>,
     /// Inside its forward, and again where that is recomputed.
     pub forward: Vec<Said>,
     /// Inside its backward.
@@ -84,7 +88,7 @@ pub struct Facts {
     pub units: Vec<UnitFacts>,
     /// Micro-batches of one optimizer step on this rank.
     pub micro_batches: u32,
-    /// Ranks of the data-parallel group: sharded things are 1/ranks each. At least 1.
+    /// Ranks of the data-parallel group: sharded things are 1/ranks each, but for units with other owners. At least 1.
     pub ranks: u32,
     /// Bytes the device may hold; none: not limited.
     pub budget: Option<u64>,
@@ -133,13 +137,26 @@ impl Facts {
         let Some(u) = self.units.get(unit as usize) else {
             return 0;
         };
-        let parts = self.shard(u.params.saturating_sub(u.base)) + self.shard(u.base);
-        let padded = parts * u64::from(self.ranks.max(1));
+        let shard = |n| self.shard(unit, n);
+        let parts = shard(u.params.saturating_sub(u.base)) + shard(u.base);
+        let padded = parts * self.sharers(unit);
         padded * (u.param_bytes / u.params.max(1))
     }
 
-    /// One rank's part of `bytes` sharded over the data-parallel group, rounded up.
-    pub fn shard(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(u64::from(self.ranks.max(1)))
+    /// The axes over which ranks share the parameters of a unit.
+    pub fn owners(&self, unit: UnitId) -> AxisSet {
+        let u = self.units.get(unit as usize);
+        u.and_then(|u| u.talk.owners).map_or(AxisSet::DATA, |o| o.0)
+    }
+
+    /// Ranks that share the parameters of a unit.
+    fn sharers(&self, unit: UnitId) -> u64 {
+        let owners = self.units.get(unit as usize).and_then(|u| u.talk.owners);
+        u64::from(owners.map_or(self.ranks, |o| o.1).max(1))
+    }
+
+    /// One rank's part of `bytes` of a unit, sharded over the ranks that share it, rounded up.
+    pub fn shard(&self, unit: UnitId, bytes: u64) -> u64 {
+        bytes.div_ceil(self.sharers(unit))
     }
 }

@@ -194,9 +194,9 @@ impl<'a> State<'a> {
         Ok(state)
     }
 
-    fn state_bytes(&self, whole: u64) -> u64 {
+    fn state_bytes(&self, unit: UnitId, whole: u64) -> u64 {
         if self.sharded {
-            self.facts.shard(whole)
+            self.facts.shard(unit, whole)
         } else {
             whole
         }
@@ -346,7 +346,7 @@ impl<'a> State<'a> {
             // The slice and the slot are live together while the gather runs.
             let slice = self
                 .facts
-                .shard(self.facts.units[unit as usize].param_bytes);
+                .shard(unit, self.facts.units[unit as usize].param_bytes);
             self.units[unit as usize].shard_here = false;
             self.live.params -= slice;
             self.transient += slice;
@@ -578,7 +578,7 @@ impl<'a> State<'a> {
             self.gather_sums(index, unit)?;
             if scatters {
                 let whole = self.facts.units[unit as usize].grad_bytes;
-                let slice = self.facts.shard(whole);
+                let slice = self.facts.shard(unit, whole);
                 self.live.grads -= whole;
                 // A later sum arrives beside the slice that it is added to.
                 match standing.sliced {

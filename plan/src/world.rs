@@ -9,7 +9,7 @@ use crate::facts::{Facts, Said};
 use crate::op::{PipelineStage, Rank, StepKind, UnitId};
 use crate::plan::{Plan, Step};
 use crossweave_axes::{Axis, AxisSet, Coord, GroupKey, Topology};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
 /// Hold the plans of all ranks of a mesh, in rank order, with what each knows of its units, against each other. Each must have passed
@@ -25,36 +25,43 @@ use std::rc::Rc;
 /// Another number of plans than ranks; the first law that is broken, with the rank.
 pub fn check_world(mesh: &Topology, ranks: &[(&Plan, &Facts)]) -> Result<(), PlanError> {
     let world = World::new(mesh, ranks)?;
-    for (axes, pick, what) in ALIKE {
-        for members in world.each_group(axes) {
-            world.same_order(&members, pick, what)?;
+    for (pick, what) in ALIKE {
+        for axes in world.owners() {
+            for members in world.each_group(axes) {
+                let of = |op: &StepKind, facts: &Facts| pick(op) && shared_over(op, facts) == axes;
+                world.same_order(&members, of, what)?;
+            }
         }
+    }
+    for members in world.each_group(AxisSet::WORLD) {
+        let pick = |op: &StepKind, _: &Facts| matches!(op, StepKind::GradNorm | StepKind::Finite);
+        world.same_order(&members, pick, "collectives")?;
     }
     world.check_peers()?;
     world.check_said()?;
     world.check_ends()
 }
 
-/// Which steps a group issues alike, and what they are called.
-type Alike = (AxisSet, fn(&StepKind) -> bool, &'static str);
+/// Which steps the ranks that share a flat issue alike, and what they are called.
+type Alike = (fn(&StepKind) -> bool, &'static str);
 
-const ALIKE: [Alike; 3] = [
+const ALIKE: [Alike; 2] = [
+    (|op| matches!(op, StepKind::Gather { .. }), "gathers"),
     (
-        AxisSet::DATA,
-        |op| matches!(op, StepKind::Gather { .. }),
-        "gathers",
-    ),
-    (
-        AxisSet::DATA,
         |op| matches!(op, StepKind::ReduceGrad { .. } | StepKind::Tie { .. }),
         "reductions",
     ),
-    (
-        AxisSet::WORLD,
-        |op| matches!(op, StepKind::GradNorm | StepKind::Finite),
-        "collectives",
-    ),
 ];
+
+/// The axes of the group of a gather, a reduction or a sum over stages: those over which its units are shared.
+fn shared_over(op: &StepKind, facts: &Facts) -> AxisSet {
+    let unit = match op {
+        StepKind::Gather { unit, .. } | StepKind::Tie { unit } => Some(*unit),
+        StepKind::ReduceGrad { units, .. } => units.first().copied(),
+        _ => None,
+    };
+    unit.map_or(AxisSet::DATA, |u| facts.owners(u))
+}
 
 /// What travels between two ranks: whether it is a gradient, whose, of which micro-batch.
 type Parcel = (bool, UnitId, u32);
@@ -125,6 +132,13 @@ impl<'a> World<'a> {
         group.map_or(vec![rank], |g| g.ranks)
     }
 
+    /// The sets of axes over which some rank shares a unit.
+    fn owners(&self) -> BTreeSet<AxisSet> {
+        let units = self.ranks.iter().flat_map(|(_, facts)| &facts.units);
+        let each = units.map(|u| u.talk.owners.map_or(AxisSet::DATA, |o| o.0));
+        each.chain([AxisSet::DATA]).collect()
+    }
+
     /// The members of each group over a set of axes.
     fn each_group(&self, axes: AxisSet) -> impl Iterator<Item = Vec<Rank>> {
         let all = 0..self.ranks.len() as Rank;
@@ -143,12 +157,13 @@ impl<'a> World<'a> {
     fn same_order(
         &self,
         members: &[Rank],
-        pick: fn(&StepKind) -> bool,
+        pick: impl Fn(&StepKind, &Facts) -> bool,
         what: &str,
     ) -> Result<(), PlanError> {
         let list = |rank: Rank| -> Vec<(usize, &Step)> {
             let steps = self.plan(rank).steps.iter().enumerate();
-            steps.filter(|(_, s)| pick(&s.op)).collect()
+            let facts = self.ranks[rank as usize].1;
+            steps.filter(|(_, s)| pick(&s.op, facts)).collect()
         };
         let Some((&first, rest)) = members.split_first() else {
             return Ok(());
@@ -331,7 +346,8 @@ impl<'a> World<'a> {
                     add(over(AxisSet::WORLD), What::Op(op));
                 }
                 StepKind::Gather { .. } | StepKind::ReduceGrad { .. } => {
-                    add(over(AxisSet::DATA), What::Op(op));
+                    let facts = self.ranks[rank as usize].1;
+                    add(over(shared_over(op, facts)), What::Op(op));
                 }
                 StepKind::Tie { unit } => {
                     let stages = over(Axis::Pp.into());

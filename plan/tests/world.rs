@@ -1,7 +1,7 @@
 //! Plans of several ranks against each other: what each law between ranks refuses, with the rank that is named.
 #![forbid(unsafe_code)]
 
-use crossweave_plan::axes::{Axis, Topology};
+use crossweave_plan::axes::{Axis, AxisSet, Topology};
 use crossweave_plan::{Facts, Law, Plan, PlanError, Said, UnitFacts, check, check_world};
 
 fn facts(units: u32, micro_batches: u32) -> Facts {
@@ -113,6 +113,31 @@ fn ties_are_events_of_the_stages_that_share_a_unit() {
     let early = "a0.0<0 F1.0 B1.0 ar0 tie0 ar1 g0.0>0 norm opt0 opt1";
     check(&plan(early), &f).unwrap();
     assert_eq!(staged(&[first, early]).unwrap_err().law, Law::Deadlock);
+}
+
+/// Four data-parallel ranks, of which ranks 0 and 2 share some experts, and 1 and 3 the others: what these sum is no event of the others.
+#[test]
+fn collectives_of_experts_are_events_of_the_ranks_that_share_them() {
+    let mut experts = facts(2, 1);
+    experts.units[1].talk.owners = Some((AxisSet::EXPERT_DATA, 2));
+    let mesh = Topology::new(&[(Axis::Dp, 4), (Axis::Ep, 2)]).unwrap();
+    let (early, late) = (
+        plan(ONE),
+        plan("F0.0 F1.0 B1.0 B0.0 ar0 ar1 norm opt0 opt1"),
+    );
+    let hold = |plans: [&Plan; 4], f: &Facts| {
+        let ranks: Vec<_> = plans.into_iter().map(|p| (p, f)).collect();
+        check_world(&mesh, &ranks)
+    };
+    hold([&early, &late, &early, &late], &experts).unwrap();
+    let e = hold([&early, &late, &early, &late], &facts(2, 1)).unwrap_err();
+    assert_eq!((e.law, e.rank), (Law::CollectiveOrder, Some(1)));
+    // Rank 0 is in the sum of its experts while rank 2, which shares them, waits for it in that of the rest.
+    let e = hold([&early, &late, &late, &late], &experts).unwrap_err();
+    assert_eq!(e.law, Law::Deadlock, "{e}");
+    let less = plan("F0.0 F1.0 B1.0 B0.0 ar0 norm opt0");
+    let e = hold([&early, &early, &less, &early], &experts).unwrap_err();
+    assert_eq!((e.law, e.rank), (Law::CollectiveOrder, Some(2)), "{e}");
 }
 
 /// Four ranks of two data-parallel replicas, cut over tp in two: blocks sum over tp, updates over dp.

@@ -4,15 +4,28 @@ use crate::spec::RankSpec;
 use crossweave_mesh::{Axis, AxisSet, Channel, GroupKey, Part};
 use std::collections::BTreeSet;
 
+/// The groups of ranks that share flats over some axes, and of those that hold the other parts of the same parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnerGroups {
+    /// The axes.
+    pub axes: AxisSet,
+    /// Ranks that share the flats.
+    pub data: Option<GroupKey>,
+    /// The same, for gathers, which need not wait for reductions.
+    pub gather: Option<GroupKey>,
+    /// Those of them on its node, which gather from secondary shards.
+    pub node: Option<GroupKey>,
+    /// Ranks that hold the other parts.
+    pub parts: Option<GroupKey>,
+}
+
 /// The groups a rank is in, each only where it has other members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepGroups {
-    /// Ranks that share its flats.
-    pub data: Option<GroupKey>,
+    /// By the axes over which flats are shared, those of dense parameters first.
+    pub owners: Vec<OwnerGroups>,
     /// Those of its stage, over which figures of whole parameters are summed: the same where no parameter is cut.
     pub figures: Option<GroupKey>,
-    /// Ranks that hold the other parts of parameters.
-    pub parts: Option<GroupKey>,
     /// Pipeline stages.
     pub stages: Option<GroupKey>,
     /// Everyone.
@@ -21,56 +34,67 @@ pub struct StepGroups {
     pub peers: Option<GroupKey>,
     /// Stages that share a unit's parameters with this one.
     pub tie: Option<GroupKey>,
-    /// Ranks that share its flats, for gathers, which need not wait for reductions.
-    pub gather: Option<GroupKey>,
-    /// Those of them on its node, which gather from secondary shards.
-    pub node: Option<GroupKey>,
+}
+
+impl OwnerGroups {
+    fn of(spec: &RankSpec, axes: AxisSet, gathers: bool) -> OwnerGroups {
+        let place = &spec.place;
+        let data = place.among(axes);
+        let gather = data.clone().filter(|_| gathers);
+        // Nodes are runs of the data-parallel ranks.
+        let node = gather.clone().filter(|_| axes == AxisSet::DATA);
+        let of = spec.zero.node;
+        OwnerGroups {
+            axes,
+            data,
+            node: node.filter(|_| of > 1).map(|g| g.part(Part::Node(of))),
+            gather: gather.map(|g| g.on(Channel::Gather)),
+            parts: place.among(axes.holders()),
+        }
+    }
 }
 
 impl StepGroups {
-    /// Those of a rank whose plan gathers, or does not; `shared`: the sets of stages that share a unit.
-    pub fn of(spec: &RankSpec, shared: &[BTreeSet<usize>], gathers: bool) -> StepGroups {
+    /// Those of a rank whose plan gathers, or does not; `shared`: the sets of stages that share a unit; `owners`: the axes over which each
+    /// unit is shared.
+    pub fn of(
+        spec: &RankSpec,
+        shared: &[BTreeSet<usize>],
+        owners: &BTreeSet<AxisSet>,
+        gathers: bool,
+    ) -> StepGroups {
         let place = &spec.place;
-        let data = place.among(AxisSet::DATA);
         let stages = place.among(Axis::Pp);
         let own = shared.iter().find(|s| s.contains(&(spec.stage() as usize)));
         let tied = own.filter(|s| s.len() > 1).map(|s| {
             let places = s.iter().map(|s| *s as u32).collect();
             GroupKey::over(Axis::Pp).part(Part::Tied(places))
         });
-        let gather = data.clone().filter(|_| gathers);
-        let node = spec.zero.node;
+        let experts = owners.iter().copied().filter(|a| *a != AxisSet::DATA);
+        let axes = [AxisSet::DATA].into_iter().chain(experts);
         StepGroups {
+            owners: axes.map(|a| OwnerGroups::of(spec, a, gathers)).collect(),
             figures: place.among(AxisSet::STAGE),
-            parts: place.among(Axis::Tp),
             all: place.among(AxisSet::WORLD),
             peers: stages.clone().map(|g| g.on(Channel::Peers)),
             tie: tied,
-            node: gather
-                .clone()
-                .filter(|_| node > 1)
-                .map(|g| g.part(Part::Node(node))),
-            gather: gather.map(|g| g.on(Channel::Gather)),
-            data,
             stages,
         }
     }
 
     /// All of them, in the order in which every rank joins.
     pub fn joined(&self) -> Vec<GroupKey> {
-        let all = [
-            &self.data,
+        let data = self.owners.iter().flat_map(|o| [&o.data, &o.parts]);
+        let steps = [
             &self.figures,
-            &self.parts,
             &self.stages,
             &self.all,
             &self.peers,
             &self.tie,
-            &self.gather,
-            &self.node,
         ];
+        let gathers = self.owners.iter().flat_map(|o| [&o.gather, &o.node]);
         let mut out: Vec<GroupKey> = vec![];
-        for key in all.into_iter().flatten() {
+        for key in data.chain(steps).chain(gathers).flatten() {
             if !out.contains(key) {
                 out.push(key.clone());
             }

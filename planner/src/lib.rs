@@ -23,7 +23,7 @@ pub use crossweave_zero::optim as optimizers;
 pub use crossweave_zero::{ReduceGradients, Tier, ZeroSpec, ZeroStage};
 pub use documents::Documents;
 pub use error::{Error, Result};
-pub use groups::StepGroups;
+pub use groups::{OwnerGroups, StepGroups};
 pub use lower::{Lowered, Outside, lower};
 pub use planning::plan_for;
 pub use scaler::{AtFloor, LossScaler, ScaleRule, ScalerState};

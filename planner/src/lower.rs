@@ -5,14 +5,15 @@ use crate::error::{Error, Result};
 use crate::groups::StepGroups;
 use crate::rooms::rooms;
 use crate::spec::RankSpec;
-use crossweave_mesh::GroupKey;
+use crossweave_mesh::{AxisSet, GroupKey};
 use crossweave_plan::{Facts, Lane, Plan, Step, StepId, StepKind};
 use crossweave_program::{
     Builder, Call, GroupId, HostJob, Move, Part, Program, ProgramError, Room, UnitState,
 };
 use crossweave_tensor::{Group, UnitDecl};
 use crossweave_zero::lower::{
-    Grads, Groups, Job, Memory, Optim, ParamMemory, Params, Source, ToHost, Words, unit_state,
+    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, Params, Source, ToHost, Words,
+    unit_state,
 };
 use crossweave_zero::optim::Recipe;
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency, UnitAt, ZeroStage};
@@ -20,14 +21,19 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Where the data of a unit is.
-fn placement(spec: &RankSpec, at: UnitAt, recipes: &[Option<Recipe>]) -> Placement {
+fn placement(
+    spec: &RankSpec,
+    (at, owners): (UnitAt, AxisSet),
+    recipes: &[Option<Recipe>],
+) -> Placement {
     let offload = spec.offload.as_ref();
     let host = offload.and_then(|o| o.optimizer).map_or(0.0, |o| o.ratio);
     let away = host > 0.0 && offload.is_some_and(|o| o.params);
     let whole = recipes.iter().flatten().any(|r| r.optimizer.wants_whole());
     Placement {
-        ranks: spec.data_ranks(),
-        rank: spec.data_rank(),
+        owners,
+        ranks: spec.place.size(owners),
+        rank: spec.place.index(owners),
         partition: match whole {
             true => Partition::WholeParameter,
             false => Partition::Flat,
@@ -38,7 +44,10 @@ fn placement(spec: &RankSpec, at: UnitAt, recipes: &[Option<Recipe>]) -> Placeme
             true => Residency::Transient,
             false => spec.zero.residency(at),
         },
-        secondary: spec.zero.node.max(1),
+        secondary: match owners == AxisSet::DATA {
+            true => spec.zero.node.max(1),
+            false => 1,
+        },
         sliced: spec.zero.stage >= ZeroStage::Two,
         host,
         away,
@@ -65,11 +74,45 @@ fn flat(
         units: units.len(),
         elements: params.iter().map(FlatParam::numel).sum(),
     };
-    let mut flat = Flat::new(params, placement(spec, at, recipes), recipes);
+    let owners = owners(unit);
+    let mut flat = Flat::new(params, placement(spec, (at, owners), recipes), recipes);
     if elsewhere {
         flat.normed.clear();
     }
     flat
+}
+
+/// The axes over which a unit's parameters are shared: all over the same.
+fn owners(unit: &UnitDecl) -> AxisSet {
+    unit.params.first().map_or(AxisSet::DATA, |p| p.held.owners)
+}
+
+/// Those of all units. A unit is one flat, so the parameters of experts are a unit of their own, from which others borrow them.
+fn owner_sets(spec: &RankSpec, units: &[UnitDecl]) -> Result<BTreeSet<AxisSet>> {
+    for u in units {
+        let all = owners(u);
+        if all != AxisSet::DATA && spec.canonical.is_some() {
+            return Err(Error::Invalid(format!(
+                "{}: canonical sums over the ranks of experts are not built; leave run.canonical_shards out",
+                u.name
+            )));
+        }
+        if spec.reduces_each() && spec.place.size(all) == 1 {
+            return Err(Error::Invalid(format!(
+                "{}: one rank owns it, and has no others to reduce micro-batches with; fix: set \
+                 zero_optimization.reduce_gradients to \"step\"",
+                u.name
+            )));
+        }
+        if let Some(p) = u.params.iter().find(|p| p.held.owners != all) {
+            return Err(Error::Invalid(format!(
+                "{}: the ranks over {} share it, and those over {all} the other parameters of {}; fix: declare the parameters of \
+                 experts in a unit of their own, and borrow them",
+                p.name, p.held.owners, u.name
+            )));
+        }
+    }
+    Ok(units.iter().map(owners).collect())
 }
 
 /// Refuses to cut what an optimizer must see whole.
@@ -205,8 +248,17 @@ impl Given<'_> {
 
     fn job(&self, b: &mut Builder, gathers: bool) -> Result<Job> {
         let (s, own) = (self.spec, self.groups);
-        let data = self.declare(b, &own.data)?;
-        let figures = match own.figures == own.data {
+        let mut owners = vec![];
+        for o in &own.owners {
+            owners.push(Owners {
+                axes: o.axes,
+                data: self.declare(b, &o.data)?,
+                ..Owners::default()
+            });
+        }
+        let dense = own.owners.first();
+        let data = owners.first().and_then(|o| o.data);
+        let figures = match own.figures.as_ref() == dense.and_then(|o| o.data.as_ref()) {
             true => data,
             false => self.declare(b, &own.figures)?,
         };
@@ -216,8 +268,10 @@ impl Given<'_> {
             (Some(_), Some(_)) => self.declare(b, &own.all)?,
             (one, None) | (None, one) => one,
         };
-        let gather = self.declare(b, &own.gather)?;
-        let node = self.declare(b, &own.node)?;
+        for (o, of) in owners.iter_mut().zip(&own.owners) {
+            o.gather = self.declare(b, &of.gather)?;
+            o.node = self.declare(b, &of.node)?;
+        }
         let gathering = match gathers {
             true => Lane::Gather,
             false => Lane::Compute,
@@ -245,12 +299,10 @@ impl Given<'_> {
             shards: s.canonical,
             micro_batches: s.micro_batches,
             groups: Groups {
-                data,
+                owners,
                 figures,
                 stages,
                 all,
-                gather,
-                node,
             },
         })
     }
@@ -324,7 +376,8 @@ pub fn lower(
         elsewhere.extend((0..units.len()).filter(|u| !own.contains(&(*u as u32))));
     }
     let gathers = |s: &Step| matches!(s.op, StepKind::Gather { .. });
-    let groups = StepGroups::of(spec, shared, planned.0.steps.iter().any(gathers));
+    let gathers = planned.0.steps.iter().any(gathers);
+    let groups = StepGroups::of(spec, shared, &owner_sets(spec, units)?, gathers);
     let each = recipes.iter().enumerate();
     let flats = each.map(|(u, r)| flat(spec, (u, units), r, elsewhere.contains(&u)));
     let flats: Vec<Flat> = flats.collect();

@@ -36,6 +36,9 @@ pub fn plan_for(
             u.state_bytes += u.param_bytes * u64::from(spec.data_ranks() / spec.zero.node);
         }
     }
+    for (axes, ranks) in units.iter_mut().filter_map(|u| u.talk.owners.as_mut()) {
+        *ranks = spec.place.size(*axes);
+    }
     talk_of_updates(&mut units, spec);
     offload_facts(&mut units, spec);
     facts_of_accumulation(&mut units, spec);

@@ -4,7 +4,7 @@
 use crate::build::{On, View};
 use crate::memory::{MemId, Place};
 use crossweave_abi::DType;
-use crossweave_axes::TensorBox;
+use crossweave_axes::{AxisSet, TensorBox};
 use std::ops::Range;
 
 /// Which of a parameter's states.
@@ -133,6 +133,8 @@ pub struct UnitState {
     pub params: Vec<ParamState>,
     /// Type of parameters as blocks read them.
     pub compute: DType,
+    /// The axes over which ranks share it.
+    pub owners: AxisSet,
     /// What is trained, or frozen like it.
     pub flat: FlatState,
     /// What adapters sit on.

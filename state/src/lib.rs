@@ -38,6 +38,6 @@ pub use error::{Error, Result};
 pub use peers::Peers;
 pub use shards::{Shard, ShardPart, Snapshot};
 pub use states::States;
-pub use together::{Request, Together};
+pub use together::{Request, Sharers, Together};
 pub use view::StateView;
 pub use ways::Ways;

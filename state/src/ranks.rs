@@ -10,7 +10,6 @@ use crate::together::Request;
 use crate::ways::Ways;
 use crate::words::Tensors;
 use crossweave_hal::{DType, Tag};
-use crossweave_mesh::Axis;
 use crossweave_program::StateKind;
 use crossweave_tensor::{ParamDecl, Tensor, shape_error};
 use std::sync::Arc;
@@ -105,20 +104,21 @@ impl States {
         if !self.units[u].is_cut(i, kind) {
             return Ok(Some(part));
         }
-        let whole = join_parts(self, w, &self.units[u].decls[i], &part);
+        let whole = join_parts(self, w, (u, i), &part);
         let whole = whole.map_err(w.at("reading a state of which ranks hold parts"))?;
         Ok(Some(whole).filter(|_| speaks))
     }
 }
 
 /// The whole of a parameter's state, of which this rank has `part` and the others of its group theirs.
-fn join_parts(s: &States, w: &Ways<'_>, d: &ParamDecl, part: &[f32]) -> Tensors<Vec<f32>> {
-    let Some(group) = s.together.parts else {
+fn join_parts(s: &States, w: &Ways<'_>, (u, i): (usize, usize), part: &[f32]) -> Tensors<Vec<f32>> {
+    let (d, owners) = (&s.units[u].decls[i], s.units[u].table.owners);
+    let Some(group) = s.together.sharers(owners).and_then(|s| s.parts) else {
         return shape_error(format!("{}: no group of the ranks that hold it", d.name));
     };
-    let place = &s.together.place;
-    let each = (0..place.length(Axis::Tp)).map(|k| place.moved(Axis::Tp, k));
-    let held = each.map(|place| Ok(d.held_at(&place)?.part));
+    let members = s.together.place.members(owners.holders());
+    let members = members.or_else(|e| shape_error(e.to_string()))?;
+    let held = members.iter().map(|p| Ok(d.held_at(p)?.part));
     let held = held.collect::<Tensors<Vec<_>>>()?;
     let most = held.iter().map(|b| b.numel()).max().unwrap_or(0);
     // All of one length, as an all-gather wants them: the last may be shorter.
@@ -149,7 +149,7 @@ fn read_part(
     (u, i): (usize, usize),
     kind: StateKind,
 ) -> Result<Option<Vec<f32>>> {
-    let first = s.together.is_first_of_part();
+    let first = s.together.is_first_over(s.units[u].table.owners);
     if !s.is_spread(u, i, kind) {
         return match first {
             true => s.units[u].read_alone(w, i, kind).map(Some),
@@ -185,7 +185,8 @@ fn assemble(s: &States, w: &Ways<'_>, u: usize, kind: StateKind, base: bool) -> 
     };
     let flat = if base { &table.base } else { &table.flat };
     let cut = flat.cut.filter(|n| *n > 0);
-    let (Some(elements), Some(group)) = (cut, s.together.gather) else {
+    let sharers = s.together.sharers(table.owners);
+    let (Some(elements), Some(group)) = (cut, sharers.and_then(|s| s.gather)) else {
         return Ok(mine);
     };
     let whole = w.device().alloc(w.messages, 4 * elements, Tag::Comm)?;

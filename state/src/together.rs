@@ -15,12 +15,21 @@ pub struct Together {
     pub place: Place,
     /// The group in which rank 0 says what it asks for; none where every rank reads for itself.
     pub all: Option<GroupRef>,
-    /// The group that puts slices together, where units are cut.
-    pub gather: Option<GroupRef>,
-    /// Ranks that hold the other parts of parameters, where there are any.
-    pub parts: Option<GroupRef>,
+    /// Who shares parameters with it, for each set of axes over which units are shared.
+    pub sharers: Vec<Sharers>,
     /// Rank 0 works alone, and the others serve it.
     pub leading: Cell<bool>,
+}
+
+/// Groups of the ranks that have parts of the same parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Sharers {
+    /// The axes over which ranks share a unit.
+    pub axes: AxisSet,
+    /// These ranks, who put slices together, where units are cut.
+    pub gather: Option<GroupRef>,
+    /// Ranks that hold the other parts of its parameters, where there are any.
+    pub parts: Option<GroupRef>,
 }
 
 /// What rank 0 asks of the others.
@@ -52,9 +61,13 @@ impl Together {
     pub(crate) fn is_speaker(&self) -> bool {
         self.place.index(AxisSet::STAGE) == 0
     }
-    /// Whether it is the first of those that hold the same parts of parameters, which answers for these.
-    pub(crate) fn is_first_of_part(&self) -> bool {
-        self.place.index(AxisSet::DATA) == 0
+    /// Whether it is the first of those that share units over these axes, which answers for their parts of these.
+    pub(crate) fn is_first_over(&self, axes: AxisSet) -> bool {
+        self.place.index(axes) == 0
+    }
+    /// The groups of a unit that is shared over these axes.
+    pub(crate) fn sharers(&self, axes: AxisSet) -> Option<&Sharers> {
+        self.sharers.iter().find(|s| s.axes == axes)
     }
     /// Whether this rank reads while the others serve it.
     pub fn is_leading(&self) -> bool {

@@ -241,6 +241,8 @@ impl Pass for Bucket {
             };
             let bytes = |&u: &UnitId| facts.units.get(u as usize).map_or(0, |f| f.grad_bytes);
             let here: u64 = units.iter().map(bytes).sum();
+            // The units of a bucket are shared by the same ranks.
+            let owners = |units: &[UnitId]| units.first().map(|u| facts.owners(*u));
             let (mine, how, more) = (units.clone(), *how, *more);
             let mut total = here;
             if let Some((before, held)) = open
@@ -249,6 +251,7 @@ impl Pass for Bucket {
                     units, how: same, ..
                 } = &steps[before].op
                 && *same == how
+                && owners(units) == owners(&mine)
             {
                 let merged = units.iter().copied().chain(mine).collect();
                 steps[index].op = StepKind::ReduceGrad {

@@ -5,7 +5,7 @@ use crate::placements::placements;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::axes::{self, Axis, Channel, GroupKey};
 use crossweave_program::{Builder, DType, GroupId, Home, Instr, Life, Program, check, check_ranks};
-use crossweave_zero::lower::{Groups, Job, ParamMemory, Params, Source};
+use crossweave_zero::lower::{Groups, Job, Owners, ParamMemory, Params, Source};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
 use proptest::prelude::*;
@@ -43,9 +43,14 @@ impl Case {
             (group.size() > 1).then(|| b.group(group))
         };
         let dp = || GroupKey::over(Axis::Dp);
-        let groups = Groups {
+        let owners = Owners {
+            axes: axes::AxisSet::DATA,
+            data: None,
             gather: group(dp().on(Channel::Gather)),
             node: group(dp().part(axes::Part::Node(node))),
+        };
+        let groups = Groups {
+            owners: vec![owners],
             ..Groups::default()
         };
         let gather = match self.overlap {
@@ -131,6 +136,7 @@ fn the_gather_of_a_unit_is_a_cast_and_a_collective() {
     let case = Case {
         params: vec![(10, true, false), (6, true, false)],
         place: Placement {
+            owners: axes::AxisSet::DATA,
             ranks: 2,
             rank: 0,
             partition: Partition::Flat,

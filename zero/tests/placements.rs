@@ -1,6 +1,7 @@
 //! Placements that a config may ask for, at random.
 
 use crossweave_program::DType;
+use crossweave_program::axes::AxisSet;
 use crossweave_zero::{Partition, Placement, Residency};
 use proptest::prelude::*;
 
@@ -20,6 +21,7 @@ pub fn placements() -> impl Strategy<Value = Placement> {
             let transient = residency == Residency::Transient;
             let away = away && transient;
             Placement {
+                owners: AxisSet::DATA,
                 ranks,
                 rank: 0,
                 partition: match whole {

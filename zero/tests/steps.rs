@@ -8,7 +8,9 @@ use crossweave_program::{
     Builder, Call, DType, Figure, HostJob, HostMemory, Instr, Law, MemId, Part, Program, check,
     check_ranks,
 };
-use crossweave_zero::lower::{Grads, Groups, Job, Memory, Optim, ParamMemory, ToHost, Words};
+use crossweave_zero::lower::{
+    Grads, Groups, Job, Memory, Optim, Owners, ParamMemory, ToHost, Words,
+};
 use crossweave_zero::optim::{Adafactor, Adam, Lamb, Muon, MuonScale, Optimizer, Recipe, Sgd};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
 use proptest::prelude::*;
@@ -77,7 +79,11 @@ impl Case {
             shards: None,
             micro_batches: 1,
             groups: Groups {
-                data,
+                owners: vec![Owners {
+                    axes: axes::AxisSet::DATA,
+                    data,
+                    ..Owners::default()
+                }],
                 figures: data,
                 all: data,
                 ..Groups::default()
@@ -313,6 +319,7 @@ fn adamw(scaled: bool) -> Case {
         params: vec![(vec![10], true, false), (vec![6], true, false)],
         recipes: [recipe; 2],
         place: Placement {
+            owners: axes::AxisSet::DATA,
             ranks: 2,
             rank: 0,
             partition: Partition::Flat,

@@ -17,12 +17,12 @@ use crate::values::Values;
 use crate::whole::Whole;
 use crossweave_hal::{Bootstrap, Device};
 use crossweave_machine::Machine;
-use crossweave_mesh::Mesh;
+use crossweave_mesh::{GroupKey, Mesh};
 use crossweave_offload::{Executor, FileTier};
 use crossweave_plan::StepKind;
 use crossweave_planner::{self as planner, Lowered, RankSpec, StepGroups, Tier};
 use crossweave_program::{Room, UnitState};
-use crossweave_state::{States, Together};
+use crossweave_state::{Sharers, States, Together};
 use crossweave_store::NoFaults;
 use crossweave_tensor::{UnitDecl, place_on};
 use std::cell::Cell;
@@ -132,19 +132,24 @@ fn together(
     mesh: &Mesh,
 ) -> crossweave_hal::Result<Together> {
     let cut = tables.iter().any(|t| t.flat.cut.is_some());
-    let gather = groups.gather.as_ref().filter(|_| cut);
-    let gather = gather.map(|g| mesh.group_ref(g)).transpose()?;
-    let all = match spec.pipeline.is_some() || groups.parts.is_some() {
+    let group = |key: Option<&GroupKey>| key.map(|g| mesh.group_ref(g)).transpose();
+    let mut sharers = vec![];
+    for o in &groups.owners {
+        sharers.push(Sharers {
+            axes: o.axes,
+            gather: group(o.gather.as_ref().filter(|_| cut))?,
+            parts: group(o.parts.as_ref())?,
+        });
+    }
+    let parts = sharers.iter().any(|s| s.parts.is_some());
+    let all = match spec.pipeline.is_some() || parts {
         true => Some(mesh.group_ref(spec.everyone())?),
-        false => gather,
+        false => sharers.first().and_then(|s| s.gather),
     };
-    let parts = groups.parts.as_ref();
-    let parts = parts.map(|g| mesh.group_ref(g)).transpose()?;
     Ok(Together {
         place: spec.place,
         all,
-        gather,
-        parts,
+        sharers,
         leading: Cell::new(false),
     })
 }

@@ -143,8 +143,8 @@ pub fn dp_place(ranks: u32) -> Place {
 
 fn mesh(s: &RankSpec) -> Topology {
     let stages = s.pipeline.as_ref().map_or(1, |p| p.stages.len() as u32);
-    let tp = (Axis::Tp, s.place.length(Axis::Tp));
-    Topology::new(&[(Axis::Pp, stages), (Axis::Dp, s.data_ranks()), tp]).unwrap()
+    let [tp, ep] = [Axis::Tp, Axis::Ep].map(|a| (a, s.place.length(a)));
+    Topology::new(&[(Axis::Pp, stages), (Axis::Dp, s.data_ranks()), tp, ep]).unwrap()
 }
 
 /// Ranks of a job over the stages and the data-parallel ranks of `s`.

@@ -77,6 +77,8 @@ impl AxisSet {
     pub const NONE: AxisSet = AxisSet(0);
     /// The ranks that hold the same dense parameters and see other tokens: what ZeRO shards dense parameters over.
     pub const DATA: AxisSet = AxisSet::of(&[Axis::Dp, Axis::Cp]);
+    /// The ranks that hold the same experts and see other tokens: what ZeRO shards experts over.
+    pub const EXPERT_DATA: AxisSet = AxisSet::of(&[Axis::Edp]);
     /// All ranks of a pipeline stage.
     pub const STAGE: AxisSet = AxisSet::of(&[Axis::Dp, Axis::Cp, Axis::Tp]);
     /// All ranks of the job.
@@ -114,6 +116,13 @@ impl AxisSet {
         (0..1u8 << Axis::ALL.len())
             .map(AxisSet)
             .filter(|s| !s.is_mixed())
+    }
+    /// Where ranks share parameters over these axes: the axes on which the ranks of their stage differ that hold other parts.
+    pub fn holders(self) -> AxisSet {
+        match self.is_expert() {
+            true => AxisSet::of(&[Axis::Ep, Axis::Etp]),
+            false => AxisSet::of(&[Axis::Tp]),
+        }
     }
     /// Whether it has axes of both arrangements of a stage's ranks.
     pub(crate) fn is_mixed(self) -> bool {

@@ -285,14 +285,11 @@ impl Place {
             let of = (self.at(cut.axis), self.length(cut.axis));
             part = part.cut(cut.dim, cut.parts, of);
         }
-        let (owners, holders) = match over.is_expert() {
-            true => (
-                AxisSet::from(Axis::Edp),
-                AxisSet::of(&[Axis::Ep, Axis::Etp]),
-            ),
-            false => (AxisSet::DATA, AxisSet::from(Axis::Tp)),
+        let owners = match over.is_expert() {
+            true => AxisSet::EXPERT_DATA,
+            false => AxisSet::DATA,
         };
-        let mut alike = holders.iter().filter(|a| !over.contains(*a));
+        let mut alike = owners.holders().iter().filter(|a| !over.contains(*a));
         Ok(Held {
             part,
             owners,

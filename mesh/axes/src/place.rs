@@ -77,13 +77,13 @@ impl Place {
             ..*self
         }
     }
-    /// The place with another coordinate on an axis; one beyond its length goes round.
-    pub fn moved(&self, axis: Axis, to: u32) -> Place {
-        let to = to % self.length(axis);
-        Place {
-            at: self.mesh.moved(self.at, axis, to),
-            ..*self
-        }
+    /// The places of its group over a set of axes, in the group's order.
+    ///
+    /// # Errors
+    /// As [`Topology::group`].
+    pub fn members(&self, axes: impl Into<AxisSet>) -> Result<Vec<Place>, TopologyError> {
+        let group = self.group(&GroupKey::over(axes))?;
+        group.ranks.iter().map(|r| self.of_rank(*r)).collect()
     }
     /// The key of its group over those of these axes that are longer than one; none where it is alone in it.
     pub fn among(&self, axes: impl Into<AxisSet>) -> Option<GroupKey> {

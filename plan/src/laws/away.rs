@@ -10,8 +10,11 @@ impl State<'_> {
     pub(super) fn device_state(&self, unit: UnitId) -> u64 {
         let fact = &self.facts.units[unit as usize];
         match self.units[unit as usize].hosted {
-            true => self.state_bytes(fact.state_bytes.saturating_sub(fact.host_state_bytes)),
-            false => self.state_bytes(fact.state_bytes),
+            true => {
+                let here = fact.state_bytes.saturating_sub(fact.host_state_bytes);
+                self.state_bytes(unit, here)
+            }
+            false => self.state_bytes(unit, fact.state_bytes),
         }
     }
 
@@ -26,7 +29,7 @@ impl State<'_> {
         if self.plan.grads == Home::Slots {
             let whole = self.facts.units[unit as usize].grad_bytes;
             self.live.grads -= match how {
-                Reduction::Scatter => self.facts.shard(whole),
+                Reduction::Scatter => self.facts.shard(unit, whole),
                 Reduction::All => whole,
             };
         }
@@ -168,7 +171,7 @@ impl State<'_> {
         self.units[unit as usize].shard_here = true;
         self.live.params += self
             .facts
-            .shard(self.facts.units[unit as usize].param_bytes);
+            .shard(unit, self.facts.units[unit as usize].param_bytes);
         Ok(())
     }
 }

@@ -465,6 +465,11 @@ impl Simulator<'_> {
         Ok(())
     }
 
+    /// One rank's part of something that is sharded.
+    fn shard(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(u64::from(self.facts.ranks.max(1)))
+    }
+
     /// Bytes of slots: for each size, the most that are taken at once.
     fn slots(&self) -> u64 {
         // Each rank's slice in whole elements, as often as there are ranks.
@@ -506,7 +511,7 @@ impl Simulator<'_> {
                 held[0] += fact.param_bytes;
             }
             if self.shard_here(end, unit) {
-                held[0] += self.facts.shard(fact.param_bytes);
+                held[0] += self.shard(fact.param_bytes);
             }
             let (parts, _) = self.parts(end, unit);
             let begun = self.written(end, unit)
@@ -535,12 +540,10 @@ impl Simulator<'_> {
                         )
                 });
                 held[1] += match (sliced, parts) {
-                    (true, _) => self.facts.shard(fact.grad_bytes),
+                    (true, _) => self.shard(fact.grad_bytes),
                     (false, 0) => copies * fact.grad_bytes,
-                    _ if self.written(end, unit) => {
-                        fact.grad_bytes + self.facts.shard(fact.grad_bytes)
-                    }
-                    _ => self.facts.shard(fact.grad_bytes),
+                    _ if self.written(end, unit) => fact.grad_bytes + self.shard(fact.grad_bytes),
+                    _ => self.shard(fact.grad_bytes),
                 };
             }
             let moved = self
@@ -550,11 +553,7 @@ impl Simulator<'_> {
                 if self.hosted(unit) {
                     bytes = bytes.saturating_sub(fact.host_state_bytes);
                 }
-                held[2] += if sharded {
-                    self.facts.shard(bytes)
-                } else {
-                    bytes
-                };
+                held[2] += if sharded { self.shard(bytes) } else { bytes };
             }
             for mb in 0..self.facts.micro_batches {
                 let word = self.word(end, unit, mb);
@@ -610,9 +609,7 @@ impl Simulator<'_> {
         if let StepKind::Gather { unit, .. } = *op
             && self.any(|op| *op == StepKind::ShardIn { unit })
         {
-            most += self
-                .facts
-                .shard(self.facts.units[unit as usize].param_bytes);
+            most += self.shard(self.facts.units[unit as usize].param_bytes);
         }
         if let StepKind::ReduceGrad { units, .. } = op
             && self.facts.ranks > 1
@@ -624,7 +621,7 @@ impl Simulator<'_> {
         if let StepKind::ReduceGrad { units, .. } = op {
             // What arrives beside the slice that it is added to.
             let later = units.iter().filter(|&&u| self.parts(at, u).0 > 0);
-            let bytes = |&u: &u32| self.facts.shard(self.facts.units[u as usize].grad_bytes);
+            let bytes = |&u: &u32| self.shard(self.facts.units[u as usize].grad_bytes);
             most += later.map(bytes).sum::<u64>();
         }
         if let Some(unit) = op.reads_params() {

@@ -7,7 +7,7 @@ use super::{Grads, sum};
 use crate::canonical::{Node, join, push, roots, shards_of};
 use crossweave_plan::{Lane, Reduction, StepId};
 use crossweave_program::{
-    Builder, Code, CollectiveKind, DType, Member, On, Place, Tag, Traffic, View,
+    Builder, Code, CollectiveKind, DType, GroupId, Member, On, Place, Tag, Traffic, View,
 };
 
 /// Adds neighbouring sums along the tree as they come, in place; the last sum goes to `out`.
@@ -59,6 +59,12 @@ fn round(on: &On<'_>, wire: DType, sum: &View<'_>) {
     on.cast(sum, &narrow);
 }
 
+/// The group of the ranks that share the flats of a bucket.
+fn data_of(g: &Grads<'_>, units: &[usize]) -> Option<GroupId> {
+    let first = units.first()?;
+    g.job.groups.of(&g.flats[*first]).data
+}
+
 impl Grads<'_> {
     /// `Fold`: the gradient of a shard is complete, and `joins` sums of two can be made.
     pub fn fold(&mut self, b: &mut Builder, step: StepId, u: usize, joins: u32) {
@@ -102,7 +108,7 @@ impl Grads<'_> {
         }
         b.call(Some(step), "reduce", &args, |code| {
             let on = code.on(self.job.reduce);
-            match self.job.groups.data {
+            match data_of(self, &units) {
                 None => {
                     for (u, at) in units.iter().zip(&first) {
                         self.add_up_alone(code, &on, *u, *at);
@@ -149,7 +155,7 @@ impl Grads<'_> {
         how: Reduction,
     ) {
         let job = self.job;
-        let (Some(data), Some(shards)) = (job.groups.data, job.shards) else {
+        let (Some(data), Some(shards)) = (data_of(self, units), job.shards) else {
             return;
         };
         let nodes: Vec<Vec<Node>> = (0..job.ranks)

@@ -266,7 +266,7 @@ impl Params<'_> {
                     each: f.owned_len(),
                     secondary: part(secondary, f.layout.padded()),
                 };
-                if !self.node_whole(&on, from, &side) {
+                if !self.node_whole(&on, u, from, &side) {
                     let send = self.own_slice(code, u, (&side.whole, value, shard));
                     self.all_whole(&on, u, from, &side, &send);
                 }
@@ -278,7 +278,7 @@ impl Params<'_> {
                     each: f.base.slice_len(),
                     secondary: part(base_secondary, f.base.padded()),
                 };
-                if !self.node_whole(&on, from, &side) {
+                if !self.node_whole(&on, u, from, &side) {
                     let held = code.arg(base, [side.each], dtype);
                     let at = u64::from(p.rank) * side.each;
                     let own = side.whole.narrow(0, at, side.each);
@@ -328,8 +328,12 @@ impl Params<'_> {
     }
 
     /// The whole from the copies of the own node, where it is asked for and there are some.
-    fn node_whole(&self, on: &On<'_>, from: Source, side: &Side<'_>) -> bool {
-        match (from, &side.secondary, self.job.groups.node) {
+    fn node_whole(&self, on: &On<'_>, u: usize, from: Source, side: &Side<'_>) -> bool {
+        match (
+            from,
+            &side.secondary,
+            self.job.groups.of(&self.flats[u]).node,
+        ) {
             (Source::Node, Some(part), Some(node)) => {
                 all_gather(on, node, Traffic::Param, part, &side.whole);
                 true
@@ -341,7 +345,7 @@ impl Params<'_> {
     /// The whole from the slices of all ranks, and the node's copy from the whole.
     fn all_whole(&self, on: &On<'_>, u: usize, from: Source, side: &Side<'_>, send: &View<'_>) {
         let p = &self.flats[u].place;
-        let Some(group) = self.job.groups.gather else {
+        let Some(group) = self.job.groups.of(&self.flats[u]).gather else {
             return;
         };
         let traffic = match from {

@@ -20,6 +20,7 @@ pub use update::Optim;
 
 use crossweave_flat::Flat;
 use crossweave_plan::Lane;
+use crossweave_program::axes::AxisSet;
 use crossweave_program::{
     Builder, DType, GroupId, Home, Life, MemId, MemoryDecl, On, Place, Tag, View,
 };
@@ -27,27 +28,44 @@ use crossweave_program::{
 /// Steps whose figures may be unread at once.
 pub const IN_FLIGHT: u32 = 3;
 
-/// The groups a rank is in; none where it is alone in one.
+/// The groups of ranks that share flats over some axes; none where a rank is alone in one.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Groups {
-    /// Ranks that share its flats.
+pub struct Owners {
+    /// The axes.
+    pub axes: AxisSet,
+    /// Those ranks.
     pub data: Option<GroupId>,
+    /// The same, for gathers: they need not wait for reductions.
+    pub gather: Option<GroupId>,
+    /// Those of them on the own node.
+    pub node: Option<GroupId>,
+}
+
+/// The groups a rank is in; none where it is alone in one.
+#[derive(Clone, Debug, Default)]
+pub struct Groups {
+    /// Those of ranks that share flats, for each set of axes over which some do.
+    pub owners: Vec<Owners>,
     /// Ranks that hold the same units, or parts of them: figures of whole parameters are summed over these.
     pub figures: Option<GroupId>,
     /// Pipeline stages.
     pub stages: Option<GroupId>,
     /// Everyone.
     pub all: Option<GroupId>,
-    /// Ranks that share its flats, for gathers: they need not wait for reductions.
-    pub gather: Option<GroupId>,
-    /// Those of them on the own node.
-    pub node: Option<GroupId>,
+}
+
+impl Groups {
+    /// Those of the ranks that share a flat.
+    pub fn of(&self, f: &Flat) -> Owners {
+        let mut all = self.owners.iter().copied();
+        all.find(|o| o.axes == f.place.owners).unwrap_or_default()
+    }
 }
 
 /// What the job asks of the arithmetic of a step.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Ranks that share a flat, and this one's place.
+    /// Ranks that share a dense flat, and this one's place.
     pub ranks: u32,
     /// See `ranks`.
     pub rank: u32,

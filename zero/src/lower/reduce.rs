@@ -197,7 +197,9 @@ impl Grads<'_> {
                 };
                 grads.push((whole, slice));
             }
-            if let Some(data) = self.job.groups.data {
+            // A bucket is of flats that the same ranks share.
+            let owners = units.first().map(|u| self.job.groups.of(&self.flats[*u]));
+            if let Some(data) = owners.and_then(|o| o.data) {
                 match self.job.wire {
                     DType::F32 => {
                         on.collective(data, Traffic::Grad, members(&grads, how));

@@ -52,6 +52,7 @@ pub fn unit_state(
     UnitState {
         params: (0..f.params.len()).map(|i| param(f, optim, i)).collect(),
         compute: p.compute,
+        owners: p.owners,
         flat: FlatState {
             numel: f.layout.numel(),
             owned: f.owned_len(),
