@@ -47,9 +47,10 @@ impl Caller {
         let host = line.dev.api.host;
         let (ended, teller) = End::new();
         host.spawn(Box::new(move || {
-            // Dropped last.
+            // Dropped last: who has waited may count on the thread holding nothing of the device's.
             let _teller = teller;
-            serve(&of_thread, &line);
+            let (shared, line) = (of_thread, line);
+            serve(&shared, &line);
         }))?;
         Ok(Caller { shared, ended })
     }

@@ -59,6 +59,8 @@ impl Line {
         if !self.held() || self.captures() {
             return f(&self.lane());
         }
+        // A lost device says so at once, as the driver would.
+        self.dev.alive()?;
         match self.behind(Item::Do(Box::new(f))) {
             Some(Item::Do(f)) => f(&self.lane()),
             _ => Ok(()),
