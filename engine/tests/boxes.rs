@@ -6,8 +6,7 @@ use crate::tensor_parallel::{Deep, Mlp};
 use crossweave_checkpoint::{Checkpoint, Dtype, Piece, Writer};
 use crossweave_engine::optimizers::{Adafactor, Adam, Lamb, Optimizer, ParamGroups};
 use crossweave_engine::{
-    FileSettings, HostDevice, OffloadSpec, OptimizerOffload, RankSpec, StateKind, Tier, Trainer,
-    ZeroSpec, ZeroStage, assign, dry_run,
+    OffloadSpec, RankSpec, StateKind, Tier, Trainer, ZeroSpec, ZeroStage, assign, dry_run,
 };
 use crossweave_hal::{DType, LocalKv};
 use crossweave_mesh::{Axis, Place};
@@ -352,21 +351,11 @@ fn boxes_start_save_and_load_the_bits_of_the_whole() {
 }
 
 fn half_on_the_host(w: &World, dir: &Path) -> OffloadSpec {
-    OffloadSpec {
-        host: HostDevice(w.cpu.open(7).unwrap()),
-        optimizer: Some(OptimizerOffload {
-            tier: Tier::Host,
-            ratio: 0.5,
-            delayed: false,
-            grad_f32: true,
-            group: None,
-        }),
-        params: false,
-        activations: false,
-        folder: dir.to_path_buf(),
-        files: FileSettings::default(),
-        faults: None,
+    let mut spec = offload(w, dir, Tier::Host);
+    if let Some(o) = &mut spec.optimizer {
+        o.ratio = 0.5;
     }
+    spec
 }
 
 /// A parameter of more elements than are drawn at once: rows of the box lie in several windows of it.

@@ -3,8 +3,8 @@
  *
  * It is stricter than a driver where that finds mistakes: memory of a device lies at addresses that fault when the host touches them, fresh and freed
  * memory reads as NaN, copies must lie inside memory that was allocated or registered, and what is freed twice or never is counted. As drivers do, it
- * frees memory only when all streams of the device stand still, and blocks who gives a stream more than it has room for (a device was seen to do
- * both: ADR 0102). `sim_*` functions of one integer are the tests' own. `CW_SIM` in the environment is a list by commas:
+ * frees memory only when all streams of the device stand still, and blocks who gives a stream more than it has room for (seen on a device, of
+ * page-locked memory: ADR 0102). `sim_*` functions of one integer are the tests' own. `CW_SIM` in the environment is a list by commas:
  *   late=SEED   a stream pauses before some of its commands, as the seed draws
  *   lazy        a stream runs no further than somebody asks, or 20 ms after it was given work
  *   notes       launches are written down, not computed

@@ -85,7 +85,9 @@ impl Simulated {
     }
 
     fn command(&self, dir: &Path, args: &[&str]) -> Command {
-        let mut c = Command::new(&self.program);
+        // A job that hangs fails its test.
+        let mut c = Command::new("timeout");
+        c.args(["-s", "KILL", "600"]).arg(&self.program);
         c.current_dir(dir).args(args);
         c.env("CROSSWEAVE_PLUGIN_OPTIONS", &self.options);
         c.env("CW_SIM", self.mode);

@@ -5,10 +5,10 @@
 
 use crossweave_gpu::library::Wanted;
 use crossweave_gpu::{Handle, Status};
+use std::ffi::{c_char, c_void};
 
 /// A function that a stream calls on a thread of its own.
 pub(crate) type HostFn = unsafe extern "C" fn(*mut c_void);
-use std::ffi::{c_char, c_void};
 
 pub(crate) const WANTED: Wanted = Wanted {
     what: "Ascend run time",

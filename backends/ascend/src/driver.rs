@@ -1,8 +1,7 @@
 //! ACL as the back end uses it: streams with their host calls, events, which memory is the host's, and what the host does in stream order because
 //! ACL does not (copies within the host, fills of more than a byte).
 
-use crate::acl::HostFn;
-use crate::acl::{self, Functions};
+use crate::acl::{self, Functions, HostFn};
 use crate::calls::Reporter;
 use crate::error;
 use crate::staging::Staging;

@@ -157,51 +157,6 @@ impl Op {
         Ok((op, all))
     }
 
-    fn given(&self, s: &Lane<'_>, operands: &[u64], scratch: u64, dynamic: Dyn<'_>) -> Result<()> {
-        let Some(acl) = runtime::running() else {
-            return fail(
-                Code::Internal,
-                "a launch before the run time has been started",
-            );
-        };
-        if operands.iter().any(|a| acl.is_host(*a)) {
-            return unsupported(
-                "an operand in page-locked memory: the operators reach memory of the device only",
-            );
-        }
-        let _in = s.dev.enter()?;
-        let at = |b: Base| match b {
-            Base::Operand(i) => operands[i],
-            Base::Workspace(n) => scratch + n,
-        };
-        let mut kept = lock(&self.kept);
-        let same = kept.addresses.split_last() == Some((&scratch, operands));
-        if !same {
-            kept.addresses.clear();
-            kept.made.drain(..).for_each(|m| discard(&self.nn, m));
-            for step in &self.steps {
-                if let Step::Call(c) = step {
-                    // SAFETY: what is at these addresses lives until the stream has passed the launch; executors are kept for launches
-                    // that name the same addresses.
-                    kept.made.push(unsafe { make(&self.nn, c, &at) }?);
-                }
-            }
-        }
-        let done = self.run(&acl, s, &mut kept, &at, scratch, dynamic);
-        match done.is_ok() && kept.made.iter().all(|m| m.repeatable) {
-            true if !same => {
-                kept.addresses.extend_from_slice(operands);
-                kept.addresses.push(scratch);
-            }
-            true => {}
-            false => {
-                kept.addresses.clear();
-                kept.made.drain(..).for_each(|m| discard(&self.nn, m));
-            }
-        }
-        done
-    }
-
     fn run(
         &self,
         acl: &Acl,
@@ -287,7 +242,48 @@ impl Work for Op {
         scratch: u64,
         dynamic: Dyn<'_>,
     ) -> Result<()> {
-        self.given(s, operands, scratch, dynamic)
+        let Some(acl) = runtime::running() else {
+            return fail(
+                Code::Internal,
+                "a launch before the run time has been started",
+            );
+        };
+        if operands.iter().any(|a| acl.is_host(*a)) {
+            return unsupported(
+                "an operand in page-locked memory: the operators reach memory of the device only",
+            );
+        }
+        let _in = s.dev.enter()?;
+        let at = |b: Base| match b {
+            Base::Operand(i) => operands[i],
+            Base::Workspace(n) => scratch + n,
+        };
+        let mut kept = lock(&self.kept);
+        let same = kept.addresses.split_last() == Some((&scratch, operands));
+        if !same {
+            kept.addresses.clear();
+            kept.made.drain(..).for_each(|m| discard(&self.nn, m));
+            for step in &self.steps {
+                if let Step::Call(c) = step {
+                    // SAFETY: what is at these addresses lives until the stream has passed the launch; executors are kept for launches
+                    // that name the same addresses.
+                    kept.made.push(unsafe { make(&self.nn, c, &at) }?);
+                }
+            }
+        }
+        let done = self.run(&acl, s, &mut kept, &at, scratch, dynamic);
+        match done.is_ok() && kept.made.iter().all(|m| m.repeatable) {
+            true if !same => {
+                kept.addresses.extend_from_slice(operands);
+                kept.addresses.push(scratch);
+            }
+            true => {}
+            false => {
+                kept.addresses.clear();
+                kept.made.drain(..).for_each(|m| discard(&self.nn, m));
+            }
+        }
+        done
     }
 }
 

@@ -1,9 +1,8 @@
 //! What a stream puts off while a function of the host's before it has not run: the driver gets it when its turn comes.
 //!
 //! The device itself never waits for the host. A stream that stands still on the device until a thread of the host lets it go holds up much that
-//! has nothing to do with it: page-locked memory is freed, and kernels are loaded at their first launch, only when the whole device stands still;
-//! a driver's queue takes about a thousand calls and then blocks the caller; and streams share the device's queues. Ranks that share a GPU waited
-//! for each other through each of these (ADR 0102).
+//! has nothing to do with it: page-locked memory is freed only when the whole device stands still, a driver's queue takes about a thousand calls and
+//! then blocks the caller, and streams share the device's queues. Ranks that share a GPU waited for each other for ever (ADR 0102).
 //!
 //! A stream that is held puts off every call. An event whose record is put off is not complete, and a stream that waits for it is held too, until the
 //! record has been given to the driver.

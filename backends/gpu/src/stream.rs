@@ -34,6 +34,8 @@ impl Fault {
     }
 
     pub(crate) fn set(&self, e: Error) {
+        // Events that are recorded from here on have it too.
+        self.carry();
         lock(&self.error).get_or_insert(e);
         self.set.store(true, Ordering::Release);
     }

@@ -79,7 +79,7 @@ pub fn cases(ranks: &[u32]) -> Vec<Case> {
             Case::new(format!("leak.communicator.r{n}"), move |ctx| {
                 communicator(ctx, n)
             })
-            // A library of a vendor's takes a second for each.
+            // A minute was too short for a vendor's library.
             .limit(240)
             .on_ranks(n),
         );

@@ -51,7 +51,7 @@ pub(crate) fn settles(f: impl Fn() -> Option<usize>, at_most: usize) -> Option<u
 }
 
 fn open_close(ctx: &Ctx) -> crate::Check {
-    // A driver may need half a second for one; a GPU's does.
+    // The driver of a GPU that others used too did not come to 200 within a minute.
     let begun = Instant::now();
     let mut times = 0;
     while times < 200 && (times < 10 || begun.elapsed() < Duration::from_secs(20)) {
