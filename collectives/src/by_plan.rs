@@ -4,7 +4,7 @@
 //! travel as they are, stays the default. All ranks must prefer the same way, as they must make the same calls.
 
 use crate::comm_plan::{
-    Algorithm, CommPlan, Home, Inside, Join, Kind, Move, Nodes, RankPlan, Span,
+    Algorithm, CommPlan, Inside, Join, Kind, Move, Nodes, RankPlan, Span, Vector,
 };
 use crate::comm_plan::{hierarchical, hierarchical_scatter, plan};
 use crate::fold::{accumulator, joiner_of, part, prepare};
@@ -185,9 +185,9 @@ impl Collectives {
     ) -> Result<()> {
         let at = |span: &Span| {
             let home = homes[match span.home {
-                Home::Data => 0,
-                Home::Out => 1,
-                Home::Scratch => 2,
+                Vector::Data => 0,
+                Vector::Out => 1,
+                Vector::Scratch => 2,
             }];
             part(home, dtype, span.at, span.n)
         };

@@ -32,9 +32,9 @@ mod whole;
 /// Where a rank stands.
 pub use crossweave_mesh::{Axis, Place, Topology};
 pub use crossweave_planner::{
-    AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadSpec, OptimizerOffload,
-    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule,
-    ScalerState, Tier, ZeroSpec, ZeroStage, optimizers,
+    AtFloor, Documents, Faults, HostDevice, LossScaler, OffloadDevice, OffloadSpec,
+    OptimizerOffload, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients,
+    ScaleRule, ScalerState, ZeroSpec, ZeroStage, optimizers,
 };
 pub use crossweave_program::StateKind;
 pub use crossweave_state::{Shard, ShardPart, Snapshot};

@@ -6,7 +6,7 @@ use crate::tensor_parallel::{Deep, Mlp};
 use crossweave_checkpoint::{Checkpoint, Dtype, Piece, Writer};
 use crossweave_engine::optimizers::{Adafactor, Adam, Lamb, Optimizer, ParamGroups};
 use crossweave_engine::{
-    OffloadSpec, RankSpec, StateKind, Tier, Trainer, ZeroSpec, ZeroStage, assign, dry_run,
+    OffloadDevice, OffloadSpec, RankSpec, StateKind, Trainer, ZeroSpec, ZeroStage, assign, dry_run,
 };
 use crossweave_hal::{DType, LocalKv};
 use crossweave_mesh::{Axis, Place};
@@ -351,7 +351,7 @@ fn boxes_start_save_and_load_the_bits_of_the_whole() {
 }
 
 fn half_on_the_host(w: &World, dir: &Path) -> OffloadSpec {
-    let mut spec = offload(w, dir, Tier::Host);
+    let mut spec = offload(w, dir, OffloadDevice::Host);
     if let Some(o) = &mut spec.optimizer {
         o.ratio = 0.5;
     }

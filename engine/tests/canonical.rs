@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
-    FileSettings, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, Precision, RankSpec,
-    Recompute, ScaleRule, StateKind, Tier, ZeroSpec, ZeroStage,
+    FileSettings, HostDevice, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, Precision,
+    RankSpec, Recompute, ScaleRule, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -240,7 +240,7 @@ fn updates_on_the_host_and_parameters_away_change_nothing() {
         s.offload = Some(OffloadSpec {
             host: HostDevice(w.cpu.open(0).unwrap()),
             optimizer: Some(OptimizerOffload {
-                tier: [Tier::Host, Tier::Nvme][k % 2],
+                tier: [OffloadDevice::Host, OffloadDevice::Nvme][k % 2],
                 ratio: if away { 1.0 } else { 0.6 },
                 delayed: false,
                 grad_f32: true,

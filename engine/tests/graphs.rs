@@ -4,8 +4,8 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    FileSettings, GraphCounts, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, Precision,
-    RankSpec, Recompute, ScaleRule, Tier, ZeroSpec, ZeroStage,
+    FileSettings, GraphCounts, HostDevice, LossScaler, OffloadDevice, OffloadSpec,
+    OptimizerOffload, Precision, RankSpec, Recompute, ScaleRule, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -115,7 +115,7 @@ fn what_moves_under_a_step_is_never_replayed_stale() {
             offload: Some(OffloadSpec {
                 host: HostDevice(w.cpu.open(0).unwrap()),
                 optimizer: Some(OptimizerOffload {
-                    tier: Tier::Host,
+                    tier: OffloadDevice::Host,
                     ratio: 1.0,
                     delayed: false,
                     grad_f32: true,

@@ -6,12 +6,13 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Adam, Lamb, Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    FileSettings, HostDevice, OffloadSpec, OptimizerOffload, RankSpec, Tier, ZeroSpec, ZeroStage,
+    FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec, ZeroSpec,
+    ZeroStage,
 };
 use crossweave_hal::DType;
 use std::path::Path;
 
-fn away(w: &World, dir: &Path, tier: Tier, ratio: f64, params: bool) -> OffloadSpec {
+fn away(w: &World, dir: &Path, tier: OffloadDevice, ratio: f64, params: bool) -> OffloadSpec {
     OffloadSpec {
         host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: Some(OptimizerOffload {
@@ -61,7 +62,7 @@ fn lion_and_sgd_have_the_same_bits_on_the_host() {
             let plain = train(&w, &gpt2(1, 0.0), &base, 3);
             for stage in [0, 2, 3] {
                 turn += 1;
-                let tier = [Tier::Host, Tier::Nvme][turn % 2];
+                let tier = [OffloadDevice::Host, OffloadDevice::Nvme][turn % 2];
                 let params = stage == 3 && turn % 4 < 2;
                 let ratio = if params {
                     1.0
@@ -82,7 +83,7 @@ fn lion_and_sgd_have_the_same_bits_on_the_host() {
                     optimizer.name()
                 );
                 assert!(got.bits() == plain.bits(), "{what}: {}", got.plan);
-                if tier == Tier::Host && ratio == 1.0 {
+                if tier == OffloadDevice::Host && ratio == 1.0 {
                     let sizes = units(&gpt2(1, 0.0)).into_iter();
                     let sizes =
                         sizes.map(|u| u.params.iter().map(|p| p.shape.numel()).sum::<u64>());
@@ -112,7 +113,7 @@ fn what_needs_whole_parameters_is_refused_by_name() {
     };
     let s = RankSpec {
         optim: ParamGroups::all(Optimizer::Lamb(lamb), 0.1),
-        offload: Some(away(&w, dir.path(), Tier::Host, 1.0, false)),
+        offload: Some(away(&w, dir.path(), OffloadDevice::Host, 1.0, false)),
         ..spec(1, 1)
     };
     let said = train_until_error(&w, &gpt2(1, 0.0), &s, 1);

@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Muon, MuonScale, Optimizer};
 use crossweave_engine::{
-    FileSettings, HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, RankSpec,
-    Recompute, StateKind, Tier, ZeroSpec, ZeroStage,
+    FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
+    PipelineSpec, RankSpec, Recompute, StateKind, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -50,7 +50,7 @@ fn staged(base: &RankSpec, stage: u32) -> RankSpec {
     }
 }
 
-fn off(w: &World, dir: &Path, tier: Tier, params: bool) -> Option<OffloadSpec> {
+fn off(w: &World, dir: &Path, tier: OffloadDevice, params: bool) -> Option<OffloadSpec> {
     Some(OffloadSpec {
         host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: Some(OptimizerOffload {
@@ -109,10 +109,10 @@ fn every_stage_offload_and_recompute_has_the_same_bits() {
                 same(&full(staged(&base, 2)), "stage 2");
                 same(&staged(&base, 3), "stage 3");
                 for (stage, tier, params) in [
-                    (0, Tier::Host, false),
-                    (2, Tier::Nvme, false),
-                    (3, Tier::Host, true),
-                    (3, Tier::Nvme, true),
+                    (0, OffloadDevice::Host, false),
+                    (2, OffloadDevice::Nvme, false),
+                    (3, OffloadDevice::Host, true),
+                    (3, OffloadDevice::Nvme, true),
                 ] {
                     let s = RankSpec {
                         offload: off(&w, dir.path(), tier, params),
@@ -162,7 +162,7 @@ fn whole_matrices_and_gathers_in_eight_bits_have_the_same_bits_wherever_the_base
         let plain = train(&w, model, &narrow, 3);
         assert!(plain.bits() != exact.bits());
         assert!(distance(&plain, &exact) < 0.3);
-        for tier in [Tier::Host, Tier::Nvme] {
+        for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             let s = RankSpec {
                 offload: off(&w, dir.path(), tier, true),
                 ..narrow.clone()
@@ -267,7 +267,7 @@ fn the_base_costs_its_bytes_in_the_compute_type_and_no_state() {
             }
         }
         // Away, the base rests on the host and nothing of it stays on the device between gathers.
-        for tier in [Tier::Host, Tier::Nvme] {
+        for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             let s = RankSpec {
                 compute: DType::Bf16,
                 offload: off(&w, dir.path(), tier, true),
@@ -276,7 +276,7 @@ fn the_base_costs_its_bytes_in_the_compute_type_and_no_state() {
             let got = train(&w, model, &s, 3);
             for l in &got.ledgers {
                 assert_eq!(l.memory.tags["param"].now, 0, "{n} ranks, {tier:?}");
-                if tier == Tier::Host {
+                if tier == OffloadDevice::Host {
                     let host = 2 * (cut(&trained) + cut(&base));
                     assert_eq!(l.memory.host["param"].peak, host, "{n} ranks");
                 }

@@ -5,7 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{GroupRule, Optimizer};
 use crossweave_engine::{
-    FaultLayer, Faults, FileEngine, RankSpec, Recompute, Tier, Verdict, ZeroSpec, ZeroStage,
+    FaultLayer, Faults, FileEngine, OffloadDevice, RankSpec, Recompute, Verdict, ZeroSpec,
+    ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_tensor::{Block, Cx, Flow, UnitDecl, shape_error};
@@ -40,7 +41,7 @@ fn no_kind_of_offload_changes_a_bit() {
         };
         let plain = train(&w, &model, &base, 3);
         for stage in 0..=3 {
-            for tier in [Tier::Host, Tier::Nvme] {
+            for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
                 left += 1;
                 let mut o = offload(&w, dir.path(), tier);
                 let how = o.optimizer.as_mut().unwrap();
@@ -87,7 +88,7 @@ fn a_part_on_the_host_that_is_frozen_has_no_moments_and_is_no_obstacle() {
             ..Default::default()
         });
         let plain = train(&w, &gpt2(1, 0.0), &base, 3);
-        for tier in [Tier::Host, Tier::Nvme] {
+        for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             for ratio in [0.05, 0.13, 0.9] {
                 let mut o = offload(&w, dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
@@ -126,9 +127,13 @@ fn updates_in_groups_change_no_bit() {
             };
             train(&w, &gpt2(1, 0.0), &s, 3)
         };
-        let whole = train_with(Tier::Host, None);
+        let whole = train_with(OffloadDevice::Host, None);
         // Smaller than the least parameter, of no round size, and larger than a unit.
-        for (tier, group) in [(Tier::Host, 7), (Tier::Nvme, 1000), (Tier::Host, 1 << 40)] {
+        for (tier, group) in [
+            (OffloadDevice::Host, 7),
+            (OffloadDevice::Nvme, 1000),
+            (OffloadDevice::Host, 1 << 40),
+        ] {
             let got = train_with(tier, Some(group));
             assert!(got.bits() == whole.bits(), "{tier:?}, groups of {group}");
         }
@@ -163,7 +168,7 @@ fn ledgers_say_what_rests_where_and_what_travelled_to_the_byte() {
                     compute,
                     ..staged(&spec(n, 2), stage)
                 };
-                let mut o = offload(&w, dir.path(), Tier::Host);
+                let mut o = offload(&w, dir.path(), OffloadDevice::Host);
                 o.optimizer.as_mut().unwrap().grad_f32 = grad_f32;
                 s.offload = Some(o);
                 let got = train(&w, &model, &s, steps);
@@ -211,7 +216,7 @@ fn with_files_the_host_holds_no_more_than_the_pool() {
     let model = llama(6);
     for params in [false, true] {
         let mut s = staged(&spec(1, 1), 3);
-        let mut o = offload(&w, dir.path(), Tier::Nvme);
+        let mut o = offload(&w, dir.path(), OffloadDevice::Nvme);
         (o.params, o.files.buffers) = (params, 3);
         s.offload = Some(o);
         let got = train(&w, &model, &s, 3);
@@ -252,8 +257,11 @@ fn sixteen_bit_gradients_on_the_way_are_the_gradients_rounded_once() {
         };
         train(&w, &llama(2), &s, 5)
     };
-    let (small, wide) = (with(Tier::Host, false), with(Tier::Host, true));
-    assert!(small.bits() == with(Tier::Nvme, false).bits());
+    let (small, wide) = (
+        with(OffloadDevice::Host, false),
+        with(OffloadDevice::Host, true),
+    );
+    assert!(small.bits() == with(OffloadDevice::Nvme, false).bits());
     assert!(small.bits() != wide.bits(), "nothing was rounded");
     let far = distance(&small, &wide);
     assert!(far < 2e-2, "{far:e}");
@@ -265,7 +273,7 @@ fn sixteen_bit_gradients_on_the_way_are_the_gradients_rounded_once() {
 fn a_delayed_update_is_the_reference_with_one_step_of_staleness() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
     let model = llama(2);
-    let mut o = offload(&w, dir.path(), Tier::Host);
+    let mut o = offload(&w, dir.path(), OffloadDevice::Host);
     o.optimizer.as_mut().unwrap().delayed = true;
     let base = spec(1, 1);
     let s = RankSpec {
@@ -306,7 +314,7 @@ fn a_disk_that_fills_up_during_training_is_a_sentence_and_no_hang() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
     let model = llama(2);
     for after in [200, 260, 400] {
-        let mut o = offload(&w, dir.path(), Tier::Nvme);
+        let mut o = offload(&w, dir.path(), OffloadDevice::Nvme);
         o.files.buffers = 2;
         o.faults = Some(Faults(Arc::new(Full(AtomicU64::new(0), after))));
         let s = RankSpec {
@@ -342,7 +350,7 @@ impl Block for Trips {
 #[test]
 fn a_step_behind_one_that_failed_does_not_wait_for_the_host() {
     let (w, dir) = (world(), tempfile::tempdir().unwrap());
-    for tier in [Tier::Host, Tier::Nvme] {
+    for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
         let s = RankSpec {
             recompute: Recompute::Full,
             offload: Some(offload(&w, dir.path(), tier)),

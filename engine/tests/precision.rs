@@ -438,7 +438,7 @@ fn gathered_parameters_travel_in_the_compute_type() {
     }
 }
 
-/// An 8-bit wire: half the bytes of bf16 and as many elements, the same bits at every stage and prefetch, and a loss near bf16's.
+/// Quantized gathers: half the bytes of bf16 and as many elements, the same bits at every stage and prefetch, and a loss near bf16's.
 #[test]
 fn parameters_travel_in_eight_bits_where_asked() {
     let case = |quantized, ranks, stage, prefetch| Case {

@@ -8,13 +8,13 @@
 use crate::common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    Error, LossScaler, MicroBatch, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
-    Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, Tier, Trainer, ZeroSpec, ZeroStage,
-    dry_run,
+    Error, LossScaler, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
+    PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, ScaleRule, Trainer, ZeroSpec,
+    ZeroStage, dry_run,
 };
 use crossweave_hal::{CheckerState, DType, MemoryReport};
 use crossweave_nn::ModelSpec;
-use crossweave_program::{Home, Instr, Life, Program, Tag, check_ranks};
+use crossweave_program::{Instr, Life, MemorySpace, Program, Tag, check_ranks};
 use crossweave_zero::Persistent;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -103,7 +103,7 @@ fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> Off
     let activations = spec.recompute == Recompute::Full && d.once_in(2);
     OffloadSpec {
         optimizer: (!activations || !d.once_in(3)).then(|| OptimizerOffload {
-            tier: d.of(&[Tier::Host, Tier::Nvme]),
+            tier: d.of(&[OffloadDevice::Host, OffloadDevice::Nvme]),
             ratio,
             delayed: false,
             grad_f32: d.once_in(3),
@@ -111,7 +111,7 @@ fn drawn_offload(d: &mut Dice, w: &World, folder: &Path, spec: &RankSpec) -> Off
         }),
         params: spec.zero.stage == ZeroStage::Three && ratio == 1.0 && d.once_in(2),
         activations,
-        ..offload(w, folder, Tier::Host)
+        ..offload(w, folder, OffloadDevice::Host)
     }
 }
 
@@ -211,7 +211,7 @@ impl Bytes {
 /// called outside it (starting values are cast from gathered units, which takes more than a step where gathers are quantized).
 fn declared(p: &Program) -> Bytes {
     let mut all = Bytes(Bytes::TAGS.iter().map(|t| (t.name(), (0, 0))).collect());
-    for m in p.memory.iter().filter(|m| m.home == Home::Device) {
+    for m in p.memory.iter().filter(|m| m.home == MemorySpace::Device) {
         if let Life::Always { turns } = m.life {
             all.add(m.tag, u64::from(turns) * m.bytes);
         }

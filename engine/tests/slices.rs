@@ -5,8 +5,8 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::{Optimizer, ParamGroups, Sgd};
 use crossweave_engine::{
-    HostDevice, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ReduceGradients, Tier,
-    Trainer, ZeroSpec, ZeroStage, dry_run, predict,
+    HostDevice, OffloadDevice, PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute,
+    ReduceGradients, Trainer, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -60,7 +60,7 @@ fn layouts_that_reduce_each_micro_batch_agree_to_the_bit() {
                 bucket_bytes: 1 << 30,
                 ..each(&base, stage)
             });
-            for (tier, ratio) in [(Tier::Host, 1.0), (Tier::Nvme, 0.3)] {
+            for (tier, ratio) in [(OffloadDevice::Host, 1.0), (OffloadDevice::Nvme, 0.3)] {
                 let mut o = offload(&w, dir.path(), tier);
                 o.optimizer.as_mut().unwrap().ratio = ratio;
                 others.push(RankSpec {
@@ -174,8 +174,8 @@ fn gradients_are_slices_between_micro_batches_as_planned() {
             for (stage, clip, tier) in [
                 (2, 0.5, None),
                 (3, 0.0, None),
-                (2, 0.0, Some(Tier::Host)),
-                (3, 0.5, Some(Tier::Nvme)),
+                (2, 0.0, Some(OffloadDevice::Host)),
+                (3, 0.5, Some(OffloadDevice::Nvme)),
             ] {
                 let mut base = spec(n, g);
                 base.clip = clip;

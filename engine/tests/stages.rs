@@ -5,8 +5,9 @@ use crate::common;
 use common::*;
 use crossweave_engine::optimizers::GroupRule;
 use crossweave_engine::{
-    HostDevice, LossScaler, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, Precision,
-    RankSpec, Recompute, ScaleRule, StateKind, Tier, Trainer, ZeroSpec, ZeroStage,
+    HostDevice, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder,
+    PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, StateKind, Trainer, ZeroSpec,
+    ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::ModelSpec;
@@ -197,7 +198,7 @@ fn stages_whose_states_rest_on_the_host_have_the_same_bits() {
         let offload = OffloadSpec {
             host: HostDevice(w.cpu.open(0).unwrap()),
             optimizer: Some(OptimizerOffload {
-                tier: Tier::Host,
+                tier: OffloadDevice::Host,
                 ratio: 1.0,
                 delayed: false,
                 grad_f32: true,

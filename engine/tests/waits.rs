@@ -5,8 +5,8 @@
 use crate::common;
 use common::*;
 use crossweave_engine::{
-    HostDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec, RankSpec, Recompute,
-    Tier, Trace, ZeroSpec, ZeroStage,
+    HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, PipelineOrder, PipelineSpec,
+    RankSpec, Recompute, Trace, ZeroSpec, ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_plan::{Order, Plan, StepId};
@@ -146,7 +146,7 @@ fn every_wait_of_a_stage_is_implied_by_the_plans_edges() {
     }
 }
 
-type Away = Option<(Tier, bool)>;
+type Away = Option<(OffloadDevice, bool)>;
 
 fn cases() -> Vec<(u32, f64, Recompute, DType, Away)> {
     let mut out = vec![];
@@ -154,11 +154,15 @@ fn cases() -> Vec<(u32, f64, Recompute, DType, Away)> {
         let kinds: &[Away] = match stage {
             3 => &[
                 None,
-                Some((Tier::Host, false)),
-                Some((Tier::Host, true)),
-                Some((Tier::Nvme, true)),
+                Some((OffloadDevice::Host, false)),
+                Some((OffloadDevice::Host, true)),
+                Some((OffloadDevice::Nvme, true)),
             ],
-            _ => &[None, Some((Tier::Host, false)), Some((Tier::Nvme, false))],
+            _ => &[
+                None,
+                Some((OffloadDevice::Host, false)),
+                Some((OffloadDevice::Nvme, false)),
+            ],
         };
         for (k, away) in kinds.iter().enumerate() {
             let k = k + stage as usize;

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 /// Where a buffer's bytes come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum Backing {
     /// Memory of its own.
     State,
     /// A block of the caching pool.
@@ -30,7 +30,7 @@ pub struct Buffer {
     offset: u64,
     bytes: u64,
     tag: Tag,
-    home: Home,
+    home: Backing,
     /// Which of the device's buffers it is, in the order in which they were made.
     serial: u64,
     track: Mutex<Track>,
@@ -45,14 +45,14 @@ impl Buffer {
         offset: u64,
         bytes: u64,
         tag: Tag,
-        home: Home,
+        home: Backing,
         mut track: Track,
     ) -> Buffer {
         track.hand_over();
         match home {
-            Home::State | Home::Pool(_) => device.0.memory.alloc(tag, bytes),
-            Home::Host => device.0.memory.alloc_host(tag, bytes),
-            Home::Lent { .. } => {}
+            Backing::State | Backing::Pool(_) => device.0.memory.alloc(tag, bytes),
+            Backing::Host => device.0.memory.alloc_host(tag, bytes),
+            Backing::Lent { .. } => {}
         }
         let serial = device.0.account.made.fetch_add(1, Relaxed);
         Buffer {
@@ -71,8 +71,8 @@ impl Buffer {
     pub(crate) fn lent(device: Device, import: Option<Raw>, owner: HostBuffer) -> Buffer {
         let (of, bytes) = (&owner.buffer, owner.buffer.bytes);
         let (mem, home) = match import {
-            Some(mem) => (mem, Home::Lent { import: true }),
-            None => (of.mem, Home::Lent { import: false }),
+            Some(mem) => (mem, Backing::Lent { import: true }),
+            None => (of.mem, Backing::Lent { import: false }),
         };
         let mut lent = Buffer::new(device, mem, 0, bytes, of.tag, home, Track::default());
         lent.serial = 1 << 63 | of.serial;
@@ -95,7 +95,7 @@ impl Buffer {
     }
     /// Whether these bytes are pinned host memory.
     pub fn is_host(&self) -> bool {
-        matches!(self.home, Home::Host | Home::Lent { .. })
+        matches!(self.home, Backing::Host | Backing::Lent { .. })
     }
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
@@ -192,23 +192,23 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let ledger = &self.device.0.memory;
         match self.home {
-            Home::Pool(b) => {
+            Backing::Pool(b) => {
                 ledger.free(self.tag, self.bytes);
                 let track = std::mem::take(&mut *self.track());
                 self.device.give_back(b, track);
             }
-            Home::State => {
+            Backing::State => {
                 ledger.free(self.tag, self.bytes);
                 // Own memory goes back to the plugin, which must not happen under queued work. A failed stream runs nothing more.
                 let _ = self.host_wait(true);
                 self.device.raw_free(self.mem, self.bytes);
             }
-            Home::Host => {
+            Backing::Host => {
                 ledger.free_host(self.tag, self.bytes);
                 let _ = self.host_wait(true);
                 self.device.raw_free(self.mem, 0);
             }
-            Home::Lent { import } => {
+            Backing::Lent { import } => {
                 let _ = self.host_wait(true);
                 if import {
                     self.device.forget_import(self.mem);

@@ -1,6 +1,6 @@
 //! An open device: memory with its four homes, streams, prepared ops, and the two ledgers.
 
-use crate::buffer::{Buffer, Home, HostBuffer};
+use crate::buffer::{Backing, Buffer, HostBuffer};
 use crate::call::check;
 use crate::carrier::{Carrier, Fault};
 use crate::error::{Code, Error, Result};
@@ -337,7 +337,7 @@ impl Device {
             0,
             bytes,
             tag,
-            Home::State,
+            Backing::State,
             Track::default(),
         ))
     }
@@ -354,7 +354,7 @@ impl Device {
             0,
             bytes,
             tag,
-            Home::State,
+            Backing::State,
             Track::default(),
         ))
     }
@@ -421,7 +421,7 @@ impl Device {
             b.offset,
             bytes,
             tag,
-            Home::Pool(b),
+            Backing::Pool(b),
             track,
         ))
     }
@@ -483,7 +483,7 @@ impl Device {
             0,
             bytes,
             tag,
-            Home::Host,
+            Backing::Host,
             Track::default(),
         );
         Ok(HostBuffer::new(b, p.cast()))

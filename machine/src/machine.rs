@@ -7,8 +7,8 @@ use crossweave_hal::{
 };
 use crossweave_mesh::{GroupRef, Mesh};
 use crossweave_program::{
-    Builder, Call, Code, CollectiveKind, Fragment, Given, Home, HostMemory, Instr, KernelId, Life,
-    MemId, Member, MemoryDecl, ParamBlock, ParamId, Place, Program, Span, Tag, Traffic,
+    Builder, Call, Code, CollectiveKind, Fragment, Given, HostMemory, Instr, KernelId, Life, MemId,
+    Member, MemoryDecl, MemorySpace, ParamBlock, ParamId, Place, Program, Span, Tag, Traffic,
 };
 use crossweave_tensor::{
     Decompositions, KernelCache, Probe, Result as Tensors, Run, Tensor, shape_error,
@@ -100,7 +100,7 @@ pub fn once(stream: &Stream, args: &[&Tensor], write: impl FnOnce(&Code<'_>)) ->
             bytes: t.extent(),
             dtype: t.dtype(),
             tag: Tag::Staging,
-            home: Home::Device,
+            home: MemorySpace::Device,
             life: Life::Transient,
         });
         mem.into()
@@ -127,11 +127,11 @@ impl Machine {
                 continue;
             };
             memory.push(match m.home {
-                Home::Device => {
+                MemorySpace::Device => {
                     let one = |_| Ok(Arc::new(device.alloc_state(m.bytes, m.tag)?));
                     Held::Device((0..turns).map(one).collect::<Tensors<_>>()?, 0)
                 }
-                Home::Pinned => {
+                MemorySpace::Pinned => {
                     let one = |_| Ok(device.alloc_host(m.bytes, m.tag)?);
                     Held::Pinned((0..turns).map(one).collect::<Tensors<_>>()?, 0)
                 }

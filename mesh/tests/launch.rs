@@ -212,7 +212,7 @@ fn job(world: u32) -> Vec<JobStore> {
 }
 
 #[test]
-fn values_reach_every_rank_whoever_asks_first() {
+fn values_reach_every_rank_any_rank_that_asks_first() {
     let all = job(3);
     let early = all[2].clone();
     let asks = std::thread::spawn(move || early.get("id", Some(SOON)));

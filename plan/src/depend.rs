@@ -5,7 +5,7 @@ use crate::error::{Law, PlanError};
 use crate::facts::Facts;
 use crate::op::{Keep, Lane, MicroBatch, StepKind, UnitId};
 use crate::pass::Pass;
-use crate::plan::{Home, Plan, StepId, words};
+use crate::plan::{Plan, StepId, Storage, words};
 use std::collections::HashMap;
 
 /// A piece of data that steps touch, named and not addressed.
@@ -156,7 +156,7 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
                 reads(Resource::Norm),
                 writes(Resource::State(unit)),
             ]);
-            if plan.params == Home::Resident {
+            if plan.params == Storage::Resident {
                 out.push(writes(Resource::Params(unit)));
             }
         }
@@ -178,7 +178,7 @@ fn touches(op: &StepKind, plan: &Plan, facts: &Facts, with_grads: &[UnitId]) -> 
         StepKind::ShardIn { unit } => out.push(writes(Resource::State(unit))),
         StepKind::ParamIn { unit } => {
             out.push(writes(Resource::State(unit)));
-            if plan.params == Home::Resident {
+            if plan.params == Storage::Resident {
                 out.push(writes(Resource::Params(unit)));
             }
         }

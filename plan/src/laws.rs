@@ -11,7 +11,7 @@ use crate::check::Parts;
 use crate::error::{Law, PlanError};
 use crate::facts::Facts;
 use crate::op::{Keep, Lane, MicroBatch, Reduction, StepKind, UnitId};
-use crate::plan::{Home, Plan};
+use crate::plan::{Plan, Storage};
 
 /// Saved activations of one unit for one micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl<'a> State<'a> {
             transient: 0,
             flow_during: 0,
         };
-        if plan.params == Home::Slots {
+        if plan.params == Storage::Slots {
             // A slot that holds nothing is memory all the same.
             state.live.params = slot_bytes(plan, facts);
         }
@@ -181,10 +181,10 @@ impl<'a> State<'a> {
             if !standing.run {
                 continue;
             }
-            if plan.params == Home::Resident {
+            if plan.params == Storage::Resident {
                 state.live.params += fact.param_bytes;
             }
-            if plan.grads == Home::Resident && has_backward {
+            if plan.grads == Storage::Resident && has_backward {
                 state.live.grads += fact.grad_bytes;
             }
             if state.has_update && !standing.offloaded {
@@ -281,7 +281,8 @@ impl<'a> State<'a> {
             if standing.updated || standing.params_in {
                 return self.fault(index, Law::Stale, format!("the parameters of unit {u} have been updated already in this step; move the update behind this use"));
             }
-            if self.plan.params == Home::Slots && self.facts.has_params(u) && !standing.gathered {
+            if self.plan.params == Storage::Slots && self.facts.has_params(u) && !standing.gathered
+            {
                 return self.fault(
                     index,
                     Law::Gathered,
@@ -294,7 +295,7 @@ impl<'a> State<'a> {
 
     fn gather(&mut self, index: usize, unit: UnitId, node: bool) -> Result<(), PlanError> {
         let standing = self.units[unit as usize];
-        if self.plan.params == Home::Resident {
+        if self.plan.params == Storage::Resident {
             return self.fault(
                 index,
                 Law::GatherOnce,
@@ -510,7 +511,7 @@ impl<'a> State<'a> {
         let standing = self.units[unit as usize];
         let first = !standing.written && !standing.zeroed;
         // What is resident counts from the start; those begun after a fold come on top.
-        if (self.plan.grads == Home::Slots && first) || (standing.aside > 0 && !standing.open) {
+        if (self.plan.grads == Storage::Slots && first) || (standing.aside > 0 && !standing.open) {
             self.live.grads += self.facts.units[unit as usize].grad_bytes;
         }
     }
@@ -550,7 +551,7 @@ impl<'a> State<'a> {
         if units.is_empty() {
             return self.fault(index, Law::ReduceOnce, "the bucket is empty");
         }
-        let scatters = self.plan.grads == Home::Slots && how == Reduction::Scatter;
+        let scatters = self.plan.grads == Storage::Slots && how == Reduction::Scatter;
         for &unit in units {
             let standing = self.units[unit as usize];
             if standing.reduced.is_some() {

@@ -32,5 +32,5 @@ pub use error::{Law, PlanError};
 pub use facts::{Facts, Said, UnitFacts, UnitTalk};
 pub use op::{Keep, Lane, MicroBatch, PipelineStage, Rank, Reduction, StepKind, UnitId};
 pub use pass::{Pass, PassManager, Stage, print_stages};
-pub use plan::{Home, Plan, Step, StepId, words};
+pub use plan::{Plan, Step, StepId, Storage, words};
 pub use world::check_world;

@@ -48,7 +48,7 @@ impl Step {
 /// Where a kind of data lives between its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Home {
+pub enum Storage {
     /// Allocated whole, once, for the whole run.
     #[default]
     Resident,
@@ -79,10 +79,10 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Where the parameters live. `Slots`: every use must find its unit gathered.
     #[serde(default)]
-    pub params: Home,
+    pub params: Storage,
     /// Where the full gradients live. `Slots`: whole from the first write to the reduction, a slice from then to the update.
     #[serde(default)]
-    pub grads: Home,
+    pub grads: Storage,
     /// What has been done to the plan so far, as [`words`].
     #[serde(default)]
     pub provides: BTreeSet<String>,

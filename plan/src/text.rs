@@ -20,7 +20,7 @@ use crate::check::trace;
 use crate::error::PlanError;
 use crate::facts::Facts;
 use crate::op::{Keep, Lane, Reduction, StepKind, UnitId};
-use crate::plan::{Home, Plan, Step, StepId};
+use crate::plan::{Plan, Step, StepId, Storage};
 use std::fmt;
 use std::str::FromStr;
 
@@ -131,10 +131,10 @@ impl FromStr for Plan {
         let scatters =
             any(|op| matches!(op, StepKind::ReduceGrad { how, .. } if *how == Reduction::Scatter));
         if gathers {
-            plan.params = Home::Slots;
+            plan.params = Storage::Slots;
         }
         if scatters {
-            plan.grads = Home::Slots;
+            plan.grads = Storage::Slots;
         }
         Ok(plan)
     }

@@ -522,7 +522,7 @@ fn gradients_set_aside_count_until_they_are_added() {
     let f = facts(2, 2);
     let grads = |text: &str| {
         let mut plan = plan(text);
-        plan.grads = crossweave_plan::Home::Slots;
+        plan.grads = crossweave_plan::Storage::Slots;
         let bytes = crossweave_plan::trace(&plan, &f).unwrap();
         let of = |what: &str| {
             let at = plan.steps.iter().position(|s| s.to_string() == what);

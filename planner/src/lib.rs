@@ -20,7 +20,7 @@ pub use crossweave_zero::lower::IN_FLIGHT;
 pub use crossweave_zero::lower::quantized::BLOCK as QUANTIZED_BLOCK;
 /// Optimizers and parameter groups, as data.
 pub use crossweave_zero::optim as optimizers;
-pub use crossweave_zero::{ReduceGradients, Tier, ZeroSpec, ZeroStage};
+pub use crossweave_zero::{OffloadDevice, ReduceGradients, ZeroSpec, ZeroStage};
 pub use documents::Documents;
 pub use error::{Error, Result};
 pub use groups::{OwnerGroups, StepGroups};

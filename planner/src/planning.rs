@@ -7,8 +7,9 @@ use crossweave_mesh::AxisSet;
 use crossweave_parallel::{Pick, Recompute as RecomputePass, schedule};
 use crossweave_plan::{Depend, Facts, PassManager, Plan, Said, UnitFacts};
 use crossweave_zero::{
-    Bucket, Canonical, Hierarchical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch,
-    ReduceEach, Residency, Reuse, SpillInputs, Tier, Ties, UnitAt, Updates, ZeroSpec, ZeroStage,
+    Bucket, Canonical, Hierarchical, HostUpdates, OffloadDevice, Own, ParamsAway, Persist, Place,
+    Prefetch, ReduceEach, Residency, Reuse, SpillInputs, Ties, UnitAt, Updates, ZeroSpec,
+    ZeroStage,
 };
 
 /// Plans a rank's step and holds it against every law, the device's memory included where it is known: what does not fit is refused
@@ -205,8 +206,8 @@ fn host_updates(offload: &OffloadSpec) -> Option<HostUpdates> {
     Some(HostUpdates {
         // One block is updated, one is written; the rest may be read ahead.
         ahead: match how.tier {
-            Tier::Host => None,
-            Tier::Nvme => Some(offload.files.buffers.saturating_sub(2).min(8) as u32),
+            OffloadDevice::Host => None,
+            OffloadDevice::Nvme => Some(offload.files.buffers.saturating_sub(2).min(8) as u32),
         },
         delayed: how.delayed,
         params_away: offload.params,

@@ -35,7 +35,7 @@ pub use instr::{
     KernelDecl, KernelId, Local, Member, Move, ParamId, Part, Program, Span, Traffic,
 };
 pub use laws::{Law, ProgramError, check, check_ranks};
-pub use memory::{Home, Life, MemId, MemoryDecl, Place, Tag};
+pub use memory::{Life, MemId, MemoryDecl, MemorySpace, Place, Tag};
 pub use params::{ParamBlock, Patch, Word};
 pub use room::Room;
 pub use scalar::{Decided, Given, Scalar, ScalarId, Scalars};

@@ -5,7 +5,7 @@ pub use crossweave_abi::Tag;
 
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Home {
+pub enum MemorySpace {
     /// On the device.
     Device,
     /// Pinned host memory.
@@ -50,7 +50,7 @@ pub struct MemoryDecl {
     /// What it is for.
     pub tag: Tag,
     /// Where it is.
-    pub home: Home,
+    pub home: MemorySpace,
     /// How long it lives.
     pub life: Life,
 }

@@ -2,7 +2,7 @@
 //! first called, with `%0`, `%1` … for its parameters and `t0` … for its temporaries; micro-batches that do the same are written once.
 
 use crate::instr::{Call, CollectiveKind, Fragment, Instr, Member, Program, Span};
-use crate::memory::{Home, Life, Place};
+use crate::memory::{Life, MemorySpace, Place};
 use crate::params::ParamBlock;
 use crossweave_abi::{DType, Layout, op};
 use crossweave_plan::{Lane, StepId};
@@ -246,8 +246,8 @@ impl Program {
     fn header(&self, out: &mut String) {
         for (k, m) in self.memory.iter().enumerate() {
             let home = match m.home {
-                Home::Device => "device",
-                Home::Pinned => "pinned",
+                MemorySpace::Device => "device",
+                MemorySpace::Pinned => "pinned",
             };
             let life = match m.life {
                 Life::Always { turns: 1 } => "always".into(),

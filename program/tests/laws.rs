@@ -4,8 +4,8 @@ use crossweave_plan::{Lane, StepId};
 use crossweave_program::abi::op;
 use crossweave_program::axes::{Axis, Place};
 use crossweave_program::{
-    Builder, CollectiveKind, DType, Given, Home, HostJob, HostMemory, Instr, Law, Life, Member,
-    MemoryDecl, Program, Scalar, Tag, Traffic, check, check_ranks,
+    Builder, CollectiveKind, DType, Given, HostJob, HostMemory, Instr, Law, Life, Member,
+    MemoryDecl, MemorySpace, Program, Scalar, Tag, Traffic, check, check_ranks,
 };
 
 const RANKS: u64 = 4;
@@ -22,7 +22,7 @@ fn lawful(rank: u32) -> Program {
             bytes: 4 * elements,
             dtype: DType::F32,
             tag: Tag::Param,
-            home: Home::Device,
+            home: MemorySpace::Device,
             life,
         })
     };
@@ -123,8 +123,8 @@ fn hosted() -> Program {
             life,
         })
     };
-    let grad = memory("grad", Life::Always { turns: 1 }, Home::Device);
-    let [words, host] = ["words", "host"].map(|n| memory(n, Life::Transient, Home::Pinned));
+    let grad = memory("grad", Life::Always { turns: 1 }, MemorySpace::Device);
+    let [words, host] = ["words", "host"].map(|n| memory(n, Life::Transient, MemorySpace::Pinned));
     let out = |b: &mut Builder, name: &str, what, to: crossweave_program::MemId| {
         b.call(Some(StepId(0)), name, &[grad.into(), to.into()], |code| {
             code.take(what, 1);

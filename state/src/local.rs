@@ -1,7 +1,7 @@
 //! Loads of what lies on this rank, by name or by place.
 
 use crate::error::{Error, Result};
-use crate::states::{Landing, States};
+use crate::states::{PendingStateLoad, States};
 use crate::view::StateView;
 use crate::ways::Ways;
 use crate::words::Tensors;
@@ -81,14 +81,15 @@ fn landing(
     v: &StateView,
 ) -> Tensors<Tensor> {
     let (kind, first) = (v.kind, v.range.start);
-    let mut landings = s.moving.landings.borrow_mut();
-    let known = |l: &&Landing| (l.unit, l.param, l.kind, l.first) == (unit, param, kind, first);
-    if let Some(l) = landings.iter().find(known) {
+    let mut pending_loads = s.moving.pending_loads.borrow_mut();
+    let known =
+        |l: &&PendingStateLoad| (l.unit, l.param, l.kind, l.first) == (unit, param, kind, first);
+    if let Some(l) = pending_loads.iter().find(known) {
         return Ok(l.values.clone());
     }
     // What is not loaded stays as it is.
     let values = w.run(|run| v.read(run))?;
-    landings.push(Landing {
+    pending_loads.push(PendingStateLoad {
         unit,
         param,
         kind,

@@ -12,7 +12,7 @@ use crossweave_tensor::{ParamDecl, Tensor, UnitDecl};
 use std::cell::RefCell;
 
 /// Values on their way into a state that is not kept in f32: unit, parameter, kind, first element, and where they wait.
-pub(crate) struct Landing {
+pub(crate) struct PendingStateLoad {
     pub unit: usize,
     pub param: usize,
     pub kind: StateKind,
@@ -36,7 +36,7 @@ pub(crate) struct Moving {
     /// Copies for checkpoints travel here; made by the first of them.
     pub snapshots: RefCell<Option<Stream>>,
     /// What was loaded and waits to be kept.
-    pub landings: RefCell<Vec<Landing>>,
+    pub pending_loads: RefCell<Vec<PendingStateLoad>>,
 }
 
 impl States {
@@ -140,7 +140,7 @@ impl States {
     /// # Errors
     /// The device.
     pub fn publish(&self, w: &Ways<'_>) -> Result<()> {
-        let landed = self.moving.landings.take();
+        let landed = self.moving.pending_loads.take();
         w.run(|run| -> Tensors<()> {
             for l in landed {
                 for v in self.units[l.unit].views(l.kind, l.param) {

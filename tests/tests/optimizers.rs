@@ -9,7 +9,7 @@ use crossweave_mesh::{Axis, Mesh, MeshOptions, Place as RankPlace};
 use crossweave_plan::Lane;
 use crossweave_program::axes::TensorBox;
 use crossweave_program::{
-    Builder, CollectiveKind, Given, Home, Life, MemId, Member, MemoryDecl, Place, StateKind,
+    Builder, CollectiveKind, Given, Life, MemId, Member, MemoryDecl, MemorySpace, Place, StateKind,
     StateRun, Traffic, View,
 };
 use crossweave_state::StateView;
@@ -72,7 +72,7 @@ fn memory(b: &mut Builder, name: &str, dtype: DType, n: u64) -> MemId {
         bytes: dtype.bytes(n),
         dtype,
         tag: Tag::Param,
-        home: Home::Device,
+        home: MemorySpace::Device,
         life: Life::Always { turns: 1 },
     })
 }

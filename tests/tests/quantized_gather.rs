@@ -4,7 +4,7 @@ use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, R
 use crossweave_machine::Machine;
 use crossweave_mesh::{Axis, Channel, GroupKey, Mesh, MeshOptions, Place};
 use crossweave_plan::Lane;
-use crossweave_program::{Builder, Home, Life, MemId, MemoryDecl, Program, Tag, Traffic};
+use crossweave_program::{Builder, Life, MemId, MemoryDecl, MemorySpace, Program, Tag, Traffic};
 use crossweave_zero::lower::quantized::{BLOCK, LARGEST, Slices};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn program(rank: u32, each: u64) -> (Program, MemId) {
         bytes: 2 * total,
         dtype: DType::Bf16,
         tag: Tag::Param,
-        home: Home::Device,
+        home: MemorySpace::Device,
         life: Life::Always { turns: 1 },
     });
     let slices = Slices {

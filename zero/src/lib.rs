@@ -27,7 +27,7 @@ pub use crossweave_flat::{Flat, FlatLayout, FlatParam, Partition, Piece, Placeme
 pub use crossweave_optim as optim;
 pub use gather::Prefetch;
 pub use keep::{Hierarchical, Persist, Reuse};
-pub use offload::{HostUpdates, ParamsAway, SpillInputs, Tier};
+pub use offload::{HostUpdates, OffloadDevice, ParamsAway, SpillInputs};
 pub use place::{Bucket, Place, Ties, ZeroStage};
 pub use reduce_each::ReduceEach;
 pub use spec::{Persistent, ReduceGradients, UnitAt, ZeroSpec};

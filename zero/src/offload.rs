@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// A tier of memory below the device's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
+pub enum OffloadDevice {
     /// Host memory.
     Host,
     /// Files on a fast disk, through a bounded pool of host memory.

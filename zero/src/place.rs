@@ -2,7 +2,7 @@
 //! reduced.
 
 use crossweave_plan::{
-    Facts, Home, Law, Pass, Plan, PlanError, Reduction, Step, StepKind, UnitId, words,
+    Facts, Law, Pass, Plan, PlanError, Reduction, Step, StepKind, Storage, UnitId, words,
 };
 use std::collections::BTreeSet;
 
@@ -127,14 +127,14 @@ impl Pass for Place {
             }
         }
         plan.params = if stage == ZeroStage::Zero {
-            Home::Resident
+            Storage::Resident
         } else {
-            Home::Slots
+            Storage::Slots
         };
         plan.grads = if stage >= ZeroStage::Two {
-            Home::Slots
+            Storage::Slots
         } else {
-            Home::Resident
+            Storage::Resident
         };
         Ok(plan.rebuild(out))
     }

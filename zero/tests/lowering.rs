@@ -4,7 +4,9 @@
 use crate::placements::placements;
 use crossweave_plan::{Lane, StepId};
 use crossweave_program::axes::{self, Axis, Channel, GroupKey};
-use crossweave_program::{Builder, DType, GroupId, Home, Instr, Life, Program, check, check_ranks};
+use crossweave_program::{
+    Builder, DType, GroupId, Instr, Life, MemorySpace, Program, check, check_ranks,
+};
 use crossweave_zero::lower::{Groups, Job, Owners, ParamMemory, Params, Source};
 use crossweave_zero::optim::{Adam, Optimizer, ParamGroups};
 use crossweave_zero::{Flat, FlatParam, Partition, Placement, Residency};
@@ -120,7 +122,7 @@ proptest! {
         // What transient parameters take is no pool memory, and what stays is there once.
         for m in &all[0].memory {
             let slot = m.name == "whole.0";
-            prop_assert!(m.home == Home::Device && slot == (m.life == Life::Slot));
+            prop_assert!(m.home == MemorySpace::Device && slot == (m.life == Life::Slot));
         }
         // Nothing is sent where one rank has everything.
         let sends = |i: &Instr| matches!(i, Instr::Collective { .. });

@@ -6,8 +6,8 @@
 mod simulator;
 
 use crossweave_plan::{
-    Depend, Facts, Home, Keep, Lane, Law, Order, Pass, PassManager, Plan, Reduction, Step, StepId,
-    StepKind, UnitFacts, accesses, check, trace,
+    Depend, Facts, Keep, Lane, Law, Order, Pass, PassManager, Plan, Reduction, Step, StepId,
+    StepKind, Storage, UnitFacts, accesses, check, trace,
 };
 use crossweave_zero::{
     Bucket, Canonical, HostUpdates, Own, ParamsAway, Persist, Place, Prefetch, ReduceEach, Reuse,
@@ -292,15 +292,15 @@ enum Mutation {
     Unit(usize, u32),
     Keep(usize, Keep),
     Host(usize),
-    Params(Home),
-    Grads(Home),
+    Params(Storage),
+    Grads(Storage),
     Insert(usize, StepKind),
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
     let at = 0usize..400;
     let keep = prop::sample::select(vec![Keep::All, Keep::Input, Keep::Selective, Keep::Nothing]);
-    let home = prop::sample::select(vec![Home::Resident, Home::Slots]);
+    let home = prop::sample::select(vec![Storage::Resident, Storage::Slots]);
     let stray = (0u32..4, 0u32..3).prop_flat_map(|(unit, mb)| {
         prop::sample::select(vec![
             StepKind::StateIn { unit },

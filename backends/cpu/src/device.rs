@@ -6,7 +6,7 @@ use crate::isa::{Isas, Level};
 use crate::memory::{Account, machine_bytes};
 use crate::pace::Pace;
 use crate::profile::Profile;
-use crate::schedule::{Seat, Turn};
+use crate::schedule::{Slot, Turn};
 use crate::team::Team;
 use crossweave_abi as abi;
 use crossweave_plugin::{Code, Error, Host, Info, Result};
@@ -112,7 +112,7 @@ pub struct Device {
     /// Streams made so far.
     pub(crate) streams: AtomicU64,
     /// Its place in a schedule.
-    seat: Option<Seat>,
+    slot: Option<Slot>,
 }
 
 impl Device {
@@ -122,13 +122,13 @@ impl Device {
         isas: Isas,
         host: &Host,
         pace: &Arc<Pace>,
-        seat: Option<Seat>,
+        slot: Option<Slot>,
     ) -> Device {
         let cores = settings.pin.then(|| Cores::of(index, settings.threads));
         Device {
             index,
             streams: AtomicU64::new(0),
-            seat,
+            slot,
             team: Arc::new(Team::paced(settings.threads, host, pace.clone()).on(cores)),
             account: Arc::new(Account {
                 total: settings.memory,
@@ -162,7 +162,7 @@ impl Device {
 
     /// The turn of its host, under a schedule.
     pub(crate) fn turn(&self) -> Option<Turn> {
-        self.seat.as_ref().map(Seat::turn)
+        self.slot.as_ref().map(Slot::turn)
     }
 
     /// Gives the turn away once, as a poll does: for hosts that wait for each other outside the device. An error is the schedule's end.
@@ -184,7 +184,7 @@ impl Device {
             "fused" => u8::from(self.fused).to_string(),
             "isa" => self.isas.level.name().into(),
             "isa.bf16" => tile::Isa::of(self.isas, Elem::Bf16).name.into(),
-            "schedule" => self.seat.as_ref()?.schedule.account(),
+            "schedule" => self.slot.as_ref()?.schedule.account(),
             "mem.live" => self.account.live.load(Ordering::Relaxed).to_string(),
             "profile" => self.profile.as_ref()?.text(),
             "mem.bytes" => self.account.bytes.load(Ordering::Relaxed).to_string(),

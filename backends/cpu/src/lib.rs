@@ -114,9 +114,9 @@ impl Backend for CpuBackend {
             );
         }
         let isas = self.selftest.isas(settings.simd, &self.host)?;
-        let seat = self.gathering.seat(&self.host)?;
+        let slot = self.gathering.slot(&self.host)?;
         let (host, pace) = (&self.host, &self.pace);
-        Ok(Device::new(index, &settings, isas, host, pace, seat))
+        Ok(Device::new(index, &settings, isas, host, pace, slot))
     }
 
     fn info(&self, d: &Device) -> Result<Info> {

@@ -84,7 +84,7 @@ pub(crate) struct Gathering(Mutex<(Weak<Schedule>, usize)>);
 
 impl Gathering {
     /// A place in the schedule the configuration asks for, if it asks for one.
-    pub(crate) fn seat(&self, host: &Host) -> Result<Option<Seat>> {
+    pub(crate) fn slot(&self, host: &Host) -> Result<Option<Slot>> {
         let Some(text) = host.config("cpu.schedule").filter(|t| t != "off") else {
             return Ok(None);
         };
@@ -104,17 +104,17 @@ impl Gathering {
         };
         let host = g.1;
         g.1 += 1;
-        Ok(Some(Seat { schedule, host }))
+        Ok(Some(Slot { schedule, host }))
     }
 }
 
 /// A device's place in a schedule; its host is gone when this is dropped.
-pub(crate) struct Seat {
+pub(crate) struct Slot {
     pub(crate) schedule: Arc<Schedule>,
     host: usize,
 }
 
-impl Seat {
+impl Slot {
     /// The turn of the device's host.
     pub(crate) fn turn(&self) -> Turn {
         Turn {
@@ -124,7 +124,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.schedule.leave(self.host);
     }

@@ -133,7 +133,7 @@ impl Backend for MpiBackend {
                 self.host.config("mpi.library"),
                 self.host.config("mpi.family"),
             );
-            let meet = pmi::Meet::read(&self.host)?;
+            let meet = pmi::Rendezvous::read(&self.host)?;
             let join = meet.map(|m| move || m.join(&self.host));
             let join = join.as_ref().map(|j| j as &dyn Fn() -> Result<()>);
             last_words::allow();

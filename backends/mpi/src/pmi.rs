@@ -38,7 +38,7 @@ const ENTRIES: usize = 1 << 20;
 
 /// Where the processes of a job meet, and who this one is.
 #[derive(Clone, Debug)]
-pub(crate) struct Meet {
+pub(crate) struct Rendezvous {
     address: String,
     port: u16,
     rank: u32,
@@ -48,9 +48,9 @@ pub(crate) struct Meet {
     timeout: Duration,
 }
 
-impl Meet {
+impl Rendezvous {
     /// `mpi.meet` (`ADDRESS:PORT`), `mpi.meet_rank`, `mpi.meet_size`, `mpi.meet_key`, `mpi.meet_timeout_s` (120).
-    pub(crate) fn read(host: &Host) -> Result<Option<Meet>> {
+    pub(crate) fn read(host: &Host) -> Result<Option<Rendezvous>> {
         let Some(place) = host.config("mpi.meet") else {
             return Ok(None);
         };
@@ -81,7 +81,7 @@ impl Meet {
             return fail(Code::Invalid, format!("mpi.meet_rank = {rank} of {size}"));
         }
         let key = host.config("mpi.meet_key").unwrap_or_default();
-        Ok(Some(Meet {
+        Ok(Some(Rendezvous {
             address: address.trim_matches(['[', ']']).into(),
             port,
             rank,
@@ -201,7 +201,7 @@ impl Meet {
     }
 
     /// Rank 0: listens, and serves on threads of the host.
-    fn serve(&self, host: &Host, until: Instant) -> Result<(SocketAddr, Arc<Board>)> {
+    fn serve(&self, host: &Host, until: Instant) -> Result<(SocketAddr, Arc<Job>)> {
         let mut why = String::new();
         let mut taken = vec![];
         let places = self.places()?;
@@ -230,7 +230,7 @@ impl Meet {
             at.set_ip([127, 0, 0, 1].into());
         }
         listener.set_nonblocking(true).map_err(io)?;
-        let board = Arc::new(Board::new(self, *host));
+        let board = Arc::new(Job::new(self, *host));
         if !taken.is_empty() {
             let (meet, board) = (self.clone(), board.clone());
             // What it would find is only reported sooner: without a thread it is not looked for.
@@ -242,7 +242,7 @@ impl Meet {
     }
 
     /// Does a rank 0 of this very job listen on a port that was taken? Then two processes have that RANK.
-    fn look_for_another(&self, taken: &[SocketAddr], board: &Board) {
+    fn look_for_another(&self, taken: &[SocketAddr], board: &Job) {
         for place in taken {
             // Whichever process it is, ranks do not come twice: it says so, to us or to itself.
             let hello = format!("crossweave-pmi 1 {} 0 {}\n", self.key, self.size);
@@ -262,7 +262,7 @@ impl Meet {
     }
 
     /// Takes connections until every rank has one, or the time is over, or everybody knows why the job does not start.
-    fn accept(&self, listener: &TcpListener, board: &Arc<Board>, until: Instant) {
+    fn accept(&self, listener: &TcpListener, board: &Arc<Job>, until: Instant) {
         let strangers = Arc::new(AtomicUsize::new(0));
         let mut patience = Some(Instant::now() + PATIENCE);
         let mut lingers = None;
@@ -320,7 +320,7 @@ impl Meet {
     }
 
     /// Hears who has connected; `None` for strangers.
-    fn receive(&self, mut link: TcpStream, board: &Board) -> Option<(u32, TcpStream)> {
+    fn receive(&self, mut link: TcpStream, board: &Job) -> Option<(u32, TcpStream)> {
         link.set_nonblocking(false).ok()?;
         link.set_nodelay(true).ok()?;
         link.set_read_timeout(Some(ANSWER)).ok()?;
@@ -370,7 +370,7 @@ enum Refusal {
 }
 
 /// What rank 0 knows of the job.
-struct Board {
+struct Job {
     size: u32,
     host: Host,
     state: Mutex<State>,
@@ -408,13 +408,13 @@ impl State {
     }
 }
 
-impl Board {
-    fn new(meet: &Meet, host: Host) -> Board {
+impl Job {
+    fn new(meet: &Rendezvous, host: Host) -> Job {
         let state = State {
             size: meet.size,
             ..State::default()
         };
-        Board {
+        Job {
             size: meet.size,
             host,
             state: Mutex::new(state),

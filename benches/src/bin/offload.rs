@@ -11,8 +11,8 @@ use crossweave_benches::process::load;
 use crossweave_benches::{Fallible, files, least, median, update};
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, Place, RankSpec,
-    Recompute, Tier, Trainer, ZeroSpec, ZeroStage, dry_run, predict,
+    FileSettings, HostDevice, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload, Place,
+    RankSpec, Recompute, Trainer, ZeroSpec, ZeroStage, dry_run, predict,
 };
 use crossweave_hal::{Bootstrap, DType, HostServices, KvStore, LocalKv, Plugin, RawPlugin};
 use crossweave_nn::units;
@@ -46,13 +46,13 @@ Example: offload --dir /mnt/nvme --mib 1024 --rounds 20";
 #[derive(Clone, Copy, PartialEq)]
 struct Kind {
     name: &'static str,
-    tier: Option<Tier>,
+    tier: Option<OffloadDevice>,
     params: bool,
     inputs: bool,
     recompute: Recompute,
 }
 
-const fn kind(name: &'static str, tier: Option<Tier>, params: bool) -> Kind {
+const fn kind(name: &'static str, tier: Option<OffloadDevice>, params: bool) -> Kind {
     Kind {
         name,
         tier,
@@ -64,10 +64,18 @@ const fn kind(name: &'static str, tier: Option<Tier>, params: bool) -> Kind {
 
 const KINDS: [Kind; 7] = [
     kind("none", None, false),
-    kind("optimizer on host", Some(Tier::Host), false),
-    kind("optimizer on nvme", Some(Tier::Nvme), false),
-    kind("optimizer and params on host", Some(Tier::Host), true),
-    kind("optimizer and params on nvme", Some(Tier::Nvme), true),
+    kind("optimizer on host", Some(OffloadDevice::Host), false),
+    kind("optimizer on nvme", Some(OffloadDevice::Nvme), false),
+    kind(
+        "optimizer and params on host",
+        Some(OffloadDevice::Host),
+        true,
+    ),
+    kind(
+        "optimizer and params on nvme",
+        Some(OffloadDevice::Nvme),
+        true,
+    ),
     Kind {
         recompute: Recompute::Full,
         ..kind("none, full recompute", None, false)
@@ -195,7 +203,7 @@ impl Bench {
             false => plugin.open(0)?,
         };
         let optimizer = k.tier.map(|tier| OptimizerOffload {
-            tier: if rehearsal { Tier::Host } else { tier },
+            tier: if rehearsal { OffloadDevice::Host } else { tier },
             ratio: 1.0,
             delayed: false,
             grad_f32: true,

@@ -4,7 +4,7 @@ use crate::backend::{open_device, open_linked};
 use crate::error::Result;
 use crossweave_config::{Dtype, Resolved};
 use crossweave_engine::{
-    FileEngine, FileSettings, HostDevice, OffloadSpec, OptimizerOffload, RankSpec, Tier,
+    FileEngine, FileSettings, HostDevice, OffloadDevice, OffloadSpec, OptimizerOffload, RankSpec,
 };
 use crossweave_hal::{Device, HostServices, Plugin};
 use std::path::PathBuf;
@@ -39,8 +39,8 @@ fn offload(r: &Resolved, host: &Device, rehearsal: bool) -> Option<OffloadSpec> 
         return None;
     }
     let tier = |device: &str| match device {
-        "nvme" => Tier::Nvme,
-        _ => Tier::Host,
+        "nvme" => OffloadDevice::Nvme,
+        _ => OffloadDevice::Host,
     };
     Some(OffloadSpec {
         host: HostDevice(host.clone()),

@@ -1,14 +1,14 @@
 //! Plans as text: a line a rank and round.
 
-use super::{CommPlan, Home, Move, Order, Span};
+use super::{CommPlan, Move, Order, Span, Vector};
 use std::fmt;
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let home = match self.home {
-            Home::Data => "data",
-            Home::Out => "out",
-            Home::Scratch => "scratch",
+            Vector::Data => "data",
+            Vector::Out => "out",
+            Vector::Scratch => "scratch",
         };
         write!(f, "{home}[{}..{}]", self.at, self.at + self.n)
     }

@@ -20,7 +20,7 @@ use crossweave_machine::Machine;
 use crossweave_mesh::{GroupKey, Mesh};
 use crossweave_offload::{Executor, FileTier};
 use crossweave_plan::StepKind;
-use crossweave_planner::{self as planner, Lowered, RankSpec, StepGroups, Tier};
+use crossweave_planner::{self as planner, Lowered, OffloadDevice, RankSpec, StepGroups};
 use crossweave_program::{Room, UnitState};
 use crossweave_state::{Sharers, States, Together};
 use crossweave_store::NoFaults;
@@ -164,7 +164,7 @@ fn start_host(
         return Ok(None);
     };
     let rooms: Vec<Room> = std::mem::take(&mut lowered.rooms);
-    let files = (how.tier == Tier::Nvme).then(|| FileTier {
+    let files = (how.tier == OffloadDevice::Nvme).then(|| FileTier {
         folder: offload.folder.clone(),
         settings: offload.files.clone(),
         layer: match &offload.faults {

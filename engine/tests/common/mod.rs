@@ -3,9 +3,9 @@
 
 use crossweave_engine::optimizers::{Adam, Optimizer, ParamGroups};
 use crossweave_engine::{
-    Axis, FileSettings, HostDevice, MicroBatch, OffloadSpec, OptimizerOffload, Place, RankLedger,
-    RankSpec, ReduceGradients, StateKind, StepMetrics, Tier, Topology, Trainer, ZeroSpec, assign,
-    dry_run,
+    Axis, FileSettings, HostDevice, MicroBatch, OffloadDevice, OffloadSpec, OptimizerOffload,
+    Place, RankLedger, RankSpec, ReduceGradients, StateKind, StepMetrics, Topology, Trainer,
+    ZeroSpec, assign, dry_run,
 };
 use crossweave_hal::{Bootstrap, HostServices, KvStore, LocalKv, Plugin, RawPlugin, Result};
 use crossweave_nn::{Lora, ModelSpec};
@@ -40,7 +40,7 @@ impl Bootstrap for Nobody {
 }
 
 /// Optimizer states off the device, all of them.
-pub fn offload(w: &World, dir: &Path, tier: Tier) -> OffloadSpec {
+pub fn offload(w: &World, dir: &Path, tier: OffloadDevice) -> OffloadSpec {
     OffloadSpec {
         host: HostDevice(w.cpu.open(0).unwrap()),
         optimizer: Some(OptimizerOffload {

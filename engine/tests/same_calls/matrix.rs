@@ -3,8 +3,9 @@
 use crate::common::*;
 use crossweave_engine::optimizers::*;
 use crossweave_engine::{
-    Documents, FileSettings, HostDevice, LossScaler, OffloadSpec, OptimizerOffload, PipelineOrder,
-    PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Tier, Trainer, ZeroSpec, ZeroStage,
+    Documents, FileSettings, HostDevice, LossScaler, OffloadDevice, OffloadSpec, OptimizerOffload,
+    PipelineOrder, PipelineSpec, Precision, RankSpec, Recompute, ScaleRule, Trainer, ZeroSpec,
+    ZeroStage,
 };
 use crossweave_hal::DType;
 use crossweave_nn::{Lora, ModelSpec, Targets};
@@ -549,7 +550,11 @@ impl Matrix<'_> {
             s.zero.quantized = true;
             (s.zero.node, s.optim) = (1, muon());
             self.add_lora(&format!("lora, {family}, quantized, muon"), with, s);
-            for (tier, params) in [(Tier::Host, true), (Tier::Nvme, true), (Tier::Host, false)] {
+            for (tier, params) in [
+                (OffloadDevice::Host, true),
+                (OffloadDevice::Nvme, true),
+                (OffloadDevice::Host, false),
+            ] {
                 let mut s = RankSpec {
                     offload: self.away(tier),
                     ..base.clone()
@@ -573,7 +578,7 @@ impl Matrix<'_> {
         }
     }
 
-    fn away(&self, tier: Tier) -> Option<OffloadSpec> {
+    fn away(&self, tier: OffloadDevice) -> Option<OffloadSpec> {
         Some(OffloadSpec {
             host: HostDevice(self.w.cpu.open(0).unwrap()),
             optimizer: Some(OptimizerOffload {
@@ -598,7 +603,7 @@ impl Matrix<'_> {
 
     fn offload(&mut self) {
         let mut turn = 0usize;
-        for tier in [Tier::Host, Tier::Nvme] {
+        for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
             for ranks in [1, 2] {
                 for stage in STAGES {
                     for part in [1.0, 0.4] {
@@ -637,7 +642,7 @@ impl Matrix<'_> {
         }
         for (what, optim) in optimizers() {
             if ["lion", "sgd", "sgd with momentum", "adam"].contains(&what) {
-                for tier in [Tier::Host, Tier::Nvme] {
+                for tier in [OffloadDevice::Host, OffloadDevice::Nvme] {
                     let s = RankSpec {
                         compute: DType::F16,
                         precision: fp16(ScaleRule::Torch),
@@ -650,7 +655,7 @@ impl Matrix<'_> {
             }
         }
         // Inputs alone; and with what else changes a gather.
-        let mut inputs = self.away(Tier::Host).unwrap();
+        let mut inputs = self.away(OffloadDevice::Host).unwrap();
         (inputs.optimizer, inputs.activations) = (None, true);
         let s = RankSpec {
             recompute: Recompute::Full,
@@ -660,13 +665,13 @@ impl Matrix<'_> {
         self.add("inputs in host memory", &gpt2(3, 0.1), s.clone());
         let pipeline = Some(PipelineSpec::even(4, 2, PipelineOrder::OneFOneB));
         let in_stages = RankSpec {
-            offload: self.away(Tier::Host),
+            offload: self.away(OffloadDevice::Host),
             pipeline: pipeline.clone(),
             ..staged(spec(2, 4), 2)
         };
         self.add("pipeline, on Host", &gpt2(2, 0.0), in_stages);
         let in_files = RankSpec {
-            offload: self.away(Tier::Nvme),
+            offload: self.away(OffloadDevice::Nvme),
             pipeline,
             ..staged(spec(1, 4), 3)
         };
@@ -674,7 +679,7 @@ impl Matrix<'_> {
         let quantized = |params| {
             let mut s = RankSpec {
                 compute: DType::Bf16,
-                offload: self.away(Tier::Host),
+                offload: self.away(OffloadDevice::Host),
                 ..staged(spec(2, 1), 3)
             };
             (s.zero.quantized, s.zero.node) = (true, 2);
@@ -691,13 +696,13 @@ impl Matrix<'_> {
         let s = RankSpec {
             canonical: Some(3),
             batch: 2,
-            offload: self.away(Tier::Host),
+            offload: self.away(OffloadDevice::Host),
             ..staged(spec(2, 1), 2)
         };
         self.add("canonical, on Host", &gpt2(1, 0.0), s);
         let s = RankSpec {
             optim: mixture_on_host(),
-            offload: self.away(Tier::Host),
+            offload: self.away(OffloadDevice::Host),
             ..staged(spec(2, 1), 1)
         };
         self.add("groups and frozen parameters on Host", &gpt2(1, 0.0), s);

@@ -403,7 +403,7 @@ impl Small {
 }
 
 /// Memory of a round and the op, made by the first.
-type Home = std::sync::Mutex<Option<(crate::raw::Mem, Option<crate::raw::Mem>, OpHandle)>>;
+type Shared = std::sync::Mutex<Option<(crate::raw::Mem, Option<crate::raw::Mem>, OpHandle)>>;
 
 /// Rounds in which `each` uses an op that is prepared once; nothing where the device does not claim it.
 fn with_op(
@@ -420,7 +420,7 @@ fn with_op(
     if ctx.plugin.ops.is_none() || small.prepare(&ctx.rig()?)?.is_none() {
         return skip("no fill_strided of f32");
     }
-    let home: Home = Home::default();
+    let home: Shared = Shared::default();
     rounds(ctx, n, 0, &|rig, i| {
         let mut home = home.lock().map_err(|_| "poisoned")?;
         if home.is_none() {

@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_that_comes_late_leaves_whoever_has_the_place_by_then_alone() {
+    fn an_abort_that_comes_late_leaves_the_rank_that_has_the_place_by_then_alone() {
         let s = record();
         for key in 1..=GROUPS as u64 {
             s.join(key, "g", 4, 0).unwrap();

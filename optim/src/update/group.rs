@@ -3,7 +3,7 @@
 use super::code_of_zero;
 use crate::{BLOCK_8BIT, Optimizer, Recipe, State, StateName, Stored};
 use crossweave_program::axes::TensorBox;
-use crossweave_program::{Builder, DType, Home, Life, MemId, MemoryDecl, Place, Tag};
+use crossweave_program::{Builder, DType, Life, MemId, MemoryDecl, MemorySpace, Place, Tag};
 use std::ops::Range;
 
 /// A part of one parameter that this rank updates.
@@ -108,7 +108,7 @@ pub fn groups(
                 bytes: dtype.bytes(elements),
                 dtype,
                 tag: Tag::Moment,
-                home: Home::Device,
+                home: MemorySpace::Device,
                 life: Life::Always { turns: 1 },
             })
         };

@@ -3,7 +3,7 @@
 use super::{Act, State};
 use crate::error::{Law, PlanError};
 use crate::op::{Keep, MicroBatch, Reduction, UnitId};
-use crate::plan::Home;
+use crate::plan::Storage;
 
 impl State<'_> {
     /// Bytes of a unit's state while it is on the device: what rests on the host is never there.
@@ -26,7 +26,7 @@ impl State<'_> {
 
     /// The gradient in slots of a unit is over.
     pub(super) fn let_grad_go(&mut self, unit: UnitId, how: Reduction) {
-        if self.plan.grads == Home::Slots {
+        if self.plan.grads == Storage::Slots {
             let whole = self.facts.units[unit as usize].grad_bytes;
             self.live.grads -= match how {
                 Reduction::Scatter => self.facts.shard(unit, whole),
@@ -159,7 +159,7 @@ impl State<'_> {
 
     pub(super) fn shard_in(&mut self, index: usize, unit: UnitId) -> Result<(), PlanError> {
         let standing = self.units[unit as usize];
-        if standing.shard_here || standing.gathered || self.plan.params == Home::Resident {
+        if standing.shard_here || standing.gathered || self.plan.params == Storage::Resident {
             return self.fault(
                 index,
                 Law::State,

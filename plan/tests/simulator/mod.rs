@@ -1,7 +1,7 @@
 //! The laws once more, slowly and by another road: every question is answered by looking back over the whole plan, and
 //! the life of an activation is a word that must match a grammar. `check` is held against this by property tests.
 
-use crossweave_plan::{Facts, Home, Keep, Lane, Plan, Reduction, StepKind};
+use crossweave_plan::{Facts, Keep, Lane, Plan, Reduction, StepKind, Storage};
 
 /// The bytes at each step if the plan is lawful, or some sentence. Edges, budget and slots are not simulated.
 pub fn simulate(plan: &Plan, facts: &Facts) -> Result<Vec<u64>, String> {
@@ -274,7 +274,7 @@ impl Simulator<'_> {
                     !self.updated(at, unit) && !self.params_in(at, unit),
                     "stale",
                 )?;
-                let slots = self.plan.params == Home::Slots && self.facts.has_params(unit);
+                let slots = self.plan.params == Storage::Slots && self.facts.has_params(unit);
                 need(!slots || self.gathered(at, unit), "not gathered")?;
             }
         }
@@ -291,7 +291,7 @@ impl Simulator<'_> {
         match *op {
             StepKind::Gather { unit, .. } => {
                 need(
-                    self.plan.params == Home::Slots && !self.gathered(at, unit),
+                    self.plan.params == Storage::Slots && !self.gathered(at, unit),
                     "gather",
                 )?;
                 let away = self.any(|op| *op == StepKind::ShardIn { unit });
@@ -331,7 +331,7 @@ impl Simulator<'_> {
                 };
                 need(units.iter().all(once), "reduce")?;
                 let clears = self.any(|op| matches!(op, StepKind::ZeroGrad { .. }));
-                let scatters = self.plan.grads == Home::Slots && how == Reduction::Scatter;
+                let scatters = self.plan.grads == Storage::Slots && how == Reduction::Scatter;
                 let slices = |&u: &u32| scatters && !clears && self.sums(at, u).0 == 0;
                 let whole = |u: &u32| !more && self.parts(at, *u).0 == 0;
                 need(units.iter().all(|u| whole(u) || slices(u)), "in parts")?;
@@ -413,7 +413,7 @@ impl Simulator<'_> {
                 need(!self.params_in(at, unit), "in")
             }
             StepKind::ShardIn { unit } => {
-                let slots = self.plan.params == Home::Slots;
+                let slots = self.plan.params == Storage::Slots;
                 let here = self.shard_here(at, unit) || self.gathered(at, unit);
                 need(slots && !here, "slice in")
             }
@@ -506,7 +506,7 @@ impl Simulator<'_> {
         let updates = self.any(|op| matches!(op, StepKind::Update { .. }));
         for (unit, fact) in self.facts.units.iter().enumerate() {
             let unit = unit as u32;
-            let resident = self.plan.params == Home::Resident && self.runs(unit);
+            let resident = self.plan.params == Storage::Resident && self.runs(unit);
             if resident {
                 held[0] += fact.param_bytes;
             }
@@ -522,7 +522,7 @@ impl Simulator<'_> {
                 0 => u64::from(aside + u32::from(open)).max(1),
                 _ => 1,
             };
-            if self.plan.grads == Home::Resident {
+            if self.plan.grads == Storage::Resident {
                 held[1] += if self.runs(unit) && backward {
                     copies * fact.grad_bytes
                 } else {

@@ -2,7 +2,7 @@
 
 use crossweave_hal::{DType, Device};
 use crossweave_store::{Layer, Settings};
-use crossweave_zero::Tier;
+use crossweave_zero::OffloadDevice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl std::fmt::Debug for HostDevice {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OptimizerOffload {
     /// Where states rest.
-    pub tier: Tier,
+    pub tier: OffloadDevice,
     /// The part of each rank's slice that the host updates; the rest stays on the device. From 0 to 1.
     pub ratio: f64,
     /// The update runs beside the next step, whose gradients are those of the parameters before it.
@@ -53,7 +53,7 @@ pub struct OffloadSpec {
     pub params: bool,
     /// Inputs kept for a recompute, between forward and backward.
     pub activations: bool,
-    /// Folder of the files, when a tier is [`Tier::Nvme`].
+    /// Folder of the files, when a tier is [`OffloadDevice::Nvme`].
     pub folder: PathBuf,
     /// How files are read and written; the size of a buffer is chosen here.
     pub files: Settings,

@@ -15,7 +15,7 @@ pub(super) fn read<P: read::Sized32>(bytes: &[u8]) -> Option<P> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
+enum Source {
     Operand(usize),
     Temp(usize),
 }
@@ -23,7 +23,7 @@ enum Home {
 /// Elements of an operand or a temporary, as the ops see them.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct View {
-    home: Home,
+    home: Source,
     at: u64,
     pub dtype: DType,
     pub shape: Vec<u64>,
@@ -45,8 +45,8 @@ impl View {
     fn slot(&self) -> Slot {
         let (at, bytes) = (self.at, self.layout().extent_bytes());
         match self.home {
-            Home::Operand(i) => Slot::Operand { i, at, bytes },
-            Home::Temp(i) => Slot::Temp { i, at, bytes },
+            Source::Operand(i) => Slot::Operand { i, at, bytes },
+            Source::Temp(i) => Slot::Temp { i, at, bytes },
         }
     }
     /// Sizes of a view that has exactly `N` dims.
@@ -55,7 +55,7 @@ impl View {
     }
     /// Does it show an operand (else a temporary)?
     pub fn is_operand(&self) -> bool {
-        matches!(self.home, Home::Operand(_))
+        matches!(self.home, Source::Operand(_))
     }
     /// Elements.
     pub fn numel(&self) -> u64 {
@@ -158,7 +158,7 @@ impl Given<'_> {
         let l = self.0.operands.get(i)?;
         let rank = l.rank as usize;
         Some(View {
-            home: Home::Operand(i),
+            home: Source::Operand(i),
             at: 0,
             dtype: DType::from_id(l.dtype)?,
             shape: l.shape.get(..rank)?.iter().map(|d| *d as u64).collect(),
@@ -184,7 +184,7 @@ impl Build {
         let numel: u64 = shape.iter().product();
         self.temps.push(dtype.bytes(numel).max(1));
         View {
-            home: Home::Temp(self.temps.len() - 1),
+            home: Source::Temp(self.temps.len() - 1),
             at: 0,
             dtype,
             shape: shape.to_vec(),

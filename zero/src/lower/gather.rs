@@ -7,8 +7,8 @@ use crossweave_flat::Flat;
 use crossweave_flat::Residency;
 use crossweave_plan::StepId;
 use crossweave_program::{
-    Builder, Code, CollectiveKind, DType, GroupId, Home, Life, MemId, Member, MemoryDecl, On,
-    Place, Tag, Traffic, View,
+    Builder, Code, CollectiveKind, DType, GroupId, Life, MemId, Member, MemoryDecl, MemorySpace,
+    On, Place, Tag, Traffic, View,
 };
 
 /// Where the parameters of a unit are, in all the forms that a rank has them in.
@@ -45,7 +45,7 @@ impl ParamMemory {
                 bytes: dtype.bytes(elements),
                 dtype,
                 tag,
-                home: Home::Device,
+                home: MemorySpace::Device,
                 life,
             })
         };

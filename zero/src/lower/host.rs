@@ -6,7 +6,7 @@ use crossweave_optim::update::{self, Cells, StepParams};
 use crossweave_optim::{Optimizer, Recipe};
 use crossweave_plan::Lane;
 use crossweave_program::{
-    Builder, Code, DType, Home, Life, MemId, MemoryDecl, Place, Room, Tag, View,
+    Builder, Code, DType, Life, MemId, MemoryDecl, MemorySpace, Place, Room, Tag, View,
 };
 use std::ops::Range;
 
@@ -115,7 +115,7 @@ fn lent(b: &mut Builder, name: &str, bytes: u64, dtype: DType, tag: Tag) -> MemI
         bytes,
         dtype,
         tag,
-        home: Home::Pinned,
+        home: MemorySpace::Pinned,
         life: Life::Transient,
     })
 }

@@ -22,7 +22,7 @@ use crossweave_flat::Flat;
 use crossweave_plan::Lane;
 use crossweave_program::axes::AxisSet;
 use crossweave_program::{
-    Builder, DType, GroupId, Home, Life, MemId, MemoryDecl, On, Place, Tag, View,
+    Builder, DType, GroupId, Life, MemId, MemoryDecl, MemorySpace, On, Place, Tag, View,
 };
 
 /// Steps whose figures may be unread at once.
@@ -137,17 +137,36 @@ impl Memory {
             declare(name.into(), bytes, dtype, Tag::Staging, home, Some(turns))
         };
         let flight = IN_FLIGHT;
-        let words_of = small("words", words.bytes(), DType::F32, Home::Device, flight);
-        let figures = small("figures", Words::READ, DType::F32, Home::Pinned, flight);
-        let seed = small("seed", 4, DType::F32, Home::Device, 1);
+        let words_of = small(
+            "words",
+            words.bytes(),
+            DType::F32,
+            MemorySpace::Device,
+            flight,
+        );
+        let figures = small(
+            "figures",
+            Words::READ,
+            DType::F32,
+            MemorySpace::Pinned,
+            flight,
+        );
+        let seed = small("seed", 4, DType::F32, MemorySpace::Device, 1);
         let counts = job.scaled.then(|| {
             (
-                small("counts", 8 * n, DType::U32, Home::Device, 1),
-                small("verdict", 4 * n, DType::U32, Home::Pinned, flight + 1),
+                small("counts", 8 * n, DType::U32, MemorySpace::Device, 1),
+                small(
+                    "verdict",
+                    4 * n,
+                    DType::U32,
+                    MemorySpace::Pinned,
+                    flight + 1,
+                ),
             )
         });
-        let mut grad =
-            |name: String, bytes, dtype| declare(name, bytes, dtype, Tag::Grad, Home::Device, None);
+        let mut grad = |name: String, bytes, dtype| {
+            declare(name, bytes, dtype, Tag::Grad, MemorySpace::Device, None)
+        };
         // Sums of 1, 2, 4, … shards, and one more that is being made.
         let deep = job.shards.map_or(1, |s| s.ilog2() + 2);
         let each = || flats.iter().enumerate();

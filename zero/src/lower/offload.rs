@@ -9,7 +9,9 @@
 use super::{Grads, Words};
 use crossweave_flat::Flat;
 use crossweave_plan::{Lane, StepId};
-use crossweave_program::{Builder, DType, Home, HostJob, HostMemory, Life, MemId, MemoryDecl, Tag};
+use crossweave_program::{
+    Builder, DType, HostJob, HostMemory, Life, MemId, MemoryDecl, MemorySpace, Tag,
+};
 
 /// Memory of what goes to the host.
 #[derive(Clone, Debug)]
@@ -37,7 +39,7 @@ impl ToHost {
                 life,
             })
         };
-        let (device, pinned) = (Home::Device, Home::Pinned);
+        let (device, pinned) = (MemorySpace::Device, MemorySpace::Pinned);
         let always = Life::Always { turns: 1 };
         let mut words = |name: &str, home, life| {
             let name = name.to_string();

@@ -1,4 +1,4 @@
-//! Parameters on an 8-bit wire (`zero_quantized_weights`, qwZ of ZeRO++): each rank sends its slice as E4M3 floats with an f32 scale
+//! Quantized gathers of parameters (`zero_quantized_weights`, qwZ of ZeRO++): each rank sends its slice as E4M3 floats with an f32 scale
 //! a block, half the bytes of 16 bits, and every rank, the owner too, computes with what those say.
 //!
 //! What is quantised is the slice in 16 bits, wherever it came from: so a run whose masters rest on the host has the same bits.

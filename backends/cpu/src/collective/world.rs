@@ -98,7 +98,7 @@ impl World {
         self.slots.len()
     }
 
-    /// Takes a seat.
+    /// Takes a place.
     pub(super) fn join(&self, rank: usize) -> Result<()> {
         if self.slots[rank].joined.swap(true, SeqCst) {
             return fail(

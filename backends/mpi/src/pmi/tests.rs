@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn meet(port: u16, rank: u32, size: u32, seconds: u64) -> Meet {
-    Meet {
+fn meet(port: u16, rank: u32, size: u32, seconds: u64) -> Rendezvous {
+    Rendezvous {
         address: "127.0.0.1".into(),
         port,
         rank,
