@@ -53,10 +53,13 @@ fn judge(required: &str, name: &str, why: &str) -> Result<(), String> {
     }
 }
 
-/// The folder with `acl/inc` and `hccl/inc` of CANN's headers, which `CROSSWEAVE_CANN_HEADERS` names: `torch_npu/include/third_party` of the wheel
-/// `torch-npu`. They are looked at, never copied.
+/// The folder with `acl/inc` and `hccl/inc` of CANN's headers: the one that `CROSSWEAVE_CANN_HEADERS` names, or what `ci/packages` has
+/// unpacked of the wheel `torch-npu`. They are looked at, never copied.
 pub fn cann_headers() -> Option<std::path::PathBuf> {
-    std::env::var_os("CROSSWEAVE_CANN_HEADERS").map(Into::into)
+    let named = std::env::var_os("CROSSWEAVE_CANN_HEADERS").map(std::path::PathBuf::from);
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let fetched = root.join("target/cann/torch_npu/include/third_party");
+    named.or_else(|| fetched.is_dir().then_some(fetched))
 }
 
 #[cfg(test)]

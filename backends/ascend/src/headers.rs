@@ -1,4 +1,4 @@
-//! The tables of ACL and HCCL against Huawei's own headers, where `CROSSWEAVE_CANN_HEADERS` names them: every function's arity and the width and kind
+//! The tables of ACL and HCCL against Huawei's own headers, where they are (`ci/packages` fetches them): every function's arity and the width and kind
 //! of each argument, every number, and the layout of what is passed by address. A wrong signature, a swapped number and a moved field must each
 //! fail. aclnn's operators have no header to be had: only that each is declared once is looked at.
 
@@ -104,7 +104,7 @@ fn layouts() -> String {
 #[test]
 fn every_signature_number_and_layout_is_that_of_huaweis_headers() {
     let Some(root) = crossweave_tests::tools::cann_headers() else {
-        let why = "CROSSWEAVE_CANN_HEADERS does not name CANN's headers (pip download --no-deps torch-npu; torch_npu/include/third_party in it)";
+        let why = "target/cann holds none of CANN's headers (ci/packages fetches them), and CROSSWEAVE_CANN_HEADERS names none";
         return crossweave_tests::tools::missing("cann", why);
     };
     let all = [acl::Functions::signatures(), hccl::Functions::signatures()].concat();
