@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Name, program, and the words of its shortest run; `DIR` is a folder that is removed afterwards.
-const BENCHES: [(&str, &str, Option<&str>); 9] = [
+const BENCHES: [(&str, &str, Option<&str>); 10] = [
     (
         "checker",
         env!("CARGO_BIN_EXE_checker"),
@@ -29,6 +29,11 @@ const BENCHES: [(&str, &str, Option<&str>); 9] = [
         "ops",
         env!("CARGO_BIN_EXE_ops"),
         Some("--ops softmax --rounds 1"),
+    ),
+    (
+        "planning",
+        env!("CARGO_BIN_EXE_planning"),
+        Some("--layers 2 --width 128 --micro-batches 2 --ranks 2 --rounds 1"),
     ),
     (
         "step",
